@@ -1,0 +1,1 @@
+"""Cadenza: a hosted chat-completion service that anyone can run."""

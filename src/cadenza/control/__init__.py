@@ -1,0 +1,1 @@
+"""The control plane: what an account owner and the operator may do."""

@@ -1,0 +1,1 @@
+"""Pure rules and records: no I/O, no framework, no clock."""

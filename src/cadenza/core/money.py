@@ -1,0 +1,51 @@
+"""Money is an integer of nano-dollars. Decimal dollars exist only at the edges and are converted here, exactly."""
+
+from decimal import Decimal, InvalidOperation
+
+import msgspec
+
+NANO_PER_DOLLAR = 1_000_000_000
+TOKENS_PER_PRICE = 1_000_000
+AMOUNT_NANO_MAX = 1_000_000_000 * NANO_PER_DOLLAR  # a billion dollars: more is a typing error
+
+
+class Price(msgspec.Struct, frozen=True):
+    """What one token of a class costs, in nano-dollars. No cached price: cached tokens cost as input."""
+
+    input_nano: int
+    output_nano: int
+    cached_input_nano: int | None = None
+
+
+def parse_dollars(text: str) -> int:
+    """'4.98' -> nano-dollars. ValueError, with the reason, for anything inexact, negative or absurd."""
+    try:
+        amount = Decimal(text)
+    except InvalidOperation:
+        raise ValueError(f"{text!r} is not an amount of dollars; write it like 5.00") from None
+    if not amount.is_finite():
+        raise ValueError(f"{text!r} is not an amount of dollars; write it like 5.00")
+    if amount < 0:
+        raise ValueError(f"{text} is negative; an amount is zero or more")
+    if amount * NANO_PER_DOLLAR > AMOUNT_NANO_MAX:
+        raise ValueError(f"{text} is more than {AMOUNT_NANO_MAX // NANO_PER_DOLLAR:,} dollars")
+    nano = amount * NANO_PER_DOLLAR
+    if nano != int(nano):
+        raise ValueError(f"{text} has more than 9 decimals; a nano-dollar is the smallest amount")
+    return int(nano)
+
+
+def parse_price(text: str) -> int:
+    """Dollars per million tokens -> nano-dollars per token; it must come out whole."""
+    nano, rest = divmod(parse_dollars(text), TOKENS_PER_PRICE)
+    if rest:
+        raise ValueError(f"{text} dollars per million tokens is not a whole number of nano-dollars a token")
+    return nano
+
+
+def format_dollars(nano: int) -> str:
+    """Exact, with at least two decimals: 5000000000 -> '5.00', 20 -> '0.00000002'."""
+    sign = "-" if nano < 0 else ""
+    whole, part = divmod(abs(nano), NANO_PER_DOLLAR)
+    decimals = f"{part:09d}".rstrip("0").ljust(2, "0")
+    return f"{sign}{whole}.{decimals}"

@@ -1,0 +1,65 @@
+"""The frozen records that cross folders. Each stage of a request makes a new one; none is changed."""
+
+import msgspec
+
+SCOPES = ("inference", "models", "usage")
+CLASSES = ("mezzo", "forte", "fortissimo")
+DEFAULT_CLASS = "forte"
+RESERVED_CLASS = "piano"
+AUTO = "auto"
+OUTPUT_TOKENS_MAX = 131_072
+CONTEXT_TOKENS_MAX = 1_000_000
+
+
+class Principal(msgspec.Struct, frozen=True):
+    """Who is asking: a live key and the account that it spends for."""
+
+    key_id: str
+    account_id: str
+    scopes: frozenset[str]
+    preferred_class: str
+
+
+class Timeouts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How long a route may stay silent, in seconds."""
+
+    connect_s: float = 5.0
+    first_token_s: float = 60.0
+    idle_s: float = 60.0
+
+
+class Route(msgspec.Struct, frozen=True):
+    """One way to serve a class: a provider's model, its limits and its place in line."""
+
+    provider: str
+    model: str
+    context_tokens: int
+    max_output_tokens: int
+    order: int = 0
+    weight: int = 1
+    timeouts: Timeouts = Timeouts()
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """The class that serves a request and its routes, in the order in which they are tried."""
+
+    class_id: str
+    routes: tuple[Route, ...]
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """Token counts of one reply. `estimated` where the upstream gave none and they are our own count."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int = 0
+    estimated: bool = False
+    completion_details: dict[str, int] | None = None
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """How a reply ended: counts and metadata, never content."""
+
+    usage: Usage
+    finish_reason: str
+    first_byte_s: float

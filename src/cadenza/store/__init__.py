@@ -1,0 +1,1 @@
+"""State: the only SQL there is."""

@@ -1,0 +1,1 @@
+"""The way out: one file per kind of provider, all behind one protocol."""
