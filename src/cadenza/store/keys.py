@@ -1,0 +1,117 @@
+"""Keys: stored by digest, looked up in one indexed select, revoked once and for good.
+
+Empty scopes in the table mean all of them; a record always names what its key may do.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import msgspec
+from sqlalchemy import Row, bindparam, or_, select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from cadenza.core.records import SCOPES
+from cadenza.store.schema import accounts, keys
+
+KeyState = Literal["active", "revoked", "expired"]
+
+
+class NewKey(msgspec.Struct, frozen=True):
+    """A key as it is created. No scopes: all of them, those of later releases too."""
+
+    id: str
+    account_id: str
+    name: str
+    prefix: str
+    scopes: frozenset[str]
+    created_at: int
+    expires_at: int | None
+
+
+class KeyRecord(msgspec.Struct, frozen=True):
+    """A key, live or dead, and what its account prefers: all that authentication needs."""
+
+    id: str
+    account_id: str
+    name: str
+    prefix: str
+    scopes: frozenset[str]
+    preferred_class: str
+    created_at: int
+    expires_at: int | None
+    revoked_at: int | None
+    last_used_at: int | None
+
+
+RECORDS = select(
+    keys.c.id,
+    keys.c.account_id,
+    keys.c.name,
+    keys.c.prefix,
+    keys.c.scopes,
+    accounts.c.preferred_class,
+    keys.c.created_at,
+    keys.c.expires_at,
+    keys.c.revoked_at,
+    keys.c.last_used_at,
+).join_from(keys, accounts)
+BY_DIGEST = RECORDS.where(keys.c.digest == bindparam("digest"))  # built once: it runs with every request
+OLDEST_FIRST = (keys.c.created_at, keys.c.id)
+
+
+def state_of(key: KeyRecord, now_ms: int) -> KeyState:
+    if key.revoked_at is not None:
+        return "revoked"
+    if key.expires_at is not None and now_ms >= key.expires_at:
+        return "expired"
+    return "active"
+
+
+async def insert(conn: AsyncConnection, key: NewKey, digest: bytes) -> None:
+    scopes = " ".join(scope for scope in SCOPES if scope in key.scopes)
+    await conn.execute(keys.insert().values({**msgspec.structs.asdict(key), "scopes": scopes, "digest": digest}))
+
+
+async def find_by_digest(conn: AsyncConnection, digest: bytes) -> KeyRecord | None:
+    row = (await conn.execute(BY_DIGEST, {"digest": digest})).one_or_none()
+    return None if row is None else _record(row)
+
+
+async def find_by_prefix_or_id(conn: AsyncConnection, text: str) -> list[KeyRecord]:
+    found = RECORDS.where(or_(keys.c.id == text, keys.c.prefix == text)).order_by(*OLDEST_FIRST)
+    return [_record(row) for row in await conn.execute(found)]
+
+
+async def list_for_account(conn: AsyncConnection, account_id: str) -> list[KeyRecord]:
+    owned = RECORDS.where(keys.c.account_id == account_id).order_by(*OLDEST_FIRST)
+    return [_record(row) for row in await conn.execute(owned)]
+
+
+async def revoke(conn: AsyncConnection, key_id: str, now_ms: int) -> bool:
+    """Whether this call revoked it: the first time stands."""
+    still_live = keys.update().where(keys.c.id == key_id, keys.c.revoked_at.is_(None))
+    return (await conn.execute(still_live.values(revoked_at=now_ms))).rowcount == 1
+
+
+async def touch(conn: AsyncConnection, last_used_ms: Mapping[str, int]) -> None:
+    """Note the last use of each key; time never moves backwards. In the order of ids, so that no two deadlock."""
+    if not last_used_ms:
+        return
+    is_later = or_(keys.c.last_used_at.is_(None), keys.c.last_used_at < bindparam("used_at"))
+    later = keys.update().where(keys.c.id == bindparam("key_id"), is_later).values(last_used_at=bindparam("used_at"))
+    await conn.execute(later, [{"key_id": key_id, "used_at": used} for key_id, used in sorted(last_used_ms.items())])
+
+
+def _record(row: Row[*tuple[Any, ...]]) -> KeyRecord:
+    return KeyRecord(
+        id=row.id,
+        account_id=row.account_id,
+        name=row.name,
+        prefix=row.prefix,
+        scopes=frozenset(row.scopes.split() or SCOPES),
+        preferred_class=row.preferred_class,
+        created_at=row.created_at,
+        expires_at=row.expires_at,
+        revoked_at=row.revoked_at,
+        last_used_at=row.last_used_at,
+    )

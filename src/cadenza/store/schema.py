@@ -1,0 +1,114 @@
+"""The tables, for SQLite and Postgres alike. Times are Unix milliseconds, money is nano-dollars.
+
+The CHECK constraints hold what must always be true, whoever writes. The migrations build these same tables by hand
+(a test compares the two) and add the triggers that make `entries` append-only.
+"""
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    CheckConstraint,
+    Column,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Table,
+    Text,
+    text,
+)
+
+metadata = MetaData(
+    naming_convention={
+        "pk": "pk_%(table_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_name)s",
+        "ck": "ck_%(table_name)s_%(constraint_name)s",
+    }
+)
+
+accounts = Table(
+    "accounts",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("email", Text, nullable=False, unique=True),
+    Column("password_hash", Text, nullable=False),
+    Column("preferred_class", Text, nullable=False, server_default="forte"),
+    Column("balance_nano", BigInteger, nullable=False, server_default=text("0")),
+    Column("held_nano", BigInteger, nullable=False, server_default=text("0")),
+    Column("created_at", BigInteger, nullable=False),
+    CheckConstraint("email = lower(email)", name="email_is_lower_case"),
+    CheckConstraint("preferred_class IN ('mezzo', 'forte', 'fortissimo')", name="preferred_class_is_known"),
+    CheckConstraint("held_nano >= 0", name="held_is_not_negative"),
+    CheckConstraint("balance_nano - held_nano >= 0", name="balance_covers_held"),
+)
+
+keys = Table(
+    "keys",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("account_id", Text, ForeignKey("accounts.id"), nullable=False),
+    Column("name", Text, nullable=False),
+    Column("prefix", Text, nullable=False),
+    Column("digest", LargeBinary(32), nullable=False),
+    Column("scopes", Text, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    Column("expires_at", BigInteger),
+    Column("revoked_at", BigInteger),
+    Column("last_used_at", BigInteger),
+    CheckConstraint("length(prefix) = 12", name="prefix_has_12_characters"),
+    CheckConstraint("length(digest) = 32", name="digest_has_32_bytes"),
+    CheckConstraint("expires_at > created_at", name="expires_after_creation"),
+    Index("uq_keys_digest", "digest", unique=True),
+    Index("ix_keys_account_id", "account_id"),
+)
+
+entries = Table(
+    "entries",
+    metadata,
+    Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True),
+    Column("account_id", Text, ForeignKey("accounts.id"), nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("amount_nano", BigInteger, nullable=False),
+    Column("request_id", Text),
+    Column("note", Text, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    CheckConstraint("kind IN ('grant', 'charge', 'correction')", name="kind_is_known"),
+    CheckConstraint("kind <> 'grant' OR amount_nano > 0", name="grant_is_positive"),
+    CheckConstraint("kind <> 'charge' OR amount_nano <= 0", name="charge_is_not_positive"),
+    CheckConstraint("kind <> 'charge' OR request_id IS NOT NULL", name="charge_has_request"),
+    Index("ix_entries_account_id", "account_id", "id"),
+    Index(
+        "uq_entries_charge",
+        "request_id",
+        unique=True,
+        sqlite_where=text("kind = 'charge'"),
+        postgresql_where=text("kind = 'charge'"),
+    ),
+)
+
+usage = Table(
+    "usage",
+    metadata,
+    Column("request_id", Text, primary_key=True),
+    Column("account_id", Text, ForeignKey("accounts.id"), nullable=False),
+    Column("key_id", Text, ForeignKey("keys.id"), nullable=False),
+    Column("class_id", Text, nullable=False),
+    Column("provider", Text, nullable=False),
+    Column("model", Text, nullable=False),
+    Column("prompt_tokens", Integer, nullable=False),
+    Column("cached_tokens", Integer, nullable=False),
+    Column("completion_tokens", Integer, nullable=False),
+    Column("cost_nano", BigInteger, nullable=False),
+    Column("estimated", Boolean, nullable=False),
+    Column("status", Integer, nullable=False),
+    Column("stream", Boolean, nullable=False),
+    Column("started_at", BigInteger, nullable=False),
+    Column("first_byte_ms", Integer),
+    Column("duration_ms", Integer, nullable=False),
+    CheckConstraint("cached_tokens BETWEEN 0 AND prompt_tokens", name="cached_is_part_of_prompt"),
+    CheckConstraint("completion_tokens >= 0", name="completion_is_not_negative"),
+    CheckConstraint("cost_nano >= 0", name="cost_is_not_negative"),
+    Index("ix_usage_account_id", "account_id", "started_at"),
+)
