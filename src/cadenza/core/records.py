@@ -58,8 +58,7 @@ class Usage(msgspec.Struct, frozen=True):
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """How a reply ended: counts and metadata, never content."""
+    """How a reply ended: counts and metadata, never content. No finish reason: it was cut off."""
 
     usage: Usage
-    finish_reason: str
-    first_byte_s: float
+    finish_reason: str | None

@@ -1,0 +1,58 @@
+"""cadenza key create | list | revoke."""
+
+from typing import Annotated
+
+import msgspec
+import typer
+
+from cadenza.cli.console import AsJson, Config, err, now_ms, print_list, when, with_store
+from cadenza.control import keys as control
+
+keys = typer.Typer(help="API keys.", no_args_is_help=True)
+COLUMNS = ("prefix", "name", "state", "scopes", "created_at", "expires_at", "last_used_at", "id")
+
+Account = Annotated[str, typer.Option("--account", help="The email address of the account that owns the key.")]
+
+
+@keys.command()
+def create(
+    account: Account,
+    name: Annotated[str, typer.Option(help="What the key is for.")] = "",
+    scope: Annotated[
+        list[str] | None, typer.Option(help="inference, models or usage; repeat for several. [default: all]")
+    ] = None,
+    expires: Annotated[str, typer.Option(help="30, 90 or 365 days, or never.")] = "never",
+    config: Config = None,
+) -> None:
+    """Make a key. It is printed once, alone on standard output."""
+    secret, key = with_store(config, lambda db: control.create_key(db, account, name, scope or [], expires, now_ms()))
+    typer.echo(secret)
+    until = f"It expires at {when(key.expires_at)}." if key.expires_at else "It does not expire."
+    err.print(f"This key is shown once; only its hash is kept. {until}", highlight=False)
+    err.print(f"Scopes: {', '.join(key.scopes)}. To revoke it: cadenza key revoke {key.id}", highlight=False)
+
+
+@keys.command("list")
+def list_(account: Account, as_json: AsJson = False, config: Config = None) -> None:
+    """List an account's keys."""
+    rows = [
+        msgspec.structs.asdict(key)
+        | {
+            "created_at": when(key.created_at),
+            "expires_at": when(key.expires_at),
+            "last_used_at": when(key.last_used_at),
+        }
+        for key in with_store(config, lambda db: control.list_keys(db, account, now_ms()))
+    ]
+    print_list(rows, COLUMNS, as_json=as_json)
+
+
+@keys.command()
+def revoke(
+    key: Annotated[str, typer.Argument(metavar="PREFIX_OR_ID", help="The key's id, or its first 12 characters.")],
+    config: Config = None,
+) -> None:
+    """Revoke a key. It stops working at once."""
+    revocation = with_store(config, lambda db: control.revoke_key(db, key, now_ms()))
+    word = "was revoked already" if revocation.was_revoked else "is revoked"
+    err.print(f"The key {revocation.key.prefix}… ({revocation.key.id}) {word}.", highlight=False)

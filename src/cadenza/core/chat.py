@@ -1,0 +1,114 @@
+"""The reply types of the API, and how they become bytes. Requests are read by gateway/validate.py."""
+
+import secrets
+from typing import Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from cadenza.core.records import Usage
+from cadenza.core.sse import write_event
+
+FinishReason = Literal["stop", "length", "tool_calls", "content_filter"]
+
+
+class PromptDetails(msgspec.Struct, frozen=True):
+    """How much of the prompt came from the upstream's cache."""
+
+    cached_tokens: int
+
+
+class UsageObject(msgspec.Struct, frozen=True):
+    """Token counts as the API shows them."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptDetails
+    completion_tokens_details: dict[str, int] | UnsetType = UNSET
+
+
+class ReplyMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """The assistant's message of a non-streaming reply."""
+
+    role: str = "assistant"
+    content: str | None
+    refusal: None = None
+
+
+class Choice(msgspec.Struct, frozen=True, kw_only=True):
+    """The one choice of a non-streaming reply."""
+
+    index: int = 0
+    message: ReplyMessage
+    logprobs: None = None
+    finish_reason: FinishReason
+
+
+class Completion(msgspec.Struct, frozen=True, kw_only=True):
+    """A non-streaming reply."""
+
+    id: str
+    object: str = "chat.completion"
+    created: int
+    model: str
+    choices: tuple[Choice]
+    usage: UsageObject
+
+
+class Model(msgspec.Struct, frozen=True, kw_only=True):
+    """A class, as model discovery shows it."""
+
+    id: str
+    object: str = "model"
+    created: int
+    owned_by: str = "cadenza"
+
+
+class ModelList(msgspec.Struct, frozen=True, kw_only=True):
+    """All usable classes."""
+
+    object: str = "list"
+    data: list[Model]
+
+
+class Chunks:
+    """Writes the events of one stream. All of them carry the same id, created and model.
+
+    A chunk is spliced from two constant halves around its delta: only the delta is encoded per event.
+    """
+
+    def __init__(self, completion_id: str, created: int, class_id: str) -> None:
+        head = msgspec.json.encode(
+            {"id": completion_id, "object": "chat.completion.chunk", "created": created, "model": class_id}
+        )
+        self._head = head[:-1] + b',"choices":['
+
+    def role(self) -> bytes:
+        return self._choice(b'{"role":"assistant","content":""}', b"null")
+
+    def content(self, text: str) -> bytes:
+        return self._choice(b'{"content":' + msgspec.json.encode(text) + b"}", b"null")
+
+    def finish(self, reason: FinishReason) -> bytes:
+        return self._choice(b"{}", b'"' + reason.encode() + b'"')
+
+    def usage(self, usage: Usage) -> bytes:
+        return write_event(self._head + b'],"usage":' + msgspec.json.encode(usage_object(usage)) + b"}")
+
+    def _choice(self, delta: bytes, finish: bytes) -> bytes:
+        return write_event(self._head + b'{"index":0,"delta":' + delta + b',"finish_reason":' + finish + b"}]}")
+
+
+def new_completion_id() -> str:
+    return "chatcmpl-" + secrets.token_urlsafe(24)
+
+
+def usage_object(usage: Usage) -> UsageObject:
+    return UsageObject(
+        prompt_tokens=usage.prompt_tokens,
+        completion_tokens=usage.completion_tokens,
+        total_tokens=usage.prompt_tokens + usage.completion_tokens,
+        prompt_tokens_details=PromptDetails(usage.cached_tokens),
+        completion_tokens_details=usage.completion_details or UNSET,
+    )

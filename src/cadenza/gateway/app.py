@@ -1,0 +1,92 @@
+"""The API under /v1, as a raw ASGI callable: paths, preflights, and the one place where errors become answers.
+
+(After a stream's first byte they are relay.py's.) Every exception ends here: a known one is rendered, a client that
+left is counted, and anything else is logged by its place, never by its text, and answered as an internal error.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import msgspec
+
+from cadenza.core.errors import CadenzaError, Headers, Internal, MethodNotAllowed, NotFound
+from cadenza.gateway.call import Call, ClientGone, Receive, Scope, Send
+from cadenza.gateway.chat import serve_chat
+from cadenza.gateway.context import Gateway
+from cadenza.gateway.models import MODELS_PATH, get_model, list_models
+from cadenza.observe import places
+
+DEFAULT_ALLOWED_HEADERS = b"authorization, content-type, x-api-key"
+NOT_HERE = ("/v1/embeddings", "/v1/completions")
+
+Serve = Callable[[Gateway, Call], Awaitable[None]]
+
+
+class Endpoint(msgspec.Struct, frozen=True):
+    """A path that is served: its name in the log, its method, and what serves it."""
+
+    name: str
+    method: str
+    serve: Serve
+
+
+ENDPOINTS = {
+    "/v1/chat/completions": Endpoint("chat", "POST", serve_chat),
+    MODELS_PATH: Endpoint("models", "GET", list_models),
+}
+ONE_MODEL = Endpoint("model", "GET", get_model)
+
+
+async def serve_api(gw: Gateway, scope: Scope, receive: Receive, send: Send) -> None:
+    call = Call(scope, receive, send)
+    name = "unknown"
+    gw.metrics.in_flight.inc()
+    try:
+        if call.method == "OPTIONS":
+            name = "preflight"
+            return await call.respond(204, b"", _preflight(call))
+        endpoint = find_endpoint(call.path)
+        name = endpoint.name
+        if call.method != endpoint.method:
+            raise MethodNotAllowed(f"{call.method} is not for this path; use {endpoint.method}.", endpoint.method)
+        await endpoint.serve(gw, call)
+    except CadenzaError as error:
+        await call.fail(error)
+    except ClientGone:
+        pass
+    except asyncio.CancelledError:
+        raise
+    except Exception as error:  # noqa: BLE001 the request edge: whatever it is, the client gets an answer
+        gw.log.error("internal error", request_id=call.request_id, endpoint=name, places=places(error))
+        if call.is_started:
+            raise ConnectionAbortedError from None  # the server closes the connection: no clean end
+        await call.fail(Internal())
+    finally:
+        gw.metrics.in_flight.dec()
+        gw.note_end(call, name)
+
+
+def find_endpoint(path: str) -> Endpoint:
+    path = path.rstrip("/")
+    if endpoint := ENDPOINTS.get(path):
+        return endpoint
+    if path.startswith(MODELS_PATH + "/"):
+        return ONE_MODEL
+    if path in NOT_HERE:
+        raise NotFound("This is not implemented here. Use POST /v1/chat/completions.")
+    if path.startswith("/v1/v1"):
+        raise NotFound("The path has /v1 twice: the base address of the client already ends with it.")
+    raise NotFound(f"There is no such path. There are {', '.join(ENDPOINTS)} and {MODELS_PATH}/{{model}}.")
+
+
+def _preflight(call: Call) -> Headers:
+    """Any origin may call, without credentials; the headers that it asks for are allowed."""
+    return [
+        (b"access-control-allow-methods", b"GET, POST, OPTIONS"),
+        (
+            b"access-control-allow-headers",
+            call.headers.get(b"access-control-request-headers", DEFAULT_ALLOWED_HEADERS),
+        ),
+        (b"access-control-max-age", b"86400"),
+        (b"vary", b"access-control-request-headers"),
+    ]

@@ -1,0 +1,152 @@
+"""One HTTP exchange over raw ASGI: headers, a bounded body, one answer or one stream, and the client's leaving.
+
+Everything that a client sends is bounded here: the size of the body and the time that it may take.
+"""
+
+import asyncio
+import re
+import secrets
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+from cadenza.core.errors import (
+    BodyTimeout,
+    BodyTooLarge,
+    CadenzaError,
+    Headers,
+    InvalidRequest,
+    error_headers,
+    render_error,
+)
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+BODY_BYTES_MAX = 32 * 1024 * 1024
+BODY_BYTES_PER_S_MIN = 32 * 1024
+SANE_ID = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
+JSON: Headers = [(b"content-type", b"application/json")]
+CORS: Headers = [
+    (b"access-control-allow-origin", b"*"),
+    (b"access-control-expose-headers", b"x-request-id, x-should-retry, retry-after, retry-after-ms"),
+]
+STREAM: Headers = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache, no-transform"),
+    (b"x-accel-buffering", b"no"),
+]
+GONE_STATUS = 499  # what the log and the metrics say of a client that left
+
+
+class ClientGone(Exception):
+    """The client closed the connection; nobody is there to answer."""
+
+
+class Call:
+    """A request and the one answer to it."""
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send, body_s: float = 20.0) -> None:
+        self.method: str = scope["method"]
+        self.path: str = scope["path"]
+        self.headers = dict(reversed(scope["headers"]))  # of a repeated header the first counts
+        self.request_id = _request_id(self.headers.get(b"x-request-id"))
+        self.started_s = time.perf_counter()
+        self.status = GONE_STATUS
+        self.is_started = False
+        self.written_s = 0.0  # when the last byte was written, by the loop's clock
+        self._is_finished = False
+        self._receive = receive
+        self._send = send
+        self._body_s = body_s
+
+    async def body(self) -> bytes:
+        """The whole body, within the limits of size and time: a trickle is cut, a slow but steady upload is not."""
+        length = self.headers.get(b"content-length", b"")
+        if length.isdigit() and int(length) > BODY_BYTES_MAX:
+            raise _too_large()
+        loop = asyncio.get_running_loop()
+        deadline_s, parts, size = loop.time() + self._body_s, [], 0
+        try:
+            async with asyncio.timeout_at(deadline_s) as clock:
+                while True:
+                    message = await self._receive()
+                    if message["type"] == "http.disconnect":
+                        raise ClientGone
+                    parts.append(message.get("body", b""))
+                    size += len(parts[-1])
+                    if size > BODY_BYTES_MAX:
+                        raise _too_large()
+                    if not message.get("more_body"):
+                        return b"".join(parts)
+                    clock.reschedule(deadline_s + size / BODY_BYTES_PER_S_MIN)
+        except TimeoutError:
+            raise BodyTimeout(
+                f"The body did not arrive in time: after {size:,} bytes the rest was still missing."
+            ) from None
+
+    @asynccontextmanager
+    async def until_gone(self) -> AsyncIterator[None]:
+        """What runs inside is cancelled at once when the client leaves, and ClientGone comes out."""
+        task = asyncio.current_task()
+        assert task
+        is_gone = False
+
+        async def watch() -> None:
+            nonlocal is_gone
+            while (await self._receive())["type"] != "http.disconnect":
+                pass
+            if not self._is_finished:
+                is_gone = True
+                task.cancel()
+
+        watcher = asyncio.create_task(watch())
+        try:
+            yield
+        except asyncio.CancelledError:
+            if is_gone and task.uncancel() == 0:
+                raise ClientGone from None
+            raise
+        finally:
+            watcher.cancel()
+
+    async def respond(self, status: int, body: bytes, headers: Headers) -> None:
+        self._is_finished = True
+        length = [] if status == 204 else [(b"content-length", b"%d" % len(body))]
+        await self._start(status, [*headers, *length])
+        await self._send({"type": "http.response.body", "body": body})
+
+    async def start_stream(self) -> None:
+        await self._start(200, STREAM)
+
+    async def write(self, data: bytes) -> None:
+        """Returns when the client can take more: this is where back-pressure begins."""
+        await self._send({"type": "http.response.body", "body": data, "more_body": True})
+        self.written_s = asyncio.get_running_loop().time()
+
+    async def finish_stream(self, data: bytes) -> None:
+        self._is_finished = True
+        await self._send({"type": "http.response.body", "body": data})
+
+    async def fail(self, error: CadenzaError) -> None:
+        await self.respond(error.status, render_error(error.message, error.type), JSON + error_headers(error))
+
+    async def _start(self, status: int, headers: Headers) -> None:
+        assert not self.is_started
+        self.is_started = True
+        self.status = status
+        headers = [*headers, *CORS, (b"x-request-id", self.request_id.encode())]
+        await self._send({"type": "http.response.start", "status": status, "headers": headers})
+
+
+def _request_id(incoming: bytes | None) -> str:
+    if incoming and SANE_ID.fullmatch(incoming):
+        return incoming.decode()
+    return "req_" + secrets.token_urlsafe(18)
+
+
+def _too_large() -> InvalidRequest:
+    return BodyTooLarge(f"The body is larger than {BODY_BYTES_MAX // 1024 // 1024} MiB, the most that is taken.")

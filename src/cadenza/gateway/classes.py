@@ -1,0 +1,43 @@
+"""Classes and their routes: which class serves a request, and which ids a client may name. Pure."""
+
+from collections.abc import Mapping
+
+from cadenza.core.chat import Model, ModelList
+from cadenza.core.errors import InvalidRequest, NotFound
+from cadenza.core.records import AUTO, CLASSES, DEFAULT_CLASS, RESERVED_CLASS, Plan, Principal, Route
+
+CREATED = 1_767_225_600  # 2026-01-01: the classes are stable, and so is the day they began
+
+
+class Catalogue:
+    """The classes that have routes, in the order in which they are listed."""
+
+    def __init__(self, routes: Mapping[str, tuple[Route, ...]]) -> None:
+        self._routes = {class_id: routes[class_id] for class_id in CLASSES if routes.get(class_id)}
+        assert self._routes, "a service without a single route must not start"
+        self.ids = (AUTO, *self._routes)
+
+    def plan(self, asked: str | None, principal: Principal) -> Plan:
+        """The class that a chat request asks for, and its routes by order."""
+        class_id = asked if asked not in {None, AUTO} else self._preferred(principal)
+        if class_id == RESERVED_CLASS:
+            raise InvalidRequest(f"The model '{RESERVED_CLASS}' is reserved and not available. {self._usable()}")
+        if class_id not in self._routes:
+            raise InvalidRequest(f"There is no model of that name here. {self._usable()}")
+        return Plan(class_id, self._routes[class_id])
+
+    def models(self) -> ModelList:
+        return ModelList(data=[Model(id=class_id, created=CREATED) for class_id in self.ids])
+
+    def model(self, class_id: str) -> Model:
+        if class_id not in self.ids:
+            raise NotFound(f"There is no model of that name here. {self._usable()}")
+        return Model(id=class_id, created=CREATED)
+
+    def _preferred(self, principal: Principal) -> str:
+        """The account's class; where the operator has not configured it, the default or the first there is."""
+        wanted = (principal.preferred_class, DEFAULT_CLASS, *self._routes)
+        return next(class_id for class_id in wanted if class_id in self._routes)
+
+    def _usable(self) -> str:
+        return f"Use one of: {', '.join(self.ids)}."

@@ -1,0 +1,52 @@
+"""What serving a request needs, built once at the start, and the notes that are taken of it."""
+
+import time
+from collections.abc import Mapping
+
+from cadenza.core.records import Outcome, Plan, Principal
+from cadenza.gateway.call import Call
+from cadenza.gateway.classes import Catalogue
+from cadenza.gateway.compose import Character
+from cadenza.gateway.dispatch import Dispatcher
+from cadenza.observe import Log, Metrics
+from cadenza.store.database import Database
+
+
+class Gateway:
+    """The resources of the data plane. Handed to every endpoint; owns none of the request's state."""
+
+    def __init__(
+        self,
+        db: Database,
+        catalogue: Catalogue,
+        characters: Mapping[str, Character],
+        dispatcher: Dispatcher,
+        log: Log,
+        metrics: Metrics,
+    ) -> None:
+        self.db = db
+        self.catalogue = catalogue
+        self.characters = characters
+        self.dispatcher = dispatcher
+        self.log = log
+        self.metrics = metrics
+        self.keys_used: dict[str, int] = {}  # when each key was last used (ms), until it is written to the store
+
+    def note_use(self, principal: Principal) -> None:
+        self.keys_used[principal.key_id] = time.time_ns() // 1_000_000
+
+    def note_first_byte(self, call: Call, plan: Plan) -> None:
+        self.metrics.first_byte.labels(plan.class_id).observe(time.perf_counter() - call.started_s)
+
+    def note_outcome(self, plan: Plan, outcome: Outcome) -> None:
+        usage = outcome.usage
+        self.metrics.tokens.labels(plan.class_id, "prompt").inc(usage.prompt_tokens)
+        self.metrics.tokens.labels(plan.class_id, "cached").inc(usage.cached_tokens)
+        self.metrics.tokens.labels(plan.class_id, "completion").inc(usage.completion_tokens)
+
+    def note_end(self, call: Call, endpoint: str) -> None:
+        seconds = time.perf_counter() - call.started_s
+        self.metrics.requests.labels(endpoint, str(call.status)).inc()
+        self.metrics.duration.labels(endpoint).observe(seconds)
+        ms = round(seconds * 1000, 1)
+        self.log.info("request", request_id=call.request_id, endpoint=endpoint, status=call.status, ms=ms)

@@ -1,0 +1,193 @@
+"""From the bytes of a chat request to a ChatRequest, or a 400 that says what to mend.
+
+What need not be read stays raw JSON: messages go upstream as they came (but for the role `developer`, which becomes
+`system`), and so do the sampling fields. What OpenAI accepts is accepted; an unknown field at the top is dropped.
+"""
+
+import re
+from typing import Any
+
+import msgspec
+
+from cadenza.core.errors import InvalidRequest
+from cadenza.core.records import CONTEXT_TOKENS_MAX, OUTPUT_TOKENS_MAX
+from cadenza.core.tokens import count_prompt
+
+ROLES = ("system", "developer", "user", "assistant", "tool")
+SAMPLING = (
+    "temperature",
+    "top_p",
+    "stop",
+    "seed",
+    "presence_penalty",
+    "frequency_penalty",
+    "response_format",
+    "reasoning_effort",
+    "logit_bias",
+)
+SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+NULL = b"null"
+
+
+class ChatRequest(msgspec.Struct, frozen=True):
+    """A request that can be served."""
+
+    model: str | None
+    messages: list[msgspec.Raw]
+    texts: list[str]  # what is counted of the messages
+    stream: bool
+    max_tokens: int | None
+    sampling: dict[str, msgspec.Raw]
+
+
+class _Part(msgspec.Struct):
+    type: str
+    text: str | None = None
+
+
+class _Message(msgspec.Struct):
+    role: str
+    content: str | list[_Part] | None = None
+    tool_calls: list[dict[str, Any]] | None = None
+    tool_call_id: str | None = None
+    function_call: dict[str, Any] | None = None
+    refusal: str | None = None
+
+
+class _Fields(msgspec.Struct):
+    model: str | None = None
+    messages: list[_Message] | None = None
+    stream: bool | None = None
+    temperature: float | None = None
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    n: int | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+    tools: list[msgspec.Raw] | None = None
+    tool_choice: Any = None
+
+
+_FIELDS = msgspec.json.Decoder(_Fields)
+_RAW_FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_RAW_ITEMS = msgspec.json.Decoder(list[msgspec.Raw])
+_ANYTHING = msgspec.json.Decoder()
+
+
+def parse_chat(body: bytes) -> ChatRequest:
+    fields, raw = _decode(body)
+    _refuse_what_is_not_here(fields)
+    if not fields.messages:
+        raise InvalidRequest(_messages_hint(raw))
+    texts = [_check_message(f"messages[{index}]", message) for index, message in enumerate(fields.messages)]
+    raw_messages = _RAW_ITEMS.decode(raw["messages"])
+    return ChatRequest(
+        model=fields.model,
+        messages=[
+            _forwardable(message, as_sent) for message, as_sent in zip(fields.messages, raw_messages, strict=True)
+        ],
+        texts=texts,
+        stream=fields.stream or False,
+        max_tokens=_max_tokens(fields),
+        sampling={name: raw[name] for name in SAMPLING if name in raw and bytes(raw[name]) != NULL},
+    )
+
+
+def check_context(texts: list[str]) -> None:
+    """Only worth calling for a body of more bytes than the limit has tokens: a token is at least one byte."""
+    counted = count_prompt(texts)
+    if counted > CONTEXT_TOKENS_MAX:
+        raise InvalidRequest(
+            f"The prompt has {counted:,} tokens; at most {CONTEXT_TOKENS_MAX:,} are taken in one request. Shorten it."
+        )
+
+
+def _decode(body: bytes) -> tuple[_Fields, dict[str, msgspec.Raw]]:
+    try:
+        if not body.isascii():
+            body.decode()  # the raw parts are not looked into, so what is wrong in them must be found here
+        if SURROGATE.search(body):
+            _ANYTHING.decode(body)
+        return _FIELDS.decode(body), _RAW_FIELDS.decode(body)
+    except RecursionError:
+        raise InvalidRequest("The body is nested too deeply.") from None
+    except UnicodeDecodeError:
+        raise InvalidRequest("The body is not valid UTF-8.") from None
+    except msgspec.ValidationError as error:
+        raise InvalidRequest(_say(error)) from None
+    except msgspec.DecodeError as error:
+        raise InvalidRequest(f"The body is not valid JSON: {error}.") from None
+
+
+def _say(error: msgspec.ValidationError) -> str:
+    """'Expected `str`, got `int` - at `$.model`' -> 'model: expected `str`, got `int`.'"""
+    what, _, where = str(error).partition(" - at `$")
+    path = where.rstrip("`").lstrip(".") or "The body"
+    return f"{path}: {what[:1].lower()}{what[1:]}."
+
+
+def _refuse_what_is_not_here(fields: _Fields) -> None:
+    if fields.n is not None and fields.n != 1:
+        raise InvalidRequest("n: not implemented here beyond 1. Send one request per choice.")
+    if fields.logprobs or fields.top_logprobs is not None:
+        raise InvalidRequest("logprobs and top_logprobs: not implemented here. Leave them out.")
+    if fields.temperature is not None and not 0 <= fields.temperature <= 2:
+        raise InvalidRequest("temperature: must be between 0 and 2.")
+    if fields.tools:
+        raise InvalidRequest("tools: not implemented here yet. Leave them out, or send an empty array.")
+    if fields.tool_choice not in (None, "auto", "none"):
+        raise InvalidRequest("tool_choice: asks for a call, but the request defines no tools.")
+
+
+def _messages_hint(raw: dict[str, msgspec.Raw]) -> str:
+    if "input" in raw:
+        return "messages: missing. This body has the shape of the Responses API; send `messages` to this path instead."
+    return "messages: must be an array of at least one message."
+
+
+def _check_message(path: str, message: _Message) -> str:
+    """The text of a message that has the right shape."""
+    if message.role not in ROLES:
+        raise InvalidRequest(f"{path}.role: must be one of {', '.join(ROLES)}.")
+    if message.role == "tool" and not message.tool_call_id:
+        raise InvalidRequest(f"{path}.tool_call_id: a tool message must name the call that it answers.")
+    if message.content is None:
+        is_call = message.tool_calls is not None or message.function_call or message.refusal
+        if message.role == "assistant" and is_call:
+            return ""
+        raise InvalidRequest(f"{path}.content: must be a string or an array of text parts.")
+    if isinstance(message.content, str):
+        return message.content
+    return "".join(_check_part(f"{path}.content[{index}]", part) for index, part in enumerate(message.content))
+
+
+def _check_part(path: str, part: _Part) -> str:
+    if part.type != "text":
+        raise InvalidRequest(f"{path}.type: only parts of type 'text' are taken.")
+    if part.text is None:
+        raise InvalidRequest(f"{path}.text: missing.")
+    return part.text
+
+
+def _forwardable(message: _Message, as_sent: msgspec.Raw) -> msgspec.Raw:
+    """As it was sent, but for what upstreams do not know: the role `developer`, and an empty `tool_calls`."""
+    if message.role != "developer" and message.tool_calls != []:
+        return as_sent
+    fields = _RAW_FIELDS.decode(as_sent)
+    if message.role == "developer":
+        fields["role"] = msgspec.Raw(b'"system"')
+    if message.tool_calls == []:
+        del fields["tool_calls"]
+        if message.content is None:
+            fields["content"] = msgspec.Raw(b'""')
+    return msgspec.Raw(msgspec.json.encode(fields))
+
+
+def _max_tokens(fields: _Fields) -> int | None:
+    given = [limit for limit in (fields.max_tokens, fields.max_completion_tokens) if limit is not None]
+    if any(limit < 1 for limit in given):
+        raise InvalidRequest("max_tokens: must be a positive integer.")
+    limit = min(given, default=None)
+    if limit is not None and limit > OUTPUT_TOKENS_MAX:
+        raise InvalidRequest(f"max_tokens: at most {OUTPUT_TOKENS_MAX:,} tokens can be generated in one request.")
+    return limit

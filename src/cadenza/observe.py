@@ -1,0 +1,69 @@
+"""Structured log and metrics: a leaf that anyone may import. Counts and metadata only, never content.
+
+Labels and fields are names of our own (endpoint, class, provider, fault kind), never what a client or an upstream sent.
+"""
+
+import logging
+import sys
+import traceback
+from typing import TextIO
+
+import structlog
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from structlog.typing import FilteringBoundLogger as Log
+
+__all__ = ["Log", "Metrics", "make_log", "places"]
+
+SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
+
+
+def make_log(stream: TextIO | None = None) -> Log:
+    """Lines for a person on a terminal, JSON everywhere else."""
+    out = stream or sys.stderr
+    last: structlog.typing.Processor = (
+        structlog.dev.ConsoleRenderer() if out.isatty() else structlog.processors.JSONRenderer()
+    )
+    log: Log = structlog.wrap_logger(
+        structlog.PrintLogger(out),
+        processors=[structlog.processors.add_log_level, structlog.processors.TimeStamper(fmt="iso", utc=True), last],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+    )
+    return log
+
+
+def places(error: BaseException) -> list[str]:
+    """Where an exception came from, without its text, which may quote what a client sent."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return [f"{type(error).__name__}", *(f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames[-8:])]
+
+
+class Metrics:
+    """What Prometheus is shown."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.requests = Counter(
+            "cadenza_requests", "Requests answered.", ["endpoint", "status"], registry=self.registry
+        )
+        self.in_flight = Gauge("cadenza_requests_in_flight", "Requests being answered.", registry=self.registry)
+        self.duration = Histogram(
+            "cadenza_request_seconds",
+            "From the first byte in to the last byte out.",
+            ["endpoint"],
+            registry=self.registry,
+            buckets=SECONDS,
+        )
+        self.first_byte = Histogram(
+            "cadenza_first_byte_seconds",
+            "From the first byte in to the first of the reply.",
+            ["class_id"],
+            registry=self.registry,
+            buckets=SECONDS,
+        )
+        self.tokens = Counter("cadenza_tokens", "Tokens served.", ["class_id", "kind"], registry=self.registry)
+        self.faults = Counter(
+            "cadenza_upstream_faults", "Upstream failures.", ["provider", "kind"], registry=self.registry
+        )
+
+    def render(self) -> bytes:
+        return generate_latest(self.registry)

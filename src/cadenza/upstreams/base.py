@@ -1,0 +1,102 @@
+"""What every upstream is: something that opens a reply to an ask, or fails with a classified Fault.
+
+All failures end in a Fault, classified here and nowhere else. A Fault carries no text of the upstream's,
+so that no name, URL, key or content can travel with it.
+"""
+
+import math
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
+from enum import Enum
+from typing import Protocol
+
+import msgspec
+
+from cadenza.core.records import Route, Usage
+
+RETRY_AFTER_S_MAX = 60.0
+
+
+class FaultKind(Enum):
+    """What went wrong, as far as the gateway needs to know."""
+
+    UNREACHABLE = "unreachable"  # no connection, or it broke before an answer
+    SILENT = "silent"  # accepted, then nothing within the time allowed
+    BUSY = "busy"  # it says that it has no capacity now
+    REFUSED = "refused"  # it found fault with the request itself
+    FAILED = "failed"  # it says that it failed, or does not let us in
+    GARBLED = "garbled"  # what it says is not an answer
+    CUT = "cut"  # the answer ended before it was finished
+
+
+class Fault(Exception):
+    """An upstream failure of a known kind."""
+
+    def __init__(self, kind: FaultKind, status: int | None = None, retry_after_s: float | None = None) -> None:
+        super().__init__(kind.value if status is None else f"{kind.value} ({status})")
+        self.kind = kind
+        self.status = status
+        self.retry_after_s = retry_after_s
+
+
+def classify_status(status: int, retry_after: str | None = None) -> Fault:
+    """A reply that is not 200: whose fault is it, and may it pass?"""
+    if status == 429:
+        return Fault(FaultKind.BUSY, status, _seconds(retry_after))
+    if status in {400, 413, 422}:
+        return Fault(FaultKind.REFUSED, status)
+    return Fault(FaultKind.FAILED, status)
+
+
+class Ask(msgspec.Struct, frozen=True):
+    """What is asked of an upstream: messages and sampling fields as raw JSON, ready to be sent."""
+
+    messages: Sequence[msgspec.Raw]
+    sampling: dict[str, msgspec.Raw]
+    max_tokens: int | None
+    stream: bool
+
+
+class Piece(msgspec.Struct, frozen=True):
+    """A part of a reply, freed of its dialect. A non-streaming reply is one piece that holds all of it."""
+
+    content: str = ""
+    finish_reason: str | None = None
+    usage: Usage | None = None
+    has_begun: bool = False  # the model has said something, be it thought that clients are not shown
+
+
+class OpenReply(Protocol):
+    """A reply that has begun: its first piece is known to be good."""
+
+    async def read(self) -> list[Piece]:
+        """What came since the last read; empty after a finished reply, Fault where it breaks off before."""
+
+
+class Probe(msgspec.Struct, frozen=True):
+    """What a look at a provider found: is it there, and which models does it name?"""
+
+    reachable: bool
+    detail: str
+    models: tuple[str, ...] = ()
+
+
+class Upstream(Protocol):
+    """A provider, as the gateway sees it."""
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+    def open(self, route: Route, ask: Ask) -> AbstractAsyncContextManager[OpenReply]:
+        """Entering asks the upstream and waits for the first piece; leaving, in any way, closes the connection."""
+
+    async def probe(self) -> Probe: ...
+
+
+def _seconds(retry_after: str | None) -> float | None:
+    try:
+        wait_s = float(retry_after or "")
+    except ValueError:
+        return None
+    return min(max(wait_s, 0.0), RETRY_AFTER_S_MAX) if math.isfinite(wait_s) else None

@@ -1,0 +1,123 @@
+"""What an OpenAI-compatible upstream says -> pieces. The quirks of all dialects end here.
+
+Decoding is lenient in what is not needed and strict in what is: anything that is not an answer is a Fault.
+"""
+
+from typing import Any
+
+import msgspec
+
+from cadenza.core.records import Usage
+from cadenza.upstreams.base import Fault, FaultKind, Piece, classify_status
+
+COUNT_MAX = 1 << 40  # more tokens than any reply can have; a larger count is no count
+
+
+class _Delta(msgspec.Struct):
+    content: Any = None
+    reasoning_content: Any = None
+    reasoning: Any = None
+
+
+class _Choice(msgspec.Struct):
+    index: Any = 0
+    delta: _Delta | None = None
+    message: _Delta | None = None
+    finish_reason: Any = None
+
+
+class _Usage(msgspec.Struct):
+    prompt_tokens: Any = None
+    completion_tokens: Any = None
+    prompt_tokens_details: Any = None
+    completion_tokens_details: Any = None
+    prompt_cache_hit_tokens: Any = None
+
+
+class _Said(msgspec.Struct):
+    choices: list[_Choice] | None = None
+    usage: _Usage | None = None
+    error: Any = None
+
+
+_DECODER = msgspec.json.Decoder(_Said)
+
+
+def read_chunk(data: bytes) -> Piece | None:
+    """One event of a stream; None for its terminator."""
+    if data.strip() == b"[DONE]":
+        return None
+    return _piece(_decode(data))
+
+
+def read_whole(body: bytes) -> Piece:
+    """A non-streaming reply: it must have a choice, and is finished even where it does not say how."""
+    said = _decode(body)
+    if not any(choice.message for choice in said.choices or ()):
+        raise Fault(FaultKind.GARBLED)
+    piece = _piece(said)
+    return msgspec.structs.replace(piece, finish_reason=piece.finish_reason or "stop")
+
+
+def _decode(data: bytes) -> _Said:
+    try:
+        said = _DECODER.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        raise Fault(FaultKind.GARBLED) from None
+    if said.error:
+        raise _said_error(said.error)
+    return said
+
+
+def _piece(said: _Said) -> Piece:
+    content, finish, has_begun = "", None, False
+    for choice in said.choices or ():
+        if choice.index not in {0, None}:
+            continue
+        if delta := choice.delta or choice.message:
+            content += _text(delta.content)
+            has_begun = has_begun or bool(content or delta.reasoning_content or delta.reasoning)
+        if choice.finish_reason and isinstance(choice.finish_reason, str):
+            finish = choice.finish_reason
+    usage = _usage(said.usage) if said.usage else None
+    return Piece(content, finish, usage, has_begun=has_begun or finish is not None)
+
+
+def _text(content: object) -> str:
+    """Content is a string, or parts some of which are text; whatever else stands there is not for the client."""
+    if isinstance(content, str):
+        return content
+    if isinstance(content, list):
+        return "".join(part["text"] for part in content if isinstance(part, dict) and isinstance(part.get("text"), str))
+    return ""
+
+
+def _usage(said: _Usage) -> Usage | None:
+    prompt, completion = _count(said.prompt_tokens), _count(said.completion_tokens)
+    if prompt is None or completion is None:
+        return None
+    prompt_details = said.prompt_tokens_details if isinstance(said.prompt_tokens_details, dict) else {}
+    cached = _count(prompt_details.get("cached_tokens")) or _count(said.prompt_cache_hit_tokens) or 0
+    return Usage(prompt, completion, min(cached, prompt), completion_details=_details(said.completion_tokens_details))
+
+
+def _details(said: object) -> dict[str, int] | None:
+    if not isinstance(said, dict):
+        return None
+    known = ("reasoning_tokens", "audio_tokens", "accepted_prediction_tokens", "rejected_prediction_tokens")
+    return {name: count for name in known if (count := _count(said.get(name))) is not None} or None
+
+
+def _count(value: object) -> int | None:
+    """A token count that can be true; zero is one."""
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < COUNT_MAX:
+        return value
+    return None
+
+
+def _said_error(error: object) -> Fault:
+    """An error inside a 200: some carry the status that they should have been sent with."""
+    code = error.get("code") or error.get("status") if isinstance(error, dict) else None
+    if isinstance(code, str) and code.isdigit():
+        code = int(code)
+    return classify_status(code if isinstance(code, int) and not isinstance(code, bool) else 500)

@@ -1,0 +1,69 @@
+"""The child process that runs llama.cpp's own HTTP server. Started by embedded.py, never by hand.
+
+It reads its order from the first line of standard input and stays while that input is open: when the parent ends,
+in whatever way, the input ends and so does the child. It says nothing once requests can come: its log has no content.
+"""
+
+import os
+import signal
+import sys
+
+import msgspec
+import xllamacpp
+
+OUTPUT_TOKENS = 1024
+
+
+class Order(msgspec.Struct, frozen=True):
+    """What the parent wants run."""
+
+    model_path: str
+    api_key: str
+    slots: int
+    context_tokens: int
+    threads: int
+
+
+class Ready(msgspec.Struct, frozen=True):
+    """The one line that the child prints: where its server listens."""
+
+    url: str
+
+
+def main() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal is the parent's to handle
+    order = msgspec.json.decode(sys.stdin.buffer.readline(), type=Order)
+    server = xllamacpp.Server(_parameters(order))
+    sys.stdout.buffer.write(msgspec.json.encode(Ready(server.listening_address)) + b"\n")
+    sys.stdout.flush()
+    _fall_silent()
+    sys.stdin.buffer.read()
+    os._exit(0)  # no farewell: requests may still be running
+
+
+def _parameters(order: Order) -> xllamacpp.CommonParams:
+    parameters = xllamacpp.CommonParams()
+    parameters.model.path = order.model_path
+    parameters.api_keys = [order.api_key]
+    parameters.n_parallel = order.slots
+    parameters.n_ctx = order.slots * order.context_tokens
+    parameters.n_predict = OUTPUT_TOKENS  # where a request sets no limit of its own
+    parameters.n_batch = 256  # between batches the server notices that a client has left
+    parameters.n_ubatch = 256
+    parameters.cpuparams.n_threads = order.threads
+    parameters.cpuparams_batch.n_threads = order.threads
+    parameters.cache_ram_mib = 0  # what a request said stays in its slot, until the next one, and nowhere else
+    parameters.endpoint_slots = False
+    parameters.ui = False
+    parameters.warmup = False
+    return parameters
+
+
+def _fall_silent() -> None:
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.dup2(nowhere, 2)
+
+
+if __name__ == "__main__":
+    main()
