@@ -147,6 +147,8 @@ def test_file_that_sets_only_the_port_keeps_every_other_default(tmp_path: Path) 
 
 def test_every_key_is_read(tmp_path: Path) -> None:
     """A file that sets every key is taken over key by key, with routes sorted by order."""
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "tiny.q8.gguf").touch()
     settings = load(tmp_path, EVERY_KEY, {"ACME_API_KEY": "secret"})
     assert settings.source == tmp_path / "cadenza.toml"
     assert settings.server == Server("0.0.0.0", 9000, 2)
@@ -168,6 +170,13 @@ def test_every_key_is_read(tmp_path: Path) -> None:
         Route("local", "tiny.q8", 8192, 8192),
         Route("acme", "acme-large", 1_000_000, 131_072, 1, 3, Timeouts(1.0, 2.0, 3.5)),
     )
+
+
+def test_model_path_must_be_a_file(tmp_path: Path) -> None:
+    """A model_path that leads to no file is a problem of the config, not of the first request."""
+    text = '[providers.local]\nkind = "embedded"\nretention = "zero"\nmodel_path = "gone.gguf"\n'
+    found = problems(tmp_path, text + '[[classes.forte.routes]]\nprovider = "local"\n')
+    assert found == [f"line 4: providers.local.model_path: there is no file at {tmp_path / 'gone.gguf'}"]
 
 
 def test_config_option_wins_over_the_environment_and_the_folder(tmp_path: Path) -> None:
