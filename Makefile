@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 COMPILE := $(BIN)/uv pip compile --quiet --generate-hashes --universal --no-header --python-version 3.11
-INSTALL := $(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps
+INSTALL := $(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python --no-deps
 PINNED := --require-hashes --only-binary :all:
 
 .DEFAULT_GOAL := help

@@ -129,7 +129,7 @@ def _upstream(provider: Provider, context_tokens: int, log: Log) -> Upstream:
     if provider.kind == "embedded":
         return EmbeddedUpstream(log, context_tokens, provider.model_path)
     assert provider.base_url
-    return OpenAIUpstream(provider.base_url, provider.api_key, provider.dialect)
+    return OpenAIUpstream(provider.base_url, provider.api_key, provider.dialect, provider.proxy)
 
 
 async def open_store(db: Database) -> None:

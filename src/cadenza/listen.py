@@ -12,6 +12,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.supervisors import Multiprocess
 
 from cadenza.core.errors import InvalidRequest, render_error
+from cadenza.gateway.call import HANG_UP
 
 KEEP_ALIVE_S = 75  # longer than clients keep an idle connection, so that they close it and not we
 DRAIN_S = 30
@@ -22,6 +23,15 @@ ASGI = Callable[[Any, Any, Any], Awaitable[None]]
 
 class CadenzaProtocol(HttpToolsProtocol):
     """uvicorn's HTTP protocol, with our error object for what it cannot parse."""
+
+    def on_headers_complete(self) -> None:
+        super().on_headers_complete()
+        cycle = self.cycle
+
+        def hang_up() -> None:
+            cycle.keep_alive = False
+
+        self.scope["extensions"] = {HANG_UP: hang_up}  # type: ignore[dict-item]  # an extension of our own
 
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002 uvicorn's sentence is not for our clients
         body = render_error("These bytes are not a valid HTTP/1.1 request.", InvalidRequest.type)

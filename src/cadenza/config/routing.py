@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from cadenza.config.character import read_character
 from cadenza.config.checks import (
     RETENTION_RULE,
+    CheckError,
     Checks,
     Table,
     base_url,
@@ -25,6 +26,7 @@ from cadenza.config.checks import (
     variable_name,
 )
 from cadenza.config.lines import KeyPath
+from cadenza.config.proxies import proxy_for
 from cadenza.config.reader import Reader
 from cadenza.config.settings import ClassSettings, Dialect, Provider
 from cadenza.core.records import (
@@ -134,7 +136,16 @@ def _read_provider(name: str, raw: Table, reader: Reader, environ: Mapping[str, 
         api_key=environ.get(values.get("api_key_env", ""), "").strip() or None,
         model_path=model_path,
         dialect=values.get("dialect") or _dialect_of(values.get("base_url", "")),
+        proxy=_read_proxy(values.get("base_url"), at, reader, environ),
     )
+
+
+def _read_proxy(url: str | None, at: KeyPath, reader: Reader, environ: Mapping[str, str]) -> str | None:
+    try:
+        return proxy_for(url, environ) if url else None
+    except CheckError as mistake:
+        reader.problem((*at, "base_url"), str(mistake))
+        return None
 
 
 def _dialect_of(url: str) -> Dialect:

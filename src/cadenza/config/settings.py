@@ -87,7 +87,7 @@ class Limits(msgspec.Struct, frozen=True):
 
 
 class Provider(Guarded, frozen=True):
-    """Who serves models. `api_key` is what the environment holds under `api_key_env`, if anything."""
+    """Who serves models. `api_key` is what the environment holds under `api_key_env`, `proxy` the one it names."""
 
     name: str
     kind: Literal["openai", "embedded"]
@@ -97,10 +97,11 @@ class Provider(Guarded, frozen=True):
     retention: Literal["zero"] = "zero"
     model_path: Path | None = None
     dialect: Dialect = "plain"
+    proxy: str | None = None
 
     def shown(self) -> dict[str, object]:
         fields = msgspec.structs.asdict(self)
-        return fields | {"api_key": HIDDEN if self.api_key else None}
+        return fields | {"api_key": HIDDEN if self.api_key else None, "proxy": HIDDEN if self.proxy else None}
 
 
 class ClassSettings(msgspec.Struct, frozen=True):

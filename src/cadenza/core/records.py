@@ -58,7 +58,8 @@ class Usage(msgspec.Struct, frozen=True):
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """How a reply ended: counts and metadata, never content. No finish reason: it was cut off."""
+    """How a reply ended: counts and metadata, never content. It has a finish reason, or the fault that cut it off."""
 
     usage: Usage
     finish_reason: str | None
+    fault: str | None = None

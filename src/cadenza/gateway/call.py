@@ -39,6 +39,7 @@ STREAM: Headers = [
     (b"cache-control", b"no-cache, no-transform"),
     (b"x-accel-buffering", b"no"),
 ]
+HANG_UP = "cadenza.hang_up"  # the server's extension: close the connection after this reply
 GONE_STATUS = 499  # what the log and the metrics say of a client that left
 
 
@@ -55,6 +56,7 @@ class Call:
         self.headers = dict(reversed(scope["headers"]))  # of a repeated header the first counts
         self.request_id = _request_id(self.headers.get(b"x-request-id"))
         self.started_s = time.perf_counter()
+        self.facts: dict[str, str | int] = {}  # what the log says of this request; never content
         self.status = GONE_STATUS
         self.is_started = False
         self.written_s = 0.0  # when the last byte was written, by the loop's clock
@@ -62,6 +64,7 @@ class Call:
         self._receive = receive
         self._send = send
         self._body_s = body_s
+        self._hang_up: Callable[[], None] = scope.get("extensions", {}).get(HANG_UP, _do_nothing)
 
     async def body(self) -> bytes:
         """The whole body, within the limits of size and time: a trickle is cut, a slow but steady upload is not."""
@@ -84,6 +87,7 @@ class Call:
                         return b"".join(parts)
                     clock.reschedule(deadline_s + size / BODY_BYTES_PER_S_MIN)
         except TimeoutError:
+            self._hang_up()
             raise BodyTimeout(
                 f"The body did not arrive in time: after {size:,} bytes the rest was still missing."
             ) from None
@@ -127,8 +131,11 @@ class Call:
         await self._send({"type": "http.response.body", "body": data, "more_body": True})
         self.written_s = asyncio.get_running_loop().time()
 
-    async def finish_stream(self, data: bytes) -> None:
+    async def finish_stream(self, data: bytes, *, is_cut: bool) -> None:
+        """A stream that was cut ends with its connection, so that nobody takes its end for a good one."""
         self._is_finished = True
+        if is_cut:
+            self._hang_up()
         await self._send({"type": "http.response.body", "body": data})
 
     async def fail(self, error: CadenzaError) -> None:
@@ -146,6 +153,10 @@ def _request_id(incoming: bytes | None) -> str:
     if incoming and SANE_ID.fullmatch(incoming):
         return incoming.decode()
     return "req_" + secrets.token_urlsafe(18)
+
+
+def _do_nothing() -> None:
+    """For servers without the extension."""
 
 
 def _too_large() -> InvalidRequest:

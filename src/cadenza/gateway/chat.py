@@ -17,21 +17,21 @@ from cadenza.gateway.validate import ChatRequest, check_context, parse_chat
 
 async def serve_chat(gw: Gateway, call: Call) -> None:
     principal = await authenticate(call, "inference", gw.db)  # 401 403 429
-    gw.note_use(principal)
+    gw.note_use(call, principal)
     request = await read_chat(call)  # 413 408 400
     plan = gw.catalogue.plan(request.model, principal)  # 400
     character = gw.characters[plan.class_id]
     ask = compose(request, character)
     tally = Tally([character.text, *request.texts])
-    async with call.until_gone(), gw.dispatcher.open_first(plan, ask) as reply:  # 400 429 502
+    async with call.until_gone(), gw.dispatcher.open_first(plan, ask) as (route, reply):  # 400 429 502
         gw.note_first_byte(call, plan)
         if request.stream:
             outcome, last = await relay_stream(reply, call, plan.class_id, tally)
-            await call.finish_stream(last)
+            await call.finish_stream(last, is_cut=outcome.fault is not None)
         else:
             outcome, last = await relay_whole(reply, plan.class_id, tally)
             await call.respond(200, last, JSON)
-    gw.note_outcome(plan, outcome)
+    gw.note_outcome(call, plan, route, outcome)
 
 
 async def read_chat(call: Call) -> ChatRequest:

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Mapping
 
-from cadenza.core.records import Outcome, Plan, Principal
+from cadenza.core.records import Outcome, Plan, Principal, Route
 from cadenza.gateway.call import Call
 from cadenza.gateway.classes import Catalogue
 from cadenza.gateway.compose import Character
@@ -32,21 +32,27 @@ class Gateway:
         self.metrics = metrics
         self.keys_used: dict[str, int] = {}  # when each key was last used (ms), until it is written to the store
 
-    def note_use(self, principal: Principal) -> None:
+    def note_use(self, call: Call, principal: Principal) -> None:
         self.keys_used[principal.key_id] = time.time_ns() // 1_000_000
+        call.facts["key_id"] = principal.key_id
 
     def note_first_byte(self, call: Call, plan: Plan) -> None:
         self.metrics.first_byte.labels(plan.class_id).observe(time.perf_counter() - call.started_s)
 
-    def note_outcome(self, plan: Plan, outcome: Outcome) -> None:
+    def note_outcome(self, call: Call, plan: Plan, route: Route, outcome: Outcome) -> None:
         usage = outcome.usage
         self.metrics.tokens.labels(plan.class_id, "prompt").inc(usage.prompt_tokens)
         self.metrics.tokens.labels(plan.class_id, "cached").inc(usage.cached_tokens)
         self.metrics.tokens.labels(plan.class_id, "completion").inc(usage.completion_tokens)
+        call.facts |= {"class_id": plan.class_id, "provider": route.provider}
+        call.facts |= {"prompt_tokens": usage.prompt_tokens, "completion_tokens": usage.completion_tokens}
+        if outcome.fault:
+            self.dispatcher.note(route, outcome.fault)
+            call.facts["fault"] = outcome.fault
 
     def note_end(self, call: Call, endpoint: str) -> None:
         seconds = time.perf_counter() - call.started_s
         self.metrics.requests.labels(endpoint, str(call.status)).inc()
         self.metrics.duration.labels(endpoint).observe(seconds)
-        ms = round(seconds * 1000, 1)
-        self.log.info("request", request_id=call.request_id, endpoint=endpoint, status=call.status, ms=ms)
+        facts = {"endpoint": endpoint, "status": call.status, "ms": round(seconds * 1000, 1), **call.facts}
+        self.log.info("request", request_id=call.request_id, **facts)

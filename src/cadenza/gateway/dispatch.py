@@ -23,25 +23,30 @@ class Dispatcher:
         self._metrics = metrics
 
     @asynccontextmanager
-    async def open_first(self, plan: Plan, ask: Ask) -> AsyncIterator[OpenReply]:
-        faults: list[Fault] = []
+    async def open_first(self, plan: Plan, ask: Ask) -> AsyncIterator[tuple[Route, OpenReply]]:
         async with AsyncExitStack() as stack:
-            for route in plan.routes:
-                try:
-                    reply = await stack.enter_async_context(self._upstreams[route.provider].open(route, ask))
-                except Fault as fault:
-                    self.note(route, fault)
-                    faults.append(fault)
-                    if fault.kind is FaultKind.REFUSED:
-                        break
-                else:
-                    yield reply
-                    return
+            route, reply = await self._enter_first(stack, plan, ask)
+            try:
+                yield route, reply
+            except Fault as fault:  # it broke off, and nothing of it was sent
+                self.note(route, fault.kind.value, fault.status)
+                raise _answer([fault]) from None
+
+    async def _enter_first(self, stack: AsyncExitStack, plan: Plan, ask: Ask) -> tuple[Route, OpenReply]:
+        faults: list[Fault] = []
+        for route in plan.routes:
+            try:
+                return route, await stack.enter_async_context(self._upstreams[route.provider].open(route, ask))
+            except Fault as fault:
+                self.note(route, fault.kind.value, fault.status)
+                faults.append(fault)
+                if fault.kind is FaultKind.REFUSED:
+                    break
         raise _answer(faults)
 
-    def note(self, route: Route, fault: Fault) -> None:
-        self._metrics.faults.labels(route.provider, fault.kind.value).inc()
-        self._log.warning("upstream fault", provider=route.provider, kind=fault.kind.value, status=fault.status)
+    def note(self, route: Route, kind: str, status: int | None = None) -> None:
+        self._metrics.faults.labels(route.provider, kind).inc()
+        self._log.warning("upstream fault", provider=route.provider, kind=kind, status=status)
 
 
 def _answer(faults: list[Fault]) -> CadenzaError:

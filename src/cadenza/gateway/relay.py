@@ -42,24 +42,21 @@ class Tally:
         if piece.finish_reason:
             self.finish_reason = FINISH_REASONS.get(piece.finish_reason, "stop")
 
-    async def outcome(self) -> Outcome:
+    async def outcome(self, fault: Fault | None = None) -> Outcome:
         """The upstream's counts, or our own where it gave none."""
         if self._usage is None:
             prompt_tokens = await asyncio.to_thread(count_prompt, self._prompt_texts)
             self._usage = Usage(prompt_tokens, self._delivered_tokens, estimated=True)
-        return Outcome(self._usage, self.finish_reason)
+        return Outcome(self._usage, self.finish_reason, fault.kind.value if fault else None)
 
 
 async def relay_whole(reply: OpenReply, class_id: str, tally: Tally) -> tuple[Outcome, bytes]:
-    """A non-streaming reply: nothing is sent here; the last bytes are all of it."""
+    """A non-streaming reply: nothing is sent here, the last bytes are all of it. A Fault goes to the dispatcher."""
     parts = []
-    try:
-        while pieces := await reply.read():
-            for piece in pieces:
-                tally.take(piece)
-                parts.append(piece.content)
-    except Fault:
-        raise UpstreamFailed("The model's answer broke off. Retry.") from None
+    while pieces := await reply.read():
+        for piece in pieces:
+            tally.take(piece)
+            parts.append(piece.content)
     outcome = await tally.outcome()
     assert tally.finish_reason
     completion = Completion(
@@ -86,9 +83,9 @@ async def relay_stream(
                     tally.take(piece)
                 if content := b"".join(chunks.content(piece.content) for piece in pieces if piece.content):
                     await call.write(content)
-        except Fault:
+        except Fault as fault:
             error = render_error("The model's answer broke off before its end. Retry.", UpstreamFailed.type)
-            return await tally.outcome(), b"\n" + write_event(error)
+            return await tally.outcome(fault), b"\n" + write_event(error)
         outcome = await tally.outcome()
     assert tally.finish_reason
     return outcome, chunks.finish(tally.finish_reason) + chunks.usage(outcome.usage) + DONE

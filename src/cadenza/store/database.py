@@ -55,7 +55,7 @@ class Database:
         address = _parse(url)
         self.path = Path(address.database or "") if address.drivername == "sqlite" else None
         if self.path is None:
-            self._where = f"postgresql://{address.host or 'localhost'}/{address.database or ''}"
+            self._where = f"postgresql://{address.host or ''}/{address.database or ''}"
             self._reader, self._writer = postgres_engines(address, wait_s)
         else:
             self._where = str(self.path)
@@ -110,10 +110,10 @@ class Database:
     def _unavailable(self, reason: str) -> StoreUnavailable:
         if reason == "no such table":
             todo = "Its schema is not there yet: run 'cadenza migrate'."
+        elif "lock" in reason:
+            todo = "Another process holds a lock on it: try again, or end that process."
         elif not self.is_sqlite:
             todo = "Check that Postgres runs and that the address names the right host, user and database."
-        elif "locked" in reason:
-            todo = "Another process holds its write lock: try again, or end that process."
         elif "not a database" in reason:
             todo = "Some other file stands in its place: move it away, or give the store another path."
         else:
@@ -135,7 +135,7 @@ async def migrate(db: Database) -> str:
 
 
 async def _upgrade(db: Database) -> None:
-    from cadenza.store.migrations import upgrade  # noqa: PLC0415 - loading Alembic takes longer than a whole start
+    from cadenza.store.migrations import upgrade  # noqa: PLC0415 - slow to load, and most starts need none of it
 
     async with db.write() as conn:
         if not db.is_sqlite:

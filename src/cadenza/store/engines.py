@@ -6,6 +6,7 @@ The drivers' own transaction handling is off (`isolation_level=None`): what is s
 """
 
 import contextlib
+import errno
 import os
 import stat
 from pathlib import Path
@@ -83,10 +84,15 @@ def _make_file(path: Path) -> None:
     """Owner only: folder 0700, file 0600, and SQLite gives its side files the mode of the file.
 
     A file that is there is never opened here: closing it again would drop the locks this process holds on it.
+    Nor is the driver left to find out that it cannot be opened: it would leave a thread behind.
     """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with contextlib.suppress(FileExistsError):
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
     mode = path.stat().st_mode
-    if stat.S_ISREG(mode) and stat.S_IMODE(mode) != 0o600:
+    if not stat.S_ISREG(mode):
+        raise OSError(errno.EINVAL, "it is not a file")
+    if stat.S_IMODE(mode) != 0o600:
         path.chmod(0o600)
+    if not os.access(path, os.R_OK | os.W_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))

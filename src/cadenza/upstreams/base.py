@@ -39,7 +39,7 @@ class Fault(Exception):
         self.retry_after_s = retry_after_s
 
 
-def classify_status(status: int, retry_after: str | None = None) -> Fault:
+def classify_status(status: int, retry_after: bytes | None = None) -> Fault:
     """A reply that is not 200: whose fault is it, and may it pass?"""
     if status == 429:
         return Fault(FaultKind.BUSY, status, _seconds(retry_after))
@@ -94,9 +94,9 @@ class Upstream(Protocol):
     async def probe(self) -> Probe: ...
 
 
-def _seconds(retry_after: str | None) -> float | None:
+def _seconds(retry_after: bytes | None) -> float | None:
     try:
-        wait_s = float(retry_after or "")
+        wait_s = float(retry_after or b"")
     except ValueError:
         return None
     return min(max(wait_s, 0.0), RETRY_AFTER_S_MAX) if math.isfinite(wait_s) else None

@@ -109,7 +109,7 @@ class EmbeddedUpstream:
             self._log.error("the embedded model did not load", model=self._model_path.name, said=await said)
             return
         ready = msgspec.json.decode(line, type=Ready)
-        self._endpoint = OpenAIUpstream(f"{ready.url}/v1", key, use_proxies=False)
+        self._endpoint = OpenAIUpstream(f"{ready.url}/v1", key)
         self._ready.set()
         self._log.info("the embedded model is ready", model=self._model_path.name)
 

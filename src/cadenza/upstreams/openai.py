@@ -1,26 +1,22 @@
-"""Any OpenAI-compatible endpoint, over pyreqwest: one pool per provider, TLS verified, proxies from the environment.
+"""Any OpenAI-compatible endpoint: one pool of connections per provider.
 
-A reply is read as it comes and never ahead of the client (buffer limit 0), so back-pressure reaches the upstream;
-leaving the `async with` closes the connection at once, which is what stops the upstream from generating.
+A reply is read as it comes and hardly ahead of the client, so back-pressure reaches the upstream; leaving the
+`async with` closes the connection at once, which is what stops the upstream from generating.
 """
 
 import asyncio
 import math
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from datetime import timedelta
 from typing import Any
 
 import msgspec
-from pyreqwest.client import Client, ClientBuilder
-from pyreqwest.exceptions import ConnectError, PyreqwestError
-from pyreqwest.request import StreamRequest
-from pyreqwest.response import Response, ResponseBodyReader
 
 from cadenza.core.records import Route
 from cadenza.core.sse import EventReader, EventTooLarge
 from cadenza.upstreams.base import Ask, Fault, FaultKind, Piece, Probe, classify_status
 from cadenza.upstreams.dialect import read_chunk, read_whole
+from cadenza.upstreams.http import Broken, Connection, HttpClient, Unreachable
 
 WHOLE_BYTES_MAX = 64 * 1024 * 1024
 AFTER_FINISH_S = 5.0  # a finished reply need not wait longer for a count that may never come
@@ -39,43 +35,41 @@ class OpenAIUpstream:
     """An endpoint that speaks the OpenAI chat-completions format."""
 
     def __init__(
-        self, base_url: str, api_key: str | None = None, dialect: str = "plain", *, use_proxies: bool = True
+        self, base_url: str, api_key: str | None = None, dialect: str = "plain", proxy: str | None = None
     ) -> None:
-        self._base_url = base_url.rstrip("/")
-        self._headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
+        headers = {"content-type": "application/json"} | ({"authorization": f"Bearer {api_key}"} if api_key else {})
+        self._http = HttpClient(base_url, headers, proxy)
         self._dialect = dialect
-        self._use_proxies = use_proxies
-        self._pools: dict[float, Client] = {}  # one, unless routes differ in connect_s
 
     async def start(self) -> None:
         """Nothing to start: connections are made when they are needed."""
 
     async def stop(self) -> None:
-        for pool in self._pools.values():
-            await pool.close()
+        await self._http.close()
 
     @asynccontextmanager
     async def open(self, route: Route, ask: Ask) -> AsyncIterator["HttpReply"]:
         first_s = route.timeouts.first_token_s + (0 if ask.stream else _making_s(route, ask))
+        body = self._body(route, ask)
         async with AsyncExitStack() as stack:
             try:
                 async with asyncio.timeout(first_s):
-                    response = await stack.enter_async_context(self._request(route, ask))
-                    reply = HttpReply(response, route.timeouts.idle_s)
+                    request = self._http.request("POST", "/chat/completions", body, route.timeouts.connect_s)
+                    reply = HttpReply(await stack.enter_async_context(request), route.timeouts.idle_s)
                     await reply.begin()
-            except TimeoutError as error:
-                raise Fault(FaultKind.UNREACHABLE if isinstance(error, PyreqwestError) else FaultKind.SILENT) from None
-            except PyreqwestError as error:
-                raise Fault(FaultKind.UNREACHABLE if isinstance(error, ConnectError) else FaultKind.CUT) from None
+            except TimeoutError:
+                raise Fault(FaultKind.SILENT) from None
+            except Unreachable:
+                raise Fault(FaultKind.UNREACHABLE) from None
+            except Broken:
+                raise Fault(FaultKind.CUT) from None
             yield reply
 
     async def probe(self) -> Probe:
-        request = self._pool(PROBE_S).get(f"{self._base_url}/models").headers(self._headers).build()
         try:
-            async with asyncio.timeout(PROBE_S):
-                response = await request.send()
-                body = bytes(await response.bytes())
-        except (TimeoutError, PyreqwestError):
+            async with asyncio.timeout(PROBE_S), self._http.request("GET", "/models", b"", PROBE_S) as response:
+                body = await _whole(response)
+        except (TimeoutError, Unreachable, Broken, Fault):
             return Probe(reachable=False, detail="no answer")
         if response.status != 200:
             return Probe(reachable=False, detail=f"answers {response.status} to GET /models")
@@ -84,16 +78,6 @@ class OpenAIUpstream:
         except msgspec.MsgspecError:
             return Probe(reachable=True, detail="answers, but names no models")
         return Probe(reachable=True, detail="answers", models=tuple(model.id for model in named))
-
-    def _request(self, route: Route, ask: Ask) -> StreamRequest:
-        return (
-            self._pool(route.timeouts.connect_s)
-            .post(f"{self._base_url}/chat/completions")
-            .headers({"content-type": "application/json", **self._headers})
-            .body_bytes(self._body(route, ask))
-            .streamed_read_buffer_limit(0)
-            .build_streamed()
-        )
 
     def _body(self, route: Route, ask: Ask) -> bytes:
         body: dict[str, Any] = {"model": route.model, "messages": ask.messages, **ask.sampling}
@@ -104,21 +88,12 @@ class OpenAIUpstream:
             body |= {"stream": True, "stream_options": {"include_usage": True}}
         return msgspec.json.encode(body | RETENTION_FIELDS[self._dialect])
 
-    def _pool(self, connect_s: float) -> Client:
-        if connect_s not in self._pools:
-            builder = ClientBuilder().user_agent("cadenza").connect_timeout(timedelta(seconds=connect_s))
-            builder = builder.follow_redirects(False)  # a redirect would carry content to who knows where
-            builder = builder.gzip(False).brotli(False).zstd(False).deflate(False)  # compression holds a stream back
-            self._pools[connect_s] = (builder if self._use_proxies else builder.no_proxy()).build()
-        return self._pools[connect_s]
-
 
 class HttpReply:
     """A reply on the wire: a stream of events, or one JSON body, whichever the upstream chose to send."""
 
-    def __init__(self, response: Response, idle_s: float) -> None:
+    def __init__(self, response: Connection, idle_s: float) -> None:
         self._response = response
-        self._body: ResponseBodyReader = response.body_reader
         self._events = EventReader()
         self._waiting: list[Piece] = []  # read, but not handed out yet
         self._wait_s = idle_s
@@ -129,9 +104,9 @@ class HttpReply:
     async def begin(self) -> None:
         """Read up to the first sign of an answer. The caller keeps the time."""
         if self._response.status != 200:
-            raise classify_status(self._response.status, self._response.get_header("retry-after"))
-        if "event-stream" not in (self._response.get_header("content-type") or ""):
-            self._waiting, self._is_ended = [read_whole(await self._whole())], True
+            raise classify_status(self._response.status, self._response.headers.get(b"retry-after"))
+        if b"event-stream" not in self._response.headers.get(b"content-type", b"").lower():
+            self._waiting, self._is_ended = [read_whole(await _whole(self._response))], True
         while not self._is_ended and not any(piece.has_begun for piece in self._waiting):
             await self._take()
         if self._fault and not any(piece.has_begun for piece in self._waiting):
@@ -144,7 +119,7 @@ class HttpReply:
                     await self._take()
             except TimeoutError:
                 self._end(Fault(FaultKind.SILENT))
-            except PyreqwestError:
+            except Broken:
                 self._end(Fault(FaultKind.CUT))
         pieces, self._waiting = self._waiting, []
         if self._fault and not pieces:
@@ -153,9 +128,9 @@ class HttpReply:
 
     async def _take(self) -> None:
         """Take in one read of the wire, whatever it holds."""
-        read = await self._body.read_chunk()
+        read = await self._response.read()
         try:
-            for event in self._events.end() if read is None else self._events.feed(bytes(read)):
+            for event in self._events.end() if read is None else self._events.feed(read):
                 piece = read_chunk(event)
                 if piece is None:
                     self._end(Fault(FaultKind.CUT))
@@ -176,15 +151,6 @@ class HttpReply:
         self._is_ended = True
         self._fault = None if self._is_finished else fault
 
-    async def _whole(self) -> bytes:
-        parts, size = [], 0
-        while (read := await self._body.read_chunk()) is not None:
-            parts.append(bytes(read))
-            size += len(read)
-            if size > WHOLE_BYTES_MAX:
-                raise Fault(FaultKind.GARBLED)
-        return b"".join(parts)
-
 
 class _ModelName(msgspec.Struct):
     id: str
@@ -196,3 +162,13 @@ class _ModelNames(msgspec.Struct):
 
 def _making_s(route: Route, ask: Ask) -> float:
     return route.timeouts.idle_s * math.ceil((ask.max_tokens or TOKENS_PER_IDLE) / TOKENS_PER_IDLE)
+
+
+async def _whole(response: Connection) -> bytes:
+    parts, size = [], 0
+    while (read := await response.read()) is not None:
+        parts.append(read)
+        size += len(read)
+        if size > WHOLE_BYTES_MAX:
+            raise Fault(FaultKind.GARBLED)
+    return b"".join(parts)

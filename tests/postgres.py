@@ -1,0 +1,109 @@
+"""A Postgres of the tests' own: one cluster in a temporary folder, on a unix socket only, gone with its context.
+
+As root, where Postgres is missing, Debian's package is installed; where it cannot be had, PostgresMissing says why.
+"""
+
+import itertools
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+RUN_S = 60.0
+UPDATE_S = 40.0
+INSTALL_S = 70.0
+OWNER = "postgres"
+SETTINGS = "-c listen_addresses='' -c fsync=off -c full_page_writes=off -c wal_level=minimal -c max_wal_senders=0"
+
+
+class PostgresMissing(Exception):
+    """Postgres cannot be had here."""
+
+
+class Postgres:
+    """A running cluster."""
+
+    def __init__(self, programs: Path, folder: Path) -> None:
+        self.programs = programs
+        self.folder = folder
+        self._numbers = itertools.count(1)
+
+    @contextmanager
+    def database(self) -> Iterator[str]:
+        """The address of a fresh, empty database."""
+        name = f"test_{next(self._numbers)}"
+        _run_as_owner([self.programs / "createdb", "-h", self.folder, name])
+        yield f"postgresql://{OWNER}@/{name}?host={self.folder}"
+        _run_as_owner([self.programs / "dropdb", "-h", self.folder, "--force", name])
+
+
+@contextmanager
+def running_postgres() -> Iterator[Postgres]:
+    programs = _find_programs()
+    folder = Path(tempfile.mkdtemp(prefix="cadenza-pg-", dir="/tmp"))
+    control: list[str | Path] = [programs / "pg_ctl", "-D", folder / "data"]
+    try:
+        if os.getuid() == 0:
+            shutil.chown(folder, OWNER)
+        _run_as_owner([programs / "initdb", "-D", folder / "data", "-U", OWNER, "-A", "trust", "-N", "-E", "UTF8"])
+        _run_as_owner([*control, "-w", "-l", folder / "log", "-o", f"-k {folder} {SETTINGS}", "start"])
+        try:
+            yield Postgres(programs, folder)
+        finally:
+            _run_as_owner([*control, "-w", "-m", "immediate", "stop"])
+    finally:
+        shutil.rmtree(folder)
+
+
+def _find_programs() -> Path:
+    found = _installed_programs()
+    if found is None and os.getuid() == 0 and shutil.which("apt-get"):
+        _install()
+        found = _installed_programs()
+    if found is None:
+        raise PostgresMissing("Postgres is not installed: put initdb and pg_ctl on the PATH")
+    return found
+
+
+def _installed_programs() -> Path | None:
+    on_path = shutil.which("initdb")
+    if on_path is not None and shutil.which("pg_ctl"):
+        return Path(on_path).parent
+    versions = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[4]))
+    return versions[-1].parent if versions else None
+
+
+def _install() -> None:
+    quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    try:
+        for command, limit_s in ((["update"], UPDATE_S), (["install", "-y", "postgresql"], INSTALL_S)):
+            subprocess.run(
+                ["apt-get", "-qq", *command], env=quiet, capture_output=True, check=True, timeout=limit_s, text=True
+            )
+    except subprocess.TimeoutExpired as late:
+        raise PostgresMissing(f"apt-get {late.cmd[2]} took more than {late.timeout:.0f} s") from None
+    except subprocess.CalledProcessError as failed:
+        last = failed.stderr.strip().rpartition("\n")[2]
+        raise PostgresMissing(f"apt-get {failed.cmd[2]} failed: {last}") from None
+
+
+def _run_as_owner(command: Sequence[str | Path]) -> None:
+    """Postgres refuses to run as root."""
+    owner = OWNER if os.getuid() == 0 else None
+    done = subprocess.run(
+        command,
+        cwd="/",
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        timeout=RUN_S,
+        user=owner,
+        group=owner,
+        extra_groups=[] if owner else None,
+        check=False,
+        text=True,
+    )
+    assert done.returncode == 0, f"{command[0]} failed: {done.stderr}"
