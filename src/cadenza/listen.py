@@ -14,6 +14,7 @@ from uvicorn.supervisors import Multiprocess
 from cadenza.core.errors import InvalidRequest, render_error
 from cadenza.gateway.call import HANG_UP
 
+HEAD_BYTES_MAX = 64 * 1024
 KEEP_ALIVE_S = 75  # longer than clients keep an idle connection, so that they close it and not we
 DRAIN_S = 30
 # uvicorn's own log prints exceptions with their text; ours says where they came from, and no more.
@@ -22,10 +23,25 @@ ASGI = Callable[[Any, Any, Any], Awaitable[None]]
 
 
 class CadenzaProtocol(HttpToolsProtocol):
-    """uvicorn's HTTP protocol, with our error object for what it cannot parse."""
+    """uvicorn's HTTP protocol, with a bound on the head of a request and our error object for what is not HTTP."""
+
+    _head_bytes = 0
+    _is_in_head = True
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._is_in_head:
+            self._head_bytes += len(data)
+            if self._head_bytes > HEAD_BYTES_MAX:
+                self.send_400_response("")
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._is_in_head, self._head_bytes = True, 0
 
     def on_headers_complete(self) -> None:
         super().on_headers_complete()
+        self._is_in_head = False
         cycle = self.cycle
 
         def hang_up() -> None:
@@ -34,7 +50,7 @@ class CadenzaProtocol(HttpToolsProtocol):
         self.scope["extensions"] = {HANG_UP: hang_up}  # type: ignore[dict-item]  # an extension of our own
 
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002 uvicorn's sentence is not for our clients
-        body = render_error("These bytes are not a valid HTTP/1.1 request.", InvalidRequest.type)
+        body = render_error("This is not a valid HTTP/1.1 request, or its headers are too large.", InvalidRequest.type)
         head = (
             b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\nx-should-retry: false\r\n"
             b"connection: close\r\ncontent-length: %d\r\n\r\n" % len(body)
