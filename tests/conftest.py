@@ -1,0 +1,38 @@
+"""The upstream and the service that tests share, and a factory for services of their own."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.loopback import LoopbackUpstream
+from tests.service import Service, ServiceSpec, ordinary_spec
+
+StartService = Callable[[ServiceSpec], Service]
+
+
+@pytest.fixture(scope="session")
+def shared_upstream() -> Iterator[LoopbackUpstream]:
+    with LoopbackUpstream() as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def service(shared_upstream: LoopbackUpstream) -> Iterator[Service]:
+    """The ordinary service: every class on the shared upstream."""
+    with Service(ordinary_spec(shared_upstream.base_url)) as running:
+        yield running
+
+
+@pytest.fixture
+def upstream(shared_upstream: LoopbackUpstream) -> LoopbackUpstream:
+    """The shared upstream with nothing scripted and nothing seen."""
+    shared_upstream.reset()
+    return shared_upstream
+
+
+@pytest.fixture
+def start_service() -> Iterator[StartService]:
+    """Starts a service of the test's own; it ends with the test."""
+    with contextlib.ExitStack() as running:
+        yield lambda spec: running.enter_context(Service(spec))

@@ -1,0 +1,161 @@
+"""Every error reaches a client of the OpenAI SDK as that SDK's own exception, after the right number of tries."""
+
+from collections.abc import Callable, Iterator
+
+import httpx2
+import openai
+import pytest
+
+from tests.contract.wire import Wire
+from tests.loopback import Good, LoopbackUpstream, Status
+from tests.service import Service
+
+BUSY = Status(429, b'{"error": {"message": "slow down"}}', {"retry-after": "1"})
+Act = Callable[[openai.OpenAI], object]
+
+
+def chat(client: openai.OpenAI) -> object:
+    return client.chat.completions.create(model="forte", messages=[{"role": "user", "content": "hi"}])
+
+
+def stream_chat(client: openai.OpenAI) -> object:
+    return client.chat.completions.create(model="forte", messages=[{"role": "user", "content": "hi"}], stream=True)
+
+
+def chat_with_nobody(client: openai.OpenAI) -> object:
+    return client.chat.completions.create(model="forte", messages=[])
+
+
+def chat_with_unknown_model(client: openai.OpenAI) -> object:
+    return client.chat.completions.create(model="gpt-4o", messages=[{"role": "user", "content": "hi"}])
+
+
+def retrieve_unknown_model(client: openai.OpenAI) -> object:
+    return client.models.retrieve("gpt-4o")
+
+
+def embed(client: openai.OpenAI) -> object:
+    return client.embeddings.create(model="forte", input="hi")
+
+
+def complete_as_of_old(client: openai.OpenAI) -> object:
+    return client.completions.create(model="forte", prompt="hi")
+
+
+class Counted:
+    """An SDK client with its default retries that counts the requests it sends."""
+
+    def __init__(self, base_url: str, key: str) -> None:
+        self.sent = 0
+        http_client = openai.DefaultHttpxClient(trust_env=False, event_hooks={"request": [self._count]})
+        self.client = openai.OpenAI(base_url=base_url, api_key=key, http_client=http_client)
+
+    def _count(self, _request: httpx2.Request) -> None:
+        self.sent += 1
+
+
+@pytest.fixture
+def counted(service: Service) -> Iterator[Counted]:
+    made = Counted(service.base_url, service.key)
+    with made.client:
+        yield made
+
+
+@pytest.mark.parametrize(
+    ("act", "expected"),
+    [
+        (chat_with_nobody, openai.BadRequestError),
+        (chat_with_unknown_model, openai.BadRequestError),
+        (retrieve_unknown_model, openai.NotFoundError),
+        (embed, openai.NotFoundError),
+        (complete_as_of_old, openai.NotFoundError),
+    ],
+)
+def test_fault_of_the_request_is_not_retried(counted: Counted, act: Act, expected: type[openai.APIStatusError]) -> None:
+    """A request at fault raises the SDK's exception for its status after exactly one try."""
+    with pytest.raises(expected) as caught:
+        act(counted.client)
+    assert counted.sent == 1
+    assert caught.value.type == "invalid_request_error"
+    assert caught.value.response.headers["x-should-retry"] == "false"
+    assert caught.value.request_id
+
+
+@pytest.mark.parametrize("act", [chat, stream_chat, retrieve_unknown_model])
+def test_bad_key_is_not_retried(service: Service, act: Act) -> None:
+    """A key that is none raises AuthenticationError after exactly one try."""
+    stranger = Counted(service.base_url, "sk-cdz-nothing")
+    with stranger.client, pytest.raises(openai.AuthenticationError) as caught:
+        act(stranger.client)
+    assert stranger.sent == 1
+    assert caught.value.type == "authentication_error"
+    assert caught.value.response.headers["x-should-retry"] == "false"
+
+
+def test_missing_scope_is_not_retried(
+    service: Service, scoped_keys: dict[str, str], upstream: LoopbackUpstream
+) -> None:
+    """A key without the scope raises PermissionDeniedError after exactly one try, and no upstream is asked."""
+    reader = Counted(service.base_url, scoped_keys["models"])
+    with reader.client, pytest.raises(openai.PermissionDeniedError) as caught:
+        chat(reader.client)
+    assert reader.sent == 1
+    assert caught.value.type == "permission_error"
+    assert caught.value.response.headers["x-should-retry"] == "false"
+    assert upstream.requests == []
+
+
+@pytest.mark.parametrize("act", [chat, stream_chat])
+def test_failing_upstream_is_retried_by_the_sdk(counted: Counted, upstream: LoopbackUpstream, act: Act) -> None:
+    """A 502 raises InternalServerError after the SDK's own retries, each of which reached the upstream once."""
+    upstream.always(Status(500, b"upstream-says-boom"))
+    with pytest.raises(openai.InternalServerError) as caught:
+        act(counted.client.with_options(max_retries=2))
+    assert caught.value.status_code == 502
+    assert caught.value.type == "api_error"
+    assert counted.sent == len(upstream.requests) == 3
+
+
+def test_sdk_retry_succeeds_once_the_upstream_recovers(counted: Counted, upstream: LoopbackUpstream) -> None:
+    """A 502 that passes is invisible to the caller of the SDK."""
+    upstream.script(Status(503), Good())
+    chat(counted.client)
+    assert counted.sent == 2
+
+
+@pytest.mark.parametrize("act", [chat, stream_chat])
+def test_busy_upstream_is_a_rate_limit(counted: Counted, upstream: LoopbackUpstream, act: Act) -> None:
+    """An upstream that says 429 on every route raises RateLimitError, with both headers that say when to return."""
+    upstream.always(BUSY)
+    with pytest.raises(openai.RateLimitError) as caught:
+        act(counted.client.with_options(max_retries=0))
+    assert caught.value.type == "rate_limit_error"
+    headers = caught.value.response.headers
+    assert int(headers["retry-after"]) >= 1
+    assert int(headers["retry-after-ms"]) > 0
+    assert headers.get("x-should-retry") != "false"
+
+
+def test_sdk_waits_out_a_rate_limit(counted: Counted, upstream: LoopbackUpstream) -> None:
+    """The SDK obeys the headers of a 429 and is served afterwards."""
+    upstream.script(BUSY)
+    chat(counted.client)
+    assert counted.sent == 2
+
+
+def test_busy_upstream_without_a_time_still_gives_one(wire: Wire, upstream: LoopbackUpstream) -> None:
+    """A 429 has its headers even where the upstream did not say how long to wait."""
+    upstream.always(Status(429))
+    reply = wire.chat()
+    reply.error(429, "rate_limit_error")
+    assert int(reply.headers["retry-after"]) >= 1
+    assert int(reply.headers["retry-after-ms"]) > 0
+
+
+@pytest.mark.parametrize("retry_after", ["soon", "-5", "1e400", "nan", "Wed, 21 Oct 2099 07:28:00 GMT", "9" * 400])
+def test_absurd_retry_after_of_an_upstream_is_not_passed_on(
+    wire: Wire, upstream: LoopbackUpstream, retry_after: str
+) -> None:
+    """Whatever an upstream says of waiting, a client is told a sane number of seconds."""
+    upstream.always(Status(429, headers={"retry-after": retry_after}))
+    assert 1 <= int(wire.chat().headers["retry-after"]) <= 3600

@@ -1,0 +1,121 @@
+"""Keys over the wire: where they are read, what they may do, and when they end."""
+
+import re
+from collections.abc import Callable
+
+import pytest
+
+from tests.contract.wire import MESSAGES, Wire
+from tests.loopback import LoopbackUpstream
+from tests.service import EMAIL, Service
+
+CHAT = {"messages": MESSAGES}
+WireAs = Callable[[str | None], Wire]
+
+
+def mistyped(key: str) -> str:
+    """The same key with another character in its random part."""
+    return key[:20] + ("a" if key[20] != "a" else "b") + key[21:]
+
+
+def test_new_key_is_printed_alone_and_works_at_once(service: Service, wire_as: WireAs) -> None:
+    """`key create` prints nothing but the key, and beside a running server it is good on the very next request."""
+    printed = service.cli("key", "create", "--account", EMAIL).stdout
+    assert re.fullmatch(r"sk-cdz-[0-9A-Za-z]{49}\n", printed)
+    assert wire_as(printed.strip()).get("/v1/models").status == 200
+
+
+def test_either_header_carries_the_key(service: Service, wire_as: WireAs, upstream: LoopbackUpstream) -> None:
+    """A key is read from Authorization or from x-api-key."""
+    bare = wire_as(None)
+    for headers in ({"authorization": f"Bearer {service.key}"}, {"x-api-key": service.key}):
+        assert bare.post(CHAT, headers).status == 200
+        assert bare.get("/v1/models", headers).status == 200
+
+
+def test_authorization_wins_over_x_api_key(service: Service, wire_as: WireAs, upstream: LoopbackUpstream) -> None:
+    """With both headers only Authorization is read, be it good or bad."""
+    bare, bad = wire_as(None), mistyped(service.key)
+    assert bare.post(CHAT, {"authorization": f"Bearer {service.key}", "x-api-key": bad}).status == 200
+    bare.post(CHAT, {"authorization": f"Bearer {bad}", "x-api-key": service.key}).error(401, "authentication_error")
+    bare.post(CHAT, {"authorization": "Basic dXNlcjpwdw==", "x-api-key": service.key}).error(
+        401, "authentication_error"
+    )
+
+
+@pytest.mark.parametrize("method_and_path", ["POST /v1/chat/completions", "GET /v1/models", "GET /v1/models/forte"])
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"authorization": ""},
+        {"authorization": "Bearer"},
+        {"authorization": "Bearer "},
+        {"authorization": "Bearer sk-cdz-"},
+        {"authorization": "Bearer sk-" + "a" * 48},
+        {"authorization": "Bearer " + "x" * 10_000},
+        {"authorization": "Bearer \xff\xfe"},
+        {"authorization": "Basic dXNlcjpwdw=="},
+        {"x-api-key": ""},
+        {"x-api-key": "' OR 1=1 --"},
+    ],
+)
+def test_no_good_key_is_401(wire_as: WireAs, method_and_path: str, headers: dict[str, str]) -> None:
+    """Whatever stands in place of a key, the answer is the same 401, on every endpoint."""
+    method, path = method_and_path.split(" ")
+    reply = wire_as(None).request(method, path, b"{" if method == "POST" else None, headers)
+    message = reply.error(401, "authentication_error")
+    assert message == wire_as(None).get("/v1/models").error(401, "authentication_error")
+    assert reply.headers["x-should-retry"] == "false"
+
+
+def test_mistyped_key_is_401(service: Service, wire_as: WireAs) -> None:
+    """One wrong character makes a key unknown, and the reply does not show it."""
+    wrong = mistyped(service.key)
+    reply = wire_as(wrong).get("/v1/models")
+    reply.error(401, "authentication_error")
+    assert wrong.encode() not in reply.body
+
+
+@pytest.mark.parametrize(
+    ("scope", "may_chat", "may_list"), [("inference", True, False), ("models", False, True), ("usage", False, False)]
+)
+def test_scope_is_enforced(
+    scoped_keys: dict[str, str],
+    wire_as: WireAs,
+    upstream: LoopbackUpstream,
+    scope: str,
+    may_chat: bool,
+    may_list: bool,
+) -> None:
+    """A key may do what its scope grants; anything else is a 403."""
+    scoped = wire_as(scoped_keys[scope])
+    attempts = [(scoped.post(CHAT), may_chat), (scoped.post({**CHAT, "stream": True}), may_chat)]
+    attempts += [(scoped.get("/v1/models"), may_list), (scoped.get("/v1/models/forte"), may_list)]
+    for reply, allowed in attempts:
+        if allowed:
+            assert reply.status == 200
+        else:
+            reply.error(403, "permission_error")
+            assert reply.headers["x-should-retry"] == "false"
+    assert len(upstream.requests) == (2 if may_chat else 0)
+
+
+def test_key_is_checked_before_the_body(scoped_keys: dict[str, str], wire_as: WireAs) -> None:
+    """The key counts first, then the scope, then the body."""
+    wire_as(None).post(b"{").error(401, "authentication_error")
+    wire_as(scoped_keys["models"]).post(b"{").error(403, "permission_error")
+    wire_as(scoped_keys["inference"]).post(b"{").error(400)
+
+
+def test_revoked_key_is_refused_on_the_next_request(
+    service: Service, wire_as: WireAs, upstream: LoopbackUpstream
+) -> None:
+    """A key revoked by the command line, beside the running server, is dead on the very next request."""
+    key = service.create_key("--name", "short-lived")
+    holder = wire_as(key)
+    assert holder.post(CHAT).status == 200
+    service.cli("key", "revoke", key[:12])
+    holder.post(CHAT).error(401, "authentication_error")
+    holder.get("/v1/models").error(401, "authentication_error")
+    assert len(upstream.requests) == 1

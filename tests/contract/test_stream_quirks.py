@@ -1,0 +1,208 @@
+"""However oddly an upstream speaks, a client sees the one order of a stream and nothing of the upstream's own."""
+
+import json
+from typing import Any
+
+import openai
+import pytest
+
+from tests.contract.wire import Reply, Wire
+from tests.loopback import (
+    UPSTREAM_MARKS,
+    USAGE,
+    Cut,
+    Dribble,
+    Json,
+    LoopbackUpstream,
+    Raw,
+    Sse,
+    chunk,
+    completion,
+    http_head,
+    said,
+    sse_event,
+)
+from tests.loopback import Reply as Scripted
+from tests.schemas import Stream, check_completion, check_stream
+
+TEXT = "Ein Lied: 音楽 🎼 für zwei."
+ROLE = chunk({"role": "assistant", "content": ""})
+STOP = chunk(finish="stop")
+COUNTS = chunk(choices=[], usage=USAGE)
+OTHER_COUNTS = {"prompt_tokens": 11, "completion_tokens": 2, "total_tokens": 13}
+PARTS = [{"type": "text", "text": "Ein Lied: "}, {"type": "text", "text": "音楽 🎼 für zwei."}]
+
+
+def without(value: dict[str, Any], name: str) -> dict[str, Any]:
+    return {member: kept for member, kept in value.items() if member != name}
+
+
+def split_data(value: dict[str, Any]) -> bytes:
+    """One event whose JSON is spread over several `data:` lines."""
+    return b"".join(b"data: %b\n" % line for line in json.dumps(value, indent=1).encode().split(b"\n")) + b"\n"
+
+
+def whole(*events: dict[str, Any] | bytes) -> Sse:
+    """A stream that says TEXT in these events and ends well."""
+    return Sse([ROLE, *events, STOP, COUNTS])
+
+
+def body_of(reply: Sse, line_end: bytes = b"\n") -> bytes:
+    """The events of a stream without HTTP chunks around them."""
+    given = [sse_event(event, line_end) if isinstance(event, dict) else event for event in reply.events]
+    assert all(isinstance(event, bytes) for event in given)
+    return b"".join(event for event in given if isinstance(event, bytes))
+
+
+GOOD = whole(said(TEXT[:9]), said(TEXT[9:]))
+UNFRAMED = http_head(200, {"content-type": "text/event-stream", "connection": "close"})
+QUIRKS: dict[str, Scripted] = {
+    "role and content in one chunk": Sse([chunk({"role": "assistant", "content": TEXT}), STOP, COUNTS]),
+    "no role at all": Sse([said(TEXT), STOP, COUNTS]),
+    "finish reason together with content": Sse([ROLE, said(TEXT[:4]), chunk({"content": TEXT[4:]}, "stop"), COUNTS]),
+    "all in one chunk": Sse([chunk({"role": "assistant", "content": TEXT}, "stop", usage=USAGE)]),
+    "usage together with the finish reason": Sse([ROLE, said(TEXT), chunk(finish="stop", usage=USAGE)]),
+    "finish reason twice": whole(said(TEXT), STOP),
+    "no [DONE]": Sse([ROLE, said(TEXT), STOP, COUNTS], done=False),
+    "comments": whole(b": OPENROUTER PROCESSING\n\n", said(TEXT[:5]), b":\n: x\n\n", said(TEXT[5:])),
+    "CRLF": Sse([ROLE, said(TEXT), STOP, COUNTS], line_end=b"\r\n"),
+    "bare CR": Sse([ROLE, said(TEXT), STOP, COUNTS], line_end=b"\r"),
+    "CRLF a byte at a time": Sse([ROLE, said(TEXT), STOP, COUNTS], line_end=b"\r\n", piece_bytes=1),
+    "several data lines in an event": whole(split_data(said(TEXT))),
+    "no space after the colon": whole(sse_event(said(TEXT)).replace(b"data: ", b"data:")),
+    "byte order mark": Sse([b"\xef\xbb\xbf", ROLE, said(TEXT), STOP, COUNTS]),
+    "first chunk without choices": Sse([chunk(choices=[]), ROLE, said(TEXT), STOP, COUNTS]),
+    "choices null": whole(chunk(choices=None), said(TEXT), chunk(choices=None)),
+    "choices absent": whole(without(chunk(), "choices"), said(TEXT), without(chunk(), "choices")),
+    "delta null or absent": whole(chunk(choices=[{"index": 0, "delta": None}, {"index": 0}]), said(TEXT)),
+    "empty role": Sse([chunk({"role": ""}), chunk({"role": "", "content": TEXT}), STOP, COUNTS]),
+    "role on every delta": whole(*(chunk({"role": "assistant", "content": piece}) for piece in TEXT)),
+    "content null and empty": whole(chunk({"content": None}), said(""), said(TEXT), chunk({"content": None})),
+    "content as parts": whole(chunk({"content": PARTS})),
+    "usage empty or null on every chunk": whole({**said(TEXT[:3]), "usage": {}}, {**said(TEXT[3:]), "usage": None}),
+    "usage on every chunk, cumulative": whole(
+        {**said(TEXT[:3]), "usage": OTHER_COUNTS}, {**said(TEXT[3:]), "usage": OTHER_COUNTS}
+    ),
+    "reasoning before the answer": whole(
+        chunk({"reasoning_content": "hidden-thought"}), chunk({"reasoning": "hidden-thought"}), said(TEXT)
+    ),
+    "unknown members everywhere": whole({**said(TEXT), "x_vendor": {"upstream-model-72": 1}, "error": None}),
+    "id, retry and event fields": whole(b"id: 7\nretry: 1\nevent: message\n" + sse_event(said(TEXT))),
+    "empty data as keepalive": whole(b"data:\n\n", b"data: \n\n", said(TEXT), b"data\n\n"),
+    "other choices besides the first": whole(chunk(choices=[{"index": 1, "delta": {"content": "no"}}]), said(TEXT)),
+    "numbers where nobody looks": whole({**said(TEXT), "created": 1.5, "id": 7, "model": None}),
+    "one byte at a time": Sse(GOOD.events, piece_bytes=1),
+    "two bytes at a time": Sse(GOOD.events, piece_bytes=2),
+    "three bytes at a time": Sse(GOOD.events, piece_bytes=3),
+    "seven bytes at a time": Sse(GOOD.events, piece_bytes=7),
+    "head and body dribbled": Dribble(GOOD),
+    "no framing, the close ends it": Cut(Raw([UNFRAMED, body_of(GOOD)]), 1_000_000),
+    "one JSON body": Json(completion(TEXT)),
+    "one JSON body with content as parts": Json(completion(PARTS)),
+}
+
+
+@pytest.mark.parametrize("quirk", QUIRKS)
+def test_quirk_is_mended(wire: Wire, upstream: LoopbackUpstream, quirk: str) -> None:
+    """Whatever the upstream's quirk, the client gets the whole text, the counts and the one order."""
+    upstream.script(QUIRKS[quirk])
+    reply = wire.chat(stream=True)
+    stream = _sound_stream(reply)
+    assert stream.text == TEXT
+    assert stream.finish_reason == "stop"
+    counts = (stream.usage["prompt_tokens"], stream.usage["completion_tokens"])
+    assert counts == (USAGE["prompt_tokens"], USAGE["completion_tokens"])
+
+
+@pytest.mark.parametrize("quirk", QUIRKS)
+def test_sdk_reads_the_mended_stream(client: openai.OpenAI, upstream: LoopbackUpstream, quirk: str) -> None:
+    """The OpenAI SDK reads every one of these streams to its end."""
+    upstream.script(QUIRKS[quirk])
+    with client.chat.completions.create(
+        model="forte", messages=[{"role": "user", "content": "hi"}], stream=True
+    ) as stream:
+        assert "".join(choice.delta.content or "" for chunk in stream for choice in chunk.choices) == TEXT
+
+
+@pytest.mark.parametrize("cut", range(1, len(TEXT.encode()) - 1))
+def test_characters_may_be_split_anywhere(wire: Wire, upstream: LoopbackUpstream, cut: int) -> None:
+    """A read that ends within a character loses nothing, wherever the cut falls."""
+    event = sse_event(said(TEXT))
+    place = event.index(TEXT.encode()) + cut
+    upstream.script(whole(event[:place], event[place:]))
+    assert _sound_stream(wire.chat(stream=True)).text == TEXT
+
+
+@pytest.mark.parametrize("usage", [None, {}, {"prompt_tokens": None}, {"prompt_tokens": "11"}, {"total_tokens": 18}])
+def test_missing_usage_is_counted_here(wire: Wire, upstream: LoopbackUpstream, usage: Any) -> None:
+    """Where the upstream gives no count that can be read, the service's own stands in the usage chunk."""
+    upstream.script(Sse([ROLE, said(TEXT), chunk(finish="stop", usage=usage)]))
+    counted = _sound_stream(wire.chat(stream=True)).usage
+    assert counted["prompt_tokens"] > 0
+    assert counted["completion_tokens"] > 0
+
+
+def test_zero_is_a_count(wire: Wire, upstream: LoopbackUpstream) -> None:
+    """An upstream that counts no tokens is believed."""
+    none = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
+    upstream.script(Sse([ROLE, said(TEXT), chunk(finish="stop", usage=none)]))
+    assert _sound_stream(wire.chat(stream=True)).usage["total_tokens"] == 0
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+@pytest.mark.parametrize(
+    ("said_reason", "told_reason"),
+    [
+        ("stop", "stop"),
+        ("length", "length"),
+        ("content_filter", "content_filter"),
+        ("eos", "stop"),
+        ("end_turn", "stop"),
+        ("MAX_TOKENS", "stop"),
+    ],
+)
+def test_finish_reasons(
+    wire: Wire, upstream: LoopbackUpstream, said_reason: str, told_reason: str, streamed: bool
+) -> None:
+    """The finish reasons of the interface pass; a vendor's own becomes `stop`."""
+    upstream.script(Sse([ROLE, said(TEXT), chunk(finish=said_reason)]) if streamed else _whole_with(said_reason))
+    reply = wire.chat(stream=streamed)
+    if streamed:
+        assert _sound_stream(reply).finish_reason == told_reason
+    else:
+        check_completion(reply.json)
+        assert reply.json["choices"][0]["finish_reason"] == told_reason
+
+
+@pytest.mark.parametrize(("content", "told"), [(None, ""), ("", ""), (PARTS, TEXT), ([], "")])
+def test_plain_content_is_always_a_string(wire: Wire, upstream: LoopbackUpstream, content: Any, told: str) -> None:
+    """A plain reply's content is a string, be the upstream's null, empty or an array of parts."""
+    upstream.script(Json(completion(content)))
+    reply = wire.chat()
+    check_completion(reply.json)
+    assert reply.json["choices"][0]["message"]["content"] == told
+
+
+def test_empty_answer_is_an_answer(wire: Wire, upstream: LoopbackUpstream) -> None:
+    """A stream that finishes without a word is whole, and has no content chunk."""
+    upstream.script(Sse([ROLE, STOP, COUNTS]))
+    assert _sound_stream(wire.chat(stream=True)).pieces == ()
+
+
+def test_plain_reply_without_usage_is_counted_here(wire: Wire, upstream: LoopbackUpstream) -> None:
+    """A plain reply carries counts even where the upstream gave none."""
+    upstream.script(Json(without(completion(TEXT), "usage")))
+    usage = wire.chat().json["usage"]
+    assert usage["prompt_tokens"] > 0
+    assert usage["completion_tokens"] > 0
+
+
+def _whole_with(reason: str) -> Json:
+    return Json(completion(TEXT, reason))
+
+
+def _sound_stream(reply: Reply) -> Stream:
+    assert reply.status == 200, reply.body
+    assert reply.complete
+    assert not [mark for mark in (*UPSTREAM_MARKS, "hidden-thought", "reasoning") if mark.encode() in reply.body]
+    return check_stream(reply.body)

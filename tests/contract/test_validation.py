@@ -1,0 +1,199 @@
+"""Which chat requests are refused, with what words, and which odd ones are served all the same."""
+
+from typing import Any
+
+import pytest
+
+from tests.contract.wire import MESSAGES, Wire
+from tests.loopback import LoopbackUpstream
+from tests.schemas import check_completion, check_stream
+
+CALL = {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+NULLABLE = """temperature top_p n stop max_tokens max_completion_tokens presence_penalty frequency_penalty seed
+logit_bias logprobs top_logprobs stream stream_options metadata store service_tier modalities audio prediction
+reasoning_effort"""
+FORCED = {"type": "function", "function": {"name": "look"}}
+
+
+def says(content: Any, role: str = "user") -> dict[str, Any]:
+    return {"messages": [{"role": role, "content": content}]}
+
+
+def only(message: Any) -> dict[str, Any]:
+    return {"messages": [message]}
+
+
+REFUSED: dict[str, dict[str, Any]] = {
+    "model of another house": {"model": "gpt-4o"},
+    "model in capitals": {"model": "FORTE"},
+    "empty model": {"model": ""},
+    "model no string": {"model": 7},
+    "messages null": {"messages": None},
+    "messages empty": {"messages": []},
+    "messages no array": {"messages": "hi"},
+    "messages an object": {"messages": {"role": "user", "content": "hi"}},
+    "message no object": only("hi"),
+    "message null": only(None),
+    "message an array": only([]),
+    "role missing": only({"content": "hi"}),
+    "role null": only({"role": None, "content": "hi"}),
+    "role unknown": says("hi", "narrator"),
+    "role empty": says("hi", ""),
+    "role no string": only({"role": 1, "content": "hi"}),
+    "content missing": only({"role": "user"}),
+    "content null": says(None),
+    "content null of an assistant that calls nothing": says(None, "assistant"),
+    "content a number": says(7),
+    "content a boolean": says(True),
+    "content an object": says({"type": "text", "text": "hi"}),
+    "content an array of strings": says(["hi"]),
+    "part of unknown type": says([{"type": "hologram", "hologram": "x"}]),
+    "part without type": says([{"text": "hi"}]),
+    "part without text": says([{"type": "text"}]),
+    "part with text null": says([{"type": "text", "text": None}]),
+    "part with text a number": says([{"type": "text", "text": 1}]),
+    "part null": says([None]),
+    "second message bad": {"messages": [*MESSAGES, {"role": "user"}]},
+    "tool message without its call": only({"role": "tool", "content": "42"}),
+    "stream a string": {"stream": "true"},
+    "stream a number": {"stream": 1},
+    "temperature below": {"temperature": -0.01},
+    "temperature above": {"temperature": 2.01},
+    "temperature huge": {"temperature": 1e300},
+    "temperature a string": {"temperature": "0.5"},
+    "temperature a boolean": {"temperature": True},
+    "max_tokens zero": {"max_tokens": 0},
+    "max_tokens negative": {"max_tokens": -1},
+    "max_tokens a fraction": {"max_tokens": 10.5},
+    "max_tokens a string": {"max_tokens": "10"},
+    "max_tokens a boolean": {"max_tokens": True},
+    "max_tokens above the limit": {"max_tokens": 131_073},
+    "max_tokens beyond all integers": {"max_tokens": 10**30},
+    "max_completion_tokens zero": {"max_completion_tokens": 0},
+    "max_completion_tokens above the limit": {"max_completion_tokens": 131_073},
+    "max_completion_tokens a string": {"max_completion_tokens": "10"},
+    "one of both limits bad": {"max_tokens": 10, "max_completion_tokens": -5},
+    "n of 2": {"n": 2},
+    "n of 0": {"n": 0},
+    "n a string": {"n": "1"},
+    "logprobs": {"logprobs": True},
+    "logprobs and top_logprobs": {"logprobs": True, "top_logprobs": 3},
+    "top_logprobs alone": {"top_logprobs": 3},
+    "tools no array": {"tools": {}},
+    "a forced function without tools": {"tool_choice": FORCED},
+    "a forced function with empty tools": {"tools": [], "tool_choice": FORCED},
+}
+SERVED: dict[str, dict[str, Any]] = {
+    "empty string": says(""),
+    "text parts": says([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]),
+    "system in parts": {"messages": [{"role": "system", "content": [{"type": "text", "text": "x"}]}, *MESSAGES]},
+    "developer": {"messages": [{"role": "developer", "content": "x"}, *MESSAGES]},
+    "assistant last": {"messages": [*MESSAGES, {"role": "assistant", "content": "Well,"}]},
+    "calls with content null": {
+        "messages": [
+            *MESSAGES,
+            {"role": "assistant", "content": None, "tool_calls": [CALL]},
+            {"role": "tool", "tool_call_id": "call_1", "content": "42"},
+        ]
+    },
+    "calls without content": {
+        "messages": [
+            *MESSAGES,
+            {"role": "assistant", "tool_calls": [CALL]},
+            {"role": "tool", "tool_call_id": "call_1", "content": [{"type": "text", "text": "42"}]},
+        ]
+    },
+    "empty tool_calls in the history": {
+        "messages": [*MESSAGES, {"role": "assistant", "content": "x", "tool_calls": []}, *MESSAGES]
+    },
+    "lowest temperature": {"temperature": 0},
+    "highest temperature": {"temperature": 2},
+    "largest max_tokens": {"max_tokens": 131_072},
+    "n of 1": {"n": 1},
+    "logprobs false": {"logprobs": False},
+    "no tools": {"tools": []},
+    "tool_choice auto": {"tool_choice": "auto"},
+    "tool_choice none": {"tools": [], "tool_choice": "none"},
+    "parallel_tool_calls": {"parallel_tool_calls": True},
+    "stream_options without a stream": {"stream_options": {"include_usage": False}},
+    "all nulls of the published schema": dict.fromkeys(NULLABLE.split()),
+    "fields that nobody knows": {"user": "u", "metadata": {"a": "b"}, "store": True, "no_such_field": [1]},
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_bad_field_is_400(wire: Wire, upstream: LoopbackUpstream, case: str) -> None:
+    """A request at fault is a 400 that is not to be retried, and no upstream hears of it."""
+    reply = wire.chat(**REFUSED[case])
+    reply.error(400)
+    assert reply.headers["x-should-retry"] == "false"
+    assert upstream.requests == []
+
+
+@pytest.mark.parametrize("case", SERVED)
+@pytest.mark.parametrize("stream", [False, True])
+def test_odd_but_good_request_is_served(wire: Wire, upstream: LoopbackUpstream, case: str, stream: bool) -> None:
+    """Nobody gets a 400 for what OpenAI accepts."""
+    reply = wire.chat(**{**SERVED[case], "stream": stream})
+    assert reply.status == 200, reply.body
+    if stream:
+        check_stream(reply.body)
+    else:
+        check_completion(reply.json)
+
+
+@pytest.mark.parametrize("stream_options", [None, {}, {"include_usage": False}, {"include_usage": True}])
+def test_usage_chunk_is_always_sent(wire: Wire, upstream: LoopbackUpstream, stream_options: Any) -> None:
+    """Whatever stream_options says, the stream has its usage chunk."""
+    assert check_stream(wire.chat(stream=True, stream_options=stream_options).body).usage["total_tokens"] == 18
+
+
+def test_missing_messages_is_400(wire: Wire, upstream: LoopbackUpstream) -> None:
+    """A body without messages is refused by that name."""
+    assert "messages" in wire.post({"model": "forte"}).error(400)
+    assert upstream.requests == []
+
+
+@pytest.mark.parametrize("body", [[], "hi", 7, None, True])
+def test_body_that_is_no_object_is_400(wire: Wire, body: Any) -> None:
+    """Only a JSON object is a chat request."""
+    wire.post(body).error(400)
+
+
+def test_reserved_class_says_so(wire: Wire, upstream: LoopbackUpstream) -> None:
+    """`piano` is refused as reserved, not as unknown."""
+    assert "reserved" in wire.chat(model="piano").error(400)
+    assert upstream.requests == []
+
+
+def test_unknown_model_names_the_usable_ones(wire: Wire) -> None:
+    """The refusal of an unknown model lists what may be asked for instead."""
+    message = wire.chat(model="gpt-4o").error(400)
+    assert all(usable in message for usable in ("auto", "mezzo", "forte", "fortissimo"))
+    assert "piano" not in message
+
+
+@pytest.mark.parametrize("fields", [{"n": 2}, {"logprobs": True}, {"top_logprobs": 1}])
+def test_what_is_missing_here_is_called_not_implemented(wire: Wire, fields: dict[str, Any]) -> None:
+    """A known OpenAI feature that does not exist here is named as such."""
+    assert "not implemented" in wire.chat(**fields).error(400)
+
+
+def test_body_of_the_responses_api_gets_a_hint(wire: Wire) -> None:
+    """A Responses-shaped body is told which shape this path wants."""
+    message = wire.post({"model": "forte", "input": "hi", "instructions": "be brief"}).error(400)
+    assert "Responses" in message
+    assert "messages" in message
+
+
+def test_message_names_the_place_of_the_fault(wire: Wire) -> None:
+    """A fault deep inside the messages is told with its index."""
+    message = wire.post({"messages": [*MESSAGES, {"role": "user", "content": [{"type": "hologram"}]}]}).error(400)
+    assert "messages[1]" in message
+
+
+def test_prompt_above_the_context_limit_is_400(wire: Wire, upstream: LoopbackUpstream) -> None:
+    """A prompt of more than a million tokens is refused with the number that was counted."""
+    message = wire.chat(messages=[{"role": "user", "content": "a b " * 1_100_000}]).error(400)
+    assert any(int(number.replace(",", "")) > 1_000_000 for number in message.split() if number[0].isdigit())
+    assert upstream.requests == []

@@ -1,0 +1,186 @@
+"""What every reply must look like: closed JSON schemas, and the one order of a stream.
+
+A check raises an AssertionError that names what is wrong; what it returns is the reply in parts.
+"""
+
+import json
+import re
+from typing import Any
+
+import msgspec
+from jsonschema import Draft202012Validator
+
+Schema = dict[str, Any]
+CLASS_IDS = ["mezzo", "forte", "fortissimo"]
+FINISH_REASONS = ["stop", "length", "tool_calls", "content_filter"]
+EVENT_LINE = re.compile(rb"data: \S.*")
+COMMENT_LINE = re.compile(rb":.*")
+
+
+def closed(required: Schema, optional: Schema | None = None) -> Schema:
+    """An object with these members and no others."""
+    return {
+        "type": "object",
+        "properties": {**required, **(optional or {})},
+        "required": list(required),
+        "additionalProperties": False,
+    }
+
+
+COUNT: Schema = {"type": "integer", "minimum": 0}
+USAGE = closed(
+    {
+        "prompt_tokens": COUNT,
+        "completion_tokens": COUNT,
+        "total_tokens": COUNT,
+        "prompt_tokens_details": closed({"cached_tokens": COUNT}),
+    },
+    {"completion_tokens_details": {"type": "object", "additionalProperties": COUNT}},
+)
+ENVELOPE: Schema = {
+    "id": {"type": "string", "pattern": "^chatcmpl-[A-Za-z0-9_-]{24,}$"},
+    "created": {"type": "integer", "minimum": 1_700_000_000},
+    "model": {"enum": CLASS_IDS},
+}
+MESSAGE = closed({"role": {"const": "assistant"}, "content": {"type": "string"}, "refusal": {"type": "null"}})
+CHOICE = closed(
+    {
+        "index": {"const": 0},
+        "message": MESSAGE,
+        "logprobs": {"type": "null"},
+        "finish_reason": {"enum": FINISH_REASONS},
+    }
+)
+COMPLETION = closed(
+    {
+        **ENVELOPE,
+        "object": {"const": "chat.completion"},
+        "choices": {"type": "array", "items": CHOICE, "minItems": 1, "maxItems": 1},
+        "usage": USAGE,
+    }
+)
+CHUNK_HEAD: Schema = {**ENVELOPE, "object": {"const": "chat.completion.chunk"}}
+CHUNK_CHOICE = closed(
+    {
+        "index": {"const": 0},
+        "delta": closed({}, {"role": {"const": "assistant"}, "content": {"type": "string"}}),
+        "finish_reason": {"enum": [*FINISH_REASONS, None]},
+    }
+)
+CHUNK = closed({**CHUNK_HEAD, "choices": {"type": "array", "items": CHUNK_CHOICE, "minItems": 1, "maxItems": 1}})
+USAGE_CHUNK = closed({**CHUNK_HEAD, "choices": {"type": "array", "maxItems": 0}, "usage": USAGE})
+MODEL = closed(
+    {
+        "id": {"enum": ["auto", *CLASS_IDS]},
+        "object": {"const": "model"},
+        "created": {"type": "integer", "minimum": 1_700_000_000},
+        "owned_by": {"const": "cadenza"},
+    }
+)
+MODEL_LIST = closed({"object": {"const": "list"}, "data": {"type": "array", "items": MODEL}})
+ERROR_TYPES = [
+    "invalid_request_error",
+    "authentication_error",
+    "insufficient_quota",
+    "permission_error",
+    "rate_limit_error",
+    "api_error",
+]
+ERROR = closed({"error": closed({"message": {"type": "string", "minLength": 1}, "type": {"enum": ERROR_TYPES}})})
+
+
+class Stream(msgspec.Struct, frozen=True):
+    """A whole, good stream in parts."""
+
+    id: str
+    model: str
+    text: str
+    pieces: tuple[str, ...]
+    finish_reason: str
+    usage: dict[str, Any]
+
+
+class BrokenStream(msgspec.Struct, frozen=True):
+    """A stream that failed on its way: what was said until then, and the error that ended it."""
+
+    text: str
+    error: dict[str, str]
+
+
+def check(value: object, schema: Schema) -> None:
+    problems = [
+        f"{problem.json_path}: {problem.message}" for problem in Draft202012Validator(schema).iter_errors(value)
+    ]
+    assert not problems, f"{problems} in {value}"
+
+
+def check_completion(value: Any) -> None:
+    check(value, COMPLETION)
+    _check_total(value["usage"])
+
+
+def check_error(value: Any, type_: str) -> str:
+    """The message of an error object of this type."""
+    check(value, ERROR)
+    assert value["error"]["type"] == type_, value
+    return str(value["error"]["message"])
+
+
+def check_stream(raw: bytes) -> Stream:
+    """Hold a whole body to the sequence: role, content…, an empty delta that finishes, usage, [DONE]."""
+    *chunks, done = read_events(raw)
+    assert done == b"[DONE]", f"the last event is {done!r}"
+    role, *content, finish, usage = [json.loads(data) for data in chunks]
+    pieces = _check_content(role, content)
+    check(finish, CHUNK)
+    assert finish["choices"][0]["delta"] == {}, finish
+    assert finish["choices"][0]["finish_reason"] is not None, finish
+    check(usage, USAGE_CHUNK)
+    _check_total(usage["usage"])
+    _check_same_head([role, *content, finish, usage])
+    reason = finish["choices"][0]["finish_reason"]
+    return Stream(role["id"], role["model"], "".join(pieces), pieces, reason, usage["usage"])
+
+
+def check_broken_stream(raw: bytes) -> BrokenStream:
+    """Hold a body to what a failure mid-stream looks like: good chunks, none of which finishes, then one error."""
+    role, *content, error = [json.loads(data) for data in read_events(raw)]
+    pieces = _check_content(role, content)
+    _check_same_head([role, *content])
+    check_error(error, "api_error")
+    return BrokenStream("".join(pieces), error["error"])
+
+
+def read_events(raw: bytes) -> list[bytes]:
+    """The data of each event. An event is one `data: ` line and a blank one; only comments stand besides."""
+    assert raw.endswith(b"\n\n"), f"the body ends within an event: {raw[-80:]!r}"
+    blocks = [block.lstrip(b"\n") for block in raw.split(b"\n\n")]
+    lines = [line for block in blocks if block for line in _event_lines(block)]
+    return [line.removeprefix(b"data: ") for line in lines]
+
+
+def _event_lines(block: bytes) -> list[bytes]:
+    lines = [line for line in block.split(b"\n") if not COMMENT_LINE.fullmatch(line)]
+    assert len(lines) <= 1, f"an event of several lines: {block!r}"
+    assert all(EVENT_LINE.fullmatch(line) for line in lines), f"not a data line: {block!r}"
+    return lines
+
+
+def _check_content(role: Any, content: list[Any]) -> tuple[str, ...]:
+    for chunk in [role, *content]:
+        check(chunk, CHUNK)
+        assert chunk["choices"][0]["finish_reason"] is None, chunk
+    first = role["choices"][0]["delta"]
+    assert first in ({"role": "assistant"}, {"role": "assistant", "content": ""}), role
+    assert all(chunk["choices"][0]["delta"].keys() == {"content"} for chunk in content), content
+    return tuple(chunk["choices"][0]["delta"]["content"] for chunk in content)
+
+
+def _check_same_head(chunks: list[Any]) -> None:
+    heads = {(chunk["id"], chunk["created"], chunk["model"]) for chunk in chunks}
+    assert len(heads) == 1, f"id, created or model changed within the stream: {heads}"
+
+
+def _check_total(usage: Any) -> None:
+    assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"], usage
+    assert usage["prompt_tokens_details"]["cached_tokens"] <= usage["prompt_tokens"], usage
