@@ -4,6 +4,8 @@ Labels and fields are names of our own (endpoint, class, provider, fault kind), 
 """
 
 import logging
+import os
+import signal
 import sys
 import traceback
 from typing import TextIO
@@ -12,7 +14,7 @@ import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from structlog.typing import FilteringBoundLogger as Log
 
-__all__ = ["Log", "Metrics", "make_log", "places"]
+__all__ = ["FaultPoint", "Log", "Metrics", "make_log", "places"]
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 
@@ -35,6 +37,23 @@ def places(error: BaseException) -> list[str]:
     """Where an exception came from, without its text, which may quote what a client sent."""
     frames = traceback.extract_tb(error.__traceback__)
     return [f"{type(error).__name__}", *(f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames[-8:])]
+
+
+class FaultPoint:
+    """A named step of the request's way at which a test may have the process killed: `held`, or `written:3` for its third time.
+
+    Armed by the environment alone; where it is not, a call of it is a comparison.
+    """
+
+    def __init__(self, armed: str | None = None) -> None:
+        self._name, _, times = (armed or "").partition(":")
+        self._left = int(times or 1)
+
+    def __call__(self, name: str) -> None:
+        if name == self._name:
+            self._left -= 1
+            if not self._left:
+                os.kill(os.getpid(), signal.SIGKILL)
 
 
 class Metrics:
@@ -63,6 +82,20 @@ class Metrics:
         self.tokens = Counter("cadenza_tokens", "Tokens served.", ["class_id", "kind"], registry=self.registry)
         self.faults = Counter(
             "cadenza_upstream_faults", "Upstream failures.", ["provider", "kind"], registry=self.registry
+        )
+
+        self.ledger_commits = Counter("cadenza_ledger_commits", "Transactions of the ledger.", registry=self.registry)
+        self.ledger_retries = Counter(
+            "cadenza_ledger_retries", "Batches of the ledger that the store did not take.", registry=self.registry
+        )
+        self.ledger_refused = Counter(
+            "cadenza_ledger_refused", "Moves that broke a rule of the ledger: look at the log.", registry=self.registry
+        )
+        self.ledger_short = Counter(
+            "cadenza_ledger_short_nano", "Nano-dollars that were due and no account had.", registry=self.registry
+        )
+        self.doubtful_usage = Counter(
+            "cadenza_doubtful_usage", "Replies whose upstream's counts cannot be true.", ["provider"], registry=self.registry
         )
 
     def render(self) -> bytes:

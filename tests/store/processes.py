@@ -49,7 +49,7 @@ async def grant_often(db: Database, account_id: str, amount_nano: int, times: in
     balance_nano = 0
     for _ in range(times):
         async with db.write() as conn:
-            balance_nano = await ledger.grant(conn, account_id, amount_nano, "from another process", 0)
+            balance_nano = await conn.run_sync(ledger.grant, account_id, amount_nano, "from another process", 0)
     return str(balance_nano)
 
 

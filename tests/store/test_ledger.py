@@ -15,7 +15,7 @@ from tests.store.rows import DOLLAR_NANO, NOW_MS, add_account
 
 async def grant(db: Database, amount_nano: int) -> int:
     async with db.write() as conn:
-        return await ledger.grant(conn, "acct_a", amount_nano, "a gift", NOW_MS)
+        return await conn.run_sync(ledger.grant, "acct_a", amount_nano, "a gift", NOW_MS)
 
 
 async def balance_and_entries(db: Database) -> tuple[int, list[int]]:

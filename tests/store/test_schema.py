@@ -48,7 +48,7 @@ async def fill(db: Database) -> None:
     await add_account(db)
     await add_key(db)
     async with db.write() as conn:
-        await ledger.grant(conn, "acct_a", DOLLAR_NANO, "a gift", NOW_MS)
+        await conn.run_sync(ledger.grant, "acct_a", DOLLAR_NANO, "a gift", NOW_MS)
 
 
 @pytest.fixture

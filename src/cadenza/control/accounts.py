@@ -50,7 +50,7 @@ async def create_account(
         async with db.write() as conn:
             await accounts.insert(conn, account, password_hash)
             if credit_nano:
-                await ledger.grant(conn, account.id, credit_nano, OPENING_NOTE, now_ms)
+                await conn.run_sync(ledger.grant, account.id, credit_nano, OPENING_NOTE, now_ms)
             return await find_account(conn, normal)
     except StoreRefused:
         raise ControlError(f"There is an account for {normal} already.") from None
@@ -92,7 +92,7 @@ async def give_credit(db: Database, email: str, amount_nano: int, note: str, now
                 f"The balance of {account.email} is {format_dollars(account.balance_nano)} dollars "
                 f"and must stay below {format_dollars(ledger.BALANCE_NANO_LIMIT)}."
             )
-        await ledger.grant(conn, account.id, amount_nano, note, now_ms)
+        await conn.run_sync(ledger.grant, account.id, amount_nano, note, now_ms)
         return await find_account(conn, account.email)
 
 

@@ -46,6 +46,14 @@ class Unauthenticated(CadenzaError):
         )
 
 
+class InsufficientCredit(CadenzaError):
+    """The account's credit does not pay for the request."""
+
+    status = 402
+    type = "insufficient_quota"
+    retry_helps = False
+
+
 class Forbidden(CadenzaError):
     """The key is good, but not for this."""
 
@@ -67,6 +75,12 @@ class MethodNotAllowed(InvalidRequest):
 
     def __init__(self, message: str, allow: str) -> None:
         super().__init__(message, [(b"allow", allow.encode())])
+
+
+class Repeated(InvalidRequest):
+    """A request with this idempotency key was served before."""
+
+    status = 409
 
 
 class BodyTimeout(InvalidRequest):

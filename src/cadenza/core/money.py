@@ -4,6 +4,8 @@ from decimal import Decimal, InvalidOperation
 
 import msgspec
 
+from cadenza.core.records import OUTPUT_TOKENS_MAX, Usage
+
 NANO_PER_DOLLAR = 1_000_000_000
 TOKENS_PER_PRICE = 1_000_000
 AMOUNT_NANO_MAX = 1_000_000_000 * NANO_PER_DOLLAR  # a billion dollars: more is a typing error
@@ -15,6 +17,30 @@ class Price(msgspec.Struct, frozen=True):
     input_nano: int
     output_nano: int
     cached_input_nano: int | None = None
+
+    def quote(self, prompt_tokens: int, output_tokens: int) -> int:
+        """What a request costs at most: none of its prompt cached, all of its output used."""
+        return prompt_tokens * self.input_nano + output_tokens * self.output_nano
+
+    def charge(self, usage: Usage) -> int:
+        """What a reply costs."""
+        cached_nano = self.input_nano if self.cached_input_nano is None else self.cached_input_nano
+        fresh_tokens = usage.prompt_tokens - usage.cached_tokens
+        assert fresh_tokens >= 0
+        assert usage.cached_tokens >= 0
+        assert usage.completion_tokens >= 0
+        return (
+            fresh_tokens * self.input_nano
+            + usage.cached_tokens * cached_nano
+            + usage.completion_tokens * self.output_nano
+        )
+
+    def affordable(self, credit_nano: int, prompt_tokens: int) -> int:
+        """How many output tokens a credit pays for beside the prompt; negative where it does not pay the prompt."""
+        left_nano = credit_nano - prompt_tokens * self.input_nano
+        if self.output_nano == 0:
+            return OUTPUT_TOKENS_MAX if left_nano >= 0 else -1
+        return left_nano // self.output_nano
 
 
 def parse_dollars(text: str) -> int:

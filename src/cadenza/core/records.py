@@ -63,3 +63,4 @@ class Outcome(msgspec.Struct, frozen=True):
     usage: Usage
     finish_reason: str | None
     fault: str | None = None
+    is_doubtful: bool = False  # the upstream's counts could not be true

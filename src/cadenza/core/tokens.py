@@ -8,6 +8,9 @@ from collections.abc import Iterable
 
 from rs_bpe.bpe import openai
 
+from cadenza.core.records import Usage
+
+TEMPLATE_TOKENS_MAX = 1024  # what a chat template may add to a prompt of any length
 MESSAGE_OVERHEAD_TOKENS = 4  # role and separators of one message in a chat template
 
 _O200K = openai.o200k_base()
@@ -20,3 +23,21 @@ def count_tokens(text: str) -> int:
 def count_prompt(texts: Iterable[str]) -> int:
     """The tokens of a conversation, one text per message."""
     return sum(count_tokens(text) + MESSAGE_OVERHEAD_TOKENS for text in texts)
+
+
+def believable(said: Usage, own: Usage, prompt_bytes: int, output_limit: int) -> tuple[Usage, bool]:
+    """The upstream's counts within what can be true, and whether they had to be mended.
+
+    A prompt has no more tokens than bytes, but for its template; an output has no more than were allowed.
+    """
+    is_prompt_good = said.prompt_tokens <= prompt_bytes + TEMPLATE_TOKENS_MAX
+    is_output_good = said.completion_tokens <= output_limit
+    if is_prompt_good and is_output_good:
+        return said, False
+    return Usage(
+        prompt_tokens=said.prompt_tokens if is_prompt_good else own.prompt_tokens,
+        completion_tokens=min(said.completion_tokens, output_limit),
+        cached_tokens=said.cached_tokens if is_prompt_good else 0,
+        estimated=not is_prompt_good,
+        completion_details=said.completion_details if is_output_good else None,
+    ), True

@@ -32,7 +32,7 @@ SANE_ID = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
 JSON: Headers = [(b"content-type", b"application/json")]
 CORS: Headers = [
     (b"access-control-allow-origin", b"*"),
-    (b"access-control-expose-headers", b"x-request-id, x-should-retry, retry-after, retry-after-ms"),
+    (b"access-control-expose-headers", b"x-request-id, x-should-retry, retry-after, retry-after-ms, x-cadenza-max-tokens"),
 ]
 STREAM: Headers = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -59,6 +59,8 @@ class Call:
         self.facts: dict[str, str | int] = {}  # what the log says of this request; never content
         self.status = GONE_STATUS
         self.is_started = False
+        self.more_headers: Headers = []  # of the reply, beside those that every reply has
+        self.first_byte_ms: int | None = None
         self.written_s = 0.0  # when the last byte was written, by the loop's clock
         self._is_finished = False
         self._receive = receive
@@ -145,7 +147,8 @@ class Call:
         assert not self.is_started
         self.is_started = True
         self.status = status
-        headers = [*headers, *CORS, (b"x-request-id", self.request_id.encode())]
+        self.first_byte_ms = round((time.perf_counter() - self.started_s) * 1000)
+        headers = [*headers, *CORS, *self.more_headers, (b"x-request-id", self.request_id.encode())]
         await self._send({"type": "http.response.start", "status": status, "headers": headers})
 
 

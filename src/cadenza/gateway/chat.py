@@ -1,18 +1,28 @@
 """The story of one chat request, in one function.
 
-The checks come in a fixed order: key, scope, size, JSON and fields, model. A rate ticket belongs right after the key;
-a slot and a hold on the account's credit belong around the open reply, and the charge before its last byte.
+The checks come in a fixed order: key, scope, size, JSON and fields, model, credit. A rate ticket belongs right after the
+key, and a slot around the hold. `gw.at` names the steps at which a test may have the process killed.
 """
 
 import asyncio
+import time
 
-from cadenza.core.records import CONTEXT_TOKENS_MAX
+import msgspec
+
+from cadenza.core.chat import new_completion_id
+from cadenza.core.records import CONTEXT_TOKENS_MAX, Plan, Principal
+from cadenza.core.tokens import count_prompt
 from cadenza.gateway.auth import authenticate
+from cadenza.gateway.billing import allowance, hold_credit, idempotency_digest
 from cadenza.gateway.call import JSON, Call
 from cadenza.gateway.compose import compose
 from cadenza.gateway.context import Gateway
-from cadenza.gateway.relay import Tally, relay_stream, relay_whole
+from cadenza.gateway.relay import ReplyHead, relay_stream, relay_whole
+from cadenza.gateway.tally import Tally
 from cadenza.gateway.validate import ChatRequest, check_context, parse_chat
+from cadenza.store.ledger import Hold
+
+COUNT_INLINE_CHARS = 16 * 1024  # a longer text is counted off the event loop
 
 
 async def serve_chat(gw: Gateway, call: Call) -> None:
@@ -22,15 +32,31 @@ async def serve_chat(gw: Gateway, call: Call) -> None:
     plan = gw.catalogue.plan(request.model, principal)  # 400
     character = gw.characters[plan.class_id]
     ask = compose(request, character)
-    tally = Tally([character.text, *request.texts])
-    async with call.until_gone(), gw.dispatcher.open_first(plan, ask) as (route, reply):  # 400 429 502
-        gw.note_first_byte(call, plan)
+    tally = Tally(character.tokens + await count(request.texts), ask.prompt_bytes())
+    hold = quote(gw, call, principal, plan, request, tally)
+    gw.at("quoted")
+    async with call.until_gone(), hold_credit(gw.writer, call, hold, tally) as money:  # 402 409 429
+        gw.at("held")
+        output_limit = money.output_limit(request.max_tokens, plan.max_output_tokens)
+        if is_fitted := output_limit < (request.max_tokens or plan.max_output_tokens):
+            call.more_headers.append((b"x-cadenza-max-tokens", b"%d" % output_limit))
+        ask = msgspec.structs.replace(ask, max_tokens=output_limit if is_fitted else request.max_tokens)
+        async with gw.dispatcher.open_first(plan, ask) as (route, reply):  # 400 429 502
+            gw.at("opened")
+            money.route = route
+            head = ReplyHead(hold.request_id, int(time.time()), plan.class_id, output_limit)
+            if request.stream:
+                outcome, last = await relay_stream(reply, call, head, tally)
+            else:
+                outcome, last = await relay_whole(reply, head, tally)
+        gw.at("relayed")
+        await money.settle(outcome)
+        gw.at("settled")
         if request.stream:
-            outcome, last = await relay_stream(reply, call, plan.class_id, tally)
             await call.finish_stream(last, is_cut=outcome.fault is not None)
         else:
-            outcome, last = await relay_whole(reply, plan.class_id, tally)
             await call.respond(200, last, JSON)
+        gw.at("finished")
     gw.note_outcome(call, plan, route, outcome)
 
 
@@ -40,3 +66,9 @@ async def read_chat(call: Call) -> ChatRequest:
     if len(body) > CONTEXT_TOKENS_MAX:  # a token is at least a byte: a smaller body needs no count
         await asyncio.to_thread(check_context, request.texts)
     return request
+
+
+async def count(texts: list[str]) -> int:
+    if sum(map(len, texts)) > COUNT_INLINE_CHARS:
+        return await asyncio.to_thread(count_prompt, texts)
+    return count_prompt(texts)

@@ -6,6 +6,7 @@ adds to it and never takes its place. Grounding joins here, on the plain path on
 
 import msgspec
 
+from cadenza.core.tokens import count_prompt
 from cadenza.gateway.validate import ChatRequest
 from cadenza.upstreams.base import Ask
 
@@ -14,7 +15,7 @@ class Character:
     """The character text of one class, ready to be sent and counted."""
 
     def __init__(self, text: str) -> None:
-        self.text = text
+        self.tokens = count_prompt([text])
         self.message = msgspec.Raw(msgspec.json.encode({"role": "system", "content": text}))
 
 

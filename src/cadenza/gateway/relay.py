@@ -6,74 +6,56 @@ Once a byte is out, a failure is an error event and an end without [DONE]; rende
 """
 
 import asyncio
-import time
 
 import msgspec
 
-from cadenza.core.chat import Choice, Chunks, Completion, FinishReason, ReplyMessage, new_completion_id, usage_object
+from cadenza.core.chat import Choice, Chunks, Completion, ReplyMessage, usage_object
 from cadenza.core.errors import UpstreamFailed, render_error
-from cadenza.core.records import Outcome, Usage
+from cadenza.core.records import Outcome
 from cadenza.core.sse import DONE, PING, write_event
-from cadenza.core.tokens import count_prompt, count_tokens
 from cadenza.gateway.call import Call
-from cadenza.upstreams.base import Fault, OpenReply, Piece
+from cadenza.gateway.tally import Tally
+from cadenza.upstreams.base import Fault, OpenReply
 
 PING_S = 15.0
-FINISH_REASONS: dict[str, FinishReason] = {
-    "stop": "stop",
-    "length": "length",
-    "tool_calls": "tool_calls",
-    "content_filter": "content_filter",
-}
 
 
-class Tally:
-    """What the upstream said of a reply's end, and our own count of what was delivered."""
+class ReplyHead(msgspec.Struct, frozen=True):
+    """What is the same in every part of a reply, and the most tokens that it may have."""
 
-    def __init__(self, prompt_texts: list[str]) -> None:
-        self.finish_reason: FinishReason | None = None
-        self._prompt_texts = prompt_texts
-        self._usage: Usage | None = None
-        self._delivered_tokens = 0
-
-    def take(self, piece: Piece) -> None:
-        self._usage = piece.usage or self._usage  # the last one counts; they are never summed
-        self._delivered_tokens += count_tokens(piece.content)
-        if piece.finish_reason:
-            self.finish_reason = FINISH_REASONS.get(piece.finish_reason, "stop")
-
-    async def outcome(self, fault: Fault | None = None) -> Outcome:
-        """The upstream's counts, or our own where it gave none."""
-        if self._usage is None:
-            prompt_tokens = await asyncio.to_thread(count_prompt, self._prompt_texts)
-            self._usage = Usage(prompt_tokens, self._delivered_tokens, estimated=True)
-        return Outcome(self._usage, self.finish_reason, fault.kind.value if fault else None)
+    completion_id: str
+    created: int
+    class_id: str
+    output_limit: int
 
 
-async def relay_whole(reply: OpenReply, class_id: str, tally: Tally) -> tuple[Outcome, bytes]:
+async def relay_whole(reply: OpenReply, head: ReplyHead, tally: Tally) -> tuple[Outcome, bytes]:
     """A non-streaming reply: nothing is sent here, the last bytes are all of it. A Fault goes to the dispatcher."""
     parts = []
     while pieces := await reply.read():
         for piece in pieces:
             tally.take(piece)
             parts.append(piece.content)
-    outcome = await tally.outcome()
+    content = "".join(parts)
+    if not tally.has_counts:
+        await asyncio.to_thread(tally.deliver, content)
+    outcome = tally.outcome(head.output_limit)
     assert tally.finish_reason
     completion = Completion(
-        id=new_completion_id(),
-        created=int(time.time()),
-        model=class_id,
-        choices=(Choice(message=ReplyMessage(content="".join(parts)), finish_reason=tally.finish_reason),),
+        id=head.completion_id,
+        created=head.created,
+        model=head.class_id,
+        choices=(Choice(message=ReplyMessage(content=content), finish_reason=tally.finish_reason),),
         usage=usage_object(outcome.usage),
     )
     return outcome, msgspec.json.encode(completion)
 
 
 async def relay_stream(
-    reply: OpenReply, call: Call, class_id: str, tally: Tally, ping_s: float = PING_S
+    reply: OpenReply, call: Call, head: ReplyHead, tally: Tally, ping_s: float = PING_S
 ) -> tuple[Outcome, bytes]:
     """A stream: everything is sent here but its last bytes."""
-    chunks = Chunks(new_completion_id(), int(time.time()), class_id)
+    chunks = Chunks(head.completion_id, head.created, head.class_id)
     await call.start_stream()
     await call.write(chunks.role())
     with Heartbeat(call, ping_s):
@@ -81,12 +63,14 @@ async def relay_stream(
             while pieces := await reply.read():
                 for piece in pieces:
                     tally.take(piece)
-                if content := b"".join(chunks.content(piece.content) for piece in pieces if piece.content):
-                    await call.write(content)
+                text = "".join([piece.content for piece in pieces])
+                if text:
+                    await call.write(chunks.content(text))
+                    tally.deliver(text)
         except Fault as fault:
             error = render_error("The model's answer broke off before its end. Retry.", UpstreamFailed.type)
-            return await tally.outcome(fault), b"\n" + write_event(error)
-        outcome = await tally.outcome()
+            return tally.outcome(head.output_limit, fault), b"\n" + write_event(error)
+    outcome = tally.outcome(head.output_limit)
     assert tally.finish_reason
     return outcome, chunks.finish(tally.finish_reason) + chunks.usage(outcome.usage) + DONE
 

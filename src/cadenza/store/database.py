@@ -5,10 +5,12 @@ parameters, and a transaction that raises or is cancelled is rolled back. Cancel
 may still have been committed: who must know asks the store.
 """
 
+import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 import msgspec
 from sqlalchemy import URL, Connection, column, inspect, make_url, select, table, text
@@ -23,13 +25,15 @@ from sqlalchemy.exc import (
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from cadenza.store.engines import postgres_engines, sqlite_engines
+from cadenza.store.engines import postgres_engines, sqlite_engines, sqlite_thread_engine
 
 WAIT_S = 10.0
-REVISIONS = ("0001",)  # the files of migrations/versions, oldest first; a test compares them
+REVISIONS = ("0001", "0002")  # the files of migrations/versions, oldest first; a test compares them
 MIGRATION_LOCK = 0x6361_6465_6E7A_61  # the advisory lock of whoever migrates a Postgres
 MIGRATION_LOCK_WAIT_S = 60
 POSTGRES_NO_TABLE = "42P01"
+
+T = TypeVar("T")
 
 
 class StoreUnavailable(Exception):
@@ -48,18 +52,27 @@ class SchemaState(msgspec.Struct, frozen=True):
     head: str
 
 
+class Opening:
+    """Whether a connection has come to be open."""
+
+    is_open = False
+
+
 class Database:
     """A store by its address. Opens nothing until it is used; `close` ends what was opened."""
 
     def __init__(self, url: str, wait_s: float = WAIT_S) -> None:
         address = _parse(url)
         self.path = Path(address.database or "") if address.drivername == "sqlite" else None
+        self._thread: ThreadPoolExecutor | None = None
         if self.path is None:
             self._where = f"postgresql://{address.host or ''}/{address.database or ''}"
             self._reader, self._writer = postgres_engines(address, wait_s)
         else:
             self._where = str(self.path)
             self._reader, self._writer = sqlite_engines(self.path, wait_s)
+            self._thread_writer = sqlite_thread_engine(self.path, wait_s)
+            self._thread = ThreadPoolExecutor(1, "cadenza-writer")
 
     @property
     def is_sqlite(self) -> bool:
@@ -68,32 +81,48 @@ class Database:
     @contextlib.asynccontextmanager
     async def read(self) -> AsyncIterator[AsyncConnection]:
         """No transaction: each statement sees what was committed before it, by any process."""
-        async with self._guarded(self._reader.connect()) as conn:
-            yield conn
+        with self._mapped() as opening:
+            async with self._reader.connect() as conn:
+                opening.is_open = True
+                yield conn
 
     @contextlib.asynccontextmanager
     async def write(self) -> AsyncIterator[AsyncConnection]:
         """A transaction; on SQLite it holds the write lock from the start."""
-        async with self._guarded(self._writer.begin()) as conn:
-            yield conn
+        with self._mapped() as opening:
+            async with self._writer.begin() as conn:
+                opening.is_open = True
+                yield conn
+
+    async def transact(self, work: Callable[[Connection], T]) -> T:
+        """A transaction of many statements, run as one piece. Once begun it ends, even if the caller is cancelled."""
+        if self._thread:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, self._run, work)
+        async with self.write() as conn:
+            return await conn.run_sync(work)
+
+    def _run(self, work: Callable[[Connection], T]) -> T:
+        with self._mapped() as opening, self._thread_writer.begin() as conn:
+            opening.is_open = True
+            return work(conn)
 
     async def ping(self) -> None:
         async with self.read() as conn:
             await conn.execute(text("PRAGMA schema_version" if self.is_sqlite else "SELECT 1"))
 
     async def close(self) -> None:
+        if self._thread:
+            await asyncio.get_running_loop().run_in_executor(self._thread, self._thread_writer.dispose)
+            self._thread.shutdown()
         await self._reader.dispose()
         await self._writer.dispose()
 
-    @contextlib.asynccontextmanager
-    async def _guarded(
-        self, opening: contextlib.AbstractAsyncContextManager[AsyncConnection]
-    ) -> AsyncIterator[AsyncConnection]:
-        opened = False
+    @contextlib.contextmanager
+    def _mapped(self) -> Iterator["Opening"]:
+        """The drivers' errors become ours; an OSError is theirs only while the connection is not open."""
+        opening = Opening()
         try:
-            async with opening as conn:
-                opened = True
-                yield conn
+            yield opening
         except IntegrityError as error:
             raise StoreRefused(f"The store refused a change: {_first_line(error)}.") from None
         except (ProgrammingError, DataError, NotSupportedError) as error:
@@ -103,7 +132,7 @@ class Database:
         except (DBAPIError, PoolTimeout) as error:
             raise self._unavailable(_reason(error)) from None
         except OSError as error:
-            if opened:
+            if opening.is_open:
                 raise
             raise self._unavailable(error.strerror or "no connection") from None
 

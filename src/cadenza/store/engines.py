@@ -11,9 +11,10 @@ import os
 import stat
 from pathlib import Path
 
-from sqlalchemy import URL, Connection, event
+from sqlalchemy import URL, Connection, Engine, create_engine, event
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.pool import StaticPool
 
 SQLITE_READERS = 4
 POSTGRES_CONNECTIONS = 8
@@ -27,6 +28,19 @@ def sqlite_engines(path: Path, wait_s: float) -> tuple[AsyncEngine, AsyncEngine]
     writer = _sqlite_engine(path, wait_s, 1, WRITER_PRAGMA)
     event.listen(writer.sync_engine, "begin", _begin_immediate)
     return reader, writer
+
+
+def sqlite_thread_engine(path: Path, wait_s: float) -> Engine:
+    """A writer without an event loop, for the one thread that owns it: a statement costs no change of thread."""
+    engine = create_engine(
+        URL.create("sqlite", database=str(path)),
+        connect_args={"isolation_level": None, "timeout": wait_s, "check_same_thread": False},
+        poolclass=StaticPool,
+        hide_parameters=True,
+    )
+    _prepare(engine, path, WRITER_PRAGMA)
+    event.listen(engine, "begin", _begin_immediate)
+    return engine
 
 
 def postgres_engines(url: URL, wait_s: float) -> tuple[AsyncEngine, AsyncEngine]:
@@ -61,19 +75,23 @@ def _sqlite_engine(path: Path, wait_s: float, connections: int, own_pragma: str)
         hide_parameters=True,
         skip_autocommit_rollback=own_pragma == READER_PRAGMA,
     )
+    _prepare(engine.sync_engine, path, own_pragma)
+    return engine
 
-    @event.listens_for(engine.sync_engine, "do_connect")
+
+def _prepare(engine: Engine, path: Path, own_pragma: str) -> None:
+    """Every connection: the file is made before it, and the pragmas are set on it."""
+
+    @event.listens_for(engine, "do_connect")
     def prepare(*_: object) -> None:
         _make_file(path)
 
-    @event.listens_for(engine.sync_engine, "connect")
+    @event.listens_for(engine, "connect")
     def configure(connection: DBAPIConnection, _: object) -> None:
         cursor = connection.cursor()
         for pragma in (*EVERY_PRAGMA, own_pragma):
             cursor.execute(f"PRAGMA {pragma}")
         cursor.close()
-
-    return engine
 
 
 def _begin_immediate(connection: Connection) -> None:

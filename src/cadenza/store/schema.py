@@ -88,6 +88,44 @@ entries = Table(
     ),
 )
 
+holds = Table(
+    "holds",
+    metadata,
+    Column("request_id", Text, primary_key=True),
+    Column("account_id", Text, ForeignKey("accounts.id"), nullable=False),
+    Column("key_id", Text, ForeignKey("keys.id"), nullable=False),
+    Column("class_id", Text, nullable=False),
+    Column("owner", Text, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("amount_nano", BigInteger, nullable=False),
+    Column("prompt_tokens", Integer, nullable=False),
+    Column("delivered_tokens", Integer, nullable=False),
+    Column("input_nano", BigInteger, nullable=False),
+    Column("output_nano", BigInteger, nullable=False),
+    Column("cached_input_nano", BigInteger),
+    Column("stream", Boolean, nullable=False),
+    Column("started_at", BigInteger, nullable=False),
+    Column("ended_at", BigInteger),
+    CheckConstraint("state IN ('open', 'settled', 'released')", name="state_is_known"),
+    CheckConstraint("(state = 'open') = (ended_at IS NULL)", name="ended_has_a_time"),
+    CheckConstraint("amount_nano >= 0", name="amount_is_not_negative"),
+    CheckConstraint("prompt_tokens >= 0 AND delivered_tokens >= 0", name="tokens_are_not_negative"),
+    Index(
+        "ix_holds_open", "account_id", "owner", sqlite_where=text("state = 'open'"), postgresql_where=text("state = 'open'")
+    ),
+)
+
+idempotency = Table(
+    "idempotency",
+    metadata,
+    Column("account_id", Text, ForeignKey("accounts.id"), primary_key=True),
+    Column("digest", LargeBinary(32), primary_key=True),
+    Column("request_id", Text, nullable=False),
+    Column("shown_id", Text, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    Index("ix_idempotency_created_at", "created_at"),
+)
+
 usage = Table(
     "usage",
     metadata,

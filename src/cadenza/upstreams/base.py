@@ -63,6 +63,7 @@ class Piece(msgspec.Struct, frozen=True):
     content: str = ""
     finish_reason: str | None = None
     usage: Usage | None = None
+    has_bad_usage: bool = False  # it gave counts that are none
     has_begun: bool = False  # the model has said something, be it thought that clients are not shown
 
 

@@ -80,7 +80,8 @@ def _piece(said: _Said) -> Piece:
         if choice.finish_reason and isinstance(choice.finish_reason, str):
             finish = choice.finish_reason
     usage = _usage(said.usage) if said.usage else None
-    return Piece(content, finish, usage, has_begun=has_begun or finish is not None)
+    has_bad_usage = usage is None and said.usage is not None and said.usage != _Usage()
+    return Piece(content, finish, usage, has_bad_usage=has_bad_usage, has_begun=has_begun or finish is not None)
 
 
 def _text(content: object) -> str:

@@ -1,0 +1,76 @@
+"""Which processes are alive, told by locks that end with their process and by no clock.
+
+Each serving process has a name of its own, which its holds carry, and keeps a lock on that name for as long as it lives:
+a locked file beside an SQLite store, an advisory lock of a session on Postgres. Whoever can take the lock of another
+knows that its process is gone, and that nobody else is looking after what it left.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import secrets
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+from sqlalchemy import func, select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from cadenza.store.database import Database, StoreUnavailable
+
+
+class Owner:
+    """The name of this process and the lock on it."""
+
+    def __init__(self, db: Database) -> None:
+        self.name = "proc_" + secrets.token_urlsafe(12)
+        self._db = db
+        self._locks = contextlib.AsyncExitStack()
+
+    async def start(self) -> None:
+        if not await self._locks.enter_async_context(self.lock_of(self.name)):
+            raise StoreUnavailable("The lock that shows that this process lives could not be taken.")
+
+    async def stop(self) -> None:
+        await self._locks.aclose()
+
+    @contextlib.asynccontextmanager
+    async def lock_of(self, name: str) -> AsyncIterator[bool]:
+        """Whether the lock of that name was free, and is now held: then its process is gone."""
+        if self._db.path is not None:
+            with _file_lock(self._db.path, name) as is_taken:
+                yield is_taken
+        else:
+            async with self._db.read() as conn, _advisory_lock(conn, name) as is_taken:
+                yield is_taken
+
+
+@contextlib.contextmanager
+def _file_lock(store: Path, name: str) -> Iterator[bool]:
+    """A process that made no such file, or whose file nobody locks, is gone; its file goes with the lock."""
+    folder = store.with_name(store.name + "-owners")
+    folder.mkdir(mode=0o700, exist_ok=True)
+    path = folder / name
+    lock = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        path.unlink(missing_ok=True)
+        os.close(lock)
+
+
+@contextlib.asynccontextmanager
+async def _advisory_lock(conn: AsyncConnection, name: str) -> AsyncIterator[bool]:
+    number = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], signed=True)
+    is_taken = bool((await conn.execute(select(func.pg_try_advisory_lock(number)))).scalar_one())
+    try:
+        yield is_taken
+    finally:
+        if is_taken:
+            await conn.execute(select(func.pg_advisory_unlock(number)))

@@ -1,0 +1,212 @@
+"""The one writer of a process: whatever waits is written in one transaction, and answered only when it is durable.
+
+Holds that the store cannot take now fail and are the caller's to refuse. Ends (a settlement or a release) never fail:
+they wait here until the store takes them, whether or not anyone still waits for them, so that neither a cancelled request
+nor a stalled store loses one. A process that dies leaves open holds, which any other ends by `sweep`.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+import msgspec
+from sqlalchemy import Connection
+
+from cadenza.observe import FaultPoint, Log, Metrics, places
+from cadenza.store import ledger
+from cadenza.store.database import Database, StoreUnavailable
+from cadenza.store.ledger import End, Ended, Held, Hold, Insufficient, Repeated
+from cadenza.store.owners import Owner
+
+BATCH_MAX = 256
+RETRY_S = 0.25
+MARK_EVERY_S = 0.25
+SWEEP_EVERY_S = 15.0
+
+Answer = Held | Insufficient | Repeated | Ended
+
+
+class Delivery(Protocol):
+    """What a running request has delivered so far."""
+
+    delivered_tokens: int
+
+
+class Waiting(msgspec.Struct):
+    """A hold or an end, and who waits for it to be durable."""
+
+    move: Hold | End
+    answer: "asyncio.Future[Answer]"
+
+
+class LedgerWriter:
+    """Holds and ends of this process, group-committed."""
+
+    def __init__(self, db: Database, log: Log, metrics: Metrics, at: FaultPoint) -> None:
+        self._db = db
+        self._at = at
+        self._log = log
+        self._metrics = metrics
+        self._owner = Owner(db)
+        self._waiting: list[Waiting] = []
+        self._running: dict[str, Delivery] = {}  # requests with an open hold
+        self._marked: dict[str, int] = {}  # what is written of their delivery
+        self._wake = asyncio.Event()
+        self._is_stopping = False
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        await self._owner.start()
+        await self._sweep()
+        self._tasks = [
+            asyncio.create_task(self._write_forever()),
+            asyncio.create_task(self._every(MARK_EVERY_S, self._mark)),
+            asyncio.create_task(self._every(SWEEP_EVERY_S, self._sweep)),
+        ]
+
+    async def stop(self) -> None:
+        """What waits is written first; what cannot be is left to be swept."""
+        writing, *others = self._tasks
+        for task in others:
+            task.cancel()
+        self._is_stopping = True
+        self._wake.set()
+        await asyncio.gather(writing, *others, return_exceptions=True)
+        await self._owner.stop()
+
+    async def hold(self, hold: Hold, delivery: Delivery) -> Held | Insufficient | Repeated:
+        """StoreUnavailable where the store does not take it."""
+        waiting = self._enqueue(hold)
+        try:
+            answer = await waiting
+        except asyncio.CancelledError:
+            if waiting.done() and not waiting.cancelled() and isinstance(waiting.result(), Held):
+                self.end(abandoned(hold))  # cancelled in the instant between the answer and its hearing
+            raise
+        assert not isinstance(answer, Ended)
+        if isinstance(answer, Held):
+            self._running[hold.request_id] = delivery
+        return answer
+
+    def end(self, end: End) -> "asyncio.Future[Answer]":
+        """Queued at once: it will be written even if nobody awaits the answer."""
+        self._running.pop(end.request_id, None)
+        self._marked.pop(end.request_id, None)
+        return self._enqueue(end)
+
+    def _enqueue(self, move: Hold | End) -> "asyncio.Future[Answer]":
+        waiting = Waiting(move, asyncio.get_running_loop().create_future())
+        self._waiting.append(waiting)
+        self._wake.set()
+        return waiting.answer
+
+    async def _write_forever(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._waiting:
+                try:
+                    await self._commit(self._take_batch())
+                except StoreUnavailable:
+                    if self._is_stopping:
+                        return
+                    await asyncio.sleep(RETRY_S)
+            if self._is_stopping:
+                return
+
+    def _take_batch(self) -> list[Waiting]:
+        batch, self._waiting = self._waiting[:BATCH_MAX], self._waiting[BATCH_MAX:]
+        return batch
+
+    async def _commit(self, batch: list[Waiting]) -> None:
+        """One transaction. A store that is down fails the holds, and keeps the ends for the next try."""
+        self._at("ledger-commit")
+        try:
+            answers = await self._db.transact(lambda connection: self._apply(connection, batch))
+        except StoreUnavailable as error:
+            self._metrics.ledger_retries.inc()
+            self._log.warning("the store did not take a batch of the ledger", moves=len(batch), reason=str(error))
+            for waiting in batch:
+                if isinstance(waiting.move, Hold) and not waiting.answer.done():
+                    waiting.answer.set_exception(error)
+            self._waiting[:0] = [waiting for waiting in batch if isinstance(waiting.move, End)]
+            raise
+        except Exception as error:  # noqa: BLE001 the writer's loop: one bad move must not stop the others
+            await self._commit_one_by_one(batch, error)
+        else:
+            self._at("ledger-committed")
+            self._metrics.ledger_commits.inc()
+            for waiting, answer in zip(batch, answers, strict=True):
+                self._answer(waiting, answer)
+
+    async def _commit_one_by_one(self, batch: list[Waiting], error: Exception) -> None:
+        if len(batch) > 1:
+            for waiting in batch:
+                await self._commit([waiting])
+            return
+        self._metrics.ledger_refused.inc()
+        self._log.error("the ledger refused a move", move=type(batch[0].move).__name__, places=places(error))
+        if not batch[0].answer.done():
+            batch[0].answer.set_exception(error)
+
+    def _apply(self, connection: Connection, batch: list[Waiting]) -> list[Answer]:
+        return [
+            ledger.take_hold(connection, waiting.move, self._owner.name)
+            if isinstance(waiting.move, Hold)
+            else ledger.end_hold(connection, waiting.move)
+            for waiting in batch
+        ]
+
+    def _answer(self, waiting: Waiting, answer: Answer) -> None:
+        if isinstance(answer, Ended) and answer.short_nano:
+            self._metrics.ledger_short.inc(answer.short_nano)
+            self._log.warning("an account could not pay all that was due", short_nano=answer.short_nano)
+        if not waiting.answer.done():
+            waiting.answer.set_result(answer)
+        elif isinstance(waiting.move, Hold) and isinstance(answer, Held):  # who wanted it has gone meanwhile
+            self.end(abandoned(waiting.move))
+
+    async def _every(self, period_s: float, work: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            await asyncio.sleep(period_s)
+            try:
+                await work()
+            except StoreUnavailable as error:
+                self._log.warning("the store did not answer the ledger", reason=str(error))
+            except Exception as error:  # noqa: BLE001 the writer's loop: it goes on, and says where it stumbled
+                self._log.error("internal error", places=places(error))
+
+    async def _mark(self) -> None:
+        """What streams have delivered, so that a crash leaves it known. Nothing to do per chunk."""
+        news = {
+            request_id: delivery.delivered_tokens
+            for request_id, delivery in self._running.items()
+            if delivery.delivered_tokens > self._marked.get(request_id, 0)
+        }
+        if news:
+            await self._db.transact(lambda connection: ledger.mark_delivered(connection, news))
+            self._marked |= {request_id: tokens for request_id, tokens in news.items() if request_id in self._running}
+
+    async def _sweep(self) -> None:
+        """End the holds of processes that are gone; those of the living are never touched."""
+        now_ms = time.time_ns() // 1_000_000
+        for name in await self._db.transact(ledger.owners_with_open_holds):
+            await self._sweep_one(name, now_ms)
+        await self._db.transact(lambda connection: ledger.forget_old_keys(connection, now_ms))
+
+    async def _sweep_one(self, name: str, now_ms: int) -> None:
+        if name == self._owner.name:
+            return
+        async with self._owner.lock_of(name) as is_gone:
+            if is_gone:
+                ended = await self._db.transact(lambda connection: ledger.end_holds_of(connection, name, now_ms))
+                self._log.warning("ended the holds of a process that is gone", holds=ended)
+
+
+def abandoned(hold: Hold) -> End:
+    """The end of a hold whose request left before anything was asked."""
+    now_ms = time.time_ns() // 1_000_000
+    return End(hold.request_id, None, "", "", 499, None, max(0, now_ms - hold.started_at), now_ms)
+
+
