@@ -1,12 +1,13 @@
 """Money is an integer of nano-dollars. Decimal dollars exist only at the edges and are converted here, exactly."""
 
-from decimal import Decimal, InvalidOperation
+from decimal import Context, Decimal, Inexact, InvalidOperation
 
 import msgspec
 
 from cadenza.core.records import OUTPUT_TOKENS_MAX, Usage
 
 NANO_PER_DOLLAR = 1_000_000_000
+NANO = Decimal("1e-9")
 TOKENS_PER_PRICE = 1_000_000
 AMOUNT_NANO_MAX = 1_000_000_000 * NANO_PER_DOLLAR  # a billion dollars: more is a typing error
 
@@ -53,12 +54,13 @@ def parse_dollars(text: str) -> int:
         raise ValueError(f"{text!r} is not an amount of dollars; write it like 5.00")
     if amount < 0:
         raise ValueError(f"{text} is negative; an amount is zero or more")
-    if amount * NANO_PER_DOLLAR > AMOUNT_NANO_MAX:
+    if amount > AMOUNT_NANO_MAX // NANO_PER_DOLLAR:
         raise ValueError(f"{text} is more than {AMOUNT_NANO_MAX // NANO_PER_DOLLAR:,} dollars")
-    nano = amount * NANO_PER_DOLLAR
-    if nano != int(nano):
-        raise ValueError(f"{text} has more than 9 decimals; a nano-dollar is the smallest amount")
-    return int(nano)
+    try:
+        exact = amount.quantize(NANO, context=Context(traps=[Inexact]))
+    except Inexact:
+        raise ValueError(f"{text} has more than 9 decimals; a nano-dollar is the smallest amount") from None
+    return int(exact.scaleb(9))
 
 
 def parse_price(text: str) -> int:

@@ -23,8 +23,8 @@ class EventReader:
 
     def __init__(self) -> None:
         self._unended: list[bytes] = []  # parts of the line that has not ended yet
-        self._unended_bytes = 0
         self._data: list[bytes] = []  # data lines of the event that has not ended yet
+        self._kept_bytes = 0  # of both
         self._after_cr = False
         self._at_start = True
 
@@ -39,8 +39,8 @@ class EventReader:
             self._keep(read)
             return []
         *lines, rest = b"".join((*self._unended, read)).split(b"\n")
+        self._kept_bytes -= sum(map(len, self._unended))
         self._unended.clear()
-        self._unended_bytes = sum(map(len, self._data))
         events = [event for line in lines if (event := self._take(line))]
         self._keep(rest)
         return events
@@ -52,8 +52,8 @@ class EventReader:
     def _keep(self, part: bytes) -> None:
         if part:
             self._unended.append(part)
-            self._unended_bytes += len(part)
-        if self._unended_bytes > EVENT_BYTES_MAX:
+            self._kept_bytes += len(part)
+        if self._kept_bytes > EVENT_BYTES_MAX:
             raise EventTooLarge
 
     def _take(self, line: bytes) -> bytes | None:
@@ -63,8 +63,10 @@ class EventReader:
         if not line:
             event = b"\n".join(self._data)
             self._data.clear()
+            self._kept_bytes = 0
             return event
         name, _, value = line.partition(b":")
         if name == b"data":
             self._data.append(value.removeprefix(b" "))
+            self._kept_bytes += len(line) + 1
         return None

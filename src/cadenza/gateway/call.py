@@ -71,7 +71,7 @@ class Call:
     async def body(self) -> bytes:
         """The whole body, within the limits of size and time: a trickle is cut, a slow but steady upload is not."""
         length = self.headers.get(b"content-length", b"")
-        if length.isdigit() and int(length) > BODY_BYTES_MAX:
+        if length.isdigit() and (len(length) > 20 or int(length) > BODY_BYTES_MAX):
             raise _too_large()
         loop = asyncio.get_running_loop()
         deadline_s, parts, size = loop.time() + self._body_s, [], 0

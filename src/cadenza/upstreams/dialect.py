@@ -3,6 +3,7 @@
 Decoding is lenient in what is not needed and strict in what is: anything that is not an answer is a Fault.
 """
 
+import re
 from typing import Any
 
 import msgspec
@@ -10,6 +11,7 @@ import msgspec
 from cadenza.core.records import Usage
 from cadenza.upstreams.base import Fault, FaultKind, Piece, classify_status
 
+STATUS = re.compile(r"[45][0-9]{2}", re.ASCII)
 COUNT_MAX = 1 << 40  # more tokens than any reply can have; a larger count is no count
 
 
@@ -72,7 +74,7 @@ def _decode(data: bytes) -> _Said:
 def _piece(said: _Said) -> Piece:
     content, finish, has_begun = "", None, False
     for choice in said.choices or ():
-        if choice.index not in {0, None}:
+        if choice.index not in (0, None):  # not a set: it may be anything
             continue
         if delta := choice.delta or choice.message:
             content += _text(delta.content)
@@ -119,6 +121,5 @@ def _count(value: object) -> int | None:
 def _said_error(error: object) -> Fault:
     """An error inside a 200: some carry the status that they should have been sent with."""
     code = error.get("code") or error.get("status") if isinstance(error, dict) else None
-    if isinstance(code, str) and code.isdigit():
-        code = int(code)
-    return classify_status(code if isinstance(code, int) and not isinstance(code, bool) else 500)
+    said = str(code)
+    return classify_status(int(said) if STATUS.fullmatch(said) else 500)

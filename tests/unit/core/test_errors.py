@@ -1,0 +1,99 @@
+"""The error tree: each error's status and type, the one shape, and the headers that speak of a retry."""
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cadenza.core.errors import (
+    BodyTimeout,
+    BodyTooLarge,
+    CadenzaError,
+    Forbidden,
+    Internal,
+    InvalidRequest,
+    MethodNotAllowed,
+    NotFound,
+    RateLimited,
+    Unauthenticated,
+    UpstreamFailed,
+    error_headers,
+    render_error,
+)
+
+NO_RETRY = (b"x-should-retry", b"false")
+ERRORS: list[tuple[CadenzaError, int, str]] = [
+    (InvalidRequest("m"), 400, "invalid_request_error"),
+    (Unauthenticated(), 401, "authentication_error"),
+    (Forbidden("m"), 403, "permission_error"),
+    (NotFound("m"), 404, "invalid_request_error"),
+    (MethodNotAllowed("m", "GET"), 405, "invalid_request_error"),
+    (BodyTimeout("m"), 408, "invalid_request_error"),
+    (BodyTooLarge("m"), 413, "invalid_request_error"),
+    (RateLimited("m", 1.0), 429, "rate_limit_error"),
+    (Internal(), 500, "api_error"),
+    (UpstreamFailed("m"), 502, "api_error"),
+]
+
+
+@pytest.mark.parametrize(("error", "status", "type_"), ERRORS, ids=lambda value: str(value) if value != "m" else None)
+def test_every_error_has_its_status_and_type(error: CadenzaError, status: int, type_: str) -> None:
+    """Status and type are those of the API's table of errors."""
+    assert (error.status, error.type) == (status, type_)
+
+
+@pytest.mark.parametrize("error", [error for error, status, _ in ERRORS if status in {400, 401, 403, 404}])
+def test_what_a_retry_cannot_mend_says_so(error: CadenzaError) -> None:
+    """400, 401, 403 and 404 carry `x-should-retry: false`."""
+    assert error_headers(error).count(NO_RETRY) == 1
+
+
+@pytest.mark.parametrize("error", [error for error, status, _ in ERRORS if status in {408, 429, 500, 502}])
+def test_what_a_retry_can_mend_does_not_forbid_it(error: CadenzaError) -> None:
+    """408, 429, 500 and 502 leave the client free to try again."""
+    assert NO_RETRY not in error_headers(error)
+
+
+def test_405_names_the_method_that_is_allowed() -> None:
+    """A wrong method is answered with `Allow`."""
+    assert (b"allow", b"POST") in error_headers(MethodNotAllowed("m", "POST"))
+
+
+@pytest.mark.parametrize(
+    ("wait_s", "seconds", "milliseconds"),
+    [
+        (2.0, b"2", b"2000"),
+        (0.25, b"1", b"250"),
+        (1.001, b"2", b"1001"),
+        (0.0, b"1", b"1"),
+        (0.0001, b"1", b"1"),
+        (60, b"60", b"60000"),
+    ],
+)
+def test_429_says_when_in_seconds_and_milliseconds(wait_s: float, seconds: bytes, milliseconds: bytes) -> None:
+    """`retry-after` is whole seconds, `retry-after-ms` is finer, and neither is ever zero."""
+    assert error_headers(RateLimited("m", wait_s)) == [(b"retry-after", seconds), (b"retry-after-ms", milliseconds)]
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.floats(0, 1e6))
+def test_429_never_asks_for_a_retry_too_early(wait_s: float) -> None:
+    """Both waits are at least as long as the one that was meant, and within their own rounding of it."""
+    headers = dict(error_headers(RateLimited("m", wait_s)))
+    seconds, milliseconds = int(headers[b"retry-after"]), int(headers[b"retry-after-ms"])
+    assert wait_s * 1000 <= milliseconds <= wait_s * 1000 + 1
+    assert milliseconds <= seconds * 1000 < milliseconds + 1000
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.text(), st.text())
+def test_the_error_object_has_one_shape(message: str, type_: str) -> None:
+    """Whatever is said, the object is `error` with a message and a type, and nothing else."""
+    assert msgspec.json.decode(render_error(message, type_)) == {"error": {"message": message, "type": type_}}
+
+
+@pytest.mark.parametrize("error", [error for error, _, _ in ERRORS])
+def test_an_error_carries_its_sentence(error: CadenzaError) -> None:
+    """The sentence for the caller is not empty, and is what the exception prints."""
+    assert error.message
+    assert str(error) == error.message

@@ -1,0 +1,188 @@
+"""The edge of the API: paths, methods, preflights, and errors that say nothing of what went wrong inside."""
+
+import contextlib
+import io
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from cadenza.core.apikey import digest_key, display_prefix, make_key
+from cadenza.core.errors import NotFound
+from cadenza.core.records import Route
+from cadenza.gateway.app import find_endpoint, serve_api
+from cadenza.gateway.call import Scope
+from cadenza.gateway.classes import Catalogue
+from cadenza.gateway.compose import Character
+from cadenza.gateway.context import Gateway
+from cadenza.gateway.dispatch import Dispatcher
+from cadenza.observe import Metrics, make_log
+from cadenza.store import accounts, keys
+from cadenza.store.accounts import Account
+from cadenza.store.database import Database, migrate
+from cadenza.store.keys import NewKey
+from cadenza.upstreams.base import Ask, OpenReply, Piece, Probe
+from tests.unit.gateway.asgi import Client
+
+SECRET = "what a client said"
+
+
+class Broken:
+    """An upstream with a fault of our own in it: its reply raises what no reply may raise."""
+
+    async def start(self) -> None:
+        """Nothing to start."""
+
+    async def stop(self) -> None:
+        """Nothing to stop."""
+
+    async def probe(self) -> Probe:
+        return Probe(reachable=True, detail="answers")
+
+    @asynccontextmanager
+    async def open(self, route: Route, ask: Ask) -> AsyncIterator[OpenReply]:  # noqa: ARG002 it answers all alike
+        yield self
+
+    async def read(self) -> list[Piece]:
+        raise ZeroDivisionError(SECRET)
+
+
+class Edge:
+    """A gateway over one broken upstream, with a store of its own and a key to it."""
+
+    def __init__(self, db: Database) -> None:
+        self.db = db
+        self.key = make_key()
+        self.log = io.StringIO()
+        log, metrics = make_log(self.log), Metrics()
+        self.gateway = Gateway(
+            db=db,
+            catalogue=Catalogue({"forte": (Route("broken", "model", 1000, 100),)}),
+            characters={"forte": Character("Be brief.")},
+            dispatcher=Dispatcher({"broken": Broken()}, log, metrics),
+            log=log,
+            metrics=metrics,
+        )
+
+    async def prepare(self) -> None:
+        await migrate(self.db)
+        key = NewKey("key_a", "acct_a", "", display_prefix(self.key), frozenset(), 1, None)
+        async with self.db.write() as conn:
+            await accounts.insert(conn, Account("acct_a", "owner@example.org", "forte", 0, 0, 1), "hash")
+            await keys.insert(conn, key, digest_key(self.key.encode()))
+
+    async def chat(self, client: Client, *, stream: bool) -> None:
+        client.say(json.dumps({"messages": [{"role": "user", "content": SECRET}], "stream": stream}).encode())
+        await self.serve(client, client.scope([(b"authorization", b"Bearer " + self.key.encode())]))
+
+    async def serve(self, client: Client, scope: Scope) -> None:
+        await serve_api(self.gateway, scope, client.receive, client.send)
+
+    def sample(self, name: str, **labels: str) -> float | None:
+        return self.gateway.metrics.registry.get_sample_value(name, labels)
+
+
+@pytest.fixture
+async def edge(tmp_path: Path) -> AsyncIterator[Edge]:
+    built = Edge(Database(f"sqlite:///{tmp_path}/cadenza.db"))
+    await built.prepare()
+    yield built
+    await built.db.close()
+
+
+async def test_a_fault_of_our_own_is_a_500_without_its_text(edge: Edge) -> None:
+    """Before the first byte: the error object of an internal error; the log has its place, nobody has its text."""
+    client = Client()
+    await edge.chat(client, stream=False)
+    assert client.sent[0]["status"] == 500
+    assert json.loads(client.bodies[0])["error"]["type"] == "api_error"
+    assert SECRET not in edge.log.getvalue() + client.bodies[0].decode()
+    assert "ZeroDivisionError" in edge.log.getvalue()
+
+
+async def test_a_fault_of_our_own_amid_a_stream_is_no_clean_end(edge: Edge) -> None:
+    """After the first byte the server is left to break the connection: nothing looks like an end."""
+    client = Client()
+    with pytest.raises(ConnectionAbortedError) as abort:
+        await edge.chat(client, stream=True)
+    assert abort.value.__suppress_context__
+    assert client.bodies
+    assert all(message["more_body"] for message in client.sent[1:])
+    assert SECRET not in edge.log.getvalue()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_request_is_counted_however_it_ends(edge: Edge, *, stream: bool) -> None:
+    """After a fault of our own nothing is left in flight, and the request is counted with its status."""
+    with contextlib.suppress(ConnectionAbortedError):
+        await edge.chat(Client(), stream=stream)
+    assert edge.sample("cadenza_requests_in_flight") == 0
+    assert edge.sample("cadenza_requests_total", endpoint="chat", status="200" if stream else "500") == 1
+
+
+async def test_a_client_that_left_is_counted_and_not_answered(edge: Edge) -> None:
+    """Nobody is there to answer: nothing is sent, and the log says 499."""
+    client = Client()
+    client.leave()
+    await edge.serve(client, client.scope([(b"x-api-key", edge.key.encode())]))
+    assert client.sent == []
+    assert edge.sample("cadenza_requests_total", endpoint="chat", status="499") == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("/v1/chat/completions", "chat"),
+        ("/v1/chat/completions/", "chat"),
+        ("/v1/models", "models"),
+        ("/v1/models/", "models"),
+        ("/v1/models/forte", "model"),
+        ("/v1/models/forte/", "model"),
+        ("/v1/models/a/b", "model"),
+    ],
+)
+def test_paths_lead_to_their_endpoints(path: str, name: str) -> None:
+    """A slash at the end is forgiven."""
+    assert find_endpoint(path).name == name
+
+
+@pytest.mark.parametrize(
+    ("path", "sentence"),
+    [
+        ("/v1/embeddings", "not implemented here"),
+        ("/v1/completions", "not implemented here"),
+        ("/v1/v1/chat/completions", "has /v1 twice"),
+        ("/v1", "no such path"),
+        ("/v1/modelsx", "no such path"),
+        ("/v1/chat", "no such path"),
+        ("/v1/chat/Completions", "no such path"),
+    ],
+)
+def test_an_unknown_path_is_not_found_with_a_hint(path: str, sentence: str) -> None:
+    """404 says whether the path is not offered, doubled or unknown, and does not repeat it."""
+    with pytest.raises(NotFound, match=sentence):
+        find_endpoint(path)
+
+
+@pytest.mark.parametrize(
+    ("path", "method", "allowed"), [("/v1/models", "POST", b"GET"), ("/v1/chat/completions", "GET", b"POST")]
+)
+async def test_a_wrong_method_is_405_without_a_key(edge: Edge, path: str, method: str, allowed: bytes) -> None:
+    """The method is checked before anything else, and the right one is named."""
+    client = Client()
+    await edge.serve(client, client.scope(method=method, path=path))
+    assert client.sent[0]["status"] == 405
+    assert client.headers[b"allow"] == allowed
+
+
+async def test_a_preflight_is_granted_what_it_asks_for(edge: Edge) -> None:
+    """Any origin and any headers are allowed, on any path, and no key is needed."""
+    client = Client()
+    asked = (b"access-control-request-headers", b"authorization, x-stainless-os")
+    await edge.serve(client, client.scope([asked], method="OPTIONS", path="/v1/anything"))
+    assert client.sent[0]["status"] == 204
+    assert client.headers[b"access-control-allow-origin"] == b"*"
+    assert client.headers[b"access-control-allow-headers"] == b"authorization, x-stainless-os"
+    assert b"access-control-allow-credentials" not in client.headers

@@ -1,0 +1,350 @@
+"""One exchange over raw ASGI: bounds on the body, the client's leaving, the answer and its headers."""
+
+import asyncio
+import re
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cadenza.core.errors import BodyTimeout, BodyTooLarge, InvalidRequest, RateLimited
+from cadenza.gateway.call import BODY_BYTES_MAX, JSON, Call, ClientGone, Message
+from tests.unit.gateway.asgi import WAIT_S, Client, let_tasks_run
+
+MIB = 1024 * 1024
+
+
+async def in_time(call: Call) -> bytes:
+    async with asyncio.timeout(WAIT_S):
+        return await call.body()
+
+
+async def test_a_body_is_its_parts_in_order() -> None:
+    """A body in several parts, empty ones among them, is put together as it was sent."""
+    client = Client()
+    for part in (b"one ", b"", b"two"):
+        client.say(part, more=True)
+    client.say(b"")
+    assert await in_time(client.call()) == b"one two"
+
+
+async def test_a_message_without_a_body_is_an_empty_one() -> None:
+    """ASGI lets a server leave out both fields of the last message."""
+
+    async def receive() -> Message:
+        return {"type": "http.request"}
+
+    client = Client()
+    scope = Client().scope()
+    assert await in_time(Call(scope, receive, client.send)) == b""
+
+
+@pytest.mark.parametrize("length", [b"33554433", b"999999999999999999999999"])
+async def test_a_length_past_the_limit_is_refused_unread(length: bytes) -> None:
+    """A body that announces itself as too large is refused before a byte of it is read."""
+    client = Client()
+    with pytest.raises(BodyTooLarge, match="32 MiB"):
+        await in_time(client.call([(b"content-length", length)]))
+    assert client.reads == 0
+
+
+@pytest.mark.parametrize("length", [None, b"2", b"-1", b"many", b""])
+async def test_a_body_is_counted_whatever_it_announces(length: bytes | None) -> None:
+    """A body without a length, or with a false one, is refused as soon as it is past the limit."""
+    client = Client()
+    part = bytes(MIB)
+    for _ in range(40):
+        client.say(part, more=True)
+    with pytest.raises(BodyTooLarge, match="32 MiB"):
+        await in_time(client.call([] if length is None else [(b"content-length", length)]))
+    assert client.reads == BODY_BYTES_MAX // MIB + 1
+
+
+async def test_a_body_of_just_the_limit_is_taken() -> None:
+    """32 MiB to the byte are taken, announced or not."""
+    client = Client()
+    part = bytes(MIB)
+    for _ in range(BODY_BYTES_MAX // MIB - 1):
+        client.say(part, more=True)
+    client.say(part)
+    assert len(await in_time(client.call([(b"content-length", b"33554432")]))) == BODY_BYTES_MAX
+
+
+async def test_a_body_that_stops_coming_is_cut() -> None:
+    """A client that sends a part and then nothing gets 408, with how far it came, and is hung up on."""
+    client = Client()
+    client.say(b"x" * 1500, more=True)
+    with pytest.raises(BodyTimeout, match="after 1,500 bytes"):
+        await in_time(client.call(body_s=0.05))
+    assert client.hung_up_after == 0
+
+
+async def test_a_trickle_is_cut() -> None:
+    """A byte now and then does not hold a request open: what comes too slowly gets 408."""
+    reads = 0
+
+    async def receive() -> Message:
+        nonlocal reads
+        reads += 1
+        await asyncio.sleep(0.01)
+        return {"type": "http.request", "body": b"x", "more_body": True}
+
+    scope = Client().scope()
+    with pytest.raises(BodyTimeout):
+        await in_time(Call(scope, receive, Client().send, body_s=0.1))
+    assert reads > 1
+
+
+async def test_a_slow_but_steady_body_passes() -> None:
+    """A body that takes longer than a small one may is taken while it keeps coming."""
+    parts = [bytes(MIB)] * 4
+    body_s = 0.1
+
+    async def receive() -> Message:
+        if len(parts) < 4:
+            await asyncio.sleep(0.05)
+        return {"type": "http.request", "body": parts.pop(), "more_body": bool(parts)}
+
+    scope = Client().scope()
+    started_s = asyncio.get_running_loop().time()
+    assert len(await in_time(Call(scope, receive, Client().send, body_s=body_s))) == 4 * MIB
+    assert asyncio.get_running_loop().time() - started_s > body_s
+
+
+async def test_a_client_that_leaves_while_it_sends_is_gone() -> None:
+    """A disconnect amid the body is no bad request: nobody is there to tell."""
+    client = Client()
+    client.say(b'{"mess', more=True)
+    client.leave()
+    with pytest.raises(ClientGone):
+        await in_time(client.call())
+
+
+class Work:
+    """Something that runs until its client leaves, in a task of its own."""
+
+    def __init__(self, call: Call) -> None:
+        self.has_begun = asyncio.Event()
+        self.was_cancelled = False
+        self.task = asyncio.create_task(self._run(call))
+
+    async def _run(self, call: Call) -> None:
+        async with call.until_gone():
+            self.has_begun.set()
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                self.was_cancelled = True
+                raise
+
+
+async def test_a_client_that_leaves_ends_the_work() -> None:
+    """What runs is cancelled at once, ClientGone comes out, and no cancellation is left behind."""
+    client = Client()
+    work = Work(client.call())
+    await work.has_begun.wait()
+    client.leave()
+    with pytest.raises(ClientGone):
+        await work.task
+    assert work.was_cancelled
+    assert work.task.cancelling() == 0
+
+
+async def test_late_parts_of_a_body_are_not_a_leaving() -> None:
+    """Only a disconnect ends the work; other messages are passed over."""
+    client = Client()
+    work = Work(client.call())
+    client.say(b"late")
+    await let_tasks_run()
+    assert not work.task.done()
+    client.leave()
+    with pytest.raises(ClientGone):
+        await work.task
+
+
+async def test_a_foreign_cancellation_is_let_through() -> None:
+    """A cancellation that is not the client's stays a cancellation."""
+    work = Work(Client().call())
+    await work.has_begun.wait()
+    work.task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await work.task
+
+
+async def test_a_foreign_cancellation_wins_over_a_leaving_client() -> None:
+    """Cancelled while the client leaves as well, the task ends as cancelled."""
+    client = Client()
+    work = Work(client.call())
+    await work.has_begun.wait()
+    await let_tasks_run()
+    client.leave()
+    work.task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await work.task
+
+
+async def test_a_timeout_inside_is_not_a_leaving() -> None:
+    """The work's own timeout comes out as what it is."""
+    with pytest.raises(TimeoutError):
+        async with Client().call().until_gone(), asyncio.timeout(0.01):
+            await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+async def test_a_client_that_leaves_after_the_end_disturbs_nothing(*, is_stream: bool) -> None:
+    """Once the reply is finished, what is still to be done is done, client or no client."""
+    client = Client()
+    call = client.call()
+    is_done = False
+    async with call.until_gone():
+        if is_stream:
+            await call.start_stream()
+            await call.finish_stream(b"data: [DONE]\n\n", is_cut=False)
+        else:
+            await call.respond(200, b"{}", JSON)
+        client.leave()
+        await let_tasks_run()
+        is_done = True
+    assert is_done
+
+
+async def test_nobody_listens_for_the_client_afterwards() -> None:
+    """The watch ends with the work: no task is left over."""
+    async with Client().call().until_gone():
+        await let_tasks_run()
+    await let_tasks_run()
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def test_an_error_inside_comes_out_as_it_is() -> None:
+    """Errors of the work pass through the watch unchanged."""
+    with pytest.raises(InvalidRequest, match="mine"):
+        async with Client().call().until_gone():
+            raise InvalidRequest("mine")
+
+
+SANE = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
+
+
+@pytest.mark.parametrize("sane", [b"a", b"req_123", b"trace:1/2@host.example", b"QUJD+/=", b"x" * 128])
+def test_a_sane_request_id_is_kept(sane: bytes) -> None:
+    """A client's own id comes back to it."""
+    assert Client().call([(b"x-request-id", sane)]).request_id == sane.decode()
+
+
+@pytest.mark.parametrize(
+    "insane", [b"", b" ", b"a b", b"a\nb", b"a\n", "é".encode(), b"x" * 129, b'"', b"<b>", b"\x00"]
+)
+def test_an_insane_request_id_is_replaced(insane: bytes) -> None:
+    """An id that could harm a log or a header is not repeated."""
+    assert re.fullmatch(r"req_[A-Za-z0-9_-]{24}", Client().call([(b"x-request-id", insane)]).request_id)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.binary(max_size=140))
+def test_a_request_id_is_always_sane(incoming: bytes) -> None:
+    """Whatever comes in, the id is sane, and is the client's own exactly where that is sane."""
+    request_id = Client().call([(b"x-request-id", incoming)]).request_id.encode()
+    assert SANE.fullmatch(request_id)
+    assert (request_id == incoming) == bool(SANE.fullmatch(incoming))
+
+
+def test_request_ids_of_our_own_differ() -> None:
+    """No two requests without an id share one."""
+    assert len({Client().call().request_id for _ in range(100)}) == 100
+
+
+def test_of_a_repeated_header_the_first_counts() -> None:
+    """A header that was sent twice cannot be used to smuggle another value in."""
+    call = Client().call([(b"x-api-key", b"first"), (b"other", b"1"), (b"x-api-key", b"second")])
+    assert call.headers == {b"x-api-key": b"first", b"other": b"1"}
+
+
+async def test_an_answer_has_its_length_and_its_request_id() -> None:
+    """An answer is two messages: the status with its headers, then the whole body."""
+    client = Client()
+    call = client.call([(b"x-request-id", b"r1")])
+    await call.respond(200, b'{"a":1}', JSON)
+    assert [message["type"] for message in client.sent] == ["http.response.start", "http.response.body"]
+    assert client.sent[0]["status"] == call.status == 200
+    assert client.headers[b"content-type"] == b"application/json"
+    assert client.headers[b"content-length"] == b"7"
+    assert client.headers[b"x-request-id"] == b"r1"
+    assert client.headers[b"access-control-allow-origin"] == b"*"
+    assert not client.sent[1].get("more_body")
+
+
+async def test_an_answer_without_content_has_no_length() -> None:
+    """204 carries no content-length, as HTTP has it."""
+    client = Client()
+    await client.call().respond(204, b"", [])
+    assert b"content-length" not in client.headers
+
+
+async def test_a_stream_is_neither_cached_nor_buffered() -> None:
+    """The headers of a stream keep caches, compressors and proxies off it; its end is the last body."""
+    client = Client()
+    call = client.call()
+    await call.start_stream()
+    await call.write(b"one")
+    await call.finish_stream(b"two", is_cut=False)
+    assert client.headers[b"content-type"].startswith(b"text/event-stream")
+    assert client.headers[b"cache-control"] == b"no-cache, no-transform"
+    assert client.headers[b"x-accel-buffering"] == b"no"
+    assert b"content-length" not in client.headers
+    assert [message.get("more_body", False) for message in client.sent[1:]] == [True, False]
+    assert client.hung_up_after is None
+
+
+async def test_a_stream_that_was_cut_ends_with_its_connection() -> None:
+    """The server is told to hang up before the last body, which would otherwise keep the connection."""
+    client = Client()
+    call = client.call()
+    await call.start_stream()
+    await call.finish_stream(b"error", is_cut=True)
+    assert client.bodies == [b"error"]
+    assert client.hung_up_after == 1
+
+
+async def test_a_server_without_the_extension_is_served_all_the_same() -> None:
+    """Hanging up is an extension: where the server does not know it, the stream ends without."""
+    client = Client()
+    call = Call({"method": "POST", "path": "/", "headers": []}, client.receive, client.send)
+    await call.start_stream()
+    await call.finish_stream(b"error", is_cut=True)
+    assert client.bodies == [b"error"]
+
+
+async def test_a_write_waits_for_a_client_that_does_not_read() -> None:
+    """Back-pressure: a write returns only when the client can take more."""
+    client = Client()
+    client.stalls_at = lambda message: message["type"] == "http.response.body"
+    call = client.call()
+    await call.start_stream()
+    writing = asyncio.create_task(call.write(b"one"))
+    await client.sent_body(b"one")
+    await let_tasks_run()
+    assert not writing.done()
+    client.takes_more.set()
+    await writing
+
+
+async def test_an_error_is_rendered_with_its_headers() -> None:
+    """A failure is answered with its status, the error object and what it says of a retry."""
+    client = Client()
+    await client.call().fail(RateLimited("Later.", 2.0))
+    assert client.sent[0]["status"] == 429
+    assert (client.headers[b"retry-after"], client.headers[b"retry-after-ms"]) == (b"2", b"2000")
+    assert msgspec.json.decode(client.bodies[0]) == {"error": {"message": "Later.", "type": "rate_limit_error"}}
+
+
+def test_a_call_that_was_never_answered_counts_as_a_client_gone() -> None:
+    """Until an answer begins, the status for the log is that of a client that left."""
+    assert Client().call().status == 499
+
+
+async def test_a_length_of_thousands_of_digits_is_refused_as_too_large() -> None:
+    """An absurd content-length is refused like any that is past the limit."""
+    with pytest.raises(BodyTooLarge):
+        await in_time(Client().call([(b"content-length", b"9" * 5000)]))

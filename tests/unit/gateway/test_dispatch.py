@@ -1,0 +1,211 @@
+"""From a plan to an open reply: the next route on a fault, one answer when none is left, and nothing left open."""
+
+import asyncio
+import io
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from cadenza.core.errors import CadenzaError, InvalidRequest, RateLimited, UpstreamFailed
+from cadenza.core.records import Plan, Route
+from cadenza.gateway.dispatch import BUSY_RETRY_S, Dispatcher
+from cadenza.observe import Metrics, make_log
+from cadenza.upstreams.base import Ask, Fault, FaultKind, OpenReply, Piece, Probe, Upstream
+
+ASK = Ask([], {}, None, stream=False)
+BUSY = FaultKind.BUSY
+MODEL = "hidden-large"
+
+
+class Reply:
+    """A reply that has said all it had to say."""
+
+    async def read(self) -> list[Piece]:
+        return []
+
+
+class OneReply:
+    """An upstream that answers every ask alike, with a reply or a fault, and counts what is open."""
+
+    def __init__(self, answer: Reply | Exception) -> None:
+        self.asks = 0
+        self.open_replies = 0
+        self._answer = answer
+
+    async def start(self) -> None:
+        """Nothing to start."""
+
+    async def stop(self) -> None:
+        """Nothing to stop."""
+
+    async def probe(self) -> Probe:
+        return Probe(reachable=True, detail="answers")
+
+    @asynccontextmanager
+    async def open(self, route: Route, ask: Ask) -> AsyncIterator[OpenReply]:
+        assert (route.model, ask) == (MODEL, ASK)
+        self.asks += 1
+        if isinstance(self._answer, Exception):
+            raise self._answer
+        self.open_replies += 1
+        try:
+            yield self._answer
+        finally:
+            self.open_replies -= 1
+
+
+class Fleet:
+    """A dispatcher over one upstream per answer, tried in that order, and what it noted."""
+
+    def __init__(self, *answers: Reply | Exception) -> None:
+        self.upstreams = {f"provider-{number}": OneReply(answer) for number, answer in enumerate(answers)}
+        self.plan = Plan("forte", tuple(Route(provider, MODEL, 1000, 100) for provider in self.upstreams))
+        self.metrics = Metrics()
+        self.log = io.StringIO()
+        upstreams: dict[str, Upstream] = dict(self.upstreams)
+        self.dispatcher = Dispatcher(upstreams, make_log(self.log), self.metrics)
+
+    @property
+    def asks(self) -> list[int]:
+        return [upstream.asks for upstream in self.upstreams.values()]
+
+    @property
+    def open_replies(self) -> int:
+        return sum(upstream.open_replies for upstream in self.upstreams.values())
+
+    async def fails(self) -> CadenzaError:
+        with pytest.raises(CadenzaError) as failure:
+            async with self.dispatcher.open_first(self.plan, ASK):
+                pytest.fail("nothing should have been opened")
+        return failure.value
+
+
+async def test_the_first_route_serves_where_it_can() -> None:
+    """A route that answers is the only one asked, and comes with its reply."""
+    reply = Reply()
+    fleet = Fleet(reply, Reply())
+    async with fleet.dispatcher.open_first(fleet.plan, ASK) as (route, opened):
+        assert opened is reply
+        assert route is fleet.plan.routes[0]
+    assert fleet.asks == [1, 0]
+
+
+@pytest.mark.parametrize("kind", [kind for kind in FaultKind if kind is not FaultKind.REFUSED])
+async def test_after_a_fault_the_next_route_is_asked(kind: FaultKind) -> None:
+    """Whatever went wrong, but for a refusal, another route may do better; each is asked once."""
+    reply = Reply()
+    fleet = Fleet(Fault(kind), Fault(kind), reply)
+    async with fleet.dispatcher.open_first(fleet.plan, ASK) as (route, opened):
+        assert opened is reply
+        assert route.provider == "provider-2"
+    assert fleet.asks == [1, 1, 1]
+
+
+async def test_a_refusal_ends_the_search() -> None:
+    """A request that one model finds fault with is not carried on to the others: it is a 400."""
+    fleet = Fleet(Fault(FaultKind.FAILED, 500), Fault(FaultKind.REFUSED, 422), Reply())
+    assert isinstance(await fleet.fails(), InvalidRequest)
+    assert fleet.asks == [1, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("waits_s", "retry_after"),
+    [([7.0, 3.0, 5.0], b"3"), ([None, 4.0], b"4"), ([None], b"%d" % BUSY_RETRY_S), ([0.0, 9.0], b"1")],
+)
+async def test_all_busy_is_429_with_the_smallest_wait(waits_s: list[float | None], retry_after: bytes) -> None:
+    """Where every route lacks capacity, the client is told when the first may have some."""
+    failure = await Fleet(*(Fault(BUSY, 429, wait_s) for wait_s in waits_s)).fails()
+    assert isinstance(failure, RateLimited)
+    assert dict(failure.headers)[b"retry-after"] == retry_after
+
+
+@pytest.mark.parametrize("kind", [kind for kind in FaultKind if kind not in {BUSY, FaultKind.REFUSED}])
+@pytest.mark.parametrize("busy_first", [True, False])
+async def test_a_mixture_of_faults_is_502(kind: FaultKind, *, busy_first: bool) -> None:
+    """One route that failed otherwise is enough: we are not merely saturated."""
+    faults = [Fault(BUSY, 429, 1.0), Fault(kind)]
+    assert isinstance(await Fleet(*(faults if busy_first else faults[::-1])).fails(), UpstreamFailed)
+
+
+@pytest.mark.parametrize("kind", FaultKind)
+async def test_the_client_is_not_told_what_failed(kind: FaultKind) -> None:
+    """No provider, model or status stands in the message."""
+    message = (await Fleet(Fault(kind, 418)).fails()).message
+    assert not any(word in message for word in ("provider", MODEL, "418"))
+
+
+async def test_the_reply_is_closed_at_the_end() -> None:
+    """Left in good order, nothing stays open."""
+    fleet = Fleet(Fault(FaultKind.CUT), Reply())
+    async with fleet.dispatcher.open_first(fleet.plan, ASK):
+        assert fleet.open_replies == 1
+    assert fleet.open_replies == 0
+
+
+async def test_the_reply_is_closed_on_an_error() -> None:
+    """An error of the work inside closes the reply and comes out as it is."""
+    fleet = Fleet(Reply())
+    with pytest.raises(ZeroDivisionError):
+        async with fleet.dispatcher.open_first(fleet.plan, ASK):
+            raise ZeroDivisionError
+    assert fleet.open_replies == 0
+
+
+async def test_the_reply_is_closed_on_cancellation() -> None:
+    """A cancelled request closes its reply."""
+    fleet = Fleet(Reply())
+    is_open = asyncio.Event()
+
+    async def work() -> None:
+        async with fleet.dispatcher.open_first(fleet.plan, ASK):
+            is_open.set()
+            await asyncio.Event().wait()
+
+    task = asyncio.create_task(work())
+    await is_open.wait()
+    assert fleet.open_replies == 1
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert fleet.open_replies == 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "answer"), [(FaultKind.CUT, UpstreamFailed), (FaultKind.SILENT, UpstreamFailed), (BUSY, RateLimited)]
+)
+async def test_a_reply_that_breaks_off_unsent_is_answered_not_tried_again(
+    kind: FaultKind, answer: type[CadenzaError]
+) -> None:
+    """A fault of the work inside closes the reply, is noted and answered, and asks no other route."""
+    fleet = Fleet(Reply(), Reply())
+    with pytest.raises(answer):
+        async with fleet.dispatcher.open_first(fleet.plan, ASK):
+            raise Fault(kind)
+    assert fleet.asks == [1, 0]
+    assert fleet.open_replies == 0
+    assert json.loads(fleet.log.getvalue())["kind"] == kind.value
+
+
+async def test_a_fault_of_our_own_is_not_an_upstream_fault() -> None:
+    """What no upstream should raise is not hidden by asking the next route."""
+    fleet = Fleet(ZeroDivisionError(), Reply())
+    with pytest.raises(ZeroDivisionError):
+        async with fleet.dispatcher.open_first(fleet.plan, ASK):
+            pytest.fail("nothing should have been opened")
+    assert fleet.asks == [1, 0]
+
+
+async def test_faults_are_logged_and_counted() -> None:
+    """Each fault is a line of the log and a count by provider and kind."""
+    fleet = Fleet(Fault(FaultKind.SILENT), Fault(FaultKind.FAILED, 503))
+    await fleet.fails()
+    lines = [json.loads(line) for line in fleet.log.getvalue().splitlines()]
+    assert [(line["provider"], line["kind"], line["status"]) for line in lines] == [
+        ("provider-0", "silent", None),
+        ("provider-1", "failed", 503),
+    ]
+    for provider, kind in (("provider-0", "silent"), ("provider-1", "failed")):
+        labels = {"provider": provider, "kind": kind}
+        assert fleet.metrics.registry.get_sample_value("cadenza_upstream_faults_total", labels) == 1

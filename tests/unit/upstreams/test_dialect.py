@@ -1,0 +1,321 @@
+"""What upstreams say -> pieces: the quirks of all dialects, and a Fault for whatever is no answer."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from cadenza.core.records import Usage
+from cadenza.upstreams.base import Fault, FaultKind, Piece
+from cadenza.upstreams.dialect import COUNT_MAX, read_chunk, read_whole
+
+COUNTS = {"prompt_tokens": 9, "completion_tokens": 3}
+
+
+def encode(value: Any) -> bytes:
+    return json.dumps(value, ensure_ascii=False).encode()
+
+
+def chunk(*choices: Any, **more: Any) -> Piece:
+    piece = read_chunk(encode({"id": "x", "choices": list(choices), **more}))
+    assert piece is not None
+    return piece
+
+
+def delta(**fields: Any) -> Piece:
+    return chunk({"index": 0, "delta": fields})
+
+
+def usage(**counts: Any) -> Usage | None:
+    return chunk(usage=counts).usage
+
+
+def whole(*choices: Any, **more: Any) -> Piece:
+    return read_whole(encode({"id": "x", "choices": list(choices), **more}))
+
+
+@pytest.mark.parametrize("data", [b"[DONE]", b" [DONE] ", b"[DONE]\n"])
+def test_the_terminator_is_no_piece(data: bytes) -> None:
+    """[DONE], with or without spaces around it, ends a stream."""
+    assert read_chunk(data) is None
+
+
+@pytest.mark.parametrize(
+    ("said", "piece"),
+    [
+        ({"content": "Hi"}, Piece("Hi", has_begun=True)),
+        ({"role": "assistant", "content": "Hi"}, Piece("Hi", has_begun=True)),
+        ({"role": "assistant", "content": ""}, Piece()),
+        ({"role": ""}, Piece()),
+        ({"content": None}, Piece()),
+        ({}, Piece()),
+        ({"content": "音楽 🎼"}, Piece("音楽 🎼", has_begun=True)),
+        ({"content": [{"type": "text", "text": "H"}, {"type": "text", "text": "i"}]}, Piece("Hi", has_begun=True)),
+        ({"content": [{"type": "image"}, "x", None, {"text": 7}, {"text": "Hi"}]}, Piece("Hi", has_begun=True)),
+        ({"content": 7}, Piece()),
+        ({"content": {"text": "no"}}, Piece()),
+        ({"content": "Hi", "x_vendor": [1, {"y": None}]}, Piece("Hi", has_begun=True)),
+        ({"reasoning_content": "hm"}, Piece(has_begun=True)),
+        ({"reasoning": "hm"}, Piece(has_begun=True)),
+        ({"reasoning_content": "", "reasoning": None}, Piece()),
+        ({"tool_calls": []}, Piece()),
+    ],
+    ids=str,
+)
+def test_a_delta_is_freed_of_its_quirks(said: dict[str, Any], piece: Piece) -> None:
+    """Text in any shape is content; thought is a beginning but not content; the rest is passed over."""
+    assert delta(**said) == piece
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {},
+        {"choices": []},
+        {"choices": None},
+        {"choices": [{}]},
+        {"choices": [{"index": 0, "delta": None}]},
+        {"choices": [{"index": 0, "delta": {}, "finish_reason": None}]},
+        {"choices": [{"index": 0, "delta": {}, "finish_reason": ""}]},
+        {"choices": [{"index": 0, "delta": {}, "finish_reason": 7}]},
+        {"choices": [], "usage": None},
+        {"choices": [], "usage": {}},
+        {"choices": [], "error": None},
+        {"id": 7, "created": 1.5, "model": None, "object": []},
+    ],
+    ids=str,
+)
+def test_a_chunk_that_says_nothing_is_an_empty_piece(said: dict[str, Any]) -> None:
+    """Absent, null and empty members are nothing, and no fault."""
+    assert read_chunk(encode(said)) == Piece()
+
+
+def test_a_finish_reason_may_come_with_content() -> None:
+    """Content, finish reason and counts of one chunk are all taken."""
+    said = {"index": 0, "delta": {"content": "Hi"}, "finish_reason": "length"}
+    assert chunk(said, usage=COUNTS) == Piece("Hi", "length", Usage(9, 3), has_begun=True)
+
+
+def test_a_finish_reason_is_passed_on_as_it_is() -> None:
+    """What a vendor's reason means to a client is not decided here."""
+    assert chunk({"delta": {}, "finish_reason": "eos_token"}) == Piece(finish_reason="eos_token", has_begun=True)
+
+
+@pytest.mark.parametrize("index", [0, None, "absent"])
+def test_the_first_choice_counts(index: Any) -> None:
+    """A choice of index 0, null or none is the one; others are not for the client."""
+    first = {"delta": {"content": "yes"}} | ({} if index == "absent" else {"index": index})
+    other = {"index": 1, "delta": {"content": "no"}, "finish_reason": "stop"}
+    assert chunk(first, other) == chunk(other, first) == Piece("yes", has_begun=True)
+
+
+@pytest.mark.parametrize(
+    ("counts", "expected"),
+    [
+        (COUNTS, Usage(9, 3)),
+        ({**COUNTS, "total_tokens": 12, "prompt_tokens_details": {"cached_tokens": 4}}, Usage(9, 3, 4)),
+        ({**COUNTS, "prompt_cache_hit_tokens": 5}, Usage(9, 3, 5)),
+        ({**COUNTS, "prompt_tokens_details": None}, Usage(9, 3)),
+        ({**COUNTS, "prompt_tokens_details": {"cached_tokens": None}}, Usage(9, 3)),
+        ({**COUNTS, "prompt_tokens_details": [1]}, Usage(9, 3)),
+        ({**COUNTS, "prompt_tokens_details": {"cached_tokens": 99}}, Usage(9, 3, 9)),
+        ({**COUNTS, "prompt_tokens_details": {"cached_tokens": -1}}, Usage(9, 3)),
+        ({"prompt_tokens": 0, "completion_tokens": 0}, Usage(0, 0)),
+        (
+            {**COUNTS, "completion_tokens_details": {"reasoning_tokens": 2, "x": 1, "audio_tokens": None}},
+            Usage(9, 3, completion_details={"reasoning_tokens": 2}),
+        ),
+        ({**COUNTS, "completion_tokens_details": {"x": 1}}, Usage(9, 3)),
+        ({**COUNTS, "completion_tokens_details": "many"}, Usage(9, 3)),
+        ({"prompt_tokens": COUNT_MAX - 1, "completion_tokens": 1}, Usage(COUNT_MAX - 1, 1)),
+        ({"prompt_tokens": 9}, None),
+        ({"completion_tokens": 3}, None),
+        ({"prompt_tokens": None, "completion_tokens": 3}, None),
+        ({"prompt_tokens": -9, "completion_tokens": 3}, None),
+        ({"prompt_tokens": True, "completion_tokens": 3}, None),
+        ({"prompt_tokens": "9", "completion_tokens": 3}, None),
+        ({"prompt_tokens": 9.5, "completion_tokens": 3}, None),
+        ({"prompt_tokens": COUNT_MAX, "completion_tokens": 3}, None),
+    ],
+    ids=str,
+)
+def test_counts_are_taken_where_they_can_be_true(counts: dict[str, Any], expected: Usage | None) -> None:
+    """Zero is a count; what is missing, negative, absurd or no integer is none; the cached are part of the prompt."""
+    assert usage(**counts) == expected
+
+
+def test_a_whole_reply_is_one_finished_piece() -> None:
+    """Message, finish reason and counts of a non-streaming reply."""
+    said = {"index": 0, "message": {"role": "assistant", "content": "Hi"}, "finish_reason": "length"}
+    assert whole(said, usage=COUNTS) == Piece("Hi", "length", Usage(9, 3), has_begun=True)
+
+
+@pytest.mark.parametrize("reason", [None, "", 7, "absent"])
+def test_a_whole_reply_is_finished_even_where_it_does_not_say_how(reason: Any) -> None:
+    """A complete JSON body without a finish reason stopped of itself."""
+    said = {"message": {"content": "Hi"}} | ({} if reason == "absent" else {"finish_reason": reason})
+    assert whole(said).finish_reason == "stop"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {},
+        {"choices": []},
+        {"choices": None},
+        {"choices": [{"index": 0, "finish_reason": "stop"}]},
+        {"choices": [{"index": 0, "message": None}]},
+        {"choices": [{"index": 0, "delta": {"content": "Hi"}}]},
+        {"object": "chat.completion"},
+        {"detail": "Not Found"},
+    ],
+    ids=str,
+)
+def test_a_whole_reply_without_a_message_is_garbled(said: dict[str, Any]) -> None:
+    """A 200 that holds no answer is no answer."""
+    with pytest.raises(Fault) as fault:
+        read_whole(encode(said))
+    assert fault.value.kind is FaultKind.GARBLED
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"null",
+        b"[]",
+        b"7",
+        b'"Hi"',
+        b"<html><body>502</body></html>",
+        b'{"choices":[{"delta":{"content":"Hi"}}]',
+        b'{"choices":[{"delta":{"content":"\xff"}}]}',
+        b'{"choices":[{"delta":{"content":"\\ud800"}}]}',
+        b'{"choices":{}}',
+        b'{"choices":[null]}',
+        b'{"choices":[{"delta":"Hi"}]}',
+        b'{"choices":[],"usage":[]}',
+        b'{"x":' * 100_000,
+        b"[DONE] and more",
+    ],
+    ids=lambda data: data[:40],
+)
+def test_what_is_no_answer_is_garbled(data: bytes) -> None:
+    """HTML, half a JSON, bad UTF-8, a bottomless nest and the like are faults, in a stream or whole."""
+    for read in (read_chunk, read_whole):
+        with pytest.raises(Fault) as fault:
+            read(data)
+        assert fault.value.kind is FaultKind.GARBLED
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "status"),
+    [
+        ("overloaded", FaultKind.FAILED, 500),
+        ({"message": "no"}, FaultKind.FAILED, 500),
+        ({"message": "no", "code": None}, FaultKind.FAILED, 500),
+        ({"code": "server_error"}, FaultKind.FAILED, 500),
+        ({"code": True}, FaultKind.FAILED, 500),
+        ({"code": 429}, FaultKind.BUSY, 429),
+        ({"code": "429"}, FaultKind.BUSY, 429),
+        ({"status": 429}, FaultKind.BUSY, 429),
+        ({"code": 400}, FaultKind.REFUSED, 400),
+        ({"code": 413}, FaultKind.REFUSED, 413),
+        ({"code": 422}, FaultKind.REFUSED, 422),
+        ({"code": 401}, FaultKind.FAILED, 401),
+        ({"code": 503}, FaultKind.FAILED, 503),
+        ([{"code": 429}], FaultKind.FAILED, 500),
+    ],
+    ids=str,
+)
+def test_an_error_inside_a_200_is_classified_by_its_code(error: Any, kind: FaultKind, status: int) -> None:
+    """Some upstreams answer 200 and put the status that they meant into the body or the event."""
+    data = encode({"error": error, "choices": [{"message": {"content": "Hi"}}]})
+    for read in (read_chunk, read_whole):
+        with pytest.raises(Fault) as fault:
+            read(data)
+        assert (fault.value.kind, fault.value.status) == (kind, status)
+
+
+def test_a_fault_carries_nothing_that_was_said() -> None:
+    """No text of the upstream's travels with a fault, neither in its words nor in what it came from."""
+    said = encode({"error": {"message": "s3cret", "code": "s3cret"}})
+    for data in (said, b'{"s3cret', b'{"choices":"s3cret"}'):
+        with pytest.raises(Fault) as fault:
+            read_chunk(data)
+        assert "s3cret" not in repr(fault.value) + str(fault.value)
+        assert fault.value.__cause__ is None
+        assert fault.value.__suppress_context__ or fault.value.__context__ is None
+
+
+def check_any(data: bytes) -> None:
+    """Any bytes are pieces, an end or a fault; never anything else."""
+    for read in (read_chunk, read_whole):
+        try:
+            piece = read(data)
+        except Fault:
+            continue
+        assert isinstance(piece, Piece) or (piece is None and data.strip() == b"[DONE]")
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+deltas = st.fixed_dictionaries(
+    {}, optional=dict.fromkeys(("role", "content", "reasoning_content", "reasoning", "tool_calls"), json_values)
+)
+choices = st.fixed_dictionaries(
+    {},
+    optional={
+        "index": st.just(0) | json_values,
+        "delta": deltas | json_values,
+        "message": deltas | json_values,
+        "finish_reason": st.just("stop") | json_values,
+    },
+)
+counts = st.fixed_dictionaries(
+    {},
+    optional=dict.fromkeys(
+        ("prompt_tokens", "completion_tokens", "prompt_tokens_details", "completion_tokens_details"), json_values
+    ),
+)
+errors = st.fixed_dictionaries(
+    {}, optional={"code": st.integers(0, 999).map(str) | json_values, "status": json_values, "message": st.text()}
+)
+said_values = st.fixed_dictionaries(
+    {},
+    optional={
+        "choices": st.lists(choices | json_values, max_size=3) | json_values,
+        "usage": counts | json_values,
+        "error": st.none() | errors | json_values,
+    },
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.binary(max_size=60))
+def test_any_bytes_are_a_piece_or_a_fault(data: bytes) -> None:
+    """Bytes that are anything at all never make anything but a fault."""
+    check_any(data)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.integers(0, 120), st.integers(0, 9), st.binary(max_size=6))
+def test_any_damaged_chunk_is_a_piece_or_a_fault(place: int, removed: int, added: bytes) -> None:
+    """A good chunk with some bytes taken out and others put in is a piece or a fault."""
+    good = encode({"choices": [{"index": 0, "delta": {"content": "音楽"}, "finish_reason": "stop"}], "usage": COUNTS})
+    check_any(good[:place] + added + good[place + removed :])
+
+
+@settings(max_examples=200, deadline=None)
+@given(said_values)
+@example({"choices": [{"index": [], "delta": {"content": "Hi"}}]})
+@example({"choices": [{"index": {"a": 1}, "message": {"content": "Hi"}}]})
+@example({"error": {"code": "²"}})
+@example({"error": {"code": "9" * 5000}})
+def test_any_json_is_a_piece_or_a_fault(value: dict[str, Any]) -> None:
+    """Members of any type and shape, near an answer or far from it, make a piece or a fault."""
+    check_any(encode(value))
