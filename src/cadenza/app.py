@@ -16,9 +16,10 @@ from cadenza.gateway.classes import Catalogue
 from cadenza.gateway.compose import Character
 from cadenza.gateway.context import Gateway
 from cadenza.gateway.dispatch import Dispatcher
-from cadenza.observe import Log, Metrics, make_log
+from cadenza.observe import FaultPoint, Log, Observer, make_log
 from cadenza.store import keys
 from cadenza.store.database import Database, StoreUnavailable, migrate, schema_state
+from cadenza.store.writer import LedgerWriter
 from cadenza.upstreams.base import Upstream
 from cadenza.upstreams.embedded import EmbeddedUpstream
 from cadenza.upstreams.openai import OpenAIUpstream
@@ -35,16 +36,20 @@ class App:
         self.log = log
         self.db = Database(settings.store.url)
         self.upstreams = build_upstreams(settings, log)
-        metrics = Metrics()
+        observer = Observer(log, FaultPoint(settings.fault_point))
+        classes = settings.classes.items()
         self.gateway = Gateway(
             db=self.db,
-            catalogue=Catalogue({class_id: one.routes for class_id, one in settings.classes.items()}),
-            characters={class_id: Character(one.character) for class_id, one in settings.classes.items()},
-            dispatcher=Dispatcher(self.upstreams, log, metrics),
-            log=log,
-            metrics=metrics,
+            catalogue=Catalogue(
+                routes={class_id: one.routes for class_id, one in classes},
+                characters={class_id: Character(one.character) for class_id, one in classes},
+                prices=settings.prices,
+            ),
+            dispatcher=Dispatcher(self.upstreams, observer),
+            writer=LedgerWriter(self.db, observer),
+            observer=observer,
         )
-        self._site = Site(self._why_not_ready, metrics)
+        self._site = Site(self._why_not_ready, observer.metrics)
         self._is_draining = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -75,6 +80,8 @@ class App:
     async def _start(self, stack: AsyncExitStack) -> None:
         stack.push_async_callback(self.db.close)
         await open_store(self.db)
+        stack.push_async_callback(self.gateway.writer.stop)
+        await self.gateway.writer.start()
         writing = asyncio.create_task(self._write_key_use())
         stack.push_async_callback(self._stop_writing, writing)
         for upstream in self.upstreams.values():

@@ -14,7 +14,7 @@ import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from structlog.typing import FilteringBoundLogger as Log
 
-__all__ = ["FaultPoint", "Log", "Metrics", "make_log", "places"]
+__all__ = ["FaultPoint", "Log", "Metrics", "Observer", "make_log", "places"]
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 
@@ -40,7 +40,7 @@ def places(error: BaseException) -> list[str]:
 
 
 class FaultPoint:
-    """A named step of the request's way at which a test may have the process killed: `held`, or `written:3` for its third time.
+    """A named step of a request at which a test may have the process killed: `held`, or `written:3` for its third time.
 
     Armed by the environment alone; where it is not, a call of it is a comparison.
     """
@@ -95,8 +95,20 @@ class Metrics:
             "cadenza_ledger_short_nano", "Nano-dollars that were due and no account had.", registry=self.registry
         )
         self.doubtful_usage = Counter(
-            "cadenza_doubtful_usage", "Replies whose upstream's counts cannot be true.", ["provider"], registry=self.registry
+            "cadenza_doubtful_usage",
+            "Replies whose upstream's counts cannot be true.",
+            ["provider"],
+            registry=self.registry,
         )
 
     def render(self) -> bytes:
         return generate_latest(self.registry)
+
+
+class Observer:
+    """What whoever does something worth knowing is handed: the log, the metrics, and the fault point of a test."""
+
+    def __init__(self, log: Log, at: FaultPoint | None = None) -> None:
+        self.log = log
+        self.metrics = Metrics()
+        self.at = at or FaultPoint()

@@ -8,6 +8,7 @@ from cadenza.cli.accounts import accounts
 from cadenza.cli.console import err
 from cadenza.cli.doctor import doctor
 from cadenza.cli.keys import keys
+from cadenza.cli.ledger import ledger, usage
 from cadenza.cli.serve import migrate, serve
 from cadenza.config import ConfigError
 from cadenza.control.errors import ControlError
@@ -22,6 +23,8 @@ app = typer.Typer(
 app.command()(serve)
 app.add_typer(accounts, name="account")
 app.add_typer(keys, name="key")
+app.command()(usage)
+app.add_typer(ledger, name="ledger")
 app.command()(migrate)
 app.command()(doctor)
 

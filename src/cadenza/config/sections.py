@@ -35,6 +35,7 @@ from cadenza.config.settings import (
 from cadenza.core.money import Price
 from cadenza.core.records import CLASSES
 
+FAULT_VARIABLE = "CADENZA_FAULT_POINT"
 SECTIONS = ("server", "store", "shared_state", "limits", "character", "prices", "providers", "classes")
 SERVER: Checks = {"host": text, "port": integer(0, 65_535), "workers": integer(1, 64)}
 STORE: Checks = {"url": store_url, "region": text}
@@ -59,6 +60,7 @@ def read_settings(raw: Table, reader: Reader, source: Path | None, environ: Mapp
         prices=_read_prices(sections["prices"], reader),
         providers=providers,
         classes=read_classes(sections["classes"], providers, character, reader),
+        fault_point=environ.get(FAULT_VARIABLE),
     )
 
 

@@ -112,7 +112,10 @@ class ClassSettings(msgspec.Struct, frozen=True):
 
 
 class Settings(msgspec.Struct, frozen=True):
-    """The whole configuration. `source` is the file it came from; none for the built-in default."""
+    """The whole configuration. `source` is the file it came from; none for the built-in default.
+
+    `fault_point` is for tests alone: the step at which the process kills itself.
+    """
 
     source: Path | None
     server: Server
@@ -122,6 +125,7 @@ class Settings(msgspec.Struct, frozen=True):
     prices: dict[str, Price]
     providers: dict[str, Provider]
     classes: dict[str, ClassSettings]
+    fault_point: str | None = None
 
 
 def missing_secrets(settings: Settings) -> list[str]:

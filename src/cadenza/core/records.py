@@ -46,6 +46,11 @@ class Plan(msgspec.Struct, frozen=True):
     class_id: str
     routes: tuple[Route, ...]
 
+    @property
+    def max_output_tokens(self) -> int:
+        """The most that any of its routes can generate."""
+        return max(route.max_output_tokens for route in self.routes)
+
 
 class Usage(msgspec.Struct, frozen=True):
     """Token counts of one reply. `estimated` where the upstream gave none and they are our own count."""

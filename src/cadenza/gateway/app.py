@@ -14,6 +14,7 @@ from cadenza.gateway.call import Call, ClientGone, Receive, Scope, Send
 from cadenza.gateway.chat import serve_chat
 from cadenza.gateway.context import Gateway
 from cadenza.gateway.models import MODELS_PATH, get_model, list_models
+from cadenza.gateway.usage import get_usage
 from cadenza.observe import places
 
 DEFAULT_ALLOWED_HEADERS = b"authorization, content-type, x-api-key"
@@ -33,6 +34,7 @@ class Endpoint(msgspec.Struct, frozen=True):
 ENDPOINTS = {
     "/v1/chat/completions": Endpoint("chat", "POST", serve_chat),
     MODELS_PATH: Endpoint("models", "GET", list_models),
+    "/v1/usage": Endpoint("usage", "GET", get_usage),
 }
 ONE_MODEL = Endpoint("model", "GET", get_model)
 

@@ -1,7 +1,7 @@
 """One request's money: held before anything is asked of an upstream, and ended once, whatever happens.
 
-A request that finishes is settled by its outcome before its last byte. One that breaks off is charged what was delivered,
-or nothing where nothing was. The end is queued in the same instant, so that cancellation cannot lose it.
+A request that finishes is settled by its outcome before its last byte. One that breaks off is charged what was
+delivered, or nothing where nothing was. The end is queued in the same instant: cancellation cannot lose it.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from cadenza.gateway.tally import Tally
 from cadenza.store import ledger
 from cadenza.store.database import StoreUnavailable
 from cadenza.store.ledger import End, Held, Hold
-from cadenza.store.writer import LedgerWriter
+from cadenza.store.writer import Answer, LedgerWriter
 
 DEFAULT_ALLOWANCE_TOKENS = 1024
 BREAK_OFF_S = 5.0
@@ -56,7 +56,7 @@ class Money:
         delivered = tally.so_far() if tally.delivered_tokens else None
         await asyncio.wait({self._end(delivered, _status_of(error))}, timeout=BREAK_OFF_S)
 
-    def _end(self, usage: Usage | None, status: int) -> "asyncio.Future[ledger.Ended]":
+    def _end(self, usage: Usage | None, status: int) -> "asyncio.Future[Answer]":
         assert not self.is_ended
         self.is_ended = True
         call, route = self._call, self.route
@@ -110,8 +110,9 @@ def idempotency_digest(headers: dict[bytes, bytes]) -> bytes | None:
 
 def _say_insufficient(answer: ledger.Insufficient, hold: Hold) -> str:
     return (
-        f"The account has {format_dollars(answer.free_nano)} dollars of free credit; this request needs at least "
-        f"{format_dollars(answer.needed_nano)} for its {hold.prompt_tokens:,} prompt tokens and a short answer. Add credit."
+        f"The account has {format_dollars(answer.free_nano)} dollars of credit that is not held; this request needs "
+        f"at least {format_dollars(answer.needed_nano)} for {hold.prompt_tokens:,} prompt tokens and a short answer. "
+        "Add credit."
     )
 
 

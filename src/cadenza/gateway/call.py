@@ -32,7 +32,10 @@ SANE_ID = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
 JSON: Headers = [(b"content-type", b"application/json")]
 CORS: Headers = [
     (b"access-control-allow-origin", b"*"),
-    (b"access-control-expose-headers", b"x-request-id, x-should-retry, retry-after, retry-after-ms, x-cadenza-max-tokens"),
+    (
+        b"access-control-expose-headers",
+        b"x-request-id, x-should-retry, retry-after, retry-after-ms, x-cadenza-max-tokens",
+    ),
 ]
 STREAM: Headers = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -53,6 +56,7 @@ class Call:
     def __init__(self, scope: Scope, receive: Receive, send: Send, body_s: float = 20.0) -> None:
         self.method: str = scope["method"]
         self.path: str = scope["path"]
+        self.query: bytes = scope["query_string"]
         self.headers = dict(reversed(scope["headers"]))  # of a repeated header the first counts
         self.request_id = _request_id(self.headers.get(b"x-request-id"))
         self.started_s = time.perf_counter()

@@ -1,7 +1,7 @@
 """The story of one chat request, in one function.
 
-The checks come in a fixed order: key, scope, size, JSON and fields, model, credit. A rate ticket belongs right after the
-key, and a slot around the hold. `gw.at` names the steps at which a test may have the process killed.
+The checks come in a fixed order: key, scope, size, JSON and fields, model, credit. A rate ticket belongs right after
+the key, and a slot around the hold. `gw.at` names the steps at which a test may have the process killed.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ async def serve_chat(gw: Gateway, call: Call) -> None:
     gw.note_use(call, principal)
     request = await read_chat(call)  # 413 408 400
     plan = gw.catalogue.plan(request.model, principal)  # 400
-    character = gw.characters[plan.class_id]
+    character = gw.catalogue.characters[plan.class_id]
     ask = compose(request, character)
     tally = Tally(character.tokens + await count(request.texts), ask.prompt_bytes())
     hold = quote(gw, call, principal, plan, request, tally)
@@ -58,6 +58,23 @@ async def serve_chat(gw: Gateway, call: Call) -> None:
             await call.respond(200, last, JSON)
         gw.at("finished")
     gw.note_outcome(call, plan, route, outcome)
+
+
+def quote(gw: Gateway, call: Call, principal: Principal, plan: Plan, request: ChatRequest, tally: Tally) -> Hold:
+    """What is held for a request: its prompt by our own count, and the output that it may have."""
+    return Hold(
+        request_id=new_completion_id(),
+        account_id=principal.account_id,
+        key_id=principal.key_id,
+        class_id=plan.class_id,
+        prompt_tokens=tally.prompt_tokens,
+        allowance_tokens=allowance(request.max_tokens, plan.max_output_tokens),
+        price=gw.catalogue.prices[plan.class_id],
+        stream=request.stream,
+        started_at=time.time_ns() // 1_000_000,
+        shown_id=call.request_id,
+        idempotency_digest=idempotency_digest(call.headers),
+    )
 
 
 async def read_chat(call: Call) -> ChatRequest:

@@ -1,10 +1,12 @@
-"""Classes and their routes: which class serves a request, and which ids a client may name. Pure."""
+"""Classes, their routes, characters and prices: which class serves a request, which ids a client may name. Pure."""
 
 from collections.abc import Mapping
 
 from cadenza.core.chat import Model, ModelList
 from cadenza.core.errors import InvalidRequest, NotFound
+from cadenza.core.money import Price
 from cadenza.core.records import AUTO, CLASSES, DEFAULT_CLASS, RESERVED_CLASS, Plan, Principal, Route
+from cadenza.gateway.compose import Character
 
 CREATED = 1_767_225_600  # 2026-01-01: the classes are stable, and so is the day they began
 
@@ -12,7 +14,14 @@ CREATED = 1_767_225_600  # 2026-01-01: the classes are stable, and so is the day
 class Catalogue:
     """The classes that have routes, in the order in which they are listed."""
 
-    def __init__(self, routes: Mapping[str, tuple[Route, ...]]) -> None:
+    def __init__(
+        self,
+        routes: Mapping[str, tuple[Route, ...]],
+        characters: Mapping[str, Character],
+        prices: Mapping[str, Price],
+    ) -> None:
+        self.characters = characters
+        self.prices = prices
         self._routes = {class_id: routes[class_id] for class_id in CLASSES if routes.get(class_id)}
         assert self._routes, "a service without a single route must not start"
         self.ids = (AUTO, *self._routes)

@@ -1,15 +1,14 @@
 """What serving a request needs, built once at the start, and the notes that are taken of it."""
 
 import time
-from collections.abc import Mapping
 
 from cadenza.core.records import Outcome, Plan, Principal, Route
 from cadenza.gateway.call import Call
 from cadenza.gateway.classes import Catalogue
-from cadenza.gateway.compose import Character
 from cadenza.gateway.dispatch import Dispatcher
-from cadenza.observe import Log, Metrics
+from cadenza.observe import Observer
 from cadenza.store.database import Database
+from cadenza.store.writer import LedgerWriter
 
 
 class Gateway:
@@ -19,33 +18,34 @@ class Gateway:
         self,
         db: Database,
         catalogue: Catalogue,
-        characters: Mapping[str, Character],
         dispatcher: Dispatcher,
-        log: Log,
-        metrics: Metrics,
+        writer: LedgerWriter,
+        observer: Observer,
     ) -> None:
         self.db = db
         self.catalogue = catalogue
-        self.characters = characters
         self.dispatcher = dispatcher
-        self.log = log
-        self.metrics = metrics
+        self.writer = writer
+        self.log = observer.log
+        self.metrics = observer.metrics
+        self.at = observer.at
         self.keys_used: dict[str, int] = {}  # when each key was last used (ms), until it is written to the store
 
     def note_use(self, call: Call, principal: Principal) -> None:
         self.keys_used[principal.key_id] = time.time_ns() // 1_000_000
         call.facts["key_id"] = principal.key_id
 
-    def note_first_byte(self, call: Call, plan: Plan) -> None:
-        self.metrics.first_byte.labels(plan.class_id).observe(time.perf_counter() - call.started_s)
-
     def note_outcome(self, call: Call, plan: Plan, route: Route, outcome: Outcome) -> None:
         usage = outcome.usage
+        self.metrics.first_byte.labels(plan.class_id).observe((call.first_byte_ms or 0) / 1000)
         self.metrics.tokens.labels(plan.class_id, "prompt").inc(usage.prompt_tokens)
         self.metrics.tokens.labels(plan.class_id, "cached").inc(usage.cached_tokens)
         self.metrics.tokens.labels(plan.class_id, "completion").inc(usage.completion_tokens)
         call.facts |= {"class_id": plan.class_id, "provider": route.provider}
         call.facts |= {"prompt_tokens": usage.prompt_tokens, "completion_tokens": usage.completion_tokens}
+        if outcome.is_doubtful:
+            self.metrics.doubtful_usage.labels(route.provider).inc()
+            self.log.warning("an upstream's counts cannot be true", provider=route.provider, request_id=call.request_id)
         if outcome.fault:
             self.dispatcher.note(route, outcome.fault)
             call.facts["fault"] = outcome.fault

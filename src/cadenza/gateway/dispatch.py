@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 from cadenza.core.errors import CadenzaError, InvalidRequest, RateLimited, UpstreamFailed
 from cadenza.core.records import Plan, Route
-from cadenza.observe import Log, Metrics
+from cadenza.observe import Observer
 from cadenza.upstreams.base import Ask, Fault, FaultKind, OpenReply, Upstream
 
 BUSY_RETRY_S = 2.0
@@ -17,10 +17,10 @@ BUSY_RETRY_S = 2.0
 class Dispatcher:
     """Knows the upstream behind each provider's name."""
 
-    def __init__(self, upstreams: Mapping[str, Upstream], log: Log, metrics: Metrics) -> None:
+    def __init__(self, upstreams: Mapping[str, Upstream], observer: Observer) -> None:
         self._upstreams = upstreams
-        self._log = log
-        self._metrics = metrics
+        self._log = observer.log
+        self._metrics = observer.metrics
 
     @asynccontextmanager
     async def open_first(self, plan: Plan, ask: Ask) -> AsyncIterator[tuple[Route, OpenReply]]:

@@ -19,7 +19,7 @@ class Tally:
     def __init__(self, prompt_tokens: int, prompt_bytes: int) -> None:
         self.delivered_tokens = 0
         self.finish_reason: FinishReason | None = None
-        self._prompt_tokens = prompt_tokens
+        self.prompt_tokens = prompt_tokens
         self._prompt_bytes = prompt_bytes
         self._said: Usage | None = None
         self._is_doubtful = False
@@ -39,7 +39,7 @@ class Tally:
 
     def so_far(self) -> Usage:
         """Our own count."""
-        return Usage(self._prompt_tokens, self.delivered_tokens, estimated=True)
+        return Usage(self.prompt_tokens, self.delivered_tokens, estimated=True)
 
     def outcome(self, output_limit: int, fault: Fault | None = None) -> Outcome:
         """The upstream's counts where it gave any, within what can be true; our own otherwise."""

@@ -80,14 +80,14 @@ class Ended(msgspec.Struct, frozen=True):
     short_nano: int = 0
 
 
-FREE = accounts.c.balance_nano - accounts.c.held_nano
+free = accounts.c.balance_nano - accounts.c.held_nano
 TAKE = (
     update(accounts)
-    .where(accounts.c.id == bindparam("account"), FREE >= bindparam("amount"))
+    .where(accounts.c.id == bindparam("account"), free >= bindparam("amount"))
     .values(held_nano=accounts.c.held_nano + bindparam("amount"))
-    .returning(FREE)
+    .returning(free)
 )
-READ_FREE = select(FREE).where(accounts.c.id == bindparam("account")).with_for_update()
+READ_FREE = select(free).where(accounts.c.id == bindparam("account")).with_for_update()
 ADD_HOLD = insert(holds)
 END_HOLD = (
     update(holds)
@@ -151,7 +151,7 @@ def grant(connection: Connection, account_id: str, amount_nano: int, note: str, 
     balance_nano: int | None = moved.scalar_one_or_none()
     if balance_nano is None:  # no `assert`, for `python -O` would then append an entry that moved nothing
         raise AssertionError("no such account, or a balance past its limit")
-    _add_entry(connection, account_id, "grant", amount_nano, None, note, now_ms)
+    _add_entry(connection, account_id, "grant", amount_nano, now_ms, note=note)
     return balance_nano
 
 
@@ -188,7 +188,7 @@ def end_hold(connection: Connection, end: End) -> Ended:
         price = Price(ended.input_nano, ended.output_nano, ended.cached_input_nano)
         due_nano = price.charge(end.usage)
         charged_nano = _pay(connection, ended.account_id, ended.amount_nano, due_nano)
-        _add_entry(connection, ended.account_id, "charge", -charged_nano, end.request_id, "", end.ended_at)
+        _add_entry(connection, ended.account_id, "charge", -charged_nano, end.ended_at, request_id=end.request_id)
     else:
         connection.execute(GIVE_BACK, {"account": ended.account_id, "amount": ended.amount_nano})
     counted = end.usage or Usage(0, 0)
@@ -244,7 +244,9 @@ def forget_old_keys(connection: Connection, now_ms: int) -> None:
 def _take(connection: Connection, hold: Hold, allowance_tokens: int) -> int | None:
     """The check and the move in one statement: what is left, or None where there is not enough."""
     amount_nano = hold.price.quote(hold.prompt_tokens, allowance_tokens)
-    left: int | None = connection.execute(TAKE, {"account": hold.account_id, "amount": amount_nano}).scalar_one_or_none()
+    left: int | None = connection.execute(
+        TAKE, {"account": hold.account_id, "amount": amount_nano}
+    ).scalar_one_or_none()
     return left
 
 
@@ -283,11 +285,9 @@ def _add_hold(connection: Connection, hold: Hold, allowance_tokens: int, owner: 
     )
 
 
-def _add_entry(
-    connection: Connection, account_id: str, kind: str, amount_nano: int, request_id: str | None, note: str, now_ms: int
-) -> None:
-    values = {"account_id": account_id, "kind": kind, "amount_nano": amount_nano, "note": note, "created_at": now_ms}
-    connection.execute(ADD_ENTRY, values | {"request_id": request_id})
+def _add_entry(connection: Connection, account_id: str, kind: str, amount_nano: int, now_ms: int, **more: str) -> None:
+    values = {"account_id": account_id, "kind": kind, "amount_nano": amount_nano, "created_at": now_ms}
+    connection.execute(ADD_ENTRY, {"note": "", "request_id": None} | values | more)
 
 
 def _see_key(connection: Connection, hold: Hold, digest: bytes) -> Repeated | None:

@@ -1,7 +1,7 @@
 """Which processes are alive, told by locks that end with their process and by no clock.
 
-Each serving process has a name of its own, which its holds carry, and keeps a lock on that name for as long as it lives:
-a locked file beside an SQLite store, an advisory lock of a session on Postgres. Whoever can take the lock of another
+Each serving process has a name of its own, which its holds carry, and keeps a lock on that name while it lives: a
+locked file beside an SQLite store, an advisory lock of a session on Postgres. Whoever can take the lock of another
 knows that its process is gone, and that nobody else is looking after what it left.
 """
 

@@ -111,7 +111,11 @@ holds = Table(
     CheckConstraint("amount_nano >= 0", name="amount_is_not_negative"),
     CheckConstraint("prompt_tokens >= 0 AND delivered_tokens >= 0", name="tokens_are_not_negative"),
     Index(
-        "ix_holds_open", "account_id", "owner", sqlite_where=text("state = 'open'"), postgresql_where=text("state = 'open'")
+        "ix_holds_open",
+        "account_id",
+        "owner",
+        sqlite_where=text("state = 'open'"),
+        postgresql_where=text("state = 'open'"),
     ),
 )
 

@@ -1,8 +1,8 @@
 """The one writer of a process: whatever waits is written in one transaction, and answered only when it is durable.
 
 Holds that the store cannot take now fail and are the caller's to refuse. Ends (a settlement or a release) never fail:
-they wait here until the store takes them, whether or not anyone still waits for them, so that neither a cancelled request
-nor a stalled store loses one. A process that dies leaves open holds, which any other ends by `sweep`.
+they wait here until the store takes them, whether or not anyone still waits for them, so that neither a cancelled
+request nor a stalled store loses one. A process that dies leaves open holds, which any other ends by `sweep`.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from typing import Protocol
 import msgspec
 from sqlalchemy import Connection
 
-from cadenza.observe import FaultPoint, Log, Metrics, places
+from cadenza.observe import Observer, places
 from cadenza.store import ledger
 from cadenza.store.database import Database, StoreUnavailable
 from cadenza.store.ledger import End, Ended, Held, Hold, Insufficient, Repeated
@@ -43,11 +43,11 @@ class Waiting(msgspec.Struct):
 class LedgerWriter:
     """Holds and ends of this process, group-committed."""
 
-    def __init__(self, db: Database, log: Log, metrics: Metrics, at: FaultPoint) -> None:
+    def __init__(self, db: Database, observer: Observer) -> None:
         self._db = db
-        self._at = at
-        self._log = log
-        self._metrics = metrics
+        self._log = observer.log
+        self._metrics = observer.metrics
+        self._at = observer.at
         self._owner = Owner(db)
         self._waiting: list[Waiting] = []
         self._running: dict[str, Delivery] = {}  # requests with an open hold
@@ -208,5 +208,3 @@ def abandoned(hold: Hold) -> End:
     """The end of a hold whose request left before anything was asked."""
     now_ms = time.time_ns() // 1_000_000
     return End(hold.request_id, None, "", "", 499, None, max(0, now_ms - hold.started_at), now_ms)
-
-

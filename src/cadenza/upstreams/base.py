@@ -56,6 +56,10 @@ class Ask(msgspec.Struct, frozen=True):
     max_tokens: int | None
     stream: bool
 
+    def prompt_bytes(self) -> int:
+        """No tokenizer makes more tokens of a prompt than it has bytes."""
+        return sum(len(bytes(message)) for message in self.messages)
+
 
 class Piece(msgspec.Struct, frozen=True):
     """A part of a reply, freed of its dialect. A non-streaming reply is one piece that holds all of it."""

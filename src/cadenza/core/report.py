@@ -1,0 +1,106 @@
+"""The usage report, as the API and the command line show it: a span of time, totals and groups, money in dollars."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal
+
+import msgspec
+
+from cadenza.core.money import format_dollars
+
+GroupBy = Literal["day", "model", "key"]
+GROUPS: tuple[GroupBy, ...] = ("day", "model", "key")
+DEFAULT_SPAN = timedelta(days=30)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+LATEST = datetime(9000, 1, 1, tzinfo=UTC)
+
+
+class Span(msgspec.Struct, frozen=True):
+    """From `start` up to, but not including, `end`."""
+
+    start_ms: int
+    end_ms: int
+
+
+class Counters(msgspec.Struct, frozen=True):
+    """What was used, and what it cost."""
+
+    requests: int
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    cost_nano: int
+
+
+class Group(msgspec.Struct, frozen=True):
+    """The counters of one day (as 2026-01-31), class or key."""
+
+    of: str
+    counters: Counters
+
+
+class Report(msgspec.Struct, frozen=True):
+    """An account's usage over a span, and its balance now."""
+
+    span: Span
+    balance_nano: int
+    totals: Counters
+    group_by: GroupBy
+    groups: list[Group]
+
+    def rows(self) -> list[dict[str, int | str]]:
+        return [{self.group_by: group.of, **_shown(group.counters)} for group in self.groups]
+
+    def shown(self) -> dict[str, Any]:
+        return {
+            "object": "usage",
+            "start": self.span.start_ms // 1000,
+            "end": self.span.end_ms // 1000,
+            "balance": format_dollars(self.balance_nano),
+            "currency": "USD",
+            "totals": _shown(self.totals),
+            "data": self.rows(),
+        }
+
+
+def parse_group(said: str | None) -> GroupBy:
+    for group in GROUPS:
+        if group == (said or "day"):
+            return group
+    raise ValueError(f"group_by: must be one of {', '.join(GROUPS)}.")
+
+
+def parse_span(start: str | None, end: str | None, now: datetime) -> Span:
+    """RFC 3339 or Unix seconds, in UTC; by default the last 30 days. ValueError says what is wrong."""
+    end_at = _parse_moment("end", end) if end else now + timedelta(seconds=1)
+    start_at = _parse_moment("start", start) if start else end_at - DEFAULT_SPAN
+    if start_at >= end_at:
+        raise ValueError("start: must be before end.")
+    return Span((start_at - EPOCH) // timedelta(milliseconds=1), (end_at - EPOCH) // timedelta(milliseconds=1))
+
+
+def day_name(days_since_epoch: int) -> str:
+    return (EPOCH + timedelta(days=days_since_epoch)).date().isoformat()
+
+
+def _parse_moment(name: str, said: str) -> datetime:
+    try:
+        if said.replace(".", "", 1).isdecimal():
+            moment = EPOCH + timedelta(seconds=float(said))
+        else:
+            moment = datetime.fromisoformat(said)
+            moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise ValueError(f"{name}: must be a time in RFC 3339, like 2026-01-31T00:00:00Z, or Unix seconds.") from None
+    if not EPOCH <= moment < LATEST:
+        raise ValueError(f"{name}: must be a time after 1970.")
+    return moment
+
+
+def _shown(counters: Counters) -> dict[str, int | str]:
+    return {
+        "requests": counters.requests,
+        "prompt_tokens": counters.prompt_tokens,
+        "cached_tokens": counters.cached_tokens,
+        "completion_tokens": counters.completion_tokens,
+        "cost": format_dollars(counters.cost_nano),
+    }
