@@ -5,7 +5,7 @@ import sys
 import typer
 
 from cadenza.cli.accounts import accounts
-from cadenza.cli.console import err
+from cadenza.cli.console import say
 from cadenza.cli.doctor import doctor
 from cadenza.cli.keys import keys
 from cadenza.cli.ledger import ledger, usage
@@ -34,5 +34,5 @@ def main() -> None:
     try:
         app()
     except (ConfigError, ControlError, StoreUnavailable, ValueError) as error:
-        err.print(f"cadenza: {error}", markup=False, highlight=False, soft_wrap=True)
+        say(f"cadenza: {error}")
         sys.exit(1)

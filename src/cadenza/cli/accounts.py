@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from cadenza.cli.console import AsJson, Config, err, now_ms, print_list, when, with_store
+from cadenza.cli.console import AsJson, Config, now_ms, print_list, say, when, with_store
 from cadenza.control import accounts as control
 from cadenza.core.money import format_dollars, parse_dollars
 from cadenza.core.records import DEFAULT_CLASS
@@ -30,10 +30,8 @@ def create(
     account = with_store(
         config, lambda db: control.create_account(db, email, password, credit_nano, preferred_class, now_ms())
     )
-    err.print(
-        f"Created {account.email} with {format_dollars(account.balance_nano)} dollars of credit.", highlight=False
-    )
-    err.print(f"Make a key for it: cadenza key create --account {account.email}", highlight=False)
+    say(f"Created {account.email} with {format_dollars(account.balance_nano)} dollars of credit.")
+    say(f"Make a key for it: cadenza key create --account {account.email}")
 
 
 @accounts.command("list")
@@ -63,7 +61,7 @@ def credit(
     """Give an account credit."""
     amount_nano = parse_dollars(amount)
     account = with_store(config, lambda db: control.give_credit(db, email, amount_nano, note, now_ms()))
-    err.print(f"The balance of {account.email} is {format_dollars(account.balance_nano)} dollars.", highlight=False)
+    say(f"The balance of {account.email} is {format_dollars(account.balance_nano)} dollars.")
 
 
 def _ask_password() -> str:

@@ -13,6 +13,7 @@ import typer
 import uvloop
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from cadenza.app import open_store
 from cadenza.config import Settings, load_settings
@@ -23,6 +24,8 @@ Config = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON array, oldest first.")]
 T = TypeVar("T")
+
+TABLE_COLUMNS_MAX = 1000  # a list is never cut: what it shows can be copied
 
 out = Console()
 err = Console(stderr=True)
@@ -47,6 +50,11 @@ def with_store(config: str | None, work: Callable[[Database], Awaitable[T]]) -> 
     return uvloop.run(run())
 
 
+def say(line: str, console: Console = err) -> None:
+    """One line as it is: no markup, no colour, no line break of rich's own."""
+    console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
 def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
@@ -64,8 +72,8 @@ def print_list(rows: Sequence[Mapping[str, object]], columns: Sequence[str], *, 
         return
     table = Table(*columns, box=None, header_style="bold", pad_edge=False)
     for row in rows:
-        table.add_row(*(_cell(row[column]) for column in columns))
-    out.print(table)
+        table.add_row(*(Text(_cell(row[column])) for column in columns))
+    Console(width=TABLE_COLUMNS_MAX).print(table)
 
 
 def _cell(value: object) -> str:

@@ -6,6 +6,7 @@ import msgspec
 import typer
 import uvloop
 from rich.table import Table
+from rich.text import Text
 
 from cadenza.app import build_upstreams
 from cadenza.cli.console import AsJson, Config, out, print_list, settings_of
@@ -64,6 +65,9 @@ async def _check_store(settings: Settings) -> Check:
         return Check("store", "fault", str(error), "The service refuses requests while its store is down.")
     finally:
         await db.close()
+    if found.state == "ahead":
+        todo = "Run the newer program that made it."
+        return Check("store", "fault", f"its schema, {found.revision}, is newer than this program", todo)
     if found.state == "current" or db.is_sqlite:
         return Check("store", "ok", f"answers; schema {found.revision} ({found.state})")
     return Check("store", "fault", f"answers, but its schema is {found.state}", "Run 'cadenza migrate'.")
@@ -103,5 +107,5 @@ def _check_routes(settings: Settings, provider: str, probe: Probe) -> list[Check
 def _print(checks: list[Check]) -> None:
     table = Table("", "check", "found", "what to do", box=None, header_style="bold", pad_edge=False)
     for check in checks:
-        table.add_row(MARKS[check.state], check.check, check.found, check.todo)
+        table.add_row(MARKS[check.state], check.check, Text(check.found), Text(check.todo))
     out.print(table)

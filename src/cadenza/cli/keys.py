@@ -5,7 +5,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from cadenza.cli.console import AsJson, Config, err, now_ms, print_list, when, with_store
+from cadenza.cli.console import AsJson, Config, now_ms, print_list, say, when, with_store
 from cadenza.control import keys as control
 
 keys = typer.Typer(help="API keys.", no_args_is_help=True)
@@ -28,8 +28,8 @@ def create(
     secret, key = with_store(config, lambda db: control.create_key(db, account, name, scope or [], expires, now_ms()))
     typer.echo(secret)
     until = f"It expires at {when(key.expires_at)}." if key.expires_at else "It does not expire."
-    err.print(f"This key is shown once; only its hash is kept. {until}", highlight=False)
-    err.print(f"Scopes: {', '.join(key.scopes)}. To revoke it: cadenza key revoke {key.id}", highlight=False)
+    say(f"This key is shown once; only its hash is kept. {until}")
+    say(f"Scopes: {', '.join(key.scopes)}. To revoke it: cadenza key revoke {key.id}")
 
 
 @keys.command("list")
@@ -55,4 +55,4 @@ def revoke(
     """Revoke a key. It stops working at once."""
     revocation = with_store(config, lambda db: control.revoke_key(db, key, now_ms()))
     word = "was revoked already" if revocation.was_revoked else "is revoked"
-    err.print(f"The key {revocation.key.prefix}… ({revocation.key.id}) {word}.", highlight=False)
+    say(f"The key {revocation.key.prefix}… ({revocation.key.id}) {word}.")

@@ -11,7 +11,7 @@ import typer
 import uvloop
 
 from cadenza.app import App, open_store
-from cadenza.cli.console import Config, err, now_ms, out, settings_of
+from cadenza.cli.console import Config, now_ms, out, say, settings_of
 from cadenza.config import ConfigError, Settings, missing_secrets
 from cadenza.control.accounts import create_account
 from cadenza.control.keys import create_key
@@ -66,7 +66,7 @@ def migrate(config: Config = None) -> None:
         finally:
             await db.close()
 
-    err.print(f"The store's schema is at revision {uvloop.run(run())}.", highlight=False)
+    say(f"The store's schema is at revision {uvloop.run(run())}.")
 
 
 def _bind(host: str, port: int) -> socket.socket:
@@ -110,19 +110,19 @@ def _print_screen(settings: Settings, listener: socket.socket, demo: Demo | None
         lines.append(("Accounts", f"{_command()} account list"))
     else:
         lines.append(("Account", f"none yet: {_command()} account create EMAIL --credit 5.00"))
-    _say("")
-    _say("Cadenza is running. Ctrl-C ends it.")
-    _say("")
+    _show("")
+    _show("Cadenza is running. Ctrl-C ends it.")
+    _show("")
     for name, text in lines:
-        _say(f"  {name:<9} {text}")
-    _say("")
-    _say("  Try it:")
+        _show(f"  {name:<9} {text}")
+    _show("")
+    _show("  Try it:")
     key = demo.key if demo else "$CADENZA_API_KEY"
-    _say(
+    _show(
         f'  curl -s {base}/chat/completions -H "Authorization: Bearer {key}" '
         f"-H 'Content-Type: application/json' -d '{EXAMPLE}'"
     )
-    _say("")
+    _show("")
     sys.stdout.flush()
 
 
@@ -140,5 +140,5 @@ def _command() -> str:
     return sys.argv[0] if "/" in sys.argv[0] and not sys.argv[0].startswith("/") else "cadenza"
 
 
-def _say(line: str) -> None:
-    out.print(line, markup=False, highlight=False, soft_wrap=True)
+def _show(line: str) -> None:
+    say(line, out)

@@ -1,0 +1,162 @@
+"""The `cadenza` command as a real process: run to its end, or serving the built-in default until a block ends.
+
+Every wait is bounded and fails with what the process printed. Bytecode is kept in pytest's own cache, since a start
+without any takes three times as long.
+"""
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+PROGRAM = Path(sys.executable).parent / "cadenza"
+ROOT = Path(__file__).parents[2]
+BYTECODE = ROOT / ".pytest_cache" / "bytecode"
+COMMAND_S = 60.0
+START_S = 30.0
+STOP_S = 30.0
+POLL_S = 0.02
+DROPPED = {"CADENZA_CONFIG", "CADENZA_API_KEY", "COLUMNS", "PYTHONDONTWRITEBYTECODE"}
+LOADED = "the embedded model is ready"
+
+Done = subprocess.CompletedProcess[str]
+
+
+def environment(**variables: str) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if name not in DROPPED}
+    own = {"PYTHONPYCACHEPREFIX": str(BYTECODE), "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
+    return kept | own | variables
+
+
+def run(folder: Path, *args: str, given: str = "", **variables: str) -> Done:
+    """One command, as typed in `folder`."""
+    return run_program([str(PROGRAM), *args], folder, given, **variables)
+
+
+def run_program(command: list[str], folder: Path, given: str = "", **variables: str) -> Done:
+    return subprocess.run(
+        command,
+        cwd=folder,
+        env=environment(**variables),
+        input=given,
+        capture_output=True,
+        text=True,
+        timeout=COMMAND_S,
+        check=False,
+    )
+
+
+class Server:
+    """A `cadenza serve` on a port that the system chose. What it prints goes into a file of its folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._file = folder / "server.out"
+        with self._file.open("wb") as out:
+            self._process = subprocess.Popen(
+                [PROGRAM, "serve", "--port", "0"],
+                cwd=folder,
+                env=environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+            )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def output(self) -> str:
+        return self._file.read_text()
+
+    @property
+    def port(self) -> int:
+        return int(self._shown(r"API +http://127\.0\.0\.1:(\d+)/v1\n"))
+
+    @property
+    def base_url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/v1"
+
+    @property
+    def key(self) -> str:
+        return self._shown(r"Key +(sk-cdz-\w+)")
+
+    @property
+    def curl_line(self) -> str:
+        return self._shown(r"(curl .*)\n")
+
+    def wait_for_output(self, pattern: str) -> None:
+        wait_until(lambda: re.search(pattern, self.output) is not None, f"{pattern!r} in its output", self)
+
+    def wait_for_model(self) -> int:
+        """The process of the model, once it has loaded."""
+        self.wait_for_output(LOADED)
+        child = model_process(self.pid)
+        assert child is not None, self.output
+        return child
+
+    def end(self, number: int) -> int:
+        """Its exit code, after a signal."""
+        self._process.send_signal(number)
+        return self._process.wait(STOP_S)
+
+    def has_ended(self) -> bool:
+        return self._process.poll() is not None
+
+    def _shown(self, pattern: str) -> str:
+        found = re.search(pattern, self.output)
+        assert found, f"no {pattern!r} in:\n{self.output}"
+        return found[1]
+
+
+@contextlib.contextmanager
+def serving(folder: Path) -> Iterator[Server]:
+    """A server whose screen is shown. Its port takes connections from then on, though it may still be starting."""
+    server = Server(folder)
+    try:
+        server.wait_for_output(r"curl .*\n")
+        yield server
+    finally:
+        if not server.has_ended():
+            try:
+                server.end(signal.SIGTERM)
+            except subprocess.TimeoutExpired:
+                server.end(signal.SIGKILL)
+                raise
+
+
+def wait_until(happened: Callable[[], bool], what: str, server: Server | None = None) -> None:
+    deadline_s = time.monotonic() + START_S
+    while not happened():
+        said = f":\n{server.output}" if server else ""
+        assert server is None or not server.has_ended(), f"the server ended before {what}{said}"
+        assert time.monotonic() < deadline_s, f"not within {START_S} s: {what}{said}"
+        time.sleep(POLL_S)
+
+
+def model_process(parent: int) -> int | None:
+    """The process in which the model of this server runs."""
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            is_model = b"cadenza.upstreams.llama_child" in (entry / "cmdline").read_bytes()
+            if is_model and int(_stat(entry)[1]) == parent:
+                return int(entry.name)
+    return None
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return _stat(Path(f"/proc/{pid}"))[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def _stat(entry: Path) -> list[str]:
+    """State, parent and what follows; before them stands the name, which may hold anything but ends with a bracket."""
+    return (entry / "stat").read_text().rpartition(") ")[2].split()

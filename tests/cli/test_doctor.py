@@ -1,0 +1,125 @@
+"""cadenza doctor: what it finds, what it advises, and its exit code. A provider is a real one on the loopback."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tests.cli.program import Done, run
+from tests.cli.test_store import age
+from tests.loopback import Json, LoopbackUpstream, Status
+from tests.service import refusing_address
+
+FIELDS = ["check", "state", "found", "todo"]
+
+
+def test_healthy(tmp_path: Path, upstream: LoopbackUpstream) -> None:
+    """Where all is well, doctor says so of each part, names the model, and ends with 0."""
+    upstream.always(_models("large", "small"))
+    _configure(tmp_path, upstream.base_url)
+    done = run(tmp_path, "doctor", COLUMNS="200")
+    assert done.returncode == 0, done.stderr
+    words = [line.split()[:2] for line in done.stdout.splitlines()[1:]]
+    assert words == [["ok", part] for part in ("config", "store", "region", "retention", "route")]
+    assert "forte -> acme: large" in done.stdout
+    assert upstream.wait_for_request().path == "/v1/models"
+
+
+def test_built_in_default(tmp_path: Path) -> None:
+    """In an empty folder doctor looks at the embedded default, finds it well and leaves the folder empty."""
+    checks = _json(run(tmp_path, "doctor", "--json"), code=0)
+    assert {check["state"] for check in checks} == {"ok"}
+    assert [check["found"].partition(":")[0] for check in checks if check["check"] == "route"] == [
+        "mezzo -> local",
+        "forte -> local",
+        "fortissimo -> local",
+    ]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_unreachable_provider(tmp_path: Path) -> None:
+    """A provider that does not answer is a fault of its route, with what to look at."""
+    with refusing_address() as address:
+        _configure(tmp_path, address)
+        (fault,) = _unwell(_json(run(tmp_path, "doctor", "--json"), code=1))
+    assert (fault["check"], fault["state"]) == ("route", "fault")
+    assert "forte -> acme" in fault["found"]
+    assert "Check base_url" in fault["todo"]
+
+
+def test_provider_that_refuses_the_key(tmp_path: Path, upstream: LoopbackUpstream) -> None:
+    """A provider that answers with an error is a fault too, and its status is told."""
+    upstream.always(Status(401))
+    _configure(tmp_path, upstream.base_url)
+    (fault,) = _unwell(_json(run(tmp_path, "doctor", "--json"), code=1))
+    assert "answers 401" in fault["found"]
+
+
+def test_model_that_the_provider_does_not_name(tmp_path: Path, upstream: LoopbackUpstream) -> None:
+    """A model that is not among those named may work all the same: a warning that names them, and no fault."""
+    upstream.always(_models("huge", "small"))
+    _configure(tmp_path, upstream.base_url)
+    (warning,) = _unwell(_json(run(tmp_path, "doctor", "--json"), code=0))
+    assert (warning["check"], warning["state"]) == ("route", "warning")
+    assert "large: not among the models" in warning["found"]
+    assert "huge, small" in warning["todo"]
+
+
+def test_missing_secret(tmp_path: Path, upstream: LoopbackUpstream) -> None:
+    """A key that is missing from the environment is a fault that names the variable."""
+    upstream.always(_models("large"))
+    _configure(tmp_path, upstream.base_url, 'api_key_env = "ACME_TEST_KEY"')
+    (fault,) = _unwell(_json(run(tmp_path, "doctor", "--json"), code=1))
+    assert fault["check"] == "secrets"
+    assert "ACME_TEST_KEY is unset" in fault["found"]
+
+
+def test_bad_config(tmp_path: Path) -> None:
+    """Every mistake in the file is a fault of its own, with its line."""
+    (tmp_path / "cadenza.toml").write_text("[server]\nprot = 1\nworkers = 0\n")
+    checks = _json(run(tmp_path, "doctor", "--json"), code=1)
+    assert [(check["check"], check["state"]) for check in checks] == [("config", "fault")] * 2
+    assert [check["found"].partition(":")[0] for check in checks] == ["line 2", "line 3"]
+
+
+def test_lines_to_add_are_shown_as_they_are(tmp_path: Path) -> None:
+    """Advice to add a table shows the table's header, brackets and all."""
+    (tmp_path / "cadenza.toml").write_text('[providers.local]\nkind = "embedded"\nretention = "zero"\n')
+    done = run(tmp_path, "doctor", COLUMNS="200")
+    assert done.returncode == 1
+    assert "[[classes.forte.routes]]" in done.stdout
+
+
+def test_store_of_a_newer_program(furnished: Path) -> None:
+    """A store with which no start is possible is a fault."""
+    age(furnished)
+    (fault,) = _unwell(_json(run(furnished, "doctor", "--json"), code=1))
+    assert (fault["check"], fault["state"]) == ("store", "fault")
+
+
+def _configure(folder: Path, base_url: str, *more: str) -> None:
+    lines = [
+        "[providers.acme]",
+        'kind = "openai"',
+        f'base_url = "{base_url}"',
+        'retention = "zero"',
+        *more,
+        "[[classes.forte.routes]]",
+        'provider = "acme"',
+        'model = "large"',
+    ]
+    (folder / "cadenza.toml").write_text("\n".join(lines))
+
+
+def _models(*names: str) -> Json:
+    return Json({"object": "list", "data": [{"id": name, "object": "model"} for name in names]})
+
+
+def _json(done: Done, code: int) -> list[dict[str, Any]]:
+    assert done.returncode == code, done.stdout + done.stderr
+    checks: list[dict[str, Any]] = json.loads(done.stdout)
+    assert all(list(check) == FIELDS for check in checks)
+    return checks
+
+
+def _unwell(checks: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [check for check in checks if check["state"] != "ok"]

@@ -1,0 +1,148 @@
+"""What a person types wrongly: every command says in a sentence what is wrong, changes nothing and ends with 1.
+
+The commands run once for all tests of this file, two at a time, since each is a process of its own.
+"""
+
+import json
+import shutil
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tests.cli.conftest import EMAIL, PASSWORD
+from tests.cli.program import Done, run
+
+NEW = "new@example.org"
+MISTYPED_KEY = "sk-cdz-" + "a" * 49
+SEVERAL_TOML = """
+[server]
+prot = 8080
+[store]
+url = "mysql://localhost/x"
+[limits]
+burst = 0
+"""
+ROUTE_TOML = """
+[[classes.forte.routes]]
+provider = "acme"
+model = "large"
+"""
+NO_RETENTION_TOML = '[providers.acme]\nkind = "openai"\nbase_url = "http://127.0.0.1:9/v1"\n' + ROUTE_TOML
+NO_SECRET_TOML = NO_RETENTION_TOML.replace("kind", 'retention = "zero"\napi_key_env = "ACME_TEST_KEY"\nkind')
+
+
+class Mistake(msgspec.Struct, frozen=True):
+    """A command that is refused, and what its sentence says."""
+
+    args: tuple[str, ...]
+    says: tuple[str, ...]
+    toml: str = ""
+    given: str = PASSWORD
+
+
+def _credit(*amount: str) -> tuple[str, ...]:
+    return ("account", "credit", EMAIL, *amount)
+
+
+def _create(email: str, *options: str) -> tuple[str, ...]:
+    return ("account", "create", email, "--password-stdin", *options)
+
+
+def _key(*options: str) -> tuple[str, ...]:
+    return ("key", "create", "--account", EMAIL, *options)
+
+
+MISTAKES: Mapping[str, Mistake] = {
+    "credit of ten decimals": Mistake(_credit("1.0000000001"), ("9 decimals",)),
+    "negative credit": Mistake(_credit("--", "-5"), ("-5 is negative",)),
+    "credit that is no number": Mistake(_credit("NaN"), ("not an amount of dollars", "5.00")),
+    "credit beyond all money": Mistake(_credit("1e30"), ("more than 1,000,000,000 dollars",)),
+    "credit beyond all arithmetic": Mistake(_credit("1e999999"), ("dollars",)),
+    "credit in words": Mistake(_credit("abc"), ("'abc' is not an amount of dollars", "5.00")),
+    "credit of nothing": Mistake(_credit("0"), ("above zero",)),
+    "credit for nobody": Mistake(("account", "credit", NEW, "5.00"), (NEW, "cadenza account list")),
+    "opening credit in words": Mistake(_create(NEW, "--credit", "abc"), ("'abc'", "5.00")),
+    "taken address": Mistake(_create(EMAIL.upper()), (f"an account for {EMAIL} already",)),
+    "no address": Mistake(_create("nobody"), ("name@example.org",)),
+    "short password": Mistake(_create(NEW), ("8 to 1024 characters",), given="1234567\n"),
+    "unknown class": Mistake(_create(NEW, "--class", "piano"), ("mezzo, forte, fortissimo",)),
+    "key for nobody": Mistake(("key", "create", "--account", NEW), (NEW, "cadenza account list")),
+    "unknown scope": Mistake(_key("--scope", "models", "--scope", "admin"), ("'admin'", "inference, models, usage")),
+    "unknown expiry": Mistake(_key("--expires", "31"), ("'31'", "30, 90, 365, never")),
+    "unknown key": Mistake(("key", "revoke", "key_unknown"), ("'key_unknown'", "cadenza key list")),
+    "mistyped key": Mistake(("key", "revoke", MISTYPED_KEY), (f"{MISTYPED_KEY[:12]}…",)),
+    "missing config": Mistake(("account", "list", "--config", "missing.toml"), ("missing.toml", "cannot be read")),
+    "several in the config": Mistake(
+        ("account", "list"),
+        ("3 problems", 'server.prot: unknown key; did you mean "port"?', "store.url", "burst"),
+        SEVERAL_TOML,
+    ),
+    "serve with several": Mistake(("serve", "--port", "0"), ("3 problems", "line 3", "line 5", "line 7"), SEVERAL_TOML),
+    "provider without retention": Mistake(("serve", "--port", "0"), ("providers.acme.retention",), NO_RETENTION_TOML),
+    "provider without its key": Mistake(("serve", "--port", "0"), ("ACME_TEST_KEY is unset",), NO_SECRET_TOML),
+}
+MISUSED = {
+    "amount like an option": (*_credit("-5"), "-5"),
+    "no account named": ("key", "create", "--account"),
+}
+
+
+@pytest.fixture(scope="module")
+def folder(made: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return Path(shutil.copytree(made, tmp_path_factory.mktemp("mistakes"), dirs_exist_ok=True))
+
+
+@pytest.fixture(scope="module")
+def answers(folder: Path) -> dict[str, Done]:
+    """What each mistake was answered with."""
+    names = list(MISTAKES)
+    with ThreadPoolExecutor(2) as pool:
+        return dict(zip(names, pool.map(lambda name: _make(folder, name), names), strict=True))
+
+
+def _make(folder: Path, name: str) -> Done:
+    mistake, options = MISTAKES[name], []
+    if mistake.toml:
+        config = folder / f"{name.replace(' ', '-')}.toml"
+        config.write_text(mistake.toml)
+        options = ["--config", str(config)]
+    return run(folder, *mistake.args, *options, given=mistake.given)
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_mistake_is_explained(answers: dict[str, Done], name: str) -> None:
+    """The command ends with 1 and says what is wrong, on standard error and without a traceback."""
+    done = answers[name]
+    assert done.returncode == 1, done.stdout
+    assert done.stdout == ""
+    assert done.stderr.startswith("cadenza: "), done.stderr[-500:]
+    assert "Traceback" not in done.stderr
+    assert [text for text in MISTAKES[name].says if text not in done.stderr] == [], done.stderr
+
+
+def test_key_is_not_repeated(answers: dict[str, Done]) -> None:
+    """Of something that looks like a key, the answer shows the prefix and no more."""
+    assert MISTYPED_KEY[:13] not in answers["mistyped key"].stderr
+
+
+def test_nothing_was_changed(answers: dict[str, Done], folder: Path) -> None:
+    """After all these mistakes there are the same account, balance and keys as before."""
+    assert len(answers) == len(MISTAKES)
+    (account,) = json.loads(run(folder, "account", "list", "--json").stdout)
+    assert (account["email"], account["balance"]) == (EMAIL, "5.00")
+    keys = json.loads(run(folder, "key", "list", "--account", EMAIL, "--json").stdout)
+    assert [(key["name"], key["state"]) for key in keys] == [("laptop", "active"), ("ci", "active")]
+
+
+@pytest.mark.parametrize("name", MISUSED)
+def test_misuse_is_explained(tmp_path: Path, name: str) -> None:
+    """A command that cannot be read ends with 2, names the word at fault and shows how it is used."""
+    *args, at_fault = MISUSED[name]
+    done = run(tmp_path, *args)
+    assert done.returncode == 2
+    assert "Usage: cadenza" in done.stderr
+    assert at_fault in done.stderr
+    assert "Traceback" not in done.stderr

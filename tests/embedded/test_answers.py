@@ -1,0 +1,86 @@
+"""The real model behind the real API: whole and streamed answers, their counts, and what is kept of them."""
+
+from collections.abc import Iterable
+
+import openai
+from openai.types.chat import ChatCompletionChunk, ChatCompletionMessageParam
+from openai.types.completion_usage import CompletionUsage
+
+from tests.cli.program import Server
+from tests.contract.wire import Wire
+
+HELLO: list[ChatCompletionMessageParam] = [{"role": "user", "content": "Say hello."}]
+OUTPUT_TOKENS = 8
+CANARY = "zugzwang-canary-82"
+
+
+def test_whole_answer(client: openai.OpenAI) -> None:
+    """The SDK gets words of the model, no more of them than it allowed, under the name of the class."""
+    reply = client.chat.completions.create(model="mezzo", messages=HELLO, max_tokens=OUTPUT_TOKENS)
+    assert reply.model == "mezzo"
+    assert reply.choices[0].message.content
+    assert reply.choices[0].finish_reason in {"stop", "length"}
+    _check_usage(reply.usage)
+
+
+def test_streamed_answer(client: openai.OpenAI) -> None:
+    """A stream brings the same in pieces, and its counts at the end."""
+    with client.chat.completions.create(model="forte", messages=HELLO, max_tokens=OUTPUT_TOKENS, stream=True) as stream:
+        _check_chunks(list(stream))
+
+
+async def test_whole_answer_async(async_client: openai.AsyncOpenAI) -> None:
+    """The asynchronous SDK gets a whole answer; `auto` is answered by forte."""
+    reply = await async_client.chat.completions.create(model="auto", messages=HELLO, max_tokens=OUTPUT_TOKENS)
+    assert reply.model == "forte"
+    assert reply.choices[0].message.content
+    _check_usage(reply.usage)
+
+
+async def test_streamed_answer_async(async_client: openai.AsyncOpenAI) -> None:
+    """The asynchronous SDK gets a stream."""
+    async with await async_client.chat.completions.create(
+        model="forte", messages=HELLO, max_tokens=OUTPUT_TOKENS, stream=True
+    ) as stream:
+        _check_chunks([part async for part in stream])
+
+
+def test_repeated_prompt_is_cached(client: openai.OpenAI) -> None:
+    """The second of two equal requests reports that part of its prompt was cached, and counts it all the same."""
+    question: list[ChatCompletionMessageParam] = [{"role": "user", "content": "Which seven notes make a scale?"}]
+    first, second = (
+        client.chat.completions.create(model="forte", messages=question, max_tokens=2).usage for _ in range(2)
+    )
+    assert first is not None
+    assert second is not None
+    assert second.prompt_tokens == first.prompt_tokens
+    assert second.prompt_tokens_details is not None
+    assert 0 < (second.prompt_tokens_details.cached_tokens or 0) <= second.prompt_tokens
+
+
+def test_content_is_nowhere(server: Server, wire: Wire) -> None:
+    """What was asked and answered stands neither in the server's output nor in its data."""
+    messages = [{"role": "user", "content": f"Repeat this word: {CANARY}"}]
+    for stream in (False, True):
+        reply = wire.chat(messages=messages, max_tokens=OUTPUT_TOKENS, stream=stream)
+        assert reply.status == 200
+        server.wait_for_output(reply.headers["x-request-id"])
+    kept = [path for path in server.folder.rglob("*") if path.is_file()]
+    assert "cadenza.db" in {path.name for path in kept}
+    assert [path.name for path in kept if CANARY.encode() in path.read_bytes()] == []
+
+
+def _check_usage(usage: CompletionUsage | None) -> None:
+    assert usage is not None
+    assert usage.prompt_tokens > 0
+    assert 0 < usage.completion_tokens <= OUTPUT_TOKENS
+    assert usage.total_tokens == usage.prompt_tokens + usage.completion_tokens
+    assert usage.prompt_tokens_details is not None
+
+
+def _check_chunks(chunks: Iterable[ChatCompletionChunk]) -> None:
+    *parts, last = chunks
+    assert "".join(part.choices[0].delta.content or "" for part in parts)
+    assert parts[-1].choices[0].finish_reason in {"stop", "length"}
+    assert last.choices == []
+    _check_usage(last.usage)
