@@ -80,8 +80,8 @@ class App:
     async def _start(self, stack: AsyncExitStack) -> None:
         stack.push_async_callback(self.db.close)
         await open_store(self.db)
-        stack.push_async_callback(self.gateway.writer.stop)
         await self.gateway.writer.start()
+        stack.push_async_callback(self.gateway.writer.stop)
         writing = asyncio.create_task(self._write_key_use())
         stack.push_async_callback(self._stop_writing, writing)
         for upstream in self.upstreams.values():

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 import typer
 
-from cadenza.cli.console import AsJson, Config, err, out, print_list, when, with_store
+from cadenza.cli.console import AsJson, Config, out, print_list, say, when, with_store
 from cadenza.control import usage as control
 from cadenza.core.money import format_dollars
 from cadenza.core.report import parse_group, parse_span
@@ -42,13 +42,13 @@ def check(as_json: AsJson = False, config: Config = None) -> None:
         rows = [{"rule": one.rule, "subject": one.subject, "off by": one.off_by} for one in findings]
         print_list(rows, ("rule", "subject", "off by"), as_json=False)
     else:
-        out.print(
+        say(
             f"The ledger holds: {counts.accounts} accounts, {counts.entries} entries, "
             f"{counts.open_holds} open holds, {counts.ended_holds} ended.",
-            highlight=False,
+            out,
         )
     if findings:
-        err.print(f"The ledger is off in {len(findings)} places. Keep the store as it is, and look.", highlight=False)
+        say(f"The ledger is off in {len(findings)} places. Keep the store as it is, and look.")
         raise typer.Exit(1)
 
 
@@ -103,4 +103,4 @@ def usage(
     rows = report.rows() if as_json else [*report.rows(), {group: "total", **shown["totals"]}]
     print_list(rows, columns, as_json=as_json)
     if not as_json:
-        out.print(f"Balance: {shown['balance']} dollars.", highlight=False)
+        say(f"Balance: {shown['balance']} dollars.", out)

@@ -77,7 +77,7 @@ class MethodNotAllowed(InvalidRequest):
         super().__init__(message, [(b"allow", allow.encode())])
 
 
-class Repeated(InvalidRequest):
+class RequestRepeated(InvalidRequest):
     """A request with this idempotency key was served before."""
 
     status = 409

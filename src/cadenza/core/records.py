@@ -68,4 +68,5 @@ class Outcome(msgspec.Struct, frozen=True):
     usage: Usage
     finish_reason: str | None
     fault: str | None = None
+    is_free: bool = False  # it failed before anything was delivered
     is_doubtful: bool = False  # the upstream's counts could not be true

@@ -1,7 +1,7 @@
 """The API under /v1, as a raw ASGI callable: paths, preflights, and the one place where errors become answers.
 
-(After a stream's first byte they are relay.py's.) Every exception ends here: a known one is rendered, a client that
-left is counted, and anything else is logged by its place, never by its text, and answered as an internal error.
+(After a stream's first byte they are relay.py's.) Every exception ends here: a known one is rendered, a store that does
+not answer is a reason to come back later, a client that left is counted, and anything else is logged by its place, never by its text, and answered as an internal error.
 """
 
 import asyncio
@@ -9,15 +9,17 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
-from cadenza.core.errors import CadenzaError, Headers, Internal, MethodNotAllowed, NotFound
+from cadenza.core.errors import CadenzaError, Headers, Internal, MethodNotAllowed, NotFound, RateLimited
 from cadenza.gateway.call import Call, ClientGone, Receive, Scope, Send
 from cadenza.gateway.chat import serve_chat
 from cadenza.gateway.context import Gateway
 from cadenza.gateway.models import MODELS_PATH, get_model, list_models
 from cadenza.gateway.usage import get_usage
 from cadenza.observe import places
+from cadenza.store.database import StoreUnavailable
 
 DEFAULT_ALLOWED_HEADERS = b"authorization, content-type, x-api-key"
+STORE_RETRY_S = 2.0
 NOT_HERE = ("/v1/embeddings", "/v1/completions")
 
 Serve = Callable[[Gateway, Call], Awaitable[None]]
@@ -54,6 +56,8 @@ async def serve_api(gw: Gateway, scope: Scope, receive: Receive, send: Send) -> 
         await endpoint.serve(gw, call)
     except CadenzaError as error:
         await call.fail(error)
+    except StoreUnavailable:
+        await call.fail(RateLimited("The service cannot reach its store at the moment. Retry shortly.", STORE_RETRY_S))
     except ClientGone:
         pass
     except asyncio.CancelledError:

@@ -1,29 +1,24 @@
 """Who is asking, and may they? Always the store, so that a key revoked or made elsewhere counts on the next request.
 
 Missing, malformed, unknown, revoked and expired keys take one path: digest, one look-up, one answer.
-Stance on failure: a store that does not answer lets nobody in; the caller is told to come back.
+Stance on failure: a store that does not answer lets nobody in.
 """
 
 import time
 
 from cadenza.core.apikey import digest_key
-from cadenza.core.errors import Forbidden, RateLimited, Unauthenticated
+from cadenza.core.errors import Forbidden, Unauthenticated
 from cadenza.core.records import Principal
 from cadenza.gateway.call import Call
 from cadenza.store import keys
-from cadenza.store.database import Database, StoreUnavailable
-
-STORE_DOWN_RETRY_S = 2.0
+from cadenza.store.database import Database
 
 
 async def authenticate(call: Call, scope: str, db: Database) -> Principal:
     """The principal behind the key, if the key is live and has the scope."""
     digest = digest_key(_presented_key(call.headers))
-    try:
-        async with db.read() as connection:
-            key = await keys.find_by_digest(connection, digest)
-    except StoreUnavailable:
-        raise RateLimited("The service cannot check keys at the moment. Retry shortly.", STORE_DOWN_RETRY_S) from None
+    async with db.read() as connection:
+        key = await keys.find_by_digest(connection, digest)
     if key is None or keys.state_of(key, time.time_ns() // 1_000_000) != "active":
         raise Unauthenticated
     if scope not in key.scopes:

@@ -10,19 +10,17 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from cadenza.core.errors import CadenzaError, InsufficientCredit, RateLimited, Repeated
+from cadenza.core.errors import CadenzaError, InsufficientCredit, RequestRepeated
 from cadenza.core.money import format_dollars
 from cadenza.core.records import Outcome, Route, Usage
 from cadenza.gateway.call import GONE_STATUS, Call
 from cadenza.gateway.tally import Tally
 from cadenza.store import ledger
-from cadenza.store.database import StoreUnavailable
 from cadenza.store.ledger import End, Held, Hold
 from cadenza.store.writer import Answer, LedgerWriter
 
 DEFAULT_ALLOWANCE_TOKENS = 1024
 BREAK_OFF_S = 5.0
-STORE_DOWN_RETRY_S = 2.0
 
 
 class Money:
@@ -49,7 +47,7 @@ class Money:
 
     async def settle(self, outcome: Outcome) -> None:
         """Returns when the charge is durable."""
-        await self._end(outcome.usage, self._call.status if self._call.is_started else 200)
+        await self._end(None if outcome.is_free else outcome.usage, 502 if outcome.fault else 200)
 
     async def break_off(self, tally: Tally, error: BaseException) -> None:
         """Charge what was delivered. Waits a moment for the store, and leaves the rest to the writer."""
@@ -76,15 +74,12 @@ class Money:
 
 @asynccontextmanager
 async def hold_credit(writer: LedgerWriter, call: Call, hold: Hold, tally: Tally) -> AsyncIterator[Money]:
-    """402 where the account cannot pay, 409 where the request was made before, 429 where the store is down."""
-    try:
-        answer = await writer.hold(hold, tally)
-    except StoreUnavailable:
-        raise RateLimited("The service cannot account for requests now. Retry shortly.", STORE_DOWN_RETRY_S) from None
+    """402 where the account cannot pay, 409 where the request was made before."""
+    answer = await writer.hold(hold, tally)
     if isinstance(answer, ledger.Insufficient):
         raise InsufficientCredit(_say_insufficient(answer, hold))
     if isinstance(answer, ledger.Repeated):
-        raise Repeated(
+        raise RequestRepeated(
             f"This idempotency key was used within the last 24 hours, by request {answer.shown_id} "
             f"({answer.request_id}). There is no second reply and no second charge; use a new key for a new request."
         )

@@ -45,5 +45,10 @@ class Tally:
         """The upstream's counts where it gave any, within what can be true; our own otherwise."""
         own = self.so_far()
         usage, is_mended = believable(self._said or own, own, self._prompt_bytes, output_limit)
-        kind = fault.kind.value if fault else None
-        return Outcome(usage, self.finish_reason, kind, is_doubtful=is_mended or self._is_doubtful)
+        return Outcome(
+            usage,
+            self.finish_reason,
+            fault=fault.kind.value if fault else None,
+            is_free=fault is not None and not self.delivered_tokens,
+            is_doubtful=is_mended or self._is_doubtful,
+        )
