@@ -1,8 +1,8 @@
 """The API under /v1, as a raw ASGI callable: paths, preflights, and the one place where errors become answers.
 
 (After a stream's first byte they are relay.py's.) Every exception ends here: a known one is rendered, a store that does
-not answer is a reason to come back later, a client that left is counted, and anything else is logged by its place, never
-by its text, and answered as an internal error.
+not answer is a reason to come back later, a client that left is counted, and anything else is logged by its place,
+never by its text, and answered as an internal error.
 """
 
 import asyncio
