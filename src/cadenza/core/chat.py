@@ -1,11 +1,12 @@
 """The reply types of the API, and how they become bytes. Requests are read by gateway/validate.py."""
 
 import secrets
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from cadenza.core.calls import CallDelta
 from cadenza.core.records import Usage
 from cadenza.core.sse import write_event
 
@@ -28,12 +29,28 @@ class UsageObject(msgspec.Struct, frozen=True):
     completion_tokens_details: dict[str, int] | UnsetType = UNSET
 
 
+class Function(msgspec.Struct, frozen=True):
+    """What is called, and with what: a JSON text."""
+
+    name: str
+    arguments: str
+
+
+class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
+    """A call that the client is asked to make."""
+
+    id: str
+    type: str = "function"
+    function: Function
+
+
 class ReplyMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """The assistant's message of a non-streaming reply."""
+    """The assistant's message of a non-streaming reply. No content where the reply is calls only."""
 
     role: str = "assistant"
     content: str | None
     refusal: None = None
+    tool_calls: list[ToolCall] | UnsetType = UNSET
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,6 +107,9 @@ class Chunks:
     def content(self, text: str) -> bytes:
         return self._choice(b'{"content":' + msgspec.json.encode(text) + b"}", b"null")
 
+    def calls(self, deltas: list[CallDelta]) -> bytes:
+        return self._choice(msgspec.json.encode({"tool_calls": [_call_object(delta) for delta in deltas]}), b"null")
+
     def finish(self, reason: FinishReason) -> bytes:
         return self._choice(b"{}", b'"' + reason.encode() + b'"')
 
@@ -98,6 +118,23 @@ class Chunks:
 
     def _choice(self, delta: bytes, finish: bytes) -> bytes:
         return write_event(self._head + b'{"index":0,"delta":' + delta + b',"finish_reason":' + finish + b"}]}")
+
+
+def assemble_calls(deltas: list[CallDelta]) -> list[ToolCall]:
+    """Whole calls of their parts."""
+    firsts = [delta for delta in deltas if delta.id]
+    arguments = ["".join(delta.arguments for delta in deltas if delta.index == first.index) for first in firsts]
+    return [
+        ToolCall(id=first.id, function=Function(first.name, text))
+        for first, text in zip(firsts, arguments, strict=True)
+    ]
+
+
+def _call_object(delta: CallDelta) -> dict[str, Any]:
+    if not delta.id:
+        return {"index": delta.index, "function": {"arguments": delta.arguments}}
+    function = {"name": delta.name, "arguments": delta.arguments}
+    return {"index": delta.index, "id": delta.id, "type": "function", "function": function}
 
 
 def new_completion_id() -> str:

@@ -8,9 +8,11 @@ from collections.abc import Iterable
 
 from rs_bpe.bpe import openai
 
-from cadenza.core.records import Usage
+from cadenza.core.records import Route, Usage
 
 TEMPLATE_TOKENS_MAX = 1024  # what a chat template may add to a prompt of any length
+WINDOW_MARGIN = 0.05  # how far our count may be from the upstream's own
+OUTPUT_TOKENS_MIN = 16  # an answer of less is none
 MESSAGE_OVERHEAD_TOKENS = 4  # role and separators of one message in a chat template
 
 _O200K = openai.o200k_base()
@@ -41,3 +43,10 @@ def believable(said: Usage, own: Usage, prompt_bytes: int, output_limit: int) ->
         estimated=not is_prompt_good,
         completion_details=said.completion_details if is_output_good else None,
     ), True
+
+
+def output_room(route: Route, prompt_tokens: int) -> int:
+    """What a route's window leaves for output beside a prompt, with a margin where there is room for one."""
+    bare_tokens = route.context_tokens - prompt_tokens
+    careful_tokens = bare_tokens - int(prompt_tokens * WINDOW_MARGIN)
+    return careful_tokens if careful_tokens >= OUTPUT_TOKENS_MIN else min(bare_tokens, OUTPUT_TOKENS_MIN)

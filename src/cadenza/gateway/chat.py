@@ -15,6 +15,7 @@ from cadenza.core.tokens import count_prompt
 from cadenza.gateway.auth import authenticate
 from cadenza.gateway.billing import allowance, hold_credit, idempotency_digest
 from cadenza.gateway.call import JSON, Call
+from cadenza.gateway.classes import holding
 from cadenza.gateway.compose import compose
 from cadenza.gateway.context import Gateway
 from cadenza.gateway.relay import ReplyHead, relay_stream, relay_whole
@@ -31,8 +32,10 @@ async def serve_chat(gw: Gateway, call: Call) -> None:
     request = await read_chat(call)  # 413 408 400
     plan = gw.catalogue.plan(request.model, principal)  # 400
     character = gw.catalogue.characters[plan.class_id]
-    ask = compose(request, character)
-    tally = Tally(character.tokens + await count(request.texts), ask.prompt_bytes())
+    prompt_tokens = character.tokens + await count(request.texts)
+    plan = holding(plan, prompt_tokens)  # 400
+    ask = compose(request, character, prompt_tokens)
+    tally = Tally(prompt_tokens, ask.prompt_bytes())
     hold = quote(gw, call, principal, plan, request, tally)
     gw.at("quoted")
     async with call.until_gone(), hold_credit(gw.writer, call, hold, tally) as money:  # 402 409 429
@@ -44,7 +47,7 @@ async def serve_chat(gw: Gateway, call: Call) -> None:
         async with gw.dispatcher.open_first(plan, ask) as (route, reply):  # 400 429 502
             gw.at("opened")
             money.route = route
-            head = ReplyHead(hold.request_id, int(time.time()), plan.class_id, output_limit)
+            head = ReplyHead(hold.request_id, int(time.time()), plan.class_id, output_limit, bool(request.tools))
             if request.stream:
                 outcome, last = await relay_stream(reply, call, head, tally)
             else:

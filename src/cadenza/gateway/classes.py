@@ -6,6 +6,7 @@ from cadenza.core.chat import Model, ModelList
 from cadenza.core.errors import InvalidRequest, NotFound
 from cadenza.core.money import Price
 from cadenza.core.records import AUTO, CLASSES, DEFAULT_CLASS, RESERVED_CLASS, Plan, Principal, Route
+from cadenza.core.tokens import OUTPUT_TOKENS_MIN, output_room
 from cadenza.gateway.compose import Character
 
 CREATED = 1_767_225_600  # 2026-01-01: the classes are stable, and so is the day they began
@@ -50,3 +51,15 @@ class Catalogue:
 
     def _usable(self) -> str:
         return f"Use one of: {', '.join(self.ids)}."
+
+
+def holding(plan: Plan, prompt_tokens: int) -> Plan:
+    """The plan without the routes whose window is too small for the prompt and the shortest of answers."""
+    routes = tuple(route for route in plan.routes if output_room(route, prompt_tokens) >= OUTPUT_TOKENS_MIN)
+    if not routes:
+        largest = max(route.context_tokens for route in plan.routes)
+        raise InvalidRequest(
+            f"The prompt has about {prompt_tokens:,} tokens, tools included; {plan.class_id} holds {largest:,}, its "
+            "answer included. Shorten it, or use a class with a larger window."
+        )
+    return Plan(plan.class_id, routes)

@@ -19,10 +19,12 @@ class Character:
         self.message = msgspec.Raw(msgspec.json.encode({"role": "system", "content": text}))
 
 
-def compose(request: ChatRequest, character: Character) -> Ask:
+def compose(request: ChatRequest, character: Character, prompt_tokens: int) -> Ask:
     return Ask(
         messages=[character.message, *request.messages],
         sampling=request.sampling,
         max_tokens=request.max_tokens,
         stream=request.stream,
+        tools=request.tools,
+        prompt_tokens=prompt_tokens,
     )

@@ -8,8 +8,10 @@ Once a byte is out, a failure is an error event and an end without [DONE]; rende
 import asyncio
 
 import msgspec
+from msgspec import UNSET
 
-from cadenza.core.chat import Choice, Chunks, Completion, ReplyMessage, usage_object
+from cadenza.core.calls import CallDelta, CallMender
+from cadenza.core.chat import Choice, Chunks, Completion, ReplyMessage, assemble_calls, usage_object
 from cadenza.core.errors import UpstreamFailed, render_error
 from cadenza.core.records import Outcome
 from cadenza.core.sse import DONE, PING, write_event
@@ -27,25 +29,32 @@ class ReplyHead(msgspec.Struct, frozen=True):
     created: int
     class_id: str
     output_limit: int
+    has_tools: bool = False
 
 
 async def relay_whole(reply: OpenReply, head: ReplyHead, tally: Tally) -> tuple[Outcome, bytes]:
     """A non-streaming reply: nothing is sent here, the last bytes are all of it. A Fault goes to the dispatcher."""
-    parts = []
+    texts, deltas, mender = list[str](), list[CallDelta](), CallMender()
     while pieces := await reply.read():
         for piece in pieces:
             tally.take(piece)
-            parts.append(piece.content)
-    content = "".join(parts)
+            texts.append(piece.content)
+            deltas += mender.take(piece.calls if head.has_tools else ())
+    deltas += mender.finish()
+    content = "".join(texts)
+    tally.has_calls = bool(deltas)
     if not tally.has_counts:
-        await asyncio.to_thread(tally.deliver, content)
+        await asyncio.to_thread(tally.deliver, content + said_in(deltas))
     outcome = tally.outcome(head.output_limit)
-    assert tally.finish_reason
+    message = ReplyMessage(
+        content=None if deltas and not content else content,
+        tool_calls=assemble_calls(deltas) if deltas else UNSET,
+    )
     completion = Completion(
         id=head.completion_id,
         created=head.created,
         model=head.class_id,
-        choices=(Choice(message=ReplyMessage(content=content), finish_reason=tally.finish_reason),),
+        choices=(Choice(message=message, finish_reason=tally.finish_reason),),
         usage=usage_object(outcome.usage),
     )
     return outcome, msgspec.json.encode(completion)
@@ -55,7 +64,7 @@ async def relay_stream(
     reply: OpenReply, call: Call, head: ReplyHead, tally: Tally, ping_s: float = PING_S
 ) -> tuple[Outcome, bytes]:
     """A stream: everything is sent here but its last bytes."""
-    chunks = Chunks(head.completion_id, head.created, head.class_id)
+    chunks, mender = Chunks(head.completion_id, head.created, head.class_id), CallMender()
     await call.start_stream()
     await call.write(chunks.role())
     with Heartbeat(call, ping_s):
@@ -64,15 +73,28 @@ async def relay_stream(
                 for piece in pieces:
                     tally.take(piece)
                 text = "".join([piece.content for piece in pieces])
-                if text:
-                    await call.write(chunks.content(text))
-                    tally.deliver(text)
+                deltas = mender.take(part for piece in pieces for part in piece.calls) if head.has_tools else []
+                await _deliver(call, chunks, tally, text, deltas)
         except Fault as fault:
             error = render_error("The model's answer broke off before its end. Retry.", UpstreamFailed.type)
             return tally.outcome(head.output_limit, fault), b"\n" + write_event(error)
+        await _deliver(call, chunks, tally, "", mender.finish())
     outcome = tally.outcome(head.output_limit)
-    assert tally.finish_reason
     return outcome, chunks.finish(tally.finish_reason) + chunks.usage(outcome.usage) + DONE
+
+
+async def _deliver(call: Call, chunks: Chunks, tally: Tally, text: str, deltas: list[CallDelta]) -> None:
+    """Send what came in one write, then count it: what was not written was not delivered."""
+    data = (chunks.content(text) if text else b"") + (chunks.calls(deltas) if deltas else b"")
+    if data:
+        await call.write(data)
+        tally.deliver(text + said_in(deltas))
+        tally.has_calls = tally.has_calls or bool(deltas)
+
+
+def said_in(deltas: list[CallDelta]) -> str:
+    """What of calls counts as output: names and arguments."""
+    return "".join(delta.name + delta.arguments for delta in deltas)
 
 
 class Heartbeat:

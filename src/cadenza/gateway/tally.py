@@ -18,7 +18,8 @@ class Tally:
 
     def __init__(self, prompt_tokens: int, prompt_bytes: int) -> None:
         self.delivered_tokens = 0
-        self.finish_reason: FinishReason | None = None
+        self.has_calls = False
+        self._finish_reason: FinishReason | None = None
         self.prompt_tokens = prompt_tokens
         self._prompt_bytes = prompt_bytes
         self._said: Usage | None = None
@@ -32,7 +33,15 @@ class Tally:
         self._said = piece.usage or self._said  # the last one counts; they are never summed
         self._is_doubtful |= piece.has_bad_usage
         if piece.finish_reason:
-            self.finish_reason = FINISH_REASONS.get(piece.finish_reason, "stop")
+            self._finish_reason = FINISH_REASONS.get(piece.finish_reason, "stop")
+
+    @property
+    def finish_reason(self) -> FinishReason:
+        """Calls that were made are the reason, whatever the upstream called it; none is then no reason."""
+        assert self._finish_reason
+        if self.has_calls:
+            return "tool_calls"
+        return "stop" if self._finish_reason == "tool_calls" else self._finish_reason
 
     def deliver(self, text: str) -> None:
         self.delivered_tokens += count_tokens(text)
@@ -47,7 +56,7 @@ class Tally:
         usage, is_mended = believable(self._said or own, own, self._prompt_bytes, output_limit)
         return Outcome(
             usage,
-            self.finish_reason,
+            None if fault else self.finish_reason,
             fault=fault.kind.value if fault else None,
             is_free=fault is not None and not self.delivered_tokens,
             is_doubtful=is_mended or self._is_doubtful,

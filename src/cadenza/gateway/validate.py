@@ -12,6 +12,7 @@ import msgspec
 from cadenza.core.errors import InvalidRequest
 from cadenza.core.records import CONTEXT_TOKENS_MAX, OUTPUT_TOKENS_MAX
 from cadenza.core.tokens import count_prompt
+from cadenza.gateway.tools import CallFields, History, ToolFields, check_tools, with_upstream_ids
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 SAMPLING = (
@@ -25,6 +26,7 @@ SAMPLING = (
     "reasoning_effort",
     "logit_bias",
 )
+TOOL_FIELDS = ("tools", "tool_choice", "parallel_tool_calls")
 SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 NULL = b"null"
 
@@ -38,6 +40,7 @@ class ChatRequest(msgspec.Struct, frozen=True):
     stream: bool
     max_tokens: int | None
     sampling: dict[str, msgspec.Raw]
+    tools: dict[str, msgspec.Raw]  # the tool path's fields, as they were sent; empty on the plain path
 
 
 class _Part(msgspec.Struct):
@@ -48,7 +51,7 @@ class _Part(msgspec.Struct):
 class _Message(msgspec.Struct):
     role: str
     content: str | list[_Part] | None = None
-    tool_calls: list[dict[str, Any]] | None = None
+    tool_calls: list[CallFields] | None = None
     tool_call_id: str | None = None
     function_call: dict[str, Any] | None = None
     refusal: str | None = None
@@ -64,7 +67,7 @@ class _Fields(msgspec.Struct):
     n: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
-    tools: list[msgspec.Raw] | None = None
+    tools: list[ToolFields] | None = None
     tool_choice: Any = None
 
 
@@ -79,8 +82,12 @@ def parse_chat(body: bytes) -> ChatRequest:
     _refuse_what_is_not_here(fields)
     if not fields.messages:
         raise InvalidRequest(_messages_hint(raw))
-    texts = [_check_message(f"messages[{index}]", message) for index, message in enumerate(fields.messages)]
+    texts = _check_messages(fields.messages)
     raw_messages = _RAW_ITEMS.decode(raw["messages"])
+    tools = (
+        {name: raw[name] for name in TOOL_FIELDS if name in raw and bytes(raw[name]) != NULL} if fields.tools else {}
+    )
+    texts += [bytes(raw["tools"]).decode()] if tools else []
     return ChatRequest(
         model=fields.model,
         messages=[
@@ -90,6 +97,7 @@ def parse_chat(body: bytes) -> ChatRequest:
         stream=fields.stream or False,
         max_tokens=_max_tokens(fields),
         sampling={name: raw[name] for name in SAMPLING if name in raw and bytes(raw[name]) != NULL},
+        tools=tools,
     )
 
 
@@ -134,8 +142,8 @@ def _refuse_what_is_not_here(fields: _Fields) -> None:
     if fields.temperature is not None and not 0 <= fields.temperature <= 2:
         raise InvalidRequest("temperature: must be between 0 and 2.")
     if fields.tools:
-        raise InvalidRequest("tools: not implemented here yet. Leave them out, or send an empty array.")
-    if fields.tool_choice not in (None, "auto", "none"):
+        check_tools(fields.tools, fields.tool_choice)
+    elif fields.tool_choice not in (None, "auto", "none"):
         raise InvalidRequest("tool_choice: asks for a call, but the request defines no tools.")
 
 
@@ -143,6 +151,17 @@ def _messages_hint(raw: dict[str, msgspec.Raw]) -> str:
     if "input" in raw:
         return "messages: missing. This body has the shape of the Responses API; send `messages` to this path instead."
     return "messages: must be an array of at least one message."
+
+
+def _check_messages(messages: list[_Message]) -> list[str]:
+    """The texts of messages that have the right shape, each call of which is answered."""
+    texts, history = [], History()
+    for index, message in enumerate(messages):
+        path = f"messages[{index}]"
+        texts.append(_check_message(path, message))
+        history.follow(path, message.role, message.tool_calls or (), message.tool_call_id)
+    history.end()
+    return texts
 
 
 def _check_message(path: str, message: _Message) -> str:
@@ -154,11 +173,19 @@ def _check_message(path: str, message: _Message) -> str:
     if message.content is None:
         is_call = message.tool_calls is not None or message.function_call or message.refusal
         if message.role == "assistant" and is_call:
-            return ""
+            return _called(message)
         raise InvalidRequest(f"{path}.content: must be a string or an array of text parts.")
     if isinstance(message.content, str):
-        return message.content
-    return "".join(_check_part(f"{path}.content[{index}]", part) for index, part in enumerate(message.content))
+        return message.content + _called(message)
+    return _called(message) + "".join(
+        _check_part(f"{path}.content[{index}]", part) for index, part in enumerate(message.content)
+    )
+
+
+def _called(message: _Message) -> str:
+    """What the calls of a message add to the prompt."""
+    functions = [call.function for call in message.tool_calls or () if call.function]
+    return "".join(function.name + function.arguments for function in functions)
 
 
 def _check_part(path: str, part: _Part) -> str:
@@ -170,7 +197,9 @@ def _check_part(path: str, part: _Part) -> str:
 
 
 def _forwardable(message: _Message, as_sent: msgspec.Raw) -> msgspec.Raw:
-    """As it was sent, but for what upstreams do not know: the role `developer`, and an empty `tool_calls`."""
+    """As it was sent, but for what upstreams do not know: the role `developer`, an empty `tool_calls`, ids of ours."""
+    if message.tool_calls or message.role == "tool":
+        return with_upstream_ids(as_sent)
     if message.role != "developer" and message.tool_calls != []:
         return as_sent
     fields = _RAW_FIELDS.decode(as_sent)
@@ -188,6 +217,8 @@ def _max_tokens(fields: _Fields) -> int | None:
     if any(limit < 1 for limit in given):
         raise InvalidRequest("max_tokens: must be a positive integer.")
     limit = min(given, default=None)
+    if limit is not None and fields.tools:  # fitted later to what a route can hold
+        return min(limit, OUTPUT_TOKENS_MAX)
     if limit is not None and limit > OUTPUT_TOKENS_MAX:
         raise InvalidRequest(f"max_tokens: at most {OUTPUT_TOKENS_MAX:,} tokens can be generated in one request.")
     return limit

@@ -14,10 +14,10 @@ from sqlalchemy import Connection, bindparam, delete, insert, select, text, upda
 
 from cadenza.core.money import Price
 from cadenza.core.records import Usage
+from cadenza.core.tokens import OUTPUT_TOKENS_MIN
 from cadenza.store.schema import accounts, entries, holds, idempotency, usage
 
 BALANCE_NANO_LIMIT = 2**62
-OUTPUT_TOKENS_MIN = 16  # a balance that pays for less is not worth an answer
 IDEMPOTENCY_MS = 24 * 60 * 60 * 1000
 INTERRUPTED_STATUS = 500
 

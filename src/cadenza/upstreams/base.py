@@ -12,7 +12,9 @@ from typing import Protocol
 
 import msgspec
 
+from cadenza.core.calls import CallPart
 from cadenza.core.records import Route, Usage
+from cadenza.core.tokens import output_room
 
 RETRY_AFTER_S_MAX = 60.0
 
@@ -49,22 +51,37 @@ def classify_status(status: int, retry_after: bytes | None = None) -> Fault:
 
 
 class Ask(msgspec.Struct, frozen=True):
-    """What is asked of an upstream: messages and sampling fields as raw JSON, ready to be sent."""
+    """What is asked of an upstream: messages, tools and sampling fields as raw JSON, ready to be sent.
+
+    With tools, `max_tokens` is fitted to the window of the route that is asked.
+    """
 
     messages: Sequence[msgspec.Raw]
     sampling: dict[str, msgspec.Raw]
     max_tokens: int | None
     stream: bool
+    tools: dict[str, msgspec.Raw] = {}
+    prompt_tokens: int = 0
+
+    def output_limit(self, route: Route) -> int | None:
+        """What goes upstream as `max_tokens`."""
+        limits = [route.max_output_tokens]
+        if self.max_tokens is not None:
+            limits.append(self.max_tokens)
+        if self.tools:
+            limits.append(output_room(route, self.prompt_tokens))
+        return None if len(limits) == 1 else min(limits)
 
     def prompt_bytes(self) -> int:
         """No tokenizer makes more tokens of a prompt than it has bytes."""
-        return sum(len(bytes(message)) for message in self.messages)
+        return sum(len(bytes(raw)) for raw in (*self.messages, *self.tools.values()))
 
 
 class Piece(msgspec.Struct, frozen=True):
     """A part of a reply, freed of its dialect. A non-streaming reply is one piece that holds all of it."""
 
     content: str = ""
+    calls: tuple[CallPart, ...] = ()
     finish_reason: str | None = None
     usage: Usage | None = None
     has_bad_usage: bool = False  # it gave counts that are none

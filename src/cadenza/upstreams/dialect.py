@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from cadenza.core.calls import CallPart
 from cadenza.core.records import Usage
 from cadenza.upstreams.base import Fault, FaultKind, Piece, classify_status
 
@@ -17,6 +18,8 @@ COUNT_MAX = 1 << 40  # more tokens than any reply can have; a larger count is no
 
 class _Delta(msgspec.Struct):
     content: Any = None
+    tool_calls: Any = None
+    function_call: Any = None
     reasoning_content: Any = None
     reasoning: Any = None
 
@@ -72,18 +75,20 @@ def _decode(data: bytes) -> _Said:
 
 
 def _piece(said: _Said) -> Piece:
-    content, finish, has_begun = "", None, False
+    content, calls, finish, has_begun = "", list[CallPart](), None, False
     for choice in said.choices or ():
         if choice.index not in (0, None):  # not a set: it may be anything
             continue
         if delta := choice.delta or choice.message:
             content += _text(delta.content)
-            has_begun = has_begun or bool(content or delta.reasoning_content or delta.reasoning)
+            calls += _calls(delta, is_whole=choice.delta is None)
+            has_begun = has_begun or bool(content or calls or delta.reasoning_content or delta.reasoning)
         if choice.finish_reason and isinstance(choice.finish_reason, str):
             finish = choice.finish_reason
     usage = _usage(said.usage) if said.usage else None
     has_bad_usage = usage is None and said.usage is not None and said.usage != _Usage()
-    return Piece(content, finish, usage, has_bad_usage=has_bad_usage, has_begun=has_begun or finish is not None)
+    has_begun = has_begun or finish is not None
+    return Piece(content, tuple(calls), finish, usage, has_bad_usage=has_bad_usage, has_begun=has_begun)
 
 
 def _text(content: object) -> str:
@@ -93,6 +98,29 @@ def _text(content: object) -> str:
     if isinstance(content, list):
         return "".join(part["text"] for part in content if isinstance(part, dict) and isinstance(part.get("text"), str))
     return ""
+
+
+def _calls(delta: _Delta, *, is_whole: bool) -> list[CallPart]:
+    """The calls, or parts of calls. In a whole message the place of each says which it is."""
+    if isinstance(delta.tool_calls, list):
+        parts = [_call(item, item.get("function")) for item in delta.tool_calls if isinstance(item, dict)]
+        return [msgspec.structs.replace(part, index=place) for place, part in enumerate(parts)] if is_whole else parts
+    if isinstance(delta.function_call, dict):  # the form before tools: one call, without an id
+        return [_call({"index": 0}, delta.function_call)]
+    return []
+
+
+def _call(item: dict[str, Any], function: object) -> CallPart:
+    given = function if isinstance(function, dict) else {}
+    index, call_id, name, arguments = item.get("index"), item.get("id"), given.get("name"), given.get("arguments")
+    if isinstance(arguments, dict | list):
+        arguments = msgspec.json.encode(arguments).decode()
+    return CallPart(
+        index=index if isinstance(index, int) and not isinstance(index, bool) else None,
+        id=call_id if isinstance(call_id, str) else "",
+        name=name if isinstance(name, str) else "",
+        arguments=arguments if isinstance(arguments, str) else "",
+    )
 
 
 def _usage(said: _Usage) -> Usage | None:

@@ -20,6 +20,7 @@ from cadenza.observe import Log
 from cadenza.upstreams.base import Ask, Fault, FaultKind, OpenReply, Probe
 from cadenza.upstreams.llama_child import Order, Ready
 from cadenza.upstreams.openai import OpenAIUpstream
+from cadenza.upstreams.tooling import open_with_tools
 
 SLOTS = 2
 PAUSE_S_MIN = 0.5
@@ -36,6 +37,7 @@ class EmbeddedUpstream:
         self._log = log
         self._context_tokens = context_tokens
         self._model_path = model_path or bundled_model()
+        self._knows_tools = False  # whether the model's own template does
         self._ready = asyncio.Event()
         self._endpoint: OpenAIUpstream | None = None
         self._supervisor: asyncio.Task[None] | None = None
@@ -51,7 +53,9 @@ class EmbeddedUpstream:
 
     @asynccontextmanager
     async def open(self, route: Route, ask: Ask) -> AsyncIterator[OpenReply]:
-        async with (await self._running(route.timeouts.first_token_s)).open(route, ask) as reply:
+        endpoint = await self._running(route.timeouts.first_token_s)
+        is_told = bool(ask.tools) and not self._knows_tools
+        async with open_with_tools(endpoint, route, ask) if is_told else endpoint.open(route, ask) as reply:
             yield reply
 
     async def probe(self) -> Probe:
@@ -109,6 +113,7 @@ class EmbeddedUpstream:
             self._log.error("the embedded model did not load", model=self._model_path.name, said=await said)
             return
         ready = msgspec.json.decode(line, type=Ready)
+        self._knows_tools = ready.knows_tools
         self._endpoint = OpenAIUpstream(f"{ready.url}/v1", key)
         self._ready.set()
         self._log.info("the embedded model is ready", model=self._model_path.name)

@@ -12,6 +12,8 @@ import msgspec
 import xllamacpp
 
 OUTPUT_TOKENS = 1024
+HEAD_BYTES = 32 * 1024 * 1024
+TEMPLATE_BYTES = 64 * 1024
 
 
 class Order(msgspec.Struct, frozen=True):
@@ -28,13 +30,15 @@ class Ready(msgspec.Struct, frozen=True):
     """The one line that the child prints: where its server listens."""
 
     url: str
+    knows_tools: bool
 
 
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal is the parent's to handle
     order = msgspec.json.decode(sys.stdin.buffer.readline(), type=Order)
     server = xllamacpp.Server(_parameters(order))
-    sys.stdout.buffer.write(msgspec.json.encode(Ready(server.listening_address)) + b"\n")
+    ready = Ready(server.listening_address, _knows_tools(order.model_path))
+    sys.stdout.buffer.write(msgspec.json.encode(ready) + b"\n")
     sys.stdout.flush()
     _fall_silent()
     sys.stdin.buffer.read()
@@ -57,6 +61,14 @@ def _parameters(order: Order) -> xllamacpp.CommonParams:
     parameters.ui = False
     parameters.warmup = False
     return parameters
+
+
+def _knows_tools(model_path: str) -> bool:
+    """Whether the model's chat template speaks of tools. The template stands in the head of the file, as plain text."""
+    with open(model_path, "rb") as model:  # noqa: PTH123 a few megabytes of a file that may have many thousands
+        head = model.read(HEAD_BYTES)
+    _, _, template = head.partition(b"tokenizer.chat_template")
+    return b"tools" in template[:TEMPLATE_BYTES]
 
 
 def _fall_silent() -> None:

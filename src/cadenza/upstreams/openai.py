@@ -80,10 +80,9 @@ class OpenAIUpstream:
         return Probe(reachable=True, detail="answers", models=tuple(model.id for model in named))
 
     def _body(self, route: Route, ask: Ask) -> bytes:
-        body: dict[str, Any] = {"model": route.model, "messages": ask.messages, **ask.sampling}
-        if ask.max_tokens is not None:
-            field = "max_completion_tokens" if self._dialect == "openai" else "max_tokens"
-            body[field] = min(ask.max_tokens, route.max_output_tokens)
+        body: dict[str, Any] = {"model": route.model, "messages": ask.messages, **ask.sampling, **ask.tools}
+        if (limit := ask.output_limit(route)) is not None:
+            body["max_completion_tokens" if self._dialect == "openai" else "max_tokens"] = limit
         if ask.stream:
             body |= {"stream": True, "stream_options": {"include_usage": True}}
         return msgspec.json.encode(body | RETENTION_FIELDS[self._dialect])
