@@ -52,14 +52,14 @@ async def serve_chat(gw: Gateway, call: Call) -> None:
                 outcome, last = await relay_stream(reply, call, head, tally)
             else:
                 outcome, last = await relay_whole(reply, head, tally)
-        gw.at("relayed")
-        await money.settle(outcome)
-        gw.at("settled")
-        if request.stream:
-            await call.finish_stream(last, is_cut=outcome.fault is not None)
-        else:
-            await call.respond(200, last, JSON)
-        gw.at("finished")
+            gw.at("relayed")
+            await money.settle(outcome)
+            gw.at("settled")
+            if request.stream:
+                await call.finish_stream(last, is_cut=outcome.fault is not None)
+            else:
+                await call.respond(200, last, JSON)
+            gw.at("finished")
     gw.note_outcome(call, plan, route, outcome)
 
 

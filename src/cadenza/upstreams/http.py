@@ -17,6 +17,7 @@ from urllib.parse import unquote, urlsplit
 import httptools
 
 HEAD_BYTES_MAX = 64 * 1024
+TUNNEL_HEAD_BYTES_MAX = 8 * 1024
 BUFFER_BYTES_MAX = 256 * 1024
 IDLE_S_MAX = 30.0  # a connection idle for longer may have been closed at the other end
 
@@ -52,7 +53,8 @@ class Connection(asyncio.Protocol):
         self.status, self.headers = 0, {}
         self._body: list[bytes] = []
         self._buffered_bytes = 0
-        self._head_bytes = 0
+        self._is_answered = False
+        self._bodiless_bytes = 0  # since the last byte of body: heads, trailers and chunk sizes are bounded
         self._is_complete = self._keeps_alive = False
         self._transport.write(head)
         self._transport.write(body)
@@ -79,7 +81,8 @@ class Connection(asyncio.Protocol):
     def end(self) -> bool:
         """The exchange is over, whole or not. True if another may follow; otherwise the connection is closed."""
         self._idle_since_s = self._loop.time()
-        if self._is_complete and self._keeps_alive and not self._body and not self._is_lost:
+        is_whole = self._is_complete and not self._body and not self._transport.get_write_buffer_size()
+        if is_whole and self._keeps_alive and not self._is_lost:
             return True
         self.abort()
         return False
@@ -89,7 +92,7 @@ class Connection(asyncio.Protocol):
 
     async def _wait(self) -> None:
         if self._is_lost:
-            raise Broken if self._head_bytes else Unanswered
+            raise Broken if self._is_answered else Unanswered
         self._waiter = self._loop.create_future()
         try:
             await self._waiter
@@ -106,13 +109,14 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._is_complete:  # nothing was asked
             return self.abort()
-        self._head_bytes += 0 if self.status else len(data)
+        self._is_answered = True
+        self._bodiless_bytes += len(data)
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             self._is_lost = True
             self.abort()
-        if not self.status and self._head_bytes > HEAD_BYTES_MAX:
+        if self._bodiless_bytes > HEAD_BYTES_MAX:
             self._is_lost = True
             self.abort()
         return self._wake()
@@ -123,8 +127,13 @@ class Connection(asyncio.Protocol):
             self._is_complete = True  # such a body ends with its connection
         self._wake()
 
+    def on_message_begin(self) -> None:
+        if self.status:
+            raise Broken  # a second answer to one request
+
     def on_header(self, name: bytes, value: bytes) -> None:
-        self.headers[name.lower()] = value
+        if not self.status:  # trailers are not for us
+            self.headers[name.lower()] = value
 
     def on_headers_complete(self) -> None:
         status = self._parser.get_status_code()
@@ -135,6 +144,7 @@ class Connection(asyncio.Protocol):
 
     def on_body(self, data: bytes) -> None:
         self._body.append(data)
+        self._bodiless_bytes = 0
         was_full = self._buffered_bytes > BUFFER_BYTES_MAX
         self._buffered_bytes += len(data)
         if self._buffered_bytes > BUFFER_BYTES_MAX and not was_full:
@@ -158,6 +168,7 @@ class HttpClient:
         self._tls = ssl.create_default_context() if url.scheme == "https" else None
         self._proxy = urlsplit(proxy) if proxy else None
         self._idle: list[Connection] = []
+        self._is_closed = False
         fields = {"host": url.netloc, "user-agent": "cadenza", "accept-encoding": "identity", **headers}
         if self._proxy and not self._tls:  # a plain proxy is asked by the whole address
             self._path = f"http://{url.netloc}{self._path}"
@@ -173,8 +184,12 @@ class HttpClient:
         finally:
             if connection.end():
                 self._idle.append(connection)
+            if self._is_closed:
+                await self.close()
 
     async def close(self) -> None:
+        """Ends the idle connections; those in use end with their exchange."""
+        self._is_closed = True
         for connection in self._idle:
             connection.abort()
         self._idle.clear()
@@ -209,12 +224,8 @@ class HttpClient:
             raise Unreachable from None
 
     async def _connect_by_tunnel(self, loop: asyncio.AbstractEventLoop, host: str, port: int) -> Connection:
-        addresses = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        family, kind, protocol, _, address = addresses[0]
-        tunnel = socket.socket(family, kind, protocol)
+        tunnel = await _dial(loop, host, port)
         try:
-            tunnel.setblocking(False)
-            await loop.sock_connect(tunnel, address)
             await loop.sock_sendall(tunnel, self._connect_request())
             await _expect_tunnel(loop, tunnel)
             _, connection = await loop.create_connection(
@@ -242,14 +253,31 @@ async def _exchange(connection: Connection, head: bytes, body: bytes) -> Connect
     return connection
 
 
+async def _dial(loop: asyncio.AbstractEventLoop, host: str, port: int) -> socket.socket:
+    """A bare connection, to the first address of the host that takes one."""
+    for family, kind, protocol, _, address in await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+        tunnel = socket.socket(family, kind, protocol)
+        tunnel.setblocking(False)
+        try:
+            await loop.sock_connect(tunnel, address)
+        except OSError:
+            tunnel.close()
+        except BaseException:
+            tunnel.close()
+            raise
+        else:
+            return tunnel
+    raise ConnectionError
+
+
 async def _expect_tunnel(loop: asyncio.AbstractEventLoop, tunnel: socket.socket) -> None:
     said = b""
-    while b"\r\n\r\n" not in said:
+    while not said.endswith(b"\r\n\r\n"):
         part = await loop.sock_recv(tunnel, 1)  # not a byte more than the proxy's own: the next ones are TLS
         said += part
-        if not part or len(said) > HEAD_BYTES_MAX:
+        if not part or len(said) > TUNNEL_HEAD_BYTES_MAX:
             raise ConnectionError
-    if said.split(b" ", 2)[1:2] != [b"200"]:
+    if said.split(None, 2)[1:2] != [b"200"]:
         raise ConnectionError
 
 

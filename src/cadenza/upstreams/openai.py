@@ -7,7 +7,7 @@ A reply is read as it comes and hardly ahead of the client, so back-pressure rea
 import asyncio
 import math
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any
 
 import msgspec
@@ -16,11 +16,12 @@ from cadenza.core.records import Route
 from cadenza.core.sse import EventReader, EventTooLarge
 from cadenza.upstreams.base import Ask, Fault, FaultKind, Piece, Probe, classify_status
 from cadenza.upstreams.dialect import read_chunk, read_whole
-from cadenza.upstreams.http import Broken, Connection, HttpClient, Unreachable
+from cadenza.upstreams.http import Broken, Connection, HttpClient, Unanswered, Unreachable
 
 WHOLE_BYTES_MAX = 64 * 1024 * 1024
 AFTER_FINISH_S = 5.0  # a finished reply need not wait longer for a count that may never come
 TOKENS_PER_IDLE = 1024  # a non-streaming reply is silent while it is made: one idle time more per so many tokens
+DRAIN_S = 0.1
 PROBE_S = 10.0
 
 # The switch for zero retention, where a provider's API has one.
@@ -59,11 +60,12 @@ class OpenAIUpstream:
                     await reply.begin()
             except TimeoutError:
                 raise Fault(FaultKind.SILENT) from None
-            except Unreachable:
+            except (Unreachable, Unanswered):
                 raise Fault(FaultKind.UNREACHABLE) from None
             except Broken:
                 raise Fault(FaultKind.CUT) from None
             yield reply
+            await reply.drain()
 
     async def probe(self) -> Probe:
         try:
@@ -75,7 +77,7 @@ class OpenAIUpstream:
             return Probe(reachable=False, detail=f"answers {response.status} to GET /models")
         try:
             named = msgspec.json.decode(body, type=_ModelNames).data
-        except msgspec.MsgspecError:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return Probe(reachable=True, detail="answers, but names no models")
         return Probe(reachable=True, detail="answers", models=tuple(model.id for model in named))
 
@@ -95,9 +97,11 @@ class HttpReply:
         self._response = response
         self._events = EventReader()
         self._waiting: list[Piece] = []  # read, but not handed out yet
-        self._wait_s = idle_s
+        self._idle_s = idle_s
+        self._until_s: float | None = None  # once it is finished, the end of waiting for what may follow
         self._is_finished = False  # a finish reason was seen
         self._is_ended = False  # nothing more will be read
+        self._is_done = False  # its terminator was seen
         self._fault: Fault | None = None  # handed out after the pieces that came before it
 
     async def begin(self) -> None:
@@ -114,7 +118,7 @@ class HttpReply:
     async def read(self) -> list[Piece]:
         while not self._waiting and not self._is_ended:
             try:
-                async with asyncio.timeout(self._wait_s):
+                async with asyncio.timeout_at(self._until_s or asyncio.get_running_loop().time() + self._idle_s):
                     await self._take()
             except TimeoutError:
                 self._end(Fault(FaultKind.SILENT))
@@ -132,18 +136,26 @@ class HttpReply:
             for event in self._events.end() if read is None else self._events.feed(read):
                 piece = read_chunk(event)
                 if piece is None:
+                    self._is_done = True
                     self._end(Fault(FaultKind.CUT))
                     return
                 self._waiting.append(piece)
                 if piece.finish_reason:
                     self._is_finished = True
-                    self._wait_s = min(self._wait_s, AFTER_FINISH_S)
+                    self._until_s = asyncio.get_running_loop().time() + min(self._idle_s, AFTER_FINISH_S)
         except EventTooLarge:
             self._end(Fault(FaultKind.GARBLED))
         except Fault as fault:
             self._end(fault)
         if read is None and not self._is_ended:
             self._end(Fault(FaultKind.CUT))
+
+    async def drain(self) -> None:
+        """Read the last bytes behind a good end, so that the connection can be used again. The client has its own."""
+        with suppress(TimeoutError, Broken):
+            async with asyncio.timeout(DRAIN_S):
+                while self._is_done and self._is_finished and await self._response.read() is not None:
+                    pass
 
     def _end(self, fault: Fault) -> None:
         """The stream is over: fine after a finish reason, whatever followed it; a fault before one."""
@@ -160,7 +172,8 @@ class _ModelNames(msgspec.Struct):
 
 
 def _making_s(route: Route, ask: Ask) -> float:
-    return route.timeouts.idle_s * math.ceil((ask.max_tokens or TOKENS_PER_IDLE) / TOKENS_PER_IDLE)
+    tokens = min(ask.max_tokens or TOKENS_PER_IDLE, route.max_output_tokens)
+    return route.timeouts.idle_s * math.ceil(tokens / TOKENS_PER_IDLE)
 
 
 async def _whole(response: Connection) -> bytes:
