@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from cadenza.upstreams.embedded import bundled_model
-from cadenza.upstreams.llama_child import Order, Ready
+from cadenza.upstreams.llama import Order, Ready
 from tests.cli.program import environment
 
 ANSWER_S = 30.0

@@ -18,7 +18,7 @@ import msgspec
 from cadenza.core.records import Route
 from cadenza.observe import Log
 from cadenza.upstreams.base import Ask, Fault, FaultKind, OpenReply, Probe
-from cadenza.upstreams.llama_child import Order, Ready
+from cadenza.upstreams.llama import Order, Ready
 from cadenza.upstreams.openai import OpenAIUpstream
 from cadenza.upstreams.tooling import open_with_tools
 

@@ -11,26 +11,11 @@ import sys
 import msgspec
 import xllamacpp
 
+from cadenza.upstreams.llama import Order, Ready
+
 OUTPUT_TOKENS = 1024
 HEAD_BYTES = 32 * 1024 * 1024
 TEMPLATE_BYTES = 64 * 1024
-
-
-class Order(msgspec.Struct, frozen=True):
-    """What the parent wants run."""
-
-    model_path: str
-    api_key: str
-    slots: int
-    context_tokens: int
-    threads: int
-
-
-class Ready(msgspec.Struct, frozen=True):
-    """The one line that the child prints: where its server listens."""
-
-    url: str
-    knows_tools: bool
 
 
 def main() -> None:
