@@ -42,7 +42,22 @@ ENVELOPE: Schema = {
     "created": {"type": "integer", "minimum": 1_700_000_000},
     "model": {"enum": CLASS_IDS},
 }
-MESSAGE = closed({"role": {"const": "assistant"}, "content": {"type": "string"}, "refusal": {"type": "null"}})
+TEXT: Schema = {"type": "string"}
+CALL_HEAD: Schema = {
+    "id": {"type": "string", "pattern": "^call_[A-Za-z0-9_-]{24,}$"},
+    "type": {"const": "function"},
+    "function": closed({"name": {"type": "string", "pattern": "^[A-Za-z0-9_-]{1,64}$"}, "arguments": TEXT}),
+}
+SAID: Schema = {"role": {"const": "assistant"}, "refusal": {"type": "null"}}
+PLAIN_MESSAGE = closed({**SAID, "content": TEXT})
+CALLS_MESSAGE = closed(
+    {
+        **SAID,
+        "content": {"anyOf": [{"type": "null"}, {**TEXT, "minLength": 1}]},
+        "tool_calls": {"type": "array", "items": closed(CALL_HEAD), "minItems": 1},
+    }
+)
+MESSAGE: Schema = {"anyOf": [PLAIN_MESSAGE, CALLS_MESSAGE]}
 CHOICE = closed(
     {
         "index": {"const": 0},
@@ -60,10 +75,14 @@ COMPLETION = closed(
     }
 )
 CHUNK_HEAD: Schema = {**ENVELOPE, "object": {"const": "chat.completion.chunk"}}
+CALL_INDEX: Schema = {"index": {"type": "integer", "minimum": 0}}
+FIRST_CALL_DELTA = closed({**CALL_INDEX, **CALL_HEAD})
+LATER_CALL_DELTA = closed({**CALL_INDEX, "function": closed({"arguments": {**TEXT, "minLength": 1}})})
+CALL_DELTAS: Schema = {"type": "array", "items": {"anyOf": [FIRST_CALL_DELTA, LATER_CALL_DELTA]}, "minItems": 1}
 CHUNK_CHOICE = closed(
     {
         "index": {"const": 0},
-        "delta": closed({}, {"role": {"const": "assistant"}, "content": {"type": "string"}}),
+        "delta": closed({}, {"role": {"const": "assistant"}, "content": TEXT, "tool_calls": CALL_DELTAS}),
         "finish_reason": {"enum": [*FINISH_REASONS, None]},
     }
 )
@@ -89,6 +108,14 @@ ERROR_TYPES = [
 ERROR = closed({"error": closed({"message": {"type": "string", "minLength": 1}, "type": {"enum": ERROR_TYPES}})})
 
 
+class Called(msgspec.Struct, frozen=True):
+    """A call, put together as a client would."""
+
+    id: str
+    name: str
+    arguments: str
+
+
 class Stream(msgspec.Struct, frozen=True):
     """A whole, good stream in parts."""
 
@@ -98,6 +125,7 @@ class Stream(msgspec.Struct, frozen=True):
     pieces: tuple[str, ...]
     finish_reason: str
     usage: dict[str, Any]
+    calls: tuple[Called, ...] = ()
 
 
 class BrokenStream(msgspec.Struct, frozen=True):
@@ -105,6 +133,7 @@ class BrokenStream(msgspec.Struct, frozen=True):
 
     text: str
     error: dict[str, str]
+    calls: tuple[Called, ...] = ()
 
 
 def check(value: object, schema: Schema) -> None:
@@ -116,7 +145,15 @@ def check(value: object, schema: Schema) -> None:
 
 def check_completion(value: Any) -> None:
     check(value, COMPLETION)
+    choice = value["choices"][0]
+    assert ("tool_calls" in choice["message"]) == (choice["finish_reason"] == "tool_calls"), value
     _check_total(value["usage"])
+
+
+def completed_calls(value: Any) -> tuple[Called, ...]:
+    """The calls of a whole reply."""
+    calls = value["choices"][0]["message"].get("tool_calls", [])
+    return tuple(Called(call["id"], call["function"]["name"], call["function"]["arguments"]) for call in calls)
 
 
 def check_error(value: Any, type_: str) -> str:
@@ -127,11 +164,11 @@ def check_error(value: Any, type_: str) -> str:
 
 
 def check_stream(raw: bytes) -> Stream:
-    """Hold a whole body to the sequence: role, content…, an empty delta that finishes, usage, [DONE]."""
+    """Hold a whole body to the sequence: role, content or calls…, an empty delta that finishes, usage, [DONE]."""
     *chunks, done = read_events(raw)
     assert done == b"[DONE]", f"the last event is {done!r}"
     role, *content, finish, usage = [json.loads(data) for data in chunks]
-    pieces = _check_content(role, content)
+    pieces, calls = _check_content(role, content)
     check(finish, CHUNK)
     assert finish["choices"][0]["delta"] == {}, finish
     assert finish["choices"][0]["finish_reason"] is not None, finish
@@ -139,16 +176,17 @@ def check_stream(raw: bytes) -> Stream:
     _check_total(usage["usage"])
     _check_same_head([role, *content, finish, usage])
     reason = finish["choices"][0]["finish_reason"]
-    return Stream(role["id"], role["model"], "".join(pieces), pieces, reason, usage["usage"])
+    assert (reason == "tool_calls") == bool(calls), finish
+    return Stream(role["id"], role["model"], "".join(pieces), pieces, reason, usage["usage"], calls)
 
 
 def check_broken_stream(raw: bytes) -> BrokenStream:
     """Hold a body to what a failure mid-stream looks like: good chunks, none of which finishes, then one error."""
     role, *content, error = [json.loads(data) for data in read_events(raw)]
-    pieces = _check_content(role, content)
+    pieces, calls = _check_content(role, content)
     _check_same_head([role, *content])
     check_error(error, "api_error")
-    return BrokenStream("".join(pieces), error["error"])
+    return BrokenStream("".join(pieces), error["error"], calls)
 
 
 def read_events(raw: bytes) -> list[bytes]:
@@ -166,14 +204,32 @@ def _event_lines(block: bytes) -> list[bytes]:
     return lines
 
 
-def _check_content(role: Any, content: list[Any]) -> tuple[str, ...]:
+def _check_content(role: Any, content: list[Any]) -> tuple[tuple[str, ...], tuple[Called, ...]]:
+    """The pieces of text and the calls that a stream told."""
     for chunk in [role, *content]:
         check(chunk, CHUNK)
         assert chunk["choices"][0]["finish_reason"] is None, chunk
     first = role["choices"][0]["delta"]
     assert first in ({"role": "assistant"}, {"role": "assistant", "content": ""}), role
-    assert all(chunk["choices"][0]["delta"].keys() == {"content"} for chunk in content), content
-    return tuple(chunk["choices"][0]["delta"]["content"] for chunk in content)
+    deltas = [chunk["choices"][0]["delta"] for chunk in content]
+    assert all(delta.keys() in ({"content"}, {"tool_calls"}) for delta in deltas), content
+    calls = _check_calls([part for delta in deltas for part in delta.get("tool_calls", [])])
+    return tuple(delta["content"] for delta in deltas if "content" in delta), calls
+
+
+def _check_calls(parts: list[Any]) -> tuple[Called, ...]:
+    """Hold the deltas of calls to their order: numbered as they begin, id and name on the first of each alone."""
+    calls = list[Called]()
+    for part in parts:
+        function = part["function"]
+        assert ("id" in part) == (part["index"] == len(calls)), parts
+        if "id" in part:
+            calls.append(Called(part["id"], function["name"], function["arguments"]))
+        else:
+            told = calls[part["index"]]
+            calls[part["index"]] = Called(told.id, told.name, told.arguments + function["arguments"])
+    assert len({call.id for call in calls}) == len(calls), parts
+    return tuple(calls)
 
 
 def _check_same_head(chunks: list[Any]) -> None:

@@ -90,12 +90,6 @@ def test_smaller_limit_goes_upstream(
         {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
         {"role": "user", "content": "x", "name": "ada"},
         {"role": "assistant", "content": "x", "reasoning_content": "as I thought", "vendor": {"deep": [1.5, None]}},
-        {
-            "role": "assistant",
-            "content": None,
-            "tool_calls": [{"id": "c1", "type": "function", "index": 0, "function": {"name": "f", "arguments": "{}"}}],
-        },
-        {"role": "tool", "tool_call_id": "c1", "content": "42", "name": "f"},
     ],
 )
 def test_message_is_forwarded_unchanged(wire: Wire, upstream: LoopbackUpstream, message: dict[str, Any]) -> None:

@@ -8,14 +8,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cadenza.core.calls import CallDelta
 from cadenza.core.chat import (
     Choice,
     Chunks,
     Completion,
     FinishReason,
+    Function,
     Model,
     ModelList,
     ReplyMessage,
+    ToolCall,
     new_completion_id,
     usage_object,
 )
@@ -141,3 +144,38 @@ def test_a_list_of_models_has_the_shape_of_discovery() -> None:
         "object": "list",
         "data": [{"id": "forte", "object": "model", "created": 1, "owned_by": "cadenza"}],
     }
+
+
+def test_a_chunk_of_calls_names_each_once() -> None:
+    """The first delta of a call has its id, type and name; a later one has arguments alone."""
+    deltas = [CallDelta(0, '{"a"', "call_x", "look"), CallDelta(1, "{}", "call_y", "idle"), CallDelta(0, ":1}")]
+    assert decode(chunks().calls(deltas))["choices"] == [
+        {
+            "index": 0,
+            "delta": {
+                "tool_calls": [
+                    {
+                        "index": 0,
+                        "id": "call_x",
+                        "type": "function",
+                        "function": {"name": "look", "arguments": '{"a"'},
+                    },
+                    {"index": 1, "id": "call_y", "type": "function", "function": {"name": "idle", "arguments": "{}"}},
+                    {"index": 0, "function": {"arguments": ":1}"}},
+                ]
+            },
+            "finish_reason": None,
+        }
+    ]
+
+
+def test_a_message_of_calls_alone_has_no_content() -> None:
+    """Content is null and the calls stand beside it; a message without calls has no such field."""
+    call = ToolCall(id="call_x", function=Function("look", "{}"))
+    assert msgspec.to_builtins(ReplyMessage(content=None, tool_calls=[call])) == {
+        "role": "assistant",
+        "content": None,
+        "refusal": None,
+        "tool_calls": [{"id": "call_x", "type": "function", "function": {"name": "look", "arguments": "{}"}}],
+    }
+    assert "tool_calls" not in msgspec.to_builtins(ReplyMessage(content="Hello"))

@@ -95,7 +95,7 @@ def test_a_chunk_that_says_nothing_is_an_empty_piece(said: dict[str, Any]) -> No
 def test_a_finish_reason_may_come_with_content() -> None:
     """Content, finish reason and counts of one chunk are all taken."""
     said = {"index": 0, "delta": {"content": "Hi"}, "finish_reason": "length"}
-    assert chunk(said, usage=COUNTS) == Piece("Hi", "length", Usage(9, 3), has_begun=True)
+    assert chunk(said, usage=COUNTS) == Piece("Hi", finish_reason="length", usage=Usage(9, 3), has_begun=True)
 
 
 def test_a_finish_reason_is_passed_on_as_it_is() -> None:
@@ -149,7 +149,7 @@ def test_counts_are_taken_where_they_can_be_true(counts: dict[str, Any], expecte
 def test_a_whole_reply_is_one_finished_piece() -> None:
     """Message, finish reason and counts of a non-streaming reply."""
     said = {"index": 0, "message": {"role": "assistant", "content": "Hi"}, "finish_reason": "length"}
-    assert whole(said, usage=COUNTS) == Piece("Hi", "length", Usage(9, 3), has_begun=True)
+    assert whole(said, usage=COUNTS) == Piece("Hi", finish_reason="length", usage=Usage(9, 3), has_begun=True)
 
 
 @pytest.mark.parametrize("reason", [None, "", 7, "absent"])
@@ -264,8 +264,18 @@ json_values = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=6,
 )
+calls = st.fixed_dictionaries(
+    {},
+    optional={
+        "index": json_values,
+        "id": json_values,
+        "function": st.fixed_dictionaries({}, optional={"name": json_values, "arguments": json_values}) | json_values,
+    },
+)
 deltas = st.fixed_dictionaries(
-    {}, optional=dict.fromkeys(("role", "content", "reasoning_content", "reasoning", "tool_calls"), json_values)
+    {},
+    optional=dict.fromkeys(("role", "content", "reasoning_content", "reasoning", "function_call"), json_values)
+    | {"tool_calls": st.lists(calls | json_values, max_size=3) | json_values},
 )
 choices = st.fixed_dictionaries(
     {},

@@ -1,0 +1,134 @@
+"""Large definitions: the limit is fitted to the window of a route, and a larger window is tried before a 400."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from cadenza.core.tokens import count_tokens
+from tests.contract.tool_upstream import TOOLS
+from tests.contract.wire import Wire
+from tests.loopback import LoopbackUpstream
+from tests.schemas import check_completion, check_stream
+from tests.service import Service, ServiceSpec
+
+WINDOW_TOKENS = 128_000
+SMALL_TOKENS = 2_000
+OUTPUT_TOKENS = 131_072
+CLASSES_TOML = f"""
+[[classes.mezzo.routes]]
+provider = "loopback"
+model = "one-window"
+context_tokens = {WINDOW_TOKENS}
+max_output_tokens = {OUTPUT_TOKENS}
+
+[[classes.forte.routes]]
+provider = "loopback"
+model = "small"
+context_tokens = {SMALL_TOKENS}
+max_output_tokens = 1_000
+order = 0
+
+[[classes.forte.routes]]
+provider = "loopback"
+model = "large"
+context_tokens = {WINDOW_TOKENS}
+max_output_tokens = {OUTPUT_TOKENS}
+order = 1
+"""
+
+
+@pytest.fixture(scope="module")
+def fitted(shared_upstream: LoopbackUpstream) -> Iterator[Service]:
+    """mezzo: one window of 128k. forte: a small one, then a large one."""
+    with Service(ServiceSpec({"loopback": shared_upstream.base_url}, {}, CLASSES_TOML)) as service:
+        yield service
+
+
+@pytest.fixture
+def wire(fitted: Service, upstream: LoopbackUpstream) -> Wire:
+    return Wire(fitted.port, fitted.key)
+
+
+def definitions(size_bytes: int) -> list[Any]:
+    """As many definitions of about 4 kB as make the size, of plain schemas in plain words."""
+    properties = {
+        f"field_{n}": {"type": "string", "description": f"The name of field {n} as the customer knows it."}
+        for n in range(40)
+    }
+    one = {"name": "f", "description": "Look up a record.", "parameters": {"type": "object", "properties": properties}}
+    count = size_bytes // len(json.dumps({"type": "function", "function": one}))
+    return [{"type": "function", "function": one | {"name": f"f{n}"}} for n in range(count)]
+
+
+def sent(upstream: LoopbackUpstream) -> Any:
+    (request,) = upstream.requests
+    return request.json
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("asked", [{}, {"max_tokens": 131_072}, {"max_completion_tokens": 943_000}], ids=str)
+def test_400_kb_of_definitions_are_answered(
+    wire: Wire, upstream: LoopbackUpstream, asked: dict[str, int], stream: bool
+) -> None:
+    """400 kB of definitions on a window of 128k get an answer, with a limit that leaves room for the prompt."""
+    tools = definitions(400_000)
+    reply = wire.chat(model="mezzo", tools=tools, stream=stream, **asked)
+    assert reply.status == 200, reply.body
+    if stream:
+        check_stream(reply.body)
+    else:
+        check_completion(reply.json)
+    prompt_tokens = count_tokens(json.dumps(tools))
+    assert prompt_tokens > WINDOW_TOKENS // 2
+    assert 16 <= sent(upstream)["max_tokens"] <= WINDOW_TOKENS - prompt_tokens * 1.05
+    assert sent(upstream)["tools"] == tools
+
+
+@pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens"])
+@pytest.mark.parametrize("asked", [131_073, 943_000, 10**12])
+def test_limit_above_the_largest_is_fitted_with_tools(
+    wire: Wire, upstream: LoopbackUpstream, name: str, asked: int
+) -> None:
+    """A limit that no route can keep is fitted to the window on the tool path, and a 400 on the plain one."""
+    assert wire.chat(model="mezzo", tools=TOOLS, **{name: asked}).status == 200
+    assert WINDOW_TOKENS * 0.9 < sent(upstream)["max_tokens"] < WINDOW_TOKENS
+    wire.chat(model="mezzo", **{name: asked}).error(400)
+
+
+def test_small_limit_is_kept(wire: Wire, upstream: LoopbackUpstream) -> None:
+    """A limit that fits goes upstream as it was asked."""
+    assert wire.chat(model="mezzo", tools=TOOLS, max_tokens=50).status == 200
+    assert sent(upstream)["max_tokens"] == 50
+
+
+def test_small_prompt_goes_to_the_first_route(wire: Wire, upstream: LoopbackUpstream) -> None:
+    """A prompt that fits is the first route's, with a limit for its window."""
+    assert wire.chat(model="forte", tools=TOOLS, max_tokens=5_000).status == 200
+    assert sent(upstream)["model"] == "small"
+    assert sent(upstream)["max_tokens"] == 1_000
+
+
+def test_large_definitions_go_to_the_larger_window(wire: Wire, upstream: LoopbackUpstream) -> None:
+    """Definitions that the first route cannot hold are answered by the one that can."""
+    assert wire.chat(model="forte", tools=definitions(20_000)).status == 200
+    assert sent(upstream)["model"] == "large"
+
+
+@pytest.mark.parametrize("model", ["mezzo", "forte"])
+def test_definitions_that_no_window_holds_are_400(wire: Wire, upstream: LoopbackUpstream, model: str) -> None:
+    """Where not even the shortest answer fits anywhere, the refusal says how much was sent and how much fits."""
+    long = [{"role": "user", "content": "one two three four " * 15_000}]
+    message = wire.chat(model=model, tools=definitions(400_000), messages=long).error(400)
+    assert "128,000" in message
+    assert "tools included" in message
+    assert upstream.requests == []
+
+
+def test_definitions_count_in_the_context_limit(wire: Wire, upstream: LoopbackUpstream) -> None:
+    """Definitions of more than a million tokens are refused by that limit, with the number that was counted."""
+    tools = [{"type": "function", "function": {"name": "look", "description": "a b " * 1_100_000}}]
+    message = wire.chat(model="mezzo", tools=tools).error(400)
+    assert "1,000,000" in message
+    assert upstream.requests == []

@@ -1,0 +1,94 @@
+"""The same agent on the OpenAI SDK for Node, at a pinned version that npm installs into pytest's own cache.
+
+Where node, npm or the registry cannot be had the tests are skipped and say why; in CI that is a failure.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+from tests.contract.tool_upstream import ANSWER, DEGREES, DIALECTS, QUESTION, TOOLS, TURNS, ToolUpstream
+from tests.loopback import LoopbackUpstream
+from tests.service import Service
+
+SDK_VERSION = "6.49.0"
+INSTALL_S = 150.0
+RUN_S = 60.0
+SCRIPT = Path(__file__).parent / "node" / "tools.mjs"
+CACHE = Path(__file__).parents[2] / ".pytest_cache" / f"node-openai-{SDK_VERSION}"
+PACKAGE = {"name": "agent", "private": True, "type": "module", "dependencies": {"openai": SDK_VERSION}}
+
+pytestmark = pytest.mark.timeout(INSTALL_S + RUN_S)
+
+
+def give_up(reason: str) -> NoReturn:
+    if os.environ.get("CI") == "true":
+        pytest.fail(f"the Node SDK is not tested: {reason}")
+    pytest.skip(f"the Node SDK is not tested: {reason}")
+
+
+@pytest.fixture(scope="module")
+def agent() -> Path:
+    """The script, beside an installed SDK."""
+    missing = [name for name in ("node", "npm") if shutil.which(name) is None]
+    if missing:
+        give_up(f"there is no {' and no '.join(missing)} on this machine")
+    if not (CACHE / "node_modules" / "openai" / "package.json").exists():
+        install()
+    return Path(shutil.copy(SCRIPT, CACHE))
+
+
+def install() -> None:
+    CACHE.mkdir(parents=True, exist_ok=True)
+    (CACHE / "package.json").write_text(json.dumps(PACKAGE))
+    command = ["npm", "install", "--no-audit", "--no-fund", "--ignore-scripts", "--omit=peer"]
+    try:
+        done = subprocess.run(command, cwd=CACHE, capture_output=True, text=True, timeout=INSTALL_S, check=False)
+    except subprocess.TimeoutExpired:
+        give_up(f"npm did not install openai@{SDK_VERSION} within {INSTALL_S:.0f} s")
+    if done.returncode != 0:
+        give_up(f"npm could not install openai@{SDK_VERSION}: {done.stderr[-500:]}")
+
+
+def run_agent(agent: Path, service: Service, form: str) -> Any:
+    order = {
+        "baseURL": service.base_url,
+        "apiKey": service.key,
+        "form": form,
+        "messages": [{"role": "user", "content": QUESTION}],
+        "tools": TOOLS,
+        "degrees": DEGREES,
+    }
+    environment = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
+    done = subprocess.run(
+        ["node", str(agent)],
+        input=json.dumps(order),
+        cwd=CACHE,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=RUN_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("form", ["whole", "stream", "helper"])
+@pytest.mark.parametrize("dialect", ["ollama", "mistral"])
+def test_agent_loop_on_node(agent: Path, service: Service, upstream: LoopbackUpstream, dialect: str, form: str) -> None:
+    """Three turns with parallel calls reach their answer, and the upstream finds its own ids in every echo."""
+    model = ToolUpstream(DIALECTS[dialect])
+    upstream.always(model)
+    messages = run_agent(agent, service, form)
+    assert model.problems == []
+    assert messages[-1]["content"] == ANSWER
+    rounds = [message["tool_calls"] for message in messages if message.get("tool_calls")]
+    assert [
+        [(call["function"]["name"], json.loads(call["function"]["arguments"])) for call in calls] for calls in rounds
+    ] == [list(turn) for turn in TURNS]

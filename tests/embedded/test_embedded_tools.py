@@ -1,0 +1,137 @@
+"""Tools on the real model: whatever it makes of a message, calls fit their schema and the wire is right."""
+
+import json
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from tests.contract.wire import Wire
+from tests.schemas import Called, check_completion, check_stream, completed_calls
+
+OUTPUT_TOKENS = 100  # a call of these schemas takes fewer, where strings have an end
+WORDS_TOKENS = 16
+
+
+def tool(name: str, description: str, **properties: Any) -> dict[str, Any]:
+    parameters = {"type": "object", "properties": properties, "required": list(properties)}
+    return {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}}
+
+
+WEATHER = tool("get_weather", "The weather of a city.", city={"type": "string"}, unit={"enum": ["celsius", "kelvin"]})
+ADD = tool("add", "Sum two numbers.", a={"type": "number"}, b={"type": "integer", "minimum": 0, "maximum": 9})
+BOOK = tool(
+    "book",
+    "Reserve a table.",
+    guest={
+        "type": "object",
+        "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
+        "required": ["name", "age"],
+    },
+)
+TAG = tool("tag", "Label a text.", tags={"type": "array", "items": {"enum": ["red", "blue"]}, "minItems": 1})
+NOTE = tool("note", "Write something down.", text={"type": ["string", "null"]})
+PING = {"type": "function", "function": {"name": "ping", "description": None}}
+ASKED = {
+    "get_weather": (WEATHER, "What is the weather in Paris?"),
+    "add": (ADD, "Add 2 and 3."),
+    "book": (BOOK, "A table for Ada, who is 36."),
+    "tag": (TAG, "The sky is blue."),
+    "note": (NOTE, "Write a note."),
+    "ping": (PING, "Is anybody there?"),
+}
+
+
+def user(text: str) -> dict[str, str]:
+    return {"role": "user", "content": text}
+
+
+def force(name: str) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name}}
+
+
+def ask(wire: Wire, messages: list[Any], tools: list[Any], **fields: Any) -> tuple[str | None, tuple[Called, ...]]:
+    """Content and calls of a reply that is held to the one form, counts included."""
+    sent = {"messages": messages, "tools": tools, "temperature": 0, "max_tokens": OUTPUT_TOKENS, **fields}
+    reply = wire.chat(**sent)
+    assert reply.status == 200, reply.body
+    if fields.get("stream"):
+        stream = check_stream(reply.body)
+        _check_counts(stream.usage, sent["max_tokens"])
+        return stream.text or None, stream.calls
+    check_completion(reply.json)
+    _check_counts(reply.json["usage"], sent["max_tokens"])
+    return reply.json["choices"][0]["message"]["content"], completed_calls(reply.json)
+
+
+def _check_counts(usage: Any, output_tokens: int) -> None:
+    assert usage["prompt_tokens"] > 0
+    assert 0 < usage["completion_tokens"] <= output_tokens
+
+
+def check_call(call: Called, definition: Any) -> None:
+    """A call of this tool, whose arguments are valid JSON for its schema."""
+    function = definition["function"]
+    assert call.name == function["name"]
+    Draft202012Validator(function.get("parameters", {"const": {}})).validate(json.loads(call.arguments))
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_forced_call_fits_its_schema(wire: Wire, name: str) -> None:
+    """A forced call is made, alone, and its arguments validate: enum, number, nested object, array, null or nothing."""
+    definition, text = ASKED[name]
+    content, calls = ask(wire, [user(text)], [definition], tool_choice=force(name), stream=True)
+    assert content is None
+    (call,) = calls
+    check_call(call, definition)
+
+
+def test_forced_call_in_a_whole_reply(wire: Wire) -> None:
+    """A reply that is not streamed has the call and no content, whatever else could be called."""
+    content, calls = ask(wire, [user("Add 2 and 3.")], [ADD, TAG], tool_choice=force("tag"))
+    assert content is None
+    (call,) = calls
+    check_call(call, TAG)
+
+
+def test_required_call_is_made_in_small_talk(wire: Wire) -> None:
+    """With `required` one of the tools is called, though nothing was asked for."""
+    _, calls = ask(wire, [user("Hi, how are you?")], [ADD, TAG], tool_choice="required")
+    (call,) = calls
+    check_call(call, {"add": ADD, "tag": TAG}[call.name])
+
+
+def test_none_never_calls(wire: Wire) -> None:
+    """With `none` a message that fits a tool is answered in words."""
+    asked = [user("What is the weather in Paris?")]
+    content, calls = ask(wire, asked, [WEATHER], tool_choice="none", max_tokens=WORDS_TOKENS)
+    assert calls == ()
+    assert content
+
+
+def test_auto_calls_what_the_message_needs(wire: Wire) -> None:
+    """Left to choose, a message that fits a tool calls that one."""
+    _, calls = ask(wire, [user("What is the weather in Paris?")], [ADD, WEATHER], stream=True)
+    (call,) = calls
+    check_call(call, WEATHER)
+
+
+def test_auto_answers_small_talk(wire: Wire) -> None:
+    """Left to choose, small talk is answered in words."""
+    content, calls = ask(wire, [user("Hi, how are you?")], [WEATHER, ADD], max_tokens=WORDS_TOKENS, stream=True)
+    assert calls == ()
+    assert content
+
+
+def test_result_is_answered_in_words(wire: Wire) -> None:
+    """After a tool has answered the model speaks: no call, and no call spelled out as text."""
+    function = {"name": "get_weather", "arguments": '{"city": "Paris", "unit": "celsius"}'}
+    history = [
+        user("What is the weather in Paris?"),
+        {"role": "assistant", "content": None, "tool_calls": [{"id": "x", "type": "function", "function": function}]},
+        {"role": "tool", "tool_call_id": "x", "content": "It is 21 degrees and sunny."},
+    ]
+    content, calls = ask(wire, history, [WEATHER], max_tokens=WORDS_TOKENS)
+    assert calls == ()
+    assert content
+    assert "get_weather(" not in content
