@@ -21,12 +21,11 @@ PING_S = 15.0
 
 
 class ReplyHead(msgspec.Struct, frozen=True):
-    """What is the same in every part of a reply, and the most tokens that it may have."""
+    """What is the same in every part of a reply."""
 
     completion_id: str
     created: int
     class_id: str
-    output_limit: int
 
 
 async def relay_whole(reply: OpenReply, head: ReplyHead, tally: Tally) -> tuple[Outcome, bytes]:
@@ -38,8 +37,8 @@ async def relay_whole(reply: OpenReply, head: ReplyHead, tally: Tally) -> tuple[
             parts.append(piece.content)
     content = "".join(parts)
     if not tally.has_counts:
-        await asyncio.to_thread(tally.deliver, content)
-    outcome = tally.outcome(head.output_limit)
+        await asyncio.to_thread(tally.estimate, content)
+    outcome = tally.outcome()
     assert tally.finish_reason
     completion = Completion(
         id=head.completion_id,
@@ -69,8 +68,8 @@ async def relay_stream(
                     tally.deliver(text)
         except Fault as fault:
             error = render_error("The model's answer broke off before its end. Retry.", UpstreamFailed.type)
-            return tally.outcome(head.output_limit, fault), b"\n" + write_event(error)
-    outcome = tally.outcome(head.output_limit)
+            return tally.outcome(fault), b"\n" + write_event(error)
+    outcome = tally.outcome()
     assert tally.finish_reason
     return outcome, chunks.finish(tally.finish_reason) + chunks.usage(outcome.usage) + DONE
 
