@@ -3,12 +3,13 @@
 Labels and fields are names of our own (endpoint, class, provider, fault kind), never what a client or an upstream sent.
 """
 
+import contextlib
 import logging
 import os
 import signal
 import sys
 import traceback
-from typing import TextIO
+from typing import TextIO, cast
 
 import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -26,11 +27,26 @@ def make_log(stream: TextIO | None = None) -> Log:
         structlog.dev.ConsoleRenderer() if out.isatty() else structlog.processors.JSONRenderer()
     )
     log: Log = structlog.wrap_logger(
-        structlog.PrintLogger(out),
+        structlog.PrintLogger(cast("TextIO", SafeStream(out))),
         processors=[structlog.processors.add_log_level, structlog.processors.TimeStamper(fmt="iso", utc=True), last],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
     )
     return log
+
+
+class SafeStream:
+    """A stream that drops what it cannot write: a full disk or a closed pipe must not stop the service."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            self._stream.write(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            self._stream.flush()
 
 
 def places(error: BaseException) -> list[str]:

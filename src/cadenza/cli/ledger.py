@@ -64,14 +64,14 @@ def export(
 
 async def _export(db: Database, account: str | None, form: str) -> None:
     table = csv.DictWriter(sys.stdout, FIELDS, lineterminator="\n")
-    if form == "csv":
-        table.writeheader()
-    async for entry in control.export_ledger(db, account):
-        row = _row(entry)
+    async with control.export_ledger(db, account) as entries:
         if form == "csv":
-            table.writerow(row)
-        else:
-            sys.stdout.write(msgspec.json.encode(row).decode() + "\n")
+            table.writeheader()
+        async for entry in entries:
+            if form == "csv":
+                table.writerow(_row(entry))
+            else:
+                sys.stdout.write(msgspec.json.encode(_row(entry)).decode() + "\n")
 
 
 def _row(entry: dict[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Usage and the ledger, for whoever may see them: the report of an account, the audit, the export."""
 
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 from cadenza.control.accounts import find_account
@@ -21,9 +22,9 @@ async def check_ledger(db: Database) -> tuple[list[audit.Finding], audit.Counts]
         return await audit.check(conn), await audit.count(conn)
 
 
-async def export_ledger(db: Database, email: str | None) -> AsyncIterator[dict[str, Any]]:
+@asynccontextmanager
+async def export_ledger(db: Database, email: str | None) -> AsyncIterator[AsyncIterator[dict[str, Any]]]:
+    """The entries of one account, or of all. An account that is not there is refused before the first."""
     async with db.read() as conn:
-        if email:
-            email = (await find_account(conn, email)).email
-        async for entry in audit.export(conn, email):
-            yield entry
+        known = (await find_account(conn, email)).email if email else None
+        yield audit.export(conn, known)

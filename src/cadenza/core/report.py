@@ -87,7 +87,7 @@ def _parse_moment(name: str, said: str) -> datetime:
         if said.replace(".", "", 1).isdecimal():
             moment = EPOCH + timedelta(seconds=float(said))
         else:
-            moment = datetime.fromisoformat(said)
+            moment = datetime.fromisoformat(said.upper())
             moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
     except (ValueError, OverflowError):
         raise ValueError(f"{name}: must be a time in RFC 3339, like 2026-01-31T00:00:00Z, or Unix seconds.") from None

@@ -28,7 +28,7 @@ def count_prompt(texts: Iterable[str]) -> int:
 
 
 def believable(said: Usage, own: Usage, prompt_bytes: int, output_limit: int) -> tuple[Usage, bool]:
-    """The upstream's counts within what can be true, and whether they had to be mended.
+    """The upstream's counts (or an estimate of ours) within what can be true, and whether they had to be mended.
 
     A prompt has no more tokens than bytes, but for its template; an output has no more than were allowed.
     """
@@ -40,9 +40,9 @@ def believable(said: Usage, own: Usage, prompt_bytes: int, output_limit: int) ->
         prompt_tokens=said.prompt_tokens if is_prompt_good else own.prompt_tokens,
         completion_tokens=min(said.completion_tokens, output_limit),
         cached_tokens=said.cached_tokens if is_prompt_good else 0,
-        estimated=not is_prompt_good,
+        estimated=said.estimated or not is_prompt_good,
         completion_details=said.completion_details if is_output_good else None,
-    ), True
+    ), not said.estimated
 
 
 def output_room(route: Route, prompt_tokens: int) -> int:

@@ -61,6 +61,7 @@ class Money:
         return self._writer.end(
             End(
                 request_id=self._hold.request_id,
+                account_id=self._hold.account_id,
                 usage=usage,
                 provider=route.provider if route else "",
                 model=route.model if route else "",

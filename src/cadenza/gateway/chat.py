@@ -40,14 +40,14 @@ async def serve_chat(gw: Gateway, call: Call) -> None:
     gw.at("quoted")
     async with call.until_gone(), hold_credit(gw.writer, call, hold, tally) as money:  # 402 409 429
         gw.at("held")
-        output_limit = money.output_limit(request.max_tokens, plan.max_output_tokens)
+        tally.output_limit = output_limit = money.output_limit(request.max_tokens, plan.max_output_tokens)
         if is_fitted := output_limit < (request.max_tokens or plan.max_output_tokens):
             call.more_headers.append((b"x-cadenza-max-tokens", b"%d" % output_limit))
         ask = msgspec.structs.replace(ask, max_tokens=output_limit if is_fitted else request.max_tokens)
         async with gw.dispatcher.open_first(plan, ask) as (route, reply):  # 400 429 502
             gw.at("opened")
             money.route = route
-            head = ReplyHead(hold.request_id, int(time.time()), plan.class_id, output_limit, bool(request.tools))
+            head = ReplyHead(hold.request_id, int(time.time()), plan.class_id, bool(request.tools))
             if request.stream:
                 outcome, last = await relay_stream(reply, call, head, tally)
             else:

@@ -23,12 +23,11 @@ PING_S = 15.0
 
 
 class ReplyHead(msgspec.Struct, frozen=True):
-    """What is the same in every part of a reply, and the most tokens that it may have."""
+    """What is the same in every part of a reply."""
 
     completion_id: str
     created: int
     class_id: str
-    output_limit: int
     has_tools: bool = False
 
 
@@ -44,8 +43,9 @@ async def relay_whole(reply: OpenReply, head: ReplyHead, tally: Tally) -> tuple[
     content = "".join(texts)
     tally.has_calls = bool(deltas)
     if not tally.has_counts:
-        await asyncio.to_thread(tally.deliver, content + said_in(deltas))
-    outcome = tally.outcome(head.output_limit)
+        await asyncio.to_thread(tally.estimate, content + said_in(deltas))
+    outcome = tally.outcome()
+    assert tally.finish_reason
     message = ReplyMessage(
         content=None if deltas and not content else content,
         tool_calls=assemble_calls(deltas) if deltas else UNSET,
@@ -77,9 +77,10 @@ async def relay_stream(
                 await _deliver(call, chunks, tally, text, deltas)
         except Fault as fault:
             error = render_error("The model's answer broke off before its end. Retry.", UpstreamFailed.type)
-            return tally.outcome(head.output_limit, fault), b"\n" + write_event(error)
+            return tally.outcome(fault), b"\n" + write_event(error)
         await _deliver(call, chunks, tally, "", mender.finish())
-    outcome = tally.outcome(head.output_limit)
+    outcome = tally.outcome()
+    assert tally.finish_reason
     return outcome, chunks.finish(tally.finish_reason) + chunks.usage(outcome.usage) + DONE
 
 

@@ -28,6 +28,12 @@ RULES = {
     "a charge has its settled hold": """
         SELECT e.request_id, e.amount_nano FROM entries e LEFT JOIN holds h ON h.request_id = e.request_id
         WHERE e.kind = 'charge' AND (h.state IS NULL OR h.state <> 'settled')""",
+    "a charge is on the account of its hold": """
+        SELECT e.request_id, e.amount_nano FROM entries e JOIN holds h ON h.request_id = e.request_id
+        WHERE e.kind = 'charge' AND e.account_id <> h.account_id""",
+    "a metering row has its hold, on the same account": """
+        SELECT u.request_id, u.cost_nano FROM usage u LEFT JOIN holds h ON h.request_id = u.request_id
+        WHERE h.request_id IS NULL OR h.account_id <> u.account_id""",
     "an ended hold has its metering row, and an open one has none": """
         SELECT h.request_id, 0 FROM holds h LEFT JOIN usage u ON u.request_id = h.request_id
         WHERE (h.state = 'open') = (u.request_id IS NOT NULL)""",

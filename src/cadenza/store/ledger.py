@@ -63,6 +63,7 @@ class End(msgspec.Struct, frozen=True):
     """How a request ended: with a usage to be charged, or without one and for nothing. No content."""
 
     request_id: str
+    account_id: str
     usage: Usage | None
     provider: str
     model: str
@@ -136,7 +137,7 @@ FORGET_KEY = delete(idempotency).where(
 )
 FORGET_OLD_KEYS = delete(idempotency).where(idempotency.c.created_at < bindparam("before"))
 OPEN_OWNERS = select(holds.c.owner).where(holds.c.state == "open").distinct()
-OPEN_OF = select(*holds.c).where(holds.c.state == "open", holds.c.owner == bindparam("of"))
+OPEN_OF = select(*holds.c).where(holds.c.state == "open", holds.c.owner == bindparam("of")).order_by(holds.c.account_id)
 
 
 def grant(connection: Connection, account_id: str, amount_nano: int, note: str, now_ms: int) -> int:
@@ -233,7 +234,8 @@ def end_holds_of(connection: Connection, owner: str, now_ms: int) -> int:
     for hold in left_open:
         delivered = Usage(hold.prompt_tokens, hold.delivered_tokens, estimated=True) if hold.delivered_tokens else None
         duration_ms = max(0, now_ms - hold.started_at)
-        end_hold(connection, End(hold.request_id, delivered, "", "", INTERRUPTED_STATUS, None, duration_ms, now_ms))
+        end = End(hold.request_id, hold.account_id, delivered, "", "", INTERRUPTED_STATUS, None, duration_ms, now_ms)
+        end_hold(connection, end)
     return len(left_open)
 
 

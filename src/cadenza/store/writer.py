@@ -81,7 +81,8 @@ class LedgerWriter:
         try:
             answer = await waiting
         except asyncio.CancelledError:
-            if waiting.done() and not waiting.cancelled() and isinstance(waiting.result(), Held):
+            is_answered = waiting.done() and not waiting.cancelled() and not waiting.exception()
+            if is_answered and isinstance(waiting.result(), Held):
                 self.end(abandoned(hold))  # cancelled in the instant between the answer and its hearing
             raise
         assert not isinstance(answer, Ended)
@@ -106,49 +107,57 @@ class LedgerWriter:
             await self._wake.wait()
             self._wake.clear()
             while self._waiting:
-                try:
-                    await self._commit(self._take_batch())
-                except StoreUnavailable:
+                batch, self._waiting = self._waiting[:BATCH_MAX], self._waiting[BATCH_MAX:]
+                if not await self._commit(batch):
                     if self._is_stopping:
                         return
                     await asyncio.sleep(RETRY_S)
             if self._is_stopping:
                 return
 
-    def _take_batch(self) -> list[Waiting]:
-        batch, self._waiting = self._waiting[:BATCH_MAX], self._waiting[BATCH_MAX:]
-        return batch
-
-    async def _commit(self, batch: list[Waiting]) -> None:
-        """One transaction. A store that is down fails the holds, and keeps the ends for the next try."""
+    async def _commit(self, batch: list[Waiting]) -> bool:
+        """One transaction; False where the store did not take it. Moves go by account, so that no two deadlock."""
+        batch.sort(key=lambda waiting: waiting.move.account_id)
         self._at("ledger-commit")
         try:
             answers = await self._db.transact(lambda connection: self._apply(connection, batch))
         except StoreUnavailable as error:
+            self._put_back(batch, error)
             self._metrics.ledger_retries.inc()
             self._log.warning("the store did not take a batch of the ledger", moves=len(batch), reason=str(error))
-            for waiting in batch:
-                if isinstance(waiting.move, Hold) and not waiting.answer.done():
-                    waiting.answer.set_exception(error)
-            self._waiting[:0] = [waiting for waiting in batch if isinstance(waiting.move, End)]
-            raise
+            return False
         except Exception as error:  # noqa: BLE001 the writer's loop: one bad move must not stop the others
-            await self._commit_one_by_one(batch, error)
-        else:
-            self._at("ledger-committed")
-            self._metrics.ledger_commits.inc()
-            for waiting, answer in zip(batch, answers, strict=True):
-                self._answer(waiting, answer)
+            return await self._commit_one_by_one(batch, error)
+        self._at("ledger-committed")
+        self._metrics.ledger_commits.inc()
+        for waiting, answer in zip(batch, answers, strict=True):
+            self._answer(waiting, answer)
+        return True
 
-    async def _commit_one_by_one(self, batch: list[Waiting], error: Exception) -> None:
+    def _put_back(self, batch: list[Waiting], error: StoreUnavailable) -> None:
+        """Ends wait for the next try. Holds fail, and are released in case the store took them all the same."""
+        again = []
+        for waiting in batch:
+            if isinstance(waiting.move, End):
+                again.append(waiting)
+            else:
+                again.append(Waiting(abandoned(waiting.move), asyncio.get_running_loop().create_future()))
+                if not waiting.answer.done():
+                    waiting.answer.set_exception(error)
+        self._waiting[:0] = again
+
+    async def _commit_one_by_one(self, batch: list[Waiting], error: Exception) -> bool:
         if len(batch) > 1:
-            for waiting in batch:
-                await self._commit([waiting])
-            return
-        self._metrics.ledger_refused.inc()
-        self._log.error("the ledger refused a move", move=type(batch[0].move).__name__, places=places(error))
+            for number, waiting in enumerate(batch, start=1):
+                if not await self._commit([waiting]):
+                    self._waiting[:0] = batch[number:]
+                    return False
+            return True
         if not batch[0].answer.done():
             batch[0].answer.set_exception(error)
+        self._metrics.ledger_refused.inc()
+        self._log.error("the ledger refused a move", move=type(batch[0].move).__name__, places=places(error))
+        return True
 
     def _apply(self, connection: Connection, batch: list[Waiting]) -> list[Answer]:
         return [
@@ -207,4 +216,4 @@ class LedgerWriter:
 def abandoned(hold: Hold) -> End:
     """The end of a hold whose request left before anything was asked."""
     now_ms = time.time_ns() // 1_000_000
-    return End(hold.request_id, None, "", "", 499, None, max(0, now_ms - hold.started_at), now_ms)
+    return End(hold.request_id, hold.account_id, None, "", "", 499, None, max(0, now_ms - hold.started_at), now_ms)

@@ -81,11 +81,11 @@ class Piece(msgspec.Struct, frozen=True):
     """A part of a reply, freed of its dialect. A non-streaming reply is one piece that holds all of it."""
 
     content: str = ""
-    calls: tuple[CallPart, ...] = ()
     finish_reason: str | None = None
     usage: Usage | None = None
     has_bad_usage: bool = False  # it gave counts that are none
     has_begun: bool = False  # the model has said something, be it thought that clients are not shown
+    calls: tuple[CallPart, ...] = ()
 
 
 class OpenReply(Protocol):

@@ -31,17 +31,9 @@ class _Choice(msgspec.Struct):
     finish_reason: Any = None
 
 
-class _Usage(msgspec.Struct):
-    prompt_tokens: Any = None
-    completion_tokens: Any = None
-    prompt_tokens_details: Any = None
-    completion_tokens_details: Any = None
-    prompt_cache_hit_tokens: Any = None
-
-
 class _Said(msgspec.Struct):
     choices: list[_Choice] | None = None
-    usage: _Usage | None = None
+    usage: Any = None
     error: Any = None
 
 
@@ -86,9 +78,9 @@ def _piece(said: _Said) -> Piece:
         if choice.finish_reason and isinstance(choice.finish_reason, str):
             finish = choice.finish_reason
     usage = _usage(said.usage) if said.usage else None
-    has_bad_usage = usage is None and said.usage is not None and said.usage != _Usage()
+    has_bad_usage = usage is None and said.usage not in (None, {})
     has_begun = has_begun or finish is not None
-    return Piece(content, tuple(calls), finish, usage, has_bad_usage=has_bad_usage, has_begun=has_begun)
+    return Piece(content, finish, usage, has_bad_usage=has_bad_usage, has_begun=has_begun, calls=tuple(calls))
 
 
 def _text(content: object) -> str:
@@ -123,13 +115,18 @@ def _call(item: dict[str, Any], function: object) -> CallPart:
     )
 
 
-def _usage(said: _Usage) -> Usage | None:
-    prompt, completion = _count(said.prompt_tokens), _count(said.completion_tokens)
+def _usage(said: object) -> Usage | None:
+    """The counts, if that is what they are."""
+    given = said if isinstance(said, dict) else {}
+    prompt, completion = _count(given.get("prompt_tokens")), _count(given.get("completion_tokens"))
     if prompt is None or completion is None:
         return None
-    prompt_details = said.prompt_tokens_details if isinstance(said.prompt_tokens_details, dict) else {}
-    cached = _count(prompt_details.get("cached_tokens")) or _count(said.prompt_cache_hit_tokens) or 0
-    return Usage(prompt, completion, min(cached, prompt), completion_details=_details(said.completion_tokens_details))
+    details = given.get("prompt_tokens_details")
+    cached = _count(details.get("cached_tokens")) if isinstance(details, dict) else None
+    cached = cached or _count(given.get("prompt_cache_hit_tokens")) or 0
+    return Usage(
+        prompt, completion, min(cached, prompt), completion_details=_details(given.get("completion_tokens_details"))
+    )
 
 
 def _details(said: object) -> dict[str, int] | None:

@@ -10,11 +10,13 @@ from cadenza.core.errors import (
     BodyTooLarge,
     CadenzaError,
     Forbidden,
+    InsufficientCredit,
     Internal,
     InvalidRequest,
     MethodNotAllowed,
     NotFound,
     RateLimited,
+    RequestRepeated,
     Unauthenticated,
     UpstreamFailed,
     error_headers,
@@ -25,10 +27,12 @@ NO_RETRY = (b"x-should-retry", b"false")
 ERRORS: list[tuple[CadenzaError, int, str]] = [
     (InvalidRequest("m"), 400, "invalid_request_error"),
     (Unauthenticated(), 401, "authentication_error"),
+    (InsufficientCredit("m"), 402, "insufficient_quota"),
     (Forbidden("m"), 403, "permission_error"),
     (NotFound("m"), 404, "invalid_request_error"),
     (MethodNotAllowed("m", "GET"), 405, "invalid_request_error"),
     (BodyTimeout("m"), 408, "invalid_request_error"),
+    (RequestRepeated("m"), 409, "invalid_request_error"),
     (BodyTooLarge("m"), 413, "invalid_request_error"),
     (RateLimited("m", 1.0), 429, "rate_limit_error"),
     (Internal(), 500, "api_error"),
@@ -42,9 +46,9 @@ def test_every_error_has_its_status_and_type(error: CadenzaError, status: int, t
     assert (error.status, error.type) == (status, type_)
 
 
-@pytest.mark.parametrize("error", [error for error, status, _ in ERRORS if status in {400, 401, 403, 404}])
+@pytest.mark.parametrize("error", [error for error, status, _ in ERRORS if status in {400, 401, 402, 403, 404, 409}])
 def test_what_a_retry_cannot_mend_says_so(error: CadenzaError) -> None:
-    """400, 401, 403 and 404 carry `x-should-retry: false`."""
+    """400, 401, 402, 403, 404 and 409 carry `x-should-retry: false`."""
     assert error_headers(error).count(NO_RETRY) == 1
 
 

@@ -6,7 +6,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cadenza.core.money import AMOUNT_NANO_MAX, format_dollars, parse_dollars, parse_price
+from cadenza.core.money import AMOUNT_NANO_MAX, Price, format_dollars, parse_dollars, parse_price
+from cadenza.core.records import OUTPUT_TOKENS_MAX, Usage
+
+MEZZO = Price(100, 210, 20)
+FORTE = Price(1_070, 3_450)
+FORTISSIMO = Price(3_450, 17_250)
+FREE = Price(0, 0)
+
+tokens = st.integers(0, 1_000_000)
+nanos = st.integers(0, 100_000)
+prices = st.builds(Price, nanos, nanos, st.none() | nanos)
 
 
 @settings(max_examples=150, deadline=None)
@@ -112,3 +122,92 @@ def test_an_amount_of_very_many_decimals_is_refused_not_rounded(text: str) -> No
     """More decimals than decimal arithmetic keeps are still more than 9."""
     with pytest.raises(ValueError, match="more than 9 decimals"):
         parse_dollars(text)
+
+
+@pytest.mark.parametrize(
+    ("price", "usage", "cost"),
+    [
+        (MEZZO, Usage(1_000_000, 0), "0.10"),
+        (MEZZO, Usage(0, 1_000_000), "0.21"),
+        (MEZZO, Usage(1_000_000, 0, 1_000_000), "0.02"),
+        (FORTE, Usage(1_000_000, 0), "1.07"),
+        (FORTE, Usage(0, 1_000_000), "3.45"),
+        (FORTE, Usage(1_000_000, 0, 1_000_000), "1.07"),
+        (FORTISSIMO, Usage(1_000_000, 0), "3.45"),
+        (FORTISSIMO, Usage(0, 1_000_000), "17.25"),
+        (FORTISSIMO, Usage(1_000_000, 0, 1_000_000), "3.45"),
+        (MEZZO, Usage(11, 7, 3), "0.00000233"),
+        (FORTE, Usage(11, 7, 3), "0.00003592"),
+        (FORTISSIMO, Usage(11, 7, 3), "0.0001587"),
+        (MEZZO, Usage(1, 0), "0.0000001"),
+        (FORTISSIMO, Usage(0, 0), "0.00"),
+    ],
+)
+def test_what_a_reply_costs(price: Price, usage: Usage, cost: str) -> None:
+    """A million tokens cost what the price list says, and a few cost their exact share of it."""
+    assert format_dollars(price.charge(usage)) == cost
+
+
+def test_a_cached_price_of_zero_is_a_price() -> None:
+    """Cached tokens that cost nothing are not charged as input; zero is not the same as none."""
+    assert Price(100, 210, 0).charge(Usage(10, 0, 10)) == 0
+    assert Price(100, 210, None).charge(Usage(10, 0, 10)) == 1000
+
+
+@pytest.mark.parametrize("usage", [Usage(-1, 0), Usage(0, -1), Usage(5, 0, -1), Usage(5, 0, 6), Usage(-5, 9)])
+def test_counts_that_cannot_be_are_never_charged(usage: Usage) -> None:
+    """A negative count or more cached tokens than prompt is a fault of our own, not a credit to the account."""
+    with pytest.raises(AssertionError):
+        MEZZO.charge(usage)
+
+
+@settings(max_examples=200, deadline=None)
+@given(prices, tokens, tokens, st.data())
+def test_a_charge_is_never_negative(price: Price, prompt: int, completion: int, data: st.DataObject) -> None:
+    """Whatever the price and the counts, nobody is credited by a reply."""
+    assert price.charge(Usage(prompt, completion, data.draw(st.integers(0, prompt)))) >= 0
+
+
+@settings(max_examples=200, deadline=None)
+@given(nanos, nanos, st.data())
+def test_a_quote_is_the_most_that_a_reply_can_cost(input_nano: int, output_nano: int, data: st.DataObject) -> None:
+    """Within its prompt and its output a reply never costs more than was quoted, and without cache just that."""
+    price = Price(input_nano, output_nano, data.draw(st.none() | st.integers(0, input_nano)))
+    prompt, output = data.draw(tokens), data.draw(tokens)
+    usage = Usage(prompt, data.draw(st.integers(0, output)), data.draw(st.integers(0, prompt)))
+    assert price.charge(usage) <= price.quote(prompt, output)
+    assert price.charge(Usage(prompt, output)) == price.quote(prompt, output)
+
+
+@pytest.mark.parametrize(
+    ("price", "credit_nano", "affordable"),
+    [
+        (FORTE, 1_000 * 1_070 + 16 * 3_450, 16),
+        (FORTE, 1_000 * 1_070 + 16 * 3_450 - 1, 15),
+        (FORTE, 1_000 * 1_070, 0),
+        (FORTE, 1_000 * 1_070 - 1, -1),
+        (FORTE, 0, -311),
+        (MEZZO, 1_000 * 100 + 210, 1),
+    ],
+)
+def test_how_much_output_a_credit_pays_for(price: Price, credit_nano: int, affordable: int) -> None:
+    """After a thousand tokens of prompt, to the last nano-dollar."""
+    assert price.affordable(credit_nano, 1_000) == affordable
+
+
+@settings(max_examples=200, deadline=None)
+@given(prices, st.integers(0, 10**12), tokens)
+def test_what_is_affordable_is_the_most_that_the_credit_covers(price: Price, credit_nano: int, prompt: int) -> None:
+    """The quote for it is within the credit, and one token more is not, unless output is free."""
+    output = price.affordable(credit_nano, prompt)
+    if output >= 0:
+        assert price.quote(prompt, output) <= credit_nano
+    else:
+        assert price.quote(prompt, 0) > credit_nano
+    assert not price.output_nano or price.quote(prompt, output + 1) > credit_nano
+
+
+def test_free_output_is_affordable_up_to_the_limit() -> None:
+    """A class without an output price is bounded by the output limit, and still wants its prompt paid."""
+    assert FREE.affordable(0, 1_000_000) == OUTPUT_TOKENS_MAX
+    assert Price(1, 0).affordable(999, 1_000) < 0

@@ -24,9 +24,21 @@ class Client:
     def call(self, headers: Headers | None = None, body_s: float = 20.0) -> Call:
         return Call(self.scope(headers), self.receive, self.send, body_s)
 
-    def scope(self, headers: Headers | None = None, method: str = "POST", path: str = "/v1/chat/completions") -> Scope:
-        extensions = {HANG_UP: self._hang_up}
-        return {"type": "http", "method": method, "path": path, "headers": headers or [], "extensions": extensions}
+    def scope(
+        self,
+        headers: Headers | None = None,
+        method: str = "POST",
+        path: str = "/v1/chat/completions",
+        query: bytes = b"",
+    ) -> Scope:
+        return {
+            "type": "http",
+            "method": method,
+            "path": path,
+            "query_string": query,
+            "headers": headers or [],
+            "extensions": {HANG_UP: self._hang_up},
+        }
 
     def say(self, body: bytes, *, more: bool = False) -> None:
         self._said.put_nowait({"type": "http.request", "body": body, "more_body": more})

@@ -1,15 +1,14 @@
 """The edge of the API: paths, methods, preflights, and errors that say nothing of what went wrong inside."""
 
 import contextlib
-import io
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from sqlalchemy import text
 
-from cadenza.core.apikey import digest_key, display_prefix, make_key
 from cadenza.core.errors import NotFound
 from cadenza.core.records import Route
 from cadenza.gateway.app import find_endpoint, serve_api
@@ -18,13 +17,9 @@ from cadenza.gateway.classes import Catalogue
 from cadenza.gateway.compose import Character
 from cadenza.gateway.context import Gateway
 from cadenza.gateway.dispatch import Dispatcher
-from cadenza.observe import Metrics, make_log
-from cadenza.store import accounts, keys
-from cadenza.store.accounts import Account
-from cadenza.store.database import Database, migrate
-from cadenza.store.keys import NewKey
 from cadenza.upstreams.base import Ask, OpenReply, Piece, Probe
-from tests.unit.gateway.asgi import Client
+from tests.unit.gateway.asgi import Client, Headers
+from tests.unit.gateway.books import FORTE, Books, open_books
 
 SECRET = "what a client said"
 
@@ -50,35 +45,36 @@ class Broken:
 
 
 class Edge:
-    """A gateway over one broken upstream, with a store of its own and a key to it."""
+    """A gateway over one broken upstream, with books and a key of its own."""
 
-    def __init__(self, db: Database) -> None:
-        self.db = db
-        self.key = make_key()
-        self.log = io.StringIO()
-        log, metrics = make_log(self.log), Metrics()
+    def __init__(self, books: Books) -> None:
+        self.books = books
         self.gateway = Gateway(
-            db=db,
-            catalogue=Catalogue({"forte": (Route("broken", "model", 1000, 100),)}),
-            characters={"forte": Character("Be brief.")},
-            dispatcher=Dispatcher({"broken": Broken()}, log, metrics),
-            log=log,
-            metrics=metrics,
+            db=books.db,
+            catalogue=Catalogue(
+                routes={"forte": (Route("broken", "model", 1000, 100),)},
+                characters={"forte": Character("Be brief.")},
+                prices={"forte": FORTE},
+            ),
+            dispatcher=Dispatcher({"broken": Broken()}, books.observer),
+            writer=books.writer,
+            observer=books.observer,
         )
-
-    async def prepare(self) -> None:
-        await migrate(self.db)
-        key = NewKey("key_a", "acct_a", "", display_prefix(self.key), frozenset(), 1, None)
-        async with self.db.write() as conn:
-            await accounts.insert(conn, Account("acct_a", "owner@example.org", "forte", 0, 0, 1), "hash")
-            await keys.insert(conn, key, digest_key(self.key.encode()))
 
     async def chat(self, client: Client, *, stream: bool) -> None:
         client.say(json.dumps({"messages": [{"role": "user", "content": SECRET}], "stream": stream}).encode())
-        await self.serve(client, client.scope([(b"authorization", b"Bearer " + self.key.encode())]))
+        await self.serve(client, client.scope(self.with_key))
 
     async def serve(self, client: Client, scope: Scope) -> None:
         await serve_api(self.gateway, scope, client.receive, client.send)
+
+    @property
+    def with_key(self) -> Headers:
+        return [(b"authorization", b"Bearer " + self.books.secret.encode())]
+
+    @property
+    def log(self) -> str:
+        return self.books.written.getvalue()
 
     def sample(self, name: str, **labels: str) -> float | None:
         return self.gateway.metrics.registry.get_sample_value(name, labels)
@@ -86,10 +82,8 @@ class Edge:
 
 @pytest.fixture
 async def edge(tmp_path: Path) -> AsyncIterator[Edge]:
-    built = Edge(Database(f"sqlite:///{tmp_path}/cadenza.db"))
-    await built.prepare()
-    yield built
-    await built.db.close()
+    async with open_books(tmp_path, credit_nano=5_000_000_000) as books:
+        yield Edge(books)
 
 
 async def test_a_fault_of_our_own_is_a_500_without_its_text(edge: Edge) -> None:
@@ -98,8 +92,8 @@ async def test_a_fault_of_our_own_is_a_500_without_its_text(edge: Edge) -> None:
     await edge.chat(client, stream=False)
     assert client.sent[0]["status"] == 500
     assert json.loads(client.bodies[0])["error"]["type"] == "api_error"
-    assert SECRET not in edge.log.getvalue() + client.bodies[0].decode()
-    assert "ZeroDivisionError" in edge.log.getvalue()
+    assert SECRET not in edge.log + client.bodies[0].decode()
+    assert "ZeroDivisionError" in edge.log
 
 
 async def test_a_fault_of_our_own_amid_a_stream_is_no_clean_end(edge: Edge) -> None:
@@ -110,7 +104,7 @@ async def test_a_fault_of_our_own_amid_a_stream_is_no_clean_end(edge: Edge) -> N
     assert abort.value.__suppress_context__
     assert client.bodies
     assert all(message["more_body"] for message in client.sent[1:])
-    assert SECRET not in edge.log.getvalue()
+    assert SECRET not in edge.log
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -122,11 +116,40 @@ async def test_a_request_is_counted_however_it_ends(edge: Edge, *, stream: bool)
     assert edge.sample("cadenza_requests_total", endpoint="chat", status="200" if stream else "500") == 1
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_fault_of_our_own_charges_nothing(edge: Edge, *, stream: bool) -> None:
+    """Nothing was delivered: the hold is released, and the metering row says 500."""
+    with contextlib.suppress(ConnectionAbortedError):
+        await edge.chat(Client(), stream=stream)
+    await edge.books.until_written()
+    account = await edge.books.account()
+    assert (account.balance_nano, account.held_nano) == (5_000_000_000, 0)
+    assert [(row["status"], row["cost_nano"]) for row in await edge.books.rows("usage")] == [(500, 0)]
+
+
+@pytest.mark.parametrize(
+    ("method", "path"), [("POST", "/v1/chat/completions"), ("GET", "/v1/models"), ("GET", "/v1/usage")]
+)
+async def test_a_store_that_is_down_is_a_reason_to_come_back(edge: Edge, method: str, path: str) -> None:
+    """Every path that needs the store answers 429 with both of its waits, and does not say where the store is."""
+    client = Client()
+    async with edge.books.db.write() as conn:
+        await conn.execute(text("ALTER TABLE keys RENAME TO elsewhere"))
+    client.say(b"{}")
+    await edge.serve(client, client.scope(edge.with_key, method, path))
+    async with edge.books.db.write() as conn:
+        await conn.execute(text("ALTER TABLE elsewhere RENAME TO keys"))
+    assert client.sent[0]["status"] == 429
+    assert json.loads(client.bodies[0])["error"]["type"] == "rate_limit_error"
+    assert (client.headers[b"retry-after"], client.headers[b"retry-after-ms"]) == (b"2", b"2000")
+    assert b"books.db" not in client.bodies[0]
+
+
 async def test_a_client_that_left_is_counted_and_not_answered(edge: Edge) -> None:
     """Nobody is there to answer: nothing is sent, and the log says 499."""
     client = Client()
     client.leave()
-    await edge.serve(client, client.scope([(b"x-api-key", edge.key.encode())]))
+    await edge.serve(client, client.scope(edge.with_key))
     assert client.sent == []
     assert edge.sample("cadenza_requests_total", endpoint="chat", status="499") == 1
 
@@ -141,6 +164,8 @@ async def test_a_client_that_left_is_counted_and_not_answered(edge: Edge) -> Non
         ("/v1/models/forte", "model"),
         ("/v1/models/forte/", "model"),
         ("/v1/models/a/b", "model"),
+        ("/v1/usage", "usage"),
+        ("/v1/usage/", "usage"),
     ],
 )
 def test_paths_lead_to_their_endpoints(path: str, name: str) -> None:
@@ -157,6 +182,7 @@ def test_paths_lead_to_their_endpoints(path: str, name: str) -> None:
         ("/v1", "no such path"),
         ("/v1/modelsx", "no such path"),
         ("/v1/chat", "no such path"),
+        ("/v1/usage/me", "no such path"),
         ("/v1/chat/Completions", "no such path"),
     ],
 )
@@ -167,7 +193,8 @@ def test_an_unknown_path_is_not_found_with_a_hint(path: str, sentence: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("path", "method", "allowed"), [("/v1/models", "POST", b"GET"), ("/v1/chat/completions", "GET", b"POST")]
+    ("path", "method", "allowed"),
+    [("/v1/models", "POST", b"GET"), ("/v1/chat/completions", "GET", b"POST"), ("/v1/usage", "POST", b"GET")],
 )
 async def test_a_wrong_method_is_405_without_a_key(edge: Edge, path: str, method: str, allowed: bytes) -> None:
     """The method is checked before anything else, and the right one is named."""

@@ -310,7 +310,9 @@ async def test_a_stream_that_was_cut_ends_with_its_connection() -> None:
 async def test_a_server_without_the_extension_is_served_all_the_same() -> None:
     """Hanging up is an extension: where the server does not know it, the stream ends without."""
     client = Client()
-    call = Call({"method": "POST", "path": "/", "headers": []}, client.receive, client.send)
+    scope = client.scope()
+    del scope["extensions"]
+    call = Call(scope, client.receive, client.send)
     await call.start_stream()
     await call.finish_stream(b"error", is_cut=True)
     assert client.bodies == [b"error"]

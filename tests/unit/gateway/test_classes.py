@@ -1,10 +1,14 @@
 """Classes: which serves a request, which are listed, and what is said of those that are not."""
 
+from collections.abc import Mapping
+
 import pytest
 
 from cadenza.core.errors import InvalidRequest, NotFound
+from cadenza.core.money import Price
 from cadenza.core.records import Plan, Principal, Route
 from cadenza.gateway.classes import Catalogue
+from cadenza.gateway.compose import Character
 
 ROUTES = {
     class_id: (Route("acme", f"{class_id}-a", 1000, 100), Route("acme", f"{class_id}-b", 1000, 100, order=1))
@@ -12,8 +16,16 @@ ROUTES = {
 }
 
 
+PRICES = {"forte": Price(1_070, 3_450)}
+CHARACTERS = {"forte": Character("Be brief.")}
+
+
 def catalogue(*class_ids: str) -> Catalogue:
-    return Catalogue({class_id: ROUTES[class_id] for class_id in class_ids or ROUTES})
+    return with_routes({class_id: ROUTES[class_id] for class_id in class_ids or ROUTES})
+
+
+def with_routes(routes: Mapping[str, tuple[Route, ...]]) -> Catalogue:
+    return Catalogue(routes, CHARACTERS, PRICES)
 
 
 def principal(preferred_class: str = "forte") -> Principal:
@@ -72,7 +84,7 @@ def test_models_are_listed_in_their_order() -> None:
 
 def test_a_class_without_routes_is_not_listed() -> None:
     """Empty routes are as good as none."""
-    listed = Catalogue({"mezzo": (), "forte": ROUTES["forte"]}).models()
+    listed = with_routes({"mezzo": (), "forte": ROUTES["forte"]}).models()
     assert [model.id for model in listed.data] == ["auto", "forte"]
 
 
@@ -98,4 +110,4 @@ def test_a_model_that_is_not_listed_is_not_found(class_id: str) -> None:
 def test_a_service_without_routes_does_not_start() -> None:
     """A catalogue with nothing in it is a fault of our own."""
     with pytest.raises(AssertionError, match="without a single route"):
-        Catalogue({"forte": ()})
+        with_routes({"forte": ()})

@@ -11,7 +11,7 @@ import pytest
 from cadenza.core.errors import CadenzaError, InvalidRequest, RateLimited, UpstreamFailed
 from cadenza.core.records import Plan, Route
 from cadenza.gateway.dispatch import BUSY_RETRY_S, Dispatcher
-from cadenza.observe import Metrics, make_log
+from cadenza.observe import Observer, make_log
 from cadenza.upstreams.base import Ask, Fault, FaultKind, OpenReply, Piece, Probe, Upstream
 
 ASK = Ask([], {}, None, stream=False)
@@ -62,10 +62,11 @@ class Fleet:
     def __init__(self, *answers: Reply | Exception) -> None:
         self.upstreams = {f"provider-{number}": OneReply(answer) for number, answer in enumerate(answers)}
         self.plan = Plan("forte", tuple(Route(provider, MODEL, 1000, 100) for provider in self.upstreams))
-        self.metrics = Metrics()
         self.log = io.StringIO()
+        observer = Observer(make_log(self.log))
+        self.metrics = observer.metrics
         upstreams: dict[str, Upstream] = dict(self.upstreams)
-        self.dispatcher = Dispatcher(upstreams, make_log(self.log), self.metrics)
+        self.dispatcher = Dispatcher(upstreams, observer)
 
     @property
     def asks(self) -> list[int]:

@@ -10,12 +10,15 @@ from hypothesis import strategies as st
 
 from cadenza.core.records import Outcome, Usage
 from cadenza.core.sse import DONE, PING, EventReader
-from cadenza.core.tokens import count_prompt, count_tokens
-from cadenza.gateway.relay import PING_S, Tally, relay_stream, relay_whole
+from cadenza.core.tokens import count_tokens
+from cadenza.gateway.relay import PING_S, ReplyHead, relay_stream, relay_whole
+from cadenza.gateway.tally import Tally
 from cadenza.upstreams.base import Fault, FaultKind, Piece
 from tests.unit.gateway.asgi import WAIT_S, Client, let_tasks_run
 
-PROMPT = ["Be brief.", "What is a cadenza?"]
+PROMPT_TOKENS = 17
+PROMPT_BYTES = 200
+HEAD = ReplyHead("chatcmpl-one", 1_800_000_000, "forte")
 FINISH = Piece(finish_reason="stop")
 COUNTED = Piece(usage=Usage(9, 3, 4))
 PING_EVERY_S = 0.02
@@ -39,15 +42,21 @@ class ScriptedReply:
         return []
 
 
+def new_tally() -> Tally:
+    tally = Tally(PROMPT_TOKENS, PROMPT_BYTES)
+    tally.output_limit = 100
+    return tally
+
+
 async def stream(
     client: Client, reply: ScriptedReply, tally: Tally | None = None, ping_s: float = PING_S
 ) -> tuple[Outcome, bytes]:
     async with asyncio.timeout(WAIT_S):
-        return await relay_stream(reply, client.call(), "forte", tally or Tally(PROMPT), ping_s)
+        return await relay_stream(reply, client.call(), HEAD, tally or new_tally(), ping_s)
 
 
 async def whole(*steps: list[Piece] | Fault) -> tuple[Outcome, bytes]:
-    return await relay_whole(ScriptedReply(*steps), "forte", Tally(PROMPT))
+    return await relay_whole(ScriptedReply(*steps), HEAD, new_tally())
 
 
 def events(sent: bytes) -> list[Any]:
@@ -77,9 +86,7 @@ async def test_all_chunks_of_a_stream_share_their_head() -> None:
     _, last = await stream(client, ScriptedReply([Piece("a"), FINISH, COUNTED]))
     *chunks, usage, _ = events(b"".join(client.bodies) + last)
     heads = {(one["id"], one["object"], one["created"], one["model"]) for one in [*chunks, usage]}
-    [(completion_id, object_, created, model)] = heads
-    assert completion_id.startswith("chatcmpl-")
-    assert (object_, type(created), model) == ("chat.completion.chunk", int, "forte")
+    assert heads == {("chatcmpl-one", "chat.completion.chunk", 1_800_000_000, "forte")}
     assert not any("usage" in chunk for chunk in chunks)
 
 
@@ -93,12 +100,12 @@ async def test_the_last_bytes_are_handed_back_unsent() -> None:
 
 
 async def test_pieces_are_written_as_they_come() -> None:
-    """A piece is out before the next is read, and pieces that came together leave in one write."""
+    """A piece is out before the next is read, and pieces that came together leave as one chunk."""
     client = Client()
     more = asyncio.Event()
     reply = ScriptedReply([Piece("a"), Piece("b")], more, [Piece("c"), FINISH])
     streaming = asyncio.create_task(stream(client, reply))
-    await client.sent_body(b'"b"')
+    await client.sent_body(b'"ab"')
     assert len(client.bodies) == 2
     assert not streaming.done()
     more.set()
@@ -201,14 +208,14 @@ async def test_a_stream_that_breaks_off_ends_with_an_error_event() -> None:
     assert error["error"]["type"] == "api_error"
     assert error["error"]["message"]
     assert set(error) == {"error"}
-    assert outcome == Outcome(Usage(count_prompt(PROMPT), 2, estimated=True), None, "cut")
+    assert outcome == Outcome(Usage(PROMPT_TOKENS, 2, estimated=True), None, "cut")
 
 
 async def test_a_fault_before_any_content_is_told_all_the_same() -> None:
-    """A stream that breaks off right after its head has the error event, and nothing was delivered."""
+    """A stream that breaks off right after its head has the error event, and is free: nothing was delivered."""
     outcome, last = await stream(Client(), ScriptedReply(Fault(FaultKind.CUT)))
     assert b'"api_error"' in last
-    assert outcome.usage.completion_tokens == 0
+    assert (outcome.usage.completion_tokens, outcome.is_free) == (0, True)
 
 
 async def test_the_fault_is_not_named_to_the_client() -> None:
@@ -234,7 +241,7 @@ async def test_zero_is_a_count() -> None:
 async def test_a_missing_usage_is_estimated() -> None:
     """Without a count from upstream, prompt and delivered text are counted here and marked as estimated."""
     outcome, last = await stream(Client(), ScriptedReply([Piece("Hello world")], [FINISH]))
-    assert outcome.usage == Usage(count_prompt(PROMPT), count_tokens("Hello world"), estimated=True)
+    assert outcome.usage == Usage(PROMPT_TOKENS, count_tokens("Hello world"), estimated=True)
     assert events(last)[1]["usage"]["completion_tokens"] == 2
 
 
@@ -265,6 +272,7 @@ async def test_a_whole_reply_is_one_completion() -> None:
     completion = msgspec.json.decode(body)
     [choice] = completion["choices"]
     assert choice["message"] == {"role": "assistant", "content": "Hello", "refusal": None}
+    assert (completion["id"], completion["created"]) == ("chatcmpl-one", 1_800_000_000)
     assert (completion["model"], completion["object"]) == ("forte", "chat.completion")
     assert completion["usage"]["total_tokens"] == 12
     assert completion["usage"]["prompt_tokens_details"] == {"cached_tokens": 4}
@@ -281,3 +289,11 @@ async def test_an_empty_whole_reply_has_empty_content() -> None:
     """A model that says nothing is answered with an empty string, not with null."""
     _, body = await whole([FINISH])
     assert msgspec.json.decode(body)["choices"][0]["message"]["content"] == ""
+
+
+async def test_a_whole_reply_has_delivered_nothing_yet() -> None:
+    """The body is sent later: until then a crash or a break must find nothing that was delivered to charge for."""
+    tally = new_tally()
+    outcome, _ = await relay_whole(ScriptedReply([Piece("hello world", "stop")]), HEAD, tally)
+    assert outcome.usage == Usage(PROMPT_TOKENS, 2, estimated=True)
+    assert tally.delivered_tokens == 0

@@ -1,0 +1,183 @@
+"""GET /v1/usage: the account's own counters in the shape of the contract, equal to its ledger to the nano-dollar."""
+
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from cadenza.core.money import format_dollars, parse_dollars
+from tests.contract.purse import Purse, open_purse
+from tests.contract.wire import Wire
+from tests.loopback import LoopbackUpstream, Status
+from tests.service import Service
+
+COUNTERS = {"requests": int, "prompt_tokens": int, "cached_tokens": int, "completion_tokens": int, "cost": str}
+MODELS = ("mezzo", "forte", "fortissimo", "forte")
+COST_NANO = 2_330 + 35_920 + 158_700 + 35_920
+MONTH_S = 30 * 24 * 60 * 60
+
+
+@pytest.fixture
+def purse(service: Service) -> Iterator[Purse]:
+    with open_purse(service) as opened:
+        yield opened
+
+
+@pytest.fixture
+def used(purse: Purse, upstream: LoopbackUpstream) -> Purse:
+    """A purse that was used with every class, with two keys and once in vain."""
+    for model in MODELS[:-1]:
+        assert purse.wire.chat(model=model).status == 200
+    assert Wire(purse.service.port, purse.create_key()).chat(model=MODELS[-1], stream=True).status == 200
+    upstream.always(Status(500))
+    purse.wire.chat().error(502, "api_error")
+    return purse
+
+
+def usage(purse: Purse, **query: str) -> Any:
+    reply = purse.wire.get("/v1/usage?" + "&".join(f"{name}={quote(value)}" for name, value in query.items()))
+    assert reply.status == 200, reply.body
+    assert reply.headers["content-type"] == "application/json"
+    return reply.json
+
+
+def test_the_report_has_the_shape_of_the_contract(used: Purse) -> None:
+    """Every member by its name and type, and no other."""
+    report = usage(used)
+    assert set(report) == {"object", "start", "end", "balance", "currency", "totals", "data"}
+    assert (report["object"], report["currency"]) == ("usage", "USD")
+    assert (type(report["start"]), type(report["end"]), type(report["balance"])) == (int, int, str)
+    assert {name: type(value) for name, value in report["totals"].items()} == COUNTERS
+    [day] = report["data"]
+    assert {name: type(value) for name, value in day.items()} == {"day": str, **COUNTERS}
+
+
+def test_the_default_span_is_the_last_thirty_days(used: Purse) -> None:
+    """It ends just after now and begins thirty days before."""
+    report = usage(used)
+    assert abs(report["end"] - time.time()) < 10
+    assert report["end"] - report["start"] == MONTH_S
+
+
+@pytest.mark.parametrize("group_by", ["day", "model", "key"])
+def test_groups_totals_ledger_and_balance_agree(used: Purse, group_by: str) -> None:
+    """However it is grouped: groups sum to the totals, the totals are the ledger's charges, the balance the rest."""
+    report = usage(used, group_by=group_by)
+    totals = report["totals"]
+    for name in ("requests", "prompt_tokens", "cached_tokens", "completion_tokens"):
+        assert sum(group[name] for group in report["data"]) == totals[name]
+    assert sum(parse_dollars(group["cost"]) for group in report["data"]) == parse_dollars(totals["cost"]) == COST_NANO
+    charges = used.charges
+    assert -sum(charge["amount_nano"] for charge in charges) == COST_NANO
+    assert sum(charge["completion_tokens"] for charge in charges) == totals["completion_tokens"] == 4 * 7
+    assert (totals["prompt_tokens"], totals["cached_tokens"]) == (4 * 11, 4 * 3)
+    assert report["balance"] == format_dollars(used.credit_nano - COST_NANO) == format_dollars(used.balance_nano)
+
+
+def test_a_request_in_vain_is_counted_and_costs_nothing(used: Purse) -> None:
+    """The failed one is among the requests, with no tokens and no cost."""
+    by_model = {group["model"]: group for group in usage(used, group_by="model")["data"]}
+    assert {model: group["requests"] for model, group in by_model.items()} == {"mezzo": 1, "forte": 3, "fortissimo": 1}
+    assert by_model["forte"]["completion_tokens"] == 2 * 7
+    assert by_model["mezzo"]["cost"] == "0.00000233"
+
+
+def test_groups_by_key_are_by_the_id_of_the_key(used: Purse) -> None:
+    """The ids are those that the list of keys shows; the key itself stands nowhere."""
+    groups = usage(used, group_by="key")["data"]
+    listed = used.run("key", "list", "--account", used.email, "--json")
+    assert sorted(group["requests"] for group in groups) == [1, 4]
+    assert all(f'"{group["key"]}"' in listed for group in groups)
+
+
+def test_groups_by_day_are_days_of_utc(used: Purse) -> None:
+    """What was used just now was used today."""
+    before = datetime.now(UTC) - timedelta(minutes=1)
+    [day] = usage(used, group_by="day")["data"]
+    assert day["day"] in {before.date().isoformat(), datetime.now(UTC).date().isoformat()}
+
+
+def test_moments_may_be_written_in_several_ways(used: Purse) -> None:
+    """The same span in Unix seconds, in UTC, with an offset and without any is the same report."""
+    end = datetime.now(UTC).replace(microsecond=0) + timedelta(hours=1)
+    start = end - timedelta(hours=2)
+    east = timezone(timedelta(hours=5, minutes=30))
+    spans = [
+        (str(int(start.timestamp())), str(int(end.timestamp()))),
+        (f"{start:%Y-%m-%dT%H:%M:%SZ}", f"{end:%Y-%m-%dT%H:%M:%SZ}"),
+        (start.astimezone(east).isoformat(), end.astimezone(east).isoformat()),
+        (f"{start:%Y-%m-%dT%H:%M:%S}", str(int(end.timestamp()))),
+    ]
+    reports = [usage(used, start=first, end=last) for first, last in spans]
+    assert reports == [reports[0]] * len(spans)
+    assert (reports[0]["start"], reports[0]["end"]) == (int(start.timestamp()), int(end.timestamp()))
+    assert reports[0]["totals"]["requests"] == 5
+
+
+def test_what_lies_outside_the_span_is_not_in_it(used: Purse) -> None:
+    """Yesterday had nothing, but the balance is that of now."""
+    yesterday = int(time.time()) - 24 * 60 * 60
+    report = usage(used, start=str(yesterday - 60), end=str(yesterday))
+    assert (report["data"], report["totals"]["requests"], report["totals"]["cost"]) == ([], 0, "0.00")
+    assert report["balance"] == format_dollars(used.balance_nano)
+
+
+@pytest.mark.parametrize(
+    ("query", "field"),
+    [
+        ("start=yesterday", "start"),
+        ("start=-1", "start"),
+        ("end=2026-13-01", "end"),
+        ("end=1e9", "end"),
+        ("start=2026-02-01&end=2026-01-01", "start"),
+        ("start=5&end=5", "start"),
+        ("start=2999-01-01", "start"),
+        ("group_by=hour", "group_by"),
+        ("group_by=day,model", "group_by"),
+        ("start=%F0%9F%8E%BC", "start"),
+        (f"start={'9' * 5_000}", "start"),
+    ],
+)
+def test_a_bad_query_is_400_and_names_its_field(purse: Purse, query: str, field: str) -> None:
+    """The message begins with the parameter that is at fault."""
+    reply = purse.wire.get(f"/v1/usage?{query}")
+    assert reply.error(400).startswith(f"{field}: ")
+    assert reply.headers["x-should-retry"] == "false"
+
+
+def test_an_account_sees_its_own_usage_only(service: Service, used: Purse) -> None:
+    """Another account has used nothing."""
+    with open_purse(service) as other:
+        report = usage(other)
+        assert (report["totals"]["requests"], report["data"], report["balance"]) == (0, [], "5.00")
+
+
+@pytest.mark.parametrize("scope", ["inference", "models"])
+def test_usage_needs_its_scope(purse: Purse, scope: str) -> None:
+    """A key without the scope `usage` is told which one it lacks."""
+    wire = Wire(purse.service.port, purse.create_key("--scope", scope))
+    assert "'usage'" in wire.get("/v1/usage").error(403, "permission_error")
+
+
+def test_the_scope_is_enough(purse: Purse) -> None:
+    """A key of the scope `usage` alone reads it, and may not spend."""
+    wire = Wire(purse.service.port, purse.create_key("--scope", "usage"))
+    assert wire.get("/v1/usage").status == 200
+    wire.chat().error(403, "permission_error")
+
+
+def test_usage_needs_a_key(service: Service) -> None:
+    """Without one it is 401, and a wrong method is 405."""
+    Wire(service.port, None).get("/v1/usage").error(401, "authentication_error")
+    reply = Wire(service.port, None).request("POST", "/v1/usage", b"{}")
+    reply.error(405)
+    assert reply.headers["allow"] == "GET"
+
+
+def test_reading_usage_costs_nothing(purse: Purse) -> None:
+    """Looking at the balance does not change it, nor does it count as a request."""
+    assert [usage(purse)["totals"]["requests"] for _ in range(3)] == [0, 0, 0]
+    assert purse.spent_nano == 0

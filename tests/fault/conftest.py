@@ -1,0 +1,29 @@
+"""Fleets on the shared upstream, and the seed of what is random, which is shown where a test fails."""
+
+import contextlib
+import os
+import secrets
+import sys
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.fault.fleet import Fleet
+from tests.loopback import LoopbackUpstream
+
+StartFleet = Callable[[int], Fleet]
+
+
+@pytest.fixture
+def make_fleet(upstream: LoopbackUpstream) -> Iterator[StartFleet]:
+    """A fleet whose account has so many nano-dollars; it ends with the test."""
+    with contextlib.ExitStack() as running:
+        yield lambda credit_nano: running.enter_context(Fleet(upstream.base_url, credit_nano))
+
+
+@pytest.fixture
+def seed() -> int:
+    """$CADENZA_FAULT_SEED replays a run; pytest shows the line below where the test fails."""
+    chosen = int(os.environ.get("CADENZA_FAULT_SEED") or secrets.randbits(32))
+    sys.stdout.write(f"CADENZA_FAULT_SEED={chosen}\n")
+    return chosen
