@@ -89,7 +89,7 @@ class CallMender:
             if current.upstream_id or current.is_whole:
                 return self._by_id.get(part.id)  # of another call, though the label is the same
             current.upstream_id = part.id
-        if part.name and current.is_whole and (part.arguments or part.name != current.name):
+        if part.name and current.is_whole and (part.arguments.strip() or part.name != current.name):
             return None  # a whole call is behind us: this is the next one, under the same label
         return current
 

@@ -87,7 +87,7 @@ def _check_choice(choice: object, names: set[str]) -> None:
     function = choice.get("function")
     if choice.get("type") == "function":
         name = function.get("name") if isinstance(function, dict) else None
-        if name not in names:
+        if not isinstance(name, str) or name not in names:
             raise InvalidRequest("tool_choice: names a function that tools does not define.")
 
 
@@ -114,14 +114,18 @@ class History:
 def with_upstream_ids(as_sent: msgspec.Raw) -> msgspec.Raw:
     """A message with the ids that the upstream gave its calls in place of ours; all else byte for byte."""
     fields = RAW_FIELDS.decode(as_sent)
-    if "tool_call_id" in fields:
+    if _is_given(fields, "tool_call_id"):
         fields["tool_call_id"] = _unwrapped(fields["tool_call_id"])
-    if "tool_calls" in fields:
+    if _is_given(fields, "tool_calls"):
         calls = RAW_CALLS.decode(fields["tool_calls"])
         for call in calls:
             call["id"] = _unwrapped(call["id"])
         fields["tool_calls"] = msgspec.Raw(msgspec.json.encode(calls))
     return msgspec.Raw(msgspec.json.encode(fields))
+
+
+def _is_given(fields: dict[str, msgspec.Raw], name: str) -> bool:
+    return name in fields and bytes(fields[name]) != b"null"
 
 
 def _unwrapped(raw_id: msgspec.Raw) -> msgspec.Raw:

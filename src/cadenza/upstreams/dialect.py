@@ -94,7 +94,7 @@ def _text(content: object) -> str:
 
 def _calls(delta: _Delta, *, is_whole: bool) -> list[CallPart]:
     """The calls, or parts of calls. In a whole message the place of each says which it is."""
-    if isinstance(delta.tool_calls, list):
+    if delta.tool_calls and isinstance(delta.tool_calls, list):
         parts = [_call(item, item.get("function")) for item in delta.tool_calls if isinstance(item, dict)]
         return [msgspec.structs.replace(part, index=place) for place, part in enumerate(parts)] if is_whole else parts
     if isinstance(delta.function_call, dict):  # the form before tools: one call, without an id

@@ -2,6 +2,8 @@
 
 import msgspec
 
+OUTPUT_TOKENS = 1024  # of a reply whose request sets no limit of its own
+
 
 class Order(msgspec.Struct, frozen=True):
     """What the parent wants run."""

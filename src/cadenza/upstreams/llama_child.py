@@ -11,9 +11,8 @@ import sys
 import msgspec
 import xllamacpp
 
-from cadenza.upstreams.llama import Order, Ready
+from cadenza.upstreams.llama import OUTPUT_TOKENS, Order, Ready
 
-OUTPUT_TOKENS = 1024
 HEAD_BYTES = 32 * 1024 * 1024
 TEMPLATE_BYTES = 64 * 1024
 
@@ -36,7 +35,7 @@ def _parameters(order: Order) -> xllamacpp.CommonParams:
     parameters.api_keys = [order.api_key]
     parameters.n_parallel = order.slots
     parameters.n_ctx = order.slots * order.context_tokens
-    parameters.n_predict = OUTPUT_TOKENS  # where a request sets no limit of its own
+    parameters.n_predict = OUTPUT_TOKENS
     parameters.n_batch = 256  # between batches the server notices that a client has left
     parameters.n_ubatch = 256
     parameters.cpuparams.n_threads = order.threads

@@ -6,7 +6,7 @@ valid. A small model may choose badly; what goes over the wire is right all the 
 """
 
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -15,6 +15,7 @@ import msgspec
 from cadenza.core.calls import CallPart
 from cadenza.core.records import Route
 from cadenza.upstreams.base import Ask, Fault, FaultKind, OpenReply, Piece, Upstream
+from cadenza.upstreams.llama import OUTPUT_TOKENS
 
 NONE = "none"
 STRING_CHARS_MAX = 120  # of a string whose schema sets no limit: a small model may never end one
@@ -76,15 +77,18 @@ async def open_with_tools(endpoint: Upstream, route: Route, ask: Ask) -> AsyncIt
     """As the endpoint's own `open`, for an ask with tools."""
     tools = _read_tools(ask.tools["tools"])
     choice = msgspec.json.decode(ask.tools.get("tool_choice", msgspec.Raw(b'"auto"')))
-    limit = ask.output_limit(route)
-    told = [_told(message) for message in ask.messages]
-    ask = msgspec.structs.replace(ask, messages=told, tools={}, max_tokens=limit)
+    limit = ask.output_limit(route) if ask.max_tokens else OUTPUT_TOKENS
+    ask = msgspec.structs.replace(ask, messages=_tell(ask.messages), tools={}, max_tokens=limit)
     name = await _choose(endpoint, route, ask, tools, choice)
     if name is None:
         async with endpoint.open(route, ask) as reply:
             yield reply
     else:
-        async with endpoint.open(route, _ask_for_arguments(ask, tools[name])) as reply:
+        try:
+            wanted = _ask_for_arguments(ask, tools[name])
+        except RecursionError:
+            raise Fault(FaultKind.REFUSED) from None
+        async with endpoint.open(route, wanted) as reply:
             yield CallReply(reply, name)
 
 
@@ -107,8 +111,9 @@ class CallReply:
 async def _choose(endpoint: Upstream, route: Route, ask: Ask, tools: dict[str, Tool], choice: object) -> str | None:
     """The tool to be called, or None for an answer in words."""
     if isinstance(choice, dict):
-        name = choice.get("function", {}).get("name")
-        return name if name in tools else None
+        function = choice.get("function")
+        name = function.get("name") if isinstance(function, dict) else None
+        return name if isinstance(name, str) and name in tools else None
     last = msgspec.json.decode(ask.messages[-1], type=dict[str, Any])
     is_answered = last["role"] == "tool"  # the result of a call wants words, not another call
     if choice == NONE or not tools or (choice != "required" and is_answered):
@@ -162,31 +167,44 @@ def _bounded(schema: object) -> object:
         return [_bounded(one) for one in schema]
     if not isinstance(schema, dict):
         return schema
-    bounded = {name: _bounded(value) for name, value in schema.items()}
+    bounded = {name: value if name in ("enum", "const") else _bounded(value) for name, value in schema.items()}
     kind = schema.get("type")
-    if kind == "string" and not {"enum", "const", "pattern", "format", "maxLength"} & schema.keys():
-        bounded["maxLength"] = max(STRING_CHARS_MAX, schema.get("minLength", 0))
-    if kind == "array" and "maxItems" not in schema:
-        bounded["maxItems"] = max(ITEMS_MAX, schema.get("minItems", 0))
-    if kind == "object" and "additionalProperties" not in schema:
+    kinds = kind if isinstance(kind, list) else [kind]
+    if "string" in kinds and not {"enum", "const", "pattern", "format", "maxLength"} & schema.keys():
+        bounded["maxLength"] = _at_least(STRING_CHARS_MAX, schema.get("minLength"))
+    if "array" in kinds and "maxItems" not in schema:
+        bounded["maxItems"] = _at_least(ITEMS_MAX, schema.get("minItems"))
+    if "object" in kinds and "additionalProperties" not in schema:
         bounded["additionalProperties"] = False
     return bounded
 
 
-def _told(raw: msgspec.Raw) -> msgspec.Raw:
-    """A message of the history in words that the template knows: calls become text, and so do parts."""
-    message = msgspec.json.decode(raw, type=dict[str, Any])
-    content = message.get("content")
+def _at_least(limit: int, least: object) -> int:
+    return max(limit, least) if isinstance(least, int) else limit
+
+
+def _tell(messages: Sequence[msgspec.Raw]) -> list[msgspec.Raw]:
+    """The history in words that the template knows: parts become text, and a result bears its tool's name.
+
+    Calls are left out: a small model that reads one as text says it again.
+    """
+    told, names = list[msgspec.Raw](), dict[str, str]()
+    for raw in messages:
+        message = msgspec.json.decode(raw, type=dict[str, Any])
+        calls = message.get("tool_calls") or []
+        names |= {call["id"]: call["function"]["name"] for call in calls if call.get("function")}
+        text = _text(message.get("content"))
+        if message["role"] == "tool" and (name := names.get(message["tool_call_id"])):
+            text = f"{name}: {text}"
+        if text or not calls:
+            told.append(_message(message["role"], text))
+    return told
+
+
+def _text(content: object) -> str:
     if isinstance(content, list):
-        content = "".join(part.get("text", "") for part in content)
-    if calls := message.get("tool_calls"):
-        made = [
-            f"{call['function']['name']}({call['function'].get('arguments', '')})"
-            for call in calls
-            if "function" in call
-        ]
-        content = "\n".join([*([content] if content else []), *made])
-    return _message(message["role"], content or "")
+        return "".join(part.get("text", "") for part in content)
+    return content if isinstance(content, str) else ""
 
 
 def _message(role: str, content: str) -> msgspec.Raw:

@@ -250,7 +250,7 @@ async def test_a_missing_usage_is_estimated() -> None:
     [
         ("stop", "stop"),
         ("length", "length"),
-        ("tool_calls", "tool_calls"),
+        ("tool_calls", "stop"),
         ("content_filter", "content_filter"),
         ("end_turn", "stop"),
         ("eos", "stop"),
