@@ -7,7 +7,7 @@ INSTALL := $(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/pyth
 PINNED := --require-hashes --only-binary :all:
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check fmt lock clean
+.PHONY: help setup run test bench check fmt lock clean
 
 help: ## Show what can be done
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -18,7 +18,10 @@ run: $(VENV)/.run ## Run the service on the embedded default (ARGS="--port 9000"
 	@exec $(BIN)/cadenza serve $(ARGS)
 
 test: $(VENV)/.dev ## Run every test (ARGS="tests/unit -k sse" for some)
-	@$(BIN)/pytest $(ARGS)
+	@$(BIN)/pytest --numprocesses auto --dist loadfile $(ARGS)
+
+bench: $(VENV)/.dev ## Measure what the ledger costs
+	@$(BIN)/python -m bench.ledger
 
 check: $(VENV)/.dev ## Format, lint, types and import direction
 	@$(BIN)/ruff format --check --quiet . || { echo 'format: run "make fmt"'; exit 1; }

@@ -49,7 +49,8 @@ EXPORT = """
     SELECT e.id, e.created_at, a.email AS account, e.kind, e.amount_nano, e.request_id, e.note,
     u.class_id, u.prompt_tokens, u.cached_tokens, u.completion_tokens, u.estimated
     FROM entries e JOIN accounts a ON a.id = e.account_id LEFT JOIN usage u ON u.request_id = e.request_id
-    WHERE CAST(:email AS TEXT) IS NULL OR a.email = :email ORDER BY e.id"""
+    WHERE e.id > :after AND (CAST(:email AS TEXT) IS NULL OR a.email = :email) ORDER BY e.id LIMIT :page"""
+PAGE = 1000
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -81,6 +82,8 @@ async def count(conn: AsyncConnection) -> Counts:
 
 async def export(conn: AsyncConnection, email: str | None) -> AsyncIterator[dict[str, Any]]:
     """Every entry, oldest first, as it was written: never more than a page of them in memory."""
-    async with conn.stream(text(EXPORT), {"email": email}) as rows:
-        async for row in rows.mappings():
+    after = 0
+    while rows := (await conn.execute(text(EXPORT), {"email": email, "after": after, "page": PAGE})).mappings().all():
+        for row in rows:
             yield dict(row)
+        after = rows[-1]["id"]

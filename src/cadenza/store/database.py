@@ -32,6 +32,7 @@ REVISIONS = ("0001", "0002")  # the files of migrations/versions, oldest first; 
 MIGRATION_LOCK = 0x6361_6465_6E7A_61  # the advisory lock of whoever migrates a Postgres
 MIGRATION_LOCK_WAIT_S = 60
 POSTGRES_NO_TABLE = "42P01"
+POSTGRES_BAD_VALUE = "invalid input for query argument"  # a fault of ours, though the driver does not say so
 
 T = TypeVar("T")
 
@@ -72,7 +73,6 @@ class Database:
             self._where = str(self.path)
             self._reader, self._writer = sqlite_engines(self.path, wait_s)
             self._thread_writer = sqlite_thread_engine(self.path, wait_s)
-            self._thread = ThreadPoolExecutor(1, "cadenza-writer")
 
     @property
     def is_sqlite(self) -> bool:
@@ -96,7 +96,8 @@ class Database:
 
     async def transact(self, work: Callable[[Connection], T]) -> T:
         """A transaction of many statements, run as one piece. Once begun it ends, even if the caller is cancelled."""
-        if self._thread:
+        if self.is_sqlite:
+            self._thread = self._thread or ThreadPoolExecutor(1, "cadenza-writer")
             return await asyncio.get_running_loop().run_in_executor(self._thread, self._run, work)
         async with self.write() as conn:
             return await conn.run_sync(work)
@@ -111,9 +112,10 @@ class Database:
             await conn.execute(text("PRAGMA schema_version" if self.is_sqlite else "SELECT 1"))
 
     async def close(self) -> None:
-        if self._thread:
-            await asyncio.get_running_loop().run_in_executor(self._thread, self._thread_writer.dispose)
-            self._thread.shutdown()
+        thread, self._thread = self._thread, None
+        if thread:
+            await asyncio.get_running_loop().run_in_executor(thread, self._thread_writer.dispose)
+            thread.shutdown()
         await self._reader.dispose()
         await self._writer.dispose()
 
@@ -130,6 +132,8 @@ class Database:
                 raise
             raise self._unavailable("no such table") from None
         except (DBAPIError, PoolTimeout) as error:
+            if POSTGRES_BAD_VALUE in str(getattr(error, "orig", "")):
+                raise
             raise self._unavailable(_reason(error)) from None
         except OSError as error:
             if opening.is_open:

@@ -258,8 +258,7 @@ def _pay(connection: Connection, account_id: str, held_nano: int, due_nano: int)
     if connection.execute(PAY, values).rowcount == 1:
         return due_nano
     free_nano: int = connection.execute(READ_FREE, {"account": account_id}).scalar_one()
-    charge_nano = held_nano + free_nano
-    assert charge_nano < due_nano
+    charge_nano = min(due_nano, held_nano + free_nano)  # the account is locked by now, and may have more than before
     paid = connection.execute(PAY, values | {"charge": charge_nano}).rowcount
     assert paid == 1
     return charge_nano
@@ -293,7 +292,11 @@ def _add_entry(connection: Connection, account_id: str, kind: str, amount_nano: 
 
 
 def _see_key(connection: Connection, hold: Hold, digest: bytes) -> Repeated | None:
-    """Note the key, unless it was seen within a day by a request that is running or was charged."""
+    """Note the key, unless it was seen within a day by a request that is running or was charged.
+
+    The account is locked first, so that of two requests with one key the second sees what the first did.
+    """
+    connection.execute(READ_FREE, {"account": hold.account_id})
     values = {
         "account": hold.account_id,
         "digest": digest,

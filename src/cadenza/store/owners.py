@@ -32,7 +32,13 @@ class Owner:
             raise StoreUnavailable("The lock that shows that this process lives could not be taken.")
 
     async def stop(self) -> None:
-        await self._locks.aclose()
+        with contextlib.suppress(StoreUnavailable):  # a lock that went with its connection is gone already
+            await self._locks.aclose()
+
+    def names_left(self) -> list[str]:
+        """Those whose lock left a file behind, be their process alive or gone."""
+        folder = _folder(self._db.path) if self._db.path else None
+        return [path.name for path in folder.iterdir()] if folder and folder.is_dir() else []
 
     @contextlib.asynccontextmanager
     async def lock_of(self, name: str) -> AsyncIterator[bool]:
@@ -48,7 +54,7 @@ class Owner:
 @contextlib.contextmanager
 def _file_lock(store: Path, name: str) -> Iterator[bool]:
     """A process that made no such file, or whose file nobody locks, is gone; its file goes with the lock."""
-    folder = store.with_name(store.name + "-owners")
+    folder = _folder(store)
     folder.mkdir(mode=0o700, exist_ok=True)
     path = folder / name
     lock = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
@@ -63,6 +69,10 @@ def _file_lock(store: Path, name: str) -> Iterator[bool]:
     finally:
         path.unlink(missing_ok=True)
         os.close(lock)
+
+
+def _folder(store: Path) -> Path:
+    return store.with_name(store.name + "-owners")
 
 
 @contextlib.asynccontextmanager

@@ -53,6 +53,7 @@ class LedgerWriter:
         self._running: dict[str, Delivery] = {}  # requests with an open hold
         self._marked: dict[str, int] = {}  # what is written of their delivery
         self._wake = asyncio.Event()
+        self._turn = asyncio.Lock()  # marks and batches touch the same holds: one at a time
         self._is_stopping = False
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -120,7 +121,8 @@ class LedgerWriter:
         batch.sort(key=lambda waiting: waiting.move.account_id)
         self._at("ledger-commit")
         try:
-            answers = await self._db.transact(lambda connection: self._apply(connection, batch))
+            async with self._turn:
+                answers = await self._db.transact(lambda connection: self._apply(connection, batch))
         except StoreUnavailable as error:
             self._put_back(batch, error)
             self._metrics.ledger_retries.inc()
@@ -135,16 +137,17 @@ class LedgerWriter:
         return True
 
     def _put_back(self, batch: list[Waiting], error: StoreUnavailable) -> None:
-        """Ends wait for the next try. Holds fail, and are released in case the store took them all the same."""
-        again = []
-        for waiting in batch:
-            if isinstance(waiting.move, End):
-                again.append(waiting)
-            else:
-                again.append(Waiting(abandoned(waiting.move), asyncio.get_running_loop().create_future()))
-                if not waiting.answer.done():
-                    waiting.answer.set_exception(error)
-        self._waiting[:0] = again
+        """Ends wait for the next try. Holds fail, those too that wait behind them.
+
+        A hold that was tried is released, in case the store took it and only its answer was lost.
+        """
+        tried = [waiting.move for waiting in batch if isinstance(waiting.move, Hold)]
+        for waiting in (*batch, *self._waiting):
+            if isinstance(waiting.move, Hold) and not waiting.answer.done():
+                waiting.answer.set_exception(error)
+        self._waiting = [waiting for waiting in (*batch, *self._waiting) if isinstance(waiting.move, End)]
+        for hold in tried:
+            self._enqueue(abandoned(hold))
 
     async def _commit_one_by_one(self, batch: list[Waiting], error: Exception) -> bool:
         if len(batch) > 1:
@@ -194,22 +197,23 @@ class LedgerWriter:
             if delivery.delivered_tokens > self._marked.get(request_id, 0)
         }
         if news:
-            await self._db.transact(lambda connection: ledger.mark_delivered(connection, news))
+            async with self._turn:
+                await self._db.transact(lambda connection: ledger.mark_delivered(connection, news))
             self._marked |= {request_id: tokens for request_id, tokens in news.items() if request_id in self._running}
 
     async def _sweep(self) -> None:
         """End the holds of processes that are gone; those of the living are never touched."""
         now_ms = time.time_ns() // 1_000_000
-        for name in await self._db.transact(ledger.owners_with_open_holds):
+        names = {*await self._db.transact(ledger.owners_with_open_holds), *self._owner.names_left()}
+        for name in sorted(names - {self._owner.name}):
             await self._sweep_one(name, now_ms)
         await self._db.transact(lambda connection: ledger.forget_old_keys(connection, now_ms))
 
     async def _sweep_one(self, name: str, now_ms: int) -> None:
-        if name == self._owner.name:
-            return
         async with self._owner.lock_of(name) as is_gone:
-            if is_gone:
-                ended = await self._db.transact(lambda connection: ledger.end_holds_of(connection, name, now_ms))
+            if not is_gone:
+                return
+            if ended := await self._db.transact(lambda connection: ledger.end_holds_of(connection, name, now_ms)):
                 self._log.warning("ended the holds of a process that is gone", holds=ended)
 
 

@@ -1,0 +1,131 @@
+"""Processes with a ledger writer of their own on a shared store: some spend all at once, some hold and stay.
+
+    python -m tests.store.spenders spend URL NAME TIMES   (then, for each round, a line: SEED MIX)
+    python -m tests.store.spenders stay URL REQUEST DELIVERED
+    python -m tests.store.spenders sweep URL
+
+Each says `ready` and waits for a line, `sweep` before its writer starts and the others after. `stay` says `held` when
+its hold is durable and its mark is written, and waits for another.
+"""
+
+import asyncio
+import random
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from cadenza.core.records import Usage
+from cadenza.store.database import Database
+from cadenza.store.ledger import Ended, Held
+from cadenza.store.writer import LedgerWriter
+from tests.store.moves import Progress, comes_true, make_end, make_hold, mark_of, writing
+
+ROOT = Path(__file__).parents[2]
+PROCESS_S = 60.0
+
+
+@asynccontextmanager
+async def process(*words: str) -> AsyncIterator[Process]:
+    """Killed at the end of the test, if it has not ended by itself."""
+    command = (sys.executable, "-m", "tests.store.spenders", *words)
+    started = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdin=PIPE, stdout=PIPE)
+    try:
+        async with asyncio.timeout(PROCESS_S):
+            yield started
+    finally:
+        if started.returncode is None:
+            started.kill()
+        await started.communicate()
+
+
+async def hear(running: Process, word: str) -> None:
+    assert running.stdout is not None
+    said = (await running.stdout.readline()).decode().strip()
+    assert said == word, said
+
+
+async def tell(running: Process, words: str = "go") -> None:
+    assert running.stdin is not None
+    running.stdin.write(f"{words}\n".encode())
+    await running.stdin.drain()
+
+
+async def numbers(running: Process) -> list[int]:
+    """Of the next line that it says."""
+    assert running.stdout is not None
+    return [int(number) for number in (await running.stdout.readline()).split()]
+
+
+async def let_end(running: Process) -> None:
+    await running.communicate(b"go\n")
+    assert running.returncode == 0
+
+
+async def spend(writer: LedgerWriter, name: str, times: int) -> None:
+    """A round for each line: how many requests were held, and what was charged in all."""
+    say("ready")
+    while words := await asyncio.to_thread(sys.stdin.readline):
+        seed, mix = words.split()
+        chance = random.Random(f"{name} {seed}")
+        served = await asyncio.gather(*(request(writer, f"{name}-{n}", seed, mix, chance) for n in range(times)))
+        say(f"{sum(held for held, _ in served)} {sum(charged_nano for _, charged_nano in served)}")
+
+
+async def request(writer: LedgerWriter, name: str, seed: str, mix: str, chance: random.Random) -> tuple[int, int]:
+    """Whole: one account, and all that is held is used. Mixed: two accounts, and any end."""
+    whole, request_id = Usage(100, 16), f"{name}-{seed}"
+    account = (chance.choice(["poor", "rich"]) if mix == "mixed" else "poor") + seed
+    hold = make_hold(request_id, allowance_tokens=16, account=account)
+    usage = chance.choice([whole, Usage(100, 3), Usage(100, 40), None]) if mix == "mixed" else whole
+    if not isinstance(await writer.hold(hold, Progress()), Held):
+        return 0, 0
+    ended = await writer.end(make_end(request_id, usage, account=account))
+    assert isinstance(ended, Ended)
+    assert ended.is_first
+    return 1, ended.charged_nano
+
+
+async def stay(db: Database, writer: LedgerWriter, request_id: str, delivered_tokens: int) -> None:
+    progress = Progress()
+    await writer.hold(make_hold(request_id), progress)
+    progress.delivered_tokens = delivered_tokens
+
+    async def is_marked() -> bool:
+        return await mark_of(db, request_id) == delivered_tokens
+
+    assert await comes_true(is_marked)
+    say("held")
+    await listen()
+
+
+def say(words: str) -> None:
+    sys.stdout.write(f"{words}\n")
+    sys.stdout.flush()
+
+
+async def listen() -> None:
+    await asyncio.to_thread(sys.stdin.readline)
+
+
+async def main(work: str, url: str, *words: str) -> None:
+    db = Database(url)
+    try:
+        if work == "sweep":
+            say("ready")
+            await listen()
+        async with writing(db, patience_s=PROCESS_S) as (writer, _):
+            match work, words:
+                case "spend", (name, times):
+                    await spend(writer, name, int(times))
+                case "stay", (request_id, delivered_tokens):
+                    say("ready")
+                    await listen()
+                    await stay(db, writer, request_id, int(delivered_tokens))
+    finally:
+        await db.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))
