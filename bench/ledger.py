@@ -87,7 +87,7 @@ class Pairs:
             held = await self._writer.hold(self._hold(number), NothingDelivered())
             held_s = time.perf_counter()
             assert isinstance(held, Held)
-            await self._writer.end(_end(number))
+            await self._writer.end(self._end(number))
             self.hold_s.append(held_s - began_s)
             self.end_s.append(time.perf_counter() - held_s)
 
@@ -104,10 +104,9 @@ class Pairs:
             started_at=time.time_ns() // 1_000_000,
         )
 
-
-def _end(number: int) -> End:
-    now_ms = time.time_ns() // 1_000_000
-    return End(f"bench-{number}", Usage(100, 50), "bench", "bench", 200, 1, 2, now_ms)
+    def _end(self, number: int) -> End:
+        now_ms = time.time_ns() // 1_000_000
+        return End(f"bench-{number}", self._account_id, Usage(100, 50), "bench", "bench", 200, 1, 2, now_ms)
 
 
 async def measure_writer(at_once: int, pairs: int, folder: Path) -> Measured:
