@@ -72,7 +72,8 @@ def test_data_is_the_owners(first: First) -> None:
     """Nobody but the owner can look into the data."""
     data = first.server.folder / "data"
     assert stat.S_IMODE(data.stat().st_mode) == 0o700
-    assert {stat.S_IMODE(path.stat().st_mode) for path in data.iterdir()} == {0o600}
+    modes = {path: stat.S_IMODE(path.stat().st_mode) for path in data.rglob("*")}
+    assert all(mode == (0o700 if path.is_dir() else 0o600) for path, mode in modes.items()), modes
 
 
 def test_port_that_is_taken(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def test_file_that_is_no_model(tmp_path: Path) -> None:
     """With a broken model the service stays up, says so in its log and answers chat with 502 in the time given."""
     (tmp_path / "broken.gguf").write_text("This is no model.")
     (tmp_path / "cadenza.toml").write_text(BROKEN_TOML)
-    run(tmp_path, "account", "create", "a@example.org", "--password-stdin", given="password")
+    run(tmp_path, "account", "create", "a@example.org", "--credit", "1", "--password-stdin", given="password")
     key = run(tmp_path, "key", "create", "--account", "a@example.org").stdout.strip()
     with serving(tmp_path) as server:
         server.wait_for_output("the embedded model did not load")

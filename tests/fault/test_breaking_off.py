@@ -58,6 +58,7 @@ def test_client_that_leaves_at_any_chunk_pays_for_what_it_got(
     make_fleet: StartFleet, upstream: LoopbackUpstream
 ) -> None:
     """Whoever leaves after so many chunks pays the prompt and the tokens of just those; after none, nothing."""
+    others = upstream.open_connections  # what services of other tests keep
     fleet = make_fleet(CREDIT_NANO)
     node = fleet.start()
     asks = [Ask(number, stream=True) for number in range(len(WORDS) + 1)]
@@ -88,7 +89,7 @@ def test_client_that_leaves_at_any_chunk_pays_for_what_it_got(
         row = rows[ask.shown_id]
         assert row.cost_nano == delivered_cost_nano("forte", ask.content, seen.chunks), ask
         assert (row.status, row.state) == (499, "settled" if ask.number else "released"), ask
-    wait_until(lambda: upstream.open_connections == 0, "every connection to the upstream being closed")
+    wait_until(lambda: upstream.open_connections <= others, "every connection to the upstream being closed")
 
 
 def test_client_that_leaves_before_a_plain_reply_pays_nothing(

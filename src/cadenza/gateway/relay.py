@@ -72,24 +72,24 @@ async def relay_stream(
             while pieces := await reply.read():
                 for piece in pieces:
                     tally.take(piece)
-                text = "".join([piece.content for piece in pieces])
+                texts = [piece.content for piece in pieces if piece.content]
                 deltas = mender.take(part for piece in pieces for part in piece.calls) if head.has_tools else []
-                await _deliver(call, chunks, tally, text, deltas)
+                await _deliver(call, chunks, tally, texts, deltas)
         except Fault as fault:
             error = render_error("The model's answer broke off before its end. Retry.", UpstreamFailed.type)
             return tally.outcome(fault), b"\n" + write_event(error)
-        await _deliver(call, chunks, tally, "", mender.finish())
+        await _deliver(call, chunks, tally, [], mender.finish())
     outcome = tally.outcome()
     assert tally.finish_reason
     return outcome, chunks.finish(tally.finish_reason) + chunks.usage(outcome.usage) + DONE
 
 
-async def _deliver(call: Call, chunks: Chunks, tally: Tally, text: str, deltas: list[CallDelta]) -> None:
+async def _deliver(call: Call, chunks: Chunks, tally: Tally, texts: list[str], deltas: list[CallDelta]) -> None:
     """Send what came in one write, then count it: what was not written was not delivered."""
-    data = (chunks.content(text) if text else b"") + (chunks.calls(deltas) if deltas else b"")
+    data = b"".join([chunks.content(text) for text in texts]) + (chunks.calls(deltas) if deltas else b"")
     if data:
         await call.write(data)
-        tally.deliver(text + said_in(deltas))
+        tally.deliver("".join(texts) + said_in(deltas))
         tally.has_calls = tally.has_calls or bool(deltas)
 
 

@@ -32,7 +32,7 @@ REVISIONS = ("0001", "0002")  # the files of migrations/versions, oldest first; 
 MIGRATION_LOCK = 0x6361_6465_6E7A_61  # the advisory lock of whoever migrates a Postgres
 MIGRATION_LOCK_WAIT_S = 60
 POSTGRES_NO_TABLE = "42P01"
-POSTGRES_BAD_VALUE = "invalid input for query argument"  # a fault of ours, though the driver does not say so
+POSTGRES_BAD_VALUE = "22"  # the class of its data exceptions
 
 T = TypeVar("T")
 
@@ -132,8 +132,8 @@ class Database:
                 raise
             raise self._unavailable("no such table") from None
         except (DBAPIError, PoolTimeout) as error:
-            if POSTGRES_BAD_VALUE in str(getattr(error, "orig", "")):
-                raise
+            if _is_bad_value(error):
+                raise StoreRefused(f"The store refused a value: {_reason(error)}.") from None
             raise self._unavailable(_reason(error)) from None
         except OSError as error:
             if opening.is_open:
@@ -209,6 +209,13 @@ def _parse(url: str) -> URL:
         "The store's address is not understood: write it like sqlite:///./data/cadenza.db "
         "or postgresql://user:password@host/database."
     )
+
+
+def _is_bad_value(error: DBAPIError | PoolTimeout) -> bool:
+    """A fault of ours: the driver finds it and calls it one of its interface, or Postgres does."""
+    cause = getattr(error, "orig", None)
+    sqlstate = getattr(cause, "sqlstate", None) or ""
+    return isinstance(getattr(cause, "__cause__", None), ValueError) or sqlstate.startswith(POSTGRES_BAD_VALUE)
 
 
 def _reason(error: DBAPIError | PoolTimeout) -> str:

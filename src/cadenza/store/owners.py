@@ -5,6 +5,7 @@ locked file beside an SQLite store, an advisory lock of a session on Postgres. W
 knows that its process is gone, and that nobody else is looking after what it left.
 """
 
+import asyncio
 import contextlib
 import fcntl
 import hashlib
@@ -17,6 +18,9 @@ from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from cadenza.store.database import Database, StoreUnavailable
+
+KEEP_EVERY_S = 0.5
+TAKEN_AGAIN_S = 2.0  # by then a process that lives has found its connection lost, and its lock with it
 
 
 class Owner:
@@ -34,6 +38,23 @@ class Owner:
     async def stop(self) -> None:
         with contextlib.suppress(StoreUnavailable):  # a lock that went with its connection is gone already
             await self._locks.aclose()
+
+    async def keep(self) -> None:
+        """Take the lock anew where it was lost with its connection: whoever sweeps leaves us the time."""
+        if self._db.path is None and await self._is_free(self.name):
+            await self.stop()
+            await self.start()
+
+    async def find_gone(self, names: set[str]) -> list[str]:
+        """Those whose lock is free, and stays so: a process that lives would take it again."""
+        gone = [name for name in sorted(names - {self.name}) if await self._is_free(name)]
+        if gone and self._db.path is None:
+            await asyncio.sleep(TAKEN_AGAIN_S)
+        return gone
+
+    async def _is_free(self, name: str) -> bool:
+        async with self.lock_of(name) as is_taken:
+            return is_taken
 
     def names_left(self) -> list[str]:
         """Those whose lock left a file behind, be their process alive or gone."""

@@ -17,7 +17,7 @@ from cadenza.observe import Observer, places
 from cadenza.store import ledger
 from cadenza.store.database import Database, StoreUnavailable
 from cadenza.store.ledger import End, Ended, Held, Hold, Insufficient, Repeated
-from cadenza.store.owners import Owner
+from cadenza.store.owners import KEEP_EVERY_S, Owner
 
 BATCH_MAX = 256
 RETRY_S = 0.25
@@ -64,6 +64,7 @@ class LedgerWriter:
             asyncio.create_task(self._write_forever()),
             asyncio.create_task(self._every(MARK_EVERY_S, self._mark)),
             asyncio.create_task(self._every(SWEEP_EVERY_S, self._sweep)),
+            asyncio.create_task(self._every(KEEP_EVERY_S, self._owner.keep)),
         ]
 
     async def stop(self) -> None:
@@ -205,7 +206,7 @@ class LedgerWriter:
         """End the holds of processes that are gone; those of the living are never touched."""
         now_ms = time.time_ns() // 1_000_000
         names = {*await self._db.transact(ledger.owners_with_open_holds), *self._owner.names_left()}
-        for name in sorted(names - {self._owner.name}):
+        for name in await self._owner.find_gone(names):
             await self._sweep_one(name, now_ms)
         await self._db.transact(lambda connection: ledger.forget_old_keys(connection, now_ms))
 

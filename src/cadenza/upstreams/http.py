@@ -43,7 +43,8 @@ class Connection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._parser = httptools.HttpResponseParser(self)
         self._waiter: asyncio.Future[None] | None = None
-        self._is_lost = False
+        self._is_lost = False  # nothing more will come, or nothing that can be used
+        self._is_gone = False  # the transport is closed
         self._is_complete = True
         self._keeps_alive = True
         self._idle_since_s = 0.0
@@ -81,14 +82,15 @@ class Connection(asyncio.Protocol):
     def end(self) -> bool:
         """The exchange is over, whole or not. True if another may follow; otherwise the connection is closed."""
         self._idle_since_s = self._loop.time()
-        is_whole = self._is_complete and not self._body and not self._transport.get_write_buffer_size()
-        if is_whole and self._keeps_alive and not self._is_lost:
+        is_whole = self._is_complete and self._keeps_alive and not self._body and not self._is_lost
+        if is_whole and not self._transport.get_write_buffer_size():
             return True
         self.abort()
         return False
 
     def abort(self) -> None:
-        self._transport.abort()
+        if not self._is_gone:  # a secure transport cannot be aborted twice
+            self._transport.abort()
 
     async def _wait(self) -> None:
         if self._is_lost:
@@ -122,7 +124,7 @@ class Connection(asyncio.Protocol):
         return self._wake()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._is_lost = True
+        self._is_lost = self._is_gone = True
         if self.status and exc is None and not {b"content-length", b"transfer-encoding"} & self.headers.keys():
             self._is_complete = True  # such a body ends with its connection
         self._wake()
