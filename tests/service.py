@@ -29,7 +29,7 @@ CHARACTER = "You are the character layer of the tests."
 MEZZO_CHARACTER = "You are the character layer of mezzo alone."
 CLASSES = ("mezzo", "forte", "fortissimo")
 BYTECODE = Path(__file__).parents[1] / ".pytest_cache" / "bytecode"
-DROPPED = {"CADENZA_CONFIG", "PYTHONDONTWRITEBYTECODE"}
+DROPPED = {"CADENZA_CONFIG", "CADENZA_API_KEY", "COLUMNS", "PYTHONDONTWRITEBYTECODE"}
 
 
 class RouteSpec(msgspec.Struct, frozen=True):
@@ -145,7 +145,7 @@ class Service:
         """Run one command beside the server."""
         command = [_program(), *args, "--config", str(self._config)]
         done = subprocess.run(
-            command, input=given, capture_output=True, text=True, timeout=CLI_S, env=_environment(), check=False
+            command, input=given, capture_output=True, text=True, timeout=CLI_S, env=environment(), check=False
         )
         assert not check or done.returncode == 0, f"cadenza {' '.join(args)}: {done.stderr}"
         return done
@@ -166,7 +166,7 @@ class Service:
         command = [_program(), "serve", "--config", str(self._config), "--port", str(port)]
         with self._log.open("ab") as log:
             process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=_environment(), cwd=self.folder
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment(), cwd=self.folder
             )
         self._process = process
         deadline = time.monotonic() + READY_S
@@ -211,11 +211,11 @@ def _program() -> str:
     return str(Path(sys.executable).parent / "cadenza")
 
 
-def _environment() -> dict[str, str]:
-    """Bytecode is kept in pytest's own cache: a start without any takes three times as long."""
+def environment(**variables: str) -> dict[str, str]:
+    """What a process of ours is started with. Bytecode is kept in pytest's own cache: a start without any is slow."""
     kept = {name: value for name, value in os.environ.items() if name not in DROPPED}
     own = {"PYTHONPYCACHEPREFIX": str(BYTECODE), "NO_PROXY": "127.0.0.1,localhost", "no_proxy": "127.0.0.1,localhost"}
-    return kept | own
+    return kept | own | variables
 
 
 def _children(pid: int) -> list[int]:

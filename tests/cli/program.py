@@ -5,7 +5,6 @@ without any takes three times as long.
 """
 
 import contextlib
-import os
 import re
 import signal
 import subprocess
@@ -14,23 +13,17 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from tests.service import environment
+
 PROGRAM = Path(sys.executable).parent / "cadenza"
 ROOT = Path(__file__).parents[2]
-BYTECODE = ROOT / ".pytest_cache" / "bytecode"
 COMMAND_S = 60.0
 START_S = 30.0
 STOP_S = 30.0
 POLL_S = 0.02
-DROPPED = {"CADENZA_CONFIG", "CADENZA_API_KEY", "COLUMNS", "PYTHONDONTWRITEBYTECODE"}
 LOADED = "the embedded model is ready"
 
 Done = subprocess.CompletedProcess[str]
-
-
-def environment(**variables: str) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if name not in DROPPED}
-    own = {"PYTHONPYCACHEPREFIX": str(BYTECODE), "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
-    return kept | own | variables
 
 
 def run(folder: Path, *args: str, given: str = "", **variables: str) -> Done:

@@ -11,7 +11,7 @@ import pytest
 
 from cadenza.upstreams.embedded import bundled_model
 from cadenza.upstreams.llama import Order, Ready
-from tests.cli.program import environment
+from tests.service import environment
 
 ANSWER_S = 30.0
 KEY = "the-key-of-the-parent"

@@ -21,9 +21,9 @@ from typing import IO, Self
 from cadenza.control.accounts import create_account
 from cadenza.control.keys import create_key
 from cadenza.store.database import Database, migrate
-from tests.cli.program import PROGRAM, environment, run
+from tests.cli.program import PROGRAM, run
 from tests.fault.books import Books
-from tests.service import CLASSES, RouteSpec, ServiceSpec
+from tests.service import CLASSES, RouteSpec, ServiceSpec, environment
 
 EMAIL = "owner@example.org"
 PASSWORD = "correct horse battery staple"

@@ -79,7 +79,8 @@ class Peer:
             task.cancel()
         ends = await asyncio.gather(*self._tasks, return_exceptions=True)
         for visit in self.visits:
-            visit.writer.transport.abort()
+            if not visit.writer.is_closing():  # a secure transport cannot be aborted twice
+                visit.writer.transport.abort()
             with contextlib.suppress(OSError):
                 await visit.writer.wait_closed()
         for end in ends:
