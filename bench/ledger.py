@@ -19,7 +19,7 @@ from tests.fault.wire import Ask, send
 from tests.loopback import LoopbackUpstream
 
 from cadenza.control.accounts import create_account
-from cadenza.control.keys import create_key
+from cadenza.control.keys import KeyOrder, create_key
 from cadenza.core.money import Price
 from cadenza.core.records import Usage
 from cadenza.observe import Observer, make_log
@@ -115,7 +115,7 @@ async def measure_writer(at_once: int, pairs: int, folder: Path) -> Measured:
     try:
         await migrate(db)
         account = await create_account(db, "bench@example.org", "a password of the bench", CREDIT_NANO, "forte", 1)
-        _, key = await create_key(db, account.email, "bench", [], "never", 1)
+        _, key = await create_key(db, account.email, KeyOrder("bench"), 1)
         observer = Observer(make_log())
         writer = LedgerWriter(db, observer)
         await writer.start()

@@ -7,6 +7,7 @@ shows what the process printed.
 import contextlib
 import http.client
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -22,7 +23,8 @@ READY_S = 30.0
 STOP_S = 30.0
 CLI_S = 60.0
 PORT_TRIES = 3
-POLL_S = 0.05
+POLL_S = 0.02
+RELOADED = '"the config was read again"'
 EMAIL = "owner@example.org"
 PASSWORD = "correct horse battery staple"
 CHARACTER = "You are the character layer of the tests."
@@ -140,6 +142,15 @@ class Service:
             process.kill()
             process.wait(STOP_S)
             raise AssertionError(f"cadenza serve did not end within {STOP_S} s of SIGTERM:\n{self.output}") from None
+
+    def reload(self) -> None:
+        """Have the config read again, which also makes every route fit again."""
+        times = self.output.count(RELOADED)
+        os.kill(self.pid, signal.SIGHUP)
+        deadline = time.monotonic() + READY_S
+        while self.output.count(RELOADED) == times:
+            assert time.monotonic() < deadline, f"the config was not read again:\n{self.output}"
+            time.sleep(POLL_S)
 
     def cli(self, *args: str, given: str = "", check: bool = True) -> subprocess.CompletedProcess[str]:
         """Run one command beside the server."""

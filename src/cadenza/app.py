@@ -1,23 +1,28 @@
 """The composition root: builds the object graph from the settings, sends /v1 to the gateway and the rest to the web.
 
 Start: the store (migrated where it is SQLite), then the upstreams; a model may go on loading while requests wait.
+Reload: classes, routes, providers, characters, prices and limits are read again; what runs goes on where it is.
 Stop: whatever was started is stopped, in the opposite order, and what was noted is written.
 """
 
 import asyncio
 import os
+from collections.abc import Mapping
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 
-from cadenza.config import Provider, Settings, load_settings
+from cadenza.config import ConfigError, Provider, Settings, load_settings, missing_secrets
+from cadenza.core.rates import Rate
 from cadenza.gateway.app import serve_api
 from cadenza.gateway.call import Receive, Scope, Send
 from cadenza.gateway.classes import Catalogue
 from cadenza.gateway.compose import Character
 from cadenza.gateway.context import Gateway
 from cadenza.gateway.dispatch import Dispatcher
+from cadenza.gateway.limits import Limits
+from cadenza.listen import STATE
 from cadenza.observe import FaultPoint, Log, Observer, make_log
-from cadenza.store import keys
+from cadenza.store import epochs, keys
 from cadenza.store.database import Database, StoreUnavailable, migrate, schema_state
 from cadenza.store.writer import LedgerWriter
 from cadenza.upstreams.base import Upstream
@@ -37,33 +42,67 @@ class App:
         self.db = Database(settings.store.url)
         self.upstreams = build_upstreams(settings, log)
         observer = Observer(log, FaultPoint(settings.fault_point))
-        classes = settings.classes.items()
+        limits = limits_of(settings)
         self.gateway = Gateway(
             db=self.db,
-            catalogue=Catalogue(
-                routes={class_id: one.routes for class_id, one in classes},
-                characters={class_id: Character(one.character) for class_id, one in classes},
-                prices=settings.prices,
-            ),
-            dispatcher=Dispatcher(self.upstreams, observer),
+            catalogue=catalogue_of(settings),
+            dispatcher=Dispatcher(self.upstreams, observer, limits.concurrency),
             writer=LedgerWriter(self.db, observer),
+            limits=limits,
             observer=observer,
         )
+        self.gateway.read_again = self.reload
         self._site = Site(self._why_not_ready, observer.metrics)
-        self._is_draining = False
+        self._retiring: set[asyncio.Task[None]] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
-            await self._live(receive, send)
+            await self._live(scope, receive, send)
         elif (scope["path"] + "/").startswith("/v1/"):
             await serve_api(self.gateway, scope, receive, send)
         else:
             await self._site(scope, send)
 
-    def drain(self) -> None:
-        self._is_draining = True
+    @property
+    def drain_s(self) -> float:
+        return self.settings.server.drain_s
 
-    async def _live(self, receive: Receive, send: Send) -> None:
+    def drain(self) -> None:
+        """Take nothing new."""
+        self.log.info("draining", limit_s=self.drain_s)
+        self.gateway.is_draining = True
+
+    def cut(self) -> None:
+        self.gateway.cut()
+
+    async def until_idle(self) -> None:
+        await self.gateway.until_idle()
+
+    async def reload(self) -> None:
+        """Read the config file again. A mistake in it is logged, and everything stays as it was."""
+        try:
+            settings = load_settings(path_of(self.settings), os.environ, Path.cwd())
+            if missing := missing_secrets(settings):
+                raise ConfigError(missing, settings.source)
+        except ConfigError as error:
+            self.log.error("the config was not read again: it has mistakes", problems=error.problems)
+            return
+        before, upstreams = self.upstreams, build_upstreams(settings, self.log, self.settings, self.upstreams)
+        for name, upstream in upstreams.items():
+            if before.get(name) is not upstream:
+                await upstream.start()
+        self.settings, self.upstreams = settings, upstreams
+        self.gateway.dispatcher.use(upstreams)
+        self.gateway.use(catalogue_of(settings), limits_of(settings))
+        for name, upstream in before.items():
+            if upstreams.get(name) is not upstream:
+                task = asyncio.create_task(upstream.retire())
+                self._retiring.add(task)
+                task.add_done_callback(self._retiring.discard)
+        self.log.info("the config was read again", classes=list(settings.classes), providers=list(settings.providers))
+
+    async def _live(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope["state"][STATE] = self  # so that the server can tell it of signals
         async with AsyncExitStack() as stack:
             await receive()
             try:
@@ -74,23 +113,33 @@ class App:
                 return
             await send({"type": "lifespan.startup.complete"})
             await receive()
-            self.drain()
         await send({"type": "lifespan.shutdown.complete"})
 
     async def _start(self, stack: AsyncExitStack) -> None:
         stack.push_async_callback(self.db.close)
         await open_store(self.db)
+        async with self.db.read() as connection:
+            self.gateway.classes_epoch = await epochs.current(connection, epochs.CLASSES)
         await self.gateway.writer.start()
         stack.push_async_callback(self.gateway.writer.stop)
         writing = asyncio.create_task(self._write_key_use())
         stack.push_async_callback(self._stop_writing, writing)
+        stack.push_async_callback(self._stop_upstreams)
         for upstream in self.upstreams.values():
-            stack.push_async_callback(upstream.stop)
             await upstream.start()
 
+    async def _stop_upstreams(self) -> None:
+        for upstream in self.upstreams.values():
+            await upstream.stop()
+        for task in list(self._retiring):
+            task.cancel()
+        await asyncio.gather(*self._retiring, return_exceptions=True)
+
     async def _why_not_ready(self) -> str | None:
-        if self._is_draining:
+        if self.gateway.is_draining:
             return "draining"
+        if not self.gateway.has_usable_route():
+            return "no route is usable"
         try:
             await self.db.ping()
         except StoreUnavailable:
@@ -121,15 +170,47 @@ class App:
         await self._flush_key_use()
 
 
-def build_upstreams(settings: Settings, log: Log) -> dict[str, Upstream]:
-    """One upstream per provider that a route names."""
-    routes = [route for one in settings.classes.values() for route in one.routes]
-    named = {route.provider for route in routes}
-    return {
-        name: _upstream(provider, max(r.context_tokens for r in routes if r.provider == name), log)
-        for name, provider in settings.providers.items()
-        if name in named
+def limits_of(settings: Settings) -> Limits:
+    """Each worker process has its part of the slots."""
+    given = settings.limits
+    return Limits(Rate(given.requests_per_second, given.burst), -(-given.concurrency // settings.server.workers))
+
+
+def catalogue_of(settings: Settings) -> Catalogue:
+    return Catalogue(
+        routes={class_id: one.routes for class_id, one in settings.classes.items()},
+        characters={class_id: Character(one.character) for class_id, one in settings.classes.items()},
+        prices=settings.prices,
+    )
+
+
+def path_of(settings: Settings) -> str | None:
+    return str(settings.source) if settings.source else None
+
+
+def build_upstreams(
+    settings: Settings, log: Log, before: Settings | None = None, running: Mapping[str, Upstream] | None = None
+) -> dict[str, Upstream]:
+    """One upstream per provider that a route names; those of providers that are as they were go on."""
+    windows = _windows(settings)
+    kept = {
+        name
+        for name, window in (_windows(before) if before else {}).items()
+        if before and before.providers[name] == settings.providers.get(name) and windows.get(name) == window
     }
+    return {
+        name: running[name] if running and name in kept else _upstream(settings.providers[name], window, log)
+        for name, window in windows.items()
+    }
+
+
+def _windows(settings: Settings) -> dict[str, int]:
+    """The largest window that a route asks of each provider."""
+    windows: dict[str, int] = {}
+    for one in settings.classes.values():
+        for route in one.routes:
+            windows[route.provider] = max(windows.get(route.provider, 0), route.context_tokens)
+    return windows
 
 
 def _upstream(provider: Provider, context_tokens: int, log: Log) -> Upstream:

@@ -1,32 +1,68 @@
-"""The HTTP server: uvicorn (uvloop, httptools) set to our taste. Bytes that are not HTTP get the error shape too."""
+"""The HTTP server: uvicorn (uvloop, httptools) set to our taste. Bytes that are not HTTP get the error shape too.
 
+A client is given so long to send the head of a request and to take what it is sent; then it is cut. The first signal
+to end drains: the service goes on listening, to say that it takes nothing new, until what runs has ended or the
+limit is reached. The second one ends what runs. Either way all is settled before the process ends.
+"""
+
+import asyncio
 import contextlib
+import multiprocessing
+import resource
 import signal
 import socket
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from types import FrameType
-from typing import Any
+from typing import Any, Protocol
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-from uvicorn.supervisors import Multiprocess
 
 from cadenza.core.errors import InvalidRequest, render_error
 from cadenza.gateway.call import HANG_UP
 
 HEAD_BYTES_MAX = 64 * 1024
+HEAD_S = 20.0  # for the head of a request to arrive, and for a new connection to begin with one
+UNREAD_S = 30.0  # for a client to take what was sent
 KEEP_ALIVE_S = 75  # longer than clients keep an idle connection, so that they close it and not we
-DRAIN_S = 30
+CUT_S = 10.0  # for what was cut to be charged
+LAST_S = 5  # for connections to close once nothing runs any more
+FILES_MAX = 65_536
+STATE = "cadenza"  # where the application puts itself
 # uvicorn's own log prints exceptions with their text; ours says where they came from, and no more.
 QUIET = {"version": 1, "disable_existing_loggers": False, "loggers": {"uvicorn": {"level": "CRITICAL"}}}
 ASGI = Callable[[Any, Any, Any], Awaitable[None]]
 
 
 class CadenzaProtocol(HttpToolsProtocol):
-    """uvicorn's HTTP protocol, with a bound on the head of a request and our error object for what is not HTTP."""
+    """uvicorn's HTTP protocol, with bounds on heads and on readers, and our error object for what is not HTTP."""
 
     _head_bytes = 0
     _is_in_head = True
+    _head_timer: asyncio.TimerHandle | None = None
+    _unread_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        peer = transport.get_extra_info("socket")
+        if peer is not None and hasattr(socket, "TCP_USER_TIMEOUT"):
+            peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(UNREAD_S * 1000))
+        self._head_timer = self.loop.call_later(HEAD_S, transport.abort)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        for timer in (self._head_timer, self._unread_timer):
+            if timer:
+                timer.cancel()
+        super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._unread_timer = self.loop.call_later(UNREAD_S, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._unread_timer:
+            self._unread_timer.cancel()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
@@ -34,6 +70,8 @@ class CadenzaProtocol(HttpToolsProtocol):
             self._head_bytes += len(data)
             if self._head_bytes > HEAD_BYTES_MAX:
                 self.send_400_response("")
+            elif self._head_timer is None:
+                self._head_timer = self.loop.call_later(HEAD_S, self.transport.abort)
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -42,6 +80,9 @@ class CadenzaProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         super().on_headers_complete()
         self._is_in_head = False
+        if self._head_timer:
+            self._head_timer.cancel()
+            self._head_timer = None
         cycle = self.cycle
 
         def hang_up() -> None:
@@ -61,16 +102,73 @@ class CadenzaProtocol(HttpToolsProtocol):
         self.transport.close()
 
 
+class Service(Protocol):
+    """What the server tells of signals: the application, which puts itself into the state of its lifespan."""
+
+    @property
+    def drain_s(self) -> float: ...
+
+    def drain(self) -> None: ...
+
+    def cut(self) -> None: ...
+
+    async def until_idle(self) -> None: ...
+
+    async def reload(self) -> None: ...
+
+
 class Server(uvicorn.Server):
-    """A server that says when it begins to drain."""
+    """A server that drains at the first signal, cuts at the second, and has the config read again at SIGHUP."""
 
-    def __init__(self, config: uvicorn.Config, on_drain: Callable[[], None]) -> None:
+    _service: Service | None = None
+    _draining: asyncio.Task[None] | None = None
+    _reloading: asyncio.Task[None] | None = None
+
+    def __init__(self, config: uvicorn.Config, *, heeds_interrupt: bool) -> None:
         super().__init__(config)
-        self._on_drain = on_drain
+        self._heeds_interrupt = heeds_interrupt
 
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        self._on_drain()
-        super().handle_exit(sig, frame)
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._service = self.lifespan.state.get(STATE)
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_signal_handler(signal.SIGHUP, self._reload)
+        if parent := multiprocessing.parent_process():
+            self._loop.add_reader(parent.sentinel, self._outlive, parent.sentinel)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002 uvicorn's signature
+        if sig == signal.SIGINT and not self._heeds_interrupt:
+            return
+        if self._service is None:
+            self.should_exit = True
+        else:
+            self._loop.call_soon_threadsafe(self._drain_or_cut, self._service)
+
+    def _outlive(self, sentinel: int) -> None:
+        """The process that started this one is gone, and nobody else would end it."""
+        self._loop.remove_reader(sentinel)
+        self.handle_exit(signal.SIGTERM, None)
+
+    def _drain_or_cut(self, service: Service) -> None:
+        if self._draining is None:
+            self._draining = asyncio.create_task(self._drain(service))
+        else:
+            service.cut()
+
+    async def _drain(self, service: Service) -> None:
+        service.drain()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(service.drain_s):
+                await service.until_idle()
+        service.cut()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CUT_S):
+                await service.until_idle()
+        self.should_exit = True
+
+    def _reload(self) -> None:
+        if self._service:
+            self._reloading = asyncio.create_task(self._service.reload())
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -84,23 +182,12 @@ def bind(host: str, port: int) -> socket.socket:
     return listener
 
 
-def serve_one(app: ASGI, listener: socket.socket, on_drain: Callable[[], None]) -> None:
-    """Serve in this process until a signal; returns when all is drained."""
-    server = Server(_config(app), on_drain)
-    with _signals_that_only_end_us():
-        server.run(sockets=[listener])
-
-
-def serve_many(app_factory: str, workers: int, listener: socket.socket) -> None:
-    """Serve in several processes, each of which builds the application anew."""
-    Multiprocess(_config(app_factory, factory=True, workers=workers), sockets=[listener]).run()
-
-
-def _config(app: ASGI | str, *, factory: bool = False, workers: int = 1) -> uvicorn.Config:
-    return uvicorn.Config(
+def serve_one(app: ASGI | str, listener: socket.socket, *, heeds_interrupt: bool = True) -> None:
+    """Serve in this process until a signal; returns when all is drained. The app may be the name of a factory."""
+    _allow_many_files()
+    config = uvicorn.Config(
         app,
-        factory=factory,
-        workers=workers,
+        factory=isinstance(app, str),
         http=CadenzaProtocol,
         loop="uvloop",
         ws="none",
@@ -109,16 +196,13 @@ def _config(app: ASGI | str, *, factory: bool = False, workers: int = 1) -> uvic
         access_log=False,
         server_header=False,
         timeout_keep_alive=KEEP_ALIVE_S,
-        timeout_graceful_shutdown=DRAIN_S,
+        timeout_graceful_shutdown=LAST_S,
     )
+    Server(config, heeds_interrupt=heeds_interrupt).run(sockets=[listener])
 
 
-@contextlib.contextmanager
-def _signals_that_only_end_us() -> Iterator[None]:
-    """uvicorn raises the signal that ended it once more when it has drained; by then there is nothing left to do."""
-    before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+def _allow_many_files() -> None:
+    """Each stream has two connections: as many as the system lets this process have."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = FILES_MAX if most == resource.RLIM_INFINITY else min(most, FILES_MAX)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))

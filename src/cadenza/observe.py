@@ -99,7 +99,24 @@ class Metrics:
         self.faults = Counter(
             "cadenza_upstream_faults", "Upstream failures.", ["provider", "kind"], registry=self.registry
         )
-
+        self.refused = Counter(
+            "cadenza_refused", "Requests told to come back later.", ["reason"], registry=self.registry
+        )
+        self.slots = Gauge("cadenza_slots_taken", "Chat requests in flight.", registry=self.registry)
+        self.retries = Counter(
+            "cadenza_retries", "Requests that needed another route.", ["result"], registry=self.registry
+        )
+        self.continued = Counter(
+            "cadenza_continued", "Streams that broke off and went on here.", ["provider"], registry=self.registry
+        )
+        of_route = ["provider", "model"]
+        self.route_limit = Gauge(
+            "cadenza_route_limit", "How much a route is given at once.", of_route, registry=self.registry
+        )
+        self.route_in_flight = Gauge(
+            "cadenza_route_in_flight", "Requests that a route answers.", of_route, registry=self.registry
+        )
+        self.route_resting = Gauge("cadenza_route_resting", "1 while a route rests.", of_route, registry=self.registry)
         self.ledger_commits = Counter("cadenza_ledger_commits", "Transactions of the ledger.", registry=self.registry)
         self.ledger_retries = Counter(
             "cadenza_ledger_retries", "Batches of the ledger that the store did not take.", registry=self.registry

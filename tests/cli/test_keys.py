@@ -35,7 +35,7 @@ def test_key_stands_alone_on_standard_output(created: Done) -> None:
     """A script can take the key from standard output; what a person wants to know stands on the other one."""
     assert created.returncode == 0
     secret = created.stdout.removesuffix("\n")
-    assert is_well_formed(secret)
+    assert is_well_formed(secret.encode())
     assert secret not in created.stderr
     assert "shown once" in created.stderr
     assert "Scopes: inference, models, usage" in created.stderr

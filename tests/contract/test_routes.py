@@ -52,6 +52,7 @@ def routed(shared_upstream: LoopbackUpstream, backup: LoopbackUpstream) -> Itera
 def wire(routed: Service, backup: LoopbackUpstream) -> Wire:
     backup.reset()
     backup.always(Good("from the backup"))
+    routed.reload()
     return Wire(routed.port, routed.key)
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO, Self
 
 from cadenza.control.accounts import create_account
-from cadenza.control.keys import create_key
+from cadenza.control.keys import KeyOrder, create_key
 from cadenza.store.database import Database, migrate
 from tests.cli.program import PROGRAM, run
 from tests.fault.books import Books
@@ -165,7 +165,7 @@ class Fleet:
             await migrate(db)
             now_ms = time.time_ns() // 1_000_000
             await create_account(db, EMAIL, PASSWORD, self._credit_nano, "forte", now_ms)
-            return (await create_key(db, EMAIL, "fault", [], "never", now_ms))[0]
+            return (await create_key(db, EMAIL, KeyOrder("fault"), now_ms))[0]
         finally:
             await db.close()
 

@@ -33,6 +33,8 @@ async def test_a_key_is_found_with_all_that_authentication_needs(db: Database) -
         expires_at=NOW_MS + 1,
         revoked_at=None,
         last_used_at=None,
+        requests_per_second=None,
+        burst=None,
     )
 
 
@@ -60,7 +62,7 @@ async def test_an_unknown_digest_finds_nothing(db: Database) -> None:
 )
 def test_the_state_of_a_key(expires_at: int | None, revoked_at: int | None, state: KeyState) -> None:
     """A key expires at the very millisecond, and revoked wins over expired."""
-    key = KeyRecord("key_a", "acct_a", "", "", frozenset(), "forte", 0, expires_at, revoked_at, None)
+    key = KeyRecord("key_a", "acct_a", "", "", frozenset(), "forte", 0, expires_at, revoked_at, None, None, None)
     assert state_of(key, NOW_MS) == state
 
 

@@ -303,7 +303,7 @@ def test_sub_table_of_a_route_belongs_to_the_last_route(tmp_path: Path) -> None:
     [
         ("[sever]", 'line 1: sever: unknown key; did you mean "server"?'),
         ("[server]\nPORT = 1", 'line 2: server.PORT: unknown key; did you mean "port"?'),
-        ("[server]\ncolour = 1", "line 2: server.colour: unknown key; known here: host, port, workers"),
+        ("[server]\ncolour = 1", "line 2: server.colour: unknown key; known here: host, port, workers, drain_s"),
         ("server = 1", "line 1: server: must be a table, not a whole number"),
         ("[server]\nport = true", "line 2: server.port: must be a whole number, not a boolean"),
         ("[server]\nport = 80.0", "line 2: server.port: must be a whole number, not a number with decimals"),

@@ -5,6 +5,7 @@ import sys
 import typer
 
 from cadenza.cli.accounts import accounts
+from cadenza.cli.classes import classes
 from cadenza.cli.console import say
 from cadenza.cli.doctor import doctor
 from cadenza.cli.keys import keys
@@ -23,6 +24,7 @@ app = typer.Typer(
 app.command()(serve)
 app.add_typer(accounts, name="account")
 app.add_typer(keys, name="key")
+app.add_typer(classes, name="classes")
 app.command()(usage)
 app.add_typer(ledger, name="ledger")
 app.command()(migrate)

@@ -14,14 +14,15 @@ from cadenza.app import App, open_store
 from cadenza.cli.console import Config, now_ms, out, say, settings_of
 from cadenza.config import ConfigError, Settings, missing_secrets
 from cadenza.control.accounts import create_account
-from cadenza.control.keys import create_key
+from cadenza.control.keys import KeyOrder, create_key
 from cadenza.core.money import NANO_PER_DOLLAR
 from cadenza.core.records import DEFAULT_CLASS
-from cadenza.listen import bind, serve_many, serve_one
+from cadenza.listen import bind, serve_one
 from cadenza.observe import make_log
 from cadenza.store import accounts
 from cadenza.store.database import Database
 from cadenza.store.database import migrate as migrate_store
+from cadenza.workers import Workers
 
 DEMO_EMAIL = "demo@localhost"
 DEMO_CREDIT_NANO = 5 * NANO_PER_DOLLAR
@@ -48,11 +49,10 @@ def serve(
     demo, has_accounts = uvloop.run(_prepare(settings))
     _print_screen(settings, listener, demo, has_accounts=has_accounts)
     if settings.server.workers == 1:
-        app = App(settings, make_log())
-        serve_one(app, listener, app.drain)
+        serve_one(App(settings, make_log()), listener)
     else:
         os.environ["CADENZA_CONFIG"] = str(settings.source)
-        serve_many("cadenza.app:build_from_environment", settings.server.workers, listener)
+        sys.exit(Workers("cadenza.app:build_from_environment", settings.server.workers, listener).run())
 
 
 def migrate(config: Config = None) -> None:
@@ -89,7 +89,7 @@ async def _prepare(settings: Settings) -> tuple[Demo | None, bool]:
             return None, has_accounts
         password = secrets.token_urlsafe(12)
         await create_account(db, DEMO_EMAIL, password, DEMO_CREDIT_NANO, DEFAULT_CLASS, now_ms())
-        key, _ = await create_key(db, DEMO_EMAIL, "demo", [], "never", now_ms())
+        key, _ = await create_key(db, DEMO_EMAIL, KeyOrder("demo"), now_ms())
         return Demo(password, key), True
     finally:
         await db.close()

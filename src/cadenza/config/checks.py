@@ -69,6 +69,12 @@ def positive(value: object) -> float:
     return float(value)
 
 
+def boolean(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise CheckError(f"must be true or false, not {_type_name(value)}")
+    return value
+
+
 def one_of(*words: str) -> Check:
     """One of a few words."""
 

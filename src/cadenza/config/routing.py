@@ -15,6 +15,7 @@ from cadenza.config.checks import (
     Checks,
     Table,
     base_url,
+    boolean,
     integer,
     one_of,
     positive,
@@ -57,9 +58,10 @@ ROUTE: Checks = {
     "max_output_tokens": integer(1, OUTPUT_TOKENS_MAX),
     "order": integer(0),
     "weight": integer(1),
+    "continue": boolean,
     "timeouts": table,
 }
-TIMEOUTS: Checks = {"connect_s": positive, "first_token_s": positive, "idle_s": positive}
+TIMEOUTS: Checks = {"connect_s": positive, "first_token_s": positive, "idle_s": positive, "total_s": positive}
 
 KEYS_OF_ONE_KIND = MappingProxyType(
     {"base_url": "openai", "api_key_env": "openai", "dialect": "openai", "model_path": "embedded"}
@@ -158,6 +160,7 @@ def _dialect_of(url: str) -> Dialect:
 def _read_route(raw: Table, at: KeyPath, providers: Mapping[str, Provider], reader: Reader) -> Route | None:
     values = reader.table(raw, at, ROUTE)
     timeouts = reader.table(values.pop("timeouts", {}), (*at, "timeouts"), TIMEOUTS)
+    values["continues"] = values.pop("continue", False)
     if "provider" not in raw:
         reader.problem((*at, "provider"), f"missing; {suggest('', providers)}")
     if "provider" not in values:

@@ -37,7 +37,7 @@ from cadenza.core.records import CLASSES
 
 FAULT_VARIABLE = "CADENZA_FAULT_POINT"
 SECTIONS = ("server", "store", "shared_state", "limits", "character", "prices", "providers", "classes")
-SERVER: Checks = {"host": text, "port": integer(0, 65_535), "workers": integer(1, 64)}
+SERVER: Checks = {"host": text, "port": integer(0, 65_535), "workers": integer(1, 64), "drain_s": positive}
 STORE: Checks = {"url": store_url, "region": text}
 SHARED_STATE: Checks = {"url": shared_url}
 LIMITS: Checks = {"requests_per_second": positive, "burst": integer(1), "concurrency": integer(1)}

@@ -54,11 +54,12 @@ class Guarded(msgspec.Struct, frozen=True):
 
 
 class Server(msgspec.Struct, frozen=True):
-    """Where the service listens."""
+    """Where the service listens, and how long it waits for what runs when it is told to end."""
 
     host: str = "127.0.0.1"
     port: int = 8080
     workers: int = 1
+    drain_s: float = 30.0
 
 
 class Store(Guarded, frozen=True):

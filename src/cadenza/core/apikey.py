@@ -4,6 +4,7 @@ The checksum lets a mistyped or a leaked key be recognised without a look-up. On
 """
 
 import hashlib
+import re
 import secrets
 import zlib
 
@@ -12,21 +13,17 @@ ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 SECRET_CHARS = 43
 CHECK_CHARS = 6
 DISPLAY_CHARS = 12
+SHAPE = re.compile(rb"%b[0-9A-Za-z]{%d}" % (KEY_PREFIX.encode(), SECRET_CHARS + CHECK_CHARS))
 
 
 def make_key() -> str:
     body = KEY_PREFIX + _base62(secrets.randbits(256), SECRET_CHARS)
-    return body + _checksum(body)
+    return body + _checksum(body.encode())
 
 
-def is_well_formed(key: str) -> bool:
-    body, check = key[:-CHECK_CHARS], key[-CHECK_CHARS:]
-    return (
-        len(key) == len(KEY_PREFIX) + SECRET_CHARS + CHECK_CHARS
-        and key.startswith(KEY_PREFIX)
-        and all(character in ALPHABET for character in key[len(KEY_PREFIX) :])
-        and _checksum(body) == check
-    )
+def is_well_formed(key: bytes) -> bool:
+    """Whether it can be a key at all: its shape and its checksum are right."""
+    return SHAPE.fullmatch(key) is not None and _checksum(key[:-CHECK_CHARS]) == key[-CHECK_CHARS:].decode()
 
 
 def digest_key(key: bytes) -> bytes:
@@ -37,8 +34,8 @@ def display_prefix(key: str) -> str:
     return key[:DISPLAY_CHARS]
 
 
-def _checksum(body: str) -> str:
-    return _base62(zlib.crc32(body.encode()), CHECK_CHARS)
+def _checksum(body: bytes) -> str:
+    return _base62(zlib.crc32(body), CHECK_CHARS)
 
 
 def _base62(number: int, length: int) -> str:

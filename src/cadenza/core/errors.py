@@ -110,6 +110,13 @@ class RateLimited(CadenzaError):
         )
 
 
+class Ending(RateLimited):
+    """The service ends, and this request with it."""
+
+    def __init__(self) -> None:
+        super().__init__("The service is restarting, and this request was ended with it. Retry.", 1.0)
+
+
 class UpstreamFailed(CadenzaError):
     """The upstream model failed and the fault is not the request's."""
 

@@ -18,14 +18,17 @@ class Principal(msgspec.Struct, frozen=True):
     account_id: str
     scopes: frozenset[str]
     preferred_class: str
+    requests_per_second: float | None = None  # of this key alone, instead of the usual ones
+    burst: int | None = None
 
 
 class Timeouts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How long a route may stay silent, in seconds."""
+    """How long a route may stay silent, and how long a reply may take in all, in seconds."""
 
     connect_s: float = 5.0
     first_token_s: float = 60.0
     idle_s: float = 60.0
+    total_s: float = 3600.0
 
 
 class Route(msgspec.Struct, frozen=True):
@@ -38,6 +41,7 @@ class Route(msgspec.Struct, frozen=True):
     order: int = 0
     weight: int = 1
     timeouts: Timeouts = Timeouts()
+    continues: bool = False  # it can go on with an answer that another route began
 
 
 class Plan(msgspec.Struct, frozen=True):

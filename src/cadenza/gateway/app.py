@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
-from cadenza.core.errors import CadenzaError, Headers, Internal, MethodNotAllowed, NotFound, RateLimited
+from cadenza.core.errors import CadenzaError, Ending, Headers, Internal, MethodNotAllowed, NotFound, RateLimited
 from cadenza.gateway.call import Call, ClientGone, Receive, Scope, Send
 from cadenza.gateway.chat import serve_chat
 from cadenza.gateway.context import Gateway
@@ -21,6 +21,7 @@ from cadenza.store.database import StoreUnavailable
 
 DEFAULT_ALLOWED_HEADERS = b"authorization, content-type, x-api-key"
 STORE_RETRY_S = 2.0
+DRAINING_RETRY_S = 1.0
 NOT_HERE = ("/v1/embeddings", "/v1/completions")
 
 Serve = Callable[[Gateway, Call], Awaitable[None]]
@@ -45,8 +46,10 @@ ONE_MODEL = Endpoint("model", "GET", get_model)
 async def serve_api(gw: Gateway, scope: Scope, receive: Receive, send: Send) -> None:
     call = Call(scope, receive, send)
     name = "unknown"
-    gw.metrics.in_flight.inc()
+    gw.begin(call)
     try:
+        if gw.is_draining:
+            raise _draining(gw, call)
         if call.method == "OPTIONS":
             name = "preflight"
             return await call.respond(204, b"", _preflight(call))
@@ -62,15 +65,24 @@ async def serve_api(gw: Gateway, scope: Scope, receive: Receive, send: Send) -> 
     except ClientGone:
         pass
     except asyncio.CancelledError:
-        raise
+        task = asyncio.current_task()
+        if not call.is_cut or task is None or task.uncancel():
+            raise
+        await call.fail(Ending())
     except Exception as error:  # noqa: BLE001 the request edge: whatever it is, the client gets an answer
         gw.log.error("internal error", request_id=call.request_id, endpoint=name, places=places(error))
         if call.is_started:
             raise ConnectionAbortedError from None  # the server closes the connection: no clean end
         await call.fail(Internal())
     finally:
-        gw.metrics.in_flight.dec()
-        gw.note_end(call, name)
+        gw.end(call, name)
+
+
+def _draining(gw: Gateway, call: Call) -> RateLimited:
+    """The service ends and takes nothing new. Another connection may reach another process."""
+    call.hang_up()
+    gw.metrics.refused.labels("draining").inc()
+    return RateLimited("The service is restarting. Retry shortly.", DRAINING_RETRY_S)
 
 
 def find_endpoint(path: str) -> Endpoint:

@@ -1,29 +1,51 @@
 """Who is asking, and may they? Always the store, so that a key revoked or made elsewhere counts on the next request.
 
-Missing, malformed, unknown, revoked and expired keys take one path: digest, one look-up, one answer.
-Stance on failure: a store that does not answer lets nobody in.
+What cannot be a key is refused by its checksum, and a flood of keys that are none before any look-up. Missing,
+malformed, unknown, revoked and expired keys get one answer. Stance on failure: a store that does not answer lets
+nobody in.
 """
 
 import time
 
-from cadenza.core.apikey import digest_key
+from cadenza.core.apikey import digest_key, is_well_formed
 from cadenza.core.errors import Forbidden, Unauthenticated
 from cadenza.core.records import Principal
 from cadenza.gateway.call import Call
+from cadenza.gateway.context import Gateway
+from cadenza.gateway.limits import rate_headers, refusal
 from cadenza.store import keys
-from cadenza.store.database import Database
 
 
-async def authenticate(call: Call, scope: str, db: Database) -> Principal:
-    """The principal behind the key, if the key is live and has the scope."""
-    digest = digest_key(_presented_key(call.headers))
-    async with db.read() as connection:
-        key = await keys.find_by_digest(connection, digest)
-    if key is None or keys.state_of(key, time.time_ns() // 1_000_000) != "active":
-        raise Unauthenticated
-    if scope not in key.scopes:
+async def authenticate(gw: Gateway, call: Call, scope: str) -> Principal:
+    """The principal behind the key, if the key is live, has the scope and is within its rate. Every request counts."""
+    principal = await _identify(gw, call)
+    gw.note_use(call, principal)
+    rate = gw.rate_of(principal)
+    ticket = gw.rates.take(principal.key_id, rate)
+    call.more_headers += rate_headers(ticket)
+    if scope not in principal.scopes:
         raise Forbidden(f"This key lacks the scope '{scope}'. Use a key that has it, or one without restrictions.")
-    return Principal(key.id, key.account_id, key.scopes, key.preferred_class)
+    if not ticket.is_granted:
+        gw.metrics.refused.labels("rate").inc()
+        raise refusal(ticket, rate)
+    return principal
+
+
+async def _identify(gw: Gateway, call: Call) -> Principal:
+    presented = _presented_key(call.headers)
+    if not is_well_formed(presented):
+        raise Unauthenticated
+    digest = digest_key(presented)
+    gw.strangers.check(digest, call.address)
+    async with gw.db.read() as connection:
+        found = await keys.look_up(connection, digest)
+    if found is None or keys.state_of(found[0], time.time_ns() // 1_000_000) != "active":
+        gw.strangers.note_dead(digest, call.address)
+        raise Unauthenticated
+    key, classes_epoch = found
+    gw.strangers.note_live(digest)
+    await gw.catch_up(classes_epoch)
+    return Principal(key.id, key.account_id, key.scopes, key.preferred_class, key.requests_per_second, key.burst)
 
 
 def _presented_key(headers: dict[bytes, bytes]) -> bytes:

@@ -20,6 +20,7 @@ from cadenza.core.errors import (
     error_headers,
     render_error,
 )
+from cadenza.core.sse import write_event
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -34,7 +35,12 @@ CORS: Headers = [
     (b"access-control-allow-origin", b"*"),
     (
         b"access-control-expose-headers",
-        b"x-request-id, x-should-retry, retry-after, retry-after-ms, x-cadenza-max-tokens",
+        b", ".join(
+            [
+                b"x-request-id, x-should-retry, retry-after, retry-after-ms, x-cadenza-max-tokens",
+                b"x-ratelimit-limit-requests, x-ratelimit-remaining-requests, x-ratelimit-reset-requests",
+            ]
+        ),
     ),
 ]
 STREAM: Headers = [
@@ -57,6 +63,7 @@ class Call:
         self.method: str = scope["method"]
         self.path: str = scope["path"]
         self.query: bytes = scope["query_string"]
+        self.address: str = (scope.get("client") or ("", 0))[0]
         self.headers = dict(reversed(scope["headers"]))  # of a repeated header the first counts
         self.request_id = _request_id(self.headers.get(b"x-request-id"))
         self.started_s = time.perf_counter()
@@ -67,6 +74,8 @@ class Call:
         self.first_byte_ms: int | None = None
         self.written_s = 0.0  # when the last byte was written, by the loop's clock
         self._is_finished = False
+        self.is_cut = False  # by us, because the service ends
+        self.task: asyncio.Task[None] | None = None  # what serves it
         self._receive = receive
         self._send = send
         self._body_s = body_s
@@ -123,6 +132,13 @@ class Call:
         finally:
             watcher.cancel()
 
+    def cut(self) -> None:
+        """End it now, whatever it is doing, unless its last byte is on its way."""
+        if not self._is_finished and not self.is_cut:
+            assert self.task
+            self.is_cut = True
+            self.task.cancel()
+
     async def respond(self, status: int, body: bytes, headers: Headers) -> None:
         self._is_finished = True
         length = [] if status == 204 else [(b"content-length", b"%d" % len(body))]
@@ -145,7 +161,17 @@ class Call:
         await self._send({"type": "http.response.body", "body": data})
 
     async def fail(self, error: CadenzaError) -> None:
-        await self.respond(error.status, render_error(error.message, error.type), JSON + error_headers(error))
+        """Say what went wrong: as the answer or, where it has begun, as the event that ends it."""
+        if self.is_started:
+            event = write_event(render_error(error.message, CadenzaError.type))
+            await self.finish_stream(b"\n" + event, is_cut=True)
+        else:
+            body = render_error(error.message, error.type)
+            await self.respond(error.status, body, JSON + error_headers(error))
+
+    def hang_up(self) -> None:
+        """No further request on this connection."""
+        self._hang_up()
 
     async def _start(self, status: int, headers: Headers) -> None:
         assert not self.is_started

@@ -1,6 +1,6 @@
 """Classes, their routes, characters and prices: which class serves a request, which ids a client may name. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from cadenza.core.chat import Model, ModelList
 from cadenza.core.errors import InvalidRequest, NotFound
@@ -35,6 +35,9 @@ class Catalogue:
         if class_id not in self._routes:
             raise InvalidRequest(f"There is no model of that name here. {self._usable()}")
         return Plan(class_id, self._routes[class_id])
+
+    def routes(self) -> Iterator[Route]:
+        return (route for routes in self._routes.values() for route in routes)
 
     def models(self) -> ModelList:
         return ModelList(data=[Model(id=class_id, created=CREATED) for class_id in self.ids])

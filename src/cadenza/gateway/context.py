@@ -1,13 +1,18 @@
 """What serving a request needs, built once at the start, and the notes that are taken of it."""
 
+import asyncio
 import time
+from collections.abc import Awaitable, Callable
 
+from cadenza.core.rates import Rate
 from cadenza.core.records import Outcome, Plan, Principal, Route
 from cadenza.gateway.call import Call
 from cadenza.gateway.classes import Catalogue
 from cadenza.gateway.dispatch import Dispatcher
+from cadenza.gateway.limits import Limits, Strangers
 from cadenza.observe import Observer
 from cadenza.store.database import Database
+from cadenza.store.shared import Rates, Slots
 from cadenza.store.writer import LedgerWriter
 
 
@@ -20,16 +25,74 @@ class Gateway:
         catalogue: Catalogue,
         dispatcher: Dispatcher,
         writer: LedgerWriter,
+        limits: Limits,
         observer: Observer,
     ) -> None:
         self.db = db
         self.catalogue = catalogue
         self.dispatcher = dispatcher
         self.writer = writer
+        self.limits = limits
+        self.read_again: Callable[[], Awaitable[None]] = _nothing_to_read
+        self.rates = Rates()
+        self.slots = Slots(limits.concurrency)
+        self.strangers = Strangers()
+        self.is_draining = False
+        self._calls: set[Call] = set()  # those that are being answered
+        self._is_idle = asyncio.Event()
+        self.classes_epoch = 0  # of the classes that are served
+        self._reading = asyncio.Lock()
         self.log = observer.log
         self.metrics = observer.metrics
         self.at = observer.at
+        self.metrics.slots.set_function(lambda: self.slots.shares.taken)
         self.keys_used: dict[str, int] = {}  # when each key was last used (ms), until it is written to the store
+
+    async def catch_up(self, classes_epoch: int) -> None:
+        """The classes are to be read again where a later epoch has begun; every request waits for it."""
+        if classes_epoch > self.classes_epoch:
+            async with self._reading:
+                if classes_epoch > self.classes_epoch:
+                    await self.read_again()
+                    self.classes_epoch = classes_epoch
+
+    def use(self, catalogue: Catalogue, limits: Limits) -> None:
+        """From the next request on."""
+        self.catalogue = catalogue
+        self.limits = limits
+        self.slots.change_limit(limits.concurrency)
+
+    def rate_of(self, principal: Principal) -> Rate:
+        if principal.requests_per_second is None and principal.burst is None:
+            return self.limits.rate
+        return Rate(principal.requests_per_second or self.limits.rate.per_s, principal.burst or self.limits.rate.burst)
+
+    def begin(self, call: Call) -> None:
+        call.task = asyncio.current_task()
+        self._calls.add(call)
+        self._is_idle.clear()
+        self.metrics.in_flight.inc()
+
+    def end(self, call: Call, endpoint: str) -> None:
+        self._calls.discard(call)
+        if not self._calls:
+            self._is_idle.set()
+        self.metrics.in_flight.dec()
+        self._note_end(call, endpoint)
+
+    async def until_idle(self) -> None:
+        """Until nothing is being answered."""
+        if self._calls:
+            await self._is_idle.wait()
+
+    def cut(self) -> None:
+        """End all that is being answered; what was delivered is charged."""
+        for call in list(self._calls):
+            call.cut()
+
+    def has_usable_route(self) -> bool:
+        """Whether any route of any class may be asked."""
+        return any(not self.dispatcher.healths.of(route).is_down for route in self.catalogue.routes())
 
     def note_use(self, call: Call, principal: Principal) -> None:
         self.keys_used[principal.key_id] = time.time_ns() // 1_000_000
@@ -47,12 +110,15 @@ class Gateway:
             self.metrics.doubtful_usage.labels(route.provider).inc()
             self.log.warning("an upstream's counts cannot be true", provider=route.provider, request_id=call.request_id)
         if outcome.fault:
-            self.dispatcher.note(route, outcome.fault)
             call.facts["fault"] = outcome.fault
 
-    def note_end(self, call: Call, endpoint: str) -> None:
+    def _note_end(self, call: Call, endpoint: str) -> None:
         seconds = time.perf_counter() - call.started_s
         self.metrics.requests.labels(endpoint, str(call.status)).inc()
         self.metrics.duration.labels(endpoint).observe(seconds)
         facts = {"endpoint": endpoint, "status": call.status, "ms": round(seconds * 1000, 1), **call.facts}
         self.log.info("request", request_id=call.request_id, **facts)
+
+
+async def _nothing_to_read() -> None:
+    """Until the composition root says what reading again means."""

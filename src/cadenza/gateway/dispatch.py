@@ -1,61 +1,167 @@
-"""From a plan to an open reply: routes are tried in order until one begins to answer. The only retry loop there is.
+"""From a plan to a reply: routes are tried until one begins to answer. The only retry loop there is.
 
-It ends at the first piece: once a client has been sent a byte, a failure is the relay's to tell.
+Routes of a lower `order` come first, those of one order share by `weight`; one that rests or is full is passed over.
+Retries have a budget, for each request and for the process, so that a fault never becomes a storm. Once a client has
+been sent a byte, a failure is the relay's to tell, but for a stream that another route can go on with (continuing.py).
 """
 
-from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AsyncExitStack
+from itertools import groupby
 
 from cadenza.core.errors import CadenzaError, InvalidRequest, RateLimited, UpstreamFailed
-from cadenza.core.records import Plan, Route
+from cadenza.core.records import Route
+from cadenza.gateway.health import Attempt, Healths, RouteHealth
 from cadenza.observe import Observer
-from cadenza.upstreams.base import Ask, Fault, FaultKind, OpenReply, Upstream
+from cadenza.upstreams.base import Ask, Fault, FaultKind, OpenReply, Piece, Upstream
 
 BUSY_RETRY_S = 2.0
+RETRIES_MAX = 3  # of one request
+RETRIES_PER_REQUEST = 0.2  # of all requests together, in the long run
+
+
+class RetryBudget:
+    """What retries may be spent: one for every five requests, saved up to as many as may be in flight."""
+
+    def __init__(self, most: int) -> None:
+        self._most = float(most)
+        self._left = self._most
+
+    def earn(self) -> None:
+        self._left = min(self._most, self._left + RETRIES_PER_REQUEST)
+
+    def spend(self) -> bool:
+        if self._left < 1:
+            return False
+        self._left -= 1
+        return True
+
+
+class RoutedReply:
+    """A reply that has begun, and the route that it runs on."""
+
+    def __init__(self, route: Route, reply: OpenReply, attempt: Attempt, stack: AsyncExitStack) -> None:
+        self.route = route
+        self._reply = reply
+        self._attempt = attempt
+        self._stack = stack
+
+    async def read(self) -> list[Piece]:
+        pieces = await self._reply.read()
+        if not pieces:
+            self._attempt.note_finish()
+        return pieces
+
+    def note_fault(self, fault: Fault) -> None:
+        self._attempt.note_fault(fault)
+
+    async def close(self) -> None:
+        await self._stack.aclose()
 
 
 class Dispatcher:
-    """Knows the upstream behind each provider's name."""
+    """Knows the upstream behind each provider's name, and how each route fares."""
 
-    def __init__(self, upstreams: Mapping[str, Upstream], observer: Observer) -> None:
+    def __init__(self, upstreams: Mapping[str, Upstream], observer: Observer, ceiling: int) -> None:
+        self.healths = Healths(ceiling, observer.metrics)
         self._upstreams = upstreams
+        self._budget = RetryBudget(ceiling)
+        self._turns: defaultdict[tuple[str, Route], int] = defaultdict(int)
         self._log = observer.log
         self._metrics = observer.metrics
 
-    @asynccontextmanager
-    async def open_first(self, plan: Plan, ask: Ask) -> AsyncIterator[tuple[Route, OpenReply]]:
-        async with AsyncExitStack() as stack:
-            route, reply = await self._enter_first(stack, plan, ask)
-            try:
-                yield route, reply
-            except Fault as fault:  # it broke off, and nothing of it was sent
-                self.note(route, fault.kind.value, fault.status)
-                raise _answer([fault]) from None
+    def use(self, upstreams: Mapping[str, Upstream]) -> None:
+        """From now on; what is under way stays where it is. Whoever changed them wants them tried, so they are fit."""
+        self._upstreams = upstreams
+        self._turns.clear()
+        self.healths.forget()
 
-    async def _enter_first(self, stack: AsyncExitStack, plan: Plan, ask: Ask) -> tuple[Route, OpenReply]:
-        faults: list[Fault] = []
-        for route in plan.routes:
+    def earn_retries(self) -> None:
+        """A new request came."""
+        self._budget.earn()
+
+    async def open_first(self, class_id: str, routes: Iterable[Route], ask: Ask, key_id: str) -> RoutedReply:
+        """The first route that begins to answer; 400, 429 or 502 where there is none. Whoever gets it closes it."""
+        faults, passed_over = list[Fault](), set[RouteHealth]()
+        for route, health, is_last_resort in self._line_up(class_id, routes):
+            attempt = health.begin(key_id, is_last_resort=is_last_resort)
+            if attempt is None:
+                passed_over.add(health)
+                continue
+            passed_over.discard(health)
+            if faults and not (len(faults) <= RETRIES_MAX and self.may_retry()):
+                attempt.end()
+                break
             try:
-                return route, await stack.enter_async_context(self._upstreams[route.provider].open(route, ask))
+                return await self._ask(route, attempt, ask)
             except Fault as fault:
-                self.note(route, fault.kind.value, fault.status)
                 faults.append(fault)
                 if fault.kind is FaultKind.REFUSED:
                     break
-        raise _answer(faults)
+        if not faults:
+            self._metrics.refused.labels("routes").inc()
+        raise answer_to(faults, passed_over)
 
-    def note(self, route: Route, kind: str, status: int | None = None) -> None:
-        self._metrics.faults.labels(route.provider, kind).inc()
-        self._log.warning("upstream fault", provider=route.provider, kind=kind, status=status)
+    async def _ask(self, route: Route, attempt: Attempt, ask: Ask) -> RoutedReply:
+        async with AsyncExitStack() as stack:
+            stack.callback(attempt.end)
+            try:
+                upstream = self._upstreams.get(route.provider)
+                if upstream is None:  # its provider went away since the request was planned
+                    raise Fault(FaultKind.UNREACHABLE)
+                reply = await stack.enter_async_context(upstream.open(route, ask))
+            except Fault as fault:
+                attempt.note_fault(fault)
+                self.note(route, fault)
+                raise
+            attempt.note_answer(is_stream=ask.stream)
+            return RoutedReply(route, reply, attempt, stack.pop_all())
+
+    def may_retry(self) -> bool:
+        """Whether the process has a retry left, which is spent with this."""
+        is_allowed = self._budget.spend()
+        self._metrics.retries.labels("made" if is_allowed else "refused").inc()
+        return is_allowed
+
+    def _line_up(self, class_id: str, routes: Iterable[Route]) -> Iterator[tuple[Route, RouteHealth, bool]]:
+        """By order, within it by turns; those that rest once more at the end, as the last resort."""
+        line = [
+            (route, self.healths.of(route))
+            for _, group in groupby(routes, key=lambda route: route.order)
+            for route in self._take_turns(class_id, list(group))
+        ]
+        resting = [(route, health) for route, health in line if health.is_resting]
+        yield from ((route, health, False) for route, health in line)
+        yield from ((route, health, True) for route, health in resting)
+
+    def _take_turns(self, class_id: str, routes: list[Route]) -> list[Route]:
+        """Each has its turn as often as its weight says, as evenly as can be: the smooth weighted round robin."""
+        if len(routes) == 1:
+            return routes
+        turns = self._turns
+        for route in routes:
+            turns[class_id, route] += route.weight
+        line = sorted(routes, key=lambda route: -turns[class_id, route])
+        turns[class_id, line[0]] -= sum(route.weight for route in routes)
+        return line
+
+    def note(self, route: Route, fault: Fault) -> None:
+        self._metrics.faults.labels(route.provider, fault.kind.value).inc()
+        self._log.warning("upstream fault", provider=route.provider, kind=fault.kind.value, status=fault.status)
+
+    def note_seam(self, route: Route) -> None:
+        self._metrics.continued.labels(route.provider).inc()
 
 
-def _answer(faults: list[Fault]) -> CadenzaError:
+def answer_to(faults: list[Fault], passed_over: set[RouteHealth]) -> CadenzaError:
     """What the client is told when no route answered."""
-    if faults[-1].kind is FaultKind.REFUSED:
+    if faults and faults[-1].kind is FaultKind.REFUSED:
         return InvalidRequest(
             "The model cannot take this request: it is too long for the model, or a field of it is not supported."
         )
-    if all(fault.kind is FaultKind.BUSY for fault in faults):
+    if all(fault.kind is FaultKind.BUSY for fault in faults) and not any(health.is_down for health in passed_over):
         waits_s = [fault.retry_after_s for fault in faults if fault.retry_after_s is not None]
+        waits_s += [health.rest_s for health in passed_over if health.is_resting]
         return RateLimited("The service is saturated. Retry shortly.", min(waits_s, default=BUSY_RETRY_S))
     return UpstreamFailed("The model failed to answer. Retry; nothing was charged.")

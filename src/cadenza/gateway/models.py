@@ -10,11 +10,11 @@ MODELS_PATH = "/v1/models"
 
 
 async def list_models(gw: Gateway, call: Call) -> None:
-    gw.note_use(call, await authenticate(call, "models", gw.db))
+    await authenticate(gw, call, "models")
     await call.respond(200, msgspec.json.encode(gw.catalogue.models()), JSON)
 
 
 async def get_model(gw: Gateway, call: Call) -> None:
-    gw.note_use(call, await authenticate(call, "models", gw.db))
+    await authenticate(gw, call, "models")
     model = gw.catalogue.model(call.path.rstrip("/").removeprefix(MODELS_PATH + "/"))
     await call.respond(200, msgspec.json.encode(model), JSON)

@@ -14,8 +14,7 @@ from cadenza.store.usage import report
 
 
 async def get_usage(gw: Gateway, call: Call) -> None:
-    principal = await authenticate(call, "usage", gw.db)
-    gw.note_use(call, principal)
+    principal = await authenticate(gw, call, "usage")
     asked = {name: values[-1] for name, values in parse_qs(call.query.decode("latin-1")).items()}
     try:
         span = parse_span(asked.get("start"), asked.get("end"), datetime.now(UTC))

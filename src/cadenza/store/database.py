@@ -28,7 +28,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from cadenza.store.engines import postgres_engines, sqlite_engines, sqlite_thread_engine
 
 WAIT_S = 10.0
-REVISIONS = ("0001", "0002")  # the files of migrations/versions, oldest first; a test compares them
+REVISIONS = ("0001", "0002", "0003")  # the files of migrations/versions, oldest first; a test compares them
 MIGRATION_LOCK = 0x6361_6465_6E7A_61  # the advisory lock of whoever migrates a Postgres
 MIGRATION_LOCK_WAIT_S = 60
 POSTGRES_NO_TABLE = "42P01"

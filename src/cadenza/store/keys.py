@@ -11,7 +11,7 @@ from sqlalchemy import Row, bindparam, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from cadenza.core.records import SCOPES
-from cadenza.store.schema import accounts, keys
+from cadenza.store.schema import accounts, epochs, keys
 
 KeyState = Literal["active", "revoked", "expired"]
 
@@ -26,6 +26,8 @@ class NewKey(msgspec.Struct, frozen=True):
     scopes: frozenset[str]
     created_at: int
     expires_at: int | None
+    requests_per_second: float | None = None
+    burst: int | None = None
 
 
 class KeyRecord(msgspec.Struct, frozen=True):
@@ -41,6 +43,8 @@ class KeyRecord(msgspec.Struct, frozen=True):
     expires_at: int | None
     revoked_at: int | None
     last_used_at: int | None
+    requests_per_second: float | None  # where it has a rate of its own
+    burst: int | None
 
 
 RECORDS = select(
@@ -54,8 +58,12 @@ RECORDS = select(
     keys.c.expires_at,
     keys.c.revoked_at,
     keys.c.last_used_at,
+    keys.c.requests_per_second,
+    keys.c.burst,
 ).join_from(keys, accounts)
-BY_DIGEST = RECORDS.where(keys.c.digest == bindparam("digest"))  # built once: it runs with every request
+BY_DIGEST = RECORDS.where(keys.c.digest == bindparam("digest"))
+CLASSES_EPOCH = select(epochs.c.number).where(epochs.c.name == "classes").scalar_subquery()
+LOOK_UP = BY_DIGEST.add_columns(CLASSES_EPOCH.label("classes_epoch"))  # built once: it runs with every request
 OLDEST_FIRST = (keys.c.created_at, keys.c.id)
 
 
@@ -77,6 +85,12 @@ async def find_by_digest(conn: AsyncConnection, digest: bytes) -> KeyRecord | No
     return None if row is None else _record(row)
 
 
+async def look_up(conn: AsyncConnection, digest: bytes) -> tuple[KeyRecord, int] | None:
+    """A key, and in the same breath the epoch of the classes: all that a request must know to be up to date."""
+    row = (await conn.execute(LOOK_UP, {"digest": digest})).one_or_none()
+    return None if row is None else (_record(row), row.classes_epoch)
+
+
 async def find_by_prefix_or_id(conn: AsyncConnection, text: str) -> list[KeyRecord]:
     found = RECORDS.where(or_(keys.c.id == text, keys.c.prefix == text)).order_by(*OLDEST_FIRST)
     return [_record(row) for row in await conn.execute(found)]
@@ -91,6 +105,11 @@ async def revoke(conn: AsyncConnection, key_id: str, now_ms: int) -> bool:
     """Whether this call revoked it: the first time stands."""
     still_live = keys.update().where(keys.c.id == key_id, keys.c.revoked_at.is_(None))
     return (await conn.execute(still_live.values(revoked_at=now_ms))).rowcount == 1
+
+
+async def set_rate(conn: AsyncConnection, key_id: str, requests_per_second: float | None, burst: int | None) -> None:
+    limits = {"requests_per_second": requests_per_second, "burst": burst}
+    await conn.execute(keys.update().where(keys.c.id == key_id).values(limits))
 
 
 async def touch(conn: AsyncConnection, last_used_ms: Mapping[str, int]) -> None:
@@ -114,4 +133,6 @@ def _record(row: Row[*tuple[Any, ...]]) -> KeyRecord:
         expires_at=row.expires_at,
         revoked_at=row.revoked_at,
         last_used_at=row.last_used_at,
+        requests_per_second=row.requests_per_second,
+        burst=row.burst,
     )

@@ -9,6 +9,7 @@ from sqlalchemy import (
     Boolean,
     CheckConstraint,
     Column,
+    Float,
     ForeignKey,
     Index,
     Integer,
@@ -57,6 +58,8 @@ keys = Table(
     Column("expires_at", BigInteger),
     Column("revoked_at", BigInteger),
     Column("last_used_at", BigInteger),
+    Column("requests_per_second", Float),
+    Column("burst", Integer),
     CheckConstraint("length(prefix) = 12", name="prefix_has_12_characters"),
     CheckConstraint("length(digest) = 32", name="digest_has_32_bytes"),
     CheckConstraint("expires_at > created_at", name="expires_after_creation"),
@@ -153,4 +156,11 @@ usage = Table(
     CheckConstraint("completion_tokens >= 0", name="completion_is_not_negative"),
     CheckConstraint("cost_nano >= 0", name="cost_is_not_negative"),
     Index("ix_usage_account_id", "account_id", "started_at"),
+)
+
+epochs = Table(  # each number grows when what it names is to be read again, by every process
+    "epochs",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("number", BigInteger, nullable=False),
 )

@@ -29,6 +29,7 @@ class FaultKind(Enum):
     FAILED = "failed"  # it says that it failed, or does not let us in
     GARBLED = "garbled"  # what it says is not an answer
     CUT = "cut"  # the answer ended before it was finished
+    ENDLESS = "endless"  # it took longer in all, or said more, than it may
 
 
 class Fault(Exception):
@@ -47,13 +48,13 @@ def classify_status(status: int, retry_after: bytes | None = None) -> Fault:
         return Fault(FaultKind.BUSY, status, _seconds(retry_after))
     if status in {400, 413, 422}:
         return Fault(FaultKind.REFUSED, status)
-    return Fault(FaultKind.FAILED, status)
+    return Fault(FaultKind.FAILED, status, _seconds(retry_after) if status in {503, 529} else None)
 
 
 class Ask(msgspec.Struct, frozen=True):
     """What is asked of an upstream: messages, tools and sampling fields as raw JSON, ready to be sent.
 
-    With tools, `max_tokens` is fitted to the window of the route that is asked.
+    With tools, `max_tokens` is fitted to the window of the route that is asked. `begun` is an answer to go on with.
     """
 
     messages: Sequence[msgspec.Raw]
@@ -62,6 +63,7 @@ class Ask(msgspec.Struct, frozen=True):
     stream: bool
     tools: dict[str, msgspec.Raw] = {}
     prompt_tokens: int = 0
+    begun: str = ""
 
     def output_limit(self, route: Route) -> int | None:
         """What goes upstream as `max_tokens`."""
@@ -109,6 +111,9 @@ class Upstream(Protocol):
     async def start(self) -> None: ...
 
     async def stop(self) -> None: ...
+
+    async def retire(self) -> None:
+        """Stop, once what is under way has ended."""
 
     def open(self, route: Route, ask: Ask) -> AbstractAsyncContextManager[OpenReply]:
         """Entering asks the upstream and waits for the first piece; leaving, in any way, closes the connection."""

@@ -41,6 +41,8 @@ class EmbeddedUpstream:
         self._ready = asyncio.Event()
         self._endpoint: OpenAIUpstream | None = None
         self._supervisor: asyncio.Task[None] | None = None
+        self._open_replies = 0
+        self._is_idle = asyncio.Event()
 
     async def start(self) -> None:
         self._supervisor = asyncio.create_task(self._supervise())
@@ -51,12 +53,27 @@ class EmbeddedUpstream:
             with suppress(asyncio.CancelledError):
                 await self._supervisor
 
+    async def retire(self) -> None:
+        """The model lives as long as it answers someone."""
+        try:
+            if self._open_replies:
+                await self._is_idle.wait()
+        finally:
+            await self.stop()
+
     @asynccontextmanager
     async def open(self, route: Route, ask: Ask) -> AsyncIterator[OpenReply]:
-        endpoint = await self._running(route.timeouts.first_token_s)
-        is_told = bool(ask.tools) and not self._knows_tools
-        async with open_with_tools(endpoint, route, ask) if is_told else endpoint.open(route, ask) as reply:
-            yield reply
+        self._open_replies += 1
+        self._is_idle.clear()
+        try:
+            endpoint = await self._running(route.timeouts.first_token_s)
+            is_told = bool(ask.tools) and not self._knows_tools
+            async with open_with_tools(endpoint, route, ask) if is_told else endpoint.open(route, ask) as reply:
+                yield reply
+        finally:
+            self._open_replies -= 1
+            if not self._open_replies:
+                self._is_idle.set()
 
     async def probe(self) -> Probe:
         if not self._model_path.is_file():

@@ -22,6 +22,8 @@ WHOLE_BYTES_MAX = 64 * 1024 * 1024
 AFTER_FINISH_S = 5.0  # a finished reply need not wait longer for a count that may never come
 TOKENS_PER_IDLE = 1024  # a non-streaming reply is silent while it is made: one idle time more per so many tokens
 DRAIN_S = 0.1
+EVENTS_PER_TOKEN = 2  # an upstream sends a token or more with an event; one that sends far less does not keep its limit
+EVENTS_MORE = 256
 PROBE_S = 10.0
 
 # The switch for zero retention, where a provider's API has one.
@@ -30,6 +32,8 @@ RETENTION_FIELDS: dict[str, dict[str, Any]] = {
     "openrouter": {"provider": {"zdr": True, "data_collection": "deny"}},
     "plain": {},
 }
+# What vLLM must be told to go on with a last message of the assistant; llama.cpp does so by itself.
+CONTINUE_FIELDS = {"continue_final_message": True, "add_generation_prompt": False}
 
 
 class OpenAIUpstream:
@@ -48,15 +52,18 @@ class OpenAIUpstream:
     async def stop(self) -> None:
         await self._http.close()
 
+    async def retire(self) -> None:
+        await self._http.close()  # what is under way ends with its own connection
+
     @asynccontextmanager
     async def open(self, route: Route, ask: Ask) -> AsyncIterator["HttpReply"]:
         first_s = route.timeouts.first_token_s + (0 if ask.stream else _making_s(route, ask))
         body = self._body(route, ask)
         async with AsyncExitStack() as stack:
             try:
-                async with asyncio.timeout(first_s):
+                async with asyncio.timeout(min(first_s, route.timeouts.total_s)):
                     request = self._http.request("POST", "/chat/completions", body, route.timeouts.connect_s)
-                    reply = HttpReply(await stack.enter_async_context(request), route.timeouts.idle_s)
+                    reply = HttpReply(await stack.enter_async_context(request), Bounds.of(route, ask))
                     await reply.begin()
             except TimeoutError:
                 raise Fault(FaultKind.SILENT) from None
@@ -83,6 +90,9 @@ class OpenAIUpstream:
 
     def _body(self, route: Route, ask: Ask) -> bytes:
         body: dict[str, Any] = {"model": route.model, "messages": ask.messages, **ask.sampling, **ask.tools}
+        if ask.begun:
+            body["messages"] = [*ask.messages, {"role": "assistant", "content": ask.begun}]
+            body |= CONTINUE_FIELDS
         if (limit := ask.output_limit(route)) is not None:
             body["max_completion_tokens" if self._dialect == "openai" else "max_tokens"] = limit
         if ask.stream:
@@ -90,15 +100,30 @@ class OpenAIUpstream:
         return msgspec.json.encode(body | RETENTION_FIELDS[self._dialect])
 
 
+class Bounds(msgspec.Struct, frozen=True):
+    """How long a reply may be silent, when it must have ended, and how many events it may have."""
+
+    idle_s: float
+    until_s: float
+    events: int
+
+    @classmethod
+    def of(cls, route: Route, ask: Ask) -> "Bounds":
+        now_s = asyncio.get_running_loop().time()
+        tokens = ask.output_limit(route) or route.max_output_tokens
+        return cls(route.timeouts.idle_s, now_s + route.timeouts.total_s, tokens * EVENTS_PER_TOKEN + EVENTS_MORE)
+
+
 class HttpReply:
     """A reply on the wire: a stream of events, or one JSON body, whichever the upstream chose to send."""
 
-    def __init__(self, response: Connection, idle_s: float) -> None:
+    def __init__(self, response: Connection, bounds: Bounds) -> None:
         self._response = response
         self._events = EventReader()
         self._waiting: list[Piece] = []  # read, but not handed out yet
-        self._idle_s = idle_s
-        self._until_s: float | None = None  # once it is finished, the end of waiting for what may follow
+        self._idle_s = bounds.idle_s
+        self._events_left = bounds.events
+        self._until_s = bounds.until_s  # by then it must have ended; sooner once it is finished and more may follow
         self._is_finished = False  # a finish reason was seen
         self._is_ended = False  # nothing more will be read
         self._is_done = False  # its terminator was seen
@@ -116,14 +141,17 @@ class HttpReply:
             raise self._fault
 
     async def read(self) -> list[Piece]:
+        clock = asyncio.get_running_loop().time
         while not self._waiting and not self._is_ended:
             try:
-                async with asyncio.timeout_at(self._until_s or asyncio.get_running_loop().time() + self._idle_s):
+                async with asyncio.timeout_at(min(self._until_s, clock() + self._idle_s)):
                     await self._take()
             except TimeoutError:
-                self._end(Fault(FaultKind.SILENT))
+                self._end(Fault(FaultKind.ENDLESS if clock() >= self._until_s else FaultKind.SILENT))
             except Broken:
                 self._end(Fault(FaultKind.CUT))
+        if not self._is_ended and (self._events_left < 0 or clock() >= self._until_s):
+            self._end(Fault(FaultKind.ENDLESS))
         pieces, self._waiting = self._waiting, []
         if self._fault and not pieces:
             raise self._fault
@@ -140,9 +168,11 @@ class HttpReply:
                     self._end(Fault(FaultKind.CUT))
                     return
                 self._waiting.append(piece)
+                self._events_left -= 1
                 if piece.finish_reason:
                     self._is_finished = True
-                    self._until_s = asyncio.get_running_loop().time() + min(self._idle_s, AFTER_FINISH_S)
+                    finished_s = asyncio.get_running_loop().time()
+                    self._until_s = min(self._until_s, finished_s + min(self._idle_s, AFTER_FINISH_S))
         except EventTooLarge:
             self._end(Fault(FaultKind.GARBLED))
         except Fault as fault:

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import select, text
 
 from cadenza.control.errors import ControlError
-from cadenza.control.keys import DAY_MS, KeyView, create_key, list_keys, revoke_key
+from cadenza.control.keys import DAY_MS, KeyOrder, KeyView, create_key, list_keys, revoke_key
 from cadenza.core.apikey import digest_key, is_well_formed, make_key
 from cadenza.store import accounts
 from cadenza.store.accounts import Account
@@ -29,7 +29,8 @@ async def owners(db: Database) -> None:
 
 async def create(db: Database, now_ms: int = NOW_MS, **options: Any) -> tuple[str, KeyView]:
     chosen = {"email": EMAIL, "name": "laptop", "scopes": (), "expires": "never", **options}
-    return await create_key(db, **chosen, now_ms=now_ms)
+    email = chosen.pop("email")
+    return await create_key(db, email, KeyOrder(**chosen), now_ms=now_ms)
 
 
 async def give_prefix(db: Database, key_id: str, prefix: str) -> None:
@@ -40,7 +41,7 @@ async def give_prefix(db: Database, key_id: str, prefix: str) -> None:
 async def test_a_key_is_created_with_its_secret(db: Database) -> None:
     """The secret is a well-formed key, and its record says what was asked for."""
     secret, key = await create(db, scopes=["usage", "inference", "usage"], expires="30")
-    assert is_well_formed(secret)
+    assert is_well_formed(secret.encode())
     assert re.fullmatch(r"key_[A-Za-z0-9_-]{24}", key.id)
     assert key == KeyView(
         id=key.id,

@@ -13,7 +13,13 @@ from sqlalchemy import text
 
 from cadenza.core.apikey import digest_key, display_prefix, make_key
 from cadenza.core.money import Price
-from cadenza.core.records import Usage
+from cadenza.core.rates import Rate
+from cadenza.core.records import Route, Usage
+from cadenza.gateway.classes import Catalogue
+from cadenza.gateway.compose import Character
+from cadenza.gateway.context import Gateway
+from cadenza.gateway.dispatch import Dispatcher
+from cadenza.gateway.limits import Limits
 from cadenza.observe import Observer, make_log
 from cadenza.store import accounts, audit, keys, ledger
 from cadenza.store.accounts import Account
@@ -27,6 +33,7 @@ ACCOUNT = "acct_a"
 EMAIL = "owner@example.org"
 KEY = "key_a"
 FORTE = Price(1_070, 3_450)
+LIMITS = Limits(Rate(10_000, 10_000), 100)
 NOW_MS = 1_800_000_000_000
 
 
@@ -117,3 +124,11 @@ async def open_books(folder: Path, credit_nano: int) -> AsyncIterator[Books]:
     findings = await books.findings()
     await db.close()
     assert findings == []
+
+
+def gateway_on(db: Database) -> Gateway:
+    """A gateway for what needs no upstream."""
+    observer = Observer(make_log(io.StringIO()))
+    catalogue = Catalogue({"forte": (Route("acme", "m", 9, 9),)}, {"forte": Character("Be brief.")}, {"forte": FORTE})
+    dispatcher = Dispatcher({}, observer, ceiling=100)
+    return Gateway(db, catalogue, dispatcher, LedgerWriter(db, observer), LIMITS, observer)

@@ -19,7 +19,7 @@ from cadenza.gateway.context import Gateway
 from cadenza.gateway.dispatch import Dispatcher
 from cadenza.upstreams.base import Ask, OpenReply, Piece, Probe
 from tests.unit.gateway.asgi import Client, Headers
-from tests.unit.gateway.books import FORTE, Books, open_books
+from tests.unit.gateway.books import FORTE, LIMITS, Books, open_books
 
 SECRET = "what a client said"
 
@@ -31,6 +31,9 @@ class Broken:
         """Nothing to start."""
 
     async def stop(self) -> None:
+        """Nothing to stop."""
+
+    async def retire(self) -> None:
         """Nothing to stop."""
 
     async def probe(self) -> Probe:
@@ -56,8 +59,9 @@ class Edge:
                 characters={"forte": Character("Be brief.")},
                 prices={"forte": FORTE},
             ),
-            dispatcher=Dispatcher({"broken": Broken()}, books.observer),
+            dispatcher=Dispatcher({"broken": Broken()}, books.observer, ceiling=100),
             writer=books.writer,
+            limits=LIMITS,
             observer=books.observer,
         )
 

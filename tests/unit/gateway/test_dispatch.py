@@ -10,6 +10,7 @@ import pytest
 
 from cadenza.core.errors import CadenzaError, InvalidRequest, RateLimited, UpstreamFailed
 from cadenza.core.records import Plan, Route
+from cadenza.gateway.continuing import open_reply
 from cadenza.gateway.dispatch import BUSY_RETRY_S, Dispatcher
 from cadenza.observe import Observer, make_log
 from cadenza.upstreams.base import Ask, Fault, FaultKind, OpenReply, Piece, Probe, Upstream
@@ -17,12 +18,18 @@ from cadenza.upstreams.base import Ask, Fault, FaultKind, OpenReply, Piece, Prob
 ASK = Ask([], {}, None, stream=False)
 BUSY = FaultKind.BUSY
 MODEL = "hidden-large"
+KEY = "key_a"
 
 
 class Reply:
-    """A reply that has said all it had to say."""
+    """A reply that has said all it had to say, or breaks off."""
+
+    def __init__(self, fault: Fault | None = None) -> None:
+        self._fault = fault
 
     async def read(self) -> list[Piece]:
+        if self._fault:
+            raise self._fault
         return []
 
 
@@ -38,6 +45,9 @@ class OneReply:
         """Nothing to start."""
 
     async def stop(self) -> None:
+        """Nothing to stop."""
+
+    async def retire(self) -> None:
         """Nothing to stop."""
 
     async def probe(self) -> Probe:
@@ -61,12 +71,14 @@ class Fleet:
 
     def __init__(self, *answers: Reply | Exception) -> None:
         self.upstreams = {f"provider-{number}": OneReply(answer) for number, answer in enumerate(answers)}
-        self.plan = Plan("forte", tuple(Route(provider, MODEL, 1000, 100) for provider in self.upstreams))
+        self.plan = Plan(
+            "forte", tuple(Route(name, MODEL, 1000, 100, order) for order, name in enumerate(self.upstreams))
+        )
         self.log = io.StringIO()
         observer = Observer(make_log(self.log))
         self.metrics = observer.metrics
         upstreams: dict[str, Upstream] = dict(self.upstreams)
-        self.dispatcher = Dispatcher(upstreams, observer)
+        self.dispatcher = Dispatcher(upstreams, observer, ceiling=100)
 
     @property
     def asks(self) -> list[int]:
@@ -78,29 +90,25 @@ class Fleet:
 
     async def fails(self) -> CadenzaError:
         with pytest.raises(CadenzaError) as failure:
-            async with self.dispatcher.open_first(self.plan, ASK):
+            async with open_reply(self.dispatcher, self.plan, ASK, KEY):
                 pytest.fail("nothing should have been opened")
         return failure.value
 
 
 async def test_the_first_route_serves_where_it_can() -> None:
     """A route that answers is the only one asked, and comes with its reply."""
-    reply = Reply()
-    fleet = Fleet(reply, Reply())
-    async with fleet.dispatcher.open_first(fleet.plan, ASK) as (route, opened):
-        assert opened is reply
-        assert route is fleet.plan.routes[0]
+    fleet = Fleet(Reply(), Reply())
+    async with open_reply(fleet.dispatcher, fleet.plan, ASK, KEY) as opened:
+        assert opened.route is fleet.plan.routes[0]
     assert fleet.asks == [1, 0]
 
 
 @pytest.mark.parametrize("kind", [kind for kind in FaultKind if kind is not FaultKind.REFUSED])
 async def test_after_a_fault_the_next_route_is_asked(kind: FaultKind) -> None:
     """Whatever went wrong, but for a refusal, another route may do better; each is asked once."""
-    reply = Reply()
-    fleet = Fleet(Fault(kind), Fault(kind), reply)
-    async with fleet.dispatcher.open_first(fleet.plan, ASK) as (route, opened):
-        assert opened is reply
-        assert route.provider == "provider-2"
+    fleet = Fleet(Fault(kind), Fault(kind), Reply())
+    async with open_reply(fleet.dispatcher, fleet.plan, ASK, KEY) as opened:
+        assert opened.route.provider == "provider-2"
     assert fleet.asks == [1, 1, 1]
 
 
@@ -140,7 +148,7 @@ async def test_the_client_is_not_told_what_failed(kind: FaultKind) -> None:
 async def test_the_reply_is_closed_at_the_end() -> None:
     """Left in good order, nothing stays open."""
     fleet = Fleet(Fault(FaultKind.CUT), Reply())
-    async with fleet.dispatcher.open_first(fleet.plan, ASK):
+    async with open_reply(fleet.dispatcher, fleet.plan, ASK, KEY):
         assert fleet.open_replies == 1
     assert fleet.open_replies == 0
 
@@ -149,7 +157,7 @@ async def test_the_reply_is_closed_on_an_error() -> None:
     """An error of the work inside closes the reply and comes out as it is."""
     fleet = Fleet(Reply())
     with pytest.raises(ZeroDivisionError):
-        async with fleet.dispatcher.open_first(fleet.plan, ASK):
+        async with open_reply(fleet.dispatcher, fleet.plan, ASK, KEY):
             raise ZeroDivisionError
     assert fleet.open_replies == 0
 
@@ -160,7 +168,7 @@ async def test_the_reply_is_closed_on_cancellation() -> None:
     is_open = asyncio.Event()
 
     async def work() -> None:
-        async with fleet.dispatcher.open_first(fleet.plan, ASK):
+        async with open_reply(fleet.dispatcher, fleet.plan, ASK, KEY):
             is_open.set()
             await asyncio.Event().wait()
 
@@ -179,11 +187,11 @@ async def test_the_reply_is_closed_on_cancellation() -> None:
 async def test_a_reply_that_breaks_off_unsent_is_answered_not_tried_again(
     kind: FaultKind, answer: type[CadenzaError]
 ) -> None:
-    """A fault of the work inside closes the reply, is noted and answered, and asks no other route."""
-    fleet = Fleet(Reply(), Reply())
+    """A fault while the reply is read closes it, is noted and answered, and asks no other route."""
+    fleet = Fleet(Reply(Fault(kind)), Reply())
     with pytest.raises(answer):
-        async with fleet.dispatcher.open_first(fleet.plan, ASK):
-            raise Fault(kind)
+        async with open_reply(fleet.dispatcher, fleet.plan, ASK, KEY) as reply:
+            await reply.read()
     assert fleet.asks == [1, 0]
     assert fleet.open_replies == 0
     assert json.loads(fleet.log.getvalue())["kind"] == kind.value
@@ -193,7 +201,7 @@ async def test_a_fault_of_our_own_is_not_an_upstream_fault() -> None:
     """What no upstream should raise is not hidden by asking the next route."""
     fleet = Fleet(ZeroDivisionError(), Reply())
     with pytest.raises(ZeroDivisionError):
-        async with fleet.dispatcher.open_first(fleet.plan, ASK):
+        async with open_reply(fleet.dispatcher, fleet.plan, ASK, KEY):
             pytest.fail("nothing should have been opened")
     assert fleet.asks == [1, 0]
 

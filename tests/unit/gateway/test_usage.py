@@ -14,7 +14,7 @@ from cadenza.gateway.compose import Character
 from cadenza.gateway.context import Gateway
 from cadenza.gateway.dispatch import Dispatcher
 from tests.unit.gateway.asgi import Client
-from tests.unit.gateway.books import FORTE, KEY, NOW_MS, Books, open_books
+from tests.unit.gateway.books import FORTE, KEY, LIMITS, NOW_MS, Books, open_books
 
 DAY_MS = 24 * 60 * 60 * 1000
 CREDIT_NANO = 5_000_000_000
@@ -34,7 +34,8 @@ async def books(tmp_path: Path) -> AsyncIterator[Books]:
 
 async def get(books: Books, query: bytes) -> tuple[int, Any]:
     catalogue = Catalogue({"forte": (Route("acme", "m", 9, 9),)}, {"forte": Character("Be brief.")}, {"forte": FORTE})
-    gateway = Gateway(books.db, catalogue, Dispatcher({}, books.observer), books.writer, books.observer)
+    dispatcher = Dispatcher({}, books.observer, ceiling=100)
+    gateway = Gateway(books.db, catalogue, dispatcher, books.writer, LIMITS, books.observer)
     client = Client()
     scope = client.scope([(b"x-api-key", books.secret.encode())], "GET", "/v1/usage", query)
     await serve_api(gateway, scope, client.receive, client.send)

@@ -1,0 +1,74 @@
+"""Places that several keys share, so that none takes more than its share while others wait. Pure: no clock, no waiting.
+
+While there is room and nobody waits, anyone may take a place: an idle place helps nobody. A key that was refused is
+remembered as wanting for a moment, and keys that have their share already leave the free places to it.
+"""
+
+from collections import OrderedDict
+
+import msgspec
+
+WANTS_S = 2.0  # how long a key that was refused is waited for: it was told to come back within this time
+WANTING_KEYS_MAX = 1000
+WANTS_PER_KEY_MAX = 64
+
+
+class Want(msgspec.Struct):
+    """How many places a key was refused, and until when it is waited for."""
+
+    count: int
+    until_s: float
+
+
+class Shares:
+    """`limit` places. Whoever takes one gives it back, under the same key."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.taken = 0
+        self._held: dict[str, int] = {}
+        self._wants: OrderedDict[str, Want] = OrderedDict()  # the oldest first
+
+    def held_by(self, key: str) -> int:
+        return self._held.get(key, 0)
+
+    def take(self, key: str, now_s: float) -> bool:
+        """Whether the key has one place more."""
+        free = self.limit - self.taken
+        if free <= 0 or (self._wants and self._must_leave(key, free, now_s)):
+            return False
+        self.taken += 1
+        self._held[key] = self.held_by(key) + 1
+        if (want := self._wants.get(key)) is not None:
+            want.count -= 1
+            if want.count <= 0:
+                del self._wants[key]
+        return True
+
+    def give_back(self, key: str) -> None:
+        left = self._held[key] - 1
+        assert left >= 0
+        self.taken -= 1
+        if left:
+            self._held[key] = left
+        else:
+            del self._held[key]
+
+    def want(self, key: str, now_s: float) -> None:
+        """The key was refused, and may come back."""
+        count = self._wants[key].count if key in self._wants else 0
+        self._wants[key] = Want(min(count + 1, WANTS_PER_KEY_MAX), now_s + WANTS_S)
+        self._wants.move_to_end(key)
+        if len(self._wants) > WANTING_KEYS_MAX:
+            self._wants.popitem(last=False)
+
+    def _must_leave(self, key: str, free: int, now_s: float) -> bool:
+        """The key has its share, and those that have less want what is free."""
+        while self._wants and next(iter(self._wants.values())).until_s <= now_s:
+            self._wants.popitem(last=False)
+        share = self.limit / len({key, *self._held, *self._wants})
+        if self.held_by(key) + 1 <= share:
+            return False
+        others = ((other, want.count) for other, want in self._wants.items() if other != key)
+        wanted = sum(min(count, max(0, int(share) - self.held_by(other))) for other, count in others)
+        return wanted >= free

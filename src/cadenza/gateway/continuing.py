@@ -1,0 +1,118 @@
+"""The reply that the relay reads: from one route or, where that breaks off and another can go on with it, from more.
+
+Only a stream of the plain path is continued, and only on routes that say `continue`: they are given what was said so
+far as the beginning of their own answer. The client sees no seam, and pays for one prompt and one whole answer.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import msgspec
+
+from cadenza.core.errors import CadenzaError
+from cadenza.core.records import Plan, Route, Usage
+from cadenza.core.tokens import OUTPUT_TOKENS_MIN, count_tokens, output_room
+from cadenza.gateway.dispatch import Dispatcher, RoutedReply, answer_to
+from cadenza.upstreams.base import Ask, Fault, Piece
+
+
+@asynccontextmanager
+async def open_reply(dispatcher: Dispatcher, plan: Plan, ask: Ask, key_id: str) -> AsyncIterator["Reply"]:
+    """A reply that has begun; 400, 429 or 502 where no route answers."""
+    dispatcher.earn_retries()
+    first = await dispatcher.open_first(plan.class_id, plan.routes, ask, key_id)
+    reply = Reply(dispatcher, first, plan, ask, key_id)
+    try:
+        yield reply
+    except Fault as fault:  # it broke off, and nothing of it was sent
+        raise answer_to([fault], set()) from None
+    finally:
+        await reply.close()
+
+
+class Reply:
+    """A reply, on whichever route it runs."""
+
+    def __init__(self, dispatcher: Dispatcher, first: RoutedReply, plan: Plan, ask: Ask, key_id: str) -> None:
+        self._dispatcher = dispatcher
+        self._running = first
+        self._class_id = plan.class_id
+        self._ask = ask
+        self._key_id = key_id
+        self._left = [route for route in plan.routes if route.continues and route != first.route]
+        self._is_kept = bool(self._left) and is_continuable(ask)
+        self._said = ""
+        self._said_tokens = 0  # before the last seam
+        self._first_prompt_tokens: int | None = None  # as the first route counted it
+
+    @property
+    def route(self) -> Route:
+        return self._running.route
+
+    async def read(self) -> list[Piece]:
+        while True:
+            try:
+                pieces = await self._running.read()
+            except Fault as fault:
+                self._running.note_fault(fault)
+                self._dispatcher.note(self.route, fault)
+                if not self._is_kept:
+                    raise
+                await self._go_on(fault)
+            else:
+                return [self._joined(piece) for piece in pieces] if self._is_kept else pieces
+
+    async def close(self) -> None:
+        await self._running.close()
+
+    def _joined(self, piece: Piece) -> Piece:
+        """Keep what is said, and count it as one answer to one prompt."""
+        self._said += piece.content
+        if piece.usage is None:
+            return piece
+        if not self._said_tokens:
+            self._first_prompt_tokens = piece.usage.prompt_tokens
+            return piece
+        return msgspec.structs.replace(piece, usage=self._whole(piece.usage))
+
+    def _whole(self, last: Usage) -> Usage:
+        """The last route counts what was said before it into its prompt; clients are not charged for it twice."""
+        prompt_tokens = self._first_prompt_tokens
+        if prompt_tokens is None:
+            prompt_tokens = max(0, last.prompt_tokens - self._said_tokens)
+        return Usage(
+            prompt_tokens,
+            last.completion_tokens + self._said_tokens,
+            min(last.cached_tokens, prompt_tokens),
+            estimated=True,  # what was said before the seam is our own count
+        )
+
+    async def _go_on(self, fault: Fault) -> None:
+        """Where no route can, the fault stays what it was."""
+        said_tokens = count_tokens(self._said)
+        ask = _begun(self._ask, self._said, said_tokens)
+        routes = [route for route in self._left if output_room(route, ask.prompt_tokens) >= OUTPUT_TOKENS_MIN]
+        if not routes or (ask.max_tokens is not None and ask.max_tokens < 1) or not self._dispatcher.may_retry():
+            raise fault
+        await self._running.close()
+        try:
+            self._running = await self._dispatcher.open_first(self._class_id, routes, ask, self._key_id)
+        except CadenzaError:
+            raise fault from None
+        self._left.remove(self.route)
+        self._said_tokens = said_tokens
+        self._dispatcher.note_seam(self.route)
+
+
+def is_continuable(ask: Ask) -> bool:
+    """Calls, and an answer whose form is held to a grammar, cannot be taken up in the middle."""
+    return ask.stream and not ask.tools and "response_format" not in ask.sampling
+
+
+def _begun(ask: Ask, said: str, said_tokens: int) -> Ask:
+    return msgspec.structs.replace(
+        ask,
+        begun=said,
+        prompt_tokens=ask.prompt_tokens + said_tokens,
+        max_tokens=None if ask.max_tokens is None else ask.max_tokens - said_tokens,
+    )

@@ -1,0 +1,67 @@
+"""Several worker processes on one listening socket. One that dies is replaced; signals are passed on to all of them."""
+
+import multiprocessing
+import os
+import signal
+import socket
+import time
+from multiprocessing.context import SpawnProcess
+
+from cadenza.listen import serve_one
+
+SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD}
+STARTUP_FAILURE = 3  # uvicorn's: another try would fail in the same way
+REPLACE_PAUSE_S = 1.0
+
+
+class Workers:
+    """The processes, from the start of the first to the end of the last."""
+
+    def __init__(self, app_factory: str, count: int, listener: socket.socket) -> None:
+        self._app_factory = app_factory
+        self._listener = listener
+        self._is_ending = False
+        self._exit_code = 0
+        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+        self._processes = [self._start() for _ in range(count)]
+
+    def run(self) -> int:
+        """Until all have ended; the exit code."""
+        while self._processes:
+            number = signal.sigwait(SIGNALS)
+            if number == signal.SIGCHLD:
+                self._reap()
+            elif number == signal.SIGHUP:
+                self._pass_on(signal.SIGHUP)
+            else:
+                self._is_ending = True
+                self._pass_on(signal.SIGTERM)
+        return self._exit_code
+
+    def _start(self) -> SpawnProcess:
+        process = multiprocessing.get_context("spawn").Process(target=_work, args=(self._app_factory, self._listener))
+        process.start()
+        return process
+
+    def _pass_on(self, number: signal.Signals) -> None:
+        for process in self._processes:
+            if process.is_alive() and process.pid:
+                os.kill(process.pid, number)
+
+    def _reap(self) -> None:
+        ended = [process for process in self._processes if not process.is_alive()]
+        for process in ended:
+            self._processes.remove(process)
+            if process.exitcode == STARTUP_FAILURE:
+                self._exit_code, self._is_ending = STARTUP_FAILURE, True
+                self._pass_on(signal.SIGTERM)
+        if ended and not self._is_ending:
+            time.sleep(REPLACE_PAUSE_S)
+            self._processes += [self._start() for _ in ended]
+
+
+def _work(app_factory: str, listener: socket.socket) -> None:
+    """What a worker does. A Ctrl-C reaches it too; it heeds the one that passes it on."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+    serve_one(app_factory, listener, heeds_interrupt=False)
