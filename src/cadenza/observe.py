@@ -102,6 +102,7 @@ class Metrics:
         self.refused = Counter(
             "cadenza_refused", "Requests told to come back later.", ["reason"], registry=self.registry
         )
+        self.tasks = Gauge("cadenza_tasks", "Tasks of the event loop.", registry=self.registry)
         self.slots = Gauge("cadenza_slots_taken", "Chat requests in flight.", registry=self.registry)
         self.retries = Counter(
             "cadenza_retries", "Requests that needed another route.", ["result"], registry=self.registry

@@ -5,11 +5,12 @@ import os
 import signal
 import socket
 import time
+from multiprocessing.connection import wait
 from multiprocessing.context import SpawnProcess
 
 from cadenza.listen import serve_one
 
-SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD}
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 STARTUP_FAILURE = 3  # uvicorn's: another try would fail in the same way
 REPLACE_PAUSE_S = 1.0
 
@@ -22,21 +23,30 @@ class Workers:
         self._listener = listener
         self._is_ending = False
         self._exit_code = 0
-        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+        self._signals, told = socket.socketpair()
+        told.setblocking(False)
+        self._told = told
         self._processes = [self._start() for _ in range(count)]
 
     def run(self) -> int:
         """Until all have ended; the exit code."""
+        for heeded in SIGNALS:
+            signal.signal(heeded, _only_wake)
+        signal.set_wakeup_fd(self._told.fileno())
         while self._processes:
-            number = signal.sigwait(SIGNALS)
-            if number == signal.SIGCHLD:
-                self._reap()
-            elif number == signal.SIGHUP:
-                self._pass_on(signal.SIGHUP)
-            else:
-                self._is_ending = True
-                self._pass_on(signal.SIGTERM)
+            ready = wait([self._signals, *(process.sentinel for process in self._processes)])
+            if self._signals in ready:
+                for number in self._signals.recv(1024):
+                    self._heed(number)
+            self._reap()
         return self._exit_code
+
+    def _heed(self, number: int) -> None:
+        if number == signal.SIGHUP:
+            self._pass_on(signal.SIGHUP)
+        elif number in SIGNALS:
+            self._is_ending = True
+            self._pass_on(signal.SIGTERM)
 
     def _start(self) -> SpawnProcess:
         process = multiprocessing.get_context("spawn").Process(target=_work, args=(self._app_factory, self._listener))
@@ -62,6 +72,8 @@ class Workers:
 
 def _work(app_factory: str, listener: socket.socket) -> None:
     """What a worker does. A Ctrl-C reaches it too; it heeds the one that passes it on."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     serve_one(app_factory, listener, heeds_interrupt=False)
+
+
+def _only_wake(_number: int, _frame: object) -> None:
+    """The signal is read from the socket that it wakes."""

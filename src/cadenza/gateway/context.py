@@ -46,6 +46,7 @@ class Gateway:
         self.metrics = observer.metrics
         self.at = observer.at
         self.metrics.slots.set_function(lambda: self.slots.shares.taken)
+        self.metrics.tasks.set_function(lambda: len(asyncio.all_tasks()))
         self.keys_used: dict[str, int] = {}  # when each key was last used (ms), until it is written to the store
 
     async def catch_up(self, classes_epoch: int) -> None:
