@@ -17,6 +17,7 @@ from cadenza.core.errors import (
     CadenzaError,
     Headers,
     InvalidRequest,
+    RateLimited,
     error_headers,
     render_error,
 )
@@ -28,6 +29,8 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
 BODY_BYTES_MAX = 32 * 1024 * 1024
+BODIES_BYTES_MAX = 16 * BODY_BYTES_MAX
+UPLOAD_RETRY_S = 1.0
 BODY_BYTES_PER_S_MIN = 32 * 1024
 SANE_ID = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
 JSON: Headers = [(b"content-type", b"application/json")]
@@ -56,6 +59,21 @@ class ClientGone(Exception):
     """The client closed the connection; nobody is there to answer."""
 
 
+class Uploads:
+    """The bytes of all bodies that are in memory: so many clients with large ones may come that they must wait."""
+
+    def __init__(self) -> None:
+        self._left_bytes = BODIES_BYTES_MAX
+
+    def take(self, size_bytes: int) -> None:
+        if size_bytes > self._left_bytes:
+            raise RateLimited("Too many large requests at once. Retry shortly.", UPLOAD_RETRY_S)
+        self._left_bytes -= size_bytes
+
+    def give_back(self, size_bytes: int) -> None:
+        self._left_bytes += size_bytes
+
+
 class Call:
     """A request and the one answer to it."""
 
@@ -72,6 +90,7 @@ class Call:
         self.is_started = False
         self.more_headers: Headers = []  # of the reply, beside those that every reply has
         self.first_byte_ms: int | None = None
+        self.body_bytes = 0  # what was read of it
         self.written_s = 0.0  # when the last byte was written, by the loop's clock
         self._is_finished = False
         self.is_cut = False  # by us, because the service ends
@@ -81,7 +100,7 @@ class Call:
         self._body_s = body_s
         self._hang_up: Callable[[], None] = scope.get("extensions", {}).get(HANG_UP, _do_nothing)
 
-    async def body(self) -> bytes:
+    async def body(self, uploads: Uploads) -> bytes:
         """The whole body, within the limits of size and time: a trickle is cut, a slow but steady upload is not."""
         length = self.headers.get(b"content-length", b"")
         if length.isdigit() and (len(length) > 20 or int(length) > BODY_BYTES_MAX):
@@ -98,6 +117,8 @@ class Call:
                     size += len(parts[-1])
                     if size > BODY_BYTES_MAX:
                         raise _too_large()
+                    uploads.take(len(parts[-1]))
+                    self.body_bytes = size
                     if not message.get("more_body"):
                         return b"".join(parts)
                     clock.reschedule(deadline_s + size / BODY_BYTES_PER_S_MIN)

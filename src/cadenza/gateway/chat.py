@@ -15,7 +15,7 @@ from cadenza.core.records import CONTEXT_TOKENS_MAX, Plan, Principal
 from cadenza.core.tokens import count_prompt
 from cadenza.gateway.auth import authenticate
 from cadenza.gateway.billing import allowance, hold_credit, idempotency_digest
-from cadenza.gateway.call import JSON, Call
+from cadenza.gateway.call import JSON, Call, Uploads
 from cadenza.gateway.classes import holding
 from cadenza.gateway.compose import compose
 from cadenza.gateway.context import Gateway
@@ -31,7 +31,7 @@ COUNT_INLINE_CHARS = 16 * 1024  # a longer text is counted off the event loop
 
 async def serve_chat(gw: Gateway, call: Call) -> None:
     principal = await authenticate(gw, call, "inference")  # 401 403 429
-    request = await read_chat(call)  # 413 408 400
+    request = await read_chat(call, gw.uploads)  # 413 408 400 429
     catalogue = gw.catalogue
     plan = catalogue.plan(request.model, principal)  # 400
     character = catalogue.characters[plan.class_id]
@@ -88,8 +88,8 @@ def quote(call: Call, principal: Principal, plan: Plan, price: Price, request: C
     )
 
 
-async def read_chat(call: Call) -> ChatRequest:
-    body = await call.body()
+async def read_chat(call: Call, uploads: Uploads) -> ChatRequest:
+    body = await call.body(uploads)
     request = parse_chat(body)
     if len(body) > CONTEXT_TOKENS_MAX:  # a token is at least a byte: a smaller body needs no count
         await asyncio.to_thread(check_context, request.texts)

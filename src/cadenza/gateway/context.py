@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 from cadenza.core.rates import Rate
 from cadenza.core.records import Outcome, Plan, Principal, Route
-from cadenza.gateway.call import Call
+from cadenza.gateway.call import Call, Uploads
 from cadenza.gateway.classes import Catalogue
 from cadenza.gateway.dispatch import Dispatcher
 from cadenza.gateway.limits import Limits, Strangers
@@ -37,6 +37,7 @@ class Gateway:
         self.rates = Rates()
         self.slots = Slots(limits.concurrency)
         self.strangers = Strangers()
+        self.uploads = Uploads()
         self.is_draining = False
         self._calls: set[Call] = set()  # those that are being answered
         self._is_idle = asyncio.Event()
@@ -76,6 +77,7 @@ class Gateway:
 
     def end(self, call: Call, endpoint: str) -> None:
         self._calls.discard(call)
+        self.uploads.give_back(call.body_bytes)
         if not self._calls:
             self._is_idle.set()
         self.metrics.in_flight.dec()

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cadenza.core.errors import BodyTimeout, BodyTooLarge, InvalidRequest, RateLimited
-from cadenza.gateway.call import BODY_BYTES_MAX, JSON, Call, ClientGone, Message
+from cadenza.gateway.call import BODIES_BYTES_MAX, BODY_BYTES_MAX, JSON, Call, ClientGone, Message, Uploads
 from tests.unit.gateway.asgi import WAIT_S, Client, let_tasks_run
 
 MIB = 1024 * 1024
@@ -17,7 +17,7 @@ MIB = 1024 * 1024
 
 async def in_time(call: Call) -> bytes:
     async with asyncio.timeout(WAIT_S):
-        return await call.body()
+        return await call.body(Uploads())
 
 
 async def test_a_body_is_its_parts_in_order() -> None:
@@ -27,6 +27,22 @@ async def test_a_body_is_its_parts_in_order() -> None:
         client.say(part, more=True)
     client.say(b"")
     assert await in_time(client.call()) == b"one two"
+
+
+async def test_large_bodies_share_a_bounded_memory() -> None:
+    """Where the bodies of others fill it, one more is told to come back, and is taken once they are gone."""
+    uploads = Uploads()
+    uploads.take(BODIES_BYTES_MAX - 2)
+    client = Client()
+    client.say(b"abc")
+    call = client.call()
+    with pytest.raises(RateLimited):
+        await call.body(uploads)
+    assert call.body_bytes == 0
+    uploads.give_back(1)
+    client.say(b"abc")
+    assert await call.body(uploads) == b"abc"
+    assert call.body_bytes == 3
 
 
 async def test_a_message_without_a_body_is_an_empty_one() -> None:
