@@ -41,27 +41,32 @@ class RouteSpec(msgspec.Struct, frozen=True):
     model: str = "loopback-large"
     order: int = 0
     silence_s: float = 20.0
+    weight: int = 1
+    continues: bool = False
 
     def toml(self, class_id: str) -> str:
         timeouts = f"connect_s = 5, first_token_s = {self.silence_s}, idle_s = {self.silence_s}"
         return (
             f"[[classes.{class_id}.routes]]\n"
             f'provider = "{self.provider}"\nmodel = "{self.model}"\norder = {self.order}\n'
+            f"weight = {self.weight}\ncontinue = {str(self.continues).lower()}\n"
             f"context_tokens = 1_000_000\nmax_output_tokens = 131_072\ntimeouts = {{ {timeouts} }}\n"
         )
 
 
 class ServiceSpec(msgspec.Struct, frozen=True):
-    """What a test wants served: provider name -> address, class -> routes, and any further TOML."""
+    """What a test wants served: provider name -> address, class -> routes, any further TOML, and limits of its own."""
 
     providers: Mapping[str, str]
     routes: Mapping[str, Sequence[RouteSpec]]
     more_toml: str = ""
+    limits: Mapping[str, float] = {}
 
     def toml(self) -> str:
+        limits = {"requests_per_second": 10_000.0, "burst": 10_000, **self.limits}
         parts = [
             '[store]\nurl = "sqlite:///./data/cadenza.db"\n',
-            "[limits]\nrequests_per_second = 10_000.0\nburst = 10_000\n",
+            "\n".join(["[limits]", *(f"{name} = {value}" for name, value in limits.items()), ""]),
             f'[character]\ntext = "{CHARACTER}"\n',
             *(
                 f'[providers.{name}]\nkind = "openai"\nbase_url = "{url}"\nretention = "zero"\n'

@@ -92,7 +92,7 @@ class App:
             if before.get(name) is not upstream:
                 await upstream.start()
         self.settings, self.upstreams = settings, upstreams
-        self.gateway.dispatcher.use(upstreams)
+        self.gateway.dispatcher.use(upstreams, limits_of(settings).concurrency)
         self.gateway.use(catalogue_of(settings), limits_of(settings))
         for name, upstream in before.items():
             if upstreams.get(name) is not upstream:

@@ -25,6 +25,7 @@ HEAD_BYTES_MAX = 64 * 1024
 HEAD_S = 20.0  # for the head of a request to arrive, and for a new connection to begin with one
 UNREAD_S = 30.0  # for a client to take what was sent
 KEEP_ALIVE_S = 75  # longer than clients keep an idle connection, so that they close it and not we
+SEND_BUFFER_BYTES = 128 * 1024  # the kernel's: small, so that a slow reader is seen to read
 CUT_S = 10.0  # for what was cut to be charged
 LAST_S = 5  # for connections to close once nothing runs any more
 FILES_MAX = 65_536
@@ -38,6 +39,7 @@ class CadenzaProtocol(HttpToolsProtocol):
     """uvicorn's HTTP protocol, with bounds on heads and on readers, and our error object for what is not HTTP."""
 
     _head_bytes = 0
+    _field_bytes = 0
     _is_in_head = True
     _head_timer: asyncio.TimerHandle | None = None
     _unread_timer: asyncio.TimerHandle | None = None
@@ -66,16 +68,24 @@ class CadenzaProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
+        is_idle = self.cycle is not None and self.cycle.response_complete
         if self._is_in_head:
             self._head_bytes += len(data)
             if self._head_bytes > HEAD_BYTES_MAX:
                 self.send_400_response("")
-            elif self._head_timer is None:
-                self._head_timer = self.loop.call_later(HEAD_S, self.transport.abort)
+                return
+        if (self._is_in_head or is_idle) and self._head_timer is None:
+            self._head_timer = self.loop.call_later(HEAD_S, self.transport.abort)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        super().on_header(name, value)
+        self._field_bytes += len(name) + len(value)
+        if self._field_bytes > HEAD_BYTES_MAX:
+            raise ValueError  # the parser makes an error of it, and the client gets a 400
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._is_in_head, self._head_bytes = True, 0
+        self._is_in_head, self._head_bytes, self._field_bytes = True, 0, 0
 
     def on_headers_complete(self) -> None:
         super().on_headers_complete()
@@ -176,6 +186,7 @@ def bind(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
     listener.bind((host, port))
     listener.listen(2048)
     listener.set_inheritable(True)

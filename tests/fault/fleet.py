@@ -9,6 +9,7 @@ import contextlib
 import http.client
 import itertools
 import re
+import resource
 import signal
 import subprocess
 import tempfile
@@ -84,6 +85,22 @@ class Node:
             self.kill()
             raise AssertionError(f"cadenza serve did not end within {END_S} s of SIGTERM:\n{self.output}") from None
 
+    def send_signal(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
+
+    def wait_until_ended(self, within_s: float = END_S) -> int:
+        """Its exit code."""
+        try:
+            return self._process.wait(within_s)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"cadenza serve did not end within {within_s} s:\n{self.output}") from None
+
+    @property
+    def rss_bytes(self) -> int:
+        """Its resident memory."""
+        pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
+        return pages * resource.getpagesize()
+
     def is_listening(self) -> bool:
         try:
             return self.get("/healthz")[0] == 200
@@ -120,7 +137,7 @@ class Node:
 class Fleet:
     """A store with one account, and the processes that serve from it; all of them end with the block."""
 
-    def __init__(self, upstream_url: str, credit_nano: int) -> None:
+    def __init__(self, upstream_url: str, credit_nano: int, spec: ServiceSpec | None = None) -> None:
         self._temporary = tempfile.TemporaryDirectory(prefix="cadenza-fault-")
         self.folder = Path(self._temporary.name)
         self.store = self.folder / "data" / "cadenza.db"
@@ -128,7 +145,7 @@ class Fleet:
         self.nodes: list[Node] = []
         self._numbers = itertools.count(1)
         routes = {class_id: [RouteSpec("loopback", f"loopback-{class_id}")] for class_id in CLASSES}
-        self._spec = ServiceSpec({"loopback": upstream_url}, routes)
+        self._spec = spec or ServiceSpec({"loopback": upstream_url}, routes)
         self._credit_nano = credit_nano
         self.key = ""
 
@@ -144,9 +161,14 @@ class Fleet:
 
     def start(self, fault_point: str = "", *, has_piped_log: bool = False) -> Node:
         """One more process, ready; it kills itself at the fault point. Its log is a file, or a pipe into one."""
+        node = self.begin(fault_point, has_piped_log=has_piped_log)
+        node.wait_until_ready()
+        return node
+
+    def begin(self, fault_point: str = "", *, has_piped_log: bool = False) -> Node:
+        """One more process, which is starting."""
         node = Node(self.folder, next(self._numbers), fault_point, has_piped_log=has_piped_log)
         self.nodes.append(node)
-        node.wait_until_ready()
         return node
 
     def start_many(self, count: int) -> list[Node]:

@@ -147,7 +147,7 @@ def test_stop_waits_for_what_runs_and_its_charge(make_fleet: StartFleet, upstrea
     async def run() -> Seen:
         reply, pause = await begin(fleet, node, Ask(1, stream=True), upstream)
         stopping = asyncio.create_task(asyncio.to_thread(node.stop))
-        await asyncio.to_thread(wait_until, lambda: not node.is_listening(), "the end of listening")
+        await asyncio.to_thread(wait_until, lambda: node.get("/readyz")[0] == 503, "the drain")
         pause.release()
         seen = await reply
         await stopping

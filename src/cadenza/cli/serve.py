@@ -2,6 +2,7 @@
 
 import os
 import secrets
+import signal
 import socket
 import sys
 from typing import Annotated
@@ -46,6 +47,7 @@ def serve(
     if missing := missing_secrets(settings):
         raise ConfigError(missing, settings.source)
     listener = _bind(host or settings.server.host, settings.server.port if port is None else port)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is something that could be read again
     demo, has_accounts = uvloop.run(_prepare(settings))
     _print_screen(settings, listener, demo, has_accounts=has_accounts)
     if settings.server.workers == 1:

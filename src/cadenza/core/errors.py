@@ -103,7 +103,7 @@ class RateLimited(CadenzaError):
     type = "rate_limit_error"
 
     def __init__(self, message: str, retry_after_s: float) -> None:
-        wait_ms = max(1, math.ceil(retry_after_s * 1000))
+        wait_ms = max(1, math.ceil(round(retry_after_s * 1000, 3)))
         super().__init__(
             message,
             [(b"retry-after", b"%d" % -(-wait_ms // 1000)), (b"retry-after-ms", b"%d" % wait_ms)],

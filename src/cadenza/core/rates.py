@@ -10,6 +10,7 @@ import msgspec
 
 NS_PER_S = 1_000_000_000
 NS_PER_MS = 1_000_000
+STEP_NS_MAX = 2**62
 
 
 class Rate(msgspec.Struct, frozen=True):
@@ -21,7 +22,7 @@ class Rate(msgspec.Struct, frozen=True):
     @property
     def step_ns(self) -> int:
         """The time after which one more request may come."""
-        return max(1, round(NS_PER_S / self.per_s))
+        return max(1, round(min(NS_PER_S / self.per_s, STEP_NS_MAX)))
 
 
 class Ticket(msgspec.Struct, frozen=True):
@@ -42,8 +43,8 @@ class Ticket(msgspec.Struct, frozen=True):
 def take_ticket(whole_at_ns: int, now_ns: int, rate: Rate) -> tuple[int, Ticket]:
     """When the burst will be whole again after this request, and what the request is told."""
     step_ns = rate.step_ns
-    whole_at_ns = max(whole_at_ns, now_ns)
     span_ns = step_ns * rate.burst
+    whole_at_ns = min(max(whole_at_ns, now_ns), now_ns + span_ns)  # a debt of an earlier, slower rate is forgiven
     wait_ns = whole_at_ns + step_ns - span_ns - now_ns
     if wait_ns > 0:
         return whole_at_ns, Ticket(

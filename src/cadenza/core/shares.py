@@ -56,7 +56,8 @@ class Shares:
 
     def want(self, key: str, now_s: float) -> None:
         """The key was refused, and may come back."""
-        count = self._wants[key].count if key in self._wants else 0
+        known = self._wants.get(key)
+        count = known.count if known and known.until_s > now_s else 0
         self._wants[key] = Want(min(count + 1, WANTS_PER_KEY_MAX), now_s + WANTS_S)
         self._wants.move_to_end(key)
         if len(self._wants) > WANTING_KEYS_MAX:

@@ -37,6 +37,14 @@ async def _identify(gw: Gateway, call: Call) -> Principal:
         raise Unauthenticated
     digest = digest_key(presented)
     gw.strangers.check(digest, call.address)
+    if gw.strangers.is_live(digest):
+        return await _look_up(gw, call, digest)
+    async with gw.strangers.door:
+        gw.strangers.check(digest, call.address)
+        return await _look_up(gw, call, digest)
+
+
+async def _look_up(gw: Gateway, call: Call, digest: bytes) -> Principal:
     async with gw.db.read() as connection:
         found = await keys.look_up(connection, digest)
     if found is None or keys.state_of(found[0], time.time_ns() // 1_000_000) != "active":

@@ -9,6 +9,7 @@ import hashlib
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Protocol
 
 from cadenza.core.errors import CadenzaError, InsufficientCredit, RequestRepeated
 from cadenza.core.money import format_dollars
@@ -23,12 +24,19 @@ DEFAULT_ALLOWANCE_TOKENS = 1024
 BREAK_OFF_S = 5.0
 
 
+class Routed(Protocol):
+    """Whatever knows on which route it runs."""
+
+    @property
+    def route(self) -> Route: ...
+
+
 class Money:
     """A hold that was taken, until it is ended."""
 
     def __init__(self, writer: LedgerWriter, call: Call, hold: Hold, held: Held) -> None:
         self.held = held
-        self.route: Route | None = None
+        self.reply: Routed | None = None
         self.is_ended = False
         self._writer = writer
         self._call = call
@@ -57,7 +65,7 @@ class Money:
     def _end(self, usage: Usage | None, status: int) -> "asyncio.Future[Answer]":
         assert not self.is_ended
         self.is_ended = True
-        call, route = self._call, self.route
+        call, route = self._call, self.reply.route if self.reply else None
         return self._writer.end(
             End(
                 request_id=self._hold.request_id,

@@ -53,14 +53,13 @@ async def serve_chat(gw: Gateway, call: Call) -> None:
         ask = msgspec.structs.replace(ask, max_tokens=output_limit if is_fitted else request.max_tokens)
         async with open_reply(gw.dispatcher, plan, ask, principal.key_id) as reply:  # 400 429 502
             gw.at("opened")
-            money.route = reply.route
+            money.reply = reply
             head = ReplyHead(hold.request_id, int(time.time()), plan.class_id, bool(request.tools))
             if request.stream:
                 outcome, last = await relay_stream(reply, call, head, tally)
             else:
                 outcome, last = await relay_whole(reply, head, tally)
             gw.at("relayed")
-            money.route = reply.route
             await money.settle(outcome)
             gw.at("settled")
             if request.stream:

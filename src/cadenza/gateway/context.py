@@ -36,7 +36,7 @@ class Gateway:
         self.read_again: Callable[[], Awaitable[None]] = _nothing_to_read
         self.rates = Rates()
         self.slots = Slots(limits.concurrency)
-        self.strangers = Strangers()
+        self.strangers = Strangers(observer.metrics)
         self.uploads = Uploads()
         self.is_draining = False
         self._calls: set[Call] = set()  # those that are being answered

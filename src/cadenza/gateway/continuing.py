@@ -42,6 +42,7 @@ class Reply:
         self._left = [route for route in plan.routes if route.continues and route != first.route]
         self._is_kept = bool(self._left) and is_continuable(ask)
         self._said = ""
+        self._is_finished = False
         self._said_tokens = 0  # before the last seam
         self._first_prompt_tokens: int | None = None  # as the first route counted it
 
@@ -68,11 +69,14 @@ class Reply:
     def _joined(self, piece: Piece) -> Piece:
         """Keep what is said, and count it as one answer to one prompt."""
         self._said += piece.content
+        self._is_finished = self._is_finished or piece.finish_reason is not None
         if piece.usage is None:
             return piece
         if not self._said_tokens:
             self._first_prompt_tokens = piece.usage.prompt_tokens
-            return piece
+            return piece if self._is_finished else msgspec.structs.replace(piece, usage=None)
+        if not self._is_finished:  # counts of a part must not stand for the whole
+            return msgspec.structs.replace(piece, usage=None)
         return msgspec.structs.replace(piece, usage=self._whole(piece.usage))
 
     def _whole(self, last: Usage) -> Usage:

@@ -28,6 +28,10 @@ class RetryBudget:
         self._most = float(most)
         self._left = self._most
 
+    def change_most(self, most: int) -> None:
+        self._most = float(most)
+        self._left = min(self._left, self._most)
+
     def earn(self) -> None:
         self._left = min(self._most, self._left + RETRIES_PER_REQUEST)
 
@@ -66,16 +70,20 @@ class Dispatcher:
     def __init__(self, upstreams: Mapping[str, Upstream], observer: Observer, ceiling: int) -> None:
         self.healths = Healths(ceiling, observer.metrics)
         self._upstreams = upstreams
+        self._former: Mapping[str, Upstream] = {}  # for requests that were planned before the last change
         self._budget = RetryBudget(ceiling)
         self._turns: defaultdict[tuple[str, Route], int] = defaultdict(int)
         self._log = observer.log
         self._metrics = observer.metrics
 
-    def use(self, upstreams: Mapping[str, Upstream]) -> None:
+    def use(self, upstreams: Mapping[str, Upstream], ceiling: int) -> None:
         """From now on; what is under way stays where it is. Whoever changed them wants them tried, so they are fit."""
+        self._former = self._upstreams
         self._upstreams = upstreams
         self._turns.clear()
+        self.healths.change_ceiling(ceiling)
         self.healths.forget()
+        self._budget.change_most(ceiling)
 
     def earn_retries(self) -> None:
         """A new request came."""
@@ -107,7 +115,7 @@ class Dispatcher:
         async with AsyncExitStack() as stack:
             stack.callback(attempt.end)
             try:
-                upstream = self._upstreams.get(route.provider)
+                upstream = self._upstreams.get(route.provider) or self._former.get(route.provider)
                 if upstream is None:  # its provider went away since the request was planned
                     raise Fault(FaultKind.UNREACHABLE)
                 reply = await stack.enter_async_context(upstream.open(route, ask))
@@ -125,15 +133,15 @@ class Dispatcher:
         return is_allowed
 
     def _line_up(self, class_id: str, routes: Iterable[Route]) -> Iterator[tuple[Route, RouteHealth, bool]]:
-        """By order, within it by turns; those that rest once more at the end, as the last resort."""
-        line = [
-            (route, self.healths.of(route))
-            for _, group in groupby(routes, key=lambda route: route.order)
-            for route in self._take_turns(class_id, list(group))
-        ]
-        resting = [(route, health) for route, health in line if health.is_resting]
-        yield from ((route, health, False) for route, health in line)
-        yield from ((route, health, True) for route, health in resting)
+        """By order, within it by turns; those that rest at the end, as the last resort."""
+        resting, fit = list[Route](), list[Route]()
+        for route in routes:
+            (resting if self.healths.of(route).is_resting else fit).append(route)
+        for _, group in groupby(fit, key=lambda route: route.order):
+            for route in self._take_turns(class_id, list(group)):
+                yield route, self.healths.of(route), False
+        for route in resting:
+            yield route, self.healths.of(route), True
 
     def _take_turns(self, class_id: str, routes: list[Route]) -> list[Route]:
         """Each has its turn as often as its weight says, as evenly as can be: the smooth weighted round robin."""

@@ -22,6 +22,7 @@ OVERLOADED = frozenset({503, 529})
 FEW = 8  # a route that has so few at once and says no has another reason than their number
 STEP_DOWN = 0.7
 STEP_DOWN_SLOW = 0.9
+STEP_DOWN_SLOWEST = 0.5
 STEP_UP = 0.1  # for each answer while the ceiling is in demand
 RECOVER_S = 60.0  # after so long without a sign of overload the ceiling is forgotten
 SLOW_FACTOR = 3.0
@@ -37,15 +38,22 @@ class Pace:
         self.recent_s = 0.0
         self._usual_s = 0.0
 
-    def note(self, took_s: float) -> None:
+    def note(self, took_s: float, *, is_loaded: bool = False) -> None:
+        """Under load slowness does not become usual; what is faster than usual always counts."""
         if not self._usual_s:
             self._usual_s = self.recent_s = took_s
         self.recent_s += (took_s - self.recent_s) * RECENT_WEIGHT
-        self._usual_s += (took_s - self._usual_s) * USUAL_WEIGHT
+        if not is_loaded or took_s < self._usual_s:
+            self._usual_s += (took_s - self._usual_s) * USUAL_WEIGHT
 
     @property
     def is_slow(self) -> bool:
         return self.recent_s > self._usual_s * SLOW_FACTOR and self.recent_s - self._usual_s > SLOW_S_MIN
+
+    @property
+    def step(self) -> float:
+        """By how much a slow route is given less: the slower, the less, but at least half."""
+        return min(STEP_DOWN_SLOW, max(STEP_DOWN_SLOWEST, self._usual_s * SLOW_FACTOR / self.recent_s))
 
 
 class Ceiling:
@@ -71,10 +79,10 @@ class Ceiling:
             self._level = min(self._level, in_flight) * STEP_DOWN
             self._lowered_s = now_s
 
-    def lower_gently(self, now_s: float, every_s: float) -> None:
-        """The route is slow: a small step, and then time for it to show."""
-        if now_s - self._lowered_s > every_s:
-            self._level = max(min(self._level, FEW), self._level * STEP_DOWN_SLOW)
+    def lower_to_pace(self, pace: Pace, now_s: float) -> None:
+        """The route is slow: a step, and then time for it to show."""
+        if now_s - self._lowered_s > pace.recent_s:
+            self._level = max(min(self._level, FEW), self._level * pace.step)
             self._lowered_s = now_s
 
     def answered(self, in_flight: int) -> None:
@@ -99,8 +107,11 @@ class RouteHealth:
         self._faults = 0  # in a row, before the first token
         self._cuts = 0  # in a row, after it
         self._rests = 0  # in a row
-        self._rested_s = self._rests_until_s = -math.inf
+        self._rested_s, self._rests_until_s = self.clock(), -math.inf
         self._ceiling.forget()
+
+    def change_ceiling(self, most: int) -> None:
+        self._ceiling = Ceiling(most)
 
     @property
     def rest_s(self) -> float:
@@ -141,8 +152,12 @@ class RouteHealth:
 
     def end(self, attempt: "Attempt") -> None:
         self._shares.give_back(attempt.key_id)
+        self.end_trial(attempt)
+
+    def end_trial(self, attempt: "Attempt") -> None:
+        """It was found out how the route is; the next one may try it while this one goes on."""
         if attempt.is_trial:
-            self._is_tried = False
+            self._is_tried = attempt.is_trial = False
 
     def note_answer(self, started_s: float, *, is_stream: bool) -> None:
         """It began to answer. Who was asked before a rest began cannot end it."""
@@ -151,9 +166,10 @@ class RouteHealth:
             self._faults = self._rests = 0
             self._rests_until_s = -math.inf
         pace = self._paces[is_stream]
-        pace.note(now_s - started_s)
-        if pace.is_slow and self.in_flight * 2 >= self.limit:
-            self._ceiling.lower_gently(now_s, pace.recent_s)
+        is_loaded = self.in_flight * 2 >= self.limit
+        pace.note(now_s - started_s, is_loaded=is_loaded)
+        if pace.is_slow and is_loaded:
+            self._ceiling.lower_to_pace(pace, now_s)
         else:
             self._ceiling.answered(self.in_flight)
 
@@ -183,8 +199,8 @@ class RouteHealth:
 
     def _rest(self, now_s: float, rest_s: float, *, is_busy: bool) -> None:
         self._rested_s = now_s
+        self.is_busy = is_busy and not self.is_down
         self._rests_until_s = max(self._rests_until_s, now_s + rest_s)
-        self.is_busy = is_busy
 
 
 class Attempt:
@@ -202,6 +218,7 @@ class Attempt:
 
     def note_answer(self, *, is_stream: bool) -> None:
         self._has_answered = True
+        self._health.end_trial(self)
         self._health.note_answer(self._started_s, is_stream=is_stream)
 
     def note_finish(self) -> None:
@@ -222,6 +239,11 @@ class Healths:
     def forget(self) -> None:
         for health in self._routes.values():
             health.forget()
+
+    def change_ceiling(self, ceiling: int) -> None:
+        self._ceiling = ceiling
+        for health in self._routes.values():
+            health.change_ceiling(ceiling)
 
     def of(self, route: Route) -> RouteHealth:
         place = (route.provider, route.model)

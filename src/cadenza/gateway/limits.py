@@ -3,6 +3,7 @@
 All of it is bounded memory, and none of it waits for anything but a moment for a slot.
 """
 
+import asyncio
 import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator
@@ -51,11 +52,16 @@ class Strangers:
     each address and for all of them together; a key that was live lately is always looked up.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
         self._dead: Recent[bytes, float] = Recent()
         self._live: Recent[bytes, None] = Recent()
         self._whole_at_ns: Recent[str, int] = Recent()  # by address
         self._all_whole_at_ns = 0
+        self.door = asyncio.Lock()  # one of them is looked up at a time: else many would pass on one ticket
+
+    def is_live(self, digest: bytes) -> bool:
+        return digest in self._live
 
     def check(self, digest: bytes, address: str) -> None:
         """401 for a key that is known to be dead, 429 in a flood."""
@@ -68,6 +74,7 @@ class Strangers:
         _, every = take_ticket(self._all_whole_at_ns, now_ns, STRANGERS_IN_ALL)
         if not (own.is_granted and every.is_granted):
             wait_s = max(own.wait_s, every.wait_s)
+            self._metrics.refused.labels("strangers").inc()
             raise RateLimited("Too many requests came without a valid key. Check the key, and retry later.", wait_s)
 
     def note_dead(self, digest: bytes, address: str) -> None:
@@ -88,7 +95,9 @@ def network_of(address: str) -> str:
         parsed = ip_address(address)
     except ValueError:
         return address
-    return str(int(parsed) >> 64) if isinstance(parsed, IPv6Address) else address
+    if isinstance(parsed, IPv6Address):
+        return str(parsed.ipv4_mapped or int(parsed) >> 64)
+    return address
 
 
 def rate_headers(ticket: Ticket) -> Headers:

@@ -55,6 +55,7 @@ class Connection(asyncio.Protocol):
         self._body: list[bytes] = []
         self._buffered_bytes = 0
         self._is_answered = False
+        self._head_bytes = 0
         self._bodiless_bytes = 0  # since the last byte of body: heads, trailers and chunk sizes are bounded
         self._is_complete = self._keeps_alive = False
         self._transport.write(head)
@@ -134,6 +135,9 @@ class Connection(asyncio.Protocol):
             raise Broken  # a second answer to one request
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        self._head_bytes += len(name) + len(value)
+        if self._head_bytes > HEAD_BYTES_MAX:
+            raise Broken
         if not self.status:  # trailers are not for us
             self.headers[name.lower()] = value
 

@@ -135,9 +135,15 @@ class HttpReply:
             raise classify_status(self._response.status, self._response.headers.get(b"retry-after"))
         if b"event-stream" not in self._response.headers.get(b"content-type", b"").lower():
             self._waiting, self._is_ended = [read_whole(await _whole(self._response))], True
-        while not self._is_ended and not any(piece.has_begun for piece in self._waiting):
+        has_begun = self._is_ended
+        while not self._is_ended and not has_begun:
             await self._take()
-        if self._fault and not any(piece.has_begun for piece in self._waiting):
+            has_begun = any(piece.has_begun for piece in self._waiting)
+            if not has_begun:  # of what says nothing only the last counts are of use
+                self._waiting = [piece for piece in self._waiting if piece.usage or piece.has_bad_usage][-1:]
+                if self._events_left < 0:
+                    raise Fault(FaultKind.ENDLESS)
+        if self._fault and not has_begun:
             raise self._fault
 
     async def read(self) -> list[Piece]:

@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -29,6 +30,12 @@ async def books(tmp_path: Path) -> AsyncIterator[Books]:
         yield opened
 
 
+class OnRoute(NamedTuple):
+    """A reply, as far as money needs to know it."""
+
+    route: Route
+
+
 def new_tally() -> Tally:
     return Tally(100, 400)
 
@@ -36,7 +43,7 @@ def new_tally() -> Tally:
 async def settled(books: Books, wanted: Hold, outcome: Outcome) -> None:
     """A request that finishes with this outcome."""
     async with hold_credit(books.writer, Client().call(), wanted, new_tally()) as money:
-        money.route = ROUTE
+        money.reply = OnRoute(ROUTE)
         await money.settle(outcome)
 
 

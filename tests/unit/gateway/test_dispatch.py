@@ -1,98 +1,18 @@
 """From a plan to an open reply: the next route on a fault, one answer when none is left, and nothing left open."""
 
 import asyncio
-import io
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 import pytest
 
 from cadenza.core.errors import CadenzaError, InvalidRequest, RateLimited, UpstreamFailed
 from cadenza.core.records import Plan, Route
 from cadenza.gateway.continuing import open_reply
-from cadenza.gateway.dispatch import BUSY_RETRY_S, Dispatcher
-from cadenza.observe import Observer, make_log
-from cadenza.upstreams.base import Ask, Fault, FaultKind, OpenReply, Piece, Probe, Upstream
+from cadenza.gateway.dispatch import BUSY_RETRY_S
+from cadenza.upstreams.base import Fault, FaultKind
+from tests.unit.gateway.fleet import ASK, KEY, MODEL, Fleet, Reply
 
-ASK = Ask([], {}, None, stream=False)
 BUSY = FaultKind.BUSY
-MODEL = "hidden-large"
-KEY = "key_a"
-
-
-class Reply:
-    """A reply that has said all it had to say, or breaks off."""
-
-    def __init__(self, fault: Fault | None = None) -> None:
-        self._fault = fault
-
-    async def read(self) -> list[Piece]:
-        if self._fault:
-            raise self._fault
-        return []
-
-
-class OneReply:
-    """An upstream that answers every ask alike, with a reply or a fault, and counts what is open."""
-
-    def __init__(self, answer: Reply | Exception) -> None:
-        self.asks = 0
-        self.open_replies = 0
-        self._answer = answer
-
-    async def start(self) -> None:
-        """Nothing to start."""
-
-    async def stop(self) -> None:
-        """Nothing to stop."""
-
-    async def retire(self) -> None:
-        """Nothing to stop."""
-
-    async def probe(self) -> Probe:
-        return Probe(reachable=True, detail="answers")
-
-    @asynccontextmanager
-    async def open(self, route: Route, ask: Ask) -> AsyncIterator[OpenReply]:
-        assert (route.model, ask) == (MODEL, ASK)
-        self.asks += 1
-        if isinstance(self._answer, Exception):
-            raise self._answer
-        self.open_replies += 1
-        try:
-            yield self._answer
-        finally:
-            self.open_replies -= 1
-
-
-class Fleet:
-    """A dispatcher over one upstream per answer, tried in that order, and what it noted."""
-
-    def __init__(self, *answers: Reply | Exception) -> None:
-        self.upstreams = {f"provider-{number}": OneReply(answer) for number, answer in enumerate(answers)}
-        self.plan = Plan(
-            "forte", tuple(Route(name, MODEL, 1000, 100, order) for order, name in enumerate(self.upstreams))
-        )
-        self.log = io.StringIO()
-        observer = Observer(make_log(self.log))
-        self.metrics = observer.metrics
-        upstreams: dict[str, Upstream] = dict(self.upstreams)
-        self.dispatcher = Dispatcher(upstreams, observer, ceiling=100)
-
-    @property
-    def asks(self) -> list[int]:
-        return [upstream.asks for upstream in self.upstreams.values()]
-
-    @property
-    def open_replies(self) -> int:
-        return sum(upstream.open_replies for upstream in self.upstreams.values())
-
-    async def fails(self) -> CadenzaError:
-        with pytest.raises(CadenzaError) as failure:
-            async with open_reply(self.dispatcher, self.plan, ASK, KEY):
-                pytest.fail("nothing should have been opened")
-        return failure.value
 
 
 async def test_the_first_route_serves_where_it_can() -> None:
@@ -218,3 +138,52 @@ async def test_faults_are_logged_and_counted() -> None:
     for provider, kind in (("provider-0", "silent"), ("provider-1", "failed")):
         labels = {"provider": provider, "kind": kind}
         assert fleet.metrics.registry.get_sample_value("cadenza_upstream_faults_total", labels) == 1
+
+
+async def test_the_place_is_given_back_in_every_ending() -> None:
+    """After a good end, a fault, an error inside and a reply that breaks off no route has anything in flight."""
+
+    async def use(fleet: Fleet) -> None:
+        async with open_reply(fleet.dispatcher, fleet.plan, ASK, KEY) as reply:
+            assert fleet.in_flight == 1
+            await reply.read()
+            raise KeyError
+
+    for answer in (Reply(), Reply(Fault(FaultKind.CUT)), Fault(FaultKind.SILENT), ZeroDivisionError()):
+        fleet = Fleet(answer)
+        with pytest.raises((CadenzaError, ZeroDivisionError, KeyError)):
+            await use(fleet)
+        assert fleet.in_flight == 0
+
+
+@pytest.mark.parametrize("rests", [False, True])
+async def test_the_place_is_given_back_by_whoever_leaves_while_it_opens(rests: bool) -> None:
+    """A request that is cancelled before the first word leaves no place taken, and the route may be tried again."""
+    fleet = Fleet(asyncio.Event())
+    if rests:
+        fleet.rest(0)
+        fleet.now_s += 60
+    task = asyncio.create_task(fleet.ask())
+    while not fleet.in_flight:  # noqa: ASYNC110 the next turns of the loop bring it there
+        await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert fleet.in_flight == 0
+    fleet.upstreams["provider-0"].answer = Reply()
+    assert await fleet.ask() == "provider-0"
+
+
+async def test_a_provider_that_is_not_there_is_passed_over() -> None:
+    """A route whose provider nobody knows is a fault like any other: the next one serves."""
+    fleet = Fleet(Reply())
+    stray = Route("nobody", MODEL, 1000, 100)
+    assert await fleet.ask(Plan("forte", (stray, *fleet.plan.routes))) == "provider-0"
+
+
+async def test_new_upstreams_are_fit() -> None:
+    """Whoever changes the providers wants them tried: none rests any more."""
+    fleet = Fleet(Reply(), Reply())
+    fleet.rest(0)
+    fleet.dispatcher.use(dict(fleet.upstreams), 100)
+    assert await fleet.ask() == "provider-0"
