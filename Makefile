@@ -20,8 +20,8 @@ run: $(VENV)/.run ## Run the service on the embedded default (ARGS="--port 9000"
 test: $(VENV)/.dev ## Run every test (ARGS="tests/unit -k sse" for some)
 	@$(BIN)/pytest --numprocesses auto --dist loadfile $(ARGS)
 
-bench: $(VENV)/.dev ## Measure what the ledger costs
-	@$(BIN)/python -m bench.ledger
+bench: $(VENV)/.bench ## Measure what it costs, beside other gateways (ARGS=--quick for two minutes)
+	@$(BIN)/python -m bench $(ARGS)
 
 check: $(VENV)/.dev ## Format, lint, types and import direction
 	@$(BIN)/ruff format --check --quiet . || { echo 'format: run "make fmt"'; exit 1; }
@@ -37,6 +37,8 @@ lock: $(VENV)/.uv ## Pin the dependencies again, with hashes (ARGS=--upgrade for
 	@echo uv | $(COMPILE) - -o requirements/uv.txt $(ARGS)
 	@$(COMPILE) pyproject.toml -o requirements/run.txt $(ARGS)
 	@$(COMPILE) pyproject.toml --group dev -c requirements/run.txt -o requirements/dev.txt $(ARGS)
+	@$(COMPILE) pyproject.toml --group bench -c requirements/run.txt -o requirements/bench.txt $(ARGS)
+	@for pins in bench/peers/*.in; do $(COMPILE) $$pins -o $${pins%.in}.txt $(ARGS); done
 
 clean: ## Remove the virtual environment and caches (not the data)
 	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
@@ -55,4 +57,8 @@ $(VENV)/.run: $(VENV)/.uv requirements/run.txt pyproject.toml
 
 $(VENV)/.dev: $(VENV)/.run requirements/dev.txt
 	@$(INSTALL) $(PINNED) -r requirements/dev.txt
+	@touch $@
+
+$(VENV)/.bench: $(VENV)/.dev requirements/bench.txt
+	@$(INSTALL) $(PINNED) -r requirements/bench.txt
 	@touch $@

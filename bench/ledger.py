@@ -18,6 +18,8 @@ from tests.fault.replies import Whole, counts
 from tests.fault.wire import Ask, send
 from tests.loopback import LoopbackUpstream
 
+from bench.figures import Line, Section
+from bench.report import render_section
 from cadenza.control.accounts import create_account
 from cadenza.control.keys import KeyOrder, create_key
 from cadenza.core.money import Price
@@ -28,41 +30,22 @@ from cadenza.store.ledger import End, Held, Hold
 from cadenza.store.writer import LedgerWriter
 
 AT_ONCE = (1, 16, 64, 256)
-PAIRS = 8000
-PAIRS_ALONE = 1500
 SERVICE_AT_ONCE = 64
-SERVICE_REQUESTS = 4000
 CREDIT_NANO = 10**15
 PRICE = Price(1070, 3450)
 COMMITS = "cadenza_ledger_commits_total"
 
 
-class Measured(msgspec.Struct, frozen=True):
-    """One line of the first table. Times are in milliseconds."""
+class Volume(msgspec.Struct, frozen=True):
+    """How much is measured: pairs with others at once, pairs one by one, requests through a service."""
 
-    at_once: int
-    pairs_per_s: float
-    commits_per_1000: float
-    hold_ms: list[float]
-    end_ms: list[float]
-
-    def row(self) -> str:
-        times = (self.hold_ms[49], self.hold_ms[98], self.end_ms[49], self.end_ms[98])
-        shown = " | ".join(f"{time_ms:.2f}" for time_ms in times)
-        return f"| {self.at_once} | {self.pairs_per_s:,.0f} | {self.commits_per_1000:,.0f} | {shown} |"
+    pairs: int
+    pairs_alone: int
+    requests: int
 
 
-class Served(msgspec.Struct, frozen=True):
-    """The line of the second table."""
-
-    at_once: int
-    requests_per_s: float
-    commits_per_1000: float
-    reply_ms: list[float]
-
-    def row(self) -> str:
-        shown = f"{self.reply_ms[49]:.1f} | {self.reply_ms[98]:.1f}"
-        return f"| {self.at_once} | {self.requests_per_s:,.0f} | {self.commits_per_1000:,.0f} | {shown} |"
+FULL = Volume(pairs=8000, pairs_alone=1500, requests=4000)
+QUICK = Volume(pairs=600, pairs_alone=150, requests=300)
 
 
 class NothingDelivered:
@@ -109,7 +92,7 @@ class Pairs:
         return End(f"bench-{number}", self._account_id, Usage(100, 50), "bench", "bench", 200, 1, 2, now_ms)
 
 
-async def measure_writer(at_once: int, pairs: int, folder: Path) -> Measured:
+async def measure_writer(at_once: int, pairs: int, folder: Path) -> Line:
     """The writer alone: nobody else in the process, nobody else at the store."""
     db = Database(f"sqlite:///{folder}/bench-{at_once}.db")
     try:
@@ -128,12 +111,11 @@ async def measure_writer(at_once: int, pairs: int, folder: Path) -> Measured:
     finally:
         await db.close()
     commits = observer.metrics.registry.get_sample_value(COMMITS) or 0
-    return Measured(
-        at_once, pairs / seconds, 1000 * commits / pairs, _percentiles_ms(run.hold_s), _percentiles_ms(run.end_s)
-    )
+    figures = {"pairs_per_s": pairs / seconds, "commits_per_1000": 1000 * commits / pairs}
+    return Line(subject=f"{at_once}", figures=figures | _times("hold", run.hold_s) | _times("end", run.end_s))
 
 
-def measure_service() -> Served:
+def measure_service(requests: int) -> Line:
     """A real service before a fast upstream; client and upstream share the machine with it, and one process."""
     with LoopbackUpstream() as upstream, Fleet(upstream.base_url, CREDIT_NANO) as fleet:
         upstream.always(Whole(["Hello"], counts(20, 1)))
@@ -148,7 +130,7 @@ def measure_service() -> Served:
                 took_s.append(time.perf_counter() - began_s)
 
         async def run() -> None:
-            numbers = iter(range(SERVICE_REQUESTS))
+            numbers = iter(range(requests))
             async with asyncio.TaskGroup() as workers:
                 for _ in range(SERVICE_AT_ONCE):
                     workers.create_task(work(numbers))
@@ -158,32 +140,35 @@ def measure_service() -> Served:
         seconds = time.perf_counter() - began_s
         commits = node.metric(COMMITS)
         fleet.books.prove()
-    per_1000 = 1000 * commits / SERVICE_REQUESTS
-    return Served(SERVICE_AT_ONCE, SERVICE_REQUESTS / seconds, per_1000, _percentiles_ms(took_s))
+    figures = {"requests_per_s": requests / seconds, "commits_per_1000": 1000 * commits / requests}
+    return Line(subject=f"{SERVICE_AT_ONCE}", figures=figures | _times("reply", took_s))
 
 
-def report() -> str:
-    """Both tables, as Markdown."""
+def measure_ledger(volume: Volume) -> list[Section]:
     with tempfile.TemporaryDirectory(prefix="cadenza-bench-") as folder:
         alone = [
-            asyncio.run(measure_writer(at_once, PAIRS if at_once > 1 else PAIRS_ALONE, Path(folder)))
+            asyncio.run(measure_writer(at_once, volume.pairs if at_once > 1 else volume.pairs_alone, Path(folder)))
             for at_once in AT_ONCE
         ]
-    lines = [
-        "| at once | hold + end/s | commits per 1,000 | hold p50 ms | hold p99 ms | end p50 ms | end p99 ms |",
-        "|--:|--:|--:|--:|--:|--:|--:|",
-        *(measured.row() for measured in alone),
-        "",
-        "| through the service, at once | requests/s | commits per 1,000 | reply p50 ms | reply p99 ms |",
-        "|--:|--:|--:|--:|--:|",
-        measure_service().row(),
+    return [
+        Section(
+            title="The ledger's writer alone",
+            note="A hold and its settlement, so many pairs at once; all that waits shares a commit.",
+            lines=alone,
+        ),
+        Section(
+            title="The ledger under a service",
+            note="Requests at once, where client and upstream share one process, and the machine with the service.",
+            lines=[measure_service(volume.requests)],
+        ),
     ]
-    return "\n".join(lines) + "\n"
 
 
-def _percentiles_ms(seconds: list[float]) -> list[float]:
-    return [1000 * value for value in statistics.quantiles(seconds, n=100)]
+def _times(name: str, seconds: list[float]) -> dict[str, float]:
+    percentiles_ms = [1000 * value for value in statistics.quantiles(seconds, n=100)]
+    return {f"{name}_p50_ms": percentiles_ms[49], f"{name}_p99_ms": percentiles_ms[98]}
 
 
 if __name__ == "__main__":
-    sys.stdout.write(report())
+    for section in measure_ledger(FULL):
+        sys.stdout.write(render_section(section) + "\n\n")

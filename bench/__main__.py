@@ -1,0 +1,152 @@
+"""`make bench`: every gateway side by side, then Cadenza alone; tables and plots go to docs/performance/.
+
+A gateway or a part that cannot be measured is told in the report with its reason, and the others go on.
+"""
+
+import argparse
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+import rich.console
+
+from bench import alone, idle, ledger, machine, measure
+from bench.figures import Results, Section
+from bench.gateways.base import Gateway, running
+from bench.gateways.cadenza import Cadenza
+from bench.gateways.install import PLACE, ROOT, debian_program
+from bench.gateways.table import all_gateways
+from bench.growth import SCALES, measure_growth
+from bench.machine import CannotRun
+from bench.measure import Site, measure_direct, measure_gateway
+from bench.plots import draw_plots
+from bench.report import show, write_report
+from bench.stage import progress_bar, upstream
+
+PARTS = ("gateways", "alone", "growth", "ledger")
+STEPS_PER_GATEWAY = 5
+ALONE = (
+    idle.measure_idle,  # first, while the service has nothing free
+    alone.measure_prompts,
+    alone.measure_chunks,
+    alone.measure_flood,
+    alone.measure_neighbours,
+)
+
+
+def main() -> int:
+    options = read_options()
+    console = rich.console.Console(stderr=True)
+    results = Results(
+        date=datetime.now(UTC).isoformat(timespec="seconds"),
+        is_quick=options.quick,
+        machine=machine.facts(),
+        versions={"commit": _commit()},
+    )
+    try:
+        chosen = choose(options.only)
+        with upstream() as (folder, port), progress_bar(console, count_steps(options, chosen)) as step:
+            site = Site(folder, port, measure.QUICK if options.quick else measure.FULL, step)
+            fill(results, site, chosen, options)
+    except CannotRun as reason:
+        console.print(f"bench: {reason}", markup=False)
+        return 1
+    except KeyboardInterrupt:
+        console.print("bench: stopped; the report is as it was.")
+        return 130
+    write_report(results, options.output, draw_plots(results, options.output))
+    show(results, console)
+    console.print(f"The whole report is in {options.output}.")
+    return 0
+
+
+def read_options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench", description="Measure what gateways cost, side by side.")
+    parser.add_argument("--quick", action="store_true", help="some two minutes: short runs, a small store")
+    parser.add_argument("--only", default="", help="gateways, with commas between: cadenza,nginx")
+    parser.add_argument("--parts", default=",".join(PARTS), help="what to measure, with commas between: %(default)s")
+    parser.add_argument("--scale", choices=SCALES, help="how far the store grows")
+    parser.add_argument(
+        "--output", type=Path, help="the folder of the report: docs/performance, of a part .bench/report"
+    )
+    options = parser.parse_args()
+    is_whole = not options.only and options.parts == ",".join(PARTS)
+    options.output = options.output or (ROOT / "docs" / "performance" if is_whole else PLACE / "report")
+    options.scale = options.scale or ("quick" if options.quick else "full")
+    options.parts = options.parts.split(",")
+    if unknown := set(options.parts) - set(PARTS):
+        parser.error(f"there is no part {unknown.pop()!r}")
+    return options
+
+
+def choose(only: str) -> list[Gateway]:
+    every = {gateway.name.lower(): gateway for gateway in all_gateways()}
+    names = [name.strip().lower() for name in only.split(",") if name.strip()] or list(every)
+    if unknown := [name for name in names if name not in every]:
+        raise CannotRun(f"there is no gateway {unknown[0]!r}; there are {', '.join(every)}")
+    return [every[name] for name in names]
+
+
+def count_steps(options: argparse.Namespace, chosen: list[Gateway]) -> int:
+    sizes = SCALES[options.scale]
+    steps = {
+        "gateways": 2 + STEPS_PER_GATEWAY * len(chosen),
+        "alone": len(ALONE),
+        "growth": len(sizes.accounts) + len(sizes.charges),
+        "ledger": 1,
+    }
+    return sum(steps[part] for part in options.parts)
+
+
+def fill(results: Results, site: Site, chosen: list[Gateway], options: argparse.Namespace) -> None:
+    """Measure part after part. What is of Cadenza alone is left out where Cadenza is."""
+    is_quick, has_own = options.quick, any(gateway.name == Cadenza.name for gateway in chosen)
+    if "gateways" in options.parts:
+        _find_wrk(site)
+        results.direct = measure_direct(site)
+        results.gateways = [measure_gateway(gateway, site, results.direct) for gateway in chosen]
+        results.versions |= {one.name: one.version for one in results.gateways if one.version}
+    if has_own and "alone" in options.parts:
+        results.sections += _guarded("Cadenza alone", lambda: measure_alone(site, is_quick=is_quick))
+    if has_own and "growth" in options.parts:
+        results.sections += _guarded("Size of the store", lambda: measure_growth(site, options.scale))
+    if has_own and "ledger" in options.parts:
+        site.step("the ledger")
+        with machine.everywhere():
+            volume = ledger.QUICK if is_quick else ledger.FULL
+            results.sections += _guarded("The ledger", lambda: ledger.measure_ledger(volume))
+
+
+def measure_alone(site: Site, *, is_quick: bool) -> list[Section]:
+    sections, scope = [], alone.QUICK if is_quick else alone.FULL
+    with running(Cadenza(), site.folder / "alone", site.upstream_port) as started:
+        for one in ALONE:
+            site.step(one.__name__.replace("_", " "))
+            sections.append(one(started, scope))
+    return sections
+
+
+def _guarded(title: str, measured: Callable[[], list[Section]]) -> list[Section]:
+    try:
+        return measured()
+    except Exception as error:  # noqa: BLE001 the edge of a part: what fails is told, and the others are still measured
+        return [Section(title=title, note=f"Not measured: {type(error).__name__}: {error}", lines=[])]
+
+
+def _find_wrk(site: Site) -> None:
+    site.step("install wrk")
+    try:
+        debian_program("wrk", "wrk")
+    except CannotRun as reason:
+        site.step(f"our own client instead of wrk: {reason}")
+
+
+def _commit() -> str:
+    command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty"]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip() or "no commit"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

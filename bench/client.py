@@ -1,0 +1,112 @@
+"""The client of the bench: raw HTTP/1.1 on asyncio, with the time at which each piece of a reply came.
+
+A reply counts as good only where its status is 200, all of its marks came, and a stream ended with its terminator.
+Anything else is an error with a reason. A connection is used again and again until it breaks.
+"""
+
+import asyncio
+import time
+from typing import cast
+
+import msgspec
+
+from bench.asking import DONE, MARK, Shape
+
+TAIL_BYTES = 16
+LAST_CHUNK = b"\r\n0\r\n\r\n"
+
+
+class Reply(msgspec.Struct):
+    """What came back, and when: seconds since the request was written."""
+
+    status: int
+    marks_s: list[float]
+    took_s: float
+    has_terminator: bool
+
+    def fault(self, shape: Shape) -> str | None:
+        if self.status != 200:
+            return f"status {self.status}"
+        if len(self.marks_s) != shape.marks:
+            return f"{len(self.marks_s)} of {shape.marks} chunks"
+        return "no terminator" if shape.chunks and not self.has_terminator else None
+
+
+class Connection(asyncio.Protocol):
+    """One connection, one request at a time."""
+
+    @classmethod
+    async def open(cls, port: int) -> "Connection":
+        _, connection = await asyncio.get_running_loop().create_connection(cls, "127.0.0.1", port)
+        return connection
+
+    def __init__(self) -> None:
+        self.is_open = True
+        self._answer: asyncio.Future[Reply] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but its class
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 asyncio's signature
+        self.is_open = False
+        if self._answer and not self._answer.done():
+            if self._has_head and self._until_close:
+                self._finish()
+            else:
+                self._answer.set_exception(ConnectionResetError("connection closed"))
+
+    def ask(self, request: bytes) -> "asyncio.Future[Reply]":
+        self._answer = asyncio.get_running_loop().create_future()
+        self._has_head = self._until_close = self._is_chunked = self._has_terminator = False
+        self._status = self._missing_bytes = 0
+        self._tail = b""
+        self._marks_s: list[float] = []
+        self._began_s = time.perf_counter()
+        self._transport.write(request)
+        return self._answer
+
+    @property
+    def marks_s(self) -> list[float]:
+        """Of the reply that is coming."""
+        return self._marks_s
+
+    def close(self) -> None:
+        self.is_open = False
+        self._transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        now_s = time.perf_counter() - self._began_s
+        if not self._has_head:
+            body = self._take_head(self._tail + data)
+            if body is None:
+                self._tail += data
+                return
+            self._tail, data = b"", body
+        seen = self._tail + data
+        if marks := seen.count(MARK) - self._tail.count(MARK):
+            self._marks_s.extend([now_s] * marks)
+        self._has_terminator = self._has_terminator or DONE in seen
+        self._missing_bytes -= len(data)
+        self._tail = seen[-TAIL_BYTES:]
+        if not self._until_close and (seen.endswith(LAST_CHUNK) if self._is_chunked else self._missing_bytes <= 0):
+            self._finish()
+
+    def _take_head(self, data: bytes) -> bytes | None:
+        """The part of the body that came with the head; None where the head is not complete."""
+        head, found, rest = data.partition(b"\r\n\r\n")
+        if not found:
+            return None
+        self._has_head = True
+        self._status = int(head[9:12])
+        head = head.lower()
+        _, has_length, length = head.partition(b"\r\ncontent-length:")
+        self._is_chunked = b"\r\ntransfer-encoding: chunked" in head
+        self._missing_bytes = int(length.partition(b"\r\n")[0]) if has_length else 0
+        self._until_close = not has_length and not self._is_chunked
+        return b"\r\n" + rest if self._is_chunked else rest
+
+    def _finish(self) -> None:
+        answer, self._answer = self._answer, None
+        if answer and not answer.done():
+            took_s = time.perf_counter() - self._began_s
+            answer.set_result(Reply(self._status, self._marks_s, took_s, self._has_terminator))

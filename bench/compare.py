@@ -1,0 +1,121 @@
+"""Is one commit dearer than another? `python -m bench.compare REV_A REV_B`, where `.` is the checkout as it lies here.
+
+Both run with this environment's packages, in turns (A B A B …), so that a slow minute of the machine meets both. What
+counts is the median of the rounds' ratios; beyond the limit the exit code is 1. Where the machine can count
+instructions they are compared too: they hardly vary.
+"""
+
+import argparse
+import io
+import statistics
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+
+from bench.asking import BURST, SPACED, Shape
+from bench.counting import Instructions, why_not
+from bench.gateways.base import Running, running
+from bench.gateways.cadenza import Cadenza
+from bench.gateways.install import ROOT
+from bench.machine import CannotRun
+from bench.measure import QUICK, Pace, measure_plain, measure_streams
+from bench.report import number, table
+from bench.stage import progress_bar, upstream
+
+HERE = "."
+STREAMS: dict[str, Shape] = {"stream": BURST, "spaced stream": SPACED}
+
+
+class Side(msgspec.Struct, frozen=True):
+    """One of the two: its name, its gateway, its folder and the figures of its rounds, by their names."""
+
+    revision: str
+    gateway: Cadenza
+    folder: Path
+    figures: dict[str, list[float]] = {}
+
+
+def main() -> int:
+    options = read_options()
+    console = Console(stderr=True)
+    reason = why_not()
+    if reason:
+        console.print(f"Instructions are not counted: {reason}", markup=False)
+    pace = msgspec.structs.replace(QUICK, plain_s=options.seconds, burst_s=options.seconds, spaced_s=options.seconds)
+    try:
+        with upstream() as (folder, port), progress_bar(console, 2 * options.rounds) as step:
+            sides = [make_side(folder / name, revision) for name, revision in zip("ab", options.revisions, strict=True)]
+            for number_of_round in range(options.rounds):
+                for side in sides:
+                    step(f"round {number_of_round + 1}: {side.revision}")
+                    with running(side.gateway, side.folder, port) as started:
+                        measure_side(side, started, pace, is_counted=not reason)
+    except CannotRun as fault:
+        console.print(f"bench: {fault}", markup=False)
+        return 1
+    return judge(sides[0], sides[1], options.limit)
+
+
+def read_options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench.compare", description="Compare the cost of two commits.")
+    parser.add_argument("revisions", nargs=2, metavar="REV", help="two commits; '.' is the checkout as it lies here")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=3.0, help="per load, of which a round has three")
+    parser.add_argument("--limit", type=float, default=1.10, help="the largest ratio B/A that is let pass")
+    return parser.parse_args()
+
+
+def make_side(folder: Path, revision: str) -> Side:
+    """The source of that commit, laid out in the folder; the repository itself is not touched."""
+    if revision == HERE:
+        return Side(revision, Cadenza(ROOT / "src"), folder / "run")
+    command = ["git", "-C", str(ROOT), "archive", "--format=tar", revision, "src"]
+    archive = subprocess.run(command, capture_output=True, check=False)
+    if archive.returncode != 0:
+        raise CannotRun(f"no commit {revision!r}: {archive.stderr.decode().strip()}")
+    with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as members:
+        members.extractall(folder, filter="data")
+    return Side(revision, Cadenza(folder / "src"), folder / "run")
+
+
+def measure_side(side: Side, started: Running, pace: Pace, *, is_counted: bool) -> None:
+    """One round: CPU time and, where they are counted, instructions, per plain request and per stream."""
+    with Instructions(started.tree, is_on=is_counted) as counted:
+        plain = measure_plain(started, pace, side.folder)
+    _note(side, "plain request, CPU µs", plain.cpu_us)
+    _note(side, "plain request, instructions", counted.per(plain.served))
+    for name, shape in STREAMS.items():
+        with Instructions(started.tree, is_on=is_counted) as counted:
+            cost, _ = measure_streams(started.tree, started.target, shape, pace.burst_s)
+        _note(side, f"{name}, CPU µs", cost.cpu_us)
+        _note(side, f"{name}, instructions", counted.per(cost.served))
+
+
+def judge(before: Side, after: Side, limit: float) -> int:
+    rows, is_dearer = [], False
+    for name, figures in before.figures.items():
+        pairs = zip(figures, after.figures.get(name, []), strict=False)
+        ratios = [new / old for old, new in pairs]
+        if not ratios:
+            continue
+        ratio = statistics.median(ratios)
+        is_dearer = is_dearer or ratio > limit
+        spread = f"{min(ratios):.3f} – {max(ratios):.3f}"
+        medians = (number(statistics.median(side.figures[name])) for side in (before, after))
+        rows.append((name, *medians, f"{ratio:.3f}", spread, "dearer" if ratio > limit else "passes"))
+    head = ("", before.revision, after.revision, "ratio", "from – to", f"limit {limit:.2f}")
+    sys.stdout.write(table(head, rows) + "\n")
+    return 1 if is_dearer or not rows else 0
+
+
+def _note(side: Side, name: str, value: float | None) -> None:
+    if value is not None:
+        side.figures.setdefault(name, []).append(value)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,82 @@
+"""Cadenza itself with everything on: a real key, limits, the ledger on a real disk, the request log in a file."""
+
+import importlib.metadata
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from bench.asking import Target
+from bench.gateways.base import Launch
+from bench.machine import CannotRun
+
+CLI_S = 1800.0  # a proof of ten million entries takes its time
+EMAIL = "bench@example.org"
+CLASS = "forte"
+CONFIG = """
+[server]
+workers = 1
+
+[store]
+url = "sqlite:///./data/cadenza.db"
+
+[limits]
+requests_per_second = 1_000_000
+burst = 1_000_000
+concurrency = 100_000
+
+[providers.bench]
+kind = "openai"
+base_url = "http://127.0.0.1:{upstream_port}/v1"
+retention = "zero"
+
+[[classes.forte.routes]]
+provider = "bench"
+model = "bench"
+context_tokens = 1_000_000
+max_output_tokens = 131_072
+timeouts = {{ connect_s = 30, first_token_s = 300, idle_s = 600 }}
+"""
+
+
+class Cadenza:
+    """This checkout, or the source tree of another one (both run with this environment's packages)."""
+
+    name = "Cadenza"
+
+    def __init__(self, source: Path | None = None) -> None:
+        self._env = {"PYTHONPATH": str(source)} if source else {}
+        self._program = Path(sys.executable).parent / "cadenza"
+
+    def install(self) -> str:
+        if not self._program.exists():
+            raise CannotRun(f"there is no {self._program}: make setup")
+        return importlib.metadata.version("cadenza")
+
+    def prepare(self, folder: Path, port: int, upstream_port: int) -> Launch:
+        """An account and a key are made once per folder; its data stays over a restart."""
+        self.configure(folder, upstream_port)
+        secret = folder / "key"
+        if not secret.exists():
+            self.cli(folder, "account", "create", EMAIL, "--credit", "1000000.00", "--password-stdin")
+            secret.write_text(self.cli(folder, "key", "create", "--account", EMAIL, "--expires", "never").strip())
+        command = [str(self._program), "serve", "--config", str(folder / "cadenza.toml"), "--port", str(port)]
+        return Launch(command, Target(port, CLASS, {"authorization": f"Bearer {secret.read_text()}"}), self._env)
+
+    def configure(self, folder: Path, upstream_port: int) -> None:
+        (folder / "cadenza.toml").write_text(CONFIG.format(upstream_port=upstream_port))
+
+    def cli(self, folder: Path, *args: str) -> str:
+        """What a command of the command line printed."""
+        done = subprocess.run(
+            [str(self._program), *args, "--config", str(folder / "cadenza.toml")],
+            input="a password of the bench",
+            capture_output=True,
+            text=True,
+            timeout=CLI_S,
+            env=dict(os.environ) | self._env,
+            check=False,
+        )
+        if done.returncode != 0:
+            raise CannotRun(f"cadenza {' '.join(args[:2])}: {done.stderr.strip()[-300:]}")
+        return done.stdout

@@ -1,0 +1,71 @@
+"""What Cadenza may cost, and whether it keeps to it. A limit that hangs on a peer needs that peer to be measured."""
+
+from collections.abc import Iterator
+
+import msgspec
+
+from bench.figures import Cost, GatewayFigures, Results
+
+PLAIN_US = 150.0
+PLAIN_OF_TENSORZERO = 0.75
+LITELLM_OVER_PLAIN = 80
+SPACED_OF_TENSORZERO = 0.8
+FIRST_P50_MS = 1.0
+FIRST_P99_MS = 5.0
+FIRST_AT_ONCE = 64
+RSS_MB = 90.0
+IDLE_STREAM_KB = 40.0
+COLD_START_S = 1.0
+
+
+class Goal(msgspec.Struct, frozen=True):
+    """A limit and what was measured; None where one of the two is not known."""
+
+    name: str
+    limit: float | None
+    measured: float | None
+    unit: str
+
+    @property
+    def verdict(self) -> str:
+        if self.limit is None or self.measured is None:
+            return "not measured"
+        return "met" if self.measured <= self.limit else "not met"
+
+
+def goals(results: Results) -> list[Goal]:
+    own = results.find("Cadenza")
+    return list(_goals(results, own)) if own else []
+
+
+def _goals(results: Results, own: GatewayFigures) -> Iterator[Goal]:
+    tensorzero, litellm = results.find("TensorZero"), results.find("LiteLLM")
+    plain_us, their_us = _cpu_us(own.plain), _cpu_us(tensorzero.plain) if tensorzero else None
+    slow_us = _cpu_us(litellm.plain) if litellm else None
+    yield Goal("a plain request", PLAIN_US, plain_us, "µs")
+    yield Goal("a plain request, 0.75 × TensorZero's", _times(their_us, PLAIN_OF_TENSORZERO), plain_us, "µs")
+    yield Goal("a plain request, an 80th of LiteLLM's", _times(slow_us, 1 / LITELLM_OVER_PLAIN), plain_us, "µs")
+    theirs_us = _cpu_us(tensorzero.spaced) if tensorzero else None
+    limit_us = _times(theirs_us, SPACED_OF_TENSORZERO)
+    yield Goal("a stream, 5 ms apart, 0.8 × TensorZero's", limit_us, _cpu_us(own.spaced), "µs")
+    added = own.added_at(FIRST_AT_ONCE)
+    p50_ms, p99_ms = (added.first_p50_ms, added.first_p99_ms) if added else (None, None)
+    yield Goal("added to the first token at 64 at once, p50", FIRST_P50_MS, p50_ms, "ms")
+    yield Goal("added to the first token at 64 at once, p99", FIRST_P99_MS, p99_ms, "ms")
+    yield Goal("resident memory under load", RSS_MB, own.rss_load_mb, "MB")
+    yield Goal("memory per idle open stream", IDLE_STREAM_KB, _idle_stream_kb(results), "kB")
+    yield Goal("cold start", COLD_START_S, own.cold_start_s, "s")
+
+
+def _cpu_us(cost: Cost | None) -> float | None:
+    return cost.cpu_us if cost else None
+
+
+def _times(value: float | None, factor: float) -> float | None:
+    return None if value is None else value * factor
+
+
+def _idle_stream_kb(results: Results) -> float | None:
+    """At the largest number of streams that was tried."""
+    found = [line.figures.get("rss_kb_per_stream") for section in results.sections for line in section.lines]
+    return next((value for value in reversed(found) if value is not None), None)

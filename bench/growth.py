@@ -1,0 +1,107 @@
+"""Cost against the size of the store: accounts and keys first, then the length of the ledger, on one growing store.
+
+At each size the service is started anew and asked by many of the keys in turn, and `cadenza ledger check` must hold.
+"""
+
+import time
+from pathlib import Path
+
+import msgspec
+
+from bench.alone import spent
+from bench.asking import PLAIN, Target
+from bench.bulk import SAMPLE, BulkStore
+from bench.figures import Line, Section
+from bench.gateways.base import Running, running
+from bench.gateways.cadenza import CLASS, Cadenza
+from bench.load import Loop, percentile
+from bench.machine import CannotRun, everywhere
+from bench.measure import PLAIN_AT_ONCE, Site
+
+WARM_S = 0.5
+
+
+class Sizes(msgspec.Struct, frozen=True):
+    """Up to what the store grows, and how long it is asked at each size."""
+
+    accounts: tuple[int, ...]
+    charges: tuple[int, ...]
+    seconds: float
+
+
+SCALES = {
+    "quick": Sizes((1, 10_000), (10_000, 100_000), 1.0),
+    "full": Sizes((1, 1_000, 100_000, 1_000_000), (100_000, 1_000_000, 10_000_000), 6.0),
+}
+
+
+def measure_growth(site: Site, scale: str) -> list[Section]:
+    sizes, place = SCALES[scale], Store(site)
+    by_accounts = []
+    for accounts in sizes.accounts:
+        site.step(f"store with {accounts:,} keys")
+        with everywhere():
+            place.store.grow_accounts(accounts)
+        by_accounts.append(place.measure(accounts, sizes.seconds))
+    by_charges = []
+    for charges in sizes.charges:
+        site.step(f"ledger with {charges:,} charges")
+        with everywhere():
+            place.store.grow_charges(charges)
+        by_charges.append(place.measure(charges, sizes.seconds))
+    note = f"Plain requests at {PLAIN_AT_ONCE} connections, by up to {SAMPLE:,} of the keys in turn."
+    return [
+        Section(title="Keys and accounts in the store", note=note, lines=by_accounts, axis="keys, one per account"),
+        Section(
+            title="Length of the ledger",
+            note=f"The same, at {sizes.accounts[-1]:,} accounts; each charge has its hold and its metering row.",
+            lines=by_charges,
+            axis="charges in the ledger",
+        ),
+    ]
+
+
+class Store:
+    """A store that grows while its service is down."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._folder = site.folder / "growth"
+        self._folder.mkdir()
+        self._gateway = Cadenza()
+        self._gateway.configure(self._folder, site.upstream_port)
+        self._gateway.prepare(self._folder, 0, site.upstream_port)
+        self.store = BulkStore(self._folder / "data" / "cadenza.db")
+
+    def measure(self, size: int, seconds: float) -> Line:
+        try:
+            with running(self._gateway, self._folder, self._site.upstream_port) as started:
+                figures, complaint = self._ask(started, seconds)
+            figures |= self._check()
+        except CannotRun as reason:
+            return Line(subject=f"{size:,}", size=size, figures={}, complaint=str(reason))
+        return Line(subject=f"{size:,}", size=size, figures=figures, complaint=complaint)
+
+    def _ask(self, started: Running, seconds: float) -> tuple[dict[str, float], str | None]:
+        port, known = started.target.port, self.store.secrets
+        keys = known[:: -(-len(known) // SAMPLE)]
+        requests = [Target(port, CLASS, {"authorization": f"Bearer {key}"}).request(PLAIN) for key in keys]
+        spent(started, Loop(port, requests, PLAIN, PLAIN_AT_ONCE, WARM_S))
+        tally, cpu_s = spent(started, Loop(port, requests, PLAIN, PLAIN_AT_ONCE, seconds))
+        figures = {
+            "cpu_us": 1e6 * cpu_s / max(1, tally.good),
+            "p50_ms": percentile(tally.took_ms, 50),
+            "p99_ms": percentile(tally.took_ms, 99),
+            "cold_start_s": started.cold_start_s,
+            "rss_mb": started.tree.rss_mb,
+        }
+        return figures, tally.complaint
+
+    def _check(self) -> dict[str, float]:
+        began_s = time.perf_counter()
+        self._gateway.cli(self._folder, "ledger", "check")
+        return {"ledger_check_s": time.perf_counter() - began_s, "store_mb": _folder_mb(self._folder / "data")}
+
+
+def _folder_mb(folder: Path) -> float:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) / 1e6

@@ -1,0 +1,169 @@
+"""The machine under the bench: which core a process gets, and what it costs as /proc has it.
+
+Whatever is started is a session of its own, so that the whole tree of a gateway is found, measured and ended by its
+session id, also where it forks. A started process is always ended: by SIGTERM, and after END_S by SIGKILL.
+"""
+
+import contextlib
+import os
+import platform
+import resource
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Self
+
+GATEWAY_CORE = 0
+LOAD_CORE = 1
+END_S = 5.0
+SETTLE_S = 30.0
+CALM_S = 0.5
+CALM_SHARE = 0.05
+NO_PROXY = dict.fromkeys(("NO_PROXY", "no_proxy"), "127.0.0.1,localhost")
+FILES_WANTED = 65_536
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+class CannotRun(Exception):
+    """A gateway or a tool that is not to be had here, and why. It is reported, never guessed."""
+
+
+class Stat:
+    """What is needed of one line of /proc/PID/stat: session, CPU time with that of ended children, resident memory."""
+
+    def __init__(self, pid: int) -> None:
+        after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        self.pid = pid
+        self.is_dead = after_name[0] == "Z"
+        self.session = int(after_name[3])
+        self.cpu_s = sum(map(int, after_name[11:15])) / TICKS_PER_S
+        self.rss_bytes = int(after_name[21]) * PAGE_BYTES
+
+
+class Tree:
+    """A process and all that it started, on one core."""
+
+    def __init__(
+        self, command: Sequence[str | Path], core: int, log: Path, env: Mapping[str, str] | None = None
+    ) -> None:
+        self._log = log
+        with pinned(core), log.open("ab") as output:
+            self._process = subprocess.Popen(
+                [str(part) for part in command],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env=dict(os.environ) | NO_PROXY | dict(env or {}),
+                cwd=log.parent,
+                start_new_session=True,
+            )
+        self.pid = self._process.pid
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.end()
+
+    @property
+    def is_running(self) -> bool:
+        return self._process.poll() is None
+
+    @property
+    def pids(self) -> list[int]:
+        return [stat.pid for stat in self._stats()]
+
+    @property
+    def cpu_s(self) -> float:
+        """User and system time of the whole tree so far."""
+        return sum(stat.cpu_s for stat in self._stats())
+
+    @property
+    def rss_mb(self) -> float:
+        return sum(stat.rss_bytes for stat in self._stats()) / 1e6
+
+    def settle(self) -> None:
+        """Wait until it does nothing any more, or SETTLE_S have passed."""
+        deadline_s = time.monotonic() + SETTLE_S
+        while time.monotonic() < deadline_s:
+            before_s = self.cpu_s
+            time.sleep(CALM_S)
+            if self.cpu_s - before_s < CALM_SHARE * CALM_S:
+                return
+
+    def end(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, number)
+            deadline_s = time.monotonic() + END_S
+            while time.monotonic() < deadline_s and (self.is_running or self._stats()):
+                time.sleep(0.02)
+        self._process.wait(END_S)
+
+    def last_words(self, chars: int = 300) -> str:
+        """The end of what it printed, on one line."""
+        lines = self._log.read_text(errors="replace").split()
+        return " ".join(lines)[-chars:]
+
+    def _stats(self) -> list[Stat]:
+        found = []
+        for name in os.listdir("/proc"):  # noqa: PTH208 many names, and often
+            if name.isdigit():
+                with contextlib.suppress(OSError):
+                    stat = Stat(int(name))
+                    if stat.session == self.pid and not stat.is_dead:
+                        found.append(stat)
+        return found
+
+
+@contextlib.contextmanager
+def pinned(core: int) -> Iterator[None]:
+    """What is started inside runs on that core and no other."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {core})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+@contextlib.contextmanager
+def everywhere() -> Iterator[None]:
+    """What is started inside runs wherever it likes."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, range(os.cpu_count() or 1))
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def take_load_core() -> None:
+    """The bench itself is the load: it keeps off the gateway's core, and may open many connections."""
+    if not {GATEWAY_CORE, LOAD_CORE} <= os.sched_getaffinity(0):
+        raise CannotRun("the bench needs two cores: one for the gateway, one for load and upstream")
+    os.sched_setaffinity(0, {LOAD_CORE})
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = FILES_WANTED if most == resource.RLIM_INFINITY else min(FILES_WANTED, most)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
+
+
+def facts() -> dict[str, str | int]:
+    """What the figures depend on."""
+    return {
+        "cores": os.cpu_count() or 0,
+        "cpu": _cpu_model(),
+        "architecture": platform.machine(),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "load_average": f"{os.getloadavg()[0]:.2f}",
+    }
+
+
+def _cpu_model() -> str:
+    listed = subprocess.run(["lscpu"], capture_output=True, text=True, check=False).stdout  # noqa: S607 on the PATH
+    names = [line.partition(":")[2].strip() for line in listed.splitlines() if line.startswith("Model name")]
+    return names[0] if names else platform.processor() or "unknown"

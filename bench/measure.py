@@ -1,0 +1,138 @@
+"""One gateway, measured in one go: its start, its plain requests, its streams, its times, its memory.
+
+What a request costs is user and system time of the gateway's whole tree over what it served meanwhile.
+"""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import uvloop
+
+from bench import wrk
+from bench.asking import BURST, PLAIN, SPACED, SPACED_SHORT, Shape, Target
+from bench.figures import Cost, GatewayFigures, Timing
+from bench.gateways.base import Gateway, Running, running
+from bench.load import Loop, Tally, drive, drive_watched, percentile
+from bench.machine import CannotRun, Tree
+
+PLAIN_AT_ONCE = 64
+STREAMS_AT_ONCE = 16
+TIMED_AT_ONCE = (1, 16, 64)
+PAUSE_S = 0.01
+
+
+class Pace(msgspec.Struct, frozen=True):
+    """How long each measurement goes on, in seconds."""
+
+    warm_s: float
+    plain_s: float
+    burst_s: float
+    spaced_s: float
+    timed_s: float
+    after_s: float
+
+
+FULL = Pace(warm_s=3, plain_s=10, burst_s=6, spaced_s=10, timed_s=8, after_s=3)
+QUICK = Pace(warm_s=0.5, plain_s=2, burst_s=1, spaced_s=1.2, timed_s=1, after_s=0.3)
+
+
+class Site(msgspec.Struct, frozen=True):
+    """Where and how a gateway is measured."""
+
+    folder: Path
+    upstream_port: int
+    pace: Pace
+    step: Callable[[str], None]  # told before each measurement
+
+
+def measure_direct(site: Site) -> list[Timing]:
+    """The same loads straight to the upstream."""
+    site.step("direct")
+    target = Target(site.upstream_port)
+    _loop(target, SPACED_SHORT, PLAIN_AT_ONCE, 0.5)
+    return [measure_times(target, at_once, site.pace.timed_s) for at_once in TIMED_AT_ONCE]
+
+
+def measure_gateway(gateway: Gateway, site: Site, direct: list[Timing]) -> GatewayFigures:
+    figures = GatewayFigures(name=gateway.name)
+    try:
+        site.step(f"{gateway.name}: install")
+        figures.version = gateway.install()
+        site.step(f"{gateway.name}: start")
+        with running(gateway, site.folder / gateway.name.lower(), site.upstream_port) as started:
+            figures.cold_start_s = started.cold_start_s
+            _measure_running(figures, started, site, direct)
+    except (CannotRun, OSError) as reason:  # a timeout is an OSError too
+        figures.failure = str(reason) or type(reason).__name__
+    return figures
+
+
+def _measure_running(figures: GatewayFigures, started: Running, site: Site, direct: list[Timing]) -> None:
+    tree, target, pace = started.tree, started.target, site.pace
+    time.sleep(pace.after_s)
+    figures.rss_idle_mb = tree.rss_mb
+    site.step(f"{figures.name}: plain requests")
+    figures.plain = measure_plain(started, pace, site.folder)
+    rss_plain_mb = tree.rss_mb
+    site.step(f"{figures.name}: streams")
+    figures.burst, _ = measure_streams(tree, target, BURST, pace.burst_s)
+    figures.spaced, rss_streams_mb = measure_streams(tree, target, SPACED, pace.spaced_s)
+    site.step(f"{figures.name}: times")
+    for timing in direct:
+        seen = measure_times(target, timing.at_once, pace.timed_s)
+        figures.added.append(seen.over(timing))
+    figures.rss_load_mb = max(rss_plain_mb, rss_streams_mb, tree.rss_mb)
+    time.sleep(pace.after_s)
+    figures.rss_after_mb = tree.rss_mb
+
+
+def measure_plain(started: Running, pace: Pace, folder: Path) -> Cost:
+    """At 64 connections: by wrk where the gateway is fast, else by our own client, which leaves nothing unanswered."""
+    warm = _loop(started.target, PLAIN, PLAIN_AT_ONCE, pace.warm_s)
+    tree, before_s = started.tree, started.tree.cpu_s
+    if warm.per_s >= wrk.RATE_MIN and wrk.is_here():
+        tally = uvloop.run(wrk.drive_wrk(started.target, PLAIN_AT_ONCE, pace.plain_s, folder))
+    else:
+        tally = _loop(started.target, PLAIN, PLAIN_AT_ONCE, pace.plain_s)
+    return cost_of(tally, tree.cpu_s - before_s)
+
+
+def measure_streams(tree: Tree, target: Target, shape: Shape, seconds: float) -> tuple[Cost, float]:
+    """The cost of a stream, and the most memory that was seen meanwhile."""
+    _loop(target, shape, STREAMS_AT_ONCE, min(0.5, seconds / 4))
+    before_s = tree.cpu_s
+    pause_s = PAUSE_S if shape.gap_ms else 0.0
+    load = Loop(target.port, [target.request(shape)], shape, STREAMS_AT_ONCE, seconds, pause_s)
+    tally, most_mb = uvloop.run(drive_watched(load, lambda: tree.rss_mb))
+    return cost_of(tally, tree.cpu_s - before_s), most_mb
+
+
+def measure_times(target: Target, at_once: int, seconds: float) -> Timing:
+    """One by one the streams are short: their length changes nothing then, and there are more of them."""
+    shape = SPACED_SHORT if at_once == 1 else SPACED
+    load = Loop(target.port, [target.request(shape)], shape, at_once, seconds, PAUSE_S)
+    tally = uvloop.run(drive(load))
+    return Timing(
+        at_once=at_once,
+        first_p50_ms=percentile(tally.first_ms, 50),
+        first_p99_ms=percentile(tally.first_ms, 99),
+        gap_p50_ms=percentile(tally.gap_ms, 50),
+        gap_p99_ms=percentile(tally.gap_ms, 99),
+        complaint=tally.complaint,
+    )
+
+
+def cost_of(tally: Tally, cpu_s: float) -> Cost:
+    return Cost(
+        cpu_us=1e6 * cpu_s / tally.good if tally.good else None,
+        served=tally.good,
+        per_s=tally.per_s,
+        core_share=cpu_s / tally.seconds if tally.seconds else 0.0,
+        complaint=tally.complaint,
+    )
+
+
+def _loop(target: Target, shape: Shape, at_once: int, seconds: float) -> Tally:
+    return uvloop.run(drive(Loop(target.port, [target.request(shape)], shape, at_once, seconds)))

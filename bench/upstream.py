@@ -1,0 +1,155 @@
+"""The upstream behind every gateway: chat completions from bytes that were made beforehand, at the cost of a few µs.
+
+A process of its own, run as `python -m bench.upstream PORT`. It checks nothing: which reply is wanted stands in the
+prompt (bench/asking.py). Chunks without a gap go out in one write; each event is an HTTP chunk of its own all the same.
+"""
+
+import asyncio
+import functools
+import sys
+from typing import cast
+
+import msgspec
+import uvloop
+
+from bench.asking import MARK, PLAIN, Shape, read_wish
+
+BACKLOG = 8192
+LAST_CHUNK = b"0\r\n\r\n"
+STREAM_HEAD = (
+    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncache-control: no-cache\r\n"
+    b"transfer-encoding: chunked\r\n\r\n"
+)
+BASE = {"id": "chatcmpl-bench", "created": 1_750_000_000, "model": "bench"}
+PROMPT_TOKENS = 60
+
+
+def usage(chunks: int) -> dict[str, int]:
+    return {"prompt_tokens": PROMPT_TOKENS, "completion_tokens": chunks, "total_tokens": PROMPT_TOKENS + chunks}
+
+
+def json_reply(value: object) -> bytes:
+    body = msgspec.json.encode(value)
+    return b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
+
+
+def event(value: object) -> bytes:
+    """One event of a stream, in an HTTP chunk of its own."""
+    data = b"data: " + (value if isinstance(value, bytes) else msgspec.json.encode(value)) + b"\n\n"
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+def delta(fields: dict[str, str], finish_reason: str | None = None) -> bytes:
+    choice = {"index": 0, "delta": fields, "finish_reason": finish_reason}
+    return event(BASE | {"object": "chat.completion.chunk", "choices": [choice]})
+
+
+PLAIN_REPLY = json_reply(
+    BASE
+    | {
+        "object": "chat.completion",
+        "choices": [
+            {
+                "index": 0,
+                "message": {"role": "assistant", "content": "The last" + MARK.decode() + " is held back."},
+                "logprobs": None,
+                "finish_reason": "stop",
+            }
+        ],
+        "usage": usage(8),
+    }
+)
+GET_REPLY = json_reply({"object": "list", "data": [{"id": "bench", "object": "model", "created": 1, "owned_by": "x"}]})
+BEGIN = STREAM_HEAD + delta({"role": "assistant", "content": ""})
+CONTENT = delta({"content": MARK.decode()})
+
+
+@functools.cache
+def ending(chunks: int) -> bytes:
+    counts = event(BASE | {"object": "chat.completion.chunk", "choices": [], "usage": usage(chunks)})
+    return delta({}, "stop") + counts + event(b"[DONE]") + LAST_CHUNK
+
+
+@functools.cache
+def burst(chunks: int) -> bytes:
+    return BEGIN + CONTENT * chunks + ending(chunks)
+
+
+class Spaced:
+    """One stream whose chunks leave at their times: a late one does not delay the next."""
+
+    def __init__(self, transport: asyncio.Transport, shape: Shape) -> None:
+        self._transport = transport
+        self._shape = shape
+        self._left = shape.chunks - 1
+        self._loop = asyncio.get_running_loop()
+        self._next_s = self._loop.time()
+        transport.write(BEGIN + CONTENT)
+        self._wait()
+
+    def _wait(self) -> None:
+        self._next_s += self._shape.gap_ms / 1000
+        self._loop.call_at(self._next_s, self._step)
+
+    def _step(self) -> None:
+        if self._transport.is_closing():
+            return
+        self._left -= 1
+        if self._left > 0:
+            self._transport.write(CONTENT)
+            self._wait()
+        else:
+            self._transport.write(CONTENT + ending(self._shape.chunks))
+
+
+class Upstream(asyncio.Protocol):
+    """One connection: requests one after another, their bodies read whole."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but its class
+        self._body = bytearray()
+        self._missing_bytes: int | None = None  # of the body; None: the head is not complete, or the body is chunked
+
+    def data_received(self, data: bytes) -> None:
+        self._body += data
+        if self._missing_bytes is not None:
+            self._missing_bytes -= len(data)
+            if self._missing_bytes <= 0:
+                self._answer()
+            return
+        head_end = self._body.find(b"\r\n\r\n")
+        if head_end < 0:
+            return
+        head = bytes(self._body[:head_end]).lower()
+        _, found, rest = head.partition(b"content-length:")
+        if found:
+            self._missing_bytes = head_end + 4 + int(rest.partition(b"\r\n")[0]) - len(self._body)
+            is_whole = self._missing_bytes <= 0
+        else:
+            is_whole = b"chunked" not in head or self._body.endswith(LAST_CHUNK)
+        if is_whole:
+            self._answer()
+
+    def _answer(self) -> None:
+        body, self._body, self._missing_bytes = self._body, bytearray(), None
+        if body.startswith(b"GET"):
+            self._transport.write(GET_REPLY)
+            return
+        shape = read_wish(body)
+        if shape == PLAIN:
+            self._transport.write(PLAIN_REPLY)
+        elif shape.is_silent:
+            self._transport.write(BEGIN + CONTENT)
+        elif shape.gap_ms and shape.chunks > 1:
+            Spaced(self._transport, shape)
+        else:
+            self._transport.write(burst(shape.chunks))
+
+
+async def serve(port: int) -> None:
+    server = await asyncio.get_running_loop().create_server(Upstream, "127.0.0.1", port, backlog=BACKLOG)
+    await server.serve_forever()
+
+
+if __name__ == "__main__":
+    uvloop.run(serve(int(sys.argv[1])))

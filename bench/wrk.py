@@ -1,0 +1,65 @@
+"""wrk, the lightest load for plain requests. It aborts what is under way at its end, so it is for the fast only."""
+
+import asyncio
+import re
+import shutil
+from pathlib import Path
+
+from bench.asking import PLAIN, Target, chat_body
+from bench.load import Tally
+
+RATE_MIN = 1000.0  # below it what is aborted at the end would count for too much
+GRACE_S = 30
+COUNTED = re.compile(r"(\d+) requests in ([\d.]+)(ms|s|m)\b")
+REFUSED = re.compile(r"Non-2xx or 3xx responses: (\d+)")
+SOCKET = re.compile(r"Socket errors: connect (\d+), read (\d+), write (\d+), timeout (\d+)")
+SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0}
+
+
+def is_here() -> bool:
+    return shutil.which("wrk") is not None
+
+
+async def drive_wrk(target: Target, at_once: int, seconds: float, folder: Path) -> Tally:
+    """One thread of it, on the core of whoever calls."""
+    script = folder / "plain.lua"
+    script.write_text(_script(target))
+    url = f"http://127.0.0.1:{target.port}{target.path}"
+    whole_s = max(1, round(seconds))
+    options = ["-t1", f"-c{at_once}", f"-d{whole_s}s", f"--timeout={GRACE_S}s", "-s", str(script)]
+    process = await asyncio.create_subprocess_exec(
+        "wrk", *options, url, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+    )
+    try:
+        async with asyncio.timeout(whole_s + GRACE_S):
+            printed, said = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+    assert not said, said.decode()  # it goes on without a script that it cannot read
+    return read_output(printed.decode())
+
+
+def read_output(printed: str) -> Tally:
+    tally = Tally()
+    if counted := COUNTED.search(printed):
+        refused = REFUSED.search(printed)
+        tally.errors["status not 200"] = int(refused[1]) if refused else 0
+        tally.good = int(counted[1]) - tally.errors["status not 200"]
+        tally.seconds = float(counted[2]) * SECONDS[counted[3]]
+    if socket := SOCKET.search(printed):
+        tally.errors["socket error"] = sum(int(number) for number in socket.groups())
+    tally.errors += type(tally.errors)()  # drops what did not occur
+    return tally
+
+
+def _script(target: Target) -> str:
+    headers = {"content-type": "application/json", **target.headers}
+    lines = [f"wrk.headers[ {_lua(name)} ] = {_lua(value)}" for name, value in headers.items()]
+    return "\n".join(['wrk.method = "POST"', f"wrk.body = {_lua(chat_body(target.model, PLAIN).decode())}", *lines])
+
+
+def _lua(text: str) -> str:
+    """A Lua string; nothing in it ends a long bracket of two levels."""
+    assert "]==]" not in text
+    return f"[==[{text}]==]"
