@@ -63,7 +63,7 @@ class ServiceSpec(msgspec.Struct, frozen=True):
     limits: Mapping[str, float] = {}
 
     def toml(self) -> str:
-        limits = {"requests_per_second": 10_000.0, "burst": 10_000, **self.limits}
+        limits = {"requests_per_second": 10_000.0, "burst": 10_000, "concurrency": 10_000, **self.limits}
         parts = [
             '[store]\nurl = "sqlite:///./data/cadenza.db"\n',
             "\n".join(["[limits]", *(f"{name} = {value}" for name, value in limits.items()), ""]),

@@ -16,10 +16,10 @@ from types import FrameType
 from typing import Any, Protocol
 
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from cadenza.core.errors import InvalidRequest, render_error
-from cadenza.gateway.call import HANG_UP
+from cadenza.core.errors import Headers, InvalidRequest, render_error
+from cadenza.gateway.call import HANG_UP, WIRE
 
 HEAD_BYTES_MAX = 64 * 1024
 HEAD_S = 20.0  # for the head of a request to arrive, and for a new connection to begin with one
@@ -38,6 +38,7 @@ ASGI = Callable[[Any, Any, Any], Awaitable[None]]
 class CadenzaProtocol(HttpToolsProtocol):
     """uvicorn's HTTP protocol, with bounds on heads and on readers, and our error object for what is not HTTP."""
 
+    watched: "ConnectionWire | None" = None  # the request whose client's leaving is to be told
     _head_bytes = 0
     _field_bytes = 0
     _is_in_head = True
@@ -56,6 +57,8 @@ class CadenzaProtocol(HttpToolsProtocol):
             if timer:
                 timer.cancel()
         super().connection_lost(exc)
+        if self.watched:
+            self.watched.tell_gone()
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -93,12 +96,9 @@ class CadenzaProtocol(HttpToolsProtocol):
         if self._head_timer:
             self._head_timer.cancel()
             self._head_timer = None
-        cycle = self.cycle
-
-        def hang_up() -> None:
-            cycle.keep_alive = False
-
-        self.scope["extensions"] = {HANG_UP: hang_up}  # type: ignore[dict-item]  # an extension of our own
+        wire = ConnectionWire(self, self.cycle)
+        extensions = {HANG_UP: wire.hang_up} if self.scope["method"] == "HEAD" else {HANG_UP: wire.hang_up, WIRE: wire}
+        self.scope["extensions"] = extensions  # type: ignore[typeddict-item]  # extensions of our own
 
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002 uvicorn's sentence is not for our clients
         body = render_error("This is not a valid HTTP/1.1 request, or its headers are too large.", InvalidRequest.type)
@@ -110,6 +110,83 @@ class CadenzaProtocol(HttpToolsProtocol):
         if not is_answered:  # a reply that has begun can only be cut off
             self.transport.write(head + body)
         self.transport.close()
+
+
+class ConnectionWire:
+    """The way past ASGI's messages, for one request; uvicorn's own state of it is kept true."""
+
+    def __init__(self, protocol: CadenzaProtocol, cycle: RequestResponseCycle) -> None:
+        self._protocol = protocol
+        self._cycle = cycle
+        self._callback: Callable[[], None] | None = None
+
+    def hang_up(self) -> None:
+        self._cycle.keep_alive = False
+
+    def on_gone(self, callback: Callable[[], None] | None) -> None:
+        """The next request on the connection may be watched already when this one's watch ends."""
+        self._callback = callback
+        if callback:
+            self._protocol.watched = self
+            if self._cycle.disconnected:
+                self._protocol.loop.call_soon(self.tell_gone)
+        elif self._protocol.watched is self:
+            self._protocol.watched = None
+
+    def tell_gone(self) -> None:
+        if self._callback:
+            self._callback()
+
+    def take_body(self) -> bytes | None:
+        cycle = self._cycle
+        if cycle.more_body or cycle.disconnected:
+            return None
+        return bytes(cycle.body)
+
+    def begin(self, status: int, headers: Headers, lines: bytes, body: bytes | None) -> None:
+        cycle = self._cycle
+        assert not cycle.response_started
+        if cycle.disconnected:
+            return
+        cycle.response_started = True
+        cycle.waiting_for_100_continue = False
+        cycle.chunked_encoding = body is None
+        head = [STATUS_LINE[status], lines]
+        head += [b"%b: %b\r\n" % header for header in (*cycle.default_headers, *headers)]
+        if body is None:
+            head.append(b"transfer-encoding: chunked\r\n")
+        if not cycle.keep_alive:
+            head.append(b"connection: close\r\n")
+        cycle.transport.write(b"".join((*head, b"\r\n", body or b"")))
+        if body is not None:
+            self._complete()
+
+    def write_now(self, data: bytes) -> bool:
+        cycle = self._cycle
+        if cycle.disconnected or cycle.flow.write_paused:
+            return False
+        cycle.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+        return True
+
+    async def write(self, data: bytes) -> None:
+        cycle = self._cycle
+        if not cycle.disconnected:
+            cycle.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+            if cycle.flow.write_paused:
+                await cycle.flow.drain()
+
+    def end(self, data: bytes) -> None:
+        if not self._cycle.disconnected:
+            self._cycle.transport.write(b"%x\r\n%b\r\n0\r\n\r\n" % (len(data), data))
+            self._complete()
+
+    def _complete(self) -> None:
+        cycle = self._cycle
+        cycle.response_complete = True
+        cycle.message_event.set()
+        if not cycle.keep_alive:
+            cycle.transport.close()
+        cycle.on_response()
 
 
 class Service(Protocol):
@@ -206,6 +283,7 @@ def serve_one(app: ASGI | str, listener: socket.socket, *, heeds_interrupt: bool
         log_config=QUIET,
         access_log=False,
         server_header=False,
+        proxy_headers=False,  # the application sees to them where it needs them
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=LAST_S,
     )

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection
 
 from cadenza.core.money import Price
 from cadenza.core.records import Usage
 from cadenza.store import ledger
 from cadenza.store.database import Database
 from cadenza.store.ledger import End, Hold
+from cadenza.store.statements import Executor
 from tests.cli.conftest import EMAIL, PASSWORD
 from tests.cli.program import Done, run
 
@@ -70,7 +70,7 @@ async def serve_some(folder: Path) -> None:
     db = Database(f"sqlite:///{folder}/data/cadenza.db")
     account_id, key_id = one_row(folder, "SELECT account_id, id FROM keys WHERE name = 'laptop'")
 
-    def work(connection: Connection) -> None:
+    def work(connection: Executor) -> None:
         for request_id, class_id, price, usage, started_at in (
             ("chatcmpl-forte", "forte", FORTE, Usage(11, 7, 3), START_MS),
             ("chatcmpl-mezzo", "mezzo", MEZZO, Usage(11, 7, 3, estimated=True), START_MS + DAY_MS),

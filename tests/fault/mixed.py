@@ -79,13 +79,15 @@ def make_case(seed: int, number: int) -> Case:
 
 
 class Upstream(msgspec.Struct, frozen=True):
-    """Does to each request what its case says, and writes down what it counted."""
+    """Does to each request what its case says, and writes down what it was asked and what it counted."""
 
     cases: dict[int, Case]
     book: dict[int, dict[str, Any]]
+    asked: set[int]
 
     def steps(self, request: Request) -> Iterator[Step]:
         case = self.cases[number_of(request)]
+        self.asked.add(case.ask.number)
         for step in reply_of(case).steps(request):
             if case.usage and isinstance(step, bytes) and b'"usage": {' in step:
                 self.book[case.ask.number] = case.usage
@@ -110,6 +112,9 @@ def reply_of(case: Case) -> Reply:
             return Status(200, GARBAGE[case.fate % len(GARBAGE)])
 
 
+TURNED_AWAY = (429, 502)
+
+
 class Flight(msgspec.Struct, frozen=True):
     """A request that was sent, what came of it, and whether its process was killed meanwhile."""
 
@@ -118,9 +123,12 @@ class Flight(msgspec.Struct, frozen=True):
     is_killed: bool
 
 
-def due_nano(flight: Flight, row: Row | None, counted: dict[str, Any] | None) -> int:
+def due_nano(flight: Flight, row: Row | None, upstream: Upstream) -> int:
     """What the request must have cost, from what the client saw, what the upstream counted, and nothing else."""
     case, seen, class_id = flight.case, flight.seen, flight.case.ask.class_id
+    counted = upstream.book.get(case.ask.number)
+    if seen.status in TURNED_AWAY and case.ask.number not in upstream.asked:  # its route rested after other faults
+        return 0
     if row is None:
         has_left = case.kind == "leaves" and not seen.raw
         assert flight.is_killed or has_left, "a request without a hold"

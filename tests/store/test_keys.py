@@ -96,8 +96,7 @@ async def test_the_last_use_never_moves_back(db: Database) -> None:
     await add_account(db)
     digests = [await add_key(db, "key_a"), await add_key(db, "key_b")]
     for used in ({"key_a": 5, "key_b": 9}, {"key_b": 7, "key_a": 8, "key_nobody": 1}, {}):
-        async with db.write() as conn:
-            await keys.touch(conn, used)
+        await keys.touch(db, used)
     assert [(await find(db, digest)).last_used_at for digest in digests] == [8, 9]
 
 

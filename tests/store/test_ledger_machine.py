@@ -12,13 +12,13 @@ import msgspec
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
-from sqlalchemy import Connection
 
 from cadenza.core.money import Price
 from cadenza.core.records import Usage
 from cadenza.store import ledger
 from cadenza.store.database import Database, migrate
 from cadenza.store.ledger import Ended, Held, Hold
+from cadenza.store.statements import Executor
 from tests.store.moves import findings, finish, fund, make_end, make_hold, money, take
 from tests.store.rows import NOW_MS
 
@@ -96,7 +96,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.account = f"m{next(numbers)}"
         self.owners = {owner: f"{owner}_{self.account}" for owner in OWNERS}
 
-    def transact(self, work: Callable[[Connection], T]) -> T:
+    def transact(self, work: Callable[[Executor], T]) -> T:
         return self.run(self.db.transact(work))
 
     @initialize()

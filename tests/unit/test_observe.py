@@ -99,11 +99,11 @@ def samples(metrics: Metrics) -> dict[tuple[str, ...], float]:
 def test_metrics_are_rendered_as_prometheus_reads_them() -> None:
     """Every metric that is noted appears in the text with its name, its labels and its value."""
     metrics = Metrics()
-    metrics.requests.labels("chat", "200").inc()
+    metrics.requests.add("chat", "200")
     metrics.in_flight.inc()
-    metrics.duration.labels("chat").observe(0.02)
-    metrics.first_byte.labels("forte").observe(400)
-    metrics.tokens.labels("forte", "prompt").inc(9)
+    metrics.duration.add("chat", 0.02)
+    metrics.first_byte.add("forte", 400)
+    metrics.tokens.add("forte", "prompt", amount=9)
     metrics.faults.labels("acme", "busy").inc(2)
     shown = samples(metrics)
     assert shown["cadenza_requests_total", "chat", "200"] == 1

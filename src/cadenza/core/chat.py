@@ -89,6 +89,10 @@ class ModelList(msgspec.Struct, frozen=True, kw_only=True):
     data: list[Model]
 
 
+_ENCODE = msgspec.json.Encoder().encode
+CONTENT_TAIL = b'},"finish_reason":null}]}\n\n'
+
+
 class Chunks:
     """Writes the events of one stream. All of them carry the same id, created and model.
 
@@ -100,12 +104,13 @@ class Chunks:
             {"id": completion_id, "object": "chat.completion.chunk", "created": created, "model": class_id}
         )
         self._head = head[:-1] + b',"choices":['
+        self._content_head = b"data: " + self._head + b'{"index":0,"delta":{"content":'
 
     def role(self) -> bytes:
         return self._choice(b'{"role":"assistant","content":""}', b"null")
 
     def content(self, text: str) -> bytes:
-        return self._choice(b'{"content":' + msgspec.json.encode(text) + b"}", b"null")
+        return self._content_head + _ENCODE(text) + CONTENT_TAIL
 
     def calls(self, deltas: list[CallDelta]) -> bytes:
         return self._choice(msgspec.json.encode({"tool_calls": [_call_object(delta) for delta in deltas]}), b"null")

@@ -33,20 +33,19 @@ async def authenticate(gw: Gateway, call: Call, scope: str) -> Principal:
 
 async def _identify(gw: Gateway, call: Call) -> Principal:
     presented = _presented_key(call.headers)
-    if not is_well_formed(presented):
-        raise Unauthenticated
     digest = digest_key(presented)
-    gw.strangers.check(digest, call.address)
     if gw.strangers.is_live(digest):
         return await _look_up(gw, call, digest)
+    if not is_well_formed(presented):
+        raise Unauthenticated
+    gw.strangers.check(digest, call.address)
     async with gw.strangers.door:
         gw.strangers.check(digest, call.address)
         return await _look_up(gw, call, digest)
 
 
 async def _look_up(gw: Gateway, call: Call, digest: bytes) -> Principal:
-    async with gw.db.read() as connection:
-        found = await keys.look_up(connection, digest)
+    found = await keys.look_up(gw.db, digest)
     if found is None or keys.state_of(found[0], time.time_ns() // 1_000_000) != "active":
         gw.strangers.note_dead(digest, call.address)
         raise Unauthenticated

@@ -7,8 +7,6 @@ delivered, or nothing where nothing was. The end is queued in the same instant: 
 import asyncio
 import hashlib
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Protocol
 
 from cadenza.core.errors import CadenzaError, InsufficientCredit, RequestRepeated
@@ -22,6 +20,7 @@ from cadenza.store.writer import Answer, LedgerWriter
 
 DEFAULT_ALLOWANCE_TOKENS = 1024
 BREAK_OFF_S = 5.0
+CUT_STATUS = 503  # what the books say of a request that ended because the service did
 
 
 class Routed(Protocol):
@@ -60,7 +59,8 @@ class Money:
     async def break_off(self, tally: Tally, error: BaseException) -> None:
         """Charge what was delivered. Waits a moment for the store, and leaves the rest to the writer."""
         delivered = tally.so_far() if tally.delivered_tokens else None
-        await asyncio.wait({self._end(delivered, _status_of(error))}, timeout=BREAK_OFF_S)
+        status = CUT_STATUS if self._call.is_cut else _status_of(error)
+        await asyncio.wait({self._end(delivered, status)}, timeout=BREAK_OFF_S)
 
     def _end(self, usage: Usage | None, status: int) -> "asyncio.Future[Answer]":
         assert not self.is_ended
@@ -81,25 +81,28 @@ class Money:
         )
 
 
-@asynccontextmanager
-async def hold_credit(writer: LedgerWriter, call: Call, hold: Hold, tally: Tally) -> AsyncIterator[Money]:
+class hold_credit:  # noqa: N801 it is used like a function
     """402 where the account cannot pay, 409 where the request was made before."""
-    answer = await writer.hold(hold, tally)
-    if isinstance(answer, ledger.Insufficient):
-        raise InsufficientCredit(_say_insufficient(answer, hold))
-    if isinstance(answer, ledger.Repeated):
-        raise RequestRepeated(
-            f"This idempotency key was used within the last 24 hours, by request {answer.shown_id} "
-            f"({answer.request_id}). There is no second reply and no second charge; use a new key for a new request."
-        )
-    money = Money(writer, call, hold, answer)
-    try:
-        yield money
-    except BaseException as error:
-        if not money.is_ended:
-            await money.break_off(tally, error)
-        raise
-    assert money.is_ended
+
+    def __init__(self, writer: LedgerWriter, call: Call, hold: Hold, tally: Tally) -> None:
+        self._writer = writer
+        self._call = call
+        self._hold = hold
+        self._tally = tally
+
+    async def __aenter__(self) -> Money:
+        answer = await self._writer.hold(self._hold, self._tally)
+        if isinstance(answer, ledger.Insufficient):
+            raise InsufficientCredit(_say_insufficient(answer, self._hold))
+        if isinstance(answer, ledger.Repeated):
+            raise RequestRepeated(_say_repeated(answer))
+        self._money = Money(self._writer, self._call, self._hold, answer)
+        return self._money
+
+    async def __aexit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if error is not None and not self._money.is_ended:
+            await self._money.break_off(self._tally, error)
+        assert self._money.is_ended
 
 
 def allowance(max_tokens: int | None, route_tokens: int) -> int:
@@ -110,6 +113,13 @@ def idempotency_digest(headers: dict[bytes, bytes]) -> bytes | None:
     """The key is the client's own text: only its digest is kept."""
     key = headers.get(b"idempotency-key")
     return hashlib.sha256(key).digest() if key else None
+
+
+def _say_repeated(answer: ledger.Repeated) -> str:
+    return (
+        f"This idempotency key was used within the last 24 hours, by request {answer.shown_id} "
+        f"({answer.request_id}). There is no second reply and no second charge; use a new key for a new request."
+    )
 
 
 def _say_insufficient(answer: ledger.Insufficient, hold: Hold) -> str:

@@ -11,7 +11,7 @@ import msgspec
 
 from cadenza.core.chat import new_completion_id
 from cadenza.core.money import Price
-from cadenza.core.records import CONTEXT_TOKENS_MAX, Plan, Principal
+from cadenza.core.records import Plan, Principal
 from cadenza.core.tokens import count_prompt
 from cadenza.gateway.auth import authenticate
 from cadenza.gateway.billing import allowance, hold_credit, idempotency_digest
@@ -26,16 +26,16 @@ from cadenza.gateway.tally import Tally
 from cadenza.gateway.validate import ChatRequest, check_context, parse_chat
 from cadenza.store.ledger import Hold
 
-COUNT_INLINE_CHARS = 16 * 1024  # a longer text is counted off the event loop
+INLINE_BYTES = 64 * 1024  # a larger body is read and counted off the event loop
 
 
 async def serve_chat(gw: Gateway, call: Call) -> None:
     principal = await authenticate(gw, call, "inference")  # 401 403 429
-    request = await read_chat(call, gw.uploads)  # 413 408 400 429
+    request, counted = await read_chat(call, gw.uploads)  # 413 408 400 429
     catalogue = gw.catalogue
     plan = catalogue.plan(request.model, principal)  # 400
     character = catalogue.characters[plan.class_id]
-    prompt_tokens = character.tokens + await count(request.texts)
+    prompt_tokens = character.tokens + counted
     plan = holding(plan, prompt_tokens)  # 400
     ask = compose(request, character, prompt_tokens)
     tally = Tally(prompt_tokens, ask.prompt_bytes())
@@ -87,15 +87,16 @@ def quote(call: Call, principal: Principal, plan: Plan, price: Price, request: C
     )
 
 
-async def read_chat(call: Call, uploads: Uploads) -> ChatRequest:
+async def read_chat(call: Call, uploads: Uploads) -> tuple[ChatRequest, int]:
+    """The request and the tokens of its prompt. What is large is read and counted off the event loop."""
     body = await call.body(uploads)
+    if len(body) > INLINE_BYTES:
+        return await asyncio.to_thread(_read, body)
+    return _read(body)
+
+
+def _read(body: bytes) -> tuple[ChatRequest, int]:
     request = parse_chat(body)
-    if len(body) > CONTEXT_TOKENS_MAX:  # a token is at least a byte: a smaller body needs no count
-        await asyncio.to_thread(check_context, request.texts)
-    return request
-
-
-async def count(texts: list[str]) -> int:
-    if sum(map(len, texts)) > COUNT_INLINE_CHARS:
-        return await asyncio.to_thread(count_prompt, texts)
-    return count_prompt(texts)
+    counted = count_prompt(request.texts)
+    check_context(counted)
+    return request, counted

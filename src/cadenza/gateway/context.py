@@ -47,6 +47,7 @@ class Gateway:
         self.metrics = observer.metrics
         self.at = observer.at
         self.metrics.slots.set_function(lambda: self.slots.shares.taken)
+        self.metrics.in_flight.set_function(lambda: len(self._calls))
         self.metrics.tasks.set_function(lambda: len(asyncio.all_tasks()))
         self.keys_used: dict[str, int] = {}  # when each key was last used (ms), until it is written to the store
 
@@ -73,14 +74,12 @@ class Gateway:
         call.task = asyncio.current_task()
         self._calls.add(call)
         self._is_idle.clear()
-        self.metrics.in_flight.inc()
 
     def end(self, call: Call, endpoint: str) -> None:
         self._calls.discard(call)
         self.uploads.give_back(call.body_bytes)
         if not self._calls:
             self._is_idle.set()
-        self.metrics.in_flight.dec()
         self._note_end(call, endpoint)
 
     async def until_idle(self) -> None:
@@ -103,10 +102,10 @@ class Gateway:
 
     def note_outcome(self, call: Call, plan: Plan, route: Route, outcome: Outcome) -> None:
         usage = outcome.usage
-        self.metrics.first_byte.labels(plan.class_id).observe((call.first_byte_ms or 0) / 1000)
-        self.metrics.tokens.labels(plan.class_id, "prompt").inc(usage.prompt_tokens)
-        self.metrics.tokens.labels(plan.class_id, "cached").inc(usage.cached_tokens)
-        self.metrics.tokens.labels(plan.class_id, "completion").inc(usage.completion_tokens)
+        self.metrics.first_byte.add(plan.class_id, (call.first_byte_ms or 0) / 1000)
+        self.metrics.tokens.add(plan.class_id, "prompt", amount=usage.prompt_tokens)
+        self.metrics.tokens.add(plan.class_id, "cached", amount=usage.cached_tokens)
+        self.metrics.tokens.add(plan.class_id, "completion", amount=usage.completion_tokens)
         call.facts |= {"class_id": plan.class_id, "provider": route.provider}
         call.facts |= {"prompt_tokens": usage.prompt_tokens, "completion_tokens": usage.completion_tokens}
         if outcome.is_doubtful:
@@ -117,10 +116,10 @@ class Gateway:
 
     def _note_end(self, call: Call, endpoint: str) -> None:
         seconds = time.perf_counter() - call.started_s
-        self.metrics.requests.labels(endpoint, str(call.status)).inc()
-        self.metrics.duration.labels(endpoint).observe(seconds)
+        self.metrics.requests.add(endpoint, str(call.status))
+        self.metrics.duration.add(endpoint, seconds)
         facts = {"endpoint": endpoint, "status": call.status, "ms": round(seconds * 1000, 1), **call.facts}
-        self.log.info("request", request_id=call.request_id, **facts)
+        self.log.request(call.request_id, facts)
 
 
 async def _nothing_to_read() -> None:

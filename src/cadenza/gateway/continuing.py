@@ -4,30 +4,35 @@ Only a stream of the plain path is continued, and only on routes that say `conti
 far as the beginning of their own answer. The client sees no seam, and pays for one prompt and one whole answer.
 """
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-
 import msgspec
 
 from cadenza.core.errors import CadenzaError
 from cadenza.core.records import Plan, Route, Usage
 from cadenza.core.tokens import OUTPUT_TOKENS_MIN, count_tokens, output_room
 from cadenza.gateway.dispatch import Dispatcher, RoutedReply, answer_to
-from cadenza.upstreams.base import Ask, Fault, Piece
+from cadenza.upstreams.base import Ask, Fault, PassOn, Piece
 
 
-@asynccontextmanager
-async def open_reply(dispatcher: Dispatcher, plan: Plan, ask: Ask, key_id: str) -> AsyncIterator["Reply"]:
+class open_reply:  # noqa: N801 it is used like a function
     """A reply that has begun; 400, 429 or 502 where no route answers."""
-    dispatcher.earn_retries()
-    first = await dispatcher.open_first(plan.class_id, plan.routes, ask, key_id)
-    reply = Reply(dispatcher, first, plan, ask, key_id)
-    try:
-        yield reply
-    except Fault as fault:  # it broke off, and nothing of it was sent
-        raise answer_to([fault], set()) from None
-    finally:
-        await reply.close()
+
+    def __init__(self, dispatcher: Dispatcher, plan: Plan, ask: Ask, key_id: str) -> None:
+        self._dispatcher = dispatcher
+        self._plan = plan
+        self._ask = ask
+        self._key_id = key_id
+
+    async def __aenter__(self) -> "Reply":
+        self._dispatcher.earn_retries()
+        plan = self._plan
+        first = await self._dispatcher.open_first(plan.class_id, plan.routes, self._ask, self._key_id)
+        self._reply = Reply(self._dispatcher, first, plan, self._ask, self._key_id)
+        return self._reply
+
+    async def __aexit__(self, _: object, error: BaseException | None, __: object) -> None:
+        await self._reply.close()
+        if isinstance(error, Fault):  # it broke off, and nothing of it was sent
+            raise answer_to([error], set()) from None
 
 
 class Reply:
@@ -50,10 +55,11 @@ class Reply:
     def route(self) -> Route:
         return self._running.route
 
-    async def read(self) -> list[Piece]:
+    async def read(self, pass_on: PassOn | None = None) -> list[Piece]:
+        """What is kept for another route is read piece by piece; nothing else is in the way of passing it on."""
         while True:
             try:
-                pieces = await self._running.read()
+                pieces = await self._running.read(None if self._is_kept else pass_on)
             except Fault as fault:
                 self._running.note_fault(fault)
                 self._dispatcher.note(self.route, fault)

@@ -6,15 +6,15 @@ been sent a byte, a failure is the relay's to tell, but for a stream that anothe
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import AsyncExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from itertools import groupby
 
 from cadenza.core.errors import CadenzaError, InvalidRequest, RateLimited, UpstreamFailed
 from cadenza.core.records import Route
 from cadenza.gateway.health import Attempt, Healths, RouteHealth
 from cadenza.observe import Observer
-from cadenza.upstreams.base import Ask, Fault, FaultKind, OpenReply, Piece, Upstream
+from cadenza.upstreams.base import Ask, Fault, FaultKind, OpenReply, PassOn, Piece, Upstream
 
 BUSY_RETRY_S = 2.0
 RETRIES_MAX = 3  # of one request
@@ -45,14 +45,17 @@ class RetryBudget:
 class RoutedReply:
     """A reply that has begun, and the route that it runs on."""
 
-    def __init__(self, route: Route, reply: OpenReply, attempt: Attempt, stack: AsyncExitStack) -> None:
+    def __init__(
+        self, route: Route, reply: OpenReply, attempt: Attempt, opening: AbstractAsyncContextManager[OpenReply]
+    ) -> None:
         self.route = route
         self._reply = reply
         self._attempt = attempt
-        self._stack = stack
+        self._opening = opening
+        self._is_closed = False
 
-    async def read(self) -> list[Piece]:
-        pieces = await self._reply.read()
+    async def read(self, pass_on: PassOn | None = None) -> list[Piece]:
+        pieces = await self._reply.read(pass_on)
         if not pieces:
             self._attempt.note_finish()
         return pieces
@@ -61,7 +64,12 @@ class RoutedReply:
         self._attempt.note_fault(fault)
 
     async def close(self) -> None:
-        await self._stack.aclose()
+        if not self._is_closed:
+            self._is_closed = True
+            try:
+                await self._opening.__aexit__(None, None, None)
+            finally:
+                self._attempt.end()
 
 
 class Dispatcher:
@@ -89,7 +97,7 @@ class Dispatcher:
         """A new request came."""
         self._budget.earn()
 
-    async def open_first(self, class_id: str, routes: Iterable[Route], ask: Ask, key_id: str) -> RoutedReply:
+    async def open_first(self, class_id: str, routes: Sequence[Route], ask: Ask, key_id: str) -> RoutedReply:
         """The first route that begins to answer; 400, 429 or 502 where there is none. Whoever gets it closes it."""
         faults, passed_over = list[Fault](), set[RouteHealth]()
         for route, health, is_last_resort in self._line_up(class_id, routes):
@@ -112,19 +120,20 @@ class Dispatcher:
         raise answer_to(faults, passed_over)
 
     async def _ask(self, route: Route, attempt: Attempt, ask: Ask) -> RoutedReply:
-        async with AsyncExitStack() as stack:
-            stack.callback(attempt.end)
-            try:
-                upstream = self._upstreams.get(route.provider) or self._former.get(route.provider)
-                if upstream is None:  # its provider went away since the request was planned
-                    raise Fault(FaultKind.UNREACHABLE)
-                reply = await stack.enter_async_context(upstream.open(route, ask))
-            except Fault as fault:
-                attempt.note_fault(fault)
-                self.note(route, fault)
-                raise
-            attempt.note_answer(is_stream=ask.stream)
-            return RoutedReply(route, reply, attempt, stack.pop_all())
+        try:
+            upstream = self._upstreams.get(route.provider) or self._former.get(route.provider)
+            if upstream is None:  # its provider went away since the request was planned
+                raise Fault(FaultKind.UNREACHABLE)
+            opening = upstream.open(route, ask)
+            reply = await opening.__aenter__()
+        except BaseException as error:
+            if isinstance(error, Fault):
+                attempt.note_fault(error)
+                self.note(route, error)
+            attempt.end()
+            raise
+        attempt.note_answer(is_stream=ask.stream)
+        return RoutedReply(route, reply, attempt, opening)
 
     def may_retry(self) -> bool:
         """Whether the process has a retry left, which is spent with this."""
@@ -132,8 +141,12 @@ class Dispatcher:
         self._metrics.retries.labels("made" if is_allowed else "refused").inc()
         return is_allowed
 
-    def _line_up(self, class_id: str, routes: Iterable[Route]) -> Iterator[tuple[Route, RouteHealth, bool]]:
+    def _line_up(self, class_id: str, routes: Sequence[Route]) -> Iterator[tuple[Route, RouteHealth, bool]]:
         """By order, within it by turns; those that rest at the end, as the last resort."""
+        if len(routes) == 1:
+            health = self.healths.of(routes[0])
+            yield routes[0], health, health.is_resting
+            return
         resting, fit = list[Route](), list[Route]()
         for route in routes:
             (resting if self.healths.of(route).is_resting else fit).append(route)

@@ -6,8 +6,6 @@ All of it is bounded memory, and none of it waits for anything but a moment for 
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from ipaddress import IPv6Address, ip_address
 from typing import TypeVar
 
@@ -116,16 +114,21 @@ def refusal(ticket: Ticket, rate: Rate) -> RateLimited:
     )
 
 
-@asynccontextmanager
-async def slot(slots: Slots, key_id: str, metrics: Metrics) -> AsyncIterator[None]:
+class slot:  # noqa: N801 it is used like a function
     """A chat in flight. 429 where there is no room within a moment."""
-    if not await slots.enter(key_id):
-        metrics.refused.labels("slots").inc()
-        raise RateLimited("The service is saturated. Retry shortly.", SATURATED_RETRY_S)
-    try:
-        yield
-    finally:
-        slots.leave(key_id)
+
+    def __init__(self, slots: Slots, key_id: str, metrics: Metrics) -> None:
+        self._slots = slots
+        self._key_id = key_id
+        self._metrics = metrics
+
+    async def __aenter__(self) -> None:
+        if not await self._slots.enter(self._key_id):
+            self._metrics.refused.labels("slots").inc()
+            raise RateLimited("The service is saturated. Retry shortly.", SATURATED_RETRY_S)
+
+    async def __aexit__(self, *_: object) -> None:
+        self._slots.leave(self._key_id)
 
 
 def _duration(time_ns: int) -> bytes:

@@ -6,6 +6,7 @@ Once a byte is out, a failure is an error event and an end without [DONE]; rende
 """
 
 import asyncio
+import time
 
 import msgspec
 from msgspec import UNSET
@@ -67,9 +68,16 @@ async def relay_stream(
     chunks, mender = Chunks(head.completion_id, head.created, head.class_id), CallMender()
     await call.start_stream()
     await call.write(chunks.role())
+
+    def pass_on(text: str) -> bool:
+        is_sent = call.write_now(chunks.content(text))
+        if is_sent:
+            tally.deliver(text)
+        return is_sent
+
     with Heartbeat(call, ping_s):
         try:
-            while pieces := await reply.read():
+            while pieces := await reply.read(pass_on):
                 for piece in pieces:
                     tally.take(piece)
                 texts = [piece.content for piece in pieces if piece.content]
@@ -85,12 +93,14 @@ async def relay_stream(
 
 
 async def _deliver(call: Call, chunks: Chunks, tally: Tally, texts: list[str], deltas: list[CallDelta]) -> None:
-    """Send what came in one write, then count it: what was not written was not delivered."""
-    data = b"".join([chunks.content(text) for text in texts]) + (chunks.calls(deltas) if deltas else b"")
-    if data:
-        await call.write(data)
-        tally.deliver("".join(texts) + said_in(deltas))
-        tally.has_calls = tally.has_calls or bool(deltas)
+    """Send what came, then count it: what was not written was not delivered."""
+    if texts:
+        await call.write(chunks.content(texts[0]) if len(texts) == 1 else b"".join(map(chunks.content, texts)))
+        tally.deliver("".join(texts))
+    if deltas:
+        await call.write(chunks.calls(deltas))
+        tally.deliver(said_in(deltas))
+        tally.has_calls = True
 
 
 def said_in(deltas: list[CallDelta]) -> str:
@@ -117,7 +127,7 @@ class Heartbeat:
             self._ping.cancel()
 
     def _beat(self) -> None:
-        quiet_s = self._loop.time() - self._call.written_s
+        quiet_s = time.monotonic() - self._call.written_s
         is_pinging = self._ping is not None and not self._ping.done()
         if quiet_s >= self._every_s and not is_pinging:
             self._ping, quiet_s = self._loop.create_task(self._call.write(PING)), 0.0

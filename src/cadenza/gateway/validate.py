@@ -11,7 +11,6 @@ import msgspec
 
 from cadenza.core.errors import InvalidRequest
 from cadenza.core.records import CONTEXT_TOKENS_MAX, OUTPUT_TOKENS_MAX
-from cadenza.core.tokens import count_prompt
 from cadenza.gateway.tools import CallFields, History, ToolFields, check_tools, with_upstream_ids
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
@@ -101,9 +100,7 @@ def parse_chat(body: bytes) -> ChatRequest:
     )
 
 
-def check_context(texts: list[str]) -> None:
-    """Only worth calling for a body of more bytes than the limit has tokens: a token is at least one byte."""
-    counted = count_prompt(texts)
+def check_context(counted: int) -> None:
     if counted > CONTEXT_TOKENS_MAX:
         raise InvalidRequest(
             f"The prompt has {counted:,} tokens; at most {CONTEXT_TOKENS_MAX:,} are taken in one request. Shorten it."

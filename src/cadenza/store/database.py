@@ -5,12 +5,11 @@ parameters, and a transaction that raises or is cancelled is rolled back. Cancel
 may still have been committed: who must know asks the store.
 """
 
-import asyncio
 import contextlib
+import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 from sqlalchemy import URL, Connection, column, inspect, make_url, select, table, text
@@ -25,7 +24,9 @@ from sqlalchemy.exc import (
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from cadenza.store.engines import postgres_engines, sqlite_engines, sqlite_thread_engine
+from cadenza.store.engines import postgres_engines, sqlite_engines
+from cadenza.store.sqlite import SqliteStore
+from cadenza.store.statements import Executor, Statement, Values
 
 WAIT_S = 10.0
 REVISIONS = ("0001", "0002", "0003")  # the files of migrations/versions, oldest first; a test compares them
@@ -65,14 +66,14 @@ class Database:
     def __init__(self, url: str, wait_s: float = WAIT_S) -> None:
         address = _parse(url)
         self.path = Path(address.database or "") if address.drivername == "sqlite" else None
-        self._thread: ThreadPoolExecutor | None = None
+        self._sqlite: SqliteStore | None = None
         if self.path is None:
             self._where = f"postgresql://{address.host or ''}/{address.database or ''}"
             self._reader, self._writer = postgres_engines(address, wait_s)
         else:
             self._where = str(self.path)
             self._reader, self._writer = sqlite_engines(self.path, wait_s)
-            self._thread_writer = sqlite_thread_engine(self.path, wait_s)
+            self._sqlite = SqliteStore(self.path, wait_s)
 
     @property
     def is_sqlite(self) -> bool:
@@ -94,28 +95,33 @@ class Database:
                 opening.is_open = True
                 yield conn
 
-    async def transact(self, work: Callable[[Connection], T]) -> T:
+    async def transact(self, work: Callable[[Executor], T], *, is_brief: bool = False) -> T:
         """A transaction of many statements, run as one piece. Once begun it ends, even if the caller is cancelled."""
-        if self.is_sqlite:
-            self._thread = self._thread or ThreadPoolExecutor(1, "cadenza-writer")
-            return await asyncio.get_running_loop().run_in_executor(self._thread, self._run, work)
+        if self._sqlite:
+            with self._mapped() as opening:
+                opening.is_open = True  # an OSError is the work's own
+                return await self._sqlite.transact(work, is_brief=is_brief)
         async with self.write() as conn:
             return await conn.run_sync(work)
 
-    def _run(self, work: Callable[[Connection], T]) -> T:
-        with self._mapped() as opening, self._thread_writer.begin() as conn:
-            opening.is_open = True
-            return work(conn)
+    async def row(self, statement: Statement, values: Values) -> tuple[Any, ...] | None:
+        """One row, as it is committed now. On SQLite without a change of thread."""
+        if self._sqlite:
+            try:
+                return self._sqlite.row(statement, values)
+            except sqlite3.Error:
+                pass  # once more, where its failure becomes ours
+        async with self.read() as conn:
+            found = (await conn.execute(statement.core, values)).first()
+            return None if found is None else tuple(found)
 
     async def ping(self) -> None:
         async with self.read() as conn:
             await conn.execute(text("PRAGMA schema_version" if self.is_sqlite else "SELECT 1"))
 
     async def close(self) -> None:
-        thread, self._thread = self._thread, None
-        if thread:
-            await asyncio.get_running_loop().run_in_executor(thread, self._thread_writer.dispose)
-            thread.shutdown()
+        if self._sqlite:
+            await self._sqlite.close()
         await self._reader.dispose()
         await self._writer.dispose()
 
@@ -125,6 +131,12 @@ class Database:
         opening = Opening()
         try:
             yield opening
+        except sqlite3.IntegrityError as error:
+            raise StoreRefused(f"The store refused a change: {error}.") from None
+        except sqlite3.ProgrammingError:
+            raise
+        except sqlite3.Error as error:
+            raise self._unavailable(str(error).partition(":")[0]) from None
         except IntegrityError as error:
             raise StoreRefused(f"The store refused a change: {_first_line(error)}.") from None
         except (ProgrammingError, DataError, NotSupportedError) as error:

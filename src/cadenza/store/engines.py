@@ -11,10 +11,9 @@ import os
 import stat
 from pathlib import Path
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event
+from sqlalchemy import URL, Connection, Engine, event
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
-from sqlalchemy.pool import StaticPool
 
 SQLITE_READERS = 4
 POSTGRES_CONNECTIONS = 8
@@ -28,19 +27,6 @@ def sqlite_engines(path: Path, wait_s: float) -> tuple[AsyncEngine, AsyncEngine]
     writer = _sqlite_engine(path, wait_s, 1, WRITER_PRAGMA)
     event.listen(writer.sync_engine, "begin", _begin_immediate)
     return reader, writer
-
-
-def sqlite_thread_engine(path: Path, wait_s: float) -> Engine:
-    """A writer without an event loop, for the one thread that owns it: a statement costs no change of thread."""
-    engine = create_engine(
-        URL.create("sqlite", database=str(path)),
-        connect_args={"isolation_level": None, "timeout": wait_s, "check_same_thread": False},
-        poolclass=StaticPool,
-        hide_parameters=True,
-    )
-    _prepare(engine, path, WRITER_PRAGMA)
-    event.listen(engine, "begin", _begin_immediate)
-    return engine
 
 
 def postgres_engines(url: URL, wait_s: float) -> tuple[AsyncEngine, AsyncEngine]:
@@ -84,7 +70,7 @@ def _prepare(engine: Engine, path: Path, own_pragma: str) -> None:
 
     @event.listens_for(engine, "do_connect")
     def prepare(*_: object) -> None:
-        _make_file(path)
+        make_file(path)
 
     @event.listens_for(engine, "connect")
     def configure(connection: DBAPIConnection, _: object) -> None:
@@ -98,7 +84,7 @@ def _begin_immediate(connection: Connection) -> None:
     connection.exec_driver_sql("BEGIN IMMEDIATE")
 
 
-def _make_file(path: Path) -> None:
+def make_file(path: Path) -> None:
     """Owner only: folder 0700, file 0600, and SQLite gives its side files the mode of the file.
 
     A file that is there is never opened here: closing it again would drop the locks this process holds on it.

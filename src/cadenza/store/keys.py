@@ -4,14 +4,17 @@ Empty scopes in the table mean all of them; a record always names what its key m
 """
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, Literal
 
 import msgspec
-from sqlalchemy import Row, bindparam, or_, select
+from sqlalchemy import Row, bindparam, literal_column, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from cadenza.core.records import SCOPES
+from cadenza.store.database import Database
 from cadenza.store.schema import accounts, epochs, keys
+from cadenza.store.statements import Statement
 
 KeyState = Literal["active", "revoked", "expired"]
 
@@ -62,8 +65,18 @@ RECORDS = select(
     keys.c.burst,
 ).join_from(keys, accounts)
 BY_DIGEST = RECORDS.where(keys.c.digest == bindparam("digest"))
-CLASSES_EPOCH = select(epochs.c.number).where(epochs.c.name == "classes").scalar_subquery()
-LOOK_UP = BY_DIGEST.add_columns(CLASSES_EPOCH.label("classes_epoch"))  # built once: it runs with every request
+CLASSES_EPOCH = select(epochs.c.number).where(epochs.c.name == literal_column("'classes'")).scalar_subquery()
+LOOK_UP = Statement(BY_DIGEST.add_columns(CLASSES_EPOCH.label("classes_epoch")))
+TOUCH = Statement(
+    keys.update()
+    .where(
+        keys.c.id == bindparam("key_id"),
+        or_(keys.c.last_used_at.is_(None), keys.c.last_used_at < bindparam("used_at")),
+    )
+    .values(last_used_at=bindparam("used_at"))
+)
+BRIEF_USES = 100
+SCOPES_PLACE = KeyRecord.__struct_fields__.index("scopes")
 OLDEST_FIRST = (keys.c.created_at, keys.c.id)
 
 
@@ -77,7 +90,8 @@ def state_of(key: KeyRecord, now_ms: int) -> KeyState:
 
 async def insert(conn: AsyncConnection, key: NewKey, digest: bytes) -> None:
     scopes = " ".join(scope for scope in SCOPES if scope in key.scopes)
-    await conn.execute(keys.insert().values({**msgspec.structs.asdict(key), "scopes": scopes, "digest": digest}))
+    given = {name: value for name, value in msgspec.structs.asdict(key).items() if value is not None}
+    await conn.execute(keys.insert().values({**given, "scopes": scopes, "digest": digest}))
 
 
 async def find_by_digest(conn: AsyncConnection, digest: bytes) -> KeyRecord | None:
@@ -85,10 +99,20 @@ async def find_by_digest(conn: AsyncConnection, digest: bytes) -> KeyRecord | No
     return None if row is None else _record(row)
 
 
-async def look_up(conn: AsyncConnection, digest: bytes) -> tuple[KeyRecord, int] | None:
+async def look_up(db: Database, digest: bytes) -> tuple[KeyRecord, int] | None:
     """A key, and in the same breath the epoch of the classes: all that a request must know to be up to date."""
-    row = (await conn.execute(LOOK_UP, {"digest": digest})).one_or_none()
-    return None if row is None else (_record(row), row.classes_epoch)
+    row = await db.row(LOOK_UP, {"digest": digest})
+    if row is None:
+        return None
+    *fields, classes_epoch = row
+    fields[SCOPES_PLACE] = scopes_of(fields[SCOPES_PLACE])
+    return KeyRecord(*fields), classes_epoch
+
+
+@cache
+def scopes_of(written: str) -> frozenset[str]:
+    """None written are all of them. There are but a few sets."""
+    return frozenset(written.split() or SCOPES)
 
 
 async def find_by_prefix_or_id(conn: AsyncConnection, text: str) -> list[KeyRecord]:
@@ -112,13 +136,11 @@ async def set_rate(conn: AsyncConnection, key_id: str, requests_per_second: floa
     await conn.execute(keys.update().where(keys.c.id == key_id).values(limits))
 
 
-async def touch(conn: AsyncConnection, last_used_ms: Mapping[str, int]) -> None:
+async def touch(db: Database, last_used_ms: Mapping[str, int]) -> None:
     """Note the last use of each key; time never moves backwards. In the order of ids, so that no two deadlock."""
-    if not last_used_ms:
-        return
-    is_later = or_(keys.c.last_used_at.is_(None), keys.c.last_used_at < bindparam("used_at"))
-    later = keys.update().where(keys.c.id == bindparam("key_id"), is_later).values(last_used_at=bindparam("used_at"))
-    await conn.execute(later, [{"key_id": key_id, "used_at": used} for key_id, used in sorted(last_used_ms.items())])
+    uses = [{"key_id": key_id, "used_at": used} for key_id, used in sorted(last_used_ms.items())]
+    if uses:
+        await db.transact(lambda connection: TOUCH.change_each(connection, uses), is_brief=len(uses) < BRIEF_USES)
 
 
 def _record(row: Row[*tuple[Any, ...]]) -> KeyRecord:
@@ -127,7 +149,7 @@ def _record(row: Row[*tuple[Any, ...]]) -> KeyRecord:
         account_id=row.account_id,
         name=row.name,
         prefix=row.prefix,
-        scopes=frozenset(row.scopes.split() or SCOPES),
+        scopes=scopes_of(row.scopes),
         preferred_class=row.preferred_class,
         created_at=row.created_at,
         expires_at=row.expires_at,

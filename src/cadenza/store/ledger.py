@@ -7,15 +7,16 @@ Invariants, each kept in one transaction with the entry that touches it; `store/
 A fault rolls back the whole transaction: there is no entry without its move, and no move without its entry.
 """
 
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
-from sqlalchemy import Connection, bindparam, delete, insert, select, text, update
+from sqlalchemy import ColumnElement, bindparam, delete, insert, literal_column, select, text, update
 
 from cadenza.core.money import Price
 from cadenza.core.records import Usage
 from cadenza.core.tokens import OUTPUT_TOKENS_MIN
 from cadenza.store.schema import accounts, entries, holds, idempotency, usage
+from cadenza.store.statements import Executor, Statement
 
 BALANCE_NANO_LIMIT = 2**62
 IDEMPOTENCY_MS = 24 * 60 * 60 * 1000
@@ -81,27 +82,52 @@ class Ended(msgspec.Struct, frozen=True):
     short_nano: int = 0
 
 
+class OpenHold(NamedTuple):
+    """What is read of a hold to end it."""
+
+    request_id: str
+    account_id: str
+    key_id: str
+    class_id: str
+    amount_nano: int
+    prompt_tokens: int
+    delivered_tokens: int
+    input_nano: int
+    output_nano: int
+    cached_input_nano: int | None
+    stream: bool
+    started_at: int
+
+
+OPEN: ColumnElement[str] = literal_column("'open'")  # and no parameter: then the index of open holds can be used
 free = accounts.c.balance_nano - accounts.c.held_nano
-TAKE = (
+OPEN_HOLD = [holds.c[name] for name in OpenHold._fields]
+GRANT = Statement(
+    update(accounts)
+    .where(accounts.c.id == bindparam("account"), accounts.c.balance_nano < bindparam("most"))
+    .values(balance_nano=accounts.c.balance_nano + bindparam("amount"))
+    .returning(accounts.c.balance_nano)
+)
+TAKE = Statement(
     update(accounts)
     .where(accounts.c.id == bindparam("account"), free >= bindparam("amount"))
     .values(held_nano=accounts.c.held_nano + bindparam("amount"))
     .returning(free)
 )
-READ_FREE = select(free).where(accounts.c.id == bindparam("account")).with_for_update()
-ADD_HOLD = insert(holds)
-END_HOLD = (
+READ_FREE = Statement(select(free).where(accounts.c.id == bindparam("account")).with_for_update())
+ADD_HOLD = Statement(insert(holds), *OpenHold._fields, "owner", "state")
+END_HOLD = Statement(
     update(holds)
-    .where(holds.c.request_id == bindparam("request"), holds.c.state == "open")
+    .where(holds.c.request_id == bindparam("request"), holds.c.state == OPEN)
     .values(state=bindparam("new_state"), ended_at=bindparam("at"))
-    .returning(*holds.c)
+    .returning(*OPEN_HOLD)
 )
-GIVE_BACK = (
+GIVE_BACK = Statement(
     update(accounts)
     .where(accounts.c.id == bindparam("account"))
     .values(held_nano=accounts.c.held_nano - bindparam("amount"))
 )
-PAY = (
+PAY = Statement(
     update(accounts)
     .where(
         accounts.c.id == bindparam("account"),
@@ -112,78 +138,78 @@ PAY = (
         balance_nano=accounts.c.balance_nano - bindparam("charge"),
     )
 )
-MARK = (
+MARK = Statement(
     update(holds)
     .where(
         holds.c.request_id == bindparam("request"),
-        holds.c.state == "open",
+        holds.c.state == OPEN,
         holds.c.delivered_tokens < bindparam("tokens"),
     )
     .values(delivered_tokens=bindparam("tokens"))
 )
-ADD_ENTRY = insert(entries)
-ADD_USAGE = insert(usage)
-SEE_KEY = text(
-    "INSERT INTO idempotency (account_id, digest, request_id, shown_id, created_at)"
-    " VALUES (:account, :digest, :request, :shown, :at) ON CONFLICT DO NOTHING"
+ADD_ENTRY = Statement(insert(entries), "account_id", "kind", "amount_nano", "request_id", "note", "created_at")
+ADD_USAGE = Statement(insert(usage), *usage.c.keys())
+SEE_KEY = Statement(
+    text(
+        "INSERT INTO idempotency (account_id, digest, request_id, shown_id, created_at)"
+        " VALUES (:account, :digest, :request, :shown, :at) ON CONFLICT DO NOTHING"
+    )
 )
-SEEN_KEY = (
+SEEN_KEY = Statement(
     select(idempotency.c.request_id, idempotency.c.shown_id, idempotency.c.created_at, holds.c.state)
     .join_from(idempotency, holds, idempotency.c.request_id == holds.c.request_id, isouter=True)
     .where(idempotency.c.account_id == bindparam("account"), idempotency.c.digest == bindparam("key"))
 )
-FORGET_KEY = delete(idempotency).where(
-    idempotency.c.account_id == bindparam("account"), idempotency.c.digest == bindparam("key")
+FORGET_KEY = Statement(
+    delete(idempotency).where(
+        idempotency.c.account_id == bindparam("account"), idempotency.c.digest == bindparam("key")
+    )
 )
-FORGET_OLD_KEYS = delete(idempotency).where(idempotency.c.created_at < bindparam("before"))
-OPEN_OWNERS = select(holds.c.owner).where(holds.c.state == "open").distinct()
-OPEN_OF = select(*holds.c).where(holds.c.state == "open", holds.c.owner == bindparam("of")).order_by(holds.c.account_id)
+FORGET_OLD_KEYS = Statement(delete(idempotency).where(idempotency.c.created_at < bindparam("before")))
+OPEN_OWNERS = Statement(select(holds.c.owner).where(holds.c.state == OPEN).distinct())
+OPEN_OF = Statement(
+    select(*OPEN_HOLD).where(holds.c.state == OPEN, holds.c.owner == bindparam("of")).order_by(holds.c.account_id)
+)
 
 
-def grant(connection: Connection, account_id: str, amount_nano: int, note: str, now_ms: int) -> int:
+def grant(connection: Executor, account_id: str, amount_nano: int, note: str, now_ms: int) -> int:
     """Add credit; the new balance."""
     assert 0 < amount_nano < BALANCE_NANO_LIMIT, "a grant is more than zero and below the limit"
-    moved = connection.execute(
-        update(accounts)
-        .where(accounts.c.id == account_id, accounts.c.balance_nano < BALANCE_NANO_LIMIT - amount_nano)
-        .values(balance_nano=accounts.c.balance_nano + amount_nano)
-        .returning(accounts.c.balance_nano)
-    )
-    balance_nano: int | None = moved.scalar_one_or_none()
-    if balance_nano is None:  # no `assert`, for `python -O` would then append an entry that moved nothing
+    values = {"account": account_id, "amount": amount_nano, "most": BALANCE_NANO_LIMIT - amount_nano}
+    moved = GRANT.row(connection, values)
+    if moved is None:  # no `assert`, for `python -O` would then append an entry that moved nothing
         raise AssertionError("no such account, or a balance past its limit")
     _add_entry(connection, account_id, "grant", amount_nano, now_ms, note=note)
-    return balance_nano
+    return int(moved[0])
 
 
-def take_hold(connection: Connection, hold: Hold, owner: str) -> Held | Insufficient | Repeated:
+def take_hold(connection: Executor, hold: Hold, owner: str) -> Held | Insufficient | Repeated:
     """Hold the whole allowance, or what of it the account can pay for."""
     if hold.idempotency_digest and (seen := _see_key(connection, hold, hold.idempotency_digest)):
         return seen
     allowance_tokens = hold.allowance_tokens
     left_nano = _take(connection, hold, allowance_tokens)
     if left_nano is None:
-        free_nano = connection.execute(READ_FREE, {"account": hold.account_id}).scalar_one()
+        free_nano = _free_nano(connection, hold.account_id)
         allowance_tokens = min(allowance_tokens, hold.price.affordable(free_nano, hold.prompt_tokens))
         if allowance_tokens >= min(OUTPUT_TOKENS_MIN, hold.allowance_tokens):
             left_nano = _take(connection, hold, allowance_tokens)
         if left_nano is None:
             if hold.idempotency_digest:
-                connection.execute(FORGET_KEY, {"account": hold.account_id, "key": hold.idempotency_digest})
+                FORGET_KEY.change(connection, {"account": hold.account_id, "key": hold.idempotency_digest})
             least_tokens = min(OUTPUT_TOKENS_MIN, hold.allowance_tokens)
             return Insufficient(free_nano, hold.price.quote(hold.prompt_tokens, least_tokens))
     _add_hold(connection, hold, allowance_tokens, owner)
     return Held(allowance_tokens, left_nano)
 
 
-def end_hold(connection: Connection, end: End) -> Ended:
+def end_hold(connection: Executor, end: End) -> Ended:
     """Settle or release. The second end of a hold does nothing and says so."""
     state: Literal["settled", "released"] = "settled" if end.usage else "released"
-    ended = connection.execute(
-        END_HOLD, {"request": end.request_id, "new_state": state, "at": end.ended_at}
-    ).one_or_none()
-    if ended is None:
+    row = END_HOLD.row(connection, {"request": end.request_id, "new_state": state, "at": end.ended_at})
+    if row is None:
         return Ended(is_first=False)
+    ended = OpenHold._make(row)
     due_nano = charged_nano = 0
     if end.usage:
         price = Price(ended.input_nano, ended.output_nano, ended.cached_input_nano)
@@ -191,10 +217,10 @@ def end_hold(connection: Connection, end: End) -> Ended:
         charged_nano = _pay(connection, ended.account_id, ended.amount_nano, due_nano)
         _add_entry(connection, ended.account_id, "charge", -charged_nano, end.ended_at, request_id=end.request_id)
     else:
-        connection.execute(GIVE_BACK, {"account": ended.account_id, "amount": ended.amount_nano})
+        GIVE_BACK.change(connection, {"account": ended.account_id, "amount": ended.amount_nano})
     counted = end.usage or Usage(0, 0)
-    connection.execute(
-        ADD_USAGE,
+    ADD_USAGE.change(
+        connection,
         {
             "request_id": end.request_id,
             "account_id": ended.account_id,
@@ -217,21 +243,21 @@ def end_hold(connection: Connection, end: End) -> Ended:
     return Ended(is_first=True, charged_nano=charged_nano, short_nano=due_nano - charged_nano)
 
 
-def mark_delivered(connection: Connection, delivered: dict[str, int]) -> None:
+def mark_delivered(connection: Executor, delivered: dict[str, int]) -> None:
     """How many tokens each open request has delivered so far: what a crash would leave to be charged."""
     marks = [{"request": request_id, "tokens": tokens} for request_id, tokens in sorted(delivered.items())]
     if marks:
-        connection.execute(MARK, marks)
+        MARK.change_each(connection, marks)
 
 
-def owners_with_open_holds(connection: Connection) -> list[str]:
-    return list(connection.execute(OPEN_OWNERS).scalars())
+def owners_with_open_holds(connection: Executor) -> list[str]:
+    return [owner for (owner,) in OPEN_OWNERS.rows(connection, {})]
 
 
-def end_holds_of(connection: Connection, owner: str, now_ms: int) -> int:
+def end_holds_of(connection: Executor, owner: str, now_ms: int) -> int:
     """End what a dead process left open: settled by its mark where something was delivered, released otherwise."""
-    left_open = connection.execute(OPEN_OF, {"of": owner}).all()
-    for hold in left_open:
+    left_open = OPEN_OF.rows(connection, {"of": owner})
+    for hold in map(OpenHold._make, left_open):
         delivered = Usage(hold.prompt_tokens, hold.delivered_tokens, estimated=True) if hold.delivered_tokens else None
         duration_ms = max(0, now_ms - hold.started_at)
         end = End(hold.request_id, hold.account_id, delivered, "", "", INTERRUPTED_STATUS, None, duration_ms, now_ms)
@@ -239,34 +265,39 @@ def end_holds_of(connection: Connection, owner: str, now_ms: int) -> int:
     return len(left_open)
 
 
-def forget_old_keys(connection: Connection, now_ms: int) -> None:
-    connection.execute(FORGET_OLD_KEYS, {"before": now_ms - IDEMPOTENCY_MS})
+def forget_old_keys(connection: Executor, now_ms: int) -> None:
+    FORGET_OLD_KEYS.change(connection, {"before": now_ms - IDEMPOTENCY_MS})
 
 
-def _take(connection: Connection, hold: Hold, allowance_tokens: int) -> int | None:
+def _take(connection: Executor, hold: Hold, allowance_tokens: int) -> int | None:
     """The check and the move in one statement: what is left, or None where there is not enough."""
     amount_nano = hold.price.quote(hold.prompt_tokens, allowance_tokens)
-    left: int | None = connection.execute(
-        TAKE, {"account": hold.account_id, "amount": amount_nano}
-    ).scalar_one_or_none()
-    return left
+    left = TAKE.row(connection, {"account": hold.account_id, "amount": amount_nano})
+    return None if left is None else int(left[0])
 
 
-def _pay(connection: Connection, account_id: str, held_nano: int, due_nano: int) -> int:
+def _free_nano(connection: Executor, account_id: str) -> int:
+    """What is not held; the account is locked from here on."""
+    row = READ_FREE.row(connection, {"account": account_id})
+    assert row
+    return int(row[0])
+
+
+def _pay(connection: Executor, account_id: str, held_nano: int, due_nano: int) -> int:
     """What was due, or, where it is more than the hold and all that is free, as much as there is."""
     values = {"account": account_id, "amount": held_nano, "charge": due_nano}
-    if connection.execute(PAY, values).rowcount == 1:
+    if PAY.change(connection, values) == 1:
         return due_nano
-    free_nano: int = connection.execute(READ_FREE, {"account": account_id}).scalar_one()
+    free_nano = _free_nano(connection, account_id)
     charge_nano = min(due_nano, held_nano + free_nano)  # the account is locked by now, and may have more than before
-    paid = connection.execute(PAY, values | {"charge": charge_nano}).rowcount
+    paid = PAY.change(connection, values | {"charge": charge_nano})
     assert paid == 1
     return charge_nano
 
 
-def _add_hold(connection: Connection, hold: Hold, allowance_tokens: int, owner: str) -> None:
-    connection.execute(
-        ADD_HOLD,
+def _add_hold(connection: Executor, hold: Hold, allowance_tokens: int, owner: str) -> None:
+    ADD_HOLD.change(
+        connection,
         {
             "request_id": hold.request_id,
             "account_id": hold.account_id,
@@ -286,17 +317,17 @@ def _add_hold(connection: Connection, hold: Hold, allowance_tokens: int, owner: 
     )
 
 
-def _add_entry(connection: Connection, account_id: str, kind: str, amount_nano: int, now_ms: int, **more: str) -> None:
+def _add_entry(connection: Executor, account_id: str, kind: str, amount_nano: int, now_ms: int, **more: str) -> None:
     values = {"account_id": account_id, "kind": kind, "amount_nano": amount_nano, "created_at": now_ms}
-    connection.execute(ADD_ENTRY, {"note": "", "request_id": None} | values | more)
+    ADD_ENTRY.change(connection, {"note": "", "request_id": None} | values | more)
 
 
-def _see_key(connection: Connection, hold: Hold, digest: bytes) -> Repeated | None:
+def _see_key(connection: Executor, hold: Hold, digest: bytes) -> Repeated | None:
     """Note the key, unless it was seen within a day by a request that is running or was charged.
 
     The account is locked first, so that of two requests with one key the second sees what the first did.
     """
-    connection.execute(READ_FREE, {"account": hold.account_id})
+    _free_nano(connection, hold.account_id)
     values = {
         "account": hold.account_id,
         "digest": digest,
@@ -304,11 +335,13 @@ def _see_key(connection: Connection, hold: Hold, digest: bytes) -> Repeated | No
         "shown": hold.shown_id,
         "at": hold.started_at,
     }
-    if connection.execute(SEE_KEY, values).rowcount == 1:
+    if SEE_KEY.change(connection, values) == 1:
         return None
-    seen = connection.execute(SEEN_KEY, {"account": hold.account_id, "key": digest}).one()
-    if seen.state != "released" and seen.created_at > hold.started_at - IDEMPOTENCY_MS:
-        return Repeated(seen.request_id, seen.shown_id)
-    connection.execute(FORGET_KEY, {"account": hold.account_id, "key": digest})
-    connection.execute(SEE_KEY, values)
+    seen = SEEN_KEY.row(connection, {"account": hold.account_id, "key": digest})
+    assert seen
+    request_id, shown_id, created_at, state = seen
+    if state != "released" and created_at > hold.started_at - IDEMPOTENCY_MS:
+        return Repeated(request_id, shown_id)
+    FORGET_KEY.change(connection, {"account": hold.account_id, "key": digest})
+    SEE_KEY.change(connection, values)
     return None

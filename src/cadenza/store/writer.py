@@ -11,15 +11,15 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 import msgspec
-from sqlalchemy import Connection
 
 from cadenza.observe import Observer, places
 from cadenza.store import ledger
 from cadenza.store.database import Database, StoreUnavailable
 from cadenza.store.ledger import End, Ended, Held, Hold, Insufficient, Repeated
 from cadenza.store.owners import KEEP_EVERY_S, Owner
+from cadenza.store.statements import Executor
 
-BATCH_MAX = 256
+BATCH_MAX = 128
 RETRY_S = 0.25
 MARK_EVERY_S = 0.25
 SWEEP_EVERY_S = 15.0
@@ -30,7 +30,8 @@ Answer = Held | Insufficient | Repeated | Ended
 class Delivery(Protocol):
     """What a running request has delivered so far."""
 
-    delivered_tokens: int
+    @property
+    def delivered_tokens(self) -> int: ...
 
 
 class Waiting(msgspec.Struct):
@@ -123,7 +124,7 @@ class LedgerWriter:
         self._at("ledger-commit")
         try:
             async with self._turn:
-                answers = await self._db.transact(lambda connection: self._apply(connection, batch))
+                answers = await self._db.transact(lambda connection: self._apply(connection, batch), is_brief=True)
         except StoreUnavailable as error:
             self._put_back(batch, error)
             self._metrics.ledger_retries.inc()
@@ -163,7 +164,7 @@ class LedgerWriter:
         self._log.error("the ledger refused a move", move=type(batch[0].move).__name__, places=places(error))
         return True
 
-    def _apply(self, connection: Connection, batch: list[Waiting]) -> list[Answer]:
+    def _apply(self, connection: Executor, batch: list[Waiting]) -> list[Answer]:
         return [
             ledger.take_hold(connection, waiting.move, self._owner.name)
             if isinstance(waiting.move, Hold)

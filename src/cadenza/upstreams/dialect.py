@@ -13,6 +13,8 @@ from cadenza.core.records import Usage
 from cadenza.upstreams.base import Fault, FaultKind, Piece, classify_status
 
 STATUS = re.compile(r"[45][0-9]{2}", re.ASCII)
+PLAIN_TEXT = re.compile(rb'[^"\\\x00-\x1f]+')
+PLAIN_CONTENT = re.compile(r'[^"\\\x00-\x1f]+')
 COUNT_MAX = 1 << 40  # more tokens than any reply can have; a larger count is no count
 
 
@@ -45,6 +47,48 @@ def read_chunk(data: bytes) -> Piece | None:
     if data.strip() == b"[DONE]":
         return None
     return _piece(_decode(data))
+
+
+class ChunkReader:
+    """Reads the events of one stream. Most differ from the one before in nothing but their content.
+
+    What stood before and after the content of the last event that was decoded is kept: an event that has the same
+    around a text without escapes means the same, and need not be decoded again (1 µs in place of 9).
+    """
+
+    def __init__(self) -> None:
+        self._before = self._after = b""
+
+    def text_of(self, data: bytes) -> str | None:
+        """The text of an event that is like the last one."""
+        before, after = self._before, self._after
+        if not (before and data.startswith(before) and data.endswith(after) and len(data) > len(before) + len(after)):
+            return None
+        text = data[len(before) : -len(after)]
+        if not PLAIN_TEXT.fullmatch(text):
+            return None
+        try:
+            return text.decode()
+        except UnicodeDecodeError:
+            return None
+
+    def read(self, data: bytes) -> Piece | None:
+        text = self.text_of(data)
+        if text is not None:
+            return Piece(text, has_begun=True)
+        piece = read_chunk(data)
+        if piece and piece.content and PLAIN_CONTENT.fullmatch(piece.content):
+            self._learn(data, piece)
+        return piece
+
+    def _learn(self, data: bytes, piece: Piece) -> None:
+        """Only from an event that says one text, once, and nothing else; escapes may hide names, so there are none."""
+        name = b'"content":"' if b'"content":"' in data else b'"content": "'
+        written = name + piece.content.encode() + b'"'
+        is_only_text = not (piece.finish_reason or piece.usage or piece.has_bad_usage or piece.calls or b"\\" in data)
+        if is_only_text and data.count(written) == 1 and data.count(b'"content"') == 1 and b'"message"' not in data:
+            start = data.index(written) + len(name)
+            self._before, self._after = data[:start], data[data.index(written) + len(written) - 1 :]
 
 
 def read_whole(body: bytes) -> Piece:

@@ -7,9 +7,10 @@ generating. Nothing is read ahead of the reader beyond a bounded buffer. TLS is 
 
 import asyncio
 import base64
+import math
 import socket
 import ssl
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import cast
 from urllib.parse import unquote, urlsplit
@@ -43,14 +44,17 @@ class Connection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._parser = httptools.HttpResponseParser(self)
         self._waiter: asyncio.Future[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._until_s = math.inf
+        self._sink: Callable[[bytes], float] | None = None
         self._is_lost = False  # nothing more will come, or nothing that can be used
         self._is_gone = False  # the transport is closed
         self._is_complete = True
         self._keeps_alive = True
         self._idle_since_s = 0.0
 
-    async def exchange(self, head: bytes, body: bytes) -> None:
-        """Send a request and wait for the head of its response."""
+    async def exchange(self, head: bytes, body: bytes, until_s: float = math.inf) -> None:
+        """Send a request and wait for the head of its response; TimeoutError after that moment."""
         self.status, self.headers = 0, {}
         self._body: list[bytes] = []
         self._buffered_bytes = 0
@@ -61,14 +65,23 @@ class Connection(asyncio.Protocol):
         self._transport.write(head)
         self._transport.write(body)
         while not self.status:
+            self._watch_clock(until_s)
             await self._wait()
 
-    async def read(self) -> bytes | None:
-        """What has come of the body since the last read; None at its end."""
+    async def read(self, until_s: float = math.inf, sink: Callable[[bytes], float] | None = None) -> bytes | None:
+        """What has come of the body since the last read; None at its end; TimeoutError after that moment.
+
+        While it waits, what comes is given to `sink` first: it takes it and says how long to wait for more, or 0.
+        """
         while not self._body:
             if self._is_complete:
                 return None
-            await self._wait()
+            self._watch_clock(until_s)
+            self._sink = sink
+            try:
+                await self._wait()
+            finally:
+                self._sink = None
         data = b"".join(self._body)
         self._body.clear()
         if self._buffered_bytes > BUFFER_BYTES_MAX and not self._is_lost:
@@ -83,6 +96,9 @@ class Connection(asyncio.Protocol):
     def end(self) -> bool:
         """The exchange is over, whole or not. True if another may follow; otherwise the connection is closed."""
         self._idle_since_s = self._loop.time()
+        if self._timer:
+            self._timer.cancel()
+            self._timer = None
         is_whole = self._is_complete and self._keeps_alive and not self._body and not self._is_lost
         if is_whole and not self._transport.get_write_buffer_size():
             return True
@@ -102,6 +118,24 @@ class Connection(asyncio.Protocol):
         finally:
             self._waiter = None
 
+    def _watch_clock(self, until_s: float) -> None:
+        """One timer for a whole reply, moved only when it goes off too early: 4 µs a read less than a timeout each."""
+        self._until_s = until_s
+        if self._timer and self._timer.when() > until_s:
+            self._timer.cancel()
+            self._timer = None
+        if self._timer is None and until_s < math.inf:
+            self._timer = self._loop.call_at(until_s, self._look_at_clock)
+
+    def _look_at_clock(self) -> None:
+        self._timer = None
+        if self._waiter is None or self._waiter.done():
+            return
+        if self._loop.time() >= self._until_s:
+            self._waiter.set_exception(TimeoutError())
+        else:
+            self._watch_clock(self._until_s)
+
     def _wake(self) -> None:
         if self._waiter and not self._waiter.done():
             self._waiter.set_result(None)
@@ -111,7 +145,8 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self._is_complete:  # nothing was asked
-            return self.abort()
+            self.abort()
+            return
         self._is_answered = True
         self._bodiless_bytes += len(data)
         try:
@@ -122,7 +157,8 @@ class Connection(asyncio.Protocol):
         if self._bodiless_bytes > HEAD_BYTES_MAX:
             self._is_lost = True
             self.abort()
-        return self._wake()
+        if self._body or self._is_complete or self._is_lost or self._sink is None:
+            self._wake()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._is_lost = self._is_gone = True
@@ -149,8 +185,11 @@ class Connection(asyncio.Protocol):
             self.status = status
 
     def on_body(self, data: bytes) -> None:
-        self._body.append(data)
         self._bodiless_bytes = 0
+        if self._sink and not self._body and (until_s := self._sink(data)):
+            self._until_s = until_s
+            return
+        self._body.append(data)
         was_full = self._buffered_bytes > BUFFER_BYTES_MAX
         self._buffered_bytes += len(data)
         if self._buffered_bytes > BUFFER_BYTES_MAX and not was_full:
@@ -181,26 +220,39 @@ class HttpClient:
             fields |= _proxy_authorization(self._proxy.username, self._proxy.password)
         self._fields = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
 
+    async def begin(
+        self, method: str, path: str, body: bytes, connect_s: float, until_s: float = math.inf
+    ) -> Connection:
+        """A response whose head has come, by that moment; TimeoutError otherwise. Whoever gets it ends it."""
+        head = f"{method} {self._path}{path} HTTP/1.1\r\n{self._fields}content-length: {len(body)}\r\n\r\n".encode()
+        return await self._begin(head, body, connect_s, until_s)
+
+    def end(self, connection: Connection) -> None:
+        """Keep it for the next request if its response was read to the end, else close it at once."""
+        if connection.end():
+            self._idle.append(connection)
+        if self._is_closed:
+            self._close_idle()
+
     @asynccontextmanager
     async def request(self, method: str, path: str, body: bytes, connect_s: float) -> AsyncIterator[Connection]:
-        head = f"{method} {self._path}{path} HTTP/1.1\r\n{self._fields}content-length: {len(body)}\r\n\r\n".encode()
-        connection = await self._begin(head, body, connect_s)
+        connection = await self.begin(method, path, body, connect_s)
         try:
             yield connection
         finally:
-            if connection.end():
-                self._idle.append(connection)
-            if self._is_closed:
-                await self.close()
+            self.end(connection)
 
     async def close(self) -> None:
         """Ends the idle connections; those in use end with their exchange."""
         self._is_closed = True
+        self._close_idle()
+
+    def _close_idle(self) -> None:
         for connection in self._idle:
             connection.abort()
         self._idle.clear()
 
-    async def _begin(self, head: bytes, body: bytes, connect_s: float) -> Connection:
+    async def _begin(self, head: bytes, body: bytes, connect_s: float, until_s: float) -> Connection:
         """Send the request. A kept connection that was closed meanwhile is no answer: then once more, on a new one."""
         while self._idle:
             connection = self._idle.pop()
@@ -208,25 +260,27 @@ class HttpClient:
                 connection.abort()
                 continue
             try:
-                return await _exchange(connection, head, body)
+                return await _exchange(connection, head, body, until_s)
             except Unanswered:
                 break
-        return await _exchange(await self._connect(connect_s), head, body)
+        return await _exchange(await self._connect(connect_s, until_s), head, body, until_s)
 
-    async def _connect(self, connect_s: float) -> Connection:
+    async def _connect(self, connect_s: float, until_s: float) -> Connection:
         loop = asyncio.get_running_loop()
         host, port = self._host, self._port
         if self._proxy:
             assert self._proxy.hostname
             host, port = self._proxy.hostname, self._proxy.port or 80
         try:
-            async with asyncio.timeout(connect_s):
+            async with asyncio.timeout_at(min(until_s, loop.time() + connect_s)):
                 if self._tls is None:
                     return (await loop.create_connection(Connection, host, port))[1]
                 if self._proxy is None:
                     return (await loop.create_connection(Connection, host, port, ssl=self._tls))[1]
                 return await self._connect_by_tunnel(loop, host, port)
-        except (OSError, TimeoutError, UnicodeError):
+        except (OSError, TimeoutError, UnicodeError) as error:
+            if isinstance(error, TimeoutError) and loop.time() >= until_s:
+                raise
             raise Unreachable from None
 
     async def _connect_by_tunnel(self, loop: asyncio.AbstractEventLoop, host: str, port: int) -> Connection:
@@ -250,9 +304,9 @@ class HttpClient:
         return f"CONNECT {where} HTTP/1.1\r\n{lines}\r\n".encode()
 
 
-async def _exchange(connection: Connection, head: bytes, body: bytes) -> Connection:
+async def _exchange(connection: Connection, head: bytes, body: bytes, until_s: float) -> Connection:
     try:
-        await connection.exchange(head, body)
+        await connection.exchange(head, body, until_s)
     except BaseException:
         connection.abort()
         raise

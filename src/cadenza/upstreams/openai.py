@@ -6,16 +6,16 @@ A reply is read as it comes and hardly ahead of the client, so back-pressure rea
 
 import asyncio
 import math
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import msgspec
 
 from cadenza.core.records import Route
 from cadenza.core.sse import EventReader, EventTooLarge
-from cadenza.upstreams.base import Ask, Fault, FaultKind, Piece, Probe, classify_status
-from cadenza.upstreams.dialect import read_chunk, read_whole
+from cadenza.upstreams.base import Ask, Fault, FaultKind, PassOn, Piece, Probe, classify_status
+from cadenza.upstreams.dialect import ChunkReader, read_whole
 from cadenza.upstreams.http import Broken, Connection, HttpClient, Unanswered, Unreachable
 
 WHOLE_BYTES_MAX = 64 * 1024 * 1024
@@ -55,24 +55,8 @@ class OpenAIUpstream:
     async def retire(self) -> None:
         await self._http.close()  # what is under way ends with its own connection
 
-    @asynccontextmanager
-    async def open(self, route: Route, ask: Ask) -> AsyncIterator["HttpReply"]:
-        first_s = route.timeouts.first_token_s + (0 if ask.stream else _making_s(route, ask))
-        body = self._body(route, ask)
-        async with AsyncExitStack() as stack:
-            try:
-                async with asyncio.timeout(min(first_s, route.timeouts.total_s)):
-                    request = self._http.request("POST", "/chat/completions", body, route.timeouts.connect_s)
-                    reply = HttpReply(await stack.enter_async_context(request), Bounds.of(route, ask))
-                    await reply.begin()
-            except TimeoutError:
-                raise Fault(FaultKind.SILENT) from None
-            except (Unreachable, Unanswered):
-                raise Fault(FaultKind.UNREACHABLE) from None
-            except Broken:
-                raise Fault(FaultKind.CUT) from None
-            yield reply
-            await reply.drain()
+    def open(self, route: Route, ask: Ask) -> "Opening":
+        return Opening(self._http, self._body(route, ask), route, ask)
 
     async def probe(self) -> Probe:
         try:
@@ -100,6 +84,46 @@ class OpenAIUpstream:
         return msgspec.json.encode(body | RETENTION_FIELDS[self._dialect])
 
 
+class Opening:
+    """Entering asks the upstream and waits for its first piece; leaving, in any way, ends the exchange.
+
+    A class and no generator, here and wherever a request is inside: the event loop keeps book of generators, 4 µs each.
+    """
+
+    def __init__(self, http: HttpClient, body: bytes, route: Route, ask: Ask) -> None:
+        self._http = http
+        self._body = body
+        self._timeouts = route.timeouts
+        self._first_s = route.timeouts.first_token_s + (0 if ask.stream else _making_s(route, ask))
+        self._bounds = Bounds.of(route, ask)
+
+    async def __aenter__(self) -> "HttpReply":
+        now_s, timeouts = asyncio.get_running_loop().time(), self._timeouts
+        until_s = now_s + min(self._first_s, timeouts.total_s)
+        try:
+            connection = await self._http.begin("POST", "/chat/completions", self._body, timeouts.connect_s, until_s)
+            self._reply = HttpReply(connection, self._bounds)
+            try:
+                await self._reply.begin(until_s)
+            except BaseException:
+                self._http.end(connection)
+                raise
+        except TimeoutError:
+            raise Fault(FaultKind.SILENT) from None
+        except (Unreachable, Unanswered):
+            raise Fault(FaultKind.UNREACHABLE) from None
+        except Broken:
+            raise Fault(FaultKind.CUT) from None
+        return self._reply
+
+    async def __aexit__(self, exc_type: type[BaseException] | None, *_: object) -> None:
+        try:
+            if exc_type is None:
+                await self._reply.drain()
+        finally:
+            self._http.end(self._reply.response)
+
+
 class Bounds(msgspec.Struct, frozen=True):
     """How long a reply may be silent, when it must have ended, and how many events it may have."""
 
@@ -118,10 +142,13 @@ class HttpReply:
     """A reply on the wire: a stream of events, or one JSON body, whichever the upstream chose to send."""
 
     def __init__(self, response: Connection, bounds: Bounds) -> None:
-        self._response = response
+        self.response = response
         self._events = EventReader()
+        self._chunks = ChunkReader()
         self._waiting: list[Piece] = []  # read, but not handed out yet
         self._idle_s = bounds.idle_s
+        self._clock = asyncio.get_running_loop().time
+        self._pass_on: PassOn | None = None
         self._events_left = bounds.events
         self._until_s = bounds.until_s  # by then it must have ended; sooner once it is finished and more may follow
         self._is_finished = False  # a finish reason was seen
@@ -129,15 +156,15 @@ class HttpReply:
         self._is_done = False  # its terminator was seen
         self._fault: Fault | None = None  # handed out after the pieces that came before it
 
-    async def begin(self) -> None:
-        """Read up to the first sign of an answer. The caller keeps the time."""
-        if self._response.status != 200:
-            raise classify_status(self._response.status, self._response.headers.get(b"retry-after"))
-        if b"event-stream" not in self._response.headers.get(b"content-type", b"").lower():
-            self._waiting, self._is_ended = [read_whole(await _whole(self._response))], True
+    async def begin(self, until_s: float) -> None:
+        """Read up to the first sign of an answer; TimeoutError after that moment."""
+        if self.response.status != 200:
+            raise classify_status(self.response.status, self.response.headers.get(b"retry-after"))
+        if b"event-stream" not in self.response.headers.get(b"content-type", b"").lower():
+            self._waiting, self._is_ended = [read_whole(await _whole(self.response, until_s))], True
         has_begun = self._is_ended
         while not self._is_ended and not has_begun:
-            await self._take()
+            await self._take(until_s)
             has_begun = any(piece.has_begun for piece in self._waiting)
             if not has_begun:  # of what says nothing only the last counts are of use
                 self._waiting = [piece for piece in self._waiting if piece.usage or piece.has_bad_usage][-1:]
@@ -146,12 +173,11 @@ class HttpReply:
         if self._fault and not has_begun:
             raise self._fault
 
-    async def read(self) -> list[Piece]:
-        clock = asyncio.get_running_loop().time
+    async def read(self, pass_on: PassOn | None = None) -> list[Piece]:
+        self._pass_on, clock = pass_on, asyncio.get_running_loop().time
         while not self._waiting and not self._is_ended:
             try:
-                async with asyncio.timeout_at(min(self._until_s, clock() + self._idle_s)):
-                    await self._take()
+                await self._take(min(self._until_s, clock() + self._idle_s), self._sink if pass_on else None)
             except TimeoutError:
                 self._end(Fault(FaultKind.ENDLESS if clock() >= self._until_s else FaultKind.SILENT))
             except Broken:
@@ -163,12 +189,21 @@ class HttpReply:
             raise self._fault
         return pieces
 
-    async def _take(self) -> None:
+    def _sink(self, data: bytes) -> float:
+        """Pass on what is one ordinary event and nothing else; the end of waiting for the next, or 0 for no."""
+        event = self._events.whole(data)
+        text = self._chunks.text_of(event) if event else None
+        if text is None or self._events_left < 0 or self._is_finished or not self._pass_on or not self._pass_on(text):
+            return 0.0
+        self._events_left -= 1
+        return min(self._until_s, self._clock() + self._idle_s)
+
+    async def _take(self, until_s: float, sink: Callable[[bytes], float] | None = None) -> None:
         """Take in one read of the wire, whatever it holds."""
-        read = await self._response.read()
+        read = await self.response.read(until_s, sink)
         try:
             for event in self._events.end() if read is None else self._events.feed(read):
-                piece = read_chunk(event)
+                piece = self._chunks.read(event)
                 if piece is None:
                     self._is_done = True
                     self._end(Fault(FaultKind.CUT))
@@ -188,10 +223,10 @@ class HttpReply:
 
     async def drain(self) -> None:
         """Read the last bytes behind a good end, so that the connection can be used again. The client has its own."""
+        until_s = asyncio.get_running_loop().time() + DRAIN_S
         with suppress(TimeoutError, Broken):
-            async with asyncio.timeout(DRAIN_S):
-                while self._is_done and self._is_finished and await self._response.read() is not None:
-                    pass
+            while self._is_done and self._is_finished and await self.response.read(until_s) is not None:
+                pass
 
     def _end(self, fault: Fault) -> None:
         """The stream is over: fine after a finish reason, whatever followed it; a fault before one."""
@@ -212,9 +247,9 @@ def _making_s(route: Route, ask: Ask) -> float:
     return route.timeouts.idle_s * math.ceil(tokens / TOKENS_PER_IDLE)
 
 
-async def _whole(response: Connection) -> bytes:
+async def _whole(response: Connection, until_s: float = math.inf) -> bytes:
     parts, size = [], 0
-    while (read := await response.read()) is not None:
+    while (read := await response.read(until_s)) is not None:
         parts.append(read)
         size += len(read)
         if size > WHOLE_BYTES_MAX:

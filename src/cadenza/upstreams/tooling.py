@@ -14,7 +14,7 @@ import msgspec
 
 from cadenza.core.calls import CallPart
 from cadenza.core.records import Route
-from cadenza.upstreams.base import Ask, Fault, FaultKind, OpenReply, Piece, Upstream
+from cadenza.upstreams.base import Ask, Fault, FaultKind, OpenReply, PassOn, Piece, Upstream
 from cadenza.upstreams.llama import OUTPUT_TOKENS
 
 NONE = "none"
@@ -99,7 +99,7 @@ class CallReply:
         self._reply = reply
         self._name = name
 
-    async def read(self) -> list[Piece]:
+    async def read(self, _pass_on: PassOn | None = None) -> list[Piece]:
         return [self._as_call(piece) for piece in await self._reply.read()]
 
     def _as_call(self, piece: Piece) -> Piece:

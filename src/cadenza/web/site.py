@@ -6,6 +6,7 @@ from importlib.resources import files
 from ipaddress import ip_address
 from typing import Any
 
+from cadenza.core.forwarded import asker, scheme
 from cadenza.observe import Metrics
 
 Scope = MutableMapping[str, Any]
@@ -59,12 +60,18 @@ class Site:
 
 
 def _base(scope: Scope) -> str:
-    host = next((value for name, value in scope["headers"] if name == b"host"), b"127.0.0.1:8080")
-    return f"{scope['scheme']}://{host.decode('latin-1')}/v1"
+    headers = dict(scope["headers"])
+    host = headers.get(b"host", b"127.0.0.1:8080").decode("latin-1")
+    return f"{scheme(_peer(scope), scope['scheme'], headers.get(b'x-forwarded-proto'))}://{host}/v1"
+
+
+def _peer(scope: Scope) -> str:
+    address: str = (scope.get("client") or ("", 0))[0]
+    return address
 
 
 def _is_loopback(scope: Scope) -> bool:
-    address, _ = scope.get("client") or ("", 0)
+    address = asker(_peer(scope), scope["headers"])
     try:
         return ip_address(address).is_loopback
     except ValueError:

@@ -37,8 +37,7 @@ async def create(db: Database, limits: KeyLimits | None = None) -> str:
 
 async def limits_of(db: Database, secret: str) -> KeyLimits:
     """What a request with this key finds in the store."""
-    async with db.read() as conn:
-        found = await keys.look_up(conn, digest_key(secret.encode()))
+    found = await keys.look_up(db, digest_key(secret.encode()))
     assert found
     return KeyLimits(found[0].requests_per_second, found[0].burst)
 

@@ -14,7 +14,7 @@ from cadenza.gateway.continuing import open_reply
 from cadenza.gateway.dispatch import Dispatcher
 from cadenza.gateway.health import FAULTS_TO_REST, RouteHealth
 from cadenza.observe import Observer, make_log
-from cadenza.upstreams.base import Ask, Fault, FaultKind, OpenReply, Piece, Probe, Upstream
+from cadenza.upstreams.base import Ask, Fault, FaultKind, OpenReply, PassOn, Piece, Probe, Upstream
 
 ASK = Ask([], {}, None, stream=False)
 MODEL = "hidden-large"
@@ -27,7 +27,7 @@ class Reply:
     def __init__(self, fault: Fault | None = None) -> None:
         self._fault = fault
 
-    async def read(self) -> list[Piece]:
+    async def read(self, pass_on: PassOn | None = None) -> list[Piece]:
         if self._fault:
             raise self._fault
         return []

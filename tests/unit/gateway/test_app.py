@@ -17,7 +17,7 @@ from cadenza.gateway.classes import Catalogue
 from cadenza.gateway.compose import Character
 from cadenza.gateway.context import Gateway
 from cadenza.gateway.dispatch import Dispatcher
-from cadenza.upstreams.base import Ask, OpenReply, Piece, Probe
+from cadenza.upstreams.base import Ask, OpenReply, PassOn, Piece, Probe
 from tests.unit.gateway.asgi import Client, Headers
 from tests.unit.gateway.books import FORTE, LIMITS, Books, open_books
 
@@ -40,10 +40,10 @@ class Broken:
         return Probe(reachable=True, detail="answers")
 
     @asynccontextmanager
-    async def open(self, route: Route, ask: Ask) -> AsyncIterator[OpenReply]:  # noqa: ARG002 it answers all alike
+    async def open(self, route: Route, ask: Ask) -> AsyncIterator[OpenReply]:
         yield self
 
-    async def read(self) -> list[Piece]:
+    async def read(self, pass_on: PassOn | None = None) -> list[Piece]:
         raise ZeroDivisionError(SECRET)
 
 

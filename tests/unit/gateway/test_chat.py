@@ -21,7 +21,7 @@ def client_that_says(text: str) -> Client:
 async def test_a_long_body_of_few_tokens_is_taken() -> None:
     """More bytes than the context has tokens are fine where they make fewer tokens."""
     text = "a" * (CONTEXT_TOKENS_MAX + 100_000)
-    assert (await read_chat(client_that_says(text).call(), Uploads())).texts == [text]
+    assert (await read_chat(client_that_says(text).call(), Uploads()))[0].texts == [text]
 
 
 async def test_a_body_of_too_many_tokens_is_refused() -> None:

@@ -16,7 +16,7 @@ from cadenza.gateway.continuing import open_reply
 from cadenza.gateway.dispatch import Dispatcher
 from cadenza.gateway.health import FAULTS_TO_REST
 from cadenza.observe import Observer, make_log
-from cadenza.upstreams.base import Ask, Fault, FaultKind, OpenReply, Piece, Probe
+from cadenza.upstreams.base import Ask, Fault, FaultKind, OpenReply, PassOn, Piece, Probe
 
 KEY = "key_a"
 CUT = Fault(FaultKind.CUT)
@@ -31,7 +31,7 @@ class Teller:
     def __init__(self, told: Told) -> None:
         self._left = deque(told)
 
-    async def read(self) -> list[Piece]:
+    async def read(self, pass_on: PassOn | None = None) -> list[Piece]:
         if not self._left:
             return []
         told = self._left.popleft()

@@ -13,7 +13,7 @@ from cadenza.core.sse import DONE, PING, EventReader
 from cadenza.core.tokens import count_tokens
 from cadenza.gateway.relay import PING_S, ReplyHead, relay_stream, relay_whole
 from cadenza.gateway.tally import Tally
-from cadenza.upstreams.base import Fault, FaultKind, Piece
+from cadenza.upstreams.base import Fault, FaultKind, PassOn, Piece
 from tests.unit.gateway.asgi import WAIT_S, Client, let_tasks_run
 
 PROMPT_TOKENS = 17
@@ -31,7 +31,7 @@ class ScriptedReply:
     def __init__(self, *steps: list[Piece] | Fault | asyncio.Event) -> None:
         self._steps = iter(steps)
 
-    async def read(self) -> list[Piece]:
+    async def read(self, pass_on: PassOn | None = None) -> list[Piece]:
         for step in self._steps:
             if isinstance(step, asyncio.Event):
                 await step.wait()

@@ -4,11 +4,11 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from cadenza.core.apikey import digest_key, display_prefix, make_key
 from cadenza.core.errors import CadenzaError
@@ -21,6 +21,7 @@ from cadenza.store import accounts, keys
 from cadenza.store.accounts import Account
 from cadenza.store.database import Database, migrate
 from cadenza.store.keys import NewKey
+from cadenza.store.statements import Statement, Values
 from tests.unit.gateway.asgi import Client
 from tests.unit.gateway.books import gateway_on
 
@@ -34,11 +35,9 @@ class CountingDatabase(Database):
 
     reads = 0
 
-    @asynccontextmanager
-    async def read(self) -> AsyncIterator[AsyncConnection]:
+    async def row(self, statement: Statement, values: Values) -> tuple[Any, ...] | None:
         self.reads += 1
-        async with super().read() as connection:
-            yield connection
+        return await super().row(statement, values)
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from cadenza.core.calls import wrap_id
 from cadenza.core.errors import InvalidRequest
 from cadenza.core.records import OUTPUT_TOKENS_MAX
+from cadenza.core.tokens import count_prompt
 from cadenza.gateway.tools import TOOLS_MAX
 from cadenza.gateway.validate import ChatRequest, check_context, parse_chat
 
@@ -179,7 +180,7 @@ def test_definitions_are_counted_with_the_prompt() -> None:
     assert parse(tools=tools).texts == ["hi", json.dumps(tools)]
     huge = parse(tools=[tool(description="é " * 600_000)])
     with pytest.raises(InvalidRequest, match="at most 1,000,000"):
-        check_context(huge.texts)
+        check_context(count_prompt(huge.texts))
 
 
 @pytest.mark.parametrize("limit", [OUTPUT_TOKENS_MAX + 1, 943_000, 10**30])

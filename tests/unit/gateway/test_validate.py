@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cadenza.core.errors import InvalidRequest
+from cadenza.core.tokens import count_prompt
 from cadenza.gateway.validate import SAMPLING, ChatRequest, check_context, parse_chat
 
 USER = {"role": "user", "content": "hi"}
@@ -225,9 +226,9 @@ def test_of_a_repeated_field_the_last_counts_everywhere() -> None:
 
 def test_a_prompt_past_the_context_is_refused_with_its_count() -> None:
     """Above a million tokens the refusal says how many were counted."""
-    check_context(["é" * 999_996])
+    check_context(count_prompt(["é" * 999_996]))
     with pytest.raises(InvalidRequest, match="has 1,000,001 tokens; at most 1,000,000"):
-        check_context(["é" * 999_997])
+        check_context(count_prompt(["é" * 999_997]))
 
 
 def check_any(body: bytes) -> None:
