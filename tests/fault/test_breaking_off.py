@@ -16,20 +16,13 @@ CREDIT_NANO = 10**10
 WORDS = ["Each", " of", " these", " words", " is", " a", " token", " and", " so", " are", " 火", "花", "."]
 LAST_WORDS = WORDS[-3:]
 USAGE = counts(31, 17, 5)
-AT_ONCE = 16
 
 
 def send_all(fleet: Fleet, node: Node, asks: Sequence[Ask]) -> list[Seen]:
-    """So many at once, in their order."""
+    """One after the other: a route that fails and fails is asked by one request at a time."""
 
     async def run() -> list[Seen]:
-        turn = asyncio.Semaphore(AT_ONCE)
-
-        async def one(ask: Ask) -> Seen:
-            async with turn:
-                return await send(node.port, fleet.key, ask)
-
-        return await asyncio.gather(*map(one, asks))
+        return [await send(node.port, fleet.key, ask) for ask in asks]
 
     return asyncio.run(run())
 
@@ -116,6 +109,7 @@ def test_upstream_that_dies_at_any_byte_of_a_stream(make_fleet: StartFleet, upst
     upstream.always(Numbered({size: Cut(whole, size, Reset() if size % 2 else Close()) for size in range(length + 1)}))
     asks = [Ask(size, stream=True) for size in range(length + 1)]
     replies = send_all(fleet, node, asks)
+    assert len(upstream.requests) == len(asks)
     rows = prove(fleet)
     for ask, seen in zip(asks, replies, strict=True):
         check_cut_stream(ask, seen, rows[ask.shown_id])
@@ -149,6 +143,7 @@ def test_upstream_that_dies_at_any_byte_of_a_plain_reply(make_fleet: StartFleet,
     upstream.always(Numbered({size: Cut(whole, size) for size in range(length + 1)}))
     asks = [Ask(size) for size in range(length + 1)]
     replies = send_all(fleet, node, asks)
+    assert len(upstream.requests) == len(asks)
     rows = prove(fleet)
     assert [seen.status for seen in replies] == [502] * length + [200]
     assert [rows[ask.shown_id].cost_nano for ask in asks] == [0] * length + [usage_cost_nano("forte", USAGE)]
