@@ -1,6 +1,7 @@
 """The upstream and the service that tests share, and a factory for services of their own."""
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -9,6 +10,11 @@ from tests.loopback import LoopbackUpstream
 from tests.service import Service, ServiceSpec, ordinary_spec
 
 StartService = Callable[[ServiceSpec], Service]
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """One more than there are cores, for many tests wait for a process of their own."""
+    return (os.cpu_count() or 1) + 1
 
 
 @pytest.fixture(scope="session")

@@ -23,6 +23,7 @@ CREDIT_NANO = 10**15
 AT_ONCE = 16
 READINGS = 12
 WARM_READINGS = 4  # caches and pools are full by then
+SPARE_BYTES = 8 * 1024 * 1024  # what the allocator and the collector may keep
 MIB = 2**20
 GROWTH_BYTES_MAX = 10 * MIB
 STREAM_BYTES_MAX = 100_000
@@ -140,6 +141,6 @@ def test_open_streams_cost_little_and_give_it_back(capsys: pytest.CaptureFixture
                 shown = ", ".join(f"{size / STREAMS / 1000:.1f}" for size in open_bytes)
                 print(f"\n{STREAMS} open streams: {shown} kB each, {ended_bytes / MIB:.1f} MiB after them", end="")  # noqa: T201
             assert max(open_bytes) < STREAMS * STREAM_BYTES_MAX
-            assert open_bytes[-1] < open_bytes[1] * 1.25
-            assert ended_bytes < open_bytes[-1] * 1.25
+            assert open_bytes[-1] < open_bytes[1] * 1.25 + SPARE_BYTES
+            assert ended_bytes < open_bytes[-1] * 1.25 + SPARE_BYTES
             fleet.books.prove()

@@ -133,7 +133,7 @@ def test_each_kind_of_event_twice_over(other: bytes, content: bytes) -> None:
 
 
 @settings(max_examples=150, deadline=None)
-@given(words, words)
+@given(words.filter(lambda word: word != "content"), words)
 def test_the_short_way_is_taken(first: str, second: str) -> None:
     """Once an ordinary event was read, the text of a like one is had without decoding, and is the same."""
     reader = ChunkReader()
