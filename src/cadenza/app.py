@@ -56,6 +56,7 @@ class App:
         self.gateway.read_again = self.reload
         self._site = Site(self._why_not_ready, observer.metrics)
         self._retiring: set[asyncio.Task[None]] = set()
+        self._reloading = asyncio.Lock()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -81,7 +82,11 @@ class App:
         await self.gateway.until_idle()
 
     async def reload(self) -> None:
-        """Read the config file again. A mistake in it is logged, and everything stays as it was."""
+        """Read the config file again, once at a time. A mistake in it is logged, and everything stays as it was."""
+        async with self._reloading:
+            await self._reload()
+
+    async def _reload(self) -> None:
         try:
             settings = load_settings(path_of(self.settings), os.environ, Path.cwd())
             if missing := missing_secrets(settings):
@@ -173,7 +178,7 @@ class App:
 
 
 def calm_the_collector() -> None:
-    """What is here at the start stays, and need not be looked at again; requests make few cycles. 8% of a request."""
+    """What is here at the start stays, and need not be looked at again; requests make few cycles."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)

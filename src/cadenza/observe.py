@@ -33,7 +33,7 @@ class Log(structlog.make_filtering_bound_logger(logging.INFO)):  # type: ignore[
     """The log, with a short way for the one line that every request writes."""
 
     def request(self, request_id: str, facts: dict[str, str | float]) -> None:
-        """As `info("request", …)`, at a quarter of its 40 µs where lines are JSON."""
+        """As `info("request", …)`, which takes 13 µs where lines are JSON, in 8."""
         if isinstance(self._processors[-1], structlog.processors.JSONRenderer):
             moment = datetime.now(UTC).isoformat().replace("+00:00", "Z")
             line = {"request_id": request_id, **facts, "event": "request", "level": "info", "timestamp": moment}
@@ -64,7 +64,7 @@ def _encode(line: dict[str, Any], **_: object) -> str:
 class SafeStream:
     """A stream that drops what it cannot write: a full disk or a closed pipe must not stop the service.
 
-    With a time to wait, lines are written a moment later and many at once: 4 µs less for each.
+    With a time to wait, lines are written a moment later and many at once.
     """
 
     def __init__(self, stream: TextIO, wait_s: float = 0.0) -> None:
@@ -122,7 +122,7 @@ class FaultPoint:
 
 
 class Counts(Collector):
-    """A counter by labels, for what is counted with every request: 0.2 µs where the library's own takes 3."""
+    """A counter by labels, for what is counted with every request: 0.4 µs where the library's own takes 2.7."""
 
     def __init__(self, name: str, said: str, labels: tuple[str, ...], registry: CollectorRegistry) -> None:
         self._family = (name, said, labels)

@@ -9,9 +9,23 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.fault.fleet import Fleet
+from tests.fault.leaks import Bed, made_bed
 from tests.loopback import LoopbackUpstream
 
 StartFleet = Callable[[int], Fleet]
+
+
+@pytest.fixture(scope="module")
+def shared_bed() -> Iterator[Bed]:
+    with made_bed() as bed:
+        yield bed
+
+
+@pytest.fixture
+def bed(shared_bed: Bed) -> Bed:
+    """A service on an upstream of its own, with every route fit and nothing under way."""
+    shared_bed.make_ready()
+    return shared_bed
 
 
 @pytest.fixture

@@ -2,28 +2,14 @@
 and the next request is served.
 """
 
-from collections.abc import Iterator
-
 import pytest
 
 from tests.fault.faults_said import SAID
 from tests.fault.faults_wire import WIRE
-from tests.fault.leaks import Bed, made_bed
+from tests.fault.leaks import Bed
 from tests.fault.verdicts import check_fault
 
 FAULTS = {**WIRE, **SAID}
-
-
-@pytest.fixture(scope="module")
-def made() -> Iterator[Bed]:
-    with made_bed() as bed:
-        yield bed
-
-
-@pytest.fixture
-def bed(made: Bed) -> Bed:
-    made.make_ready()
-    return made
 
 
 @pytest.mark.parametrize("name", FAULTS)

@@ -4,13 +4,13 @@ import contextlib
 import json
 import socket
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
 from tests.contract.wire import MESSAGES, Wire, read_until
 from tests.fault.faults import BEGUN, PATIENT, ROLE, STOP, Wait, unended
-from tests.fault.leaks import Bed, made_bed
+from tests.fault.leaks import Bed
 from tests.fault.verdicts import check_next
 from tests.loopback import Raw, Reply, Sse, said
 
@@ -22,18 +22,6 @@ LARGE_BYTES = 32 * MIB
 KEPT_BYTES_MAX = 4 * MIB  # of a stream that nobody reads, by the service
 RECEIVE_BYTES = 65_536
 RESET = struct.pack("ii", 1, 0)
-
-
-@pytest.fixture(scope="module")
-def made() -> Iterator[Bed]:
-    with made_bed() as bed:
-        yield bed
-
-
-@pytest.fixture
-def bed(made: Bed) -> Bed:
-    made.make_ready()
-    return made
 
 
 @pytest.fixture

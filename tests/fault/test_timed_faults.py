@@ -2,27 +2,13 @@
 behind, and the next request is served. What is slow but sound is served whole.
 """
 
-from collections.abc import Iterator
-
 import pytest
 
 from tests.fault.faults import FAILED, HURRIED
 from tests.fault.faults_timed import TIMED
-from tests.fault.leaks import Bed, made_bed
+from tests.fault.leaks import Bed
 from tests.fault.places import PLACES
 from tests.fault.verdicts import MODES, check_fault, check_next, check_told, send_all
-
-
-@pytest.fixture(scope="module")
-def made() -> Iterator[Bed]:
-    with made_bed() as bed:
-        yield bed
-
-
-@pytest.fixture
-def bed(made: Bed) -> Bed:
-    made.make_ready()
-    return made
 
 
 @pytest.mark.parametrize("name", TIMED)

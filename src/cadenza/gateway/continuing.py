@@ -78,12 +78,14 @@ class Reply:
         self._is_finished = self._is_finished or piece.finish_reason is not None
         if piece.usage is None:
             return piece
-        if not self._said_tokens:
+        usage: Usage | None = piece.usage
+        if self._said_tokens:
+            usage = self._whole(piece.usage)
+        else:
             self._first_prompt_tokens = piece.usage.prompt_tokens
-            return piece if self._is_finished else msgspec.structs.replace(piece, usage=None)
         if not self._is_finished:  # counts of a part must not stand for the whole
-            return msgspec.structs.replace(piece, usage=None)
-        return msgspec.structs.replace(piece, usage=self._whole(piece.usage))
+            usage = None
+        return msgspec.structs.replace(piece, usage=usage)
 
     def _whole(self, last: Usage) -> Usage:
         """The last route counts what was said before it into its prompt; clients are not charged for it twice."""

@@ -47,7 +47,7 @@ class Tally:
         return "stop" if self._finish_reason == "tool_calls" else self._finish_reason
 
     def deliver(self, text: str) -> None:
-        """Note what was delivered. It is counted when the count is asked for: 5 µs a chunk less."""
+        """Note what was delivered. It is counted when the count is asked for, and not with every chunk."""
         self._uncounted.append(text)
 
     @property

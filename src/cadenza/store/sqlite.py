@@ -6,8 +6,9 @@ The connection to write has one user at a time, and a transaction that was begun
 """
 
 import asyncio
+import contextlib
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
@@ -46,11 +47,8 @@ class SqliteStore:
             if not is_brief or not self._begin_now():
                 return await self._in_thread(lambda: self._run(work))
             assert self._writer
-            try:
-                done = work(self._writer)
-            except BaseException:
-                self._writer.execute("ROLLBACK")
-                raise
+            with self._rolling_back(self._writer) as writer:
+                done = work(writer)
             await self._in_thread(self._commit)
             return done
 
@@ -70,11 +68,8 @@ class SqliteStore:
         self._writer.execute(f"PRAGMA busy_timeout={round(self._wait_s * 1000)}")
         try:
             self._writer.execute("BEGIN IMMEDIATE")
-            try:
-                done = work(self._writer)
-            except BaseException:
-                self._writer.execute("ROLLBACK")
-                raise
+            with self._rolling_back(self._writer) as writer:
+                done = work(writer)
             self._commit()
             return done
         finally:
@@ -82,11 +77,18 @@ class SqliteStore:
 
     def _commit(self) -> None:
         assert self._writer
+        with self._rolling_back(self._writer) as writer:
+            writer.execute("COMMIT")
+
+    @staticmethod
+    @contextlib.contextmanager
+    def _rolling_back(writer: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
+        """Where it fails, nothing of the transaction stays open; SQLite may have ended it by itself."""
         try:
-            self._writer.execute("COMMIT")
-        except sqlite3.Error:
-            if self._writer.in_transaction:
-                self._writer.execute("ROLLBACK")
+            yield writer
+        except BaseException:
+            if writer.in_transaction:
+                writer.execute("ROLLBACK")
             raise
 
     async def _in_thread(self, work: Callable[[], T]) -> T:

@@ -1,6 +1,6 @@
 """SQL that SQLAlchemy builds once, for both databases, and that each database's own driver runs.
 
-On SQLite the text goes straight to the driver: about 4 µs a statement where SQLAlchemy's own execution takes 45.
+On SQLite the text goes straight to the driver: 7 µs for a small statement where SQLAlchemy's own execution takes 36.
 """
 
 import sqlite3

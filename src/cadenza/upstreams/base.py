@@ -100,7 +100,7 @@ class OpenReply(Protocol):
         """What came since the last read; empty after a finished reply, Fault where it breaks off before.
 
         While it waits, text that comes alone may be handed to `pass_on` in the moment in which it comes, without
-        waking the reader: a third of what a chunk costs. Where that says no, the text is read as any other.
+        waking the reader: a quarter of what a chunk costs. Where that says no, the text is read as any other.
         """
 
 

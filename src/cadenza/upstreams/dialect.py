@@ -53,7 +53,7 @@ class ChunkReader:
     """Reads the events of one stream. Most differ from the one before in nothing but their content.
 
     What stood before and after the content of the last event that was decoded is kept: an event that has the same
-    around a text without escapes means the same, and need not be decoded again (1 µs in place of 9).
+    around a text without escapes means the same, and need not be decoded again (1.6 µs in place of 3.5).
     """
 
     def __init__(self) -> None:

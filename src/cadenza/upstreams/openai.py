@@ -87,7 +87,8 @@ class OpenAIUpstream:
 class Opening:
     """Entering asks the upstream and waits for its first piece; leaving, in any way, ends the exchange.
 
-    A class and no generator, here and wherever a request is inside: the event loop keeps book of generators, 4 µs each.
+    A class and no generator, here and wherever a request is inside: the event loop keeps book of generators (3.5 µs
+    each, where a class takes 0.9).
     """
 
     def __init__(self, http: HttpClient, body: bytes, route: Route, ask: Ask) -> None:
