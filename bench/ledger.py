@@ -51,7 +51,10 @@ QUICK = Volume(pairs=600, pairs_alone=150, requests=300)
 class NothingDelivered:
     """A reply that is not streamed delivers nothing before its end."""
 
-    delivered_tokens = 0
+    has_delivered = False
+
+    async def count(self) -> Usage:
+        return Usage(0, 0, estimated=True)
 
 
 class Pairs:

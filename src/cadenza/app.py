@@ -8,20 +8,19 @@ Stop: whatever was started is stopped, in the opposite order, and what was noted
 import asyncio
 import gc
 import os
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 
 from cadenza.config import ConfigError, Provider, Settings, load_settings, missing_secrets
 from cadenza.core.rates import Rate
 from cadenza.gateway.app import serve_api
-from cadenza.gateway.call import Receive, Scope, Send
+from cadenza.gateway.call import Call
 from cadenza.gateway.classes import Catalogue
 from cadenza.gateway.compose import Character
 from cadenza.gateway.context import Gateway
 from cadenza.gateway.dispatch import Dispatcher
 from cadenza.gateway.limits import Limits
-from cadenza.listen import STATE
 from cadenza.observe import FaultPoint, Log, Observer, make_log
 from cadenza.store import epochs, keys
 from cadenza.store.database import Database, StoreUnavailable, migrate, schema_state
@@ -32,11 +31,11 @@ from cadenza.upstreams.openai import OpenAIUpstream
 from cadenza.web.site import Site
 
 KEY_USE_EVERY_S = 1.0
-GC_THRESHOLDS = (20_000, 20, 20)
+GC_THRESHOLDS = (100_000, 20, 20)
 
 
 class App:
-    """The whole service, as an ASGI application."""
+    """The whole service, as the server runs it."""
 
     def __init__(self, settings: Settings, log: Log) -> None:
         self.settings = settings
@@ -54,17 +53,15 @@ class App:
             observer=observer,
         )
         self.gateway.read_again = self.reload
-        self._site = Site(self._why_not_ready, observer.metrics)
+        self._site = Site(self._why_not_ready, observer.metrics, log)
+        self._started = AsyncExitStack()
         self._retiring: set[asyncio.Task[None]] = set()
         self._reloading = asyncio.Lock()
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":
-            await self._live(scope, receive, send)
-        elif (scope["path"] + "/").startswith("/v1/"):
-            await serve_api(self.gateway, scope, receive, send)
-        else:
-            await self._site(scope, send)
+    def serve(self, call: Call) -> Awaitable[None]:
+        if call.path.startswith("/v1/") or call.path == "/v1":
+            return serve_api(self.gateway, call)
+        return self._site.serve(call)
 
     @property
     def drain_s(self) -> float:
@@ -108,20 +105,18 @@ class App:
                 task.add_done_callback(self._retiring.discard)
         self.log.info("the config was read again", classes=list(settings.classes), providers=list(settings.providers))
 
-    async def _live(self, scope: Scope, receive: Receive, send: Send) -> None:
-        scope["state"][STATE] = self  # so that the server can tell it of signals
-        async with AsyncExitStack() as stack:
-            await receive()
-            try:
-                await self._start(stack)
-            except StoreUnavailable as error:
-                self.log.error("cannot start", reason=str(error))
-                await send({"type": "lifespan.startup.failed"})
-                return
-            calm_the_collector()
-            await send({"type": "lifespan.startup.complete"})
-            await receive()
-        await send({"type": "lifespan.shutdown.complete"})
+    async def start(self) -> bool:
+        try:
+            await self._start(self._started)
+        except StoreUnavailable as error:
+            self.log.error("cannot start", reason=str(error))
+            await self._started.aclose()
+            return False
+        calm_the_collector()
+        return True
+
+    async def stop(self) -> None:
+        await self._started.aclose()
 
     async def _start(self, stack: AsyncExitStack) -> None:
         stack.push_async_callback(self.db.close)

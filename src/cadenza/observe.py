@@ -10,12 +10,14 @@ import logging
 import os
 import signal
 import sys
+import time
 import traceback
 from bisect import bisect_left
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from functools import lru_cache
 from itertools import accumulate
-from typing import Any, TextIO, cast
+from typing import Any, TextIO
 
 import msgspec
 import structlog
@@ -32,25 +34,24 @@ SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 
 class Log(structlog.make_filtering_bound_logger(logging.INFO)):  # type: ignore[misc]  # a class made at run time
     """The log, with a short way for the one line that every request writes."""
 
-    def request(self, request_id: str, facts: dict[str, str | float]) -> None:
-        """As `info("request", …)`, which takes 13 µs where lines are JSON, in 8."""
-        if isinstance(self._processors[-1], structlog.processors.JSONRenderer):
-            moment = datetime.now(UTC).isoformat().replace("+00:00", "Z")
-            line = {"request_id": request_id, **facts, "event": "request", "level": "info", "timestamp": moment}
-            self._logger.msg(_encode(line))
+    def request(self, facts: dict[str, str | float]) -> None:
+        """As `info("request", …)`, which takes 11 µs where lines are JSON, in 3."""
+        if self._logger.is_json:
+            facts["event"], facts["level"], facts["timestamp"] = "request", "info", _moment(time.time_ns())
+            self._logger.write(msgspec.json.encode(facts).decode())
         else:
-            self.info("request", request_id=request_id, **facts)
+            self.info("request", **facts)
 
 
 def make_log(stream: TextIO | None = None) -> Log:
     """Lines for a person on a terminal, JSON everywhere else."""
     out = stream or sys.stderr
-    safe = SafeStream(out, LINES_WAIT_S if stream is None else 0.0)
+    lines = Lines(out, LINES_WAIT_S if stream is None else 0.0)
     last: structlog.typing.Processor = (
-        structlog.dev.ConsoleRenderer() if out.isatty() else structlog.processors.JSONRenderer(_encode)
+        structlog.processors.JSONRenderer(_encode) if lines.is_json else structlog.dev.ConsoleRenderer()
     )
     log: Log = structlog.wrap_logger(
-        structlog.PrintLogger(cast("TextIO", safe)),
+        lines,
         processors=[structlog.processors.add_log_level, structlog.processors.TimeStamper(fmt="iso", utc=True), last],
         wrapper_class=Log,
     ).bind()
@@ -61,13 +62,25 @@ def _encode(line: dict[str, Any], **_: object) -> str:
     return msgspec.json.encode(line, enc_hook=str).decode()
 
 
-class SafeStream:
-    """A stream that drops what it cannot write: a full disk or a closed pipe must not stop the service.
+@lru_cache(maxsize=2)
+def _second(now_s: int) -> str:
+    return datetime.fromtimestamp(now_s, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+
+
+def _moment(now_ns: int) -> str:
+    """As ISO 8601 has it, to the microsecond: 1.2 µs, where datetime takes 2.9."""
+    now_s, rest_ns = divmod(now_ns, 1_000_000_000)
+    return f"{_second(now_s)}.{rest_ns // 1000:06d}Z"
+
+
+class Lines:
+    """The log's lines, on a stream. What cannot be written is dropped: a full disk or a closed pipe stops nothing.
 
     With a time to wait, lines are written a moment later and many at once.
     """
 
     def __init__(self, stream: TextIO, wait_s: float = 0.0) -> None:
+        self.is_json = not stream.isatty()
         self._stream = stream
         self._wait_s = wait_s
         self._waiting: list[str] = []
@@ -75,10 +88,8 @@ class SafeStream:
         self._loop: asyncio.AbstractEventLoop | None = None
         atexit.register(self._write)
 
-    def write(self, text: str) -> None:
-        self._waiting.append(text)
-
-    def flush(self) -> None:
+    def write(self, line: str) -> None:
+        self._waiting.append(line)
         if self._wait_s and not self._will_be_written():
             with contextlib.suppress(RuntimeError):  # no event loop runs
                 self._loop = asyncio.get_running_loop()
@@ -86,16 +97,18 @@ class SafeStream:
         if not self._will_be_written():
             self._write()
 
+    debug = info = warning = error = critical = write  # as the log calls it, by the level of a line
+
     def _will_be_written(self) -> bool:
         return self._timer is not None and self._loop is not None and not self._loop.is_closed()
 
     def _write(self) -> None:
         self._timer = None
         waiting, self._waiting = self._waiting, []
-        text = "".join(waiting)
-        with contextlib.suppress(OSError, ValueError):
-            self._stream.write(text)
-            self._stream.flush()
+        if waiting:
+            with contextlib.suppress(OSError, ValueError):
+                self._stream.write("\n".join(waiting) + "\n")
+                self._stream.flush()
 
 
 def places(error: BaseException) -> list[str]:

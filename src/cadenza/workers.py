@@ -8,10 +8,9 @@ import time
 from multiprocessing.connection import wait
 from multiprocessing.context import SpawnProcess
 
-from cadenza.listen import serve_one
+from cadenza.listen import STARTUP_FAILURE, serve_one
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-STARTUP_FAILURE = 3  # uvicorn's: another try would fail in the same way
 REPLACE_PAUSE_S = 1.0
 
 

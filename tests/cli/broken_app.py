@@ -1,14 +1,34 @@
 """An application whose start fails, whoever starts it."""
 
-from typing import Any
-
-from cadenza.listen import ASGI
+from cadenza.gateway.call import Call
 
 
-def build() -> ASGI:
-    return _fail
+class Broken:
+    """It never gets as far as to serve anything."""
+
+    drain_s = 0.0
+
+    async def start(self) -> bool:
+        return False
+
+    async def stop(self) -> None:
+        raise AssertionError
+
+    async def serve(self, call: Call) -> None:
+        raise AssertionError
+
+    def drain(self) -> None:
+        raise AssertionError
+
+    def cut(self) -> None:
+        raise AssertionError
+
+    async def until_idle(self) -> None:
+        raise AssertionError
+
+    async def reload(self) -> None:
+        raise AssertionError
 
 
-async def _fail(_scope: Any, receive: Any, send: Any) -> None:
-    await receive()
-    await send({"type": "lifespan.startup.failed"})
+def build() -> Broken:
+    return Broken()

@@ -17,7 +17,7 @@ from tests.service import environment
 
 PROGRAM = Path(sys.executable).parent / "cadenza"
 ROOT = Path(__file__).parents[2]
-COMMAND_S = 60.0
+COMMAND_S = 110.0
 START_S = 30.0
 STOP_S = 30.0
 POLL_S = 0.02

@@ -16,7 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 from cadenza.cli import app
-from cadenza.workers import STARTUP_FAILURE
+from cadenza.listen import STARTUP_FAILURE
 from tests.cli.conftest import EMAIL, PASSWORD
 from tests.cli.program import COMMAND_S, PROGRAM, ROOT, Server, is_alive, serving, wait_until
 from tests.contract.wire import Wire, read_all, read_until
@@ -65,7 +65,7 @@ def read_of(pid: int, name: str) -> bytes:
 
 
 def heeds_hangup(pid: int) -> bool:
-    """Which is the last thing that a worker does when it starts."""
+    """From then on none is lost: one that comes during the start is heeded after it."""
     caught = re.search(rb"^SigCgt:\t([0-9a-f]+)$", read_of(pid, "status"), re.MULTILINE)
     return caught is not None and bool(int(caught[1], 16) & 1 << (signal.SIGHUP - 1))
 

@@ -104,5 +104,11 @@ def wait_until(happened: Callable[[], bool], what: str) -> None:
         time.sleep(POLL_S)
 
 
+def prompt_bytes(**fields: Any) -> int:
+    """The bytes of what `Wire.chat` asks with these fields, its character layer included."""
+    layer = json.dumps({"role": "system", "content": CHARACTER}, separators=(",", ":"))
+    return len(layer) + len(json.dumps({"messages": MESSAGES, **fields}))
+
+
 def forte_nano(prompt_tokens: int, completion_tokens: int) -> int:
     return prompt_tokens * FORTE_INPUT_NANO + completion_tokens * FORTE_OUTPUT_NANO

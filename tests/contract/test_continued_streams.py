@@ -19,6 +19,22 @@ SILENCE_S = 0.6
 BEGUN = ["Once upon", " a time", " there"]
 SAID_TOKENS = count_tokens("".join(BEGUN))
 MAX_TOKENS = 40
+SMALL_TOKENS = 2_000
+SMALL_TOML = f"""
+[[classes.fortissimo.routes]]
+provider = "first"
+model = "one"
+context_tokens = 128_000
+max_output_tokens = 8_192
+
+[[classes.fortissimo.routes]]
+provider = "second"
+model = "small"
+context_tokens = {SMALL_TOKENS}
+max_output_tokens = 1_000
+order = 1
+continue = true
+"""
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +53,10 @@ def third() -> Iterator[LoopbackUpstream]:
 def continued(
     shared_upstream: LoopbackUpstream, second: LoopbackUpstream, third: LoopbackUpstream
 ) -> Iterator[Service]:
-    """forte: three routes, of which the later two can go on with an answer. mezzo: two, of which none can."""
+    """forte: three routes, of which the later two can go on with an answer. mezzo: two, of which none can.
+
+    fortissimo: two, of which the second can, in a small window.
+    """
     spec = ServiceSpec(
         providers={"first": shared_upstream.base_url, "second": second.base_url, "third": third.base_url},
         routes={
@@ -48,6 +67,7 @@ def continued(
             ],
             "mezzo": [RouteSpec("first", "one", 0, SILENCE_S), RouteSpec("second", "two", 1)],
         },
+        more_toml=SMALL_TOML,
     )
     with Service(spec) as service:
         yield service
@@ -88,6 +108,19 @@ def test_a_stream_goes_on(till: Till, upstream: LoopbackUpstream, second: Loopba
         "prompt_tokens_details": {"cached_tokens": 7},
     }
     check_charge(till, stream)
+
+
+def test_a_small_window_is_measured_by_the_tokens_of_the_prompt(
+    till: Till, upstream: LoopbackUpstream, second: LoopbackUpstream
+) -> None:
+    """A stream goes on where prompt and text fit by their tokens, though the bytes of the prompt would not."""
+    content, begun = "word " * 250, " word" * 800
+    upstream.script(dying(begun))
+    second.script(ending(" The end."))
+    messages = [{"role": "user", "content": content}]
+    stream = check_stream(ask(till, model="fortissimo", messages=messages, max_tokens=2_000))
+    assert len(content) + count_tokens(begun) > SMALL_TOKENS
+    assert stream.text == begun + " The end."
 
 
 def test_what_the_second_upstream_is_asked(till: Till, upstream: LoopbackUpstream, second: LoopbackUpstream) -> None:

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 import pytest
 
 from cadenza.core.money import format_dollars
-from tests.contract.purse import PROMPT_TOKENS, Purse, forte_nano, open_purse, wait_until
+from tests.contract.purse import PROMPT_TOKENS, Purse, forte_nano, open_purse, prompt_bytes, wait_until
 from tests.contract.wire import read_until
 from tests.loopback import Json, LoopbackUpstream, Pause, Sse, chunk, completion, said
 from tests.service import Service
@@ -90,6 +90,22 @@ def test_a_limit_that_the_credit_pays_is_left_alone(purse_of: PurseOf, upstream:
     reply = purse_of(paying_for(1_000)).wire.chat(max_tokens=1_000)
     assert FITTED not in reply.headers
     assert upstream.wait_for_request().json["max_tokens"] == 1_000
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("fields", [{}, {"max_tokens": 1_000}], ids=["no limit", "a limit"])
+def test_the_bytes_of_a_prompt_need_not_be_paid(
+    purse_of: PurseOf, upstream: LoopbackUpstream, fields: dict[str, int], stream: bool
+) -> None:
+    """Credit for the tokens of a prompt and of its answer is enough, though its bytes would cost more."""
+    purse = purse_of(paying_for(1_000))
+    assert forte_nano(prompt_bytes(**fields), LEAST_TOKENS) > paying_for(LEAST_TOKENS)
+    usage = {"prompt_tokens": PROMPT_TOKENS, "completion_tokens": 1_000}
+    said_usage = chunk(choices=[], usage=usage)
+    upstream.script(Sse([ROLE, said("hi"), STOP, said_usage]) if stream else Json(completion("hi", usage=usage)))
+    reply = purse.wire.chat(stream=stream, **fields)
+    assert (reply.status, reply.headers.get(FITTED)) == (200, None if fields else "1000")
+    assert (purse.balance_nano, purse.charge()["amount_nano"]) == (0, -paying_for(1_000))
 
 
 def test_a_short_answer_needs_no_more_than_itself(purse_of: PurseOf, upstream: LoopbackUpstream) -> None:

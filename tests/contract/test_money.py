@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from cadenza.core.tokens import count_tokens
-from tests.contract.purse import PROMPT_TOKENS, Purse, forte_nano, open_purse
+from cadenza.core.tokens import count_prompt, count_tokens
+from tests.contract.purse import PROMPT_TOKENS, Purse, forte_nano, open_purse, prompt_bytes
 from tests.contract.wire import read_until
 from tests.loopback import (
     USAGE,
@@ -25,7 +25,7 @@ from tests.loopback import (
     completion,
     said,
 )
-from tests.service import Service
+from tests.service import CHARACTER, Service
 
 ROLE = chunk({"role": "assistant", "content": ""})
 STOP = chunk(finish="stop")
@@ -155,10 +155,28 @@ def test_a_running_stream_is_held_and_charged_before_its_end(purse: Purse, upstr
     upstream.script(Sse([ROLE, said("first word"), pause, STOP, chunk(choices=[], usage=USAGE)]))
     with purse.wire.open_chat(stream=True, max_tokens=100) as connection:
         read_until(connection, b"first word")
-        assert (purse.held_nano, purse.spent_nano) == (forte_nano(PROMPT_TOKENS, 100), 0)
+        assert (purse.held_nano, purse.spent_nano) == (forte_nano(prompt_bytes(stream=True, max_tokens=100), 100), 0)
         pause.release()
         read_until(connection, b"[DONE]")
         assert purse.charge()["amount_nano"] == -USAGE_COST_NANO["forte"]
+
+
+@pytest.mark.parametrize(("more_bytes", "is_counted"), [(0, False), (1, True)])
+def test_a_large_prompt_is_held_by_its_count(
+    purse: Purse, upstream: LoopbackUpstream, more_bytes: int, is_counted: bool
+) -> None:
+    """Up to 8 KiB a prompt is held for as if each of its bytes were a token; beyond, by the tokens that it has."""
+    fields: dict[str, Any] = {"stream": True, "max_tokens": 100, "messages": [{"role": "user", "content": ""}]}
+    content = fields["messages"][0]["content"] = "x" * (8 * 1024 + more_bytes - prompt_bytes(**fields))
+    pause = Pause()
+    upstream.script(Sse([ROLE, said("first word"), pause, STOP]))
+    with purse.wire.open_chat(**fields) as connection:
+        read_until(connection, b"first word")
+        prompt_tokens = count_prompt([CHARACTER, content])
+        assert purse.held_nano == forte_nano(prompt_tokens if is_counted else 8 * 1024, 100)
+        pause.release()
+        read_until(connection, b"[DONE]")
+    assert purse.charge()["amount_nano"] == -forte_nano(prompt_tokens, 2)
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from cadenza.core.tokens import count_tokens
+from cadenza.core.tokens import count_prompt, count_tokens
 from tests.contract.tool_upstream import TOOLS
 from tests.contract.wire import Wire
 from tests.loopback import LoopbackUpstream
 from tests.schemas import check_completion, check_stream
-from tests.service import Service, ServiceSpec
+from tests.service import CHARACTER, Service, ServiceSpec
 
 WINDOW_TOKENS = 128_000
 SMALL_TOKENS = 2_000
@@ -108,6 +108,18 @@ def test_small_prompt_goes_to_the_first_route(wire: Wire, upstream: LoopbackUpst
     assert wire.chat(model="forte", tools=TOOLS, max_tokens=5_000).status == 200
     assert sent(upstream)["model"] == "small"
     assert sent(upstream)["max_tokens"] == 1_000
+
+
+@pytest.mark.parametrize("words", [900, 1_200])
+def test_short_prompt_is_fitted_by_its_count(wire: Wire, upstream: LoopbackUpstream, words: int) -> None:
+    """A prompt of more bytes than a small window has tokens is asked of it, with a limit that its own tokens leave."""
+    content = "word " * words
+    prompt_tokens = count_prompt([CHARACTER, content, json.dumps(TOOLS)])
+    messages = [{"role": "user", "content": content}]
+    assert wire.chat(model="forte", tools=TOOLS, messages=messages).status == 200
+    assert prompt_tokens + 16 < SMALL_TOKENS < len(content)
+    assert sent(upstream)["model"] == "small"
+    assert sent(upstream)["max_tokens"] == SMALL_TOKENS - prompt_tokens - int(prompt_tokens * 0.05) < 1_000
 
 
 def test_large_definitions_go_to_the_larger_window(wire: Wire, upstream: LoopbackUpstream) -> None:

@@ -38,6 +38,12 @@ def make_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callabl
 
 
 @pytest.fixture
+def make_pair(make_url: Callable[[], str]) -> tuple[str, str]:
+    """Two of them."""
+    return make_url(), make_url()
+
+
+@pytest.fixture
 def url(make_url: Callable[[], str]) -> str:
     return make_url()
 

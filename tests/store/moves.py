@@ -13,10 +13,11 @@ from cadenza.core.records import Usage
 from cadenza.observe import FaultPoint, Metrics, Observer, make_log
 from cadenza.store import audit, ledger
 from cadenza.store.audit import Finding
+from cadenza.store.batches import Answer
 from cadenza.store.database import WAIT_S, Database, migrate
 from cadenza.store.ledger import End, Ended, Held, Hold, Insufficient, Repeated
 from cadenza.store.schema import accounts, holds
-from cadenza.store.writer import Answer, LedgerWriter
+from cadenza.store.writer import LedgerWriter
 from tests.postgres import Postgres
 from tests.store.rows import NOW_MS, add_account, add_key
 
@@ -30,6 +31,13 @@ class Progress:
     """What a request has delivered, as the writer is shown it."""
 
     delivered_tokens = 0
+
+    @property
+    def has_delivered(self) -> bool:
+        return self.delivered_tokens > 0
+
+    async def count(self) -> Usage:
+        return Usage(100, self.delivered_tokens, estimated=True)
 
 
 class Steps(FaultPoint):
@@ -53,6 +61,7 @@ def make_hold(
     account: str = "a",
     key: bytes | None = None,
     started_at: int = NOW_MS,
+    is_counted: bool = True,
 ) -> Hold:
     return Hold(
         request_id=request_id,
@@ -64,6 +73,7 @@ def make_hold(
         price=price,
         stream=True,
         started_at=started_at,
+        is_counted=is_counted,
         shown_id=f"shown-{request_id}",
         idempotency_digest=key,
     )

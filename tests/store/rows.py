@@ -1,5 +1,9 @@
 """Rows that the tests of the store start from."""
 
+from typing import Any
+
+from sqlalchemy import Row, Table, select
+
 from cadenza.core.apikey import digest_key, display_prefix, make_key
 from cadenza.store import accounts, keys
 from cadenza.store.accounts import Account
@@ -33,3 +37,8 @@ async def add_key(
     async with db.write() as conn:
         await keys.insert(conn, key, digest)
     return digest
+
+
+async def rows_of(db: Database, table: Table) -> list[Row[Any]]:
+    async with db.read() as conn:
+        return list((await conn.execute(select(table))).all())

@@ -3,13 +3,12 @@
 import asyncio
 import itertools
 from collections.abc import AsyncIterator
-from typing import Any
 
 import msgspec
 import pytest
 from alembic import command
 from alembic.config import Config
-from sqlalchemy import Connection, Row, Table, select, text
+from sqlalchemy import Connection, text
 
 from cadenza.core.money import Price
 from cadenza.core.records import OUTPUT_TOKENS_MAX, Usage
@@ -32,7 +31,7 @@ from tests.store.moves import (
     state_of,
     take,
 )
-from tests.store.rows import DOLLAR_NANO, NOW_MS
+from tests.store.rows import DOLLAR_NANO, NOW_MS, rows_of
 
 PROMPT_NANO = 100 * 10  # what the prompt of an ordinary hold costs
 WHOLE_NANO = PROMPT_NANO + 50 * 30  # and all of it
@@ -45,11 +44,6 @@ async def rich(db: Database) -> AsyncIterator[Database]:
     await fund(db, DOLLAR_NANO)
     yield db
     assert await findings(db) == []
-
-
-async def rows_of(db: Database, table: Table) -> list[Row[Any]]:
-    async with db.read() as conn:
-        return list((await conn.execute(select(table))).all())
 
 
 async def charges(db: Database) -> list[int]:
@@ -387,7 +381,8 @@ async def test_a_charge_that_waits_for_another_takes_what_it_left(postgres: Post
 
 
 async def mark(db: Database, delivered: dict[str, int]) -> None:
-    await db.transact(lambda connection: ledger.mark_delivered(connection, delivered))
+    marks = {request_id: Usage(100, tokens) for request_id, tokens in delivered.items()}
+    await db.transact(lambda connection: ledger.mark_delivered(connection, marks))
 
 
 async def end_all_of(db: Database, owner: str) -> int:

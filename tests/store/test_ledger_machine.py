@@ -157,7 +157,9 @@ class LedgerMachine(RuleBasedStateMachine):
         if request_id in self.model.open:
             tokens = min(tokens, self.model.open[request_id].tokens)
             self.model.marks[request_id] = max(tokens, self.model.marks.get(request_id, 0))
-        self.transact(lambda connection: ledger.mark_delivered(connection, {request_id: tokens}))
+        hold = self.model.open[request_id].hold if request_id in self.model.open else make_hold(request_id)
+        marks = {request_id: Usage(hold.prompt_tokens, tokens)}
+        self.transact(lambda connection: ledger.mark_delivered(connection, marks))
 
     @rule(owner=st.sampled_from(OWNERS))
     def crash(self, owner: str) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from cadenza.core.rates import Rate
 from cadenza.store.shared import SLOT_WAIT_S, SWEEP_EVERY, Rates, Slots
-from tests.unit.gateway.asgi import let_tasks_run
+from tests.unit.gateway.clients import let_tasks_run
 
 LONG_S = 60.0  # longer than any test: nobody gives up
 SLOW = Rate(per_s=0.001, burst=2)

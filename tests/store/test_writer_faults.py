@@ -38,7 +38,7 @@ from tests.store.moves import (
 )
 from tests.store.rows import DOLLAR_NANO
 
-HASTY_S = 0.05  # how long a store of these tests waits for a lock
+HASTY_S = 0.3  # how long a store of these tests waits for a lock
 SOON_S = 5.0
 WHOLE_NANO = 2500
 

@@ -1,16 +1,14 @@
 """What a client may do with a connection: so long for a head, so large a head, so long without reading, then it is cut.
 
-The protocol is the service's own, on the loop that the service runs on; the times are short, the sockets are real.
+The connections are the service's own, on the loop that it runs on; the times are short, the sockets are real.
 """
 
 import asyncio
-import json
 
 import pytest
 
-from cadenza import listen
-from tests.schemas import check_error
-from tests.unit.visits import PIECE, PIECES, SLOW_S, WAIT_S, Client, tell
+from cadenza import connection
+from tests.unit.visits import LAST_CHUNK, PIECE, PIECES, SLOW_S, WAIT_S, WHOLE, Client, check_refused, request, tell
 
 SHORT_S = 0.3
 STEADY_S = 3.0
@@ -21,20 +19,13 @@ REQUEST = b"GET /quick HTTP/1.1\r\nhost: here\r\n\r\n"
 def times(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everyone has a short time, and slow pages take longer."""
     assert SHORT_S < SLOW_S < WAIT_S
-    monkeypatch.setattr(listen, "HEAD_S", SHORT_S)
-    monkeypatch.setattr(listen, "UNREAD_S", SHORT_S)
-    monkeypatch.setattr(listen, "KEEP_ALIVE_S", SHORT_S)
+    monkeypatch.setattr(connection, "HEAD_S", SHORT_S)
+    monkeypatch.setattr(connection, "UNREAD_S", SHORT_S)
+    monkeypatch.setattr(connection, "KEEP_ALIVE_S", SHORT_S)
 
 
-def check_refused(said: bytes) -> None:
-    head, _, body = said.partition(b"\r\n\r\n")
-    assert head.startswith(b"HTTP/1.1 400 "), said[:200]
-    check_error(json.loads(body), "invalid_request_error")
-
-
-def head_of(size_bytes: int) -> bytes:
+def head_of(size_bytes: int, begin: bytes = b"GET /quick HTTP/1.1\r\nx-large: ", end: bytes = b"\r\n\r\n") -> bytes:
     """A whole head of so many bytes."""
-    begin, end = b"GET /quick HTTP/1.1\r\nx-large: ", b"\r\n\r\n"
     return begin + b"x" * (size_bytes - len(begin) - len(end)) + end
 
 
@@ -52,7 +43,7 @@ def test_client_that_does_not_read_is_cut() -> None:
 
 def test_client_that_reads_slowly_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
     """A client that reads slowly but steadily, for longer than one may not read at all, has the whole reply."""
-    monkeypatch.setattr(listen, "UNREAD_S", STEADY_S / 2)
+    monkeypatch.setattr(connection, "UNREAD_S", STEADY_S / 2)
 
     async def story(client: Client) -> None:
         await client.say(REQUEST.replace(b"quick", b"large").replace(b"host", b"connection: close\r\nhost"))
@@ -63,7 +54,7 @@ def test_client_that_reads_slowly_is_served(monkeypatch: pytest.MonkeyPatch) -> 
             body_bytes += len(await client.hear_some())
             await asyncio.sleep(SHORT_S / 3)
         rest = await client.hear_the_end()
-        assert rest.endswith(b"done\r\n0\r\n\r\n")
+        assert rest.endswith(b"done\r\n" + LAST_CHUNK)
         assert body_bytes + len(rest) > len(PIECE) * PIECES
 
     tell(story)
@@ -74,7 +65,7 @@ def test_slow_reply_is_not_cut() -> None:
 
     async def story(client: Client) -> None:
         await client.say(REQUEST.replace(b"quick", b"slow"))
-        assert b"done" in await client.hear(b"0\r\n\r\n")
+        assert (await client.reply())[2].endswith(b"done\r\n" + LAST_CHUNK)
 
     tell(story)
 
@@ -95,7 +86,7 @@ def test_slow_head_is_cut(before: bytes) -> None:
     async def story(client: Client) -> None:
         await client.say(before)
         if before:
-            await client.hear(b"0\r\n\r\n")
+            await client.reply()
         end = asyncio.create_task(client.hear_the_end())
         for place in range(len(REQUEST)):
             await client.say(REQUEST[place : place + 1])
@@ -113,7 +104,7 @@ def test_line_ends_do_not_keep_a_connection(said: bytes) -> None:
 
     async def story(client: Client) -> None:
         await client.say(REQUEST)
-        await client.hear(b"0\r\n\r\n")
+        await client.reply()
         await client.say(said)
         assert await client.hear_the_end() == b""
 
@@ -125,7 +116,7 @@ def test_body_that_nobody_waits_for_does_not_keep_a_connection() -> None:
 
     async def story(client: Client) -> None:
         await client.say(b"POST /quick HTTP/1.1\r\nhost: here\r\ncontent-length: 99\r\n\r\nx")
-        await client.hear(b"0\r\n\r\n")
+        await client.reply()
         await client.say(b"x")
         assert await client.hear_the_end() == b""
 
@@ -137,21 +128,23 @@ def test_idle_connection_is_closed() -> None:
 
     async def story(client: Client) -> None:
         await client.say(REQUEST)
-        assert (await client.hear_the_end()).endswith(b"0\r\n\r\n")
+        assert (await client.hear_the_end()).endswith(WHOLE)
 
     tell(story)
 
 
 @pytest.mark.parametrize("piece_bytes", [16_384, 131_072], ids=["in pieces", "at once"])
 @pytest.mark.parametrize("before", [b"", REQUEST], ids=["first", "second"])
-def test_large_head_is_refused(before: bytes, piece_bytes: int) -> None:
+@pytest.mark.parametrize("is_target", [False, True], ids=["field", "target"])
+def test_large_head_is_refused(before: bytes, piece_bytes: int, is_target: bool) -> None:
     """A head of more than 64 KiB is a 400 in the error shape, however it comes, and reaches no application."""
 
     async def story(client: Client) -> None:
         await client.say(before)
         if before:
-            await client.hear(b"0\r\n\r\n")
-        head = head_of(listen.HEAD_BYTES_MAX + 32_768)
+            await client.reply()
+        size_bytes = connection.HEAD_BYTES_MAX + 32_768
+        head = head_of(size_bytes, b"GET /", b" HTTP/1.1\r\n\r\n") if is_target else head_of(size_bytes)
         end = asyncio.create_task(client.hear_the_end())
         for place in range(0, len(head), piece_bytes):
             await client.say(head[place : place + piece_bytes])
@@ -166,7 +159,7 @@ def test_large_head_without_end_is_refused() -> None:
 
     async def story(client: Client) -> None:
         end = asyncio.create_task(client.hear_the_end())
-        await client.say(head_of(listen.HEAD_BYTES_MAX + 2048)[:-4])
+        await client.say(head_of(connection.HEAD_BYTES_MAX + 2048)[:-4])
         check_refused(await end)
 
     tell(story)
@@ -177,8 +170,8 @@ def test_heads_within_the_limit_pass() -> None:
 
     async def story(client: Client) -> None:
         for _ in range(3):
-            await client.say(head_of(listen.HEAD_BYTES_MAX - 16))
-            assert b"done" in await client.hear(b"0\r\n\r\n")
+            await client.say(head_of(connection.HEAD_BYTES_MAX - 16))
+            assert (await client.reply())[2] == WHOLE
 
     tell(story)
 
@@ -187,13 +180,13 @@ def test_large_body_is_no_head() -> None:
     """A body larger than any head may be is taken, and the next request on the connection is served."""
 
     async def story(client: Client) -> None:
-        body = b"x" * (4 * listen.HEAD_BYTES_MAX)
+        body = b"x" * (4 * connection.HEAD_BYTES_MAX)
         for _ in range(2):
-            await client.say(b"POST /body HTTP/1.1\r\nhost: here\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
-            assert b"done" in await client.hear(b"0\r\n\r\n")
+            await client.say(request("/body", body))
+            assert (await client.reply())[2] == body
         await client.say(REQUEST * 2)
         for _ in range(2):
-            assert b"done" in await client.hear(b"0\r\n\r\n")
+            assert (await client.reply())[2] == WHOLE
 
     tell(story)
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cadenza.observe import LINES_WAIT_S, make_log
+from cadenza.observe import LINES_WAIT_S, _moment, make_log
 
 WAIT_S = 10.0
 LINES = 300
@@ -47,7 +47,7 @@ def line_of(request_id: str, facts: dict[str, Any], *, is_short: bool) -> str:
     out = io.StringIO()
     log = make_log(out)
     if is_short:
-        log.request(request_id, facts)
+        log.request({"request_id": request_id, **facts})
     else:
         log.info("request", request_id=request_id, **facts)
     line, after = out.getvalue().split("\n")
@@ -86,10 +86,18 @@ def test_the_moment_of_a_line() -> None:
         assert before <= datetime.fromisoformat(moment) <= datetime.now(UTC)
 
 
+@settings(max_examples=200, deadline=None)
+@given(st.integers(0, 4_000_000_000_000_000_000))
+def test_a_moment_is_written_as_iso_has_it(now_ns: int) -> None:
+    """Whatever the moment, its text is that of the standard library, to the microsecond."""
+    written = datetime.fromtimestamp(now_ns // 10**9, UTC).replace(microsecond=now_ns // 1000 % 10**6)
+    assert _moment(now_ns) == written.isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
 def test_a_terminal_has_the_same_facts() -> None:
     """For a person the line is written as every other line is."""
     out = Terminal()
-    make_log(out).request("req_1", FACTS)
+    make_log(out).request({"request_id": "req_1", **FACTS})
     assert len(out.getvalue().splitlines()) == 1
     for said in ("request", "req_1", *FACTS, *map(str, FACTS.values())):
         assert said in out.getvalue()
@@ -101,7 +109,7 @@ async def test_lines_are_written_a_moment_later_and_in_order(monkeypatch: pytest
     monkeypatch.setattr(sys, "stderr", out)
     log = make_log()
     for number in range(20):
-        log.request(f"req_{number}", FACTS)
+        log.request({"request_id": f"req_{number}", **FACTS})
         log.info("between", number=number)
     assert out.getvalue() == ""
     async with asyncio.timeout(WAIT_S):
@@ -116,7 +124,7 @@ def test_without_a_loop_a_line_is_written_at_once(monkeypatch: pytest.MonkeyPatc
     """Before the service runs, and after, nothing waits."""
     out = io.StringIO()
     monkeypatch.setattr(sys, "stderr", out)
-    make_log().request("req_1", FACTS)
+    make_log().request({"request_id": "req_1", **FACTS})
     assert len(out.getvalue().splitlines()) == 1
 
 
@@ -127,10 +135,10 @@ def test_after_the_loop_has_ended_lines_are_written_at_once(monkeypatch: pytest.
     log = make_log()
 
     async def end_soon() -> None:
-        log.request("req_1", FACTS)
+        log.request({"request_id": "req_1", **FACTS})
 
     asyncio.run(end_soon())
-    log.request("req_2", FACTS)
+    log.request({"request_id": "req_2", **FACTS})
     assert [json.loads(line)["request_id"] for line in out.getvalue().splitlines()] == ["req_1", "req_2"]
 
 
@@ -138,9 +146,9 @@ def test_a_line_that_cannot_be_written_stops_nothing() -> None:
     """A full disk costs lines and no exception; when there is room again, lines are written again."""
     out = Failing()
     log = make_log(out)
-    log.request("req_1", FACTS)
+    log.request({"request_id": "req_1", **FACTS})
     out.is_full = False
-    log.request("req_2", FACTS)
+    log.request({"request_id": "req_2", **FACTS})
     assert json.loads(out.getvalue())["request_id"] == "req_2"
 
 
@@ -150,7 +158,7 @@ from cadenza.observe import make_log
 
 async def serve(log, ending):
     for number in range({lines}):
-        log.request(f"req_{{number}}", {{"status": 200}})
+        log.request({{"request_id": f"req_{{number}}", "status": 200}})
         if number % 100 == 0:
             await asyncio.sleep(0)
     if ending == "exit":

@@ -5,6 +5,7 @@ takes nothing, so the wait that it is told is the true one.
 """
 
 import math
+from functools import lru_cache
 
 import msgspec
 
@@ -22,7 +23,7 @@ class Rate(msgspec.Struct, frozen=True):
     @property
     def step_ns(self) -> int:
         """The time after which one more request may come."""
-        return max(1, round(min(NS_PER_S / self.per_s, STEP_NS_MAX)))
+        return _step_ns(self.per_s)
 
 
 class Ticket(msgspec.Struct, frozen=True):
@@ -38,6 +39,11 @@ class Ticket(msgspec.Struct, frozen=True):
     def wait_s(self) -> float:
         """Rounded up to whole milliseconds: whoever waits so long does not come too early."""
         return math.ceil(self.wait_ns / NS_PER_MS) / 1000
+
+
+@lru_cache(maxsize=1024)
+def _step_ns(per_s: float) -> int:
+    return max(1, round(min(NS_PER_S / per_s, STEP_NS_MAX)))
 
 
 def take_ticket(whole_at_ns: int, now_ns: int, rate: Rate) -> tuple[int, Ticket]:

@@ -49,11 +49,11 @@ class Plan(msgspec.Struct, frozen=True):
 
     class_id: str
     routes: tuple[Route, ...]
+    max_output_tokens: int  # the most that any of its routes can generate
 
-    @property
-    def max_output_tokens(self) -> int:
-        """The most that any of its routes can generate."""
-        return max(route.max_output_tokens for route in self.routes)
+    @classmethod
+    def of(cls, class_id: str, routes: tuple[Route, ...]) -> "Plan":
+        return cls(class_id, routes, max(route.max_output_tokens for route in routes))
 
 
 class Usage(msgspec.Struct, frozen=True):

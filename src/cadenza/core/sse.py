@@ -27,23 +27,13 @@ class EventReader:
         self._kept_bytes = 0  # of both
         self._after_cr = False
         self._at_start = True
-        self._is_clean = False  # nothing is kept that would change what the next bytes mean
+
+    @property
+    def is_between(self) -> bool:
+        """Nothing is kept that would change what the next bytes mean."""
+        return not (self._unended or self._data or self._after_cr or self._at_start)
 
     def feed(self, read: bytes) -> list[bytes]:
-        if (event := self.whole(read)) is not None:
-            return [event]
-        self._is_clean = False
-        events = self._feed(read)
-        self._is_clean = not (self._unended or self._data or self._after_cr or self._at_start)
-        return events
-
-    def whole(self, read: bytes) -> bytes | None:
-        """The event, where these bytes are one: whole, of one line and alone, as most reads are."""
-        is_framed = self._is_clean and read.startswith(b"data: ") and read.endswith(b"\n\n")
-        is_alone = is_framed and read.count(b"\n") == 2 and b"\r" not in read
-        return (read[6:-2] or None) if is_alone else None
-
-    def _feed(self, read: bytes) -> list[bytes]:
         if self._after_cr and read:
             read = read.removeprefix(b"\n")
             self._after_cr = False

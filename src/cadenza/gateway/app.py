@@ -1,4 +1,4 @@
-"""The API under /v1, as a raw ASGI callable: paths, preflights, and the one place where errors become answers.
+"""The API under /v1: paths, preflights, and the one place where errors become answers.
 
 (After a stream's first byte they are relay.py's.) Every exception ends here: a known one is rendered, a store that does
 not answer is a reason to come back later, a client that left is counted, and anything else is logged by its place,
@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
-from cadenza.core.errors import CadenzaError, Ending, Headers, Internal, MethodNotAllowed, NotFound, RateLimited
-from cadenza.gateway.call import Call, ClientGone, Receive, Scope, Send
+from cadenza.core.errors import CadenzaError, Ending, Internal, MethodNotAllowed, NotFound, RateLimited
+from cadenza.gateway.call import Call, ClientGone
 from cadenza.gateway.chat import serve_chat
 from cadenza.gateway.context import Gateway
 from cadenza.gateway.models import MODELS_PATH, get_model, list_models
@@ -43,8 +43,7 @@ ENDPOINTS = {
 ONE_MODEL = Endpoint("model", "GET", get_model)
 
 
-async def serve_api(gw: Gateway, scope: Scope, receive: Receive, send: Send) -> None:
-    call = Call(scope, receive, send)
+async def serve_api(gw: Gateway, call: Call) -> None:
     name = "unknown"
     gw.begin(call)
     try:
@@ -52,28 +51,28 @@ async def serve_api(gw: Gateway, scope: Scope, receive: Receive, send: Send) -> 
             raise _draining(gw, call)
         if call.method == "OPTIONS":
             name = "preflight"
-            return await call.respond(204, b"", _preflight(call))
+            return call.respond(204, b"", _preflight(call))
         endpoint = find_endpoint(call.path)
         name = endpoint.name
         if call.method != endpoint.method:
             raise MethodNotAllowed(f"{call.method} is not for this path; use {endpoint.method}.", endpoint.method)
         await endpoint.serve(gw, call)
     except CadenzaError as error:
-        await call.fail(error)
+        call.fail(error)
     except StoreUnavailable:
-        await call.fail(RateLimited("The service cannot reach its store at the moment. Retry shortly.", STORE_RETRY_S))
+        call.fail(RateLimited("The service cannot reach its store at the moment. Retry shortly.", STORE_RETRY_S))
     except ClientGone:
         pass
     except asyncio.CancelledError:
         task = asyncio.current_task()
         if not call.is_cut or task is None or task.uncancel():
             raise
-        await call.fail(Ending())
+        call.fail(Ending())
     except Exception as error:  # noqa: BLE001 the request edge: whatever it is, the client gets an answer
         gw.log.error("internal error", request_id=call.request_id, endpoint=name, places=places(error))
         if call.is_started:
             raise ConnectionAbortedError from None  # the server closes the connection: no clean end
-        await call.fail(Internal())
+        call.fail(Internal())
     finally:
         gw.end(call, name)
 
@@ -98,14 +97,11 @@ def find_endpoint(path: str) -> Endpoint:
     raise NotFound(f"There is no such path. There are {', '.join(ENDPOINTS)} and {MODELS_PATH}/{{model}}.")
 
 
-def _preflight(call: Call) -> Headers:
+def _preflight(call: Call) -> bytes:
     """Any origin may call, without credentials; the headers that it asks for are allowed."""
-    return [
-        (b"access-control-allow-methods", b"GET, POST, OPTIONS"),
-        (
-            b"access-control-allow-headers",
-            call.headers.get(b"access-control-request-headers", DEFAULT_ALLOWED_HEADERS),
-        ),
-        (b"access-control-max-age", b"86400"),
-        (b"vary", b"access-control-request-headers"),
-    ]
+    return (
+        b"access-control-allow-methods: GET, POST, OPTIONS\r\n"
+        b"access-control-allow-headers: %b\r\n"
+        b"access-control-max-age: 86400\r\n"
+        b"vary: access-control-request-headers\r\n"
+    ) % call.headers.get(b"access-control-request-headers", DEFAULT_ALLOWED_HEADERS)

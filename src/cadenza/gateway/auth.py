@@ -12,7 +12,7 @@ from cadenza.core.errors import Forbidden, Unauthenticated
 from cadenza.core.records import Principal
 from cadenza.gateway.call import Call
 from cadenza.gateway.context import Gateway
-from cadenza.gateway.limits import rate_headers, refusal
+from cadenza.gateway.limits import rate_lines, refusal
 from cadenza.store import keys
 
 
@@ -22,7 +22,7 @@ async def authenticate(gw: Gateway, call: Call, scope: str) -> Principal:
     gw.note_use(call, principal)
     rate = gw.rate_of(principal)
     ticket = gw.rates.take(principal.key_id, rate)
-    call.more_headers += rate_headers(ticket)
+    call.more_lines = rate_lines(ticket)
     if scope not in principal.scopes:
         raise Forbidden(f"This key lacks the scope '{scope}'. Use a key that has it, or one without restrictions.")
     if not ticket.is_granted:
@@ -46,13 +46,14 @@ async def _identify(gw: Gateway, call: Call) -> Principal:
 
 async def _look_up(gw: Gateway, call: Call, digest: bytes) -> Principal:
     found = await keys.look_up(gw.db, digest)
-    if found is None or keys.state_of(found[0], time.time_ns() // 1_000_000) != "active":
+    if found is None or keys.state_of(found, time.time_ns() // 1_000_000) != "active":
         gw.strangers.note_dead(digest, call.address)
         raise Unauthenticated
-    key, classes_epoch = found
     gw.strangers.note_live(digest)
-    await gw.catch_up(classes_epoch)
-    return Principal(key.id, key.account_id, key.scopes, key.preferred_class, key.requests_per_second, key.burst)
+    if found.classes_epoch > gw.classes_epoch:
+        await gw.catch_up(found.classes_epoch)
+    scopes = keys.scopes_of(found.scopes)
+    return Principal(found.id, found.account_id, scopes, found.preferred_class, found.requests_per_second, found.burst)
 
 
 def _presented_key(headers: dict[bytes, bytes]) -> bytes:

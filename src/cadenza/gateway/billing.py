@@ -1,22 +1,27 @@
 """One request's money: held before anything is asked of an upstream, and ended once, whatever happens.
 
 A request that finishes is settled by its outcome before its last byte. One that breaks off is charged what was
-delivered, or nothing where nothing was. The end is queued in the same instant: cancellation cannot lose it.
+delivered, or nothing where nothing was. The end is queued in the same instant, or by a task of the writer's once what
+was delivered is counted: cancellation cannot lose it.
 """
 
 import asyncio
 import hashlib
 import time
-from typing import Protocol
+from typing import Any, Protocol
+
+import msgspec
 
 from cadenza.core.errors import CadenzaError, InsufficientCredit, RequestRepeated
 from cadenza.core.money import format_dollars
 from cadenza.core.records import Outcome, Route, Usage
 from cadenza.gateway.call import GONE_STATUS, Call
+from cadenza.gateway.compose import Prompt
 from cadenza.gateway.tally import Tally
 from cadenza.store import ledger
+from cadenza.store.batches import Answer
 from cadenza.store.ledger import End, Held, Hold
-from cadenza.store.writer import Answer, LedgerWriter
+from cadenza.store.writer import LedgerWriter
 
 DEFAULT_ALLOWANCE_TOKENS = 1024
 BREAK_OFF_S = 5.0
@@ -33,38 +38,48 @@ class Routed(Protocol):
 class Money:
     """A hold that was taken, until it is ended."""
 
-    def __init__(self, writer: LedgerWriter, call: Call, hold: Hold, held: Held) -> None:
+    def __init__(self, writer: LedgerWriter, call: Call, hold: Hold, held: Held, prompt: Prompt) -> None:
         self.held = held
         self.reply: Routed | None = None
         self.is_ended = False
         self._writer = writer
         self._call = call
         self._hold = hold
+        self._prompt = prompt
 
-    def output_limit(self, max_tokens: int | None, route_tokens: int) -> int:
+    async def output_limit(self, max_tokens: int | None, route_tokens: int) -> int:
         """How many tokens may be generated: what was asked for, as far as the account can pay it.
 
         A request that sets no limit is held for a usual answer and may go on for as long as its account has credit.
         """
         if max_tokens is not None:
             return min(self.held.allowance_tokens, route_tokens)
-        output_nano = self._hold.price.output_nano
-        more_tokens = self.held.left_nano // output_nano if output_nano else route_tokens
+        price, left_nano = self._hold.price, self.held.left_nano
+        if left_nano < price.quote(0, route_tokens) and not self._hold.is_counted:
+            left_nano += price.quote(self._hold.prompt_tokens - await self._prompt.count(), 0)
+        more_tokens = left_nano // price.output_nano if price.output_nano else route_tokens
         return min(self.held.allowance_tokens + more_tokens, route_tokens)
 
     async def settle(self, outcome: Outcome) -> None:
         """Returns when the charge is durable."""
+        self.is_ended = True
         await self._end(None if outcome.is_free else outcome.usage, 502 if outcome.fault else 200)
 
     async def break_off(self, tally: Tally, error: BaseException) -> None:
         """Charge what was delivered. Waits a moment for the store, and leaves the rest to the writer."""
-        delivered = tally.so_far() if tally.delivered_tokens else None
+        self.is_ended = True
         status = CUT_STATUS if self._call.is_cut else _status_of(error)
-        await asyncio.wait({self._end(delivered, status)}, timeout=BREAK_OFF_S)
+        if tally.has_delivered:
+            ended: asyncio.Future[Any] = self._writer.see_to(self._end_counted(tally, status))
+        else:
+            ended = self._end(None, status)
+        await asyncio.wait({ended}, timeout=BREAK_OFF_S)
+
+    async def _end_counted(self, tally: Tally, status: int) -> None:
+        """Whoever stops the writer waits for this, and so it waits for the store only a moment."""
+        await asyncio.wait({self._end(await tally.count(), status)}, timeout=BREAK_OFF_S)
 
     def _end(self, usage: Usage | None, status: int) -> "asyncio.Future[Answer]":
-        assert not self.is_ended
-        self.is_ended = True
         call, route = self._call, self.reply.route if self.reply else None
         return self._writer.end(
             End(
@@ -84,19 +99,24 @@ class Money:
 class hold_credit:  # noqa: N801 it is used like a function
     """402 where the account cannot pay, 409 where the request was made before."""
 
-    def __init__(self, writer: LedgerWriter, call: Call, hold: Hold, tally: Tally) -> None:
+    def __init__(self, writer: LedgerWriter, call: Call, hold: Hold, prompt: Prompt, tally: Tally) -> None:
         self._writer = writer
         self._call = call
         self._hold = hold
+        self._prompt = prompt
         self._tally = tally
 
     async def __aenter__(self) -> Money:
         answer = await self._writer.hold(self._hold, self._tally)
+        if isinstance(answer, ledger.Insufficient) and not self._hold.is_counted:
+            prompt_tokens = await self._prompt.count()
+            self._hold = msgspec.structs.replace(self._hold, prompt_tokens=prompt_tokens, is_counted=True)
+            answer = await self._writer.hold(self._hold, self._tally)
         if isinstance(answer, ledger.Insufficient):
             raise InsufficientCredit(_say_insufficient(answer, self._hold))
         if isinstance(answer, ledger.Repeated):
             raise RequestRepeated(_say_repeated(answer))
-        self._money = Money(self._writer, self._call, self._hold, answer)
+        self._money = Money(self._writer, self._call, self._hold, answer, self._prompt)
         return self._money
 
     async def __aexit__(self, _: object, error: BaseException | None, __: object) -> None:

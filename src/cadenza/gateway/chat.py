@@ -11,13 +11,13 @@ import msgspec
 
 from cadenza.core.chat import new_completion_id
 from cadenza.core.money import Price
-from cadenza.core.records import Plan, Principal
-from cadenza.core.tokens import count_prompt
+from cadenza.core.records import CONTEXT_TOKENS_MAX, Plan, Principal
+from cadenza.core.tokens import is_ample
 from cadenza.gateway.auth import authenticate
 from cadenza.gateway.billing import allowance, hold_credit, idempotency_digest
 from cadenza.gateway.call import JSON, Call, Uploads
 from cadenza.gateway.classes import holding
-from cadenza.gateway.compose import compose
+from cadenza.gateway.compose import Prompt, compose
 from cadenza.gateway.context import Gateway
 from cadenza.gateway.continuing import open_reply
 from cadenza.gateway.limits import slot
@@ -26,32 +26,33 @@ from cadenza.gateway.tally import Tally
 from cadenza.gateway.validate import ChatRequest, check_context, parse_chat
 from cadenza.store.ledger import Hold
 
-INLINE_BYTES = 64 * 1024  # a larger body is read and counted off the event loop
+INLINE_BYTES = 64 * 1024  # a larger body is read off the event loop
 
 
 async def serve_chat(gw: Gateway, call: Call) -> None:
     principal = await authenticate(gw, call, "inference")  # 401 403 429
-    request, counted = await read_chat(call, gw.uploads)  # 413 408 400 429
+    request = await read_chat(call, gw.uploads)  # 413 408 400 429
     catalogue = gw.catalogue
     plan = catalogue.plan(request.model, principal)  # 400
     character = catalogue.characters[plan.class_id]
-    prompt_tokens = character.tokens + counted
-    plan = holding(plan, prompt_tokens)  # 400
-    ask = compose(request, character, prompt_tokens)
-    tally = Tally(prompt_tokens, ask.prompt_bytes())
-    hold = quote(call, principal, plan, catalogue.prices[plan.class_id], request, tally)
+    prompt = Prompt(character, request.texts, call.body_bytes)
+    if not prompt.is_short or not is_ample(plan, prompt.size_bytes, request.fitted_tokens):
+        plan = await fit(plan, prompt)  # 400
+    ask = compose(request, character, prompt.most_tokens)
+    tally = Tally(prompt)
+    hold = quote(call, principal, plan, catalogue.prices[plan.class_id], request, prompt)
     gw.at("quoted")
     async with (
         call.until_gone(),
         slot(gw.slots, principal.key_id, gw.metrics),  # 429
-        hold_credit(gw.writer, call, hold, tally) as money,  # 402 409 429
+        hold_credit(gw.writer, call, hold, prompt, tally) as money,  # 402 409 429
     ):
         gw.at("held")
-        tally.output_limit = output_limit = money.output_limit(request.max_tokens, plan.max_output_tokens)
-        if is_fitted := output_limit < (request.max_tokens or plan.max_output_tokens):
-            call.more_headers.append((b"x-cadenza-max-tokens", b"%d" % output_limit))
-        ask = msgspec.structs.replace(ask, max_tokens=output_limit if is_fitted else request.max_tokens)
-        async with open_reply(gw.dispatcher, plan, ask, principal.key_id) as reply:  # 400 429 502
+        tally.output_limit = output_limit = await money.output_limit(request.max_tokens, plan.max_output_tokens)
+        if output_limit < (request.max_tokens or plan.max_output_tokens):
+            call.more_lines += b"x-cadenza-max-tokens: %d\r\n" % output_limit
+            ask = msgspec.structs.replace(ask, max_tokens=output_limit)
+        async with open_reply(gw.dispatcher, plan, ask, principal.key_id, prompt) as reply:  # 400 429 502
             gw.at("opened")
             money.reply = reply
             head = ReplyHead(hold.request_id, int(time.time()), plan.class_id, bool(request.tools))
@@ -63,40 +64,42 @@ async def serve_chat(gw: Gateway, call: Call) -> None:
             await money.settle(outcome)
             gw.at("settled")
             if request.stream:
-                await call.finish_stream(last, is_cut=outcome.fault is not None)
+                call.finish_stream(last, is_cut=outcome.fault is not None)
             else:
-                await call.respond(200, last, JSON)
+                call.respond(200, last, JSON)
             gw.at("finished")
     gw.note_outcome(call, plan, reply.route, outcome)
 
 
-def quote(call: Call, principal: Principal, plan: Plan, price: Price, request: ChatRequest, tally: Tally) -> Hold:
-    """What is held for a request: its prompt by our own count, and the output that it may have."""
+def quote(call: Call, principal: Principal, plan: Plan, price: Price, request: ChatRequest, prompt: Prompt) -> Hold:
+    """What is held for a request: its prompt at most, and the output that it may have."""
+    now_ms = time.time_ns() // 1_000_000
     return Hold(
-        request_id=new_completion_id(),
+        request_id=new_completion_id(now_ms),
         account_id=principal.account_id,
         key_id=principal.key_id,
         class_id=plan.class_id,
-        prompt_tokens=tally.prompt_tokens,
+        prompt_tokens=prompt.most_tokens,
+        is_counted=prompt.is_counted,
         allowance_tokens=allowance(request.max_tokens, plan.max_output_tokens),
         price=price,
         stream=request.stream,
-        started_at=time.time_ns() // 1_000_000,
+        started_at=now_ms,
         shown_id=call.request_id,
         idempotency_digest=idempotency_digest(call.headers),
     )
 
 
-async def read_chat(call: Call, uploads: Uploads) -> tuple[ChatRequest, int]:
-    """The request and the tokens of its prompt. What is large is read and counted off the event loop."""
+async def fit(plan: Plan, prompt: Prompt) -> Plan:
+    """The routes that can hold a large prompt, of which it must be known how large it is."""
+    if prompt.size_bytes > CONTEXT_TOKENS_MAX:
+        check_context(await prompt.count_own())
+    return holding(plan, await prompt.count())
+
+
+async def read_chat(call: Call, uploads: Uploads) -> ChatRequest:
+    """What is large is read off the event loop."""
     body = await call.body(uploads)
     if len(body) > INLINE_BYTES:
-        return await asyncio.to_thread(_read, body)
-    return _read(body)
-
-
-def _read(body: bytes) -> tuple[ChatRequest, int]:
-    request = parse_chat(body)
-    counted = count_prompt(request.texts)
-    check_context(counted)
-    return request, counted
+        return await asyncio.to_thread(parse_chat, body)
+    return parse_chat(body)

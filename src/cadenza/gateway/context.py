@@ -71,9 +71,10 @@ class Gateway:
         return Rate(principal.requests_per_second or self.limits.rate.per_s, principal.burst or self.limits.rate.burst)
 
     def begin(self, call: Call) -> None:
-        call.task = asyncio.current_task()
+        call.task = call.task or asyncio.current_task()
+        if not self._calls:
+            self._is_idle.clear()
         self._calls.add(call)
-        self._is_idle.clear()
 
     def end(self, call: Call, endpoint: str) -> None:
         self._calls.discard(call)
@@ -102,12 +103,13 @@ class Gateway:
 
     def note_outcome(self, call: Call, plan: Plan, route: Route, outcome: Outcome) -> None:
         usage = outcome.usage
-        self.metrics.first_byte.add(plan.class_id, (call.first_byte_ms or 0) / 1000)
-        self.metrics.tokens.add(plan.class_id, "prompt", amount=usage.prompt_tokens)
-        self.metrics.tokens.add(plan.class_id, "cached", amount=usage.cached_tokens)
-        self.metrics.tokens.add(plan.class_id, "completion", amount=usage.completion_tokens)
-        call.facts |= {"class_id": plan.class_id, "provider": route.provider}
-        call.facts |= {"prompt_tokens": usage.prompt_tokens, "completion_tokens": usage.completion_tokens}
+        tokens, facts, class_id = self.metrics.tokens, call.facts, plan.class_id
+        self.metrics.first_byte.add(class_id, (call.first_byte_ms or 0) / 1000)
+        tokens.add(class_id, "prompt", amount=usage.prompt_tokens)
+        tokens.add(class_id, "cached", amount=usage.cached_tokens)
+        tokens.add(class_id, "completion", amount=usage.completion_tokens)
+        facts["class_id"], facts["provider"] = class_id, route.provider
+        facts["prompt_tokens"], facts["completion_tokens"] = usage.prompt_tokens, usage.completion_tokens
         if outcome.is_doubtful:
             self.metrics.doubtful_usage.labels(route.provider).inc()
             self.log.warning("an upstream's counts cannot be true", provider=route.provider, request_id=call.request_id)
@@ -118,8 +120,15 @@ class Gateway:
         seconds = time.perf_counter() - call.started_s
         self.metrics.requests.add(endpoint, str(call.status))
         self.metrics.duration.add(endpoint, seconds)
-        facts = {"endpoint": endpoint, "status": call.status, "ms": round(seconds * 1000, 1), **call.facts}
-        self.log.request(call.request_id, facts)
+        self.log.request(
+            {
+                "request_id": call.request_id,
+                "endpoint": endpoint,
+                "status": call.status,
+                "ms": round(seconds * 1000, 1),
+                **call.facts,
+            }
+        )
 
 
 async def _nothing_to_read() -> None:

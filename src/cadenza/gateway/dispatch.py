@@ -6,15 +6,16 @@ been sent a byte, a failure is the relay's to tell, but for a stream that anothe
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from itertools import groupby
+from typing import NamedTuple
 
 from cadenza.core.errors import CadenzaError, InvalidRequest, RateLimited, UpstreamFailed
 from cadenza.core.records import Route
 from cadenza.gateway.health import Attempt, Healths, RouteHealth
 from cadenza.observe import Observer
-from cadenza.upstreams.base import Ask, Fault, FaultKind, OpenReply, PassOn, Piece, Upstream
+from cadenza.upstreams.base import Ask, Fault, FaultKind, OpenReply, Upstream
 
 BUSY_RETRY_S = 2.0
 RETRIES_MAX = 3  # of one request
@@ -42,34 +43,19 @@ class RetryBudget:
         return True
 
 
-class RoutedReply:
-    """A reply that has begun, and the route that it runs on."""
+class RoutedReply(NamedTuple):
+    """A reply that has begun, and the route that it runs on. Whoever gets it closes it."""
 
-    def __init__(
-        self, route: Route, reply: OpenReply, attempt: Attempt, opening: AbstractAsyncContextManager[OpenReply]
-    ) -> None:
-        self.route = route
-        self._reply = reply
-        self._attempt = attempt
-        self._opening = opening
-        self._is_closed = False
-
-    async def read(self, pass_on: PassOn | None = None) -> list[Piece]:
-        pieces = await self._reply.read(pass_on)
-        if not pieces:
-            self._attempt.note_finish()
-        return pieces
-
-    def note_fault(self, fault: Fault) -> None:
-        self._attempt.note_fault(fault)
+    route: Route
+    reply: OpenReply
+    attempt: Attempt
+    opening: AbstractAsyncContextManager[OpenReply]
 
     async def close(self) -> None:
-        if not self._is_closed:
-            self._is_closed = True
-            try:
-                await self._opening.__aexit__(None, None, None)
-            finally:
-                self._attempt.end()
+        try:
+            await self.opening.__aexit__(None, None, None)
+        finally:
+            self.attempt.end()
 
 
 class Dispatcher:
@@ -98,7 +84,7 @@ class Dispatcher:
         self._budget.earn()
 
     async def open_first(self, class_id: str, routes: Sequence[Route], ask: Ask, key_id: str) -> RoutedReply:
-        """The first route that begins to answer; 400, 429 or 502 where there is none. Whoever gets it closes it."""
+        """The first route that begins to answer; 400, 429 or 502 where there is none."""
         faults, passed_over = list[Fault](), set[RouteHealth]()
         for route, health, is_last_resort in self._line_up(class_id, routes):
             attempt = health.begin(key_id, is_last_resort=is_last_resort)
@@ -141,20 +127,19 @@ class Dispatcher:
         self._metrics.retries.labels("made" if is_allowed else "refused").inc()
         return is_allowed
 
-    def _line_up(self, class_id: str, routes: Sequence[Route]) -> Iterator[tuple[Route, RouteHealth, bool]]:
+    def _line_up(self, class_id: str, routes: Sequence[Route]) -> list[tuple[Route, RouteHealth, bool]]:
         """By order, within it by turns; those that rest at the end, as the last resort."""
+        health_of = self.healths.of
         if len(routes) == 1:
-            health = self.healths.of(routes[0])
-            yield routes[0], health, health.is_resting
-            return
+            health = health_of(routes[0])
+            return [(routes[0], health, health.is_resting)]
         resting, fit = list[Route](), list[Route]()
         for route in routes:
-            (resting if self.healths.of(route).is_resting else fit).append(route)
+            (resting if health_of(route).is_resting else fit).append(route)
+        line = []
         for _, group in groupby(fit, key=lambda route: route.order):
-            for route in self._take_turns(class_id, list(group)):
-                yield route, self.healths.of(route), False
-        for route in resting:
-            yield route, self.healths.of(route), True
+            line += [(route, health_of(route), False) for route in self._take_turns(class_id, list(group))]
+        return line + [(route, health_of(route), True) for route in resting]
 
     def _take_turns(self, class_id: str, routes: list[Route]) -> list[Route]:
         """Each has its turn as often as its weight says, as evenly as can be: the smooth weighted round robin."""

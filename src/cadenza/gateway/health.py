@@ -65,7 +65,7 @@ class Ceiling:
         self._lowered_s = -math.inf
 
     def limit(self, now_s: float) -> int:
-        if now_s - self._lowered_s > RECOVER_S:
+        if self._level < self._most and now_s - self._lowered_s > RECOVER_S:
             self.forget()
         return int(self._level)
 
@@ -86,7 +86,7 @@ class Ceiling:
             self._lowered_s = now_s
 
     def answered(self, in_flight: int) -> None:
-        if in_flight * 2 >= self._level:
+        if self._level < self._most and in_flight * 2 >= self._level:
             self._level = min(self._most, self._level + STEP_UP)
 
 
@@ -120,7 +120,7 @@ class RouteHealth:
 
     @property
     def is_resting(self) -> bool:
-        return self.rest_s > 0
+        return self._rests_until_s > self.clock()
 
     @property
     def is_down(self) -> bool:

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import msgspec
 
-from cadenza.core.errors import Headers, RateLimited, Unauthenticated
+from cadenza.core.errors import RateLimited, Unauthenticated
 from cadenza.core.rates import NS_PER_MS, Rate, Ticket, take_ticket
 from cadenza.observe import Metrics
 from cadenza.store.shared import Slots
@@ -98,12 +98,11 @@ def network_of(address: str) -> str:
     return address
 
 
-def rate_headers(ticket: Ticket) -> Headers:
-    return [
-        (b"x-ratelimit-limit-requests", b"%d" % ticket.limit),
-        (b"x-ratelimit-remaining-requests", b"%d" % ticket.remaining),
-        (b"x-ratelimit-reset-requests", _duration(ticket.reset_ns)),
-    ]
+def rate_lines(ticket: Ticket) -> bytes:
+    """The headers that tell of it, as they are sent."""
+    return (
+        b"x-ratelimit-limit-requests: %d\r\nx-ratelimit-remaining-requests: %d\r\nx-ratelimit-reset-requests: %b\r\n"
+    ) % (ticket.limit, ticket.remaining, _duration(ticket.reset_ns))
 
 
 def refusal(ticket: Ticket, rate: Rate) -> RateLimited:

@@ -11,10 +11,10 @@ MODELS_PATH = "/v1/models"
 
 async def list_models(gw: Gateway, call: Call) -> None:
     await authenticate(gw, call, "models")
-    await call.respond(200, msgspec.json.encode(gw.catalogue.models()), JSON)
+    call.respond(200, msgspec.json.encode(gw.catalogue.models()), JSON)
 
 
 async def get_model(gw: Gateway, call: Call) -> None:
     await authenticate(gw, call, "models")
     model = gw.catalogue.model(call.path.rstrip("/").removeprefix(MODELS_PATH + "/"))
-    await call.respond(200, msgspec.json.encode(model), JSON)
+    call.respond(200, msgspec.json.encode(model), JSON)

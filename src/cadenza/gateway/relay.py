@@ -44,7 +44,7 @@ async def relay_whole(reply: OpenReply, head: ReplyHead, tally: Tally) -> tuple[
     content = "".join(texts)
     tally.has_calls = bool(deltas)
     if not tally.has_counts:
-        await asyncio.to_thread(tally.estimate, content + said_in(deltas))
+        await tally.count_whole(content + said_in(deltas))
     outcome = tally.outcome()
     assert tally.finish_reason
     message = ReplyMessage(
@@ -66,7 +66,7 @@ async def relay_stream(
 ) -> tuple[Outcome, bytes]:
     """A stream: everything is sent here but its last bytes."""
     chunks, mender = Chunks(head.completion_id, head.created, head.class_id), CallMender()
-    await call.start_stream()
+    call.start_stream()
     await call.write(chunks.role())
 
     def pass_on(text: str) -> bool:
@@ -85,8 +85,12 @@ async def relay_stream(
                 await _deliver(call, chunks, tally, texts, deltas)
         except Fault as fault:
             error = render_error("The model's answer broke off before its end. Retry.", UpstreamFailed.type)
+            if tally.has_delivered and not tally.has_counts:
+                await tally.count()
             return tally.outcome(fault), b"\n" + write_event(error)
         await _deliver(call, chunks, tally, [], mender.finish())
+    if not tally.has_counts:
+        await tally.count()
     outcome = tally.outcome()
     assert tally.finish_reason
     return outcome, chunks.finish(tally.finish_reason) + chunks.usage(outcome.usage) + DONE

@@ -1,11 +1,19 @@
-"""The counts of one reply while it runs: what the upstream said last, and our own count of what was delivered."""
+"""The counts of one reply while it runs: what the upstream said last, and our own count of what was delivered.
+
+Our own is for replies without counts, for those that break off, and for the marks of those that take long. Most are
+never counted; what was delivered is kept meanwhile, but of a long answer no more than its end.
+"""
+
+import asyncio
 
 from cadenza.core.chat import FinishReason
 from cadenza.core.records import OUTPUT_TOKENS_MAX, Outcome, Usage
-from cadenza.core.tokens import believable, count_tokens
+from cadenza.core.tokens import believable, count_tokens, is_loaded, is_prompt_believable, load
+from cadenza.gateway.compose import Prompt
 from cadenza.upstreams.base import Fault, Piece
 
 TAIL_CHARS_MAX = 4096
+UNCOUNTED_CHARS_MAX = 16 * 1024
 FINISH_REASONS: dict[str, FinishReason] = {
     "stop": "stop",
     "length": "length",
@@ -15,23 +23,26 @@ FINISH_REASONS: dict[str, FinishReason] = {
 
 
 class Tally:
-    """Begun with our own count of the prompt; the ledger reads `delivered_tokens` for its marks."""
+    """Begun with the prompt; the ledger has it counted for its marks."""
 
-    def __init__(self, prompt_tokens: int, prompt_bytes: int) -> None:
+    def __init__(self, prompt: Prompt) -> None:
         self.output_limit = OUTPUT_TOKENS_MAX  # what the reply may have, once it is known
         self.has_calls = False
+        self.has_delivered = False
         self._finish_reason: FinishReason | None = None
-        self.prompt_tokens = prompt_tokens
-        self._prompt_bytes = prompt_bytes
+        self._prompt = prompt
         self._counted_tokens = self._delivered_tokens = 0
         self._uncounted: list[str] = []  # what was delivered since the last count
+        self._uncounted_chars = 0
         self._tail = ""  # the end of what was counted, whose tokens depend on what follows
         self._said: Usage | None = None
+        self._own: Usage | None = None
         self._is_doubtful = False
 
     @property
     def has_counts(self) -> bool:
-        return self._said is not None
+        """Whether the upstream gave counts, and our own of the prompt is not needed to mend them."""
+        return self._said is not None and is_prompt_believable(self._said, self._prompt.size_bytes)
 
     def take(self, piece: Piece) -> None:
         self._said = piece.usage or self._said  # the last one counts; they are never summed
@@ -48,46 +59,55 @@ class Tally:
 
     def deliver(self, text: str) -> None:
         """Note what was delivered. It is counted when the count is asked for, and not with every chunk."""
+        self.has_delivered = True
         self._uncounted.append(text)
+        self._uncounted_chars += len(text)
+        if self._uncounted_chars > UNCOUNTED_CHARS_MAX and is_loaded():
+            self._count_delivered()
 
-    @property
-    def delivered_tokens(self) -> int:
-        """The count of what was delivered, however it was cut up; nobody pays for more than was allowed."""
+    async def count(self) -> Usage:
+        """Our own count of the prompt and of what was delivered, however it was cut up."""
+        if not is_loaded():
+            await asyncio.to_thread(load)
+        prompt_tokens = await self._prompt.count()
+        self._own = Usage(prompt_tokens, self._count_delivered(), estimated=True)
+        return self._own
+
+    async def count_whole(self, text: str) -> None:
+        """Our own count of a reply of which nothing was delivered yet."""
+        output_tokens = await asyncio.to_thread(count_tokens, text)
+        self._own = Usage(await self._prompt.count(), min(output_tokens, self.output_limit), estimated=True)
+
+    def outcome(self, fault: Fault | None = None) -> Outcome:
+        """The upstream's counts where it gave any, within what can be true; else our own, which are made by now."""
+        said = self._said or self._own or Usage(0, 0, estimated=True)
+        own_prompt_tokens = self._own.prompt_tokens if self._own else 0
+        usage, is_mended = believable(said, own_prompt_tokens, self._prompt.size_bytes, self.output_limit)
+        return Outcome(
+            usage,
+            self.finish_reason,
+            fault=fault.kind.value if fault else None,
+            is_free=fault is not None and not self.has_delivered,
+            is_doubtful=is_mended or self._is_doubtful,
+        )
+
+    def _count_delivered(self) -> int:
+        """Nobody pays for more than was allowed."""
         if self._uncounted:
             self._tail += "".join(self._uncounted)
             self._uncounted.clear()
+            self._uncounted_chars = 0
             if end := _last_word(self._tail):
                 self._counted_tokens += count_tokens(self._tail[:end])
                 self._tail = self._tail[end:]
             self._delivered_tokens = self._counted_tokens + count_tokens(self._tail)
         return min(self._delivered_tokens, self.output_limit)
 
-    def estimate(self, text: str) -> None:
-        """Our own count of a reply of which nothing was delivered yet."""
-        self._said = Usage(self.prompt_tokens, min(count_tokens(text), self.output_limit), estimated=True)
-
-    def so_far(self) -> Usage:
-        """Our own count."""
-        return Usage(self.prompt_tokens, self.delivered_tokens, estimated=True)
-
-    def outcome(self, fault: Fault | None = None) -> Outcome:
-        """The upstream's counts where it gave any, within what can be true; our own otherwise."""
-        own = self.so_far()
-        usage, is_mended = believable(self._said or own, own, self._prompt_bytes, self.output_limit)
-        return Outcome(
-            usage,
-            self.finish_reason,
-            fault=fault.kind.value if fault else None,
-            is_free=fault is not None and not self.delivered_tokens,
-            is_doubtful=is_mended or self._is_doubtful,
-        )
-
 
 def _last_word(text: str) -> int:
-    """Where the last word begins, its space included: no token reaches over it. A tail without end is cut."""
-    if len(text) > TAIL_CHARS_MAX:
-        return len(text)
+    """Where the last word begins, its space included: no token reaches over it. A word without end is cut."""
     space = text.rfind(" ")
     while space > 0 and text[space - 1].isspace():
         space = text.rfind(" ", 0, space)
-    return max(space, 0)
+    start = max(space, 0)
+    return start if len(text) - start <= TAIL_CHARS_MAX else len(text)

@@ -23,4 +23,4 @@ async def get_usage(gw: Gateway, call: Call) -> None:
         raise InvalidRequest(str(error)) from None
     async with gw.db.read() as connection:
         found = await report(connection, principal.account_id, span, group_by)
-    await call.respond(200, msgspec.json.encode(found.shown()), JSON)
+    call.respond(200, msgspec.json.encode(found.shown()), JSON)

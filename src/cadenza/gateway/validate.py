@@ -11,19 +11,23 @@ import msgspec
 
 from cadenza.core.errors import InvalidRequest
 from cadenza.core.records import CONTEXT_TOKENS_MAX, OUTPUT_TOKENS_MAX
+from cadenza.core.tokens import OUTPUT_TOKENS_MIN
 from cadenza.gateway.tools import CallFields, History, ToolFields, check_tools, with_upstream_ids
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
-SAMPLING = (
-    "temperature",
-    "top_p",
-    "stop",
-    "seed",
-    "presence_penalty",
-    "frequency_penalty",
-    "response_format",
-    "reasoning_effort",
-    "logit_bias",
+PLAIN_ROLES = frozenset({"system", "developer", "user", "assistant"})
+SAMPLING = frozenset(
+    {
+        "temperature",
+        "top_p",
+        "stop",
+        "seed",
+        "presence_penalty",
+        "frequency_penalty",
+        "response_format",
+        "reasoning_effort",
+        "logit_bias",
+    }
 )
 TOOL_FIELDS = ("tools", "tool_choice", "parallel_tool_calls")
 SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
@@ -40,6 +44,11 @@ class ChatRequest(msgspec.Struct, frozen=True):
     max_tokens: int | None
     sampling: dict[str, msgspec.Raw]
     tools: dict[str, msgspec.Raw]  # the tool path's fields, as they were sent; empty on the plain path
+
+    @property
+    def fitted_tokens(self) -> int:
+        """What a window must leave for the answer: on the tool path, where it is fitted to the window, all of it."""
+        return (self.max_tokens or OUTPUT_TOKENS_MAX) if self.tools else OUTPUT_TOKENS_MIN
 
 
 class _Part(msgspec.Struct):
@@ -95,7 +104,7 @@ def parse_chat(body: bytes) -> ChatRequest:
         texts=texts,
         stream=fields.stream or False,
         max_tokens=_max_tokens(fields),
-        sampling={name: raw[name] for name in SAMPLING if name in raw and bytes(raw[name]) != NULL},
+        sampling={name: given for name, given in raw.items() if name in SAMPLING and bytes(given) != NULL},
         tools=tools,
     )
 
@@ -111,7 +120,7 @@ def _decode(body: bytes) -> tuple[_Fields, dict[str, msgspec.Raw]]:
     try:
         if not body.isascii():
             body.decode()  # the raw parts are not looked into, so what is wrong in them must be found here
-        if SURROGATE.search(body):
+        if b"\\u" in body and SURROGATE.search(body):
             _ANYTHING.decode(body)
         return _FIELDS.decode(body), _RAW_FIELDS.decode(body)
     except RecursionError:
@@ -152,17 +161,20 @@ def _messages_hint(raw: dict[str, msgspec.Raw]) -> str:
 
 def _check_messages(messages: list[_Message]) -> list[str]:
     """The texts of messages that have the right shape, each call of which is answered."""
-    texts, history = [], History()
-    for index, message in enumerate(messages):
-        path = f"messages[{index}]"
-        texts.append(_check_message(path, message))
-        history.follow(path, message.role, message.tool_calls or (), message.tool_call_id)
-    history.end()
+    texts = [_check_message(index, message) for index, message in enumerate(messages)]
+    if any(message.tool_calls or message.role == "tool" for message in messages):
+        history = History()
+        for index, message in enumerate(messages):
+            history.follow(f"messages[{index}]", message.role, message.tool_calls or (), message.tool_call_id)
+        history.end()
     return texts
 
 
-def _check_message(path: str, message: _Message) -> str:
+def _check_message(index: int, message: _Message) -> str:
     """The text of a message that has the right shape."""
+    if message.role in PLAIN_ROLES and isinstance(message.content, str) and not message.tool_calls:
+        return message.content
+    path = f"messages[{index}]"
     if message.role not in ROLES:
         raise InvalidRequest(f"{path}.role: must be one of {', '.join(ROLES)}.")
     if message.role == "tool" and not message.tool_call_id:
@@ -211,11 +223,13 @@ def _forwardable(message: _Message, as_sent: msgspec.Raw) -> msgspec.Raw:
 
 def _max_tokens(fields: _Fields) -> int | None:
     given = [limit for limit in (fields.max_tokens, fields.max_completion_tokens) if limit is not None]
-    if any(limit < 1 for limit in given):
+    if not given:
+        return None
+    limit = min(given)
+    if limit < 1:
         raise InvalidRequest("max_tokens: must be a positive integer.")
-    limit = min(given, default=None)
-    if limit is not None and fields.tools:  # fitted later to what a route can hold
+    if fields.tools:  # fitted later to what a route can hold
         return min(limit, OUTPUT_TOKENS_MAX)
-    if limit is not None and limit > OUTPUT_TOKENS_MAX:
+    if limit > OUTPUT_TOKENS_MAX:
         raise InvalidRequest(f"max_tokens: at most {OUTPUT_TOKENS_MAX:,} tokens can be generated in one request.")
     return limit

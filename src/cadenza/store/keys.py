@@ -5,7 +5,7 @@ Empty scopes in the table mean all of them; a record always names what its key m
 
 from collections.abc import Mapping
 from functools import cache
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 from sqlalchemy import Row, bindparam, literal_column, or_, select
@@ -50,6 +50,20 @@ class KeyRecord(msgspec.Struct, frozen=True):
     burst: int | None
 
 
+class FoundKey(NamedTuple):
+    """What a request must know of its key, and in the same breath the epoch of the classes."""
+
+    id: str
+    account_id: str
+    scopes: str
+    preferred_class: str
+    expires_at: int | None
+    revoked_at: int | None
+    requests_per_second: float | None
+    burst: int | None
+    classes_epoch: int
+
+
 RECORDS = select(
     keys.c.id,
     keys.c.account_id,
@@ -66,7 +80,14 @@ RECORDS = select(
 ).join_from(keys, accounts)
 BY_DIGEST = RECORDS.where(keys.c.digest == bindparam("digest"))
 CLASSES_EPOCH = select(epochs.c.number).where(epochs.c.name == literal_column("'classes'")).scalar_subquery()
-LOOK_UP = Statement(BY_DIGEST.add_columns(CLASSES_EPOCH.label("classes_epoch")))
+LOOK_UP = Statement(
+    select(
+        *(accounts.c[name] if name == "preferred_class" else keys.c[name] for name in FoundKey._fields[:-1]),
+        CLASSES_EPOCH.label("classes_epoch"),
+    )
+    .join_from(keys, accounts)
+    .where(keys.c.digest == bindparam("digest"))
+)
 TOUCH = Statement(
     keys.update()
     .where(
@@ -76,11 +97,10 @@ TOUCH = Statement(
     .values(last_used_at=bindparam("used_at"))
 )
 BRIEF_USES = 100
-SCOPES_PLACE = KeyRecord.__struct_fields__.index("scopes")
 OLDEST_FIRST = (keys.c.created_at, keys.c.id)
 
 
-def state_of(key: KeyRecord, now_ms: int) -> KeyState:
+def state_of(key: KeyRecord | FoundKey, now_ms: int) -> KeyState:
     if key.revoked_at is not None:
         return "revoked"
     if key.expires_at is not None and now_ms >= key.expires_at:
@@ -99,14 +119,9 @@ async def find_by_digest(conn: AsyncConnection, digest: bytes) -> KeyRecord | No
     return None if row is None else _record(row)
 
 
-async def look_up(db: Database, digest: bytes) -> tuple[KeyRecord, int] | None:
-    """A key, and in the same breath the epoch of the classes: all that a request must know to be up to date."""
+async def look_up(db: Database, digest: bytes) -> FoundKey | None:
     row = await db.row(LOOK_UP, {"digest": digest})
-    if row is None:
-        return None
-    *fields, classes_epoch = row
-    fields[SCOPES_PLACE] = scopes_of(fields[SCOPES_PLACE])
-    return KeyRecord(*fields), classes_epoch
+    return None if row is None else FoundKey._make(row)
 
 
 @cache

@@ -7,7 +7,7 @@ Invariants, each kept in one transaction with the entry that touches it; `store/
 A fault rolls back the whole transaction: there is no entry without its move, and no move without its entry.
 """
 
-from typing import Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 from sqlalchemy import ColumnElement, bindparam, delete, insert, literal_column, select, text, update
@@ -21,10 +21,16 @@ from cadenza.store.statements import Executor, Statement
 BALANCE_NANO_LIMIT = 2**62
 IDEMPOTENCY_MS = 24 * 60 * 60 * 1000
 INTERRUPTED_STATUS = 500
+NOTHING = Usage(0, 0)
+UNCOUNTED_TIMES = 256  # as much must be free as for so many requests like it
 
 
 class Hold(msgspec.Struct, frozen=True):
-    """What a request wants held before it is served. The price is a snapshot: the charge is made at it."""
+    """What a request wants held before it is served. The price is a snapshot: the charge is made at it.
+
+    A prompt that is not counted has at most so many tokens. That is only for accounts with far more credit than it
+    takes: near the end of a credit nothing is held that need not be.
+    """
 
     request_id: str
     account_id: str
@@ -35,8 +41,13 @@ class Hold(msgspec.Struct, frozen=True):
     price: Price
     stream: bool
     started_at: int
+    is_counted: bool = True  # the prompt; else its tokens are the most that it can have
     shown_id: str = ""
     idempotency_digest: bytes | None = None
+
+    def least_nano(self, amount_nano: int) -> int:
+        """What an account must have free for this to be held."""
+        return amount_nano if self.is_counted else amount_nano * UNCOUNTED_TIMES
 
 
 class Held(msgspec.Struct, frozen=True):
@@ -83,7 +94,7 @@ class Ended(msgspec.Struct, frozen=True):
 
 
 class OpenHold(NamedTuple):
-    """What is read of a hold to end it."""
+    """What must be known of a hold to end it."""
 
     request_id: str
     account_id: str
@@ -98,6 +109,29 @@ class OpenHold(NamedTuple):
     stream: bool
     started_at: int
 
+    @classmethod
+    def of(cls, hold: Hold, allowance_tokens: int) -> "OpenHold":
+        """As it is when it was just taken."""
+        price = hold.price
+        return cls(
+            hold.request_id,
+            hold.account_id,
+            hold.key_id,
+            hold.class_id,
+            price.quote(hold.prompt_tokens, allowance_tokens),
+            hold.prompt_tokens,
+            0,
+            price.input_nano,
+            price.output_nano,
+            price.cached_input_nano,
+            hold.stream,
+            hold.started_at,
+        )
+
+    def charge(self, counted: Usage) -> int:
+        """What is due for this, at the prices of the hold."""
+        return Price(self.input_nano, self.output_nano, self.cached_input_nano).charge(counted)
+
 
 OPEN: ColumnElement[str] = literal_column("'open'")  # and no parameter: then the index of open holds can be used
 free = accounts.c.balance_nano - accounts.c.held_nano
@@ -110,18 +144,19 @@ GRANT = Statement(
 )
 TAKE = Statement(
     update(accounts)
-    .where(accounts.c.id == bindparam("account"), free >= bindparam("amount"))
+    .where(accounts.c.id == bindparam("account"), free >= bindparam("least"))
     .values(held_nano=accounts.c.held_nano + bindparam("amount"))
     .returning(free)
 )
 READ_FREE = Statement(select(free).where(accounts.c.id == bindparam("account")).with_for_update())
 ADD_HOLD = Statement(insert(holds), *OpenHold._fields, "owner", "state")
-END_HOLD = Statement(
+_END = (
     update(holds)
     .where(holds.c.request_id == bindparam("request"), holds.c.state == OPEN)
     .values(state=bindparam("new_state"), ended_at=bindparam("at"))
-    .returning(*OPEN_HOLD)
 )
+END_HOLD = Statement(_END.returning(*OPEN_HOLD))
+END_KNOWN_HOLD = Statement(_END)
 GIVE_BACK = Statement(
     update(accounts)
     .where(accounts.c.id == bindparam("account"))
@@ -138,6 +173,15 @@ PAY = Statement(
         balance_nano=accounts.c.balance_nano - bindparam("charge"),
     )
 )
+MOVE = Statement(  # what many requests of an account move, in one
+    update(accounts)
+    .where(accounts.c.id == bindparam("account"), free - bindparam("charge") + bindparam("back") >= bindparam("least"))
+    .values(
+        held_nano=accounts.c.held_nano - bindparam("back") + bindparam("amount"),
+        balance_nano=accounts.c.balance_nano - bindparam("charge"),
+    )
+    .returning(free)
+)
 MARK = Statement(
     update(holds)
     .where(
@@ -145,7 +189,7 @@ MARK = Statement(
         holds.c.state == OPEN,
         holds.c.delivered_tokens < bindparam("tokens"),
     )
-    .values(delivered_tokens=bindparam("tokens"))
+    .values(delivered_tokens=bindparam("tokens"), prompt_tokens=bindparam("prompt"))
 )
 ADD_ENTRY = Statement(insert(entries), "account_id", "kind", "amount_nano", "request_id", "note", "created_at")
 ADD_USAGE = Statement(insert(usage), *usage.c.keys())
@@ -179,7 +223,17 @@ def grant(connection: Executor, account_id: str, amount_nano: int, note: str, no
     moved = GRANT.row(connection, values)
     if moved is None:  # no `assert`, for `python -O` would then append an entry that moved nothing
         raise AssertionError("no such account, or a balance past its limit")
-    _add_entry(connection, account_id, "grant", amount_nano, now_ms, note=note)
+    ADD_ENTRY.change(
+        connection,
+        {
+            "account_id": account_id,
+            "kind": "grant",
+            "amount_nano": amount_nano,
+            "request_id": None,
+            "note": note,
+            "created_at": now_ms,
+        },
+    )
     return int(moved[0])
 
 
@@ -192,60 +246,42 @@ def take_hold(connection: Executor, hold: Hold, owner: str) -> Held | Insufficie
     if left_nano is None:
         free_nano = _free_nano(connection, hold.account_id)
         allowance_tokens = min(allowance_tokens, hold.price.affordable(free_nano, hold.prompt_tokens))
-        if allowance_tokens >= min(OUTPUT_TOKENS_MIN, hold.allowance_tokens):
+        if hold.is_counted and allowance_tokens >= min(OUTPUT_TOKENS_MIN, hold.allowance_tokens):
             left_nano = _take(connection, hold, allowance_tokens)
         if left_nano is None:
             if hold.idempotency_digest:
                 FORGET_KEY.change(connection, {"account": hold.account_id, "key": hold.idempotency_digest})
             least_tokens = min(OUTPUT_TOKENS_MIN, hold.allowance_tokens)
             return Insufficient(free_nano, hold.price.quote(hold.prompt_tokens, least_tokens))
-    _add_hold(connection, hold, allowance_tokens, owner)
+    ADD_HOLD.change(connection, hold_row(OpenHold.of(hold, allowance_tokens), owner))
     return Held(allowance_tokens, left_nano)
 
 
 def end_hold(connection: Executor, end: End) -> Ended:
     """Settle or release. The second end of a hold does nothing and says so."""
-    state: Literal["settled", "released"] = "settled" if end.usage else "released"
-    row = END_HOLD.row(connection, {"request": end.request_id, "new_state": state, "at": end.ended_at})
-    if row is None:
-        return Ended(is_first=False)
-    ended = OpenHold._make(row)
+    row = END_HOLD.row(connection, ending(end))
+    return Ended(is_first=False) if row is None else settle(connection, OpenHold._make(row), end)
+
+
+def settle(connection: Executor, ended: OpenHold, end: End) -> Ended:
+    """Charge, or give back, what was held by a hold that has just been ended."""
     due_nano = charged_nano = 0
     if end.usage:
-        price = Price(ended.input_nano, ended.output_nano, ended.cached_input_nano)
-        due_nano = price.charge(end.usage)
+        due_nano = ended.charge(end.usage)
         charged_nano = _pay(connection, ended.account_id, ended.amount_nano, due_nano)
-        _add_entry(connection, ended.account_id, "charge", -charged_nano, end.ended_at, request_id=end.request_id)
+        ADD_ENTRY.change(connection, charge_row(ended, end, charged_nano))
     else:
         GIVE_BACK.change(connection, {"account": ended.account_id, "amount": ended.amount_nano})
-    counted = end.usage or Usage(0, 0)
-    ADD_USAGE.change(
-        connection,
-        {
-            "request_id": end.request_id,
-            "account_id": ended.account_id,
-            "key_id": ended.key_id,
-            "class_id": ended.class_id,
-            "provider": end.provider,
-            "model": end.model,
-            "prompt_tokens": counted.prompt_tokens,
-            "cached_tokens": counted.cached_tokens,
-            "completion_tokens": counted.completion_tokens,
-            "cost_nano": charged_nano,
-            "estimated": counted.estimated,
-            "status": end.status,
-            "stream": ended.stream,
-            "started_at": ended.started_at,
-            "first_byte_ms": end.first_byte_ms,
-            "duration_ms": end.duration_ms,
-        },
-    )
+    ADD_USAGE.change(connection, usage_row(ended, end, charged_nano))
     return Ended(is_first=True, charged_nano=charged_nano, short_nano=due_nano - charged_nano)
 
 
-def mark_delivered(connection: Executor, delivered: dict[str, int]) -> None:
-    """How many tokens each open request has delivered so far: what a crash would leave to be charged."""
-    marks = [{"request": request_id, "tokens": tokens} for request_id, tokens in sorted(delivered.items())]
+def mark_delivered(connection: Executor, delivered: dict[str, Usage]) -> None:
+    """What each open request's prompt has, and what it has delivered so far: what a crash would leave to be charged."""
+    marks = [
+        {"request": request_id, "prompt": counted.prompt_tokens, "tokens": counted.completion_tokens}
+        for request_id, counted in sorted(delivered.items())
+    ]
     if marks:
         MARK.change_each(connection, marks)
 
@@ -272,7 +308,8 @@ def forget_old_keys(connection: Executor, now_ms: int) -> None:
 def _take(connection: Executor, hold: Hold, allowance_tokens: int) -> int | None:
     """The check and the move in one statement: what is left, or None where there is not enough."""
     amount_nano = hold.price.quote(hold.prompt_tokens, allowance_tokens)
-    left = TAKE.row(connection, {"account": hold.account_id, "amount": amount_nano})
+    least_nano = hold.least_nano(amount_nano)
+    left = TAKE.row(connection, {"account": hold.account_id, "amount": amount_nano, "least": least_nano})
     return None if left is None else int(left[0])
 
 
@@ -295,31 +332,45 @@ def _pay(connection: Executor, account_id: str, held_nano: int, due_nano: int) -
     return charge_nano
 
 
-def _add_hold(connection: Executor, hold: Hold, allowance_tokens: int, owner: str) -> None:
-    ADD_HOLD.change(
-        connection,
-        {
-            "request_id": hold.request_id,
-            "account_id": hold.account_id,
-            "key_id": hold.key_id,
-            "class_id": hold.class_id,
-            "owner": owner,
-            "state": "open",
-            "amount_nano": hold.price.quote(hold.prompt_tokens, allowance_tokens),
-            "prompt_tokens": hold.prompt_tokens,
-            "delivered_tokens": 0,
-            "input_nano": hold.price.input_nano,
-            "output_nano": hold.price.output_nano,
-            "cached_input_nano": hold.price.cached_input_nano,
-            "stream": hold.stream,
-            "started_at": hold.started_at,
-        },
-    )
+def ending(end: End) -> dict[str, Any]:
+    return {"request": end.request_id, "new_state": "settled" if end.usage else "released", "at": end.ended_at}
 
 
-def _add_entry(connection: Executor, account_id: str, kind: str, amount_nano: int, now_ms: int, **more: str) -> None:
-    values = {"account_id": account_id, "kind": kind, "amount_nano": amount_nano, "created_at": now_ms}
-    ADD_ENTRY.change(connection, {"note": "", "request_id": None} | values | more)
+def hold_row(hold: OpenHold, owner: str) -> dict[str, Any]:
+    return {**hold._asdict(), "owner": owner, "state": "open"}
+
+
+def charge_row(ended: OpenHold, end: End, charged_nano: int) -> dict[str, Any]:
+    return {
+        "account_id": ended.account_id,
+        "kind": "charge",
+        "amount_nano": -charged_nano,
+        "request_id": ended.request_id,
+        "note": "",
+        "created_at": end.ended_at,
+    }
+
+
+def usage_row(ended: OpenHold, end: End, charged_nano: int) -> dict[str, Any]:
+    counted = end.usage or NOTHING
+    return {
+        "request_id": ended.request_id,
+        "account_id": ended.account_id,
+        "key_id": ended.key_id,
+        "class_id": ended.class_id,
+        "provider": end.provider,
+        "model": end.model,
+        "prompt_tokens": counted.prompt_tokens,
+        "cached_tokens": counted.cached_tokens,
+        "completion_tokens": counted.completion_tokens,
+        "cost_nano": charged_nano,
+        "estimated": counted.estimated,
+        "status": end.status,
+        "stream": ended.stream,
+        "started_at": ended.started_at,
+        "first_byte_ms": end.first_byte_ms,
+        "duration_ms": end.duration_ms,
+    }
 
 
 def _see_key(connection: Executor, hold: Hold, digest: bytes) -> Repeated | None:

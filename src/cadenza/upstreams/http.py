@@ -53,8 +53,11 @@ class Connection(asyncio.Protocol):
         self._keeps_alive = True
         self._idle_since_s = 0.0
 
-    async def exchange(self, head: bytes, body: bytes, until_s: float = math.inf) -> None:
-        """Send a request and wait for the head of its response; TimeoutError after that moment."""
+    async def exchange(self, request: bytes, until_s: float = math.inf) -> None:
+        """Send a request and wait for the head of its response; TimeoutError after that moment.
+
+        Whatever goes wrong, the connection is closed.
+        """
         self.status, self.headers = 0, {}
         self._body: list[bytes] = []
         self._buffered_bytes = 0
@@ -62,11 +65,13 @@ class Connection(asyncio.Protocol):
         self._head_bytes = 0
         self._bodiless_bytes = 0  # since the last byte of body: heads, trailers and chunk sizes are bounded
         self._is_complete = self._keeps_alive = False
-        self._transport.write(head)
-        self._transport.write(body)
-        while not self.status:
-            self._watch_clock(until_s)
-            await self._wait()
+        self._transport.write(request)
+        try:
+            while not self.status:
+                await self._wait(until_s)
+        except BaseException:
+            self.abort()
+            raise
 
     async def read(self, until_s: float = math.inf, sink: Callable[[bytes], float] | None = None) -> bytes | None:
         """What has come of the body since the last read; None at its end; TimeoutError after that moment.
@@ -76,10 +81,9 @@ class Connection(asyncio.Protocol):
         while not self._body:
             if self._is_complete:
                 return None
-            self._watch_clock(until_s)
             self._sink = sink
             try:
-                await self._wait()
+                await self._wait(until_s)
             finally:
                 self._sink = None
         data = b"".join(self._body)
@@ -96,9 +100,6 @@ class Connection(asyncio.Protocol):
     def end(self) -> bool:
         """The exchange is over, whole or not. True if another may follow; otherwise the connection is closed."""
         self._idle_since_s = self._loop.time()
-        if self._timer:
-            self._timer.cancel()
-            self._timer = None
         is_whole = self._is_complete and self._keeps_alive and not self._body and not self._is_lost
         if is_whole and not self._transport.get_write_buffer_size():
             return True
@@ -109,9 +110,10 @@ class Connection(asyncio.Protocol):
         if not self._is_gone:  # a secure transport cannot be aborted twice
             self._transport.abort()
 
-    async def _wait(self) -> None:
+    async def _wait(self, until_s: float) -> None:
         if self._is_lost:
             raise Broken if self._is_answered else Unanswered
+        self._watch_clock(until_s)
         self._waiter = self._loop.create_future()
         try:
             await self._waiter
@@ -119,7 +121,7 @@ class Connection(asyncio.Protocol):
             self._waiter = None
 
     def _watch_clock(self, until_s: float) -> None:
-        """One timer for a whole reply, moved only when it goes off too early: 9 µs a read less than a timeout."""
+        """One timer for a connection, moved only where it would go off too late: 9 µs a read less than a timeout."""
         self._until_s = until_s
         if self._timer and self._timer.when() > until_s:
             self._timer.cancel()
@@ -162,6 +164,8 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._is_lost = self._is_gone = True
+        if self._timer:
+            self._timer.cancel()
         if self.status and exc is None and not {b"content-length", b"transfer-encoding"} & self.headers.keys():
             self._is_complete = True  # such a body ends with its connection
         self._wake()
@@ -218,14 +222,30 @@ class HttpClient:
         if self._proxy and not self._tls:  # a plain proxy is asked by the whole address
             self._path = f"http://{url.netloc}{self._path}"
             fields |= _proxy_authorization(self._proxy.username, self._proxy.password)
-        self._fields = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
+        self._fields = "".join(f"{name}: {value}\r\n" for name, value in fields.items()).encode()
 
     async def begin(
         self, method: str, path: str, body: bytes, connect_s: float, until_s: float = math.inf
     ) -> Connection:
-        """A response whose head has come, by that moment; TimeoutError otherwise. Whoever gets it ends it."""
-        head = f"{method} {self._path}{path} HTTP/1.1\r\n{self._fields}content-length: {len(body)}\r\n\r\n".encode()
-        return await self._begin(head, body, connect_s, until_s)
+        """A response whose head has come, by that moment; TimeoutError otherwise. Whoever gets it ends it.
+
+        A kept connection that was closed meanwhile is no answer: then once more, on a new one.
+        """
+        first = f"{method} {self._path}{path} HTTP/1.1\r\n".encode()
+        request = b"%b%bcontent-length: %d\r\n\r\n%b" % (first, self._fields, len(body), body)
+        while self._idle:
+            connection = self._idle.pop()
+            if not connection.is_usable():
+                connection.abort()
+                continue
+            try:
+                await connection.exchange(request, until_s)
+            except Unanswered:
+                break
+            return connection
+        connection = await self._connect(connect_s, until_s)
+        await connection.exchange(request, until_s)
+        return connection
 
     def end(self, connection: Connection) -> None:
         """Keep it for the next request if its response was read to the end, else close it at once."""
@@ -251,19 +271,6 @@ class HttpClient:
         for connection in self._idle:
             connection.abort()
         self._idle.clear()
-
-    async def _begin(self, head: bytes, body: bytes, connect_s: float, until_s: float) -> Connection:
-        """Send the request. A kept connection that was closed meanwhile is no answer: then once more, on a new one."""
-        while self._idle:
-            connection = self._idle.pop()
-            if not connection.is_usable():
-                connection.abort()
-                continue
-            try:
-                return await _exchange(connection, head, body, until_s)
-            except Unanswered:
-                break
-        return await _exchange(await self._connect(connect_s, until_s), head, body, until_s)
 
     async def _connect(self, connect_s: float, until_s: float) -> Connection:
         loop = asyncio.get_running_loop()
@@ -302,15 +309,6 @@ class HttpClient:
         fields = {"host": where, **_proxy_authorization(self._proxy.username, self._proxy.password)}
         lines = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
         return f"CONNECT {where} HTTP/1.1\r\n{lines}\r\n".encode()
-
-
-async def _exchange(connection: Connection, head: bytes, body: bytes, until_s: float) -> Connection:
-    try:
-        await connection.exchange(head, body, until_s)
-    except BaseException:
-        connection.abort()
-        raise
-    return connection
 
 
 async def _dial(loop: asyncio.AbstractEventLoop, host: str, port: int) -> socket.socket:

@@ -8,7 +8,7 @@ import asyncio
 import math
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 
@@ -55,8 +55,8 @@ class OpenAIUpstream:
     async def retire(self) -> None:
         await self._http.close()  # what is under way ends with its own connection
 
-    def open(self, route: Route, ask: Ask) -> "Opening":
-        return Opening(self._http, self._body(route, ask), route, ask)
+    def open(self, route: Route, ask: Ask) -> "HttpReply":
+        return HttpReply(self._http, route, ask, self._body(route, ask))
 
     async def probe(self) -> Probe:
         try:
@@ -84,30 +84,42 @@ class OpenAIUpstream:
         return msgspec.json.encode(body | RETENTION_FIELDS[self._dialect])
 
 
-class Opening:
-    """Entering asks the upstream and waits for its first piece; leaving, in any way, ends the exchange.
+class HttpReply:
+    """A reply on the wire: a stream of events, or one JSON body, whichever the upstream chose to send.
 
-    A class and no generator, here and wherever a request is inside: the event loop keeps book of generators (3.5 µs
-    each, where a class takes 0.9).
+    Entering asks the upstream and waits for its first piece; leaving, in any way, ends the exchange. A class and no
+    generator, here and wherever a request is inside: the event loop keeps book of generators (3.5 µs each, where a
+    class takes 0.9).
     """
 
-    def __init__(self, http: HttpClient, body: bytes, route: Route, ask: Ask) -> None:
+    def __init__(self, http: HttpClient, route: Route, ask: Ask, body: bytes) -> None:
         self._http = http
         self._body = body
-        self._timeouts = route.timeouts
-        self._first_s = route.timeouts.first_token_s + (0 if ask.stream else _making_s(route, ask))
-        self._bounds = Bounds.of(route, ask)
+        self._timeouts = timeouts = route.timeouts
+        self._clock = clock = asyncio.get_running_loop().time
+        self._until_s = clock() + timeouts.total_s  # by then it must have ended; sooner once it is finished
+        self._first_s = timeouts.first_token_s + (0 if ask.stream else _making_s(route, ask))
+        tokens = ask.output_limit(route) or route.max_output_tokens
+        self._events_left = tokens * EVENTS_PER_TOKEN + EVENTS_MORE
+        self._events = EventReader()
+        self._chunks = ChunkReader()
+        self._waiting: list[Piece] = []  # read, but not handed out yet
+        self._pass_on: PassOn | None = None
+        self._is_finished = False  # a finish reason was seen
+        self._is_ended = False  # nothing more will be read
+        self._is_done = False  # its terminator was seen
+        self._fault: Fault | None = None  # handed out after the pieces that came before it
 
-    async def __aenter__(self) -> "HttpReply":
-        now_s, timeouts = asyncio.get_running_loop().time(), self._timeouts
-        until_s = now_s + min(self._first_s, timeouts.total_s)
+    async def __aenter__(self) -> Self:
+        until_s = min(self._until_s, self._clock() + self._first_s)
         try:
-            connection = await self._http.begin("POST", "/chat/completions", self._body, timeouts.connect_s, until_s)
-            self._reply = HttpReply(connection, self._bounds)
+            self._response = await self._http.begin(
+                "POST", "/chat/completions", self._body, self._timeouts.connect_s, until_s
+            )
             try:
-                await self._reply.begin(until_s)
+                await self._begin(until_s)
             except BaseException:
-                self._http.end(connection)
+                self._http.end(self._response)
                 raise
         except TimeoutError:
             raise Fault(FaultKind.SILENT) from None
@@ -115,55 +127,24 @@ class Opening:
             raise Fault(FaultKind.UNREACHABLE) from None
         except Broken:
             raise Fault(FaultKind.CUT) from None
-        return self._reply
+        return self
 
     async def __aexit__(self, exc_type: type[BaseException] | None, *_: object) -> None:
         try:
-            if exc_type is None:
-                await self._reply.drain()
+            if exc_type is None and self._is_done and self._is_finished:
+                await self._drain()
         finally:
-            self._http.end(self._reply.response)
+            self._http.end(self._response)
 
-
-class Bounds(msgspec.Struct, frozen=True):
-    """How long a reply may be silent, when it must have ended, and how many events it may have."""
-
-    idle_s: float
-    until_s: float
-    events: int
-
-    @classmethod
-    def of(cls, route: Route, ask: Ask) -> "Bounds":
-        now_s = asyncio.get_running_loop().time()
-        tokens = ask.output_limit(route) or route.max_output_tokens
-        return cls(route.timeouts.idle_s, now_s + route.timeouts.total_s, tokens * EVENTS_PER_TOKEN + EVENTS_MORE)
-
-
-class HttpReply:
-    """A reply on the wire: a stream of events, or one JSON body, whichever the upstream chose to send."""
-
-    def __init__(self, response: Connection, bounds: Bounds) -> None:
-        self.response = response
-        self._events = EventReader()
-        self._chunks = ChunkReader()
-        self._waiting: list[Piece] = []  # read, but not handed out yet
-        self._idle_s = bounds.idle_s
-        self._clock = asyncio.get_running_loop().time
-        self._pass_on: PassOn | None = None
-        self._events_left = bounds.events
-        self._until_s = bounds.until_s  # by then it must have ended; sooner once it is finished and more may follow
-        self._is_finished = False  # a finish reason was seen
-        self._is_ended = False  # nothing more will be read
-        self._is_done = False  # its terminator was seen
-        self._fault: Fault | None = None  # handed out after the pieces that came before it
-
-    async def begin(self, until_s: float) -> None:
+    async def _begin(self, until_s: float) -> None:
         """Read up to the first sign of an answer; TimeoutError after that moment."""
-        if self.response.status != 200:
-            raise classify_status(self.response.status, self.response.headers.get(b"retry-after"))
-        if b"event-stream" not in self.response.headers.get(b"content-type", b"").lower():
-            self._waiting, self._is_ended = [read_whole(await _whole(self.response, until_s))], True
-        has_begun = self._is_ended
+        response = self._response
+        if response.status != 200:
+            raise classify_status(response.status, response.headers.get(b"retry-after"))
+        if b"event-stream" not in response.headers.get(b"content-type", b"").lower():
+            self._waiting, self._is_ended = [read_whole(await _whole(response, until_s))], True
+            return
+        has_begun = False
         while not self._is_ended and not has_begun:
             await self._take(until_s)
             has_begun = any(piece.has_begun for piece in self._waiting)
@@ -175,10 +156,11 @@ class HttpReply:
             raise self._fault
 
     async def read(self, pass_on: PassOn | None = None) -> list[Piece]:
-        self._pass_on, clock = pass_on, asyncio.get_running_loop().time
+        self._pass_on, clock = pass_on, self._clock
         while not self._waiting and not self._is_ended:
             try:
-                await self._take(min(self._until_s, clock() + self._idle_s), self._sink if pass_on else None)
+                is_plain = pass_on is not None and self._events.is_between and not self._is_finished
+                await self._take(min(self._until_s, clock() + self._timeouts.idle_s), self._sink if is_plain else None)
             except TimeoutError:
                 self._end(Fault(FaultKind.ENDLESS if clock() >= self._until_s else FaultKind.SILENT))
             except Broken:
@@ -192,16 +174,15 @@ class HttpReply:
 
     def _sink(self, data: bytes) -> float:
         """Pass on what is one ordinary event and nothing else; the end of waiting for the next, or 0 for no."""
-        event = self._events.whole(data)
-        text = self._chunks.text_of(event) if event else None
-        if text is None or self._events_left < 0 or self._is_finished or not self._pass_on or not self._pass_on(text):
+        text = self._chunks.text_of(data)
+        if text is None or self._events_left < 0 or not self._pass_on or not self._pass_on(text):
             return 0.0
         self._events_left -= 1
-        return min(self._until_s, self._clock() + self._idle_s)
+        return min(self._until_s, self._clock() + self._timeouts.idle_s)
 
     async def _take(self, until_s: float, sink: Callable[[bytes], float] | None = None) -> None:
         """Take in one read of the wire, whatever it holds."""
-        read = await self.response.read(until_s, sink)
+        read = await self._response.read(until_s, sink)
         try:
             for event in self._events.end() if read is None else self._events.feed(read):
                 piece = self._chunks.read(event)
@@ -213,8 +194,8 @@ class HttpReply:
                 self._events_left -= 1
                 if piece.finish_reason:
                     self._is_finished = True
-                    finished_s = asyncio.get_running_loop().time()
-                    self._until_s = min(self._until_s, finished_s + min(self._idle_s, AFTER_FINISH_S))
+                    more_s = min(self._timeouts.idle_s, AFTER_FINISH_S)
+                    self._until_s = min(self._until_s, self._clock() + more_s)
         except EventTooLarge:
             self._end(Fault(FaultKind.GARBLED))
         except Fault as fault:
@@ -222,11 +203,11 @@ class HttpReply:
         if read is None and not self._is_ended:
             self._end(Fault(FaultKind.CUT))
 
-    async def drain(self) -> None:
+    async def _drain(self) -> None:
         """Read the last bytes behind a good end, so that the connection can be used again. The client has its own."""
-        until_s = asyncio.get_running_loop().time() + DRAIN_S
+        until_s = self._clock() + DRAIN_S
         with suppress(TimeoutError, Broken):
-            while self._is_done and self._is_finished and await self.response.read(until_s) is not None:
+            while await self._response.read(until_s) is not None:
                 pass
 
     def _end(self, fault: Fault) -> None:

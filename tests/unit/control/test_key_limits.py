@@ -39,7 +39,7 @@ async def limits_of(db: Database, secret: str) -> KeyLimits:
     """What a request with this key finds in the store."""
     found = await keys.look_up(db, digest_key(secret.encode()))
     assert found
-    return KeyLimits(found[0].requests_per_second, found[0].burst)
+    return KeyLimits(found.requests_per_second, found.burst)
 
 
 async def test_a_key_is_created_with_its_rate(db: Database) -> None:

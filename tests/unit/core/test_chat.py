@@ -31,6 +31,9 @@ COUNTS = {
     "total_tokens": 12,
     "prompt_tokens_details": {"cached_tokens": 0},
 }
+NOW_MS = 1_800_000_000_000
+
+moments = st.integers(NOW_MS, NOW_MS + 500 * 365 * 86_400_000)
 
 
 def chunks() -> Chunks:
@@ -130,11 +133,28 @@ def test_an_estimate_looks_like_any_count() -> None:
     assert msgspec.to_builtins(usage_object(Usage(9, 3, estimated=True))) == COUNTS
 
 
-def test_ids_of_completions_are_opaque_and_differ() -> None:
-    """`chatcmpl-` and at least 24 url-safe characters, never the same twice."""
-    ids = {new_completion_id() for _ in range(1000)}
+def test_ids_of_completions_are_url_safe_and_differ() -> None:
+    """`chatcmpl-` and at least 24 url-safe characters, never the same twice, though they are made in one moment."""
+    ids = {new_completion_id(NOW_MS) for _ in range(1000)}
     assert len(ids) == 1000
     assert all(re.fullmatch(r"chatcmpl-[A-Za-z0-9_-]{24,}", one) for one in ids)
+
+
+@settings(max_examples=200, deadline=None)
+@given(moments, moments)
+def test_ids_of_completions_grow_with_time(one_ms: int, other_ms: int) -> None:
+    """The id of a later moment comes after that of an earlier one, as text, for centuries."""
+    earlier, later = sorted((one_ms, other_ms))
+    if earlier < later:
+        assert new_completion_id(earlier) < new_completion_id(later)
+    assert len(new_completion_id(earlier)) == len(new_completion_id(later))
+
+
+def test_ids_of_completions_cannot_be_guessed() -> None:
+    """Of one moment, whoever knows an id knows nothing of the next: 24 characters of all the 64 differ, 144 bits."""
+    ids = [new_completion_id(NOW_MS) for _ in range(2000)]
+    differing = [len(set(characters)) for characters in zip(*ids, strict=True) if len(set(characters)) > 1]
+    assert differing == [64] * 24
 
 
 def test_a_list_of_models_has_the_shape_of_discovery() -> None:

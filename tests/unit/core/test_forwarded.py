@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cadenza.core.forwarded import LOOPBACK, asker, scheme
-from cadenza.gateway.call import Call, Message
+from tests.unit.gateway.clients import Client
 
 FORGED = "198.51.100.9"
 REAL = "203.0.113.7"
@@ -48,20 +48,11 @@ def test_without_a_word_the_peer_asked(peer: str, nothing: bytes | None) -> None
     assert [scheme(peer, own, nothing) for own in ("http", "https")] == ["http", "https"]
 
 
-async def receive() -> Message:
-    raise AssertionError
-
-
-async def send(_: Message) -> None:
-    raise AssertionError
-
-
 @pytest.mark.parametrize("lines", [[REAL], [f"{FORGED}, {REAL}"], [FORGED, REAL]], ids=["one", "added to", "one more"])
 def test_a_call_is_its_askers(lines: list[str]) -> None:
     """A proxy may add to the line that a client forged, or write one more below it: its own word is the last."""
     headers = [(b"x-forwarded-for", line.encode()) for line in lines]
-    scope = {"method": "GET", "path": "/", "query_string": b"", "headers": headers, "client": (LOOPBACK[0], 1)}
-    assert Call(scope, receive, send).address == REAL
+    assert Client(LOOPBACK[0]).call(headers).address == REAL
 
 
 @pytest.mark.parametrize("peer", LOOPBACK)

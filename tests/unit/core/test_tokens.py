@@ -1,5 +1,7 @@
 """Token counts: a real tokenizer's, never above the bytes, and the same each time."""
 
+import subprocess
+import sys
 import time
 
 import pytest
@@ -88,25 +90,25 @@ def test_each_message_of_a_prompt_has_its_overhead() -> None:
 )
 def test_counts_that_can_be_true_are_left_alone(said: Usage) -> None:
     """Up to each bound, and at zero, the counts are the upstream's own in every field."""
-    assert believable(said, OWN, PROMPT_BYTES, LIMIT) == (said, False)
+    assert believable(said, OWN.prompt_tokens, PROMPT_BYTES, LIMIT) == (said, False)
 
 
 def test_more_output_than_was_allowed_is_cut_to_it() -> None:
     """The output is the limit, its details are dropped with it, and the prompt stays what the upstream said."""
     said = Usage(40, LIMIT + 1, 3, completion_details={"reasoning_tokens": 9})
-    assert believable(said, OWN, PROMPT_BYTES, LIMIT) == (Usage(40, LIMIT, 3), True)
+    assert believable(said, OWN.prompt_tokens, PROMPT_BYTES, LIMIT) == (Usage(40, LIMIT, 3), True)
 
 
 def test_more_prompt_than_was_sent_is_our_own_count() -> None:
     """A prompt of more tokens than bytes is counted here, none of it cached, and is marked as estimated."""
     said = Usage(PROMPT_MAX + 1, 7, 5, completion_details={"reasoning_tokens": 9})
     mended = Usage(OWN.prompt_tokens, 7, estimated=True, completion_details={"reasoning_tokens": 9})
-    assert believable(said, OWN, PROMPT_BYTES, LIMIT) == (mended, True)
+    assert believable(said, OWN.prompt_tokens, PROMPT_BYTES, LIMIT) == (mended, True)
 
 
 def test_both_bounds_are_held_at_once() -> None:
     """Absurd in both ways is mended in both."""
-    assert believable(Usage(10**12, 10**12, 10**12), OWN, PROMPT_BYTES, LIMIT) == (
+    assert believable(Usage(10**12, 10**12, 10**12), OWN.prompt_tokens, PROMPT_BYTES, LIMIT) == (
         Usage(OWN.prompt_tokens, LIMIT, estimated=True),
         True,
     )
@@ -115,7 +117,7 @@ def test_both_bounds_are_held_at_once() -> None:
 def test_an_estimate_that_is_cut_is_still_an_estimate() -> None:
     """Our own count above the limit is cut to it, and does not pass for the upstream's."""
     own = Usage(17, LIMIT + 1, estimated=True)
-    assert believable(own, own, PROMPT_BYTES, LIMIT)[0] == Usage(17, LIMIT, estimated=True)
+    assert believable(own, own.prompt_tokens, PROMPT_BYTES, LIMIT)[0] == Usage(17, LIMIT, estimated=True)
 
 
 @settings(max_examples=300, deadline=None)
@@ -125,7 +127,22 @@ def test_what_is_believed_is_within_what_can_be_true(prompt: int, completion: in
     prompt_bytes, limit = data.draw(st.integers(0, 10**8)), data.draw(st.integers(1, 131_072))
     own = Usage(data.draw(st.integers(0, prompt_bytes)), data.draw(st.integers(0, limit)), estimated=True)
     said = Usage(prompt, completion, data.draw(st.integers(0, prompt)))
-    usage, is_mended = believable(said, own, prompt_bytes, limit)
+    usage, is_mended = believable(said, own.prompt_tokens, prompt_bytes, limit)
     assert 0 <= usage.cached_tokens <= usage.prompt_tokens <= prompt_bytes + TEMPLATE_TOKENS_MAX
     assert 0 <= usage.completion_tokens <= limit
     assert is_mended == (usage != said)
+
+
+PROGRAM = """
+import cadenza.app
+from cadenza.core.tokens import count_tokens, is_loaded, load
+was_loaded = is_loaded()
+counted = count_tokens("hello world")
+print(was_loaded, counted, is_loaded(), load() is load())
+"""
+
+
+def test_the_tokenizer_is_loaded_by_the_first_count() -> None:
+    """The whole service is there without it; whoever counts first loads it, once."""
+    ran = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=60, check=True)
+    assert ran.stdout.split() == ["False", "2", "True", "True"]

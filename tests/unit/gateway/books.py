@@ -40,7 +40,10 @@ NOW_MS = 1_800_000_000_000
 class Nothing:
     """A request that has delivered nothing."""
 
-    delivered_tokens = 0
+    has_delivered = False
+
+    async def count(self) -> Usage:
+        return Usage(0, 0, estimated=True)
 
 
 class Books:
@@ -68,9 +71,15 @@ class Books:
             return await audit.check(conn)
 
     async def until_written(self) -> None:
-        """Returns once all that was queued is durable: the writer keeps the order, so the end of nobody comes last."""
+        """Returns once all that ends is durable: it is counted first, and then the end of nobody comes last."""
         async with asyncio.timeout(WAIT_S):
+            await asyncio.gather(*self.writer._endings)
             await self.writer.end(End("chatcmpl-nobody", ACCOUNT, None, "", "", 499, None, 0, NOW_MS))
+
+    async def start_anew(self) -> None:
+        """As the next process does, after one that has stopped."""
+        self.writer = LedgerWriter(self.db, self.observer)
+        await self.writer.start()
 
     async def charge(self, request_id: str, usage: Usage, started_at: int = NOW_MS) -> None:
         """A request from its hold to its charge."""

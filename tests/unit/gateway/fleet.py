@@ -83,7 +83,9 @@ class Fleet:
     ) -> None:
         self.upstreams = {f"provider-{number}": OneReply(answer) for number, answer in enumerate(answers)}
         places = zip(self.upstreams, orders or range(len(answers)), weights or [1] * len(answers), strict=True)
-        self.plan = Plan("forte", tuple(Route(name, MODEL, 1000, 100, order, weight) for name, order, weight in places))
+        self.plan = Plan.of(
+            "forte", tuple(Route(name, MODEL, 1000, 100, order, weight) for name, order, weight in places)
+        )
         self.log = io.StringIO()
         observer = Observer(make_log(self.log))
         self.metrics = observer.metrics

@@ -12,14 +12,13 @@ from sqlalchemy import text
 from cadenza.core.errors import NotFound
 from cadenza.core.records import Route
 from cadenza.gateway.app import find_endpoint, serve_api
-from cadenza.gateway.call import Scope
 from cadenza.gateway.classes import Catalogue
 from cadenza.gateway.compose import Character
 from cadenza.gateway.context import Gateway
 from cadenza.gateway.dispatch import Dispatcher
 from cadenza.upstreams.base import Ask, OpenReply, PassOn, Piece, Probe
-from tests.unit.gateway.asgi import Client, Headers
 from tests.unit.gateway.books import FORTE, LIMITS, Books, open_books
+from tests.unit.gateway.clients import Client, Headers
 
 SECRET = "what a client said"
 
@@ -67,10 +66,7 @@ class Edge:
 
     async def chat(self, client: Client, *, stream: bool) -> None:
         client.say(json.dumps({"messages": [{"role": "user", "content": SECRET}], "stream": stream}).encode())
-        await self.serve(client, client.scope(self.with_key))
-
-    async def serve(self, client: Client, scope: Scope) -> None:
-        await serve_api(self.gateway, scope, client.receive, client.send)
+        await serve_api(self.gateway, client.call(self.with_key))
 
     @property
     def with_key(self) -> Headers:
@@ -94,7 +90,7 @@ async def test_a_fault_of_our_own_is_a_500_without_its_text(edge: Edge) -> None:
     """Before the first byte: the error object of an internal error; the log has its place, nobody has its text."""
     client = Client()
     await edge.chat(client, stream=False)
-    assert client.sent[0]["status"] == 500
+    assert client.status == 500
     assert json.loads(client.bodies[0])["error"]["type"] == "api_error"
     assert SECRET not in edge.log + client.bodies[0].decode()
     assert "ZeroDivisionError" in edge.log
@@ -107,7 +103,8 @@ async def test_a_fault_of_our_own_amid_a_stream_is_no_clean_end(edge: Edge) -> N
         await edge.chat(client, stream=True)
     assert abort.value.__suppress_context__
     assert client.bodies
-    assert all(message["more_body"] for message in client.sent[1:])
+    assert not client.has_end
+    assert client.was_kept is None
     assert SECRET not in edge.log
 
 
@@ -140,10 +137,10 @@ async def test_a_store_that_is_down_is_a_reason_to_come_back(edge: Edge, method:
     async with edge.books.db.write() as conn:
         await conn.execute(text("ALTER TABLE keys RENAME TO elsewhere"))
     client.say(b"{}")
-    await edge.serve(client, client.scope(edge.with_key, method, path))
+    await serve_api(edge.gateway, client.call(edge.with_key, method, path))
     async with edge.books.db.write() as conn:
         await conn.execute(text("ALTER TABLE elsewhere RENAME TO keys"))
-    assert client.sent[0]["status"] == 429
+    assert client.status == 429
     assert json.loads(client.bodies[0])["error"]["type"] == "rate_limit_error"
     assert (client.headers[b"retry-after"], client.headers[b"retry-after-ms"]) == (b"2", b"2000")
     assert b"books.db" not in client.bodies[0]
@@ -153,7 +150,7 @@ async def test_a_client_that_left_is_counted_and_not_answered(edge: Edge) -> Non
     """Nobody is there to answer: nothing is sent, and the log says 499."""
     client = Client()
     client.leave()
-    await edge.serve(client, client.scope(edge.with_key))
+    await serve_api(edge.gateway, client.call(edge.with_key))
     assert client.sent == []
     assert edge.sample("cadenza_requests_total", endpoint="chat", status="499") == 1
 
@@ -203,8 +200,8 @@ def test_an_unknown_path_is_not_found_with_a_hint(path: str, sentence: str) -> N
 async def test_a_wrong_method_is_405_without_a_key(edge: Edge, path: str, method: str, allowed: bytes) -> None:
     """The method is checked before anything else, and the right one is named."""
     client = Client()
-    await edge.serve(client, client.scope(method=method, path=path))
-    assert client.sent[0]["status"] == 405
+    await serve_api(edge.gateway, client.call(method=method, path=path))
+    assert client.status == 405
     assert client.headers[b"allow"] == allowed
 
 
@@ -212,8 +209,8 @@ async def test_a_preflight_is_granted_what_it_asks_for(edge: Edge) -> None:
     """Any origin and any headers are allowed, on any path, and no key is needed."""
     client = Client()
     asked = (b"access-control-request-headers", b"authorization, x-stainless-os")
-    await edge.serve(client, client.scope([asked], method="OPTIONS", path="/v1/anything"))
-    assert client.sent[0]["status"] == 204
+    await serve_api(edge.gateway, client.call([asked], method="OPTIONS", path="/v1/anything"))
+    assert client.status == 204
     assert client.headers[b"access-control-allow-origin"] == b"*"
     assert client.headers[b"access-control-allow-headers"] == b"authorization, x-stainless-os"
     assert b"access-control-allow-credentials" not in client.headers

@@ -1,4 +1,4 @@
-"""One exchange over raw ASGI: bounds on the body, the client's leaving, the answer and its headers."""
+"""One exchange over a wire in memory: bounds on the body, the client's leaving, the answer and its headers."""
 
 import asyncio
 import re
@@ -9,10 +9,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cadenza.core.errors import BodyTimeout, BodyTooLarge, InvalidRequest, RateLimited
-from cadenza.gateway.call import BODIES_BYTES_MAX, BODY_BYTES_MAX, JSON, Call, ClientGone, Message, Uploads
-from tests.unit.gateway.asgi import WAIT_S, Client, let_tasks_run
+from cadenza.gateway.call import BODIES_BYTES_MAX, BODY_BYTES_MAX, JSON, UNREAD_BYTES_MAX, Call, ClientGone, Uploads
+from tests.unit.gateway.clients import WAIT_S, Client, Headers, let_tasks_run
 
 MIB = 1024 * 1024
+SHORT_S = 0.1
+
+
+def hurried(client: Client, headers: Headers | None = None) -> Call:
+    """A call whose body must come soon."""
+    call = client.call(headers)
+    call.body_s = SHORT_S
+    return call
 
 
 async def in_time(call: Call) -> bytes:
@@ -33,27 +41,54 @@ async def test_large_bodies_share_a_bounded_memory() -> None:
     """Where the bodies of others fill it, one more is told to come back, and is taken once they are gone."""
     uploads = Uploads()
     uploads.take(BODIES_BYTES_MAX - 2)
-    client = Client()
-    client.say(b"abc")
-    call = client.call()
+    call = Client().call()
+    call.feed(b"abc")
+    call.end_body()
     with pytest.raises(RateLimited):
         await call.body(uploads)
     assert call.body_bytes == 0
     uploads.give_back(1)
-    client.say(b"abc")
     assert await call.body(uploads) == b"abc"
     assert call.body_bytes == 3
 
 
-async def test_a_message_without_a_body_is_an_empty_one() -> None:
-    """ASGI lets a server leave out both fields of the last message."""
-
-    async def receive() -> Message:
-        return {"type": "http.request"}
-
+async def test_a_request_without_a_body_has_an_empty_one() -> None:
+    """Where nothing came and nothing will, the body is there at once, and no more of it is wanted."""
     client = Client()
-    scope = Client().scope()
-    assert await in_time(Call(scope, receive, client.send)) == b""
+    call = client.call()
+    call.end_body()
+    assert await in_time(call) == b""
+    assert client.reads == 0
+
+
+async def test_a_body_that_is_there_already_is_not_waited_for() -> None:
+    """What came before anyone asked is put together in its order, and counted."""
+    client = Client()
+    call = client.call([(b"content-length", b"7")])
+    for part in (b"one ", b"two"):
+        assert call.feed(part)
+    call.end_body()
+    assert await in_time(call) == b"one two"
+    assert (call.body_bytes, client.reads) == (7, 0)
+
+
+def test_of_an_unread_body_only_so_much_is_wanted() -> None:
+    """Past 64 KiB that nobody has read the wire is told to wait."""
+    call = Client().call()
+    assert [call.feed(bytes(32 * 1024)) for _ in range(3)] == [True, True, False]
+
+
+async def test_what_was_read_makes_room_for_more() -> None:
+    """A reader that has taken what came lets the next part in."""
+    client = Client()
+    call = client.call()
+    call.feed(bytes(UNREAD_BYTES_MAX + 1))
+    reading = asyncio.create_task(in_time(call))
+    await let_tasks_run()
+    assert client.reads == 1
+    assert call.feed(bytes(UNREAD_BYTES_MAX))
+    call.end_body()
+    assert len(await reading) == 2 * UNREAD_BYTES_MAX + 1
 
 
 @pytest.mark.parametrize("length", [b"33554433", b"999999999999999999999999"])
@@ -91,45 +126,36 @@ async def test_a_body_that_stops_coming_is_cut() -> None:
     """A client that sends a part and then nothing gets 408, with how far it came, and is hung up on."""
     client = Client()
     client.say(b"x" * 1500, more=True)
+    call = hurried(client)
     with pytest.raises(BodyTimeout, match="after 1,500 bytes"):
-        await in_time(client.call(body_s=0.05))
-    assert client.hung_up_after == 0
+        await in_time(call)
+    assert not call.keeps_alive
 
 
 async def test_a_trickle_is_cut() -> None:
     """A byte now and then does not hold a request open: what comes too slowly gets 408."""
-    reads = 0
-
-    async def receive() -> Message:
-        nonlocal reads
-        reads += 1
-        await asyncio.sleep(0.01)
-        return {"type": "http.request", "body": b"x", "more_body": True}
-
-    scope = Client().scope()
+    client = Client()
+    client.pause_s = SHORT_S / 10
+    for _ in range(1000):
+        client.say(b"x", more=True)
     with pytest.raises(BodyTimeout):
-        await in_time(Call(scope, receive, Client().send, body_s=0.1))
-    assert reads > 1
+        await in_time(hurried(client))
+    assert client.reads > 1
 
 
 async def test_a_slow_but_steady_body_passes() -> None:
     """A body that takes longer than a small one may is taken while it keeps coming."""
-    parts = [bytes(MIB)] * 4
-    body_s = 0.1
-
-    async def receive() -> Message:
-        if len(parts) < 4:
-            await asyncio.sleep(0.05)
-        return {"type": "http.request", "body": parts.pop(), "more_body": bool(parts)}
-
-    scope = Client().scope()
+    client = Client()
+    client.pause_s = SHORT_S / 2
+    for place in range(4):
+        client.say(bytes(MIB), more=place < 3)
     started_s = asyncio.get_running_loop().time()
-    assert len(await in_time(Call(scope, receive, Client().send, body_s=body_s))) == 4 * MIB
-    assert asyncio.get_running_loop().time() - started_s > body_s
+    assert len(await in_time(hurried(client))) == 4 * MIB
+    assert asyncio.get_running_loop().time() - started_s > SHORT_S
 
 
 async def test_a_client_that_leaves_while_it_sends_is_gone() -> None:
-    """A disconnect amid the body is no bad request: nobody is there to tell."""
+    """A client that is lost amid its body sent no bad request: nobody is there to tell."""
     client = Client()
     client.say(b'{"mess', more=True)
     client.leave()
@@ -143,7 +169,7 @@ class Work:
     def __init__(self, call: Call) -> None:
         self.has_begun = asyncio.Event()
         self.was_cancelled = False
-        self.task = asyncio.create_task(self._run(call))
+        self.task = call.task = asyncio.create_task(self._run(call))
 
     async def _run(self, call: Call) -> None:
         async with call.until_gone():
@@ -168,10 +194,13 @@ async def test_a_client_that_leaves_ends_the_work() -> None:
 
 
 async def test_late_parts_of_a_body_are_not_a_leaving() -> None:
-    """Only a disconnect ends the work; other messages are passed over."""
+    """Only the loss of the connection ends the work; what else comes does not."""
     client = Client()
-    work = Work(client.call())
-    client.say(b"late")
+    call = client.call()
+    work = Work(call)
+    await work.has_begun.wait()
+    call.feed(b"late")
+    call.end_body()
     await let_tasks_run()
     assert not work.task.done()
     client.leave()
@@ -215,10 +244,10 @@ async def test_a_client_that_leaves_after_the_end_disturbs_nothing(*, is_stream:
     is_done = False
     async with call.until_gone():
         if is_stream:
-            await call.start_stream()
-            await call.finish_stream(b"data: [DONE]\n\n", is_cut=False)
+            call.start_stream()
+            call.finish_stream(b"data: [DONE]\n\n", is_cut=False)
         else:
-            await call.respond(200, b"{}", JSON)
+            call.respond(200, b"{}", JSON)
         client.leave()
         await let_tasks_run()
         is_done = True
@@ -226,11 +255,29 @@ async def test_a_client_that_leaves_after_the_end_disturbs_nothing(*, is_stream:
 
 
 async def test_nobody_listens_for_the_client_afterwards() -> None:
-    """The watch ends with the work: no task is left over."""
-    async with Client().call().until_gone():
+    """The watch ends with the work: a client that leaves after it cancels nothing."""
+    client = Client()
+    call = client.call()
+    call.task = asyncio.current_task()
+    async with call.until_gone():
         await let_tasks_run()
+    client.leave()
     await let_tasks_run()
-    assert asyncio.all_tasks() == {asyncio.current_task()}
+    assert call.is_gone
+    assert call.task
+    assert call.task.cancelling() == 0
+
+
+async def test_who_watches_too_late_learns_at_once_that_the_client_left() -> None:
+    """The work of a client that is gone does not begin."""
+    client = Client()
+    call = client.call()
+    client.leave()
+    has_begun = False
+    with pytest.raises(ClientGone):
+        async with call.until_gone():
+            has_begun = True
+    assert not has_begun
 
 
 async def test_an_error_inside_comes_out_as_it_is() -> None:
@@ -277,82 +324,88 @@ def test_of_a_repeated_header_the_first_counts() -> None:
     assert call.headers == {b"x-api-key": b"first", b"other": b"1"}
 
 
-async def test_an_answer_has_its_length_and_its_request_id() -> None:
-    """An answer is two messages: the status with its headers, then the whole body."""
+def test_an_answer_has_its_length_and_its_request_id() -> None:
+    """An answer is one write: the status, the headers that every answer has, and the whole body."""
     client = Client()
     call = client.call([(b"x-request-id", b"r1")])
-    await call.respond(200, b'{"a":1}', JSON)
-    assert [message["type"] for message in client.sent] == ["http.response.start", "http.response.body"]
-    assert client.sent[0]["status"] == call.status == 200
+    call.respond(200, b'{"a":1}', JSON)
+    assert len(client.sent) == 1
+    assert client.status == call.status == 200
     assert client.headers[b"content-type"] == b"application/json"
     assert client.headers[b"content-length"] == b"7"
     assert client.headers[b"x-request-id"] == b"r1"
     assert client.headers[b"access-control-allow-origin"] == b"*"
-    assert not client.sent[1].get("more_body")
+    assert client.bodies == [b'{"a":1}']
+    assert client.was_kept
 
 
-async def test_an_answer_without_content_has_no_length() -> None:
+def test_an_answer_without_content_has_no_length() -> None:
     """204 carries no content-length, as HTTP has it."""
     client = Client()
-    await client.call().respond(204, b"", [])
+    client.call().respond(204, b"", b"")
     assert b"content-length" not in client.headers
 
 
 async def test_a_stream_is_neither_cached_nor_buffered() -> None:
-    """The headers of a stream keep caches, compressors and proxies off it; its end is the last body."""
+    """The headers of a stream keep caches, compressors and proxies off it; its end is in its last write."""
     client = Client()
     call = client.call()
-    await call.start_stream()
+    call.start_stream()
     await call.write(b"one")
-    await call.finish_stream(b"two", is_cut=False)
+    assert not client.has_end
+    call.finish_stream(b"two", is_cut=False)
     assert client.headers[b"content-type"].startswith(b"text/event-stream")
     assert client.headers[b"cache-control"] == b"no-cache, no-transform"
     assert client.headers[b"x-accel-buffering"] == b"no"
     assert b"content-length" not in client.headers
-    assert [message.get("more_body", False) for message in client.sent[1:]] == [True, False]
-    assert client.hung_up_after is None
+    assert (client.bodies, client.has_end) == ([b"one", b"two"], True)
+    assert len(client.sent) == 3
+    assert client.was_kept
 
 
-async def test_a_stream_that_was_cut_ends_with_its_connection() -> None:
-    """The server is told to hang up before the last body, which would otherwise keep the connection."""
+def test_a_stream_that_was_cut_ends_with_its_connection() -> None:
+    """The last bytes are sent, and no further request follows them."""
     client = Client()
     call = client.call()
-    await call.start_stream()
-    await call.finish_stream(b"error", is_cut=True)
+    call.start_stream()
+    call.finish_stream(b"error", is_cut=True)
     assert client.bodies == [b"error"]
-    assert client.hung_up_after == 1
+    assert client.was_kept is False
 
 
-async def test_a_server_without_the_extension_is_served_all_the_same() -> None:
-    """Hanging up is an extension: where the server does not know it, the stream ends without."""
+def test_an_old_client_has_a_stream_without_chunks() -> None:
+    """HTTP/1.0 knows no chunks: the bytes come as they are, and the end of the connection is their end."""
     client = Client()
-    scope = client.scope()
-    del scope["extensions"]
-    call = Call(scope, client.receive, client.send)
-    await call.start_stream()
-    await call.finish_stream(b"error", is_cut=True)
-    assert client.bodies == [b"error"]
+    call = client.call(is_old=True)
+    call.start_stream()
+    assert call.write_now(b"one")
+    call.finish_stream(b"two", is_cut=False)
+    assert b"transfer-encoding" not in client.headers
+    assert client.headers[b"connection"] == b"close"
+    assert client.bodies == [b"onetwo"]
+    assert client.was_kept is False
 
 
 async def test_a_write_waits_for_a_client_that_does_not_read() -> None:
     """Back-pressure: a write returns only when the client can take more."""
     client = Client()
-    client.stalls_at = lambda message: message["type"] == "http.response.body"
+    client.stalls_at = lambda data: b"one" in data
     call = client.call()
-    await call.start_stream()
+    call.start_stream()
     writing = asyncio.create_task(call.write(b"one"))
     await client.sent_body(b"one")
     await let_tasks_run()
     assert not writing.done()
-    client.takes_more.set()
+    assert not call.write_now(b"two")
+    client.take_more()
     await writing
 
 
-async def test_an_error_is_rendered_with_its_headers() -> None:
+def test_an_error_is_rendered_with_its_headers() -> None:
     """A failure is answered with its status, the error object and what it says of a retry."""
     client = Client()
-    await client.call().fail(RateLimited("Later.", 2.0))
-    assert client.sent[0]["status"] == 429
+    client.call().fail(RateLimited("Later.", 2.0))
+    assert client.status == 429
     assert (client.headers[b"retry-after"], client.headers[b"retry-after-ms"]) == (b"2", b"2000")
     assert msgspec.json.decode(client.bodies[0]) == {"error": {"message": "Later.", "type": "rate_limit_error"}}
 

@@ -1,14 +1,19 @@
-"""Reading a chat request: long bodies are counted, short ones need not be."""
+"""Reading a chat request, and finding room for it: what is large is counted, what is short need not be."""
 
 import json
 
 import pytest
 
 from cadenza.core.errors import InvalidRequest
-from cadenza.core.records import CONTEXT_TOKENS_MAX
+from cadenza.core.records import CONTEXT_TOKENS_MAX, Plan, Route
 from cadenza.gateway.call import Uploads
-from cadenza.gateway.chat import read_chat
-from tests.unit.gateway.asgi import Client
+from cadenza.gateway.chat import fit, read_chat
+from cadenza.gateway.compose import Character, Prompt
+from tests.unit.gateway.clients import Client
+from tests.unit.gateway.prompts import prompt_of
+
+SMALL, LARGE = Route("acme", "small", 2_000, 500), Route("acme", "large", 2_000_000, 1_000, 1)
+PLAN = Plan.of("forte", (SMALL, LARGE))
 
 
 def client_that_says(text: str) -> Client:
@@ -18,14 +23,29 @@ def client_that_says(text: str) -> Client:
     return client
 
 
+async def prompt_that_says(text: str, layer: str = "") -> Prompt:
+    call = client_that_says(text).call()
+    request = await read_chat(call, Uploads())
+    assert request.texts == [text]
+    return Prompt(Character(layer), request.texts, call.body_bytes)
+
+
 async def test_a_long_body_of_few_tokens_is_taken() -> None:
     """More bytes than the context has tokens are fine where they make fewer tokens."""
-    text = "a" * (CONTEXT_TOKENS_MAX + 100_000)
-    assert (await read_chat(client_that_says(text).call(), Uploads()))[0].texts == [text]
+    prompt = await prompt_that_says("a" * (CONTEXT_TOKENS_MAX + 100_000))
+    assert (await fit(PLAN, prompt)).routes == (LARGE,)
 
 
 async def test_a_body_of_too_many_tokens_is_refused() -> None:
-    """A prompt past the context is a 400 that says how many tokens were counted."""
-    text = "é" * CONTEXT_TOKENS_MAX
+    """A prompt past the context is a 400 that says how many tokens were counted, whatever the layer has."""
+    prompt = await prompt_that_says("é" * CONTEXT_TOKENS_MAX, "You are the layer.")
     with pytest.raises(InvalidRequest, match="1,000,004 tokens"):
-        await read_chat(client_that_says(text).call(), Uploads())
+        await fit(PLAN, prompt)
+
+
+@pytest.mark.parametrize(("tokens", "routes"), [(1_984, (SMALL, LARGE)), (1_985, (LARGE,))])
+async def test_the_routes_that_hold_a_prompt_are_found_by_its_count(tokens: int, routes: tuple[Route, ...]) -> None:
+    """A prompt of more bytes than a window has tokens is asked of it where its tokens fit."""
+    prompt = prompt_of(tokens, 50_000)
+    assert await fit(PLAN, prompt) == Plan.of("forte", routes)
+    assert prompt.is_counted

@@ -35,7 +35,7 @@ def principal(preferred_class: str = "forte") -> Principal:
 @pytest.mark.parametrize("class_id", ["mezzo", "forte", "fortissimo"])
 def test_a_class_is_served_by_its_routes_in_order(class_id: str) -> None:
     """The plan names the class that was asked for and all of its routes, first things first."""
-    assert catalogue().plan(class_id, principal("mezzo")) == Plan(class_id, ROUTES[class_id])
+    assert catalogue().plan(class_id, principal("mezzo")) == Plan.of(class_id, ROUTES[class_id])
 
 
 @pytest.mark.parametrize("asked", [None, "auto"])

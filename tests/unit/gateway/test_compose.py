@@ -1,11 +1,20 @@
-"""The prompt that goes upstream: the character layer first, the client's messages after it, unchanged."""
+"""The prompt that goes upstream: the character layer first, the client's messages after it, unchanged; and its size."""
 
+import asyncio
 import json
+import threading
+from collections.abc import Iterable
+from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from cadenza.gateway.compose import Character, compose
+from cadenza.core import tokens
+from cadenza.core.tokens import count_prompt, is_loaded, load
+from cadenza.gateway.compose import INLINE_BYTES, UNCOUNTED_BYTES_MAX, Character, Prompt, compose
 from cadenza.gateway.validate import parse_chat
+from tests.unit.gateway.prompts import prompt_of
 
 TEXT = 'You are "Cadenza".\nBe brief. 音楽'
 
@@ -33,3 +42,82 @@ def test_composing_leaves_the_request_as_it_was() -> None:
     request = parse_chat(b'{"messages":[{"role":"user","content":"hi"}]}')
     assert [len(compose(request, Character(TEXT), 9).messages) for _ in range(2)] == [2, 2]
     assert len(request.messages) == 1
+
+
+class Counting:
+    """Counts as ever, and notes how often and in which thread."""
+
+    def __init__(self) -> None:
+        self.threads: list[int] = []
+
+    def __call__(self, texts: Iterable[str]) -> int:
+        self.threads.append(threading.get_ident())
+        return count_prompt(texts)
+
+
+@pytest.fixture
+def counting(monkeypatch: pytest.MonkeyPatch) -> Counting:
+    counting = Counting()
+    monkeypatch.setattr("cadenza.gateway.compose.count_prompt", counting)
+    return counting
+
+
+async def test_a_prompt_is_as_large_as_its_bytes_until_it_is_counted(counting: Counting) -> None:
+    """Nothing is counted before the count is asked for; from then on it is what the prompt has at most."""
+    prompt = prompt_of(50, 400)
+    assert (prompt.is_counted, prompt.most_tokens, prompt.size_bytes, counting.threads) == (False, 400, 400, [])
+    assert await prompt.count() == 50
+    assert (prompt.is_counted, prompt.most_tokens, prompt.size_bytes) == (True, 50, 400)
+
+
+async def test_a_prompt_is_counted_once(counting: Counting) -> None:
+    """However often the count is asked for, the client's texts and the layer are each counted once."""
+    character = Character(TEXT)
+    prompts = [Prompt(character, ["hello world"], 40) for _ in range(3)]
+    for prompt in prompts:
+        assert {await prompt.count() for _ in range(4)} == {count_prompt([TEXT, "hello world"])}
+        assert await prompt.count_own() == count_prompt(["hello world"])
+    assert len(counting.threads) == len(prompts) + 1
+
+
+@pytest.mark.parametrize(("size_bytes", "is_inline"), [(INLINE_BYTES, True), (INLINE_BYTES + 1, False)])
+async def test_a_large_prompt_is_counted_off_the_event_loop(
+    counting: Counting, size_bytes: int, is_inline: bool
+) -> None:
+    """What takes longer than a moment keeps nobody waiting."""
+    load()
+    assert await prompt_of(50, size_bytes).count() == 50
+    assert {thread == threading.get_ident() for thread in counting.threads} == {is_inline}
+
+
+async def test_the_tokenizer_is_loaded_off_the_event_loop(counting: Counting, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first count of a process, of however small a prompt, loads the tokenizer in another thread."""
+    prompt = prompt_of(50)
+    monkeypatch.setattr(tokens, "_o200k", None)
+    assert await prompt.count() == 50
+    assert is_loaded()
+    assert threading.get_ident() not in counting.threads
+
+
+@pytest.mark.parametrize(("size_bytes", "is_short"), [(UNCOUNTED_BYTES_MAX, True), (UNCOUNTED_BYTES_MAX + 1, False)])
+def test_a_short_prompt_has_8_kib_at_most(size_bytes: int, is_short: bool) -> None:
+    """The layer and the body together."""
+    assert prompt_of(50, size_bytes).is_short is is_short
+
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
+roles = st.sampled_from(["system", "developer", "user", "assistant"])
+parts = st.lists(st.fixed_dictionaries({"type": st.just("text"), "text": texts}), min_size=1, max_size=4)
+messages = st.fixed_dictionaries({"role": roles, "content": st.one_of(texts, parts)})
+tools = st.fixed_dictionaries(
+    {"type": st.just("function"), "function": st.fixed_dictionaries({"name": st.just("f"), "description": texts})}
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(texts, st.lists(messages, min_size=1, max_size=5), st.lists(tools, max_size=1), st.booleans())
+def test_no_prompt_has_more_tokens_than_bytes(layer: str, said: list[Any], offered: list[Any], is_ascii: bool) -> None:
+    """Whatever is sent, the bytes of the layer and of the body are at least as many as what is counted of them."""
+    body = json.dumps({"messages": said, "tools": offered}, separators=(",", ":"), ensure_ascii=is_ascii).encode()
+    prompt = Prompt(Character(layer), parse_chat(body).texts, len(body))
+    assert asyncio.run(prompt.count()) <= prompt.size_bytes

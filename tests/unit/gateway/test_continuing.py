@@ -12,11 +12,13 @@ from msgspec import Raw
 
 from cadenza.core.records import Plan, Route, Usage
 from cadenza.core.tokens import OUTPUT_TOKENS_MIN, count_tokens
+from cadenza.gateway.compose import Prompt
 from cadenza.gateway.continuing import open_reply
 from cadenza.gateway.dispatch import Dispatcher
 from cadenza.gateway.health import FAULTS_TO_REST
 from cadenza.observe import Observer, make_log
 from cadenza.upstreams.base import Ask, Fault, FaultKind, OpenReply, PassOn, Piece, Probe
+from tests.unit.gateway.prompts import prompt_of
 
 KEY = "key_a"
 CUT = Fault(FaultKind.CUT)
@@ -81,7 +83,7 @@ class Story:
         observer = Observer(make_log(io.StringIO()))
         self.metrics = observer.metrics
         self.dispatcher = Dispatcher(self.upstreams, observer, ceiling)
-        self.plan = Plan(
+        self.plan = Plan.of(
             "forte",
             tuple(
                 Route(name, "m", window if number else 10_000, 1000, number, continues=number > 0)
@@ -89,10 +91,10 @@ class Story:
             ),
         )
 
-    async def hear(self, ask: Ask = PLAIN) -> tuple[list[Piece], str, Fault | None]:
+    async def hear(self, ask: Ask = PLAIN, prompt: Prompt | None = None) -> tuple[list[Piece], str, Fault | None]:
         """Every piece, the last route, and the fault that the relay would have to tell."""
         pieces, fault = list[Piece](), None
-        async with open_reply(self.dispatcher, self.plan, ask, KEY) as reply:
+        async with open_reply(self.dispatcher, self.plan, ask, KEY, prompt) as reply:
             try:
                 while read := await reply.read():
                     pieces += read
@@ -230,6 +232,17 @@ async def test_a_window_too_small_for_what_was_said_is_passed_over() -> None:
     )
     assert fault is CUT
     assert second.asked == []
+
+
+@pytest.mark.parametrize(("window", "is_continued"), [(50 + 200 + OUTPUT_TOKENS_MIN, True), (265, False)])
+async def test_whether_a_window_has_room_is_told_by_the_count(window: int, is_continued: bool) -> None:
+    """A prompt of which only the bytes were known is counted before a route is passed over for its sake."""
+    second, prompt = Tellers([*says(" end."), FINISH]), prompt_of(50, 400)
+    ask = msgspec.structs.replace(PLAIN, max_tokens=1000, prompt_tokens=prompt.most_tokens)
+    story = Story(Tellers([*says(" word" * 200), CUT]), second, window=window)
+    _, _, fault = await story.hear(ask, prompt)
+    assert fault is (None if is_continued else CUT)
+    assert [ask.prompt_tokens for ask in second.asked] == [250] * is_continued
 
 
 async def test_nothing_said_is_asked_anew() -> None:

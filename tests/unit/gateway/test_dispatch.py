@@ -178,7 +178,7 @@ async def test_a_provider_that_is_not_there_is_passed_over() -> None:
     """A route whose provider nobody knows is a fault like any other: the next one serves."""
     fleet = Fleet(Reply())
     stray = Route("nobody", MODEL, 1000, 100)
-    assert await fleet.ask(Plan("forte", (stray, *fleet.plan.routes))) == "provider-0"
+    assert await fleet.ask(Plan.of("forte", (stray, *fleet.plan.routes))) == "provider-0"
 
 
 async def test_new_upstreams_are_fit() -> None:

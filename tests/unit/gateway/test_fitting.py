@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from cadenza.core.errors import InvalidRequest
 from cadenza.core.records import Plan, Route
-from cadenza.core.tokens import OUTPUT_TOKENS_MIN, WINDOW_MARGIN, output_room
+from cadenza.core.tokens import OUTPUT_TOKENS_MIN, WINDOW_MARGIN, is_ample, output_room
 from cadenza.gateway.classes import holding
 from cadenza.upstreams.base import Ask
 
@@ -84,7 +84,7 @@ def test_each_route_is_fitted_for_itself() -> None:
 
 
 SMALL, LARGE, LARGEST = route(2_000, model="small"), route(10_000, model="large"), route(50_000, model="largest")
-PLAN = Plan("forte", (SMALL, LARGE, LARGEST))
+PLAN = Plan.of("forte", (SMALL, LARGE, LARGEST))
 
 
 @pytest.mark.parametrize(
@@ -100,15 +100,56 @@ PLAN = Plan("forte", (SMALL, LARGE, LARGEST))
 )
 def test_routes_that_hold_the_prompt_stay_in_their_order(prompt_tokens: int, routes: tuple[Route, ...]) -> None:
     """A route whose window leaves no room for the shortest answer is passed over."""
-    assert holding(PLAN, prompt_tokens) == Plan("forte", routes)
+    assert holding(PLAN, prompt_tokens) == Plan.of("forte", routes)
 
 
 def test_a_larger_route_may_stand_first() -> None:
     """The order of a plan is the operator's: a small window behind a large one is simply left out."""
-    assert holding(Plan("forte", (LARGE, SMALL)), 5_000).routes == (LARGE,)
+    assert holding(Plan.of("forte", (LARGE, SMALL)), 5_000).routes == (LARGE,)
 
 
 def test_a_prompt_that_no_route_holds_is_refused_with_both_numbers() -> None:
     """The refusal says how long the prompt is and how much the class holds."""
     with pytest.raises(InvalidRequest, match=r"about 49,985 tokens, tools included; forte holds 50,000"):
         holding(PLAN, 49_985)
+
+
+routes = st.builds(route, st.integers(1, 20_000), st.integers(1, 20_000))
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(routes, min_size=1, max_size=3), st.integers(1, 8_192), st.data())
+def test_where_there_is_ample_room_the_count_changes_nothing(
+    routes: list[Route], prompt_bytes: int, data: st.DataObject
+) -> None:
+    """With room for every byte, any count of the prompt leaves the same routes and the same limit upstream."""
+    plan, asked = Plan.of("forte", tuple(routes)), data.draw(st.one_of(st.none(), st.integers(1, 20_000)))
+    has_tools, prompt_tokens = data.draw(st.booleans()), data.draw(st.integers(0, prompt_bytes))
+    fitted_tokens = (asked or 131_072) if has_tools else OUTPUT_TOKENS_MIN
+    if is_ample(plan, prompt_bytes, fitted_tokens):
+        for one in plan.routes:
+            by_bytes, by_count = (ask(size, asked, has_tools=has_tools) for size in (prompt_bytes, prompt_tokens))
+            assert by_bytes.output_limit(one) == by_count.output_limit(one)
+            assert output_room(one, prompt_tokens) >= min(OUTPUT_TOKENS_MIN, one.max_output_tokens)
+
+
+@pytest.mark.parametrize(
+    ("context_tokens", "output_tokens", "ample"),
+    [
+        (1_066, 16, True),
+        (1_065, 16, True),
+        (1_016, 16, True),
+        (1_015, 16, False),
+        (1_150, 100, True),
+        (1_149, 100, False),
+    ],
+)
+def test_room_is_ample_up_to_the_last_token(context_tokens: int, output_tokens: int, ample: bool) -> None:
+    """A prompt of a thousand bytes needs a thousand tokens, a margin but for the shortest answer, and the answer."""
+    plan = Plan.of("forte", (LARGE, route(context_tokens)))
+    assert is_ample(plan, 1_000, output_tokens) is ample
+
+
+def test_no_more_room_is_needed_than_a_route_generates() -> None:
+    """An answer is never longer than its route makes it, whatever was asked."""
+    assert is_ample(Plan.of("forte", (route(1_150, 100),)), 1_000, 131_072)

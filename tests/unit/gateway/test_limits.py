@@ -7,10 +7,10 @@ import pytest
 
 from cadenza.core.errors import RateLimited
 from cadenza.core.rates import Rate, Ticket
-from cadenza.gateway.limits import SATURATED_RETRY_S, rate_headers, refusal, slot
+from cadenza.gateway.limits import SATURATED_RETRY_S, rate_lines, refusal, slot
 from cadenza.observe import Metrics
 from cadenza.store.shared import Slots
-from tests.unit.gateway.asgi import let_tasks_run
+from tests.unit.gateway.clients import let_tasks_run
 
 
 @pytest.mark.parametrize(
@@ -29,13 +29,14 @@ from tests.unit.gateway.asgi import let_tasks_run
         (3_600_000_000_000, "3600s"),
     ],
 )
-def test_rate_headers(reset_ns: int, told: str) -> None:
+def test_a_rate_is_told(reset_ns: int, told: str) -> None:
     """The limit, what remains, and the time until all of it is there again, never less than the true one."""
-    assert dict(rate_headers(Ticket(is_granted=True, limit=20, remaining=7, reset_ns=reset_ns))) == {
-        b"x-ratelimit-limit-requests": b"20",
-        b"x-ratelimit-remaining-requests": b"7",
-        b"x-ratelimit-reset-requests": told.encode(),
-    }
+    lines = rate_lines(Ticket(is_granted=True, limit=20, remaining=7, reset_ns=reset_ns))
+    assert lines.decode().splitlines(keepends=True) == [
+        "x-ratelimit-limit-requests: 20\r\n",
+        "x-ratelimit-remaining-requests: 7\r\n",
+        f"x-ratelimit-reset-requests: {told}\r\n",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,8 @@ from cadenza.core.tokens import count_tokens
 from cadenza.gateway.relay import PING_S, ReplyHead, relay_stream, relay_whole
 from cadenza.gateway.tally import Tally
 from cadenza.upstreams.base import Fault, FaultKind, PassOn, Piece
-from tests.unit.gateway.asgi import WAIT_S, Client, let_tasks_run
+from tests.unit.gateway.clients import WAIT_S, Client, let_tasks_run
+from tests.unit.gateway.prompts import prompt_of
 
 PROMPT_TOKENS = 17
 PROMPT_BYTES = 200
@@ -43,7 +44,7 @@ class ScriptedReply:
 
 
 def new_tally() -> Tally:
-    tally = Tally(PROMPT_TOKENS, PROMPT_BYTES)
+    tally = Tally(prompt_of(PROMPT_TOKENS, PROMPT_BYTES))
     tally.output_limit = 100
     return tally
 
@@ -96,7 +97,7 @@ async def test_the_last_bytes_are_handed_back_unsent() -> None:
     _, last = await stream(client, ScriptedReply([Piece("a", "stop", Usage(1, 1))]))
     assert last.endswith(DONE)
     assert not any(b'finish_reason":"stop' in body or b"usage" in body for body in client.bodies)
-    assert all(message["more_body"] for message in client.sent[1:])
+    assert not client.has_end
 
 
 async def test_pieces_are_written_as_they_come() -> None:
@@ -158,15 +159,16 @@ async def test_pings_go_on_while_the_silence_does() -> None:
 
 
 async def test_no_ping_comes_before_the_first_event() -> None:
-    """A client that is slow to take the head of the stream is not pinged ahead of the first chunk."""
+    """A client that is slow to take the head of the stream has the first chunk behind it, and no ping before."""
     client = Client()
-    client.stalls_at = lambda message: message["type"] == "http.response.start"
+    client.stalls_at = lambda data: data.startswith(b"HTTP/1.1")
     streaming = asyncio.create_task(stream(client, ScriptedReply([Piece("a"), FINISH]), ping_s=PING_EVERY_S))
     await asyncio.sleep(SEVERAL_PINGS_S)
-    assert client.bodies == []
-    client.takes_more.set()
+    [role] = client.bodies
+    assert b'"role"' in role
+    client.take_more()
     await streaming
-    assert b'"role"' in client.bodies[0]
+    assert PING not in client.bodies
 
 
 @pytest.mark.parametrize("end", [[FINISH], Fault(FaultKind.CUT)])
@@ -186,7 +188,7 @@ async def test_no_ping_comes_after_the_end(end: list[Piece] | Fault) -> None:
 async def test_pings_do_not_pile_up_before_a_client_that_does_not_read() -> None:
     """While one ping waits to be taken there is no second, and none is left over at the end."""
     client = Client()
-    client.stalls_at = lambda message: message.get("body") == PING
+    client.stalls_at = lambda data: PING in data
     silence = asyncio.Event()
     streaming = asyncio.create_task(stream(client, ScriptedReply(silence, [FINISH]), ping_s=PING_EVERY_S))
     await client.sent_body(PING)
@@ -296,4 +298,5 @@ async def test_a_whole_reply_has_delivered_nothing_yet() -> None:
     tally = new_tally()
     outcome, _ = await relay_whole(ScriptedReply([Piece("hello world", "stop")]), HEAD, tally)
     assert outcome.usage == Usage(PROMPT_TOKENS, 2, estimated=True)
-    assert tally.delivered_tokens == 0
+    assert not tally.has_delivered
+    assert await tally.count() == Usage(PROMPT_TOKENS, 0, estimated=True)

@@ -14,7 +14,6 @@ from cadenza.core.apikey import digest_key, display_prefix, make_key
 from cadenza.core.errors import CadenzaError
 from cadenza.core.rates import Rate
 from cadenza.gateway.auth import authenticate
-from cadenza.gateway.call import Call
 from cadenza.gateway.context import Gateway
 from cadenza.gateway.limits import STRANGERS_IN_ALL, STRANGERS_OF_ONE_ADDRESS
 from cadenza.store import accounts, keys
@@ -22,8 +21,8 @@ from cadenza.store.accounts import Account
 from cadenza.store.database import Database, migrate
 from cadenza.store.keys import NewKey
 from cadenza.store.statements import Statement, Values
-from tests.unit.gateway.asgi import Client
 from tests.unit.gateway.books import gateway_on
+from tests.unit.gateway.clients import Client
 
 HOME = "192.0.2.1"
 FLOOD = 1000
@@ -61,11 +60,9 @@ async def good(db: CountingDatabase) -> str:
 
 async def ask(gw: Gateway, key: str, address: str = HOME) -> int:
     """The status that a request with this key is let in or turned away with."""
-    client = Client()
-    scope = client.scope([(b"authorization", b"Bearer " + key.encode())])
-    scope["client"] = (address, 1)
+    call = Client(address).call([(b"authorization", b"Bearer " + key.encode())])
     try:
-        await authenticate(gw, Call(scope, client.receive, client.send), "inference")
+        await authenticate(gw, call, "inference")
     except CadenzaError as error:
         return error.status
     return 200

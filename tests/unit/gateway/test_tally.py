@@ -1,56 +1,131 @@
 """The counts of one reply: the upstream's last word, our own count beside it, and what can be true."""
 
+import asyncio
+import re
+import tracemalloc
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cadenza.core.records import Outcome, Usage
-from cadenza.core.tokens import TEMPLATE_TOKENS_MAX, count_tokens
-from cadenza.gateway.tally import Tally
+from cadenza.core.records import OUTPUT_TOKENS_MAX, Outcome, Usage
+from cadenza.core.tokens import TEMPLATE_TOKENS_MAX, count_tokens, load
+from cadenza.gateway.tally import TAIL_CHARS_MAX, UNCOUNTED_CHARS_MAX, Tally
 from cadenza.upstreams.base import Fault, FaultKind, Piece
+from tests.unit.gateway.prompts import prompt_of
 
 PROMPT_TOKENS = 17
 PROMPT_BYTES = 200
+PROMPT_MAX = PROMPT_BYTES + TEMPLATE_TOKENS_MAX
 LIMIT = 100
 
 
 def tally_of(*pieces: Piece, limit: int = LIMIT) -> Tally:
     """A tally that took these pieces and delivered their text."""
-    tally = Tally(PROMPT_TOKENS, PROMPT_BYTES)
+    tally = Tally(prompt_of(PROMPT_TOKENS, PROMPT_BYTES))
     tally.output_limit = limit
     for piece in pieces:
         tally.take(piece)
-        tally.deliver(piece.content)
+        if piece.content:
+            tally.deliver(piece.content)
     return tally
 
 
-def test_a_tally_begins_with_the_prompt_alone() -> None:
+async def outcome_of(*pieces: Piece, limit: int = LIMIT, fault: Fault | None = None) -> Outcome:
+    """The outcome of a stream, for which our own count is made where it is needed."""
+    tally = tally_of(*pieces, limit=limit)
+    if not tally.has_counts:
+        await tally.count()
+    return tally.outcome(fault)
+
+
+async def test_a_tally_begins_with_the_prompt_alone() -> None:
     """Before anything is delivered our own count is the prompt, and the upstream has said nothing."""
-    tally = Tally(PROMPT_TOKENS, PROMPT_BYTES)
-    assert tally.so_far() == Usage(PROMPT_TOKENS, 0, estimated=True)
-    assert (tally.delivered_tokens, tally.has_counts, tally.finish_reason) == (0, False, None)
+    tally = Tally(prompt_of(PROMPT_TOKENS))
+    assert await tally.count() == Usage(PROMPT_TOKENS, 0, estimated=True)
+    assert (tally.has_delivered, tally.has_counts, tally.finish_reason) == (False, False, None)
 
 
-def test_delivered_text_is_counted_piece_by_piece() -> None:
+async def test_delivered_text_is_counted_piece_by_piece() -> None:
     """What the ledger's marks are read from grows with every delivery."""
-    tally = Tally(PROMPT_TOKENS, PROMPT_BYTES)
+    tally = Tally(prompt_of(PROMPT_TOKENS))
     tally.deliver("hello world")
-    assert tally.delivered_tokens == 2
+    assert tally.has_delivered
+    assert await tally.count() == Usage(PROMPT_TOKENS, 2, estimated=True)
     tally.deliver(" and more")
-    assert tally.delivered_tokens == 2 + count_tokens(" and more")
+    assert await tally.count() == Usage(PROMPT_TOKENS, 2 + count_tokens(" and more"), estimated=True)
 
 
-def test_taking_a_piece_is_not_delivering_it() -> None:
+async def test_taking_a_piece_is_not_delivering_it() -> None:
     """Content that came from the upstream and did not go out counts for nothing."""
-    tally = Tally(PROMPT_TOKENS, PROMPT_BYTES)
+    tally = Tally(prompt_of(PROMPT_TOKENS))
     tally.take(Piece("hello world"))
-    assert tally.so_far() == Usage(PROMPT_TOKENS, 0, estimated=True)
+    assert await tally.count() == Usage(PROMPT_TOKENS, 0, estimated=True)
+    assert not tally.has_delivered
 
 
-def test_the_upstream_is_believed_before_our_own_count() -> None:
+async def test_a_reply_that_was_not_delivered_is_counted_whole() -> None:
+    """Our own count of a text is the outcome, within what was allowed, and none of it is delivered by that."""
+    tally = tally_of(Piece(finish_reason="stop"), limit=3)
+    await tally.count_whole("hello world")
+    assert tally.outcome() == Outcome(Usage(PROMPT_TOKENS, 2, estimated=True), "stop")
+    await tally.count_whole("hello world and then some")
+    assert tally.outcome() == Outcome(Usage(PROMPT_TOKENS, 3, estimated=True), "stop")
+    assert not tally.has_delivered
+
+
+words = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=9)
+LONG = ["one two three ", "\n\n", "wo", "rds of a ", "   ", "long", "est", " an", "swer, 12", "345 é", "🎼"]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.one_of(words, st.sampled_from(LONG)), min_size=1, max_size=40), st.integers(1, 2000), st.data())
+def test_the_count_is_that_of_the_whole_text(texts: list[str], times: int, data: st.DataObject) -> None:
+    """However a text was cut up, whenever it was counted in between and however long it is, its count is exact."""
+    load()
+    texts, asked = texts * times, data.draw(st.sets(st.integers(0, len(texts) * times), max_size=5))
+
+    async def count() -> list[int]:
+        tally, counted = Tally(prompt_of(PROMPT_TOKENS)), list[int]()
+        for number, text in enumerate(texts):
+            tally.deliver(text)
+            if number in asked or number == len(texts) - 1:
+                counted.append((await tally.count()).completion_tokens)
+        return counted
+
+    *_, last = asyncio.run(count())
+    whole = "".join(texts)
+    if longest_word(whole) <= TAIL_CHARS_MAX:
+        assert last == min(count_tokens(whole), OUTPUT_TOKENS_MAX)
+
+
+def longest_word(text: str) -> int:
+    """Of what lies between two places where a text may be cut."""
+    return max(map(len, re.split(r"(?<=\S)(?= )", text)))
+
+
+@pytest.mark.parametrize("text", ["many words of it", "x", "\n"], ids=["words", "no space", "lines"])
+async def test_of_a_long_answer_no_more_than_its_end_is_kept(text: str) -> None:
+    """Once the tokenizer is there, an answer of many megabytes takes no more memory than one of a few pages."""
+    load()
+    tally = Tally(prompt_of(PROMPT_TOKENS))
+    text *= 1000 // len(text)
+    for _ in range(100):
+        tally.deliver(text)
+    tracemalloc.start()
+    try:
+        for number in range(4000):
+            tally.deliver(f"{text}{number}")
+        kept_bytes, most_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept_bytes < most_bytes < 40 * UNCOUNTED_CHARS_MAX
+
+
+async def test_the_upstream_is_believed_before_our_own_count() -> None:
     """Its usage is the outcome's, whatever we would have counted, and is not an estimate."""
     said = Usage(31, 4, 5, completion_details={"reasoning_tokens": 2})
-    outcome = tally_of(Piece("a text of many more tokens than four of them"), Piece(usage=said)).outcome()
+    outcome = await outcome_of(Piece("a text of many more tokens than four of them"), Piece(usage=said))
     assert outcome == Outcome(said, None)
 
 
@@ -75,9 +150,9 @@ def test_zero_is_a_count() -> None:
     assert not outcome.is_doubtful
 
 
-def test_without_a_usage_our_own_count_is_the_outcome() -> None:
+async def test_without_a_usage_our_own_count_is_the_outcome() -> None:
     """Prompt and delivered text, marked as estimated."""
-    outcome = tally_of(Piece("hello world", "stop")).outcome()
+    outcome = await outcome_of(Piece("hello world", "stop"))
     assert outcome == Outcome(Usage(PROMPT_TOKENS, 2, estimated=True), "stop")
 
 
@@ -89,9 +164,17 @@ def test_without_a_usage_our_own_count_is_the_outcome() -> None:
         (Usage(PROMPT_BYTES + TEMPLATE_TOKENS_MAX + 1, 5, 7), Usage(PROMPT_TOKENS, 5, estimated=True)),
     ],
 )
-def test_counts_that_cannot_be_true_are_mended_and_doubtful(said: Usage, mended: Usage) -> None:
+async def test_counts_that_cannot_be_true_are_mended_and_doubtful(said: Usage, mended: Usage) -> None:
     """More output than was allowed, or more prompt than was sent, is not charged, and is noted."""
-    assert tally_of(Piece(usage=said)).outcome() == Outcome(mended, None, is_doubtful=True)
+    assert await outcome_of(Piece("hi", usage=said)) == Outcome(mended, None, is_doubtful=True)
+
+
+@pytest.mark.parametrize(
+    ("prompt_tokens", "is_enough"), [(0, True), (PROMPT_MAX, True), (PROMPT_MAX + 1, False), (1 << 39, False)]
+)
+def test_a_prompt_that_cannot_be_true_is_counted_here(prompt_tokens: int, is_enough: bool) -> None:
+    """The upstream's counts are enough only where none of our own is needed to mend them."""
+    assert tally_of(Piece(usage=Usage(prompt_tokens, 5))).has_counts is is_enough
 
 
 @pytest.mark.parametrize("order", [1, -1])
@@ -101,15 +184,15 @@ def test_counts_that_are_none_make_the_reply_doubtful(order: int) -> None:
     assert tally_of(*pieces).outcome() == Outcome(Usage(9, 3), None, is_doubtful=True)
 
 
-def test_our_own_count_is_never_above_the_limit() -> None:
+async def test_our_own_count_is_never_above_the_limit() -> None:
     """A tokenizer that differs from the upstream's charges no more than was allowed, and stays an estimate."""
-    outcome = tally_of(Piece("hello world and then some"), limit=2).outcome()
+    outcome = await outcome_of(Piece("hello world and then some"), limit=2)
     assert outcome.usage == Usage(PROMPT_TOKENS, 2, estimated=True)
 
 
-def test_our_own_count_does_not_cast_doubt_on_the_upstream() -> None:
+async def test_our_own_count_does_not_cast_doubt_on_the_upstream() -> None:
     """Where the upstream gave no counts, none of its counts can be false."""
-    assert not tally_of(Piece("hello world and then some"), limit=2).outcome().is_doubtful
+    assert not (await outcome_of(Piece("hello world and then some"), limit=2)).is_doubtful
 
 
 @pytest.mark.parametrize("kind", FaultKind)
@@ -119,9 +202,9 @@ def test_a_fault_before_anything_was_delivered_is_free(kind: FaultKind) -> None:
     assert (outcome.fault, outcome.is_free) == (kind.value, True)
 
 
-def test_a_fault_after_a_delivery_is_not_free() -> None:
+async def test_a_fault_after_a_delivery_is_not_free() -> None:
     """What was delivered is charged by our own count where the upstream gave none."""
-    outcome = tally_of(Piece("hello world")).outcome(Fault(FaultKind.CUT))
+    outcome = await outcome_of(Piece("hello world"), fault=Fault(FaultKind.CUT))
     assert outcome == Outcome(Usage(PROMPT_TOKENS, 2, estimated=True), None, "cut")
 
 

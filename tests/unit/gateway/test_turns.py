@@ -65,7 +65,7 @@ async def test_after_a_fault_the_others_of_its_order_come_first() -> None:
 async def test_classes_take_their_own_turns() -> None:
     """Two classes on the same routes share each by its own count."""
     fleet = weighted(1, 1)
-    mezzo = Plan("mezzo", fleet.plan.routes)
+    mezzo = Plan.of("mezzo", fleet.plan.routes)
     served = [(await fleet.ask(), await fleet.ask(mezzo)) for _ in range(4)]
     assert all(forte == of_mezzo for forte, of_mezzo in served)
     assert all(first != second for (first, _), (second, _) in pairwise(served))

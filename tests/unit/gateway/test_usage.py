@@ -13,8 +13,8 @@ from cadenza.gateway.classes import Catalogue
 from cadenza.gateway.compose import Character
 from cadenza.gateway.context import Gateway
 from cadenza.gateway.dispatch import Dispatcher
-from tests.unit.gateway.asgi import Client
 from tests.unit.gateway.books import FORTE, KEY, LIMITS, NOW_MS, Books, open_books
+from tests.unit.gateway.clients import Client
 
 DAY_MS = 24 * 60 * 60 * 1000
 CREDIT_NANO = 5_000_000_000
@@ -37,9 +37,8 @@ async def get(books: Books, query: bytes) -> tuple[int, Any]:
     dispatcher = Dispatcher({}, books.observer, ceiling=100)
     gateway = Gateway(books.db, catalogue, dispatcher, books.writer, LIMITS, books.observer)
     client = Client()
-    scope = client.scope([(b"x-api-key", books.secret.encode())], "GET", "/v1/usage", query)
-    await serve_api(gateway, scope, client.receive, client.send)
-    return client.sent[0]["status"], json.loads(client.bodies[0])
+    await serve_api(gateway, client.call([(b"x-api-key", books.secret.encode())], "GET", "/v1/usage", query))
+    return client.status, json.loads(client.bodies[0])
 
 
 async def test_totals_are_the_sum_of_the_groups(books: Books) -> None:

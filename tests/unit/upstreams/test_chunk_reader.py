@@ -7,6 +7,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from cadenza.core.sse import EventReader, write_event
 from cadenza.upstreams.base import Fault, FaultKind, Piece
 from cadenza.upstreams.dialect import ChunkReader, read_chunk
 
@@ -137,9 +138,9 @@ def test_each_kind_of_event_twice_over(other: bytes, content: bytes) -> None:
 def test_the_short_way_is_taken(first: str, second: str) -> None:
     """Once an ordinary event was read, the text of a like one is had without decoding, and is the same."""
     reader = ChunkReader()
-    assert reader.text_of(written(event({"content": second}))) is None
+    assert reader.text_of(write_event(written(event({"content": second})))) is None
     reader.read(written(event({"content": first})))
-    assert reader.text_of(written(event({"content": second}))) == second
+    assert reader.text_of(write_event(written(event({"content": second})))) == second
 
 
 @pytest.mark.parametrize(
@@ -161,8 +162,8 @@ def test_what_is_not_alike_goes_the_long_way(data: bytes) -> None:
     """An event that differs in more than a plain text is decoded."""
     reader = ChunkReader()
     reader.read(written(event({"content": "Hi"})))
-    assert reader.text_of(written(event({"content": "Ho"}))) == "Ho"
-    assert reader.text_of(data) is None
+    assert reader.text_of(write_event(written(event({"content": "Ho"})))) == "Ho"
+    assert reader.text_of(write_event(data)) is None
 
 
 def test_overlapping_ends_are_no_text() -> None:
@@ -172,7 +173,7 @@ def test_overlapping_ends_are_no_text() -> None:
     reader.read(like)
     start = like.index(b"Hi")
     for cut in range(1, 40):
-        assert reader.text_of(like[: start - cut] + like[start + 2 :]) is None
+        assert reader.text_of(write_event(like[: start - cut] + like[start + 2 :])) is None
         assert by_short_way(reader, like[:start] + like[start + 2 + cut :]) == (FaultKind.GARBLED, None)
 
 
@@ -197,3 +198,64 @@ def test_a_field_of_the_same_name_misleads_nobody(content: bytes) -> None:
     for note in (b"Hi", b"Ho"):
         data = b'{"x":{"content":"' + note + b'"},"choices":[{"index":0,"delta":{' + content + b"}}]}"
         assert by_short_way(reader, data) == by_long_way(data) == Piece("Hi", has_begun=True)
+
+
+LINE_ENDS = [b"\n", b"\n", b"\r\n", b"\r"]
+
+
+@st.composite
+def reads(draw: st.DrawFn) -> bytes:
+    """What may come in one read: an event, several, half of one, with any line ends, comments, and a mark before it."""
+    lines = list[bytes]()
+    for data in draw(st.lists(st.one_of(contents(), contents(), others(), broken), min_size=1, max_size=3)):
+        place = draw(st.one_of(st.none(), st.integers(0, len(data))))
+        field = draw(
+            st.sampled_from([b"data: ", b"data: ", b"data: ", b"data:", b"data:  ", b"event: x\ndata: ", b": "])
+        )
+        if place is None:
+            lines += [field + data, b""]
+        else:  # in two lines, of which the second may be no data
+            lines += [field + data[:place], draw(st.sampled_from([b"data: ", b"data:", b""])) + data[place:], b""]
+    end = draw(st.sampled_from(LINE_ENDS))
+    read = draw(st.sampled_from([b"", b"", b"", b"\xef\xbb\xbf", end])) + end.join(lines) + end
+    start = draw(st.sampled_from([0, 0, 0, 0, 1, 30]))
+    return read[start : draw(st.sampled_from([len(read)] * 4 + [len(read) - 1, 40]))]
+
+
+def by_the_wire(read: bytes) -> list[Said] | None:
+    """What a read says where it comes between two events, and None where it leaves something for the next."""
+    events = EventReader()
+    events.feed(b": before\n\n")
+    said = [by_long_way(data) for data in events.feed(read)]
+    return said if events.is_between else None
+
+
+HI, HO = (write_event(written(event({"content": text}))) for text in ("Hi", "Ho"))
+IN_TWO_LINES = b'data: {"choices":[{"delta":\ndata: {"content":"Hi"}}]}\n\n'
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.lists(reads(), min_size=1, max_size=6))
+@example([IN_TWO_LINES, IN_TWO_LINES.replace(b"\ndata: ", b"\n")])
+@example([HI, HO * 2])
+@example([HI, HO[:-1]])
+@example([HI, b"\xef\xbb\xbf" + HO])
+@example([HI, HO.replace(b"Ho", b"H\no"), HO.replace(b"Ho", b"H\ro"), HO.replace(b"Ho", b"H\to")])
+def test_a_read_is_taken_the_short_way_only_where_it_is_one_event(wire: list[bytes]) -> None:
+    """Whatever came before, a text is had of a read only where the read is just one event that says just that text."""
+    reader, events = ChunkReader(), EventReader()
+    for read in wire:
+        text = reader.text_of(read)
+        assert text is None or by_the_wire(read) == [Piece(text, has_begun=True)]
+        for data in events.feed(read):
+            by_short_way(reader, data)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(words.filter(lambda word: word != "content"), min_size=2, max_size=5))
+def test_reads_of_one_ordinary_event_are_taken(said: list[str]) -> None:
+    """After the first of them, each event that comes alone and whole is taken the short way."""
+    reader = ChunkReader()
+    reader.read(written(event({"content": said[0]})))
+    for word in said[1:]:
+        assert reader.text_of(write_event(written(event({"content": word})))) == word
