@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from cadenza.core.tokens import count_prompt, count_tokens
-from tests.contract.purse import PROMPT_TOKENS, Purse, forte_nano, open_purse, prompt_bytes
+from tests.contract.purse import CREDIT_NANO, PROMPT_TOKENS, Purse, forte_nano, open_purse, prompt_bytes
 from tests.contract.wire import read_until
 from tests.loopback import (
     USAGE,
@@ -162,18 +162,19 @@ def test_a_running_stream_is_held_and_charged_before_its_end(purse: Purse, upstr
 
 
 @pytest.mark.parametrize(("more_bytes", "is_counted"), [(0, False), (1, True)])
-def test_a_large_prompt_is_held_by_its_count(
+def test_a_prompt_that_is_dear_to_its_account_is_held_by_its_count(
     purse: Purse, upstream: LoopbackUpstream, more_bytes: int, is_counted: bool
 ) -> None:
-    """Up to 8 KiB a prompt is held for as if each of its bytes were a token; beyond, by the tokens that it has."""
+    """With credit for 256 requests like it a prompt is held by its bytes; with less, by the tokens that it has."""
+    most_bytes = (CREDIT_NANO // 256 - forte_nano(0, 100)) // forte_nano(1, 0)
     fields: dict[str, Any] = {"stream": True, "max_tokens": 100, "messages": [{"role": "user", "content": ""}]}
-    content = fields["messages"][0]["content"] = "x" * (8 * 1024 + more_bytes - prompt_bytes(**fields))
+    content = fields["messages"][0]["content"] = "x" * (most_bytes + more_bytes - prompt_bytes(**fields))
     pause = Pause()
     upstream.script(Sse([ROLE, said("first word"), pause, STOP]))
     with purse.wire.open_chat(**fields) as connection:
         read_until(connection, b"first word")
         prompt_tokens = count_prompt([CHARACTER, content])
-        assert purse.held_nano == forte_nano(prompt_tokens if is_counted else 8 * 1024, 100)
+        assert purse.held_nano == forte_nano(prompt_tokens if is_counted else most_bytes, 100)
         pause.release()
         read_until(connection, b"[DONE]")
     assert purse.charge()["amount_nano"] == -forte_nano(prompt_tokens, 2)

@@ -36,7 +36,7 @@ async def serve_chat(gw: Gateway, call: Call) -> None:
     plan = catalogue.plan(request.model, principal)  # 400
     character = catalogue.characters[plan.class_id]
     prompt = Prompt(character, request.texts, call.body_bytes)
-    if not prompt.is_short or not is_ample(plan, prompt.size_bytes, request.fitted_tokens):
+    if not is_ample(plan, prompt.size_bytes, request.fitted_tokens):
         plan = await fit(plan, prompt)  # 400
     ask = compose(request, character, prompt.most_tokens)
     tally = Tally(prompt)

@@ -13,7 +13,6 @@ from cadenza.core.tokens import count_prompt, is_loaded
 from cadenza.gateway.validate import ChatRequest
 from cadenza.upstreams.base import Ask
 
-UNCOUNTED_BYTES_MAX = 8 * 1024  # up to here a prompt is held for as if each byte were a token
 INLINE_BYTES = 16 * 1024  # a larger one is counted off the event loop
 
 
@@ -31,7 +30,10 @@ class Character:
 
 
 class Prompt:
-    """How many tokens a prompt has: no more than bytes, which is enough to know of a short one, or counted (16 µs)."""
+    """How many tokens a prompt has: no more than bytes, which mostly is enough to know, or counted.
+
+    Not counting saves 16 µs of a short prompt's request, and 25 ms of one with 100,000 tokens.
+    """
 
     def __init__(self, character: Character, texts: list[str], body_bytes: int) -> None:
         self.size_bytes = character.size_bytes + body_bytes
@@ -46,10 +48,6 @@ class Prompt:
     @property
     def most_tokens(self) -> int:
         return self.size_bytes if self._tokens is None else self._tokens
-
-    @property
-    def is_short(self) -> bool:
-        return self.size_bytes <= UNCOUNTED_BYTES_MAX
 
     async def count(self) -> int:
         """Our own count of it, made once."""

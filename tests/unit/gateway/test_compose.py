@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from cadenza.core import tokens
 from cadenza.core.tokens import count_prompt, is_loaded, load
-from cadenza.gateway.compose import INLINE_BYTES, UNCOUNTED_BYTES_MAX, Character, Prompt, compose
+from cadenza.gateway.compose import INLINE_BYTES, Character, Prompt, compose
 from cadenza.gateway.validate import parse_chat
 from tests.unit.gateway.prompts import prompt_of
 
@@ -97,12 +97,6 @@ async def test_the_tokenizer_is_loaded_off_the_event_loop(counting: Counting, mo
     assert await prompt.count() == 50
     assert is_loaded()
     assert threading.get_ident() not in counting.threads
-
-
-@pytest.mark.parametrize(("size_bytes", "is_short"), [(UNCOUNTED_BYTES_MAX, True), (UNCOUNTED_BYTES_MAX + 1, False)])
-def test_a_short_prompt_has_8_kib_at_most(size_bytes: int, is_short: bool) -> None:
-    """The layer and the body together."""
-    assert prompt_of(50, size_bytes).is_short is is_short
 
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
