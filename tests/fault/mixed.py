@@ -127,7 +127,8 @@ def due_nano(flight: Flight, row: Row | None, upstream: Upstream) -> int:
     """What the request must have cost, from what the client saw, what the upstream counted, and nothing else."""
     case, seen, class_id = flight.case, flight.seen, flight.case.ask.class_id
     counted = upstream.book.get(case.ask.number)
-    if seen.status in TURNED_AWAY and case.ask.number not in upstream.asked:  # its route rested after other faults
+    told = row.status if row and flight.is_killed and not seen.raw else seen.status  # what a kill kept from the client
+    if told in TURNED_AWAY and case.ask.number not in upstream.asked:  # its route rested after other faults
         return 0
     if row is None:
         has_left = case.kind == "leaves" and not seen.raw
