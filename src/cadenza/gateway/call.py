@@ -240,11 +240,22 @@ class Call:
             self._begin(200, STREAM + self._api_lines() + b"transfer-encoding: chunked\r\n", b"")
 
     async def write(self, data: bytes) -> None:
-        """Returns when the client can take more: this is where back-pressure begins."""
+        """Returns when the client can take more."""
+        self.send(data)
+        await self.room()
+
+    def send(self, data: bytes) -> bool:
+        """Whether the client is there: then it is on its way, though it may wait for the client to take it."""
+        if self.is_gone:
+            return False
         self._wire.write(self._chunk(data))
+        self.written_s = time.monotonic()
+        return True
+
+    async def room(self) -> None:
+        """Returns when the client can take more: this is where back-pressure begins."""
         if self._wire.is_full:
             await self._wire.drain()
-        self.written_s = time.monotonic()
 
     def write_now(self, data: bytes) -> bool:
         """Whether it was sent: not where that would have to wait."""

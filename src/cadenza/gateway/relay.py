@@ -97,14 +97,14 @@ async def relay_stream(
 
 
 async def _deliver(call: Call, chunks: Chunks, tally: Tally, texts: list[str], deltas: list[CallDelta]) -> None:
-    """Send what came, then count it: what was not written was not delivered."""
-    if texts:
-        await call.write(chunks.content(texts[0]) if len(texts) == 1 else b"".join(map(chunks.content, texts)))
+    """What is on its way counts as delivered, whoever leaves while it waits to be taken."""
+    if texts and call.send(b"".join(map(chunks.content, texts))):
         tally.deliver("".join(texts))
-    if deltas:
-        await call.write(chunks.calls(deltas))
+    if deltas and call.send(chunks.calls(deltas)):
         tally.deliver(said_in(deltas))
         tally.has_calls = True
+    if texts or deltas:
+        await call.room()
 
 
 def said_in(deltas: list[CallDelta]) -> str:

@@ -293,6 +293,19 @@ async def test_an_empty_whole_reply_has_empty_content() -> None:
     assert msgspec.json.decode(body)["choices"][0]["message"]["content"] == ""
 
 
+async def test_what_is_on_its_way_when_the_client_leaves_is_delivered() -> None:
+    """A client that takes a part of a long piece and leaves has had it: what was written counts before it is taken."""
+    client, tally = Client(), new_tally()
+    client.stalls_at = lambda data: b"hello" in data
+    streaming = asyncio.create_task(stream(client, ScriptedReply([Piece("hello world")], [FINISH]), tally))
+    await client.sent_body(b"hello")
+    await let_tasks_run()
+    streaming.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await streaming
+    assert (await tally.count()).completion_tokens == 2
+
+
 async def test_a_whole_reply_has_delivered_nothing_yet() -> None:
     """The body is sent later: until then a crash or a break must find nothing that was delivered to charge for."""
     tally = new_tally()
