@@ -12,8 +12,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.debian import CannotInstall, install
+
 RUN_S = 60.0
-UPDATE_S = 40.0
 INSTALL_S = 70.0
 OWNER = "postgres"
 SETTINGS = "-c listen_addresses='' -c fsync=off -c full_page_writes=off -c wal_level=minimal -c max_wal_senders=0"
@@ -60,11 +61,14 @@ def running_postgres() -> Iterator[Postgres]:
 
 def _find_programs() -> Path:
     found = _installed_programs()
-    if found is None and os.getuid() == 0 and shutil.which("apt-get"):
-        _install()
+    if found is None:
+        try:
+            install("postgresql", limit_s=INSTALL_S)
+        except CannotInstall as reason:
+            raise PostgresMissing(f"there is no initdb and pg_ctl on the PATH, and {reason}") from None
         found = _installed_programs()
     if found is None:
-        raise PostgresMissing("Postgres is not installed: put initdb and pg_ctl on the PATH")
+        raise PostgresMissing("Postgres was installed, but its initdb and pg_ctl are not where Debian has them")
     return found
 
 
@@ -74,20 +78,6 @@ def _installed_programs() -> Path | None:
         return Path(on_path).parent
     versions = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[4]))
     return versions[-1].parent if versions else None
-
-
-def _install() -> None:
-    quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    try:
-        for command, limit_s in ((["update"], UPDATE_S), (["install", "-y", "postgresql"], INSTALL_S)):
-            subprocess.run(
-                ["apt-get", "-qq", *command], env=quiet, capture_output=True, check=True, timeout=limit_s, text=True
-            )
-    except subprocess.TimeoutExpired as late:
-        raise PostgresMissing(f"apt-get {late.cmd[2]} took more than {late.timeout:.0f} s") from None
-    except subprocess.CalledProcessError as failed:
-        last = failed.stderr.strip().rpartition("\n")[2]
-        raise PostgresMissing(f"apt-get {failed.cmd[2]} failed: {last}") from None
 
 
 def _run_as_owner(command: Sequence[str | Path]) -> None:

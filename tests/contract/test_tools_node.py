@@ -1,6 +1,7 @@
 """The same agent on the OpenAI SDK for Node, at a pinned version that npm installs into pytest's own cache.
 
-Where node, npm or the registry cannot be had the tests are skipped and say why; in CI that is a failure.
+As root, where node and npm are missing, Debian's packages are installed. Where they or the registry cannot be had the
+tests are skipped and say why; in CI that is a failure.
 """
 
 import json
@@ -12,18 +13,20 @@ from typing import Any, NoReturn
 
 import pytest
 
+from tests import debian
 from tests.contract.tool_upstream import ANSWER, DEGREES, DIALECTS, QUESTION, TOOLS, TURNS, ToolUpstream
 from tests.loopback import LoopbackUpstream
 from tests.service import Service
 
 SDK_VERSION = "6.49.0"
 INSTALL_S = 150.0
+PROGRAMS_S = 240.0
 RUN_S = 60.0
 SCRIPT = Path(__file__).parent / "node" / "tools.mjs"
 CACHE = Path(__file__).parents[2] / ".pytest_cache" / f"node-openai-{SDK_VERSION}"
 PACKAGE = {"name": "agent", "private": True, "type": "module", "dependencies": {"openai": SDK_VERSION}}
 
-pytestmark = pytest.mark.timeout(INSTALL_S + RUN_S)
+pytestmark = pytest.mark.timeout(PROGRAMS_S + INSTALL_S + RUN_S)
 
 
 def give_up(reason: str) -> NoReturn:
@@ -35,9 +38,11 @@ def give_up(reason: str) -> NoReturn:
 @pytest.fixture(scope="module")
 def agent() -> Path:
     """The script, beside an installed SDK."""
-    missing = [name for name in ("node", "npm") if shutil.which(name) is None]
-    if missing:
-        give_up(f"there is no {' and no '.join(missing)} on this machine")
+    if missing := [name for name in ("node", "npm") if shutil.which(name) is None]:
+        try:
+            debian.install("nodejs", "npm", limit_s=PROGRAMS_S)
+        except debian.CannotInstall as reason:
+            give_up(f"there is no {' and no '.join(missing)} on this machine, and {reason}")
     if not (CACHE / "node_modules" / "openai" / "package.json").exists():
         install()
     return Path(shutil.copy(SCRIPT, CACHE))

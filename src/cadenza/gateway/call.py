@@ -234,10 +234,8 @@ class Call:
         self._finish()
 
     def start_stream(self) -> None:
-        if self._is_old:
-            self._begin(200, STREAM + self._api_lines(), b"")
-        else:
-            self._begin(200, STREAM + self._api_lines() + b"transfer-encoding: chunked\r\n", b"")
+        framing = b"" if self._is_old else b"transfer-encoding: chunked\r\n"
+        self._begin(200, STREAM + self._api_lines() + framing, b"")
 
     async def write(self, data: bytes) -> None:
         """Returns when the client can take more."""
@@ -259,12 +257,7 @@ class Call:
 
     def write_now(self, data: bytes) -> bool:
         """Whether it was sent: not where that would have to wait."""
-        wire = self._wire
-        if wire.is_full or self.is_gone:
-            return False
-        wire.write(data if self._is_old else b"%x\r\n%b\r\n" % (len(data), data))
-        self.written_s = time.monotonic()
-        return True
+        return not self._wire.is_full and self.send(data)
 
     def finish_stream(self, data: bytes, *, is_cut: bool) -> None:
         """A stream that was cut ends with its connection, so that nobody takes its end for a good one."""

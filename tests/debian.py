@@ -1,0 +1,39 @@
+"""Programs beyond Python: as root they are installed from Debian's packages, one process at a time."""
+
+import fcntl
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+UPDATE_S = 60.0
+LOCK = Path(tempfile.gettempdir()) / "cadenza-apt.lock"
+
+
+class CannotInstall(Exception):
+    """It cannot be had here; the sentence says why."""
+
+
+def install(*packages: str, limit_s: float) -> None:
+    if os.getuid() != 0 or not shutil.which("apt-get"):
+        raise CannotInstall(f"to install {' and '.join(packages)} takes root and apt-get")
+    quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    commands = ((["update"], UPDATE_S), (["install", "-y", "--no-install-recommends", *packages], limit_s))
+    with LOCK.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # tests run in several processes, and apt-get waits for nobody
+        try:
+            for command, command_s in commands:
+                subprocess.run(
+                    ["apt-get", "-qq", *command],
+                    env=quiet,
+                    capture_output=True,
+                    check=True,
+                    timeout=command_s,
+                    text=True,
+                )
+        except subprocess.TimeoutExpired as late:
+            raise CannotInstall(f"apt-get {late.cmd[2]} took more than {late.timeout:.0f} s") from None
+        except subprocess.CalledProcessError as failed:
+            last = failed.stderr.strip().rpartition("\n")[2]
+            raise CannotInstall(f"apt-get {failed.cmd[2]} failed: {last}") from None
