@@ -12,7 +12,7 @@ import uvloop
 from bench.asking import PLAIN, TEXT, Shape, Target
 from bench.figures import Line, Section
 from bench.gateways.base import Running
-from bench.load import Loop, Tally, drive, percentile
+from bench.load import Loop, UsageMeter, drive, percentile
 from cadenza.core.apikey import make_key
 from cadenza.core.tokens import count_tokens
 
@@ -52,15 +52,15 @@ def measure_prompts(started: Running, scope: Scope) -> Section:
         request = started.target.request(PLAIN, prompt(tokens))
         repeats = min(400, scope.repeats * HUGE_TOKENS // tokens)
         load = Loop(started.target.port, [request], PLAIN, 1, scope.seconds, requests_max=repeats)
-        tally, cpu_s = spent(started, load)
+        meter, cpu_s = spent(started, load)
         figures = {
-            "cpu_ms": 1000 * cpu_s / max(1, tally.good),
-            "cpu_us_per_1000_tokens": 1e9 * cpu_s / max(1, tally.good) / tokens,
-            "p50_ms": percentile(tally.took_ms, 50),
-            "max_ms": max(tally.took_ms, default=0.0),
+            "cpu_ms": 1000 * cpu_s / max(1, meter.good),
+            "cpu_us_per_1000_tokens": 1e9 * cpu_s / max(1, meter.good) / tokens,
+            "p50_ms": percentile(meter.took_ms, 50),
+            "max_ms": max(meter.took_ms, default=0.0),
             "body_kb": len(request) / 1000,
         }
-        lines.append(Line(subject=f"{tokens:,}", size=tokens, figures=figures, complaint=tally.complaint))
+        lines.append(Line(subject=f"{tokens:,}", size=tokens, figures=figures, complaint=meter.complaint))
     return Section(
         title="Length of the prompt",
         note="One request at a time, each with a prompt of so many tokens and a short reply.",
@@ -74,10 +74,10 @@ def measure_chunks(started: Running, scope: Scope) -> Section:
     for chunks in CHUNKS:
         shape = Shape(chunks=chunks)
         load = Loop(started.target.port, [started.target.request(shape)], shape, 4, scope.seconds)
-        tally, cpu_s = spent(started, load)
-        cpu_us = 1e6 * cpu_s / max(1, tally.good)
-        figures = {"cpu_us": cpu_us, "cpu_us_per_chunk": cpu_us / chunks, "p50_ms": percentile(tally.took_ms, 50)}
-        lines.append(Line(subject=f"{chunks:,}", size=chunks, figures=figures, complaint=tally.complaint))
+        meter, cpu_s = spent(started, load)
+        cpu_us = 1e6 * cpu_s / max(1, meter.good)
+        figures = {"cpu_us": cpu_us, "cpu_us_per_chunk": cpu_us / chunks, "p50_ms": percentile(meter.took_ms, 50)}
+        lines.append(Line(subject=f"{chunks:,}", size=chunks, figures=figures, complaint=meter.complaint))
     return Section(
         title="Length of the stream",
         note="Streams without a gap between their chunks, four at once.",
@@ -89,11 +89,11 @@ def measure_chunks(started: Running, scope: Scope) -> Section:
 def measure_flood(started: Running, scope: Scope) -> Section:
     """Well-formed keys that nobody has: they take the longest way to their refusal."""
     target = started.target
-    strangers = [
+    unknown_keys = [
         msgspec.structs.replace(target, headers={"authorization": f"Bearer {make_key()}"}).request(PLAIN)
         for _ in range(FLOOD_KEYS)
     ]
-    flood = Loop(target.port, strangers, PLAIN, FLOOD_AT_ONCE, scope.seconds)
+    flood = Loop(target.port, unknown_keys, PLAIN, FLOOD_AT_ONCE, scope.seconds)
     calm = uvloop.run(drive(_small(target, scope.seconds)))
     refused, cpu_s = spent(started, flood)
     beside, flooded = uvloop.run(_both(_small(target, scope.seconds), flood))
@@ -121,31 +121,31 @@ def measure_neighbours(started: Running, scope: Scope) -> Section:
     return Section(title="Small requests beside huge ones", note=note, lines=lines)
 
 
-def spent(started: Running, load: Loop) -> tuple[Tally, float]:
+def spent(started: Running, load: Loop) -> tuple[UsageMeter, float]:
     """A load, and the CPU seconds that it cost."""
     before_s = started.tree.cpu_s
-    tally = uvloop.run(drive(load))
-    return tally, started.tree.cpu_s - before_s
+    meter = uvloop.run(drive(load))
+    return meter, started.tree.cpu_s - before_s
 
 
 def _small(target: Target, seconds: float) -> Loop:
     return Loop(target.port, [target.request(PLAIN)], PLAIN, SMALL_AT_ONCE, seconds, SMALL_PAUSE_S)
 
 
-async def _both(one: Loop, other: Loop) -> tuple[Tally, Tally]:
+async def _both(one: Loop, other: Loop) -> tuple[UsageMeter, UsageMeter]:
     return await asyncio.gather(drive(one), drive(other))
 
 
-def _latency(tally: Tally) -> dict[str, float]:
-    took_ms = tally.took_ms
+def _latency(meter: UsageMeter) -> dict[str, float]:
+    took_ms = meter.took_ms
     times = {"p50_ms": percentile(took_ms, 50), "p99_ms": percentile(took_ms, 99), "max_ms": max(took_ms, default=0.0)}
-    return times | {"per_s": tally.per_s}
+    return times | {"per_s": meter.per_s}
 
 
-def _refused_line(subject: str, tally: Tally, cpu_s: float | None = None) -> Line:
+def _refused_line(subject: str, meter: UsageMeter, cpu_s: float | None = None) -> Line:
     """Refused are those whose key is unknown, and those that are turned away because there were too many of them."""
-    unknown, limited = (tally.errors.pop(reason, 0) for reason in REFUSALS)
-    figures = {"per_s": (unknown + limited) / tally.seconds, "of_these_429_per_s": limited / tally.seconds}
+    unknown, limited = (meter.errors.pop(reason, 0) for reason in REFUSALS)
+    figures = {"per_s": (unknown + limited) / meter.seconds, "of_these_429_per_s": limited / meter.seconds}
     if cpu_s is not None:
         figures["cpu_us"] = 1e6 * cpu_s / max(1, unknown + limited)
-    return Line(subject=subject, figures=figures, complaint=tally.complaint)
+    return Line(subject=subject, figures=figures, complaint=meter.complaint)

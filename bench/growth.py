@@ -87,15 +87,15 @@ class Store:
         keys = known[:: -(-len(known) // SAMPLE)]
         requests = [Target(port, CLASS, {"authorization": f"Bearer {key}"}).request(PLAIN) for key in keys]
         spent(started, Loop(port, requests, PLAIN, PLAIN_AT_ONCE, WARM_S))
-        tally, cpu_s = spent(started, Loop(port, requests, PLAIN, PLAIN_AT_ONCE, seconds))
+        meter, cpu_s = spent(started, Loop(port, requests, PLAIN, PLAIN_AT_ONCE, seconds))
         figures = {
-            "cpu_us": 1e6 * cpu_s / max(1, tally.good),
-            "p50_ms": percentile(tally.took_ms, 50),
-            "p99_ms": percentile(tally.took_ms, 99),
+            "cpu_us": 1e6 * cpu_s / max(1, meter.good),
+            "p50_ms": percentile(meter.took_ms, 50),
+            "p99_ms": percentile(meter.took_ms, 99),
             "cold_start_s": started.cold_start_s,
             "rss_mb": started.tree.rss_mb,
         }
-        return figures, tally.complaint
+        return figures, meter.complaint
 
     def _check(self) -> dict[str, float]:
         began_s = time.perf_counter()

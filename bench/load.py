@@ -34,7 +34,7 @@ class Loop(msgspec.Struct, frozen=True):
     requests_max: int | None = None
 
 
-class Tally:
+class UsageMeter:
     """What a load saw. Times are in milliseconds."""
 
     def __init__(self) -> None:
@@ -71,20 +71,20 @@ class Driver:
     """Runs one loop."""
 
     def __init__(self, loop: Loop) -> None:
-        self.tally = Tally()
+        self.meter = UsageMeter()
         self._loop = loop
         self._requests = itertools.cycle(loop.requests)
         self._left = loop.requests_max or 10**12
         self._random = random.Random(SEED)  # noqa: S311 the same pauses in every run
 
-    async def run(self) -> Tally:
+    async def run(self) -> UsageMeter:
         began_s = time.perf_counter()
         self._until_s = began_s + self._loop.seconds
         async with asyncio.TaskGroup() as workers:
             for number in range(self._loop.at_once):
                 workers.create_task(self._work(number))
-        self.tally.seconds = time.perf_counter() - began_s
-        return self.tally
+        self.meter.seconds = time.perf_counter() - began_s
+        return self.meter
 
     async def _work(self, number: int) -> None:
         if self._loop.pause_s:
@@ -107,11 +107,11 @@ class Driver:
                     connection = await Connection.open(self._loop.port)
                 reply = await connection.ask(next(self._requests))
         except TimeoutError:
-            self.tally.errors[f"no reply in {REPLY_S:.0f} s"] += 1
+            self.meter.errors[f"no reply in {REPLY_S:.0f} s"] += 1
         except OSError as error:
-            self.tally.errors[type(error).__name__] += 1
+            self.meter.errors[type(error).__name__] += 1
         else:
-            self.tally.add(reply, self._loop.shape)
+            self.meter.add(reply, self._loop.shape)
             return connection
         if connection:
             connection.close()
@@ -119,11 +119,11 @@ class Driver:
         return None
 
 
-async def drive(loop: Loop) -> Tally:
+async def drive(loop: Loop) -> UsageMeter:
     return await Driver(loop).run()
 
 
-async def drive_watched(loop: Loop, look: Callable[[], float]) -> tuple[Tally, float]:
+async def drive_watched(loop: Loop, look: Callable[[], float]) -> tuple[UsageMeter, float]:
     """The load, and the most that was seen meanwhile by whoever looks."""
     most = look()
 

@@ -14,7 +14,7 @@ from bench import wrk
 from bench.asking import BURST, PLAIN, SPACED, SPACED_SHORT, Shape, Target
 from bench.figures import Cost, GatewayFigures, Timing
 from bench.gateways.base import Gateway, Running, running
-from bench.load import Loop, Tally, drive, drive_watched, percentile
+from bench.load import Loop, UsageMeter, drive, drive_watched, percentile
 from bench.machine import CannotRun, Tree
 
 PLAIN_AT_ONCE = 64
@@ -93,10 +93,10 @@ def measure_plain(started: Running, pace: Pace, folder: Path) -> Cost:
     warm = _loop(started.target, PLAIN, PLAIN_AT_ONCE, pace.warm_s)
     tree, before_s = started.tree, started.tree.cpu_s
     if warm.per_s >= wrk.RATE_MIN and wrk.is_here():
-        tally = uvloop.run(wrk.drive_wrk(started.target, PLAIN_AT_ONCE, pace.plain_s, folder))
+        meter = uvloop.run(wrk.drive_wrk(started.target, PLAIN_AT_ONCE, pace.plain_s, folder))
     else:
-        tally = _loop(started.target, PLAIN, PLAIN_AT_ONCE, pace.plain_s)
-    return cost_of(tally, tree.cpu_s - before_s)
+        meter = _loop(started.target, PLAIN, PLAIN_AT_ONCE, pace.plain_s)
+    return cost_of(meter, tree.cpu_s - before_s)
 
 
 def measure_streams(tree: Tree, target: Target, shape: Shape, seconds: float) -> tuple[Cost, float]:
@@ -105,34 +105,34 @@ def measure_streams(tree: Tree, target: Target, shape: Shape, seconds: float) ->
     before_s = tree.cpu_s
     pause_s = PAUSE_S if shape.gap_ms else 0.0
     load = Loop(target.port, [target.request(shape)], shape, STREAMS_AT_ONCE, seconds, pause_s)
-    tally, most_mb = uvloop.run(drive_watched(load, lambda: tree.rss_mb))
-    return cost_of(tally, tree.cpu_s - before_s), most_mb
+    meter, most_mb = uvloop.run(drive_watched(load, lambda: tree.rss_mb))
+    return cost_of(meter, tree.cpu_s - before_s), most_mb
 
 
 def measure_times(target: Target, at_once: int, seconds: float) -> Timing:
     """One by one the streams are short: their length changes nothing then, and there are more of them."""
     shape = SPACED_SHORT if at_once == 1 else SPACED
     load = Loop(target.port, [target.request(shape)], shape, at_once, seconds, PAUSE_S)
-    tally = uvloop.run(drive(load))
+    meter = uvloop.run(drive(load))
     return Timing(
         at_once=at_once,
-        first_p50_ms=percentile(tally.first_ms, 50),
-        first_p99_ms=percentile(tally.first_ms, 99),
-        gap_p50_ms=percentile(tally.gap_ms, 50),
-        gap_p99_ms=percentile(tally.gap_ms, 99),
-        complaint=tally.complaint,
+        first_p50_ms=percentile(meter.first_ms, 50),
+        first_p99_ms=percentile(meter.first_ms, 99),
+        gap_p50_ms=percentile(meter.gap_ms, 50),
+        gap_p99_ms=percentile(meter.gap_ms, 99),
+        complaint=meter.complaint,
     )
 
 
-def cost_of(tally: Tally, cpu_s: float) -> Cost:
+def cost_of(meter: UsageMeter, cpu_s: float) -> Cost:
     return Cost(
-        cpu_us=1e6 * cpu_s / tally.good if tally.good else None,
-        served=tally.good,
-        per_s=tally.per_s,
-        core_share=cpu_s / tally.seconds if tally.seconds else 0.0,
-        complaint=tally.complaint,
+        cpu_us=1e6 * cpu_s / meter.good if meter.good else None,
+        served=meter.good,
+        per_s=meter.per_s,
+        core_share=cpu_s / meter.seconds if meter.seconds else 0.0,
+        complaint=meter.complaint,
     )
 
 
-def _loop(target: Target, shape: Shape, at_once: int, seconds: float) -> Tally:
+def _loop(target: Target, shape: Shape, at_once: int, seconds: float) -> UsageMeter:
     return uvloop.run(drive(Loop(target.port, [target.request(shape)], shape, at_once, seconds)))

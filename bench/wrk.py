@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 from bench.asking import PLAIN, Target, chat_body
-from bench.load import Tally
+from bench.load import UsageMeter
 
 RATE_MIN = 1000.0  # below it what is aborted at the end would count for too much
 GRACE_S = 30
@@ -20,7 +20,7 @@ def is_here() -> bool:
     return shutil.which("wrk") is not None
 
 
-async def drive_wrk(target: Target, at_once: int, seconds: float, folder: Path) -> Tally:
+async def drive_wrk(target: Target, at_once: int, seconds: float, folder: Path) -> UsageMeter:
     """One thread of it, on the core of whoever calls."""
     script = folder / "plain.lua"
     script.write_text(_script(target))
@@ -40,17 +40,17 @@ async def drive_wrk(target: Target, at_once: int, seconds: float, folder: Path) 
     return read_output(printed.decode())
 
 
-def read_output(printed: str) -> Tally:
-    tally = Tally()
+def read_output(printed: str) -> UsageMeter:
+    meter = UsageMeter()
     if counted := COUNTED.search(printed):
         refused = REFUSED.search(printed)
-        tally.errors["status not 200"] = int(refused[1]) if refused else 0
-        tally.good = int(counted[1]) - tally.errors["status not 200"]
-        tally.seconds = float(counted[2]) * SECONDS[counted[3]]
+        meter.errors["status not 200"] = int(refused[1]) if refused else 0
+        meter.good = int(counted[1]) - meter.errors["status not 200"]
+        meter.seconds = float(counted[2]) * SECONDS[counted[3]]
     if socket := SOCKET.search(printed):
-        tally.errors["socket error"] = sum(int(number) for number in socket.groups())
-    tally.errors += type(tally.errors)()  # drops what did not occur
-    return tally
+        meter.errors["socket error"] = sum(int(number) for number in socket.groups())
+    meter.errors += type(meter.errors)()  # drops what did not occur
+    return meter
 
 
 def _script(target: Target) -> str:

@@ -14,19 +14,19 @@ from pathlib import Path
 
 from cadenza.config import ConfigError, Provider, Settings, load_settings, missing_secrets
 from cadenza.core.rates import Rate
-from cadenza.gateway.app import serve_api
-from cadenza.gateway.call import Call
-from cadenza.gateway.classes import Catalogue
+from cadenza.gateway.api import serve_api
 from cadenza.gateway.compose import Character
-from cadenza.gateway.context import Gateway
-from cadenza.gateway.dispatch import Dispatcher
+from cadenza.gateway.gateway import Gateway
 from cadenza.gateway.limits import Limits
+from cadenza.http.exchange import Exchange
 from cadenza.observe import FaultPoint, Log, Observer, make_log
+from cadenza.routing.catalogue import Catalogue
+from cadenza.routing.dispatch import Dispatcher
 from cadenza.store import epochs, keys
 from cadenza.store.database import Database, StoreUnavailable, migrate, schema_state
 from cadenza.store.writer import LedgerWriter
 from cadenza.upstreams.base import Upstream
-from cadenza.upstreams.embedded import EmbeddedUpstream
+from cadenza.upstreams.embedded.upstream import EmbeddedUpstream
 from cadenza.upstreams.openai import OpenAIUpstream
 from cadenza.web.site import Site
 
@@ -58,10 +58,10 @@ class App:
         self._retiring: set[asyncio.Task[None]] = set()
         self._reloading = asyncio.Lock()
 
-    def serve(self, call: Call) -> Awaitable[None]:
-        if call.path.startswith("/v1/") or call.path == "/v1":
-            return serve_api(self.gateway, call)
-        return self._site.serve(call)
+    def serve(self, exchange: Exchange) -> Awaitable[None]:
+        if exchange.path.startswith("/v1/") or exchange.path == "/v1":
+            return serve_api(self.gateway, exchange)
+        return self._site.serve(exchange)
 
     @property
     def drain_s(self) -> float:

@@ -1,6 +1,6 @@
 """An application whose start fails, whoever starts it."""
 
-from cadenza.gateway.call import Call
+from cadenza.http.exchange import Exchange
 
 
 class Broken:
@@ -14,7 +14,7 @@ class Broken:
     async def stop(self) -> None:
         raise AssertionError
 
-    async def serve(self, call: Call) -> None:
+    async def serve(self, exchange: Exchange) -> None:
         raise AssertionError
 
     def drain(self) -> None:

@@ -137,7 +137,7 @@ def model_process(parent: int) -> int | None:
     """The process in which the model of this server runs."""
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            is_model = b"cadenza.upstreams.llama_child" in (entry / "cmdline").read_bytes()
+            is_model = b"cadenza.upstreams.embedded.child" in (entry / "cmdline").read_bytes()
             if is_model and int(_stat(entry)[1]) == parent:
                 return int(entry.name)
     return None

@@ -16,7 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 from cadenza.cli import app
-from cadenza.listen import STARTUP_FAILURE
+from cadenza.server.server import STARTUP_FAILURE
 from tests.cli.conftest import EMAIL, PASSWORD
 from tests.cli.program import COMMAND_S, PROGRAM, ROOT, Server, is_alive, serving, wait_until
 from tests.contract.wire import Wire, read_all, read_until
@@ -27,7 +27,7 @@ COUNT = 2
 WORKERS_TOML = f"[server]\nworkers = {COUNT}\n"
 FINISH = chunk(finish="stop")
 FAILING = (
-    "import sys; from cadenza.listen import bind; from cadenza.workers import Workers; "
+    "import sys; from cadenza.server.server import bind; from cadenza.server.workers import Workers; "
     f"sys.exit(Workers('tests.cli.broken_app:build', {COUNT}, bind('127.0.0.1', 0)).run())"
 )
 

@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from cadenza.gateway.dispatch import RETRIES_PER_REQUEST
-from cadenza.gateway.health import FAULTS_TO_REST, REST_S_MIN
+from cadenza.routing.dispatch import RETRIES_PER_REQUEST
+from cadenza.routing.health import FAULTS_TO_REST, REST_S_MIN
 from tests.contract.purse import wait_until
 from tests.contract.wire import Reply, Wire
 from tests.loopback import Good, LoopbackUpstream, Pause, Raw, Reset, Sse, Status, chunk, said

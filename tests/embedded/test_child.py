@@ -9,8 +9,8 @@ from urllib.parse import urlsplit
 import msgspec
 import pytest
 
-from cadenza.upstreams.embedded import bundled_model
-from cadenza.upstreams.llama import Order, Ready
+from cadenza.upstreams.embedded.messages import Order, Ready
+from cadenza.upstreams.embedded.upstream import bundled_model
 from tests.service import environment
 
 ANSWER_S = 30.0
@@ -42,7 +42,7 @@ class Child:
 @pytest.fixture(scope="module")
 def child() -> Iterator[Child]:
     with subprocess.Popen(
-        [sys.executable, "-m", "cadenza.upstreams.llama_child"],
+        [sys.executable, "-m", "cadenza.upstreams.embedded.child"],
         env=environment(),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

@@ -6,7 +6,7 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-from cadenza.upstreams.embedded import SLOTS
+from cadenza.upstreams.embedded.upstream import SLOTS
 from tests.cli.program import LOADED, Server, run, serving
 from tests.contract.wire import Wire, read_until
 

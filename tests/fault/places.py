@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 import trustme
 
 from tests.service import refusing_address
-from tests.unit.upstreams.peer import full_listener
+from tests.unit.http.peer import full_listener
 
 LOCALHOST = "127.0.0.1"
 PLAIN_ANSWER = b"HTTP/1.1 400 The plain HTTP request was sent to HTTPS port\r\ncontent-length: 0\r\n\r\n"

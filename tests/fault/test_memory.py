@@ -83,7 +83,7 @@ def mixed_run(node: Node, key: str) -> tuple[Counter[int], list[int]]:
 
 
 def test_memory_is_flat_over_many_requests_of_every_kind(capsys: pytest.CaptureFixture[str]) -> None:
-    """Streams, replies, mistakes, strangers, faults and clients that leave: none of them leaves anything behind."""
+    """Streams, replies, mistakes, unknown_keys, faults and clients that leave: none of them leaves anything behind."""
     with Crowd(Manner(word_s=0.002)) as crowd:
         spec = ServiceSpec({"crowd": crowd.base_url}, {"forte": [RouteSpec("crowd", "crowd")]})
         with Fleet("", CREDIT_NANO, spec) as fleet:

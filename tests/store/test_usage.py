@@ -7,7 +7,7 @@ import pytest
 
 from cadenza.core.money import Price
 from cadenza.core.records import Usage
-from cadenza.core.report import Counters, Group, GroupBy, Report, Span
+from cadenza.core.usage_report import Counters, Group, GroupBy, Report, Span
 from cadenza.store import usage
 from cadenza.store.database import Database
 from tests.store.moves import finish, fund, make_end, make_hold, take

@@ -11,7 +11,7 @@ import typer
 from cadenza.cli.console import AsJson, Config, out, print_list, say, when, with_store
 from cadenza.control import usage as control
 from cadenza.core.money import format_dollars
-from cadenza.core.report import parse_group, parse_span
+from cadenza.core.usage_report import parse_group, parse_span
 from cadenza.store.database import Database
 
 ledger = typer.Typer(help="The ledger: prove it, export it.", no_args_is_help=True)

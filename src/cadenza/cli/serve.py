@@ -18,12 +18,12 @@ from cadenza.control.accounts import create_account
 from cadenza.control.keys import KeyOrder, create_key
 from cadenza.core.money import NANO_PER_DOLLAR
 from cadenza.core.records import DEFAULT_CLASS
-from cadenza.listen import bind, serve_one
 from cadenza.observe import make_log
+from cadenza.server.server import bind, serve_one
+from cadenza.server.workers import Workers
 from cadenza.store import accounts
 from cadenza.store.database import Database
 from cadenza.store.database import migrate as migrate_store
-from cadenza.workers import Workers
 
 DEMO_EMAIL = "demo@localhost"
 DEMO_CREDIT_NANO = 5 * NANO_PER_DOLLAR

@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from cadenza.control.accounts import find_account
-from cadenza.core.report import GroupBy, Report, Span
+from cadenza.core.usage_report import GroupBy, Report, Span
 from cadenza.store import audit
 from cadenza.store.database import Database
 from cadenza.store.usage import report

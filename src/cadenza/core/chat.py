@@ -1,14 +1,13 @@
 """The reply types of the API, and how they become bytes. Requests are read by gateway/validate.py."""
 
 import secrets
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from cadenza.core.calls import CallDelta
 from cadenza.core.records import Usage
-from cadenza.core.sse import write_event
+from cadenza.core.tool_calls import ToolCallDelta
 
 FinishReason = Literal["stop", "length", "tool_calls", "content_filter"]
 
@@ -89,43 +88,7 @@ class ModelList(msgspec.Struct, frozen=True, kw_only=True):
     data: list[Model]
 
 
-_ENCODE = msgspec.json.Encoder().encode
-CONTENT_TAIL = b'},"finish_reason":null}]}\n\n'
-
-
-class Chunks:
-    """Writes the events of one stream. All of them carry the same id, created and model.
-
-    A chunk is spliced from two constant halves around its delta: only the delta is encoded per event.
-    """
-
-    def __init__(self, completion_id: str, created: int, class_id: str) -> None:
-        head = msgspec.json.encode(
-            {"id": completion_id, "object": "chat.completion.chunk", "created": created, "model": class_id}
-        )
-        self._head = head[:-1] + b',"choices":['
-        self._content_head = b"data: " + self._head + b'{"index":0,"delta":{"content":'
-
-    def role(self) -> bytes:
-        return self._choice(b'{"role":"assistant","content":""}', b"null")
-
-    def content(self, text: str) -> bytes:
-        return self._content_head + _ENCODE(text) + CONTENT_TAIL
-
-    def calls(self, deltas: list[CallDelta]) -> bytes:
-        return self._choice(msgspec.json.encode({"tool_calls": [_call_object(delta) for delta in deltas]}), b"null")
-
-    def finish(self, reason: FinishReason) -> bytes:
-        return self._choice(b"{}", b'"' + reason.encode() + b'"')
-
-    def usage(self, usage: Usage) -> bytes:
-        return write_event(self._head + b'],"usage":' + msgspec.json.encode(usage_object(usage)) + b"}")
-
-    def _choice(self, delta: bytes, finish: bytes) -> bytes:
-        return write_event(self._head + b'{"index":0,"delta":' + delta + b',"finish_reason":' + finish + b"}]}")
-
-
-def assemble_calls(deltas: list[CallDelta]) -> list[ToolCall]:
+def assemble_calls(deltas: list[ToolCallDelta]) -> list[ToolCall]:
     """Whole calls of their parts."""
     firsts = [delta for delta in deltas if delta.id]
     arguments = ["".join(delta.arguments for delta in deltas if delta.index == first.index) for first in firsts]
@@ -133,13 +96,6 @@ def assemble_calls(deltas: list[CallDelta]) -> list[ToolCall]:
         ToolCall(id=first.id, function=Function(first.name, text))
         for first, text in zip(firsts, arguments, strict=True)
     ]
-
-
-def _call_object(delta: CallDelta) -> dict[str, Any]:
-    if not delta.id:
-        return {"index": delta.index, "function": {"arguments": delta.arguments}}
-    function = {"name": delta.name, "arguments": delta.arguments}
-    return {"index": delta.index, "id": delta.id, "type": "function", "function": function}
 
 
 def new_completion_id(now_ms: int) -> str:

@@ -66,11 +66,34 @@ class Usage(msgspec.Struct, frozen=True):
     completion_details: dict[str, int] | None = None
 
 
-class Outcome(msgspec.Struct, frozen=True):
-    """How a reply ended: counts and metadata, never content. It has a finish reason, or the fault that cut it off."""
+class ReplyResult(msgspec.Struct, frozen=True):
+    """How an upstream's reply ended. It has a finish reason, or the fault that broke it off."""
 
     usage: Usage
     finish_reason: str | None
     fault: str | None = None
     is_free: bool = False  # it failed before anything was delivered
     is_doubtful: bool = False  # the upstream's counts could not be true
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """How a request ended: counts and metadata, never content.
+
+    Made once for each request, however it ended. The ledger, the metrics and the log line are all written from it.
+    """
+
+    request_id: str  # the x-request-id
+    endpoint: str
+    status: int  # of HTTP; 499 where the client disconnected first
+    duration_ms: int
+    ended_at: int  # Unix milliseconds
+    key_id: str = ""
+    account_id: str = ""
+    completion_id: str = ""  # of a chat whose credit was held
+    class_id: str = ""
+    provider: str = ""
+    model: str = ""
+    usage: Usage | None = None  # what is charged; None where nothing is
+    first_byte_ms: int | None = None
+    fault: str = ""  # the kind of upstream fault that ended it
+    has_doubtful_usage: bool = False  # the upstream's counts could not be true

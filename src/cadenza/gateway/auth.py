@@ -10,19 +10,19 @@ import time
 from cadenza.core.apikey import digest_key, is_well_formed
 from cadenza.core.errors import Forbidden, Unauthenticated
 from cadenza.core.records import Principal
-from cadenza.gateway.call import Call
-from cadenza.gateway.context import Gateway
+from cadenza.gateway.gateway import Gateway
 from cadenza.gateway.limits import rate_lines, refusal
+from cadenza.http.exchange import Exchange
 from cadenza.store import keys
 
 
-async def authenticate(gw: Gateway, call: Call, scope: str) -> Principal:
+async def authenticate(gw: Gateway, exchange: Exchange, scope: str) -> Principal:
     """The principal behind the key, if the key is live, has the scope and is within its rate. Every request counts."""
-    principal = await _identify(gw, call)
-    gw.note_use(call, principal)
+    principal = await _identify(gw, exchange)
+    gw.note_use(exchange, principal)
     rate = gw.rate_of(principal)
     ticket = gw.rates.take(principal.key_id, rate)
-    call.more_lines = rate_lines(ticket)
+    exchange.more_lines = rate_lines(ticket)
     if scope not in principal.scopes:
         raise Forbidden(f"This key lacks the scope '{scope}'. Use a key that has it, or one without restrictions.")
     if not ticket.is_granted:
@@ -31,25 +31,25 @@ async def authenticate(gw: Gateway, call: Call, scope: str) -> Principal:
     return principal
 
 
-async def _identify(gw: Gateway, call: Call) -> Principal:
-    presented = _presented_key(call.headers)
+async def _identify(gw: Gateway, exchange: Exchange) -> Principal:
+    presented = _presented_key(exchange.headers)
     digest = digest_key(presented)
-    if gw.strangers.is_live(digest):
-        return await _look_up(gw, call, digest)
+    if gw.unknown_keys.is_live(digest):
+        return await _look_up(gw, exchange, digest)
     if not is_well_formed(presented):
         raise Unauthenticated
-    gw.strangers.check(digest, call.address)
-    async with gw.strangers.door:
-        gw.strangers.check(digest, call.address)
-        return await _look_up(gw, call, digest)
+    gw.unknown_keys.check(digest, exchange.address)
+    async with gw.unknown_keys.door:
+        gw.unknown_keys.check(digest, exchange.address)
+        return await _look_up(gw, exchange, digest)
 
 
-async def _look_up(gw: Gateway, call: Call, digest: bytes) -> Principal:
+async def _look_up(gw: Gateway, exchange: Exchange, digest: bytes) -> Principal:
     found = await keys.look_up(gw.db, digest)
     if found is None or keys.state_of(found, time.time_ns() // 1_000_000) != "active":
-        gw.strangers.note_dead(digest, call.address)
+        gw.unknown_keys.note_dead(digest, exchange.address)
         raise Unauthenticated
-    gw.strangers.note_live(digest)
+    gw.unknown_keys.note_live(digest)
     if found.classes_epoch > gw.classes_epoch:
         await gw.catch_up(found.classes_epoch)
     scopes = keys.scopes_of(found.scopes)

@@ -14,10 +14,10 @@ import msgspec
 
 from cadenza.core.errors import CadenzaError, InsufficientCredit, RequestRepeated
 from cadenza.core.money import format_dollars
-from cadenza.core.records import Outcome, Route, Usage
-from cadenza.gateway.call import GONE_STATUS, Call
+from cadenza.core.records import ReplyResult, Route, Usage
 from cadenza.gateway.compose import Prompt
-from cadenza.gateway.tally import Tally
+from cadenza.gateway.meter import UsageMeter
+from cadenza.http.exchange import GONE_STATUS, Exchange
 from cadenza.store import ledger
 from cadenza.store.batches import Answer
 from cadenza.store.ledger import End, Held, Hold
@@ -38,12 +38,12 @@ class Routed(Protocol):
 class Money:
     """A hold that was taken, until it is ended."""
 
-    def __init__(self, writer: LedgerWriter, call: Call, hold: Hold, held: Held, prompt: Prompt) -> None:
+    def __init__(self, writer: LedgerWriter, exchange: Exchange, hold: Hold, held: Held, prompt: Prompt) -> None:
         self.held = held
         self.reply: Routed | None = None
         self.is_ended = False
         self._writer = writer
-        self._call = call
+        self._exchange = exchange
         self._hold = hold
         self._prompt = prompt
 
@@ -60,27 +60,27 @@ class Money:
         more_tokens = left_nano // price.output_nano if price.output_nano else route_tokens
         return min(self.held.allowance_tokens + more_tokens, route_tokens)
 
-    async def settle(self, outcome: Outcome) -> None:
+    async def settle(self, outcome: ReplyResult) -> None:
         """Returns when the charge is durable."""
         self.is_ended = True
         await self._end(None if outcome.is_free else outcome.usage, 502 if outcome.fault else 200)
 
-    async def break_off(self, tally: Tally, error: BaseException) -> None:
+    async def break_off(self, meter: UsageMeter, error: BaseException) -> None:
         """Charge what was delivered. Waits a moment for the store, and leaves the rest to the writer."""
         self.is_ended = True
-        status = CUT_STATUS if self._call.is_cut else _status_of(error)
-        if tally.has_delivered:
-            ended: asyncio.Future[Any] = self._writer.see_to(self._end_counted(tally, status))
+        status = CUT_STATUS if self._exchange.is_cut else _status_of(error)
+        if meter.has_delivered:
+            ended: asyncio.Future[Any] = self._writer.run_to_completion(self._end_counted(meter, status))
         else:
             ended = self._end(None, status)
         await asyncio.wait({ended}, timeout=BREAK_OFF_S)
 
-    async def _end_counted(self, tally: Tally, status: int) -> None:
+    async def _end_counted(self, meter: UsageMeter, status: int) -> None:
         """Whoever stops the writer waits for this, and so it waits for the store only a moment."""
-        await asyncio.wait({self._end(await tally.count(), status)}, timeout=BREAK_OFF_S)
+        await asyncio.wait({self._end(await meter.count(), status)}, timeout=BREAK_OFF_S)
 
     def _end(self, usage: Usage | None, status: int) -> "asyncio.Future[Answer]":
-        call, route = self._call, self.reply.route if self.reply else None
+        exchange, route = self._exchange, self.reply.route if self.reply else None
         return self._writer.end(
             End(
                 request_id=self._hold.request_id,
@@ -89,8 +89,8 @@ class Money:
                 provider=route.provider if route else "",
                 model=route.model if route else "",
                 status=status,
-                first_byte_ms=call.first_byte_ms,
-                duration_ms=round((time.perf_counter() - call.started_s) * 1000),
+                first_byte_ms=exchange.first_byte_ms,
+                duration_ms=round((time.perf_counter() - exchange.started_s) * 1000),
                 ended_at=time.time_ns() // 1_000_000,
             )
         )
@@ -99,12 +99,12 @@ class Money:
 class hold_credit:  # noqa: N801 it is used like a function
     """402 where the account cannot pay, 409 where the request was made before."""
 
-    def __init__(self, writer: LedgerWriter, call: Call, hold: Hold, prompt: Prompt, tally: Tally) -> None:
+    def __init__(self, writer: LedgerWriter, exchange: Exchange, hold: Hold, prompt: Prompt, meter: UsageMeter) -> None:
         self._writer = writer
-        self._call = call
+        self._exchange = exchange
         self._hold = hold
         self._prompt = prompt
-        self._tally = tally
+        self._tally = meter
 
     async def __aenter__(self) -> Money:
         answer = await self._writer.hold(self._hold, self._tally)
@@ -116,7 +116,7 @@ class hold_credit:  # noqa: N801 it is used like a function
             raise InsufficientCredit(_say_insufficient(answer, self._hold))
         if isinstance(answer, ledger.Repeated):
             raise RequestRepeated(_say_repeated(answer))
-        self._money = Money(self._writer, self._call, self._hold, answer, self._prompt)
+        self._money = Money(self._writer, self._exchange, self._hold, answer, self._prompt)
         return self._money
 
     async def __aexit__(self, _: object, error: BaseException | None, __: object) -> None:

@@ -1,4 +1,4 @@
-"""Who may come in, and how often: strangers are kept from the store, keys have a rate, chats have a slot.
+"""Who may come in, and how often: unknown_keys are kept from the store, keys have a rate, chats have a slot.
 
 All of it is bounded memory, and none of it waits for anything but a moment for a slot.
 """
@@ -13,8 +13,8 @@ import msgspec
 
 from cadenza.core.errors import RateLimited, Unauthenticated
 from cadenza.core.rates import NS_PER_MS, Rate, Ticket, take_ticket
+from cadenza.gateway.shared import Slots
 from cadenza.observe import Metrics
-from cadenza.store.shared import Slots
 
 SATURATED_RETRY_S = 1.0
 DEAD_KEY_S = 5.0
@@ -43,7 +43,7 @@ class Recent(OrderedDict[K, V]):
             self.popitem(last=False)
 
 
-class Strangers:
+class UnknownKeyLimiter:
     """Keeps a flood of keys that are none away from the store, and from those whose keys are good.
 
     A key that was found dead is remembered by its digest for a moment. Look-ups that find no live key are limited for
@@ -72,7 +72,7 @@ class Strangers:
         _, every = take_ticket(self._all_whole_at_ns, now_ns, STRANGERS_IN_ALL)
         if not (own.is_granted and every.is_granted):
             wait_s = max(own.wait_s, every.wait_s)
-            self._metrics.refused.labels("strangers").inc()
+            self._metrics.refused.labels("unknown_keys").inc()
             raise RateLimited("Too many requests came without a valid key. Check the key, and retry later.", wait_s)
 
     def note_dead(self, digest: bytes, address: str) -> None:

@@ -11,13 +11,14 @@ import time
 import msgspec
 from msgspec import UNSET
 
-from cadenza.core.calls import CallDelta, CallMender
-from cadenza.core.chat import Choice, Chunks, Completion, ReplyMessage, assemble_calls, usage_object
+from cadenza.core.chat import Choice, Completion, ReplyMessage, assemble_calls, usage_object
 from cadenza.core.errors import UpstreamFailed, render_error
-from cadenza.core.records import Outcome
-from cadenza.core.sse import DONE, PING, write_event
-from cadenza.gateway.call import Call
-from cadenza.gateway.tally import Tally
+from cadenza.core.records import ReplyResult
+from cadenza.core.tool_calls import ToolCallDelta, ToolCallNormalizer
+from cadenza.gateway.chunks import Chunks
+from cadenza.gateway.meter import UsageMeter
+from cadenza.http.events import DONE, PING, write_event
+from cadenza.http.exchange import Exchange
 from cadenza.upstreams.base import Fault, OpenReply
 
 PING_S = 15.0
@@ -32,21 +33,21 @@ class ReplyHead(msgspec.Struct, frozen=True):
     has_tools: bool = False
 
 
-async def relay_whole(reply: OpenReply, head: ReplyHead, tally: Tally) -> tuple[Outcome, bytes]:
+async def relay_whole(reply: OpenReply, head: ReplyHead, meter: UsageMeter) -> tuple[ReplyResult, bytes]:
     """A non-streaming reply: nothing is sent here, the last bytes are all of it. A Fault goes to the dispatcher."""
-    texts, deltas, mender = list[str](), list[CallDelta](), CallMender()
+    texts, deltas, normalizer = list[str](), list[ToolCallDelta](), ToolCallNormalizer()
     while pieces := await reply.read():
         for piece in pieces:
-            tally.take(piece)
+            meter.take(piece)
             texts.append(piece.content)
-            deltas += mender.take(piece.calls if head.has_tools else ())
-    deltas += mender.finish()
+            deltas += normalizer.take(piece.calls if head.has_tools else ())
+    deltas += normalizer.finish()
     content = "".join(texts)
-    tally.has_calls = bool(deltas)
-    if not tally.has_counts:
-        await tally.count_whole(content + said_in(deltas))
-    outcome = tally.outcome()
-    assert tally.finish_reason
+    meter.has_calls = bool(deltas)
+    if not meter.has_counts:
+        await meter.count_whole(content + said_in(deltas))
+    outcome = meter.outcome()
+    assert meter.finish_reason
     message = ReplyMessage(
         content=None if deltas and not content else content,
         tool_calls=assemble_calls(deltas) if deltas else UNSET,
@@ -55,59 +56,61 @@ async def relay_whole(reply: OpenReply, head: ReplyHead, tally: Tally) -> tuple[
         id=head.completion_id,
         created=head.created,
         model=head.class_id,
-        choices=(Choice(message=message, finish_reason=tally.finish_reason),),
+        choices=(Choice(message=message, finish_reason=meter.finish_reason),),
         usage=usage_object(outcome.usage),
     )
     return outcome, msgspec.json.encode(completion)
 
 
 async def relay_stream(
-    reply: OpenReply, call: Call, head: ReplyHead, tally: Tally, ping_s: float = PING_S
-) -> tuple[Outcome, bytes]:
+    reply: OpenReply, call: Exchange, head: ReplyHead, meter: UsageMeter, ping_s: float = PING_S
+) -> tuple[ReplyResult, bytes]:
     """A stream: everything is sent here but its last bytes."""
-    chunks, mender = Chunks(head.completion_id, head.created, head.class_id), CallMender()
+    chunks, normalizer = Chunks(head.completion_id, head.created, head.class_id), ToolCallNormalizer()
     call.start_stream()
     await call.write(chunks.role())
 
     def pass_on(text: str) -> bool:
         is_sent = call.write_now(chunks.content(text))
         if is_sent:
-            tally.deliver(text)
+            meter.deliver(text)
         return is_sent
 
     with Heartbeat(call, ping_s):
         try:
             while pieces := await reply.read(pass_on):
                 for piece in pieces:
-                    tally.take(piece)
+                    meter.take(piece)
                 texts = [piece.content for piece in pieces if piece.content]
-                deltas = mender.take(part for piece in pieces for part in piece.calls) if head.has_tools else []
-                await _deliver(call, chunks, tally, texts, deltas)
+                deltas = normalizer.take(part for piece in pieces for part in piece.calls) if head.has_tools else []
+                await _deliver(call, chunks, meter, texts, deltas)
         except Fault as fault:
             error = render_error("The model's answer broke off before its end. Retry.", UpstreamFailed.type)
-            if tally.has_delivered and not tally.has_counts:
-                await tally.count()
-            return tally.outcome(fault), b"\n" + write_event(error)
-        await _deliver(call, chunks, tally, [], mender.finish())
-    if not tally.has_counts:
-        await tally.count()
-    outcome = tally.outcome()
-    assert tally.finish_reason
-    return outcome, chunks.finish(tally.finish_reason) + chunks.usage(outcome.usage) + DONE
+            if meter.has_delivered and not meter.has_counts:
+                await meter.count()
+            return meter.outcome(fault), b"\n" + write_event(error)
+        await _deliver(call, chunks, meter, [], normalizer.finish())
+    if not meter.has_counts:
+        await meter.count()
+    outcome = meter.outcome()
+    assert meter.finish_reason
+    return outcome, chunks.finish(meter.finish_reason) + chunks.usage(outcome.usage) + DONE
 
 
-async def _deliver(call: Call, chunks: Chunks, tally: Tally, texts: list[str], deltas: list[CallDelta]) -> None:
+async def _deliver(
+    call: Exchange, chunks: Chunks, meter: UsageMeter, texts: list[str], deltas: list[ToolCallDelta]
+) -> None:
     """What is on its way counts as delivered, whoever leaves while it waits to be taken."""
     if texts and call.send(b"".join(map(chunks.content, texts))):
-        tally.deliver("".join(texts))
+        meter.deliver("".join(texts))
     if deltas and call.send(chunks.calls(deltas)):
-        tally.deliver(said_in(deltas))
-        tally.has_calls = True
+        meter.deliver(said_in(deltas))
+        meter.has_calls = True
     if texts or deltas:
         await call.room()
 
 
-def said_in(deltas: list[CallDelta]) -> str:
+def said_in(deltas: list[ToolCallDelta]) -> str:
     """What of calls counts as output: names and arguments."""
     return "".join(delta.name + delta.arguments for delta in deltas)
 
@@ -115,7 +118,7 @@ def said_in(deltas: list[CallDelta]) -> str:
 class Heartbeat:
     """Sends the client a comment whenever nothing else was sent for a while. One timer a stream, none a chunk."""
 
-    def __init__(self, call: Call, every_s: float) -> None:
+    def __init__(self, call: Exchange, every_s: float) -> None:
         self._call = call
         self._every_s = every_s
         self._loop = asyncio.get_running_loop()

@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 
-from cadenza.core.calls import unwrap_id
 from cadenza.core.errors import InvalidRequest
+from cadenza.core.tool_calls import unwrap_id
 
 TOOLS_MAX = 128
 NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")

@@ -5,7 +5,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Row, func, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from cadenza.core.report import Counters, Group, GroupBy, Report, Span, day_name
+from cadenza.core.usage_report import Counters, Group, GroupBy, Report, Span, day_name
 from cadenza.store.schema import accounts, usage
 
 DAY_MS = 24 * 60 * 60 * 1000

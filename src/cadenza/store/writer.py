@@ -114,7 +114,7 @@ class LedgerWriter:
         running = self._running.pop(end.request_id, None)
         return self._enqueue(Move(end, running.hold if running else None))
 
-    def see_to(self, ending: Coroutine[None, None, None]) -> asyncio.Task[None]:
+    def run_to_completion(self, ending: Coroutine[None, None, None]) -> asyncio.Task[None]:
         """Have something ended that takes a moment, whoever is cancelled meanwhile."""
         task = asyncio.create_task(ending)
         self._endings.add(task)

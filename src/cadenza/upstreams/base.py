@@ -12,9 +12,9 @@ from typing import Protocol
 
 import msgspec
 
-from cadenza.core.calls import CallPart
 from cadenza.core.records import Route, Usage
 from cadenza.core.tokens import output_room
+from cadenza.core.tool_calls import ToolCallPart
 
 RETRY_AFTER_S_MAX = 60.0
 
@@ -23,13 +23,13 @@ class FaultKind(Enum):
     """What went wrong, as far as the gateway needs to know."""
 
     UNREACHABLE = "unreachable"  # no connection, or it broke before an answer
-    SILENT = "silent"  # accepted, then nothing within the time allowed
+    TIMED_OUT = "timed_out"  # accepted, then nothing within the time allowed
     BUSY = "busy"  # it says that it has no capacity now
     REFUSED = "refused"  # it found fault with the request itself
     FAILED = "failed"  # it says that it failed, or does not let us in
-    GARBLED = "garbled"  # what it says is not an answer
-    CUT = "cut"  # the answer ended before it was finished
-    ENDLESS = "endless"  # it took longer in all, or said more, than it may
+    MALFORMED = "malformed"  # what it says is not an answer
+    TRUNCATED = "truncated"  # the answer ended before it was finished
+    OVERLONG = "overlong"  # it took longer in all, or said more, than it may
 
 
 class Fault(Exception):
@@ -81,7 +81,7 @@ class Piece(msgspec.Struct, frozen=True):
     usage: Usage | None = None
     has_bad_usage: bool = False  # it gave counts that are none
     has_begun: bool = False  # the model has said something, be it thought that clients are not shown
-    calls: tuple[CallPart, ...] = ()
+    calls: tuple[ToolCallPart, ...] = ()
 
 
 PassOn = Callable[[str], bool]

@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
-from cadenza.core.calls import CallPart
 from cadenza.core.records import Usage
-from cadenza.core.sse import write_event
+from cadenza.core.tool_calls import ToolCallPart
+from cadenza.http.events import write_event
 from cadenza.upstreams.base import Fault, FaultKind, Piece, classify_status
 
 STATUS = re.compile(r"[45][0-9]{2}", re.ASCII)
@@ -99,7 +99,7 @@ def read_whole(body: bytes) -> Piece:
     """A non-streaming reply: it must have a choice, and is finished even where it does not say how."""
     said = _decode(body)
     if not any(choice.message for choice in said.choices or ()):
-        raise Fault(FaultKind.GARBLED)
+        raise Fault(FaultKind.MALFORMED)
     piece = _piece(said)
     return msgspec.structs.replace(piece, finish_reason=piece.finish_reason or "stop")
 
@@ -108,14 +108,14 @@ def _decode(data: bytes) -> _Said:
     try:
         said = _DECODER.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        raise Fault(FaultKind.GARBLED) from None
+        raise Fault(FaultKind.MALFORMED) from None
     if said.error:
         raise _said_error(said.error)
     return said
 
 
 def _piece(said: _Said) -> Piece:
-    content, calls, finish, has_begun = "", list[CallPart](), None, False
+    content, calls, finish, has_begun = "", list[ToolCallPart](), None, False
     for choice in said.choices or ():
         if choice.index not in (0, None):  # not a set: it may be anything
             continue
@@ -140,7 +140,7 @@ def _text(content: object) -> str:
     return ""
 
 
-def _calls(delta: _Delta, *, is_whole: bool) -> list[CallPart]:
+def _calls(delta: _Delta, *, is_whole: bool) -> list[ToolCallPart]:
     """The calls, or parts of calls. In a whole message the place of each says which it is."""
     if delta.tool_calls and isinstance(delta.tool_calls, list):
         parts = [_call(item, item.get("function")) for item in delta.tool_calls if isinstance(item, dict)]
@@ -150,12 +150,12 @@ def _calls(delta: _Delta, *, is_whole: bool) -> list[CallPart]:
     return []
 
 
-def _call(item: dict[str, Any], function: object) -> CallPart:
+def _call(item: dict[str, Any], function: object) -> ToolCallPart:
     given = function if isinstance(function, dict) else {}
     index, call_id, name, arguments = item.get("index"), item.get("id"), given.get("name"), given.get("arguments")
     if isinstance(arguments, dict | list):
         arguments = msgspec.json.encode(arguments).decode()
-    return CallPart(
+    return ToolCallPart(
         index=index if isinstance(index, int) and not isinstance(index, bool) else None,
         id=call_id if isinstance(call_id, str) else "",
         name=name if isinstance(name, str) else "",

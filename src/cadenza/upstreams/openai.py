@@ -13,10 +13,10 @@ from typing import Any, Self
 import msgspec
 
 from cadenza.core.records import Route
-from cadenza.core.sse import EventReader, EventTooLarge
+from cadenza.http.client import Broken, Connection, HttpClient, Unanswered, Unreachable
+from cadenza.http.events import EventReader, EventTooLarge
 from cadenza.upstreams.base import Ask, Fault, FaultKind, PassOn, Piece, Probe, classify_status
 from cadenza.upstreams.dialect import ChunkReader, read_whole
-from cadenza.upstreams.http import Broken, Connection, HttpClient, Unanswered, Unreachable
 
 WHOLE_BYTES_MAX = 64 * 1024 * 1024
 AFTER_FINISH_S = 5.0  # a finished reply need not wait longer for a count that may never come
@@ -122,11 +122,11 @@ class HttpReply:
                 self._http.end(self._response)
                 raise
         except TimeoutError:
-            raise Fault(FaultKind.SILENT) from None
+            raise Fault(FaultKind.TIMED_OUT) from None
         except (Unreachable, Unanswered):
             raise Fault(FaultKind.UNREACHABLE) from None
         except Broken:
-            raise Fault(FaultKind.CUT) from None
+            raise Fault(FaultKind.TRUNCATED) from None
         return self
 
     async def __aexit__(self, exc_type: type[BaseException] | None, *_: object) -> None:
@@ -151,7 +151,7 @@ class HttpReply:
             if not has_begun:  # of what says nothing only the last counts are of use
                 self._waiting = [piece for piece in self._waiting if piece.usage or piece.has_bad_usage][-1:]
                 if self._events_left < 0:
-                    raise Fault(FaultKind.ENDLESS)
+                    raise Fault(FaultKind.OVERLONG)
         if self._fault and not has_begun:
             raise self._fault
 
@@ -162,11 +162,11 @@ class HttpReply:
                 is_plain = pass_on is not None and self._events.is_between and not self._is_finished
                 await self._take(min(self._until_s, clock() + self._timeouts.idle_s), self._sink if is_plain else None)
             except TimeoutError:
-                self._end(Fault(FaultKind.ENDLESS if clock() >= self._until_s else FaultKind.SILENT))
+                self._end(Fault(FaultKind.OVERLONG if clock() >= self._until_s else FaultKind.TIMED_OUT))
             except Broken:
-                self._end(Fault(FaultKind.CUT))
+                self._end(Fault(FaultKind.TRUNCATED))
         if not self._is_ended and (self._events_left < 0 or clock() >= self._until_s):
-            self._end(Fault(FaultKind.ENDLESS))
+            self._end(Fault(FaultKind.OVERLONG))
         pieces, self._waiting = self._waiting, []
         if self._fault and not pieces:
             raise self._fault
@@ -188,7 +188,7 @@ class HttpReply:
                 piece = self._chunks.read(event)
                 if piece is None:
                     self._is_done = True
-                    self._end(Fault(FaultKind.CUT))
+                    self._end(Fault(FaultKind.TRUNCATED))
                     return
                 self._waiting.append(piece)
                 self._events_left -= 1
@@ -197,11 +197,11 @@ class HttpReply:
                     more_s = min(self._timeouts.idle_s, AFTER_FINISH_S)
                     self._until_s = min(self._until_s, self._clock() + more_s)
         except EventTooLarge:
-            self._end(Fault(FaultKind.GARBLED))
+            self._end(Fault(FaultKind.MALFORMED))
         except Fault as fault:
             self._end(fault)
         if read is None and not self._is_ended:
-            self._end(Fault(FaultKind.CUT))
+            self._end(Fault(FaultKind.TRUNCATED))
 
     async def _drain(self) -> None:
         """Read the last bytes behind a good end, so that the connection can be used again. The client has its own."""
@@ -235,5 +235,5 @@ async def _whole(response: Connection, until_s: float = math.inf) -> bytes:
         parts.append(read)
         size += len(read)
         if size > WHOLE_BYTES_MAX:
-            raise Fault(FaultKind.GARBLED)
+            raise Fault(FaultKind.MALFORMED)
     return b"".join(parts)

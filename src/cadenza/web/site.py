@@ -5,8 +5,8 @@ from collections.abc import Awaitable, Callable
 from importlib.resources import files
 from ipaddress import ip_address
 
-from cadenza.core.forwarded import scheme
-from cadenza.gateway.call import Call
+from cadenza.http.exchange import Exchange
+from cadenza.http.forwarded import scheme
 from cadenza.observe import Log, Metrics, places
 
 Ready = Callable[[], Awaitable[str | None]]
@@ -29,38 +29,38 @@ class Site:
         self._log = log
         self._home = files("cadenza.web").joinpath("home.html").read_text()
 
-    async def serve(self, call: Call) -> None:
+    async def serve(self, exchange: Exchange) -> None:
         try:
-            status, kind, body = await self._answer(call)
+            status, kind, body = await self._answer(exchange)
         except Exception as error:  # noqa: BLE001 the request edge: whatever it is, the client gets an answer
             self._log.error("internal error", endpoint="site", places=places(error))
             status, kind, body = 500, TEXT, b"The service met an internal error.\n"
-        call.reply(status, body, b"content-type: %b\r\n%b" % (kind, EVERY_LINE))
+        exchange.reply(status, body, b"content-type: %b\r\n%b" % (kind, EVERY_LINE))
 
-    async def _answer(self, call: Call) -> tuple[int, bytes, bytes]:
-        if call.method not in {"GET", "HEAD"}:
+    async def _answer(self, exchange: Exchange) -> tuple[int, bytes, bytes]:
+        if exchange.method not in {"GET", "HEAD"}:
             return 405, TEXT, b"Only GET is for this path. The API is under /v1.\n"
-        match call.path:
+        match exchange.path:
             case "/":
-                return 200, HTML, self._home.replace("{base}", html.escape(_base(call))).encode()
+                return 200, HTML, self._home.replace("{base}", html.escape(_base(exchange))).encode()
             case "/healthz":
                 return 200, TEXT, b"ok\n"
             case "/readyz":
                 reason = await self._ready()
                 return 503 if reason else 200, TEXT, (reason or "ready").encode() + b"\n"
             case "/metrics":
-                return self._show_metrics(call)
+                return self._show_metrics(exchange)
         return 404, TEXT, b"There is nothing here. The API is under /v1.\n"
 
-    def _show_metrics(self, call: Call) -> tuple[int, bytes, bytes]:
-        if not _is_loopback(call.address):
+    def _show_metrics(self, exchange: Exchange) -> tuple[int, bytes, bytes]:
+        if not _is_loopback(exchange.address):
             return 403, TEXT, b"Metrics are shown to this machine only.\n"
         return 200, PROMETHEUS, self._metrics.render()
 
 
-def _base(call: Call) -> str:
-    host = call.headers.get(b"host", b"127.0.0.1:8080").decode("latin-1")
-    return f"{scheme(call.peer, 'http', call.headers.get(b'x-forwarded-proto'))}://{host}/v1"
+def _base(exchange: Exchange) -> str:
+    host = exchange.headers.get(b"host", b"127.0.0.1:8080").decode("latin-1")
+    return f"{scheme(exchange.peer, 'http', exchange.headers.get(b'x-forwarded-proto'))}://{host}/v1"
 
 
 def _is_loopback(address: str) -> bool:

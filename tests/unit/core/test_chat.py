@@ -8,10 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cadenza.core.calls import CallDelta
 from cadenza.core.chat import (
     Choice,
-    Chunks,
     Completion,
     FinishReason,
     Function,
@@ -23,6 +21,8 @@ from cadenza.core.chat import (
     usage_object,
 )
 from cadenza.core.records import Usage
+from cadenza.core.tool_calls import ToolCallDelta
+from cadenza.gateway.chunks import Chunks
 
 HEAD = {"id": "chatcmpl-x", "object": "chat.completion.chunk", "created": 1_800_000_000, "model": "forte"}
 COUNTS = {
@@ -168,7 +168,11 @@ def test_a_list_of_models_has_the_shape_of_discovery() -> None:
 
 def test_a_chunk_of_calls_names_each_once() -> None:
     """The first delta of a call has its id, type and name; a later one has arguments alone."""
-    deltas = [CallDelta(0, '{"a"', "call_x", "look"), CallDelta(1, "{}", "call_y", "idle"), CallDelta(0, ":1}")]
+    deltas = [
+        ToolCallDelta(0, '{"a"', "call_x", "look"),
+        ToolCallDelta(1, "{}", "call_y", "idle"),
+        ToolCallDelta(0, ":1}"),
+    ]
     assert decode(chunks().calls(deltas))["choices"] == [
         {
             "index": 0,

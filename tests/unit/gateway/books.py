@@ -15,12 +15,12 @@ from cadenza.core.apikey import digest_key, display_prefix, make_key
 from cadenza.core.money import Price
 from cadenza.core.rates import Rate
 from cadenza.core.records import Route, Usage
-from cadenza.gateway.classes import Catalogue
 from cadenza.gateway.compose import Character
-from cadenza.gateway.context import Gateway
-from cadenza.gateway.dispatch import Dispatcher
+from cadenza.gateway.gateway import Gateway
 from cadenza.gateway.limits import Limits
 from cadenza.observe import Observer, make_log
+from cadenza.routing.catalogue import Catalogue
+from cadenza.routing.dispatch import Dispatcher
 from cadenza.store import accounts, audit, keys, ledger
 from cadenza.store.accounts import Account
 from cadenza.store.database import Database, migrate

@@ -1,10 +1,10 @@
-"""The other side of a call: the wire of a client that says what a test has it say and keeps what it is sent."""
+"""The other side of a exchange: the wire of a client that says what a test has it say and keeps what it is sent."""
 
 import asyncio
 from collections import deque
 from collections.abc import Callable
 
-from cadenza.gateway.call import Call
+from cadenza.http.exchange import Exchange
 
 WAIT_S = 10.0
 HEAD_END = b"\r\n\r\n"
@@ -31,9 +31,9 @@ class Client:
         self._parts: deque[tuple[bytes, bool]] = deque()
         self._is_wanted = False
         self._is_leaving = False
-        self._call: Call | None = None
+        self._exchange: Exchange | None = None
 
-    def call(
+    def exchange(
         self,
         headers: Headers | None = None,
         method: str = "POST",
@@ -41,10 +41,10 @@ class Client:
         query: bytes = b"",
         *,
         is_old: bool = False,
-    ) -> Call:
-        self._call = Call(self, method, path, query, headers or [], is_old=is_old)
+    ) -> Exchange:
+        self._exchange = Exchange(self, method, path, query, headers or [], is_old=is_old)
         self._go_on()
-        return self._call
+        return self._exchange
 
     # What it does.
 
@@ -62,18 +62,18 @@ class Client:
         self._takes_more.set()
 
     def _go_on(self) -> None:
-        if self._call is None:
+        if self._exchange is None:
             return
         if self._parts and self._is_wanted:
             self._is_wanted = False
             body, more = self._parts.popleft()
-            self._call.feed(body)
+            self._exchange.feed(body)
             if not more:
-                self._call.end_body()
+                self._exchange.end_body()
         elif self._is_leaving and not self._parts:
-            self._call.note_gone()
+            self._exchange.note_gone()
 
-    # What the call has of it.
+    # What the exchange has of it.
 
     def read_on(self) -> None:
         self.reads += 1
@@ -91,10 +91,10 @@ class Client:
     async def drain(self) -> None:
         await self._takes_more.wait()
 
-    def finish(self, call: Call) -> None:
-        assert call is self._call
+    def finish(self, exchange: Exchange) -> None:
+        assert exchange is self._exchange
         assert self.was_kept is None, "a reply ended twice"
-        self.was_kept = call.keeps_alive
+        self.was_kept = exchange.keeps_alive
 
     # What it was sent.
 

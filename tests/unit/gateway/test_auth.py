@@ -52,7 +52,7 @@ def bearer(key: bytes) -> Headers:
 
 
 async def ask(db: Database, headers: Headers, scope: str = "inference") -> Principal:
-    return await authenticate(gateway_on(db), Client().call(headers), scope)
+    return await authenticate(gateway_on(db), Client().exchange(headers), scope)
 
 
 async def test_a_live_key_is_its_principal(db: Database) -> None:
@@ -133,10 +133,10 @@ async def test_all_dead_keys_get_the_same_bytes(db: Database) -> None:
 async def answer_of(db: Database, headers: Headers) -> tuple[int, Headers, list[bytes]]:
     """All of it but the date."""
     client = Client()
-    call = client.call([*headers, (b"x-request-id", b"r1")])
+    exchange = client.exchange([*headers, (b"x-request-id", b"r1")])
     with pytest.raises(Unauthenticated) as refusal:
-        await authenticate(gateway_on(db), call, "inference")
-    call.fail(refusal.value)
+        await authenticate(gateway_on(db), exchange, "inference")
+    exchange.fail(refusal.value)
     told = [header for header in client.headers.items() if header[0] != b"date"]
     return client.status, told, client.bodies
 

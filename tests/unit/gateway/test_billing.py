@@ -16,10 +16,10 @@ from cadenza.core import tokens
 from cadenza.core.chat import new_completion_id
 from cadenza.core.errors import CadenzaError, InsufficientCredit, RateLimited, RequestRepeated, UpstreamFailed
 from cadenza.core.money import Price
-from cadenza.core.records import Outcome, Route, Usage
+from cadenza.core.records import ReplyResult, Route, Usage
 from cadenza.gateway.billing import Money, allowance, hold_credit, idempotency_digest
 from cadenza.gateway.compose import Prompt
-from cadenza.gateway.tally import Tally
+from cadenza.gateway.meter import UsageMeter
 from cadenza.store.database import StoreUnavailable
 from cadenza.store.ledger import UNCOUNTED_TIMES, Held, Hold
 from tests.unit.gateway.books import FORTE, KEY, WAIT_S, Books, hold, open_books
@@ -29,7 +29,7 @@ from tests.unit.gateway.prompts import prompt_of
 CREDIT_NANO = 10_000_000
 PROMPT_NANO = 100 * 1_070
 ROUTE = Route("acme", "acme-large", 1000, 100)
-GOOD = Outcome(Usage(90, 40, 10), "stop")
+GOOD = ReplyResult(Usage(90, 40, 10), "stop")
 GOOD_NANO = 90 * 1_070 + 40 * 3_450
 
 
@@ -45,13 +45,13 @@ class OnRoute(NamedTuple):
     route: Route
 
 
-def held_for(books: Books, wanted: Hold, tally: Tally | None = None, prompt: Prompt | None = None) -> hold_credit:
+def held_for(books: Books, wanted: Hold, meter: UsageMeter | None = None, prompt: Prompt | None = None) -> hold_credit:
     """As a request of 100 tokens has its money held, unless its prompt is another."""
     prompt = prompt or prompt_of(100, 400)
-    return hold_credit(books.writer, Client().call(), wanted, prompt, tally or Tally(prompt))
+    return hold_credit(books.writer, Client().exchange(), wanted, prompt, meter or UsageMeter(prompt))
 
 
-async def settled(books: Books, wanted: Hold, outcome: Outcome) -> None:
+async def settled(books: Books, wanted: Hold, outcome: ReplyResult) -> None:
     """A request that finishes with this outcome."""
     async with held_for(books, wanted) as money:
         money.reply = OnRoute(ROUTE)
@@ -60,11 +60,11 @@ async def settled(books: Books, wanted: Hold, outcome: Outcome) -> None:
 
 async def broken_off(books: Books, error: BaseException, delivered: str = "") -> None:
     """A request that delivers this much and then meets the error."""
-    tally = Tally(prompt_of(100, 400))
+    meter = UsageMeter(prompt_of(100, 400))
     if delivered:
-        tally.deliver(delivered)
+        meter.deliver(delivered)
     with pytest.raises(type(error)):
-        async with held_for(books, hold(), tally):
+        async with held_for(books, hold(), meter):
             raise error
     await books.until_written()
 
@@ -98,14 +98,14 @@ async def test_a_settled_request_has_its_charge_and_its_metering_row(books: Book
 
 async def test_an_estimate_is_marked_in_the_metering_row(books: Books) -> None:
     """Our own count does not pass for the upstream's."""
-    await settled(books, hold(), Outcome(Usage(100, 3, estimated=True), "stop"))
+    await settled(books, hold(), ReplyResult(Usage(100, 3, estimated=True), "stop"))
     [row] = await books.rows("usage")
     assert row["estimated"] == 1
 
 
 async def test_a_charge_of_zero_is_a_charge(books: Books) -> None:
     """An upstream that counted nothing is paid nothing, and the request is settled, not released."""
-    await settled(books, hold(), Outcome(Usage(0, 0), "stop"))
+    await settled(books, hold(), ReplyResult(Usage(0, 0), "stop"))
     assert await funds(books) == (CREDIT_NANO, 0)
     assert [entry["kind"] for entry in await books.rows("entries")] == ["grant", "charge"]
     assert [one["state"] for one in await books.rows("holds")] == ["settled"]
@@ -113,14 +113,14 @@ async def test_a_charge_of_zero_is_a_charge(books: Books) -> None:
 
 async def test_a_fault_after_a_delivery_is_charged_and_says_502(books: Books) -> None:
     """A stream that broke off costs what was delivered of it."""
-    await settled(books, hold(), Outcome(Usage(100, 2, estimated=True), None, "cut"))
+    await settled(books, hold(), ReplyResult(Usage(100, 2, estimated=True), None, "truncated"))
     assert await funds(books) == (CREDIT_NANO - FORTE.quote(100, 2), 0)
     assert [row["status"] for row in await books.rows("usage")] == [502]
 
 
 async def test_a_free_outcome_is_released(books: Books) -> None:
     """A fault before anything was delivered costs nothing, though the prompt was counted."""
-    await settled(books, hold(), Outcome(Usage(100, 0, estimated=True), None, "cut", is_free=True))
+    await settled(books, hold(), ReplyResult(Usage(100, 0, estimated=True), None, "truncated", is_free=True))
     assert await funds(books) == (CREDIT_NANO, 0)
     assert [one["state"] for one in await books.rows("holds")] == ["released"]
     assert [(row["status"], row["cost_nano"]) for row in await books.rows("usage")] == [(502, 0)]
@@ -152,12 +152,12 @@ async def test_cancellation_does_not_lose_the_end(
     books: Books, delivered: str, cost_nano: int, cancellations: int
 ) -> None:
     """Cancelled once, or again while it ends, the request is charged what was delivered, once, and says 499."""
-    tally, is_held = Tally(prompt_of(100, 400)), asyncio.Event()
+    meter, is_held = UsageMeter(prompt_of(100, 400)), asyncio.Event()
 
     async def serve() -> None:
-        async with held_for(books, hold(), tally):
+        async with held_for(books, hold(), meter):
             if delivered:
-                tally.deliver(delivered)
+                meter.deliver(delivered)
             is_held.set()
             await asyncio.Event().wait()
 
@@ -175,7 +175,7 @@ async def test_cancellation_does_not_lose_the_end(
 
 async def test_cancellation_at_any_step_leaves_nothing_held(books: Books) -> None:
     """Wherever a cancellation strikes, from the hold to the settlement, each hold ends and is charged at most once."""
-    one = Outcome(Usage(1, 1), "stop")
+    one = ReplyResult(Usage(1, 1), "stop")
     for steps in range(0, 2000, 40):
         task = asyncio.create_task(settled(books, hold(f"chatcmpl-{steps}", allowance_tokens=16), one))
         for _ in range(steps):
@@ -246,7 +246,7 @@ async def test_a_key_whose_request_cost_nothing_may_be_used_again(books: Books, 
 
 def money_of(held: Held, books: Books, price: Price = FORTE) -> Money:
     wanted = Hold("chatcmpl-one", "acct_a", KEY, "forte", 100, 1_024, price, stream=False, started_at=1)
-    return Money(books.writer, Client().call(), wanted, held, prompt_of(100))
+    return Money(books.writer, Client().exchange(), wanted, held, prompt_of(100))
 
 
 @pytest.mark.parametrize(
@@ -295,11 +295,11 @@ async def served(books: Books, credit_nano: int, max_tokens: int | None, *, is_c
         try:
             async with held_for(books, wanted, prompt=prompt_of(100, PROMPT_BYTES)) as money:
                 limit = await money.output_limit(max_tokens, ROUTE_TOKENS)
-                await money.settle(Outcome(Usage(0, 0), "stop", is_free=True))
+                await money.settle(ReplyResult(Usage(0, 0), "stop", is_free=True))
         except InsufficientCredit as refusal:
             return Served(None, refusal.message)
         finally:
-            await rest.settle(Outcome(Usage(0, 0), "stop", is_free=True))
+            await rest.settle(ReplyResult(Usage(0, 0), "stop", is_free=True))
     return Served(limit)
 
 
@@ -408,10 +408,10 @@ async def test_what_has_run_for_a_second_is_marked_by_its_count(
 
 async def check_mark(books: Books, monkeypatch: pytest.MonkeyPatch, age_s: float, *, is_marked: bool) -> None:
     prompt = prompt_of(100, PROMPT_BYTES)
-    tally, wanted = Tally(prompt), msgspec.structs.replace(hold(prompt_tokens=PROMPT_BYTES), is_counted=False)
+    meter, wanted = UsageMeter(prompt), msgspec.structs.replace(hold(prompt_tokens=PROMPT_BYTES), is_counted=False)
     monkeypatch.setattr(tokens, "_o200k", None)
-    await held_for(books, wanted, tally, prompt).__aenter__()
-    tally.deliver("hello world")
+    await held_for(books, wanted, meter, prompt).__aenter__()
+    meter.deliver("hello world")
     running = books.writer._running[wanted.request_id]
     running.since_s = time.monotonic() - age_s
     await books.writer._mark()
@@ -425,7 +425,7 @@ async def check_mark(books: Books, monkeypatch: pytest.MonkeyPatch, age_s: float
 
 async def leave_uncounted(books: Books, monkeypatch: pytest.MonkeyPatch) -> None:
     """A stream that is cut while the tokenizer is not there: its request is gone, and its count has only begun."""
-    tally, loop = Tally(prompt_of(100, 400)), asyncio.get_running_loop()
+    meter, loop = UsageMeter(prompt_of(100, 400)), asyncio.get_running_loop()
     is_loading, may_load = asyncio.Event(), threading.Event()
 
     def load_slowly() -> None:
@@ -434,12 +434,12 @@ async def leave_uncounted(books: Books, monkeypatch: pytest.MonkeyPatch) -> None
         tokens.load()
 
     async def serve() -> None:
-        async with held_for(books, hold(), tally):
-            tally.deliver("hello world")
+        async with held_for(books, hold(), meter):
+            meter.deliver("hello world")
             raise asyncio.CancelledError
 
     monkeypatch.setattr(tokens, "_o200k", None)
-    monkeypatch.setattr("cadenza.gateway.tally.load", load_slowly)
+    monkeypatch.setattr("cadenza.gateway.meter.load", load_slowly)
     task = asyncio.create_task(serve())
     await is_loading.wait()
     task.cancel()

@@ -6,9 +6,9 @@ import pytest
 
 from cadenza.core.errors import InvalidRequest
 from cadenza.core.records import CONTEXT_TOKENS_MAX, Plan, Route
-from cadenza.gateway.call import Uploads
 from cadenza.gateway.chat import fit, read_chat
 from cadenza.gateway.compose import Character, Prompt
+from cadenza.http.exchange import Uploads
 from tests.unit.gateway.clients import Client
 from tests.unit.gateway.prompts import prompt_of
 
@@ -24,10 +24,10 @@ def client_that_says(text: str) -> Client:
 
 
 async def prompt_that_says(text: str, layer: str = "") -> Prompt:
-    call = client_that_says(text).call()
-    request = await read_chat(call, Uploads())
+    exchange = client_that_says(text).exchange()
+    request = await read_chat(exchange, Uploads())
     assert request.texts == [text]
-    return Prompt(Character(layer), request.texts, call.body_bytes)
+    return Prompt(Character(layer), request.texts, exchange.body_bytes)
 
 
 async def test_a_long_body_of_few_tokens_is_taken() -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from cadenza.core.errors import InvalidRequest
 from cadenza.core.records import Plan, Route
 from cadenza.core.tokens import OUTPUT_TOKENS_MIN, WINDOW_MARGIN, is_ample, output_room
-from cadenza.gateway.classes import holding
+from cadenza.routing.catalogue import routes_that_fit
 from cadenza.upstreams.base import Ask
 
 TOOLS = {"tools": msgspec.Raw(b"[]")}
@@ -100,18 +100,18 @@ PLAN = Plan.of("forte", (SMALL, LARGE, LARGEST))
 )
 def test_routes_that_hold_the_prompt_stay_in_their_order(prompt_tokens: int, routes: tuple[Route, ...]) -> None:
     """A route whose window leaves no room for the shortest answer is passed over."""
-    assert holding(PLAN, prompt_tokens) == Plan.of("forte", routes)
+    assert routes_that_fit(PLAN, prompt_tokens) == Plan.of("forte", routes)
 
 
 def test_a_larger_route_may_stand_first() -> None:
     """The order of a plan is the operator's: a small window behind a large one is simply left out."""
-    assert holding(Plan.of("forte", (LARGE, SMALL)), 5_000).routes == (LARGE,)
+    assert routes_that_fit(Plan.of("forte", (LARGE, SMALL)), 5_000).routes == (LARGE,)
 
 
 def test_a_prompt_that_no_route_holds_is_refused_with_both_numbers() -> None:
     """The refusal says how long the prompt is and how much the class holds."""
     with pytest.raises(InvalidRequest, match=r"about 49,985 tokens, tools included; forte holds 50,000"):
-        holding(PLAN, 49_985)
+        routes_that_fit(PLAN, 49_985)
 
 
 routes = st.builds(route, st.integers(1, 20_000), st.integers(1, 20_000))

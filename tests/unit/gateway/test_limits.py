@@ -8,8 +8,8 @@ import pytest
 from cadenza.core.errors import RateLimited
 from cadenza.core.rates import Rate, Ticket
 from cadenza.gateway.limits import SATURATED_RETRY_S, rate_lines, refusal, slot
+from cadenza.gateway.shared import Slots
 from cadenza.observe import Metrics
-from cadenza.store.shared import Slots
 from tests.unit.gateway.clients import let_tasks_run
 
 

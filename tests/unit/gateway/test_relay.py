@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cadenza.core.records import Outcome, Usage
-from cadenza.core.sse import DONE, PING, EventReader
+from cadenza.core.records import ReplyResult, Usage
 from cadenza.core.tokens import count_tokens
+from cadenza.gateway.meter import UsageMeter
 from cadenza.gateway.relay import PING_S, ReplyHead, relay_stream, relay_whole
-from cadenza.gateway.tally import Tally
+from cadenza.http.events import DONE, PING, EventReader
 from cadenza.upstreams.base import Fault, FaultKind, PassOn, Piece
 from tests.unit.gateway.clients import WAIT_S, Client, let_tasks_run
 from tests.unit.gateway.prompts import prompt_of
@@ -43,20 +43,20 @@ class ScriptedReply:
         return []
 
 
-def new_tally() -> Tally:
-    tally = Tally(prompt_of(PROMPT_TOKENS, PROMPT_BYTES))
-    tally.output_limit = 100
-    return tally
+def new_tally() -> UsageMeter:
+    meter = UsageMeter(prompt_of(PROMPT_TOKENS, PROMPT_BYTES))
+    meter.output_limit = 100
+    return meter
 
 
 async def stream(
-    client: Client, reply: ScriptedReply, tally: Tally | None = None, ping_s: float = PING_S
-) -> tuple[Outcome, bytes]:
+    client: Client, reply: ScriptedReply, meter: UsageMeter | None = None, ping_s: float = PING_S
+) -> tuple[ReplyResult, bytes]:
     async with asyncio.timeout(WAIT_S):
-        return await relay_stream(reply, client.call(), HEAD, tally or new_tally(), ping_s)
+        return await relay_stream(reply, client.exchange(), HEAD, meter or new_tally(), ping_s)
 
 
-async def whole(*steps: list[Piece] | Fault) -> tuple[Outcome, bytes]:
+async def whole(*steps: list[Piece] | Fault) -> tuple[ReplyResult, bytes]:
     return await relay_whole(ScriptedReply(*steps), HEAD, new_tally())
 
 
@@ -78,7 +78,7 @@ async def test_a_stream_has_the_one_order() -> None:
     assert usage["choices"] == []
     assert (usage["usage"]["prompt_tokens"], usage["usage"]["completion_tokens"]) == (9, 3)
     assert done == b"[DONE]"
-    assert outcome == Outcome(Usage(9, 3, 4), "stop")
+    assert outcome == ReplyResult(Usage(9, 3, 4), "stop")
 
 
 async def test_all_chunks_of_a_stream_share_their_head() -> None:
@@ -171,7 +171,7 @@ async def test_no_ping_comes_before_the_first_event() -> None:
     assert PING not in client.bodies
 
 
-@pytest.mark.parametrize("end", [[FINISH], Fault(FaultKind.CUT)])
+@pytest.mark.parametrize("end", [[FINISH], Fault(FaultKind.TRUNCATED)])
 async def test_no_ping_comes_after_the_end(end: list[Piece] | Fault) -> None:
     """Once the last bytes are handed back, nothing more is sent, however long they take to leave."""
     client = Client()
@@ -203,27 +203,27 @@ async def test_pings_do_not_pile_up_before_a_client_that_does_not_read() -> None
 async def test_a_stream_that_breaks_off_ends_with_an_error_event() -> None:
     """After a fault: a blank line, the error object, no [DONE]; the outcome has the fault and no finish reason."""
     client = Client()
-    outcome, last = await stream(client, ScriptedReply([Piece("Hello world")], Fault(FaultKind.CUT)))
+    outcome, last = await stream(client, ScriptedReply([Piece("Hello world")], Fault(FaultKind.TRUNCATED)))
     assert b"Hello world" in client.bodies[1]
     assert last.startswith(b"\ndata: ")
     [error] = events(last)
     assert error["error"]["type"] == "api_error"
     assert error["error"]["message"]
     assert set(error) == {"error"}
-    assert outcome == Outcome(Usage(PROMPT_TOKENS, 2, estimated=True), None, "cut")
+    assert outcome == ReplyResult(Usage(PROMPT_TOKENS, 2, estimated=True), None, "truncated")
 
 
 async def test_a_fault_before_any_content_is_told_all_the_same() -> None:
     """A stream that breaks off right after its head has the error event, and is free: nothing was delivered."""
-    outcome, last = await stream(Client(), ScriptedReply(Fault(FaultKind.CUT)))
+    outcome, last = await stream(Client(), ScriptedReply(Fault(FaultKind.TRUNCATED)))
     assert b'"api_error"' in last
     assert (outcome.usage.completion_tokens, outcome.is_free) == (0, True)
 
 
 async def test_the_fault_is_not_named_to_the_client() -> None:
     """Of what went wrong upstream, neither the kind nor the status reaches the client."""
-    _, last = await stream(Client(), ScriptedReply(Fault(FaultKind.GARBLED, 599)))
-    assert b"garbled" not in last
+    _, last = await stream(Client(), ScriptedReply(Fault(FaultKind.MALFORMED, 599)))
+    assert b"malformed" not in last
     assert b"599" not in last
 
 
@@ -278,13 +278,13 @@ async def test_a_whole_reply_is_one_completion() -> None:
     assert (completion["model"], completion["object"]) == ("forte", "chat.completion")
     assert completion["usage"]["total_tokens"] == 12
     assert completion["usage"]["prompt_tokens_details"] == {"cached_tokens": 4}
-    assert outcome == Outcome(Usage(9, 3, 4), "stop")
+    assert outcome == ReplyResult(Usage(9, 3, 4), "stop")
 
 
 async def test_a_whole_reply_that_breaks_off_is_a_fault() -> None:
     """Half a reply is not handed out: nothing was sent yet, so the fault is the dispatcher's to answer."""
     with pytest.raises(Fault):
-        await whole([Piece("Hel")], Fault(FaultKind.CUT))
+        await whole([Piece("Hel")], Fault(FaultKind.TRUNCATED))
 
 
 async def test_an_empty_whole_reply_has_empty_content() -> None:
@@ -295,21 +295,21 @@ async def test_an_empty_whole_reply_has_empty_content() -> None:
 
 async def test_what_is_on_its_way_when_the_client_leaves_is_delivered() -> None:
     """A client that takes a part of a long piece and leaves has had it: what was written counts before it is taken."""
-    client, tally = Client(), new_tally()
+    client, meter = Client(), new_tally()
     client.stalls_at = lambda data: b"hello" in data
-    streaming = asyncio.create_task(stream(client, ScriptedReply([Piece("hello world")], [FINISH]), tally))
+    streaming = asyncio.create_task(stream(client, ScriptedReply([Piece("hello world")], [FINISH]), meter))
     await client.sent_body(b"hello")
     await let_tasks_run()
     streaming.cancel()
     with pytest.raises(asyncio.CancelledError):
         await streaming
-    assert (await tally.count()).completion_tokens == 2
+    assert (await meter.count()).completion_tokens == 2
 
 
 async def test_a_whole_reply_has_delivered_nothing_yet() -> None:
     """The body is sent later: until then a crash or a break must find nothing that was delivered to charge for."""
-    tally = new_tally()
-    outcome, _ = await relay_whole(ScriptedReply([Piece("hello world", "stop")]), HEAD, tally)
+    meter = new_tally()
+    outcome, _ = await relay_whole(ScriptedReply([Piece("hello world", "stop")]), HEAD, meter)
     assert outcome.usage == Usage(PROMPT_TOKENS, 2, estimated=True)
-    assert not tally.has_delivered
-    assert await tally.count() == Usage(PROMPT_TOKENS, 0, estimated=True)
+    assert not meter.has_delivered
+    assert await meter.count() == Usage(PROMPT_TOKENS, 0, estimated=True)

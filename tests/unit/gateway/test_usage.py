@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from cadenza.core.records import Route, Usage
-from cadenza.gateway.app import serve_api
-from cadenza.gateway.classes import Catalogue
+from cadenza.gateway.api import serve_api
 from cadenza.gateway.compose import Character
-from cadenza.gateway.context import Gateway
-from cadenza.gateway.dispatch import Dispatcher
+from cadenza.gateway.gateway import Gateway
+from cadenza.routing.catalogue import Catalogue
+from cadenza.routing.dispatch import Dispatcher
 from tests.unit.gateway.books import FORTE, KEY, LIMITS, NOW_MS, Books, open_books
 from tests.unit.gateway.clients import Client
 
@@ -37,7 +37,7 @@ async def get(books: Books, query: bytes) -> tuple[int, Any]:
     dispatcher = Dispatcher({}, books.observer, ceiling=100)
     gateway = Gateway(books.db, catalogue, dispatcher, books.writer, LIMITS, books.observer)
     client = Client()
-    await serve_api(gateway, client.call([(b"x-api-key", books.secret.encode())], "GET", "/v1/usage", query))
+    await serve_api(gateway, client.exchange([(b"x-api-key", books.secret.encode())], "GET", "/v1/usage", query))
     return client.status, json.loads(client.bodies[0])
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from cadenza.core.sse import EventReader, write_event
+from cadenza.http.events import EventReader, write_event
 from cadenza.upstreams.base import Fault, FaultKind, Piece
 from cadenza.upstreams.dialect import ChunkReader, read_chunk
 
@@ -174,7 +174,7 @@ def test_overlapping_ends_are_no_text() -> None:
     start = like.index(b"Hi")
     for cut in range(1, 40):
         assert reader.text_of(write_event(like[: start - cut] + like[start + 2 :])) is None
-        assert by_short_way(reader, like[:start] + like[start + 2 + cut :]) == (FaultKind.GARBLED, None)
+        assert by_short_way(reader, like[:start] + like[start + 2 + cut :]) == (FaultKind.MALFORMED, None)
 
 
 @pytest.mark.parametrize("wrong", [b"\xff", b"\xc3", b"\xed\xa0\x80", b"\xc0\xaf", b"a\x80b"])
@@ -183,7 +183,7 @@ def test_bytes_that_are_no_text_are_garbled(wrong: bytes) -> None:
     reader = ChunkReader()
     like = written(event({"content": "Hi"}))
     reader.read(like)
-    assert by_short_way(reader, like.replace(b"Hi", wrong)) == (FaultKind.GARBLED, None)
+    assert by_short_way(reader, like.replace(b"Hi", wrong)) == (FaultKind.MALFORMED, None)
     assert by_short_way(reader, like) == Piece("Hi", has_begun=True)
 
 

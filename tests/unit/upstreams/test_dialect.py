@@ -177,7 +177,7 @@ def test_a_whole_reply_without_a_message_is_garbled(said: dict[str, Any]) -> Non
     """A 200 that holds no answer is no answer."""
     with pytest.raises(Fault) as fault:
         read_whole(encode(said))
-    assert fault.value.kind is FaultKind.GARBLED
+    assert fault.value.kind is FaultKind.MALFORMED
 
 
 @pytest.mark.parametrize(
@@ -205,7 +205,7 @@ def test_what_is_no_answer_is_garbled(data: bytes) -> None:
     for read in (read_chunk, read_whole):
         with pytest.raises(Fault) as fault:
             read(data)
-        assert fault.value.kind is FaultKind.GARBLED
+        assert fault.value.kind is FaultKind.MALFORMED
 
 
 @pytest.mark.parametrize(

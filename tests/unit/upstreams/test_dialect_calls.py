@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from cadenza.core.calls import CallMender, CallPart
 from cadenza.core.chat import assemble_calls
+from cadenza.core.tool_calls import ToolCallNormalizer, ToolCallPart
 from cadenza.upstreams.base import Piece
 from cadenza.upstreams.dialect import read_chunk, read_whole
 
@@ -30,34 +30,34 @@ def whole(**fields: Any) -> Piece:
 
 def calls_of(*pieces: Piece) -> list[tuple[str, str]]:
     """Name and arguments of the calls that a client gets of these pieces."""
-    mender = CallMender()
-    deltas = [mended for piece in pieces for mended in mender.take(piece.calls)] + mender.finish()
+    normalizer = ToolCallNormalizer()
+    deltas = [mended for piece in pieces for mended in normalizer.take(piece.calls)] + normalizer.finish()
     return [(call.function.name, call.function.arguments) for call in assemble_calls(deltas)]
 
 
 @pytest.mark.parametrize(
     ("said", "part"),
     [
-        ({"index": 1, "id": "x", "type": "function", "function": function()}, CallPart(1, "x", "look", OSLO)),
-        ({"index": 1, "function": {"arguments": '{"c'}}, CallPart(1, "", "", '{"c')),
-        ({"index": 0, "function": function(arguments={"city": "Oslo"})}, CallPart(0, "", "look", OSLO)),
-        ({"index": 0, "function": function(arguments={})}, CallPart(0, "", "look", "{}")),
-        ({"index": 0, "function": function(arguments=[1])}, CallPart(0, "", "look", "[1]")),
-        ({"index": 0, "function": function(arguments=None)}, CallPart(0, "", "look", "")),
-        ({"index": 0, "function": function(arguments=7)}, CallPart(0, "", "look", "")),
-        ({"function": function()}, CallPart(None, "", "look", OSLO)),
-        ({"index": None, "id": None, "function": function()}, CallPart(None, "", "look", OSLO)),
-        ({"index": "1", "function": function()}, CallPart(None, "", "look", OSLO)),
-        ({"index": True, "function": function()}, CallPart(None, "", "look", OSLO)),
-        ({"index": 1.0, "id": 7, "function": function(name=None)}, CallPart(None, "", "", OSLO)),
-        ({"index": 0, "id": "x"}, CallPart(0, "x")),
-        ({"index": 0, "id": "x", "function": None}, CallPart(0, "x")),
-        ({"index": 0, "id": "x", "function": "look"}, CallPart(0, "x")),
-        ({}, CallPart()),
+        ({"index": 1, "id": "x", "type": "function", "function": function()}, ToolCallPart(1, "x", "look", OSLO)),
+        ({"index": 1, "function": {"arguments": '{"c'}}, ToolCallPart(1, "", "", '{"c')),
+        ({"index": 0, "function": function(arguments={"city": "Oslo"})}, ToolCallPart(0, "", "look", OSLO)),
+        ({"index": 0, "function": function(arguments={})}, ToolCallPart(0, "", "look", "{}")),
+        ({"index": 0, "function": function(arguments=[1])}, ToolCallPart(0, "", "look", "[1]")),
+        ({"index": 0, "function": function(arguments=None)}, ToolCallPart(0, "", "look", "")),
+        ({"index": 0, "function": function(arguments=7)}, ToolCallPart(0, "", "look", "")),
+        ({"function": function()}, ToolCallPart(None, "", "look", OSLO)),
+        ({"index": None, "id": None, "function": function()}, ToolCallPart(None, "", "look", OSLO)),
+        ({"index": "1", "function": function()}, ToolCallPart(None, "", "look", OSLO)),
+        ({"index": True, "function": function()}, ToolCallPart(None, "", "look", OSLO)),
+        ({"index": 1.0, "id": 7, "function": function(name=None)}, ToolCallPart(None, "", "", OSLO)),
+        ({"index": 0, "id": "x"}, ToolCallPart(0, "x")),
+        ({"index": 0, "id": "x", "function": None}, ToolCallPart(0, "x")),
+        ({"index": 0, "id": "x", "function": "look"}, ToolCallPart(0, "x")),
+        ({}, ToolCallPart()),
     ],
     ids=str,
 )
-def test_a_call_is_freed_of_its_quirks(said: dict[str, Any], part: CallPart) -> None:
+def test_a_call_is_freed_of_its_quirks(said: dict[str, Any], part: ToolCallPart) -> None:
     """Arguments are text, an index is an integer or none, and what is not there is empty."""
     assert delta(tool_calls=[said]) == Piece(calls=(part,), has_begun=True)
 
@@ -71,7 +71,7 @@ def test_what_is_no_call_is_none(calls: Any) -> None:
 def test_content_and_calls_of_one_chunk_are_both_taken() -> None:
     """A chunk may hold words and calls."""
     piece = delta(content="Let me look.", tool_calls=[{"index": 0, "function": function()}])
-    assert piece == Piece("Let me look.", calls=(CallPart(0, "", "look", OSLO),), has_begun=True)
+    assert piece == Piece("Let me look.", calls=(ToolCallPart(0, "", "look", OSLO),), has_begun=True)
 
 
 def test_a_message_may_label_all_its_calls_0() -> None:

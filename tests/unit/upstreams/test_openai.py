@@ -33,8 +33,8 @@ from tests.loopback import (
     said,
 )
 from tests.loopback import Raw as Said
+from tests.unit.http.peer import Peer, Visit, full_listener, until
 from tests.unit.upstreams.clock import Clock
-from tests.unit.upstreams.peer import Peer, Visit, full_listener, until
 
 pytestmark = pytest.mark.asyncio(loop_factories=["uvloop"])
 on_asyncio = pytest.mark.asyncio(loop_factories=["asyncio"])  # the loop whose clock can be put forward
@@ -315,26 +315,29 @@ async def test_a_time_to_wait_is_read_where_it_can_be(written: bytes | None, wai
 BROKEN_OFF: dict[str, tuple[Reply, FaultKind]] = {
     "closed without a word": (Said([Close()]), FaultKind.UNREACHABLE),
     "reset without a word": (Said([Reset()]), FaultKind.UNREACHABLE),
-    "closed inside the head": (Said([b"HTTP/1.1 200 OK\r\nco", Close()]), FaultKind.CUT),
-    "not HTTP": (Said([b"SSH-2.0-OpenSSH_9.6\r\n", Close()]), FaultKind.CUT),
-    "body cut short": (Cut(Json(completion("Hello")), 40), FaultKind.CUT),
-    "body reset": (Cut(Json(completion("Hello")), 40, Reset()), FaultKind.CUT),
-    "body that is no JSON": (Status(200, b"<html>"), FaultKind.GARBLED),
-    "empty body": (Status(200), FaultKind.GARBLED),
-    "no choices": (Json({"choices": []}), FaultKind.GARBLED),
+    "closed inside the head": (Said([b"HTTP/1.1 200 OK\r\nco", Close()]), FaultKind.TRUNCATED),
+    "not HTTP": (Said([b"SSH-2.0-OpenSSH_9.6\r\n", Close()]), FaultKind.TRUNCATED),
+    "body cut short": (Cut(Json(completion("Hello")), 40), FaultKind.TRUNCATED),
+    "body reset": (Cut(Json(completion("Hello")), 40, Reset()), FaultKind.TRUNCATED),
+    "body that is no JSON": (Status(200, b"<html>"), FaultKind.MALFORMED),
+    "empty body": (Status(200), FaultKind.MALFORMED),
+    "no choices": (Json({"choices": []}), FaultKind.MALFORMED),
     "an error in a 200": (Json({"error": {"code": 429}}), FaultKind.BUSY),
-    "a stream that ends at once": (Sse([], done=False), FaultKind.CUT),
-    "a stream of nothing": (Sse([]), FaultKind.CUT),
-    "a stream of a role": (Sse([ROLE]), FaultKind.CUT),
-    "a stream without a finish": (Sse([said("Hi")]), FaultKind.CUT),
-    "a stream without any end": (Sse([said("Hi")], done=False), FaultKind.CUT),
-    "a stream cut short": (Cut(Sse([said("Hi"), FINISH]), 300), FaultKind.CUT),
-    "a stream reset": (Sse([said("Hi"), Reset()]), FaultKind.CUT),
+    "a stream that ends at once": (Sse([], done=False), FaultKind.TRUNCATED),
+    "a stream of nothing": (Sse([]), FaultKind.TRUNCATED),
+    "a stream of a role": (Sse([ROLE]), FaultKind.TRUNCATED),
+    "a stream without a finish": (Sse([said("Hi")]), FaultKind.TRUNCATED),
+    "a stream without any end": (Sse([said("Hi")], done=False), FaultKind.TRUNCATED),
+    "a stream cut short": (Cut(Sse([said("Hi"), FINISH]), 300), FaultKind.TRUNCATED),
+    "a stream reset": (Sse([said("Hi"), Reset()]), FaultKind.TRUNCATED),
     "an error at once": (Sse([{"error": {"code": 500}}]), FaultKind.FAILED),
     "an error inside": (Sse([said("Hi"), {"error": {"message": "x"}}]), FaultKind.FAILED),
-    "an event that is no JSON": (Sse([said("Hi"), b"data: <html>\n\n"]), FaultKind.GARBLED),
-    "an event without end": (Sse([said("Hi"), b"data: ", *[bytes(MIB)] * 9]), FaultKind.GARBLED),
-    "a body without end": (Said([http_head(200, {}), *[b" " * MIB] * (WHOLE_BYTES_MAX // MIB + 1)]), FaultKind.GARBLED),
+    "an event that is no JSON": (Sse([said("Hi"), b"data: <html>\n\n"]), FaultKind.MALFORMED),
+    "an event without end": (Sse([said("Hi"), b"data: ", *[bytes(MIB)] * 9]), FaultKind.MALFORMED),
+    "a body without end": (
+        Said([http_head(200, {}), *[b" " * MIB] * (WHOLE_BYTES_MAX // MIB + 1)]),
+        FaultKind.MALFORMED,
+    ),
 }
 
 
@@ -357,7 +360,7 @@ async def test_what_came_before_a_fault_is_handed_out(upstream: LoopbackUpstream
         for _ in range(2):
             with pytest.raises(Fault) as failure:
                 await read_into(pieces, reply)
-            assert failure.value.kind is FaultKind.CUT
+            assert failure.value.kind is FaultKind.TRUNCATED
     assert "".join(piece.content for piece in pieces) == "one two"
 
 
@@ -452,7 +455,7 @@ async def test_the_first_word_of_a_stream_has_its_time(
 ) -> None:
     """A stream that has not said a word within first_token_s is SILENT, whatever else it has sent."""
     async with waiting(upstream, asking(4096, stream=True), *steps) as begun:
-        assert await begun.ends_after(clock, TIMEOUTS.first_token_s) is FaultKind.SILENT
+        assert await begun.ends_after(clock, TIMEOUTS.first_token_s) is FaultKind.TIMED_OUT
         await asyncio.to_thread(upstream.wait_for_disconnect)
 
 
@@ -480,7 +483,7 @@ async def test_a_whole_reply_has_time_to_be_made(
     """Without a stream the limit is first_token_s and one idle_s more per 1,024 tokens that may come of the ask."""
     async with waiting(upstream, asking(max_tokens), *steps, max_output_tokens=max_output_tokens) as begun:
         limit_s = TIMEOUTS.first_token_s + idle_times * TIMEOUTS.idle_s
-        assert await begun.ends_after(clock, limit_s) is FaultKind.SILENT
+        assert await begun.ends_after(clock, limit_s) is FaultKind.TIMED_OUT
 
 
 @on_asyncio
@@ -488,7 +491,7 @@ async def test_silence_inside_a_stream(upstream: LoopbackUpstream, clock: Clock)
     """A stream that says nothing for idle_s is SILENT; what it had said was handed out before."""
     async with waiting(upstream, asking(stream=True), *event_steps(ROLE, said("Hi"))) as begun:
         await until(lambda: any(piece.content for piece in begun.pieces))
-        assert await begun.ends_after(clock, TIMEOUTS.idle_s) is FaultKind.SILENT
+        assert await begun.ends_after(clock, TIMEOUTS.idle_s) is FaultKind.TIMED_OUT
         assert [piece.content for piece in begun.pieces if piece.content] == ["Hi"]
         await asyncio.to_thread(upstream.wait_for_disconnect)
 
@@ -535,7 +538,7 @@ async def test_the_time_to_connect_is_within_that_of_the_first_word(clock: Clock
             assert await begun.ends_after(clock, TIMEOUTS.connect_s) is FaultKind.UNREACHABLE
             begun = Waiting(made, route(timeouts=Timeouts(connect_s=300, first_token_s=200)), asking(stream=True))
             await clock.leap(0)
-            assert await begun.ends_after(clock, 200) is FaultKind.SILENT
+            assert await begun.ends_after(clock, 200) is FaultKind.TIMED_OUT
 
 
 NAMED = b'{"object": "list", "data": [{"id": "large-7", "x": 1}, {"id": "small-7"}]}'

@@ -12,8 +12,8 @@ from cadenza.core.records import Route, Timeouts, Usage
 from cadenza.upstreams.base import Fault, FaultKind, OpenReply, Piece
 from cadenza.upstreams.openai import EVENTS_MORE, EVENTS_PER_TOKEN
 from tests.loopback import USAGE, Close, Event, LoopbackUpstream, Pause, Reply, Request, Reset, Sse, Step, chunk
+from tests.unit.http.peer import until
 from tests.unit.upstreams.clock import Clock
-from tests.unit.upstreams.peer import until
 from tests.unit.upstreams.test_openai import TIMEOUTS, WAIT_S, asking, endpoint, route
 
 pytestmark = pytest.mark.asyncio(loop_factories=["uvloop"])
@@ -214,7 +214,7 @@ async def test_silence_after_passed_on_text_is_bounded(upstream: LoopbackUpstrea
         await clock.leap(most_s - 1)
         assert not reading.done()
         await clock.leap(2)
-        assert await asyncio.wait_for(reading, WAIT_S) is FaultKind.SILENT
+        assert await asyncio.wait_for(reading, WAIT_S) is FaultKind.TIMED_OUT
     assert hearing.passed == ["word "] * 3
     await asyncio.to_thread(upstream.wait_for_disconnect)
     for pause in pauses:
@@ -227,7 +227,7 @@ async def test_passed_on_text_has_no_more_time_than_the_whole(upstream: Loopback
     loop = asyncio.get_running_loop()
     started_s = loop.time()
     kind = await hear(upstream, Endless(said("x")), hearing, route(131_072, HURRIED))
-    assert (kind, loop.time() - started_s >= TOTAL_S - 0.01) == (FaultKind.ENDLESS, True)
+    assert (kind, loop.time() - started_s >= TOTAL_S - 0.01) == (FaultKind.OVERLONG, True)
 
 
 async def test_passed_on_events_are_counted(upstream: LoopbackUpstream) -> None:
@@ -235,7 +235,7 @@ async def test_passed_on_events_are_counted(upstream: LoopbackUpstream) -> None:
     hearing = Hearing()
     kind = await hear(upstream, Endless(said("x")), hearing, route(10))
     most = 10 * EVENTS_PER_TOKEN + EVENTS_MORE
-    assert kind is FaultKind.ENDLESS
+    assert kind is FaultKind.OVERLONG
     assert most < len(hearing.text) < most + 5000
     await asyncio.to_thread(upstream.wait_for_disconnect)
 
@@ -249,14 +249,14 @@ async def test_a_cut_after_passed_on_text_is_a_fault(upstream: LoopbackUpstream,
         reading = asyncio.create_task(hearing.read_all(reply))
         await until(lambda: hearing.text == "First one two ")
         pause.release()
-        assert await asyncio.wait_for(reading, WAIT_S) is FaultKind.CUT
+        assert await asyncio.wait_for(reading, WAIT_S) is FaultKind.TRUNCATED
     assert hearing.text == "First one two "
 
 
 async def test_an_end_without_a_finish_after_passed_on_text_is_a_fault(upstream: LoopbackUpstream) -> None:
     """A terminator that comes before any finish reason is CUT, whoever has the text."""
     hearing = Hearing()
-    assert await hear_waiting(upstream, [said("one ")], hearing) is FaultKind.CUT
+    assert await hear_waiting(upstream, [said("one ")], hearing) is FaultKind.TRUNCATED
     assert (hearing.passed, hearing.text) == (["one "], "First one ")
 
 

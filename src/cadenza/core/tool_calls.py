@@ -1,0 +1,158 @@
+"""Tool calls: one form for every upstream's, and ids that find their way back without being stored. Pure.
+
+Towards the client a call has a sequential index, an id of ours, and its name on its first part only. Whatever an
+upstream does otherwise (all labelled 0, ids missing, repeated or on every part, names in pieces, calls sent whole)
+is mended here. An id of ours carries the upstream's own inside, so that a client's echo is turned back into it.
+"""
+
+import base64
+import binascii
+import secrets
+import zlib
+from collections.abc import Iterable
+
+import msgspec
+
+CALL_PREFIX = "call_"
+NONCE_BYTES = 15
+CHECK_BYTES = 3
+UPSTREAM_ID_CHARS_MAX = 256
+
+
+class ToolCallPart(msgspec.Struct, frozen=True):
+    """A part of a call as an upstream sent it, freed of its dialect. `index` is its own label, if it gave one."""
+
+    index: int | None = None
+    id: str = ""
+    name: str = ""
+    arguments: str = ""
+
+
+class ToolCallDelta(msgspec.Struct, frozen=True):
+    """A part of a call as a client gets it: `id` and `name` on the first one of each call, and never again."""
+
+    index: int
+    arguments: str
+    id: str = ""
+    name: str = ""
+
+
+class ToolCallNormalizer:
+    """Sorts the parts of a reply's calls into calls, numbered in the order in which they first appear."""
+
+    def __init__(self) -> None:
+        self._calls: list[_Call] = []
+        self._by_label: dict[int, _Call] = {}
+        self._by_id: dict[str, _Call] = {}
+
+    def take(self, parts: Iterable[ToolCallPart]) -> list[ToolCallDelta]:
+        """What can be sent on now. A call is announced with its first arguments, when its name is surely whole."""
+        for part in parts:
+            self._find_or_begin(part).take(part)
+        return self._drain(is_over=False)
+
+    def finish(self) -> list[ToolCallDelta]:
+        """What is left: calls without arguments, and those that waited behind them."""
+        return self._drain(is_over=True)
+
+    def _drain(self, *, is_over: bool) -> list[ToolCallDelta]:
+        deltas = []
+        for index, call in enumerate(self._calls):
+            if not call.id:
+                if not call.waiting and not is_over:
+                    break  # the first parts of calls come in the order of their numbers
+                call.id = wrap_id(call.upstream_id if self._by_id.get(call.upstream_id) is call else "")
+                deltas.append(ToolCallDelta(index, call.waiting or "{}", call.id, call.name))
+            elif call.waiting:
+                deltas.append(ToolCallDelta(index, call.waiting))
+            call.waiting = ""
+        return deltas
+
+    def _find_or_begin(self, part: ToolCallPart) -> "_Call":
+        call = self._find(part)
+        if call is None:
+            call = _Call(part.id)
+            self._calls.append(call)
+        if part.id:
+            self._by_id.setdefault(part.id, call)
+        if part.index is not None:
+            self._by_label[part.index] = call
+        return call
+
+    def _find(self, part: ToolCallPart) -> "_Call | None":
+        """The call that a part goes on with; None where it begins one."""
+        last = self._calls[-1] if self._calls else None
+        current = last if part.index is None else self._by_label.get(part.index)
+        if current is None:
+            return None
+        if part.id and part.id != current.upstream_id:
+            if current.upstream_id or current.is_whole:
+                return self._by_id.get(part.id)  # of another call, though the label is the same
+            current.upstream_id = part.id
+        if part.name and current.is_whole and (part.arguments.strip() or part.name != current.name):
+            return None  # a whole call is behind us: this is the next one, under the same label
+        return current
+
+
+class _Call:
+    """One call, while its parts come in."""
+
+    def __init__(self, upstream_id: str) -> None:
+        self.upstream_id = upstream_id
+        self.id = ""  # ours, once it is announced
+        self.name = ""
+        self.waiting = ""  # arguments that were not sent on yet
+        self.is_whole = False
+        self._open = 0
+        self._in_string = False
+        self._is_escaped = False
+
+    def take(self, part: ToolCallPart) -> None:
+        if part.name and not self.id and part.name != self.name:
+            self.name += part.name
+        self.waiting += part.arguments
+        for character in part.arguments:
+            self._follow(character)
+
+    def _follow(self, character: str) -> None:
+        """Whether the arguments, which come in pieces, are a whole JSON value by now."""
+        if self._is_escaped:
+            self._is_escaped = False
+        elif self._in_string:
+            self._is_escaped = character == "\\"
+            self._in_string = character != '"'
+        elif character == '"':
+            self._in_string = True
+        elif character in "{[":
+            self._open += 1
+        elif character in "}]":
+            self._open -= 1
+            self.is_whole = self._open == 0
+
+
+def wrap_id(upstream_id: str) -> str:
+    """An id of ours that carries the upstream's own, if it has one of sensible length."""
+    inner = upstream_id.encode() if len(upstream_id) <= UPSTREAM_ID_CHARS_MAX else b""
+    nonce = secrets.token_bytes(NONCE_BYTES)
+    return CALL_PREFIX + base64.urlsafe_b64encode(nonce + _check(nonce, inner) + inner).rstrip(b"=").decode()
+
+
+def unwrap_id(call_id: str) -> str:
+    """The upstream's own id, where this is one of ours that carries one; otherwise as it is."""
+    if not call_id.startswith(CALL_PREFIX):
+        return call_id
+    text = call_id.removeprefix(CALL_PREFIX)
+    try:
+        raw = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+        nonce, check, inner = (
+            raw[:NONCE_BYTES],
+            raw[NONCE_BYTES : NONCE_BYTES + CHECK_BYTES],
+            raw[NONCE_BYTES + CHECK_BYTES :],
+        )
+        return inner.decode() if inner and check == _check(nonce, inner) else call_id
+    except (binascii.Error, ValueError):
+        return call_id
+
+
+def _check(nonce: bytes, inner: bytes) -> bytes:
+    return zlib.crc32(nonce + inner).to_bytes(4)[:CHECK_BYTES]

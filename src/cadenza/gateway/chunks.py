@@ -1,0 +1,52 @@
+"""The events of a streamed reply, in the API's own form. Each chunk is one `data:` line."""
+
+from typing import Any
+
+import msgspec
+
+from cadenza.core.chat import FinishReason, usage_object
+from cadenza.core.records import Usage
+from cadenza.core.tool_calls import ToolCallDelta
+from cadenza.http.events import write_event
+
+_ENCODE = msgspec.json.Encoder().encode
+CONTENT_TAIL = b'},"finish_reason":null}]}\n\n'
+
+
+class Chunks:
+    """Writes the events of one stream. All of them carry the same id, created and model.
+
+    A chunk is spliced from two constant halves around its delta: only the delta is encoded per event.
+    """
+
+    def __init__(self, completion_id: str, created: int, class_id: str) -> None:
+        head = msgspec.json.encode(
+            {"id": completion_id, "object": "chat.completion.chunk", "created": created, "model": class_id}
+        )
+        self._head = head[:-1] + b',"choices":['
+        self._content_head = b"data: " + self._head + b'{"index":0,"delta":{"content":'
+
+    def role(self) -> bytes:
+        return self._choice(b'{"role":"assistant","content":""}', b"null")
+
+    def content(self, text: str) -> bytes:
+        return self._content_head + _ENCODE(text) + CONTENT_TAIL
+
+    def calls(self, deltas: list[ToolCallDelta]) -> bytes:
+        return self._choice(msgspec.json.encode({"tool_calls": [_call_object(delta) for delta in deltas]}), b"null")
+
+    def finish(self, reason: FinishReason) -> bytes:
+        return self._choice(b"{}", b'"' + reason.encode() + b'"')
+
+    def usage(self, usage: Usage) -> bytes:
+        return write_event(self._head + b'],"usage":' + msgspec.json.encode(usage_object(usage)) + b"}")
+
+    def _choice(self, delta: bytes, finish: bytes) -> bytes:
+        return write_event(self._head + b'{"index":0,"delta":' + delta + b',"finish_reason":' + finish + b"}]}")
+
+
+def _call_object(delta: ToolCallDelta) -> dict[str, Any]:
+    if not delta.id:
+        return {"index": delta.index, "function": {"arguments": delta.arguments}}
+    function = {"name": delta.name, "arguments": delta.arguments}
+    return {"index": delta.index, "id": delta.id, "type": "function", "function": function}

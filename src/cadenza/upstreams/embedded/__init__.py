@@ -1,0 +1,1 @@
+"""A language model inside this machine: llama.cpp in a supervised child process."""

@@ -1,0 +1,19 @@
+"""Tests of upstreams run on asyncio's own loop and on uvloop, which is what the service runs on."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+import pytest
+import uvloop
+
+from tests.unit.upstreams.clock import Clock
+
+
+def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    return {"asyncio": asyncio.SelectorEventLoop, "uvloop": uvloop.new_event_loop}
+
+
+@pytest.fixture
+async def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """Only for tests that are marked to run on asyncio's own loop."""
+    return Clock(asyncio.get_running_loop(), monkeypatch)

@@ -1,0 +1,266 @@
+"""Tool calls for a model whose template knows none: what is asked of it, and how its words become a call or none.
+
+The model's server is a real one on the loopback, scripted; what it is asked is read off the wire.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import pytest
+from jsonschema import Draft202012Validator
+
+from cadenza.core.records import Route
+from cadenza.upstreams.base import Ask, Fault, FaultKind, Piece
+from cadenza.upstreams.embedded.tool_calls import open_with_tools
+from cadenza.upstreams.openai import OpenAIUpstream
+from tests.loopback import Good, LoopbackUpstream
+
+ROUTE = Route("local", "small", 8_192, 1_024)
+CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+USER = {"role": "user", "content": "How warm is it in Oslo?"}
+SMALL_TALK = {"role": "user", "content": "Hi, how are you?"}
+OSLO = '{"city": "Oslo"}'
+
+
+def tool(name: str = "get_weather", description: Any = "The weather of a city.", parameters: Any = CITY) -> Any:
+    return {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}}
+
+
+WEATHER, CLOCK = tool(), tool("tell_time", "The time of day.")
+CALL = {"id": "x", "type": "function", "function": {"name": "get_weather", "arguments": OSLO}}
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[LoopbackUpstream]:
+    with LoopbackUpstream() as upstream:
+        yield upstream
+
+
+@pytest.fixture
+def model(running: LoopbackUpstream) -> LoopbackUpstream:
+    running.reset()
+    return running
+
+
+async def ask(
+    model: LoopbackUpstream, *messages: Any, choice: Any = None, tools: Any = None, stream: bool = False
+) -> Piece:
+    """All of a reply, as one piece."""
+    given = {"tools": [WEATHER, CLOCK] if tools is None else tools} | ({"tool_choice": choice} if choice else {})
+    raw = {name: msgspec.Raw(msgspec.json.encode(value)) for name, value in given.items()}
+    said = [msgspec.Raw(msgspec.json.encode(message)) for message in messages or (USER,)]
+    endpoint = OpenAIUpstream(model.base_url)
+    pieces = list[Piece]()
+    try:
+        async with open_with_tools(endpoint, ROUTE, Ask(said, {}, None, stream=stream, tools=raw)) as reply:
+            while read := await reply.read():
+                pieces += read
+    finally:
+        await endpoint.stop()
+    calls = tuple(part for piece in pieces for part in piece.calls)
+    return Piece("".join(piece.content for piece in pieces), calls=calls)
+
+
+def called(piece: Piece) -> tuple[str, str] | None:
+    """Name and arguments of the one call, if there is one."""
+    if not piece.calls:
+        return None
+    assert piece.content == ""
+    return "".join(part.name for part in piece.calls), "".join(part.arguments for part in piece.calls)
+
+
+def force(name: str) -> Any:
+    return {"type": "function", "function": {"name": name}}
+
+
+def schema_asked(model: LoopbackUpstream) -> Any:
+    return model.requests[-1].json["response_format"]["json_schema"]["schema"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_forced_call_is_held_to_the_schema(model: LoopbackUpstream, stream: bool) -> None:
+    """The model is asked for the arguments alone, in the tool's schema, and they come back as a call of that name."""
+    model.script(Good(OSLO))
+    assert called(await ask(model, SMALL_TALK, choice=force("get_weather"), stream=stream)) == ("get_weather", OSLO)
+    (request,) = model.requests
+    assert not {"tools", "tool_choice"} & request.json.keys()
+    assert schema_asked(model)["properties"].keys() == {"city"}
+    assert request.json["messages"][0] == SMALL_TALK
+
+
+async def test_none_never_calls(model: LoopbackUpstream) -> None:
+    """However well a message fits a tool, `none` is answered in words."""
+    assert called(await ask(model, choice="none")) is None
+    assert "response_format" not in model.requests[0].json
+
+
+async def test_a_message_that_names_a_tool_calls_it(model: LoopbackUpstream) -> None:
+    """A message that shares words with a tool needs no choice of the model's."""
+    model.script(Good(OSLO))
+    said = {"role": "user", "content": [{"type": "text", "text": "What is the weather in Oslo?"}]}
+    assert called(await ask(model, said)) == ("get_weather", OSLO)
+    assert len(model.requests) == 1
+
+
+async def test_otherwise_the_model_chooses_among_the_names(model: LoopbackUpstream) -> None:
+    """Where no word decides, the model may say one of the names, or none, and nothing else."""
+    model.script(Good("tell_time"), Good("{}"))
+    assert called(await ask(model, SMALL_TALK)) == ("tell_time", "{}")
+    assert model.requests[0].json["grammar"] == 'root ::= "get_weather" | "tell_time" | "none"'
+
+
+async def test_the_model_may_choose_to_answer(model: LoopbackUpstream) -> None:
+    """A model that names no tool answers in words."""
+    model.script(Good("none"), Good("I am well."))
+    assert await ask(model, SMALL_TALK) == Piece("I am well.")
+
+
+async def test_a_required_call_cannot_be_declined(model: LoopbackUpstream) -> None:
+    """With `required` there is no `none` to say, not even right after a result."""
+    model.script(Good("tell_time"), Good("{}"))
+    assert called(await ask(model, SMALL_TALK, choice="required")) == ("tell_time", "{}")
+    assert model.requests[0].json["grammar"] == 'root ::= "get_weather" | "tell_time"'
+    model.always(Good("get_weather"))
+    answered = {"role": "tool", "tool_call_id": "x", "content": "4"}
+    history = [USER, {"role": "assistant", "content": None, "tool_calls": [CALL]}, answered]
+    assert called(await ask(model, *history, choice="required")) == ("get_weather", "get_weather")
+
+
+async def test_a_result_is_answered_in_words(model: LoopbackUpstream) -> None:
+    """After a tool has answered the model speaks; what was said and answered is told in messages of plain text."""
+    messages = [
+        USER,
+        {"role": "assistant", "content": "Let me look.", "tool_calls": [CALL]},
+        {
+            "role": "tool",
+            "tool_call_id": "x",
+            "content": [{"type": "text", "text": "The weather is"}, {"type": "text", "text": " 4"}],
+        },
+    ]
+    assert called(await ask(model, *messages)) is None
+    first, *told, last = model.requests[0].json["messages"]
+    assert first == USER
+    assert "Let me look." in "".join(message["content"] for message in told)
+    assert last["role"] == "tool"
+    assert last["content"].endswith("The weather is 4")
+    assert all(message.keys() == {"role", "content"} for message in [*told, last])
+
+
+async def test_a_custom_tool_is_refused(model: LoopbackUpstream) -> None:
+    """A tool without a schema is more than this model can do."""
+    with pytest.raises(Fault) as fault:
+        await ask(model, tools=[{"type": "custom", "custom": {"name": "run"}}])
+    assert fault.value.kind is FaultKind.REFUSED
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [{"x": 1}, {"type": "custom", "custom": {"name": "run"}}, {"type": "custom", "function": None}],
+    ids=str,
+)
+async def test_a_choice_that_names_no_function_is_answered_in_words(model: LoopbackUpstream, choice: Any) -> None:
+    """Choices of a form that is passed through and means nothing here do no harm."""
+    assert called(await ask(model, choice=choice)) is None
+
+
+@pytest.mark.parametrize("function", ["absent", None])
+async def test_a_custom_call_of_the_history_is_passed_over(model: LoopbackUpstream, function: Any) -> None:
+    """A call that is no function's, be its function absent or null, is left out of what is told."""
+    call = {"id": "x", "type": "custom", "custom": {"name": "run", "input": "ls"}}
+    call |= {} if function == "absent" else {"function": function}
+    history = [USER, {"role": "assistant", "content": None, "tool_calls": [call]}]
+    await ask(model, *history, {"role": "tool", "tool_call_id": "x", "content": "a file"})
+    told = model.requests[0].json["messages"]
+    assert "ls" not in str(told)
+    assert told[-1] == {"role": "tool", "content": "a file"}
+
+
+SCHEMAS: dict[str, tuple[Any, Any]] = {
+    "strings have an end": (
+        {"type": "object", "properties": {"a": {"type": "string"}}},
+        {"a": "x" * 200},
+    ),
+    "strings that may be null have an end": (
+        {"type": "object", "properties": {"a": {"type": ["string", "null"]}}},
+        {"a": "x" * 2_000},
+    ),
+    "arrays have an end": (
+        {"type": "object", "properties": {"a": {"type": "array", "items": {"type": "integer"}}}},
+        {"a": [1] * 50},
+    ),
+    "objects have no other members": (CITY, {"city": "Oslo", "more": 1}),
+}
+
+
+@pytest.mark.parametrize("case", SCHEMAS)
+async def test_what_has_no_end_gets_one(model: LoopbackUpstream, case: str) -> None:
+    """A small model may go on for ever: the schema that holds it is narrower than the client's."""
+    schema, endless = SCHEMAS[case]
+    await ask(model, tools=[tool(parameters=schema)], choice=force("get_weather"))
+    Draft202012Validator(schema).validate(endless)
+    assert not Draft202012Validator(schema_asked(model)).is_valid(endless)
+
+
+KEPT: dict[str, Any] = {
+    "limits of its own": {
+        "type": "object",
+        "properties": {"a": {"type": "string", "minLength": 300, "maxLength": 400}},
+    },
+    "a least length": {"type": "object", "properties": {"a": {"type": "string", "minLength": 300}}},
+    "a least number": {"type": "object", "properties": {"a": {"type": "array", "minItems": 30}}},
+    "open on purpose": {"type": "object", "additionalProperties": {"type": "integer"}},
+    "a property called type": {"type": "object", "properties": {"type": {"enum": ["string", "object"]}}},
+    "values that look like schemas": {"type": "object", "properties": {"a": {"enum": [{"type": "object"}]}}},
+}
+FITTING: dict[str, Any] = {
+    "limits of its own": {"a": "x" * 350},
+    "a least length": {"a": "x" * 300},
+    "a least number": {"a": [1] * 30},
+    "open on purpose": {"a": 1, "b": 2},
+    "a property called type": {"type": "object"},
+    "values that look like schemas": {"a": {"type": "object"}},
+}
+
+
+@pytest.mark.parametrize("case", KEPT)
+async def test_what_the_schema_says_is_kept(model: LoopbackUpstream, case: str) -> None:
+    """An end is put only where there is none: what a client's limits and values ask for can still be said."""
+    await ask(model, tools=[tool(parameters=KEPT[case])], choice=force("get_weather"))
+    Draft202012Validator(KEPT[case]).validate(FITTING[case])
+    Draft202012Validator(schema_asked(model)).validate(FITTING[case])
+
+
+def nested(depth: int) -> Any:
+    schema: Any = {"type": "string"}
+    for _ in range(depth):
+        schema = {"type": "object", "properties": {"a": schema}}
+    return schema
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"type": "object", "properties": {"a": {"type": "string", "minLength": "5"}}},
+        {"type": "object", "properties": {"a": {"type": "array", "minItems": None}}},
+        {"type": "object", "properties": 7},
+        {"type": {"x": 1}},
+        nested(200),
+        nested(300),
+    ],
+    ids=lambda value: str(value)[:60],
+)
+async def test_a_schema_that_is_none_is_the_model_s_to_refuse(model: LoopbackUpstream, parameters: Any) -> None:
+    """Whatever stands in a schema, it is sent or refused; it is no fault of ours."""
+    with contextlib.suppress(Fault):
+        await ask(model, tools=[tool(parameters=parameters)], choice=force("get_weather"))
+        assert schema_asked(model)["type"] == parameters["type"]
+
+
+@pytest.mark.parametrize("parameters", [None, {}], ids=str)
+async def test_a_tool_without_parameters_is_called_without(model: LoopbackUpstream, parameters: Any) -> None:
+    """No schema, or an empty one, means an empty object."""
+    await ask(model, tools=[tool(description=None, parameters=parameters)], choice=force("get_weather"))
+    assert Draft202012Validator(schema_asked(model)).is_valid({})
+    assert not Draft202012Validator(schema_asked(model)).is_valid({"a": 1})
