@@ -1,1 +1,1 @@
-"""Measurements. They are no tests: each prints what it found, for whoever wants to know what a thing costs."""
+"""Benchmarks. They measure and report; they do not pass or fail like tests."""

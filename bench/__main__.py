@@ -1,6 +1,6 @@
-"""`make bench`: every gateway side by side, then Cadenza alone; tables and plots go to docs/performance/.
+"""`make bench`: measure every gateway side by side, then Cadenza alone; write tables and plots to docs/performance/.
 
-A gateway or a part that cannot be measured is told in the report with its reason, and the others go on.
+If a gateway or a part cannot be measured, the report gives the reason and the run continues with the rest.
 """
 
 import argparse
@@ -16,19 +16,19 @@ from bench import alone, idle, ledger, machine, measure
 from bench.figures import Results, Section
 from bench.gateways.base import Gateway, running
 from bench.gateways.cadenza import Cadenza
-from bench.gateways.install import PLACE, ROOT, debian_program
+from bench.gateways.install import ROOT, WORK_DIR, debian_program
 from bench.gateways.table import all_gateways
 from bench.growth import SCALES, measure_growth
 from bench.machine import CannotRun
 from bench.measure import Site, measure_direct, measure_gateway
 from bench.plots import draw_plots
 from bench.report import show, write_report
-from bench.stage import progress_bar, upstream
+from bench.testbed import progress_bar, upstream
 
 PARTS = ("gateways", "alone", "growth", "ledger")
 STEPS_PER_GATEWAY = 5
 ALONE = (
-    idle.measure_idle,  # first, while the service has nothing free
+    idle.measure_idle,  # first, while the process has no freed memory to reuse
     alone.measure_prompts,
     alone.measure_chunks,
     alone.measure_flood,
@@ -46,46 +46,52 @@ def main() -> int:
         versions={"commit": _commit()},
     )
     try:
-        chosen = choose(options.only)
+        chosen = choose_gateways(options.only)
         with upstream() as (folder, port), progress_bar(console, count_steps(options, chosen)) as step:
             site = Site(folder, port, measure.QUICK if options.quick else measure.FULL, step)
-            fill(results, site, chosen, options)
+            measure_parts(results, site, chosen, options)
     except CannotRun as reason:
         console.print(f"bench: {reason}", markup=False)
         return 1
     except KeyboardInterrupt:
-        console.print("bench: stopped; the report is as it was.")
+        console.print("bench: interrupted; the report was not changed.")
         return 130
     write_report(results, options.output, draw_plots(results, options.output))
     show(results, console)
-    console.print(f"The whole report is in {options.output}.")
+    console.print(f"Report written to {options.output}.")
     return 0
 
 
 def read_options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m bench", description="Measure what gateways cost, side by side.")
-    parser.add_argument("--quick", action="store_true", help="some two minutes: short runs, a small store")
-    parser.add_argument("--only", default="", help="gateways, with commas between: cadenza,nginx")
-    parser.add_argument("--parts", default=",".join(PARTS), help="what to measure, with commas between: %(default)s")
-    parser.add_argument("--scale", choices=SCALES, help="how far the store grows")
+    parser = argparse.ArgumentParser(prog="python -m bench", description="Measure the cost of gateways, side by side.")
+    parser.add_argument("--quick", action="store_true", help="short runs and a small store; takes about two minutes")
+    parser.add_argument("--only", default="", help="comma-separated gateways, for example cadenza,nginx (default: all)")
     parser.add_argument(
-        "--output", type=Path, help="the folder of the report: docs/performance, of a part .bench/report"
+        "--parts", default=",".join(PARTS), help="comma-separated parts to measure (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--scale", choices=SCALES, help="how large the store grows (default: full, or quick with --quick)"
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        help="folder for the report (default: docs/performance for a full run, .bench/report with --only or --parts)",
     )
     options = parser.parse_args()
     is_whole = not options.only and options.parts == ",".join(PARTS)
-    options.output = options.output or (ROOT / "docs" / "performance" if is_whole else PLACE / "report")
+    options.output = options.output or (ROOT / "docs" / "performance" if is_whole else WORK_DIR / "report")
     options.scale = options.scale or ("quick" if options.quick else "full")
     options.parts = options.parts.split(",")
     if unknown := set(options.parts) - set(PARTS):
-        parser.error(f"there is no part {unknown.pop()!r}")
+        parser.error(f"unknown part {unknown.pop()!r}; choose from {', '.join(PARTS)}")
     return options
 
 
-def choose(only: str) -> list[Gateway]:
+def choose_gateways(only: str) -> list[Gateway]:
     every = {gateway.name.lower(): gateway for gateway in all_gateways()}
     names = [name.strip().lower() for name in only.split(",") if name.strip()] or list(every)
     if unknown := [name for name in names if name not in every]:
-        raise CannotRun(f"there is no gateway {unknown[0]!r}; there are {', '.join(every)}")
+        raise CannotRun(f"unknown gateway {unknown[0]!r}; choose from {', '.join(every)}")
     return [every[name] for name in names]
 
 
@@ -100,8 +106,8 @@ def count_steps(options: argparse.Namespace, chosen: list[Gateway]) -> int:
     return sum(steps[part] for part in options.parts)
 
 
-def fill(results: Results, site: Site, chosen: list[Gateway], options: argparse.Namespace) -> None:
-    """Measure part after part. What is of Cadenza alone is left out where Cadenza is."""
+def measure_parts(results: Results, site: Site, chosen: list[Gateway], options: argparse.Namespace) -> None:
+    """Measure one part after another. Skip the parts about Cadenza if it was not chosen."""
     is_quick, has_own = options.quick, any(gateway.name == Cadenza.name for gateway in chosen)
     if "gateways" in options.parts:
         _find_wrk(site)
@@ -109,29 +115,29 @@ def fill(results: Results, site: Site, chosen: list[Gateway], options: argparse.
         results.gateways = [measure_gateway(gateway, site, results.direct) for gateway in chosen]
         results.versions |= {one.name: one.version for one in results.gateways if one.version}
     if has_own and "alone" in options.parts:
-        results.sections += _guarded("Cadenza alone", lambda: measure_alone(site, is_quick=is_quick))
+        results.sections += _sections_or_failure("Cadenza alone", lambda: measure_alone(site, is_quick=is_quick))
     if has_own and "growth" in options.parts:
-        results.sections += _guarded("Size of the store", lambda: measure_growth(site, options.scale))
+        results.sections += _sections_or_failure("Size of the store", lambda: measure_growth(site, options.scale))
     if has_own and "ledger" in options.parts:
         site.step("the ledger")
-        with machine.everywhere():
+        with machine.on_all_cores():
             volume = ledger.QUICK if is_quick else ledger.FULL
-            results.sections += _guarded("The ledger", lambda: ledger.measure_ledger(volume))
+            results.sections += _sections_or_failure("The ledger", lambda: ledger.measure_ledger(volume))
 
 
 def measure_alone(site: Site, *, is_quick: bool) -> list[Section]:
-    sections, scope = [], alone.QUICK if is_quick else alone.FULL
+    sections, size = [], alone.QUICK if is_quick else alone.FULL
     with running(Cadenza(), site.folder / "alone", site.upstream_port) as started:
         for one in ALONE:
             site.step(one.__name__.replace("_", " "))
-            sections.append(one(started, scope))
+            sections.append(one(started, size))
     return sections
 
 
-def _guarded(title: str, measured: Callable[[], list[Section]]) -> list[Section]:
+def _sections_or_failure(title: str, measured: Callable[[], list[Section]]) -> list[Section]:
     try:
         return measured()
-    except Exception as error:  # noqa: BLE001 the edge of a part: what fails is told, and the others are still measured
+    except Exception as error:  # noqa: BLE001 the edge of a part: report the failure, measure the others
         return [Section(title=title, note=f"Not measured: {type(error).__name__}: {error}", lines=[])]
 
 
@@ -140,12 +146,12 @@ def _find_wrk(site: Site) -> None:
     try:
         debian_program("wrk", "wrk")
     except CannotRun as reason:
-        site.step(f"our own client instead of wrk: {reason}")
+        site.step(f"use the built-in client instead of wrk: {reason}")
 
 
 def _commit() -> str:
     command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty"]
-    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip() or "no commit"
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip() or "an unknown commit"
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""The client of the bench: raw HTTP/1.1 on asyncio, with the time at which each piece of a reply came.
+"""The benchmark's client: raw HTTP/1.1 on asyncio that records when each chunk of a reply arrives.
 
-A reply counts as good only where its status is 200, all of its marks came, and a stream ended with its terminator.
-Anything else is an error with a reason. A connection is used again and again until it breaks.
+A reply is good only if its status is 200, all of its marks arrived and, for a stream, it ended with the terminator.
+Anything else is an error with a reason. Connections are kept alive and reused.
 """
 
 import asyncio
@@ -10,14 +10,14 @@ from typing import cast
 
 import msgspec
 
-from bench.asking import DONE, MARK, Shape
+from bench.workload import DONE, MARK, Shape
 
 TAIL_BYTES = 16
 LAST_CHUNK = b"\r\n0\r\n\r\n"
 
 
 class Reply(msgspec.Struct):
-    """What came back, and when: seconds since the request was written."""
+    """A reply and its timing, in seconds since the request was written."""
 
     status: int
     marks_s: list[float]
@@ -42,32 +42,32 @@ class Connection(asyncio.Protocol):
 
     def __init__(self) -> None:
         self.is_open = True
-        self._answer: asyncio.Future[Reply] | None = None
+        self._pending: asyncio.Future[Reply] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but its class
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's transport does not inherit from it
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 asyncio's signature
         self.is_open = False
-        if self._answer and not self._answer.done():
+        if self._pending and not self._pending.done():
             if self._has_head and self._until_close:
                 self._finish()
             else:
-                self._answer.set_exception(ConnectionResetError("connection closed"))
+                self._pending.set_exception(ConnectionResetError("connection closed"))
 
-    def ask(self, request: bytes) -> "asyncio.Future[Reply]":
-        self._answer = asyncio.get_running_loop().create_future()
+    def send(self, request: bytes) -> "asyncio.Future[Reply]":
+        self._pending = asyncio.get_running_loop().create_future()
         self._has_head = self._until_close = self._is_chunked = self._has_terminator = False
         self._status = self._missing_bytes = 0
         self._tail = b""
         self._marks_s: list[float] = []
         self._began_s = time.perf_counter()
         self._transport.write(request)
-        return self._answer
+        return self._pending
 
     @property
     def marks_s(self) -> list[float]:
-        """Of the reply that is coming."""
+        """Arrival times of the marks of the current reply."""
         return self._marks_s
 
     def close(self) -> None:
@@ -92,7 +92,7 @@ class Connection(asyncio.Protocol):
             self._finish()
 
     def _take_head(self, data: bytes) -> bytes | None:
-        """The part of the body that came with the head; None where the head is not complete."""
+        """Parse the head. Returns the start of the body, or None if the head is incomplete."""
         head, found, rest = data.partition(b"\r\n\r\n")
         if not found:
             return None
@@ -106,7 +106,7 @@ class Connection(asyncio.Protocol):
         return b"\r\n" + rest if self._is_chunked else rest
 
     def _finish(self) -> None:
-        answer, self._answer = self._answer, None
-        if answer and not answer.done():
+        pending, self._pending = self._pending, None
+        if pending and not pending.done():
             took_s = time.perf_counter() - self._began_s
-            answer.set_result(Reply(self._status, self._marks_s, took_s, self._has_terminator))
+            pending.set_result(Reply(self._status, self._marks_s, took_s, self._has_terminator))

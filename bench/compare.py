@@ -1,8 +1,8 @@
-"""Is one commit dearer than another? `python -m bench.compare REV_A REV_B`, where `.` is the checkout as it lies here.
+"""Does one commit cost more than another? `python -m bench.compare REV_A REV_B`, where `.` is the working tree.
 
-Both run with this environment's packages, in turns (A B A B …), so that a slow minute of the machine meets both. What
-counts is the median of the rounds' ratios; beyond the limit the exit code is 1. Where the machine can count
-instructions they are compared too: they hardly vary.
+Both run with the packages of this environment, in alternating rounds (A B A B …), so a slow phase of the machine
+affects both. The verdict is the median of the ratios per round: above the limit, the exit code is 1. Instructions are
+compared too if the machine can count them, because they vary less than CPU time.
 """
 
 import argparse
@@ -16,22 +16,22 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
-from bench.asking import BURST, SPACED, Shape
-from bench.counting import Instructions, why_not
 from bench.gateways.base import Running, running
 from bench.gateways.cadenza import Cadenza
 from bench.gateways.install import ROOT
+from bench.instructions import Instructions, unavailable_reason
 from bench.machine import CannotRun
 from bench.measure import QUICK, Pace, measure_plain, measure_streams
 from bench.report import number, table
-from bench.stage import progress_bar, upstream
+from bench.testbed import progress_bar, upstream
+from bench.workload import BURST, SPACED, Shape
 
 HERE = "."
 STREAMS: dict[str, Shape] = {"stream": BURST, "spaced stream": SPACED}
 
 
 class Side(msgspec.Struct, frozen=True):
-    """One of the two: its name, its gateway, its folder and the figures of its rounds, by their names."""
+    """One of the two revisions: its gateway, its folder, and its figures by name, one per round."""
 
     revision: str
     gateway: Cadenza
@@ -42,7 +42,7 @@ class Side(msgspec.Struct, frozen=True):
 def main() -> int:
     options = read_options()
     console = Console(stderr=True)
-    reason = why_not()
+    reason = unavailable_reason()
     if reason:
         console.print(f"Instructions are not counted: {reason}", markup=False)
     pace = msgspec.structs.replace(QUICK, plain_s=options.seconds, burst_s=options.seconds, spaced_s=options.seconds)
@@ -61,58 +61,62 @@ def main() -> int:
 
 
 def read_options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m bench.compare", description="Compare the cost of two commits.")
-    parser.add_argument("revisions", nargs=2, metavar="REV", help="two commits; '.' is the checkout as it lies here")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=3.0, help="per load, of which a round has three")
-    parser.add_argument("--limit", type=float, default=1.10, help="the largest ratio B/A that is let pass")
+    parser = argparse.ArgumentParser(prog="python -m bench.compare", description="Compare the cost of two revisions.")
+    parser.add_argument("revisions", nargs=2, metavar="REV", help="two Git revisions; '.' is the working tree")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds to run on each side (default: %(default)s)")
+    parser.add_argument(
+        "--seconds", type=float, default=3.0, help="duration of each of a round's three loads (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--limit", type=float, default=1.10, help="largest B/A ratio that passes (default: %(default)s)"
+    )
     return parser.parse_args()
 
 
 def make_side(folder: Path, revision: str) -> Side:
-    """The source of that commit, laid out in the folder; the repository itself is not touched."""
+    """Extract the source of the revision into the folder; the repository is not changed."""
     if revision == HERE:
         return Side(revision, Cadenza(ROOT / "src"), folder / "run")
     command = ["git", "-C", str(ROOT), "archive", "--format=tar", revision, "src"]
     archive = subprocess.run(command, capture_output=True, check=False)
     if archive.returncode != 0:
-        raise CannotRun(f"no commit {revision!r}: {archive.stderr.decode().strip()}")
+        raise CannotRun(f"unknown revision {revision!r}: {archive.stderr.decode().strip()}")
     with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as members:
         members.extractall(folder, filter="data")
     return Side(revision, Cadenza(folder / "src"), folder / "run")
 
 
 def measure_side(side: Side, started: Running, pace: Pace, *, is_counted: bool) -> None:
-    """One round: CPU time and, where they are counted, instructions, per plain request and per stream."""
+    """One round: CPU time and, if counted, instructions per plain request and per stream."""
     with Instructions(started.tree, is_on=is_counted) as counted:
         plain = measure_plain(started, pace, side.folder)
-    _note(side, "plain request, CPU µs", plain.cpu_us)
-    _note(side, "plain request, instructions", counted.per(plain.served))
+    _record(side, "plain request, CPU µs", plain.cpu_us)
+    _record(side, "plain request, instructions", counted.per(plain.served))
     for name, shape in STREAMS.items():
         with Instructions(started.tree, is_on=is_counted) as counted:
             cost, _ = measure_streams(started.tree, started.target, shape, pace.burst_s)
-        _note(side, f"{name}, CPU µs", cost.cpu_us)
-        _note(side, f"{name}, instructions", counted.per(cost.served))
+        _record(side, f"{name}, CPU µs", cost.cpu_us)
+        _record(side, f"{name}, instructions", counted.per(cost.served))
 
 
 def judge(before: Side, after: Side, limit: float) -> int:
-    rows, is_dearer = [], False
+    rows, is_over = [], False
     for name, figures in before.figures.items():
         pairs = zip(figures, after.figures.get(name, []), strict=False)
         ratios = [new / old for old, new in pairs]
         if not ratios:
             continue
         ratio = statistics.median(ratios)
-        is_dearer = is_dearer or ratio > limit
+        is_over = is_over or ratio > limit
         spread = f"{min(ratios):.3f} – {max(ratios):.3f}"
         medians = (number(statistics.median(side.figures[name])) for side in (before, after))
-        rows.append((name, *medians, f"{ratio:.3f}", spread, "dearer" if ratio > limit else "passes"))
-    head = ("", before.revision, after.revision, "ratio", "from – to", f"limit {limit:.2f}")
+        rows.append((name, *medians, f"{ratio:.3f}", spread, "over" if ratio > limit else "passes"))
+    head = ("", before.revision, after.revision, "ratio", "range", f"limit {limit:.2f}")
     sys.stdout.write(table(head, rows) + "\n")
-    return 1 if is_dearer or not rows else 0
+    return 1 if is_over or not rows else 0
 
 
-def _note(side: Side, name: str, value: float | None) -> None:
+def _record(side: Side, name: str, value: float | None) -> None:
     if value is not None:
         side.figures.setdefault(name, []).append(value)
 

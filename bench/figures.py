@@ -1,4 +1,4 @@
-"""The records that measurements fill and the report reads; `results.json` is these, encoded."""
+"""The records that measurements fill and the report reads; `results.json` is `Results` as JSON."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -7,13 +7,13 @@ import msgspec
 
 
 class Cost(msgspec.Struct, frozen=True, kw_only=True):
-    """What one kind of request cost the gateway. No figure where none was served; the complaint says why."""
+    """What one kind of request cost the gateway. `cpu_us` is None if none was served; `error` says why."""
 
     cpu_us: float | None
     served: int
     per_s: float
-    core_share: float  # of the gateway's core; well below 1 it was the load that could not do more
-    complaint: str | None = None
+    core_share: float  # of the gateway's core; well below 1, the load generator was the bottleneck
+    error: str | None = None
 
 
 class Timing(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,22 +24,22 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
     first_p99_ms: float
     gap_p50_ms: float
     gap_p99_ms: float
-    complaint: str | None = None
+    error: str | None = None
 
-    def over(self, direct: "Timing") -> "Timing":
-        """What a gateway added: the difference of the percentiles."""
+    def minus(self, direct: "Timing") -> "Timing":
+        """The latency a gateway adds: the difference of the percentiles."""
         return Timing(
             at_once=self.at_once,
             first_p50_ms=self.first_p50_ms - direct.first_p50_ms,
             first_p99_ms=self.first_p99_ms - direct.first_p99_ms,
             gap_p50_ms=self.gap_p50_ms - direct.gap_p50_ms,
             gap_p99_ms=self.gap_p99_ms - direct.gap_p99_ms,
-            complaint=self.complaint,
+            error=self.error,
         )
 
 
 class GatewayFigures(msgspec.Struct, kw_only=True):
-    """One gateway: its figures, or why there are none."""
+    """The figures of one gateway, or the reason there are none."""
 
     name: str
     version: str = ""
@@ -54,23 +54,23 @@ class GatewayFigures(msgspec.Struct, kw_only=True):
     added: list[Timing] = []
 
     def added_at(self, at_once: int) -> Timing | None:
-        return next((timing for timing in self.added if timing.at_once == at_once and not timing.complaint), None)
+        return next((timing for timing in self.added if timing.at_once == at_once and not timing.error), None)
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of a table of Cadenza's own: what was tried, its size where that is what grows, and what it cost.
+    """One line of a section: the subject, its size if the section is about growth, and its figures.
 
-    Figures are named with their units last; the first is the one that is plotted.
+    The names of figures end with their unit. The first figure is the one that is plotted.
     """
 
     subject: str
     figures: Mapping[str, float]
     size: float | None = None
-    complaint: str | None = None
+    error: str | None = None
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True):
-    """A table of Cadenza's own. The axis says what grows, where the table is about growth."""
+    """A table about Cadenza alone. If it is about growth, `axis` names the quantity that grows."""
 
     title: str
     note: str
@@ -79,7 +79,7 @@ class Section(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Results(msgspec.Struct, kw_only=True):
-    """All of one run."""
+    """Everything one run measured."""
 
     date: str
     is_quick: bool

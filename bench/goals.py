@@ -1,4 +1,4 @@
-"""What Cadenza may cost, and whether it keeps to it. A limit that hangs on a peer needs that peer to be measured."""
+"""The performance goals, and whether they are met. A limit relative to a peer needs that peer to be measured."""
 
 from collections.abc import Iterator
 
@@ -19,7 +19,7 @@ COLD_START_S = 1.0
 
 
 class Goal(msgspec.Struct, frozen=True):
-    """A limit and what was measured; None where one of the two is not known."""
+    """A limit and the measured value; None if unknown."""
 
     name: str
     limit: float | None
@@ -42,16 +42,16 @@ def _goals(results: Results, own: GatewayFigures) -> Iterator[Goal]:
     tensorzero, litellm = results.find("TensorZero"), results.find("LiteLLM")
     plain_us, their_us = _cpu_us(own.plain), _cpu_us(tensorzero.plain) if tensorzero else None
     slow_us = _cpu_us(litellm.plain) if litellm else None
-    yield Goal("a plain request", PLAIN_US, plain_us, "µs")
-    yield Goal("a plain request, 0.75 × TensorZero's", _times(their_us, PLAIN_OF_TENSORZERO), plain_us, "µs")
-    yield Goal("a plain request, an 80th of LiteLLM's", _times(slow_us, 1 / LITELLM_OVER_PLAIN), plain_us, "µs")
+    yield Goal("plain request", PLAIN_US, plain_us, "µs")
+    yield Goal("plain request, 0.75 × TensorZero", _times(their_us, PLAIN_OF_TENSORZERO), plain_us, "µs")
+    yield Goal("plain request, 1/80 of LiteLLM", _times(slow_us, 1 / LITELLM_OVER_PLAIN), plain_us, "µs")
     theirs_us = _cpu_us(tensorzero.spaced) if tensorzero else None
     limit_us = _times(theirs_us, SPACED_OF_TENSORZERO)
-    yield Goal("a stream, 5 ms apart, 0.8 × TensorZero's", limit_us, _cpu_us(own.spaced), "µs")
+    yield Goal("stream, chunks 5 ms apart, 0.8 × TensorZero", limit_us, _cpu_us(own.spaced), "µs")
     added = own.added_at(FIRST_AT_ONCE)
     p50_ms, p99_ms = (added.first_p50_ms, added.first_p99_ms) if added else (None, None)
-    yield Goal("added to the first token at 64 at once, p50", FIRST_P50_MS, p50_ms, "ms")
-    yield Goal("added to the first token at 64 at once, p99", FIRST_P99_MS, p99_ms, "ms")
+    yield Goal("added time to first token, 64 streams, p50", FIRST_P50_MS, p50_ms, "ms")
+    yield Goal("added time to first token, 64 streams, p99", FIRST_P99_MS, p99_ms, "ms")
     yield Goal("resident memory under load", RSS_MB, own.rss_load_mb, "MB")
     yield Goal("memory per idle open stream", IDLE_STREAM_KB, _idle_stream_kb(results), "kB")
     yield Goal("cold start", COLD_START_S, own.cold_start_s, "s")
@@ -66,6 +66,6 @@ def _times(value: float | None, factor: float) -> float | None:
 
 
 def _idle_stream_kb(results: Results) -> float | None:
-    """At the largest number of streams that was tried."""
+    """At the largest number of streams tried."""
     found = [line.figures.get("rss_kb_per_stream") for section in results.sections for line in section.lines]
     return next((value for value in reversed(found) if value is not None), None)

@@ -1,6 +1,6 @@
-"""Cost against the size of the store: accounts and keys first, then the length of the ledger, on one growing store.
+"""Cost against the size of the store: first accounts and keys, then the length of the ledger, in one growing store.
 
-At each size the service is started anew and asked by many of the keys in turn, and `cadenza ledger check` must hold.
+At each size the service is restarted, many keys send requests in turn, and `cadenza ledger check` must pass.
 """
 
 import time
@@ -8,21 +8,21 @@ from pathlib import Path
 
 import msgspec
 
-from bench.alone import spent
-from bench.asking import PLAIN, Target
+from bench.alone import measure_load
 from bench.bulk import SAMPLE, BulkStore
 from bench.figures import Line, Section
 from bench.gateways.base import Running, running
 from bench.gateways.cadenza import CLASS, Cadenza
-from bench.load import Loop, percentile
-from bench.machine import CannotRun, everywhere
+from bench.load import Load, percentile
+from bench.machine import CannotRun, on_all_cores
 from bench.measure import PLAIN_AT_ONCE, Site
+from bench.workload import PLAIN, Target
 
 WARM_S = 0.5
 
 
 class Sizes(msgspec.Struct, frozen=True):
-    """Up to what the store grows, and how long it is asked at each size."""
+    """The sizes to measure, and the seconds of load at each."""
 
     accounts: tuple[int, ...]
     charges: tuple[int, ...]
@@ -40,21 +40,21 @@ def measure_growth(site: Site, scale: str) -> list[Section]:
     by_accounts = []
     for accounts in sizes.accounts:
         site.step(f"store with {accounts:,} keys")
-        with everywhere():
+        with on_all_cores():
             place.store.grow_accounts(accounts)
         by_accounts.append(place.measure(accounts, sizes.seconds))
     by_charges = []
     for charges in sizes.charges:
         site.step(f"ledger with {charges:,} charges")
-        with everywhere():
+        with on_all_cores():
             place.store.grow_charges(charges)
         by_charges.append(place.measure(charges, sizes.seconds))
-    note = f"Plain requests at {PLAIN_AT_ONCE} connections, by up to {SAMPLE:,} of the keys in turn."
+    note = f"Plain requests at {PLAIN_AT_ONCE} connections, using up to {SAMPLE:,} of the keys in turn."
     return [
         Section(title="Keys and accounts in the store", note=note, lines=by_accounts, axis="keys, one per account"),
         Section(
-            title="Length of the ledger",
-            note=f"The same, at {sizes.accounts[-1]:,} accounts; each charge has its hold and its metering row.",
+            title="Ledger length",
+            note=f"The same load with {sizes.accounts[-1]:,} accounts; each charge has a hold and a metering row.",
             lines=by_charges,
             axis="charges in the ledger",
         ),
@@ -62,7 +62,7 @@ def measure_growth(site: Site, scale: str) -> list[Section]:
 
 
 class Store:
-    """A store that grows while its service is down."""
+    """A store that grows while the service is stopped."""
 
     def __init__(self, site: Site) -> None:
         self._site = site
@@ -76,26 +76,26 @@ class Store:
     def measure(self, size: int, seconds: float) -> Line:
         try:
             with running(self._gateway, self._folder, self._site.upstream_port) as started:
-                figures, complaint = self._ask(started, seconds)
+                figures, error = self._ask(started, seconds)
             figures |= self._check()
         except CannotRun as reason:
-            return Line(subject=f"{size:,}", size=size, figures={}, complaint=str(reason))
-        return Line(subject=f"{size:,}", size=size, figures=figures, complaint=complaint)
+            return Line(subject=f"{size:,}", size=size, figures={}, error=str(reason))
+        return Line(subject=f"{size:,}", size=size, figures=figures, error=error)
 
     def _ask(self, started: Running, seconds: float) -> tuple[dict[str, float], str | None]:
         port, known = started.target.port, self.store.secrets
         keys = known[:: -(-len(known) // SAMPLE)]
         requests = [Target(port, CLASS, {"authorization": f"Bearer {key}"}).request(PLAIN) for key in keys]
-        spent(started, Loop(port, requests, PLAIN, PLAIN_AT_ONCE, WARM_S))
-        meter, cpu_s = spent(started, Loop(port, requests, PLAIN, PLAIN_AT_ONCE, seconds))
+        measure_load(started, Load(port, requests, PLAIN, PLAIN_AT_ONCE, WARM_S))
+        result, cpu_s = measure_load(started, Load(port, requests, PLAIN, PLAIN_AT_ONCE, seconds))
         figures = {
-            "cpu_us": 1e6 * cpu_s / max(1, meter.good),
-            "p50_ms": percentile(meter.took_ms, 50),
-            "p99_ms": percentile(meter.took_ms, 99),
+            "cpu_us": 1e6 * cpu_s / max(1, result.good),
+            "p50_ms": percentile(result.took_ms, 50),
+            "p99_ms": percentile(result.took_ms, 99),
             "cold_start_s": started.cold_start_s,
             "rss_mb": started.tree.rss_mb,
         }
-        return figures, meter.complaint
+        return figures, result.error
 
     def _check(self) -> dict[str, float]:
         began_s = time.perf_counter()

@@ -1,7 +1,8 @@
-"""Closed loops of our own client: so many connections, each with its next request when its last is answered.
+"""Closed-loop load from our own client: a fixed number of connections, each sending its next request after a reply.
 
-Started streams are always seen to their end, so that what a gateway spent is divided by all that it served. Starts are
-spread over the length of a reply, and a short random pause follows each: else 64 streams of one length beat as one.
+Streams that have started always run to their end, so the gateway's CPU time is divided by everything it served. Starts
+are spread over the length of a reply, and a short random pause follows each reply; otherwise streams of equal length
+would run in lockstep.
 """
 
 import asyncio
@@ -14,28 +15,28 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from bench.asking import Shape
 from bench.client import Connection, Reply
+from bench.workload import Shape
 
 REPLY_S = 60.0
 SAMPLE_S = 0.25
 SEED = 64
 
 
-class Loop(msgspec.Struct, frozen=True):
-    """A load: what is asked (each request in turn), how many at once, and for how long new ones are begun."""
+class Load(msgspec.Struct, frozen=True):
+    """A load: the requests to send in turn, the number of connections, and for how long to start new requests."""
 
     port: int
     requests: Sequence[bytes]
     shape: Shape
     at_once: int
     seconds: float
-    pause_s: float = 0.0  # at most, after each reply; replies are then also spread at the start
+    pause_s: float = 0.0  # longest pause after a reply; if set, starts are spread too
     requests_max: int | None = None
 
 
-class UsageMeter:
-    """What a load saw. Times are in milliseconds."""
+class LoadResult:
+    """The result of a load. Times are in milliseconds."""
 
     def __init__(self) -> None:
         self.good = 0
@@ -50,8 +51,8 @@ class UsageMeter:
         return self.good / self.seconds if self.seconds else 0.0
 
     @property
-    def complaint(self) -> str | None:
-        """The most frequent error, and how many there were."""
+    def error(self) -> str | None:
+        """The number of errors and the most frequent one, or None."""
         if not self.errors:
             return None
         reason, _ = self.errors.most_common(1)[0]
@@ -68,50 +69,50 @@ class UsageMeter:
 
 
 class Driver:
-    """Runs one loop."""
+    """Runs one load."""
 
-    def __init__(self, loop: Loop) -> None:
-        self.meter = UsageMeter()
-        self._loop = loop
-        self._requests = itertools.cycle(loop.requests)
-        self._left = loop.requests_max or 10**12
+    def __init__(self, load: Load) -> None:
+        self.result = LoadResult()
+        self._load = load
+        self._requests = itertools.cycle(load.requests)
+        self._left = load.requests_max or 10**12
         self._random = random.Random(SEED)  # noqa: S311 the same pauses in every run
 
-    async def run(self) -> UsageMeter:
+    async def run(self) -> LoadResult:
         began_s = time.perf_counter()
-        self._until_s = began_s + self._loop.seconds
+        self._until_s = began_s + self._load.seconds
         async with asyncio.TaskGroup() as workers:
-            for number in range(self._loop.at_once):
+            for number in range(self._load.at_once):
                 workers.create_task(self._work(number))
-        self.meter.seconds = time.perf_counter() - began_s
-        return self.meter
+        self.result.seconds = time.perf_counter() - began_s
+        return self.result
 
     async def _work(self, number: int) -> None:
-        if self._loop.pause_s:
-            reply_s = self._loop.shape.chunks * self._loop.shape.gap_ms / 1000
-            await asyncio.sleep(reply_s * number / self._loop.at_once)
+        if self._load.pause_s:
+            reply_s = self._load.shape.chunks * self._load.shape.gap_ms / 1000
+            await asyncio.sleep(reply_s * number / self._load.at_once)
         connection: Connection | None = None
         while time.perf_counter() < self._until_s and self._left > 0:
             self._left -= 1
             connection = await self._ask(connection)
-            if self._loop.pause_s:
-                await asyncio.sleep(self._random.uniform(0, self._loop.pause_s))
+            if self._load.pause_s:
+                await asyncio.sleep(self._random.uniform(0, self._load.pause_s))
         if connection:
             connection.close()
 
     async def _ask(self, connection: Connection | None) -> Connection | None:
-        """One request; the connection for the next, if this one is still good."""
+        """Send one request. Returns the connection if it can be reused."""
         try:
             async with asyncio.timeout(REPLY_S):
                 if connection is None or not connection.is_open:
-                    connection = await Connection.open(self._loop.port)
-                reply = await connection.ask(next(self._requests))
+                    connection = await Connection.open(self._load.port)
+                reply = await connection.send(next(self._requests))
         except TimeoutError:
-            self.meter.errors[f"no reply in {REPLY_S:.0f} s"] += 1
+            self.result.errors[f"no reply in {REPLY_S:.0f} s"] += 1
         except OSError as error:
-            self.meter.errors[type(error).__name__] += 1
+            self.result.errors[type(error).__name__] += 1
         else:
-            self.meter.add(reply, self._loop.shape)
+            self.result.add(reply, self._load.shape)
             return connection
         if connection:
             connection.close()
@@ -119,12 +120,12 @@ class Driver:
         return None
 
 
-async def drive(loop: Loop) -> UsageMeter:
-    return await Driver(loop).run()
+async def drive(load: Load) -> LoadResult:
+    return await Driver(load).run()
 
 
-async def drive_watched(loop: Loop, look: Callable[[], float]) -> tuple[UsageMeter, float]:
-    """The load, and the most that was seen meanwhile by whoever looks."""
+async def drive_watched(load: Load, look: Callable[[], float]) -> tuple[LoadResult, float]:
+    """Run the load and sample `look`. Returns the result and the largest sample."""
     most = look()
 
     async def watch() -> None:
@@ -135,13 +136,13 @@ async def drive_watched(loop: Loop, look: Callable[[], float]) -> tuple[UsageMet
 
     watching = asyncio.create_task(watch())
     try:
-        return await drive(loop), most
+        return await drive(load), most
     finally:
         watching.cancel()
 
 
 def percentile(values: Sequence[float], percent: int) -> float:
-    """By rank, with no interpolation past the last value; 0 of nothing."""
+    """The percentile of the values; 0 if there are none."""
     if len(values) < 2:
         return values[0] if values else 0.0
     return statistics.quantiles(values, n=100, method="inclusive")[percent - 1]

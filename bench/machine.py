@@ -1,7 +1,7 @@
-"""The machine under the bench: which core a process gets, and what it costs as /proc has it.
+"""Processes and cores: pin a process to a core, read its cost from /proc, and stop it.
 
-Whatever is started is a session of its own, so that the whole tree of a gateway is found, measured and ended by its
-session id, also where it forks. A started process is always ended: by SIGTERM, and after END_S by SIGKILL.
+Each program starts in a session of its own, so its whole process tree is found, measured and stopped by session id,
+even if it forks. A started program is always stopped: with SIGTERM, and after END_S with SIGKILL.
 """
 
 import contextlib
@@ -19,8 +19,8 @@ GATEWAY_CORE = 0
 LOAD_CORE = 1
 END_S = 5.0
 SETTLE_S = 30.0
-CALM_S = 0.5
-CALM_SHARE = 0.05
+QUIET_S = 0.5
+QUIET_SHARE = 0.05
 NO_PROXY = dict.fromkeys(("NO_PROXY", "no_proxy"), "127.0.0.1,localhost")
 FILES_WANTED = 65_536
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -28,11 +28,11 @@ PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class CannotRun(Exception):
-    """A gateway or a tool that is not to be had here, and why. It is reported, never guessed."""
+    """A gateway or a tool cannot run on this machine. The message says why and goes into the report."""
 
 
-class Stat:
-    """What is needed of one line of /proc/PID/stat: session, CPU time with that of ended children, resident memory."""
+class ProcessStat:
+    """Parsed /proc/PID/stat: session, CPU time including finished children, resident memory."""
 
     def __init__(self, pid: int) -> None:
         after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -43,14 +43,14 @@ class Stat:
         self.rss_bytes = int(after_name[21]) * PAGE_BYTES
 
 
-class Tree:
-    """A process and all that it started, on one core."""
+class ProcessTree:
+    """A process and all of its descendants, pinned to one core."""
 
     def __init__(
         self, command: Sequence[str | Path], core: int, log: Path, env: Mapping[str, str] | None = None
     ) -> None:
         self._log = log
-        with pinned(core), log.open("ab") as output:
+        with on_core(core), log.open("ab") as output:
             self._process = subprocess.Popen(
                 [str(part) for part in command],
                 stdin=subprocess.DEVNULL,
@@ -66,7 +66,7 @@ class Tree:
         return self
 
     def __exit__(self, *_exc: object) -> None:
-        self.end()
+        self.stop()
 
     @property
     def is_running(self) -> bool:
@@ -86,15 +86,15 @@ class Tree:
         return sum(stat.rss_bytes for stat in self._stats()) / 1e6
 
     def settle(self) -> None:
-        """Wait until it does nothing any more, or SETTLE_S have passed."""
+        """Wait until the processes are idle, for at most SETTLE_S."""
         deadline_s = time.monotonic() + SETTLE_S
         while time.monotonic() < deadline_s:
             before_s = self.cpu_s
-            time.sleep(CALM_S)
-            if self.cpu_s - before_s < CALM_SHARE * CALM_S:
+            time.sleep(QUIET_S)
+            if self.cpu_s - before_s < QUIET_SHARE * QUIET_S:
                 return
 
-    def end(self) -> None:
+    def stop(self) -> None:
         for number in (signal.SIGTERM, signal.SIGKILL):
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, number)
@@ -103,25 +103,25 @@ class Tree:
                 time.sleep(0.02)
         self._process.wait(END_S)
 
-    def last_words(self, chars: int = 300) -> str:
-        """The end of what it printed, on one line."""
+    def log_tail(self, chars: int = 300) -> str:
+        """The end of its output, on one line."""
         lines = self._log.read_text(errors="replace").split()
         return " ".join(lines)[-chars:]
 
-    def _stats(self) -> list[Stat]:
+    def _stats(self) -> list[ProcessStat]:
         found = []
-        for name in os.listdir("/proc"):  # noqa: PTH208 many names, and often
+        for name in os.listdir("/proc"):  # noqa: PTH208 faster, and this runs often
             if name.isdigit():
                 with contextlib.suppress(OSError):
-                    stat = Stat(int(name))
+                    stat = ProcessStat(int(name))
                     if stat.session == self.pid and not stat.is_dead:
                         found.append(stat)
         return found
 
 
 @contextlib.contextmanager
-def pinned(core: int) -> Iterator[None]:
-    """What is started inside runs on that core and no other."""
+def on_core(core: int) -> Iterator[None]:
+    """Pin processes started inside the block to one core."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {core})
     try:
@@ -131,8 +131,8 @@ def pinned(core: int) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def everywhere() -> Iterator[None]:
-    """What is started inside runs wherever it likes."""
+def on_all_cores() -> Iterator[None]:
+    """Let processes started inside the block use every core."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, range(os.cpu_count() or 1))
     try:
@@ -141,10 +141,10 @@ def everywhere() -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
-def take_load_core() -> None:
-    """The bench itself is the load: it keeps off the gateway's core, and may open many connections."""
+def move_to_load_core() -> None:
+    """Pin this process, which generates the load, to the load core, and raise its limit of open files."""
     if not {GATEWAY_CORE, LOAD_CORE} <= os.sched_getaffinity(0):
-        raise CannotRun("the bench needs two cores: one for the gateway, one for load and upstream")
+        raise CannotRun("two cores are needed: one for the gateway, one for load and upstream")
     os.sched_setaffinity(0, {LOAD_CORE})
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = FILES_WANTED if most == resource.RLIM_INFINITY else min(FILES_WANTED, most)
@@ -152,7 +152,7 @@ def take_load_core() -> None:
 
 
 def facts() -> dict[str, str | int]:
-    """What the figures depend on."""
+    """The facts about this machine that the figures depend on."""
     return {
         "cores": os.cpu_count() or 0,
         "cpu": _cpu_model(),

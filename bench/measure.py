@@ -1,6 +1,6 @@
-"""One gateway, measured in one go: its start, its plain requests, its streams, its times, its memory.
+"""Measure one gateway: cold start, plain requests, streams, latency and memory.
 
-What a request costs is user and system time of the gateway's whole tree over what it served meanwhile.
+The cost of a request is the user and system time of the gateway's process tree divided by the requests it served.
 """
 
 import time
@@ -11,11 +11,11 @@ import msgspec
 import uvloop
 
 from bench import wrk
-from bench.asking import BURST, PLAIN, SPACED, SPACED_SHORT, Shape, Target
 from bench.figures import Cost, GatewayFigures, Timing
 from bench.gateways.base import Gateway, Running, running
-from bench.load import Loop, UsageMeter, drive, drive_watched, percentile
-from bench.machine import CannotRun, Tree
+from bench.load import Load, LoadResult, drive, drive_watched, percentile
+from bench.machine import CannotRun, ProcessTree
+from bench.workload import BURST, PLAIN, SPACED, SPACED_SHORT, Shape, Target
 
 PLAIN_AT_ONCE = 64
 STREAMS_AT_ONCE = 16
@@ -24,7 +24,7 @@ PAUSE_S = 0.01
 
 
 class Pace(msgspec.Struct, frozen=True):
-    """How long each measurement goes on, in seconds."""
+    """The duration of each measurement, in seconds."""
 
     warm_s: float
     plain_s: float
@@ -39,19 +39,19 @@ QUICK = Pace(warm_s=0.5, plain_s=2, burst_s=1, spaced_s=1.2, timed_s=1, after_s=
 
 
 class Site(msgspec.Struct, frozen=True):
-    """Where and how a gateway is measured."""
+    """What every measurement needs: a work folder, the upstream's port, the pace and the progress bar."""
 
     folder: Path
     upstream_port: int
     pace: Pace
-    step: Callable[[str], None]  # told before each measurement
+    step: Callable[[str], None]  # called before each measurement with its name
 
 
 def measure_direct(site: Site) -> list[Timing]:
-    """The same loads straight to the upstream."""
-    site.step("direct")
+    """Time the same loads sent directly to the upstream."""
+    site.step("directly to the upstream")
     target = Target(site.upstream_port)
-    _loop(target, SPACED_SHORT, PLAIN_AT_ONCE, 0.5)
+    _run_load(target, SPACED_SHORT, PLAIN_AT_ONCE, 0.5)
     return [measure_times(target, at_once, site.pace.timed_s) for at_once in TIMED_AT_ONCE]
 
 
@@ -64,7 +64,7 @@ def measure_gateway(gateway: Gateway, site: Site, direct: list[Timing]) -> Gatew
         with running(gateway, site.folder / gateway.name.lower(), site.upstream_port) as started:
             figures.cold_start_s = started.cold_start_s
             _measure_running(figures, started, site, direct)
-    except (CannotRun, OSError) as reason:  # a timeout is an OSError too
+    except (CannotRun, OSError) as reason:  # TimeoutError is an OSError
         figures.failure = str(reason) or type(reason).__name__
     return figures
 
@@ -79,60 +79,60 @@ def _measure_running(figures: GatewayFigures, started: Running, site: Site, dire
     site.step(f"{figures.name}: streams")
     figures.burst, _ = measure_streams(tree, target, BURST, pace.burst_s)
     figures.spaced, rss_streams_mb = measure_streams(tree, target, SPACED, pace.spaced_s)
-    site.step(f"{figures.name}: times")
+    site.step(f"{figures.name}: latency")
     for timing in direct:
         seen = measure_times(target, timing.at_once, pace.timed_s)
-        figures.added.append(seen.over(timing))
+        figures.added.append(seen.minus(timing))
     figures.rss_load_mb = max(rss_plain_mb, rss_streams_mb, tree.rss_mb)
     time.sleep(pace.after_s)
     figures.rss_after_mb = tree.rss_mb
 
 
 def measure_plain(started: Running, pace: Pace, folder: Path) -> Cost:
-    """At 64 connections: by wrk where the gateway is fast, else by our own client, which leaves nothing unanswered."""
-    warm = _loop(started.target, PLAIN, PLAIN_AT_ONCE, pace.warm_s)
+    """64 connections: wrk if the gateway is fast, otherwise our own client, which never aborts a request."""
+    warm = _run_load(started.target, PLAIN, PLAIN_AT_ONCE, pace.warm_s)
     tree, before_s = started.tree, started.tree.cpu_s
-    if warm.per_s >= wrk.RATE_MIN and wrk.is_here():
-        meter = uvloop.run(wrk.drive_wrk(started.target, PLAIN_AT_ONCE, pace.plain_s, folder))
+    if warm.per_s >= wrk.RATE_MIN and wrk.is_installed():
+        result = uvloop.run(wrk.drive_wrk(started.target, PLAIN_AT_ONCE, pace.plain_s, folder))
     else:
-        meter = _loop(started.target, PLAIN, PLAIN_AT_ONCE, pace.plain_s)
-    return cost_of(meter, tree.cpu_s - before_s)
+        result = _run_load(started.target, PLAIN, PLAIN_AT_ONCE, pace.plain_s)
+    return cost_of(result, tree.cpu_s - before_s)
 
 
-def measure_streams(tree: Tree, target: Target, shape: Shape, seconds: float) -> tuple[Cost, float]:
-    """The cost of a stream, and the most memory that was seen meanwhile."""
-    _loop(target, shape, STREAMS_AT_ONCE, min(0.5, seconds / 4))
+def measure_streams(tree: ProcessTree, target: Target, shape: Shape, seconds: float) -> tuple[Cost, float]:
+    """Returns the cost of a stream and the peak memory."""
+    _run_load(target, shape, STREAMS_AT_ONCE, min(0.5, seconds / 4))
     before_s = tree.cpu_s
     pause_s = PAUSE_S if shape.gap_ms else 0.0
-    load = Loop(target.port, [target.request(shape)], shape, STREAMS_AT_ONCE, seconds, pause_s)
-    meter, most_mb = uvloop.run(drive_watched(load, lambda: tree.rss_mb))
-    return cost_of(meter, tree.cpu_s - before_s), most_mb
+    load = Load(target.port, [target.request(shape)], shape, STREAMS_AT_ONCE, seconds, pause_s)
+    result, most_mb = uvloop.run(drive_watched(load, lambda: tree.rss_mb))
+    return cost_of(result, tree.cpu_s - before_s), most_mb
 
 
 def measure_times(target: Target, at_once: int, seconds: float) -> Timing:
-    """One by one the streams are short: their length changes nothing then, and there are more of them."""
+    """A single connection uses short streams: their length does not matter there, and more of them fit."""
     shape = SPACED_SHORT if at_once == 1 else SPACED
-    load = Loop(target.port, [target.request(shape)], shape, at_once, seconds, PAUSE_S)
-    meter = uvloop.run(drive(load))
+    load = Load(target.port, [target.request(shape)], shape, at_once, seconds, PAUSE_S)
+    result = uvloop.run(drive(load))
     return Timing(
         at_once=at_once,
-        first_p50_ms=percentile(meter.first_ms, 50),
-        first_p99_ms=percentile(meter.first_ms, 99),
-        gap_p50_ms=percentile(meter.gap_ms, 50),
-        gap_p99_ms=percentile(meter.gap_ms, 99),
-        complaint=meter.complaint,
+        first_p50_ms=percentile(result.first_ms, 50),
+        first_p99_ms=percentile(result.first_ms, 99),
+        gap_p50_ms=percentile(result.gap_ms, 50),
+        gap_p99_ms=percentile(result.gap_ms, 99),
+        error=result.error,
     )
 
 
-def cost_of(meter: UsageMeter, cpu_s: float) -> Cost:
+def cost_of(result: LoadResult, cpu_s: float) -> Cost:
     return Cost(
-        cpu_us=1e6 * cpu_s / meter.good if meter.good else None,
-        served=meter.good,
-        per_s=meter.per_s,
-        core_share=cpu_s / meter.seconds if meter.seconds else 0.0,
-        complaint=meter.complaint,
+        cpu_us=1e6 * cpu_s / result.good if result.good else None,
+        served=result.good,
+        per_s=result.per_s,
+        core_share=cpu_s / result.seconds if result.seconds else 0.0,
+        error=result.error,
     )
 
 
-def _loop(target: Target, shape: Shape, at_once: int, seconds: float) -> UsageMeter:
-    return uvloop.run(drive(Loop(target.port, [target.request(shape)], shape, at_once, seconds)))
+def _run_load(target: Target, shape: Shape, at_once: int, seconds: float) -> LoadResult:
+    return uvloop.run(drive(Load(target.port, [target.request(shape)], shape, at_once, seconds)))

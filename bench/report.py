@@ -1,4 +1,4 @@
-"""The report: results.json as measured, results.md for a reader, plots beside them, the costs on the terminal."""
+"""The report: results.json with all figures, results.md for readers, and a cost table for the terminal."""
 
 import re
 from collections.abc import Sequence
@@ -21,50 +21,56 @@ COST_HEAD = (
     "version",
     "plain request µs",
     "100-chunk stream µs",
-    "chunks 5 ms apart µs",
+    "stream, 5 ms apart µs",
     "requests/s",
     "RSS idle MB",
-    "load MB",
-    "after MB",
+    "RSS under load MB",
+    "RSS after MB",
     "cold start s",
 )
-SHOWN = (0, 2, 3, 4, 5, 7, 9)  # what of it fits a terminal
-SHOWS = {
-    "costs": "CPU time per plain request and per stream of each gateway, on log scales",
-    "first-token": "what each gateway adds to the time to the first token at 64 streams at once",
-    "growth": "Cadenza's CPU time per request against the length of prompt, stream and ledger, and the number of keys",
+TERMINAL_COLUMNS = (0, 2, 3, 4, 5, 7, 9)  # the columns that fit a terminal
+ALT_TEXTS = {
+    "costs": "CPU time of each gateway per plain request and per stream, on a log scale",
+    "first-token": "Time each gateway adds to the first token with 64 concurrent streams",
+    "growth": "CPU time of Cadenza per request by prompt length, stream length, number of keys and ledger length",
 }
 METHOD = """\
-One worker of each gateway on core 0; load and upstream on core 1. µs are user and system time of the gateway's whole
-process tree over the requests that it served: plain requests at 64 connections, streams of 100 chunks at 16. Only
-replies with status 200, all of their chunks and a terminator count. Requests/s are those of the plain requests; "≥"
-where the gateway's core was not busy, so that the load was the limit. Times are what a gateway adds to the percentiles
-of the same load straight to the upstream: streams of 100 chunks (one by one: of 20), 5 ms apart, begun at random
-moments. A start is cold until the first 200 to a chat request.
+Each gateway runs one worker on core 0; load and upstream run on core 1. µs are user and system time of the gateway's
+process tree per request served: plain requests with 64 connections, streams of 100 chunks with 16. A reply counts only
+if its status is 200, all of its chunks arrived and a stream ended with its terminator. Requests/s are plain requests;
+"≥" means that the gateway's core was not busy, so the load generator was the limit. Added times are differences of
+percentiles: through the gateway, minus the same load sent directly to the upstream. That load is streams of 100 chunks
+(20 with one connection), 5 ms apart, started at random moments. A cold start lasts until the first 200 to a chat
+request.
 
-Cadenza has everything on: a key in the store, limits, a hold and a charge per request on SQLite with full durability,
-the log in a file. The others do less: nginx, vllm-router and sglang-router know no keys and count nothing, TensorZero
-and Portkey run without a store, LiteLLM with a master key only."""
+Cadenza runs with every feature on: a key in the store, limits, a hold and a charge per request in SQLite with full
+durability, and the log in a file. The others do less: nginx, vllm-router and sglang-router check no keys and count no
+tokens, TensorZero and Portkey run without a store, and LiteLLM runs with a master key only."""
 
 
 def write_report(results: Results, folder: Path, pictures: Sequence[Path]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "results.json").write_bytes(msgspec.json.format(msgspec.json.encode(results), indent=1) + b"\n")
+    write_page(results, folder, pictures)
+
+
+def write_page(results: Results, folder: Path, pictures: Sequence[Path]) -> None:
     (folder / "results.md").write_text(render(results, pictures))
 
 
 def render(results: Results, pictures: Sequence[Path]) -> str:
-    parts = ["# Results", _setting(results), METHOD]
+    parts = ["# Results", _environment(results), METHOD]
     if reached := goals(results):
         rows = [
-            (goal.name, _with(goal.limit, goal.unit), _with(goal.measured, goal.unit), goal.verdict) for goal in reached
+            (goal.name, _with_unit(goal.limit, goal.unit), _with_unit(goal.measured, goal.unit), goal.verdict)
+            for goal in reached
         ]
-        parts += ["## Goals", table(("goal", "at most", "measured", ""), rows)]
+        parts += ["## Goals", table(("goal", "at most", "measured", "result"), rows)]
     if results.gateways:
         parts += ["## Gateways, side by side", table(COST_HEAD, [cost_row(one) for one in results.gateways])]
-        parts += _complaints(results)
-        parts += ["## Added to the first token, and to the gaps between chunks", render_times(results)]
-    parts += ["## Plots", *(f"![{SHOWS[path.stem]}]({path.name})" for path in pictures)] if pictures else []
+        parts += _errors(results)
+        parts += ["## Time added to the first token and to the gaps between chunks", render_times(results)]
+    parts += ["## Plots", *(f"![{ALT_TEXTS[path.stem]}]({path.name})" for path in pictures)] if pictures else []
     if results.sections:
         parts += ["## Cadenza alone", *(render_section(section) for section in results.sections)]
     return "\n\n".join(parts) + "\n"
@@ -74,13 +80,13 @@ def show(results: Results, console: rich.console.Console) -> None:
     if not results.gateways:
         return
     shown = rich.table.Table(box=None, header_style="bold")
-    for column in SHOWN:
+    for column in TERMINAL_COLUMNS:
         shown.add_column(COST_HEAD[column], no_wrap=column == 0, justify="right" if column else "left")
     for one in results.gateways:
         row = cost_row(one)
-        shown.add_row(*(row[column] for column in SHOWN))
+        shown.add_row(*(row[column] for column in TERMINAL_COLUMNS))
     console.print(shown)
-    for line in _complaints(results):
+    for line in _errors(results):
         console.print(line, markup=False, highlight=False)
 
 
@@ -98,9 +104,9 @@ def cost_row(one: GatewayFigures) -> tuple[str, ...]:
 
 
 def render_times(results: Results) -> str:
-    head = ("gateway", "at once", "first token p50 ms", "p99 ms", "gap p50 ms", "p99 ms")
-    rows = [timing_row("straight to the upstream", timing) for timing in results.direct]
-    rows += [timing_row(one.name, timing) for one in results.gateways for timing in one.added if not timing.complaint]
+    head = ("gateway", "streams", "first token p50 ms", "first token p99 ms", "gap p50 ms", "gap p99 ms")
+    rows = [timing_row("directly to the upstream", timing) for timing in results.direct]
+    rows += [timing_row(one.name, timing) for one in results.gateways for timing in one.added if not timing.error]
     return table(head, rows)
 
 
@@ -111,14 +117,14 @@ def timing_row(name: str, timing: Timing) -> tuple[str, ...]:
 
 def render_section(section: Section) -> str:
     names = list(dict.fromkeys(name for line in section.lines for name in line.figures))
-    head = (section.axis or "", *map(spoken, names))
+    head = (section.axis or "", *map(figure_label, names))
     rows = [(line.subject, *(number(line.figures.get(name)) for name in names)) for line in section.lines]
-    wrong = [f"{line.subject}: {line.complaint}." for line in section.lines if line.complaint]
+    wrong = [f"{line.subject}: {line.error}." for line in section.lines if line.error]
     parts = [f"### {section.title}", section.note, table(head, rows) if rows else "", *wrong]
     return "\n\n".join(part for part in parts if part)
 
 
-def spoken(name: str) -> str:
+def figure_label(name: str) -> str:
     """'cpu_us_per_chunk' -> 'CPU µs per chunk'."""
     return (
         UNIT.sub(lambda unit: f" {UNITS[unit[1]]}", name).replace("_", " ").replace("cpu", "CPU").replace("rss", "RSS")
@@ -132,7 +138,7 @@ def rate(cost: Cost | None) -> str:
 
 
 def number(value: float | None) -> str:
-    """Three figures or the whole number."""
+    """About three significant digits, or all digits of a larger number."""
     if value is None:
         return EMPTY
     digits = 0 if abs(value) >= 100 or value == int(value) else 1 if abs(value) >= 10 else 2
@@ -144,25 +150,25 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(cell.replace("|", "/") for cell in line) + " |" for line in lines)
 
 
-def _complaints(results: Results) -> list[str]:
-    """What was not measured, and why: for the reader of the table above it."""
+def _errors(results: Results) -> list[str]:
+    """What could not be measured, and why."""
     lines = []
     for one in results.gateways:
         if one.failure:
             lines.append(f"- {one.name} was not measured: {one.failure}")
         costs = {"plain requests": one.plain, "streams": one.burst, "spaced streams": one.spaced}
-        lines += [f"- {one.name}, {what}: {cost.complaint}" for what, cost in costs.items() if cost and cost.complaint]
-        if not (one.spaced and one.spaced.complaint):  # else it is told already
+        lines += [f"- {one.name}, {what}: {cost.error}" for what, cost in costs.items() if cost and cost.error]
+        if not (one.spaced and one.spaced.error):  # otherwise the same failure is listed above
             lines += [
-                f"- {one.name}, times at {late.at_once}: {late.complaint}" for late in one.added if late.complaint
+                f"- {one.name}, latency of {late.at_once} streams: {late.error}" for late in one.added if late.error
             ]
     return ["\n".join(lines)] if lines else []
 
 
-def _setting(results: Results) -> str:
+def _environment(results: Results) -> str:
     machine, commit = results.machine, results.versions["commit"]
-    length = "A quick run: short, and so rough." if results.is_quick else "A full run."
-    busy = " The machine was busy with other things." if float(machine["load_average"]) > IDLE_LOAD else ""
+    length = "A quick run with rough figures." if results.is_quick else "A full run."
+    busy = " Other work was running on the machine." if float(machine["load_average"]) > IDLE_LOAD else ""
     return (
         f"{length} {results.date}, Cadenza at {commit}, {machine['cores']} cores ({machine['cpu']}, "
         f"{machine['architecture']}), Linux {machine['kernel']}, CPython {machine['python']}, "
@@ -170,5 +176,5 @@ def _setting(results: Results) -> str:
     )
 
 
-def _with(value: float | None, unit: str) -> str:
+def _with_unit(value: float | None, unit: str) -> str:
     return EMPTY if value is None else f"{number(value)} {unit}"

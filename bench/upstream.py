@@ -1,7 +1,7 @@
-"""The upstream behind every gateway: chat completions from bytes that were made beforehand, at the cost of a few µs.
+"""The upstream behind every gateway: it sends prebuilt chat completions, at a cost of a few µs each.
 
-A process of its own, run as `python -m bench.upstream PORT`. It checks nothing: which reply is wanted stands in the
-prompt (bench/asking.py). Chunks without a gap go out in one write; each event is an HTTP chunk of its own all the same.
+Runs in its own process: `python -m bench.upstream PORT`. It validates nothing; a tag in the prompt selects the reply
+(bench/workload.py). Chunks with no delay between them go out in one write, each event in its own HTTP chunk.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from typing import cast
 import msgspec
 import uvloop
 
-from bench.asking import MARK, PLAIN, Shape, read_wish
+from bench.workload import MARK, PLAIN, Shape, read_shape
 
 BACKLOG = 8192
 LAST_CHUNK = b"0\r\n\r\n"
@@ -34,7 +34,7 @@ def json_reply(value: object) -> bytes:
 
 
 def event(value: object) -> bytes:
-    """One event of a stream, in an HTTP chunk of its own."""
+    """One server-sent event in its own HTTP chunk."""
     data = b"data: " + (value if isinstance(value, bytes) else msgspec.json.encode(value)) + b"\n\n"
     return b"%x\r\n%b\r\n" % (len(data), data)
 
@@ -76,7 +76,7 @@ def burst(chunks: int) -> bytes:
 
 
 class Spaced:
-    """One stream whose chunks leave at their times: a late one does not delay the next."""
+    """A stream with chunks on a fixed schedule: a late chunk does not delay the next."""
 
     def __init__(self, transport: asyncio.Transport, shape: Shape) -> None:
         self._transport = transport
@@ -103,12 +103,12 @@ class Spaced:
 
 
 class Upstream(asyncio.Protocol):
-    """One connection: requests one after another, their bodies read whole."""
+    """One keep-alive connection. Each request is read in full before its reply."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but its class
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's transport does not inherit from it
         self._body = bytearray()
-        self._missing_bytes: int | None = None  # of the body; None: the head is not complete, or the body is chunked
+        self._missing_bytes: int | None = None  # of the body; None: the head is incomplete or the body is chunked
 
     def data_received(self, data: bytes) -> None:
         self._body += data
@@ -135,7 +135,7 @@ class Upstream(asyncio.Protocol):
         if body.startswith(b"GET"):
             self._transport.write(GET_REPLY)
             return
-        shape = read_wish(body)
+        shape = read_shape(body)
         if shape == PLAIN:
             self._transport.write(PLAIN_REPLY)
         elif shape.is_silent:

@@ -1,14 +1,14 @@
-"""wrk, the lightest load for plain requests. It aborts what is under way at its end, so it is for the fast only."""
+"""wrk, the cheapest load generator for plain requests. It aborts open requests at its end: only for fast gateways."""
 
 import asyncio
 import re
 import shutil
 from pathlib import Path
 
-from bench.asking import PLAIN, Target, chat_body
-from bench.load import UsageMeter
+from bench.load import LoadResult
+from bench.workload import PLAIN, Target, chat_body
 
-RATE_MIN = 1000.0  # below it what is aborted at the end would count for too much
+RATE_MIN = 1000.0  # below this rate the aborted requests would distort the result
 GRACE_S = 30
 COUNTED = re.compile(r"(\d+) requests in ([\d.]+)(ms|s|m)\b")
 REFUSED = re.compile(r"Non-2xx or 3xx responses: (\d+)")
@@ -16,12 +16,12 @@ SOCKET = re.compile(r"Socket errors: connect (\d+), read (\d+), write (\d+), tim
 SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0}
 
 
-def is_here() -> bool:
+def is_installed() -> bool:
     return shutil.which("wrk") is not None
 
 
-async def drive_wrk(target: Target, at_once: int, seconds: float, folder: Path) -> UsageMeter:
-    """One thread of it, on the core of whoever calls."""
+async def drive_wrk(target: Target, at_once: int, seconds: float, folder: Path) -> LoadResult:
+    """Run wrk with one thread, on the core of this process."""
     script = folder / "plain.lua"
     script.write_text(_script(target))
     url = f"http://127.0.0.1:{target.port}{target.path}"
@@ -36,21 +36,21 @@ async def drive_wrk(target: Target, at_once: int, seconds: float, folder: Path) 
     finally:
         if process.returncode is None:
             process.kill()
-    assert not said, said.decode()  # it goes on without a script that it cannot read
+    assert not said, said.decode()  # wrk continues without its script if it cannot read it
     return read_output(printed.decode())
 
 
-def read_output(printed: str) -> UsageMeter:
-    meter = UsageMeter()
+def read_output(printed: str) -> LoadResult:
+    result = LoadResult()
     if counted := COUNTED.search(printed):
         refused = REFUSED.search(printed)
-        meter.errors["status not 200"] = int(refused[1]) if refused else 0
-        meter.good = int(counted[1]) - meter.errors["status not 200"]
-        meter.seconds = float(counted[2]) * SECONDS[counted[3]]
+        result.errors["status not 200"] = int(refused[1]) if refused else 0
+        result.good = int(counted[1]) - result.errors["status not 200"]
+        result.seconds = float(counted[2]) * SECONDS[counted[3]]
     if socket := SOCKET.search(printed):
-        meter.errors["socket error"] = sum(int(number) for number in socket.groups())
-    meter.errors += type(meter.errors)()  # drops what did not occur
-    return meter
+        result.errors["socket error"] = sum(int(number) for number in socket.groups())
+    result.errors += type(result.errors)()  # drop zero counts
+    return result
 
 
 def _script(target: Target) -> str:
@@ -60,6 +60,6 @@ def _script(target: Target) -> str:
 
 
 def _lua(text: str) -> str:
-    """A Lua string; nothing in it ends a long bracket of two levels."""
+    """A Lua string in long brackets."""
     assert "]==]" not in text
     return f"[==[{text}]==]"

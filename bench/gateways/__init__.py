@@ -1,1 +1,1 @@
-"""The gateways that are measured, one module each (or one for two of a kind)."""
+"""The gateways to measure, one module for each kind."""

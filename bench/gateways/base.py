@@ -1,4 +1,4 @@
-"""What the bench knows of a gateway: how it comes to be here, and how it is started before one upstream."""
+"""The interface of a gateway: how to install it, and how to start it in front of the upstream."""
 
 import contextlib
 import http.client
@@ -10,8 +10,8 @@ from typing import Protocol
 
 import msgspec
 
-from bench.asking import PLAIN, Target
-from bench.machine import GATEWAY_CORE, CannotRun, Tree
+from bench.machine import GATEWAY_CORE, CannotRun, ProcessTree
+from bench.workload import PLAIN, Target
 
 READY_S = 90.0
 POLL_S = 0.01
@@ -19,7 +19,7 @@ PROBE_S = 30.0
 
 
 class Launch(msgspec.Struct, frozen=True):
-    """A command that serves, its environment, and how it is asked. Whoever chooses its own port says it in a file."""
+    """A command, its environment and its target. A gateway that chooses its own port writes it to `port_file`."""
 
     command: Sequence[str | Path]
     target: Target
@@ -27,7 +27,7 @@ class Launch(msgspec.Struct, frozen=True):
     port_file: Path | None = None
 
     def resolved(self) -> Target | None:
-        """The target with the port that it listens on, once that is known."""
+        """The target with its real port, or None while the port is unknown."""
         if self.port_file is None:
             return self.target
         written = self.port_file.read_text() if self.port_file.exists() else ""
@@ -40,29 +40,29 @@ class Gateway(Protocol):
     name: str
 
     def install(self) -> str:
-        """Find it, or get it from a registry; its version. Raises CannotRun with the reason."""
+        """Find the program or install it from a registry. Returns its version; raises CannotRun with the reason."""
         ...
 
     def prepare(self, folder: Path, port: int, upstream_port: int) -> Launch:
-        """Write what it needs into the folder; one worker, on that port."""
+        """Write its configuration into the folder. It must run one worker on the port."""
         ...
 
 
 class Running(msgspec.Struct, frozen=True):
-    """A gateway that answers."""
+    """A gateway that is ready to serve."""
 
-    tree: Tree
+    tree: ProcessTree
     target: Target
     cold_start_s: float
 
 
 @contextlib.contextmanager
 def running(gateway: Gateway, folder: Path, upstream_port: int) -> Iterator[Running]:
-    """Start it on its core, wait for the first 200 to a chat request, and end it."""
+    """Start the gateway on its core and wait for the first 200 to a chat request; stop it at the end."""
     folder.mkdir(parents=True, exist_ok=True)
     launch = gateway.prepare(folder, free_port(), upstream_port)
     began_s = time.perf_counter()
-    with Tree(launch.command, GATEWAY_CORE, folder / "process.log", launch.env) as tree:
+    with ProcessTree(launch.command, GATEWAY_CORE, folder / "process.log", launch.env) as tree:
         target = wait_for_reply(tree, launch, began_s + READY_S)
         yield Running(tree, target, time.perf_counter() - began_s)
 
@@ -74,21 +74,21 @@ def free_port() -> int:
         return port
 
 
-def wait_for_reply(tree: Tree, launch: Launch, until_s: float) -> Target:
-    seen = "no answer"
+def wait_for_reply(tree: ProcessTree, launch: Launch, until_s: float) -> Target:
+    seen = "no reply"
     while time.perf_counter() < until_s:
         if not tree.is_running:
-            raise CannotRun(f"it ended at its start: {tree.last_words()}")
+            raise CannotRun(f"the process exited during its start: {tree.log_tail()}")
         target = launch.resolved()
-        seen = _status(target) if target else "no port"
+        seen = _status(target) if target else "no port yet"
         if target and seen == "200":
             return target
         time.sleep(POLL_S)
-    raise CannotRun(f"not ready in time ({seen}): {tree.last_words()}")
+    raise CannotRun(f"not ready in time ({seen}): {tree.log_tail()}")
 
 
 def _status(target: Target) -> str:
-    """The status of one plain request, or the fault in its place."""
+    """The status of one plain request, or the name of the error."""
     head, _, body = target.request(PLAIN).partition(b"\r\n\r\n")
     headers = dict(line.split(": ", 1) for line in head.decode().split("\r\n")[1:])
     connection = http.client.HTTPConnection("127.0.0.1", target.port, timeout=PROBE_S)

@@ -1,4 +1,4 @@
-"""Cadenza itself with everything on: a real key, limits, the ledger on a real disk, the request log in a file."""
+"""Cadenza with every feature on: a real key, limits, the ledger on a real disk, the request log in a file."""
 
 import importlib.metadata
 import os
@@ -6,11 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from bench.asking import Target
 from bench.gateways.base import Launch
 from bench.machine import CannotRun
+from bench.workload import Target
 
-CLI_S = 1800.0  # a proof of ten million entries takes its time
+CLI_S = 1800.0  # checking ten million entries takes long
 EMAIL = "bench@example.org"
 CLASS = "forte"
 CONFIG = """
@@ -40,7 +40,7 @@ timeouts = {{ connect_s = 30, first_token_s = 300, idle_s = 600 }}
 
 
 class Cadenza:
-    """This checkout, or the source tree of another one (both run with this environment's packages)."""
+    """The installed source, or another source tree through PYTHONPATH; both use the packages of this environment."""
 
     name = "Cadenza"
 
@@ -50,11 +50,11 @@ class Cadenza:
 
     def install(self) -> str:
         if not self._program.exists():
-            raise CannotRun(f"there is no {self._program}: make setup")
+            raise CannotRun(f"{self._program} does not exist; run make setup")
         return importlib.metadata.version("cadenza")
 
     def prepare(self, folder: Path, port: int, upstream_port: int) -> Launch:
-        """An account and a key are made once per folder; its data stays over a restart."""
+        """Create an account and a key once per folder; the data survives a restart."""
         self.configure(folder, upstream_port)
         secret = folder / "key"
         if not secret.exists():
@@ -67,7 +67,7 @@ class Cadenza:
         (folder / "cadenza.toml").write_text(CONFIG.format(upstream_port=upstream_port))
 
     def cli(self, folder: Path, *args: str) -> str:
-        """What a command of the command line printed."""
+        """Run a `cadenza` command and return its output."""
         done = subprocess.run(
             [str(self._program), *args, "--config", str(folder / "cadenza.toml")],
             input="a password of the bench",

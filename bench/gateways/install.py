@@ -1,6 +1,6 @@
-"""Getting programs: from Debian's packages where we are root, Python's and Node's into folders of their own.
+"""Install programs: Debian packages if we are root, Python and Node packages into folders of their own.
 
-What does not come is told with the reason (CannotRun); nothing is taken from anywhere but the registries' own clients.
+Everything comes through the registries' own clients. If an installation fails, CannotRun gives the reason.
 """
 
 import os
@@ -13,13 +13,13 @@ from pathlib import Path
 from bench.machine import CannotRun
 
 ROOT = Path(__file__).parents[2]
-PLACE = ROOT / ".bench"  # ignored by git
+WORK_DIR = ROOT / ".bench"  # ignored by git
 PINS = Path(__file__).parents[1] / "peers"
 INSTALL_S = 900
 
 
 def debian_program(name: str, package: str) -> str:
-    """The program, installed first where it is missing and we may."""
+    """The path of the program. If it is missing and we are root, install it first."""
     if found := _find(name):
         return found
     if os.geteuid() != 0 or not shutil.which("apt-get"):
@@ -28,12 +28,12 @@ def debian_program(name: str, package: str) -> str:
     run(["apt-get", "install", "--yes", "--quiet=2", "--no-install-recommends", package], package)
     if found := _find(name):
         return found
-    raise CannotRun(f"{package} was installed, and has no {name}")
+    raise CannotRun(f"{package} is installed but does not contain {name}")
 
 
 def python_environment(name: str) -> Path:
-    """The folder of programs of an environment with what bench/peers/NAME.txt pins."""
-    pins, place = PINS / f"{name}.txt", PLACE / name
+    """The bin folder of a virtual environment with the pins of bench/peers/NAME.txt."""
+    pins, place = PINS / f"{name}.txt", WORK_DIR / name
     stamp = place / "pins.txt"
     if not stamp.exists() or stamp.read_text() != pins.read_text():
         uv = str(Path(sys.executable).parent / "uv")
@@ -46,17 +46,17 @@ def python_environment(name: str) -> Path:
 
 
 def pinned_version(name: str) -> str:
-    """The version of what the environment is named after."""
+    """The pinned version of the package that the environment is named after."""
     lines = (PINS / f"{name}.txt").read_text().splitlines()
     pins = (line.split(";")[0].split("==") for line in lines if "==" in line)
     return next(version.strip(" \\") for package, version in pins if package.split("[")[0].strip() == name)
 
 
 def node_package(name: str, package: str, version: str) -> Path:
-    """The folder of an npm package, in a place of its own."""
+    """The folder of an npm package, installed with its own prefix."""
     debian_program("node", "nodejs")
     npm = debian_program("npm", "npm")
-    place = PLACE / name
+    place = WORK_DIR / name
     installed, stamp = place / "node_modules" / package, place / "version.txt"
     if not stamp.exists() or stamp.read_text() != version:
         place.mkdir(parents=True, exist_ok=True)
@@ -76,7 +76,7 @@ def run(command: Sequence[str], what: str) -> None:
         raise CannotRun(f"installing {what} took more than {INSTALL_S} s") from None
     if done.returncode != 0:
         said = " ".join((done.stderr or done.stdout).split())
-        raise CannotRun(f"{what} did not install: {said[-300:]}")
+        raise CannotRun(f"could not install {what}: {said[-300:]}")
 
 
 def _find(name: str) -> str | None:

@@ -1,10 +1,10 @@
-"""The proxy of LiteLLM (Python), as it installs, with a master key; keys and budgets of its own would need Postgres."""
+"""The LiteLLM proxy (Python) with its defaults and a master key; per-user keys and budgets would need Postgres."""
 
 from pathlib import Path
 
-from bench.asking import Target
 from bench.gateways.base import Launch
 from bench.gateways.install import pinned_version, python_environment
+from bench.workload import Target
 
 KEY = "sk-bench-0123456789"
 CONFIG = """

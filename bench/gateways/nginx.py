@@ -1,12 +1,12 @@
-"""nginx as a bare proxy: the floor under every gateway, for it reads and changes nothing."""
+"""nginx as a bare proxy: the lower bound for every gateway, because it neither parses nor changes a request."""
 
 import shutil
 import subprocess
 from pathlib import Path
 
-from bench.asking import Target
 from bench.gateways.base import Launch
 from bench.gateways.install import debian_program
+from bench.workload import Target
 
 CONFIG = """
 daemon off;
@@ -40,7 +40,7 @@ http {{
 
 
 class Nginx:
-    """A bare proxy: no key, no check, no count."""
+    """A bare proxy: no keys, no validation, no metering."""
 
     name = "nginx"
 

@@ -1,18 +1,18 @@
-"""The gateway of Portkey (Node). Which upstream it asks stands in the headers of each request."""
+"""The Portkey gateway (Node). The headers of each request name its upstream."""
 
 import shutil
 from pathlib import Path
 
-from bench.asking import Target
 from bench.gateways.base import Launch
 from bench.gateways.install import node_package
+from bench.workload import Target
 
 PACKAGE = "@portkey-ai/gateway"
 VERSION = "1.15.2"
 
 
 class Portkey:
-    """The open gateway, without its console."""
+    """The open-source gateway without its console."""
 
     name = "Portkey"
 
@@ -20,7 +20,7 @@ class Portkey:
         node_package("portkey", PACKAGE, VERSION)
         return VERSION
 
-    def prepare(self, folder: Path, port: int, upstream_port: int) -> Launch:  # noqa: ARG002 it writes nothing
+    def prepare(self, folder: Path, port: int, upstream_port: int) -> Launch:  # noqa: ARG002 it needs no files
         program = node_package("portkey", PACKAGE, VERSION) / "build" / "start-server.js"
         headers = {
             "authorization": "Bearer bench",

@@ -1,14 +1,14 @@
-"""vllm-router and sglang-router (Rust): they spread requests over workers, and neither know keys nor count."""
+"""vllm-router and sglang-router (Rust): they balance requests over workers, without keys or metering."""
 
 from pathlib import Path
 
-from bench.asking import Target
 from bench.gateways.base import Launch, free_port
 from bench.gateways.install import pinned_version, python_environment
+from bench.workload import Target
 
 
 class Router:
-    """A router before one worker, which is the upstream."""
+    """A router with one worker: the upstream."""
 
     def __init__(self, name: str, *verbs: str) -> None:
         self.name = name

@@ -1,4 +1,4 @@
-"""Every gateway of the comparison, in the order of the tables."""
+"""Every gateway of the comparison, in table order."""
 
 from bench.gateways.base import Gateway
 from bench.gateways.cadenza import Cadenza

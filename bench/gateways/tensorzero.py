@@ -1,13 +1,13 @@
-"""TensorZero (Rust). Its registry has no gateway program; its Python package holds the gateway and serves it over HTTP.
+"""TensorZero (Rust). No registry has its gateway as a program, but its Python package can serve it over HTTP.
 
-Its observability needs a database of its own and is off: it counts nothing.
+Its observability would need a database and is off, so it meters nothing.
 """
 
 from pathlib import Path
 
-from bench.asking import Target
 from bench.gateways.base import Launch
 from bench.gateways.install import PINS, pinned_version, python_environment
+from bench.workload import Target
 
 CONFIG = """
 [gateway.observability]
@@ -25,7 +25,7 @@ api_key_location = "none"
 
 
 class TensorZero:
-    """The embedded gateway, alone in a process."""
+    """The embedded gateway in a process of its own."""
 
     name = "TensorZero"
 

@@ -1,6 +1,6 @@
-"""The process of TensorZero: the gateway that its Python package holds, served over HTTP. Run by its own interpreter.
+"""Serve the gateway in TensorZero's Python package over HTTP. Runs in the virtual environment of TensorZero.
 
-It chooses its port itself, and so writes it to the file that is named.
+The gateway chooses its own port; this program writes it to the given file.
 """
 
 import signal
@@ -12,7 +12,7 @@ import tensorzero
 
 
 def main(config: str, port_file: str) -> None:
-    gateway = tensorzero._start_http_gateway(  # noqa: SLF001 the only way to its server that a registry has
+    gateway = tensorzero._start_http_gateway(  # noqa: SLF001 the package has no public way to start its server
         config_file=config, clickhouse_url=None, postgres_url=None, valkey_url=None, async_setup=False
     )
     Path(port_file).write_text(str(urlsplit(gateway.base_url).port))

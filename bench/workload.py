@@ -1,7 +1,7 @@
-"""What the load asks and the upstream answers: one request for every gateway, whose prompt says what reply it wants.
+"""The chat request that every gateway gets. A tag in its prompt tells the upstream which reply to send.
 
-The wish stands at the head of the user's message, for that is what every gateway passes on unchanged. Each piece of a
-reply carries one MARK, so that whoever counts them knows whether all of it came through.
+The tag is at the start of the user's message, because every gateway forwards that unchanged. Each chunk of a reply
+contains one MARK, so the client can count the marks to check that the whole reply arrived.
 """
 
 import re
@@ -12,7 +12,7 @@ import msgspec
 MARK = b" chord"
 DONE = b"[DONE]"
 CHAT_PATH = "/v1/chat/completions"
-WISH = re.compile(rb"\[bench (\d+) (\d+) (\d)\]")
+SHAPE_TAG = re.compile(rb"\[bench (\d+) (\d+) (\d)\]")
 TEXT = (
     "Explain to somebody who plays no instrument what a cadence is, why a listener hears it as an end, and name three "
     "pieces in which it is delayed for longer than one would expect."
@@ -21,7 +21,7 @@ OUTPUT_TOKENS_MIN = 256
 
 
 class Shape(msgspec.Struct, frozen=True):
-    """The reply that is wanted. No chunks: not a stream. Silent: nothing after the first chunk, and no end."""
+    """The reply to send. Zero chunks: a plain reply. Silent: a stream that stays open after its first chunk."""
 
     chunks: int = 0
     gap_ms: int = 0
@@ -32,7 +32,7 @@ class Shape(msgspec.Struct, frozen=True):
         return self.chunks or 1
 
     @property
-    def wish(self) -> str:
+    def tag(self) -> str:
         return f"[bench {self.chunks} {self.gap_ms} {int(self.is_silent)}]"
 
 
@@ -52,7 +52,7 @@ class Target(msgspec.Struct, frozen=True):
     path: str = CHAT_PATH
 
     def request(self, shape: Shape, text: str = TEXT) -> bytes:
-        """The whole request, as it goes over the wire."""
+        """The whole HTTP request as bytes."""
         body = chat_body(self.model, shape, text)
         return self.head(len(body)) + body
 
@@ -67,7 +67,7 @@ class Target(msgspec.Struct, frozen=True):
 def chat_body(model: str, shape: Shape, text: str = TEXT) -> bytes:
     body = {
         "model": model,
-        "messages": [{"role": "user", "content": f"{shape.wish} {text}"}],
+        "messages": [{"role": "user", "content": f"{shape.tag} {text}"}],
         "temperature": 0.7,
         "top_p": 0.9,
         "max_tokens": max(OUTPUT_TOKENS_MIN, 2 * shape.chunks),
@@ -77,6 +77,6 @@ def chat_body(model: str, shape: Shape, text: str = TEXT) -> bytes:
     return msgspec.json.encode(body)
 
 
-def read_wish(body: bytes | bytearray) -> Shape:
-    found = WISH.search(body)
+def read_shape(body: bytes | bytearray) -> Shape:
+    found = SHAPE_TAG.search(body)
     return Shape(int(found[1]), int(found[2]), found[3] == b"1") if found else PLAIN

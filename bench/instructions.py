@@ -1,6 +1,6 @@
-"""Instructions in user mode of a running tree, counted by `perf stat` where the machine and its kernel allow it.
+"""Count the user-mode instructions of a running process tree with `perf stat`, if the machine and its kernel allow it.
 
-The count begins before the warm-up of a load does, so it is somewhat above what one request takes, alike on both sides.
+The count includes the warm-up of a load, so it is a little too high, by the same amount on both sides.
 """
 
 import contextlib
@@ -10,7 +10,7 @@ import signal
 import subprocess
 from typing import Self
 
-from bench.machine import Tree
+from bench.machine import ProcessTree
 
 EVENT = "instructions:u"
 COUNT = re.compile(r"^(\d+),[^,]*,instructions", re.MULTILINE)
@@ -19,9 +19,9 @@ END_S = 10.0
 
 
 class Instructions:
-    """`with Instructions(tree) as counted` counts until the block ends; off, it counts nothing."""
+    """`with Instructions(tree, is_on=True) as counted` counts until the block ends."""
 
-    def __init__(self, tree: Tree, *, is_on: bool) -> None:
+    def __init__(self, tree: ProcessTree, *, is_on: bool) -> None:
         self._tree = tree
         self._is_on = is_on
         self._perf: subprocess.Popen[str] | None = None
@@ -52,12 +52,12 @@ class Instructions:
         return self.total / served if self.total and served else None
 
 
-def why_not() -> str | None:
-    """Why instructions cannot be counted here, if so."""
+def unavailable_reason() -> str | None:
+    """Why instructions cannot be counted on this machine, or None if they can."""
     if not shutil.which("perf"):
-        return "there is no perf on this machine"
+        return "perf is not installed"
     command = ["perf", "stat", "-x", ",", "-e", EVENT, "true"]
     said = subprocess.run(command, capture_output=True, text=True, check=False).stderr
     if COUNT.search(said):
         return None
-    return f"perf says {said.partition(',')[0].strip()[:100] or 'nothing'}"
+    return f"perf reports {said.partition(',')[0].strip()[:100] or 'nothing'}"
