@@ -1,39 +1,40 @@
-# The only entry to the workflow. `make help` lists what there is.
+# The only entry to the workflow. `make help` lists the targets.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 COMPILE := $(BIN)/uv pip compile --quiet --generate-hashes --universal --no-header --python-version 3.11
-INSTALL := $(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python --no-deps
+QUIET := $(shell test -t 2 || echo --quiet) # on a terminal uv shows its progress; elsewhere each step is one line
+INSTALL := $(BIN)/uv pip install $(QUIET) --compile-bytecode --python $(BIN)/python --no-deps
 PINNED := --require-hashes --only-binary :all:
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run test bench check fmt lock clean
 
-help: ## Show what can be done
+help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: $(VENV)/.dev ## Make .venv with everything in it, .venv/bin/cadenza included
+setup: $(VENV)/.dev ## Create .venv with the service, .venv/bin/cadenza, and all tools
 
-run: $(VENV)/.run ## Run the service on the embedded default (ARGS="--port 9000" for more)
+run: $(VENV)/.run ## Run the service; installs it first if needed (ARGS="--port 9000" for options)
 	@exec $(BIN)/cadenza serve $(ARGS)
 
-test: $(VENV)/.dev ## Run every test (ARGS="tests/unit -k sse" for some)
+test: $(VENV)/.dev ## Run all tests (ARGS="tests/unit -k sse" for some of them)
 	@$(BIN)/pytest --numprocesses auto --dist loadfile $(ARGS)
 
-bench: $(VENV)/.bench ## Measure what it costs, beside other gateways (ARGS=--quick for two minutes)
+bench: $(VENV)/.bench ## Measure the service beside other gateways (ARGS=--quick for two minutes)
 	@$(BIN)/python -m bench $(ARGS)
 
-check: $(VENV)/.dev ## Format, lint, types and import direction
+check: $(VENV)/.dev ## Check format, lint, types and the direction of imports
 	@$(BIN)/ruff format --check --quiet . || { echo 'format: run "make fmt"'; exit 1; }
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo
 
-fmt: $(VENV)/.dev ## Format the code and mend what lint can mend
+fmt: $(VENV)/.dev ## Format the code and fix what the linter can fix
 	@$(BIN)/ruff format --quiet .
 	@$(BIN)/ruff check --fix --quiet .
 
-lock: $(VENV)/.uv ## Pin the dependencies again, with hashes (ARGS=--upgrade for newer releases)
+lock: $(VENV)/.uv ## Pin the dependencies with their hashes (ARGS=--upgrade for newer releases)
 	@echo uv | $(COMPILE) - -o requirements/uv.txt $(ARGS)
 	@$(COMPILE) pyproject.toml -o requirements/run.txt $(ARGS)
 	@$(COMPILE) pyproject.toml --group dev -c requirements/run.txt -o requirements/dev.txt $(ARGS)
@@ -46,19 +47,24 @@ clean: ## Remove the virtual environment and caches (not the data)
 $(VENV)/.uv: requirements/uv.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo 'Cadenza needs Python 3.11 or later: make PYTHON=/path/to/python3.11'; exit 1; }
+	@echo 'Creating $(VENV) and installing uv, the package installer ...'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/uv.txt
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --require-hashes -r requirements/uv.txt # errors only
 	@touch $@
 
 $(VENV)/.run: $(VENV)/.uv requirements/run.txt pyproject.toml
+	@echo 'Installing Cadenza and its embedded model, about 370 MB on disk.'
+	@echo 'This can take a minute on a slow line. Later starts skip it.'
 	@$(INSTALL) $(PINNED) -r requirements/run.txt
 	@$(INSTALL) --editable .
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.run requirements/dev.txt
+	@echo 'Installing the tools for tests and checks ...'
 	@$(INSTALL) $(PINNED) -r requirements/dev.txt
 	@touch $@
 
 $(VENV)/.bench: $(VENV)/.dev requirements/bench.txt
+	@echo 'Installing the tools for the benchmark ...'
 	@$(INSTALL) $(PINNED) -r requirements/bench.txt
 	@touch $@

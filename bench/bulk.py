@@ -38,20 +38,20 @@ ADD_HOLDS = """
         (SELECT :first UNION ALL SELECT number + 1 FROM new WHERE number < :last),
     owned AS
         (SELECT number, (number - :first) / :per_account AS owner, :since_ms + number % :span_ms AS at_ms FROM new)
-    INSERT INTO holds (request_id, account_id, key_id, class_id, owner, state, amount_nano, prompt_tokens,
+    INSERT INTO holds (completion_id, account_id, key_id, class_id, owner, state, amount_nano, prompt_tokens,
         delivered_tokens, input_nano, output_nano, stream, started_at, ended_at)
     SELECT printf('chatcmpl-bench-%012d', number), printf('acct_bench_%08d', owner), printf('key_bench_%08d', owner),
         'forte', 'bench', 'settled', :amount_nano, 60, 0, 1, 1, 0, at_ms, at_ms + 2 FROM owned"""
 ADD_CHARGES = (
-    "INSERT INTO entries (account_id, kind, amount_nano, request_id, note, created_at)"
-    " SELECT account_id, 'charge', -amount_nano, request_id, '', ended_at FROM holds"
-    " WHERE request_id BETWEEN ? AND ?"
+    "INSERT INTO entries (account_id, kind, amount_nano, completion_id, note, created_at)"
+    " SELECT account_id, 'charge', -amount_nano, completion_id, '', ended_at FROM holds"
+    " WHERE completion_id BETWEEN ? AND ?"
 )
 ADD_USAGES = (
-    "INSERT INTO usage (request_id, account_id, key_id, class_id, provider, model, prompt_tokens, cached_tokens,"
+    "INSERT INTO usage (completion_id, account_id, key_id, class_id, provider, model, prompt_tokens, cached_tokens,"
     " completion_tokens, cost_nano, estimated, status, stream, started_at, first_byte_ms, duration_ms)"
-    " SELECT request_id, account_id, key_id, class_id, 'bench', 'bench', prompt_tokens, 0, 8, amount_nano, 0, 200,"
-    " stream, started_at, 1, 2 FROM holds WHERE request_id BETWEEN ? AND ?"
+    " SELECT completion_id, account_id, key_id, class_id, 'bench', 'bench', prompt_tokens, 0, 8, amount_nano, 0, 200,"
+    " stream, started_at, 1, 2 FROM holds WHERE completion_id BETWEEN ? AND ?"
 )
 PAY = "UPDATE accounts SET balance_nano = balance_nano - ? WHERE id = ?"
 

@@ -13,20 +13,21 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
-from tests.fault.fleet import Fleet
-from tests.fault.replies import Whole, counts
-from tests.fault.wire import Ask, send
-from tests.loopback import LoopbackUpstream
+from tests.loopback import LoopbackUpstream, Whole, usage_of
+from tests.raw_client import ChatRequest, send
+from tests.service import Deployment
+from tests.service_config import classes_spec
 
 from bench.figures import Line, Section
 from bench.report import render_section
 from cadenza.control.accounts import create_account
 from cadenza.control.keys import KeyOrder, create_key
 from cadenza.core.money import Price
-from cadenza.core.records import Usage
+from cadenza.core.records import Outcome, Usage
 from cadenza.observe import Observer, make_log
-from cadenza.store.database import Database, migrate
-from cadenza.store.ledger import End, Held, Hold
+from cadenza.store.ledger import Held, Hold
+from cadenza.store.migrate import migrate
+from cadenza.store.sqlite import SqliteStore
 from cadenza.store.writer import LedgerWriter
 
 AT_ONCE = (1, 16, 64, 256)
@@ -48,15 +49,6 @@ FULL = Volume(pairs=8000, pairs_alone=1500, requests=4000)
 QUICK = Volume(pairs=600, pairs_alone=150, requests=300)
 
 
-class NothingDelivered:
-    """A reply that is not streamed delivers nothing before its end."""
-
-    has_delivered = False
-
-    async def count(self) -> Usage:
-        return Usage(0, 0, estimated=True)
-
-
 class Pairs:
     """Holds and ends, as fast as they are answered."""
 
@@ -70,16 +62,17 @@ class Pairs:
     async def work(self, numbers: Iterator[int]) -> None:
         for number in numbers:
             began_s = time.perf_counter()
-            held = await self._writer.hold(self._hold(number), NothingDelivered())
+            held = await self._writer.hold(self._hold(number))
             held_s = time.perf_counter()
             assert isinstance(held, Held)
-            await self._writer.end(self._end(number))
+            await self._writer.end(self._outcome(number))
             self.hold_s.append(held_s - began_s)
             self.end_s.append(time.perf_counter() - held_s)
 
     def _hold(self, number: int) -> Hold:
         return Hold(
-            request_id=f"bench-{number}",
+            completion_id=f"bench-{number}",
+            request_id=f"req-{number}",
             account_id=self._account_id,
             key_id=self._key_id,
             class_id="forte",
@@ -90,20 +83,33 @@ class Pairs:
             started_at=time.time_ns() // 1_000_000,
         )
 
-    def _end(self, number: int) -> End:
-        now_ms = time.time_ns() // 1_000_000
-        return End(f"bench-{number}", self._account_id, Usage(100, 50), "bench", "bench", 200, 1, 2, now_ms)
+    def _outcome(self, number: int) -> Outcome:
+        return Outcome(
+            request_id=f"req-{number}",
+            completion_id=f"bench-{number}",
+            account_id=self._account_id,
+            key_id=self._key_id,
+            class_id="forte",
+            endpoint="chat",
+            usage=Usage(100, 50),
+            provider="bench",
+            model="bench",
+            status=200,
+            first_byte_ms=1,
+            duration_ms=2,
+            ended_at=time.time_ns() // 1_000_000,
+        )
 
 
 async def measure_writer(at_once: int, pairs: int, folder: Path) -> Line:
     """The writer alone: nobody else in the process, nobody else at the store."""
-    db = Database(f"sqlite:///{folder}/bench-{at_once}.db")
+    store = SqliteStore(folder / f"bench-{at_once}.db")
     try:
-        await migrate(db)
-        account = await create_account(db, "bench@example.org", "a password of the bench", CREDIT_NANO, "forte", 1)
-        _, key = await create_key(db, account.email, KeyOrder("bench"), 1)
+        await migrate(store)
+        account = await create_account(store, "bench@example.org", "a password of the bench", CREDIT_NANO, "forte", 1)
+        _, key = await create_key(store, account.email, KeyOrder("bench"), 1)
         observer = Observer(make_log())
-        writer = LedgerWriter(db, observer)
+        writer = LedgerWriter(store, observer)
         await writer.start()
         run, numbers, began_s = Pairs(writer, account.id, key.id), iter(range(pairs)), time.perf_counter()
         async with asyncio.TaskGroup() as workers:
@@ -112,7 +118,7 @@ async def measure_writer(at_once: int, pairs: int, folder: Path) -> Line:
         seconds = time.perf_counter() - began_s
         await writer.stop()
     finally:
-        await db.close()
+        await store.close()
     commits = observer.metrics.registry.get_sample_value(COMMITS) or 0
     figures = {"pairs_per_s": pairs / seconds, "commits_per_1000": 1000 * commits / pairs}
     return Line(subject=f"{at_once}", figures=figures | _times("hold", run.hold_s) | _times("end", run.end_s))
@@ -120,15 +126,15 @@ async def measure_writer(at_once: int, pairs: int, folder: Path) -> Line:
 
 def measure_service(requests: int) -> Line:
     """A real service before a fast upstream; client and upstream share the machine with it, and one process."""
-    with LoopbackUpstream() as upstream, Fleet(upstream.base_url, CREDIT_NANO) as fleet:
-        upstream.always(Whole(["Hello"], counts(20, 1)))
+    with LoopbackUpstream() as upstream, Deployment(classes_spec(upstream.base_url), CREDIT_NANO) as fleet:
+        upstream.always(Whole(["Hello"], usage_of(20, 1)))
         node = fleet.start()
         took_s: list[float] = []
 
         async def work(numbers: Iterator[int]) -> None:
             for number in numbers:
                 began_s = time.perf_counter()
-                seen = await send(node.port, fleet.key, Ask(number))
+                seen = await send(node.port, fleet.key, ChatRequest(number))
                 assert seen.is_done
                 took_s.append(time.perf_counter() - began_s)
 
@@ -142,7 +148,7 @@ def measure_service(requests: int) -> Line:
         asyncio.run(run())
         seconds = time.perf_counter() - began_s
         commits = node.metric(COMMITS)
-        fleet.books.prove()
+        fleet.ledger.check()
     figures = {"requests_per_s": requests / seconds, "commits_per_1000": 1000 * commits / requests}
     return Line(subject=f"{SERVICE_AT_ONCE}", figures=figures | _times("reply", took_s))
 

@@ -1,4 +1,4 @@
-"""The upstream and the service that tests share, and a factory for services of their own."""
+"""The upstream and the service that tests share, and a factory for other services."""
 
 import contextlib
 import os
@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.loopback import LoopbackUpstream
-from tests.service import Service, ServiceSpec, ordinary_spec
+from tests.service import Service
+from tests.service_config import ServiceSpec, ordinary_spec
 
 StartService = Callable[[ServiceSpec], Service]
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """One more than there are cores, for many tests wait for a process of their own."""
+    """One more than there are cores, because many tests wait for another process."""
     return (os.cpu_count() or 1) + 1
 
 
@@ -32,13 +33,13 @@ def service(shared_upstream: LoopbackUpstream) -> Iterator[Service]:
 
 @pytest.fixture
 def upstream(shared_upstream: LoopbackUpstream) -> LoopbackUpstream:
-    """The shared upstream with nothing scripted and nothing seen."""
+    """The shared upstream, with nothing scripted and nothing recorded."""
     shared_upstream.reset()
     return shared_upstream
 
 
 @pytest.fixture
 def start_service() -> Iterator[StartService]:
-    """Starts a service of the test's own; it ends with the test."""
+    """Starts another service, which ends with the test."""
     with contextlib.ExitStack() as running:
         yield lambda spec: running.enter_context(Service(spec))

@@ -1,4 +1,4 @@
-"""Programs beyond Python: as root they are installed from Debian's packages, one process at a time."""
+"""Installs programs from Debian's packages, if the tests run as root; one process at a time."""
 
 import fcntl
 import os
@@ -7,21 +7,21 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-UPDATE_S = 60.0
+UPDATE_S = 120.0
 LOCK = Path(tempfile.gettempdir()) / "cadenza-apt.lock"
 
 
 class CannotInstall(Exception):
-    """It cannot be had here; the sentence says why."""
+    """The program cannot be installed; the message says why."""
 
 
 def install(*packages: str, limit_s: float) -> None:
     if os.getuid() != 0 or not shutil.which("apt-get"):
-        raise CannotInstall(f"to install {' and '.join(packages)} takes root and apt-get")
+        raise CannotInstall(f"installing {' and '.join(packages)} needs root and apt-get")
     quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     commands = ((["update"], UPDATE_S), (["install", "-y", "--no-install-recommends", *packages], limit_s))
     with LOCK.open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # tests run in several processes, and apt-get waits for nobody
+        fcntl.flock(lock, fcntl.LOCK_EX)  # tests run in several processes, and apt-get does not wait for another
         try:
             for command, command_s in commands:
                 subprocess.run(

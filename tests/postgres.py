@@ -1,6 +1,6 @@
-"""A Postgres of the tests' own: one cluster in a temporary folder, on a unix socket only, gone with its context.
+"""A temporary Postgres cluster on a unix socket, removed when its context ends.
 
-As root, where Postgres is missing, Debian's package is installed; where it cannot be had, PostgresMissing says why.
+If Postgres is missing and the tests run as root, Debian's package is installed; otherwise PostgresMissing says why.
 """
 
 import itertools
@@ -14,14 +14,14 @@ from pathlib import Path
 
 from tests.debian import CannotInstall, install
 
-RUN_S = 60.0
-INSTALL_S = 70.0
+RUN_S = 120.0
+INSTALL_S = 240.0
 OWNER = "postgres"
 SETTINGS = "-c listen_addresses='' -c fsync=off -c full_page_writes=off -c wal_level=minimal -c max_wal_senders=0"
 
 
 class PostgresMissing(Exception):
-    """Postgres cannot be had here."""
+    """Postgres is not available."""
 
 
 class Postgres:
@@ -68,7 +68,7 @@ def _find_programs() -> Path:
             raise PostgresMissing(f"there is no initdb and pg_ctl on the PATH, and {reason}") from None
         found = _installed_programs()
     if found is None:
-        raise PostgresMissing("Postgres was installed, but its initdb and pg_ctl are not where Debian has them")
+        raise PostgresMissing("Postgres was installed, but initdb and pg_ctl are not where Debian puts them")
     return found
 
 

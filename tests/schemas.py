@@ -1,6 +1,6 @@
-"""What every reply must look like: closed JSON schemas, and the one order of a stream.
+"""What every reply must look like: closed JSON schemas, and the documented order of a stream.
 
-A check raises an AssertionError that names what is wrong; what it returns is the reply in parts.
+A check raises an AssertionError that names the mistake, and returns the reply in parts.
 """
 
 import json
@@ -109,7 +109,7 @@ ERROR = closed({"error": closed({"message": {"type": "string", "minLength": 1}, 
 
 
 class Called(msgspec.Struct, frozen=True):
-    """A call, put together as a client would."""
+    """A tool call, assembled as a client does it."""
 
     id: str
     name: str
@@ -117,7 +117,7 @@ class Called(msgspec.Struct, frozen=True):
 
 
 class Stream(msgspec.Struct, frozen=True):
-    """A whole, good stream in parts."""
+    """A complete stream in parts."""
 
     id: str
     model: str
@@ -129,7 +129,7 @@ class Stream(msgspec.Struct, frozen=True):
 
 
 class BrokenStream(msgspec.Struct, frozen=True):
-    """A stream that failed on its way: what was said until then, and the error that ended it."""
+    """A stream that failed: its text so far, and the error that ended it."""
 
     text: str
     error: dict[str, str]
@@ -151,20 +151,20 @@ def check_completion(value: Any) -> None:
 
 
 def completed_calls(value: Any) -> tuple[Called, ...]:
-    """The calls of a whole reply."""
+    """The calls of a plain reply."""
     calls = value["choices"][0]["message"].get("tool_calls", [])
     return tuple(Called(call["id"], call["function"]["name"], call["function"]["arguments"]) for call in calls)
 
 
 def check_error(value: Any, type_: str) -> str:
-    """The message of an error object of this type."""
+    """Check that this is an error object of this type, and return its message."""
     check(value, ERROR)
     assert value["error"]["type"] == type_, value
     return str(value["error"]["message"])
 
 
 def check_stream(raw: bytes) -> Stream:
-    """Hold a whole body to the sequence: role, content or calls…, an empty delta that finishes, usage, [DONE]."""
+    """Check a whole body: role, content or calls, an empty delta with a finish reason, usage, [DONE]."""
     *chunks, done = read_events(raw)
     assert done == b"[DONE]", f"the last event is {done!r}"
     role, *content, finish, usage = [json.loads(data) for data in chunks]
@@ -181,7 +181,7 @@ def check_stream(raw: bytes) -> Stream:
 
 
 def check_broken_stream(raw: bytes) -> BrokenStream:
-    """Hold a body to what a failure mid-stream looks like: good chunks, none of which finishes, then one error."""
+    """Check a body that failed mid-stream: correct chunks without a finish reason, then one error."""
     role, *content, error = [json.loads(data) for data in read_events(raw)]
     pieces, calls = _check_content(role, content)
     _check_same_head([role, *content])
@@ -190,7 +190,7 @@ def check_broken_stream(raw: bytes) -> BrokenStream:
 
 
 def read_events(raw: bytes) -> list[bytes]:
-    """The data of each event. An event is one `data: ` line and a blank one; only comments stand besides."""
+    """The data of each event. An event is one `data: ` line and a blank one; besides it only comments are allowed."""
     assert raw.endswith(b"\n\n"), f"the body ends within an event: {raw[-80:]!r}"
     blocks = [block.lstrip(b"\n") for block in raw.split(b"\n\n")]
     lines = [line for block in blocks if block for line in _event_lines(block)]
@@ -205,7 +205,7 @@ def _event_lines(block: bytes) -> list[bytes]:
 
 
 def _check_content(role: Any, content: list[Any]) -> tuple[tuple[str, ...], tuple[Called, ...]]:
-    """The pieces of text and the calls that a stream told."""
+    """The pieces of text and the calls of a stream."""
     for chunk in [role, *content]:
         check(chunk, CHUNK)
         assert chunk["choices"][0]["finish_reason"] is None, chunk
@@ -218,7 +218,7 @@ def _check_content(role: Any, content: list[Any]) -> tuple[tuple[str, ...], tupl
 
 
 def _check_calls(parts: list[Any]) -> tuple[Called, ...]:
-    """Hold the deltas of calls to their order: numbered as they begin, id and name on the first of each alone."""
+    """Check the order of call deltas: numbered as they begin, with id and name only on the first of each."""
     calls = list[Called]()
     for part in parts:
         function = part["function"]

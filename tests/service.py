@@ -1,118 +1,255 @@
-"""A real `cadenza serve` process in a folder of its own, with an account and a key made by the command line.
+"""Real `cadenza serve` processes on a store of their own, with one account and a key made by the code of control/.
 
-The process must be ready within READY_S and end within STOP_S of a SIGTERM; where it does not, the test fails and
-shows what the process printed.
+A process must become ready within READY_S and end within END_S of a signal; if it does not, the test fails and shows
+what the process printed.
 """
 
+import asyncio
 import contextlib
+import functools
 import http.client
+import itertools
 import os
+import re
+import secrets
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Self
+from typing import IO, Self, TypeVar
 
-import msgspec
+from cadenza.control.accounts import create_account, give_credit
+from cadenza.control.keys import KeyLimits, KeyOrder, create_key
+from cadenza.store.address import open_store
+from cadenza.store.migrate import migrate
+from cadenza.store.store import Store
+from tests.ledger_reader import LedgerReader
+from tests.service_config import ServiceSpec
 
-READY_S = 30.0
-STOP_S = 30.0
-CLI_S = 60.0
-PORT_TRIES = 3
-POLL_S = 0.02
-RELOADED = '"the config was read again"'
+READY_S = 120.0
+END_S = 120.0
+WAIT_S = 120.0
+CLI_S = 120.0
+STORE_WAIT_S = 60.0
+POLL_S = 0.01
+RELOADED = '"the config was reloaded"'
 EMAIL = "owner@example.org"
 PASSWORD = "correct horse battery staple"
-CHARACTER = "You are the character layer of the tests."
-MEZZO_CHARACTER = "You are the character layer of mezzo alone."
-CLASSES = ("mezzo", "forte", "fortissimo")
+CREDIT_NANO = 5 * 10**9
+PORT = re.compile(r"API +http://127\.0\.0\.1:(\d+)/v1\n")
 BYTECODE = Path(__file__).parents[1] / ".pytest_cache" / "bytecode"
 DROPPED = {"CADENZA_CONFIG", "CADENZA_API_KEY", "COLUMNS", "PYTHONDONTWRITEBYTECODE"}
+COPY_ACCOUNT = """
+    INSERT INTO accounts (id, email, password_hash, preferred_class, created_at)
+    SELECT ?, ?, password_hash, ?, created_at FROM accounts WHERE email = ?"""
+
+T = TypeVar("T")
 
 
-class RouteSpec(msgspec.Struct, frozen=True):
-    """One route of a class, as the config file has it. It may be silent for so long, at first and later."""
+class ServiceProcess:
+    """One `cadenza serve` on a port that the system chose. Its log is a file, or a pipe into one."""
 
-    provider: str
-    model: str = "loopback-large"
-    order: int = 0
-    silence_s: float = 20.0
-    weight: int = 1
-    continues: bool = False
+    def __init__(self, folder: Path, log: Path, fault_point: str = "", *, has_piped_log: bool = False) -> None:
+        self.port = 0
+        self._log = log
+        self._log_writer: subprocess.Popen[bytes] | None = None
+        armed = {"CADENZA_FAULT_POINT": fault_point} if fault_point else {}
+        command = [program(), "serve", "--config", str(folder / "cadenza.toml"), "--port", "0"]
+        with contextlib.ExitStack() as files:
+            out: IO[bytes] = files.enter_context(log.open("wb"))
+            if has_piped_log:
+                self._log_writer = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=out)
+                assert self._log_writer.stdin
+                out = files.enter_context(self._log_writer.stdin)
+            self._process = subprocess.Popen(
+                command, cwd=folder, env=environment(**armed), stdin=subprocess.DEVNULL, stdout=out, stderr=out
+            )
 
-    def toml(self, class_id: str) -> str:
-        timeouts = f"connect_s = 5, first_token_s = {self.silence_s}, idle_s = {self.silence_s}"
-        return (
-            f"[[classes.{class_id}.routes]]\n"
-            f'provider = "{self.provider}"\nmodel = "{self.model}"\norder = {self.order}\n'
-            f"weight = {self.weight}\ncontinue = {str(self.continues).lower()}\n"
-            f"context_tokens = 1_000_000\nmax_output_tokens = 131_072\ntimeouts = {{ {timeouts} }}\n"
-        )
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def output(self) -> str:
+        """What the process printed so far, on both of its outputs."""
+        return self._log.read_text(errors="replace")
+
+    @property
+    def rss_bytes(self) -> int:
+        """The resident memory of the process and of its children."""
+        return sum(_rss_bytes(pid) for pid in [self.pid, *_children(self.pid)])
+
+    def wait_until_ready(self) -> None:
+        wait_until(lambda: self._process.poll() is not None or self._is_ready(), "the service being ready", READY_S)
+        assert self._process.poll() is None, f"cadenza serve ended:\n{self.output}"
+
+    def wait_until_killed(self) -> None:
+        """Wait until its fault point has killed it."""
+        assert self._process.wait(END_S) == -signal.SIGKILL, self.output
+
+    def wait_until_ended(self) -> int:
+        """The exit code."""
+        try:
+            return self._process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"cadenza serve did not end within {END_S} s:\n{self.output}") from None
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait(END_S)
+        if self._log_writer:
+            self._log_writer.wait(END_S)
+
+    def stop(self) -> None:
+        """End it as an operator does. It must end by itself."""
+        if self._process.poll() is None:
+            self._process.terminate()
+            try:
+                self.wait_until_ended()
+            except AssertionError:
+                self.kill()
+                raise
+
+    def send_signal(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
+
+    def reload(self) -> None:
+        """Have the config read again, which also makes every route healthy again."""
+        times = self.output.count(RELOADED)
+        self.send_signal(signal.SIGHUP)
+        wait_until(lambda: self.output.count(RELOADED) > times, "the config being read again")
+
+    def get(self, path: str) -> tuple[int, str]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=END_S)
+        try:
+            connection.request("GET", path)
+            response = connection.getresponse()
+            return response.status, response.read().decode()
+        finally:
+            connection.close()
+
+    def metric(self, name: str) -> int:
+        found = re.search(rf"^{name} ([0-9.e+]+)$", self.get("/metrics")[1], re.MULTILINE)
+        assert found, name
+        return int(float(found[1]))
+
+    def is_draining(self) -> bool:
+        return self.get("/readyz")[0] == 503
+
+    def _is_ready(self) -> bool:
+        if not self.port and (found := PORT.search(self.output)):
+            self.port = int(found[1])
+        try:
+            return self.port != 0 and self.get("/readyz")[0] == 200
+        except OSError:
+            return False
 
 
-class ServiceSpec(msgspec.Struct, frozen=True):
-    """What a test wants served: provider name -> address, class -> routes, any further TOML, and limits of its own."""
+class Deployment:
+    """A folder with a config and a store, and the processes that serve from it, which are killed at the end.
 
-    providers: Mapping[str, str]
-    routes: Mapping[str, Sequence[RouteSpec]]
-    more_toml: str = ""
-    limits: Mapping[str, float] = {}
+    The store has one account, EMAIL, with a key.
+    """
 
-    def toml(self) -> str:
-        limits = {"requests_per_second": 10_000.0, "burst": 10_000, "concurrency": 10_000, **self.limits}
-        parts = [
-            '[store]\nurl = "sqlite:///./data/cadenza.db"\n',
-            "\n".join(["[limits]", *(f"{name} = {value}" for name, value in limits.items()), ""]),
-            f'[character]\ntext = "{CHARACTER}"\n',
-            *(
-                f'[providers.{name}]\nkind = "openai"\nbase_url = "{url}"\nretention = "zero"\n'
-                for name, url in self.providers.items()
-            ),
-            *(route.toml(class_id) for class_id, routes in self.routes.items() for route in routes),
-            self.more_toml,
-        ]
-        return "\n".join(parts)
-
-
-def ordinary_spec(base_url: str) -> ServiceSpec:
-    """Every class on one upstream, each as a model of its own; mezzo with a character of its own."""
-    routes = {class_id: [RouteSpec("loopback", f"loopback-{class_id}")] for class_id in CLASSES}
-    return ServiceSpec({"loopback": base_url}, routes, f'[classes.mezzo.character]\ntext = "{MEZZO_CHARACTER}"\n')
-
-
-class Service:
-    """`with Service(spec) as service` serves until the block ends; `stop` and `start` again keep its data."""
-
-    def __init__(self, spec: ServiceSpec) -> None:
+    def __init__(self, spec: ServiceSpec, credit_nano: int = CREDIT_NANO) -> None:
         self.spec = spec
         self.key = ""
-        self.port = 0
+        self.processes: list[ServiceProcess] = []
         self._temporary = tempfile.TemporaryDirectory(prefix="cadenza-test-")
         self.folder = Path(self._temporary.name)
-        self._config = self.folder / "cadenza.toml"
-        self._log = self.folder / "process.log"
-        self._process: subprocess.Popen[bytes] | None = None
+        self.config = self.folder / "cadenza.toml"
+        self.store = self.folder / "data" / "cadenza.db"
+        self.ledger = LedgerReader(self.store)
+        self._credit_nano = credit_nano
+        self._numbers = itertools.count(1)
 
     def __enter__(self) -> Self:
-        self._config.write_text(self.spec.toml())
-        with contextlib.ExitStack() as undo:
-            undo.callback(self._temporary.cleanup)
-            undo.callback(self.stop)
-            self.start()
-            self.cli("account", "create", EMAIL, "--credit", "5.00", "--password-stdin", given=PASSWORD)
-            self.key = self.create_key()
-            undo.pop_all()
+        self.config.write_text(self.spec.toml())
+        self.store.parent.mkdir()
+        self.store.write_bytes(_migrated_store())
+        self.give_credit(EMAIL, self._credit_nano)
+        self.key = self.create_key()
         return self
 
     def __exit__(self, *_exc: object) -> None:
+        for process in self.processes:
+            process.kill()
+        self._temporary.cleanup()
+
+    def start(self, fault_point: str = "", *, has_piped_log: bool = False) -> ServiceProcess:
+        """Start one more process and wait until it is ready. It kills itself at the fault point."""
+        process = self.begin(fault_point, has_piped_log=has_piped_log)
+        process.wait_until_ready()
+        return process
+
+    def begin(self, fault_point: str = "", *, has_piped_log: bool = False) -> ServiceProcess:
+        """Start one more process without waiting for it."""
+        log = self.folder / f"process-{next(self._numbers)}.log"
+        process = ServiceProcess(self.folder, log, fault_point, has_piped_log=has_piped_log)
+        self.processes.append(process)
+        return process
+
+    def start_many(self, count: int) -> list[ServiceProcess]:
+        with ThreadPoolExecutor(count) as threads:
+            return list(threads.map(lambda _: self.start(), range(count)))
+
+    def create_key(self, email: str = EMAIL, scopes: tuple[str, ...] = (), **limits: float) -> str:
+        """`limits` are the key's own `requests_per_second` and `burst`."""
+        order = KeyOrder("test", scopes, limits=KeyLimits(**limits))  # type: ignore[arg-type]
+        return _with_store(self.store, lambda db: create_key(db, email, order, _now_ms()))[0]
+
+    def create_account(self, credit_nano: int, preferred_class: str = "forte") -> str:
+        """The email address of one more account. It has the password of the first, since hashing one is slow."""
+        email = f"account-{secrets.token_hex(8)}@example.org"
+        with contextlib.closing(sqlite3.connect(self.store, timeout=STORE_WAIT_S)) as store, store:
+            store.execute(COPY_ACCOUNT, (f"acct_{secrets.token_hex(12)}", email, preferred_class, EMAIL))
+        self.give_credit(email, credit_nano)
+        return email
+
+    def give_credit(self, email: str, amount_nano: int) -> None:
+        if amount_nano:
+            _with_store(self.store, lambda db: give_credit(db, email, amount_nano, "for a test", _now_ms()))
+
+    def cli(self, *args: str) -> subprocess.CompletedProcess[str]:
+        """Run one command in a process of its own."""
+        command = [program(), *args, "--config", str(self.config)]
+        return subprocess.run(command, capture_output=True, text=True, timeout=CLI_S, env=environment(), check=False)
+
+    def files(self) -> Iterator[Path]:
+        """Every file that the processes have written, their logs included."""
+        return (path for path in self.folder.rglob("*") if path.is_file() and path != self.config)
+
+
+class Service(Deployment):
+    """A deployment with one process: it serves until the block ends, and must then stop by itself."""
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        with contextlib.ExitStack() as undo:
+            undo.callback(super().__exit__)
+            self.start()
+            undo.pop_all()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
         try:
             self.stop()
         finally:
-            self._temporary.cleanup()
+            super().__exit__(*exc)
+
+    @property
+    def process(self) -> ServiceProcess:
+        return self.processes[-1]
+
+    @property
+    def port(self) -> int:
+        return self.process.port
 
     @property
     def base_url(self) -> str:
@@ -120,118 +257,75 @@ class Service:
 
     @property
     def pid(self) -> int:
-        assert self._process is not None
-        return self._process.pid
+        return self.process.pid
 
     @property
     def output(self) -> str:
-        """What the process printed so far, on both of its outputs."""
-        return self._log.read_text(errors="replace") if self._log.exists() else ""
-
-    def start(self) -> None:
-        for _ in range(PORT_TRIES):
-            self.port = free_port()
-            if self._start_on(self.port):
-                return
-        raise AssertionError(f"cadenza serve did not become ready:\n{self.output}")
+        return "".join(process.output for process in self.processes)
 
     def stop(self) -> None:
-        """End the process as an operator would. It must end by itself."""
-        process, self._process = self._process, None
-        if process is None:
-            return
-        process.terminate()
-        try:
-            process.wait(STOP_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait(STOP_S)
-            raise AssertionError(f"cadenza serve did not end within {STOP_S} s of SIGTERM:\n{self.output}") from None
+        self.process.stop()
 
     def reload(self) -> None:
-        """Have the config read again, which also makes every route fit again."""
-        times = self.output.count(RELOADED)
-        os.kill(self.pid, signal.SIGHUP)
-        deadline = time.monotonic() + READY_S
-        while self.output.count(RELOADED) == times:
-            assert time.monotonic() < deadline, f"the config was not read again:\n{self.output}"
-            time.sleep(POLL_S)
-
-    def cli(self, *args: str, given: str = "", check: bool = True) -> subprocess.CompletedProcess[str]:
-        """Run one command beside the server."""
-        command = [_program(), *args, "--config", str(self._config)]
-        done = subprocess.run(
-            command, input=given, capture_output=True, text=True, timeout=CLI_S, env=environment(), check=False
-        )
-        assert not check or done.returncode == 0, f"cadenza {' '.join(args)}: {done.stderr}"
-        return done
-
-    def create_key(self, *options: str) -> str:
-        return self.cli("key", "create", "--account", EMAIL, *options).stdout.strip()
-
-    def rss_bytes(self) -> int:
-        """The resident memory of the process and of its children."""
-        return sum(_rss_bytes(pid) for pid in [self.pid, *_children(self.pid)])
-
-    def files(self) -> Iterator[Path]:
-        """Everything that the process has written, its output included."""
-        return (path for path in self.folder.rglob("*") if path.is_file() and path != self._config)
-
-    def _start_on(self, port: int) -> bool:
-        """Whether the process became ready; False where it ended first, as it does when the port is taken."""
-        command = [_program(), "serve", "--config", str(self._config), "--port", str(port)]
-        with self._log.open("ab") as log:
-            process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment(), cwd=self.folder
-            )
-        self._process = process
-        deadline = time.monotonic() + READY_S
-        while time.monotonic() < deadline:
-            if _is_ready(port):
-                return True
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(POLL_S)
-                self._process = None
-                return False
-        self.stop()
-        return False
+        self.process.reload()
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+@functools.cache
+def _migrated_store() -> bytes:
+    """A store with the first account, built once in each test process by the real migrations."""
+
+    async def make(store: Store) -> None:
+        await migrate(store)
+        await create_account(store, EMAIL, PASSWORD, 0, "forte", _now_ms())
+
+    with tempfile.TemporaryDirectory(prefix="cadenza-store-") as folder:
+        store = Path(folder) / "cadenza.db"
+        _with_store(store, make)
+        with contextlib.closing(sqlite3.connect(store)) as connection:
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        return store.read_bytes()
+
+
+def _with_store(path: Path, work: Callable[[Store], Awaitable[T]]) -> T:
+    async def run() -> T:
+        store = open_store(f"sqlite:///{path}", STORE_WAIT_S)
+        try:
+            return await work(store)
+        finally:
+            await store.close()
+
+    return asyncio.run(run())
+
+
+def wait_until(happened: Callable[[], bool], what: str, within_s: float = WAIT_S) -> None:
+    """Poll for a state of another process, for which there is no event."""
+    deadline_s = time.monotonic() + within_s
+    while not happened():
+        assert time.monotonic() < deadline_s, f"not within {within_s} s: {what}"
+        time.sleep(POLL_S)
 
 
 @contextlib.contextmanager
 def refusing_address() -> Iterator[str]:
-    """A base address where every connection is refused: its port is taken, but nobody listens."""
+    """A base address where every connection is refused: its port is bound, but nothing listens."""
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         yield f"http://127.0.0.1:{bound.getsockname()[1]}/v1"
 
 
-def _is_ready(port: int) -> bool:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=READY_S)
-    try:
-        connection.request("GET", "/readyz")
-        return connection.getresponse().status == 200
-    except OSError:
-        return False
-    finally:
-        connection.close()
-
-
-def _program() -> str:
+def program() -> str:
     return str(Path(sys.executable).parent / "cadenza")
 
 
 def environment(**variables: str) -> dict[str, str]:
-    """What a process of ours is started with. Bytecode is kept in pytest's own cache: a start without any is slow."""
+    """The environment of our processes. Bytecode is kept in pytest's own cache, because a start without it is slow."""
     kept = {name: value for name, value in os.environ.items() if name not in DROPPED}
     own = {"PYTHONPYCACHEPREFIX": str(BYTECODE), "NO_PROXY": "127.0.0.1,localhost", "no_proxy": "127.0.0.1,localhost"}
     return kept | own | variables
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 def _children(pid: int) -> list[int]:

@@ -1,1 +1,1 @@
-"""Cadenza: a hosted chat-completion service that anyone can run."""
+"""Cadenza: a chat-completion service that you run yourself."""

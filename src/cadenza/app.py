@@ -1,138 +1,143 @@
-"""The composition root: builds the object graph from the settings, sends /v1 to the gateway and the rest to the web.
+"""The composition root: builds the object graph from the settings, sends /v1 to the gateway and the rest to the site.
 
-Start: the store (migrated where it is SQLite), then the upstreams; a model may go on loading while requests wait.
-Reload: classes, routes, providers, characters, prices and limits are read again; what runs goes on where it is.
-Stop: whatever was started is stopped, in the opposite order, and what was noted is written.
+Start: the store (a SQLite store is migrated), the ledger, then the upstreams. A model may go on loading meanwhile.
+Reload: classes, routes, providers, characters, prices and limits are read again; requests in flight keep the old ones.
+Stop: what was started is stopped, in the opposite order.
 """
 
 import asyncio
 import gc
 import os
 from collections.abc import Awaitable, Mapping
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 from cadenza.config import ConfigError, Provider, Settings, load_settings, missing_secrets
-from cadenza.core.rates import Rate
+from cadenza.control.store import prepare_store
+from cadenza.core.errors import InvalidRequest, render_error
+from cadenza.core.rates import Limits, Rate
+from cadenza.core.records import Plan
+from cadenza.gateway.answers import JSON
 from cadenza.gateway.api import serve_api
-from cadenza.gateway.compose import Character
 from cadenza.gateway.gateway import Gateway
-from cadenza.gateway.limits import Limits
+from cadenza.http.connection import ConnectionSettings
 from cadenza.http.exchange import Exchange
 from cadenza.observe import FaultPoint, Log, Observer, make_log
-from cadenza.routing.catalogue import Catalogue
-from cadenza.routing.dispatch import Dispatcher
-from cadenza.store import epochs, keys
-from cadenza.store.database import Database, StoreUnavailable, migrate, schema_state
-from cadenza.store.writer import LedgerWriter
+from cadenza.routing.catalogue import Catalogue, ServedClass, Snapshot
+from cadenza.routing.prompt import Character
+from cadenza.store import epochs
+from cadenza.store.address import open_store
+from cadenza.store.store import StoreUnavailable
 from cadenza.upstreams.base import Upstream
 from cadenza.upstreams.embedded.upstream import EmbeddedUpstream
 from cadenza.upstreams.openai import OpenAIUpstream
 from cadenza.web.site import Site
 
-KEY_USE_EVERY_S = 1.0
 GC_THRESHOLDS = (100_000, 20, 20)
+MALFORMED = "This is not a valid HTTP/1.1 request, or its headers are too large."
 
 
 class App:
     """The whole service, as the server runs it."""
 
     def __init__(self, settings: Settings, log: Log) -> None:
-        self.settings = settings
-        self.log = log
-        self.db = Database(settings.store.url)
-        self.upstreams = build_upstreams(settings, log)
+        self._settings = settings
+        self._log = log
+        self._store = open_store(settings.store.url)
         observer = Observer(log, FaultPoint(settings.fault_point))
-        limits = limits_of(settings)
-        self.gateway = Gateway(
-            db=self.db,
-            catalogue=catalogue_of(settings),
-            dispatcher=Dispatcher(self.upstreams, observer, limits.concurrency),
-            writer=LedgerWriter(self.db, observer),
-            limits=limits,
-            observer=observer,
-        )
-        self.gateway.read_again = self.reload
-        self._site = Site(self._why_not_ready, observer.metrics, log)
+        snapshot = build_snapshot(settings, build_upstreams(settings, log))
+        self.gateway = Gateway(self._store, snapshot, self._load_snapshot, observer)
+        self._site = Site(self._why_not_ready, lambda: self.gateway.snapshot.catalogue.ids, observer)
         self._started = AsyncExitStack()
         self._retiring: set[asyncio.Task[None]] = set()
-        self._reloading = asyncio.Lock()
-
-    def serve(self, exchange: Exchange) -> Awaitable[None]:
-        if exchange.path.startswith("/v1/") or exchange.path == "/v1":
-            return serve_api(self.gateway, exchange)
-        return self._site.serve(exchange)
 
     @property
     def drain_s(self) -> float:
-        return self.settings.server.drain_s
+        return self._settings.server.drain_s
 
-    def drain(self) -> None:
-        """Take nothing new."""
-        self.log.info("draining", limit_s=self.drain_s)
-        self.gateway.is_draining = True
+    @property
+    def connection_settings(self) -> ConnectionSettings:
+        return ConnectionSettings(
+            malformed_headers=JSON + b"x-should-retry: false\r\n",
+            malformed_body=render_error(MALFORMED, InvalidRequest.type),
+        )
 
-    def cut(self) -> None:
-        self.gateway.cut()
-
-    async def until_idle(self) -> None:
-        await self.gateway.until_idle()
-
-    async def reload(self) -> None:
-        """Read the config file again, once at a time. A mistake in it is logged, and everything stays as it was."""
-        async with self._reloading:
-            await self._reload()
-
-    async def _reload(self) -> None:
-        try:
-            settings = load_settings(path_of(self.settings), os.environ, Path.cwd())
-            if missing := missing_secrets(settings):
-                raise ConfigError(missing, settings.source)
-        except ConfigError as error:
-            self.log.error("the config was not read again: it has mistakes", problems=error.problems)
-            return
-        before, upstreams = self.upstreams, build_upstreams(settings, self.log, self.settings, self.upstreams)
-        for name, upstream in upstreams.items():
-            if before.get(name) is not upstream:
-                await upstream.start()
-        self.settings, self.upstreams = settings, upstreams
-        self.gateway.dispatcher.use(upstreams, limits_of(settings).concurrency)
-        self.gateway.use(catalogue_of(settings), limits_of(settings))
-        for name, upstream in before.items():
-            if upstreams.get(name) is not upstream:
-                task = asyncio.create_task(upstream.retire())
-                self._retiring.add(task)
-                task.add_done_callback(self._retiring.discard)
-        self.log.info("the config was read again", classes=list(settings.classes), providers=list(settings.providers))
+    def serve(self, exchange: Exchange) -> Awaitable[None]:
+        path = exchange.request.path
+        if path.startswith("/v1/") or path == "/v1":
+            return serve_api(self.gateway, exchange)
+        return self._site.serve(exchange)
 
     async def start(self) -> bool:
         try:
             await self._start(self._started)
         except StoreUnavailable as error:
-            self.log.error("cannot start", reason=str(error))
+            self._log.error("cannot start", reason=str(error))
             await self._started.aclose()
             return False
-        calm_the_collector()
+        tune_garbage_collector()
         return True
 
     async def stop(self) -> None:
         await self._started.aclose()
 
+    def drain(self) -> None:
+        self._log.info("draining", limit_s=self.drain_s)
+        self.gateway.drain()
+
+    def interrupt(self) -> None:
+        self.gateway.in_flight.interrupt()
+
+    async def until_idle(self) -> None:
+        await self.gateway.in_flight.until_idle()
+
+    async def reload(self) -> None:
+        await self.gateway.reload()
+
     async def _start(self, stack: AsyncExitStack) -> None:
-        stack.push_async_callback(self.db.close)
-        await open_store(self.db)
-        async with self.db.read() as connection:
-            self.gateway.classes_epoch = await epochs.current(connection, epochs.CLASSES)
-        await self.gateway.writer.start()
-        stack.push_async_callback(self.gateway.writer.stop)
-        writing = asyncio.create_task(self._write_key_use())
-        stack.push_async_callback(self._stop_writing, writing)
+        stack.push_async_callback(self._store.close)
+        await prepare_store(self._store)
+        await self.gateway.start(await epochs.current(self._store, epochs.CLASSES))
+        stack.push_async_callback(self.gateway.stop)
         stack.push_async_callback(self._stop_upstreams)
-        for upstream in self.upstreams.values():
+        for upstream in self.gateway.snapshot.upstreams.values():
             await upstream.start()
 
+    async def _load_snapshot(self) -> Snapshot | None:
+        """What the config file says now; None, and a log line, where it has mistakes."""
+        before = self._settings
+        try:
+            settings = load_settings(path_of(before), os.environ, Path.cwd())
+            if missing := missing_secrets(settings):
+                raise ConfigError(missing, settings.source)
+        except ConfigError as error:
+            self._log.error("the config was not reloaded: it has mistakes", problems=error.problems)
+            return None
+        running = self.gateway.snapshot.upstreams
+        upstreams = build_upstreams(settings, self._log, before, running)
+        for name, upstream in upstreams.items():
+            if running.get(name) is not upstream:
+                await upstream.start()
+        for name, upstream in running.items():
+            if upstreams.get(name) is not upstream:
+                self._retire(upstream)
+        self._settings = settings
+        self._log.info("the config was reloaded", classes=list(settings.classes), providers=list(settings.providers))
+        return build_snapshot(settings, upstreams)
+
+    def _retire(self, upstream: Upstream) -> None:
+        """Stop an upstream once the requests that may still use it have ended."""
+
+        async def retire() -> None:
+            await self.gateway.in_flight.until_ended()
+            await upstream.stop()
+
+        task = asyncio.create_task(retire())
+        self._retiring.add(task)
+        task.add_done_callback(self._retiring.discard)
+
     async def _stop_upstreams(self) -> None:
-        for upstream in self.upstreams.values():
+        for upstream in self.gateway.snapshot.upstreams.values():
             await upstream.stop()
         for task in list(self._retiring):
             task.cancel()
@@ -144,53 +149,28 @@ class App:
         if not self.gateway.has_usable_route():
             return "no route is usable"
         try:
-            await self.db.ping()
+            await self._store.ping()
         except StoreUnavailable:
             return "the store does not answer"
         return None
 
-    async def _write_key_use(self) -> None:
-        """When each key was last used, written a moment later and many at once: no request waits for it."""
-        while True:
-            await asyncio.sleep(KEY_USE_EVERY_S)
-            await self._flush_key_use()
 
-    async def _flush_key_use(self) -> None:
-        used, self.gateway.keys_used = self.gateway.keys_used, {}
-        if not used:
-            return
-        try:
-            await keys.touch(self.db, used)
-        except StoreUnavailable:
-            self.log.warning("the store did not take when keys were last used; trying again")
-            self.gateway.keys_used = used | self.gateway.keys_used
-
-    async def _stop_writing(self, writing: asyncio.Task[None]) -> None:
-        writing.cancel()
-        with suppress(asyncio.CancelledError):
-            await writing
-        await self._flush_key_use()
-
-
-def calm_the_collector() -> None:
-    """What is here at the start stays, and need not be looked at again; requests make few cycles."""
+def tune_garbage_collector() -> None:
+    """What exists after the start stays, and is not examined again; requests make few cycles."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
 
 
-def limits_of(settings: Settings) -> Limits:
-    """Each worker process has its part of the slots."""
+def build_snapshot(settings: Settings, upstreams: Mapping[str, Upstream]) -> Snapshot:
+    """Each worker process has its share of the slots."""
     given = settings.limits
-    return Limits(Rate(given.requests_per_second, given.burst), -(-given.concurrency // settings.server.workers))
-
-
-def catalogue_of(settings: Settings) -> Catalogue:
-    return Catalogue(
-        routes={class_id: one.routes for class_id, one in settings.classes.items()},
-        characters={class_id: Character(one.character) for class_id, one in settings.classes.items()},
-        prices=settings.prices,
-    )
+    limits = Limits(Rate(given.requests_per_second, given.burst), -(-given.concurrency // settings.server.workers))
+    classes = {
+        class_id: ServedClass(Plan.of(class_id, one.routes), Character(one.character), settings.prices[class_id])
+        for class_id, one in settings.classes.items()
+    }
+    return Snapshot(Catalogue(classes), upstreams, limits)
 
 
 def path_of(settings: Settings) -> str | None:
@@ -200,7 +180,7 @@ def path_of(settings: Settings) -> str | None:
 def build_upstreams(
     settings: Settings, log: Log, before: Settings | None = None, running: Mapping[str, Upstream] | None = None
 ) -> dict[str, Upstream]:
-    """One upstream per provider that a route names; those of providers that are as they were go on."""
+    """One upstream per provider that a route names. Those of unchanged providers keep running."""
     windows = _windows(settings)
     kept = {
         name
@@ -214,7 +194,7 @@ def build_upstreams(
 
 
 def _windows(settings: Settings) -> dict[str, int]:
-    """The largest window that a route asks of each provider."""
+    """The largest context window that a route wants from each provider."""
     windows: dict[str, int] = {}
     for one in settings.classes.values():
         for route in one.routes:
@@ -229,14 +209,6 @@ def _upstream(provider: Provider, context_tokens: int, log: Log) -> Upstream:
     return OpenAIUpstream(provider.base_url, provider.api_key, provider.dialect, provider.proxy)
 
 
-async def open_store(db: Database) -> None:
-    """SQLite is migrated where it stands; a Postgres is shared, so its operator runs `cadenza migrate`."""
-    if db.is_sqlite:
-        await migrate(db)
-    elif (found := await schema_state(db)).state != "current":
-        raise StoreUnavailable(f"The store's schema is {found.state}. Run 'cadenza migrate', then start again.")
-
-
 def build_from_environment() -> App:
-    """For worker processes, which are handed nothing but the environment."""
+    """For worker processes, which are given nothing but the environment."""
     return App(load_settings(None, os.environ, Path.cwd()), make_log())

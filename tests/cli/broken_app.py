@@ -1,10 +1,10 @@
-"""An application whose start fails, whoever starts it."""
+"""An application whose start always fails."""
 
 from cadenza.http.exchange import Exchange
 
 
 class Broken:
-    """It never gets as far as to serve anything."""
+    """Nothing but `start` is ever called."""
 
     drain_s = 0.0
 
@@ -20,7 +20,7 @@ class Broken:
     def drain(self) -> None:
         raise AssertionError
 
-    def cut(self) -> None:
+    def interrupt(self) -> None:
         raise AssertionError
 
     async def until_idle(self) -> None:

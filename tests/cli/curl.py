@@ -1,4 +1,4 @@
-"""A curl line as a person would paste it; on a machine without curl, the same request by http.client."""
+"""Run a curl line as pasted; on a machine without curl, send the same request with http.client."""
 
 import http.client
 import itertools
@@ -6,6 +6,7 @@ import os
 import shlex
 import shutil
 import string
+from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -13,23 +14,25 @@ from tests.cli.program import COMMAND_S, run_program
 
 
 def curl(line: str, **variables: str) -> str:
-    """The body of the reply."""
+    """Return the body of the reply."""
     if shutil.which("curl") is None:
-        return _send(string.Template(line).substitute(os.environ | variables))
+        text = string.Template(line).substitute(os.environ | variables)
+        return send(shlex.split(text.replace("\\\n", " ")))
     done = run_program(["bash", "-c", line], Path.cwd(), **variables)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
-def _send(line: str) -> str:
-    words = shlex.split(line.replace("\\\n", " "))
-    after = list(itertools.pairwise(words))
-    headers = dict(value.split(": ", 1) for word, value in after if word == "-H")
-    body = next((value for word, value in after if word in {"-d", "--data"}), None)
+def send(words: Sequence[str]) -> str:
+    """Send the request of a curl command line: its address, and the options -H and -d."""
+    options = list(itertools.pairwise(words))
+    headers = dict(value.split(": ", 1) for word, value in options if word == "-H")
+    body = next((value for word, value in options if word in {"-d", "--data"}), None)
     url = urlsplit(next(word for word in words if word.startswith("http://")))
+    target = f"{url.path}?{url.query}" if url.query else url.path
     connection = http.client.HTTPConnection(url.netloc, timeout=COMMAND_S)
     try:
-        connection.request("POST" if body else "GET", url.path, body, headers)
+        connection.request("POST" if body else "GET", target, body, headers)
         return connection.getresponse().read().decode()
     finally:
         connection.close()

@@ -1,10 +1,11 @@
-"""The `cadenza` command as a real process: run to its end, or serving the built-in default until a block ends.
+"""The `cadenza` command: run in this process, run as a process of its own, or serving until a block ends.
 
-Every wait is bounded and fails with what the process printed. Bytecode is kept in pytest's own cache, since a start
-without any takes three times as long.
+Every wait is bounded and fails with what the process printed.
 """
 
 import contextlib
+import io
+import os
 import re
 import signal
 import subprocess
@@ -12,14 +13,16 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from unittest import mock
 
+from cadenza.cli import main
 from tests.service import environment
 
 PROGRAM = Path(sys.executable).parent / "cadenza"
 ROOT = Path(__file__).parents[2]
 COMMAND_S = 110.0
-START_S = 30.0
-STOP_S = 30.0
+START_S = 90.0
+STOP_S = 60.0
 POLL_S = 0.02
 LOADED = "the embedded model is ready"
 
@@ -27,8 +30,25 @@ Done = subprocess.CompletedProcess[str]
 
 
 def run(folder: Path, *args: str, given: str = "", **variables: str) -> Done:
-    """One command, as typed in `folder`."""
+    """Run one command in `folder` as a process of its own."""
     return run_program([str(PROGRAM), *args], folder, given, **variables)
+
+
+def run_here(folder: Path, *args: str, given: str = "") -> Done:
+    """Run one command in this process, as if typed in `folder`. It saves the second that a new process takes."""
+    out, err, exit_code = io.StringIO(), io.StringIO(), 0
+    with (
+        contextlib.chdir(folder),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+        mock.patch.object(sys, "stdin", io.StringIO(given)),
+        mock.patch.dict(os.environ, environment(), clear=True),
+    ):
+        try:
+            main(args)
+        except SystemExit as end:
+            exit_code = int(end.code or 0)
+    return Done(args, exit_code, out.getvalue(), err.getvalue())
 
 
 def run_program(command: list[str], folder: Path, given: str = "", **variables: str) -> Done:
@@ -45,7 +65,7 @@ def run_program(command: list[str], folder: Path, given: str = "", **variables: 
 
 
 class Server:
-    """A `cadenza serve` on a port that the system chose. What it prints goes into a file of its folder."""
+    """A `cadenza serve` on a free port. What it prints goes into a file in its folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -88,14 +108,14 @@ class Server:
         wait_until(lambda: re.search(pattern, self.output) is not None, f"{pattern!r} in its output", self)
 
     def wait_for_model(self) -> int:
-        """The process of the model, once it has loaded."""
+        """The pid of the model's process, once the model has loaded."""
         self.wait_for_output(LOADED)
         child = model_process(self.pid)
         assert child is not None, self.output
         return child
 
     def end(self, number: int) -> int:
-        """Its exit code, after a signal."""
+        """Send a signal and return the exit code."""
         self._process.send_signal(number)
         return self._process.wait(STOP_S)
 
@@ -110,7 +130,7 @@ class Server:
 
 @contextlib.contextmanager
 def serving(folder: Path) -> Iterator[Server]:
-    """A server whose screen is shown. Its port takes connections from then on, though it may still be starting."""
+    """A server that has printed its screen. Its port accepts connections from then on."""
     server = Server(folder)
     try:
         server.wait_for_output(r"curl .*\n")
@@ -134,7 +154,7 @@ def wait_until(happened: Callable[[], bool], what: str, server: Server | None = 
 
 
 def model_process(parent: int) -> int | None:
-    """The process in which the model of this server runs."""
+    """The pid of the embedded model's process of this server."""
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             is_model = b"cadenza.upstreams.embedded.child" in (entry / "cmdline").read_bytes()
@@ -151,5 +171,5 @@ def is_alive(pid: int) -> bool:
 
 
 def _stat(entry: Path) -> list[str]:
-    """State, parent and what follows; before them stands the name, which may hold anything but ends with a bracket."""
+    """State, parent and the fields after them. The name comes before, and ends with the last bracket."""
     return (entry / "stat").read_text().rpartition(") ")[2].split()

@@ -1,15 +1,11 @@
-"""`cadenza classes list | reload`: what is configured, in the order in which it is tried, and mistakes told at once."""
+"""cadenza classes list | reload."""
 
 import json
 from pathlib import Path
 from typing import Any
 
-import pytest
-from typer.testing import CliRunner
-
-from cadenza.cli import app
-from tests.cli.program import run
-from tests.service import RouteSpec, ServiceSpec
+from tests.cli.program import run_here
+from tests.service_config import RouteSpec, ServiceSpec
 
 SPEC = ServiceSpec(
     providers={"acme": "http://127.0.0.1:9/v1", "backup": "http://127.0.0.1:10/v1"},
@@ -44,9 +40,9 @@ def row(class_id: str, spec: RouteSpec) -> dict[str, Any]:
 
 
 def test_list_as_json(tmp_path: Path) -> None:
-    """One array has a row for every route: each class's in the order in which they are tried."""
-    done = CliRunner().invoke(app, ["classes", "list", "--json", "--config", config_in(tmp_path, SPEC.toml())])
-    assert done.exit_code == 0
+    """One array has a row for every route, in the order in which each class tries them."""
+    done = run_here(tmp_path, "classes", "list", "--json", "--config", config_in(tmp_path, SPEC.toml()))
+    assert done.returncode == 0
     rows = json.loads(done.stdout)
     later, heavy, equal = SPEC.routes["forte"]
     assert [one for one in rows if one["class"] == "forte"] == [row("forte", spec) for spec in (heavy, equal, later)]
@@ -55,35 +51,33 @@ def test_list_as_json(tmp_path: Path) -> None:
 
 
 def test_list_as_a_table(tmp_path: Path) -> None:
-    """A line for every route, under a line of names; nothing is cut off."""
-    done = CliRunner().invoke(app, ["classes", "list", "--config", config_in(tmp_path, SPEC.toml())])
+    """A header, then a line for every route; nothing is cut off."""
+    done = run_here(tmp_path, "classes", "list", "--config", config_in(tmp_path, SPEC.toml()))
     names, *lines = done.stdout.splitlines()
     assert names.split() == list(row("forte", SPEC.routes["forte"][0]))
     assert len(lines) == 4
     assert ["forte", "2", "1", "backup", "spare-large", "1000000", "131072", "True"] in [line.split() for line in lines]
 
 
-def test_list_of_the_built_in_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a config file every class is on the embedded model."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("CADENZA_CONFIG", raising=False)
-    rows = json.loads(CliRunner().invoke(app, ["classes", "list", "--json"]).stdout)
+def test_list_of_the_built_in_default(tmp_path: Path) -> None:
+    """Without a config file the embedded model serves every class."""
+    rows = json.loads(run_here(tmp_path, "classes", "list", "--json").stdout)
     assert [one["class"] for one in rows] == ["mezzo", "forte", "fortissimo"]
     assert {one["provider"] for one in rows} == {"local"}
 
 
 def test_reload_without_a_server(tmp_path: Path) -> None:
-    """Nobody needs to be running: whoever starts later reads the file anyway."""
-    done = CliRunner().invoke(app, ["classes", "reload", "--config", config_in(tmp_path, SPEC.toml())])
-    assert done.exit_code == 0
+    """Reload succeeds while no server runs: the next start reads the file anyway."""
+    done = run_here(tmp_path, "classes", "reload", "--config", config_in(tmp_path, SPEC.toml()))
+    assert done.returncode == 0
     assert done.stdout == ""
     assert "before its next request" in done.stderr
 
 
 def test_reload_of_a_file_with_mistakes(tmp_path: Path) -> None:
-    """All mistakes are told, with what was meant, and nothing is announced: the store is not even made."""
+    """All mistakes are reported with the nearest known name, and nothing is announced: no store is created."""
     toml = SPEC.toml().replace("weight = 3", "weigth = 3").replace('provider = "backup"', 'provider = "bakcup"')
-    done = run(tmp_path, "classes", "reload", "--config", config_in(tmp_path, toml))
+    done = run_here(tmp_path, "classes", "reload", "--config", config_in(tmp_path, toml))
     assert done.returncode == 1
     assert "weigth" in done.stderr
     assert '"weight"' in done.stderr
@@ -93,8 +87,8 @@ def test_reload_of_a_file_with_mistakes(tmp_path: Path) -> None:
 
 
 def test_reload_without_a_secret(tmp_path: Path) -> None:
-    """A provider's key that is not in the environment is a mistake too, named by its variable."""
+    """A provider key that is missing from the environment is refused, with the name of its variable."""
     toml = SPEC.toml().replace('/v1"\nretention', '/v1"\napi_key_env = "ACME_TEST_KEY"\nretention', 1)
-    done = run(tmp_path, "classes", "reload", "--config", config_in(tmp_path, toml))
+    done = run_here(tmp_path, "classes", "reload", "--config", config_in(tmp_path, toml))
     assert done.returncode == 1
     assert "ACME_TEST_KEY" in done.stderr

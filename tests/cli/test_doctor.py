@@ -1,10 +1,10 @@
-"""cadenza doctor: what it finds, what it advises, and its exit code. A provider is a real one on the loopback."""
+"""cadenza doctor: what it finds, what it advises, and its exit code. The provider is a real server on loopback."""
 
 import json
 from pathlib import Path
 from typing import Any
 
-from tests.cli.program import Done, run
+from tests.cli.program import Done, run_here
 from tests.cli.test_store import age
 from tests.loopback import Json, LoopbackUpstream, Status
 from tests.service import refusing_address
@@ -13,20 +13,20 @@ FIELDS = ["check", "state", "found", "todo"]
 
 
 def test_healthy(tmp_path: Path, upstream: LoopbackUpstream) -> None:
-    """Where all is well, doctor says so of each part, names the model, and ends with 0."""
+    """When all is well, doctor says so for each part, names the model and exits with 0."""
     upstream.always(_models("large", "small"))
     _configure(tmp_path, upstream.base_url)
-    done = run(tmp_path, "doctor", COLUMNS="200")
+    done = run_here(tmp_path, "doctor")
     assert done.returncode == 0, done.stderr
-    words = [line.split()[:2] for line in done.stdout.splitlines()[1:]]
+    words = [line.split()[:2] for line in done.stdout.splitlines() if line.startswith("ok")]
     assert words == [["ok", part] for part in ("config", "store", "region", "retention", "route")]
     assert "forte -> acme: large" in done.stdout
     assert upstream.wait_for_request().path == "/v1/models"
 
 
 def test_built_in_default(tmp_path: Path) -> None:
-    """In an empty folder doctor looks at the embedded default, finds it well and leaves the folder empty."""
-    checks = _json(run(tmp_path, "doctor", "--json"), code=0)
+    """In an empty folder doctor checks the embedded default, finds no fault and leaves the folder empty."""
+    checks = _json(run_here(tmp_path, "doctor", "--json"), code=0)
     assert {check["state"] for check in checks} == {"ok"}
     assert [check["found"].partition(":")[0] for check in checks if check["check"] == "route"] == [
         "mezzo -> local",
@@ -37,62 +37,62 @@ def test_built_in_default(tmp_path: Path) -> None:
 
 
 def test_unreachable_provider(tmp_path: Path) -> None:
-    """A provider that does not answer is a fault of its route, with what to look at."""
+    """A provider that does not answer is a fault of its route, with advice."""
     with refusing_address() as address:
         _configure(tmp_path, address)
-        (fault,) = _unwell(_json(run(tmp_path, "doctor", "--json"), code=1))
+        (fault,) = _unwell(_json(run_here(tmp_path, "doctor", "--json"), code=1))
     assert (fault["check"], fault["state"]) == ("route", "fault")
     assert "forte -> acme" in fault["found"]
     assert "Check base_url" in fault["todo"]
 
 
 def test_provider_that_refuses_the_key(tmp_path: Path, upstream: LoopbackUpstream) -> None:
-    """A provider that answers with an error is a fault too, and its status is told."""
+    """A provider that answers with an error is a fault, with its status."""
     upstream.always(Status(401))
     _configure(tmp_path, upstream.base_url)
-    (fault,) = _unwell(_json(run(tmp_path, "doctor", "--json"), code=1))
+    (fault,) = _unwell(_json(run_here(tmp_path, "doctor", "--json"), code=1))
     assert "answers 401" in fault["found"]
 
 
-def test_model_that_the_provider_does_not_name(tmp_path: Path, upstream: LoopbackUpstream) -> None:
-    """A model that is not among those named may work all the same: a warning that names them, and no fault."""
+def test_model_that_the_provider_does_not_list(tmp_path: Path, upstream: LoopbackUpstream) -> None:
+    """A model that the provider does not list is a warning with the listed ones: it may still work."""
     upstream.always(_models("huge", "small"))
     _configure(tmp_path, upstream.base_url)
-    (warning,) = _unwell(_json(run(tmp_path, "doctor", "--json"), code=0))
+    (warning,) = _unwell(_json(run_here(tmp_path, "doctor", "--json"), code=0))
     assert (warning["check"], warning["state"]) == ("route", "warning")
-    assert "large: not among the models" in warning["found"]
+    assert "large: the provider does not list this model" in warning["found"]
     assert "huge, small" in warning["todo"]
 
 
 def test_missing_secret(tmp_path: Path, upstream: LoopbackUpstream) -> None:
-    """A key that is missing from the environment is a fault that names the variable."""
+    """A provider key that is missing from the environment is a fault that names the variable."""
     upstream.always(_models("large"))
     _configure(tmp_path, upstream.base_url, 'api_key_env = "ACME_TEST_KEY"')
-    (fault,) = _unwell(_json(run(tmp_path, "doctor", "--json"), code=1))
+    (fault,) = _unwell(_json(run_here(tmp_path, "doctor", "--json"), code=1))
     assert fault["check"] == "secrets"
     assert "ACME_TEST_KEY is unset" in fault["found"]
 
 
 def test_bad_config(tmp_path: Path) -> None:
-    """Every mistake in the file is a fault of its own, with its line."""
+    """Every mistake in the file is a separate fault, with its line."""
     (tmp_path / "cadenza.toml").write_text("[server]\nprot = 1\nworkers = 0\n")
-    checks = _json(run(tmp_path, "doctor", "--json"), code=1)
+    checks = _json(run_here(tmp_path, "doctor", "--json"), code=1)
     assert [(check["check"], check["state"]) for check in checks] == [("config", "fault")] * 2
     assert [check["found"].partition(":")[0] for check in checks] == ["line 2", "line 3"]
 
 
-def test_lines_to_add_are_shown_as_they_are(tmp_path: Path) -> None:
-    """Advice to add a table shows the table's header, brackets and all."""
+def test_lines_to_add_can_be_copied(tmp_path: Path) -> None:
+    """Advice to add a table shows its header with the brackets."""
     (tmp_path / "cadenza.toml").write_text('[providers.local]\nkind = "embedded"\nretention = "zero"\n')
-    done = run(tmp_path, "doctor", COLUMNS="200")
+    done = run_here(tmp_path, "doctor")
     assert done.returncode == 1
     assert "[[classes.forte.routes]]" in done.stdout
 
 
 def test_store_of_a_newer_program(furnished: Path) -> None:
-    """A store with which no start is possible is a fault."""
+    """A store with a schema from a newer version is a fault."""
     age(furnished)
-    (fault,) = _unwell(_json(run(furnished, "doctor", "--json"), code=1))
+    (fault,) = _unwell(_json(run_here(furnished, "doctor", "--json"), code=1))
     assert (fault["check"], fault["state"]) == ("store", "fault")
 
 

@@ -1,4 +1,4 @@
-"""`cadenza serve` in an empty folder: what its screen shows, that it works, and that it ends without a trace."""
+"""`cadenza serve` in an empty folder: what its screen shows, that it works, and that it stops cleanly."""
 
 import json
 import os
@@ -7,16 +7,18 @@ import socket
 import stat
 import time
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from cadenza.cli.start import without_credentials
 from tests.cli.curl import curl
-from tests.cli.program import Server, is_alive, model_process, run, serving, wait_until
-from tests.contract.wire import Wire
+from tests.cli.program import Server, is_alive, model_process, run, run_here, serving, wait_until
+from tests.raw_client import RawClient
 
-READY_S = 10.0  # about a second on an idle machine
+READY_S = 60.0  # about a second on an idle machine
 
 
 class First(msgspec.Struct, frozen=True):
@@ -31,53 +33,78 @@ def first(tmp_path_factory: pytest.TempPathFactory) -> Iterator[First]:
     folder = tmp_path_factory.mktemp("first")
     started_s = time.monotonic()
     with serving(folder) as server:
-        assert Wire(server.port, None).get("/readyz").status == 200
+        assert RawClient(server.port, None).get("/readyz").status == 200
         yield First(server, time.monotonic() - started_s)
 
 
 def test_ready_soon(first: First) -> None:
-    """A first run, its store and its demo account included, is ready within seconds."""
+    """A first run is ready soon, with its store and its demo account."""
     assert first.ready_s < READY_S
 
 
 def test_screen(first: First) -> None:
-    """The screen shows the base address, the model, and an account with credit, password and key."""
+    """The screen shows the base address, the model, and an account with its credit, password and key."""
     shown = first.server.output
     assert f"API       http://127.0.0.1:{first.server.port}/v1\n" in shown
     assert "smollm2-135m-instruct on this machine answers for mezzo, forte, fortissimo" in shown
     assert "demo@localhost, with 5.00 dollars of credit; password " in shown
-    assert f"{first.server.key}   (shown this once)" in shown
+    assert f"{first.server.key}   (shown only this once)" in shown
 
 
-def test_shown_account_is_there(first: First) -> None:
-    """The account that is shown is the only one, and has the credit that is shown."""
-    (account,) = json.loads(run(first.server.folder, "account", "list", "--json").stdout)
+def test_shown_account_exists(first: First) -> None:
+    """The account on the screen is the only one, and has the credit on the screen."""
+    (account,) = json.loads(run_here(first.server.folder, "account", "list", "--json").stdout)
     assert (account["email"], account["balance"]) == ("demo@localhost", "5.00")
 
 
 def test_shown_key_works(first: First) -> None:
-    """The key that is shown opens the API."""
-    reply = Wire(first.server.port, first.server.key).get("/v1/models")
+    """The key on the screen opens the API."""
+    reply = RawClient(first.server.port, first.server.key).get("/v1/models")
     assert [model["id"] for model in reply.json["data"]] == ["auto", "mezzo", "forte", "fortissimo"]
 
 
 def test_shown_curl_line_works(first: First) -> None:
-    """The line that is shown, run as it is, is answered by the model."""
+    """The curl line on the screen, pasted as it is, gets an answer from the model."""
     reply = json.loads(curl(first.server.curl_line))
     assert reply["object"] == "chat.completion"
     assert reply["choices"][0]["message"]["content"]
 
 
-def test_data_is_the_owners(first: First) -> None:
-    """Nobody but the owner can look into the data."""
+def test_start_is_logged(first: First) -> None:
+    """One structured line says version, process, store, workers and address."""
+    [line] = [line for line in map(parsed, first.server.output.splitlines()) if line.get("event") == "starting"]
+    assert line["version"] == version("cadenza")
+    assert line["pid"] == first.server.pid
+    assert line["store"] == f"sqlite:///{first.server.folder}/data/cadenza.db"
+    assert (line["workers"], line["address"]) == (1, f"127.0.0.1:{first.server.port}")
+
+
+def test_store_is_logged_without_credentials() -> None:
+    """User, password and query of a store's address do not reach the log."""
+    assert without_credentials("postgresql://me:se%40cret@db:5432/cadenza?password=x") == "postgresql://db:5432/cadenza"
+
+
+def test_home_page_lists_the_models(first: First) -> None:
+    """The home page names the models that the service has."""
+    page = RawClient(first.server.port, None).get("/").body.decode()
+    assert all(f"<code>{model}</code>" in page for model in ("auto", "mezzo", "forte", "fortissimo"))
+
+
+def parsed(line: str) -> dict[str, object]:
+    """A line of the log; nothing for a line of the screen."""
+    return dict(json.loads(line)) if line.startswith("{") else {}
+
+
+def test_only_the_owner_can_read_the_data(first: First) -> None:
+    """The files of the store are readable by their owner only."""
     data = first.server.folder / "data"
     assert stat.S_IMODE(data.stat().st_mode) == 0o700
     modes = {path: stat.S_IMODE(path.stat().st_mode) for path in data.rglob("*")}
     assert all(mode == (0o700 if path.is_dir() else 0o600) for path, mode in modes.items()), modes
 
 
-def test_port_that_is_taken(tmp_path: Path) -> None:
-    """A start on a taken port says what to do and ends before anything is made."""
+def test_port_in_use(tmp_path: Path) -> None:
+    """A start on a port that is in use says what to do and stops before it creates anything."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         done = run(tmp_path, "serve", "--port", str(port))
@@ -89,7 +116,7 @@ def test_port_that_is_taken(tmp_path: Path) -> None:
 
 
 def test_second_start_shows_no_key(furnished: Path) -> None:
-    """Once there is an account, a start shows neither key nor password, but how to make another key."""
+    """If there are accounts, a start shows no key and no password, but how to create a key."""
     with serving(furnished) as server:
         shown = server.output
     assert "sk-cdz-" not in shown
@@ -99,8 +126,8 @@ def test_second_start_shows_no_key(furnished: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_signal_ends_it(tmp_path: Path, number: signal.Signals) -> None:
-    """Either signal ends the server with code 0, and its model with it."""
+def test_signal_stops_it(tmp_path: Path, number: signal.Signals) -> None:
+    """Either signal stops the server with exit code 0, and its model with it."""
     with serving(tmp_path) as server:
         model = server.wait_for_model()
         assert server.end(number) == 0
@@ -108,8 +135,8 @@ def test_signal_ends_it(tmp_path: Path, number: signal.Signals) -> None:
         assert "Traceback" not in server.output
 
 
-def test_end_while_the_model_loads(furnished: Path) -> None:
-    """A server that is ended before its model has loaded leaves no process behind either."""
+def test_stop_while_the_model_loads(furnished: Path) -> None:
+    """A server that is stopped while its model loads leaves no process behind."""
     with serving(furnished) as server:
         wait_until(lambda: model_process(server.pid) is not None, "the start of the model's process", server)
         model = model_process(server.pid)
@@ -118,8 +145,8 @@ def test_end_while_the_model_loads(furnished: Path) -> None:
         assert not is_alive(model)
 
 
-def test_killed_server_takes_its_model_along(tmp_path: Path) -> None:
-    """When the server is killed outright, the model's process ends by itself."""
+def test_model_ends_with_a_killed_server(tmp_path: Path) -> None:
+    """When the server is killed, the process of the model ends by itself."""
     with serving(tmp_path) as server:
         model = server.wait_for_model()
         os.kill(server.pid, signal.SIGKILL)

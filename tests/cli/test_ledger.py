@@ -1,4 +1,4 @@
-"""cadenza usage and cadenza ledger check | export, on a store with two accounts and a few requests behind it."""
+"""cadenza usage and cadenza ledger check | export, on a store with two accounts and a few requests."""
 
 import asyncio
 import csv
@@ -13,14 +13,15 @@ from typing import Any
 
 import pytest
 
+from cadenza.cli.ledger import escape_formula
 from cadenza.core.money import Price
-from cadenza.core.records import Usage
+from cadenza.core.records import Outcome, Usage
 from cadenza.store import ledger
-from cadenza.store.database import Database
-from cadenza.store.ledger import End, Hold
-from cadenza.store.statements import Executor
+from cadenza.store.ledger import Hold
+from cadenza.store.sqlite import SqliteStore
+from cadenza.store.store import Transaction
 from tests.cli.conftest import EMAIL, PASSWORD
-from tests.cli.program import Done, run
+from tests.cli.program import Done, run, run_here
 
 OTHER = "other@example.org"
 NOTE = 'a "gift", for once'
@@ -34,7 +35,7 @@ MEZZO_NANO = 8 * 100 + 3 * 20 + 7 * 210
 
 BALANCE = "the balance is the sum of the entries"
 HELD = "the held sum is the sum of the open holds"
-COVERED = "what is held never exceeds the balance"
+COVERED = "the held sum never exceeds the balance"
 ONCE = "a request is charged at most once"
 CHARGED = "a settled hold has its charge"
 SETTLED = "a charge has its settled hold"
@@ -42,20 +43,20 @@ METERED = "an ended hold has its metering row, and an open one has none"
 COST = "a metering row costs what was charged"
 OWNER = f"(SELECT id FROM accounts WHERE email = '{EMAIL}')"
 NEIGHBOUR = f"(SELECT id FROM accounts WHERE email = '{OTHER}')"
-COLUMNS = "account_id, kind, amount_nano, request_id, note, created_at"
-SECOND_CHARGE = f"INSERT INTO entries ({COLUMNS}) SELECT {COLUMNS} FROM entries WHERE request_id = 'chatcmpl-forte'"
+COLUMNS = "account_id, kind, amount_nano, completion_id, note, created_at"
+SECOND_CHARGE = f"INSERT INTO entries ({COLUMNS}) SELECT {COLUMNS} FROM entries WHERE completion_id = 'chatcmpl-forte'"
 TRIGGERS = ("DROP TRIGGER entries_refuse_update", "DROP TRIGGER entries_refuse_delete")
 
 
 @pytest.fixture(scope="session")
 def kept(made: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What `books` copies: a charged request of each of two classes, one that was released, and one still open."""
+    """What `books` copies: two charged requests of different classes, one released, and one open."""
     folder = shutil.copytree(made, tmp_path_factory.mktemp("kept"), dirs_exist_ok=True)
     for args in (
         ("account", "create", OTHER, "--credit", "1.00", "--password-stdin"),
         ("account", "credit", EMAIL, "0.25", "--note", NOTE),
     ):
-        assert run(folder, *args, given=PASSWORD).returncode == 0
+        assert run_here(folder, *args, given=PASSWORD).returncode == 0
     asyncio.run(serve_some(folder))
     return folder
 
@@ -67,24 +68,48 @@ def books(kept: Path, tmp_path: Path) -> Path:
 
 
 async def serve_some(folder: Path) -> None:
-    db = Database(f"sqlite:///{folder}/data/cadenza.db")
+    store = SqliteStore(folder / "data" / "cadenza.db")
     account_id, key_id = one_row(folder, "SELECT account_id, id FROM keys WHERE name = 'laptop'")
 
-    def work(connection: Executor) -> None:
-        for request_id, class_id, price, usage, started_at in (
+    def work(tx: Transaction) -> None:
+        for completion_id, class_id, price, usage, started_at in (
             ("chatcmpl-forte", "forte", FORTE, Usage(11, 7, 3), START_MS),
             ("chatcmpl-mezzo", "mezzo", MEZZO, Usage(11, 7, 3, estimated=True), START_MS + DAY_MS),
             ("chatcmpl-failed", "forte", FORTE, None, START_MS + DAY_MS),
         ):
-            hold = Hold(request_id, account_id, key_id, class_id, 20, 100, price, stream=False, started_at=started_at)
-            ledger.take_hold(connection, hold, "proc_gone")
-            end = End(request_id, account_id, usage, "acme", "large", 200 if usage else 502, 5, 9, started_at + 9)
-            ledger.end_hold(connection, end)
+            request_id = f"req-of-{completion_id}"
+            hold = Hold(
+                completion_id,
+                account_id,
+                key_id,
+                class_id,
+                20,
+                100,
+                price,
+                stream=False,
+                started_at=started_at,
+                request_id=request_id,
+            )
+            ledger.take_hold(tx, hold, "proc_gone")
+            outcome = Outcome(
+                request_id=request_id,
+                completion_id=completion_id,
+                account_id=account_id,
+                endpoint="chat",
+                usage=usage,
+                provider="acme",
+                model="large",
+                status=200 if usage else 502,
+                first_byte_ms=5,
+                duration_ms=9,
+                ended_at=started_at + 9,
+            )
+            ledger.end_hold(tx, outcome)
         running = Hold("chatcmpl-open", account_id, key_id, "forte", 20, 100, FORTE, stream=False, started_at=START_MS)
-        ledger.take_hold(connection, running, "proc_gone")
+        ledger.take_hold(tx, running, "proc_gone")
 
-    await db.transact(work)
-    await db.close()
+    await store.transact(work)
+    await store.close()
 
 
 def one_row(folder: Path, sql: str) -> Any:
@@ -94,7 +119,7 @@ def one_row(folder: Path, sql: str) -> Any:
 
 
 def damage(folder: Path, *statements: str) -> None:
-    """What no rule of the store would let happen, done by hand."""
+    """Change the store by hand, in ways that its rules do not allow."""
     with closing(sqlite3.connect(folder / "data" / "cadenza.db")) as store, store:
         store.execute("PRAGMA ignore_check_constraints = ON")
         for statement in statements:
@@ -102,14 +127,14 @@ def damage(folder: Path, *statements: str) -> None:
 
 
 def findings(folder: Path) -> list[Any]:
-    done = run(folder, "ledger", "check", "--json")
+    done = run_here(folder, "ledger", "check", "--json")
     found: list[Any] = json.loads(done.stdout)
     assert done.returncode == (1 if found else 0), done.stderr
     return found
 
 
 def exported(folder: Path, *args: str) -> list[Any]:
-    done = run(folder, "ledger", "export", "--format", "jsonl", *args)
+    done = run_here(folder, "ledger", "export", "--format", "jsonl", *args)
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
 
@@ -121,15 +146,11 @@ def assert_refused(done: Done, sentence: str) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_a_sound_ledger_holds(books: Path) -> None:
-    """Exit 0, and one line that says how much was looked at."""
-    done = run(books, "ledger", "check")
+def test_sound_ledger(books: Path) -> None:
+    """A sound ledger exits with 0 and prints one line of counts; with --json it is an empty array."""
+    done = run_here(books, "ledger", "check")
     assert done.returncode == 0
-    assert done.stdout == "The ledger holds: 2 accounts, 5 entries, 1 open holds, 3 ended.\n"
-
-
-def test_a_sound_ledger_has_no_findings(books: Path) -> None:
-    """With --json it is an empty array."""
+    assert done.stdout == "The ledger is sound. Accounts: 2, entries: 5, open holds: 1, ended holds: 3.\n"
     assert findings(books) == []
 
 
@@ -143,99 +164,103 @@ def test_a_sound_ledger_has_no_findings(books: Path) -> None:
         ([f"UPDATE accounts SET held_nano = -1 WHERE id = {OWNER}"], {HELD, COVERED}),
     ],
 )
-def test_a_balance_that_was_touched_is_found(books: Path, statements: list[str], rules: set[str]) -> None:
-    """Each rule that is broken is named with the account that it is broken for, and no other account is."""
+def test_changed_balance_is_found(books: Path, statements: list[str], rules: set[str]) -> None:
+    """Each broken rule is reported with its account, and no other account is reported."""
     (account_id,) = one_row(books, f"SELECT {OWNER}")
     damage(books, *statements)
     assert {(found["rule"], found["subject"]) for found in findings(books)} == {(rule, account_id) for rule in rules}
 
 
-def test_what_is_off_is_said_with_its_sum(books: Path) -> None:
-    """A person reads the rule, the account and the nano-dollars, and is told to keep the store as it is."""
+def test_findings_are_printed_with_their_amount(books: Path) -> None:
+    """The table has the rule, the account and the nano-dollars, and the advice is to keep a copy of the store."""
     (account_id,) = one_row(books, f"SELECT {OWNER}")
     damage(books, f"UPDATE accounts SET balance_nano = balance_nano + 12345 WHERE id = {OWNER}")
-    done = run(books, "ledger", "check")
+    done = run_here(books, "ledger", "check")
     assert done.returncode == 1
     assert BALANCE in done.stdout
     assert account_id in done.stdout
     assert "12345" in done.stdout
-    assert "off in 1 places" in done.stderr
-    assert "holds" not in done.stderr
+    assert "is not sound; findings: 1" in done.stderr
+    assert "sound" not in done.stdout
 
 
 @pytest.mark.parametrize(
     ("statements", "request_id", "rules"),
     [
         (["DROP INDEX uq_entries_charge", SECOND_CHARGE], "chatcmpl-forte", {ONCE}),
-        ([*TRIGGERS, "DELETE FROM entries WHERE request_id = 'chatcmpl-forte'"], "chatcmpl-forte", {CHARGED, COST}),
-        (["DELETE FROM holds WHERE request_id = 'chatcmpl-forte'"], "chatcmpl-forte", {SETTLED}),
-        (["UPDATE holds SET state = 'released' WHERE request_id = 'chatcmpl-forte'"], "chatcmpl-forte", {SETTLED}),
-        (["UPDATE holds SET state = 'settled' WHERE request_id = 'chatcmpl-failed'"], "chatcmpl-failed", {CHARGED}),
+        ([*TRIGGERS, "DELETE FROM entries WHERE completion_id = 'chatcmpl-forte'"], "chatcmpl-forte", {CHARGED, COST}),
+        (["DELETE FROM holds WHERE completion_id = 'chatcmpl-forte'"], "chatcmpl-forte", {SETTLED}),
+        (["UPDATE holds SET state = 'released' WHERE completion_id = 'chatcmpl-forte'"], "chatcmpl-forte", {SETTLED}),
+        (["UPDATE holds SET state = 'settled' WHERE completion_id = 'chatcmpl-failed'"], "chatcmpl-failed", {CHARGED}),
         (
-            ["UPDATE holds SET state = 'open', ended_at = NULL WHERE request_id = 'chatcmpl-forte'"],
+            ["UPDATE holds SET state = 'open', ended_at = NULL WHERE completion_id = 'chatcmpl-forte'"],
             "chatcmpl-forte",
             {SETTLED, METERED},
         ),
-        (["DELETE FROM usage WHERE request_id = 'chatcmpl-failed'"], "chatcmpl-failed", {METERED}),
-        (["UPDATE usage SET cost_nano = cost_nano + 1 WHERE request_id = 'chatcmpl-mezzo'"], "chatcmpl-mezzo", {COST}),
+        (["DELETE FROM usage WHERE completion_id = 'chatcmpl-failed'"], "chatcmpl-failed", {METERED}),
+        (
+            ["UPDATE usage SET cost_nano = cost_nano + 1 WHERE completion_id = 'chatcmpl-mezzo'"],
+            "chatcmpl-mezzo",
+            {COST},
+        ),
     ],
 )
-def test_a_request_that_was_touched_is_found(
-    books: Path, statements: list[str], request_id: str, rules: set[str]
-) -> None:
-    """A hold, a charge and a metering row stand or fall together: whatever is missing is named with its request."""
+def test_changed_request_is_found(books: Path, statements: list[str], request_id: str, rules: set[str]) -> None:
+    """A hold, its charge and its metering row belong together: whatever is missing is reported with its request."""
     damage(books, *statements)
     assert rules <= {found["rule"] for found in findings(books) if found["subject"] == request_id}
 
 
-def test_a_charge_on_the_wrong_account_is_found(books: Path) -> None:
-    """One account that pays for the request of another is off, though every sum is right."""
+def test_charge_on_the_wrong_account_is_found(books: Path) -> None:
+    """A charge on another account is reported, although every sum is right."""
     damage(
         books,
         *TRIGGERS,
-        f"UPDATE entries SET account_id = {NEIGHBOUR} WHERE request_id = 'chatcmpl-forte'",
+        f"UPDATE entries SET account_id = {NEIGHBOUR} WHERE completion_id = 'chatcmpl-forte'",
         f"UPDATE accounts SET balance_nano = balance_nano + {FORTE_NANO} WHERE id = {OWNER}",
         f"UPDATE accounts SET balance_nano = balance_nano - {FORTE_NANO} WHERE id = {NEIGHBOUR}",
     )
     assert {found["subject"] for found in findings(books)} == {"chatcmpl-forte"}
 
 
-def test_a_metering_row_of_no_request_is_found(books: Path) -> None:
-    """A row that was slipped in would be in the usage report, so it is off even where it costs nothing."""
+def test_metering_row_without_a_request_is_found(books: Path) -> None:
+    """A row without a request would be in the usage report, so it is reported even if it costs nothing."""
     columns = "account_id, key_id, class_id, provider, model, prompt_tokens, cached_tokens, completion_tokens"
     rest = "cost_nano, estimated, status, stream, started_at, first_byte_ms, duration_ms"
     damage(
         books,
-        f"INSERT INTO usage (request_id, {columns}, {rest}) SELECT 'chatcmpl-slipped', {columns}, {rest} "
-        "FROM usage WHERE request_id = 'chatcmpl-failed'",
+        f"INSERT INTO usage (completion_id, {columns}, {rest}) SELECT 'chatcmpl-slipped', {columns}, {rest} "
+        "FROM usage WHERE completion_id = 'chatcmpl-failed'",
     )
     assert {found["subject"] for found in findings(books)} == {"chatcmpl-slipped"}
 
 
-def test_entries_cannot_be_changed_by_hand(books: Path) -> None:
-    """The store itself refuses to rewrite or drop an entry."""
+def test_entries_are_append_only(books: Path) -> None:
+    """The database refuses to update or delete an entry."""
     for statement in ("UPDATE entries SET amount_nano = 1", "DELETE FROM entries"):
         with pytest.raises(sqlite3.IntegrityError):
             damage(books, statement)
     assert findings(books) == []
 
 
-def test_the_export_has_every_entry(books: Path) -> None:
-    """Grants and charges of all accounts, oldest first, with exact amounts and the counts of each charge."""
+def test_export_has_every_entry(books: Path) -> None:
+    """The export has grants and charges of all accounts, oldest first, with exact amounts and token counts."""
     first, other, credit, forte, mezzo = exported(books)
     assert [entry["account"] for entry in (first, other, credit, forte, mezzo)] == [EMAIL, OTHER, EMAIL, EMAIL, EMAIL]
     assert (first["kind"], first["amount"], first["amount_nano"]) == ("grant", "5.00", 5_000_000_000)
-    assert (first["request_id"], first["estimated"], first["class"]) == (None, None, None)
+    assert (first["completion_id"], first["request_id"], first["class"]) == (None, None, None)
+    assert first["estimated"] is None
     assert (credit["amount"], credit["note"]) == ("0.25", NOTE)
     assert (forte["kind"], forte["amount"], forte["amount_nano"]) == ("charge", "-0.00003592", -FORTE_NANO)
-    assert (forte["request_id"], forte["class"], forte["estimated"]) == ("chatcmpl-forte", "forte", False)
+    assert (forte["completion_id"], forte["class"], forte["estimated"]) == ("chatcmpl-forte", "forte", False)
+    assert forte["request_id"] == "req-of-chatcmpl-forte"
     assert (forte["prompt_tokens"], forte["cached_tokens"], forte["completion_tokens"]) == (11, 3, 7)
     assert forte["created_at"] == "2027-01-15T08:00:00Z"
     assert (mezzo["amount_nano"], mezzo["estimated"]) == (-MEZZO_NANO, True)
 
 
-def test_both_forms_of_the_export_say_the_same(books: Path) -> None:
-    """CSV, which is the default, has the names in its first line and the same values as JSON lines."""
+def test_both_formats_have_the_same_values(books: Path) -> None:
+    """CSV, the default, has a header and the same values as JSON lines."""
     done = run(books, "ledger", "export")
     assert done.returncode == 0
     rows = list(csv.DictReader(io.StringIO(done.stdout)))
@@ -243,36 +268,62 @@ def test_both_forms_of_the_export_say_the_same(books: Path) -> None:
     assert rows == as_text
 
 
-def test_an_export_may_be_of_one_account(books: Path) -> None:
-    """Only the entries of the account that was named, however its address was written."""
+@pytest.mark.parametrize("note", ["=1+2", "+cmd", "-2+3", "@SUM(A1)", "-0.5 dollars"])
+def test_csv_escapes_formulas(books: Path, note: str) -> None:
+    """A note that a spreadsheet would run as a formula gets a quote in CSV; JSON lines have it as it is."""
+    assert run_here(books, "account", "credit", EMAIL, "0.01", f"--note={note}").returncode == 0
+    rows = list(csv.DictReader(io.StringIO(run_here(books, "ledger", "export").stdout)))
+    assert rows[-1]["note"] == f"'{note}"
+    assert exported(books)[-1]["note"] == note
+
+
+def test_csv_keeps_numbers(books: Path) -> None:
+    """Negative amounts and a note that is a plain number stay numbers in CSV."""
+    assert run_here(books, "account", "credit", EMAIL, "0.01", "--note=-0.5").returncode == 0
+    rows = list(csv.DictReader(io.StringIO(run_here(books, "ledger", "export").stdout)))
+    assert rows[-1]["note"] == "-0.5"
+    assert "-0.00003592" in [row["amount"] for row in rows]
+    assert str(-FORTE_NANO) in [row["amount_nano"] for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("cell", "escaped"), [("\t=1", "'\t=1"), ("\r=1", "'\r=1"), ("a=1", "a=1"), (-5, -5), (None, None)]
+)
+def test_cells_that_begin_with_white_space(cell: object, escaped: object) -> None:
+    """A tab or carriage return in front counts as the start of a formula; other cells do not change."""
+    assert escape_formula(cell) == escaped
+
+
+def test_export_of_one_account(books: Path) -> None:
+    """With --account only its entries are exported, whatever the case of the address."""
     assert [entry["account"] for entry in exported(books, "--account", "Other@Example.org")] == [OTHER]
 
 
 def test_entries_of_an_account_sum_to_its_balance(books: Path) -> None:
-    """An accountant comes to the balance that the list of accounts shows."""
-    accounts = json.loads(run(books, "account", "list", "--json").stdout)
+    """The exported entries of an account add up to its balance."""
+    accounts = json.loads(run_here(books, "account", "list", "--json").stdout)
     for account in accounts:
         total_nano = sum(entry["amount_nano"] for entry in exported(books, "--account", account["email"]))
         assert one_row(books, f"SELECT balance_nano FROM accounts WHERE id = '{account['id']}'") == (total_nano,)
 
 
 @pytest.mark.parametrize("form", ["csv", "jsonl"])
-def test_an_export_of_nobody_is_refused(books: Path, form: str) -> None:
-    """An unknown account is a sentence and exit 1, and nothing that could pass for an empty export."""
-    done = run(books, "ledger", "export", "--account", "nobody@example.org", "--format", form)
+def test_export_of_an_unknown_account_is_refused(books: Path, form: str) -> None:
+    """An unknown account is one sentence and exit code 1, not an empty export."""
+    done = run_here(books, "ledger", "export", "--account", "nobody@example.org", "--format", form)
     assert_refused(done, "There is no account for 'nobody@example.org'")
 
 
-def test_an_unknown_form_is_a_mistake_of_usage(books: Path) -> None:
-    """Exit 2 with the forms there are."""
-    done = run(books, "ledger", "export", "--format", "xml")
+def test_unknown_format_is_refused(books: Path) -> None:
+    """An unknown format exits with 2 and names the known ones."""
+    done = run_here(books, "ledger", "export", "--format", "xml")
     assert (done.returncode, done.stdout) == (2, "")
     assert "jsonl" in done.stderr
 
 
 def test_usage_is_shown_as_a_table(books: Path) -> None:
-    """Groups, their total, and the balance."""
-    done = run(books, "usage", "--account", EMAIL, *SPAN)
+    """The table has the groups, their total and the balance."""
+    done = run_here(books, "usage", "--account", EMAIL, *SPAN)
     assert done.returncode == 0
     rows = [line.split() for line in done.stdout.splitlines()]
     assert rows == [
@@ -285,18 +336,18 @@ def test_usage_is_shown_as_a_table(books: Path) -> None:
 
 
 def test_usage_is_shown_as_json(books: Path) -> None:
-    """With --json it is one array of the groups alone."""
-    done = run(books, "usage", "--account", EMAIL, *SPAN, "--group-by", "model", "--json")
+    """With --json the output is one array of the groups."""
+    done = run_here(books, "usage", "--account", EMAIL, *SPAN, "--group-by", "model", "--json")
     shown = {group["model"]: (group["requests"], group["cost"]) for group in json.loads(done.stdout)}
     assert shown == {"forte": (2, "0.00003592"), "mezzo": (1, "0.00000233")}
 
 
 @pytest.mark.parametrize(("age_days", "groups"), [(29, 1), (31, 0)])
-def test_usage_by_default_is_of_the_last_thirty_days(books: Path, age_days: int, groups: int) -> None:
-    """What was used within them is in it, and what was used before them is not."""
+def test_usage_covers_thirty_days_by_default(books: Path, age_days: int, groups: int) -> None:
+    """By default the report covers the last 30 days and nothing before them."""
     started_at = time.time_ns() // 1_000_000 - age_days * DAY_MS
     damage(books, f"UPDATE usage SET started_at = {started_at}")
-    assert len(json.loads(run(books, "usage", "--account", EMAIL, "--json").stdout)) == groups
+    assert len(json.loads(run_here(books, "usage", "--account", EMAIL, "--json").stdout)) == groups
 
 
 @pytest.mark.parametrize(
@@ -308,6 +359,6 @@ def test_usage_by_default_is_of_the_last_thirty_days(books: Path, age_days: int,
         (("--account", EMAIL, "--group-by", "hour"), "must be one of day, model, key"),
     ],
 )
-def test_a_mistake_in_asking_for_usage_is_a_sentence(books: Path, args: tuple[str, ...], sentence: str) -> None:
-    """An unknown account, a time that is none, a reversed span and an unknown group: exit 1, and what to mend."""
-    assert_refused(run(books, "usage", *args), sentence)
+def test_bad_usage_options_are_refused(books: Path, args: tuple[str, ...], sentence: str) -> None:
+    """An unknown account, a bad time, a reversed span and an unknown group exit with 1 and a sentence."""
+    assert_refused(run_here(books, "usage", *args), sentence)

@@ -1,19 +1,15 @@
-"""What a person types wrongly: every command says in a sentence what is wrong, changes nothing and ends with 1.
-
-The commands run once for all tests of this file, two at a time, since each is a process of its own.
-"""
+"""Mistakes on the command line and in the config: one sentence says what is wrong, nothing changes, exit code 1."""
 
 import json
 import shutil
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from tests.cli.conftest import EMAIL, PASSWORD
-from tests.cli.program import Done, run
+from tests.cli.program import Done, run, run_here
 
 NEW = "new@example.org"
 MISTYPED_KEY = "sk-cdz-" + "a" * 49
@@ -34,8 +30,19 @@ NO_RETENTION_TOML = '[providers.acme]\nkind = "openai"\nbase_url = "http://127.0
 NO_SECRET_TOML = NO_RETENTION_TOML.replace("kind", 'retention = "zero"\napi_key_env = "ACME_TEST_KEY"\nkind')
 
 
+TWO_CLASSES_TOML = """
+[providers.local]
+kind = "embedded"
+retention = "zero"
+[[classes.fortissimo.routes]]
+provider = "local"
+[[classes.forte.routes]]
+provider = "local"
+"""
+
+
 class Mistake(msgspec.Struct, frozen=True):
-    """A command that is refused, and what its sentence says."""
+    """A command that is refused, and parts of its error message."""
 
     args: tuple[str, ...]
     says: tuple[str, ...]
@@ -57,19 +64,26 @@ def _key(*options: str) -> tuple[str, ...]:
 
 MISTAKES: Mapping[str, Mistake] = {
     "credit of ten decimals": Mistake(_credit("1.0000000001"), ("9 decimals",)),
-    "negative credit": Mistake(_credit("--", "-5"), ("-5 is negative",)),
-    "credit that is no number": Mistake(_credit("NaN"), ("not an amount of dollars", "5.00")),
-    "credit beyond all money": Mistake(_credit("1e30"), ("more than 1,000,000,000 dollars",)),
-    "credit beyond all arithmetic": Mistake(_credit("1e999999"), ("dollars",)),
+    "negative credit": Mistake(_credit("-5"), ("-5 is negative; write an amount like 5.00",)),
+    "negative credit before an option": Mistake(_credit("-.5", "--note", "x"), ("-.5 is negative",)),
+    "negative credit after two dashes": Mistake(_credit("--", "-5"), ("-5 is negative",)),
+    "credit that is not a number": Mistake(_credit("NaN"), ("not an amount of dollars", "5.00")),
+    "credit above the maximum": Mistake(_credit("1e30"), ("more than 1,000,000,000 dollars",)),
+    "credit with a huge exponent": Mistake(_credit("1e999999"), ("dollars",)),
     "credit in words": Mistake(_credit("abc"), ("'abc' is not an amount of dollars", "5.00")),
-    "credit of nothing": Mistake(_credit("0"), ("above zero",)),
-    "credit for nobody": Mistake(("account", "credit", NEW, "5.00"), (NEW, "cadenza account list")),
+    "credit of zero": Mistake(_credit("0"), ("above zero",)),
+    "credit for an unknown account": Mistake(("account", "credit", NEW, "5.00"), (NEW, "cadenza account list")),
     "opening credit in words": Mistake(_create(NEW, "--credit", "abc"), ("'abc'", "5.00")),
     "taken address": Mistake(_create(EMAIL.upper()), (f"an account for {EMAIL} already",)),
-    "no address": Mistake(_create("nobody"), ("name@example.org",)),
+    "not an address": Mistake(_create("nobody"), ("name@example.org",)),
     "short password": Mistake(_create(NEW), ("8 to 1024 characters",), given="1234567\n"),
     "unknown class": Mistake(_create(NEW, "--class", "piano"), ("mezzo, forte, fortissimo",)),
-    "key for nobody": Mistake(("key", "create", "--account", NEW), (NEW, "cadenza account list")),
+    "class without routes": Mistake(
+        _create(NEW, "--class", "mezzo"),
+        ("'mezzo' has no routes in the config", "choose one of forte, fortissimo."),
+        TWO_CLASSES_TOML,
+    ),
+    "key for an unknown account": Mistake(("key", "create", "--account", NEW), (NEW, "cadenza account list")),
     "unknown scope": Mistake(_key("--scope", "models", "--scope", "admin"), ("'admin'", "inference, models, usage")),
     "unknown expiry": Mistake(_key("--expires", "31"), ("'31'", "30, 90, 365, never")),
     "unknown key": Mistake(("key", "revoke", "key_unknown"), ("'key_unknown'", "cadenza key list")),
@@ -85,7 +99,7 @@ MISTAKES: Mapping[str, Mistake] = {
     "provider without its key": Mistake(("serve", "--port", "0"), ("ACME_TEST_KEY is unset",), NO_SECRET_TOML),
 }
 MISUSED = {
-    "amount like an option": (*_credit("-5"), "-5"),
+    "unknown option": (*_credit("-5"), "--nots", "--nots"),
     "no account named": ("key", "create", "--account"),
 }
 
@@ -97,10 +111,8 @@ def folder(made: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def answers(folder: Path) -> dict[str, Done]:
-    """What each mistake was answered with."""
-    names = list(MISTAKES)
-    with ThreadPoolExecutor(2) as pool:
-        return dict(zip(names, pool.map(lambda name: _make(folder, name), names), strict=True))
+    """What each mistake printed. Every command runs once, on one store."""
+    return {name: _make(folder, name) for name in MISTAKES}
 
 
 def _make(folder: Path, name: str) -> Done:
@@ -109,12 +121,13 @@ def _make(folder: Path, name: str) -> Done:
         config = folder / f"{name.replace(' ', '-')}.toml"
         config.write_text(mistake.toml)
         options = ["--config", str(config)]
-    return run(folder, *mistake.args, *options, given=mistake.given)
+    in_a_process = "serve" in mistake.args  # if it were not refused, it would never return
+    return (run if in_a_process else run_here)(folder, *mistake.args, *options, given=mistake.given)
 
 
 @pytest.mark.parametrize("name", MISTAKES)
 def test_mistake_is_explained(answers: dict[str, Done], name: str) -> None:
-    """The command ends with 1 and says what is wrong, on standard error and without a traceback."""
+    """The command exits with 1 and says what is wrong, on standard error and without a traceback."""
     done = answers[name]
     assert done.returncode == 1, done.stdout
     assert done.stdout == ""
@@ -124,22 +137,22 @@ def test_mistake_is_explained(answers: dict[str, Done], name: str) -> None:
 
 
 def test_key_is_not_repeated(answers: dict[str, Done]) -> None:
-    """Of something that looks like a key, the answer shows the prefix and no more."""
+    """An error message shows no more than the prefix of something that looks like a key."""
     assert MISTYPED_KEY[:13] not in answers["mistyped key"].stderr
 
 
 def test_nothing_was_changed(answers: dict[str, Done], folder: Path) -> None:
-    """After all these mistakes there are the same account, balance and keys as before."""
+    """After all these mistakes the account, its balance and its keys are as before."""
     assert len(answers) == len(MISTAKES)
-    (account,) = json.loads(run(folder, "account", "list", "--json").stdout)
+    (account,) = json.loads(run_here(folder, "account", "list", "--json").stdout)
     assert (account["email"], account["balance"]) == (EMAIL, "5.00")
-    keys = json.loads(run(folder, "key", "list", "--account", EMAIL, "--json").stdout)
+    keys = json.loads(run_here(folder, "key", "list", "--account", EMAIL, "--json").stdout)
     assert [(key["name"], key["state"]) for key in keys] == [("laptop", "active"), ("ci", "active")]
 
 
 @pytest.mark.parametrize("name", MISUSED)
 def test_misuse_is_explained(tmp_path: Path, name: str) -> None:
-    """A command that cannot be read ends with 2, names the word at fault and shows how it is used."""
+    """A command line that cannot be parsed exits with 2, names the wrong word and shows the usage."""
     *args, at_fault = MISUSED[name]
     done = run(tmp_path, *args)
     assert done.returncode == 2

@@ -1,11 +1,11 @@
-"""The clients that drive the service: the OpenAI SDK in both its forms, and bare HTTP."""
+"""The clients that drive the service: the OpenAI SDK, blocking and asynchronous, and bare HTTP."""
 
 from collections.abc import AsyncIterator, Callable, Iterator
 
 import openai
 import pytest
 
-from tests.contract.wire import Wire
+from tests.raw_client import RawClient
 from tests.service import Service
 
 
@@ -25,16 +25,16 @@ async def async_client(service: Service) -> AsyncIterator[openai.AsyncOpenAI]:
 
 @pytest.fixture(scope="session")
 def scoped_keys(service: Service) -> dict[str, str]:
-    """One key for each scope, which has that scope alone."""
-    return {scope: service.create_key("--scope", scope) for scope in ("inference", "models", "usage")}
+    """For each scope a key that has only that scope."""
+    return {scope: service.create_key(scopes=(scope,)) for scope in ("inference", "models", "usage")}
 
 
 @pytest.fixture
-def wire(service: Service) -> Wire:
-    return Wire(service.port, service.key)
+def api(service: Service) -> RawClient:
+    return RawClient(service.port, service.key)
 
 
 @pytest.fixture
-def wire_as(service: Service) -> Callable[[str | None], Wire]:
-    """Bare HTTP with another key, or with none."""
-    return lambda key: Wire(service.port, key)
+def api_as(service: Service) -> Callable[[str | None], RawClient]:
+    """Bare HTTP with another key, or without one."""
+    return lambda key: RawClient(service.port, key)

@@ -1,12 +1,12 @@
-"""Bytes that no good client sends: each is refused in the error shape, and the service goes on."""
+"""Malformed input is refused in the error shape, and the service keeps serving."""
 
 import json
 from collections.abc import Iterator
 
 import pytest
 
-from tests.contract.wire import Wire, parse_raw
 from tests.loopback import LoopbackUpstream
+from tests.raw_client import RawClient, Reply
 from tests.service import Service
 
 MIB = 2**20
@@ -68,104 +68,106 @@ UNFINISHED: dict[str, tuple[str, bytes]] = {
 
 
 @pytest.fixture(autouse=True)
-def still_serving(wire: Wire, upstream: LoopbackUpstream) -> Iterator[None]:
+def still_serving(api: RawClient, upstream: LoopbackUpstream) -> Iterator[None]:
     """After each bad input a good request is served, and is the only one that reached the upstream."""
     yield
-    assert wire.post(GOOD).status == 200
+    assert api.post(GOOD).status == 200
     assert [request.json["messages"][1:] for request in upstream.requests] == [json.loads(GOOD)["messages"]]
 
 
 @pytest.mark.parametrize("case", MALFORMED)
-def test_malformed_body_is_400(wire: Wire, case: str) -> None:
+def test_malformed_body_is_400(api: RawClient, case: str) -> None:
     """A body that is not a JSON document is a 400 in the error shape."""
-    reply = wire.post(MALFORMED[case])
+    reply = api.post(MALFORMED[case])
     reply.error(400)
     assert len(reply.body) < 1000
 
 
 @pytest.mark.parametrize("field", ["user", "metadata"])
-def test_lone_surrogate_in_a_dropped_field_harms_nobody(wire: Wire, upstream: LoopbackUpstream, field: str) -> None:
-    """A lone surrogate outside the conversation is refused or dropped, and never an internal error."""
-    reply = wire.post(GOOD[:-1] + b',"%b":"\\ud800"}' % field.encode())
+def test_lone_surrogate_in_a_dropped_field_is_no_internal_error(
+    api: RawClient, upstream: LoopbackUpstream, field: str
+) -> None:
+    """A lone surrogate outside the messages is refused or dropped, and never an internal error."""
+    reply = api.post(GOOD[:-1] + b',"%b":"\\ud800"}' % field.encode())
     assert reply.status in {200, 400}
     assert all(b"ud800" not in request.body for request in upstream.requests)
     upstream.reset()
 
 
 @pytest.mark.parametrize("case", BROKEN_HTTP)
-def test_malformed_http_is_400(wire: Wire, case: str) -> None:
-    """What is not HTTP is a 400 in the error shape, and the connection ends."""
-    parse_raw(wire.send_raw(BROKEN_HTTP[case])).error(400)
+def test_malformed_http_is_400(api: RawClient, case: str) -> None:
+    """Malformed HTTP is a 400 in the error shape, and the connection is closed."""
+    Reply(api.send_raw(BROKEN_HTTP[case])).error(400)
 
 
 @pytest.mark.parametrize("case", BROKEN_CHUNKS)
-def test_lie_about_a_chunk_is_400(wire: Wire, case: str) -> None:
-    """A chunked body that lies about its sizes is a 400 in the error shape."""
-    parse_raw(wire.send_raw(_chunked_head(wire) + BROKEN_CHUNKS[case])).error(400)
+def test_wrong_chunk_size_is_400(api: RawClient, case: str) -> None:
+    """A chunked body with wrong sizes is a 400 in the error shape."""
+    Reply(api.send_raw(_chunked_head(api) + BROKEN_CHUNKS[case])).error(400)
 
 
 @pytest.mark.parametrize("case", UNFINISHED)
-def test_body_that_never_comes_is_not_served(wire: Wire, case: str) -> None:
-    """A client that promises more than it sends, and leaves, is not answered with a completion."""
+def test_incomplete_body_is_not_served(api: RawClient, case: str) -> None:
+    """A client that sends less than it announced and disconnects gets no completion."""
     field, body = UNFINISHED[case]
-    assert b"chatcmpl-" not in wire.send_raw(wire.head("POST", "/v1/chat/completions", field) + body, end=True)
+    assert b"chatcmpl-" not in api.send_raw(api.head("POST", "/v1/chat/completions", field) + body, end=True)
 
 
-def test_body_above_the_limit_is_413(wire: Wire) -> None:
-    """A body of more than 32 MiB is a 413, known by its length before it is read."""
-    wire_bytes = wire.chat_bytes(_filled(33 * MIB))
-    parse_raw(wire.send_raw(wire_bytes)).error(413)
+def test_body_above_the_limit_is_413(api: RawClient) -> None:
+    """A body of more than 32 MiB is a 413, known from its length before it is read."""
+    request_bytes = api.chat_bytes(_filled(33 * MIB))
+    Reply(api.send_raw(request_bytes)).error(413)
 
 
-def test_chunked_body_above_the_limit_is_413(wire: Wire) -> None:
-    """A body of more than 32 MiB that does not say its length is a 413 as well."""
+def test_chunked_body_above_the_limit_is_413(api: RawClient) -> None:
+    """A chunked body of more than 32 MiB is a 413 as well."""
     chunk = b"%x\r\n%b\r\n" % (MIB, b"x" * MIB)
-    parse_raw(wire.send_raw(_chunked_head(wire) + chunk * 33 + b"0\r\n\r\n")).error(413)
+    Reply(api.send_raw(_chunked_head(api) + chunk * 33 + b"0\r\n\r\n")).error(413)
 
 
-def test_body_at_the_limit_is_read(wire: Wire) -> None:
-    """A body of exactly 32 MiB is no 413; this one is refused for what it says."""
-    wire.post(_filled(32 * MIB)).error(400)
+def test_body_at_the_limit_is_read(api: RawClient) -> None:
+    """A body of exactly 32 MiB is not a 413; this one is refused for its content."""
+    api.post(_filled(32 * MIB)).error(400)
 
 
-def test_chunked_body_is_served(wire: Wire, upstream: LoopbackUpstream) -> None:
-    """An honest chunked body is as good as one with a length."""
+def test_chunked_body_is_served(api: RawClient, upstream: LoopbackUpstream) -> None:
+    """A correct chunked body is served like one with a length."""
     middle = len(GOOD) // 2
     parts = b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in (GOOD[:middle], GOOD[middle:]))
-    assert parse_raw(wire.send_raw(_chunked_head(wire) + parts + b"0\r\n\r\n")).status == 200
+    assert Reply(api.send_raw(_chunked_head(api) + parts + b"0\r\n\r\n")).status == 200
     upstream.reset()
 
 
 @pytest.mark.parametrize("key", [None, "sk-cdz-nobody"])
-def test_large_body_of_a_stranger_is_401(service: Service, key: str | None) -> None:
-    """The key is checked before the body: a stranger's large body is not read to the end first."""
-    stranger = Wire(service.port, key)
+def test_large_body_with_an_unknown_key_is_401(service: Service, key: str | None) -> None:
+    """The key is checked before the body: a large body with an unknown key is not read first."""
+    stranger = RawClient(service.port, key)
     head = stranger.head("POST", "/v1/chat/completions", f"content-length: {33 * MIB}")
-    parse_raw(stranger.send_raw(head)).error(401, "authentication_error")
+    Reply(stranger.send_raw(head)).error(401, "authentication_error")
 
 
-def test_large_headers_are_refused(wire: Wire) -> None:
-    """A request line or header of a megabyte is cut off, not collected."""
-    raw = wire.send_raw(wire.head("GET", "/v1/models", "x-long: " + "a" * MIB))
+def test_large_headers_are_refused(api: RawClient) -> None:
+    """A header of a megabyte is refused, not buffered."""
+    raw = api.send_raw(api.head("GET", "/v1/models", "x-long: " + "a" * MIB))
     assert b'"object":"list"' not in raw
 
 
-def test_memory_comes_back_after_large_bad_bodies(service: Service, wire: Wire) -> None:
+def test_memory_comes_back_after_large_bad_bodies(service: Service, api: RawClient) -> None:
     """Twenty large bad bodies leave the process within 64 MiB of where it was."""
     bodies = [_filled(24 * MIB), MALFORMED["deep objects"], b'{"messages":[' + b'{"role":"user"},' * MIB]
     for body in bodies:
-        wire.post(body).error(400)
-    before_bytes = service.rss_bytes()
+        api.post(body).error(400)
+    before_bytes = service.process.rss_bytes
     for number in range(20):
-        wire.post(bodies[number % len(bodies)]).error(400)
-    assert service.rss_bytes() - before_bytes < 64 * MIB
+        api.post(bodies[number % len(bodies)]).error(400)
+    assert service.process.rss_bytes - before_bytes < 64 * MIB
 
 
 def _filled(size: int) -> bytes:
-    """A body of exactly this size that is good JSON and a bad request."""
+    """A body of exactly this size that is valid JSON but an invalid request."""
     start, end = b'{"messages":[],"user":"', b'"}'
     return start + b"x" * (size - len(start) - len(end)) + end
 
 
-def _chunked_head(wire: Wire) -> bytes:
-    return wire.head("POST", "/v1/chat/completions", CHUNKED)
+def _chunked_head(api: RawClient) -> bytes:
+    return api.head("POST", "/v1/chat/completions", CHUNKED)

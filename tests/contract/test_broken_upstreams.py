@@ -1,13 +1,12 @@
-"""An upstream that fails never looks like success: 502 before the first word, an error event after it."""
+"""A failing upstream never looks like success: 502 before the first word, an error event after it."""
 
 import json
 
 import openai
 import pytest
 
-from tests.contract.wire import Wire
 from tests.loopback import (
-    USAGE,
+    ROLE,
     Close,
     Cut,
     Event,
@@ -22,11 +21,12 @@ from tests.loopback import (
     completion,
     http_head,
     said,
+    usage_chunk,
 )
+from tests.raw_client import RawClient
 from tests.schemas import check_broken_stream
 
 SECRET = "upstream-secret-74"
-ROLE = chunk({"role": "assistant", "content": ""})
 ERROR = {"error": {"message": SECRET, "type": "server_error", "code": 500}}
 HTML = b"<html><body>upstream-secret-74</body></html>"
 WHOLE = json.dumps(completion("a long enough answer")).encode()
@@ -70,7 +70,7 @@ BAD_STREAMS: dict[str, Reply] = {
     "cut after the role": Sse([ROLE, Close()]),
     "reset after the role": Sse([ROLE, Reset()]),
     "cut within the first event": Sse([b'data: {"choices": [{"del', Close()]),
-    "usage and no answer": Sse([chunk(choices=[], usage=USAGE)]),
+    "usage and no answer": Sse([usage_chunk()]),
 }
 LATE_FAILURES: dict[str, list[Event]] = {
     "error event": [ERROR],
@@ -85,20 +85,20 @@ LATE_FAILURES: dict[str, list[Event]] = {
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("fault", BAD_REPLIES)
-def test_bad_reply_is_502(wire: Wire, upstream: LoopbackUpstream, fault: str, stream: bool) -> None:
-    """A reply that is no answer is a 502 in the service's own words, whichever mode was asked for."""
+def test_bad_reply_is_502(api: RawClient, upstream: LoopbackUpstream, fault: str, stream: bool) -> None:
+    """A reply that is not a completion is a 502 without the upstream's text, in either mode."""
     upstream.always(BAD_REPLIES[fault])
-    reply = wire.chat(stream=stream)
+    reply = api.chat(stream=stream)
     reply.error(502, "api_error")
     assert SECRET.encode() not in reply.body
     assert upstream.base_url.encode() not in reply.body
 
 
 @pytest.mark.parametrize("fault", BAD_STREAMS)
-def test_stream_that_fails_before_content_is_502(wire: Wire, upstream: LoopbackUpstream, fault: str) -> None:
+def test_stream_that_fails_before_content_is_502(api: RawClient, upstream: LoopbackUpstream, fault: str) -> None:
     """No 200 is sent before the upstream has begun to answer."""
     upstream.always(BAD_STREAMS[fault])
-    reply = wire.chat(stream=True)
+    reply = api.chat(stream=True)
     reply.error(502, "api_error")
     assert SECRET.encode() not in reply.body
 
@@ -106,11 +106,11 @@ def test_stream_that_fails_before_content_is_502(wire: Wire, upstream: LoopbackU
 @pytest.mark.parametrize("done", [True, False])
 @pytest.mark.parametrize("fault", LATE_FAILURES)
 def test_failure_after_content_is_an_error_event(
-    wire: Wire, upstream: LoopbackUpstream, fault: str, done: bool
+    api: RawClient, upstream: LoopbackUpstream, fault: str, done: bool
 ) -> None:
-    """A stream that breaks keeps what was said, ends with an error event and never says [DONE]."""
+    """A stream that breaks keeps the text so far, ends with an error event and has no [DONE]."""
     upstream.script(Sse([ROLE, said("half "), said("a word"), *LATE_FAILURES[fault]], done=done))
-    reply = wire.chat(stream=True)
+    reply = api.chat(stream=True)
     assert reply.status == 200
     broken = check_broken_stream(reply.body)
     assert broken.text == "half a word"
@@ -118,15 +118,15 @@ def test_failure_after_content_is_an_error_event(
 
 
 @pytest.mark.parametrize("fault", LATE_FAILURES)
-def test_error_event_stands_behind_a_blank_line(wire: Wire, upstream: LoopbackUpstream, fault: str) -> None:
-    """A blank line of its own keeps the error event apart from whatever went before."""
+def test_error_event_follows_a_blank_line(api: RawClient, upstream: LoopbackUpstream, fault: str) -> None:
+    """A blank line separates the error event from whatever was sent before."""
     upstream.script(Sse([ROLE, said("half a word"), *LATE_FAILURES[fault]]))
-    assert b'\n\n\ndata: {"error":' in wire.chat(stream=True).body
+    assert b'\n\n\ndata: {"error":' in api.chat(stream=True).body
 
 
 @pytest.mark.parametrize("fault", LATE_FAILURES)
 def test_sdk_raises_on_a_broken_stream(client: openai.OpenAI, upstream: LoopbackUpstream, fault: str) -> None:
-    """The SDK's caller gets what was said and then an APIError, not a quiet end."""
+    """The SDK's caller gets the text so far and then an APIError."""
     upstream.script(Sse([ROLE, said("half a word"), *LATE_FAILURES[fault]]))
     heard: list[str] = []
     with (
@@ -143,7 +143,7 @@ def test_sdk_raises_on_a_broken_stream(client: openai.OpenAI, upstream: Loopback
 async def test_async_sdk_raises_on_a_broken_stream(
     async_client: openai.AsyncOpenAI, upstream: LoopbackUpstream
 ) -> None:
-    """The asynchronous SDK raises likewise."""
+    """The asynchronous SDK raises as well."""
     upstream.script(Sse([ROLE, said("half a word"), Reset()]))
     stream = await async_client.chat.completions.create(
         model="forte", messages=[{"role": "user", "content": "hi"}], stream=True
@@ -152,25 +152,25 @@ async def test_async_sdk_raises_on_a_broken_stream(
         [chunk async for chunk in stream]
 
 
-def test_death_after_the_finish_reason_is_harmless(wire: Wire, upstream: LoopbackUpstream) -> None:
-    """An upstream that dies when all is said and finished has still answered."""
+def test_failure_after_the_finish_reason_is_harmless(api: RawClient, upstream: LoopbackUpstream) -> None:
+    """An upstream that fails after its finish reason has answered completely."""
     upstream.script(Sse([ROLE, said("all of it"), chunk(finish="stop"), Reset()]))
-    assert wire.chat(stream=True).body.endswith(b"data: [DONE]\n\n")
+    assert api.chat(stream=True).body.endswith(b"data: [DONE]\n\n")
 
 
 @pytest.mark.parametrize("status", [400, 413, 422])
 @pytest.mark.parametrize("stream", [False, True])
-def test_refusal_of_the_request_is_400(wire: Wire, upstream: LoopbackUpstream, status: int, stream: bool) -> None:
-    """An upstream that finds fault with the request makes a 400 in the service's own words, not to be retried."""
+def test_refusal_of_the_request_is_400(api: RawClient, upstream: LoopbackUpstream, status: int, stream: bool) -> None:
+    """An upstream that refuses the request gives a 400 without the upstream's text, not to be retried."""
     upstream.always(Status(status, json.dumps(ERROR).encode()))
-    reply = wire.chat(stream=stream)
+    reply = api.chat(stream=stream)
     reply.error(400)
     assert SECRET.encode() not in reply.body
     assert reply.headers["x-should-retry"] == "false"
 
 
-def test_endless_line_is_cut_off(wire: Wire, upstream: LoopbackUpstream) -> None:
-    """An event without an end does not fill the memory: the stream fails like any other."""
+def test_endless_line_is_cut_off(api: RawClient, upstream: LoopbackUpstream) -> None:
+    """An event without end does not fill the memory: the stream fails like any other."""
     head = http_head(200, {"content-type": "text/event-stream", "connection": "close"})
     upstream.script(Raw([head, b"data: ", *[b"x" * 1_000_000] * 80, Close()]))
-    wire.chat(stream=True).error(502, "api_error")
+    api.chat(stream=True).error(502, "api_error")

@@ -1,4 +1,4 @@
-"""Chat through the OpenAI SDK in both its forms, and held to the closed shapes on the wire."""
+"""Chat through the OpenAI SDK, blocking and asynchronous, and over bare HTTP against closed schemas."""
 
 import asyncio
 import time
@@ -7,23 +7,23 @@ from collections.abc import Iterable
 import openai
 import pytest
 
-from tests.contract.wire import MESSAGES, Wire
 from tests.loopback import UPSTREAM_MARKS, Good, Json, LoopbackUpstream, Request, Sse, Step, chunk, completion, said
+from tests.raw_client import MESSAGES, RawClient
 from tests.schemas import check_completion, check_stream
-from tests.service import PASSWORD, Service
+from tests.service import Service
 
 TEXT = "A short answer, with ünïcödé and 音楽 🎼."
 
 
 class Echo:
-    """An upstream that says what it was last asked."""
+    """An upstream that repeats the last message."""
 
     def steps(self, request: Request) -> Iterable[Step]:
         return Good(request.json["messages"][-1]["content"]).steps(request)
 
 
 def test_plain_reply_through_the_sdk(client: openai.OpenAI, upstream: LoopbackUpstream) -> None:
-    """A plain chat returns the upstream's text, its finish reason and its counts."""
+    """A plain chat returns the upstream's text, finish reason and usage."""
     upstream.script(Good(TEXT))
     reply = client.chat.completions.create(model="forte", messages=[{"role": "user", "content": "hi"}])
     assert reply.choices[0].message.content == TEXT
@@ -59,7 +59,7 @@ async def test_plain_reply_through_the_async_sdk(async_client: openai.AsyncOpenA
 
 
 async def test_stream_through_the_async_sdk(async_client: openai.AsyncOpenAI, upstream: LoopbackUpstream) -> None:
-    """The asynchronous SDK gets the same stream, usage asked for or not."""
+    """The asynchronous SDK gets the same stream, with or without asking for usage."""
     upstream.script(Good(TEXT))
     stream = await async_client.chat.completions.create(
         model="auto",
@@ -81,32 +81,32 @@ def test_sdk_stream_accumulator_understands_the_stream(client: openai.OpenAI, up
     assert final.choices[0].message.content == TEXT
 
 
-def test_plain_reply_has_the_closed_shape(wire: Wire, upstream: LoopbackUpstream) -> None:
-    """A plain reply has exactly the members of the interface and nothing of the upstream's."""
+def test_plain_reply_has_the_closed_shape(api: RawClient, upstream: LoopbackUpstream) -> None:
+    """A plain reply has exactly the members of the interface and nothing of the upstream's own."""
     upstream.script(Good(TEXT))
     before_s = int(time.time())
-    reply = wire.chat(model="fortissimo")
+    reply = api.chat(model="fortissimo")
     assert reply.status == 200
     check_completion(reply.json)
     assert before_s <= reply.json["created"] <= int(time.time())
     assert not [mark for mark in UPSTREAM_MARKS if mark.encode() in reply.body]
 
 
-def test_stream_has_the_one_order(wire: Wire, upstream: LoopbackUpstream) -> None:
-    """A stream is role, content, finish, usage, [DONE], and nothing of the upstream's."""
+def test_stream_has_the_documented_order(api: RawClient, upstream: LoopbackUpstream) -> None:
+    """A stream is role, content, finish, usage, [DONE], and has nothing of the upstream's own."""
     upstream.script(Good(TEXT))
-    reply = wire.chat(stream=True)
+    reply = api.chat(stream=True)
     assert reply.status == 200
-    assert reply.complete
+    assert reply.is_complete
     stream = check_stream(reply.body)
     assert (stream.text, stream.finish_reason) == (TEXT, "stop")
     assert not [mark for mark in UPSTREAM_MARKS if mark.encode() in reply.body]
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_ids_are_never_used_twice(wire: Wire, upstream: LoopbackUpstream, stream: bool) -> None:
-    """Each reply has an id of its own, though the upstream's is always the same."""
-    replies = [wire.chat(stream=stream) for _ in range(3)]
+def test_ids_are_unique(api: RawClient, upstream: LoopbackUpstream, stream: bool) -> None:
+    """Each reply has its own id, although the upstream's is always the same."""
+    replies = [api.chat(stream=stream) for _ in range(3)]
     ids = {check_stream(reply.body).id if stream else reply.json["id"] for reply in replies}
     assert len(ids) == 3
 
@@ -122,44 +122,41 @@ def test_ids_are_never_used_twice(wire: Wire, upstream: LoopbackUpstream, stream
     ],
 )
 def test_class_that_served_is_named(
-    wire: Wire, upstream: LoopbackUpstream, fields: dict[str, str], class_id: str
+    api: RawClient, upstream: LoopbackUpstream, fields: dict[str, str], class_id: str
 ) -> None:
     """A reply names the class that served it, and the upstream is asked for the model of that class."""
-    assert wire.chat(**fields).json["model"] == class_id
-    assert check_stream(wire.chat(**fields, stream=True).body).model == class_id
+    assert api.chat(**fields).json["model"] == class_id
+    assert check_stream(api.chat(**fields, stream=True).body).model == class_id
     assert [request.json["model"] for request in upstream.requests] == [f"loopback-{class_id}"] * 2
 
 
 def test_preferred_class_of_the_account_answers_for_auto(service: Service, upstream: LoopbackUpstream) -> None:
     """`auto` and no model at all resolve to the class that the account prefers."""
-    options = ["--class", "mezzo", "--credit", "1.00", "--password-stdin"]
-    service.cli("account", "create", "soft@example.org", *options, given=PASSWORD)
-    soft = Wire(service.port, service.cli("key", "create", "--account", "soft@example.org").stdout.strip())
+    email = service.create_account(10**9, "mezzo")
+    soft = RawClient(service.port, service.create_key(email))
     assert [soft.chat(**fields).json["model"] for fields in ({}, {"model": "auto"})] == ["mezzo", "mezzo"]
 
 
-def test_upstream_is_asked_in_the_mode_of_the_client(wire: Wire, upstream: LoopbackUpstream) -> None:
-    """The upstream streams only where the client does, and is then asked for its counts."""
-    wire.chat()
-    wire.chat(stream=True)
+def test_upstream_is_asked_in_the_mode_of_the_client(api: RawClient, upstream: LoopbackUpstream) -> None:
+    """The upstream streams only if the client does, and is then asked for usage."""
+    api.chat()
+    api.chat(stream=True)
     plain, streamed = (request.json for request in upstream.requests)
     assert not plain.get("stream")
     assert streamed["stream"] is True
     assert streamed["stream_options"] == {"include_usage": True}
 
 
-def test_upstream_connections_are_used_again(wire: Wire, upstream: LoopbackUpstream) -> None:
-    """Requests that follow one another do not open a connection each."""
+def test_upstream_connections_are_reused(api: RawClient, upstream: LoopbackUpstream) -> None:
+    """Requests one after the other do not open a connection each."""
     before = upstream.open_connections
     for stream in (False, True) * 5:
-        assert wire.post({"messages": MESSAGES, "stream": stream}).status == 200
+        assert api.post({"messages": MESSAGES, "stream": stream}).status == 200
     assert upstream.open_connections <= before + 1
 
 
-async def test_streams_at_the_same_time_do_not_mix(
-    async_client: openai.AsyncOpenAI, upstream: LoopbackUpstream
-) -> None:
-    """Thirty streams at once each get the answer to their own question."""
+async def test_concurrent_streams_do_not_mix(async_client: openai.AsyncOpenAI, upstream: LoopbackUpstream) -> None:
+    """Thirty concurrent streams each get the answer to their own question."""
     upstream.always(Echo())
 
     async def ask(question: str) -> str:
@@ -172,10 +169,10 @@ async def test_streams_at_the_same_time_do_not_mix(
     assert await asyncio.gather(*map(ask, questions)) == questions
 
 
-def test_long_replies_pass_whole(wire: Wire, upstream: LoopbackUpstream) -> None:
-    """Four megabytes of text arrive unchanged, streamed and not."""
+def test_long_replies_arrive_unchanged(api: RawClient, upstream: LoopbackUpstream) -> None:
+    """Four megabytes of text arrive unchanged, streamed and plain."""
     text = "0123456789abcdé " * 260_000
     upstream.always(Sse([chunk({"role": "assistant"}), *[said(text[:16_000])] * 260, chunk(finish="stop")]))
-    assert check_stream(wire.chat(stream=True).body).text == text[:16_000] * 260
+    assert check_stream(api.chat(stream=True).body).text == text[:16_000] * 260
     upstream.always(Json(completion(text)))
-    assert wire.chat().json["choices"][0]["message"]["content"] == text
+    assert api.chat().json["choices"][0]["message"]["content"] == text

@@ -1,4 +1,4 @@
-"""A stream whose upstream dies goes on elsewhere: one seamless stream, counted and charged as one answer."""
+"""A stream whose upstream fails is continued by another: one stream, counted and charged as one answer."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -6,19 +6,43 @@ from typing import Any
 import openai
 import pytest
 
-from cadenza.core.tokens import count_tokens
-from tests.contract.purse import PROMPT_TOKENS, forte_nano
-from tests.contract.stories import DEATHS, FINISH, ROLE, counts, dying, ending
-from tests.contract.till import Till
-from tests.contract.wire import MESSAGES, Wire, read_all, read_until
-from tests.loopback import LoopbackUpstream, Pause, Reply, Reset, Sse, Status, chunk, said
+from tests.account import PROMPT_TOKENS, Account, forte_nano, open_account
+from tests.loopback import (
+    ROLE,
+    STOP,
+    Close,
+    Event,
+    LoopbackUpstream,
+    Pause,
+    Reply,
+    Reset,
+    Sse,
+    Status,
+    chunk,
+    said,
+    usage_chunk,
+    usage_of,
+)
+from tests.raw_client import MESSAGES, RawClient, read_all, read_until
 from tests.schemas import Stream, check_broken_stream, check_stream
-from tests.service import CHARACTER, RouteSpec, Service, ServiceSpec
+from tests.service import Service
+from tests.service_config import CHARACTER, RouteSpec, ServiceSpec
+from tests.tokens import count_tokens
 
-SILENCE_S = 0.6
+SILENCE_S = 1.5
 BEGUN = ["Once upon", " a time", " there"]
 SAID_TOKENS = count_tokens("".join(BEGUN))
 MAX_TOKENS = 40
+FAILURES: dict[str, list[Event]] = {
+    "reset": [Reset()],
+    "closed": [Close()],
+    "closed within an event": [b'data: {"choices": [{"delta": {"content": "wo', Close()],
+    "closed within a character": [b'data: {"choices":[{"index":0,"delta":{"content":"caf\xc3', Close()],
+    "silent": [Pause()],
+    "error event": [{"error": {"message": "boom"}}],
+    "garbage": [b"data: {nothing\n\n"],
+    "end without a finish reason": [],
+}
 SMALL_TOKENS = 2_000
 SMALL_TOML = f"""
 [[classes.fortissimo.routes]]
@@ -53,9 +77,9 @@ def third() -> Iterator[LoopbackUpstream]:
 def continued(
     shared_upstream: LoopbackUpstream, second: LoopbackUpstream, third: LoopbackUpstream
 ) -> Iterator[Service]:
-    """forte: three routes, of which the later two can go on with an answer. mezzo: two, of which none can.
+    """forte: three routes, the later two can continue an answer. mezzo: two that cannot.
 
-    fortissimo: two, of which the second can, in a small window.
+    fortissimo: two routes, the second can continue within a small context window.
     """
     spec = ServiceSpec(
         providers={"first": shared_upstream.base_url, "second": second.base_url, "third": third.base_url},
@@ -74,31 +98,42 @@ def continued(
 
 
 @pytest.fixture
-def till(continued: Service, second: LoopbackUpstream, third: LoopbackUpstream) -> Iterator[Till]:
+def account(continued: Service, second: LoopbackUpstream, third: LoopbackUpstream) -> Iterator[Account]:
     second.reset()
     third.reset()
     continued.reload()
-    till = Till(continued)
-    yield till
-    till.prove()
+    with open_account(continued) as opened:
+        yield opened
 
 
-def ask(till: Till, **fields: Any) -> bytes:
-    return till.wire.chat(**{"model": "forte", "stream": True, "max_tokens": MAX_TOKENS, **fields}).body
+def failing(*texts: str, failure: str = "reset") -> Sse:
+    """A stream that breaks after these texts."""
+    return Sse([ROLE, *map(said, texts), *FAILURES[failure]])
 
 
-def check_charge(till: Till, stream: Stream) -> None:
-    """The store has one charge, of just what the client was shown."""
+def ending(*texts: str, usage: dict[str, Any] | None = None) -> Sse:
+    """A stream that ends well."""
+    return Sse([ROLE, *map(said, texts), STOP, *([usage_chunk(usage)] if usage else [])])
+
+
+def ask(account: Account, **fields: Any) -> bytes:
+    return account.api.chat(**{"model": "forte", "stream": True, "max_tokens": MAX_TOKENS, **fields}).body
+
+
+def check_charge(account: Account, stream: Stream) -> None:
+    """There is one charge, for exactly the usage that the client was told."""
     shown = stream.usage
-    assert till.charge_nano() == forte_nano(shown["prompt_tokens"], shown["completion_tokens"])
+    assert -account.charge()["amount_nano"] == forte_nano(shown["prompt_tokens"], shown["completion_tokens"])
 
 
-@pytest.mark.parametrize("death", DEATHS)
-def test_a_stream_goes_on(till: Till, upstream: LoopbackUpstream, second: LoopbackUpstream, death: str) -> None:
-    """However the first upstream dies, the client gets one stream of both texts, and pays for one prompt and both."""
-    upstream.script(dying(*BEGUN, death=death))
-    second.script(ending(" was", " a fox.", usage=counts(20 + SAID_TOKENS, 5, 7)))
-    stream = check_stream(ask(till))
+@pytest.mark.parametrize("failure", FAILURES)
+def test_stream_is_continued(
+    account: Account, upstream: LoopbackUpstream, second: LoopbackUpstream, failure: str
+) -> None:
+    """However the first upstream fails, the client gets both texts as one stream and pays for one prompt and both."""
+    upstream.script(failing(*BEGUN, failure=failure))
+    second.script(ending(" was", " a fox.", usage=usage_of(20 + SAID_TOKENS, 5, 7)))
+    stream = check_stream(ask(account))
     assert stream.text == "Once upon a time there was a fox."
     assert stream.finish_reason == "stop"
     assert stream.usage == {
@@ -107,27 +142,27 @@ def test_a_stream_goes_on(till: Till, upstream: LoopbackUpstream, second: Loopba
         "total_tokens": 25 + SAID_TOKENS,
         "prompt_tokens_details": {"cached_tokens": 7},
     }
-    check_charge(till, stream)
+    check_charge(account, stream)
 
 
-def test_a_small_window_is_measured_by_the_tokens_of_the_prompt(
-    till: Till, upstream: LoopbackUpstream, second: LoopbackUpstream
+def test_small_window_is_measured_in_tokens(
+    account: Account, upstream: LoopbackUpstream, second: LoopbackUpstream
 ) -> None:
-    """A stream goes on where prompt and text fit by their tokens, though the bytes of the prompt would not."""
+    """A stream is continued if prompt and text fit by their tokens, although their bytes would not fit."""
     content, begun = "word " * 250, " word" * 800
-    upstream.script(dying(begun))
+    upstream.script(failing(begun))
     second.script(ending(" The end."))
     messages = [{"role": "user", "content": content}]
-    stream = check_stream(ask(till, model="fortissimo", messages=messages, max_tokens=2_000))
+    stream = check_stream(ask(account, model="fortissimo", messages=messages, max_tokens=2_000))
     assert len(content) + count_tokens(begun) > SMALL_TOKENS
     assert stream.text == begun + " The end."
 
 
-def test_what_the_second_upstream_is_asked(till: Till, upstream: LoopbackUpstream, second: LoopbackUpstream) -> None:
-    """It gets the same messages, then the delivered text to go on with, and what is left of the output limit."""
-    upstream.script(dying(*BEGUN))
+def test_request_to_the_second_upstream(account: Account, upstream: LoopbackUpstream, second: LoopbackUpstream) -> None:
+    """The second upstream gets the same messages, the delivered text to continue, and the rest of the output limit."""
+    upstream.script(failing(*BEGUN))
     second.script(ending(" was a fox."))
-    ask(till, temperature=0.5)
+    ask(account, temperature=0.5)
     [request] = second.requests
     assert request.json == {
         "model": "two",
@@ -145,74 +180,82 @@ def test_what_the_second_upstream_is_asked(till: Till, upstream: LoopbackUpstrea
     }
 
 
-def test_an_uncounted_continuation_is_counted_here(
-    till: Till, upstream: LoopbackUpstream, second: LoopbackUpstream
+def test_continuation_without_usage_is_counted_locally(
+    account: Account, upstream: LoopbackUpstream, second: LoopbackUpstream
 ) -> None:
-    """Where the last upstream gives no counts, the whole answer is our own count."""
-    upstream.script(dying(*BEGUN))
+    """If the last upstream sends no usage, the whole answer is counted locally."""
+    upstream.script(failing(*BEGUN))
     second.script(ending(" was", " a fox."))
-    stream = check_stream(ask(till))
+    stream = check_stream(ask(account))
     assert stream.usage["prompt_tokens"] == PROMPT_TOKENS
     assert stream.usage["completion_tokens"] == count_tokens(stream.text)
-    check_charge(till, stream)
+    check_charge(account, stream)
 
 
-def test_counts_of_the_part_are_not_those_of_the_whole(
-    till: Till, upstream: LoopbackUpstream, second: LoopbackUpstream
+def test_usage_of_the_first_part_is_not_used(
+    account: Account, upstream: LoopbackUpstream, second: LoopbackUpstream
 ) -> None:
-    """Counts that the first upstream gave while it ran do not stand for the answer that another finished."""
-    running = [event for number, text in enumerate(BEGUN) for event in (said(text), counts(20, number + 1))]
+    """Usage that the first upstream sent before it failed is not used for the whole answer."""
+    running = [
+        event for number, text in enumerate(BEGUN) for event in (said(text), usage_chunk(usage_of(20, number + 1)))
+    ]
     upstream.script(Sse([ROLE, *running, Reset()]))
     second.script(ending(*[" fox"] * 20))
-    stream = check_stream(ask(till))
+    stream = check_stream(ask(account))
     assert stream.usage["completion_tokens"] == pytest.approx(SAID_TOKENS + 20, abs=1)
-    check_charge(till, stream)
+    check_charge(account, stream)
 
 
-def test_two_seams(till: Till, upstream: LoopbackUpstream, second: LoopbackUpstream, third: LoopbackUpstream) -> None:
-    """A continuation that dies too is continued by the third route, given all that was delivered."""
-    upstream.script(dying("One", " two"))
-    second.script(dying(" three", death="closed"))
+def test_stream_is_continued_twice(
+    account: Account, upstream: LoopbackUpstream, second: LoopbackUpstream, third: LoopbackUpstream
+) -> None:
+    """A continuation that fails too is continued by the third route, which gets everything that was delivered."""
+    upstream.script(failing("One", " two"))
+    second.script(failing(" three", failure="closed"))
     said_tokens = count_tokens("One two three")
-    third.script(ending(" four.", usage=counts(30 + said_tokens, 3)))
-    stream = check_stream(ask(till))
+    third.script(ending(" four.", usage=usage_of(30 + said_tokens, 3)))
+    stream = check_stream(ask(account))
     assert stream.text == "One two three four."
     assert third.requests[0].json["messages"][-1]["content"] == "One two three"
     assert third.requests[0].json["max_tokens"] == MAX_TOKENS - said_tokens
     assert (stream.usage["prompt_tokens"], stream.usage["completion_tokens"]) == (30, 3 + said_tokens)
-    check_charge(till, stream)
+    check_charge(account, stream)
 
 
 @pytest.mark.parametrize("seam", [("Caf", "é 🦊 日本"), ("Café 🦊", " 日本"), ("日", "本語")])
-def test_letters_of_many_bytes_at_the_seam(
-    till: Till, upstream: LoopbackUpstream, second: LoopbackUpstream, seam: tuple[str, str]
+def test_multibyte_characters_at_the_join(
+    account: Account, upstream: LoopbackUpstream, second: LoopbackUpstream, seam: tuple[str, str]
 ) -> None:
-    """Whatever stands on either side of the seam arrives letter by letter, and the next upstream is told it so."""
-    upstream.script(dying(seam[0], death="closed within a letter"))
+    """Multibyte characters on either side of the join arrive intact, and the next upstream gets them intact."""
+    upstream.script(failing(seam[0], failure="closed within a character"))
     second.script(ending(seam[1]))
-    assert check_stream(ask(till)).text == "".join(seam)
+    assert check_stream(ask(account)).text == "".join(seam)
     assert second.requests[0].json["messages"][-1]["content"] == seam[0]
 
 
-def test_nothing_delivered_yet(till: Till, upstream: LoopbackUpstream, second: LoopbackUpstream) -> None:
-    """A stream that had begun, but said nothing, is asked anew, from the start and with all of its limit."""
+def test_stream_without_text_is_started_anew(
+    account: Account, upstream: LoopbackUpstream, second: LoopbackUpstream
+) -> None:
+    """A stream that had begun without any text is requested anew, with its whole limit."""
     upstream.script(Sse([ROLE, chunk({"reasoning_content": "Hm."}), Reset()]))
-    second.script(ending("All of it.", usage=counts(20, 4)))
-    stream = check_stream(ask(till))
+    second.script(ending("All of it.", usage=usage_of(20, 4)))
+    stream = check_stream(ask(account))
     assert stream.text == "All of it."
     [request] = second.requests
     assert request.json["messages"][-1] == MESSAGES[-1]
     assert request.json["max_tokens"] == MAX_TOKENS
     assert "continue_final_message" not in request.json
-    check_charge(till, stream)
+    check_charge(account, stream)
 
 
-def test_the_seam_waits_for_nothing(till: Till, upstream: LoopbackUpstream, second: LoopbackUpstream) -> None:
-    """What the first upstream said is with the client before the second has said a word."""
+def test_text_is_delivered_before_the_continuation(
+    account: Account, upstream: LoopbackUpstream, second: LoopbackUpstream
+) -> None:
+    """The text of the first upstream is delivered before the second has sent anything."""
     pause = Pause()
-    upstream.script(dying(*BEGUN))
-    second.script(Sse([pause, ROLE, said(" was a fox."), FINISH]))
-    with till.wire.open_chat(model="forte", stream=True) as connection:
+    upstream.script(failing(*BEGUN))
+    second.script(Sse([pause, ROLE, said(" was a fox."), STOP]))
+    with account.api.open_chat(model="forte", stream=True) as connection:
         begun = read_until(connection, b'" there"')
         pause.wait_until_reached()
         pause.release()
@@ -220,12 +263,12 @@ def test_the_seam_waits_for_nothing(till: Till, upstream: LoopbackUpstream, seco
         assert b"[DONE]" in read_all(connection)
 
 
-def test_the_sdk_sees_one_answer(till: Till, upstream: LoopbackUpstream, second: LoopbackUpstream) -> None:
+def test_sdk_sees_one_answer(account: Account, upstream: LoopbackUpstream, second: LoopbackUpstream) -> None:
     """The SDK's caller gets the chunks of one completion and no error."""
-    upstream.script(dying(*BEGUN))
+    upstream.script(failing(*BEGUN))
     second.script(ending(" was a fox."))
     http_client = openai.DefaultHttpxClient(trust_env=False)
-    base_url, key = till.service.base_url, till.service.key
+    base_url, key = account.service.base_url, account.api.key
     with openai.OpenAI(base_url=base_url, api_key=key, http_client=http_client, max_retries=0) as client:
         stream = client.chat.completions.create(
             model="forte", messages=[{"role": "user", "content": "Go."}], stream=True
@@ -245,64 +288,68 @@ NOT_CONTINUED: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("why", NOT_CONTINUED)
-def test_what_is_not_continued(till: Till, upstream: LoopbackUpstream, second: LoopbackUpstream, why: str) -> None:
-    """It ends with an error event, nobody else is asked, and what was delivered is charged."""
-    upstream.script(dying(*BEGUN))
-    assert check_broken_stream(ask(till, **NOT_CONTINUED[why])).text == "".join(BEGUN)
+def test_stream_that_cannot_be_continued(
+    account: Account, upstream: LoopbackUpstream, second: LoopbackUpstream, why: str
+) -> None:
+    """Such a stream ends with an error event, no other upstream is asked, and what was delivered is charged."""
+    upstream.script(failing(*BEGUN))
+    assert check_broken_stream(ask(account, **NOT_CONTINUED[why])).text == "".join(BEGUN)
     assert second.requests == []
-    assert till.charge_nano() > 0
+    assert -account.charge()["amount_nano"] > 0
 
 
-def test_a_whole_reply_is_not_continued(till: Till, upstream: LoopbackUpstream, second: LoopbackUpstream) -> None:
-    """A non-streaming reply that breaks off is a 502 or comes whole from the next route; nothing half is joined."""
-    upstream.script(dying(*BEGUN))
-    till.wire.chat(model="forte").error(502, "api_error")
+def test_plain_reply_is_not_continued(account: Account, upstream: LoopbackUpstream, second: LoopbackUpstream) -> None:
+    """A plain reply that breaks off is a 502 or comes whole from the next route; parts are never joined."""
+    upstream.script(failing(*BEGUN))
+    account.api.chat(model="forte").error(502, "api_error")
     assert second.requests == []
-    assert till.charges_nano == []
+    assert account.charges == []
 
 
-DEAF: dict[str, Reply] = {"500": Status(500), "400": Status(400), "429": Status(429), "dying": dying(" was")}
+DEAF: dict[str, Reply] = {"500": Status(500), "400": Status(400), "429": Status(429), "dying": failing(" was")}
 
 
 @pytest.mark.parametrize("answer", DEAF)
-def test_where_nobody_can_go_on(
-    till: Till, upstream: LoopbackUpstream, second: LoopbackUpstream, third: LoopbackUpstream, answer: str
+def test_failing_continuations_end_the_stream(
+    account: Account, upstream: LoopbackUpstream, second: LoopbackUpstream, third: LoopbackUpstream, answer: str
 ) -> None:
-    """A stream that no route continues ends with an error event, and just what was delivered is charged."""
-    upstream.script(dying(*BEGUN))
+    """If no route can continue, the stream ends with an error event and only what was delivered is charged."""
+    upstream.script(failing(*BEGUN))
     second.always(DEAF[answer])
     third.always(Status(500))
-    broken = check_broken_stream(ask(till))
+    broken = check_broken_stream(ask(account))
     assert broken.text == "".join(BEGUN) + (" was" if answer == "dying" else "")
-    assert till.charge_nano() == forte_nano(PROMPT_TOKENS, count_tokens(broken.text))
+    assert -account.charge()["amount_nano"] == forte_nano(PROMPT_TOKENS, count_tokens(broken.text))
 
 
-def test_leaving_after_the_seam(till: Till, upstream: LoopbackUpstream, second: LoopbackUpstream) -> None:
-    """A client that goes away while the second upstream speaks ends it at once, and pays what it got from both."""
+def test_client_leaves_during_the_continuation(
+    account: Account, upstream: LoopbackUpstream, second: LoopbackUpstream
+) -> None:
+    """A client that leaves during the continuation ends it at once and pays for the text of both upstreams."""
     pause = Pause()
-    upstream.script(dying(*BEGUN))
-    second.script(Sse([ROLE, said(" was"), pause, said(" a fox."), FINISH]))
-    with till.wire.open_chat(model="forte", stream=True) as connection:
+    upstream.script(failing(*BEGUN))
+    second.script(Sse([ROLE, said(" was"), pause, said(" a fox."), STOP]))
+    with account.api.open_chat(model="forte", stream=True) as connection:
         read_until(connection, b'" was"')
         pause.wait_until_reached()
     second.wait_for_disconnect()
     pause.release()
-    till.wait_until_ended()
+    account.wait_until_ended()
     said_tokens = count_tokens("".join(BEGUN) + " was")
-    assert till.charge_nano() == forte_nano(PROMPT_TOKENS, said_tokens)
+    assert -account.charge()["amount_nano"] == forte_nano(PROMPT_TOKENS, said_tokens)
 
 
-def test_the_seam_is_counted(till: Till, upstream: LoopbackUpstream, second: LoopbackUpstream) -> None:
-    """The metrics say which provider went on with streams of others, and that the other broke off."""
-    wire = Wire(till.service.port, None)
+def test_continuations_are_counted(account: Account, upstream: LoopbackUpstream, second: LoopbackUpstream) -> None:
+    """The metrics count the continued streams of each provider."""
+    api = RawClient(account.service.port, None)
     name = b'cadenza_continued_total{provider="second"} '
 
     def continued() -> float:
-        lines = wire.get("/metrics").body.splitlines()
+        lines = api.get("/metrics").body.splitlines()
         return sum(float(line.removeprefix(name)) for line in lines if line.startswith(name))
 
     before = continued()
-    upstream.script(dying(*BEGUN))
+    upstream.script(failing(*BEGUN))
     second.script(ending(" was a fox."))
-    check_stream(ask(till))
+    check_stream(ask(account))
     assert continued() == before + 1

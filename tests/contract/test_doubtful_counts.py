@@ -1,4 +1,4 @@
-"""Counts that cannot be true: the charge stays within what can be, nobody is credited, and the operator sees it."""
+"""Impossible usage: the charge stays within possible bounds, nothing is credited, and the operator is told."""
 
 import json
 from collections.abc import Iterator
@@ -6,14 +6,23 @@ from typing import Any
 
 import pytest
 
-from cadenza.core.tokens import count_tokens
-from tests.contract.purse import PROMPT_TOKENS, Purse, forte_nano, open_purse, wait_until
-from tests.loopback import Json, LoopbackUpstream, Reply, Sse, chunk, completion, said, sse_event
-from tests.service import Service
+from tests.account import PROMPT_TOKENS, Account, forte_nano, open_account
+from tests.loopback import (
+    ROLE,
+    STOP,
+    Json,
+    LoopbackUpstream,
+    Reply,
+    Sse,
+    completion,
+    said,
+    sse_event,
+    usage_chunk,
+)
+from tests.service import Service, wait_until
+from tests.tokens import count_tokens
 
 TEXT = "Music is the silence between the notes."
-ROLE = chunk({"role": "assistant", "content": ""})
-STOP = chunk(finish="stop")
 OWN_COST_NANO = forte_nano(PROMPT_TOKENS, count_tokens(TEXT))
 UNREADABLE: dict[str, Any] = {
     "negative prompt": {"prompt_tokens": -5, "completion_tokens": 7},
@@ -42,113 +51,113 @@ DETAILS: dict[str, Any] = {
 
 
 @pytest.fixture
-def purse(service: Service) -> Iterator[Purse]:
-    with open_purse(service) as opened:
+def account(service: Service) -> Iterator[Account]:
+    with open_account(service) as opened:
         yield opened
 
 
 def with_usage(usage: Any, *, stream: bool) -> Reply:
-    return (
-        Sse([ROLE, said(TEXT), STOP, chunk(choices=[], usage=usage)]) if stream else Json(completion(TEXT, usage=usage))
-    )
+    return Sse([ROLE, said(TEXT), STOP, usage_chunk(usage)]) if stream else Json(completion(TEXT, usage=usage))
 
 
-def doubts(purse: Purse) -> float:
-    """How often the operator was shown that the upstream's counts cannot be true."""
-    metrics = purse.wire.request("GET", "/metrics").body.decode()
+def doubts(account: Account) -> float:
+    """How often the metric counted impossible usage."""
+    metrics = account.api.request("GET", "/metrics").body.decode()
     name = 'cadenza_doubtful_usage_total{provider="loopback"} '
     return sum(float(line.removeprefix(name)) for line in metrics.splitlines() if line.startswith(name))
 
 
-def warnings(purse: Purse, request_id: str) -> list[Any]:
-    lines = (json.loads(line) for line in purse.service.output.splitlines() if line.startswith("{"))
+def warnings(account: Account, request_id: str) -> list[Any]:
+    complete = account.service.output.rpartition("\n")[0]  # the last line may be in the middle of being written
+    lines = (json.loads(line) for line in complete.splitlines() if line.startswith("{"))
     return [line for line in lines if line["level"] == "warning" and line.get("request_id") == request_id]
 
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("usage", UNREADABLE)
-def test_counts_that_are_none_are_replaced_by_our_own(
-    purse: Purse, upstream: LoopbackUpstream, usage: str, stream: bool
+def test_unreadable_usage_is_replaced_by_the_local_count(
+    account: Account, upstream: LoopbackUpstream, usage: str, stream: bool
 ) -> None:
-    """The reply is served, our own count is charged and marked as estimated, and a metric and a log line tell of it."""
-    before = doubts(purse)
+    """The reply is served, the local count is charged as estimated, and a metric and a log line say so."""
+    before = doubts(account)
     upstream.script(with_usage(UNREADABLE[usage], stream=stream))
-    reply = purse.wire.chat(stream=stream)
+    reply = account.api.chat(stream=stream)
     assert reply.status == 200
     assert TEXT.encode() in reply.body
-    charge = purse.charge()
+    charge = account.charge()
     assert (charge["amount_nano"], charge["estimated"]) == (-OWN_COST_NANO, True)
-    wait_until(lambda: doubts(purse) == before + 1, "the doubt in the metrics")
-    [line] = warnings(purse, reply.headers["x-request-id"])
+    wait_until(lambda: doubts(account) == before + 1, "the doubt in the metrics")
+    wait_until(lambda: warnings(account, reply.headers["x-request-id"]) != [], "the warning in the log")
+    [line] = warnings(account, reply.headers["x-request-id"])
     assert (line["event"], line["provider"]) == ("an upstream's counts cannot be true", "loopback")
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_more_output_than_was_allowed_is_charged_as_what_was_allowed(
-    purse: Purse, upstream: LoopbackUpstream, stream: bool
+def test_output_beyond_max_tokens_is_charged_up_to_it(
+    account: Account, upstream: LoopbackUpstream, stream: bool
 ) -> None:
-    """An upstream that counts past max_tokens is believed up to it."""
-    before = doubts(purse)
+    """An upstream that counts more output than max_tokens is paid for max_tokens."""
+    before = doubts(account)
     upstream.script(with_usage({"prompt_tokens": 11, "completion_tokens": 5_000}, stream=stream))
-    reply = purse.wire.chat(max_tokens=50, stream=stream)
-    assert purse.charge()["amount_nano"] == -forte_nano(11, 50)
-    wait_until(lambda: doubts(purse) == before + 1, "the doubt in the metrics")
-    assert warnings(purse, reply.headers["x-request-id"])
+    reply = account.api.chat(max_tokens=50, stream=stream)
+    assert account.charge()["amount_nano"] == -forte_nano(11, 50)
+    wait_until(lambda: doubts(account) == before + 1, "the doubt in the metrics")
+    wait_until(lambda: warnings(account, reply.headers["x-request-id"]) != [], "the warning in the log")
 
 
-def test_more_prompt_than_was_sent_is_charged_as_our_own_count(purse: Purse, upstream: LoopbackUpstream) -> None:
-    """A prompt of a billion tokens that was two lines long is counted here."""
-    before = doubts(purse)
+def test_impossible_prompt_count_is_replaced(account: Account, upstream: LoopbackUpstream) -> None:
+    """A short prompt that the upstream counts as a billion tokens is counted locally."""
+    before = doubts(account)
     upstream.script(with_usage({"prompt_tokens": 10**9, "completion_tokens": 7}, stream=False))
-    purse.wire.chat()
-    charge = purse.charge()
+    account.api.chat()
+    charge = account.charge()
     assert (charge["amount_nano"], charge["estimated"]) == (-forte_nano(PROMPT_TOKENS, 7), True)
-    wait_until(lambda: doubts(purse) == before + 1, "the doubt in the metrics")
+    wait_until(lambda: doubts(account) == before + 1, "the doubt in the metrics")
 
 
 @pytest.mark.parametrize("details", DETAILS)
-def test_cached_tokens_are_part_of_the_prompt(purse: Purse, upstream: LoopbackUpstream, details: str) -> None:
-    """However absurd their count, no more than the prompt is cached, and the charge is never less than all cached."""
+def test_cached_tokens_are_part_of_the_prompt(account: Account, upstream: LoopbackUpstream, details: str) -> None:
+    """However absurd the count of cached tokens, at most the prompt is cached and charged so."""
     usage = {"prompt_tokens": 11, "completion_tokens": 7, "prompt_tokens_details": DETAILS[details]}
     upstream.script(with_usage(usage, stream=False))
-    purse.wire.chat(model="mezzo")
-    charge = purse.charge()
+    account.api.chat(model="mezzo")
+    charge = account.charge()
     assert 0 <= charge["cached_tokens"] <= charge["prompt_tokens"] == 11
     assert 11 * 20 + 7 * 210 <= -charge["amount_nano"] <= 11 * 100 + 7 * 210
 
 
-def test_of_an_absurd_usage_and_a_good_one_the_last_counts(purse: Purse, upstream: LoopbackUpstream) -> None:
-    """Usage sent twice is neither summed nor taken from the first."""
-    absurd = chunk(choices=[], usage={"prompt_tokens": 11, "completion_tokens": 10**9})
-    good = chunk(choices=[], usage={"prompt_tokens": 11, "completion_tokens": 7})
+def test_last_usage_replaces_an_absurd_one(account: Account, upstream: LoopbackUpstream) -> None:
+    """Of an absurd usage and a later correct one, the last is charged."""
+    absurd = usage_chunk({"prompt_tokens": 11, "completion_tokens": 10**9})
+    good = usage_chunk({"prompt_tokens": 11, "completion_tokens": 7})
     upstream.script(Sse([ROLE, said(TEXT), STOP, absurd, good]))
-    purse.wire.chat(stream=True)
-    assert purse.charge()["amount_nano"] == -forte_nano(11, 7)
+    account.api.chat(stream=True)
+    assert account.charge()["amount_nano"] == -forte_nano(11, 7)
 
 
-def test_the_same_usage_twice_is_charged_once(purse: Purse, upstream: LoopbackUpstream) -> None:
-    """An upstream that repeats itself is not paid twice."""
-    counted = chunk(choices=[], usage={"prompt_tokens": 11, "completion_tokens": 7})
+def test_repeated_usage_is_charged_once(account: Account, upstream: LoopbackUpstream) -> None:
+    """A usage that the upstream repeats is charged once."""
+    counted = usage_chunk({"prompt_tokens": 11, "completion_tokens": 7})
     upstream.script(Sse([ROLE, said(TEXT), STOP, counted, counted, counted]))
-    purse.wire.chat(stream=True)
-    assert purse.charge()["amount_nano"] == -forte_nano(11, 7)
+    account.api.chat(stream=True)
+    assert account.charge()["amount_nano"] == -forte_nano(11, 7)
 
 
 @pytest.mark.parametrize("number", [b"1e999", b"-1e999", b"9" * 5_000, b"NaN"])
-def test_a_number_that_no_parser_takes_charges_nothing_false(
-    purse: Purse, upstream: LoopbackUpstream, number: bytes
+def test_unparsable_number_is_replaced_by_the_local_count(
+    account: Account, upstream: LoopbackUpstream, number: bytes
 ) -> None:
-    """After a finished answer an unreadable usage chunk is not the client's trouble: our own count is charged."""
-    event = sse_event(chunk(choices=[], usage={"prompt_tokens": 11, "completion_tokens": 0.125}))
+    """An unparsable usage chunk after a complete answer does not break it: the local count is charged."""
+    event = sse_event(usage_chunk({"prompt_tokens": 11, "completion_tokens": 0.125}))
     upstream.script(Sse([ROLE, said(TEXT), STOP, event.replace(b"0.125", number)]))
-    assert purse.wire.chat(stream=True).body.endswith(b"data: [DONE]\n\n")
-    assert purse.charge()["amount_nano"] == -OWN_COST_NANO
+    assert account.api.chat(stream=True).body.endswith(b"data: [DONE]\n\n")
+    assert account.charge()["amount_nano"] == -OWN_COST_NANO
 
 
-def test_good_counts_cast_no_doubt(purse: Purse, upstream: LoopbackUpstream) -> None:
-    """An ordinary reply leaves metric and log as they were."""
-    before = doubts(purse)
-    reply = purse.wire.chat()
-    wait_until(lambda: f'"{reply.headers["x-request-id"]}"' in purse.service.output, "the line of the request")
-    assert doubts(purse) == before
-    assert warnings(purse, reply.headers["x-request-id"]) == []
+def test_correct_usage_is_not_reported(account: Account, upstream: LoopbackUpstream) -> None:
+    """An ordinary reply changes neither the metric nor the log."""
+    before = doubts(account)
+    reply = account.api.chat()
+    wait_until(lambda: f'"{reply.headers["x-request-id"]}"' in account.service.output, "the line of the request")
+    assert doubts(account) == before
+    assert warnings(account, reply.headers["x-request-id"]) == []

@@ -1,16 +1,16 @@
-"""Keys over the wire: where they are read, what they may do, and when they end."""
+"""API keys over HTTP: where they are read, what they may do, and when they end."""
 
 import re
 from collections.abc import Callable
 
 import pytest
 
-from tests.contract.wire import MESSAGES, Wire
 from tests.loopback import LoopbackUpstream
+from tests.raw_client import MESSAGES, RawClient
 from tests.service import EMAIL, Service
 
 CHAT = {"messages": MESSAGES}
-WireAs = Callable[[str | None], Wire]
+ApiAs = Callable[[str | None], RawClient]
 
 
 def mistyped(key: str) -> str:
@@ -18,24 +18,24 @@ def mistyped(key: str) -> str:
     return key[:20] + ("a" if key[20] != "a" else "b") + key[21:]
 
 
-def test_new_key_is_printed_alone_and_works_at_once(service: Service, wire_as: WireAs) -> None:
-    """`key create` prints nothing but the key, and beside a running server it is good on the very next request."""
+def test_new_key_is_printed_alone_and_works_at_once(service: Service, api_as: ApiAs) -> None:
+    """`key create` prints only the key, and a running server accepts it on the next request."""
     printed = service.cli("key", "create", "--account", EMAIL).stdout
     assert re.fullmatch(r"sk-cdz-[0-9A-Za-z]{49}\n", printed)
-    assert wire_as(printed.strip()).get("/v1/models").status == 200
+    assert api_as(printed.strip()).get("/v1/models").status == 200
 
 
-def test_either_header_carries_the_key(service: Service, wire_as: WireAs, upstream: LoopbackUpstream) -> None:
+def test_either_header_carries_the_key(service: Service, api_as: ApiAs, upstream: LoopbackUpstream) -> None:
     """A key is read from Authorization or from x-api-key."""
-    bare = wire_as(None)
+    bare = api_as(None)
     for headers in ({"authorization": f"Bearer {service.key}"}, {"x-api-key": service.key}):
         assert bare.post(CHAT, headers).status == 200
         assert bare.get("/v1/models", headers).status == 200
 
 
-def test_authorization_wins_over_x_api_key(service: Service, wire_as: WireAs, upstream: LoopbackUpstream) -> None:
-    """With both headers only Authorization is read, be it good or bad."""
-    bare, bad = wire_as(None), mistyped(service.key)
+def test_authorization_wins_over_x_api_key(service: Service, api_as: ApiAs, upstream: LoopbackUpstream) -> None:
+    """With both headers only Authorization is read, whether it is valid or not."""
+    bare, bad = api_as(None), mistyped(service.key)
     assert bare.post(CHAT, {"authorization": f"Bearer {service.key}", "x-api-key": bad}).status == 200
     bare.post(CHAT, {"authorization": f"Bearer {bad}", "x-api-key": service.key}).error(401, "authentication_error")
     bare.post(CHAT, {"authorization": "Basic dXNlcjpwdw==", "x-api-key": service.key}).error(
@@ -60,19 +60,19 @@ def test_authorization_wins_over_x_api_key(service: Service, wire_as: WireAs, up
         {"x-api-key": "' OR 1=1 --"},
     ],
 )
-def test_no_good_key_is_401(wire_as: WireAs, method_and_path: str, headers: dict[str, str]) -> None:
-    """Whatever stands in place of a key, the answer is the same 401, on every endpoint."""
+def test_invalid_key_is_401(api_as: ApiAs, method_and_path: str, headers: dict[str, str]) -> None:
+    """Any invalid key gets the same 401 on every endpoint."""
     method, path = method_and_path.split(" ")
-    reply = wire_as(None).request(method, path, b"{" if method == "POST" else None, headers)
+    reply = api_as(None).request(method, path, b"{" if method == "POST" else None, headers)
     message = reply.error(401, "authentication_error")
-    assert message == wire_as(None).get("/v1/models").error(401, "authentication_error")
+    assert message == api_as(None).get("/v1/models").error(401, "authentication_error")
     assert reply.headers["x-should-retry"] == "false"
 
 
-def test_mistyped_key_is_401(service: Service, wire_as: WireAs) -> None:
-    """One wrong character makes a key unknown, and the reply does not show it."""
+def test_mistyped_key_is_401(service: Service, api_as: ApiAs) -> None:
+    """One wrong character makes a key unknown, and the reply does not repeat it."""
     wrong = mistyped(service.key)
-    reply = wire_as(wrong).get("/v1/models")
+    reply = api_as(wrong).get("/v1/models")
     reply.error(401, "authentication_error")
     assert wrong.encode() not in reply.body
 
@@ -82,14 +82,14 @@ def test_mistyped_key_is_401(service: Service, wire_as: WireAs) -> None:
 )
 def test_scope_is_enforced(
     scoped_keys: dict[str, str],
-    wire_as: WireAs,
+    api_as: ApiAs,
     upstream: LoopbackUpstream,
     scope: str,
     may_chat: bool,
     may_list: bool,
 ) -> None:
     """A key may do what its scope grants; anything else is a 403."""
-    scoped = wire_as(scoped_keys[scope])
+    scoped = api_as(scoped_keys[scope])
     attempts = [(scoped.post(CHAT), may_chat), (scoped.post({**CHAT, "stream": True}), may_chat)]
     attempts += [(scoped.get("/v1/models"), may_list), (scoped.get("/v1/models/forte"), may_list)]
     for reply, allowed in attempts:
@@ -101,21 +101,21 @@ def test_scope_is_enforced(
     assert len(upstream.requests) == (2 if may_chat else 0)
 
 
-def test_key_is_checked_before_the_body(scoped_keys: dict[str, str], wire_as: WireAs) -> None:
-    """The key counts first, then the scope, then the body."""
-    wire_as(None).post(b"{").error(401, "authentication_error")
-    wire_as(scoped_keys["models"]).post(b"{").error(403, "permission_error")
-    wire_as(scoped_keys["inference"]).post(b"{").error(400)
+def test_key_is_checked_before_the_body(scoped_keys: dict[str, str], api_as: ApiAs) -> None:
+    """The key is checked first, then the scope, then the body."""
+    api_as(None).post(b"{").error(401, "authentication_error")
+    api_as(scoped_keys["models"]).post(b"{").error(403, "permission_error")
+    api_as(scoped_keys["inference"]).post(b"{").error(400)
 
 
 def test_revoked_key_is_refused_on_the_next_request(
-    service: Service, wire_as: WireAs, upstream: LoopbackUpstream
+    service: Service, api_as: ApiAs, upstream: LoopbackUpstream
 ) -> None:
-    """A key revoked by the command line, beside the running server, is dead on the very next request."""
-    key = service.create_key("--name", "short-lived")
-    holder = wire_as(key)
+    """A key that the command line revokes is refused by a running server on the next request."""
+    key = service.create_key()
+    holder = api_as(key)
     assert holder.post(CHAT).status == 200
-    service.cli("key", "revoke", key[:12])
+    assert service.cli("key", "revoke", key[:12]).returncode == 0
     holder.post(CHAT).error(401, "authentication_error")
     holder.get("/v1/models").error(401, "authentication_error")
     assert len(upstream.requests) == 1

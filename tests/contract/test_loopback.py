@@ -1,4 +1,4 @@
-"""The scripted upstream does what its script says; every other test leans on that."""
+"""The scripted upstream does what its script says; every other test relies on it."""
 
 import http.client
 import json
@@ -8,7 +8,6 @@ from contextlib import closing
 
 import pytest
 
-from tests.contract.wire import read_all, read_until
 from tests.loopback import (
     UPSTREAM_MODEL,
     USAGE,
@@ -27,6 +26,7 @@ from tests.loopback import (
     chunk,
     said,
 )
+from tests.raw_client import read_all, read_until
 
 ASKED = json.dumps({"model": "m", "messages": []}).encode()
 STREAMED = json.dumps({"stream": True, "stream_options": {"include_usage": True}}).encode()
@@ -43,20 +43,20 @@ def port_of(upstream: LoopbackUpstream) -> int:
 
 
 def ask(upstream: LoopbackUpstream, body: bytes = ASKED) -> tuple[int, bytes]:
-    with closing(http.client.HTTPConnection("127.0.0.1", port_of(upstream), timeout=10)) as connection:
+    with closing(http.client.HTTPConnection("127.0.0.1", port_of(upstream), timeout=60)) as connection:
         connection.request("POST", "/v1/chat/completions", body)
         response = connection.getresponse()
         return response.status, response.read()
 
 
 def dial(upstream: LoopbackUpstream, body: bytes = ASKED) -> socket.socket:
-    connection = socket.create_connection(("127.0.0.1", port_of(upstream)), 10)
+    connection = socket.create_connection(("127.0.0.1", port_of(upstream)), 60)
     connection.sendall(b"POST /v1/chat/completions HTTP/1.1\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
     return connection
 
 
-def test_good_answers_in_the_mode_that_was_asked(scripted: LoopbackUpstream) -> None:
-    """One reply serves both modes, and its stream carries the usage that was asked for."""
+def test_good_answers_in_the_requested_mode(scripted: LoopbackUpstream) -> None:
+    """One reply serves both modes, and its stream carries the usage that was requested."""
     status, body = ask(scripted)
     assert status == 200
     assert json.loads(body)["choices"][0]["message"]["content"] == Good().text
@@ -67,14 +67,14 @@ def test_good_answers_in_the_mode_that_was_asked(scripted: LoopbackUpstream) -> 
 
 
 def test_script_is_used_once_then_the_default_answers(scripted: LoopbackUpstream) -> None:
-    """Scripted replies come in their order, each once; the default stands behind them."""
+    """Scripted replies come in order, each once; then the default answers."""
     scripted.always(Status(503))
     scripted.script(Status(418, b"tea"), Json({"a": 1}))
     assert [ask(scripted) for _ in range(3)] == [(418, b"tea"), (200, b'{"a": 1}'), (503, b"")]
 
 
 def test_requests_are_recorded(scripted: LoopbackUpstream) -> None:
-    """A request is kept with its method, path, headers and body."""
+    """A request is recorded with its method, path, headers and body."""
     ask(scripted)
     request = scripted.wait_for_request()
     assert (request.method, request.path) == ("POST", "/v1/chat/completions")
@@ -86,7 +86,7 @@ def test_requests_are_recorded(scripted: LoopbackUpstream) -> None:
 
 def test_connections_are_kept_alive(scripted: LoopbackUpstream) -> None:
     """Two requests on one connection are both answered, and it counts as one."""
-    with closing(http.client.HTTPConnection("127.0.0.1", port_of(scripted), timeout=10)) as connection:
+    with closing(http.client.HTTPConnection("127.0.0.1", port_of(scripted), timeout=60)) as connection:
         for _ in range(2):
             connection.request("POST", "/v1/chat/completions", ASKED)
             connection.getresponse().read()
@@ -94,15 +94,15 @@ def test_connections_are_kept_alive(scripted: LoopbackUpstream) -> None:
 
 
 def test_chunked_requests_are_read(scripted: LoopbackUpstream) -> None:
-    """A request body without a length is put together from its chunks."""
-    with closing(http.client.HTTPConnection("127.0.0.1", port_of(scripted), timeout=10)) as connection:
+    """A request body without a length is read from its chunks."""
+    with closing(http.client.HTTPConnection("127.0.0.1", port_of(scripted), timeout=60)) as connection:
         connection.request("POST", "/v1/x", iter([ASKED[:5], ASKED[5:]]), encode_chunked=True)
         connection.getresponse().read()
     assert scripted.requests[0].body == ASKED
 
 
 def test_pause_holds_until_released(scripted: LoopbackUpstream) -> None:
-    """Nothing behind a pause is written before the test releases it."""
+    """Nothing after a pause is written before the test releases it."""
     pause = Pause()
     scripted.script(Sse([said("one"), pause, said("two")]))
     with dial(scripted) as connection:
@@ -113,8 +113,8 @@ def test_pause_holds_until_released(scripted: LoopbackUpstream) -> None:
         assert b"[DONE]" in read_until(connection, b"0\r\n\r\n")
 
 
-def test_leaving_during_a_reply_is_noticed(scripted: LoopbackUpstream) -> None:
-    """A peer that goes while a reply is held counts as a disconnect."""
+def test_disconnect_during_a_reply_is_noticed(scripted: LoopbackUpstream) -> None:
+    """A peer that disconnects while a reply is paused counts as a disconnect."""
     pause = Pause()
     scripted.script(Raw([pause]))
     with dial(scripted):
@@ -122,15 +122,15 @@ def test_leaving_during_a_reply_is_noticed(scripted: LoopbackUpstream) -> None:
     scripted.wait_for_disconnect()
 
 
-def test_leaving_after_a_reply_is_no_disconnect(scripted: LoopbackUpstream) -> None:
-    """A peer that goes when it has its whole reply is an ordinary end."""
+def test_close_after_a_reply_is_no_disconnect(scripted: LoopbackUpstream) -> None:
+    """A peer that closes after its whole reply does not count as a disconnect."""
     ask(scripted)
     with pytest.raises(AssertionError):
         scripted.wait_for_disconnect(timeout_s=0.2)
 
 
 def test_reset_breaks_the_connection(scripted: LoopbackUpstream) -> None:
-    """A reset reaches the peer as a reset, behind the bytes that went before."""
+    """A reset reaches the peer as a reset, after the bytes before it."""
     pause = Pause()
     scripted.script(Raw([b"HTTP/1.1 200 OK\r\n", pause, Reset()]))
     with dial(scripted) as connection:
@@ -149,20 +149,20 @@ def test_reset_breaks_the_connection(scripted: LoopbackUpstream) -> None:
         (Cut(Sse([b"abc"], done=False, piece_bytes=1), 18), b"1\r\na\r\n1\r\nb\r\n1\r\nc\r\n"),
     ],
 )
-def test_bytes_are_under_control(scripted: LoopbackUpstream, reply: Reply, expected: bytes) -> None:
-    """Cut, raw, dribbled and finely chunked replies put exactly these bytes at the end of the wire."""
+def test_replies_write_exact_bytes(scripted: LoopbackUpstream, reply: Reply, expected: bytes) -> None:
+    """Cut, raw, dribbled and finely chunked replies write exactly these bytes."""
     scripted.script(reply)
     with dial(scripted) as connection:
         assert read_all(connection).endswith(expected)
 
 
 def test_stall_is_noticed(scripted: LoopbackUpstream) -> None:
-    """A peer that does not read makes the writes stop, and the count says where."""
+    """A peer that does not read stalls the writes, and the number of bytes is known."""
     scripted.script(Sse([said("x" * 65_536)] * 1024))
     with dial(scripted):
         assert 0 < scripted.wait_for_stall() < 16 * 2**20
 
 
 def test_chunks_carry_marks() -> None:
-    """Upstream chunks carry names of their own, so that a leak can be seen."""
+    """Upstream chunks carry names of their own, so that a leak is noticed."""
     assert chunk()["model"] == UPSTREAM_MODEL

@@ -4,10 +4,10 @@ import openai
 import pytest
 
 from tests.conftest import StartService
-from tests.contract.wire import Wire
 from tests.loopback import LoopbackUpstream
+from tests.raw_client import RawClient
 from tests.schemas import MODEL, MODEL_LIST, check
-from tests.service import RouteSpec, ServiceSpec
+from tests.service_config import RouteSpec, ServiceSpec
 
 LISTED = ["auto", "mezzo", "forte", "fortissimo"]
 
@@ -29,19 +29,19 @@ def test_retrieve_through_the_sdk(client: openai.OpenAI, model: str) -> None:
     assert (retrieved.id, retrieved.object, retrieved.owned_by) == (model, "model", "cadenza")
 
 
-def test_list_has_the_closed_shape(wire: Wire) -> None:
+def test_list_has_the_closed_shape(api: RawClient) -> None:
     """The list and each model in it have exactly the members of the interface."""
-    reply = wire.get("/v1/models")
+    reply = api.get("/v1/models")
     assert reply.status == 200
     assert reply.headers["content-type"] == "application/json"
     check(reply.json, MODEL_LIST)
 
 
-def test_retrieved_model_equals_the_listed_one(wire: Wire) -> None:
-    """Retrieval shows a class as the list does."""
-    listed = {model["id"]: model for model in wire.get("/v1/models").json["data"]}
+def test_retrieved_model_equals_the_listed_one(api: RawClient) -> None:
+    """A retrieved class equals the listed one."""
+    listed = {model["id"]: model for model in api.get("/v1/models").json["data"]}
     for model in LISTED:
-        retrieved = wire.get(f"/v1/models/{model}").json
+        retrieved = api.get(f"/v1/models/{model}").json
         check(retrieved, MODEL)
         assert retrieved == listed[model]
 
@@ -49,20 +49,20 @@ def test_retrieved_model_equals_the_listed_one(wire: Wire) -> None:
 @pytest.mark.parametrize(
     "model", ["piano", "gpt-4o", "Forte", "forte%20", "..", "%00", "%C3%A9", "%ff", "forte/x", "x" * 5000]
 )
-def test_unknown_model_is_404(wire: Wire, model: str) -> None:
+def test_unknown_model_is_404(api: RawClient, model: str) -> None:
     """The reserved class and any other id are not found."""
-    wire.get(f"/v1/models/{model}").error(404)
+    api.get(f"/v1/models/{model}").error(404)
 
 
 def test_created_and_list_survive_a_restart(start_service: StartService, upstream: LoopbackUpstream) -> None:
     """`created` is the same after a restart, and a class without routes is left out of the list."""
     routes = {"mezzo": [RouteSpec("loopback")], "forte": [RouteSpec("loopback")]}
     own = start_service(ServiceSpec({"loopback": upstream.base_url}, routes))
-    before = Wire(own.port, own.key).get("/v1/models").json
+    before = RawClient(own.port, own.key).get("/v1/models").json
     own.stop()
     own.start()
-    wire = Wire(own.port, own.key)
-    assert wire.get("/v1/models").json == before
+    api = RawClient(own.port, own.key)
+    assert api.get("/v1/models").json == before
     assert [model["id"] for model in before["data"]] == ["auto", "mezzo", "forte"]
-    wire.get("/v1/models/fortissimo").error(404)
-    assert "fortissimo" not in wire.chat(model="gpt-4o").error(400)
+    api.get("/v1/models/fortissimo").error(404)
+    assert "fortissimo" not in api.chat(model="gpt-4o").error(400)

@@ -1,9 +1,9 @@
-"""Paths and methods: what is not here is said in the error shape."""
+"""Unknown paths and methods are refused in the error shape."""
 
 import pytest
 
-from tests.contract.wire import MESSAGES, Wire
 from tests.loopback import LoopbackUpstream
+from tests.raw_client import MESSAGES, RawClient
 
 
 @pytest.mark.parametrize("method", ["GET", "POST"])
@@ -22,17 +22,17 @@ from tests.loopback import LoopbackUpstream
         "/v1/" + "x" * 8000,
     ],
 )
-def test_unknown_path_is_404(wire: Wire, method: str, path: str) -> None:
-    """A path that is not there is a 404 in the error shape, not to be retried."""
-    reply = wire.request(method, path, b"{}" if method == "POST" else None)
+def test_unknown_path_is_404(api: RawClient, method: str, path: str) -> None:
+    """An unknown path is a 404 in the error shape, not to be retried."""
+    reply = api.request(method, path, b"{}" if method == "POST" else None)
     reply.error(404)
     assert reply.headers["x-should-retry"] == "false"
 
 
 @pytest.mark.parametrize("path", ["/v1/embeddings", "/v1/completions"])
-def test_known_absences_are_named(wire: Wire, path: str) -> None:
-    """What OpenAI has and this service has not is said to be not implemented."""
-    assert "not implemented" in wire.request("POST", path, b"{}").error(404)
+def test_missing_openai_endpoints_are_named(api: RawClient, path: str) -> None:
+    """An OpenAI endpoint that this service lacks is reported as not implemented."""
+    assert "not implemented" in api.request("POST", path, b"{}").error(404)
 
 
 @pytest.mark.parametrize(
@@ -47,28 +47,28 @@ def test_known_absences_are_named(wire: Wire, path: str) -> None:
         ("PATCH", "/v1/chat/completions/", "POST"),
     ],
 )
-def test_wrong_method_is_405(wire: Wire, method: str, path: str, allowed: str) -> None:
+def test_wrong_method_is_405(api: RawClient, method: str, path: str, allowed: str) -> None:
     """A known path with another method is a 405 that names the method it takes."""
-    reply = wire.request(method, path, b"{}" if method != "GET" else None)
+    reply = api.request(method, path, b"{}" if method != "GET" else None)
     reply.error(405)
     assert allowed in [word.strip() for word in reply.headers["allow"].split(",")]
     assert method not in reply.headers["allow"]
 
 
-def test_trailing_slash_is_the_same_path(wire: Wire, upstream: LoopbackUpstream) -> None:
-    """A slash at the end changes nothing, and nobody is redirected."""
-    assert wire.get("/v1/models/").json == wire.get("/v1/models").json
-    assert wire.get("/v1/models/forte/").json == wire.get("/v1/models/forte").json
+def test_trailing_slash_is_the_same_path(api: RawClient, upstream: LoopbackUpstream) -> None:
+    """A trailing slash changes nothing and is not redirected."""
+    assert api.get("/v1/models/").json == api.get("/v1/models").json
+    assert api.get("/v1/models/forte/").json == api.get("/v1/models/forte").json
     body = b'{"messages": [{"role": "user", "content": "hi"}]}'
-    assert wire.request("POST", "/v1/chat/completions/", body).status == 200
+    assert api.request("POST", "/v1/chat/completions/", body).status == 200
 
 
-def test_query_is_ignored(wire: Wire, upstream: LoopbackUpstream) -> None:
-    """A query behind a path changes nothing: some clients send an api-version."""
-    assert wire.get("/v1/models?api-version=2024-10-21").status == 200
+def test_query_is_ignored(api: RawClient, upstream: LoopbackUpstream) -> None:
+    """A query changes nothing: some clients send an api-version."""
+    assert api.get("/v1/models?api-version=2024-10-21").status == 200
 
 
-def test_content_type_does_not_matter(wire: Wire, upstream: LoopbackUpstream) -> None:
-    """A chat request is read as JSON whatever its content type says."""
+def test_content_type_does_not_matter(api: RawClient, upstream: LoopbackUpstream) -> None:
+    """A chat request is read as JSON whatever its content type."""
     for content_type in ("text/plain", "application/json; charset=utf-8", ""):
-        assert wire.post({"messages": MESSAGES}, {"content-type": content_type}).status == 200
+        assert api.post({"messages": MESSAGES}, {"content-type": content_type}).status == 200

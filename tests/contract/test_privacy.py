@@ -1,32 +1,32 @@
-"""Content and keys live in the memory of their own request: nothing of them is printed or written."""
+"""Content and keys exist only in the memory of their own request: they are neither printed nor written."""
 
 import json
 from collections.abc import Iterator
 
 import pytest
 
-from tests.contract.wire import Wire
-from tests.loopback import Close, Good, Json, LoopbackUpstream, Reset, Sse, Status, chunk, said
-from tests.service import PASSWORD, Service, ordinary_spec
+from tests.loopback import ROLE, Close, Good, Json, LoopbackUpstream, Reset, Sse, Status, said
+from tests.raw_client import RawClient
+from tests.service import PASSWORD, Service
+from tests.service_config import ordinary_spec
 
 CANARY = "zugzwang-canary-81"
-ROLE = chunk({"role": "assistant", "content": ""})
 ERROR = {"error": {"message": CANARY, "type": CANARY, "code": CANARY}}
 
 
 @pytest.fixture(scope="module")
 def used(shared_upstream: LoopbackUpstream) -> Iterator[Service]:
-    """A service that has seen the canary in every way that a request can go, and has ended."""
+    """A stopped service that has handled the canary in every way that a request can take."""
     with Service(ordinary_spec(shared_upstream.base_url)) as service:
-        wire = Wire(service.port, service.key)
-        _serve_canaries(wire, shared_upstream)
-        _refuse_canaries(wire)
+        api = RawClient(service.port, service.key)
+        _serve_canaries(api, shared_upstream)
+        _refuse_canaries(api)
         shared_upstream.reset()
         service.stop()
         yield service
 
 
-def _serve_canaries(wire: Wire, upstream: LoopbackUpstream) -> None:
+def _serve_canaries(api: RawClient, upstream: LoopbackUpstream) -> None:
     for reply in (
         Good(CANARY),
         Status(500, CANARY.encode()),
@@ -43,13 +43,13 @@ def _serve_canaries(wire: Wire, upstream: LoopbackUpstream) -> None:
     ):
         upstream.always(reply)
         for stream in (False, True):
-            wire.chat(messages=[{"role": "user", "content": CANARY}], stream=stream, stop=CANARY, user=CANARY)
+            api.chat(messages=[{"role": "user", "content": CANARY}], stream=stream, stop=CANARY, user=CANARY)
     upstream.always(Sse([ROLE, said(CANARY), *[said(CANARY * 100)] * 2000]))
-    with wire.open_chat(stream=True, messages=[{"role": "user", "content": CANARY}]) as connection:
+    with api.open_chat(stream=True, messages=[{"role": "user", "content": CANARY}]) as connection:
         connection.recv(100)
 
 
-def _refuse_canaries(wire: Wire) -> None:
+def _refuse_canaries(api: RawClient) -> None:
     good = {"messages": [{"role": "user", "content": CANARY}]}
     for fields in (
         {"model": CANARY},
@@ -63,35 +63,35 @@ def _refuse_canaries(wire: Wire) -> None:
         {"messages": [{"role": CANARY, "content": CANARY}]},
         {"messages": [{"role": "user", "content": [{"type": CANARY, CANARY: CANARY}]}]},
     ):
-        wire.post({**good, **fields})
+        api.post({**good, **fields})
     body = json.dumps(good).encode()
     for bad in (body[:-2], body + b"x", body.replace(b"-81", b"\xff"), CANARY.encode()):
-        wire.post(bad)
-    wire.send_raw(f"GET /{CANARY}\x00 HTTP/1.1\r\n\r\n".encode())
+        api.post(bad)
+    api.send_raw(f"GET /{CANARY}\x00 HTTP/1.1\r\n\r\n".encode())
 
 
 def _holding(service: Service, needle: str) -> list[str]:
-    """The files in which the needle stands."""
+    """The files that contain the needle."""
     return [path.name for path in service.files() if needle.encode() in path.read_bytes()]
 
 
 def test_something_was_written(used: Service) -> None:
-    """The process has printed and stored, so that looking for the canary means something."""
+    """The process has printed and stored something, so that the search for the canary means something."""
     assert "cadenza.db" in [path.name for path in used.files()]
     assert used.output.count("request_id") > 20
 
 
 def test_content_is_nowhere(used: Service) -> None:
-    """No prompt, reply, refused body or upstream error stands in the output or in any file."""
+    """No prompt, reply, refused body or upstream error is in the output or in any file."""
     assert CANARY not in used.output
     assert _holding(used, CANARY) == []
 
 
 def test_key_is_nowhere(used: Service) -> None:
-    """The key itself stands in no file: only its digest is stored."""
+    """The key is in no file: only its digest is stored."""
     assert _holding(used, used.key) == []
 
 
 def test_password_is_nowhere(used: Service) -> None:
-    """Nor does the account's password."""
+    """The account's password is in no file."""
     assert _holding(used, PASSWORD) == []

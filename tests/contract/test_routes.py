@@ -1,17 +1,17 @@
-"""Routes: the next one serves where the first cannot, and a client hears only of the last resort."""
+"""Routes: the next one serves if the first cannot, and a client only hears of the last."""
 
 import json
 from collections.abc import Iterator
 
 import pytest
 
-from tests.contract.wire import Wire
-from tests.loopback import Close, Good, Json, LoopbackUpstream, Pause, Raw, Reply, Reset, Sse, Status, chunk, said
+from tests.loopback import ROLE, Close, Good, Json, LoopbackUpstream, Pause, Raw, Reply, Reset, Sse, Status, said
+from tests.raw_client import RawClient
 from tests.schemas import check_broken_stream, check_stream
-from tests.service import RouteSpec, Service, ServiceSpec, refusing_address
+from tests.service import Service, refusing_address
+from tests.service_config import RouteSpec, ServiceSpec
 
-ROLE = chunk({"role": "assistant", "content": ""})
-SILENCE_S = 0.6
+SILENCE_S = 1.5
 FAULTS: dict[str, Reply] = {
     "500": Status(500),
     "503": Status(503),
@@ -49,26 +49,26 @@ def routed(shared_upstream: LoopbackUpstream, backup: LoopbackUpstream) -> Itera
 
 
 @pytest.fixture
-def wire(routed: Service, backup: LoopbackUpstream) -> Wire:
+def api(routed: Service, backup: LoopbackUpstream) -> RawClient:
     backup.reset()
     backup.always(Good("from the backup"))
     routed.reload()
-    return Wire(routed.port, routed.key)
+    return RawClient(routed.port, routed.key)
 
 
-def text_of(wire: Wire, model: str, *, stream: bool) -> str:
-    reply = wire.chat(model=model, stream=stream)
+def text_of(api: RawClient, model: str, *, stream: bool) -> str:
+    reply = api.chat(model=model, stream=stream)
     assert reply.status == 200, reply.body
     return check_stream(reply.body).text if stream else str(reply.json["choices"][0]["message"]["content"])
 
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_first_route_serves_while_it_can(
-    wire: Wire, upstream: LoopbackUpstream, backup: LoopbackUpstream, stream: bool
+    api: RawClient, upstream: LoopbackUpstream, backup: LoopbackUpstream, stream: bool
 ) -> None:
-    """A sound first route is asked for its own model, and the next is left alone."""
+    """A healthy first route is asked for its own model, and the next is not asked."""
     upstream.always(Good("from the first"))
-    assert text_of(wire, "forte", stream=stream) == "from the first"
+    assert text_of(api, "forte", stream=stream) == "from the first"
     assert [request.json["model"] for request in upstream.requests] == ["one"]
     assert backup.requests == []
 
@@ -76,88 +76,90 @@ def test_first_route_serves_while_it_can(
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("fault", FAULTS)
 def test_next_route_serves_after_a_fault(
-    wire: Wire, upstream: LoopbackUpstream, backup: LoopbackUpstream, fault: str, stream: bool
+    api: RawClient, upstream: LoopbackUpstream, backup: LoopbackUpstream, fault: str, stream: bool
 ) -> None:
     """A fault of the first route before any content is invisible to the client."""
     upstream.always(FAULTS[fault])
-    assert text_of(wire, "forte", stream=stream) == "from the backup"
+    assert text_of(api, "forte", stream=stream) == "from the backup"
     assert [request.json["model"] for request in backup.requests] == ["two"]
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_next_route_serves_where_the_first_refuses(wire: Wire, stream: bool) -> None:
-    """A first route where nobody listens is passed over."""
-    assert text_of(wire, "mezzo", stream=stream) == "from the backup"
+def test_next_route_serves_if_the_first_refuses(api: RawClient, stream: bool) -> None:
+    """A first route that refuses connections is skipped."""
+    assert text_of(api, "mezzo", stream=stream) == "from the backup"
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_next_route_serves_where_the_first_is_silent(wire: Wire, upstream: LoopbackUpstream, stream: bool) -> None:
-    """A first route that accepts and says nothing is given up within its time."""
+def test_next_route_serves_if_the_first_is_silent(api: RawClient, upstream: LoopbackUpstream, stream: bool) -> None:
+    """A first route that accepts and stays silent is given up after its timeout."""
     upstream.script(Raw([Pause()]))
-    assert text_of(wire, "forte", stream=stream) == "from the backup"
+    assert text_of(api, "forte", stream=stream) == "from the backup"
 
 
-def test_silent_route_is_hung_up_on(wire: Wire, upstream: LoopbackUpstream) -> None:
-    """A route that is given up does not go on working: its connection is closed."""
+def test_silent_route_is_disconnected(api: RawClient, upstream: LoopbackUpstream) -> None:
+    """The connection to a route that was given up is closed."""
     upstream.script(Raw([Pause()]))
-    wire.chat(model="forte")
+    api.chat(model="forte")
     upstream.wait_for_disconnect()
 
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_all_routes_failing_is_502(
-    wire: Wire, upstream: LoopbackUpstream, backup: LoopbackUpstream, stream: bool
+    api: RawClient, upstream: LoopbackUpstream, backup: LoopbackUpstream, stream: bool
 ) -> None:
-    """Where no route can serve, the client gets one 502 that names none of them."""
+    """If no route can serve, the client gets one 502 that names none of them."""
     upstream.always(Status(500, b"first-secret"))
     backup.always(Status(503, b"backup-secret"))
-    reply = wire.chat(model="forte", stream=stream)
+    reply = api.chat(model="forte", stream=stream)
     message = reply.error(502, "api_error")
     assert not [word for word in ("first", "backup", "secret", "127.0.0.1", "one", "two") if word in message.split()]
     assert "secret" not in message
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_only_route_refusing_is_502(wire: Wire, stream: bool) -> None:
+def test_only_route_refusing_is_502(api: RawClient, stream: bool) -> None:
     """A class whose only upstream is down is a 502."""
-    wire.chat(model="fortissimo", stream=stream).error(502, "api_error")
+    api.chat(model="fortissimo", stream=stream).error(502, "api_error")
 
 
-def test_all_routes_busy_is_429(wire: Wire, upstream: LoopbackUpstream, backup: LoopbackUpstream) -> None:
-    """Only where every route says 429 is the service saturated."""
+def test_all_routes_busy_is_429(api: RawClient, upstream: LoopbackUpstream, backup: LoopbackUpstream) -> None:
+    """If every route answers 429, the client gets a 429."""
     upstream.always(Status(429, headers={"retry-after": "7"}))
     backup.always(Status(429, headers={"retry-after": "3"}))
-    reply = wire.chat(model="forte")
+    reply = api.chat(model="forte")
     reply.error(429, "rate_limit_error")
     assert 1 <= int(reply.headers["retry-after"]) <= 7
 
 
-def test_busy_and_broken_is_502(wire: Wire, upstream: LoopbackUpstream, backup: LoopbackUpstream) -> None:
-    """One busy route among broken ones is a failure, not saturation."""
+def test_busy_and_broken_is_502(api: RawClient, upstream: LoopbackUpstream, backup: LoopbackUpstream) -> None:
+    """One busy route among failing ones is a 502, not a 429."""
     upstream.always(Status(429))
     backup.always(Status(500))
-    wire.chat(model="forte").error(502, "api_error")
+    api.chat(model="forte").error(502, "api_error")
 
 
 @pytest.mark.parametrize("status", [400, 413, 422])
-def test_fault_of_the_request_is_not_tried_elsewhere(
-    wire: Wire, upstream: LoopbackUpstream, backup: LoopbackUpstream, status: int
+def test_refused_request_is_not_tried_elsewhere(
+    api: RawClient, upstream: LoopbackUpstream, backup: LoopbackUpstream, status: int
 ) -> None:
-    """A route that finds fault with the request answers for all of them."""
+    """A request that one route refuses as invalid is not sent to another."""
     upstream.always(Status(status, json.dumps({"error": {"message": "first-secret"}}).encode()))
-    assert "secret" not in wire.chat(model="forte").error(400)
+    assert "secret" not in api.chat(model="forte").error(400)
     assert backup.requests == []
 
 
-def test_no_other_route_after_the_first_word(wire: Wire, upstream: LoopbackUpstream, backup: LoopbackUpstream) -> None:
-    """Once a word is out, a failing route ends the stream; nobody starts over."""
+def test_no_other_route_after_the_first_word(
+    api: RawClient, upstream: LoopbackUpstream, backup: LoopbackUpstream
+) -> None:
+    """After the first word a failing route ends the stream; no other route starts over."""
     upstream.always(Sse([ROLE, said("half a word"), Reset()]))
-    assert check_broken_stream(wire.chat(model="forte", stream=True).body).text == "half a word"
+    assert check_broken_stream(api.chat(model="forte", stream=True).body).text == "half a word"
     assert backup.requests == []
 
 
-def test_silence_mid_stream_ends_it(wire: Wire, upstream: LoopbackUpstream) -> None:
-    """An upstream that falls silent after its first word is given up within its idle time."""
+def test_silence_mid_stream_ends_it(api: RawClient, upstream: LoopbackUpstream) -> None:
+    """An upstream that falls silent after its first word is given up after its idle timeout."""
     upstream.script(Sse([ROLE, said("half a word"), Pause()]))
-    assert check_broken_stream(wire.chat(model="forte", stream=True).body).text == "half a word"
+    assert check_broken_stream(api.chat(model="forte", stream=True).body).text == "half a word"
     upstream.wait_for_disconnect()

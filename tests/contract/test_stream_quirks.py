@@ -1,4 +1,4 @@
-"""However oddly an upstream speaks, a client sees the one order of a stream and nothing of the upstream's own."""
+"""However odd the upstream's stream, the client gets the documented order and nothing of the upstream's own."""
 
 import json
 from typing import Any
@@ -6,8 +6,9 @@ from typing import Any
 import openai
 import pytest
 
-from tests.contract.wire import Reply, Wire
 from tests.loopback import (
+    ROLE,
+    STOP,
     UPSTREAM_MARKS,
     USAGE,
     Cut,
@@ -21,14 +22,14 @@ from tests.loopback import (
     http_head,
     said,
     sse_event,
+    usage_chunk,
 )
 from tests.loopback import Reply as Scripted
+from tests.raw_client import RawClient, Reply
 from tests.schemas import Stream, check_completion, check_stream
 
 TEXT = "Ein Lied: 音楽 🎼 für zwei."
-ROLE = chunk({"role": "assistant", "content": ""})
-STOP = chunk(finish="stop")
-COUNTS = chunk(choices=[], usage=USAGE)
+USAGE_CHUNK = usage_chunk()
 OTHER_COUNTS = {"prompt_tokens": 11, "completion_tokens": 2, "total_tokens": 13}
 PARTS = [{"type": "text", "text": "Ein Lied: "}, {"type": "text", "text": "音楽 🎼 für zwei."}]
 
@@ -43,12 +44,12 @@ def split_data(value: dict[str, Any]) -> bytes:
 
 
 def whole(*events: dict[str, Any] | bytes) -> Sse:
-    """A stream that says TEXT in these events and ends well."""
-    return Sse([ROLE, *events, STOP, COUNTS])
+    """A stream with TEXT in these events that ends well."""
+    return Sse([ROLE, *events, STOP, USAGE_CHUNK])
 
 
 def body_of(reply: Sse, line_end: bytes = b"\n") -> bytes:
-    """The events of a stream without HTTP chunks around them."""
+    """The events of a stream without HTTP chunks."""
     given = [sse_event(event, line_end) if isinstance(event, dict) else event for event in reply.events]
     assert all(isinstance(event, bytes) for event in given)
     return b"".join(event for event in given if isinstance(event, bytes))
@@ -57,25 +58,27 @@ def body_of(reply: Sse, line_end: bytes = b"\n") -> bytes:
 GOOD = whole(said(TEXT[:9]), said(TEXT[9:]))
 UNFRAMED = http_head(200, {"content-type": "text/event-stream", "connection": "close"})
 QUIRKS: dict[str, Scripted] = {
-    "role and content in one chunk": Sse([chunk({"role": "assistant", "content": TEXT}), STOP, COUNTS]),
-    "no role at all": Sse([said(TEXT), STOP, COUNTS]),
-    "finish reason together with content": Sse([ROLE, said(TEXT[:4]), chunk({"content": TEXT[4:]}, "stop"), COUNTS]),
+    "role and content in one chunk": Sse([chunk({"role": "assistant", "content": TEXT}), STOP, USAGE_CHUNK]),
+    "no role at all": Sse([said(TEXT), STOP, USAGE_CHUNK]),
+    "finish reason together with content": Sse(
+        [ROLE, said(TEXT[:4]), chunk({"content": TEXT[4:]}, "stop"), USAGE_CHUNK]
+    ),
     "all in one chunk": Sse([chunk({"role": "assistant", "content": TEXT}, "stop", usage=USAGE)]),
     "usage together with the finish reason": Sse([ROLE, said(TEXT), chunk(finish="stop", usage=USAGE)]),
     "finish reason twice": whole(said(TEXT), STOP),
-    "no [DONE]": Sse([ROLE, said(TEXT), STOP, COUNTS], done=False),
+    "no [DONE]": Sse([ROLE, said(TEXT), STOP, USAGE_CHUNK], done=False),
     "comments": whole(b": OPENROUTER PROCESSING\n\n", said(TEXT[:5]), b":\n: x\n\n", said(TEXT[5:])),
-    "CRLF": Sse([ROLE, said(TEXT), STOP, COUNTS], line_end=b"\r\n"),
-    "bare CR": Sse([ROLE, said(TEXT), STOP, COUNTS], line_end=b"\r"),
-    "CRLF a byte at a time": Sse([ROLE, said(TEXT), STOP, COUNTS], line_end=b"\r\n", piece_bytes=1),
+    "CRLF": Sse([ROLE, said(TEXT), STOP, USAGE_CHUNK], line_end=b"\r\n"),
+    "bare CR": Sse([ROLE, said(TEXT), STOP, USAGE_CHUNK], line_end=b"\r"),
+    "CRLF a byte at a time": Sse([ROLE, said(TEXT), STOP, USAGE_CHUNK], line_end=b"\r\n", piece_bytes=1),
     "several data lines in an event": whole(split_data(said(TEXT))),
     "no space after the colon": whole(sse_event(said(TEXT)).replace(b"data: ", b"data:")),
-    "byte order mark": Sse([b"\xef\xbb\xbf", ROLE, said(TEXT), STOP, COUNTS]),
-    "first chunk without choices": Sse([chunk(choices=[]), ROLE, said(TEXT), STOP, COUNTS]),
+    "byte order mark": Sse([b"\xef\xbb\xbf", ROLE, said(TEXT), STOP, USAGE_CHUNK]),
+    "first chunk without choices": Sse([chunk(choices=[]), ROLE, said(TEXT), STOP, USAGE_CHUNK]),
     "choices null": whole(chunk(choices=None), said(TEXT), chunk(choices=None)),
     "choices absent": whole(without(chunk(), "choices"), said(TEXT), without(chunk(), "choices")),
     "delta null or absent": whole(chunk(choices=[{"index": 0, "delta": None}, {"index": 0}]), said(TEXT)),
-    "empty role": Sse([chunk({"role": ""}), chunk({"role": "", "content": TEXT}), STOP, COUNTS]),
+    "empty role": Sse([chunk({"role": ""}), chunk({"role": "", "content": TEXT}), STOP, USAGE_CHUNK]),
     "role on every delta": whole(*(chunk({"role": "assistant", "content": piece}) for piece in TEXT)),
     "content null and empty": whole(chunk({"content": None}), said(""), said(TEXT), chunk({"content": None})),
     "content as parts": whole(chunk({"content": PARTS})),
@@ -103,10 +106,10 @@ QUIRKS: dict[str, Scripted] = {
 
 
 @pytest.mark.parametrize("quirk", QUIRKS)
-def test_quirk_is_mended(wire: Wire, upstream: LoopbackUpstream, quirk: str) -> None:
-    """Whatever the upstream's quirk, the client gets the whole text, the counts and the one order."""
+def test_quirk_is_normalised(api: RawClient, upstream: LoopbackUpstream, quirk: str) -> None:
+    """Whatever the quirk, the client gets the whole text, the usage and the documented order."""
     upstream.script(QUIRKS[quirk])
-    reply = wire.chat(stream=True)
+    reply = api.chat(stream=True)
     stream = _sound_stream(reply)
     assert stream.text == TEXT
     assert stream.finish_reason == "stop"
@@ -115,7 +118,7 @@ def test_quirk_is_mended(wire: Wire, upstream: LoopbackUpstream, quirk: str) -> 
 
 
 @pytest.mark.parametrize("quirk", QUIRKS)
-def test_sdk_reads_the_mended_stream(client: openai.OpenAI, upstream: LoopbackUpstream, quirk: str) -> None:
+def test_sdk_reads_the_normalised_stream(client: openai.OpenAI, upstream: LoopbackUpstream, quirk: str) -> None:
     """The OpenAI SDK reads every one of these streams to its end."""
     upstream.script(QUIRKS[quirk])
     with client.chat.completions.create(
@@ -125,28 +128,28 @@ def test_sdk_reads_the_mended_stream(client: openai.OpenAI, upstream: LoopbackUp
 
 
 @pytest.mark.parametrize("cut", range(1, len(TEXT.encode()) - 1))
-def test_characters_may_be_split_anywhere(wire: Wire, upstream: LoopbackUpstream, cut: int) -> None:
-    """A read that ends within a character loses nothing, wherever the cut falls."""
+def test_characters_may_be_split_anywhere(api: RawClient, upstream: LoopbackUpstream, cut: int) -> None:
+    """A read that ends within a character loses nothing, at any byte."""
     event = sse_event(said(TEXT))
     place = event.index(TEXT.encode()) + cut
     upstream.script(whole(event[:place], event[place:]))
-    assert _sound_stream(wire.chat(stream=True)).text == TEXT
+    assert _sound_stream(api.chat(stream=True)).text == TEXT
 
 
 @pytest.mark.parametrize("usage", [None, {}, {"prompt_tokens": None}, {"prompt_tokens": "11"}, {"total_tokens": 18}])
-def test_missing_usage_is_counted_here(wire: Wire, upstream: LoopbackUpstream, usage: Any) -> None:
-    """Where the upstream gives no count that can be read, the service's own stands in the usage chunk."""
+def test_missing_usage_is_counted_locally(api: RawClient, upstream: LoopbackUpstream, usage: Any) -> None:
+    """Without readable usage of the upstream, the usage chunk has the local count."""
     upstream.script(Sse([ROLE, said(TEXT), chunk(finish="stop", usage=usage)]))
-    counted = _sound_stream(wire.chat(stream=True)).usage
+    counted = _sound_stream(api.chat(stream=True)).usage
     assert counted["prompt_tokens"] > 0
     assert counted["completion_tokens"] > 0
 
 
-def test_zero_is_a_count(wire: Wire, upstream: LoopbackUpstream) -> None:
+def test_zero_usage_is_believed(api: RawClient, upstream: LoopbackUpstream) -> None:
     """An upstream that counts no tokens is believed."""
     none = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
     upstream.script(Sse([ROLE, said(TEXT), chunk(finish="stop", usage=none)]))
-    assert _sound_stream(wire.chat(stream=True)).usage["total_tokens"] == 0
+    assert _sound_stream(api.chat(stream=True)).usage["total_tokens"] == 0
 
 
 @pytest.mark.parametrize("streamed", [True, False])
@@ -162,11 +165,11 @@ def test_zero_is_a_count(wire: Wire, upstream: LoopbackUpstream) -> None:
     ],
 )
 def test_finish_reasons(
-    wire: Wire, upstream: LoopbackUpstream, said_reason: str, told_reason: str, streamed: bool
+    api: RawClient, upstream: LoopbackUpstream, said_reason: str, told_reason: str, streamed: bool
 ) -> None:
-    """The finish reasons of the interface pass; a vendor's own becomes `stop`."""
+    """The documented finish reasons are passed on; a vendor's own becomes `stop`."""
     upstream.script(Sse([ROLE, said(TEXT), chunk(finish=said_reason)]) if streamed else _whole_with(said_reason))
-    reply = wire.chat(stream=streamed)
+    reply = api.chat(stream=streamed)
     if streamed:
         assert _sound_stream(reply).finish_reason == told_reason
     else:
@@ -175,24 +178,24 @@ def test_finish_reasons(
 
 
 @pytest.mark.parametrize(("content", "told"), [(None, ""), ("", ""), (PARTS, TEXT), ([], "")])
-def test_plain_content_is_always_a_string(wire: Wire, upstream: LoopbackUpstream, content: Any, told: str) -> None:
-    """A plain reply's content is a string, be the upstream's null, empty or an array of parts."""
+def test_plain_content_is_always_a_string(api: RawClient, upstream: LoopbackUpstream, content: Any, told: str) -> None:
+    """The content of a plain reply is a string, even if the upstream's is null, empty or an array of parts."""
     upstream.script(Json(completion(content)))
-    reply = wire.chat()
+    reply = api.chat()
     check_completion(reply.json)
     assert reply.json["choices"][0]["message"]["content"] == told
 
 
-def test_empty_answer_is_an_answer(wire: Wire, upstream: LoopbackUpstream) -> None:
-    """A stream that finishes without a word is whole, and has no content chunk."""
-    upstream.script(Sse([ROLE, STOP, COUNTS]))
-    assert _sound_stream(wire.chat(stream=True)).pieces == ()
+def test_empty_answer_is_complete(api: RawClient, upstream: LoopbackUpstream) -> None:
+    """A stream that finishes without text is complete and has no content chunk."""
+    upstream.script(Sse([ROLE, STOP, USAGE_CHUNK]))
+    assert _sound_stream(api.chat(stream=True)).pieces == ()
 
 
-def test_plain_reply_without_usage_is_counted_here(wire: Wire, upstream: LoopbackUpstream) -> None:
-    """A plain reply carries counts even where the upstream gave none."""
+def test_plain_reply_without_usage_is_counted_locally(api: RawClient, upstream: LoopbackUpstream) -> None:
+    """A plain reply has usage even if the upstream sent none."""
     upstream.script(Json(without(completion(TEXT), "usage")))
-    usage = wire.chat().json["usage"]
+    usage = api.chat().json["usage"]
     assert usage["prompt_tokens"] > 0
     assert usage["completion_tokens"] > 0
 
@@ -203,6 +206,6 @@ def _whole_with(reason: str) -> Json:
 
 def _sound_stream(reply: Reply) -> Stream:
     assert reply.status == 200, reply.body
-    assert reply.complete
+    assert reply.is_complete
     assert not [mark for mark in (*UPSTREAM_MARKS, "hidden-thought", "reasoning") if mark.encode() in reply.body]
     return check_stream(reply.body)

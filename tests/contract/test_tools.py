@@ -1,4 +1,4 @@
-"""An agent with two tools talks over three turns, with parallel calls, to upstreams that check their own ids."""
+"""An agent with two tools runs three turns with parallel calls, on upstreams that check their own ids."""
 
 import json
 from collections.abc import Callable, Iterable
@@ -9,30 +9,30 @@ import pytest
 from openai.types.chat import ChatCompletionChunk, ChatCompletionMessage
 
 from tests.contract.tool_upstream import ANSWER, DIALECTS, QUESTION, THINKING, TOOLS, TURNS, ToolUpstream, run_tool
-from tests.contract.wire import Reply, Wire
 from tests.loopback import UPSTREAM_MARKS, LoopbackUpstream
+from tests.raw_client import RawClient, Reply
 from tests.schemas import check_completion, check_stream, completed_calls
-from tests.service import CHARACTER
+from tests.service_config import CHARACTER
 
 Turn = Callable[[openai.OpenAI, list[Any]], dict[str, Any]]
 ASKED: list[Any] = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": QUESTION}]
 
 
 def whole_turn(client: openai.OpenAI, messages: list[Any]) -> dict[str, Any]:
-    """The assistant's message of a whole reply, as clients send it back: with its nulls."""
+    """The assistant's message of a plain reply, as clients send it back: with its nulls."""
     message = client.chat.completions.create(model="forte", messages=messages, tools=TOOLS).choices[0].message
     assert isinstance(message, ChatCompletionMessage)
     return message.model_dump()
 
 
 def streamed_turn(client: openai.OpenAI, messages: list[Any]) -> dict[str, Any]:
-    """The assistant's message, put together from the deltas of a stream."""
+    """The assistant's message, assembled from the deltas of a stream."""
     with client.chat.completions.create(model="forte", messages=messages, tools=TOOLS, stream=True) as stream:
         return put_together(stream)
 
 
 def helper_turn(client: openai.OpenAI, messages: list[Any]) -> dict[str, Any]:
-    """The assistant's message as the SDK's own streaming helper puts it together, parsed arguments included."""
+    """The assistant's message as the SDK's streaming helper assembles it, with parsed arguments."""
     with client.chat.completions.stream(model="forte", messages=messages, tools=TOOLS) as stream:
         events = list(stream)
         message = stream.get_final_completion().choices[0].message
@@ -60,7 +60,7 @@ TURN_FORMS: dict[str, Turn] = {"whole": whole_turn, "stream": streamed_turn, "he
 
 
 def run_agent(client: openai.OpenAI, turn: Turn) -> list[Any]:
-    """The whole conversation, to the answer that calls nothing."""
+    """The whole conversation, up to the answer without calls."""
     messages = list(ASKED)
     for _ in range(len(TURNS) + 1):
         message = turn(client, messages)
@@ -96,7 +96,7 @@ def check_conversation(messages: list[Any], model: ToolUpstream) -> None:
 @pytest.mark.parametrize("form", TURN_FORMS)
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_agent_loop(client: openai.OpenAI, upstream: LoopbackUpstream, dialect: str, form: str) -> None:
-    """Three turns with parallel calls reach their answer, and the upstream finds its own ids in every echo."""
+    """Three turns with parallel calls reach their answer, and the upstream gets its own ids back in every turn."""
     model = ToolUpstream(DIALECTS[dialect])
     upstream.always(model)
     try:
@@ -111,7 +111,7 @@ def test_agent_loop(client: openai.OpenAI, upstream: LoopbackUpstream, dialect: 
 async def test_async_client_streams_calls(
     async_client: openai.AsyncOpenAI, upstream: LoopbackUpstream, dialect: str
 ) -> None:
-    """The asynchronous SDK puts the same calls together."""
+    """The asynchronous SDK assembles the same calls."""
     upstream.always(ToolUpstream(DIALECTS[dialect]))
     async with await async_client.chat.completions.create(
         model="forte",
@@ -125,18 +125,18 @@ async def test_async_client_streams_calls(
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("dialect", DIALECTS)
-def test_every_byte_has_the_one_form(wire: Wire, upstream: LoopbackUpstream, dialect: str, stream: bool) -> None:
-    """Whatever the dialect, each chunk and each reply validates, and nothing of the upstream's own is in it."""
+def test_every_dialect_is_normalised(api: RawClient, upstream: LoopbackUpstream, dialect: str, stream: bool) -> None:
+    """In every dialect each chunk and each reply matches its schema and has nothing of the upstream's own."""
     model = ToolUpstream(DIALECTS[dialect])
     upstream.always(model)
-    reply = wire.chat(messages=ASKED, tools=TOOLS, stream=stream)
+    reply = api.chat(messages=ASKED, tools=TOOLS, stream=stream)
     assert told(reply, stream=stream) == list(TURNS[0])
     assert not [mark for mark in (*UPSTREAM_MARKS, *model.given_ids) if mark.encode() in reply.body]
     assert (THINKING.encode() in reply.body) == DIALECTS[dialect].thinks
 
 
 def told(reply: Reply, *, stream: bool) -> list[tuple[str, Any]]:
-    """The calls of a sound reply."""
+    """The calls of a correct reply."""
     assert reply.status == 200, reply.body
     if stream:
         calls = check_stream(reply.body).calls

@@ -1,7 +1,7 @@
-"""The same agent on the OpenAI SDK for Node, at a pinned version that npm installs into pytest's own cache.
+"""The same agent on the OpenAI SDK for Node, at a pinned version that npm installs into pytest's cache.
 
-As root, where node and npm are missing, Debian's packages are installed. Where they or the registry cannot be had the
-tests are skipped and say why; in CI that is a failure.
+If node and npm are missing and the tests run as root, Debian's packages are installed. If they or the registry are not
+available the tests are skipped and say why; in CI that is a failure.
 """
 
 import json
@@ -21,7 +21,7 @@ from tests.service import Service
 SDK_VERSION = "6.49.0"
 INSTALL_S = 150.0
 PROGRAMS_S = 240.0
-RUN_S = 60.0
+RUN_S = 120.0
 SCRIPT = Path(__file__).parent / "node" / "tools.mjs"
 CACHE = Path(__file__).parents[2] / ".pytest_cache" / f"node-openai-{SDK_VERSION}"
 PACKAGE = {"name": "agent", "private": True, "type": "module", "dependencies": {"openai": SDK_VERSION}}
@@ -37,7 +37,7 @@ def give_up(reason: str) -> NoReturn:
 
 @pytest.fixture(scope="module")
 def agent() -> Path:
-    """The script, beside an installed SDK."""
+    """The script, next to an installed SDK."""
     if missing := [name for name in ("node", "npm") if shutil.which(name) is None]:
         try:
             debian.install("nodejs", "npm", limit_s=PROGRAMS_S)
@@ -87,7 +87,7 @@ def run_agent(agent: Path, service: Service, form: str) -> Any:
 @pytest.mark.parametrize("form", ["whole", "stream", "helper"])
 @pytest.mark.parametrize("dialect", ["ollama", "mistral"])
 def test_agent_loop_on_node(agent: Path, service: Service, upstream: LoopbackUpstream, dialect: str, form: str) -> None:
-    """Three turns with parallel calls reach their answer, and the upstream finds its own ids in every echo."""
+    """Three turns with parallel calls reach their answer, and the upstream gets its own ids back in every turn."""
     model = ToolUpstream(DIALECTS[dialect])
     upstream.always(model)
     messages = run_agent(agent, service, form)

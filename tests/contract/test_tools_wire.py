@@ -1,4 +1,4 @@
-"""Calls over bare HTTP: quirks that are mended, what is forwarded, what is charged, and how a broken reply ends."""
+"""Tool calls over bare HTTP: quirks, forwarding, charges, and broken replies."""
 
 import json
 from collections.abc import Callable
@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from cadenza.core.tokens import count_tokens
 from tests.contract.tool_upstream import TOOLS
-from tests.contract.wire import MESSAGES, Reply, Wire
-from tests.loopback import USAGE, Json, LoopbackUpstream, Reset, Sse, chunk, completion, said
+from tests.loopback import USAGE, Json, LoopbackUpstream, Reset, Sse, chunk, completion, said, usage_chunk
+from tests.raw_client import MESSAGES, RawClient, Reply
 from tests.schemas import Called, check_broken_stream, check_completion, check_stream, completed_calls
-from tests.service import CHARACTER
+from tests.service_config import CHARACTER
+from tests.tokens import count_tokens
 
 OSLO, ROME = '{"city":"Oslo"}', '{"city":"Rome {\\"é\\"}"}'
 ROLE = chunk({"role": "assistant", "content": None})
-END = (chunk(finish="tool_calls"), chunk(choices=[], usage=USAGE))
+END = (chunk(finish="tool_calls"), usage_chunk())
 FORTE_INPUT, FORTE_OUTPUT = Decimal("1.07"), Decimal("3.45")
 MILLION = 1_000_000
 
@@ -39,8 +39,8 @@ def whole(*calls: dict[str, Any], content: str | None = None, finish: str | None
     return Json(reply)
 
 
-def ask(wire: Wire, *, stream: bool, **fields: Any) -> Reply:
-    reply = wire.chat(tools=TOOLS, stream=stream, **fields)
+def ask(api: RawClient, *, stream: bool, **fields: Any) -> Reply:
+    reply = api.chat(tools=TOOLS, stream=stream, **fields)
     assert reply.status == 200, reply.body
     return reply
 
@@ -90,10 +90,10 @@ QUIRKS: dict[str, Sse] = {
 
 
 @pytest.mark.parametrize("quirk", QUIRKS)
-def test_quirk_of_calls_is_mended(wire: Wire, upstream: LoopbackUpstream, quirk: str) -> None:
-    """However oddly calls are told, the client gets both of them in the one form."""
+def test_quirk_of_calls_is_normalised(api: RawClient, upstream: LoopbackUpstream, quirk: str) -> None:
+    """However odd the upstream's calls, the client gets both of them in the documented form."""
     upstream.script(QUIRKS[quirk])
-    stream = check_stream(ask(wire, stream=True).body)
+    stream = check_stream(ask(api, stream=True).body)
     assert [(call.name, json.loads(call.arguments)) for call in stream.calls] == [
         (LOOK, json.loads(OSLO)),
         (LOOK, json.loads(ROME)),
@@ -103,71 +103,71 @@ def test_quirk_of_calls_is_mended(wire: Wire, upstream: LoopbackUpstream, quirk:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_call_of_the_old_kind(wire: Wire, upstream: LoopbackUpstream, stream: bool) -> None:
-    """A `function_call` of the upstream's is a call like any other to the client."""
+def test_legacy_function_call(api: RawClient, upstream: LoopbackUpstream, stream: bool) -> None:
+    """A legacy `function_call` of the upstream becomes a tool call."""
     called = {"name": LOOK, "arguments": OSLO}
     reply = completion(None, "function_call")
     reply["choices"][0]["message"]["function_call"] = called
     events = [chunk({"function_call": {"name": LOOK}}), chunk({"function_call": {"arguments": OSLO}})]
     upstream.script(Sse([ROLE, *events, chunk(finish="function_call"), END[1]]) if stream else Json(reply))
-    (call,) = calls_in(ask(wire, stream=stream), stream=stream)
+    (call,) = calls_in(ask(api, stream=stream), stream=stream)
     assert (call.name, call.arguments) == (LOOK, OSLO)
 
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("arguments", ["", None, {}], ids=str)
-def test_call_without_arguments(wire: Wire, upstream: LoopbackUpstream, arguments: Any, stream: bool) -> None:
-    """A call that was given no arguments has an empty object of them."""
+def test_call_without_arguments(api: RawClient, upstream: LoopbackUpstream, arguments: Any, stream: bool) -> None:
+    """A call without arguments has an empty object as arguments."""
     idle = part(0, "x1", "idle", arguments)
     upstream.script(streamed(calling(idle), calling(SECOND)) if stream else whole(idle, SECOND))
-    calls = calls_in(ask(wire, stream=stream), stream=stream)
+    calls = calls_in(ask(api, stream=stream), stream=stream)
     assert [(call.name, call.arguments) for call in calls] == [("idle", "{}"), (LOOK, ROME)]
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_content_and_calls_are_both_kept(wire: Wire, upstream: LoopbackUpstream, stream: bool) -> None:
-    """A model that speaks before it calls is heard."""
+def test_content_and_calls_are_both_kept(api: RawClient, upstream: LoopbackUpstream, stream: bool) -> None:
+    """Text before calls is kept."""
     events = [said("Let me "), calling(FIRST, content="look.")]
     upstream.script(streamed(*events) if stream else whole(FIRST, content="Let me look."))
-    reply = ask(wire, stream=stream)
+    reply = ask(api, stream=stream)
     assert len(calls_in(reply, stream=stream)) == 1
     text = check_stream(reply.body).text if stream else reply.json["choices"][0]["message"]["content"]
     assert text == "Let me look."
 
 
 @pytest.mark.parametrize("content", [None, ""])
-def test_content_is_null_where_there_are_calls_only(wire: Wire, upstream: LoopbackUpstream, content: Any) -> None:
-    """A whole reply of calls alone has no content, be the upstream's null or empty."""
+def test_content_is_null_with_calls_only(api: RawClient, upstream: LoopbackUpstream, content: Any) -> None:
+    """A plain reply with only calls has null content, even if the upstream's is empty."""
     upstream.script(whole(FIRST, content=content))
-    assert ask(wire, stream=False).json["choices"][0]["message"]["content"] is None
+    assert ask(api, stream=False).json["choices"][0]["message"]["content"] is None
 
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("finish", ["tool_calls", "stop", "length", "function_call", "tool_use", "eos"])
-def test_calls_are_the_finish_reason(wire: Wire, upstream: LoopbackUpstream, finish: str, stream: bool) -> None:
-    """Where calls were made that is why the reply ended, whatever the upstream called it."""
+def test_calls_set_the_finish_reason(api: RawClient, upstream: LoopbackUpstream, finish: str, stream: bool) -> None:
+    """A reply with calls has the finish reason `tool_calls`, whatever the upstream's was."""
     upstream.script(Sse([ROLE, calling(FIRST), chunk(finish=finish)]) if stream else whole(FIRST, finish=finish))
-    reply = ask(wire, stream=stream)
+    reply = ask(api, stream=stream)
     assert len(calls_in(reply, stream=stream)) == 1  # the schemas hold the finish reason to it
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_no_calls_are_no_finish_reason(wire: Wire, upstream: LoopbackUpstream, stream: bool) -> None:
-    """An upstream that says `tool_calls` and makes none has stopped."""
+def test_tool_calls_without_calls_becomes_stop(api: RawClient, upstream: LoopbackUpstream, stream: bool) -> None:
+    """An upstream that finishes with `tool_calls` but made none has finished with `stop`."""
     upstream.script(Sse([ROLE, said("No."), *END]) if stream else Json(completion("No.", "tool_calls")))
-    reply = ask(wire, stream=stream)
+    reply = ask(api, stream=stream)
     assert calls_in(reply, stream=stream) == ()
     told = check_stream(reply.body).finish_reason if stream else reply.json["choices"][0]["finish_reason"]
     assert told == "stop"
 
 
-def test_tools_reach_the_upstream_byte_for_byte(wire: Wire, upstream: LoopbackUpstream) -> None:
-    """Definitions and choice go on as they were written; the character layer stands before the conversation."""
+def test_tools_reach_the_upstream_byte_for_byte(api: RawClient, upstream: LoopbackUpstream) -> None:
+    """Definitions and choice are forwarded byte for byte; the character layer comes before the messages."""
     tools = b'[ {"function":{ "parameters":{"maximum":1.50e1,"x":"\\u00e9"},  "name":"look"},"type":"function"} ]'
     choice = b'{ "function":{"name":"look"} , "type":"function"}'
     messages = json.dumps(MESSAGES).encode()
     body = b'{"tools":%b,"tool_choice":%b,"parallel_tool_calls":false,"messages":%b}' % (tools, choice, messages)
-    assert wire.post(body).status == 200
+    assert api.post(body).status == 200
     (request,) = upstream.requests
     assert b'"tools":' + tools in request.body
     assert b'"tool_choice":' + choice in request.body
@@ -175,14 +175,14 @@ def test_tools_reach_the_upstream_byte_for_byte(wire: Wire, upstream: LoopbackUp
     assert request.json["messages"] == [{"role": "system", "content": CHARACTER}, *MESSAGES]
 
 
-def test_megabyte_of_schema_is_forwarded(wire: Wire, upstream: LoopbackUpstream) -> None:
-    """A schema of a megabyte, which refers to itself, is the upstream's to judge."""
+def test_megabyte_of_schema_is_forwarded(api: RawClient, upstream: LoopbackUpstream) -> None:
+    """A recursive schema of a megabyte is forwarded for the upstream to judge."""
     properties = {f"field_{n}": {"$ref": "#", "description": "what it is for, in a few words"} for n in range(14_000)}
     tools = [
         {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": properties}}}
     ]
     assert len(json.dumps(tools)) > MILLION
-    assert wire.chat(tools=tools).status == 200
+    assert api.chat(tools=tools).status == 200
     assert upstream.requests[0].json["tools"] == tools
 
 
@@ -210,76 +210,76 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_bad_tools_are_400(wire: Wire, upstream: LoopbackUpstream, case: str) -> None:
-    """What cannot be called is told with its place or its id, is not to be retried, and reaches no upstream."""
+def test_bad_tools_are_400(api: RawClient, upstream: LoopbackUpstream, case: str) -> None:
+    """Invalid tools are a 400 that names the place or the id, is not to be retried, and reaches no upstream."""
     fields, place = BAD[case]
-    reply = wire.chat(**fields)
+    reply = api.chat(**fields)
     assert place in reply.error(400)
     assert reply.headers["x-should-retry"] == "false"
     assert upstream.requests == []
 
 
 @pytest.mark.parametrize("field", ["tool_calls", "tool_call_id"])
-def test_nulls_of_a_dumped_history_are_no_fault(wire: Wire, upstream: LoopbackUpstream, field: str) -> None:
-    """Clients that dump every field send nulls on calls and on answers; they are served."""
+def test_nulls_in_the_history_are_accepted(api: RawClient, upstream: LoopbackUpstream, field: str) -> None:
+    """Clients that dump every field send nulls on calls and results; they are served."""
     called = {field: None, "role": "assistant", "content": None, "tool_calls": [part(0, "x1", LOOK, OSLO)]}
     answered = {field: None, "role": "tool", "tool_call_id": "x1", "content": "4"}
-    assert wire.chat(messages=[*MESSAGES, called, answered]).status == 200
+    assert api.chat(messages=[*MESSAGES, called, answered]).status == 200
 
 
 Spent = Callable[[], dict[str, Any]]
 
 
 @pytest.fixture
-def spent(wire: Wire) -> Spent:
+def spent(api: RawClient) -> Spent:
     """The account's totals so far."""
 
     def read() -> dict[str, Any]:
-        totals: dict[str, Any] = wire.get("/v1/usage").json["totals"]
+        totals: dict[str, Any] = api.get("/v1/usage").json["totals"]
         return totals
 
     return read
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_calls_are_counted_as_output(wire: Wire, upstream: LoopbackUpstream, spent: Spent, stream: bool) -> None:
-    """Without counts from upstream, names and arguments are the output, and the definitions are part of the prompt."""
+def test_calls_are_counted_as_output(api: RawClient, upstream: LoopbackUpstream, spent: Spent, stream: bool) -> None:
+    """Without upstream usage, names and arguments are counted as output and definitions as prompt."""
     uncounted = Sse([ROLE, calling(FIRST), calling(SECOND), chunk(finish="stop")])
     upstream.script(uncounted if stream else whole(FIRST, SECOND, usage=None), Json(completion("No.", usage=None)))
     before = spent()
-    reply = ask(wire, stream=stream)
+    reply = ask(api, stream=stream)
     usage = check_stream(reply.body).usage if stream else reply.json["usage"]
     after = spent()
     assert usage["completion_tokens"] >= count_tokens(LOOK + OSLO + LOOK + ROME)
     assert after["completion_tokens"] - before["completion_tokens"] == usage["completion_tokens"]
     charge = (usage["prompt_tokens"] * FORTE_INPUT + usage["completion_tokens"] * FORTE_OUTPUT) / MILLION
     assert Decimal(after["cost"]) - Decimal(before["cost"]) == charge
-    without_tools = wire.chat().json["usage"]["prompt_tokens"]
+    without_tools = api.chat().json["usage"]["prompt_tokens"]
     assert usage["prompt_tokens"] - without_tools >= count_tokens(json.dumps(TOOLS))
 
 
-def test_stream_that_dies_inside_a_call(wire: Wire, upstream: LoopbackUpstream, spent: Spent) -> None:
-    """Half a call ends in an error event, never in a finish reason, and what was delivered of it is charged."""
+def test_stream_that_breaks_within_a_call(api: RawClient, upstream: LoopbackUpstream, spent: Spent) -> None:
+    """Half a call ends in an error event without a finish reason, and what was delivered of it is charged."""
     upstream.script(Sse([ROLE, calling(part(0, "x1", LOOK, OSLO[:9])), Reset()]))
     before = spent()
-    broken = check_broken_stream(ask(wire, stream=True).body)
+    broken = check_broken_stream(ask(api, stream=True).body)
     assert [(call.name, call.arguments) for call in broken.calls] == [(LOOK, OSLO[:9])]
     delivered_tokens = spent()["completion_tokens"] - before["completion_tokens"]
     assert delivered_tokens == count_tokens(LOOK + OSLO[:9])
 
 
-def test_whole_reply_that_dies_inside_a_call(wire: Wire, upstream: LoopbackUpstream, spent: Spent) -> None:
-    """Of a whole reply half a call is nothing: 502, and no charge."""
+def test_plain_reply_that_breaks_within_a_call(api: RawClient, upstream: LoopbackUpstream, spent: Spent) -> None:
+    """A plain reply with half a call is a 502 without a charge."""
     upstream.script(Sse([ROLE, calling(part(0, "x1", LOOK, OSLO[:9])), Reset()]))
     before = spent()
-    wire.chat(tools=TOOLS).error(502, "api_error")
+    api.chat(tools=TOOLS).error(502, "api_error")
     assert spent()["cost"] == before["cost"]
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_calls_without_tools_are_not_shown(wire: Wire, upstream: LoopbackUpstream, stream: bool) -> None:
-    """On the plain path there is nothing to call: calls of the upstream's own making stay here."""
+def test_calls_without_tools_are_not_shown(api: RawClient, upstream: LoopbackUpstream, stream: bool) -> None:
+    """Without tools in the request, calls that the upstream makes up are not shown."""
     upstream.script(Sse([ROLE, said("Hm."), calling(FIRST), *END]) if stream else whole(FIRST, content="Hm."))
-    reply = wire.chat(stream=stream)
+    reply = api.chat(stream=stream)
     assert calls_in(reply, stream=stream) == ()
     assert b"Hm." in reply.body

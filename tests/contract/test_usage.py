@@ -1,4 +1,4 @@
-"""GET /v1/usage: the account's own counters in the shape of the contract, equal to its ledger to the nano-dollar."""
+"""GET /v1/usage: the account's own counters in the documented shape, equal to its ledger to the nano-dollar."""
 
 import time
 from collections.abc import Iterator
@@ -9,9 +9,9 @@ from urllib.parse import quote
 import pytest
 
 from cadenza.core.money import format_dollars, parse_dollars
-from tests.contract.purse import Purse, open_purse
-from tests.contract.wire import Wire
+from tests.account import Account, open_account, run_command
 from tests.loopback import LoopbackUpstream, Status
+from tests.raw_client import RawClient
 from tests.service import Service
 
 COUNTERS = {"requests": int, "prompt_tokens": int, "cached_tokens": int, "completion_tokens": int, "cost": str}
@@ -21,31 +21,31 @@ MONTH_S = 30 * 24 * 60 * 60
 
 
 @pytest.fixture
-def purse(service: Service) -> Iterator[Purse]:
-    with open_purse(service) as opened:
+def account(service: Service) -> Iterator[Account]:
+    with open_account(service) as opened:
         yield opened
 
 
 @pytest.fixture
-def used(purse: Purse, upstream: LoopbackUpstream) -> Purse:
-    """A purse that was used with every class, with two keys and once in vain."""
+def used(account: Account, upstream: LoopbackUpstream) -> Account:
+    """An account that has used every class, two keys, and had one failed request."""
     for model in MODELS[:-1]:
-        assert purse.wire.chat(model=model).status == 200
-    assert Wire(purse.service.port, purse.create_key()).chat(model=MODELS[-1], stream=True).status == 200
+        assert account.api.chat(model=model).status == 200
+    assert RawClient(account.service.port, account.create_key()).chat(model=MODELS[-1], stream=True).status == 200
     upstream.always(Status(500))
-    purse.wire.chat().error(502, "api_error")
-    return purse
+    account.api.chat().error(502, "api_error")
+    return account
 
 
-def usage(purse: Purse, **query: str) -> Any:
-    reply = purse.wire.get("/v1/usage?" + "&".join(f"{name}={quote(value)}" for name, value in query.items()))
+def usage(account: Account, **query: str) -> Any:
+    reply = account.api.get("/v1/usage?" + "&".join(f"{name}={quote(value)}" for name, value in query.items()))
     assert reply.status == 200, reply.body
     assert reply.headers["content-type"] == "application/json"
     return reply.json
 
 
-def test_the_report_has_the_shape_of_the_contract(used: Purse) -> None:
-    """Every member by its name and type, and no other."""
+def test_report_has_the_documented_shape(used: Account) -> None:
+    """The report has exactly the documented members with their types."""
     report = usage(used)
     assert set(report) == {"object", "start", "end", "balance", "currency", "totals", "data"}
     assert (report["object"], report["currency"]) == ("usage", "USD")
@@ -55,16 +55,17 @@ def test_the_report_has_the_shape_of_the_contract(used: Purse) -> None:
     assert {name: type(value) for name, value in day.items()} == {"day": str, **COUNTERS}
 
 
-def test_the_default_span_is_the_last_thirty_days(used: Purse) -> None:
+def test_default_span_is_the_last_thirty_days(used: Account) -> None:
     """It ends just after now and begins thirty days before."""
+    before_s = int(time.time())
     report = usage(used)
-    assert abs(report["end"] - time.time()) < 10
+    assert before_s <= report["end"] <= time.time() + 1
     assert report["end"] - report["start"] == MONTH_S
 
 
 @pytest.mark.parametrize("group_by", ["day", "model", "key"])
-def test_groups_totals_ledger_and_balance_agree(used: Purse, group_by: str) -> None:
-    """However it is grouped: groups sum to the totals, the totals are the ledger's charges, the balance the rest."""
+def test_groups_totals_ledger_and_balance_agree(used: Account, group_by: str) -> None:
+    """In every grouping the groups sum to the totals, which equal the ledger's charges; the balance is the rest."""
     report = usage(used, group_by=group_by)
     totals = report["totals"]
     for name in ("requests", "prompt_tokens", "cached_tokens", "completion_tokens"):
@@ -77,31 +78,31 @@ def test_groups_totals_ledger_and_balance_agree(used: Purse, group_by: str) -> N
     assert report["balance"] == format_dollars(used.credit_nano - COST_NANO) == format_dollars(used.balance_nano)
 
 
-def test_a_request_in_vain_is_counted_and_costs_nothing(used: Purse) -> None:
-    """The failed one is among the requests, with no tokens and no cost."""
+def test_failed_request_is_counted_and_free(used: Account) -> None:
+    """A failed request is among the requests, with no tokens and no cost."""
     by_model = {group["model"]: group for group in usage(used, group_by="model")["data"]}
     assert {model: group["requests"] for model, group in by_model.items()} == {"mezzo": 1, "forte": 3, "fortissimo": 1}
     assert by_model["forte"]["completion_tokens"] == 2 * 7
     assert by_model["mezzo"]["cost"] == "0.00000233"
 
 
-def test_groups_by_key_are_by_the_id_of_the_key(used: Purse) -> None:
-    """The ids are those that the list of keys shows; the key itself stands nowhere."""
+def test_groups_by_key_use_the_key_id(used: Account) -> None:
+    """The ids are those that `key list` shows; the key itself is not shown."""
     groups = usage(used, group_by="key")["data"]
-    listed = used.run("key", "list", "--account", used.email, "--json")
+    listed = run_command(used.service, "key", "list", "--account", used.email, "--json")
     assert sorted(group["requests"] for group in groups) == [1, 4]
     assert all(f'"{group["key"]}"' in listed for group in groups)
 
 
-def test_groups_by_day_are_days_of_utc(used: Purse) -> None:
-    """What was used just now was used today."""
+def test_groups_by_day_use_utc_days(used: Account) -> None:
+    """Usage of this moment belongs to today in UTC."""
     before = datetime.now(UTC) - timedelta(minutes=1)
     [day] = usage(used, group_by="day")["data"]
     assert day["day"] in {before.date().isoformat(), datetime.now(UTC).date().isoformat()}
 
 
-def test_moments_may_be_written_in_several_ways(used: Purse) -> None:
-    """The same span in Unix seconds, in UTC, with an offset and without any is the same report."""
+def test_times_have_several_formats(used: Account) -> None:
+    """The same span in Unix seconds, in UTC, with an offset and without one gives the same report."""
     end = datetime.now(UTC).replace(microsecond=0) + timedelta(hours=1)
     start = end - timedelta(hours=2)
     east = timezone(timedelta(hours=5, minutes=30))
@@ -117,8 +118,8 @@ def test_moments_may_be_written_in_several_ways(used: Purse) -> None:
     assert reports[0]["totals"]["requests"] == 5
 
 
-def test_what_lies_outside_the_span_is_not_in_it(used: Purse) -> None:
-    """Yesterday had nothing, but the balance is that of now."""
+def test_usage_outside_the_span_is_left_out(used: Account) -> None:
+    """Yesterday has no usage, and the balance is the current one."""
     yesterday = int(time.time()) - 24 * 60 * 60
     report = usage(used, start=str(yesterday - 60), end=str(yesterday))
     assert (report["data"], report["totals"]["requests"], report["totals"]["cost"]) == ([], 0, "0.00")
@@ -141,43 +142,43 @@ def test_what_lies_outside_the_span_is_not_in_it(used: Purse) -> None:
         (f"start={'9' * 5_000}", "start"),
     ],
 )
-def test_a_bad_query_is_400_and_names_its_field(purse: Purse, query: str, field: str) -> None:
-    """The message begins with the parameter that is at fault."""
-    reply = purse.wire.get(f"/v1/usage?{query}")
+def test_invalid_query_is_400_and_names_its_field(account: Account, query: str, field: str) -> None:
+    """The message begins with the invalid parameter."""
+    reply = account.api.get(f"/v1/usage?{query}")
     assert reply.error(400).startswith(f"{field}: ")
     assert reply.headers["x-should-retry"] == "false"
 
 
-def test_an_account_sees_its_own_usage_only(service: Service, used: Purse) -> None:
-    """Another account has used nothing."""
-    with open_purse(service) as other:
+def test_account_sees_only_its_own_usage(service: Service, used: Account) -> None:
+    """Another account has no usage."""
+    with open_account(service) as other:
         report = usage(other)
         assert (report["totals"]["requests"], report["data"], report["balance"]) == (0, [], "5.00")
 
 
 @pytest.mark.parametrize("scope", ["inference", "models"])
-def test_usage_needs_its_scope(purse: Purse, scope: str) -> None:
+def test_usage_needs_its_scope(account: Account, scope: str) -> None:
     """A key without the scope `usage` is told which one it lacks."""
-    wire = Wire(purse.service.port, purse.create_key("--scope", scope))
-    assert "'usage'" in wire.get("/v1/usage").error(403, "permission_error")
+    api = RawClient(account.service.port, account.create_key((scope,)))
+    assert "'usage'" in api.get("/v1/usage").error(403, "permission_error")
 
 
-def test_the_scope_is_enough(purse: Purse) -> None:
-    """A key of the scope `usage` alone reads it, and may not spend."""
-    wire = Wire(purse.service.port, purse.create_key("--scope", "usage"))
-    assert wire.get("/v1/usage").status == 200
-    wire.chat().error(403, "permission_error")
+def test_usage_scope_is_enough(account: Account) -> None:
+    """A key with only the scope `usage` may read usage, and may not chat."""
+    api = RawClient(account.service.port, account.create_key(("usage",)))
+    assert api.get("/v1/usage").status == 200
+    api.chat().error(403, "permission_error")
 
 
 def test_usage_needs_a_key(service: Service) -> None:
-    """Without one it is 401, and a wrong method is 405."""
-    Wire(service.port, None).get("/v1/usage").error(401, "authentication_error")
-    reply = Wire(service.port, None).request("POST", "/v1/usage", b"{}")
+    """Without a key usage is a 401, and a wrong method is a 405."""
+    RawClient(service.port, None).get("/v1/usage").error(401, "authentication_error")
+    reply = RawClient(service.port, None).request("POST", "/v1/usage", b"{}")
     reply.error(405)
     assert reply.headers["allow"] == "GET"
 
 
-def test_reading_usage_costs_nothing(purse: Purse) -> None:
-    """Looking at the balance does not change it, nor does it count as a request."""
-    assert [usage(purse)["totals"]["requests"] for _ in range(3)] == [0, 0, 0]
-    assert purse.spent_nano == 0
+def test_reading_usage_costs_nothing(account: Account) -> None:
+    """Reading usage neither changes the balance nor counts as a request."""
+    assert [usage(account)["totals"]["requests"] for _ in range(3)] == [0, 0, 0]
+    assert account.spent_nano == 0

@@ -1,11 +1,11 @@
-"""Which chat requests are refused, with what words, and which odd ones are served all the same."""
+"""Which chat requests are refused, with which message, and which odd ones are served."""
 
 from typing import Any
 
 import pytest
 
-from tests.contract.wire import MESSAGES, Wire
 from tests.loopback import LoopbackUpstream
+from tests.raw_client import MESSAGES, RawClient
 from tests.schemas import check_completion, check_stream
 
 CALL = {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
@@ -122,9 +122,9 @@ SERVED: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_bad_field_is_400(wire: Wire, upstream: LoopbackUpstream, case: str) -> None:
-    """A request at fault is a 400 that is not to be retried, and no upstream hears of it."""
-    reply = wire.chat(**REFUSED[case])
+def test_invalid_field_is_400(api: RawClient, upstream: LoopbackUpstream, case: str) -> None:
+    """An invalid request is a 400 that is not to be retried, and reaches no upstream."""
+    reply = api.chat(**REFUSED[case])
     reply.error(400)
     assert reply.headers["x-should-retry"] == "false"
     assert upstream.requests == []
@@ -132,9 +132,9 @@ def test_bad_field_is_400(wire: Wire, upstream: LoopbackUpstream, case: str) -> 
 
 @pytest.mark.parametrize("case", SERVED)
 @pytest.mark.parametrize("stream", [False, True])
-def test_odd_but_good_request_is_served(wire: Wire, upstream: LoopbackUpstream, case: str, stream: bool) -> None:
-    """Nobody gets a 400 for what OpenAI accepts."""
-    reply = wire.chat(**{**SERVED[case], "stream": stream})
+def test_odd_but_valid_request_is_served(api: RawClient, upstream: LoopbackUpstream, case: str, stream: bool) -> None:
+    """What OpenAI accepts is not a 400."""
+    reply = api.chat(**{**SERVED[case], "stream": stream})
     assert reply.status == 200, reply.body
     if stream:
         check_stream(reply.body)
@@ -143,57 +143,57 @@ def test_odd_but_good_request_is_served(wire: Wire, upstream: LoopbackUpstream, 
 
 
 @pytest.mark.parametrize("stream_options", [None, {}, {"include_usage": False}, {"include_usage": True}])
-def test_usage_chunk_is_always_sent(wire: Wire, upstream: LoopbackUpstream, stream_options: Any) -> None:
+def test_usage_chunk_is_always_sent(api: RawClient, upstream: LoopbackUpstream, stream_options: Any) -> None:
     """Whatever stream_options says, the stream has its usage chunk."""
-    assert check_stream(wire.chat(stream=True, stream_options=stream_options).body).usage["total_tokens"] == 18
+    assert check_stream(api.chat(stream=True, stream_options=stream_options).body).usage["total_tokens"] == 18
 
 
-def test_missing_messages_is_400(wire: Wire, upstream: LoopbackUpstream) -> None:
-    """A body without messages is refused by that name."""
-    assert "messages" in wire.post({"model": "forte"}).error(400)
+def test_missing_messages_is_400(api: RawClient, upstream: LoopbackUpstream) -> None:
+    """A body without messages is refused with that name."""
+    assert "messages" in api.post({"model": "forte"}).error(400)
     assert upstream.requests == []
 
 
 @pytest.mark.parametrize("body", [[], "hi", 7, None, True])
-def test_body_that_is_no_object_is_400(wire: Wire, body: Any) -> None:
+def test_body_that_is_not_an_object_is_400(api: RawClient, body: Any) -> None:
     """Only a JSON object is a chat request."""
-    wire.post(body).error(400)
+    api.post(body).error(400)
 
 
-def test_reserved_class_says_so(wire: Wire, upstream: LoopbackUpstream) -> None:
+def test_reserved_class_says_so(api: RawClient, upstream: LoopbackUpstream) -> None:
     """`piano` is refused as reserved, not as unknown."""
-    assert "reserved" in wire.chat(model="piano").error(400)
+    assert "reserved" in api.chat(model="piano").error(400)
     assert upstream.requests == []
 
 
-def test_unknown_model_names_the_usable_ones(wire: Wire) -> None:
-    """The refusal of an unknown model lists what may be asked for instead."""
-    message = wire.chat(model="gpt-4o").error(400)
+def test_unknown_model_names_the_usable_ones(api: RawClient) -> None:
+    """The refusal of an unknown model lists the usable ones."""
+    message = api.chat(model="gpt-4o").error(400)
     assert all(usable in message for usable in ("auto", "mezzo", "forte", "fortissimo"))
     assert "piano" not in message
 
 
 @pytest.mark.parametrize("fields", [{"n": 2}, {"logprobs": True}, {"top_logprobs": 1}])
-def test_what_is_missing_here_is_called_not_implemented(wire: Wire, fields: dict[str, Any]) -> None:
-    """A known OpenAI feature that does not exist here is named as such."""
-    assert "not implemented" in wire.chat(**fields).error(400)
+def test_missing_openai_feature_is_named(api: RawClient, fields: dict[str, Any]) -> None:
+    """An OpenAI feature that this service lacks is refused as not implemented."""
+    assert "not implemented" in api.chat(**fields).error(400)
 
 
-def test_body_of_the_responses_api_gets_a_hint(wire: Wire) -> None:
-    """A Responses-shaped body is told which shape this path wants."""
-    message = wire.post({"model": "forte", "input": "hi", "instructions": "be brief"}).error(400)
+def test_body_of_the_responses_api_gets_a_hint(api: RawClient) -> None:
+    """A body of the Responses API is told which shape this path expects."""
+    message = api.post({"model": "forte", "input": "hi", "instructions": "be brief"}).error(400)
     assert "Responses" in message
     assert "messages" in message
 
 
-def test_message_names_the_place_of_the_fault(wire: Wire) -> None:
-    """A fault deep inside the messages is told with its index."""
-    message = wire.post({"messages": [*MESSAGES, {"role": "user", "content": [{"type": "hologram"}]}]}).error(400)
+def test_message_names_the_place_of_the_mistake(api: RawClient) -> None:
+    """A mistake deep inside the messages is reported with its index."""
+    message = api.post({"messages": [*MESSAGES, {"role": "user", "content": [{"type": "hologram"}]}]}).error(400)
     assert "messages[1]" in message
 
 
-def test_prompt_above_the_context_limit_is_400(wire: Wire, upstream: LoopbackUpstream) -> None:
+def test_prompt_above_the_context_limit_is_400(api: RawClient, upstream: LoopbackUpstream) -> None:
     """A prompt of more than a million tokens is refused with the number that was counted."""
-    message = wire.chat(messages=[{"role": "user", "content": "a b " * 1_100_000}]).error(400)
+    message = api.chat(messages=[{"role": "user", "content": "a b " * 1_100_000}]).error(400)
     assert any(int(number.replace(",", "")) > 1_000_000 for number in message.split() if number[0].isdigit())
     assert upstream.requests == []

@@ -1,7 +1,7 @@
-"""An upstream that calls tools over three turns, in the dialect of one kind of server, and checks what comes back.
+"""An upstream that calls tools over three turns, in the dialect of one kind of server, and checks what it gets back.
 
-It gives its calls ids of its own form and answers 400 to a conversation that does not echo them: ids, names and
-arguments as it sent them, one answer for each call. What it found wrong stands in `problems`.
+Its calls have ids of its own form. It answers 400 to a conversation that does not repeat them: ids, names and arguments
+as it sent them, one result for each call. The mistakes that it found are in `problems`.
 """
 
 import json
@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from tests.loopback import USAGE, Json, Request, Sse, Status, Step, chunk, completion
+from tests.loopback import Json, Request, Sse, Status, Step, chunk, completion, usage_chunk
 
 QUESTION = "Which is warmer, Oslo or Rome, and what do 2 and 3 make?"
 THINKING = "Let me look."
@@ -48,7 +48,7 @@ DEGREES = {"Oslo": 4, "Rome": 24}
 
 
 class Made(msgspec.Struct, frozen=True):
-    """A call that the model makes, under the upstream's own id."""
+    """A call that the model makes, with the upstream's own id."""
 
     id: str
     name: str
@@ -70,7 +70,7 @@ TURNS: tuple[tuple[tuple[str, dict[str, Any]], ...], ...] = (
 
 
 class Dialect(msgspec.Struct, frozen=True):
-    """How one kind of server tells of calls: the form of its ids, its deltas, its message, its finish reason."""
+    """How one kind of server encodes calls: its ids, deltas, message and finish reason."""
 
     new_id: Callable[[int], str]
     deltas: Callable[[Sequence[Made]], list[dict[str, Any]]]
@@ -80,7 +80,7 @@ class Dialect(msgspec.Struct, frozen=True):
 
 
 def run_tool(name: str, arguments: str) -> str:
-    """What the client's own functions make of a call."""
+    """The result of the client's own function."""
     given = json.loads(arguments)
     if name == "get_weather":
         return str(DEGREES.get(given["city"], f"There is no city {given['city']}."))
@@ -130,7 +130,7 @@ class ToolUpstream:
         if is_stream:
             said = [chunk({"role": "assistant", "content": text})]
             deltas = [chunk(delta) for delta in self._dialect.deltas(made)]
-            return Sse([*said, *deltas, chunk(finish=self._dialect.finish), chunk(choices=[], usage=USAGE)])
+            return Sse([*said, *deltas, chunk(finish=self._dialect.finish), usage_chunk()])
         reply = completion(text, self._dialect.finish)
         reply["choices"][0]["message"]["tool_calls"] = self._dialect.message_calls(made)
         return Json(reply)
@@ -139,7 +139,7 @@ class ToolUpstream:
 def _say(text: str, *, is_stream: bool) -> Sse | Json:
     if not is_stream:
         return Json(completion(text))
-    return Sse([chunk({"role": "assistant", "content": text}), chunk(finish="stop"), chunk(choices=[], usage=USAGE)])
+    return Sse([chunk({"role": "assistant", "content": text}), chunk(finish="stop"), usage_chunk()])
 
 
 def _in_fragments(made: Sequence[Made]) -> list[dict[str, Any]]:
@@ -153,7 +153,7 @@ def _in_fragments(made: Sequence[Made]) -> list[dict[str, Any]]:
 
 
 def _named_in_fragments(made: Sequence[Made]) -> list[dict[str, Any]]:
-    """As vLLM where a tool is named: id, type and name on every delta of a call."""
+    """As vLLM with a named tool: id, type and name on every delta of a call."""
     deltas = []
     for index, call in enumerate(made):
         for start in range(0, len(call.text), 9):

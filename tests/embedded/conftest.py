@@ -1,35 +1,93 @@
-"""One server on the built-in default for all tests of this folder, and the clients that ask it."""
+"""One running service for all tests of this folder, and the clients that ask it."""
 
+import shutil
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
+import msgspec
 import openai
 import pytest
 
-from tests.cli.program import Server, serving
-from tests.contract.wire import Wire
+from tests.cli.program import LOADED, Server, run, serving
+from tests.loopback import LoopbackUpstream
+from tests.raw_client import RawClient, Reply
+
+EMAIL = "owner@example.org"
+TOML = """
+[providers.acme]
+kind = "openai"
+base_url = "{base_url}"
+retention = "zero"
+[providers.local]
+kind = "embedded"
+retention = "zero"
+[[classes.mezzo.routes]]
+provider = "local"
+[[classes.forte.routes]]
+provider = "local"
+[[classes.fortissimo.routes]]
+provider = "acme"
+model = "large"
+[[classes.fortissimo.routes]]
+provider = "local"
+order = 1
+continue = true
+"""
+
+
+class Account(msgspec.Struct, frozen=True):
+    """A folder whose store has one account, and a key of that account."""
+
+    folder: Path
+    key: str
+
+
+class Started(msgspec.Struct, frozen=True):
+    """A service, and the reply to a request that was sent as soon as it listened."""
+
+    server: Server
+    had_loaded: bool  # whether the model had loaded when that request was sent
+    first_reply: Reply
 
 
 @pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with serving(tmp_path_factory.mktemp("embedded")) as running:
-        running.wait_for_model()
-        yield running
+def account(tmp_path_factory: pytest.TempPathFactory) -> Account:
+    folder = tmp_path_factory.mktemp("account")
+    run(folder, "account", "create", EMAIL, "--credit", "5", "--password-stdin", given="password")
+    return Account(folder, run(folder, "key", "create", "--account", EMAIL).stdout.strip())
+
+
+@pytest.fixture(scope="session")
+def started(
+    account: Account, shared_upstream: LoopbackUpstream, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Started]:
+    """mezzo and forte on the embedded model; fortissimo on the loopback, which the embedded model continues."""
+    folder = Path(shutil.copytree(account.folder, tmp_path_factory.mktemp("embedded"), dirs_exist_ok=True))
+    (folder / "cadenza.toml").write_text(TOML.format(base_url=shared_upstream.base_url))
+    with serving(folder) as server:
+        had_loaded = LOADED in server.output
+        yield Started(server, had_loaded, RawClient(server.port, account.key).chat(max_tokens=2))
 
 
 @pytest.fixture
-def wire(server: Server) -> Wire:
-    return Wire(server.port, server.key)
+def server(started: Started) -> Server:
+    return started.server
 
 
 @pytest.fixture
-def client(server: Server) -> Iterator[openai.OpenAI]:
+def wire(server: Server, account: Account) -> RawClient:
+    return RawClient(server.port, account.key)
+
+
+@pytest.fixture
+def client(server: Server, account: Account) -> Iterator[openai.OpenAI]:
     http_client = openai.DefaultHttpxClient(trust_env=False)
-    with openai.OpenAI(base_url=server.base_url, api_key=server.key, http_client=http_client) as made:
+    with openai.OpenAI(base_url=server.base_url, api_key=account.key, http_client=http_client) as made:
         yield made
 
 
 @pytest.fixture
-async def async_client(server: Server) -> AsyncIterator[openai.AsyncOpenAI]:
+async def async_client(server: Server, account: Account) -> AsyncIterator[openai.AsyncOpenAI]:
     http_client = openai.DefaultAsyncHttpxClient(trust_env=False)
-    async with openai.AsyncOpenAI(base_url=server.base_url, api_key=server.key, http_client=http_client) as made:
+    async with openai.AsyncOpenAI(base_url=server.base_url, api_key=account.key, http_client=http_client) as made:
         yield made

@@ -1,4 +1,4 @@
-"""The real model behind the real API: whole and streamed answers, their counts, and what is kept of them."""
+"""The real model behind the real API: whole and streamed answers, their counts, and no content left behind."""
 
 from collections.abc import Iterable
 
@@ -7,7 +7,7 @@ from openai.types.chat import ChatCompletionChunk, ChatCompletionMessageParam
 from openai.types.completion_usage import CompletionUsage
 
 from tests.cli.program import Server
-from tests.contract.wire import Wire
+from tests.raw_client import RawClient
 
 HELLO: list[ChatCompletionMessageParam] = [{"role": "user", "content": "Say hello."}]
 OUTPUT_TOKENS = 8
@@ -15,7 +15,7 @@ CANARY = "zugzwang-canary-82"
 
 
 def test_whole_answer(client: openai.OpenAI) -> None:
-    """The SDK gets words of the model, no more of them than it allowed, under the name of the class."""
+    """The SDK gets an answer within its token limit, under the name of the class."""
     reply = client.chat.completions.create(model="mezzo", messages=HELLO, max_tokens=OUTPUT_TOKENS)
     assert reply.model == "mezzo"
     assert reply.choices[0].message.content
@@ -24,7 +24,7 @@ def test_whole_answer(client: openai.OpenAI) -> None:
 
 
 def test_streamed_answer(client: openai.OpenAI) -> None:
-    """A stream brings the same in pieces, and its counts at the end."""
+    """A stream has content in pieces, then its counts."""
     with client.chat.completions.create(model="forte", messages=HELLO, max_tokens=OUTPUT_TOKENS, stream=True) as stream:
         _check_chunks(list(stream))
 
@@ -58,8 +58,8 @@ def test_repeated_prompt_is_cached(client: openai.OpenAI) -> None:
     assert 0 < (second.prompt_tokens_details.cached_tokens or 0) <= second.prompt_tokens
 
 
-def test_content_is_nowhere(server: Server, wire: Wire) -> None:
-    """What was asked and answered stands neither in the server's output nor in its data."""
+def test_content_is_not_stored(server: Server, wire: RawClient) -> None:
+    """Questions and answers are neither in the server's output nor in its data."""
     messages = [{"role": "user", "content": f"Repeat this word: {CANARY}"}]
     for stream in (False, True):
         reply = wire.chat(messages=messages, max_tokens=OUTPUT_TOKENS, stream=stream)

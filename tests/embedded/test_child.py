@@ -1,4 +1,4 @@
-"""The process in which the model runs, spoken to as its parent does: it serves its key alone."""
+"""The model's process, driven as its parent does: it serves only requests with its key."""
 
 import http.client
 import subprocess
@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import msgspec
 import pytest
 
-from cadenza.upstreams.embedded.messages import Order, Ready
+from cadenza.upstreams.embedded.messages import Ready, Start
 from cadenza.upstreams.embedded.upstream import bundled_model
 from tests.service import environment
 
@@ -19,13 +19,13 @@ CHAT = '{"messages": [{"role": "user", "content": "Hi."}], "max_tokens": 1}'
 
 
 class Child:
-    """A running child, and where it listens."""
+    """A running child and its address."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self.process = process
         assert process.stdin
         assert process.stdout
-        process.stdin.write(msgspec.json.encode(Order(str(bundled_model()), KEY, 1, 512, 2)) + b"\n")
+        process.stdin.write(msgspec.json.encode(Start(str(bundled_model()), KEY, 1, 512, 16, 1)) + b"\n")
         process.stdin.flush()
         self.address = urlsplit(msgspec.json.decode(process.stdout.readline(), type=Ready).url)
 
@@ -55,16 +55,16 @@ def child() -> Iterator[Child]:
 
 
 def test_listens_on_the_loopback_only(child: Child) -> None:
-    """No other machine can reach the model's own server."""
+    """Other machines cannot reach the model's server."""
     assert child.address.hostname == "127.0.0.1"
 
 
 @pytest.mark.parametrize(("key", "status"), [(None, 401), ("another", 401), (KEY, 200)])
-def test_serves_its_key_alone(child: Child, key: str | None, status: int) -> None:
-    """Whoever on this machine does not have the key is refused."""
+def test_serves_only_requests_with_its_key(child: Child, key: str | None, status: int) -> None:
+    """A request without the key, or with another one, is refused."""
     assert child.status("POST", "/v1/chat/completions", key) == status
 
 
-def test_does_not_show_what_its_slots_hold(child: Child) -> None:
-    """The endpoint that shows the prompts of running requests is off, for the parent as well."""
+def test_does_not_show_prompts(child: Child) -> None:
+    """The endpoint that shows the prompts of running requests is off, even for the parent."""
     assert child.status("GET", "/slots", KEY) in {404, 501}

@@ -1,4 +1,4 @@
-"""Tools on the real model: whatever it makes of a message, calls fit their schema and the wire is right."""
+"""Tools on the real model: calls always fit their schema, and replies always have the right form."""
 
 import json
 from typing import Any
@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from tests.contract.wire import Wire
+from tests.raw_client import RawClient
 from tests.schemas import Called, check_completion, check_stream, completed_calls
 
-OUTPUT_TOKENS = 100  # a call of these schemas takes fewer, where strings have an end
+OUTPUT_TOKENS = 100  # more than a call of these schemas takes, because strings are bounded
 WORDS_TOKENS = 16
 
 
@@ -50,8 +50,8 @@ def force(name: str) -> dict[str, Any]:
     return {"type": "function", "function": {"name": name}}
 
 
-def ask(wire: Wire, messages: list[Any], tools: list[Any], **fields: Any) -> tuple[str | None, tuple[Called, ...]]:
-    """Content and calls of a reply that is held to the one form, counts included."""
+def ask(wire: RawClient, messages: list[Any], tools: list[Any], **fields: Any) -> tuple[str | None, tuple[Called, ...]]:
+    """Content and calls of a reply, after checks of its form and counts."""
     sent = {"messages": messages, "tools": tools, "temperature": 0, "max_tokens": OUTPUT_TOKENS, **fields}
     reply = wire.chat(**sent)
     assert reply.status == 200, reply.body
@@ -70,15 +70,15 @@ def _check_counts(usage: Any, output_tokens: int) -> None:
 
 
 def check_call(call: Called, definition: Any) -> None:
-    """A call of this tool, whose arguments are valid JSON for its schema."""
+    """The call is of this tool, and its arguments are valid JSON for the tool's schema."""
     function = definition["function"]
     assert call.name == function["name"]
     Draft202012Validator(function.get("parameters", {"const": {}})).validate(json.loads(call.arguments))
 
 
 @pytest.mark.parametrize("name", ASKED)
-def test_forced_call_fits_its_schema(wire: Wire, name: str) -> None:
-    """A forced call is made, alone, and its arguments validate: enum, number, nested object, array, null or nothing."""
+def test_forced_call_fits_its_schema(wire: RawClient, name: str) -> None:
+    """A forced call is the whole reply, and its arguments fit: enum, number, nested object, array, null or none."""
     definition, text = ASKED[name]
     content, calls = ask(wire, [user(text)], [definition], tool_choice=force(name), stream=True)
     assert content is None
@@ -86,22 +86,22 @@ def test_forced_call_fits_its_schema(wire: Wire, name: str) -> None:
     check_call(call, definition)
 
 
-def test_forced_call_in_a_whole_reply(wire: Wire) -> None:
-    """A reply that is not streamed has the call and no content, whatever else could be called."""
+def test_forced_call_in_a_whole_reply(wire: RawClient) -> None:
+    """A non-streaming reply has the forced call and no content, even if another tool fits the message."""
     content, calls = ask(wire, [user("Add 2 and 3.")], [ADD, TAG], tool_choice=force("tag"))
     assert content is None
     (call,) = calls
     check_call(call, TAG)
 
 
-def test_required_call_is_made_in_small_talk(wire: Wire) -> None:
-    """With `required` one of the tools is called, though nothing was asked for."""
+def test_required_call_is_made_in_small_talk(wire: RawClient) -> None:
+    """With `required` one of the tools is called, even for small talk."""
     _, calls = ask(wire, [user("Hi, how are you?")], [ADD, TAG], tool_choice="required")
     (call,) = calls
     check_call(call, {"add": ADD, "tag": TAG}[call.name])
 
 
-def test_none_never_calls(wire: Wire) -> None:
+def test_none_never_calls(wire: RawClient) -> None:
     """With `none` a message that fits a tool is answered in words."""
     asked = [user("What is the weather in Paris?")]
     content, calls = ask(wire, asked, [WEATHER], tool_choice="none", max_tokens=WORDS_TOKENS)
@@ -109,22 +109,22 @@ def test_none_never_calls(wire: Wire) -> None:
     assert content
 
 
-def test_auto_calls_what_the_message_needs(wire: Wire) -> None:
-    """Left to choose, a message that fits a tool calls that one."""
+def test_auto_calls_the_tool_that_fits(wire: RawClient) -> None:
+    """With `auto` a message that fits a tool leads to a call of that tool."""
     _, calls = ask(wire, [user("What is the weather in Paris?")], [ADD, WEATHER], stream=True)
     (call,) = calls
     check_call(call, WEATHER)
 
 
-def test_auto_answers_small_talk(wire: Wire) -> None:
-    """Left to choose, small talk is answered in words."""
+def test_auto_answers_small_talk(wire: RawClient) -> None:
+    """With `auto` small talk is answered in words."""
     content, calls = ask(wire, [user("Hi, how are you?")], [WEATHER, ADD], max_tokens=WORDS_TOKENS, stream=True)
     assert calls == ()
     assert content
 
 
-def test_result_is_answered_in_words(wire: Wire) -> None:
-    """After a tool has answered the model speaks: no call, and no call spelled out as text."""
+def test_result_is_answered_in_words(wire: RawClient) -> None:
+    """The result of a tool is answered in words: without a call, and without a call written as text."""
     function = {"name": "get_weather", "arguments": '{"city": "Paris", "unit": "celsius"}'}
     history = [
         user("What is the weather in Paris?"),

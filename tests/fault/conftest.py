@@ -1,4 +1,4 @@
-"""Fleets on the shared upstream, and the seed of what is random, which is shown where a test fails."""
+"""Deployments on the shared upstream, the rig for upstream faults, and the random seed, shown when a test fails."""
 
 import contextlib
 import os
@@ -8,36 +8,37 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.fault.fleet import Fleet
-from tests.fault.leaks import Bed, made_bed
+from tests.fault.rig import FaultRig, running_rig
 from tests.loopback import LoopbackUpstream
+from tests.service import Deployment
+from tests.service_config import classes_spec
 
-StartFleet = Callable[[int], Fleet]
-
-
-@pytest.fixture(scope="module")
-def shared_bed() -> Iterator[Bed]:
-    with made_bed() as bed:
-        yield bed
+Deploy = Callable[[int], Deployment]
 
 
-@pytest.fixture
-def bed(shared_bed: Bed) -> Bed:
-    """A service on an upstream of its own, with every route fit and nothing under way."""
-    shared_bed.make_ready()
-    return shared_bed
+@pytest.fixture(scope="session")
+def shared_rig() -> Iterator[FaultRig]:
+    with running_rig() as rig:
+        yield rig
 
 
 @pytest.fixture
-def make_fleet(upstream: LoopbackUpstream) -> Iterator[StartFleet]:
-    """A fleet whose account has so many nano-dollars; it ends with the test."""
+def rig(shared_rig: FaultRig) -> FaultRig:
+    """A service on an upstream of its own, with every route healthy and no request in flight."""
+    shared_rig.make_ready()
+    return shared_rig
+
+
+@pytest.fixture
+def deploy(upstream: LoopbackUpstream) -> Iterator[Deploy]:
+    """Makes a deployment whose account has so much credit; it ends with the test."""
     with contextlib.ExitStack() as running:
-        yield lambda credit_nano: running.enter_context(Fleet(upstream.base_url, credit_nano))
+        yield lambda credit_nano: running.enter_context(Deployment(classes_spec(upstream.base_url), credit_nano))
 
 
 @pytest.fixture
 def seed() -> int:
-    """$CADENZA_FAULT_SEED replays a run; pytest shows the line below where the test fails."""
+    """$CADENZA_FAULT_SEED replays a run; pytest shows this line when the test fails."""
     chosen = int(os.environ.get("CADENZA_FAULT_SEED") or secrets.randbits(32))
     sys.stdout.write(f"CADENZA_FAULT_SEED={chosen}\n")
     return chosen

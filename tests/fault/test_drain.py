@@ -1,6 +1,7 @@
-"""The end of a process: the first signal lets what runs come to its end, the second one ends it, and both keep books.
+"""The end of a process: the first signal lets running requests end, the second ends them, and every charge is kept.
 
-While it drains, the service takes nothing new, and says so on connections that it still accepts.
+While it drains, the service takes nothing new and says so on the connections that it still accepts. Where a process
+must end at once, its drain limit is far longer than any test waits.
 """
 
 import asyncio
@@ -11,218 +12,214 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 import pytest
 
-from tests.fault.books import delivered_cost_nano, usage_cost_nano
-from tests.fault.fleet import Fleet, Node, wait_until
-from tests.fault.load import Lines, chat_request
-from tests.fault.replies import Whole, counts
 from tests.fault.test_stalled_store import write_lock
-from tests.fault.wire import Ask, Seen, send
-from tests.loopback import LoopbackUpstream, Pause
-from tests.service import RouteSpec, ServiceSpec
+from tests.ledger_reader import delivered_cost_nano, usage_cost_nano
+from tests.load import ConnectionPool, chat_request
+from tests.loopback import LoopbackUpstream, Pause, Whole, usage_of
+from tests.raw_client import ChatRequest, Reply, send
+from tests.service import Deployment, ServiceProcess, wait_until
+from tests.service_config import RouteSpec, ServiceSpec
 
 CREDIT_NANO = 10**10
 WORDS = ["One", " two", " three", " four"]  # a token each
-USAGE = counts(23, 9, 4)
+USAGE = usage_of(23, 9, 4)
 COST_NANO = usage_cost_nano("forte", USAGE)
-DRAIN_S = 1.0
-QUICK_S = 5.0
-PATIENCE_S = 40.0  # a lock is waited for, for 10 s, and twice at most
+SHORT_DRAIN_S = 1.0
+LONG_DRAIN_S = 3600.0
 MANY = 40
 HEALTH = b"GET /healthz HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n"
 SIGNALS = [signal.SIGTERM, signal.SIGINT]
+REQUESTS = [ChatRequest(number, stream=number % 4 != 0) for number in range(MANY)]
 
-StartDraining = Callable[[float], Fleet]
-During = Callable[[list[asyncio.Task[Seen]]], Awaitable[None]]
+DeployDraining = Callable[[float], Deployment]
+During = Callable[[list[asyncio.Task[Reply]]], Awaitable[None]]
 
 
 @pytest.fixture
-def drained_in(upstream: LoopbackUpstream) -> Iterator[StartDraining]:
-    """A fleet whose processes give what runs so many seconds when they are told to end."""
+def drained_in(upstream: LoopbackUpstream) -> Iterator[DeployDraining]:
+    """Makes a deployment whose processes give running requests so many seconds when they are told to end."""
     with contextlib.ExitStack() as running:
 
-        def start(drain_s: float) -> Fleet:
+        def deploy(drain_s: float) -> Deployment:
             routes = {"forte": [RouteSpec("loopback", "loopback-forte")]}
             spec = ServiceSpec({"loopback": upstream.base_url}, routes, f"[server]\ndrain_s = {drain_s}\n")
-            return running.enter_context(Fleet("", CREDIT_NANO, spec))
+            return running.enter_context(Deployment(spec, CREDIT_NANO))
 
-        yield start
+        yield deploy
 
 
 def run_during(
-    fleet: Fleet, node: Node, upstream: LoopbackUpstream, asks: Sequence[Ask], happens: During
-) -> list[Seen]:
-    """What the clients saw in the end, of requests that are all being answered when it happens."""
-    delivered, is_begun = set[int](), asyncio.Event()
-    streams = {ask.number for ask in asks if ask.stream}
+    deployment: Deployment, upstream: LoopbackUpstream, requests: Sequence[ChatRequest], happens: During
+) -> list[Reply]:
+    """What the clients saw in the end, if this happens while all requests are being answered."""
+    delivered, have_begun = set[int](), asyncio.Event()
+    streams = {request.number for request in requests if request.stream}
 
-    async def one(ask: Ask) -> Seen:
-        async def note(seen: Seen) -> bool:
-            if ask.stream and seen.text.startswith("".join(WORDS[:-1])):
-                delivered.add(ask.number)
+    async def one(request: ChatRequest) -> Reply:
+        async def note(reply: Reply) -> bool:
+            if request.stream and reply.text.startswith("".join(WORDS[:-1])):
+                delivered.add(request.number)
                 if delivered == streams:
-                    is_begun.set()
+                    have_begun.set()
             return False
 
-        return await send(node.port, fleet.key, ask, note)
+        return await send(deployment.processes[0].port, deployment.key, request, note)
 
-    async def run() -> list[Seen]:
-        replies = [asyncio.create_task(one(ask)) for ask in asks]
-        await asyncio.to_thread(upstream.wait_for_request, len(asks))
-        if streams:
-            async with asyncio.timeout(QUICK_S):
-                await is_begun.wait()
+    async def run() -> list[Reply]:
+        replies = [asyncio.create_task(one(request)) for request in requests]
+        await asyncio.to_thread(upstream.wait_for_request, len(requests))
+        await have_begun.wait()
         await happens(replies)
         return await asyncio.gather(*replies)
 
     return asyncio.run(run())
 
 
-def is_draining(node: Node) -> bool:
-    return node.get("/readyz")[0] == 503
+async def start_draining(process: ServiceProcess) -> None:
+    process.send_signal(signal.SIGTERM)
+    await asyncio.to_thread(wait_until, process.is_draining, "/readyz saying that it drains")
 
 
-def check_charged_as_delivered(fleet: Fleet, asks: Sequence[Ask], replies: Sequence[Seen]) -> None:
-    """To each client what it got, and not a hold more, though no other process has swept."""
-    fleet.books.prove()
-    rows = fleet.books.rows()
-    for ask, seen in zip(asks, replies, strict=True):
-        row = rows[ask.shown_id]
-        assert row.cost_nano == (
-            COST_NANO if seen.is_done else delivered_cost_nano("forte", ask.content, seen.chunks)
-        ), ask
-    assert CREDIT_NANO - fleet.books.balance_nano == sum(row.cost_nano or 0 for row in rows.values())
-
-
-def check_cut(ask: Ask, seen: Seen) -> None:
-    """A stream ends with an error event and without [DONE], all else with a 429 that says when to come back."""
-    assert not seen.is_done
-    if ask.stream:
-        assert seen.text == "".join(WORDS[:-1])
-        assert seen.events[-1]["error"]["type"] == "api_error"
-    else:
-        assert seen.status == 429, seen.raw
-        assert int(seen.headers["retry-after"]) >= 1
-
-
-def test_drain_under_load_lets_all_end_and_takes_nothing_new(
-    drained_in: StartDraining, upstream: LoopbackUpstream
+def check_charged_as_delivered(
+    deployment: Deployment, requests: Sequence[ChatRequest], replies: Sequence[Reply]
 ) -> None:
-    """What runs ends whole and is charged, what is new gets 429 with Retry-After, and the process ends with 0."""
-    fleet, pause = drained_in(30), Pause()
-    node = fleet.start()
-    upstream.always(Whole(WORDS, USAGE, pause))
-    asks = [Ask(count, stream=count % 4 != 0) for count in range(MANY)]
+    """Each client was charged for what it got, and no hold is open, although no other process has swept."""
+    deployment.ledger.check()
+    rows = deployment.ledger.rows()
+    for request, reply in zip(requests, replies, strict=True):
+        delivered_nano = delivered_cost_nano("forte", request.content, reply.chunks)
+        assert rows[request.request_id].cost_nano == (COST_NANO if reply.is_done else delivered_nano), request
+    assert CREDIT_NANO - deployment.ledger.balance_nano == sum(row.cost_nano or 0 for row in rows.values())
 
-    async def drain(replies: list[asyncio.Task[Seen]]) -> None:
-        kept = Lines(node.port)
+
+def check_cut(request: ChatRequest, reply: Reply) -> None:
+    """A stream ends with an error event and without [DONE], a plain request with a 429 that says when to retry."""
+    assert not reply.is_done
+    if request.stream:
+        assert reply.text == "".join(WORDS[:-1])
+        assert reply.events[-1]["error"]["type"] == "api_error"
+    else:
+        assert reply.status == 429, reply.raw
+        assert int(reply.headers["retry-after"]) >= 1
+
+
+def check_all_cut(deployment: Deployment, replies: Sequence[Reply]) -> None:
+    for request, reply in zip(REQUESTS, replies, strict=True):
+        check_cut(request, reply)
+    check_charged_as_delivered(deployment, REQUESTS, replies)
+
+
+def test_drain_lets_running_requests_end_and_takes_no_new_ones(
+    drained_in: DeployDraining, upstream: LoopbackUpstream
+) -> None:
+    """Running requests end whole and are charged, new ones get 429 with Retry-After, and the exit code is 0."""
+    deployment, pause = drained_in(LONG_DRAIN_S), Pause()
+    process = deployment.start()
+    upstream.always(Whole(WORDS, USAGE, pause))
+
+    async def drain(replies: list[asyncio.Task[Reply]]) -> None:
+        kept = ConnectionPool(process.port)
         assert (await kept.ask(HEALTH)).status == 200
-        node.send_signal(signal.SIGTERM)
-        await asyncio.to_thread(wait_until, lambda: is_draining(node), "/readyz saying that it drains")
-        assert node.get("/healthz")[0] == 200
-        for ask in (Ask(MANY), Ask(MANY + 1, stream=True)):
-            refused = await send(node.port, fleet.key, ask)
+        await start_draining(process)
+        assert process.get("/healthz")[0] == 200
+        for request in (ChatRequest(MANY), ChatRequest(MANY + 1, stream=True)):
+            refused = await send(process.port, deployment.key, request)
             assert refused.status == 429
             assert b'"type":"rate_limit_error"' in refused.body
             assert int(refused.headers["retry-after"]) >= 1
             assert int(refused.headers["retry-after-ms"]) >= 1
-        on_kept = await kept.ask(chat_request(fleet.key))
+        on_kept = await kept.ask(chat_request(deployment.key))
         assert (on_kept.status, on_kept.headers["connection"]) == (429, "close")
         assert not any(reply.done() for reply in replies)
         pause.release()
 
-    replies = run_during(fleet, node, upstream, asks, drain)
-    assert node.wait_until_ended() == 0
-    assert [seen.is_done for seen in replies] == [True] * MANY
+    replies = run_during(deployment, upstream, REQUESTS, drain)
+    assert process.wait_until_ended() == 0
+    assert [reply.is_done for reply in replies] == [True] * MANY
     assert len(upstream.requests) == MANY
-    check_charged_as_delivered(fleet, asks, replies)
-    assert fleet.books.charges == MANY
+    check_charged_as_delivered(deployment, REQUESTS, replies)
+    assert deployment.ledger.charges == MANY
 
 
-def test_drain_limit_cuts_what_still_runs(drained_in: StartDraining, upstream: LoopbackUpstream) -> None:
-    """At the limit, after Ctrl-C as well, streams are cut with an error event and charged for what was delivered."""
-    fleet = drained_in(DRAIN_S)
-    node = fleet.start()
+def test_drain_limit_cuts_running_requests(drained_in: DeployDraining, upstream: LoopbackUpstream) -> None:
+    """At the limit, after Ctrl-C as well, streams end with an error event and are charged for what was delivered."""
+    deployment = drained_in(SHORT_DRAIN_S)
+    process = deployment.start()
     upstream.always(Whole(WORDS, USAGE, Pause()))
-    asks = [Ask(count, stream=count % 4 != 0) for count in range(MANY)]
     signalled_s = 0.0
 
-    async def drain(_replies: list[asyncio.Task[Seen]]) -> None:
+    async def drain(_replies: list[asyncio.Task[Reply]]) -> None:
         nonlocal signalled_s
         signalled_s = time.monotonic()
-        node.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGINT)
 
-    replies = run_during(fleet, node, upstream, asks, drain)
-    assert node.wait_until_ended(DRAIN_S + QUICK_S) == 0
-    assert time.monotonic() - signalled_s >= DRAIN_S
-    for ask, seen in zip(asks, replies, strict=True):
-        check_cut(ask, seen)
-    check_charged_as_delivered(fleet, asks, replies)
+    replies = run_during(deployment, upstream, REQUESTS, drain)
+    assert process.wait_until_ended() == 0
+    assert time.monotonic() - signalled_s >= SHORT_DRAIN_S
+    check_all_cut(deployment, replies)
 
 
-def test_second_signal_is_quick_and_loses_nothing(drained_in: StartDraining, upstream: LoopbackUpstream) -> None:
-    """The second signal ends all that runs at once; what was delivered is charged before the process ends."""
-    fleet = drained_in(30)
-    node = fleet.start()
+def test_second_signal_ends_at_once_and_loses_nothing(drained_in: DeployDraining, upstream: LoopbackUpstream) -> None:
+    """The second signal ends all running requests at once; what was delivered is charged before the process ends."""
+    deployment = drained_in(LONG_DRAIN_S)
+    process = deployment.start()
     upstream.always(Whole(WORDS, USAGE, Pause()))
-    asks = [Ask(count, stream=count % 4 != 0) for count in range(MANY)]
 
-    async def insist(_replies: list[asyncio.Task[Seen]]) -> None:
-        node.send_signal(signal.SIGTERM)
-        await asyncio.to_thread(wait_until, lambda: is_draining(node), "/readyz saying that it drains")
-        node.send_signal(signal.SIGINT)
-        assert await asyncio.to_thread(node.wait_until_ended, QUICK_S) == 0
+    async def signal_twice(_replies: list[asyncio.Task[Reply]]) -> None:
+        await start_draining(process)
+        process.send_signal(signal.SIGINT)
+        assert await asyncio.to_thread(process.wait_until_ended) == 0
 
-    replies = run_during(fleet, node, upstream, asks, insist)
-    for ask, seen in zip(asks, replies, strict=True):
-        check_cut(ask, seen)
-    check_charged_as_delivered(fleet, asks, replies)
+    check_all_cut(deployment, run_during(deployment, upstream, REQUESTS, signal_twice))
 
 
-def test_idle_process_ends_at_once(drained_in: StartDraining) -> None:
-    """With nothing to wait for it ends with 0 and at once, though a client keeps a connection."""
-    fleet = drained_in(30)
+def test_idle_process_ends_at_once(drained_in: DeployDraining) -> None:
+    """With no request running the process ends with 0 at once, although a client keeps a connection open."""
+    deployment = drained_in(LONG_DRAIN_S)
 
-    async def end(node: Node, number: signal.Signals) -> int:
-        kept = Lines(node.port)
+    async def end(process: ServiceProcess, number: signal.Signals) -> int:
+        kept = ConnectionPool(process.port)
         assert (await kept.ask(HEALTH)).status == 200
-        node.send_signal(number)
-        return await asyncio.to_thread(node.wait_until_ended, QUICK_S)
+        process.send_signal(number)
+        return await asyncio.to_thread(process.wait_until_ended)
 
-    for node, number in zip(fleet.start_many(len(SIGNALS)), SIGNALS, strict=True):
-        assert asyncio.run(end(node, number)) == 0
+    for process, number in zip(deployment.start_many(len(SIGNALS)), SIGNALS, strict=True):
+        assert asyncio.run(end(process, number)) == 0
 
 
-def test_signal_during_the_start_ends_it(drained_in: StartDraining) -> None:
-    """Told to end while it starts, a process ends soon, whether or not it heard the signal, and the next one serves."""
-    fleet = drained_in(30)
-    earlier, later = fleet.begin(), fleet.begin()
+def test_signal_during_the_start_ends_it(drained_in: DeployDraining) -> None:
+    """A process that is told to end while it starts ends, before or after it installs handlers; the next one serves."""
+    deployment = drained_in(LONG_DRAIN_S)
+    earlier, later = deployment.begin(), deployment.begin()
     earlier.send_signal(signal.SIGTERM)
     wait_until(lambda: "Cadenza is running" in later.output, "the screen")
     later.send_signal(signal.SIGTERM)
-    for node in (earlier, later):
-        assert node.wait_until_ended() in {0, -signal.SIGTERM}, node.output
-        assert "Traceback" not in node.output
-    assert asyncio.run(send(fleet.start().port, fleet.key, Ask(1))).is_done
-    fleet.books.prove()
+    for process in (earlier, later):
+        assert process.wait_until_ended() in {0, -signal.SIGTERM}, process.output
+        assert "Traceback" not in process.output
+    assert asyncio.run(send(deployment.start().port, deployment.key, ChatRequest(1))).is_done
+    deployment.ledger.check()
 
 
-def test_stalled_store_does_not_hold_a_process_for_ever(drained_in: StartDraining, upstream: LoopbackUpstream) -> None:
-    """A process whose store takes nothing ends all the same; what it could not charge is charged by the next one."""
-    fleet = drained_in(DRAIN_S)
-    node = fleet.start()
+def test_stalled_store_does_not_keep_a_process_from_ending(
+    drained_in: DeployDraining, upstream: LoopbackUpstream
+) -> None:
+    """A process whose store is locked ends all the same; what it could not charge is charged by the next one."""
+    deployment = drained_in(SHORT_DRAIN_S)
+    process = deployment.start()
     upstream.always(Whole(WORDS, USAGE, Pause()))
-    asks = [Ask(count, stream=True) for count in range(4)]
+    requests = [ChatRequest(number, stream=True) for number in range(4)]
 
-    async def drain(_replies: list[asyncio.Task[Seen]]) -> None:
-        due = len(asks) * (len(WORDS) - 1)
-        await asyncio.to_thread(wait_until, lambda: fleet.books.marked_tokens() == due, "every mark")
-        with write_lock(fleet.store):
-            node.send_signal(signal.SIGTERM)
-            assert await asyncio.to_thread(node.wait_until_ended, PATIENCE_S) == 0
+    async def drain(_replies: list[asyncio.Task[Reply]]) -> None:
+        marked = len(requests) * (len(WORDS) - 1)
+        await asyncio.to_thread(wait_until, lambda: deployment.ledger.marked_tokens() == marked, "every mark")
+        with write_lock(deployment.store):
+            process.send_signal(signal.SIGTERM)
+            assert await asyncio.to_thread(process.wait_until_ended) == 0
 
-    replies = run_during(fleet, node, upstream, asks, drain)
-    for ask, seen in zip(asks, replies, strict=True):
-        check_cut(ask, seen)
-    assert fleet.books.open_holds == len(asks)
-    fleet.start()
-    check_charged_as_delivered(fleet, asks, replies)
+    replies = run_during(deployment, upstream, requests, drain)
+    for request, reply in zip(requests, replies, strict=True):
+        check_cut(request, reply)
+    assert deployment.ledger.open_holds == len(requests)
+    deployment.start()
+    check_charged_as_delivered(deployment, requests, replies)

@@ -1,23 +1,21 @@
-"""Every fault of the wire and of what is said, in both modes: the client sees what is promised, nothing is left behind,
-and the next request is served.
-"""
+"""Every fault of HTTP and of content, in both modes: the client sees what is promised, and nothing leaks."""
 
 import pytest
 
-from tests.fault.faults_said import SAID
-from tests.fault.faults_wire import WIRE
-from tests.fault.leaks import Bed
-from tests.fault.verdicts import check_fault
+from tests.fault.content_faults import CONTENT
+from tests.fault.fault_checks import check_fault
+from tests.fault.http_faults import HTTP
+from tests.fault.rig import FaultRig
 
-FAULTS = {**WIRE, **SAID}
+FAULTS = {**HTTP, **CONTENT}
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_fault_in_both_modes(bed: Bed, name: str) -> None:
-    """Whoever asked, for a stream and for a plain reply, sees what is promised; nothing is left, and the next works."""
-    check_fault(bed, FAULTS[name])
+def test_fault_in_both_modes(rig: FaultRig, name: str) -> None:
+    """A streaming and a plain client see the expected reply, nothing leaks, and the next request is served."""
+    check_fault(rig, FAULTS[name])
 
 
-def test_script_is_long_enough() -> None:
-    """There are well over forty faults."""
+def test_there_are_many_faults() -> None:
+    """The list has more than a hundred faults."""
     assert len(FAULTS) > 100

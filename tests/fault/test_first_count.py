@@ -1,4 +1,4 @@
-"""The tokenizer is loaded when something must be counted for the first time, and that count is exact as any other."""
+"""The tokenizer is loaded when something must be counted for the first time, and that first count is exact."""
 
 import asyncio
 import signal
@@ -6,90 +6,85 @@ from pathlib import Path
 
 import pytest
 
-from tests.fault.books import cost_nano, delivered_cost_nano, estimate_tokens, usage_cost_nano
-from tests.fault.conftest import StartFleet
-from tests.fault.fleet import Fleet, Node, wait_until
-from tests.fault.replies import ROLE, Whole, counts
-from tests.fault.wire import Ask, Seen, leave_after, send
-from tests.loopback import Close, LoopbackUpstream, Pause, Sse, said
+from tests.fault.conftest import Deploy
+from tests.ledger_reader import cost_nano, delivered_cost_nano, estimate_tokens, usage_cost_nano
+from tests.loopback import ROLE, Close, LoopbackUpstream, Pause, Sse, Whole, said, usage_of
+from tests.raw_client import ChatRequest, Reply, leave_after, send
+from tests.service import Deployment, ServiceProcess, wait_until
 
 CREDIT_NANO = 10**10
 WORDS = ["One", " two", " three", " four"]  # a token each
-USAGE = counts(23, 9, 4)
-STREAM = Ask(1, stream=True)
+USAGE = usage_of(23, 9, 4)
+STREAM = ChatRequest(1, stream=True)
 
 
-def has_tokenizer(node: Node) -> bool:
-    return "rs_bpe" in Path(f"/proc/{node.pid}/maps").read_text()
+def has_tokenizer(process: ServiceProcess) -> bool:
+    return "rs_bpe" in Path(f"/proc/{process.pid}/maps").read_text()
 
 
-def check_charged(fleet: Fleet, seen: Seen, status: int) -> None:
-    """Prompt and delivered, by our own count."""
-    wait_until(lambda: fleet.books.open_holds == 0, "the end of every hold")
-    row = fleet.books.rows()[STREAM.shown_id]
-    assert seen.text == "".join(WORDS)
-    assert row.cost_nano == delivered_cost_nano("forte", STREAM.content, seen.chunks)
+def check_charged(deployment: Deployment, reply: Reply, status: int) -> None:
+    """The prompt and what was delivered are charged by the local count."""
+    wait_until(lambda: deployment.ledger.open_holds == 0, "the end of every hold")
+    row = deployment.ledger.rows()[STREAM.request_id]
+    assert reply.text == "".join(WORDS)
+    assert row.cost_nano == delivered_cost_nano("forte", STREAM.content, reply.chunks)
     assert row.cost_nano == cost_nano("forte", estimate_tokens(STREAM.content), len(WORDS))
     assert (row.status, row.estimated) == (status, True)
-    fleet.books.prove()
+    deployment.ledger.check()
 
 
-def test_requests_that_the_upstream_counts_load_no_tokenizer(
-    make_fleet: StartFleet, upstream: LoopbackUpstream
-) -> None:
-    """Short prompts with a usage, whole and streamed, with a limit and without one, are served without a count."""
-    fleet = make_fleet(CREDIT_NANO)
-    node = fleet.start()
+def test_requests_with_usage_load_no_tokenizer(deploy: Deploy, upstream: LoopbackUpstream) -> None:
+    """Short prompts whose upstream sends usage, plain and streamed, with a limit and without, are not counted."""
+    deployment = deploy(CREDIT_NANO)
+    process = deployment.start()
     upstream.always(Whole(WORDS, USAGE))
     for number, max_tokens in enumerate((None, None, 50, 50)):
-        ask = Ask(number, stream=number % 2 == 0, max_tokens=max_tokens)
-        assert asyncio.run(send(node.port, fleet.key, ask)).is_done
-    assert CREDIT_NANO - fleet.books.balance_nano == 4 * usage_cost_nano("forte", USAGE)
-    assert not has_tokenizer(node)
+        request = ChatRequest(number, stream=number % 2 == 0, max_tokens=max_tokens)
+        assert asyncio.run(send(process.port, deployment.key, request)).is_done
+    assert CREDIT_NANO - deployment.ledger.balance_nano == 4 * usage_cost_nano("forte", USAGE)
+    assert not has_tokenizer(process)
     upstream.always(Whole(WORDS, None))
-    assert asyncio.run(send(node.port, fleet.key, Ask(9))).is_done
-    assert has_tokenizer(node)
+    assert asyncio.run(send(process.port, deployment.key, ChatRequest(9))).is_done
+    assert has_tokenizer(process)
 
 
-def test_client_that_leaves_is_the_first_to_be_counted(make_fleet: StartFleet, upstream: LoopbackUpstream) -> None:
-    """Whoever leaves before anything was counted pays exactly for what it got."""
-    fleet = make_fleet(CREDIT_NANO)
-    node = fleet.start()
+def test_client_that_leaves_is_counted_first(deploy: Deploy, upstream: LoopbackUpstream) -> None:
+    """A client that leaves before anything was counted pays exactly for what it got."""
+    deployment = deploy(CREDIT_NANO)
+    process = deployment.start()
     upstream.script(Sse([ROLE, *map(said, WORDS), Pause()]))
-    seen = asyncio.run(send(node.port, fleet.key, STREAM, leave_after("".join(WORDS))))
-    check_charged(fleet, seen, 499)
-    assert has_tokenizer(node)
+    reply = asyncio.run(send(process.port, deployment.key, STREAM, leave_after("".join(WORDS))))
+    check_charged(deployment, reply, 499)
+    assert has_tokenizer(process)
 
 
-def test_stream_that_breaks_off_is_the_first_to_be_counted(make_fleet: StartFleet, upstream: LoopbackUpstream) -> None:
+def test_broken_stream_is_counted_first(deploy: Deploy, upstream: LoopbackUpstream) -> None:
     """A stream that its upstream cuts before anything was counted is charged exactly for what was delivered."""
-    fleet = make_fleet(CREDIT_NANO)
-    node = fleet.start()
+    deployment = deploy(CREDIT_NANO)
+    process = deployment.start()
     upstream.script(Sse([ROLE, *map(said, WORDS), Close()]))
-    seen = asyncio.run(send(node.port, fleet.key, STREAM))
-    assert not seen.is_done
-    check_charged(fleet, seen, 502)
-    assert has_tokenizer(node)
+    reply = asyncio.run(send(process.port, deployment.key, STREAM))
+    assert not reply.is_done
+    check_charged(deployment, reply, 502)
+    assert has_tokenizer(process)
 
 
-@pytest.mark.parametrize("is_staying", [False, True], ids=["leaves", "stays"])
-def test_stop_writes_what_is_first_counted_then(
-    make_fleet: StartFleet, upstream: LoopbackUpstream, is_staying: bool
-) -> None:
-    """A service that is told to stop as a client leaves, or to stop at once while one stays, ends with its charge."""
-    fleet = make_fleet(CREDIT_NANO)
-    node = fleet.start()
+@pytest.mark.parametrize("stays", [False, True], ids=["leaves", "stays"])
+def test_stop_writes_a_first_count(deploy: Deploy, upstream: LoopbackUpstream, stays: bool) -> None:
+    """A service that is stopped as its client leaves, or stopped twice while it stays, writes the charge and ends."""
+    deployment = deploy(CREDIT_NANO)
+    process = deployment.start()
     upstream.script(Sse([ROLE, *map(said, WORDS), Pause()]))
 
-    async def leave(seen: Seen) -> bool:
-        if seen.text != "".join(WORDS):
+    async def stop(reply: Reply) -> bool:
+        if reply.text != "".join(WORDS):
             return False
-        node.send_signal(signal.SIGTERM)
-        if is_staying:
-            await asyncio.to_thread(wait_until, lambda: node.get("/readyz")[0] == 503, "the drain")
-            node.send_signal(signal.SIGTERM)
-        return not is_staying
+        process.send_signal(signal.SIGTERM)
+        if stays:
+            await asyncio.to_thread(wait_until, process.is_draining, "the drain")
+            process.send_signal(signal.SIGTERM)
+        return not stays
 
-    seen = asyncio.run(send(node.port, fleet.key, STREAM, leave))
-    assert node.wait_until_ended() == 0
-    check_charged(fleet, seen, 503 if is_staying else 499)
+    reply = asyncio.run(send(process.port, deployment.key, STREAM, stop))
+    assert process.wait_until_ended() == 0
+    check_charged(deployment, reply, 503 if stays else 499)

@@ -1,6 +1,6 @@
-"""A store that stalls or is full: new requests wait or are told to come back, what runs is settled when it can be.
+"""A store that stalls or is full: new requests wait or get 429, running ones are charged once it works again.
 
-No reply ends before its charge is durable, nothing is lost, and the service goes on by itself when the store does.
+No reply ends before its charge is durable, nothing is lost, and the service recovers by itself when the store does.
 """
 
 import asyncio
@@ -12,138 +12,145 @@ from pathlib import Path
 
 import pytest
 
-from tests.fault.books import usage_cost_nano
-from tests.fault.conftest import StartFleet
-from tests.fault.fleet import Fleet, Node, wait_until
-from tests.fault.replies import Whole, counts
-from tests.fault.wire import Ask, Seen, send
-from tests.loopback import LoopbackUpstream, Pause
+from tests.fault.conftest import Deploy
+from tests.ledger_reader import usage_cost_nano
+from tests.loopback import LoopbackUpstream, Pause, Whole, usage_of
+from tests.raw_client import ChatRequest, Reply, send
+from tests.service import STORE_WAIT_S, Deployment, ServiceProcess, wait_until
+from tests.service_config import classes_spec
 
 CREDIT_NANO = 10**9
 WORDS = ["One", " two", " three", " four"]
-USAGE = counts(23, 9, 4)
+USAGE = usage_of(23, 9, 4)
 COST_NANO = usage_cost_nano("forte", USAGE)
-QUIET_S = 0.7
-PATIENCE_S = 25.0  # the service waits 10 s for a lock, and may have to do so twice
+QUIET_S = 1.0
 
 
 @contextlib.contextmanager
 def write_lock(store: Path) -> Iterator[None]:
-    """Another process is writing, and does not come to an end."""
-    with contextlib.closing(sqlite3.connect(store, timeout=5.0, isolation_level=None)) as connection:
+    """Another process holds the write lock during the block."""
+    connecting = sqlite3.connect(store, timeout=STORE_WAIT_S, isolation_level=None)
+    with contextlib.closing(connecting) as connection:
         connection.execute("BEGIN IMMEDIATE")
         yield
         connection.execute("ROLLBACK")
 
 
 @contextlib.contextmanager
-def no_space(node: Node) -> Iterator[None]:
-    """No file of the process can be written: neither the store nor, where it goes to a file, its log."""
-    _, most = resource.prlimit(node.pid, resource.RLIMIT_FSIZE)
-    resource.prlimit(node.pid, resource.RLIMIT_FSIZE, (0, most))
+def no_space(process: ServiceProcess) -> Iterator[None]:
+    """The process can write no file: neither the store nor, if that is a file, its log."""
+    _, most = resource.prlimit(process.pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (0, most))
     yield
-    resource.prlimit(node.pid, resource.RLIMIT_FSIZE, (most, most))
+    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (most, most))
 
 
-async def begin_stream(fleet: Fleet, node: Node, ask: Ask, upstream: LoopbackUpstream) -> asyncio.Task[Seen]:
-    """A stream whose upstream waits in its middle, with everything that it has delivered marked."""
+async def begin_stream(
+    deployment: Deployment, process: ServiceProcess, upstream: LoopbackUpstream, number: int
+) -> tuple[asyncio.Task[Reply], Pause]:
+    """A stream that its upstream pauses in the middle, after its delivered tokens were marked."""
     pause = Pause()
     upstream.script(Whole(WORDS, USAGE, pause))
-    reply = asyncio.create_task(send(node.port, fleet.key, ask))
+    replying = asyncio.create_task(send(process.port, deployment.key, ChatRequest(number, stream=True)))
     await asyncio.to_thread(pause.wait_until_reached)
-    await asyncio.to_thread(wait_until, lambda: fleet.books.marked_tokens() == len(WORDS) - 1, "a mark")
-    reply.add_done_callback(lambda _: pause.release())
-    asyncio.get_running_loop().call_later(QUIET_S, pause.release)
-    return reply
+    marked = len(WORDS) - 1
+    await asyncio.to_thread(wait_until, lambda: deployment.ledger.marked_tokens() == marked, "a mark")
+    return replying, pause
 
 
-async def are_quiet(*replies: asyncio.Task[Seen]) -> bool:
-    """Whether none of the replies comes to its end within a while."""
-    return not (await asyncio.wait(replies, timeout=2 * QUIET_S, return_when=asyncio.FIRST_COMPLETED))[0]
+async def all_stay_open(*replies: asyncio.Task[Reply]) -> bool:
+    """Whether none of the replies ends within a second."""
+    return not (await asyncio.wait(replies, timeout=QUIET_S, return_when=asyncio.FIRST_COMPLETED))[0]
 
 
-def check_refused(seen: Seen) -> None:
-    assert seen.status == 429, seen.raw
-    assert int(seen.headers["retry-after"]) >= 1
-    assert int(seen.headers["retry-after-ms"]) >= 1
+def check_refused(reply: Reply) -> None:
+    assert reply.status == 429, reply.raw
+    assert int(reply.headers["retry-after"]) >= 1
+    assert int(reply.headers["retry-after-ms"]) >= 1
 
 
-@pytest.fixture
-def fleet(make_fleet: StartFleet, upstream: LoopbackUpstream) -> Fleet:
+@pytest.fixture(scope="module")
+def locked(shared_upstream: LoopbackUpstream) -> Iterator[Deployment]:
+    """One process for all tests of a locked store, so that each has request numbers of its own."""
+    with Deployment(classes_spec(shared_upstream.base_url), CREDIT_NANO) as deployment:
+        deployment.start()
+        yield deployment
+
+
+def test_locked_store_delays_a_request(locked: Deployment, upstream: LoopbackUpstream) -> None:
+    """A request that meets a locked store is served when the lock is released, and sends no byte before."""
     upstream.always(Whole(WORDS, USAGE))
-    return make_fleet(CREDIT_NANO)
+    before_nano = locked.ledger.balance_nano
 
-
-def test_short_stall_delays_a_hold(fleet: Fleet) -> None:
-    """A request that meets a locked store is served when the lock goes, and not a byte of it before."""
-    node = fleet.start()
-
-    async def run() -> list[Seen]:
-        asks = [Ask(1), Ask(2, stream=True)]
-        with write_lock(fleet.store):
-            replies = [asyncio.create_task(send(node.port, fleet.key, ask)) for ask in asks]
-            assert await are_quiet(*replies)
+    async def run() -> list[Reply]:
+        requests, port = [ChatRequest(1), ChatRequest(2, stream=True)], locked.processes[0].port
+        with write_lock(locked.store):
+            replies = [asyncio.create_task(send(port, locked.key, request)) for request in requests]
+            assert await all_stay_open(*replies)
         return await asyncio.gather(*replies)
 
-    assert [seen.is_done for seen in asyncio.run(run())] == [True, True]
-    assert CREDIT_NANO - fleet.books.balance_nano == 2 * COST_NANO
-    fleet.books.prove()
+    assert [reply.is_done for reply in asyncio.run(run())] == [True, True]
+    assert before_nano - locked.ledger.balance_nano == 2 * COST_NANO
+    locked.ledger.check()
 
 
-def test_short_stall_delays_the_end_of_a_stream(fleet: Fleet, upstream: LoopbackUpstream) -> None:
-    """A stream whose charge meets a locked store delivers its text, and its end when the charge is durable."""
-    node = fleet.start()
+def test_locked_store_delays_the_end_of_a_stream(locked: Deployment, upstream: LoopbackUpstream) -> None:
+    """A stream whose charge meets a locked store ends only when the charge is durable."""
+    before_nano = locked.ledger.balance_nano
 
-    async def run() -> Seen:
-        reply = await begin_stream(fleet, node, Ask(1, stream=True), upstream)
-        with write_lock(fleet.store):
-            assert await are_quiet(reply)
-            assert fleet.books.charges == 0
-        return await reply
-
-    assert asyncio.run(run()).is_done
-    assert CREDIT_NANO - fleet.books.balance_nano == COST_NANO
-    fleet.books.prove()
-
-
-def test_long_stall_refuses_the_new_and_settles_the_old(fleet: Fleet, upstream: LoopbackUpstream) -> None:
-    """Past the time that a lock is waited for, new requests are 429; a stream that ran is settled after all."""
-    node = fleet.start()
-
-    async def run() -> Seen:
-        reply = await begin_stream(fleet, node, Ask(1, stream=True), upstream)
-        with write_lock(fleet.store):
-            check_refused(await send(node.port, fleet.key, Ask(2), within_s=PATIENCE_S))
-            assert not reply.done()
-        return await reply
+    async def run() -> Reply:
+        replying, pause = await begin_stream(locked, locked.processes[0], upstream, 3)
+        with write_lock(locked.store):
+            pause.release()
+            assert await all_stay_open(replying)
+            assert locked.ledger.balance_nano == before_nano
+        return await replying
 
     assert asyncio.run(run()).is_done
-    assert CREDIT_NANO - fleet.books.balance_nano == COST_NANO
-    fleet.books.prove()
-    assert asyncio.run(send(node.port, fleet.key, Ask(3))).is_done
+    assert before_nano - locked.ledger.balance_nano == COST_NANO
+    locked.ledger.check()
 
 
-@pytest.mark.parametrize("has_piped_log", [True, False], ids=["of the store", "of the store and the log"])
-def test_full_disk_refuses_the_new_and_settles_the_old(
-    fleet: Fleet, upstream: LoopbackUpstream, has_piped_log: bool
+def test_long_lock_refuses_new_requests_and_charges_running_ones(
+    locked: Deployment, upstream: LoopbackUpstream
 ) -> None:
-    """While nothing can be written new requests are 429 and no stream ends; with space again all goes on by itself."""
-    node = fleet.start(has_piped_log=has_piped_log)
+    """Once the wait for the lock is over new requests are 429; a stream that was running is charged afterwards."""
+    before_nano, port = locked.ledger.balance_nano, locked.processes[0].port
 
-    async def run() -> Seen:
-        reply = await begin_stream(fleet, node, Ask(1, stream=True), upstream)
-        with no_space(node):
-            for number in range(2, 6):
-                check_refused(
-                    await send(node.port, fleet.key, Ask(number, stream=number % 2 == 0), within_s=PATIENCE_S)
-                )
-            assert await are_quiet(reply)
-            check_refused(await send(node.port, fleet.key, Ask(6), within_s=PATIENCE_S))
-        assert fleet.books.charges == 0
-        return await reply
+    async def run() -> Reply:
+        replying, pause = await begin_stream(locked, locked.processes[0], upstream, 4)
+        with write_lock(locked.store):
+            pause.release()
+            check_refused(await send(port, locked.key, ChatRequest(5)))
+            assert not replying.done()
+        return await replying
 
     assert asyncio.run(run()).is_done
-    assert CREDIT_NANO - fleet.books.balance_nano == COST_NANO
-    fleet.books.prove()
-    assert asyncio.run(send(node.port, fleet.key, Ask(7))).is_done
-    fleet.cli("ledger", "check")
+    assert before_nano - locked.ledger.balance_nano == COST_NANO
+    locked.ledger.check()
+    assert asyncio.run(send(port, locked.key, ChatRequest(6))).is_done
+
+
+@pytest.mark.parametrize("has_piped_log", [True, False], ids=["store", "store and log"])
+def test_full_disk_refuses_new_requests_and_charges_running_ones(
+    deploy: Deploy, upstream: LoopbackUpstream, has_piped_log: bool
+) -> None:
+    """While nothing can be written new requests are 429 and no stream ends; with space again all recovers by itself."""
+    deployment = deploy(CREDIT_NANO)
+    process = deployment.start(has_piped_log=has_piped_log)
+
+    async def run() -> Reply:
+        replying, pause = await begin_stream(deployment, process, upstream, 1)
+        with no_space(process):
+            pause.release()
+            for number in (2, 3):
+                check_refused(await send(process.port, deployment.key, ChatRequest(number, stream=number == 3)))
+            assert await all_stay_open(replying)
+            check_refused(await send(process.port, deployment.key, ChatRequest(4)))
+            assert deployment.ledger.charges == 0
+        return await replying
+
+    assert asyncio.run(run()).is_done
+    assert CREDIT_NANO - deployment.ledger.balance_nano == COST_NANO
+    deployment.ledger.check()
+    assert asyncio.run(send(process.port, deployment.key, ChatRequest(5))).is_done

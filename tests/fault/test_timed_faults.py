@@ -1,31 +1,29 @@
-"""An upstream that is silent, too slow or endless, or cannot be reached: it is given up in time, with nothing left
-behind, and the next request is served. What is slow but sound is served whole.
-"""
+"""Upstreams that are silent, too slow, endless or unreachable are given up in time; slow correct ones are served."""
 
 import pytest
 
+from tests.fault.fault_checks import MODES, check_fault, check_next, check_reply, send_all
 from tests.fault.faults import FAILED, HURRIED
-from tests.fault.faults_timed import TIMED
-from tests.fault.leaks import Bed
-from tests.fault.places import PLACES
-from tests.fault.verdicts import MODES, check_fault, check_next, check_told, send_all
+from tests.fault.rig import FaultRig
+from tests.fault.timing_faults import TIMED
+from tests.fault.unreachable import UNREACHABLE
 
 
 @pytest.mark.parametrize("name", TIMED)
-def test_timed_fault_in_both_modes(bed: Bed, name: str) -> None:
-    """Whoever asked, for a stream and for a plain reply, hears of this fault in time; nothing is left behind."""
-    check_fault(bed, TIMED[name])
+def test_timing_fault_in_both_modes(rig: FaultRig, name: str) -> None:
+    """A streaming and a plain client see the expected reply, nothing leaks, and the next request is served."""
+    check_fault(rig, TIMED[name])
 
 
-@pytest.mark.parametrize("name", PLACES)
-def test_place_where_no_upstream_answers(bed: Bed, name: str) -> None:
-    """An upstream that cannot be reached is a 502 in either mode, within its time; nothing is left and nothing paid."""
-    balance_nano = bed.books.balance_nano
-    with PLACES[name]() as base_url, bed.hurried_to(base_url):
-        asks = [bed.new_ask(HURRIED, stream=stream) for stream in MODES]
-        for ask, seen in zip(asks, send_all(bed, asks), strict=True):
-            check_told(seen, FAILED, stream=ask.stream)
-            assert base_url.encode() not in seen.raw
-        bed.check_nothing_leaks()
-    assert bed.books.balance_nano == balance_nano
-    check_next(bed)
+@pytest.mark.parametrize("name", UNREACHABLE)
+def test_unreachable_upstream_is_502(rig: FaultRig, name: str) -> None:
+    """An upstream that cannot be reached is a 502 in either mode; nothing leaks and nothing is charged."""
+    balance_nano = rig.ledger.balance_nano
+    with UNREACHABLE[name]() as base_url, rig.hurried_to(base_url):
+        requests = [rig.new_request(HURRIED, stream=stream) for stream in MODES]
+        for request, reply in zip(requests, send_all(rig, requests), strict=True):
+            check_reply(reply, FAILED, stream=request.stream)
+            assert base_url.encode() not in reply.raw
+        rig.check_nothing_leaks()
+    assert rig.ledger.balance_nano == balance_nano
+    check_next(rig)

@@ -1,4 +1,4 @@
-"""One suite over SQLite and Postgres: every `db` is built by the real migrations."""
+"""One suite over SQLite and Postgres: every `store` is built by the real migrations."""
 
 import contextlib
 import itertools
@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from cadenza.store.database import Database, migrate
+from cadenza.store.address import open_store
+from cadenza.store.migrate import migrate
+from cadenza.store.sqlite import SqliteStore
+from cadenza.store.store import Store
 from tests.postgres import Postgres, PostgresMissing, running_postgres
 
 
@@ -27,7 +30,7 @@ def postgres() -> Iterator[Postgres]:
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def make_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[], str]]:
-    """Addresses of fresh, empty databases, first of SQLite, then of Postgres."""
+    """Makes addresses of new, empty databases."""
     if request.param == "sqlite":
         numbers = itertools.count(1)
         yield lambda: f"sqlite:///{tmp_path}/{next(numbers)}.db"
@@ -39,7 +42,6 @@ def make_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callabl
 
 @pytest.fixture
 def make_pair(make_url: Callable[[], str]) -> tuple[str, str]:
-    """Two of them."""
     return make_url(), make_url()
 
 
@@ -49,30 +51,30 @@ def url(make_url: Callable[[], str]) -> str:
 
 
 @pytest.fixture
-async def empty(url: str) -> AsyncIterator[Database]:
-    """A database that nothing has migrated yet."""
-    database = Database(url)
-    yield database
-    await database.close()
+async def empty(url: str) -> AsyncIterator[Store]:
+    """A store without a schema."""
+    opened = open_store(url)
+    yield opened
+    await opened.close()
 
 
 @pytest.fixture
-async def db(empty: Database) -> Database:
+async def store(empty: Store) -> Store:
     await migrate(empty)
     return empty
 
 
 @pytest.fixture
-async def sqlite_db(tmp_path: Path) -> AsyncIterator[Database]:
-    """For what only a SQLite file has; its path is `cadenza.db` in a folder `store` of the test's own."""
-    database = Database(f"sqlite:///{tmp_path}/store/cadenza.db")
-    await migrate(database)
-    yield database
-    await database.close()
+async def sqlite_store(tmp_path: Path) -> AsyncIterator[SqliteStore]:
+    """A SQLite store in the file store/cadenza.db of the test's folder."""
+    opened = SqliteStore(tmp_path / "store" / "cadenza.db")
+    await migrate(opened)
+    yield opened
+    await opened.close()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """A skipped half of this suite is said aloud."""
+    """Say how many tests of the store were skipped, and why."""
     skipped = [report for report in terminalreporter.stats.get("skipped", []) if "tests/store" in report.nodeid]
     if skipped:
         reason = skipped[0].longrepr[2]

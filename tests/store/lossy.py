@@ -1,4 +1,4 @@
-"""A line to Postgres that can lose the answer to a COMMIT: it was done, and whoever asked never hears of it."""
+"""A proxy before Postgres that can lose the answer to a COMMIT: it was carried out, and the client never learns it."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -12,7 +12,7 @@ READ_BYTES = 64 * 1024
 
 
 class LossyLine:
-    """A unix socket before that of a Postgres."""
+    """A unix socket in front of the server's own."""
 
     def __init__(self, server: Postgres, folder: Path) -> None:
         self.folder = folder

@@ -1,4 +1,4 @@
-"""Holds and ends as the tests of the ledger make them, a writer to hand them to, and the money as the store has it."""
+"""Holds and outcomes for the tests of the ledger, a writer to hand them to, and the money as the store has it."""
 
 import asyncio
 import io
@@ -6,31 +6,43 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import TextIO
 
-from sqlalchemy import select, text
+from sqlalchemy import bindparam, select, text
 
 from cadenza.core.money import Price
-from cadenza.core.records import Usage
+from cadenza.core.records import Outcome, Usage
 from cadenza.observe import FaultPoint, Metrics, Observer, make_log
 from cadenza.store import audit, ledger
+from cadenza.store.address import open_store
 from cadenza.store.audit import Finding
 from cadenza.store.batches import Answer
-from cadenza.store.database import WAIT_S, Database, migrate
-from cadenza.store.ledger import End, Ended, Held, Hold, Insufficient, Repeated
+from cadenza.store.ledger import Ended, Held, Hold, Insufficient, Repeated
+from cadenza.store.migrate import migrate
 from cadenza.store.schema import accounts, holds
-from cadenza.store.writer import LedgerWriter
+from cadenza.store.statements import Statement
+from cadenza.store.store import WAIT_S, Store
+from cadenza.store.writer import USUAL_PACE, LedgerWriter, Pace
 from tests.postgres import Postgres
 from tests.store.rows import NOW_MS, add_account, add_key
 
 PRICE = Price(input_nano=10, output_nano=30, cached_input_nano=2)
-PATIENCE_S = 20.0  # how long a test waits for what must come
+PATIENCE_S = 60.0  # how long a test waits for something that must happen
 LOOK_EVERY_S = 0.02
+MARKS_AT_ONCE = Pace(mark_every_s=0.02, mark_after_s=0.0)
 Taken = Held | Insufficient | Repeated
+MONEY = Statement(select(accounts.c.balance_nano, accounts.c.held_nano).where(accounts.c.id == bindparam("account")))
+STATE = Statement(
+    select(holds.c.state, holds.c.delivered_tokens).where(holds.c.completion_id == bindparam("completion"))
+)
+LOCK_WAITS = Statement(
+    text("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'")
+)
 
 
 class Progress:
-    """What a request has delivered, as the writer is shown it."""
+    """What a request has delivered, as the writer sees it."""
 
-    delivered_tokens = 0
+    def __init__(self, delivered_tokens: int = 0) -> None:
+        self.delivered_tokens = delivered_tokens
 
     @property
     def has_delivered(self) -> bool:
@@ -41,7 +53,7 @@ class Progress:
 
 
 class Steps(FaultPoint):
-    """Does what a test wants at the named steps of the writer: the first action at the first time, and so on."""
+    """Runs a test's actions at the named steps of the writer: the first action at the first visit, and so on."""
 
     def __init__(self, **actions: list[Callable[[], object]]) -> None:
         super().__init__()
@@ -53,7 +65,7 @@ class Steps(FaultPoint):
 
 
 def make_hold(
-    request_id: str = "r1",
+    completion_id: str = "r1",
     *,
     prompt_tokens: int = 100,
     allowance_tokens: int = 50,
@@ -64,7 +76,7 @@ def make_hold(
     is_counted: bool = True,
 ) -> Hold:
     return Hold(
-        request_id=request_id,
+        completion_id=completion_id,
         account_id=f"acct_{account}",
         key_id=f"key_{account}",
         class_id="forte",
@@ -74,15 +86,21 @@ def make_hold(
         stream=True,
         started_at=started_at,
         is_counted=is_counted,
-        shown_id=f"shown-{request_id}",
+        request_id=f"req-{completion_id}",
         idempotency_digest=key,
     )
 
 
-def make_end(request_id: str = "r1", usage: Usage | None = None, status: int = 200, account: str = "a") -> End:
-    return End(
-        request_id=request_id,
+def make_outcome(
+    completion_id: str = "r1", usage: Usage | None = None, status: int = 200, account: str = "a"
+) -> Outcome:
+    return Outcome(
+        request_id=f"req-{completion_id}",
+        completion_id=completion_id,
         account_id=f"acct_{account}",
+        key_id=f"key_{account}",
+        class_id="forte",
+        endpoint="chat",
         usage=usage,
         provider="acme",
         model="acme-large",
@@ -93,57 +111,55 @@ def make_end(request_id: str = "r1", usage: Usage | None = None, status: int = 2
     )
 
 
-async def fund(db: Database, amount_nano: int, account: str = "a") -> None:
-    """An account with a key and that much credit."""
-    await add_account(db, f"acct_{account}")
-    await add_key(db, f"key_{account}", account_id=f"acct_{account}")
+async def fund(store: Store, amount_nano: int, account: str = "a") -> None:
+    """Add an account with a key and this much credit."""
+    await add_account(store, f"acct_{account}")
+    await add_key(store, f"key_{account}", account_id=f"acct_{account}")
     if amount_nano:
-        await db.transact(lambda connection: ledger.grant(connection, f"acct_{account}", amount_nano, "", NOW_MS))
+        await store.transact(lambda tx: ledger.grant(tx, f"acct_{account}", amount_nano, "", NOW_MS))
 
 
-async def take(db: Database, hold: Hold, owner: str = "proc_a") -> Taken:
-    return await db.transact(lambda connection: ledger.take_hold(connection, hold, owner))
+async def take(store: Store, hold: Hold, owner: str = "proc_a") -> Taken:
+    return await store.transact(lambda tx: ledger.take_hold(tx, hold, owner))
 
 
-async def finish(db: Database, end: End) -> Ended:
-    return await db.transact(lambda connection: ledger.end_hold(connection, end))
+async def finish(store: Store, outcome: Outcome) -> Ended:
+    return await store.transact(lambda tx: ledger.end_hold(tx, outcome))
 
 
-async def money(db: Database, account: str = "a") -> tuple[int, int]:
-    """The balance and what is held of it."""
-    query = select(accounts.c.balance_nano, accounts.c.held_nano).where(accounts.c.id == f"acct_{account}")
-    async with db.read() as conn:
-        balance_nano, held_nano = (await conn.execute(query)).one()
-    return balance_nano, held_nano
+async def money(store: Store, account: str = "a") -> tuple[int, int]:
+    """The balance, and how much of it is held."""
+    row = await store.row(MONEY, {"account": f"acct_{account}"})
+    assert row
+    return row[0], row[1]
 
 
-async def state_of(db: Database, request_id: str = "r1") -> str | None:
-    async with db.read() as conn:
-        found = await conn.execute(select(holds.c.state).where(holds.c.request_id == request_id))
-        state: str | None = found.scalar_one_or_none()
-    return state
+async def state_of(store: Store, completion_id: str = "r1") -> str | None:
+    row = await store.row(STATE, {"completion": completion_id})
+    return None if row is None else str(row[0])
 
 
-async def mark_of(db: Database, request_id: str = "r1") -> int:
-    async with db.read() as conn:
-        found = await conn.execute(select(holds.c.delivered_tokens).where(holds.c.request_id == request_id))
-        tokens: int = found.scalar_one()
-    return tokens
+async def mark_of(store: Store, completion_id: str = "r1") -> int:
+    row = await store.row(STATE, {"completion": completion_id})
+    assert row
+    return int(row[1])
 
 
-async def findings(db: Database) -> list[Finding]:
-    async with db.read() as conn:
-        return await audit.check(conn)
+async def findings(store: Store) -> list[Finding]:
+    return await audit.check(store)
 
 
 @asynccontextmanager
 async def writing(
-    db: Database, at: FaultPoint | None = None, log_to: TextIO | None = None, patience_s: float = PATIENCE_S
+    store: Store,
+    at: FaultPoint | None = None,
+    log_to: TextIO | None = None,
+    pace: Pace = USUAL_PACE,
 ) -> AsyncIterator[tuple[LedgerWriter, Metrics]]:
-    """A writer that has started, and what it counts; whatever hangs fails the test."""
+    """A writer that has started, and its metrics. A test that hangs fails."""
     observer = Observer(make_log(log_to or io.StringIO()), at)
-    writer = LedgerWriter(db, observer)
-    async with asyncio.timeout(patience_s):
+    writer = LedgerWriter(store, observer, pace)
+    async with asyncio.timeout(PATIENCE_S):
         await writer.start()
         try:
             yield writer, observer.metrics
@@ -152,23 +168,23 @@ async def writing(
 
 
 async def hold_all(writer: LedgerWriter, wanted: Iterable[Hold]) -> list[Taken]:
-    """All at the same moment, so that they wait together."""
-    return await asyncio.gather(*(writer.hold(hold, Progress()) for hold in wanted))
+    """Take all holds at the same moment, so that they share a batch."""
+    return await asyncio.gather(*(writer.hold(hold) for hold in wanted))
 
 
 async def queue_all(writer: LedgerWriter, wanted: Iterable[Hold]) -> list["asyncio.Task[Taken]"]:
-    """Queued and not yet written: what is ended right after this is of the same batch."""
-    queued = [asyncio.create_task(writer.hold(hold, Progress())) for hold in wanted]
+    """Queue holds without waiting for them: an outcome that follows at once is in the same batch."""
+    queued = [asyncio.create_task(writer.hold(hold)) for hold in wanted]
     await asyncio.sleep(0)
     return queued
 
 
-async def end_all(writer: LedgerWriter, ends: Iterable[End]) -> list[Answer]:
-    return await asyncio.gather(*(writer.end(end) for end in ends))
+async def end_all(writer: LedgerWriter, outcomes: Iterable[Outcome]) -> list[Answer]:
+    return await asyncio.gather(*(writer.end(outcome) for outcome in outcomes))
 
 
 async def comes_true(is_so: Callable[[], Awaitable[bool]], timeout_s: float = PATIENCE_S) -> bool:
-    """For what another process or a period of the writer brings about, of which no event tells."""
+    """Wait for something that no event announces: another process, or the writer's own period."""
     for _ in range(round(timeout_s / LOOK_EVERY_S)):
         if await is_so():
             return True
@@ -177,31 +193,29 @@ async def comes_true(is_so: Callable[[], Awaitable[bool]], timeout_s: float = PA
 
 
 @asynccontextmanager
-async def opened(url: str, wait_s: float = WAIT_S) -> AsyncIterator[Database]:
-    """The same store once more, as another process would open it."""
-    db = Database(url, wait_s)
+async def opened(url: str, wait_s: float = WAIT_S) -> AsyncIterator[Store]:
+    """Open the same store once more, as another process would."""
+    store = open_store(url, wait_s)
     try:
-        yield db
+        yield store
     finally:
-        await db.close()
+        await store.close()
 
 
 @asynccontextmanager
-async def postgres_store(server: Postgres) -> AsyncIterator[tuple[Database, str]]:
-    """For what only Postgres has: a migrated database and its address."""
+async def postgres_store(server: Postgres) -> AsyncIterator[tuple[Store, str]]:
+    """A migrated Postgres store and its address."""
     with server.database() as url:
-        async with opened(url) as db:
-            await migrate(db)
-            yield db, url
+        async with opened(url) as store:
+            await migrate(store)
+            yield store, url
 
 
-async def come_to_wait(db: Database, connections: int, timeout_s: float = PATIENCE_S) -> bool:
-    """Whether so many connections of this Postgres database come to wait for another's lock."""
-    query = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+async def come_to_wait(store: Store, connections: int, timeout_s: float = PATIENCE_S) -> bool:
+    """Wait until this many connections of a Postgres database wait for a lock."""
 
     async def so_many_wait() -> bool:
-        async with db.read() as conn:
-            return bool((await conn.execute(text(query))).scalar_one() == connections)
+        return await store.row(LOCK_WAITS, {}) == (connections,)
 
     return await comes_true(so_many_wait, timeout_s)
 

@@ -1,4 +1,4 @@
-"""Other processes on the same store. Each waits, all loaded, for the word to go, so that they run at once."""
+"""Other processes on the same store. Each loads, says `ready` and waits for a line, so that they run at once."""
 
 import asyncio
 import sys
@@ -6,14 +6,16 @@ from asyncio.subprocess import PIPE
 from pathlib import Path
 
 from cadenza.store import keys, ledger
-from cadenza.store.database import Database, migrate
+from cadenza.store.address import open_store
+from cadenza.store.migrate import migrate
+from cadenza.store.store import Store
 
 ROOT = Path(__file__).parents[2]
 WORK_S = 60.0
 
 
 async def run_at_once(*works: tuple[str, ...]) -> list[str]:
-    """What each process says at its end; a process that fails fails the test."""
+    """Return what each process prints at its end. A process that fails fails the test."""
     command = (sys.executable, "-m", "tests.store.processes")
     async with asyncio.timeout(WORK_S):
         started = [
@@ -30,26 +32,26 @@ async def run_at_once(*works: tuple[str, ...]) -> list[str]:
 
 
 async def work(name: str, url: str, *words: str) -> str:
-    db = Database(url)
+    store = open_store(url)
     try:
         match name, words:
             case "migrate", ():
-                return await migrate(db)
+                return await migrate(store)
             case "grant", (account_id, amount_nano, times):
-                return await grant_often(db, account_id, int(amount_nano), int(times))
+                return await grant_often(store, account_id, int(amount_nano), int(times))
             case "revoke", (key_id, now_ms):
-                async with db.write() as conn:
-                    return str(await keys.revoke(conn, key_id, int(now_ms)))
+                return str(await store.transact(lambda tx: keys.revoke(tx, key_id, int(now_ms))))
     finally:
-        await db.close()
+        await store.close()
     raise ValueError(name)
 
 
-async def grant_often(db: Database, account_id: str, amount_nano: int, times: int) -> str:
+async def grant_often(store: Store, account_id: str, amount_nano: int, times: int) -> str:
     balance_nano = 0
     for _ in range(times):
-        async with db.write() as conn:
-            balance_nano = await conn.run_sync(ledger.grant, account_id, amount_nano, "from another process", 0)
+        balance_nano = await store.transact(
+            lambda tx: ledger.grant(tx, account_id, amount_nano, "from another process", 0)
+        )
     return str(balance_nano)
 
 

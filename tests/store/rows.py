@@ -1,28 +1,29 @@
-"""Rows that the tests of the store start from."""
+"""Rows that the tests of the store start from, and reading tables back."""
 
+from collections import namedtuple
 from typing import Any
 
-from sqlalchemy import Row, Table, select
+from sqlalchemy import Table, select, text
 
 from cadenza.core.apikey import digest_key, display_prefix, make_key
 from cadenza.store import accounts, keys
 from cadenza.store.accounts import Account
-from cadenza.store.database import Database
 from cadenza.store.keys import NewKey
+from cadenza.store.statements import Statement
+from cadenza.store.store import Store, Transaction
 
 NOW_MS = 1_800_000_000_000
 DOLLAR_NANO = 1_000_000_000
 
 
-async def add_account(db: Database, account_id: str = "acct_a", created_at: int = NOW_MS) -> Account:
+async def add_account(store: Store, account_id: str = "acct_a", created_at: int = NOW_MS) -> Account:
     account = Account(account_id, f"{account_id}@example.org", "forte", 0, 0, created_at)
-    async with db.write() as conn:
-        await accounts.insert(conn, account, "hash")
+    await store.transact(lambda tx: accounts.add(tx, account, "hash"))
     return account
 
 
 async def add_key(
-    db: Database,
+    store: Store,
     key_id: str = "key_a",
     *,
     account_id: str = "acct_a",
@@ -30,15 +31,25 @@ async def add_key(
     created_at: int = NOW_MS,
     expires_at: int | None = None,
 ) -> bytes:
-    """The digest of the new key."""
+    """Add a key and return its digest."""
     secret = make_key()
     digest = digest_key(secret.encode())
     key = NewKey(key_id, account_id, "a name", display_prefix(secret), frozenset(scopes), created_at, expires_at)
-    async with db.write() as conn:
-        await keys.insert(conn, key, digest)
+    await store.transact(lambda tx: keys.add(tx, key, digest))
     return digest
 
 
-async def rows_of(db: Database, table: Table) -> list[Row[Any]]:
-    async with db.read() as conn:
-        return list((await conn.execute(select(table))).all())
+async def rows_of(store: Store, table: Table) -> list[Any]:
+    """Every row of a table as a named tuple."""
+    make = namedtuple(table.name, table.c.keys())  # type: ignore[misc]  # noqa: PYI024 the columns are the table's
+    return [make(*row) for row in await store.rows(Statement(select(table)), {})]
+
+
+async def run_sql(store: Store, *statements: str) -> None:
+    """Run SQL as it is written, in one transaction of the store."""
+
+    def work(tx: Transaction) -> None:
+        for statement in statements:
+            tx.change(Statement(text(statement)), {})
+
+    await store.transact(work)

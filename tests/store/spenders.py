@@ -4,8 +4,8 @@
     python -m tests.store.spenders stay URL REQUEST DELIVERED
     python -m tests.store.spenders sweep URL
 
-Each says `ready` and waits for a line, `sweep` before its writer starts and the others after. `stay` says `held` when
-its hold is durable and its mark is written, and waits for another.
+Each prints `ready` and waits for a line: `sweep` before its writer starts, the others after. `stay` prints `held` when
+its hold is durable and its mark is written, and waits for another line.
 """
 
 import asyncio
@@ -17,10 +17,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from cadenza.core.records import Usage
-from cadenza.store.database import Database
+from cadenza.store.address import open_store
 from cadenza.store.ledger import Ended, Held
+from cadenza.store.store import Store
 from cadenza.store.writer import LedgerWriter
-from tests.store.moves import Progress, comes_true, make_end, make_hold, mark_of, writing
+from tests.store.moves import MARKS_AT_ONCE, Progress, make_hold, make_outcome, mark_of, writing
 
 ROOT = Path(__file__).parents[2]
 PROCESS_S = 60.0
@@ -28,7 +29,7 @@ PROCESS_S = 60.0
 
 @asynccontextmanager
 async def process(*words: str) -> AsyncIterator[Process]:
-    """Killed at the end of the test, if it has not ended by itself."""
+    """A process that is killed at the end of the block if it still runs."""
     command = (sys.executable, "-m", "tests.store.spenders", *words)
     started = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdin=PIPE, stdout=PIPE)
     try:
@@ -53,7 +54,7 @@ async def tell(running: Process, words: str = "go") -> None:
 
 
 async def numbers(running: Process) -> list[int]:
-    """Of the next line that it says."""
+    """Read the numbers of the next line that it prints."""
     assert running.stdout is not None
     return [int(number) for number in (await running.stdout.readline()).split()]
 
@@ -64,7 +65,7 @@ async def let_end(running: Process) -> None:
 
 
 async def spend(writer: LedgerWriter, name: str, times: int) -> None:
-    """A round for each line: how many requests were held, and what was charged in all."""
+    """For each line of input run one round, and print how many requests were held and the sum of their charges."""
     say("ready")
     while words := await asyncio.to_thread(sys.stdin.readline):
         seed, mix = words.split()
@@ -74,28 +75,24 @@ async def spend(writer: LedgerWriter, name: str, times: int) -> None:
 
 
 async def request(writer: LedgerWriter, name: str, seed: str, mix: str, chance: random.Random) -> tuple[int, int]:
-    """Whole: one account, and all that is held is used. Mixed: two accounts, and any end."""
-    whole, request_id = Usage(100, 16), f"{name}-{seed}"
+    """Whole: one account, and each request uses all of its hold. Mixed: two accounts, and any outcome."""
+    whole, completion_id = Usage(100, 16), f"{name}-{seed}"
     account = (chance.choice(["poor", "rich"]) if mix == "mixed" else "poor") + seed
-    hold = make_hold(request_id, allowance_tokens=16, account=account)
+    hold = make_hold(completion_id, allowance_tokens=16, account=account)
     usage = chance.choice([whole, Usage(100, 3), Usage(100, 40), None]) if mix == "mixed" else whole
-    if not isinstance(await writer.hold(hold, Progress()), Held):
+    if not isinstance(await writer.hold(hold), Held):
         return 0, 0
-    ended = await writer.end(make_end(request_id, usage, account=account))
+    ended = await writer.end(make_outcome(completion_id, usage, account=account))
     assert isinstance(ended, Ended)
     assert ended.is_first
     return 1, ended.charged_nano
 
 
-async def stay(db: Database, writer: LedgerWriter, request_id: str, delivered_tokens: int) -> None:
-    progress = Progress()
-    await writer.hold(make_hold(request_id), progress)
-    progress.delivered_tokens = delivered_tokens
-
-    async def is_marked() -> bool:
-        return await mark_of(db, request_id) == delivered_tokens
-
-    assert await comes_true(is_marked)
+async def stay(store: Store, writer: LedgerWriter, completion_id: str, delivered_tokens: int) -> None:
+    await writer.hold(make_hold(completion_id))
+    writer.track(completion_id, Progress(delivered_tokens))
+    await writer.mark()
+    assert await mark_of(store, completion_id) == delivered_tokens
     say("held")
     await listen()
 
@@ -110,21 +107,21 @@ async def listen() -> None:
 
 
 async def main(work: str, url: str, *words: str) -> None:
-    db = Database(url)
+    store = open_store(url)
     try:
         if work == "sweep":
             say("ready")
             await listen()
-        async with writing(db, patience_s=PROCESS_S) as (writer, _):
+        async with writing(store, pace=MARKS_AT_ONCE) as (writer, _):
             match work, words:
                 case "spend", (name, times):
                     await spend(writer, name, int(times))
-                case "stay", (request_id, delivered_tokens):
+                case "stay", (completion_id, delivered_tokens):
                     say("ready")
                     await listen()
-                    await stay(db, writer, request_id, int(delivered_tokens))
+                    await stay(store, writer, completion_id, int(delivered_tokens))
     finally:
-        await db.close()
+        await store.close()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The proof of the ledger: it finds each rule that was broken behind our back, and nothing where all is well."""
+"""The audit of the ledger: it finds every rule that was broken behind our back, and nothing in a sound ledger."""
 
 import asyncio
 import random
@@ -10,11 +10,12 @@ from sqlalchemy import text
 from cadenza.core.records import Usage
 from cadenza.store import audit, ledger
 from cadenza.store.audit import RULES, Counts, Finding
-from cadenza.store.database import Database
 from cadenza.store.ledger import Held
+from cadenza.store.statements import Statement
+from cadenza.store.store import Store, Transaction
 from cadenza.store.writer import LedgerWriter
-from tests.store.moves import Progress, findings, finish, fund, make_end, make_hold, money, opened, take, writing
-from tests.store.rows import DOLLAR_NANO, NOW_MS
+from tests.store.moves import findings, finish, fund, make_hold, make_outcome, money, opened, take, writing
+from tests.store.rows import DOLLAR_NANO, NOW_MS, run_sql
 
 (
     BALANCE_IS_SUM,
@@ -29,15 +30,16 @@ from tests.store.rows import DOLLAR_NANO, NOW_MS
     METERED_IS_CHARGED,
 ) = RULES
 
-NEW_ENTRY = "INSERT INTO entries (account_id, kind, amount_nano, request_id, note, created_at) VALUES "
+NEW_ENTRY = "INSERT INTO entries (account_id, kind, amount_nano, completion_id, note, created_at) VALUES "
 PAY_7 = "UPDATE accounts SET balance_nano = balance_nano - 7 WHERE id = 'acct_a'"
 METER = """
-    INSERT INTO usage SELECT '{}', account_id, key_id, class_id, '', '', 0, 0, 0, {}, estimated, 200, stream, 0, 0, 0
-    FROM usage WHERE request_id = 'settled'"""
-SETTLE_OPEN = "UPDATE holds SET state = 'settled', ended_at = 0 WHERE request_id = 'open'"
+    INSERT INTO usage
+    SELECT '{}', account_id, key_id, class_id, '', '', 0, 0, 0, {}, estimated, 200, stream, 0, 0, 0, request_id
+    FROM usage WHERE completion_id = 'settled'"""
+SETTLE_OPEN = "UPDATE holds SET state = 'settled', ended_at = 0 WHERE completion_id = 'open'"
 GIVE_BACK_OPEN = "UPDATE accounts SET held_nano = 0 WHERE id = 'acct_a'"
 
-# What is done by hand, and all that is then found.
+# Each change by hand, and everything that the audit then finds.
 BROKEN = {
     "an entry that moved nothing": (
         [NEW_ENTRY + "('acct_a', 'correction', 5, NULL, '', 0)"],
@@ -60,7 +62,7 @@ BROKEN = {
         [SETTLE_OPEN, GIVE_BACK_OPEN, METER.format("open", 0)],
         [Finding(SETTLED_HAS_CHARGE, "open", 0)],
     ),
-    "a charge of a request that is not known": (
+    "a charge of an unknown request": (
         [NEW_ENTRY + "('acct_a', 'charge', -7, 'nobody', '', 0)", PAY_7],
         [Finding(CHARGE_HAS_HOLD, "nobody", -7)],
     ),
@@ -68,20 +70,20 @@ BROKEN = {
         [NEW_ENTRY + "('acct_a', 'charge', -7, 'open', '', 0)", PAY_7],
         [Finding(CHARGE_HAS_HOLD, "open", -7)],
     ),
-    "a charge on the account of another": (
+    "a charge on another account": (
         [SETTLE_OPEN, GIVE_BACK_OPEN, METER.format("open", 0), NEW_ENTRY + "('acct_b', 'charge', 0, 'open', '', 0)"],
         [Finding(CHARGE_HAS_ACCOUNT, "open", 0)],
     ),
-    "a metering row of a request that is not known": (
+    "a metering row of an unknown request": (
         [METER.format("nobody", 0)],
         [Finding(METERED_HAS_HOLD, "nobody", 0)],
     ),
-    "a metering row on the account of another": (
-        ["UPDATE usage SET account_id = 'acct_b' WHERE request_id = 'settled'"],
+    "a metering row on another account": (
+        ["UPDATE usage SET account_id = 'acct_b' WHERE completion_id = 'settled'"],
         [Finding(METERED_HAS_HOLD, "settled", 1210)],
     ),
     "an ended hold without its metering row": (
-        ["DELETE FROM usage WHERE request_id = 'released'"],
+        ["DELETE FROM usage WHERE completion_id = 'released'"],
         [Finding(ENDED_IS_METERED, "released", 0)],
     ),
     "a metering row of a request that still runs": (
@@ -89,10 +91,10 @@ BROKEN = {
         [Finding(ENDED_IS_METERED, "open", 0)],
     ),
     "a metering row that says more than was charged": (
-        ["UPDATE usage SET cost_nano = cost_nano + 1 WHERE request_id = 'settled'"],
+        ["UPDATE usage SET cost_nano = cost_nano + 1 WHERE completion_id = 'settled'"],
         [Finding(METERED_IS_CHARGED, "settled", 1)],
     ),
-    "a metering row with a cost that nobody was charged": (
+    "a metering row with a cost that was not charged": (
         [METER.format("nobody", 8)],
         [Finding(METERED_HAS_HOLD, "nobody", 8), Finding(METERED_IS_CHARGED, "nobody", 8)],
     ),
@@ -100,49 +102,57 @@ BROKEN = {
 
 
 @pytest.fixture
-async def used(db: Database) -> Database:
-    """One request settled, one released and one that runs, and an account that has nothing."""
-    await fund(db, DOLLAR_NANO)
-    await fund(db, 0, "b")
-    for request_id in ("settled", "released", "open"):
-        await take(db, make_hold(request_id))
-    await finish(db, make_end("settled", Usage(100, 7)))
-    await finish(db, make_end("released"))
-    return db
+async def used(store: Store) -> Store:
+    """One settled request, one released and one open, and an account without credit."""
+    await fund(store, DOLLAR_NANO)
+    await fund(store, 0, "b")
+    for completion_id in ("settled", "released", "open"):
+        await take(store, make_hold(completion_id))
+    await finish(store, make_outcome("settled", Usage(100, 7)))
+    await finish(store, make_outcome("released"))
+    return store
 
 
-async def run_all(db: Database, *statements: str) -> None:
-    async with db.write() as conn:
-        for statement in statements:
-            await conn.execute(text(statement))
+class RollBack(Exception):
+    """Raised to undo a transaction."""
 
 
-async def test_an_empty_store_has_no_findings(db: Database) -> None:
-    """Nothing is proven of nothing."""
-    assert await findings(db) == []
+async def test_an_empty_store_has_no_findings(store: Store) -> None:
+    """A store without accounts is sound."""
+    assert await findings(store) == []
 
 
-async def test_a_store_in_use_has_no_findings(used: Database) -> None:
-    """Settled, released and open requests are all in order, and are counted."""
+async def test_a_store_in_use_has_no_findings(used: Store) -> None:
+    """Settled, released and open requests are sound, and are counted."""
     assert await findings(used) == []
-    async with used.read() as conn:
-        assert await audit.count(conn) == Counts(accounts=2, entries=2, open_holds=1, ended_holds=2)
+    assert await audit.count(used) == Counts(accounts=2, entries=2, open_holds=1, ended_holds=2)
 
 
-async def test_what_is_broken_is_found_and_nothing_else(used: Database) -> None:
-    """Whatever a hand with SQL does to the rows, the rule it breaks is named, with whom and by how much."""
+async def test_each_broken_rule_is_found_and_nothing_else(used: Store) -> None:
+    """For each change by hand, the audit names the broken rule, its subject and by how much it is off."""
     for name, (statements, expected) in BROKEN.items():
-        async with used.write() as conn:
-            for statement in statements:
-                await conn.execute(text(statement))
-            assert await audit.check(conn) == expected, name
-            await conn.rollback()
+        assert await found_after(used, statements) == expected, name
     assert await findings(used) == []
 
 
-async def test_a_second_charge_is_found(used: Database) -> None:
-    """Even where the index that forbids it is gone."""
-    await run_all(
+async def found_after(store: Store, statements: list[str]) -> list[Finding]:
+    """What the audit finds after these changes, which are rolled back."""
+    found: list[Finding] = []
+
+    def work(tx: Transaction) -> None:
+        for statement in statements:
+            tx.change(Statement(text(statement)), {})
+        found.extend(Finding(*row) for row in tx.rows(audit.CHECK, {}))
+        raise RollBack
+
+    with pytest.raises(RollBack):
+        await store.transact(work)
+    return found
+
+
+async def test_a_second_charge_is_found(used: Store) -> None:
+    """Even if the index that forbids it was dropped."""
+    await run_sql(
         used,
         "DROP INDEX uq_entries_charge",
         NEW_ENTRY + "('acct_a', 'charge', -1210, 'settled', '', 0)",
@@ -151,15 +161,15 @@ async def test_a_second_charge_is_found(used: Database) -> None:
     assert await findings(used) == [Finding(CHARGED_ONCE, "settled", 2)]
 
 
-async def test_a_hold_that_the_balance_does_not_cover_is_found(used: Database) -> None:
-    """Even where the constraint that forbids it is off."""
+async def test_a_hold_that_the_balance_does_not_cover_is_found(used: Store) -> None:
+    """Even if the constraint that forbids it is off."""
     balance_nano, held_nano = await money(used)
     taken_nano = balance_nano - held_nano + 4
     if used.is_sqlite:
         off, on = "PRAGMA ignore_check_constraints = ON", "PRAGMA ignore_check_constraints = OFF"
     else:
         off, on = "ALTER TABLE accounts DROP CONSTRAINT ck_accounts_balance_covers_held", "SELECT 1"
-    await run_all(
+    await run_sql(
         used,
         off,
         NEW_ENTRY + f"('acct_a', 'correction', {-taken_nano}, NULL, '', 0)",
@@ -169,8 +179,8 @@ async def test_a_hold_that_the_balance_does_not_cover_is_found(used: Database) -
     assert await findings(used) == [Finding(HELD_IS_COVERED, "acct_a", -4)]
 
 
-async def test_several_faults_are_all_found(used: Database) -> None:
-    """One fault does not hide another, of the same rule or of another one."""
+async def test_several_broken_rules_are_all_found(used: Store) -> None:
+    """One finding does not hide another, of the same rule or of another one."""
     named = (
         "an entry that moved nothing",
         "credit without any entry",
@@ -178,17 +188,17 @@ async def test_several_faults_are_all_found(used: Database) -> None:
         "an ended hold without its metering row",
         "a metering row that says more than was charged",
     )
-    await run_all(used, *(statement for name in named for statement in BROKEN[name][0]))
+    await run_sql(used, *(statement for name in named for statement in BROKEN[name][0]))
     found = {(finding.rule, finding.subject, finding.off_by) for finding in await findings(used)}
     assert found == {msgspec.structs.astuple(finding) for name in named for finding in BROKEN[name][1]}
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-async def test_a_proof_beside_busy_writers_finds_nothing(db: Database, url: str, seed: int) -> None:
-    """While two writers hold, settle and release without a pause, no proof ever sees half of a move."""
-    await fund(db, 400 * 1300)
+async def test_an_audit_beside_busy_writers_finds_nothing(store: Store, url: str, seed: int) -> None:
+    """While two writers hold, settle and release without a pause, no audit sees half of a move."""
+    await fund(store, 400 * 1300)
     chance = random.Random(seed)
-    async with opened(url) as beside, writing(db) as (writer, _), writing(beside) as (other, _):
+    async with opened(url) as beside, writing(store) as (writer, _), writing(beside) as (other, _):
         spending = asyncio.gather(
             *(
                 spend(one, f"{number}-{name}", chance)
@@ -196,33 +206,50 @@ async def test_a_proof_beside_busy_writers_finds_nothing(db: Database, url: str,
                 for name in range(20)
             )
         )
-        proofs = 0
+        audits = 0
         while not spending.done():
-            assert await findings(db) == []
-            proofs += 1
+            assert await findings(store) == []
+            audits += 1
         await spending
-    assert proofs > 10
-    assert await findings(db) == []
+    assert audits > 10
+    assert await findings(store) == []
 
 
 async def spend(writer: LedgerWriter, name: str, chance: random.Random) -> None:
     for turn in range(10):
-        request_id = f"{name}-{turn}"
-        if isinstance(await writer.hold(make_hold(request_id), Progress()), Held):
+        completion_id = f"{name}-{turn}"
+        if isinstance(await writer.hold(make_hold(completion_id)), Held):
             usage = chance.choice([None, Usage(100, 10), Usage(100, 90)])
-            await writer.end(make_end(request_id, usage))
+            await writer.end(make_outcome(completion_id, usage))
 
 
-async def test_the_export_is_every_entry_in_order(used: Database) -> None:
-    """Oldest first, with the counts of what was charged, of one account or of all."""
-    await used.transact(lambda connection: ledger.grant(connection, "acct_b", 5, "", NOW_MS))
-    async with used.read() as conn:
-        rows = [row async for row in audit.export(conn, None)]
-        own = [row async for row in audit.export(conn, "acct_b@example.org")]
-        nobody = [row async for row in audit.export(conn, "nobody@example.org")]
+async def test_the_export_is_every_entry_in_order(used: Store) -> None:
+    """Oldest first, with both ids and the counts of each charge, of one account or of all."""
+    await used.transact(lambda tx: ledger.grant(tx, "acct_b", 5, "", NOW_MS))
+    rows = [row async for row in audit.export(used, None)]
+    own = [row async for row in audit.export(used, "acct_b@example.org")]
+    nobody = [row async for row in audit.export(used, "nobody@example.org")]
     assert [(row["kind"], row["amount_nano"], row["completion_tokens"]) for row in rows] == [
         ("grant", DOLLAR_NANO, None),
         ("charge", -1210, 7),
         ("grant", 5, None),
     ]
+    assert [(row["completion_id"], row["request_id"]) for row in rows] == [
+        (None, None),
+        ("settled", "req-settled"),
+        (None, None),
+    ]
     assert (own, nobody) == (rows[2:], [])
+
+
+async def test_an_export_longer_than_a_page_is_complete(store: Store) -> None:
+    """Entries beyond the first page follow in order, without a gap or a repetition."""
+    await fund(store, 0)
+    amounts = range(1, audit.PAGE + 3)
+
+    def grant_all(tx: Transaction) -> None:
+        for amount_nano in amounts:
+            ledger.grant(tx, "acct_a", amount_nano, "", NOW_MS)
+
+    await store.transact(grant_all)
+    assert [row["amount_nano"] async for row in audit.export(store, None)] == list(amounts)

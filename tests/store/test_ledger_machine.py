@@ -1,4 +1,4 @@
-"""The ledger against a model of it in plain Python: any order of moves; after each the two agree and the proof holds.
+"""The ledger against a model of it in plain Python: after any sequence of moves the two agree and the audit is clean.
 
 A failing run prints its moves, and the blob that replays them.
 """
@@ -16,10 +16,11 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invar
 from cadenza.core.money import Price
 from cadenza.core.records import Usage
 from cadenza.store import ledger
-from cadenza.store.database import Database, migrate
+from cadenza.store.address import open_store
 from cadenza.store.ledger import Ended, Held, Hold
-from cadenza.store.statements import Executor
-from tests.store.moves import findings, finish, fund, make_end, make_hold, money, take
+from cadenza.store.migrate import migrate
+from cadenza.store.store import Store, Transaction
+from tests.store.moves import findings, finish, fund, make_hold, make_outcome, money, take
 from tests.store.rows import NOW_MS
 
 T = TypeVar("T")
@@ -29,7 +30,7 @@ RUNS = {"sqlite": (35, 30), "postgresql": (10, 20)}  # examples, and moves of ea
 
 
 class Open(msgspec.Struct, frozen=True):
-    """A hold of the model: what it was taken for, by whom, and how much of it could be."""
+    """An open hold of the model: its request, its owner, and how much was held."""
 
     hold: Hold
     owner: str
@@ -38,7 +39,7 @@ class Open(msgspec.Struct, frozen=True):
 
 
 class Model:
-    """What the ledger is meant to be."""
+    """What the ledger must do."""
 
     def __init__(self) -> None:
         self.balance_nano = 0
@@ -50,23 +51,23 @@ class Model:
         return sum(one.amount_nano for one in self.open.values())
 
     def hold(self, hold: Hold, owner: str) -> int | None:
-        """The most output tokens that can be paid, tried one by one."""
+        """Find the most output tokens that can be paid by trying each number."""
         for tokens in range(hold.allowance_tokens, min(16, hold.allowance_tokens) - 1, -1):
             amount_nano = hold.prompt_tokens * hold.price.input_nano + tokens * hold.price.output_nano
             if amount_nano <= self.balance_nano - self.held_nano:
-                self.open[hold.request_id] = Open(hold, owner, tokens, amount_nano)
+                self.open[hold.completion_id] = Open(hold, owner, tokens, amount_nano)
                 return tokens
         return None
 
-    def end(self, request_id: str, due_nano: int) -> int:
-        """What could be charged of it."""
-        del self.open[request_id]
+    def end(self, completion_id: str, due_nano: int) -> int:
+        """Return how much of it could be charged."""
+        del self.open[completion_id]
         charged_nano = min(due_nano, self.balance_nano - self.held_nano)
         self.balance_nano -= charged_nano
         return charged_nano
 
-    def due(self, request_id: str, usage: Usage) -> int:
-        price = self.open[request_id].hold.price
+    def due(self, completion_id: str, usage: Usage) -> int:
+        price = self.open[completion_id].hold.price
         cached_nano = price.input_nano if price.cached_input_nano is None else price.cached_input_nano
         fresh_tokens = usage.prompt_tokens - usage.cached_tokens
         return (
@@ -83,20 +84,20 @@ def usages(draw: st.DrawFn) -> Usage:
 
 
 class LedgerMachine(RuleBasedStateMachine):
-    """One account of its own on a store that others have used before."""
+    """Uses an account of its own on a store that earlier runs have used."""
 
     requests: "Bundle[str]" = Bundle("requests")
 
-    def __init__(self, runner: asyncio.Runner, db: Database, numbers: Iterator[int]) -> None:
+    def __init__(self, runner: asyncio.Runner, store: Store, numbers: Iterator[int]) -> None:
         super().__init__()
         self.run = runner.run
-        self.db = db
+        self.db = store
         self.numbers = numbers
         self.model = Model()
         self.account = f"m{next(numbers)}"
         self.owners = {owner: f"{owner}_{self.account}" for owner in OWNERS}
 
-    def transact(self, work: Callable[[Executor], T]) -> T:
+    def transact(self, work: Callable[[Transaction], T]) -> T:
         return self.run(self.db.transact(work))
 
     @initialize()
@@ -107,7 +108,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def grant(self, amount_nano: int) -> None:
         self.model.balance_nano += amount_nano
         account_id = f"acct_{self.account}"
-        balance_nano = self.transact(lambda connection: ledger.grant(connection, account_id, amount_nano, "", NOW_MS))
+        balance_nano = self.transact(lambda tx: ledger.grant(tx, account_id, amount_nano, "", NOW_MS))
         assert balance_nano == self.model.balance_nano
 
     @rule(
@@ -132,45 +133,45 @@ class LedgerMachine(RuleBasedStateMachine):
             assert answer.free_nano == self.model.balance_nano - self.model.held_nano < answer.needed_nano
         else:
             assert answer == Held(tokens, self.model.balance_nano - self.model.held_nano)
-        return hold.request_id
+        return hold.completion_id
 
-    @rule(request_id=requests, usage=usages())
-    def settle(self, request_id: str, usage: Usage) -> None:
-        ended = self.run(finish(self.db, make_end(request_id, usage, account=self.account)))
-        if request_id in self.model.open:
-            due_nano = self.model.due(request_id, usage)
-            charged_nano = self.model.end(request_id, due_nano)
+    @rule(completion_id=requests, usage=usages())
+    def settle(self, completion_id: str, usage: Usage) -> None:
+        ended = self.run(finish(self.db, make_outcome(completion_id, usage, account=self.account)))
+        if completion_id in self.model.open:
+            due_nano = self.model.due(completion_id, usage)
+            charged_nano = self.model.end(completion_id, due_nano)
             assert ended == Ended(True, charged_nano, due_nano - charged_nano)
         else:
             assert ended == Ended(is_first=False)
 
-    @rule(request_id=requests)
-    def release(self, request_id: str) -> None:
-        ended = self.run(finish(self.db, make_end(request_id, account=self.account)))
-        assert ended == Ended(is_first=request_id in self.model.open)
+    @rule(completion_id=requests)
+    def release(self, completion_id: str) -> None:
+        ended = self.run(finish(self.db, make_outcome(completion_id, account=self.account)))
+        assert ended == Ended(is_first=completion_id in self.model.open)
         if ended.is_first:
-            self.model.end(request_id, 0)
+            self.model.end(completion_id, 0)
 
-    @rule(request_id=requests, tokens=st.integers(0, 60))
-    def mark(self, request_id: str, tokens: int) -> None:
-        """Within what is held: beyond it, the order in which a crash ends holds would decide which of them is short."""
-        if request_id in self.model.open:
-            tokens = min(tokens, self.model.open[request_id].tokens)
-            self.model.marks[request_id] = max(tokens, self.model.marks.get(request_id, 0))
-        hold = self.model.open[request_id].hold if request_id in self.model.open else make_hold(request_id)
-        marks = {request_id: Usage(hold.prompt_tokens, tokens)}
-        self.transact(lambda connection: ledger.mark_delivered(connection, marks))
+    @rule(completion_id=requests, tokens=st.integers(0, 60))
+    def mark(self, completion_id: str, tokens: int) -> None:
+        """Stay within the hold: above it, the order in which a sweep ends holds would decide which one is short."""
+        if completion_id in self.model.open:
+            tokens = min(tokens, self.model.open[completion_id].tokens)
+            self.model.marks[completion_id] = max(tokens, self.model.marks.get(completion_id, 0))
+        hold = self.model.open[completion_id].hold if completion_id in self.model.open else make_hold(completion_id)
+        marks = {completion_id: Usage(hold.prompt_tokens, tokens)}
+        self.transact(lambda tx: ledger.mark_delivered(tx, marks))
 
     @rule(owner=st.sampled_from(OWNERS))
     def crash(self, owner: str) -> None:
         left_open = [name for name, one in self.model.open.items() if one.owner == owner]
-        for request_id in left_open:
-            tokens = self.model.marks.get(request_id, 0)
-            delivered = Usage(self.model.open[request_id].hold.prompt_tokens, tokens)
-            self.model.end(request_id, self.model.due(request_id, delivered) if tokens else 0)
+        for completion_id in left_open:
+            tokens = self.model.marks.get(completion_id, 0)
+            delivered = Usage(self.model.open[completion_id].hold.prompt_tokens, tokens)
+            self.model.end(completion_id, self.model.due(completion_id, delivered) if tokens else 0)
         name = self.owners[owner]
-        ended = self.transact(lambda connection: ledger.end_holds_of(connection, name, NOW_MS + 1))
-        assert ended == len(left_open)
+        ended = self.transact(lambda tx: ledger.end_holds_of(tx, name, NOW_MS + 1))
+        assert sorted(outcome.completion_id for outcome in ended) == sorted(left_open)
 
     @invariant()
     def agrees(self) -> None:
@@ -191,10 +192,10 @@ def test_any_order_of_moves_agrees_with_the_model(url: str) -> None:
         suppress_health_check=list(HealthCheck),
     )
     with asyncio.Runner() as runner:
-        db = Database(url)
+        store = open_store(url)
         try:
-            runner.run(migrate(db))
+            runner.run(migrate(store))
             numbers = itertools.count()
-            run_state_machine_as_test(lambda: LedgerMachine(runner, db, numbers), settings=chosen)  # type: ignore[arg-type]
+            run_state_machine_as_test(lambda: LedgerMachine(runner, store, numbers), settings=chosen)  # type: ignore[arg-type]
         finally:
-            runner.run(db.close())
+            runner.run(store.close())

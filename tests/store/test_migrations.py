@@ -1,99 +1,189 @@
-"""The migrations: from nothing to head, repeatably, by several at once, and to the same tables as schema.py."""
+"""The migrations: from nothing to the newest schema, by several processes at once, keeping all rows."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, inspect, text
+from sqlalchemy import Connection, create_engine, inspect, text
+from sqlalchemy.ext.asyncio import create_async_engine
 
-from cadenza.store.database import REVISIONS, Database, SchemaState, StoreUnavailable, migrate, schema_state
-from cadenza.store.schema import metadata
+from cadenza.core.records import Usage
+from cadenza.store.ledger import Ended, Held, Repeated
+from cadenza.store.migrate import REVISIONS, SchemaState, migrate, schema_state
+from cadenza.store.schema import entries, holds, idempotency, metadata, usage
+from cadenza.store.statements import Statement
+from cadenza.store.store import Store, StoreRefused, StoreUnavailable
+from tests.store.aside import aside
+from tests.store.moves import findings, finish, make_hold, make_outcome, money, take
 from tests.store.processes import run_at_once
+from tests.store.rows import DOLLAR_NANO, NOW_MS, rows_of, run_sql
 
 HEAD = REVISIONS[-1]
+T = TypeVar("T")
+
+ENTRY = "account_id, kind, amount_nano, request_id, note, created_at"  # before revision 0004
+FUNDED_AT_0001 = (
+    f"INSERT INTO accounts VALUES ('acct_a', 'acct_a@example.org', 'hash', 'forte', {DOLLAR_NANO}, 0, {NOW_MS})",
+    f"INSERT INTO entries ({ENTRY}) VALUES ('acct_a', 'grant', {DOLLAR_NANO}, NULL, 'a gift', {NOW_MS})",
+)
+USED_AT_0003 = (
+    f"INSERT INTO entries ({ENTRY}) VALUES ('acct_a', 'charge', -1210, 'r1', '', {NOW_MS})",
+    "UPDATE accounts SET balance_nano = balance_nano - 1210, held_nano = 2500",
+    f"""
+    INSERT INTO holds SELECT 'r1', 'acct_a', id, 'forte', 'proc_a', 'settled', 2500, 100, 0, 10, 30, 2, :yes, {NOW_MS},
+        {NOW_MS} FROM keys""",
+    f"""
+    INSERT INTO holds SELECT 'r2', 'acct_a', id, 'forte', 'proc_a', 'open', 2500, 100, 7, 10, 30, 2, :yes, {NOW_MS},
+        NULL FROM keys""",
+    f"""
+    INSERT INTO usage SELECT 'r1', 'acct_a', id, 'forte', 'acme', 'large', 100, 0, 7, 1210, :no, 200, :yes, {NOW_MS},
+        12, 345 FROM keys""",
+)
+ADD_KEY = Statement(
+    text(
+        "INSERT INTO keys (id, account_id, name, prefix, digest, scopes, created_at)"
+        " VALUES ('key_a', 'acct_a', '', 'sk-cdz-AAAAA', :digest, '', :now)"
+    )
+)
+ADD_IDEMPOTENCY = Statement(
+    text("INSERT INTO idempotency VALUES ('acct_a', :digest, 'r1', 'req-r1', :now)"),
+)
 
 
-async def test_an_empty_database_is_migrated_to_head(empty: Database) -> None:
-    """A database without tables says so, and is current after one migration."""
+async def test_an_empty_store_is_migrated_to_head(empty: Store) -> None:
+    """A store without tables is `empty`, and `current` after one migration."""
     before = await schema_state(empty)
     reached = await migrate(empty)
     assert (before, reached) == (SchemaState("empty", None, HEAD), HEAD)
     assert await schema_state(empty) == SchemaState("current", HEAD, HEAD)
 
 
-async def test_migrating_twice_changes_nothing(db: Database) -> None:
+async def test_migrating_twice_changes_nothing(store: Store, url: str) -> None:
     """A second migration finds nothing to do and returns the same revision."""
-    async with db.read() as conn:
-        before = await conn.run_sync(reflect)
-    assert await migrate(db) == HEAD
-    async with db.read() as conn:
-        assert await conn.run_sync(reflect) == before
+    before = await inspected(url, reflect)
+    assert await migrate(store) == HEAD
+    assert await inspected(url, reflect) == before
 
 
-async def test_processes_that_migrate_at_once_take_turns(empty: Database, url: str) -> None:
-    """Three processes that start together on an empty database all succeed."""
+async def test_processes_that_migrate_at_once_take_turns(empty: Store, url: str) -> None:
+    """Three processes that start together on an empty store all succeed."""
     assert await run_at_once(*[("migrate", url)] * 3) == [HEAD] * 3
     assert (await schema_state(empty)).state == "current"
 
 
-async def test_a_failed_migration_leaves_nothing_behind(empty: Database) -> None:
-    """A step that fails half-way is rolled back with everything before it."""
-    async with empty.write() as conn:
-        await conn.execute(text("CREATE TABLE usage (request_id TEXT)"))
+async def test_a_failed_migration_changes_nothing(empty: Store, url: str) -> None:
+    """A migration that fails half-way is rolled back completely."""
+    async with aside(url) as other:
+        await other.execute("CREATE TABLE usage (request_id TEXT)")
     with pytest.raises(Exception, match="usage"):
         await migrate(empty)
-    async with empty.read() as conn:
-        assert await conn.run_sync(lambda sync: inspect(sync).get_table_names()) == ["usage"]
+    assert await inspected(url, lambda connection: inspect(connection).get_table_names()) == ["usage"]
 
 
-@pytest.mark.parametrize(("revision", "state"), [("9999", "ahead"), (HEAD, "current")])
-async def test_the_state_follows_the_revision(db: Database, revision: str, state: str) -> None:
-    """A revision that this program does not know is ahead of it."""
-    await set_revision(db, revision)
-    assert await schema_state(db) == SchemaState(state, revision, HEAD)  # type: ignore[arg-type]
+@pytest.mark.parametrize(("revision", "state"), [("9999", "ahead"), ("0003", "behind"), (HEAD, "current")])
+async def test_the_state_follows_the_revision(store: Store, revision: str, state: str) -> None:
+    """An older revision is behind, and one that this program does not know is ahead."""
+    await run_sql(store, f"UPDATE alembic_version SET version_num = '{revision}'")
+    assert await schema_state(store) == SchemaState(state, revision, HEAD)  # type: ignore[arg-type]
 
 
-async def test_a_schema_that_is_ahead_is_not_migrated(db: Database) -> None:
+async def test_a_schema_that_is_ahead_is_not_migrated(store: Store) -> None:
     """An older program refuses a newer schema and says what to do."""
-    await set_revision(db, "9999")
+    await run_sql(store, "UPDATE alembic_version SET version_num = '9999'")
     with pytest.raises(StoreUnavailable, match=r"9999.*run the newer program"):
-        await migrate(db)
+        await migrate(store)
 
 
-async def test_schema_and_migrations_agree(db: Database) -> None:
-    """Alembic finds no difference between schema.py and a migrated database."""
-    async with db.read() as conn:
-        assert await conn.run_sync(differences) == []
+async def test_a_store_of_every_revision_keeps_its_rows(empty: Store) -> None:
+    """Rows written at revisions 0001 and 0003 survive: the ledger is sound, guarded, and can be used."""
+    await empty.upgrade("0001")
+    await run_sql(empty, *FUNDED_AT_0001)
+    await empty.upgrade("0003")
+    await fill_at_0003(empty)
+    await migrate(empty)
+    assert (await money(empty), await findings(empty)) == ((DOLLAR_NANO - 1210, 2500), [])
+    assert [(row.completion_id, row.request_id) for row in await rows_of(empty, usage)] == [("r1", "")]
+    assert {(row.completion_id, row.request_id, row.state) for row in await rows_of(empty, holds)} == {
+        ("r1", "", "settled"),
+        ("r2", "", "open"),
+    }
+    assert [(row.completion_id, row.request_id) for row in await rows_of(empty, idempotency)] == [("r1", "req-r1")]
+    assert sorted((row.id, row.completion_id) for row in await rows_of(empty, entries)) == [(1, None), (2, "r1")]
 
 
-async def test_every_constraint_is_the_same_both_ways(db: Database, make_url: Callable[[], str]) -> None:
-    """What schema.py creates and what the migrations create reflect alike, checks and defaults included."""
-    created = Database(make_url())
-    try:
-        async with created.write() as conn:
-            await conn.run_sync(metadata.create_all)
-            expected = await conn.run_sync(reflect)
-    finally:
-        await created.close()
-    async with db.read() as conn:
-        assert await conn.run_sync(reflect) == expected
+async def test_a_migrated_store_is_guarded_and_can_be_used(empty: Store) -> None:
+    """After the migration of an old store, triggers, indexes and CHECKs hold, and old and new requests are settled."""
+    await empty.upgrade("0003")
+    await run_sql(empty, *FUNDED_AT_0001)
+    await fill_at_0003(empty)
+    await migrate(empty)
+    second_charge = (
+        "INSERT INTO entries SELECT 9, account_id, kind, 0, completion_id, note, 0 FROM entries WHERE id = 2"
+    )
+    charge_without_id = "INSERT INTO entries VALUES (9, 'acct_a', 'charge', 0, NULL, '', 0)"
+    for refused in ("UPDATE entries SET amount_nano = 2 * amount_nano", second_charge, charge_without_id):
+        with pytest.raises(StoreRefused):
+            await run_sql(empty, refused)
+    assert await take(empty, make_hold("r3", key=b"k" * 32)) == Repeated("r1", "req-r1")
+    assert await finish(empty, make_outcome("r2", Usage(100, 50))) == Ended(True, 2500)
+    assert isinstance(await take(empty, make_hold("r4")), Held)
+    assert await finish(empty, make_outcome("r4", Usage(100, 50))) == Ended(True, 2500)
+    assert (await money(empty), await findings(empty)) == ((DOLLAR_NANO - 1210 - 5000, 0), [])
+
+
+async def test_schema_and_migrations_agree(store: Store, url: str) -> None:
+    """Alembic finds no difference between schema.py and a migrated store."""
+    assert (await schema_state(store)).state == "current"
+    assert await inspected(url, differences) == []
+
+
+async def test_constraints_agree_with_the_schema(store: Store, url: str, make_url: Callable[[], str]) -> None:
+    """What schema.py creates and what the migrations create is the same, including checks and defaults."""
+    assert (await schema_state(store)).state == "current"
+
+    def create(connection: Connection) -> dict[str, list[str]]:
+        metadata.create_all(connection)
+        return reflect(connection)
+
+    assert await inspected(url, reflect) == await inspected(make_url(), create)
 
 
 def test_the_known_revisions_are_the_files() -> None:
-    """REVISIONS lists the migrations' files, oldest first, in one line without branches."""
+    """REVISIONS lists the files of the migrations, oldest first, in one line without branches."""
     config = Config()
     config.set_main_option("script_location", "cadenza.store:migrations")
     newest_first = [script.revision for script in ScriptDirectory.from_config(config).walk_revisions()]
     assert tuple(reversed(newest_first)) == REVISIONS
 
 
-async def set_revision(db: Database, revision: str) -> None:
-    async with db.write() as conn:
-        await conn.execute(text("UPDATE alembic_version SET version_num = :revision"), {"revision": revision})
+async def fill_at_0003(store: Store) -> None:
+    """Add a key, one settled request with its idempotency key, and one open request."""
+    values = {"digest": b"k" * 32, "now": NOW_MS}
+    await store.transact(lambda tx: tx.change(ADD_KEY, values))
+    yes, no = ("1", "0") if store.is_sqlite else ("true", "false")
+    await run_sql(store, *(sql.replace(":yes", yes).replace(":no", no) for sql in USED_AT_0003))
+    await store.transact(lambda tx: tx.change(ADD_IDEMPOTENCY, values))
+
+
+async def inspected(url: str, look: Callable[[Connection], T]) -> T:
+    """Run a function on a connection of SQLAlchemy, in one transaction."""
+    if url.startswith("sqlite"):
+        engine = create_engine(url)
+        try:
+            with engine.begin() as connection:
+                return look(connection)
+        finally:
+            engine.dispose()
+    async_engine = create_async_engine(url.replace("postgresql:", "postgresql+asyncpg:"))
+    try:
+        async with async_engine.begin() as async_connection:
+            return await async_connection.run_sync(look)
+    finally:
+        await async_engine.dispose()
 
 
 def differences(connection: Connection) -> list[Any]:
@@ -121,6 +211,6 @@ def reflect(connection: Connection) -> dict[str, list[str]]:
 
 
 def readable(part: Mapping[str, Any]) -> str:
-    """The WHERE of a partial index is an expression, which compares by its text only."""
+    """Write a part as text. The WHERE of a partial index is an expression, which compares only by its text."""
     options = {name: str(option) for name, option in part.get("dialect_options", {}).items()}
     return str({**part, "dialect_options": options})

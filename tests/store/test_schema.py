@@ -1,16 +1,18 @@
-"""What the database itself refuses, whoever asks."""
+"""What the database itself refuses, from any program."""
 
 import contextlib
 import sqlite3
 from typing import Any
 
 import pytest
-from sqlalchemy import Table, text
+from sqlalchemy import Table
 
 from cadenza.store import ledger
-from cadenza.store.database import Database, StoreRefused
 from cadenza.store.schema import accounts, entries, keys, usage
-from tests.store.rows import DOLLAR_NANO, NOW_MS, add_account, add_key
+from cadenza.store.sqlite import SqliteStore
+from cadenza.store.statements import Statement
+from cadenza.store.store import Store, StoreRefused
+from tests.store.rows import DOLLAR_NANO, NOW_MS, add_account, add_key, rows_of, run_sql
 
 ACCOUNT = {"id": "acct_b", "email": "b@example.org", "password_hash": "hash", "created_at": NOW_MS}
 KEY = {
@@ -23,9 +25,9 @@ KEY = {
     "created_at": NOW_MS,
 }
 ENTRY = {"account_id": "acct_a", "kind": "grant", "amount_nano": 1, "note": "", "created_at": NOW_MS}
-CHARGE = {**ENTRY, "kind": "charge", "amount_nano": 0, "request_id": "chatcmpl-a"}
+CHARGE = {**ENTRY, "kind": "charge", "amount_nano": 0, "completion_id": "chatcmpl-a"}
 USAGE = {
-    "request_id": "chatcmpl-a",
+    "completion_id": "chatcmpl-a",
     "account_id": "acct_a",
     "key_id": "key_a",
     "class_id": "forte",
@@ -43,30 +45,28 @@ USAGE = {
 }
 
 
-async def fill(db: Database) -> None:
+async def fill(store: Store) -> None:
     """One account with a key and one grant."""
-    await add_account(db)
-    await add_key(db)
-    async with db.write() as conn:
-        await conn.run_sync(ledger.grant, "acct_a", DOLLAR_NANO, "a gift", NOW_MS)
+    await add_account(store)
+    await add_key(store)
+    await store.transact(lambda tx: ledger.grant(tx, "acct_a", DOLLAR_NANO, "a gift", NOW_MS))
 
 
 @pytest.fixture
-async def filled(db: Database) -> Database:
-    await fill(db)
-    return db
+async def filled(store: Store) -> Store:
+    await fill(store)
+    return store
 
 
-async def insert(db: Database, table: Table, row: dict[str, Any]) -> None:
-    async with db.write() as conn:
-        await conn.execute(table.insert().values(row))
+async def insert(store: Store, table: Table, row: dict[str, Any]) -> None:
+    await store.transact(lambda tx: tx.change(Statement(table.insert(), *row), row))
 
 
 @pytest.mark.parametrize(
     ("table", "row"), [(accounts, ACCOUNT), (keys, KEY), (entries, ENTRY), (entries, CHARGE), (usage, USAGE)]
 )
-async def test_sound_rows_are_taken(filled: Database, table: Table, row: dict[str, Any]) -> None:
-    """The rows that the refusals below start from are good ones."""
+async def test_sound_rows_are_taken(filled: Store, table: Table, row: dict[str, Any]) -> None:
+    """The rows that the next test breaks are accepted as they are."""
     await insert(filled, table, row)
 
 
@@ -87,27 +87,27 @@ async def test_sound_rows_are_taken(filled: Database, table: Table, row: dict[st
         (entries, {**ENTRY, "kind": "gift"}),
         (entries, {**ENTRY, "amount_nano": 0}),
         (entries, {**CHARGE, "amount_nano": 1}),
-        (entries, {**CHARGE, "request_id": None}),
+        (entries, {**CHARGE, "completion_id": None}),
         (usage, {**USAGE, "key_id": "key_nobody"}),
         (usage, {**USAGE, "cached_tokens": 11}),
         (usage, {**USAGE, "completion_tokens": -1}),
         (usage, {**USAGE, "cost_nano": -1}),
     ],
 )
-async def test_unsound_rows_are_refused(filled: Database, table: Table, row: dict[str, Any]) -> None:
-    """A row that breaks what must always hold does not get in."""
+async def test_unsound_rows_are_refused(filled: Store, table: Table, row: dict[str, Any]) -> None:
+    """A row that breaks a constraint is refused."""
     with pytest.raises(StoreRefused):
         await insert(filled, table, row)
 
 
-async def test_a_digest_stands_for_one_key(filled: Database) -> None:
+async def test_a_digest_belongs_to_one_key(filled: Store) -> None:
     """The same digest cannot be stored twice."""
     await insert(filled, keys, KEY)
     with pytest.raises(StoreRefused):
         await insert(filled, keys, {**KEY, "id": "key_c"})
 
 
-async def test_a_request_is_charged_once(filled: Database) -> None:
+async def test_a_request_is_charged_once(filled: Store) -> None:
     """A second charge for a request is refused; a correction that names the request is not."""
     await insert(filled, entries, CHARGE)
     with pytest.raises(StoreRefused):
@@ -115,38 +115,37 @@ async def test_a_request_is_charged_once(filled: Database) -> None:
     await insert(filled, entries, {**CHARGE, "kind": "correction"})
 
 
-async def test_a_new_account_has_the_defaults(db: Database) -> None:
-    """An account without further words prefers forte and has nothing."""
-    await insert(db, accounts, ACCOUNT)
-    async with db.read() as conn:
-        row = (await conn.execute(text("SELECT preferred_class, balance_nano, held_nano FROM accounts"))).one()
-    assert tuple(row) == ("forte", 0, 0)
+async def test_a_new_account_has_the_defaults(store: Store) -> None:
+    """An account prefers forte and has no credit unless its row says otherwise."""
+    await insert(store, accounts, ACCOUNT)
+    [row] = await rows_of(store, accounts)
+    assert (row.preferred_class, row.balance_nano, row.held_nano) == ("forte", 0, 0)
 
 
 @pytest.mark.parametrize(
     "statement", ["UPDATE entries SET amount_nano = 2", "UPDATE entries SET note = ''", "DELETE FROM entries"]
 )
-async def test_entries_are_append_only(filled: Database, statement: str) -> None:
-    """No entry is changed or removed, and the refusal says why."""
+async def test_entries_are_append_only(filled: Store, statement: str) -> None:
+    """An UPDATE or DELETE of entries is refused, and the error says why."""
     with pytest.raises(StoreRefused, match="append-only"):
-        async with filled.write() as conn:
-            await conn.execute(text(statement))
+        await run_sql(filled, statement)
 
 
-async def test_entries_cannot_be_emptied_or_replaced(filled: Database) -> None:
-    """Neither of the databases' own ways around a DELETE works: TRUNCATE, INSERT OR REPLACE."""
-    replace = "INSERT OR REPLACE INTO entries SELECT id, account_id, kind, 2, request_id, note, created_at FROM entries"
+async def test_entries_cannot_be_emptied_or_replaced(filled: Store) -> None:
+    """TRUNCATE on Postgres and INSERT OR REPLACE on SQLite are refused too."""
+    replace = (
+        "INSERT OR REPLACE INTO entries SELECT id, account_id, kind, 2, completion_id, note, created_at FROM entries"
+    )
     with pytest.raises(StoreRefused, match="append-only"):
-        async with filled.write() as conn:
-            await conn.execute(text(replace if filled.is_sqlite else "TRUNCATE entries"))
+        await run_sql(filled, replace if filled.is_sqlite else "TRUNCATE entries")
 
 
-async def test_another_program_meets_the_triggers_too(sqlite_db: Database) -> None:
-    """Append-only is a property of the file, not of our connections."""
-    await fill(sqlite_db)
-    assert sqlite_db.path is not None
+async def test_other_programs_are_refused_too(sqlite_store: SqliteStore) -> None:
+    """The triggers are in the file: a connection of another program is refused."""
+    await fill(sqlite_store)
+    assert sqlite_store.path is not None
     with (
-        contextlib.closing(sqlite3.connect(sqlite_db.path)) as other,
+        contextlib.closing(sqlite3.connect(sqlite_store.path)) as other,
         pytest.raises(sqlite3.IntegrityError, match="append-only"),
     ):
         other.execute("UPDATE entries SET note = 'x'")

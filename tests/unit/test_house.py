@@ -1,39 +1,155 @@
-"""The rules of the house that no linter knows: claims of tests, and the size of files."""
+"""Rules of this repository that no linter knows: claims of tests, tests that stay outside, and sizes."""
 
 import ast
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-SOURCE_LINES_MAX = 400
+SOURCE = ROOT / "src" / "cadenza"
+TESTS = ROOT / "tests"
+LINES_MAX = 400
+FUNCTION_LINES_MAX = 70
+ATTRIBUTES_MAX = 16
+FLAGS_MAX = 3
+NAMED_TUPLE = {"_asdict", "_fields", "_make", "_replace"}  # public in spite of their names
+
+# file:class -> attributes set in __init__
+MANY_ATTRIBUTES = {"src/cadenza/observe/metrics.py:Metrics": 20}  # one for each metric
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-def find_tests(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test"):
-            yield node
+@functools.cache
+def parsed(folder: Path) -> list[tuple[str, ast.Module]]:
+    return [(str(path.relative_to(ROOT)), ast.parse(path.read_text())) for path in sorted(folder.rglob("*.py"))]
 
 
-def states_its_claim(test: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+def functions(tree: ast.AST) -> Iterator[Function]:
+    return (node for node in ast.walk(tree) if isinstance(node, Function))
+
+
+def states_its_claim(test: Function) -> bool:
     docstring = ast.get_docstring(test, clean=False)
     return docstring is not None and bool(docstring.strip()) and "\n" not in docstring
 
 
+def imported_from(tree: ast.Module) -> dict[str, str]:
+    """The imported names of a file, with the package that each comes from."""
+    found = dict[str, str]()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            found |= {alias.asname or alias.name: (node.module or "").partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.Import):
+            found |= {(alias.asname or alias.name).partition(".")[0]: alias.name for alias in node.names}
+    return found
+
+
+def patches(tree: ast.Module) -> int:
+    """How often `monkeypatch.setattr` has a target that is not plainly another library's."""
+    packages = imported_from(tree)
+
+    def is_ours(target: ast.expr) -> bool:
+        if isinstance(target, ast.Constant):
+            return str(target.value).startswith("cadenza.")
+        if isinstance(target, ast.Name) and target.id == "loop":  # asyncio's
+            return False
+        return not isinstance(target, ast.Name) or packages.get(target.id, "cadenza") == "cadenza"
+
+    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call) and node.args)
+    named = (call for call in calls if isinstance(call.func, ast.Attribute) and call.func.attr == "setattr")
+    return sum(is_ours(call.args[0]) for call in named)
+
+
+def private_reads(tree: ast.Module) -> int:
+    """How often a private attribute of something other than `self`, `cls` or `os` (`os._exit`) is used."""
+    attributes = (node for node in ast.walk(tree) if isinstance(node, ast.Attribute))
+    hidden = (node for node in attributes if node.attr.startswith("_") and not node.attr.startswith("__"))
+    private = (node for node in hidden if node.attr not in NAMED_TUPLE)
+    return sum(not (isinstance(node.value, ast.Name) and node.value.id in {"self", "cls", "os"}) for node in private)
+
+
+def private_names(tree: ast.Module) -> list[str]:
+    imports = (node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom))
+    ours = (node for node in imports if (node.module or "").partition(".")[0] == "cadenza")
+    return sorted(alias.name for node in ours for alias in node.names if alias.name.startswith("_"))
+
+
+def own_attributes(class_: ast.ClassDef) -> set[str]:
+    """The names that `__init__` sets on self."""
+    init = next((node for node in class_.body if isinstance(node, Function) and node.name == "__init__"), None)
+    stores = (node for node in ast.walk(init or ast.Module([], [])) if isinstance(node, ast.Attribute))
+    return {
+        node.attr
+        for node in stores
+        if isinstance(node.ctx, ast.Store) and isinstance(node.value, ast.Name) and node.value.id == "self"
+    }
+
+
+def classes_of_the_source() -> Iterator[tuple[str, set[str]]]:
+    for name, tree in parsed(SOURCE):
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                yield f"{name}:{node.name}", own_attributes(node)
+
+
+def beyond(found: dict[str, int], allowed: dict[str, int]) -> dict[str, int]:
+    """What is above its allowance."""
+    return {name: count for name, count in found.items() if count > allowed.get(name, 0)}
+
+
 def test_every_test_states_its_claim_in_one_line() -> None:
-    """Every test function of every test file has a docstring of one line."""
-    paths = sorted((ROOT / "tests").rglob("test_*.py"))
-    assert Path(__file__) in paths
+    """Every test function has a docstring of one line."""
+    tests = [(name, test) for name, tree in parsed(TESTS) if "/test_" in name for test in functions(tree)]
     silent = [
-        f"{path.relative_to(ROOT)}:{test.lineno} {test.name}"
-        for path in paths
-        for test in find_tests(path)
-        if not states_its_claim(test)
+        f"{name}:{test.lineno} {test.name}"
+        for name, test in tests
+        if test.name.startswith("test") and not states_its_claim(test)
     ]
     assert silent == []
 
 
-def test_no_source_file_is_too_long() -> None:
-    """A file of the source that nobody would want to read is cut in two."""
-    lines = {path: len(path.read_text().splitlines()) for path in (ROOT / "src" / "cadenza").rglob("*.py")}
-    assert lines
-    assert {str(path): count for path, count in lines.items() if count > SOURCE_LINES_MAX} == {}
+def test_no_test_patches_our_code() -> None:
+    """No test replaces our functions, constants or attributes by monkeypatch."""
+    assert beyond({name: patches(tree) for name, tree in parsed(TESTS)}, {}) == {}
+
+
+def test_no_test_reads_private_attributes() -> None:
+    """No test uses a private attribute of another object."""
+    assert beyond({name: private_reads(tree) for name, tree in parsed(TESTS)}, {}) == {}
+
+
+def test_no_test_imports_a_private_name() -> None:
+    """No test imports a name of ours that begins with an underscore."""
+    assert beyond({name: len(private_names(tree)) for name, tree in parsed(TESTS)}, {}) == {}
+
+
+def test_source_files_are_short() -> None:
+    """No file of the source has more than 400 lines."""
+    lines = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in SOURCE.rglob("*.py")}
+    assert {name: count for name, count in lines.items() if count > LINES_MAX} == {}
+
+
+def test_functions_are_short() -> None:
+    """No function of the source has more than 70 lines."""
+    lengths = {
+        f"{name}:{function.name}": (function.end_lineno or 0) - function.lineno + 1
+        for name, tree in parsed(SOURCE)
+        for function in functions(tree)
+    }
+    assert {name: lines for name, lines in lengths.items() if lines > FUNCTION_LINES_MAX} == {}
+
+
+def test_classes_have_few_attributes() -> None:
+    """No class of the source sets more than 16 attributes in its __init__."""
+    counts = {name: len(attributes) for name, attributes in classes_of_the_source()}
+    assert beyond({name: count for name, count in counts.items() if count > ATTRIBUTES_MAX}, MANY_ATTRIBUTES) == {}
+
+
+def test_classes_have_few_flags() -> None:
+    """No class of the source sets more than 3 flags in its __init__: more of them are states of an enum."""
+    flags = {
+        name: sum(attribute.lstrip("_").startswith(("is_", "has_")) for attribute in attributes)
+        for name, attributes in classes_of_the_source()
+    }
+    assert beyond({name: count for name, count in flags.items() if count > FLAGS_MAX}, {}) == {}

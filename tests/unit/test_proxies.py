@@ -1,4 +1,4 @@
-"""Which proxy the environment names for an address, and for which addresses it names none."""
+"""Which proxy the environment names for an address, and which addresses are exempt."""
 
 import pytest
 
@@ -78,7 +78,7 @@ NOT_EXEMPT = [
     ("http://127.0.0.1:8000/v1", "localhost"),
 ]
 
-NOT_SPOKEN = [
+UNUSABLE = [
     "https://one.test:3128",
     "socks5://one.test:1080",
     "socks5h://user:secret-7@one.test:1080",
@@ -93,33 +93,33 @@ NOT_SPOKEN = [
 
 @pytest.mark.parametrize(("url", "environ", "proxy"), NAMED, ids=str)
 def test_the_proxy_of_an_address(url: str, environ: dict[str, str], proxy: str | None) -> None:
-    """The variable of the address's own scheme comes before the one for all, and small letters before capitals."""
+    """The variable of the address's scheme comes before ALL_PROXY, and lower case before upper case."""
     assert proxy_for(url, environ) == proxy
 
 
 @pytest.mark.parametrize(("url", "no_proxy"), EXEMPT)
 @pytest.mark.parametrize("name", ["NO_PROXY", "no_proxy"])
 def test_an_exempt_address_has_no_proxy(url: str, no_proxy: str, name: str) -> None:
-    """NO_PROXY names hosts, whole domains, networks and ports, in any case and among any others."""
+    """NO_PROXY lists hosts, domains, networks and ports, in upper or lower case."""
     assert proxy_for(url, {"ALL_PROXY": ONE, name: no_proxy}) is None
 
 
 @pytest.mark.parametrize(("url", "no_proxy"), NOT_EXEMPT)
-def test_what_only_resembles_an_exemption_is_none(url: str, no_proxy: str) -> None:
-    """A part of a name, another network or another port exempts nothing."""
+def test_a_rule_that_does_not_match_exempts_nothing(url: str, no_proxy: str) -> None:
+    """Part of a name, another network or another port does not exempt an address."""
     assert proxy_for(url, {"ALL_PROXY": ONE, "NO_PROXY": no_proxy}) == ONE
 
 
-@pytest.mark.parametrize("proxy", NOT_SPOKEN)
-def test_a_proxy_that_is_not_spoken_is_a_mistake(proxy: str) -> None:
-    """A proxy of another kind, or one that is no address, stops the start, and its sentence shows nothing of it."""
+@pytest.mark.parametrize("proxy", UNUSABLE)
+def test_an_unusable_proxy_is_a_mistake(proxy: str) -> None:
+    """A proxy that is not http://, or not an address, stops the start, and the sentence does not show it."""
     with pytest.raises(CheckError) as mistake:
         proxy_for(HTTPS, {"HTTPS_PROXY": proxy})
     assert "secret-7" not in str(mistake.value)
     assert "one.test" not in str(mistake.value)
 
 
-@pytest.mark.parametrize("proxy", NOT_SPOKEN)
-def test_an_exempt_address_minds_no_proxy(proxy: str) -> None:
-    """Where the address needs no proxy, the environment may name whatever it likes."""
+@pytest.mark.parametrize("proxy", UNUSABLE)
+def test_an_unusable_proxy_does_not_matter_to_an_exempt_address(proxy: str) -> None:
+    """An exempt address loads even if the environment names an unusable proxy."""
     assert proxy_for(HTTPS, {"HTTPS_PROXY": proxy, "NO_PROXY": "example.com"}) is None

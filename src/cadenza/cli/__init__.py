@@ -1,8 +1,13 @@
-"""The command line. Every command works beside a running server, which sees its effect on the very next request."""
+"""The command line. Every command works beside a running server, which sees its effect on the very next request.
+
+A command imports what it needs when it runs: help, completion and mistakes of typing load neither config nor store.
+"""
 
 import sys
+from collections.abc import Sequence
 
-import typer
+import click
+from click.shell_completion import get_completion_class
 
 from cadenza.cli.accounts import accounts
 from cadenza.cli.classes import classes
@@ -11,30 +16,49 @@ from cadenza.cli.doctor import doctor
 from cadenza.cli.keys import keys
 from cadenza.cli.ledger import ledger, usage
 from cadenza.cli.serve import migrate, serve
-from cadenza.config import ConfigError
-from cadenza.control.errors import ControlError
-from cadenza.store.database import StoreUnavailable
 
-app = typer.Typer(
-    help="Cadenza: a hosted chat-completion service that anyone can run.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
-app.command()(serve)
-app.add_typer(accounts, name="account")
-app.add_typer(keys, name="key")
-app.add_typer(classes, name="classes")
-app.command()(usage)
-app.add_typer(ledger, name="ledger")
-app.command()(migrate)
-app.command()(doctor)
+COMPLETE_VARIABLE = "_CADENZA_COMPLETE"
 
 
-def main() -> None:
-    """The faults that a person can mend are said in one sentence; only a fault of our own shows a traceback."""
+@click.group()
+@click.version_option(package_name="cadenza", message="cadenza %(version)s")
+def app() -> None:
+    """Cadenza: a chat-completion service that you run yourself."""
+
+
+@app.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print a script that completes commands on Tab."""
+    script = get_completion_class(shell)
+    assert script, "click knows all three shells"
+    click.echo(script(app, {}, "cadenza", COMPLETE_VARIABLE).source())
+
+
+app.add_command(serve)
+app.add_command(accounts, "account")
+app.add_command(keys, "key")
+app.add_command(classes)
+app.add_command(usage)
+app.add_command(ledger)
+app.add_command(migrate)
+app.add_command(doctor)
+
+
+def main(args: Sequence[str] | None = None) -> None:
+    """Run a command. An expected error is one sentence and exit code 1; only a bug shows a traceback."""
     try:
-        app()
-    except (ConfigError, ControlError, StoreUnavailable, ValueError) as error:
+        app(args=args, prog_name="cadenza", complete_var=COMPLETE_VARIABLE)
+    except SystemExit:
+        raise
+    except _expected_errors() as error:  # evaluated only once something is raised
         say(f"cadenza: {error}")
         sys.exit(1)
+
+
+def _expected_errors() -> tuple[type[Exception], ...]:
+    from cadenza.config import ConfigError  # noqa: PLC0415 import time
+    from cadenza.control.errors import ControlError  # noqa: PLC0415 import time
+    from cadenza.store.store import StoreUnavailable  # noqa: PLC0415 import time
+
+    return ConfigError, ControlError, StoreUnavailable, ValueError

@@ -1,42 +1,85 @@
 """cadenza account create | list | credit."""
 
+import re
 import sys
-from typing import Annotated
+from itertools import pairwise
+from typing import TYPE_CHECKING
 
-import typer
+import click
 
-from cadenza.cli.console import AsJson, Config, now_ms, print_list, say, when, with_store
-from cadenza.control import accounts as control
+from cadenza.cli.console import (
+    config_option,
+    format_time,
+    json_option,
+    load_config,
+    now_ms,
+    print_list,
+    say,
+    with_store,
+)
 from cadenza.core.money import format_dollars, parse_dollars
-from cadenza.core.records import DEFAULT_CLASS
+from cadenza.core.records import CLASSES, DEFAULT_CLASS
 
-accounts = typer.Typer(help="Accounts and their credit.", no_args_is_help=True)
+if TYPE_CHECKING:
+    from cadenza.config import Settings
+
 COLUMNS = ("email", "class", "balance", "held", "created_at", "id")
+NEGATIVE_NUMBER = re.compile(r"-\.?\d.*")
 
-Email = Annotated[str, typer.Argument(help="The account's email address.")]
+
+class AmountCommand(click.Command):
+    """A command whose last argument is an amount: `-5` is read as a negative number, not as an option."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if "--" in args:
+            return super().parse_args(ctx, args)
+        words: list[str] = []
+        amounts: list[str] = []
+        for before, word in pairwise(["", *args]):
+            is_amount = NEGATIVE_NUMBER.fullmatch(word) and not before.startswith("--")
+            (amounts if is_amount else words).append(word)
+        return super().parse_args(ctx, [*words, "--", *amounts])
+
+
+@click.group()
+def accounts() -> None:
+    """Accounts and their credit."""
 
 
 @accounts.command()
-def create(
-    email: Email,
-    credit: Annotated[str, typer.Option(help="Opening credit, in dollars.")] = "0.00",
-    preferred_class: Annotated[str, typer.Option("--class", help="The class that 'auto' means.")] = DEFAULT_CLASS,
-    password_stdin: Annotated[bool, typer.Option("--password-stdin", help="Read the password from stdin.")] = False,
-    config: Config = None,
-) -> None:
-    """Create an account."""
+@click.argument("email")
+@click.option("--credit", metavar="DOLLARS", default="0.00", show_default=True, help="Opening credit, in dollars.")
+@click.option(
+    "--class",
+    "preferred_class",
+    metavar="CLASS",
+    show_default=DEFAULT_CLASS,
+    help="The class that 'auto' means for this account.",
+)
+@click.option("--password-stdin", is_flag=True, help="Read the password from standard input.")
+@config_option
+def create(email: str, credit: str, preferred_class: str | None, password_stdin: bool, config: str | None) -> None:
+    """Create an account. The password is read from a prompt."""
+    from cadenza.control.accounts import create_account  # noqa: PLC0415 import time
+
+    settings = load_config(config)
     credit_nano = parse_dollars(credit)
+    class_id = _usable_class(settings, preferred_class)
     password = sys.stdin.readline().rstrip("\r\n") if password_stdin else _ask_password()
     account = with_store(
-        config, lambda db: control.create_account(db, email, password, credit_nano, preferred_class, now_ms())
+        settings, lambda store: create_account(store, email, password, credit_nano, class_id, now_ms())
     )
     say(f"Created {account.email} with {format_dollars(account.balance_nano)} dollars of credit.")
-    say(f"Make a key for it: cadenza key create --account {account.email}")
+    say(f"Create a key for it: cadenza key create --account {account.email}")
 
 
 @accounts.command("list")
-def list_(as_json: AsJson = False, config: Config = None) -> None:
+@json_option
+@config_option
+def list_(as_json: bool, config: str | None) -> None:
     """List the accounts."""
+    from cadenza.control.accounts import list_accounts  # noqa: PLC0415 import time
+
     rows = [
         {
             "id": account.id,
@@ -44,25 +87,34 @@ def list_(as_json: AsJson = False, config: Config = None) -> None:
             "class": account.preferred_class,
             "balance": format_dollars(account.balance_nano),
             "held": format_dollars(account.held_nano),
-            "created_at": when(account.created_at),
+            "created_at": format_time(account.created_at),
         }
-        for account in with_store(config, control.list_accounts)
+        for account in with_store(load_config(config), list_accounts)
     ]
     print_list(rows, COLUMNS, as_json=as_json)
 
 
-@accounts.command()
-def credit(
-    email: Email,
-    amount: Annotated[str, typer.Argument(help="Dollars, like 5.00.")],
-    note: Annotated[str, typer.Option(help="Why, for the ledger.")] = "",
-    config: Config = None,
-) -> None:
-    """Give an account credit."""
+@accounts.command(cls=AmountCommand)
+@click.argument("email")
+@click.argument("amount")
+@click.option("--note", metavar="TEXT", default="", help="The reason, for the ledger.")
+@config_option
+def credit(email: str, amount: str, note: str, config: str | None) -> None:
+    """Add credit to an account: an amount of dollars, like 5.00."""
+    from cadenza.control.accounts import give_credit  # noqa: PLC0415 import time
+
     amount_nano = parse_dollars(amount)
-    account = with_store(config, lambda db: control.give_credit(db, email, amount_nano, note, now_ms()))
+    account = with_store(load_config(config), lambda store: give_credit(store, email, amount_nano, note, now_ms()))
     say(f"The balance of {account.email} is {format_dollars(account.balance_nano)} dollars.")
 
 
+def _usable_class(settings: "Settings", asked: str | None) -> str:
+    """The class that was asked for, if it has routes. Names that are no class are left to the control plane."""
+    usable = [class_id for class_id in CLASSES if class_id in settings.classes]
+    if asked in CLASSES and asked not in usable:
+        raise ValueError(f"The class '{asked}' has no routes in the config: choose one of {', '.join(usable)}.")
+    return asked or DEFAULT_CLASS
+
+
 def _ask_password() -> str:
-    return str(typer.prompt("Password", hide_input=True, confirmation_prompt=True, err=True))
+    return str(click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True))

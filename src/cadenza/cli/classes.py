@@ -1,17 +1,21 @@
 """cadenza classes list | reload."""
 
-import typer
+import click
 
-from cadenza.cli.console import AsJson, Config, print_list, say, settings_of, with_store
-from cadenza.config import ConfigError, missing_secrets
-from cadenza.control.classes import announce_reload
+from cadenza.cli.console import config_option, json_option, load_config, print_list, say, with_store
 
-classes = typer.Typer(help="Classes and their routes.", no_args_is_help=True)
 COLUMNS = ("class", "order", "weight", "provider", "model", "context_tokens", "max_output_tokens", "continue")
 
 
+@click.group()
+def classes() -> None:
+    """Classes and their routes."""
+
+
 @classes.command("list")
-def list_(as_json: AsJson = False, config: Config = None) -> None:
+@json_option
+@config_option
+def list_(as_json: bool, config: str | None) -> None:
     """List the routes of every class, in the order in which they are tried."""
     rows = [
         {
@@ -24,17 +28,21 @@ def list_(as_json: AsJson = False, config: Config = None) -> None:
             "max_output_tokens": route.max_output_tokens,
             "continue": route.continues,
         }
-        for class_id, one in settings_of(config).classes.items()
+        for class_id, one in load_config(config).classes.items()
         for route in one.routes
     ]
     print_list(rows, COLUMNS, as_json=as_json)
 
 
 @classes.command()
-def reload(config: Config = None) -> None:
-    """Have running servers read classes, routes, providers, prices and limits again. No stream is dropped."""
-    settings = settings_of(config)
+@config_option
+def reload(config: str | None) -> None:
+    """Make running servers reload classes, routes, providers, prices and limits. No stream is dropped."""
+    from cadenza.config import ConfigError, missing_secrets  # noqa: PLC0415 import time
+    from cadenza.control.classes import announce_reload  # noqa: PLC0415 import time
+
+    settings = load_config(config)
     if missing := missing_secrets(settings):
         raise ConfigError(missing, settings.source)
-    with_store(config, announce_reload)
-    say("Every server on this store reads its config again before its next request. Mistakes are in its log.")
+    with_store(settings, announce_reload)
+    say("Every server on this store reloads its config before its next request. Its log shows any mistakes.")

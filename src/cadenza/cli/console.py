@@ -1,4 +1,7 @@
-"""What the commands share: consoles, the --config and --json options, times, and lists as a table or as JSON."""
+"""What the commands share: the --config and --json options, the store, times, and lists as a table or as JSON.
+
+Importing it is cheap. Config and store are imported by the functions that need them.
+"""
 
 import os
 import sys
@@ -6,74 +9,85 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
+import click
 import msgspec
-import typer
-import uvloop
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
-from cadenza.app import open_store
-from cadenza.config import Settings, load_settings
-from cadenza.store.database import Database
+if TYPE_CHECKING:
+    from cadenza.config import Settings
+    from cadenza.store.store import Store
 
-Config = Annotated[
-    str | None, typer.Option("--config", help="The config file. [default: $CADENZA_CONFIG, else ./cadenza.toml]")
-]
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON array, oldest first.")]
+config_option = click.option(
+    "--config",
+    metavar="FILE",
+    help="The config file.",
+    show_default="$CADENZA_CONFIG, else ./cadenza.toml, else the embedded model",
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON array, oldest first.")
 T = TypeVar("T")
 
-TABLE_COLUMNS_MAX = 1000  # a list is never cut: what it shows can be copied
-
-out = Console()
-err = Console(stderr=True)
+COLUMN_GAP = "  "
 
 
-def settings_of(config: str | None) -> Settings:
+def load_config(config: str | None) -> "Settings":
+    from cadenza.config import load_settings  # noqa: PLC0415 import time
+
     return load_settings(config, os.environ, Path.cwd())
 
 
-def with_store(config: str | None, work: Callable[[Database], Awaitable[T]]) -> T:
-    """Run `work` on the configured store, migrated where it is SQLite."""
-    settings = settings_of(config)
+def with_store(settings: "Settings", work: "Callable[[Store], Awaitable[T]]") -> T:
+    """Run `work` on the configured store. An SQLite store is migrated first."""
+    import asyncio  # noqa: PLC0415 import time
+
+    from cadenza.control.store import prepare_store  # noqa: PLC0415 import time
+    from cadenza.store.address import open_store  # noqa: PLC0415 import time
 
     async def run() -> T:
-        db = Database(settings.store.url)
+        store = open_store(settings.store.url)
         try:
-            await open_store(db)
-            return await work(db)
+            await prepare_store(store)
+            return await work(store)
         finally:
-            await db.close()
+            await store.close()
 
-    return uvloop.run(run())
+    return asyncio.run(run())
 
 
-def say(line: str, console: Console = err) -> None:
-    """One line as it is: no markup, no colour, no line break of rich's own."""
-    console.print(line, markup=False, highlight=False, soft_wrap=True)
+def say(line: str) -> None:
+    """Tell the person at the terminal: standard error, so that standard output holds results only."""
+    click.echo(line, err=True)
 
 
 def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def when(moment_ms: int | None) -> str | None:
+def format_time(moment_ms: int | None) -> str | None:
     """RFC 3339, in UTC."""
     if moment_ms is None:
         return None
     return datetime.fromtimestamp(moment_ms / 1000, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
+def print_json(rows: Sequence[Mapping[str, object]]) -> None:
+    sys.stdout.write(msgspec.json.format(msgspec.json.encode(rows), indent=2).decode() + "\n")
+
+
+def print_table(rows: Sequence[Mapping[str, object]], columns: Sequence[str]) -> None:
+    """Aligned columns under a bold header. Nothing is cut or wrapped, so every value can be copied."""
+    cells = [list(columns), *([_cell(row[column]) for column in columns] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    for number, line in enumerate(cells):
+        padded = COLUMN_GAP.join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        click.secho(padded, bold=number == 0)
+
+
 def print_list(rows: Sequence[Mapping[str, object]], columns: Sequence[str], *, as_json: bool) -> None:
     if as_json:
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode(rows), indent=2).decode() + "\n")
-        return
-    table = Table(*columns, box=None, header_style="bold", pad_edge=False)
-    for row in rows:
-        table.add_row(*(Text(_cell(row[column])) for column in columns))
-    Console(width=TABLE_COLUMNS_MAX).print(table)
+        print_json(rows)
+    else:
+        print_table(rows, columns)
 
 
 def _cell(value: object) -> str:

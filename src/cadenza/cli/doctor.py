@@ -1,111 +1,44 @@
-"""cadenza doctor: looks at everything that a start needs, and says what to do about each fault."""
+"""cadenza doctor: check everything that a start needs, and say what to do about each fault."""
 
-from typing import Literal
+import sys
 
+import click
 import msgspec
-import typer
-import uvloop
-from rich.table import Table
-from rich.text import Text
 
-from cadenza.app import build_upstreams
-from cadenza.cli.console import AsJson, Config, out, print_list, settings_of
-from cadenza.config import ConfigError, Settings, missing_secrets
-from cadenza.observe import make_log
-from cadenza.store.database import Database, StoreUnavailable, schema_state
-from cadenza.upstreams.base import Probe, Upstream
+from cadenza.cli.console import config_option, json_option, load_config, print_json
 
-MARKS = {"ok": "[green]ok[/]", "warning": "[yellow]look[/]", "fault": "[red]fault[/]"}
+COLOURS = {"ok": "green", "warning": "yellow", "fault": "red"}
+STATE_WIDTH = 9
+NAME_WIDTH = 11
 
 
-class Check(msgspec.Struct, frozen=True):
-    """One thing looked at: how it is, and what to do where it is not well."""
+@click.command()
+@json_option
+@config_option
+def doctor(as_json: bool, config: str | None) -> None:
+    """Check config, store, region, retention and routes. Exit 1 if there is a fault."""
+    from cadenza.cli.checks import Check, examine  # noqa: PLC0415 import time
+    from cadenza.config import ConfigError  # noqa: PLC0415 import time
 
-    check: str
-    state: Literal["ok", "warning", "fault"]
-    found: str
-    todo: str = ""
-
-
-def doctor(as_json: AsJson = False, config: Config = None) -> None:
-    """Check config, store, region, retention and routes."""
     try:
-        settings = settings_of(config)
+        settings = load_config(config)
     except ConfigError as error:
-        checks = [Check("config", "fault", problem, "Mend it in the config file.") for problem in error.problems]
+        checks = [Check("config", "fault", problem, "Correct the config file.") for problem in error.problems]
     else:
-        checks = uvloop.run(_examine(settings))
+        checks = examine(settings)
     if as_json:
-        print_list([msgspec.structs.asdict(check) for check in checks], (), as_json=True)
+        print_json([msgspec.structs.asdict(check) for check in checks])
     else:
-        _print(checks)
+        for check in checks:
+            _print_check(check.state, check.check, check.found, check.todo)
     if any(check.state == "fault" for check in checks):
-        raise typer.Exit(1)
+        sys.exit(1)
 
 
-async def _examine(settings: Settings) -> list[Check]:
-    source = str(settings.source) if settings.source else "the built-in embedded default"
-    checks = [Check("config", "ok", source)]
-    checks += [Check("secrets", "fault", missing, "Set it, then start again.") for missing in missing_secrets(settings)]
-    checks.append(await _check_store(settings))
-    checks.append(Check("region", "ok", f"account data and counters are kept in '{settings.store.region}'"))
-    checks += [_check_retention(name, provider.dialect) for name, provider in settings.providers.items()]
-    for name, upstream in build_upstreams(settings, make_log()).items():
-        checks += _check_routes(settings, name, await _probe(upstream))
-    return checks
-
-
-async def _check_store(settings: Settings) -> Check:
-    db = Database(settings.store.url)
-    try:
-        if db.path is not None and not db.path.exists():
-            return Check("store", "ok", f"{db.path} does not exist yet", "The first start makes it.")
-        found = await schema_state(db)
-    except StoreUnavailable as error:
-        return Check("store", "fault", str(error), "The service refuses requests while its store is down.")
-    finally:
-        await db.close()
-    if found.state == "ahead":
-        todo = "Run the newer program that made it."
-        return Check("store", "fault", f"its schema, {found.revision}, is newer than this program", todo)
-    if found.state == "current" or db.is_sqlite:
-        return Check("store", "ok", f"answers; schema {found.revision} ({found.state})")
-    return Check("store", "fault", f"answers, but its schema is {found.state}", "Run 'cadenza migrate'.")
-
-
-def _check_retention(name: str, dialect: str) -> Check:
-    switch = {"openai": "; each request says store: false", "openrouter": "; each request says zdr and deny"}
-    return Check("retention", "ok", f"{name}: zero, by its configuration{switch.get(dialect, '')}")
-
-
-async def _probe(upstream: Upstream) -> Probe:
-    try:
-        return await upstream.probe()
-    finally:
-        await upstream.stop()
-
-
-def _check_routes(settings: Settings, provider: str, probe: Probe) -> list[Check]:
-    """A line for each route of the provider: is it reachable, and does it know the model?"""
-    checks = []
-    for class_id, one in settings.classes.items():
-        for route in one.routes:
-            if route.provider != provider:
-                continue
-            what = f"{class_id} -> {provider}: {route.model}"
-            if not probe.reachable:
-                todo = "Check base_url, the key in the environment, and that the endpoint runs."
-                checks.append(Check("route", "fault", f"{what}: {probe.detail}", todo))
-            elif probe.models and route.model not in probe.models:
-                known = ", ".join(probe.models[:5])
-                checks.append(Check("route", "warning", f"{what}: not among the models it names", f"It has {known}."))
-            else:
-                checks.append(Check("route", "ok", f"{what}: {probe.detail}"))
-    return checks
-
-
-def _print(checks: list[Check]) -> None:
-    table = Table("", "check", "found", "what to do", box=None, header_style="bold", pad_edge=False)
-    for check in checks:
-        table.add_row(MARKS[check.state], check.check, Text(check.found), Text(check.todo))
-    out.print(table)
+def _print_check(state: str, name: str, found: str, todo: str) -> None:
+    """One line for what was found and, below it, what to do."""
+    margin = " " * (STATE_WIDTH + NAME_WIDTH)
+    lines = [f"{name:<{NAME_WIDTH}}{found}".replace("\n", f"\n{margin}")]
+    if todo:
+        lines.append(f"{margin}{todo}")
+    click.echo(click.style(f"{state:<{STATE_WIDTH}}", fg=COLOURS[state]) + "\n".join(lines))

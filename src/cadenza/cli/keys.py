@@ -1,84 +1,140 @@
-"""cadenza key create | list | revoke."""
+"""cadenza key create | list | limit | revoke."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING
 
-import msgspec
-import typer
+import click
 
-from cadenza.cli.console import AsJson, Config, now_ms, print_list, say, when, with_store
-from cadenza.control import keys as control
+from cadenza.cli.console import (
+    config_option,
+    format_time,
+    json_option,
+    load_config,
+    now_ms,
+    print_list,
+    say,
+    with_store,
+)
 
-keys = typer.Typer(help="API keys.", no_args_is_help=True)
-COLUMNS = ("prefix", "name", "state", "scopes", "created_at", "expires_at", "last_used_at", "id")
+if TYPE_CHECKING:
+    from cadenza.control.keys import KeyLimits, KeyView
 
-Key = Annotated[str, typer.Argument(metavar="PREFIX_OR_ID", help="The key's id, or its first 12 characters.")]
-Rate = Annotated[float | None, typer.Option(help="Requests a second, for this key. [default: as in the config]")]
-Burst = Annotated[int | None, typer.Option(help="Requests at once, for this key. [default: as in the config]")]
-Account = Annotated[str, typer.Option("--account", help="The email address of the account that owns the key.")]
+FIELDS = ("id", "name", "prefix", "scopes", "state", "created_at", "expires_at", "last_used_at")  # with --json
+COLUMNS = ("prefix", "name", "state", "scopes", "rate", "burst", "created_at", "expires_at", "last_used_at", "id")
+
+key_argument = click.argument("key", metavar="PREFIX_OR_ID")
+account_option = click.option("--account", metavar="EMAIL", required=True, help="The account that owns the key.")
+rate_option = click.option(
+    "--rate",
+    metavar="NUMBER",
+    type=float,
+    show_default="the rate in the config",
+    help="Requests per second for this key.",
+)
+burst_option = click.option(
+    "--burst", metavar="NUMBER", type=int, show_default="the burst in the config", help="Requests at once for this key."
+)
+
+
+@click.group()
+def keys() -> None:
+    """API keys."""
 
 
 @keys.command()
-def create(  # noqa: PLR0913, PLR0917 typer makes an option of each
-    account: Account,
-    name: Annotated[str, typer.Option(help="What the key is for.")] = "",
-    scope: Annotated[
-        list[str] | None, typer.Option(help="inference, models or usage; repeat for several. [default: all]")
-    ] = None,
-    expires: Annotated[str, typer.Option(help="30, 90 or 365 days, or never.")] = "never",
-    rate: Rate = None,
-    burst: Burst = None,
-    config: Config = None,
+@account_option
+@click.option("--name", metavar="TEXT", default="", help="What the key is for.")
+@click.option(
+    "--scope",
+    metavar="SCOPE",
+    multiple=True,
+    show_default="all",
+    help="inference, models or usage; repeat it for several.",
+)
+@click.option("--expires", metavar="DAYS", default="never", show_default=True, help="30, 90 or 365 days, or never.")
+@rate_option
+@burst_option
+@config_option
+def create(  # noqa: PLR0913, PLR0917 one for each option
+    account: str,
+    name: str,
+    scope: tuple[str, ...],
+    expires: str,
+    rate: float | None,
+    burst: int | None,
+    config: str | None,
 ) -> None:
-    """Make a key. It is printed once, alone on standard output."""
-    order = control.KeyOrder(name, scope or [], expires, control.KeyLimits(rate, burst))
-    secret, key = with_store(config, lambda db: control.create_key(db, account, order, now_ms()))
-    typer.echo(secret)
-    until = f"It expires at {when(key.expires_at)}." if key.expires_at else "It does not expire."
-    say(f"This key is shown once; only its hash is kept. {until}")
+    """Create a key and print it, alone on standard output. It is shown only this once."""
+    from cadenza.control.keys import KeyLimits, KeyOrder, create_key  # noqa: PLC0415 import time
+
+    order = KeyOrder(name, scope, expires, KeyLimits(rate, burst))
+    secret, key = with_store(load_config(config), lambda store: create_key(store, account, order, now_ms()))
+    click.echo(secret)
+    until = f"It expires at {format_time(key.expires_at)}." if key.expires_at else "It does not expire."
+    say(f"This key is shown once; only its hash is stored. {until}")
     say(f"Scopes: {', '.join(key.scopes)}. To revoke it: cadenza key revoke {key.id}")
 
 
 @keys.command("list")
-def list_(account: Account, as_json: AsJson = False, config: Config = None) -> None:
-    """List an account's keys."""
-    rows = [
-        msgspec.structs.asdict(key)
-        | {
-            "created_at": when(key.created_at),
-            "expires_at": when(key.expires_at),
-            "last_used_at": when(key.last_used_at),
-        }
-        for key in with_store(config, lambda db: control.list_keys(db, account, now_ms()))
-    ]
+@account_option
+@json_option
+@config_option
+def list_(account: str, as_json: bool, config: str | None) -> None:
+    """List the keys of an account, with their limits."""
+    from cadenza.control.keys import list_keys  # noqa: PLC0415 import time
+
+    views = with_store(load_config(config), lambda store: list_keys(store, account, now_ms()))
+    rows = [_row(key) for key in views]
+    if as_json:
+        rows = [{name: row[name] for name in FIELDS} for row in rows]
     print_list(rows, COLUMNS, as_json=as_json)
 
 
 @keys.command()
-def limit(key: Key, rate: Rate = None, burst: Burst = None, config: Config = None) -> None:
-    """Give a key a rate of its own; without --rate and --burst it has the usual one again."""
-    limits = control.KeyLimits(rate, burst)
-    view = with_store(config, lambda db: control.limit_key(db, key, limits, now_ms()))
-    say(f"The key {view.prefix}… ({view.id}) {_limits_said(limits)}")
+@key_argument
+@rate_option
+@burst_option
+@config_option
+def limit(key: str, rate: float | None, burst: int | None, config: str | None) -> None:
+    """Set the limits of one key. Without --rate and --burst the limits in the config apply again."""
+    from cadenza.control.keys import KeyLimits, limit_key  # noqa: PLC0415 import time
+
+    limits = KeyLimits(rate, burst)
+    view = with_store(load_config(config), lambda store: limit_key(store, key, limits, now_ms()))
+    say(f"The key {view.prefix}… ({view.id}) {_describe(limits)}")
 
 
 @keys.command()
-def revoke(
-    key: Key,
-    config: Config = None,
-) -> None:
-    """Revoke a key. It stops working at once."""
-    revocation = with_store(config, lambda db: control.revoke_key(db, key, now_ms()))
-    word = "was revoked already" if revocation.was_revoked else "is revoked"
-    say(f"The key {revocation.key.prefix}… ({revocation.key.id}) {word}.")
+@key_argument
+@config_option
+def revoke(key: str, config: str | None) -> None:
+    """Revoke a key. It stops working at once. Name it by its id, its first 12 characters or itself."""
+    from cadenza.control.keys import revoke_key  # noqa: PLC0415 import time
+
+    revocation = with_store(load_config(config), lambda store: revoke_key(store, key, now_ms()))
+    state = "was already revoked" if revocation.was_revoked else "is revoked"
+    say(f"The key {revocation.key.prefix}… ({revocation.key.id}) {state}.")
 
 
-def _limits_said(limits: control.KeyLimits) -> str:
-    if limits == control.KeyLimits():
-        return "has the usual rate again."
-    rate = (
-        "as many requests a second as any"
-        if limits.requests_per_second is None
-        else f"{limits.requests_per_second:g} requests a second"
-    )
-    burst = "as many at once as any" if limits.burst is None else f"{limits.burst} at once"
-    return f"may make {rate}, and {burst}."
+def _row(key: "KeyView") -> dict[str, object]:
+    rate, burst = key.limits.requests_per_second, key.limits.burst
+    return {
+        "id": key.id,
+        "name": key.name,
+        "prefix": key.prefix,
+        "scopes": key.scopes,
+        "state": key.state,
+        "created_at": format_time(key.created_at),
+        "expires_at": format_time(key.expires_at),
+        "last_used_at": format_time(key.last_used_at),
+        "rate": "default" if rate is None else f"{rate:g}/s",
+        "burst": "default" if burst is None else burst,
+    }
+
+
+def _describe(limits: "KeyLimits") -> str:
+    rate, burst = limits.requests_per_second, limits.burst
+    if rate is None and burst is None:
+        return "has the default limits again."
+    per_second = "the default rate" if rate is None else f"{rate:g} requests per second"
+    at_once = "the default burst" if burst is None else f"{burst} at once"
+    return f"may make {per_second}, and {at_once}."

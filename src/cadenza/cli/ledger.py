@@ -1,20 +1,30 @@
 """cadenza ledger check | export, and cadenza usage."""
 
 import csv
+import re
 import sys
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any
 
+import click
 import msgspec
-import typer
 
-from cadenza.cli.console import AsJson, Config, out, print_list, say, when, with_store
-from cadenza.control import usage as control
+from cadenza.cli.console import (
+    config_option,
+    format_time,
+    json_option,
+    load_config,
+    print_json,
+    print_list,
+    print_table,
+    say,
+    with_store,
+)
 from cadenza.core.money import format_dollars
-from cadenza.core.usage_report import parse_group, parse_span
-from cadenza.store.database import Database
 
-ledger = typer.Typer(help="The ledger: prove it, export it.", no_args_is_help=True)
+if TYPE_CHECKING:
+    from cadenza.store.store import Store
+
 FIELDS = (
     "id",
     "created_at",
@@ -22,6 +32,7 @@ FIELDS = (
     "kind",
     "amount",
     "amount_nano",
+    "completion_id",
     "request_id",
     "class",
     "prompt_tokens",
@@ -30,77 +41,98 @@ FIELDS = (
     "estimated",
     "note",
 )
+FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
+NUMBER = re.compile(r"[+-]?\d+(\.\d+)?")
+
+
+@click.group()
+def ledger() -> None:
+    """Check the ledger, or export it."""
 
 
 @ledger.command()
-def check(as_json: AsJson = False, config: Config = None) -> None:
-    """Prove on the live store that entries, balances, holds and charges agree. Exit 1 with what is off."""
-    findings, counts = with_store(config, control.check_ledger)
+@json_option
+@config_option
+def check(as_json: bool, config: str | None) -> None:
+    """Check on the live store that entries, balances, holds and charges agree. Exit 1 if they do not."""
+    from cadenza.control.usage import check_ledger  # noqa: PLC0415 import time
+
+    findings, counts = with_store(load_config(config), check_ledger)
     if as_json:
-        print_list([msgspec.structs.asdict(finding) for finding in findings], (), as_json=True)
+        print_json([msgspec.structs.asdict(finding) for finding in findings])
     elif findings:
         rows = [{"rule": one.rule, "subject": one.subject, "off by": one.off_by} for one in findings]
-        print_list(rows, ("rule", "subject", "off by"), as_json=False)
+        print_table(rows, ("rule", "subject", "off by"))
     else:
-        say(
-            f"The ledger holds: {counts.accounts} accounts, {counts.entries} entries, "
-            f"{counts.open_holds} open holds, {counts.ended_holds} ended.",
-            out,
+        click.echo(
+            f"The ledger is sound. Accounts: {counts.accounts}, entries: {counts.entries}, "
+            f"open holds: {counts.open_holds}, ended holds: {counts.ended_holds}."
         )
     if findings:
-        say(f"The ledger is off in {len(findings)} places. Keep the store as it is, and look.")
-        raise typer.Exit(1)
+        say(f"The ledger is not sound; findings: {len(findings)}. Keep a copy of the store before you change it.")
+        sys.exit(1)
 
 
 @ledger.command()
-def export(
-    account: Annotated[str | None, typer.Option(help="Only this account's, by its email address.")] = None,
-    form: Annotated[Literal["csv", "jsonl"], typer.Option("--format", help="csv or jsonl.")] = "csv",
-    config: Config = None,
-) -> None:
+@click.option("--account", metavar="EMAIL", help="Only the entries of this account.")
+@click.option(
+    "--format", "form", type=click.Choice(["csv", "jsonl"]), default="csv", show_default=True, help="The output format."
+)
+@config_option
+def export(account: str | None, form: str, config: str | None) -> None:
     """Write every entry of the ledger to standard output, oldest first."""
-    with_store(config, lambda db: _export(db, account, form))
+    with_store(load_config(config), lambda store: _export(store, account, form))
 
 
-async def _export(db: Database, account: str | None, form: str) -> None:
+async def _export(store: "Store", account: str | None, form: str) -> None:
+    from cadenza.control.usage import export_ledger  # noqa: PLC0415 import time
+
     table = csv.DictWriter(sys.stdout, FIELDS, lineterminator="\n")
-    async with control.export_ledger(db, account) as entries:
+    entries = await export_ledger(store, account)
+    if form == "csv":
+        table.writeheader()
+    async for entry in entries:
+        row = _row(entry)
         if form == "csv":
-            table.writeheader()
-        async for entry in entries:
-            if form == "csv":
-                table.writerow(_row(entry))
-            else:
-                sys.stdout.write(msgspec.json.encode(_row(entry)).decode() + "\n")
+            table.writerow({name: escape_formula(value) for name, value in row.items()})
+        else:
+            sys.stdout.write(msgspec.json.encode(row).decode() + "\n")
+
+
+def escape_formula(value: object) -> object:
+    """Text that a spreadsheet would run as a formula gets a single quote in front. Numbers stay numbers."""
+    is_formula = isinstance(value, str) and value.startswith(FORMULA_STARTS) and not NUMBER.fullmatch(value)
+    return f"'{value}" if is_formula else value
 
 
 def _row(entry: dict[str, Any]) -> dict[str, Any]:
     estimated = entry["estimated"]
     return {
         **{name: entry.get(name) for name in FIELDS},
-        "created_at": when(entry["created_at"]),
+        "created_at": format_time(entry["created_at"]),
         "amount": format_dollars(entry["amount_nano"]),
         "class": entry["class_id"],
         "estimated": None if estimated is None else bool(estimated),
     }
 
 
-def usage(
-    account: Annotated[str, typer.Option("--account", help="The account's email address.")],
-    start: Annotated[
-        str | None, typer.Option(help="RFC 3339 or Unix seconds. [default: 30 days before the end]")
-    ] = None,
-    end: Annotated[str | None, typer.Option(help="RFC 3339 or Unix seconds. [default: now]")] = None,
-    group_by: Annotated[str, typer.Option(help="day, model or key.")] = "day",
-    as_json: AsJson = False,
-    config: Config = None,
-) -> None:
+@click.command()
+@click.option("--account", metavar="EMAIL", required=True, help="The account's email address.")
+@click.option("--start", metavar="TIME", show_default="30 days before the end", help="RFC 3339 or Unix seconds.")
+@click.option("--end", metavar="TIME", show_default="now", help="RFC 3339 or Unix seconds.")
+@click.option("--group-by", metavar="GROUP", default="day", show_default=True, help="day, model or key.")
+@json_option
+@config_option
+def usage(account: str, start: str | None, end: str | None, group_by: str, as_json: bool, config: str | None) -> None:
     """Show what an account used, and what it cost."""
+    from cadenza.control.usage import usage_report  # noqa: PLC0415 import time
+    from cadenza.core.usage_report import parse_group, parse_span  # noqa: PLC0415 import time
+
     span, group = parse_span(start, end, datetime.now(UTC)), parse_group(group_by)
-    report = with_store(config, lambda db: control.usage_report(db, account, span, group))
+    report = with_store(load_config(config), lambda store: usage_report(store, account, span, group))
     shown = report.shown()
     columns = (group, "requests", "prompt_tokens", "cached_tokens", "completion_tokens", "cost")
     rows = report.rows() if as_json else [*report.rows(), {group: "total", **shown["totals"]}]
     print_list(rows, columns, as_json=as_json)
     if not as_json:
-        say(f"Balance: {shown['balance']} dollars.", out)
+        click.echo(f"Balance: {shown['balance']} dollars.")

@@ -1,6 +1,7 @@
-"""What a single value of the file must be. A check returns the value as the settings hold it, or raises CheckError.
+"""Which keys the file may have, and a check for the value of each.
 
-A mistake's sentence never repeats an address or anything else that could hold a secret.
+A check returns the value that the settings will have, or raises CheckError with a sentence that follows the key.
+No sentence repeats an address, a key or anything else that may contain a secret.
 """
 
 import re
@@ -11,86 +12,62 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from cadenza.core.money import parse_price
+from cadenza.core.records import AUTO, CLASSES, CONTEXT_TOKENS_MAX, OUTPUT_TOKENS_MAX, RESERVED_CLASS, Timeouts
 
 Table = dict[str, Any]
-Check = Callable[[object], object]
-Checks = Mapping[str, Check]
+Check = Callable[[Any], Any]
+Keys = dict[str, Any]  # name -> a Check, a nested table's Keys, [Keys] of an array of tables, or why it is refused
 
-_TYPE_NAMES = {
-    str: "a string",
-    bool: "a boolean",
-    int: "a whole number",
-    float: "a number with decimals",
-    list: "an array",
-    dict: "a table",
-    date: "a date or a time",
-    time: "a date or a time",
-}
-_VARIABLE_NAME = re.compile(r"[A-Z_][A-Z0-9_]{0,99}")
-
+RETENTION_RULE = 'must be exactly "zero": the service starts only if every provider has zero data retention'
+LITERAL_KEY = "a key must not be in this file; name a variable with api_key_env or a file with api_key_file"
 NUMBER_MAX = 1_000_000_000
-RETENTION_RULE = 'must be exactly "zero": without zero data retention at every provider the service does not start'
+TYPE_NAMES = {str: "a string", bool: "a boolean", int: "a whole number", float: "a number with decimals"}
+TYPE_NAMES |= {list: "an array", dict: "a table", date: "a date or a time", time: "a date or a time"}
 
 
 class CheckError(ValueError):
-    """A value that will not do. The text says what it must be; the key is put before it."""
+    """A value that cannot be used. The text says what the value must be."""
 
 
-def text(value: object) -> str:
-    if not isinstance(value, str):
-        raise CheckError(f"must be a string, not {_type_name(value)}")
-    if not value.strip():
-        raise CheckError("must not be empty")
-    if "\0" in value:
-        raise CheckError("must not hold a null character")
-    return value
+def must_be(rule: str, fits: Callable[[Any], object], *types: type) -> Check:
+    """A check for a value of one of these types; a boolean is not a number."""
 
-
-def integer(low: int, high: int | None = None) -> Check:
-    """A whole number from `low` to `high`, both included."""
-
-    def check(value: object) -> int:
-        if not isinstance(value, int) or isinstance(value, bool):
-            raise CheckError(f"must be a whole number, not {_type_name(value)}")
-        if high is None and value < low:
-            raise CheckError(f"must be {low} or more, not {value}")
-        if high is not None and not low <= value <= high:
-            raise CheckError(f"must be from {low} to {high}, not {value}")
+    def check(value: object) -> object:
+        if type(value) not in types:
+            raise CheckError(f"must be {rule}, not {next(TYPE_NAMES[t] for t in TYPE_NAMES if isinstance(value, t))}")
+        if not fits(value):
+            raise CheckError(f"must be {rule}" if isinstance(value, str) else f"must be {rule}, not {value}")
         return value
 
     return check
 
 
-def positive(value: object) -> float:
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        raise CheckError(f"must be a number, not {_type_name(value)}")
-    if not 0 < value <= NUMBER_MAX:
-        raise CheckError(f"must be above 0 and at most {NUMBER_MAX:,}, not {value}")
-    return float(value)
-
-
-def boolean(value: object) -> bool:
-    if not isinstance(value, bool):
-        raise CheckError(f"must be true or false, not {_type_name(value)}")
-    return value
+def integer(low: int, high: int = NUMBER_MAX) -> Check:
+    return must_be(f"a whole number from {low:,} to {high:,}", lambda value: low <= value <= high, int)
 
 
 def one_of(*words: str) -> Check:
-    """One of a few words."""
-
-    def check(value: object) -> str:
-        word = text(value)
-        if word not in words:
-            raise CheckError(f"must be {' or '.join(map(_quote, words))}; {suggest(word, words)}")
-        return word
+    def check(value: object) -> object:
+        if text(value) not in words:
+            raise CheckError(f"must be {' or '.join(map(_quote, words))}; {suggest(str(value), words)}")
+        return value
 
     return check
 
 
-def table(value: object) -> Table:
-    if not isinstance(value, dict):
-        raise CheckError(f"must be a table, not {_type_name(value)}")
-    return value
+def matching(pattern: str, rule: str) -> Check:
+    def check(value: object) -> str:
+        if not isinstance(value, str) or not re.fullmatch(pattern, value):
+            raise CheckError(rule)
+        return value
+
+    return check
+
+
+text = must_be("a non-empty string without null characters", lambda value: value.strip() and "\0" not in value, str)
+boolean = must_be("true or false", lambda _: True, bool)
+positive = must_be(f"a number above 0 and up to {NUMBER_MAX:,}", lambda value: 0 < value <= NUMBER_MAX, int, float)
+table = must_be("a table", lambda _: True, dict)
 
 
 def tables(value: object) -> list[Table]:
@@ -102,77 +79,82 @@ def tables(value: object) -> list[Table]:
 
 
 def price(value: object) -> int:
-    """Nano-dollars a token, from dollars per million tokens."""
+    """Dollars per million tokens -> nano-dollars per token."""
     if isinstance(value, float):
         raise CheckError(f'must be quoted, so that it stays exact: "{value}"')
-    if isinstance(value, int) and not isinstance(value, bool):
-        return parse_price(str(value))
-    return parse_price(text(value))
-
-
-def retention(value: object) -> str:
-    if value != "zero":
-        raise CheckError(RETENTION_RULE)
-    return "zero"
+    return parse_price(str(value) if type(value) is int else text(value))
 
 
 def base_url(value: object) -> str:
-    url = text(value)
-    if not _is_web_address(url):
+    try:
+        parts = urlsplit(url := str(text(value)))
+        is_web = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_web = False
+    if not is_web or re.search(r"\s", url):
         raise CheckError('must be an http or https address, like "https://host/v1"')
-    if "@" in urlsplit(url).netloc:
-        raise CheckError(
-            "must not hold a name or password; put the key into the environment and name it in api_key_env"
-        )
-    if "?" in url or "#" in url:
-        raise CheckError("must not have a query or a fragment")
+    if "@" in parts.netloc or "?" in url or "#" in url:
+        raise CheckError("must not have a user name, password, query or fragment; for the key use api_key_env")
     return url.rstrip("/")
 
 
-def variable_name(value: object) -> str:
-    if not _VARIABLE_NAME.fullmatch(text(value)):
-        raise CheckError(
-            "must be the name of an environment variable, in capitals like ACME_API_KEY, and not the key itself"
-        )
-    return text(value)
-
-
-def store_url(value: object) -> str:
-    url = text(value)
-    path = url.removeprefix("sqlite:///")
-    is_sqlite_file = path != url and path.strip("/") and not path.endswith(("/", ":memory:")) and "?" not in path
-    if not is_sqlite_file and not re.match("postgresql://.", url):
-        raise CheckError('must be "sqlite:///path/of/a/file.db" or "postgresql://user@host/database"')
-    return url
-
-
-def shared_url(value: object) -> str:
-    url = text(value)
-    if url.startswith(("valkey://", "redis://")):
-        raise CheckError('must be "memory://": this version keeps shared state in memory only')
-    if url != "memory://":
-        raise CheckError('must be "memory://"')
-    return url
-
-
 def suggest(word: str, known: Collection[str]) -> str:
-    """The nearest known word or, where none is near, all of them."""
+    """The nearest known name or, if none is near, all of them."""
     near = get_close_matches(word.lower(), known, n=1)
-    return f"did you mean {_quote(near[0])}?" if near else f"known here: {', '.join(known) or 'none'}"
-
-
-def _is_web_address(url: str) -> bool:
-    try:
-        parts = urlsplit(url)
-        port = parts.port
-    except ValueError:
-        return False
-    return parts.scheme in ("http", "https") and bool(parts.hostname) and port != 0 and not re.search(r"\s", url)
-
-
-def _type_name(value: object) -> str:
-    return next(name for type_, name in _TYPE_NAMES.items() if isinstance(value, type_))
+    return f"did you mean {_quote(near[0])}?" if near else f"known names: {', '.join(known) or 'none'}"
 
 
 def _quote(word: str) -> str:
     return f'"{word}"'
+
+
+def _by_class(keys: Keys) -> Keys:
+    return dict.fromkeys(CLASSES, keys) | {
+        RESERVED_CLASS: "this class is reserved and cannot be configured",
+        AUTO: "this is not a class: it stands for the class that the account prefers",
+    }
+
+
+VARIABLE_NAME = matching(
+    "[A-Z_][A-Z0-9_]{0,99}",
+    "must be the name of an environment variable, in capitals like ACME_API_KEY, and not the key itself",
+)
+STORE_URL = matching(
+    r"sqlite:///(?=.*[^/])[^?\0]+(?<!/)(?<!:memory:)|postgresql://[^\0]+",
+    'must be "sqlite:///path/of/a/file.db" or "postgresql://user@host/database"',
+)
+SHARED_URL = matching("memory://", 'must be "memory://": this version shares state in memory only')
+
+PRICE: Keys = dict.fromkeys(("input", "output", "cached_input"), price)
+CHARACTER: Keys = {"text": text, "file": text}
+ROUTE: Keys = {
+    "provider": text,
+    "model": text,
+    "context_tokens": integer(1, CONTEXT_TOKENS_MAX),
+    "max_output_tokens": integer(1, OUTPUT_TOKENS_MAX),
+    "order": integer(0),
+    "weight": integer(1),
+    "continue": boolean,
+    "timeouts": dict.fromkeys(Timeouts.__struct_fields__, positive),
+}
+PROVIDER: Keys = {"kind": one_of("openai", "embedded"), "retention": matching("zero", RETENTION_RULE)}
+PROVIDER |= dict.fromkeys(("api_key", "key", "token"), LITERAL_KEY)
+OPENAI: Keys = {"base_url": base_url, "api_key_env": VARIABLE_NAME, "api_key_file": text}
+OPENAI |= {"dialect": one_of("openai", "openrouter", "plain")}
+EMBEDDED: Keys = {"model_path": text}
+ANY_PROVIDER: Keys = PROVIDER | OPENAI | EMBEDDED
+PROVIDER_OF_KIND: Mapping[str, Keys] = {
+    "openai": ANY_PROVIDER | dict.fromkeys(EMBEDDED, 'only for a provider of kind = "embedded"'),
+    "embedded": ANY_PROVIDER | dict.fromkeys(OPENAI, 'only for a provider of kind = "openai"'),
+}
+SECTIONS: Keys = {
+    "server": {"host": text, "port": integer(0, 65_535), "workers": integer(1, 64), "drain_s": positive},
+    "store": {"url": STORE_URL, "region": text},
+    "shared_state": {"url": SHARED_URL},
+    "limits": {"requests_per_second": positive, "burst": integer(1), "concurrency": integer(1)},
+    "character": CHARACTER,
+    "prices": _by_class(PRICE),
+    "providers": {},  # by name: the keys of each depend on its kind
+    "classes": _by_class({"routes": [ROUTE], "character": CHARACTER}),
+}
+NOT_BOTH = (("text", "file"), ("api_key_env", "api_key_file"))

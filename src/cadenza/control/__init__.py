@@ -1,1 +1,1 @@
-"""The control plane: what an account owner and the operator may do."""
+"""The control plane: what account owners and operators may do."""

@@ -1,7 +1,7 @@
 """Accounts: create, list, sign in, give credit.
 
-Passwords are argon2id hashes, made and checked off the event loop and never inside a transaction. A wrong password
-and an unknown email cost the same work.
+Passwords are hashed with argon2id, in a thread and never inside a transaction. A wrong password and an unknown email
+take the same time.
 """
 
 import asyncio
@@ -10,14 +10,13 @@ import secrets
 
 from argon2 import PasswordHasher
 from argon2.exceptions import VerifyMismatchError
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from cadenza.control.errors import ControlError
 from cadenza.core.money import format_dollars
 from cadenza.core.records import CLASSES
 from cadenza.store import accounts, ledger
 from cadenza.store.accounts import Account
-from cadenza.store.database import Database, StoreRefused
+from cadenza.store.store import Store, StoreRefused, Transaction
 
 PASSWORD_CHARS_MIN = 8
 PASSWORD_CHARS_MAX = 1024
@@ -28,9 +27,9 @@ OPENING_NOTE = "opening credit"
 
 
 async def create_account(
-    db: Database, email: str, password: str, credit_nano: int, preferred_class: str, now_ms: int
+    store: Store, email: str, password: str, credit_nano: int, preferred_class: str, now_ms: int
 ) -> Account:
-    """The account and its opening grant come into being together or not at all."""
+    """Create the account and its opening grant in one transaction."""
     normal = _normal_email(email)
     if normal is None:
         raise ControlError(f"{email!r} is not an email address: write it like name@example.org.")
@@ -46,24 +45,26 @@ async def create_account(
         created_at=now_ms,
     )
     password_hash = await asyncio.to_thread(PasswordHasher().hash, _clean_password(password))
+
+    def create(tx: Transaction) -> Account:
+        accounts.add(tx, account, password_hash)
+        if credit_nano:
+            ledger.grant(tx, account.id, credit_nano, OPENING_NOTE, now_ms)
+        return find_account(tx, normal)
+
     try:
-        async with db.write() as conn:
-            await accounts.insert(conn, account, password_hash)
-            if credit_nano:
-                await conn.run_sync(ledger.grant, account.id, credit_nano, OPENING_NOTE, now_ms)
-            return await find_account(conn, normal)
+        return await store.transact(create)
     except StoreRefused:
         raise ControlError(f"There is an account for {normal} already.") from None
 
 
-async def verify_password(db: Database, email: str, password: str) -> Account | None:
-    """The account, where the password is its own."""
+async def verify_password(store: Store, email: str, password: str) -> Account | None:
+    """Return the account if the email and the password belong together."""
     if len(password) > PASSWORD_CHARS_MAX:
         return None
     secret = password.encode(errors="replace")
     normal = _normal_email(email)
-    async with db.read() as conn:
-        found = await accounts.find_with_password(conn, normal) if normal else None
+    found = await accounts.get_with_password(store, normal) if normal else None
     if found is None:
         await asyncio.to_thread(PasswordHasher().hash, secret)
         return None
@@ -75,37 +76,47 @@ async def verify_password(db: Database, email: str, password: str) -> Account | 
     return account
 
 
-async def list_accounts(db: Database) -> list[Account]:
-    async with db.read() as conn:
-        return await accounts.list_all(conn)
+async def list_accounts(store: Store) -> list[Account]:
+    return await accounts.list_all(store)
 
 
-async def give_credit(db: Database, email: str, amount_nano: int, note: str, now_ms: int) -> Account:
+async def give_credit(store: Store, email: str, amount_nano: int, note: str, now_ms: int) -> Account:
     if amount_nano <= 0:
-        raise ControlError("Credit is an amount above zero.")
+        raise ControlError("The amount of credit must be above zero.")
     if len(note) > NOTE_CHARS_MAX or not note.isprintable():
         raise ControlError(f"A note is one line of at most {NOTE_CHARS_MAX} characters.")
-    async with db.write() as conn:
-        account = await find_account(conn, email)
+
+    def give(tx: Transaction) -> Account:
+        account = find_account(tx, email)
         if account.balance_nano + amount_nano >= ledger.BALANCE_NANO_LIMIT:
             raise ControlError(
                 f"The balance of {account.email} is {format_dollars(account.balance_nano)} dollars "
                 f"and must stay below {format_dollars(ledger.BALANCE_NANO_LIMIT)}."
             )
-        await conn.run_sync(ledger.grant, account.id, amount_nano, note, now_ms)
-        return await find_account(conn, account.email)
+        ledger.grant(tx, account.id, amount_nano, note, now_ms)
+        return find_account(tx, account.email)
+
+    return await store.transact(give)
 
 
-async def find_account(conn: AsyncConnection, email: str) -> Account:
+def find_account(tx: Transaction, email: str) -> Account:
     normal = _normal_email(email)
-    account = await accounts.find_by_email(conn, normal) if normal else None
+    return _existing(email, accounts.find_by_email(tx, normal) if normal else None)
+
+
+async def get_account(store: Store, email: str) -> Account:
+    normal = _normal_email(email)
+    return _existing(email, await accounts.get_by_email(store, normal) if normal else None)
+
+
+def _existing(email: str, account: Account | None) -> Account:
     if account is None:
-        raise ControlError(f"There is no account for {email!r}. 'cadenza account list' shows those there are.")
+        raise ControlError(f"There is no account for {email!r}. 'cadenza account list' shows all accounts.")
     return account
 
 
 def _normal_email(email: str) -> str | None:
-    """Lower-case and trimmed; nothing for what cannot be an address."""
+    """Trim and lower-case an address; None where it cannot be one."""
     email = email.strip()
     return email.lower() if len(email) <= EMAIL_CHARS_MAX and EMAIL.fullmatch(email) else None
 

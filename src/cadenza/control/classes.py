@@ -1,10 +1,9 @@
-"""Classes: what stands behind them is in the config file; here it is announced that the file has changed."""
+"""Classes are defined in the config file; this tells running processes that the file has changed."""
 
 from cadenza.store import epochs
-from cadenza.store.database import Database
+from cadenza.store.store import Store
 
 
-async def announce_reload(db: Database) -> None:
-    """Every process on this store reads its own file again before it serves its next request."""
-    async with db.write() as conn:
-        await epochs.begin_next(conn, epochs.CLASSES)
+async def announce_reload(store: Store) -> None:
+    """Have every process on this store read its own config file again before its next request."""
+    await store.transact(lambda tx: epochs.begin_next(tx, epochs.CLASSES))

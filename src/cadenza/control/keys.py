@@ -1,18 +1,17 @@
-"""Keys: create, list, revoke. The secret leaves once, at creation; of it, the digest and 12 characters are kept."""
+"""Keys: create, list, limit, revoke. A secret is shown once, at its creation; only its digest and prefix are kept."""
 
 import secrets
 from collections.abc import Sequence
 
 import msgspec
-from sqlalchemy.ext.asyncio import AsyncConnection
 
-from cadenza.control.accounts import find_account
+from cadenza.control.accounts import find_account, get_account
 from cadenza.control.errors import ControlError
 from cadenza.core.apikey import KEY_PREFIX, digest_key, display_prefix, is_well_formed, make_key
 from cadenza.core.records import SCOPES
 from cadenza.store import keys
-from cadenza.store.database import Database
 from cadenza.store.keys import KeyRecord, KeyState, NewKey
+from cadenza.store.store import Store, Transaction
 
 DAY_MS = 24 * 60 * 60 * 1000
 EXPIRY_DAYS = {"30": 30, "90": 90, "365": 365, "never": None}
@@ -20,8 +19,15 @@ NAME_CHARS_MAX = 100
 RATE_MAX = 1_000_000
 
 
+class KeyLimits(msgspec.Struct, frozen=True):
+    """The limits of one key. None means the limit that applies to every key."""
+
+    requests_per_second: float | None = None
+    burst: int | None = None
+
+
 class KeyView(msgspec.Struct, frozen=True):
-    """A key as its owner sees it. Scopes are named in full, also where the key was created with none."""
+    """A key as its owner sees it. All its scopes are named, even if the key was created without any."""
 
     id: str
     name: str
@@ -31,24 +37,18 @@ class KeyView(msgspec.Struct, frozen=True):
     created_at: int
     expires_at: int | None
     last_used_at: int | None
-
-
-class KeyLimits(msgspec.Struct, frozen=True):
-    """A rate of a key's own, or part of one; what is not given is as for every key."""
-
-    requests_per_second: float | None = None
-    burst: int | None = None
+    limits: KeyLimits = KeyLimits()
 
 
 class Revocation(msgspec.Struct, frozen=True):
-    """A key that is revoked now, and whether it was so before."""
+    """A revoked key, and whether it was revoked before."""
 
     key: KeyView
     was_revoked: bool
 
 
 class KeyOrder(msgspec.Struct, frozen=True):
-    """What a key is to be. No scopes: all of them."""
+    """The key to create. No scopes means all of them."""
 
     name: str = ""
     scopes: Sequence[str] = ()
@@ -56,15 +56,16 @@ class KeyOrder(msgspec.Struct, frozen=True):
     limits: KeyLimits = KeyLimits()
 
 
-async def create_key(db: Database, email: str, order: KeyOrder, now_ms: int) -> tuple[str, KeyView]:
-    """The secret, which cannot be had again, and its record."""
+async def create_key(store: Store, email: str, order: KeyOrder, now_ms: int) -> tuple[str, KeyView]:
+    """Return the secret, which is not stored, and the record of the key."""
     _check_name(order.name)
     _check_scopes(order.scopes)
     _check_limits(order.limits)
     days = _days(order.expires)
     secret = make_key()
-    async with db.write() as conn:
-        account = await find_account(conn, email)
+
+    def create(tx: Transaction) -> KeyRecord:
+        account = find_account(tx, email)
         key = NewKey(
             id="key_" + secrets.token_urlsafe(18),
             account_id=account.id,
@@ -76,37 +77,44 @@ async def create_key(db: Database, email: str, order: KeyOrder, now_ms: int) -> 
             requests_per_second=order.limits.requests_per_second,
             burst=order.limits.burst,
         )
-        await keys.insert(conn, key, digest_key(secret.encode()))
-        [created] = await keys.find_by_prefix_or_id(conn, key.id)
-    return secret, _view(created, now_ms)
+        keys.add(tx, key, digest_key(secret.encode()))
+        [created] = keys.find_by_prefix_or_id(tx, key.id)
+        return created
+
+    return secret, _view(await store.transact(create), now_ms)
 
 
-async def list_keys(db: Database, email: str, now_ms: int) -> list[KeyView]:
-    """Oldest first, the dead ones too."""
-    async with db.read() as conn:
-        account = await find_account(conn, email)
-        return [_view(key, now_ms) for key in await keys.list_for_account(conn, account.id)]
+async def list_keys(store: Store, email: str, now_ms: int) -> list[KeyView]:
+    """List the keys of an account, oldest first, including revoked and expired ones."""
+    account = await get_account(store, email)
+    return [_view(key, now_ms) for key in await keys.list_for_account(store, account.id)]
 
 
-async def revoke_key(db: Database, text: str, now_ms: int) -> Revocation:
-    """By id, by the prefix on display, or by the whole key. Among several matches only the one active key counts."""
-    async with db.write() as conn:
-        key = await _find_one(conn, text, now_ms)
-        revoked = await keys.revoke(conn, key.id, now_ms)
-        return Revocation(_view(msgspec.structs.replace(key, revoked_at=now_ms), now_ms), not revoked)
+async def revoke_key(store: Store, text: str, now_ms: int) -> Revocation:
+    """Revoke a key by its id, its displayed prefix or the whole key. Of several matches, only an active one counts."""
+
+    def revoke(tx: Transaction) -> Revocation:
+        key = _find_one(tx, text, now_ms)
+        is_first = keys.revoke(tx, key.id, now_ms)
+        return Revocation(_view(msgspec.structs.replace(key, revoked_at=now_ms), now_ms), not is_first)
+
+    return await store.transact(revoke)
 
 
-async def limit_key(db: Database, text: str, limits: KeyLimits, now_ms: int) -> KeyView:
-    """Give a key a rate of its own, or take it away; it counts from the next request on."""
+async def limit_key(store: Store, text: str, limits: KeyLimits, now_ms: int) -> KeyView:
+    """Give a key limits of its own, or remove them. They apply from its next request on."""
     _check_limits(limits)
-    async with db.write() as conn:
-        key = await _find_one(conn, text, now_ms)
-        await keys.set_rate(conn, key.id, limits.requests_per_second, limits.burst)
+
+    def limit(tx: Transaction) -> KeyView:
+        key = _find_one(tx, text, now_ms)
+        keys.set_rate(tx, key.id, limits.requests_per_second, limits.burst)
         return _view(key, now_ms)
 
+    return await store.transact(limit)
 
-async def _find_one(conn: AsyncConnection, text: str, now_ms: int) -> KeyRecord:
-    found = await _find(conn, text)
+
+def _find_one(tx: Transaction, text: str, now_ms: int) -> KeyRecord:
+    found = _find(tx, text)
     matches = [key for key in found if keys.state_of(key, now_ms) == "active"] or found
     if not matches:
         raise ControlError(f"No key matches {_safe(text)}. 'cadenza key list' shows the keys of an account.")
@@ -116,11 +124,11 @@ async def _find_one(conn: AsyncConnection, text: str, now_ms: int) -> KeyRecord:
     return matches[0]
 
 
-async def _find(conn: AsyncConnection, text: str) -> list[KeyRecord]:
+def _find(tx: Transaction, text: str) -> list[KeyRecord]:
     if is_well_formed(text.encode(errors="surrogateescape")):
-        key = await keys.find_by_digest(conn, digest_key(text.encode()))
+        key = keys.find_by_digest(tx, digest_key(text.encode()))
         return [] if key is None else [key]
-    return await keys.find_by_prefix_or_id(conn, text) if text.isascii() and text.isprintable() else []
+    return keys.find_by_prefix_or_id(tx, text) if text.isascii() and text.isprintable() else []
 
 
 def _view(key: KeyRecord, now_ms: int) -> KeyView:
@@ -133,11 +141,12 @@ def _view(key: KeyRecord, now_ms: int) -> KeyView:
         created_at=key.created_at,
         expires_at=key.expires_at,
         last_used_at=key.last_used_at,
+        limits=KeyLimits(key.requests_per_second, key.burst),
     )
 
 
 def _safe(text: str) -> str:
-    """What may be repeated of what was typed: of something like a key, no more than its prefix."""
+    """Quote what was typed; if it looks like a key, only its prefix."""
     return f"{display_prefix(text)}…" if text.startswith(KEY_PREFIX) else repr(text)
 
 
@@ -162,5 +171,7 @@ def _check_limits(limits: KeyLimits) -> None:
 
 def _days(expires: str) -> int | None:
     if expires not in EXPIRY_DAYS:
-        raise ControlError(f"{expires!r} is not an expiry: choose {', '.join(EXPIRY_DAYS)} (days, or never).")
+        raise ControlError(
+            f"{expires!r} is not an expiry: choose a number of days or never ({', '.join(EXPIRY_DAYS)})."
+        )
     return EXPIRY_DAYS[expires]

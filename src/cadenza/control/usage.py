@@ -1,30 +1,25 @@
-"""Usage and the ledger, for whoever may see them: the report of an account, the audit, the export."""
+"""Usage and the ledger: the report of an account, the check and the export."""
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
-from cadenza.control.accounts import find_account
+from cadenza.control.accounts import get_account
 from cadenza.core.usage_report import GroupBy, Report, Span
 from cadenza.store import audit
-from cadenza.store.database import Database
+from cadenza.store.store import Store
 from cadenza.store.usage import report
 
 
-async def usage_report(db: Database, email: str, span: Span, group_by: GroupBy) -> Report:
-    async with db.read() as conn:
-        account = await find_account(conn, email)
-        return await report(conn, account.id, span, group_by)
+async def usage_report(store: Store, email: str, span: Span, group_by: GroupBy) -> Report:
+    account = await get_account(store, email)
+    return await report(store, account.id, span, group_by)
 
 
-async def check_ledger(db: Database) -> tuple[list[audit.Finding], audit.Counts]:
-    async with db.read() as conn:
-        return await audit.check(conn), await audit.count(conn)
+async def check_ledger(store: Store) -> tuple[list[audit.Finding], audit.Counts]:
+    return await audit.check(store), await audit.count(store)
 
 
-@asynccontextmanager
-async def export_ledger(db: Database, email: str | None) -> AsyncIterator[AsyncIterator[dict[str, Any]]]:
-    """The entries of one account, or of all. An account that is not there is refused before the first."""
-    async with db.read() as conn:
-        known = (await find_account(conn, email)).email if email else None
-        yield audit.export(conn, known)
+async def export_ledger(store: Store, email: str | None) -> AsyncIterator[dict[str, Any]]:
+    """Return the entries of one account, or of all. An unknown account is refused before the first entry."""
+    known = (await get_account(store, email)).email if email else None
+    return audit.export(store, known)

@@ -1,6 +1,6 @@
 """API keys: make, check, digest. `sk-cdz-` + 43 base62 characters (256 random bits) + 6 of CRC-32.
 
-The checksum lets a mistyped or a leaked key be recognised without a look-up. Only the digest is ever stored.
+The checksum identifies mistyped and leaked keys without a look-up. Only the digest is ever stored.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ def make_key() -> str:
 
 
 def is_well_formed(key: bytes) -> bool:
-    """Whether it can be a key at all: its shape and its checksum are right."""
+    """Whether its shape and its checksum are those of a key."""
     return SHAPE.fullmatch(key) is not None and _checksum(key[:-CHECK_CHARS]) == key[-CHECK_CHARS:].decode()
 
 

@@ -1,4 +1,4 @@
-"""The reply types of the API, and how they become bytes. Requests are read by gateway/validate.py."""
+"""The reply types of the API. Requests are read by gateway/validate.py."""
 
 import secrets
 from typing import Literal
@@ -13,7 +13,7 @@ FinishReason = Literal["stop", "length", "tool_calls", "content_filter"]
 
 
 class PromptDetails(msgspec.Struct, frozen=True):
-    """How much of the prompt came from the upstream's cache."""
+    """How many tokens of the prompt came from the upstream's cache."""
 
     cached_tokens: int
 
@@ -29,7 +29,7 @@ class UsageObject(msgspec.Struct, frozen=True):
 
 
 class Function(msgspec.Struct, frozen=True):
-    """What is called, and with what: a JSON text."""
+    """The function to call, and its arguments as a JSON text."""
 
     name: str
     arguments: str
@@ -44,7 +44,7 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReplyMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """The assistant's message of a non-streaming reply. No content where the reply is calls only."""
+    """The assistant's message of a non-streaming reply. Its content is null if the reply has only tool calls."""
 
     role: str = "assistant"
     content: str | None
@@ -73,7 +73,7 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Model(msgspec.Struct, frozen=True, kw_only=True):
-    """A class, as model discovery shows it."""
+    """A class, as the list of models shows it."""
 
     id: str
     object: str = "model"
@@ -89,7 +89,7 @@ class ModelList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def assemble_calls(deltas: list[ToolCallDelta]) -> list[ToolCall]:
-    """Whole calls of their parts."""
+    """Join the deltas of each call."""
     firsts = [delta for delta in deltas if delta.id]
     arguments = ["".join(delta.arguments for delta in deltas if delta.index == first.index) for first in firsts]
     return [
@@ -99,7 +99,7 @@ def assemble_calls(deltas: list[ToolCallDelta]) -> list[ToolCall]:
 
 
 def new_completion_id(now_ms: int) -> str:
-    """They grow with time, so that what is written together lies together in the store: 8% less for a request."""
+    """Ids sort by time, so rows written together are stored together: a request costs 8% less."""
     return f"chatcmpl-{now_ms:011x}{secrets.token_urlsafe(18)}"
 
 

@@ -1,7 +1,7 @@
 """The error tree: status, type and whether a retry can help, and the one renderer of the error object.
 
-Messages are written for the caller: they say what is wrong and what to do, and never name an upstream,
-quote a message's content or show a key.
+Messages are for the caller: they say what is wrong and what to do. They never name an upstream, quote content or show a
+key.
 """
 
 import math
@@ -12,7 +12,7 @@ Headers = list[tuple[bytes, bytes]]
 
 
 class CadenzaError(Exception):
-    """A fault with an answer of its own. Raised anywhere before the first byte, rendered at the edge."""
+    """An error with a reply of its own. Raised anywhere before the first byte, rendered at the edge of the request."""
 
     status = 500
     type = "api_error"
@@ -25,7 +25,7 @@ class CadenzaError(Exception):
 
 
 class InvalidRequest(CadenzaError):
-    """The request itself is at fault; the same request will fail again."""
+    """The request is invalid; the same request will fail again."""
 
     status = 400
     type = "invalid_request_error"
@@ -33,7 +33,7 @@ class InvalidRequest(CadenzaError):
 
 
 class Unauthenticated(CadenzaError):
-    """No live key. One sentence for missing, malformed, unknown, revoked and expired keys alike."""
+    """No valid key. The message is the same for missing, malformed, unknown, revoked and expired keys."""
 
     status = 401
     type = "authentication_error"
@@ -55,7 +55,7 @@ class InsufficientCredit(CadenzaError):
 
 
 class Forbidden(CadenzaError):
-    """The key is good, but not for this."""
+    """The key is valid, but lacks the scope."""
 
     status = 403
     type = "permission_error"
@@ -69,7 +69,7 @@ class NotFound(InvalidRequest):
 
 
 class MethodNotAllowed(InvalidRequest):
-    """The path is known, the method is not one of its own."""
+    """The path is known, but not with this method."""
 
     status = 405
 
@@ -83,21 +83,27 @@ class RequestRepeated(InvalidRequest):
     status = 409
 
 
-class BodyTimeout(InvalidRequest):
+class BodyTimedOut(InvalidRequest):
     """The body did not arrive in time."""
 
     status = 408
     retry_helps = True
 
+    def __init__(self, received_bytes: int) -> None:
+        super().__init__(f"The body did not arrive in time: after {received_bytes:,} bytes the rest was still missing.")
 
-class BodyTooLarge(InvalidRequest):
-    """The body is larger than the service takes."""
+
+class PayloadTooLarge(InvalidRequest):
+    """The body is larger than the service accepts."""
 
     status = 413
 
+    def __init__(self) -> None:
+        super().__init__("The body is larger than 32 MiB, which is the maximum.")
+
 
 class RateLimited(CadenzaError):
-    """Too much at once; the same request will be served a little later."""
+    """Too many requests at once; the same request can be served a little later."""
 
     status = 429
     type = "rate_limit_error"
@@ -111,34 +117,34 @@ class RateLimited(CadenzaError):
 
 
 class Ending(RateLimited):
-    """The service ends, and this request with it."""
+    """The service is stopping, and ends this request."""
 
     def __init__(self) -> None:
-        super().__init__("The service is restarting, and this request was ended with it. Retry.", 1.0)
+        super().__init__("The service is restarting and ended this request. Retry.", 1.0)
 
 
 class UpstreamFailed(CadenzaError):
-    """The upstream model failed and the fault is not the request's."""
+    """The upstream failed, and the request is not at fault."""
 
     status = 502
 
 
 class Internal(CadenzaError):
-    """A fault of our own. It says nothing about itself to the caller; the log has its place."""
+    """An error of our own. The caller is told nothing about it; the log says where it happened."""
 
     def __init__(self) -> None:
-        super().__init__("The service met an internal error. Try again; if it stays, report the x-request-id.")
+        super().__init__("The service had an internal error. Retry; if it persists, report the x-request-id.")
 
 
 class ErrorBody(msgspec.Struct, frozen=True):
-    """What stands under `error`."""
+    """The value of `error`."""
 
     message: str
     type: str
 
 
 class ErrorObject(msgspec.Struct, frozen=True):
-    """The one shape of every error."""
+    """The one form of every error."""
 
     error: ErrorBody
 
@@ -148,7 +154,7 @@ def render_error(message: str, type_: str) -> bytes:
 
 
 def error_headers(error: CadenzaError) -> Headers:
-    """The headers that tell a client whether to try again, and when."""
+    """The headers that tell a client whether to retry, and when."""
     if error.retry_helps:
         return error.headers
     return [*error.headers, (b"x-should-retry", b"false")]

@@ -1,4 +1,4 @@
-"""Money is an integer of nano-dollars. Decimal dollars exist only at the edges and are converted here, exactly."""
+"""Money is an integer of nano-dollars. Decimal dollars exist only at the edges and are converted exactly, here."""
 
 from decimal import Context, Decimal, Inexact, InvalidOperation
 
@@ -9,18 +9,18 @@ from cadenza.core.records import OUTPUT_TOKENS_MAX, Usage
 NANO_PER_DOLLAR = 1_000_000_000
 NANO = Decimal("1e-9")
 TOKENS_PER_PRICE = 1_000_000
-AMOUNT_NANO_MAX = 1_000_000_000 * NANO_PER_DOLLAR  # a billion dollars: more is a typing error
+AMOUNT_NANO_MAX = 1_000_000_000 * NANO_PER_DOLLAR  # a billion dollars; more is a typing error
 
 
 class Price(msgspec.Struct, frozen=True):
-    """What one token of a class costs, in nano-dollars. No cached price: cached tokens cost as input."""
+    """What one token of a class costs, in nano-dollars. Without a cached price, cached tokens cost as much as input."""
 
     input_nano: int
     output_nano: int
     cached_input_nano: int | None = None
 
     def quote(self, prompt_tokens: int, output_tokens: int) -> int:
-        """What a request costs at most: none of its prompt cached, all of its output used."""
+        """The most that a request can cost: nothing of its prompt is cached, all of its output is used."""
         return prompt_tokens * self.input_nano + output_tokens * self.output_nano
 
     def charge(self, usage: Usage) -> int:
@@ -37,7 +37,7 @@ class Price(msgspec.Struct, frozen=True):
         )
 
     def affordable(self, credit_nano: int, prompt_tokens: int) -> int:
-        """How many output tokens a credit pays for beside the prompt; negative where it does not pay the prompt."""
+        """How many output tokens a credit pays for after the prompt; negative if it does not pay for the prompt."""
         left_nano = credit_nano - prompt_tokens * self.input_nano
         if self.output_nano == 0:
             return OUTPUT_TOKENS_MAX if left_nano >= 0 else -1
@@ -45,7 +45,7 @@ class Price(msgspec.Struct, frozen=True):
 
 
 def parse_dollars(text: str) -> int:
-    """'4.98' -> nano-dollars. ValueError, with the reason, for anything inexact, negative or absurd."""
+    """'4.98' -> nano-dollars. ValueError with the reason if the amount is inexact, negative or absurdly large."""
     try:
         amount = Decimal(text)
     except InvalidOperation:
@@ -53,7 +53,7 @@ def parse_dollars(text: str) -> int:
     if not amount.is_finite():
         raise ValueError(f"{text!r} is not an amount of dollars; write it like 5.00")
     if amount < 0:
-        raise ValueError(f"{text} is negative; an amount is zero or more")
+        raise ValueError(f"{text} is negative; write an amount like 5.00")
     if amount > AMOUNT_NANO_MAX // NANO_PER_DOLLAR:
         raise ValueError(f"{text} is more than {AMOUNT_NANO_MAX // NANO_PER_DOLLAR:,} dollars")
     try:
@@ -64,7 +64,7 @@ def parse_dollars(text: str) -> int:
 
 
 def parse_price(text: str) -> int:
-    """Dollars per million tokens -> nano-dollars per token; it must come out whole."""
+    """Dollars per million tokens -> nano-dollars per token, which must be a whole number."""
     nano, rest = divmod(parse_dollars(text), TOKENS_PER_PRICE)
     if rest:
         raise ValueError(f"{text} dollars per million tokens is not a whole number of nano-dollars a token")

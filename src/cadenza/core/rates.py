@@ -1,7 +1,7 @@
-"""Rates that smooth bursts: the generic cell rate algorithm (GCRA), in whole nanoseconds. The clock is the caller's.
+"""Rate limits that smooth bursts: the generic cell rate algorithm (GCRA) in whole nanoseconds. Times are the caller's.
 
-All that is kept of a key is one number: the moment at which its burst will be whole again. A request that is refused
-takes nothing, so the wait that it is told is the true one.
+The state of a key is one number: the time at which its whole burst is available again. A refused request takes nothing,
+so the wait in its reply is exact.
 """
 
 import math
@@ -15,29 +15,36 @@ STEP_NS_MAX = 2**62
 
 
 class Rate(msgspec.Struct, frozen=True):
-    """So many requests a second in the long run, and so many at once after a rest."""
+    """Requests per second in the long run, and how many may come at once after a pause."""
 
     per_s: float
     burst: int
 
     @property
     def step_ns(self) -> int:
-        """The time after which one more request may come."""
+        """The time after which one more request is available."""
         return _step_ns(self.per_s)
 
 
+class Limits(msgspec.Struct, frozen=True):
+    """The rate of every key without a rate of its own, and how many chats may be in flight."""
+
+    rate: Rate
+    concurrency: int
+
+
 class Ticket(msgspec.Struct, frozen=True):
-    """What a rate says to one request."""
+    """The result of one request against a rate."""
 
     is_granted: bool
     limit: int
     remaining: int
-    reset_ns: int  # until the whole burst is there again
-    wait_ns: int = 0  # until a request will be granted; nothing where this one was
+    reset_ns: int  # until the whole burst is available again
+    wait_ns: int = 0  # until a request will be granted; zero if this one was
 
     @property
     def wait_s(self) -> float:
-        """Rounded up to whole milliseconds: whoever waits so long does not come too early."""
+        """Rounded up to whole milliseconds, so that a retry after it is not too early."""
         return math.ceil(self.wait_ns / NS_PER_MS) / 1000
 
 
@@ -47,10 +54,10 @@ def _step_ns(per_s: float) -> int:
 
 
 def take_ticket(whole_at_ns: int, now_ns: int, rate: Rate) -> tuple[int, Ticket]:
-    """When the burst will be whole again after this request, and what the request is told."""
+    """The time at which the whole burst is available again after this request, and the request's ticket."""
     step_ns = rate.step_ns
     span_ns = step_ns * rate.burst
-    whole_at_ns = min(max(whole_at_ns, now_ns), now_ns + span_ns)  # a debt of an earlier, slower rate is forgiven
+    whole_at_ns = min(max(whole_at_ns, now_ns), now_ns + span_ns)  # a debt from an earlier, slower rate is forgiven
     wait_ns = whole_at_ns + step_ns - span_ns - now_ns
     if wait_ns > 0:
         return whole_at_ns, Ticket(

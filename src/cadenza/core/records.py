@@ -9,6 +9,7 @@ RESERVED_CLASS = "piano"
 AUTO = "auto"
 OUTPUT_TOKENS_MAX = 131_072
 CONTEXT_TOKENS_MAX = 1_000_000
+DISCONNECTED_STATUS = 499  # of an outcome: the client disconnected before its reply was complete
 
 
 class Principal(msgspec.Struct, frozen=True):
@@ -84,7 +85,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
     request_id: str  # the x-request-id
     endpoint: str
-    status: int  # of HTTP; 499 where the client disconnected first
+    status: int  # of HTTP, or DISCONNECTED_STATUS
     duration_ms: int
     ended_at: int  # Unix milliseconds
     key_id: str = ""

@@ -1,39 +1,42 @@
-"""Places that several keys share, so that none takes more than its share while others wait. Pure: no clock, no waiting.
+"""Places that several keys share: none takes more than its share while others wait. Pure: no clock, no waiting.
 
-While there is room and nobody waits, anyone may take a place: an idle place helps nobody. A key that was refused is
-remembered as wanting for a moment, and keys that have their share already leave the free places to it.
+While there is room and no key waits, any key may take any number of places. A key that was refused is remembered for a
+moment, and keys that already have their share leave free places to it.
 """
 
 from collections import OrderedDict
 
 import msgspec
 
-WANTS_S = 2.0  # how long a key that was refused is waited for: it was told to come back within this time
+WANTS_S = 2.0  # how long places are left to a refused key, which was told to retry within this time
 WANTING_KEYS_MAX = 1000
 WANTS_PER_KEY_MAX = 64
 
 
 class Want(msgspec.Struct):
-    """How many places a key was refused, and until when it is waited for."""
+    """How many places a key was refused, and until when they are left to it."""
 
     count: int
     until_s: float
 
 
 class Shares:
-    """`limit` places. Whoever takes one gives it back, under the same key."""
+    """`limit` places. Each that is taken must be given back under the same key."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.taken = 0
         self._held: dict[str, int] = {}
-        self._wants: OrderedDict[str, Want] = OrderedDict()  # the oldest first
+        self._wants: OrderedDict[str, Want] = OrderedDict()  # oldest first
+
+    def change_limit(self, limit: int) -> None:
+        self.limit = limit
 
     def held_by(self, key: str) -> int:
         return self._held.get(key, 0)
 
     def take(self, key: str, now_s: float) -> bool:
-        """Whether the key has one place more."""
+        """Take a place; False if none is free for this key."""
         free = self.limit - self.taken
         if free <= 0 or (self._wants and self._must_leave(key, free, now_s)):
             return False
@@ -55,7 +58,7 @@ class Shares:
             del self._held[key]
 
     def want(self, key: str, now_s: float) -> None:
-        """The key was refused, and may come back."""
+        """Remember that the key was refused and may retry."""
         known = self._wants.get(key)
         count = known.count if known and known.until_s > now_s else 0
         self._wants[key] = Want(min(count + 1, WANTS_PER_KEY_MAX), now_s + WANTS_S)
@@ -64,7 +67,7 @@ class Shares:
             self._wants.popitem(last=False)
 
     def _must_leave(self, key: str, free: int, now_s: float) -> bool:
-        """The key has its share, and those that have less want what is free."""
+        """Whether the key has its share, and keys that have less want all free places."""
         while self._wants and next(iter(self._wants.values())).until_s <= now_s:
             self._wants.popitem(last=False)
         share = self.limit / len({key, *self._held, *self._wants})

@@ -1,59 +1,67 @@
-"""Counting tokens with a real tokenizer (o200k) that works offline.
+"""Counting tokens offline, with a real tokenizer (o200k).
 
-A text never has more tokens than UTF-8 bytes, so most limits are settled by a length alone, and the tokenizer, which
-takes 65 MB and 70 ms, is loaded when something must be counted for the first time.
-The count is our own estimate: an upstream's tokenizer may differ, and its usage is the truth where it gives one.
+A text never has more tokens than UTF-8 bytes, so most limits are decided by a length alone, and the tokenizer, which
+takes 65 MB and 70 ms, is loaded when something must be counted for the first time. The count is our own estimate: an
+upstream's tokenizer may differ, and where it gives usage, that is what counts.
 """
 
 import threading
 from collections.abc import Iterable, Iterator
 from typing import Protocol
 
-from cadenza.core.records import Plan, Route, Usage
+from cadenza.core.records import Route, Usage
 
 TEMPLATE_TOKENS_MAX = 1024  # what a chat template may add to a prompt of any length
 WINDOW_MARGIN = 0.05  # how far our count may be from the upstream's own
-OUTPUT_TOKENS_MIN = 16  # an answer of less is none
+OUTPUT_TOKENS_MIN = 16  # a shorter answer is of no use
 PART_CHARS = 16 * 1024
 MESSAGE_OVERHEAD_TOKENS = 4  # role and separators of one message in a chat template
 
 
-class _Tokenizer(Protocol):
+class _Encoding(Protocol):
     def count(self, text: str, /) -> int: ...
 
 
-_loading = threading.Lock()
-_o200k: _Tokenizer | None = None
+class Tokenizer:
+    """Counts tokens. One for the process, shared by its threads."""
+
+    def __init__(self, part_chars: int = PART_CHARS) -> None:
+        self._part_chars = part_chars
+        self._lock = threading.Lock()
+        self._encoding: _Encoding | None = None
+
+    @property
+    def is_loaded(self) -> bool:
+        return self._encoding is not None
+
+    def load(self) -> None:
+        """Takes 70 ms the first time: not for the event loop's thread."""
+        with self._lock:
+            if self._encoding is None:
+                from rs_bpe.bpe import openai  # noqa: PLC0415 65 MB that many processes never need
+
+                self._encoding = openai.o200k_base()
+
+    def count(self, text: str) -> int:
+        """A long text is counted in parts: the tokenizer holds the interpreter's lock, for 1 ms each instead of 200."""
+        if self._encoding is None:
+            self.load()
+        assert self._encoding
+        count = self._encoding.count
+        if len(text) <= self._part_chars:
+            return int(count(text))
+        return sum(int(count(part)) for part in _parts(text, self._part_chars))
+
+    def count_prompt(self, texts: Iterable[str]) -> int:
+        """The tokens of a conversation, one text per message."""
+        return sum([self.count(text) + MESSAGE_OVERHEAD_TOKENS for text in texts])
 
 
-def is_loaded() -> bool:
-    """Whether counting begins at once."""
-    return _o200k is not None
-
-
-def load() -> _Tokenizer:
-    global _o200k  # noqa: PLW0603 loaded once for the process
-    with _loading:
-        if _o200k is None:
-            from rs_bpe.bpe import openai  # noqa: PLC0415 see above
-
-            _o200k = openai.o200k_base()
-        return _o200k
-
-
-def count_tokens(text: str) -> int:
-    """A long text is counted in parts: the tokenizer holds the interpreter's lock, for 1 ms each and not for 200."""
-    count = (_o200k or load()).count
-    if len(text) <= PART_CHARS:
-        return int(count(text))
-    return sum(int(count(part)) for part in _parts(text))
-
-
-def _parts(text: str) -> Iterator[str]:
-    """Cut before a space where there is one: no token reaches over it."""
+def _parts(text: str, part_chars: int) -> Iterator[str]:
+    """Cut before a space where there is one: no token spans it."""
     start = 0
     while start < len(text):
-        end = start + PART_CHARS
+        end = start + part_chars
         space = text.rfind(" ", start + 1, end) if end < len(text) else -1
         while space > start and text[space - 1].isspace():
             space = text.rfind(" ", start + 1, space)
@@ -62,19 +70,14 @@ def _parts(text: str) -> Iterator[str]:
         start = end
 
 
-def count_prompt(texts: Iterable[str]) -> int:
-    """The tokens of a conversation, one text per message."""
-    return sum([count_tokens(text) + MESSAGE_OVERHEAD_TOKENS for text in texts])
-
-
 def is_prompt_believable(said: Usage, prompt_bytes: int) -> bool:
     return said.prompt_tokens <= prompt_bytes + TEMPLATE_TOKENS_MAX
 
 
 def believable(said: Usage, own_prompt_tokens: int, prompt_bytes: int, output_limit: int) -> tuple[Usage, bool]:
-    """The upstream's counts (or an estimate of ours) within what can be true, and whether they had to be mended.
+    """An upstream's counts (or our own estimate) within what can be true, and whether they had to be corrected.
 
-    A prompt has no more tokens than bytes, but for its template; an output has no more than were allowed.
+    A prompt has no more tokens than bytes, apart from its template; an output has no more than were allowed.
     """
     is_prompt_good = is_prompt_believable(said, prompt_bytes)
     is_output_good = said.completion_tokens <= output_limit
@@ -87,11 +90,6 @@ def believable(said: Usage, own_prompt_tokens: int, prompt_bytes: int, output_li
         estimated=said.estimated or not is_prompt_good,
         completion_details=said.completion_details if is_output_good else None,
     ), not said.estimated
-
-
-def is_ample(plan: Plan, prompt_bytes: int, output_tokens: int) -> bool:
-    """Whether every route has room for a prompt of that size, whatever its tokens, beside such an answer."""
-    return all(output_room(route, prompt_bytes) >= min(output_tokens, route.max_output_tokens) for route in plan.routes)
 
 
 def output_room(route: Route, prompt_tokens: int) -> int:

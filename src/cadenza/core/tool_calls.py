@@ -1,8 +1,8 @@
-"""Tool calls: one form for every upstream's, and ids that find their way back without being stored. Pure.
+"""Tool calls: one form for the calls of every upstream, and ids that are mapped back without being stored. Pure.
 
-Towards the client a call has a sequential index, an id of ours, and its name on its first part only. Whatever an
-upstream does otherwise (all labelled 0, ids missing, repeated or on every part, names in pieces, calls sent whole)
-is mended here. An id of ours carries the upstream's own inside, so that a client's echo is turned back into it.
+For the client a call has a sequential index, an id of ours, and its name on its first part only. Upstreams differ: all
+calls have index 0, ids are missing, repeated or on every part, names come in pieces, calls come whole. All of that is
+normalized here. An id of ours contains the upstream's id, so that it can be restored when the client sends it back.
 """
 
 import base64
@@ -20,7 +20,7 @@ UPSTREAM_ID_CHARS_MAX = 256
 
 
 class ToolCallPart(msgspec.Struct, frozen=True):
-    """A part of a call as an upstream sent it, freed of its dialect. `index` is its own label, if it gave one."""
+    """A part of a call from an upstream, in one form for all dialects. `index` is the upstream's own, if given."""
 
     index: int | None = None
     id: str = ""
@@ -29,7 +29,7 @@ class ToolCallPart(msgspec.Struct, frozen=True):
 
 
 class ToolCallDelta(msgspec.Struct, frozen=True):
-    """A part of a call as a client gets it: `id` and `name` on the first one of each call, and never again."""
+    """A part of a call for the client. Only the first part of each call has `id` and `name`."""
 
     index: int
     arguments: str
@@ -38,21 +38,21 @@ class ToolCallDelta(msgspec.Struct, frozen=True):
 
 
 class ToolCallNormalizer:
-    """Sorts the parts of a reply's calls into calls, numbered in the order in which they first appear."""
+    """Assigns the parts of a reply to calls, which are numbered in the order in which they first appear."""
 
     def __init__(self) -> None:
         self._calls: list[_Call] = []
-        self._by_label: dict[int, _Call] = {}
+        self._by_index: dict[int, _Call] = {}
         self._by_id: dict[str, _Call] = {}
 
     def take(self, parts: Iterable[ToolCallPart]) -> list[ToolCallDelta]:
-        """What can be sent on now. A call is announced with its first arguments, when its name is surely whole."""
+        """The deltas that can be sent now. A call begins with its first arguments: by then its name is complete."""
         for part in parts:
             self._find_or_begin(part).take(part)
         return self._drain(is_over=False)
 
     def finish(self) -> list[ToolCallDelta]:
-        """What is left: calls without arguments, and those that waited behind them."""
+        """The deltas that are left: calls without arguments, and calls that waited behind them."""
         return self._drain(is_over=True)
 
     def _drain(self, *, is_over: bool) -> list[ToolCallDelta]:
@@ -60,7 +60,7 @@ class ToolCallNormalizer:
         for index, call in enumerate(self._calls):
             if not call.id:
                 if not call.waiting and not is_over:
-                    break  # the first parts of calls come in the order of their numbers
+                    break  # calls begin in the order of their numbers
                 call.id = wrap_id(call.upstream_id if self._by_id.get(call.upstream_id) is call else "")
                 deltas.append(ToolCallDelta(index, call.waiting or "{}", call.id, call.name))
             elif call.waiting:
@@ -76,32 +76,32 @@ class ToolCallNormalizer:
         if part.id:
             self._by_id.setdefault(part.id, call)
         if part.index is not None:
-            self._by_label[part.index] = call
+            self._by_index[part.index] = call
         return call
 
     def _find(self, part: ToolCallPart) -> "_Call | None":
-        """The call that a part goes on with; None where it begins one."""
+        """The call that a part belongs to; None if it begins a new one."""
         last = self._calls[-1] if self._calls else None
-        current = last if part.index is None else self._by_label.get(part.index)
+        current = last if part.index is None else self._by_index.get(part.index)
         if current is None:
             return None
         if part.id and part.id != current.upstream_id:
             if current.upstream_id or current.is_whole:
-                return self._by_id.get(part.id)  # of another call, though the label is the same
+                return self._by_id.get(part.id)  # another call with the same index
             current.upstream_id = part.id
         if part.name and current.is_whole and (part.arguments.strip() or part.name != current.name):
-            return None  # a whole call is behind us: this is the next one, under the same label
+            return None  # the last call is complete: this is the next one with the same index
         return current
 
 
 class _Call:
-    """One call, while its parts come in."""
+    """One call whose parts are arriving."""
 
     def __init__(self, upstream_id: str) -> None:
         self.upstream_id = upstream_id
-        self.id = ""  # ours, once it is announced
+        self.id = ""  # ours, once the call has begun for the client
         self.name = ""
-        self.waiting = ""  # arguments that were not sent on yet
+        self.waiting = ""  # arguments that were not sent yet
         self.is_whole = False
         self._open = 0
         self._in_string = False
@@ -115,7 +115,7 @@ class _Call:
             self._follow(character)
 
     def _follow(self, character: str) -> None:
-        """Whether the arguments, which come in pieces, are a whole JSON value by now."""
+        """Track whether the arguments so far are a complete JSON value."""
         if self._is_escaped:
             self._is_escaped = False
         elif self._in_string:
@@ -131,14 +131,14 @@ class _Call:
 
 
 def wrap_id(upstream_id: str) -> str:
-    """An id of ours that carries the upstream's own, if it has one of sensible length."""
+    """An id of ours that contains the upstream's id, if there is one of reasonable length."""
     inner = upstream_id.encode() if len(upstream_id) <= UPSTREAM_ID_CHARS_MAX else b""
     nonce = secrets.token_bytes(NONCE_BYTES)
     return CALL_PREFIX + base64.urlsafe_b64encode(nonce + _check(nonce, inner) + inner).rstrip(b"=").decode()
 
 
 def unwrap_id(call_id: str) -> str:
-    """The upstream's own id, where this is one of ours that carries one; otherwise as it is."""
+    """The upstream's id inside an id of ours; any other id is returned unchanged."""
     if not call_id.startswith(CALL_PREFIX):
         return call_id
     text = call_id.removeprefix(CALL_PREFIX)

@@ -1,4 +1,4 @@
-"""The usage report, as the API and the command line show it: a span of time, totals and groups, money in dollars."""
+"""The usage report of the API and the command line: a span of time, totals and groups, with money in dollars."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
@@ -15,14 +15,14 @@ LATEST = datetime(9000, 1, 1, tzinfo=UTC)
 
 
 class Span(msgspec.Struct, frozen=True):
-    """From `start` up to, but not including, `end`."""
+    """From `start` up to but not including `end`."""
 
     start_ms: int
     end_ms: int
 
 
 class Counters(msgspec.Struct, frozen=True):
-    """What was used, and what it cost."""
+    """Requests, tokens and their cost."""
 
     requests: int
     prompt_tokens: int
@@ -32,7 +32,7 @@ class Counters(msgspec.Struct, frozen=True):
 
 
 class Group(msgspec.Struct, frozen=True):
-    """The counters of one day (as 2026-01-31), class or key."""
+    """The counters of one day (such as 2026-01-31), class or key."""
 
     of: str
     counters: Counters
@@ -48,7 +48,7 @@ class Report(msgspec.Struct, frozen=True):
     groups: list[Group]
 
     def rows(self) -> list[dict[str, int | str]]:
-        return [{self.group_by: group.of, **_shown(group.counters)} for group in self.groups]
+        return [{self.group_by: group.of, **_counters_object(group.counters)} for group in self.groups]
 
     def shown(self) -> dict[str, Any]:
         return {
@@ -57,22 +57,22 @@ class Report(msgspec.Struct, frozen=True):
             "end": self.span.end_ms // 1000,
             "balance": format_dollars(self.balance_nano),
             "currency": "USD",
-            "totals": _shown(self.totals),
+            "totals": _counters_object(self.totals),
             "data": self.rows(),
         }
 
 
-def parse_group(said: str | None) -> GroupBy:
+def parse_group(text: str | None) -> GroupBy:
     for group in GROUPS:
-        if group == (said or "day"):
+        if group == (text or "day"):
             return group
     raise ValueError(f"group_by: must be one of {', '.join(GROUPS)}.")
 
 
 def parse_span(start: str | None, end: str | None, now: datetime) -> Span:
-    """RFC 3339 or Unix seconds, in UTC; by default the last 30 days. ValueError says what is wrong."""
-    end_at = _parse_moment("end", end) if end else now + timedelta(seconds=1)
-    start_at = _parse_moment("start", start) if start else end_at - DEFAULT_SPAN
+    """RFC 3339 or Unix seconds, in UTC; by default the last 30 days. A ValueError says what is wrong."""
+    end_at = _parse_time("end", end) if end else now + timedelta(seconds=1)
+    start_at = _parse_time("start", start) if start else end_at - DEFAULT_SPAN
     if start_at >= end_at:
         raise ValueError("start: must be before end.")
     return Span((start_at - EPOCH) // timedelta(milliseconds=1), (end_at - EPOCH) // timedelta(milliseconds=1))
@@ -82,21 +82,21 @@ def day_name(days_since_epoch: int) -> str:
     return (EPOCH + timedelta(days=days_since_epoch)).date().isoformat()
 
 
-def _parse_moment(name: str, said: str) -> datetime:
+def _parse_time(name: str, text: str) -> datetime:
     try:
-        if said.replace(".", "", 1).isdecimal():
-            moment = EPOCH + timedelta(seconds=float(said))
+        if text.replace(".", "", 1).isdecimal():
+            time = EPOCH + timedelta(seconds=float(text))
         else:
-            moment = datetime.fromisoformat(said.upper())
-            moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+            time = datetime.fromisoformat(text.upper())
+            time = time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
     except (ValueError, OverflowError):
         raise ValueError(f"{name}: must be a time in RFC 3339, like 2026-01-31T00:00:00Z, or Unix seconds.") from None
-    if not EPOCH <= moment < LATEST:
+    if not EPOCH <= time < LATEST:
         raise ValueError(f"{name}: must be a time after 1970.")
-    return moment
+    return time
 
 
-def _shown(counters: Counters) -> dict[str, int | str]:
+def _counters_object(counters: Counters) -> dict[str, int | str]:
     return {
         "requests": counters.requests,
         "prompt_tokens": counters.prompt_tokens,

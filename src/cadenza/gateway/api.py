@@ -1,8 +1,8 @@
-"""The API under /v1: paths, preflights, and the one place where errors become answers.
+"""The API under /v1: its paths, its keys, and the one place where errors become replies.
 
-(After a stream's first byte they are relay.py's.) Every exception ends here: a known one is rendered, a store that does
-not answer is a reason to come back later, a client that left is counted, and anything else is logged by its place,
-never by its text, and answered as an internal error.
+Every exception is handled here. A CadenzaError is sent as it is; a store that does not answer becomes a 429; a client
+that disconnected is only counted. For anything else, the log gets the places in the code, never the text, and the
+client an internal error.
 """
 
 import asyncio
@@ -11,77 +11,93 @@ from collections.abc import Awaitable, Callable
 import msgspec
 
 from cadenza.core.errors import CadenzaError, Ending, Internal, MethodNotAllowed, NotFound, RateLimited
+from cadenza.gateway.answers import Answers
+from cadenza.gateway.auth import authorize, identify
 from cadenza.gateway.chat import serve_chat
 from cadenza.gateway.gateway import Gateway
 from cadenza.gateway.models import MODELS_PATH, get_model, list_models
+from cadenza.gateway.rates import rate_headers
+from cadenza.gateway.record import RequestRecord
+from cadenza.gateway.request import ApiRequest
 from cadenza.gateway.usage import get_usage
-from cadenza.http.exchange import ClientGone, Exchange
+from cadenza.http.exchange import STREAMING, Exchange, Interruption
 from cadenza.observe import places
-from cadenza.store.database import StoreUnavailable
+from cadenza.store.store import StoreUnavailable
 
 DEFAULT_ALLOWED_HEADERS = b"authorization, content-type, x-api-key"
 STORE_RETRY_S = 2.0
 DRAINING_RETRY_S = 1.0
-NOT_HERE = ("/v1/embeddings", "/v1/completions")
-
-Serve = Callable[[Gateway, Exchange], Awaitable[None]]
+NOT_IMPLEMENTED = ("/v1/embeddings", "/v1/completions")
 
 
 class Endpoint(msgspec.Struct, frozen=True):
-    """A path that is served: its name in the log, its method, and what serves it."""
+    """A path that is served: its name in the log, its method, the scope that it needs, and what serves it."""
 
     name: str
     method: str
-    serve: Serve
+    scope: str
+    serve: Callable[[Gateway, ApiRequest], Awaitable[None]]
 
 
 ENDPOINTS = {
-    "/v1/chat/completions": Endpoint("chat", "POST", serve_chat),
-    MODELS_PATH: Endpoint("models", "GET", list_models),
-    "/v1/usage": Endpoint("usage", "GET", get_usage),
+    "/v1/chat/completions": Endpoint("chat", "POST", "inference", serve_chat),
+    MODELS_PATH: Endpoint("models", "GET", "models", list_models),
+    "/v1/usage": Endpoint("usage", "GET", "usage", get_usage),
 }
-ONE_MODEL = Endpoint("model", "GET", get_model)
+ONE_MODEL = Endpoint("model", "GET", "models", get_model)
 
 
-async def serve_api(gw: Gateway, exchange: Exchange) -> None:
-    name = "unknown"
-    gw.begin(exchange)
+async def serve_api(gateway: Gateway, exchange: Exchange) -> None:
+    """Serve one request. It always gets a reply, or its connection is closed."""
+    record = RequestRecord(exchange)
+    answers = Answers(exchange, record.request_id)
+    gateway.in_flight.begin(exchange)
     try:
-        if gw.is_draining:
-            raise _draining(gw, exchange)
-        if exchange.method == "OPTIONS":
-            name = "preflight"
-            return exchange.respond(204, b"", _preflight(exchange))
-        endpoint = find_endpoint(exchange.path)
-        name = endpoint.name
-        if exchange.method != endpoint.method:
-            raise MethodNotAllowed(f"{exchange.method} is not for this path; use {endpoint.method}.", endpoint.method)
-        await endpoint.serve(gw, exchange)
+        if gateway.is_draining:
+            raise _draining(gateway, exchange)
+        if exchange.request.method == "OPTIONS":
+            record.found("preflight")
+            return answers.send_no_content(_preflight_headers(exchange))
+        endpoint = find_endpoint(exchange.request.path)
+        record.found(endpoint.name)
+        if exchange.request.method != endpoint.method:
+            raise _wrong_method(exchange.request.method, endpoint.method)
+        caller = await identify(gateway, exchange)  # 401
+        record.identified(caller.principal)
+        answers = Answers(exchange, record.request_id, rate_headers(caller.ticket))
+        authorize(gateway, caller, endpoint.scope)  # 403 429
+        await endpoint.serve(gateway, ApiRequest(exchange, caller.principal, answers, record))
     except CadenzaError as error:
-        exchange.fail(error)
+        answers.fail(error)
     except StoreUnavailable:
-        exchange.fail(RateLimited("The service cannot reach its store at the moment. Retry shortly.", STORE_RETRY_S))
-    except ClientGone:
-        pass
+        answers.fail(RateLimited("The service cannot reach its store at the moment. Retry shortly.", STORE_RETRY_S))
     except asyncio.CancelledError:
-        task = asyncio.current_task()
-        if not exchange.is_cut or task is None or task.uncancel():
+        interruption = exchange.absorb_cancellation()
+        if interruption is None:
             raise
-        exchange.fail(Ending())
-    except Exception as error:  # noqa: BLE001 the request edge: whatever it is, the client gets an answer
-        gw.log.error("internal error", request_id=exchange.request_id, endpoint=name, places=places(error))
-        if exchange.is_started:
-            raise ConnectionAbortedError from None  # the server closes the connection: no clean end
-        exchange.fail(Internal())
+        if interruption is Interruption.SHUTDOWN:
+            answers.fail(Ending())
+    except Exception as error:  # noqa: BLE001 the request edge: the client gets an answer to any error
+        gateway.observer.log.error("internal error", request_id=record.request_id, places=places(error))
+        if exchange.state is STREAMING:
+            raise ConnectionAbortedError from None  # closes the connection: the stream must not seem complete
+        answers.fail(Internal())
     finally:
-        gw.end(exchange, name)
+        gateway.in_flight.end(exchange)
+        gateway.body_memory.give_back(exchange.body.size_bytes)
+        if not record.is_held:  # otherwise the ledger records it, with its charge
+            gateway.observer.record(record.outcome())
 
 
-def _draining(gw: Gateway, exchange: Exchange) -> RateLimited:
-    """The service ends and takes nothing new. Another connection may reach another process."""
+def _draining(gateway: Gateway, exchange: Exchange) -> RateLimited:
+    """The service is stopping. The connection is closed, because a new one may reach another process."""
     exchange.close_after_reply()
-    gw.metrics.refused.labels("draining").inc()
+    gateway.observer.metrics.refused.labels("draining").inc()
     return RateLimited("The service is restarting. Retry shortly.", DRAINING_RETRY_S)
+
+
+def _wrong_method(used: str, allowed: str) -> MethodNotAllowed:
+    return MethodNotAllowed(f"{used} is not allowed for this path; use {allowed}.", allowed)
 
 
 def find_endpoint(path: str) -> Endpoint:
@@ -90,18 +106,18 @@ def find_endpoint(path: str) -> Endpoint:
         return endpoint
     if path.startswith(MODELS_PATH + "/"):
         return ONE_MODEL
-    if path in NOT_HERE:
-        raise NotFound("This is not implemented here. Use POST /v1/chat/completions.")
+    if path in NOT_IMPLEMENTED:
+        raise NotFound("This endpoint is not implemented. Use POST /v1/chat/completions.")
     if path.startswith("/v1/v1"):
-        raise NotFound("The path has /v1 twice: the base address of the client already ends with it.")
-    raise NotFound(f"There is no such path. There are {', '.join(ENDPOINTS)} and {MODELS_PATH}/{{model}}.")
+        raise NotFound("The path has /v1 twice. Write it only once: in the client's base address, or in the path.")
+    raise NotFound(f"This path does not exist. The paths are {', '.join(ENDPOINTS)} and {MODELS_PATH}/{{model}}.")
 
 
-def _preflight(exchange: Exchange) -> bytes:
-    """Any origin may exchange, without credentials; the headers that it asks for are allowed."""
+def _preflight_headers(exchange: Exchange) -> bytes:
+    """Any origin may call, without credentials, with the headers that it asks for."""
     return (
         b"access-control-allow-methods: GET, POST, OPTIONS\r\n"
         b"access-control-allow-headers: %b\r\n"
         b"access-control-max-age: 86400\r\n"
         b"vary: access-control-request-headers\r\n"
-    ) % exchange.headers.get(b"access-control-request-headers", DEFAULT_ALLOWED_HEADERS)
+    ) % exchange.request.headers.get(b"access-control-request-headers", DEFAULT_ALLOWED_HEADERS)

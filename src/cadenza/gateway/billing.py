@@ -1,128 +1,135 @@
-"""One request's money: held before anything is asked of an upstream, and ended once, whatever happens.
+"""The credit of one request: held before an upstream is asked, and settled or released exactly once.
 
-A request that finishes is settled by its outcome before its last byte. One that breaks off is charged what was
-delivered, or nothing where nothing was. The end is queued in the same instant, or by a task of the writer's once what
-was delivered is counted: cancellation cannot lose it.
+A request that completes is settled before its last byte is sent. A request that breaks off is charged for what was
+delivered; if nothing was, its hold is released. Cancelling the request does not lose the charge: the outcome is queued
+at once, or by a task of the ledger after the delivered text is counted.
 """
 
 import asyncio
 import hashlib
-import time
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
 from cadenza.core.errors import CadenzaError, InsufficientCredit, RequestRepeated
 from cadenza.core.money import format_dollars
-from cadenza.core.records import ReplyResult, Route, Usage
-from cadenza.gateway.compose import Prompt
+from cadenza.core.records import DISCONNECTED_STATUS, ReplyResult
+from cadenza.core.tokens import Tokenizer
 from cadenza.gateway.meter import UsageMeter
-from cadenza.http.exchange import GONE_STATUS, Exchange
+from cadenza.gateway.record import RequestRecord
+from cadenza.routing.prompt import PromptSize
 from cadenza.store import ledger
-from cadenza.store.batches import Answer
-from cadenza.store.ledger import End, Held, Hold
+from cadenza.store.ledger import Held, Hold
 from cadenza.store.writer import LedgerWriter
 
 DEFAULT_ALLOWANCE_TOKENS = 1024
 BREAK_OFF_S = 5.0
-CUT_STATUS = 503  # what the books say of a request that ended because the service did
+SHUTDOWN_STATUS = 503  # of an outcome: the service stopped and interrupted the request
 
 
-class Routed(Protocol):
-    """Whatever knows on which route it runs."""
+class Credit:
+    """Held credit, until it is settled or broken off. `output_limit` is how many tokens the answer may have."""
 
-    @property
-    def route(self) -> Route: ...
-
-
-class Money:
-    """A hold that was taken, until it is ended."""
-
-    def __init__(self, writer: LedgerWriter, exchange: Exchange, hold: Hold, held: Held, prompt: Prompt) -> None:
-        self.held = held
-        self.reply: Routed | None = None
+    def __init__(
+        self, ledger_writer: LedgerWriter, record: RequestRecord, meter: UsageMeter, output_limit: int, wait_s: float
+    ) -> None:
+        self.meter = meter
+        self.output_limit = output_limit
         self.is_ended = False
-        self._writer = writer
-        self._exchange = exchange
-        self._hold = hold
-        self._prompt = prompt
+        self._ledger = ledger_writer
+        self._record = record
+        self._wait_s = wait_s
 
-    async def output_limit(self, max_tokens: int | None, route_tokens: int) -> int:
-        """How many tokens may be generated: what was asked for, as far as the account can pay it.
-
-        A request that sets no limit is held for a usual answer and may go on for as long as its account has credit.
-        """
-        if max_tokens is not None:
-            return min(self.held.allowance_tokens, route_tokens)
-        price, left_nano = self._hold.price, self.held.left_nano
-        if left_nano < price.quote(0, route_tokens) and not self._hold.is_counted:
-            left_nano += price.quote(self._hold.prompt_tokens - await self._prompt.count(), 0)
-        more_tokens = left_nano // price.output_nano if price.output_nano else route_tokens
-        return min(self.held.allowance_tokens + more_tokens, route_tokens)
-
-    async def settle(self, outcome: ReplyResult) -> None:
-        """Returns when the charge is durable."""
+    async def settle(self, result: ReplyResult) -> None:
+        """Return once the charge is durable."""
         self.is_ended = True
-        await self._end(None if outcome.is_free else outcome.usage, 502 if outcome.fault else 200)
+        await self._ledger.end(self._record.outcome(502 if result.fault else 200, result))
 
-    async def break_off(self, meter: UsageMeter, error: BaseException) -> None:
-        """Charge what was delivered. Waits a moment for the store, and leaves the rest to the writer."""
+    async def break_off(self, error: BaseException) -> None:
+        """Charge what was delivered, or release the hold. Wait for the store briefly; the ledger goes on without us."""
         self.is_ended = True
-        status = CUT_STATUS if self._exchange.is_cut else _status_of(error)
-        if meter.has_delivered:
-            ended: asyncio.Future[Any] = self._writer.run_to_completion(self._end_counted(meter, status))
+        status = _status_of(error, self._record)
+        if self.meter.has_delivered:
+            ended: asyncio.Future[Any] = self._ledger.run_to_completion(self._count_and_end(status))
         else:
-            ended = self._end(None, status)
-        await asyncio.wait({ended}, timeout=BREAK_OFF_S)
+            ended = self._ledger.end(self._record.outcome(status))
+        await asyncio.wait({ended}, timeout=self._wait_s)
 
-    async def _end_counted(self, meter: UsageMeter, status: int) -> None:
-        """Whoever stops the writer waits for this, and so it waits for the store only a moment."""
-        await asyncio.wait({self._end(await meter.count(), status)}, timeout=BREAK_OFF_S)
-
-    def _end(self, usage: Usage | None, status: int) -> "asyncio.Future[Answer]":
-        exchange, route = self._exchange, self.reply.route if self.reply else None
-        return self._writer.end(
-            End(
-                request_id=self._hold.request_id,
-                account_id=self._hold.account_id,
-                usage=usage,
-                provider=route.provider if route else "",
-                model=route.model if route else "",
-                status=status,
-                first_byte_ms=exchange.first_byte_ms,
-                duration_ms=round((time.perf_counter() - exchange.started_s) * 1000),
-                ended_at=time.time_ns() // 1_000_000,
-            )
-        )
+    async def _count_and_end(self, status: int) -> None:
+        """The wait is bounded, because `LedgerWriter.stop` waits for this task."""
+        result = ReplyResult(await self.meter.count(), None)
+        await asyncio.wait({self._ledger.end(self._record.outcome(status, result))}, timeout=self._wait_s)
 
 
 class hold_credit:  # noqa: N801 it is used like a function
-    """402 where the account cannot pay, 409 where the request was made before."""
+    """Holds credit for the block; 402 if the account cannot pay, 409 if the idempotency key was used before."""
 
-    def __init__(self, writer: LedgerWriter, exchange: Exchange, hold: Hold, prompt: Prompt, meter: UsageMeter) -> None:
-        self._writer = writer
-        self._exchange = exchange
-        self._hold = hold
-        self._prompt = prompt
-        self._tally = meter
+    def __init__(
+        self,
+        ledger_writer: LedgerWriter,
+        tokenizer: Tokenizer,
+        record: RequestRecord,
+        quote: "Quote",
+        wait_s: float = BREAK_OFF_S,
+    ) -> None:
+        self._ledger = ledger_writer
+        self._tokenizer = tokenizer
+        self._record = record
+        self._quote = quote
+        self._wait_s = wait_s
 
-    async def __aenter__(self) -> Money:
-        answer = await self._writer.hold(self._hold, self._tally)
-        if isinstance(answer, ledger.Insufficient) and not self._hold.is_counted:
-            prompt_tokens = await self._prompt.count()
-            self._hold = msgspec.structs.replace(self._hold, prompt_tokens=prompt_tokens, is_counted=True)
-            answer = await self._writer.hold(self._hold, self._tally)
+    async def __aenter__(self) -> Credit:
+        quote = self._quote
+        answer = await self._ledger.hold(quote.hold)
+        if isinstance(answer, ledger.Insufficient) and not quote.hold.is_counted:
+            quote = await quote.counted()
+            answer = await self._ledger.hold(quote.hold)
         if isinstance(answer, ledger.Insufficient):
-            raise InsufficientCredit(_say_insufficient(answer, self._hold))
+            raise InsufficientCredit(_say_insufficient(answer, quote.hold))
         if isinstance(answer, ledger.Repeated):
             raise RequestRepeated(_say_repeated(answer))
-        self._money = Money(self._writer, self._exchange, self._hold, answer, self._prompt)
-        return self._money
+        self._record.held(quote.hold.completion_id, quote.hold.class_id)
+        try:
+            output_limit = await quote.output_limit(answer)
+        except BaseException as error:
+            self._ledger.end(self._record.outcome(_status_of(error, self._record)))
+            raise
+        meter = UsageMeter(self._tokenizer, quote.prompt, output_limit)
+        self._ledger.track(quote.hold.completion_id, meter)
+        self._credit = Credit(self._ledger, self._record, meter, output_limit, self._wait_s)
+        return self._credit
 
     async def __aexit__(self, _: object, error: BaseException | None, __: object) -> None:
-        if error is not None and not self._money.is_ended:
-            await self._money.break_off(self._tally, error)
-        assert self._money.is_ended
+        if error is not None and not self._credit.is_ended:
+            await self._credit.break_off(error)
+        assert self._credit.is_ended
+
+
+class Quote(msgspec.Struct, frozen=True):
+    """What is to be held for a request, and what decides how long its answer may be."""
+
+    hold: Hold
+    prompt: PromptSize
+    max_tokens: int | None
+    route_tokens: int  # the longest answer that a route of the plan can give
+
+    async def counted(self) -> "Quote":
+        """The same quote with an exact count of the prompt."""
+        hold = msgspec.structs.replace(self.hold, prompt_tokens=await self.prompt.exact(), is_counted=True)
+        return msgspec.structs.replace(self, hold=hold)
+
+    async def output_limit(self, held: Held) -> int:
+        """How many tokens the answer may have: what was asked for, as far as the account can pay.
+
+        Without `max_tokens`, the hold covers a usual answer. It may be longer, as far as the free credit pays for it.
+        """
+        if self.max_tokens is not None:
+            return min(held.allowance_tokens, self.route_tokens)
+        price, left_nano = self.hold.price, held.left_nano
+        if left_nano < price.quote(0, self.route_tokens) and not self.hold.is_counted:
+            left_nano += price.quote(self.hold.prompt_tokens - await self.prompt.exact(), 0)
+        more_tokens = left_nano // price.output_nano if price.output_nano else self.route_tokens
+        return min(held.allowance_tokens + more_tokens, self.route_tokens)
 
 
 def allowance(max_tokens: int | None, route_tokens: int) -> int:
@@ -130,15 +137,15 @@ def allowance(max_tokens: int | None, route_tokens: int) -> int:
 
 
 def idempotency_digest(headers: dict[bytes, bytes]) -> bytes | None:
-    """The key is the client's own text: only its digest is kept."""
+    """The digest of the idempotency key. The key itself is text of the client's and is not stored."""
     key = headers.get(b"idempotency-key")
     return hashlib.sha256(key).digest() if key else None
 
 
 def _say_repeated(answer: ledger.Repeated) -> str:
     return (
-        f"This idempotency key was used within the last 24 hours, by request {answer.shown_id} "
-        f"({answer.request_id}). There is no second reply and no second charge; use a new key for a new request."
+        f"This idempotency key was used within the last 24 hours, by request {answer.request_id} "
+        f"({answer.completion_id}). There is no second reply and no second charge; use a new key for a new request."
     )
 
 
@@ -150,7 +157,9 @@ def _say_insufficient(answer: ledger.Insufficient, hold: Hold) -> str:
     )
 
 
-def _status_of(error: BaseException) -> int:
+def _status_of(error: BaseException, record: RequestRecord) -> int:
     if isinstance(error, CadenzaError):
         return error.status
-    return GONE_STATUS if isinstance(error, asyncio.CancelledError) else 500
+    if not isinstance(error, asyncio.CancelledError):
+        return 500
+    return SHUTDOWN_STATUS if record.is_shut_down else DISCONNECTED_STATUS

@@ -1,107 +1,114 @@
-"""The story of one chat request, in one function.
+"""One chat request, from its body to its last byte, in one function.
 
-The checks come in a fixed order: key, scope, rate, size, JSON and fields, model, admission, credit. `gw.at` names the
-steps at which a test may have the process killed.
+`serve_api` has already checked key, scope and rate. `serve_chat` checks size, JSON and fields, model, slot and credit,
+in this order. Beside each step are the statuses that it can refuse the request with. `at` marks the steps at which a
+test can kill the process.
 """
 
 import asyncio
 import time
 
-import msgspec
-
 from cadenza.core.chat import new_completion_id
+from cadenza.core.errors import BodyTimedOut, PayloadTooLarge, RateLimited
 from cadenza.core.money import Price
-from cadenza.core.records import CONTEXT_TOKENS_MAX, Plan, Principal
-from cadenza.core.tokens import is_ample
-from cadenza.gateway.auth import authenticate
-from cadenza.gateway.billing import allowance, hold_credit, idempotency_digest
-from cadenza.gateway.compose import Prompt, compose
+from cadenza.core.records import CONTEXT_TOKENS_MAX, Plan
+from cadenza.gateway.billing import Credit, Quote, allowance, hold_credit, idempotency_digest
+from cadenza.gateway.compose import compose, is_shortened
 from cadenza.gateway.gateway import Gateway
-from cadenza.gateway.limits import slot
-from cadenza.gateway.meter import UsageMeter
-from cadenza.gateway.relay import ReplyHead, relay_stream, relay_whole
+from cadenza.gateway.relay import ReplyHead, StreamRelay, WholeRelay
+from cadenza.gateway.request import ApiRequest
+from cadenza.gateway.slots import slot
 from cadenza.gateway.validate import ChatRequest, check_context, parse_chat
-from cadenza.http.exchange import JSON, Exchange, Uploads
+from cadenza.http.body import BodyMemory, BodyMemoryFull, BodyTimeout, BodyTooLarge
+from cadenza.http.exchange import Exchange
 from cadenza.routing.catalogue import routes_that_fit
 from cadenza.routing.continuation import open_reply
+from cadenza.routing.dispatch import Dispatch
+from cadenza.routing.prompt import PromptSize
 from cadenza.store.ledger import Hold
 
-INLINE_BYTES = 64 * 1024  # a larger body is read off the event loop
+INLINE_BYTES = 64 * 1024  # a larger body is parsed off the event loop
+MEMORY_RETRY_S = 1.0
 
 
-async def serve_chat(gw: Gateway, exchange: Exchange) -> None:
-    principal = await authenticate(gw, exchange, "inference")  # 401 403 429
-    request = await read_chat(exchange, gw.uploads)  # 413 408 400 429
-    catalogue = gw.catalogue
-    plan = catalogue.plan(request.model, principal)  # 400
-    character = catalogue.characters[plan.class_id]
-    prompt = Prompt(character, request.texts, exchange.body_bytes)
-    if not is_ample(plan, prompt.size_bytes, request.fitted_tokens):
-        plan = await fit(plan, prompt)  # 400
-    ask = compose(request, character, prompt.most_tokens)
-    meter = UsageMeter(prompt)
-    hold = quote(exchange, principal, plan, catalogue.prices[plan.class_id], request, prompt)
-    gw.at("quoted")
+async def serve_chat(gateway: Gateway, request: ApiRequest) -> None:
+    snapshot, key_id, at = gateway.snapshot, request.principal.key_id, gateway.observer.at
+    chat = await read_chat(request.exchange, gateway.body_memory)  # 413 408 429 400
+    served = snapshot.catalogue.find(chat.model, request.principal)  # 400
+    prompt = PromptSize(gateway.tokenizer, served.character, chat.texts, request.exchange.body.size_bytes)
+    plan = await fit(served.plan, prompt, chat)  # 400
+    quote = make_quote(request, plan, served.price, chat, prompt)
+    at("quoted")
     async with (
-        exchange.until_gone(),
-        slot(gw.slots, principal.key_id, gw.metrics),  # 429
-        hold_credit(gw.writer, exchange, hold, prompt, meter) as money,  # 402 409 429
+        slot(gateway.slots, key_id, gateway.observer.metrics),  # 429
+        hold_credit(gateway.ledger, gateway.tokenizer, request.record, quote) as credit,  # 402 409 429
     ):
-        gw.at("held")
-        meter.output_limit = output_limit = await money.output_limit(request.max_tokens, plan.max_output_tokens)
-        if output_limit < (request.max_tokens or plan.max_output_tokens):
-            exchange.more_lines += b"x-cadenza-max-tokens: %d\r\n" % output_limit
-            ask = msgspec.structs.replace(ask, max_tokens=output_limit)
-        async with open_reply(gw.dispatcher, plan, ask, principal.key_id, prompt) as reply:  # 400 429 502
-            gw.at("opened")
-            money.reply = reply
-            head = ReplyHead(hold.request_id, int(time.time()), plan.class_id, bool(request.tools))
-            if request.stream:
-                outcome, last = await relay_stream(reply, exchange, head, meter)
-            else:
-                outcome, last = await relay_whole(reply, head, meter)
-            gw.at("relayed")
-            await money.settle(outcome)
-            gw.at("settled")
-            if request.stream:
-                exchange.finish_stream(last, is_cut=outcome.fault is not None)
-            else:
-                exchange.respond(200, last, JSON)
-            gw.at("finished")
-    gw.note_outcome(exchange, plan, reply.route, outcome)
+        at("held")
+        ask = compose(chat, served.character, prompt, credit.output_limit, plan)
+        wanted = Dispatch(plan, ask, prompt, snapshot.upstreams, key_id, request.record.request_id)
+        async with open_reply(gateway.dispatcher, wanted, request.record.routed) as reply:  # 400 429 502
+            at("opened")
+            relay = start_relay(request, chat, quote.hold, credit, plan)
+            result = await relay.run(reply)
+            at("relayed")
+            await credit.settle(result)
+            at("settled")
+            relay.finish(result)
+            at("finished")
 
 
-def quote(
-    exchange: Exchange, principal: Principal, plan: Plan, price: Price, request: ChatRequest, prompt: Prompt
-) -> Hold:
-    """What is held for a request: its prompt at most, and the output that it may have."""
-    now_ms = time.time_ns() // 1_000_000
-    return Hold(
-        request_id=new_completion_id(now_ms),
-        account_id=principal.account_id,
-        key_id=principal.key_id,
-        class_id=plan.class_id,
-        prompt_tokens=prompt.most_tokens,
-        is_counted=prompt.is_counted,
-        allowance_tokens=allowance(request.max_tokens, plan.max_output_tokens),
-        price=price,
-        stream=request.stream,
-        started_at=now_ms,
-        shown_id=exchange.request_id,
-        idempotency_digest=idempotency_digest(exchange.headers),
-    )
-
-
-async def fit(plan: Plan, prompt: Prompt) -> Plan:
-    """The routes that can hold a large prompt, of which it must be known how large it is."""
-    if prompt.size_bytes > CONTEXT_TOKENS_MAX:
-        check_context(await prompt.count_own())
-    return routes_that_fit(plan, await prompt.count())
-
-
-async def read_chat(exchange: Exchange, uploads: Uploads) -> ChatRequest:
-    """What is large is read off the event loop."""
-    body = await exchange.body(uploads)
+async def read_chat(exchange: Exchange, memory: BodyMemory) -> ChatRequest:
+    try:
+        body = await exchange.read_body(memory)
+    except BodyTooLarge:
+        raise PayloadTooLarge from None
+    except BodyTimeout:
+        raise BodyTimedOut(exchange.body.size_bytes) from None
+    except BodyMemoryFull:
+        raise RateLimited("Too many large requests at once. Retry shortly.", MEMORY_RETRY_S) from None
     if len(body) > INLINE_BYTES:
         return await asyncio.to_thread(parse_chat, body)
     return parse_chat(body)
+
+
+async def fit(plan: Plan, prompt: PromptSize, chat: ChatRequest) -> Plan:
+    """The plan with the routes whose window is large enough; 400 if there is none."""
+    if prompt.size_bytes > CONTEXT_TOKENS_MAX:
+        check_context(await prompt.exact_of_client())
+    return await routes_that_fit(plan, prompt, chat.room_tokens)
+
+
+def make_quote(request: ApiRequest, plan: Plan, price: Price, chat: ChatRequest, prompt: PromptSize) -> Quote:
+    """The quote: the prompt tokens that are known so far, and the output tokens to hold credit for."""
+    now_ms, principal = time.time_ns() // 1_000_000, request.principal
+    hold = Hold(
+        completion_id=new_completion_id(now_ms),
+        request_id=request.record.request_id,
+        account_id=principal.account_id,
+        key_id=principal.key_id,
+        class_id=plan.class_id,
+        prompt_tokens=prompt.at_most,
+        is_counted=prompt.is_exact,
+        allowance_tokens=allowance(chat.max_tokens, plan.max_output_tokens),
+        price=price,
+        stream=chat.stream,
+        started_at=now_ms,
+        idempotency_digest=idempotency_digest(request.exchange.request.headers),
+    )
+    return Quote(hold, prompt, chat.max_tokens, plan.max_output_tokens)
+
+
+def start_relay(
+    request: ApiRequest, chat: ChatRequest, hold: Hold, credit: Credit, plan: Plan
+) -> StreamRelay | WholeRelay:
+    limit = b"x-cadenza-max-tokens: %d\r\n" % credit.output_limit
+    head = ReplyHead(
+        completion_id=hold.completion_id,
+        created=hold.started_at // 1000,
+        class_id=hold.class_id,
+        has_tools=bool(chat.tools),
+        headers=limit if is_shortened(chat, credit.output_limit, plan) else b"",
+    )
+    if chat.stream:
+        return StreamRelay(request.exchange, request.answers, head, credit.meter)
+    return WholeRelay(request.answers, head, credit.meter)

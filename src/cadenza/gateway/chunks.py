@@ -1,4 +1,4 @@
-"""The events of a streamed reply, in the API's own form. Each chunk is one `data:` line."""
+"""Encodes the events of a streamed reply as the API defines them. Each chunk is one `data:` line."""
 
 from typing import Any
 
@@ -14,9 +14,9 @@ CONTENT_TAIL = b'},"finish_reason":null}]}\n\n'
 
 
 class Chunks:
-    """Writes the events of one stream. All of them carry the same id, created and model.
+    """Encodes the events of one stream. All of them have the same `id`, `created` and `model`.
 
-    A chunk is spliced from two constant halves around its delta: only the delta is encoded per event.
+    The bytes around the delta are encoded once per stream; for each event only the delta is encoded.
     """
 
     def __init__(self, completion_id: str, created: int, class_id: str) -> None:

@@ -1,15 +1,15 @@
-"""The counts of one reply while it runs: what the upstream said last, and our own count of what was delivered.
+"""The token counts of one reply: what the upstream reported last, and our own count of what was delivered.
 
-Our own is for replies without counts, for those that break off, and for the marks of those that take long. Most are
-never counted; what was delivered is kept meanwhile, but of a long answer no more than its end.
+We count replies without usage, replies that break off, and long streams, whose counts are marked in the ledger. Most
+replies are never counted. Delivered text is kept until it is counted, at most 16 K characters of it.
 """
 
 import asyncio
 
 from cadenza.core.chat import FinishReason
-from cadenza.core.records import OUTPUT_TOKENS_MAX, ReplyResult, Usage
-from cadenza.core.tokens import believable, count_tokens, is_loaded, is_prompt_believable, load
-from cadenza.gateway.compose import Prompt
+from cadenza.core.records import ReplyResult, Usage
+from cadenza.core.tokens import Tokenizer, believable, is_prompt_believable
+from cadenza.routing.prompt import PromptSize
 from cadenza.upstreams.base import Fault, Piece
 
 TAIL_CHARS_MAX = 4096
@@ -23,89 +23,112 @@ FINISH_REASONS: dict[str, FinishReason] = {
 
 
 class UsageMeter:
-    """Begun with the prompt; the ledger has it counted for its marks."""
+    """The counts of one reply, which may have at most `output_limit` tokens."""
 
-    def __init__(self, prompt: Prompt) -> None:
-        self.output_limit = OUTPUT_TOKENS_MAX  # what the reply may have, once it is known
-        self.has_calls = False
-        self.has_delivered = False
-        self._finish_reason: FinishReason | None = None
+    def __init__(self, tokenizer: Tokenizer, prompt: PromptSize, output_limit: int) -> None:
+        self._tokenizer = tokenizer
         self._prompt = prompt
-        self._counted_tokens = self._delivered_tokens = 0
-        self._uncounted: list[str] = []  # what was delivered since the last count
-        self._uncounted_chars = 0
-        self._tail = ""  # the end of what was counted, whose tokens depend on what follows
-        self._said: Usage | None = None
+        self._output_limit = output_limit
+        self._delivered = DeliveredText(tokenizer)
+        self._has_calls = False
+        self._finish_reason: FinishReason | None = None
+        self._reported: Usage | None = None
         self._own: Usage | None = None
         self._is_doubtful = False
 
     @property
-    def has_counts(self) -> bool:
-        """Whether the upstream gave counts, and our own of the prompt is not needed to mend them."""
-        return self._said is not None and is_prompt_believable(self._said, self._prompt.size_bytes)
+    def has_delivered(self) -> bool:
+        return self._delivered.has_any
 
-    def take(self, piece: Piece) -> None:
-        self._said = piece.usage or self._said  # the last one counts; they are never summed
-        self._is_doubtful |= piece.has_bad_usage
-        if piece.finish_reason:
-            self._finish_reason = FINISH_REASONS.get(piece.finish_reason, "stop")
+    @property
+    def needs_count(self) -> bool:
+        """Whether the upstream reported no usage, or a prompt so long that our own count must replace it."""
+        return self._reported is None or not is_prompt_believable(self._reported, self._prompt.size_bytes)
 
     @property
     def finish_reason(self) -> FinishReason | None:
-        """None before the end. Calls that were made are the reason, whatever the upstream called it."""
-        if self._finish_reason and self.has_calls:
+        """None before the end. If tool calls were made, they are the reason, even if the upstream gives another."""
+        if self._finish_reason and self._has_calls:
             return "tool_calls"
         return "stop" if self._finish_reason == "tool_calls" else self._finish_reason
 
+    def take(self, piece: Piece) -> None:
+        if piece.usage:
+            self._reported = piece.usage  # the last one counts; they are never summed
+        if piece.has_bad_usage:
+            self._is_doubtful = True
+        if piece.finish_reason:
+            self._finish_reason = FINISH_REASONS.get(piece.finish_reason, "stop")
+
     def deliver(self, text: str) -> None:
-        """Note what was delivered. It is counted when the count is asked for, and not with every chunk."""
-        self.has_delivered = True
-        self._uncounted.append(text)
-        self._uncounted_chars += len(text)
-        if self._uncounted_chars > UNCOUNTED_CHARS_MAX and is_loaded():
-            self._count_delivered()
+        """The client was sent this text."""
+        self._delivered.add(text)
+
+    def take_calls(self) -> None:
+        """The reply makes tool calls."""
+        self._has_calls = True
 
     async def count(self) -> Usage:
-        """Our own count of the prompt and of what was delivered, however it was cut up."""
-        if not is_loaded():
-            await asyncio.to_thread(load)
-        prompt_tokens = await self._prompt.count()
-        self._own = Usage(prompt_tokens, self._count_delivered(), estimated=True)
+        """Our own count of the prompt and of what was delivered."""
+        if not self._tokenizer.is_loaded:
+            await asyncio.to_thread(self._tokenizer.load)
+        prompt_tokens = await self._prompt.exact()
+        self._own = Usage(prompt_tokens, min(self._delivered.count(), self._output_limit), estimated=True)
         return self._own
 
     async def count_whole(self, text: str) -> None:
-        """Our own count of a reply of which nothing was delivered yet."""
-        output_tokens = await asyncio.to_thread(count_tokens, text)
-        self._own = Usage(await self._prompt.count(), min(output_tokens, self.output_limit), estimated=True)
+        """Our own count of a reply that is about to be delivered whole."""
+        output_tokens = await asyncio.to_thread(self._tokenizer.count, text)
+        self._own = Usage(await self._prompt.exact(), min(output_tokens, self._output_limit), estimated=True)
 
-    def outcome(self, fault: Fault | None = None) -> ReplyResult:
-        """The upstream's counts where it gave any, within what can be true; else our own, which are made by now."""
-        said = self._said or self._own or Usage(0, 0, estimated=True)
+    def result(self, fault: Fault | None = None) -> ReplyResult:
+        """The reported counts, corrected if they cannot be true, or our own, which must have been made by now."""
+        said = self._reported or self._own or Usage(0, 0, estimated=True)
         own_prompt_tokens = self._own.prompt_tokens if self._own else 0
-        usage, is_mended = believable(said, own_prompt_tokens, self._prompt.size_bytes, self.output_limit)
+        usage, is_corrected = believable(said, own_prompt_tokens, self._prompt.size_bytes, self._output_limit)
         return ReplyResult(
             usage,
             self.finish_reason,
             fault=fault.kind.value if fault else None,
             is_free=fault is not None and not self.has_delivered,
-            is_doubtful=is_mended or self._is_doubtful,
+            is_doubtful=is_corrected or self._is_doubtful,
         )
 
-    def _count_delivered(self) -> int:
-        """Nobody pays for more than was allowed."""
+
+class DeliveredText:
+    """Counts the tokens of a text that comes in pieces, as if it had come whole."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.has_any = False
+        self._tokenizer = tokenizer
+        self._uncounted: list[str] = []
+        self._uncounted_chars = 0
+        self._tail = ""  # the end of what was counted: its tokens depend on what follows
+        self._tokens_before_tail = 0
+        self._tokens = 0
+
+    def add(self, text: str) -> None:
+        """Keep the text. It is counted when a count is needed, not with every chunk."""
+        self.has_any = True
+        self._uncounted.append(text)
+        self._uncounted_chars += len(text)
+        if self._uncounted_chars > UNCOUNTED_CHARS_MAX and self._tokenizer.is_loaded:
+            self.count()
+
+    def count(self) -> int:
         if self._uncounted:
             self._tail += "".join(self._uncounted)
             self._uncounted.clear()
             self._uncounted_chars = 0
             if end := _last_word(self._tail):
-                self._counted_tokens += count_tokens(self._tail[:end])
+                self._tokens_before_tail += self._tokenizer.count(self._tail[:end])
                 self._tail = self._tail[end:]
-            self._delivered_tokens = self._counted_tokens + count_tokens(self._tail)
-        return min(self._delivered_tokens, self.output_limit)
+            self._tokens = self._tokens_before_tail + self._tokenizer.count(self._tail)
+        return self._tokens
 
 
 def _last_word(text: str) -> int:
-    """Where the last word begins, its space included: no token reaches over it. A word without end is cut."""
+    """The index of the space before the last word, which no token spans. A very long word is cut."""
     space = text.rfind(" ")
     while space > 0 and text[space - 1].isspace():
         space = text.rfind(" ", 0, space)

@@ -2,19 +2,16 @@
 
 import msgspec
 
-from cadenza.gateway.auth import authenticate
 from cadenza.gateway.gateway import Gateway
-from cadenza.http.exchange import JSON, Exchange
+from cadenza.gateway.request import ApiRequest
 
 MODELS_PATH = "/v1/models"
 
 
-async def list_models(gw: Gateway, exchange: Exchange) -> None:
-    await authenticate(gw, exchange, "models")
-    exchange.respond(200, msgspec.json.encode(gw.catalogue.models()), JSON)
+async def list_models(gateway: Gateway, request: ApiRequest) -> None:
+    request.answers.send_json(msgspec.json.encode(gateway.snapshot.catalogue.models()))
 
 
-async def get_model(gw: Gateway, exchange: Exchange) -> None:
-    await authenticate(gw, exchange, "models")
-    model = gw.catalogue.model(exchange.path.rstrip("/").removeprefix(MODELS_PATH + "/"))
-    exchange.respond(200, msgspec.json.encode(model), JSON)
+async def get_model(gateway: Gateway, request: ApiRequest) -> None:
+    class_id = request.exchange.request.path.rstrip("/").removeprefix(MODELS_PATH + "/")
+    request.answers.send_json(msgspec.json.encode(gateway.snapshot.catalogue.model(class_id)))

@@ -1,8 +1,8 @@
-"""From an open reply to the client: in the sequence that the API promises, whatever the upstream's own was.
+"""Sends an open reply to the client, in the sequence of events that the API defines.
 
-Pieces are forwarded as they come and never collected on a stream; `write` waits for the client, so the upstream is read
-no faster than the client reads. The last bytes are handed back, not sent: they leave when all else is settled.
-Once a byte is out, a failure is an error event and an end without [DONE]; rendered here and nowhere else.
+A relay is the sink of the reply. `run` returns when the reply has ended and everything except the last bytes was sent;
+`finish` sends those, after the charge is durable. A stream is not collected: each piece is written as soon as it
+arrives, and the upstream is read no faster than the client reads.
 """
 
 import asyncio
@@ -12,117 +12,158 @@ import msgspec
 from msgspec import UNSET
 
 from cadenza.core.chat import Choice, Completion, ReplyMessage, assemble_calls, usage_object
-from cadenza.core.errors import UpstreamFailed, render_error
 from cadenza.core.records import ReplyResult
 from cadenza.core.tool_calls import ToolCallDelta, ToolCallNormalizer
+from cadenza.gateway.answers import Answers, error_event
 from cadenza.gateway.chunks import Chunks
 from cadenza.gateway.meter import UsageMeter
-from cadenza.http.events import DONE, PING, write_event
+from cadenza.http.events import DONE, PING
 from cadenza.http.exchange import Exchange
-from cadenza.upstreams.base import Fault, OpenReply
+from cadenza.upstreams.base import Fault, OpenReply, Piece
 
 PING_S = 15.0
 
 
 class ReplyHead(msgspec.Struct, frozen=True):
-    """What is the same in every part of a reply."""
+    """The fields that every chunk of a reply repeats, whether tool calls are expected, and extra response headers."""
 
     completion_id: str
     created: int
     class_id: str
     has_tools: bool = False
+    headers: bytes = b""
 
 
-async def relay_whole(reply: OpenReply, head: ReplyHead, meter: UsageMeter) -> tuple[ReplyResult, bytes]:
-    """A non-streaming reply: nothing is sent here, the last bytes are all of it. A Fault goes to the dispatcher."""
-    texts, deltas, normalizer = list[str](), list[ToolCallDelta](), ToolCallNormalizer()
-    while pieces := await reply.read():
-        for piece in pieces:
-            meter.take(piece)
-            texts.append(piece.content)
-            deltas += normalizer.take(piece.calls if head.has_tools else ())
-    deltas += normalizer.finish()
-    content = "".join(texts)
-    meter.has_calls = bool(deltas)
-    if not meter.has_counts:
-        await meter.count_whole(content + said_in(deltas))
-    outcome = meter.outcome()
-    assert meter.finish_reason
-    message = ReplyMessage(
-        content=None if deltas and not content else content,
-        tool_calls=assemble_calls(deltas) if deltas else UNSET,
-    )
-    completion = Completion(
-        id=head.completion_id,
-        created=head.created,
-        model=head.class_id,
-        choices=(Choice(message=message, finish_reason=meter.finish_reason),),
-        usage=usage_object(outcome.usage),
-    )
-    return outcome, msgspec.json.encode(completion)
+class WholeRelay:
+    """A non-streaming reply: collected, then sent at once. `open_reply` turns a fault into an error response."""
+
+    def __init__(self, answers: Answers, head: ReplyHead, meter: UsageMeter) -> None:
+        self._answers = answers
+        self._head = head
+        self._meter = meter
+        self._texts: list[str] = []
+        self._deltas: list[ToolCallDelta] = []
+        self._calls = ToolCallNormalizer()
+
+    async def run(self, reply: OpenReply) -> ReplyResult:
+        await reply.deliver(self)
+        self._deltas += self._calls.finish()
+        if self._deltas:
+            self._meter.take_calls()
+        if self._meter.needs_count:
+            await self._meter.count_whole("".join(self._texts) + text_of_calls(self._deltas))
+        return self._meter.result()
+
+    def finish(self, result: ReplyResult) -> None:
+        assert self._meter.finish_reason
+        content = "".join(self._texts)
+        message = ReplyMessage(
+            content=None if self._deltas and not content else content,
+            tool_calls=assemble_calls(self._deltas) if self._deltas else UNSET,
+        )
+        completion = Completion(
+            id=self._head.completion_id,
+            created=self._head.created,
+            model=self._head.class_id,
+            choices=(Choice(message=message, finish_reason=self._meter.finish_reason),),
+            usage=usage_object(result.usage),
+        )
+        self._answers.send_json(msgspec.json.encode(completion), self._head.headers)
+
+    def take(self, piece: Piece) -> None:
+        self._meter.take(piece)
+        self._texts.append(piece.content)
+        if piece.calls and self._head.has_tools:
+            self._deltas += self._calls.take(piece.calls)
+
+    def flush(self) -> bool:
+        return True
+
+    async def drain(self) -> None:
+        """Never congested."""
 
 
-async def relay_stream(
-    reply: OpenReply, call: Exchange, head: ReplyHead, meter: UsageMeter, ping_s: float = PING_S
-) -> tuple[ReplyResult, bytes]:
-    """A stream: everything is sent here but its last bytes."""
-    chunks, normalizer = Chunks(head.completion_id, head.created, head.class_id), ToolCallNormalizer()
-    call.start_stream()
-    await call.write(chunks.role())
+class StreamRelay:
+    """A stream. After a fault it ends with an error event and without [DONE]."""
 
-    def pass_on(text: str) -> bool:
-        is_sent = call.write_now(chunks.content(text))
-        if is_sent:
-            meter.deliver(text)
-        return is_sent
+    def __init__(
+        self, exchange: Exchange, answers: Answers, head: ReplyHead, meter: UsageMeter, ping_s: float = PING_S
+    ) -> None:
+        self._exchange = exchange
+        self._answers = answers
+        self._head = head
+        self._meter = meter
+        self._ping_s = ping_s
+        self._chunks = Chunks(head.completion_id, head.created, head.class_id)
+        self._calls = ToolCallNormalizer()
+        self._unsent: list[bytes] = []  # chunks, until the pieces that arrived together are all here
+        self._unsent_texts: list[str] = []
 
-    with Heartbeat(call, ping_s):
-        try:
-            while pieces := await reply.read(pass_on):
-                for piece in pieces:
-                    meter.take(piece)
-                texts = [piece.content for piece in pieces if piece.content]
-                deltas = normalizer.take(part for piece in pieces for part in piece.calls) if head.has_tools else []
-                await _deliver(call, chunks, meter, texts, deltas)
-        except Fault as fault:
-            error = render_error("The model's answer broke off before its end. Retry.", UpstreamFailed.type)
-            if meter.has_delivered and not meter.has_counts:
-                await meter.count()
-            return meter.outcome(fault), b"\n" + write_event(error)
-        await _deliver(call, chunks, meter, [], normalizer.finish())
-    if not meter.has_counts:
-        await meter.count()
-    outcome = meter.outcome()
-    assert meter.finish_reason
-    return outcome, chunks.finish(meter.finish_reason) + chunks.usage(outcome.usage) + DONE
+    async def run(self, reply: OpenReply) -> ReplyResult:
+        self._answers.start_stream(self._head.headers)
+        self._exchange.write(self._chunks.role())
+        fault = None
+        with Heartbeat(self._exchange, self._ping_s):
+            try:
+                await reply.deliver(self)
+            except Fault as broken:
+                fault = broken
+            else:
+                self._take_calls(self._calls.finish())
+            self.flush()
+        if self._meter.needs_count and (fault is None or self._meter.has_delivered):
+            await self._meter.count()
+        return self._meter.result(fault)
+
+    def finish(self, result: ReplyResult) -> None:
+        if result.fault:
+            self._exchange.abort_stream(error_event("The model's answer broke off before its end. Retry."))
+            return
+        assert self._meter.finish_reason
+        chunks = self._chunks
+        self._exchange.finish_stream(chunks.finish(self._meter.finish_reason) + chunks.usage(result.usage) + DONE)
+
+    def take(self, piece: Piece) -> None:
+        if piece.usage or piece.finish_reason or piece.has_bad_usage:
+            self._meter.take(piece)
+        if piece.content:
+            self._unsent.append(self._chunks.content(piece.content))
+            self._unsent_texts.append(piece.content)
+        if piece.calls and self._head.has_tools:
+            self._take_calls(self._calls.take(piece.calls))
+
+    def _take_calls(self, deltas: list[ToolCallDelta]) -> None:
+        if deltas:
+            self._unsent.append(self._chunks.calls(deltas))
+            self._unsent_texts.append(text_of_calls(deltas))
+            self._meter.take_calls()
+
+    def flush(self) -> bool:
+        """Send everything that arrived together in one write. False if the client is congested."""
+        exchange, unsent = self._exchange, self._unsent
+        if unsent:
+            if exchange.write(b"".join(unsent)):
+                self._meter.deliver("".join(self._unsent_texts))
+            unsent.clear()
+            self._unsent_texts.clear()
+        return not exchange.is_congested
+
+    async def drain(self) -> None:
+        await self._exchange.drain()
 
 
-async def _deliver(
-    call: Exchange, chunks: Chunks, meter: UsageMeter, texts: list[str], deltas: list[ToolCallDelta]
-) -> None:
-    """What is on its way counts as delivered, whoever leaves while it waits to be taken."""
-    if texts and call.send(b"".join(map(chunks.content, texts))):
-        meter.deliver("".join(texts))
-    if deltas and call.send(chunks.calls(deltas)):
-        meter.deliver(said_in(deltas))
-        meter.has_calls = True
-    if texts or deltas:
-        await call.room()
-
-
-def said_in(deltas: list[ToolCallDelta]) -> str:
-    """What of calls counts as output: names and arguments."""
+def text_of_calls(deltas: list[ToolCallDelta]) -> str:
+    """The text of tool calls that counts as output: names and arguments."""
     return "".join(delta.name + delta.arguments for delta in deltas)
 
 
 class Heartbeat:
-    """Sends the client a comment whenever nothing else was sent for a while. One timer a stream, none a chunk."""
+    """Sends a comment whenever nothing else was sent for a while. One timer per stream, none per chunk."""
 
-    def __init__(self, call: Exchange, every_s: float) -> None:
-        self._call = call
+    def __init__(self, exchange: Exchange, every_s: float) -> None:
+        self._exchange = exchange
         self._every_s = every_s
         self._loop = asyncio.get_running_loop()
-        self._ping: asyncio.Task[None] | None = None
         self._timer = self._loop.call_later(every_s, self._beat)
 
     def __enter__(self) -> None:
@@ -130,12 +171,11 @@ class Heartbeat:
 
     def __exit__(self, *_: object) -> None:
         self._timer.cancel()
-        if self._ping:
-            self._ping.cancel()
 
     def _beat(self) -> None:
-        quiet_s = time.monotonic() - self._call.written_s
-        is_pinging = self._ping is not None and not self._ping.done()
-        if quiet_s >= self._every_s and not is_pinging:
-            self._ping, quiet_s = self._loop.create_task(self._call.write(PING)), 0.0
+        quiet_s = time.monotonic() - self._exchange.last_write_s
+        if quiet_s >= self._every_s:
+            quiet_s = 0.0
+            if not self._exchange.is_congested:
+                self._exchange.write(PING)
         self._timer = self._loop.call_later(max(self._every_s - quiet_s, self._every_s / 10), self._beat)

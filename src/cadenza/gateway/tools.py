@@ -1,7 +1,7 @@
-"""The tool path's part of validation: tool definitions, the choice among them, and the calls of the history.
+"""Validation on the tool path: tool definitions, `tool_choice`, and the tool calls in the message history.
 
-`tools` and `tool_choice` go upstream byte for byte; here they are only looked at. What OpenAI refuses is refused, with
-a sentence that says what to mend; a schema's inside is the upstream's to judge.
+`tools` and `tool_choice` go upstream byte for byte; this module only checks them. It refuses what OpenAI refuses, with
+a message that says what to correct. It does not check the content of a JSON schema; the upstream does.
 """
 
 import re
@@ -22,28 +22,28 @@ RAW_CALLS = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
 
 
 class FunctionFields(msgspec.Struct):
-    """What is looked at of a function definition."""
+    """The fields of a function definition that are checked."""
 
     name: str | None = None
     parameters: dict[str, Any] | None = None
 
 
 class NameFields(msgspec.Struct):
-    """A name, and whatever else."""
+    """The one field of a custom tool that is checked."""
 
     name: str | None = None
 
 
 class ToolFields(msgspec.Struct):
-    """What is looked at of a tool."""
+    """The fields of a tool that are checked."""
 
     type: str | None = None
     function: FunctionFields | None = None
     custom: NameFields | None = None
 
 
-class CalledFields(msgspec.Struct):
-    """What is looked at of a call in the history. Its arguments need not be JSON."""
+class CalledFunctionFields(msgspec.Struct):
+    """The function of a call in the history. Its arguments need not be JSON."""
 
     name: str
     arguments: str = ""
@@ -54,12 +54,12 @@ class CallFields(msgspec.Struct):
 
     id: str
     type: str = "function"
-    function: CalledFields | None = None
+    function: CalledFunctionFields | None = None
 
 
 def check_tools(tools: Sequence[ToolFields], choice: object) -> None:
     if len(tools) > TOOLS_MAX:
-        raise InvalidRequest(f"tools: {len(tools)} were sent; at most {TOOLS_MAX} are taken.")
+        raise InvalidRequest(f"tools: {len(tools)} were sent; at most {TOOLS_MAX} are allowed.")
     names: set[str] = set()
     for index, tool in enumerate(tools):
         name = _check_tool(f"tools[{index}]", tool)
@@ -92,28 +92,30 @@ def _check_choice(choice: object, names: set[str]) -> None:
 
 
 class History:
-    """Follows the calls of a conversation: each must be answered, and each answer must answer one."""
+    """Checks the tool calls of a conversation: each call must have an answer, and each answer a call."""
 
     def __init__(self) -> None:
-        self._open: dict[str, str] = {}  # id -> the path of its call
+        self._unanswered: dict[str, str] = {}  # call id to the path of the call
 
     def follow(self, path: str, role: str, calls: Sequence[CallFields], answers: str | None) -> None:
         if role == "tool":
-            if answers not in self._open:
-                raise InvalidRequest(f"{path}.tool_call_id: '{answers}' answers no call that stands before it.")
-            del self._open[answers]
+            if answers not in self._unanswered:
+                raise InvalidRequest(
+                    f"{path}.tool_call_id: '{answers}' answers no call of the preceding assistant message."
+                )
+            del self._unanswered[answers]
             return
         self.end()
-        self._open = {call.id: f"{path}.tool_calls[{index}]" for index, call in enumerate(calls)}
+        self._unanswered = {call.id: f"{path}.tool_calls[{index}]" for index, call in enumerate(calls)}
 
     def end(self) -> None:
-        for call_id, path in self._open.items():
+        for call_id, path in self._unanswered.items():
             raise InvalidRequest(f"{path}: the call '{call_id}' has no tool message that answers it.")
 
 
-def with_upstream_ids(as_sent: msgspec.Raw) -> msgspec.Raw:
-    """A message with the ids that the upstream gave its calls in place of ours; all else byte for byte."""
-    fields = RAW_FIELDS.decode(as_sent)
+def with_upstream_ids(raw: msgspec.Raw) -> msgspec.Raw:
+    """The message with the upstream's own call ids instead of ours; the other fields are unchanged."""
+    fields = RAW_FIELDS.decode(raw)
     if _is_given(fields, "tool_call_id"):
         fields["tool_call_id"] = _unwrapped(fields["tool_call_id"])
     if _is_given(fields, "tool_calls"):

@@ -1,7 +1,7 @@
-"""From the bytes of a chat request to a ChatRequest, or a 400 that says what to mend.
+"""Parses the body of a chat request into a ChatRequest, or refuses it with a 400 that says what to correct.
 
-What need not be read stays raw JSON: messages go upstream as they came (but for the role `developer`, which becomes
-`system`), and so do the sampling fields. What OpenAI accepts is accepted; an unknown field at the top is dropped.
+Messages and sampling fields stay raw JSON and go upstream unchanged, except that the role `developer` becomes `system`.
+Everything that OpenAI accepts is accepted; an unknown top-level field is dropped.
 """
 
 import re
@@ -35,19 +35,22 @@ NULL = b"null"
 
 
 class ChatRequest(msgspec.Struct, frozen=True):
-    """A request that can be served."""
+    """A valid chat request."""
 
     model: str | None
     messages: list[msgspec.Raw]
-    texts: list[str]  # what is counted of the messages
+    texts: list[str]  # the texts whose tokens make up the prompt
     stream: bool
     max_tokens: int | None
     sampling: dict[str, msgspec.Raw]
-    tools: dict[str, msgspec.Raw]  # the tool path's fields, as they were sent; empty on the plain path
+    tools: dict[str, msgspec.Raw]  # the fields of the tool path, unchanged; empty on the plain path
 
     @property
-    def fitted_tokens(self) -> int:
-        """What a window must leave for the answer: on the tool path, where it is fitted to the window, all of it."""
+    def room_tokens(self) -> int:
+        """How much output a window must have room for, so that the prompt need not be counted exactly.
+
+        With tools this is the whole output, because `max_tokens` is reduced to what the window leaves.
+        """
         return (self.max_tokens or OUTPUT_TOKENS_MAX) if self.tools else OUTPUT_TOKENS_MIN
 
 
@@ -87,7 +90,7 @@ _ANYTHING = msgspec.json.Decoder()
 
 def parse_chat(body: bytes) -> ChatRequest:
     fields, raw = _decode(body)
-    _refuse_what_is_not_here(fields)
+    _refuse_unsupported(fields)
     if not fields.messages:
         raise InvalidRequest(_messages_hint(raw))
     texts = _check_messages(fields.messages)
@@ -99,7 +102,8 @@ def parse_chat(body: bytes) -> ChatRequest:
     return ChatRequest(
         model=fields.model,
         messages=[
-            _forwardable(message, as_sent) for message, as_sent in zip(fields.messages, raw_messages, strict=True)
+            _to_upstream(message, raw_message)
+            for message, raw_message in zip(fields.messages, raw_messages, strict=True)
         ],
         texts=texts,
         stream=fields.stream or False,
@@ -112,37 +116,38 @@ def parse_chat(body: bytes) -> ChatRequest:
 def check_context(counted: int) -> None:
     if counted > CONTEXT_TOKENS_MAX:
         raise InvalidRequest(
-            f"The prompt has {counted:,} tokens; at most {CONTEXT_TOKENS_MAX:,} are taken in one request. Shorten it."
+            f"The prompt has {counted:,} tokens; at most {CONTEXT_TOKENS_MAX:,} are allowed per request. Shorten it."
         )
 
 
 def _decode(body: bytes) -> tuple[_Fields, dict[str, msgspec.Raw]]:
     try:
         if not body.isascii():
-            body.decode()  # the raw parts are not looked into, so what is wrong in them must be found here
+            body.decode()  # raw JSON is not decoded later, so invalid UTF-8 in it must be found here
         if b"\\u" in body and SURROGATE.search(body):
-            _ANYTHING.decode(body)
+            _ANYTHING.decode(body)  # nor are its escapes, so a lone surrogate must be found here too
         return _FIELDS.decode(body), _RAW_FIELDS.decode(body)
     except RecursionError:
         raise InvalidRequest("The body is nested too deeply.") from None
     except UnicodeDecodeError:
         raise InvalidRequest("The body is not valid UTF-8.") from None
     except msgspec.ValidationError as error:
-        raise InvalidRequest(_say(error)) from None
+        raise InvalidRequest(_describe(error)) from None
     except msgspec.DecodeError as error:
-        raise InvalidRequest(f"The body is not valid JSON: {error}.") from None
+        reason = str(error).removeprefix("JSON is malformed: ") if body else "it is empty"
+        raise InvalidRequest(f"The body is not valid JSON: {reason}.") from None
 
 
-def _say(error: msgspec.ValidationError) -> str:
+def _describe(error: msgspec.ValidationError) -> str:
     """'Expected `str`, got `int` - at `$.model`' -> 'model: expected `str`, got `int`.'"""
     what, _, where = str(error).partition(" - at `$")
     path = where.rstrip("`").lstrip(".") or "The body"
     return f"{path}: {what[:1].lower()}{what[1:]}."
 
 
-def _refuse_what_is_not_here(fields: _Fields) -> None:
+def _refuse_unsupported(fields: _Fields) -> None:
     if fields.n is not None and fields.n != 1:
-        raise InvalidRequest("n: not implemented here beyond 1. Send one request per choice.")
+        raise InvalidRequest("n: not implemented for values other than 1. Send one request per choice.")
     if fields.logprobs or fields.top_logprobs is not None:
         raise InvalidRequest("logprobs and top_logprobs: not implemented here. Leave them out.")
     if fields.temperature is not None and not 0 <= fields.temperature <= 2:
@@ -160,7 +165,7 @@ def _messages_hint(raw: dict[str, msgspec.Raw]) -> str:
 
 
 def _check_messages(messages: list[_Message]) -> list[str]:
-    """The texts of messages that have the right shape, each call of which is answered."""
+    """Check the messages and return their texts. Each tool call must have an answer."""
     texts = [_check_message(index, message) for index, message in enumerate(messages)]
     if any(message.tool_calls or message.role == "tool" for message in messages):
         history = History()
@@ -171,7 +176,7 @@ def _check_messages(messages: list[_Message]) -> list[str]:
 
 
 def _check_message(index: int, message: _Message) -> str:
-    """The text of a message that has the right shape."""
+    """Check a message and return its text."""
     if message.role in PLAIN_ROLES and isinstance(message.content, str) and not message.tool_calls:
         return message.content
     path = f"messages[{index}]"
@@ -182,36 +187,36 @@ def _check_message(index: int, message: _Message) -> str:
     if message.content is None:
         is_call = message.tool_calls is not None or message.function_call or message.refusal
         if message.role == "assistant" and is_call:
-            return _called(message)
+            return _text_of_calls(message)
         raise InvalidRequest(f"{path}.content: must be a string or an array of text parts.")
     if isinstance(message.content, str):
-        return message.content + _called(message)
-    return _called(message) + "".join(
+        return message.content + _text_of_calls(message)
+    return _text_of_calls(message) + "".join(
         _check_part(f"{path}.content[{index}]", part) for index, part in enumerate(message.content)
     )
 
 
-def _called(message: _Message) -> str:
-    """What the calls of a message add to the prompt."""
+def _text_of_calls(message: _Message) -> str:
+    """What the tool calls of a message add to the prompt."""
     functions = [call.function for call in message.tool_calls or () if call.function]
     return "".join(function.name + function.arguments for function in functions)
 
 
 def _check_part(path: str, part: _Part) -> str:
     if part.type != "text":
-        raise InvalidRequest(f"{path}.type: only parts of type 'text' are taken.")
+        raise InvalidRequest(f"{path}.type: only parts of type 'text' are supported.")
     if part.text is None:
         raise InvalidRequest(f"{path}.text: missing.")
     return part.text
 
 
-def _forwardable(message: _Message, as_sent: msgspec.Raw) -> msgspec.Raw:
-    """As it was sent, but for what upstreams do not know: the role `developer`, an empty `tool_calls`, ids of ours."""
+def _to_upstream(message: _Message, raw: msgspec.Raw) -> msgspec.Raw:
+    """The message unchanged, except what upstreams do not accept: `developer`, empty `tool_calls`, our call ids."""
     if message.tool_calls or message.role == "tool":
-        return with_upstream_ids(as_sent)
+        return with_upstream_ids(raw)
     if message.role != "developer" and message.tool_calls != []:
-        return as_sent
-    fields = _RAW_FIELDS.decode(as_sent)
+        return raw
+    fields = _RAW_FIELDS.decode(raw)
     if message.role == "developer":
         fields["role"] = msgspec.Raw(b'"system"')
     if message.tool_calls == []:
@@ -228,8 +233,8 @@ def _max_tokens(fields: _Fields) -> int | None:
     limit = min(given)
     if limit < 1:
         raise InvalidRequest("max_tokens: must be a positive integer.")
-    if fields.tools:  # fitted later to what a route can hold
+    if fields.tools:  # fitted to the route's window later
         return min(limit, OUTPUT_TOKENS_MAX)
     if limit > OUTPUT_TOKENS_MAX:
-        raise InvalidRequest(f"max_tokens: at most {OUTPUT_TOKENS_MAX:,} tokens can be generated in one request.")
+        raise InvalidRequest(f"max_tokens: at most {OUTPUT_TOKENS_MAX:,} tokens are allowed per request.")
     return limit

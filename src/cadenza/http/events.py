@@ -1,7 +1,7 @@
-"""Server-sent events, sans I/O: bytes -> the data of each event, and data -> bytes.
+"""Server-sent events, without I/O: bytes to the data of each event, and data to bytes.
 
-Reading takes whatever the standard allows (LF, CR and CRLF, comments, several data lines, any split of the bytes);
-writing is one `data:` line per event and nothing else, since clients choke on the rest.
+The reader accepts everything that the standard allows: LF, CR and CRLF, comments, several data lines, any split of the
+bytes. The writer emits one `data:` line per event and nothing else, because some clients fail on other fields.
 """
 
 DONE = b"data: [DONE]\n\n"
@@ -14,49 +14,51 @@ class EventTooLarge(ValueError):
 
 
 def write_event(data: bytes) -> bytes:
-    """`data` is one line: JSON as msgspec writes it never holds a raw line end."""
+    """`data` must be one line. JSON written by msgspec never has a raw line end."""
     return b"data: " + data + b"\n\n"
 
 
 class EventReader:
-    """Feed it bytes as they come; it hands out the data of each event that has become whole."""
+    """Feed it bytes as they arrive; it returns the data of each event that is complete."""
 
     def __init__(self) -> None:
-        self._unended: list[bytes] = []  # parts of the line that has not ended yet
-        self._data: list[bytes] = []  # data lines of the event that has not ended yet
+        self._unfinished_line: list[bytes] = []  # in parts
+        self._data: list[bytes] = []  # data lines of the unfinished event
         self._kept_bytes = 0  # of both
         self._after_cr = False
         self._at_start = True
+        self.is_between = False  # the next byte begins an event: nothing is kept that would change its meaning
 
-    @property
-    def is_between(self) -> bool:
-        """Nothing is kept that would change what the next bytes mean."""
-        return not (self._unended or self._data or self._after_cr or self._at_start)
+    def feed(self, data: bytes) -> list[bytes]:
+        """The data of each event that these bytes complete."""
+        events = self._feed(data)
+        self.is_between = not (self._unfinished_line or self._data or self._after_cr or self._at_start)
+        return events
 
-    def feed(self, read: bytes) -> list[bytes]:
-        if self._after_cr and read:
-            read = read.removeprefix(b"\n")
+    def _feed(self, data: bytes) -> list[bytes]:
+        if self._after_cr and data:
+            data = data.removeprefix(b"\n")
             self._after_cr = False
-        if b"\r" in read:
-            self._after_cr = read.endswith(b"\r")
-            read = read.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-        if b"\n" not in read:
-            self._keep(read)
+        if b"\r" in data:
+            self._after_cr = data.endswith(b"\r")
+            data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        if b"\n" not in data:
+            self._keep(data)
             return []
-        *lines, rest = b"".join((*self._unended, read)).split(b"\n")
-        self._kept_bytes -= sum(map(len, self._unended))
-        self._unended.clear()
+        *lines, rest = b"".join((*self._unfinished_line, data)).split(b"\n")
+        self._kept_bytes -= sum(map(len, self._unfinished_line))
+        self._unfinished_line.clear()
         events = [event for line in lines if (event := self._take(line))]
         self._keep(rest)
         return events
 
     def end(self) -> list[bytes]:
-        """The event that the last bytes left without its blank line, if there is one."""
-        return self.feed(b"\n\n") if self._unended or self._data else []
+        """The end of the stream: the last event, if its blank line is missing."""
+        return self.feed(b"\n\n") if self._unfinished_line or self._data else []
 
     def _keep(self, part: bytes) -> None:
         if part:
-            self._unended.append(part)
+            self._unfinished_line.append(part)
             self._kept_bytes += len(part)
         if self._kept_bytes > EVENT_BYTES_MAX:
             raise EventTooLarge

@@ -1,333 +1,240 @@
-"""One HTTP exchange: a request with a bounded body, one answer or one stream, and the client's leaving.
+"""One HTTP exchange: a request and the one reply to it.
 
-Everything that a client sends is bounded here: the size of the body and the time that it may take. What is sent goes
-straight to the connection, without a message or a task in between.
+The connection creates it when the head of a request is complete. The application reads the body and sends the reply.
+Its bytes go straight to the transport, without a queue or another task.
+
+    reply state  respond()   start_stream()  write()  finish_stream()  abort_stream()  the client disconnects
+    PENDING      COMPLETE    STREAMING       -        -                -               ABANDONED
+    STREAMING    -           -               sent     COMPLETE         COMPLETE        ABANDONED
+    COMPLETE     -           -               -        -                -               no effect
+    ABANDONED    no effect   no effect       dropped  no effect        no effect       no effect
+
+A dash marks a programming error, which fails an assertion.
 """
 
 import asyncio
-import re
-import secrets
 import time
 from email.utils import formatdate
+from enum import Enum, auto
 from functools import lru_cache
 from http import HTTPStatus
 from typing import Protocol
 
-from cadenza.core.errors import (
-    BodyTimeout,
-    BodyTooLarge,
-    CadenzaError,
-    Headers,
-    InvalidRequest,
-    RateLimited,
-    error_headers,
-    render_error,
-)
-from cadenza.http.events import write_event
+from cadenza.http.body import BodyMemory, BodyTimeout, RequestBody
 from cadenza.http.forwarded import client_address
+from cadenza.http.headers import Headers
 
-BODY_BYTES_MAX = 32 * 1024 * 1024
-BODIES_BYTES_MAX = 16 * BODY_BYTES_MAX
-UNREAD_BYTES_MAX = 64 * 1024  # of a body that nobody reads yet
-UPLOAD_RETRY_S = 1.0
-BODY_BYTES_PER_S_MIN = 32 * 1024
-SANE_ID = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
-JSON = b"content-type: application/json\r\n"
-CORS = (
-    b"access-control-allow-origin: *\r\n"
-    b"access-control-expose-headers: x-request-id, x-should-retry, retry-after, retry-after-ms, x-cadenza-max-tokens, "
-    b"x-ratelimit-limit-requests, x-ratelimit-remaining-requests, x-ratelimit-reset-requests\r\n"
-)
-STREAM = (
-    b"content-type: text/event-stream; charset=utf-8\r\ncache-control: no-cache, no-transform\r\n"
-    b"x-accel-buffering: no\r\n"
-)
 STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
-GONE_STATUS = 499  # what the log and the metrics say of a client that left
+CHUNKED = b"transfer-encoding: chunked\r\n"
+LAST_CHUNK = b"0\r\n\r\n"
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
-class ClientGone(Exception):
-    """The client closed the connection; nobody is there to answer."""
+class ReplyState(Enum):
+    """How far the reply is. See the module's table."""
+
+    PENDING = auto()
+    STREAMING = auto()
+    COMPLETE = auto()
+    ABANDONED = auto()
 
 
-class Wire(Protocol):
-    """The connection under a exchange."""
+PENDING, STREAMING, COMPLETE, ABANDONED = ReplyState  # as names: Python 3.11 is slow to look up ReplyState.X
 
-    peer: str  # the address at its other end
-    is_full: bool  # the client does not take what was sent
 
-    def write(self, data: bytes) -> None:
-        """Nothing happens where the client is gone."""
+class Interruption(Enum):
+    """Why the task that serves an exchange was cancelled."""
+
+    DISCONNECT = auto()  # the client left before its reply was complete
+    SHUTDOWN = auto()  # the service ends
+
+
+class Transport(Protocol):
+    """The connection under an exchange."""
+
+    peer: str  # the address of the other end
+    is_congested: bool  # the client reads more slowly than the service writes
+
+    def write(self, data: bytes) -> None: ...
 
     async def drain(self) -> None:
-        """Returns when the client takes more, or is gone."""
+        """Return once the client reads again, or is gone."""
 
-    def read_on(self) -> None:
-        """More of the body is wanted."""
+    def receive_more(self, exchange: "Exchange", /) -> None:
+        """The application wants more of the request's body."""
 
-    def finish(self, exchange: "Exchange") -> None:
-        """The reply is whole: the next request may be answered, or the connection closed."""
+    def reply_complete(self, exchange: "Exchange", /) -> None:
+        """The last byte was handed over: serve the next request, or close."""
 
-
-class Uploads:
-    """The bytes of all bodies that are in memory: so many clients with large ones may come that they must wait."""
-
-    def __init__(self) -> None:
-        self._left_bytes = BODIES_BYTES_MAX
-
-    def take(self, size_bytes: int) -> None:
-        if size_bytes > self._left_bytes:
-            raise RateLimited("Too many large requests at once. Retry shortly.", UPLOAD_RETRY_S)
-        self._left_bytes -= size_bytes
-
-    def give_back(self, size_bytes: int) -> None:
-        self._left_bytes += size_bytes
+    def cancel(self, exchange: "Exchange", /) -> None:
+        """Cancel the task that serves the exchange."""
 
 
-class Exchange:
-    """A request and the one answer to it. `fields` are its headers as they came, names in lower case."""
+class Request:
+    """The head of a request. `fields` are the headers as they came, names in lower case."""
 
-    def __init__(
-        self, wire: Wire, method: str, path: str, query: bytes, fields: Headers, *, is_old: bool = False
-    ) -> None:
+    __slots__ = ("fields", "headers", "is_http_1_0", "method", "path", "query")
+
+    def __init__(self, method: str, path: str, query: bytes, fields: Headers, *, is_http_1_0: bool = False) -> None:
         self.method = method
         self.path = path
         self.query = query
         self.fields = fields
-        self.headers = dict(reversed(fields))  # of a repeated header the first counts
-        self.request_id = _request_id(self.headers.get(b"x-request-id"))
+        self.headers = dict(reversed(fields))  # the first of a repeated header counts
+        self.is_http_1_0 = is_http_1_0
+
+    @property
+    def expects_continue(self) -> bool:
+        """Whether the client waits for "100 Continue" before it sends its body."""
+        expectation = self.headers.get(b"expect")
+        return expectation is not None and not self.is_http_1_0 and expectation.lower() == b"100-continue"
+
+
+class Exchange:
+    """A request and its reply."""
+
+    __slots__ = (
+        "_transport",
+        "body",
+        "first_byte_s",
+        "interruption",
+        "keep_alive",
+        "last_write_s",
+        "request",
+        "started_s",
+        "state",
+        "status",
+    )
+
+    def __init__(self, transport: Transport, request: Request, body: RequestBody, *, keep_alive: bool = True) -> None:
+        self.request = request
+        self.body = body
+        self.keep_alive = keep_alive and not request.is_http_1_0
+        self.state = PENDING
+        self.status: int | None = None  # of the reply, once it has begun
+        self.interruption: Interruption | None = None
         self.started_s = time.perf_counter()
-        self.facts: dict[str, str | int] = {}  # what the log says of this request; never content
-        self.status = GONE_STATUS
-        self.more_lines = b""  # headers of the reply, beside those that every reply has
-        self.first_byte_ms: int | None = None
-        self.body_bytes = 0  # what was read of it
-        self.body_s = 20.0  # for a body to come, and more for a large one
-        self.written_s = 0.0  # when the last byte was written, by the monotonic clock
-        self.is_started = False
-        self.is_finished = False
-        self.is_gone = False  # the client is, before its reply was whole
-        self.is_cut = False  # by us, because the service ends
-        self.keeps_alive = not is_old  # another request may follow on the connection
-        self.task: asyncio.Task[None] | None = None  # what serves it
-        self._wire = wire
-        self._is_old = is_old  # HTTP/1.0: it knows no chunks, and a stream ends with the connection
-        self._is_watched = False
-        expected = b"" if is_old else self.headers.get(b"expect", b"")
-        self.expects_continue = expected.lower() == b"100-continue"  # before it sends its body
-        self._parts: list[bytes] = []  # of the body, as they came
-        self._unread_bytes = 0
-        self._is_whole = False  # all of the body has come
-        self._more_came: asyncio.Future[None] | None = None
+        self.first_byte_s: float | None = None
+        self.last_write_s = 0.0  # by the monotonic clock
+        self._transport = transport
 
     @property
     def peer(self) -> str:
-        return self._wire.peer
+        return self._transport.peer
 
     @property
-    def address(self) -> str:
-        """Of whoever asked."""
-        return client_address(self._wire.peer, self.fields)
+    def client_address(self) -> str:
+        """The peer's address or, behind a proxy on this machine, the one that the proxy names."""
+        return client_address(self._transport.peer, self.request.fields)
 
     @property
-    def is_whole(self) -> bool:
-        return self._is_whole
+    def is_congested(self) -> bool:
+        return self._transport.is_congested
 
-    def feed(self, data: bytes) -> bool:
-        """A part of the body came. Whether more may, before this is read."""
-        self._parts.append(data)
-        self._unread_bytes += len(data)
-        self._tell_reader()
-        return self._unread_bytes <= UNREAD_BYTES_MAX
-
-    def end_body(self) -> None:
-        self._is_whole = True
-        self._tell_reader()
-
-    async def body(self, uploads: Uploads) -> bytes:
-        """The whole body, within the limits of size and time: a trickle is cut, a slow but steady upload is not."""
-        if self._is_whole:
-            whole = b"".join(self._parts)
-            self._take(uploads, whole)
-            return whole
-        length = self.headers.get(b"content-length", b"")
-        if length.isdigit() and (len(length) > 20 or int(length) > BODY_BYTES_MAX):
-            raise _too_large()
-        parts, deadline_s = list[bytes](), asyncio.get_running_loop().time() + self.body_s
+    async def read_body(self, memory: BodyMemory) -> bytes:
+        """The whole body; BodyTooLarge, BodyTimeout or BodyMemoryFull where a limit is passed."""
+        if self.body.is_complete:
+            return self.body.take(memory)
+        length = self.request.headers.get(b"content-length", b"")
         try:
-            async with asyncio.timeout_at(deadline_s) as clock:
-                while True:
-                    came = b"".join(self._parts)
-                    self._parts.clear()
-                    self._unread_bytes = 0
-                    self._take(uploads, came)
-                    parts.append(came)
-                    if self.is_whole:
-                        return b"".join(parts)
-                    clock.reschedule(deadline_s + self.body_bytes / BODY_BYTES_PER_S_MIN)
-                    await self._wait_for_more()
-        except TimeoutError:
+            return await self.body.read(memory, length, self._receive_more)
+        except BodyTimeout:
             self.close_after_reply()
-            raise BodyTimeout(
-                f"The body did not arrive in time: after {self.body_bytes:,} bytes the rest was still missing."
-            ) from None
+            raise
 
-    def _take(self, uploads: Uploads, came: bytes) -> None:
-        if self.body_bytes + len(came) > BODY_BYTES_MAX:
-            raise _too_large()
-        uploads.take(len(came))
-        self.body_bytes += len(came)
+    def _receive_more(self) -> None:
+        if self.body.is_awaiting_continue and self.state is PENDING:
+            self.body.note_continue()
+            self._transport.write(CONTINUE)
+        self._transport.receive_more(self)
 
-    async def _wait_for_more(self) -> None:
-        if self.is_gone:
-            raise ClientGone
-        self._more_came = asyncio.get_running_loop().create_future()
-        self._wire.read_on()
-        await self._more_came
-        if self.is_gone:
-            raise ClientGone
-
-    def _tell_reader(self) -> None:
-        if self._more_came and not self._more_came.done():
-            self._more_came.set_result(None)
-
-    def until_gone(self) -> "UntilGone":
-        """What runs inside is cancelled at once when the client leaves, and ClientGone comes out."""
-        return UntilGone(self)
-
-    def watch(self) -> None:
-        if self.is_gone:
-            raise ClientGone
-        self._is_watched = True
-
-    def unwatch(self) -> None:
-        self._is_watched = False
-
-    def note_gone(self) -> None:
-        """The connection is lost."""
-        if not self.is_finished:
-            self.is_gone = True
-            self._tell_reader()
-            if self._is_watched:
-                assert self.task
-                self.task.cancel()
-
-    def cut(self) -> None:
-        """End it now, whatever it is doing, unless its last byte is on its way."""
-        if not self.is_finished and not self.is_cut:
-            assert self.task
-            self.is_cut = True
-            self.task.cancel()
-
-    def close_after_reply(self) -> None:
-        """No further request on this connection."""
-        self.keeps_alive = False
-
-    def respond(self, status: int, body: bytes, lines: bytes) -> None:
-        """An answer of the API, with the headers that each of them has."""
-        self.reply(status, body, lines + self._api_lines())
-
-    def reply(self, status: int, body: bytes, lines: bytes) -> None:
-        """A whole answer."""
+    def respond(self, status: int, headers: bytes, body: bytes) -> None:
+        """Send a whole reply."""
+        if self.state is not PENDING:
+            assert self.state is ABANDONED
+            return
         length = b"" if status == 204 else b"content-length: %d\r\n" % len(body)
-        self._begin(status, lines + length, b"" if self.method == "HEAD" else body)
-        self._finish()
+        self._send_head(status, headers + length, b"" if self.request.method == "HEAD" else body)
+        self._complete()
 
-    def start_stream(self) -> None:
-        framing = b"" if self._is_old else b"transfer-encoding: chunked\r\n"
-        self._begin(200, STREAM + self._api_lines() + framing, b"")
+    def start_stream(self, headers: bytes) -> None:
+        if self.state is not PENDING:
+            assert self.state is ABANDONED
+            return
+        self._send_head(200, headers if self.request.is_http_1_0 else headers + CHUNKED, b"")
+        self.state = STREAMING
 
-    async def write(self, data: bytes) -> None:
-        """Returns when the client can take more."""
-        self.send(data)
-        await self.room()
+    def write(self, data: bytes) -> bool:
+        """Hand bytes of the stream to the transport; False where the client is gone.
 
-    def send(self, data: bytes) -> bool:
-        """Whether the client is there: then it is on its way, though it may wait for the client to take it."""
-        if self.is_gone:
+        Bytes handed over count as delivered, even if the client disconnects before it reads them.
+        """
+        if self.state is not STREAMING:
+            assert self.state is ABANDONED
             return False
-        self._wire.write(self._chunk(data))
-        self.written_s = time.monotonic()
+        self._transport.write(data if self.request.is_http_1_0 else b"%x\r\n%b\r\n" % (len(data), data))
+        self.last_write_s = time.monotonic()
         return True
 
-    async def room(self) -> None:
-        """Returns when the client can take more: this is where back-pressure begins."""
-        if self._wire.is_full:
-            await self._wire.drain()
+    async def drain(self) -> None:
+        """Return once the client reads again. This is where backpressure begins."""
+        if self._transport.is_congested:
+            await self._transport.drain()
 
-    def write_now(self, data: bytes) -> bool:
-        """Whether it was sent: not where that would have to wait."""
-        return not self._wire.is_full and self.send(data)
+    def finish_stream(self, data: bytes) -> None:
+        if self.state is not STREAMING:
+            assert self.state is ABANDONED
+            return
+        self._transport.write(self._chunk(data) if self.request.is_http_1_0 else self._chunk(data) + LAST_CHUNK)
+        self._complete()
 
-    def finish_stream(self, data: bytes, *, is_cut: bool) -> None:
-        """A stream that was cut ends with its connection, so that nobody takes its end for a good one."""
-        if is_cut:
-            self.close_after_reply()
-        self._wire.write(self._chunk(data) + (b"" if self._is_old else b"0\r\n\r\n"))
-        self._finish()
+    def abort_stream(self, data: bytes) -> None:
+        """End a stream that broke off. `data` tells the client; then the connection is closed."""
+        self.close_after_reply()
+        self.finish_stream(data)
 
-    def fail(self, error: CadenzaError) -> None:
-        """Say what went wrong: as the answer or, where it has begun, as the event that ends it."""
-        if self.is_started:
-            event = write_event(render_error(error.message, CadenzaError.type))
-            self.finish_stream(b"\n" + event, is_cut=True)
-        else:
-            body = render_error(error.message, error.type)
-            self.respond(error.status, body, JSON + encode_headers(error_headers(error)))
+    def close_after_reply(self) -> None:
+        """Serve no further request on this connection."""
+        self.keep_alive = False
+
+    def interrupt(self, reason: Interruption) -> None:
+        """Cancel the task that serves this exchange, once, unless the reply is complete."""
+        if self.state is COMPLETE:
+            return
+        if reason is Interruption.DISCONNECT:
+            self.state = ABANDONED
+        if self.interruption is None:
+            self.interruption = reason
+            self._transport.cancel(self)
+
+    def absorb_cancellation(self) -> Interruption | None:
+        """For an `except CancelledError`: why the exchange was interrupted, so that its task may go on.
+
+        None where the task was cancelled for any other reason: raise the error again.
+        """
+        task = asyncio.current_task()
+        if self.interruption is None or task is None or task.uncancel():
+            return None
+        return self.interruption
 
     def _chunk(self, data: bytes) -> bytes:
-        return data if self._is_old else b"%x\r\n%b\r\n" % (len(data), data)
+        return data if self.request.is_http_1_0 else b"%x\r\n%b\r\n" % (len(data), data)
 
-    def _api_lines(self) -> bytes:
-        return b"%b%bx-request-id: %b\r\n" % (CORS, self.more_lines, self.request_id.encode())
-
-    def _begin(self, status: int, lines: bytes, body: bytes) -> None:
-        """The head of the reply, and of its body what there is."""
-        assert not self.is_started
-        self.is_started = True
+    def _send_head(self, status: int, headers: bytes, body: bytes) -> None:
+        """The head of the reply, with as much of the body as there is."""
         self.status = status
-        self.first_byte_ms = round((time.perf_counter() - self.started_s) * 1000)
-        if self.expects_continue and not self._is_whole:
-            self.close_after_reply()  # it was never told: what follows may be its body, or the next request
-        close = b"" if self.keeps_alive else b"connection: close\r\n"
+        self.first_byte_s = time.perf_counter()
+        if self.body.is_awaiting_continue:
+            self.close_after_reply()  # the next bytes may be the body or another request
+        connection = b"" if self.keep_alive else b"connection: close\r\n"
         date = _date_line(int(time.time()))
-        self._wire.write(b"".join((STATUS_LINES[status], date, lines, close, b"\r\n", body)))
+        self._transport.write(b"".join((STATUS_LINES[status], date, headers, connection, b"\r\n", body)))
 
-    def _finish(self) -> None:
-        self.is_finished = True
-        self._wire.finish(self)
-
-
-class UntilGone:
-    """See Exchange.until_gone."""
-
-    def __init__(self, exchange: Exchange) -> None:
-        self._exchange = exchange
-
-    async def __aenter__(self) -> None:
-        self._exchange.watch()
-
-    async def __aexit__(self, exc_type: type[BaseException] | None, *_: object) -> None:
-        exchange = self._exchange
-        exchange.unwatch()
-        if exc_type is asyncio.CancelledError and exchange.is_gone and exchange.task and exchange.task.uncancel() == 0:
-            raise ClientGone from None
-
-
-def encode_headers(headers: Headers) -> bytes:
-    return b"".join([b"%b: %b\r\n" % header for header in headers])
+    def _complete(self) -> None:
+        self.state = COMPLETE
+        self._transport.reply_complete(self)
 
 
 @lru_cache(maxsize=2)
 def _date_line(now_s: int) -> bytes:
     return f"date: {formatdate(now_s, usegmt=True)}\r\n".encode()
-
-
-def _request_id(incoming: bytes | None) -> str:
-    if incoming and SANE_ID.fullmatch(incoming):
-        return incoming.decode()
-    return "req_" + secrets.token_urlsafe(18)
-
-
-def _too_large() -> InvalidRequest:
-    return BodyTooLarge(f"The body is larger than {BODY_BYTES_MAX // 1024 // 1024} MiB, the most that is taken.")

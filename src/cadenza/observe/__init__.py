@@ -1,4 +1,4 @@
-"""The log, the metrics and the one record that every request leaves: a leaf that anyone may import."""
+"""The log, the metrics, and the record of every request. Any module may import it; it imports only core."""
 
 from cadenza.core.records import Outcome
 from cadenza.observe.fault_point import FaultPoint
@@ -9,7 +9,7 @@ __all__ = ["FaultPoint", "Log", "Metrics", "Observer", "make_log", "places"]
 
 
 class Observer:
-    """What the parts of the service report to: the log, the metrics, and a test's fault point."""
+    """The log and the metrics that all parts of the service report to, and the fault point of a test."""
 
     def __init__(self, log: Log, at: FaultPoint | None = None) -> None:
         self.log = log
@@ -47,5 +47,7 @@ class Observer:
             line["fault"] = outcome.fault
         if outcome.has_doubtful_usage:
             metrics.doubtful_usage.labels(outcome.provider).inc()
-            line["has_doubtful_usage"] = True
+            self.log.warning(
+                "an upstream's counts cannot be true", request_id=outcome.request_id, provider=outcome.provider
+            )
         self.log.request(line)

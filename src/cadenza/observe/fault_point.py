@@ -1,13 +1,13 @@
-"""A step of a request at which a test can have the process killed."""
+"""Lets a test kill the process at a chosen step of a request."""
 
 import os
 import signal
 
 
 class FaultPoint:
-    """A named step of a request at which a test may have the process killed: `held`, or `written:3` for its third time.
+    """Kills the process at one named step: `held`, or `written:3` for the third time that `written` is reached.
 
-    Armed by the environment alone; where it is not, a call of it is a comparison.
+    It is armed only by the environment. Not armed, a call costs one comparison.
     """
 
     def __init__(self, armed: str | None = None) -> None:

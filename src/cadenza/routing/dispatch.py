@@ -1,20 +1,24 @@
-"""From a plan to a reply: routes are tried until one begins to answer. The only retry loop there is.
+"""Opens a reply: tries the routes of a plan until one begins to answer. This is the only retry loop.
 
-Routes of a lower `order` come first, those of one order share by `weight`; one that rests or is full is passed over.
-Retries have a budget, for each request and for the process, so that a fault never becomes a storm. Once a client has
-been sent a byte, a failure is the relay's to tell, but for a stream that another route can go on with (continuing.py).
+Routes of a lower `order` come first, and routes of the same order share requests by `weight`. A route that rests or is
+full is passed over. Retries have a budget per request and per process, so that faults cause no storm of retries. Once
+the client has received a byte, nothing is retried, but a stream may be continued (continuation.py).
 """
 
+import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
 from itertools import groupby
 from typing import NamedTuple
 
+import msgspec
+
 from cadenza.core.errors import CadenzaError, InvalidRequest, RateLimited, UpstreamFailed
-from cadenza.core.records import Route
+from cadenza.core.records import Plan, Route
+from cadenza.core.tokens import Tokenizer
 from cadenza.observe import Observer
-from cadenza.routing.health import Attempt, Healths, RouteHealth
+from cadenza.routing.health import Attempt, Clock, HealthTable, RouteHealth
+from cadenza.routing.prompt import PromptSize
 from cadenza.upstreams.base import Ask, Fault, FaultKind, OpenReply, Upstream
 
 BUSY_RETRY_S = 2.0
@@ -22,8 +26,19 @@ RETRIES_MAX = 3  # of one request
 RETRIES_PER_REQUEST = 0.2  # of all requests together, in the long run
 
 
+class Dispatch(msgspec.Struct, frozen=True):
+    """A reply to open: the ask, the routes and upstreams that may answer it, and the key and request that it is for."""
+
+    plan: Plan
+    ask: Ask
+    prompt: PromptSize
+    upstreams: Mapping[str, Upstream]
+    key_id: str
+    request_id: str
+
+
 class RetryBudget:
-    """What retries may be spent: one for every five requests, saved up to as many as may be in flight."""
+    """Retries that may still be made: each request earns a fifth of one, saved up to a maximum."""
 
     def __init__(self, most: int) -> None:
         self._most = float(most)
@@ -44,92 +59,83 @@ class RetryBudget:
 
 
 class RoutedReply(NamedTuple):
-    """A reply that has begun, and the route that it runs on. Whoever gets it closes it."""
+    """An open reply and the route that it runs on. The caller must close it."""
 
     route: Route
     reply: OpenReply
     attempt: Attempt
-    opening: AbstractAsyncContextManager[OpenReply]
 
     async def close(self) -> None:
         try:
-            await self.opening.__aexit__(None, None, None)
+            await self.reply.close()
         finally:
             self.attempt.end()
 
 
 class Dispatcher:
-    """Knows the upstream behind each provider's name, and how each route fares."""
+    """Chooses routes by their health, and keeps the process's retry budget."""
 
-    def __init__(self, upstreams: Mapping[str, Upstream], observer: Observer, ceiling: int) -> None:
-        self.healths = Healths(ceiling, observer.metrics)
-        self._upstreams = upstreams
-        self._former: Mapping[str, Upstream] = {}  # for requests that were planned before the last change
+    def __init__(self, observer: Observer, ceiling: int, tokenizer: Tokenizer, clock: Clock = time.monotonic) -> None:
+        self.health = HealthTable(ceiling, observer, clock)
+        self.tokenizer = tokenizer
         self._budget = RetryBudget(ceiling)
         self._turns: defaultdict[tuple[str, Route], int] = defaultdict(int)
         self._log = observer.log
         self._metrics = observer.metrics
 
-    def use(self, upstreams: Mapping[str, Upstream], ceiling: int) -> None:
-        """From now on; what is under way stays where it is. Whoever changed them wants them tried, so they are fit."""
-        self._former = self._upstreams
-        self._upstreams = upstreams
+    def reset(self, ceiling: int) -> None:
+        """After a reload: other routes, another ceiling."""
         self._turns.clear()
-        self.healths.change_ceiling(ceiling)
-        self.healths.forget()
+        self.health.reset(ceiling)
         self._budget.change_most(ceiling)
 
     def earn_retries(self) -> None:
         """A new request came."""
         self._budget.earn()
 
-    async def open_first(self, class_id: str, routes: Sequence[Route], ask: Ask, key_id: str) -> RoutedReply:
-        """The first route that begins to answer; 400, 429 or 502 where there is none."""
+    async def open_first(self, wanted: Dispatch, routes: Sequence[Route]) -> RoutedReply:
+        """The reply of the first route that begins to answer; 400, 429 or 502 if none does."""
         faults, passed_over = list[Fault](), set[RouteHealth]()
-        for route, health, is_last_resort in self._line_up(class_id, routes):
-            attempt = health.begin(key_id, is_last_resort=is_last_resort)
+        for route, health, is_last_resort in self._line_up(wanted.plan.class_id, routes):
+            attempt = health.begin(wanted.key_id, is_last_resort=is_last_resort)
             if attempt is None:
                 passed_over.add(health)
                 continue
-            passed_over.discard(health)
+            passed_over.discard(health)  # an earlier route may have the same provider and model
             if faults and not (len(faults) <= RETRIES_MAX and self.may_retry()):
                 attempt.end()
                 break
             try:
-                return await self._ask(route, attempt, ask)
+                return await self._open(wanted, route, attempt)
             except Fault as fault:
                 faults.append(fault)
                 if fault.kind is FaultKind.REFUSED:
                     break
         if not faults:
             self._metrics.refused.labels("routes").inc()
-        raise answer_to(faults, passed_over)
+        raise error_for(faults, passed_over)
 
-    async def _ask(self, route: Route, attempt: Attempt, ask: Ask) -> RoutedReply:
+    async def _open(self, wanted: Dispatch, route: Route, attempt: Attempt) -> RoutedReply:
         try:
-            upstream = self._upstreams.get(route.provider) or self._former.get(route.provider)
-            if upstream is None:  # its provider went away since the request was planned
-                raise Fault(FaultKind.UNREACHABLE)
-            opening = upstream.open(route, ask)
-            reply = await opening.__aenter__()
+            reply = await wanted.upstreams[route.provider].open(route, wanted.ask)
         except BaseException as error:
             if isinstance(error, Fault):
                 attempt.note_fault(error)
-                self.note(route, error)
+                self.report_fault(wanted, route, error)
             attempt.end()
             raise
-        attempt.note_answer(is_stream=ask.stream)
-        return RoutedReply(route, reply, attempt, opening)
+        attempt.note_answer(is_stream=wanted.ask.stream)
+        return RoutedReply(route, reply, attempt)
 
     def may_retry(self) -> bool:
-        """Whether the process has a retry left, which is spent with this."""
+        """Take one retry from the process's budget, if there is one."""
         is_allowed = self._budget.spend()
         self._metrics.retries.labels("made" if is_allowed else "refused").inc()
         return is_allowed
 
     def _line_up(self, class_id: str, routes: Sequence[Route]) -> list[tuple[Route, RouteHealth, bool]]:
-        """By order, within it by turns; those that rest at the end, as the last resort."""
-        health_of = self.healths.of
+        """The routes and their health, by order, then by turn. Resting routes come last: True marks a last resort."""
+        health_of = self.health.of
         if len(routes) == 1:
             health = health_of(routes[0])
             return [(routes[0], health, health.is_resting)]
@@ -142,7 +148,7 @@ class Dispatcher:
         return line + [(route, health_of(route), True) for route in resting]
 
     def _take_turns(self, class_id: str, routes: list[Route]) -> list[Route]:
-        """Each has its turn as often as its weight says, as evenly as can be: the smooth weighted round robin."""
+        """Smooth weighted round robin."""
         if len(routes) == 1:
             return routes
         turns = self._turns
@@ -152,16 +158,23 @@ class Dispatcher:
         turns[class_id, line[0]] -= sum(route.weight for route in routes)
         return line
 
-    def note(self, route: Route, fault: Fault) -> None:
+    def report_fault(self, wanted: Dispatch, route: Route, fault: Fault) -> None:
+        """To the metrics and the log; the route's health is told by its Attempt."""
         self._metrics.faults.labels(route.provider, fault.kind.value).inc()
-        self._log.warning("upstream fault", provider=route.provider, kind=fault.kind.value, status=fault.status)
+        self._log.warning(
+            "upstream fault",
+            request_id=wanted.request_id,
+            provider=route.provider,
+            kind=fault.kind.value,
+            status=fault.status,
+        )
 
-    def note_seam(self, route: Route) -> None:
+    def note_continued(self, route: Route) -> None:
         self._metrics.continued.labels(route.provider).inc()
 
 
-def answer_to(faults: list[Fault], passed_over: set[RouteHealth]) -> CadenzaError:
-    """What the client is told when no route answered."""
+def error_for(faults: list[Fault], passed_over: set[RouteHealth]) -> CadenzaError:
+    """The error for the client when no route answered."""
     if faults and faults[-1].kind is FaultKind.REFUSED:
         return InvalidRequest(
             "The model cannot take this request: it is too long for the model, or a field of it is not supported."

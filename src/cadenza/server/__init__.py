@@ -1,1 +1,1 @@
-"""The processes that serve: the listening socket, drain and reload by signal, and several workers."""
+"""The processes that serve: the listening socket, shutdown and reload by signal, and several workers."""

@@ -1,7 +1,13 @@
-"""The HTTP server of one process: it accepts connections, and ends well.
+"""The HTTP server of one process: it accepts connections, and ends without losing a reply.
 
-The first signal to end drains: the service goes on listening, to say that it takes nothing new, until what runs has
-ended or the limit is reached. The second one ends what runs. Either way all is settled before the process ends.
+    state     SIGTERM or SIGINT                SIGHUP                by itself
+    STARTING  STOPPED                          reload once SERVING   SERVING once the service has started
+    SERVING   DRAINING                         reload                -
+    DRAINING  interrupt the running exchanges  reload                STOPPED once nothing runs, or at the limit
+    STOPPED   no effect                        no effect             -
+
+While it drains, the server goes on accepting connections, so that the service can refuse new requests with a reply.
+At the end of the drain, running exchanges are interrupted. Connections close before the service stops.
 """
 
 import asyncio
@@ -12,132 +18,178 @@ import resource
 import signal
 import socket
 import sys
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Coroutine
+from enum import Enum, auto
 from typing import Protocol
 
+import msgspec
 import uvloop
 
-from cadenza.http.connection import Connection
+from cadenza.http.connection import Connection, ConnectionSettings
 from cadenza.http.exchange import Exchange
 
-SEND_BUFFER_BYTES = 128 * 1024  # the kernel's: small, so that a slow reader is seen to read
+SEND_BUFFER_BYTES = 128 * 1024  # of the kernel: small, so that a slow reader is noticed
 BACKLOG = 2048
-CUT_S = 10.0  # for what was cut to be charged
-LAST_S = 5.0  # for connections to close once nothing runs any more
 FILES_MAX = 65_536
-SWITCH_S = 0.0005  # for a thread to give way: small requests beside huge ones take 23 ms, and 63 with Python's own 5 ms
-STARTUP_FAILURE = 3  # the exit code of a process whose application could not start
+SWITCH_INTERVAL_S = 0.0005  # small requests beside huge ones take 23 ms; with Python's default of 5 ms they take 63
+STARTUP_FAILURE = 3  # the exit code of a process whose service could not start
+
+
+class ShutdownLimits(msgspec.Struct, frozen=True):
+    """How long a shutdown waits. The service sets the limit of the drain before it."""
+
+    interrupted_s: float = 10.0  # for interrupted exchanges to be settled
+    close_s: float = 5.0  # for connections to close
 
 
 class Service(Protocol):
-    """An application, and what the server tells it."""
+    """An application, as the server runs it."""
 
     @property
     def drain_s(self) -> float: ...
 
+    @property
+    def connection_settings(self) -> ConnectionSettings: ...
+
     async def start(self) -> bool:
-        """Whether it has; the reason why not is told by itself."""
+        """False if it could not start. The service reports the reason itself."""
 
     async def stop(self) -> None: ...
 
     def serve(self, exchange: Exchange, /) -> Awaitable[None]: ...
 
-    def drain(self) -> None: ...
+    def drain(self) -> None:
+        """Refuse new requests from now on."""
 
-    def cut(self) -> None: ...
+    def interrupt(self) -> None:
+        """Interrupt every exchange that runs."""
 
-    async def until_idle(self) -> None: ...
+    async def until_idle(self) -> None:
+        """Return once no exchange runs."""
 
     async def reload(self) -> None: ...
 
 
-class Server:
-    """A server that drains at the first signal, cuts at the second, and has the config read again at SIGHUP."""
+class ServerState(Enum):
+    """See the module's table."""
 
-    def __init__(self, service: Service, listener: socket.socket, *, heeds_interrupt: bool) -> None:
+    STARTING = auto()
+    SERVING = auto()
+    DRAINING = auto()
+    STOPPED = auto()
+
+
+class Server:
+    """Runs one service on one listening socket."""
+
+    def __init__(
+        self,
+        service: Service,
+        listener: socket.socket,
+        *,
+        handles_sigint: bool = True,
+        limits: ShutdownLimits | None = None,
+    ) -> None:
         self._service = service
         self._listener = listener
-        self._heeds_interrupt = heeds_interrupt
+        self._handles_sigint = handles_sigint
+        self._limits = limits or ShutdownLimits()
+        self._state = ServerState.STARTING
         self._connections: set[Connection] = set()
-        self._is_over = asyncio.Event()
-        self._is_serving = False
-        self._is_outdated = False  # a hangup came before it could be heeded
-        self._draining: asyncio.Task[None] | None = None
-        self._reloading: asyncio.Task[None] | None = None
+        self._stopped = asyncio.Event()
+        self._must_reload = False  # SIGHUP came during the start
+        self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> int:
-        """Until a signal, and until all is drained; the exit code."""
-        self._loop = asyncio.get_running_loop()
-        self._heed_signals()
+        """Serve until a signal ends it. The exit code."""
+        self._handle_signals(asyncio.get_running_loop())
         if not await self._service.start():
             return STARTUP_FAILURE
         try:
-            await self._serve()
+            if self._state is ServerState.STARTING:
+                await self._accept()
+                await self._close_connections()
         finally:
             await self._service.stop()
         return 0
 
-    async def _serve(self) -> None:
-        if self._is_over.is_set():
-            return
-        self._is_serving = True
-        server = await self._loop.create_server(
-            lambda: Connection(self._service.serve, self._connections), sock=self._listener, backlog=BACKLOG
+    async def _accept(self) -> None:
+        self._state = ServerState.SERVING
+        service, settings = self._service, self._service.connection_settings
+        server = await asyncio.get_running_loop().create_server(
+            lambda: Connection(service.serve, settings, self._connections), sock=self._listener, backlog=BACKLOG
         )
-        if self._is_outdated:
-            self._reload()
-        await self._is_over.wait()
-        server.close()
+        try:
+            if self._must_reload:
+                self._reload()
+            await self._stopped.wait()
+        finally:
+            server.close()
+
+    async def _close_connections(self) -> None:
         for connection in list(self._connections):
             connection.shut()
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(LAST_S):
-                while self._connections:  # noqa: ASYNC110 each goes by itself, and there are few
+            async with asyncio.timeout(self._limits.close_s):
+                while self._connections:  # noqa: ASYNC110 they close by themselves, and there are few
                     await asyncio.sleep(0.01)
         for connection in list(self._connections):
             connection.abort()
 
-    def _heed_signals(self) -> None:
-        self._loop.add_signal_handler(signal.SIGTERM, self._drain_or_cut)
-        self._loop.add_signal_handler(signal.SIGHUP, self._reload)
-        self._loop.add_signal_handler(signal.SIGINT, self._drain_or_cut if self._heeds_interrupt else _do_nothing)
+    def _handle_signals(self, loop: asyncio.AbstractEventLoop) -> None:
+        loop.add_signal_handler(signal.SIGTERM, self._shut_down)
+        loop.add_signal_handler(signal.SIGHUP, self._reload)
+        loop.add_signal_handler(signal.SIGINT, self._shut_down if self._handles_sigint else _ignore)
         if parent := multiprocessing.parent_process():
-            self._loop.add_reader(parent.sentinel, self._outlive, parent.sentinel)
+            loop.add_reader(parent.sentinel, self._parent_ended, loop, parent.sentinel)
 
-    def _outlive(self, sentinel: int) -> None:
-        """The process that started this one is gone, and nobody else would end it."""
-        self._loop.remove_reader(sentinel)
-        self._drain_or_cut()
+    def _parent_ended(self, loop: asyncio.AbstractEventLoop, sentinel: int) -> None:
+        """Without its parent no signal would ever end this process."""
+        loop.remove_reader(sentinel)
+        self._shut_down()
 
-    def _drain_or_cut(self) -> None:
-        if not self._is_serving:
-            self._is_over.set()
-        elif self._draining is None:
-            self._draining = asyncio.create_task(self._drain())
-        else:
-            self._service.cut()
+    def _shut_down(self) -> None:
+        match self._state:
+            case ServerState.STARTING:
+                self._stop()
+            case ServerState.SERVING:
+                self._state = ServerState.DRAINING
+                self._start_task(self._drain())
+            case ServerState.DRAINING:
+                self._service.interrupt()
 
     async def _drain(self) -> None:
         service = self._service
         service.drain()
+        await self._until_idle(service.drain_s)
+        service.interrupt()
+        await self._until_idle(self._limits.interrupted_s)
+        self._stop()
+
+    async def _until_idle(self, limit_s: float) -> None:
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(service.drain_s):
-                await service.until_idle()
-        service.cut()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(CUT_S):
-                await service.until_idle()
-        self._is_over.set()
+            async with asyncio.timeout(limit_s):
+                await self._service.until_idle()
+
+    def _stop(self) -> None:
+        self._state = ServerState.STOPPED
+        self._stopped.set()
 
     def _reload(self) -> None:
-        if self._is_serving:
-            self._reloading = asyncio.create_task(self._service.reload())
-        else:
-            self._is_outdated = True
+        match self._state:
+            case ServerState.STARTING:
+                self._must_reload = True
+            case ServerState.SERVING | ServerState.DRAINING:
+                self._start_task(self._service.reload())
+
+    def _start_task(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A listening socket, so that a port that is taken is found out before anything else begins."""
+    """A listening socket, made before anything else, so that a port in use is found out early."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -148,25 +200,25 @@ def bind(host: str, port: int) -> socket.socket:
     return listener
 
 
-def serve_one(service: Service | str, listener: socket.socket, *, heeds_interrupt: bool = True) -> None:
-    """Serve in this process until a signal; returns when all is drained. The service may be the name of a factory."""
+def serve_one(service: Service | str, listener: socket.socket, *, handles_sigint: bool = True) -> None:
+    """Serve in this process until a signal ends it. The service, or the name of a function that builds it."""
     _allow_many_files()
-    sys.setswitchinterval(SWITCH_S)
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
 
     async def run() -> int:
         built: Service = pkgutil.resolve_name(service)() if isinstance(service, str) else service
-        return await Server(built, listener, heeds_interrupt=heeds_interrupt).run()
+        return await Server(built, listener, handles_sigint=handles_sigint).run()
 
     if exit_code := uvloop.run(run()):
         sys.exit(exit_code)
 
 
 def _allow_many_files() -> None:
-    """Each stream has two connections: as many as the system lets this process have."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = FILES_MAX if most == resource.RLIM_INFINITY else min(most, FILES_MAX)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
+    """A stream takes two connections, so raise the limit of open files as far as the system allows."""
+    _, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    soft_limit = FILES_MAX if hard_limit == resource.RLIM_INFINITY else min(hard_limit, FILES_MAX)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft_limit, hard_limit))
 
 
-def _do_nothing() -> None:
-    """A Ctrl-C reaches every process of a terminal; whoever started this one heeds it."""
+def _ignore() -> None:
+    """A terminal sends Ctrl-C to every process of its group. The parent acts on it for its workers."""

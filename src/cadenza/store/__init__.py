@@ -1,1 +1,1 @@
-"""State: the only SQL there is."""
+"""State: the only folder with SQL in it."""

@@ -1,25 +1,15 @@
-"""Accounts. A password's hash leaves by one door only, `find_with_password`, so that no record carries it along."""
-
-from typing import Any
+"""Accounts. Only `get_with_password` reads a password's hash, and no record carries it."""
 
 import msgspec
-from sqlalchemy import Row, func, select
-from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy import bindparam, func, insert, select
 
-from cadenza.store.schema import accounts
-
-COLUMNS = (
-    accounts.c.id,
-    accounts.c.email,
-    accounts.c.preferred_class,
-    accounts.c.balance_nano,
-    accounts.c.held_nano,
-    accounts.c.created_at,
-)
+from cadenza.store import schema
+from cadenza.store.statements import Statement
+from cadenza.store.store import Row, Store, Transaction
 
 
 class Account(msgspec.Struct, frozen=True):
-    """Who owns keys and credit. What can be spent is the balance less what is held."""
+    """The owner of keys and credit. It can spend its balance less what is held."""
 
     id: str
     email: str
@@ -29,36 +19,41 @@ class Account(msgspec.Struct, frozen=True):
     created_at: int
 
 
-async def insert(conn: AsyncConnection, account: Account, password_hash: str) -> None:
-    await conn.execute(accounts.insert().values(**msgspec.structs.asdict(account), password_hash=password_hash))
+COLUMNS = [schema.accounts.c[name] for name in Account.__struct_fields__]
+INSERT = Statement(insert(schema.accounts), *Account.__struct_fields__, "password_hash")
+BY_EMAIL = Statement(select(*COLUMNS).where(schema.accounts.c.email == bindparam("email")))
+WITH_PASSWORD = Statement(
+    select(schema.accounts.c.password_hash, *COLUMNS).where(schema.accounts.c.email == bindparam("email"))
+)
+OLDEST_FIRST = Statement(select(*COLUMNS).order_by(schema.accounts.c.created_at, schema.accounts.c.id))
+COUNT = Statement(select(func.count()).select_from(schema.accounts))
 
 
-async def find_by_email(conn: AsyncConnection, email: str) -> Account | None:
-    row = (await conn.execute(select(*COLUMNS).where(accounts.c.email == email))).one_or_none()
-    return None if row is None else _account(row)
+def add(tx: Transaction, account: Account, password_hash: str) -> None:
+    tx.change(INSERT, {**msgspec.structs.asdict(account), "password_hash": password_hash})
 
 
-async def find_with_password(conn: AsyncConnection, email: str) -> tuple[Account, str] | None:
-    query = select(*COLUMNS, accounts.c.password_hash).where(accounts.c.email == email)
-    row = (await conn.execute(query)).one_or_none()
-    return None if row is None else (_account(row), row.password_hash)
+def find_by_email(tx: Transaction, email: str) -> Account | None:
+    return _account(tx.row(BY_EMAIL, {"email": email}))
 
 
-async def list_all(conn: AsyncConnection) -> list[Account]:
-    rows = await conn.execute(select(*COLUMNS).order_by(accounts.c.created_at, accounts.c.id))
-    return [_account(row) for row in rows]
+async def get_by_email(store: Store, email: str) -> Account | None:
+    return _account(await store.row(BY_EMAIL, {"email": email}))
 
 
-async def count(conn: AsyncConnection) -> int:
-    return (await conn.execute(select(func.count()).select_from(accounts))).scalar_one()
+async def get_with_password(store: Store, email: str) -> tuple[Account, str] | None:
+    row = await store.row(WITH_PASSWORD, {"email": email})
+    return None if row is None else (Account(*row[1:]), row[0])
 
 
-def _account(row: Row[*tuple[Any, ...]]) -> Account:
-    return Account(
-        id=row.id,
-        email=row.email,
-        preferred_class=row.preferred_class,
-        balance_nano=row.balance_nano,
-        held_nano=row.held_nano,
-        created_at=row.created_at,
-    )
+async def list_all(store: Store) -> list[Account]:
+    return [Account(*row) for row in await store.rows(OLDEST_FIRST, {})]
+
+
+async def count(store: Store) -> int:
+    [(found,)] = await store.rows(COUNT, {})
+    return int(found)
+
+
+def _account(row: Row | None) -> Account | None:
+    return None if row is None else Account(*row)

@@ -1,16 +1,23 @@
-"""Epochs: numbers by which every running process learns, on its very next request, what is to be read again."""
+"""Epochs: numbers that tell every running process, on its next request, to read something again."""
 
-from sqlalchemy import select
-from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy import bindparam, select, update
 
-from cadenza.store.schema import epochs
+from cadenza.store import schema
+from cadenza.store.statements import Statement
+from cadenza.store.store import Store, Transaction
 
-CLASSES = "classes"  # classes, routes, providers, characters, prices and limits: all that a config file says of them
+CLASSES = "classes"  # classes, routes, providers, characters, prices and limits: everything in the config file
+CURRENT = Statement(select(schema.epochs.c.number).where(schema.epochs.c.name == bindparam("of")))
+BEGIN_NEXT = Statement(
+    update(schema.epochs).where(schema.epochs.c.name == bindparam("of")).values(number=schema.epochs.c.number + 1)
+)
 
 
-async def current(conn: AsyncConnection, name: str) -> int:
-    return int((await conn.execute(select(epochs.c.number).where(epochs.c.name == name))).scalar_one())
+async def current(store: Store, name: str) -> int:
+    row = await store.row(CURRENT, {"of": name})
+    assert row
+    return int(row[0])
 
 
-async def begin_next(conn: AsyncConnection, name: str) -> None:
-    await conn.execute(epochs.update().where(epochs.c.name == name).values(number=epochs.c.number + 1))
+def begin_next(tx: Transaction, name: str) -> None:
+    tx.change(BEGIN_NEXT, {"of": name})

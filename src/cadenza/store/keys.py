@@ -1,26 +1,25 @@
-"""Keys: stored by digest, looked up in one indexed select, revoked once and for good.
+"""Keys: stored by digest, found with one indexed read, revoked for good.
 
-Empty scopes in the table mean all of them; a record always names what its key may do.
+Empty scopes in the table mean all scopes; a record always names the scopes.
 """
 
 from collections.abc import Mapping
 from functools import cache
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import msgspec
-from sqlalchemy import Row, bindparam, literal_column, or_, select
-from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy import bindparam, insert, literal_column, or_, select, update
 
 from cadenza.core.records import SCOPES
-from cadenza.store.database import Database
 from cadenza.store.schema import accounts, epochs, keys
 from cadenza.store.statements import Statement
+from cadenza.store.store import Row, Store, Transaction
 
 KeyState = Literal["active", "revoked", "expired"]
 
 
 class NewKey(msgspec.Struct, frozen=True):
-    """A key as it is created. No scopes: all of them, those of later releases too."""
+    """A key to be created. No scopes means all of them, including those of later releases."""
 
     id: str
     account_id: str
@@ -34,7 +33,7 @@ class NewKey(msgspec.Struct, frozen=True):
 
 
 class KeyRecord(msgspec.Struct, frozen=True):
-    """A key, live or dead, and what its account prefers: all that authentication needs."""
+    """A key, active or not, and the class that its account prefers."""
 
     id: str
     account_id: str
@@ -46,12 +45,12 @@ class KeyRecord(msgspec.Struct, frozen=True):
     expires_at: int | None
     revoked_at: int | None
     last_used_at: int | None
-    requests_per_second: float | None  # where it has a rate of its own
+    requests_per_second: float | None  # None: the rate of every other key
     burst: int | None
 
 
 class FoundKey(NamedTuple):
-    """What a request must know of its key, and in the same breath the epoch of the classes."""
+    """What a request needs to know about its key, and the epoch of the classes, in one read."""
 
     id: str
     account_id: str
@@ -64,21 +63,14 @@ class FoundKey(NamedTuple):
     classes_epoch: int
 
 
-RECORDS = select(
-    keys.c.id,
-    keys.c.account_id,
-    keys.c.name,
-    keys.c.prefix,
-    keys.c.scopes,
-    accounts.c.preferred_class,
-    keys.c.created_at,
-    keys.c.expires_at,
-    keys.c.revoked_at,
-    keys.c.last_used_at,
-    keys.c.requests_per_second,
-    keys.c.burst,
-).join_from(keys, accounts)
-BY_DIGEST = RECORDS.where(keys.c.digest == bindparam("digest"))
+RECORD = [accounts.c[name] if name == "preferred_class" else keys.c[name] for name in KeyRecord.__struct_fields__]
+OLDEST_FIRST = (keys.c.created_at, keys.c.id)
+RECORDS = select(*RECORD).join_from(keys, accounts)
+BY_DIGEST = Statement(RECORDS.where(keys.c.digest == bindparam("digest")))
+BY_PREFIX_OR_ID = Statement(
+    RECORDS.where(or_(keys.c.id == bindparam("text"), keys.c.prefix == bindparam("text"))).order_by(*OLDEST_FIRST)
+)
+OF_ACCOUNT = Statement(RECORDS.where(keys.c.account_id == bindparam("account")).order_by(*OLDEST_FIRST))
 CLASSES_EPOCH = select(epochs.c.number).where(epochs.c.name == literal_column("'classes'")).scalar_subquery()
 LOOK_UP = Statement(
     select(
@@ -88,16 +80,24 @@ LOOK_UP = Statement(
     .join_from(keys, accounts)
     .where(keys.c.digest == bindparam("digest"))
 )
+INSERT = Statement(insert(keys), *NewKey.__struct_fields__, "digest")
+REVOKE = Statement(
+    update(keys).where(keys.c.id == bindparam("key"), keys.c.revoked_at.is_(None)).values(revoked_at=bindparam("now"))
+)
+SET_RATE = Statement(
+    update(keys)
+    .where(keys.c.id == bindparam("key"))
+    .values(requests_per_second=bindparam("rate"), burst=bindparam("most"))
+)
 TOUCH = Statement(
-    keys.update()
+    update(keys)
     .where(
-        keys.c.id == bindparam("key_id"),
-        or_(keys.c.last_used_at.is_(None), keys.c.last_used_at < bindparam("used_at")),
+        keys.c.id == bindparam("key"),
+        or_(keys.c.last_used_at.is_(None), keys.c.last_used_at < bindparam("used")),
     )
-    .values(last_used_at=bindparam("used_at"))
+    .values(last_used_at=bindparam("used"))
 )
 BRIEF_USES = 100
-OLDEST_FIRST = (keys.c.created_at, keys.c.id)
 
 
 def state_of(key: KeyRecord | FoundKey, now_ms: int) -> KeyState:
@@ -108,68 +108,51 @@ def state_of(key: KeyRecord | FoundKey, now_ms: int) -> KeyState:
     return "active"
 
 
-async def insert(conn: AsyncConnection, key: NewKey, digest: bytes) -> None:
-    scopes = " ".join(scope for scope in SCOPES if scope in key.scopes)
-    given = {name: value for name, value in msgspec.structs.asdict(key).items() if value is not None}
-    await conn.execute(keys.insert().values({**given, "scopes": scopes, "digest": digest}))
-
-
-async def find_by_digest(conn: AsyncConnection, digest: bytes) -> KeyRecord | None:
-    row = (await conn.execute(BY_DIGEST, {"digest": digest})).one_or_none()
-    return None if row is None else _record(row)
-
-
-async def look_up(db: Database, digest: bytes) -> FoundKey | None:
-    row = await db.row(LOOK_UP, {"digest": digest})
-    return None if row is None else FoundKey._make(row)
-
-
 @cache
 def scopes_of(written: str) -> frozenset[str]:
-    """None written are all of them. There are but a few sets."""
+    """Read the scopes of a row. An empty text means all of them; only a few texts occur."""
     return frozenset(written.split() or SCOPES)
 
 
-async def find_by_prefix_or_id(conn: AsyncConnection, text: str) -> list[KeyRecord]:
-    found = RECORDS.where(or_(keys.c.id == text, keys.c.prefix == text)).order_by(*OLDEST_FIRST)
-    return [_record(row) for row in await conn.execute(found)]
+async def look_up(store: Store, digest: bytes) -> FoundKey | None:
+    row = await store.row(LOOK_UP, {"digest": digest})
+    return None if row is None else FoundKey._make(row)
 
 
-async def list_for_account(conn: AsyncConnection, account_id: str) -> list[KeyRecord]:
-    owned = RECORDS.where(keys.c.account_id == account_id).order_by(*OLDEST_FIRST)
-    return [_record(row) for row in await conn.execute(owned)]
+async def list_for_account(store: Store, account_id: str) -> list[KeyRecord]:
+    return [_record(row) for row in await store.rows(OF_ACCOUNT, {"account": account_id})]
 
 
-async def revoke(conn: AsyncConnection, key_id: str, now_ms: int) -> bool:
-    """Whether this call revoked it: the first time stands."""
-    still_live = keys.update().where(keys.c.id == key_id, keys.c.revoked_at.is_(None))
-    return (await conn.execute(still_live.values(revoked_at=now_ms))).rowcount == 1
-
-
-async def set_rate(conn: AsyncConnection, key_id: str, requests_per_second: float | None, burst: int | None) -> None:
-    limits = {"requests_per_second": requests_per_second, "burst": burst}
-    await conn.execute(keys.update().where(keys.c.id == key_id).values(limits))
-
-
-async def touch(db: Database, last_used_ms: Mapping[str, int]) -> None:
-    """Note the last use of each key; time never moves backwards. In the order of ids, so that no two deadlock."""
-    uses = [{"key_id": key_id, "used_at": used} for key_id, used in sorted(last_used_ms.items())]
+async def touch(store: Store, last_used_ms: Mapping[str, int]) -> None:
+    """Write when each key was last used, never moving a time back. In the order of ids, so that no two deadlock."""
+    uses = [{"key": key_id, "used": used} for key_id, used in sorted(last_used_ms.items())]
     if uses:
-        await db.transact(lambda connection: TOUCH.change_each(connection, uses), is_brief=len(uses) < BRIEF_USES)
+        await store.transact(lambda tx: tx.change_each(TOUCH, uses), is_brief=len(uses) < BRIEF_USES)
 
 
-def _record(row: Row[*tuple[Any, ...]]) -> KeyRecord:
-    return KeyRecord(
-        id=row.id,
-        account_id=row.account_id,
-        name=row.name,
-        prefix=row.prefix,
-        scopes=scopes_of(row.scopes),
-        preferred_class=row.preferred_class,
-        created_at=row.created_at,
-        expires_at=row.expires_at,
-        revoked_at=row.revoked_at,
-        last_used_at=row.last_used_at,
-        requests_per_second=row.requests_per_second,
-        burst=row.burst,
-    )
+def add(tx: Transaction, key: NewKey, digest: bytes) -> None:
+    scopes = " ".join(scope for scope in SCOPES if scope in key.scopes)
+    tx.change(INSERT, {**msgspec.structs.asdict(key), "scopes": scopes, "digest": digest})
+
+
+def find_by_digest(tx: Transaction, digest: bytes) -> KeyRecord | None:
+    row = tx.row(BY_DIGEST, {"digest": digest})
+    return None if row is None else _record(row)
+
+
+def find_by_prefix_or_id(tx: Transaction, text: str) -> list[KeyRecord]:
+    return [_record(row) for row in tx.rows(BY_PREFIX_OR_ID, {"text": text})]
+
+
+def revoke(tx: Transaction, key_id: str, now_ms: int) -> bool:
+    """Revoke a key, unless it is revoked already: the first time stands."""
+    return tx.change(REVOKE, {"key": key_id, "now": now_ms}) == 1
+
+
+def set_rate(tx: Transaction, key_id: str, requests_per_second: float | None, burst: int | None) -> None:
+    tx.change(SET_RATE, {"key": key_id, "rate": requests_per_second, "most": burst})
+
+
+def _record(row: Row) -> KeyRecord:
+    record = dict(zip(KeyRecord.__struct_fields__, row, strict=True))
+    return KeyRecord(**{**record, "scopes": scopes_of(record["scopes"])})

@@ -1,7 +1,8 @@
 """The tables, for SQLite and Postgres alike. Times are Unix milliseconds, money is nano-dollars.
 
-The CHECK constraints hold what must always be true, whoever writes. The migrations build these same tables by hand
-(a test compares the two) and add the triggers that make `entries` append-only.
+The CHECK constraints hold for every program that writes. The migrations build the same tables by hand (a test
+compares the two) and add the triggers that make `entries` append-only. A chat has two ids: `completion_id`, the id of
+its reply (chatcmpl-…), and `request_id`, the x-request-id of its HTTP request.
 """
 
 from sqlalchemy import (
@@ -74,17 +75,17 @@ entries = Table(
     Column("account_id", Text, ForeignKey("accounts.id"), nullable=False),
     Column("kind", Text, nullable=False),
     Column("amount_nano", BigInteger, nullable=False),
-    Column("request_id", Text),
+    Column("completion_id", Text),
     Column("note", Text, nullable=False),
     Column("created_at", BigInteger, nullable=False),
     CheckConstraint("kind IN ('grant', 'charge', 'correction')", name="kind_is_known"),
     CheckConstraint("kind <> 'grant' OR amount_nano > 0", name="grant_is_positive"),
     CheckConstraint("kind <> 'charge' OR amount_nano <= 0", name="charge_is_not_positive"),
-    CheckConstraint("kind <> 'charge' OR request_id IS NOT NULL", name="charge_has_request"),
+    CheckConstraint("kind <> 'charge' OR completion_id IS NOT NULL", name="charge_has_request"),
     Index("ix_entries_account_id", "account_id", "id"),
     Index(
         "uq_entries_charge",
-        "request_id",
+        "completion_id",
         unique=True,
         sqlite_where=text("kind = 'charge'"),
         postgresql_where=text("kind = 'charge'"),
@@ -94,7 +95,7 @@ entries = Table(
 holds = Table(
     "holds",
     metadata,
-    Column("request_id", Text, primary_key=True),
+    Column("completion_id", Text, primary_key=True),
     Column("account_id", Text, ForeignKey("accounts.id"), nullable=False),
     Column("key_id", Text, ForeignKey("keys.id"), nullable=False),
     Column("class_id", Text, nullable=False),
@@ -109,6 +110,7 @@ holds = Table(
     Column("stream", Boolean, nullable=False),
     Column("started_at", BigInteger, nullable=False),
     Column("ended_at", BigInteger),
+    Column("request_id", Text, nullable=False, server_default=text("''")),
     CheckConstraint("state IN ('open', 'settled', 'released')", name="state_is_known"),
     CheckConstraint("(state = 'open') = (ended_at IS NULL)", name="ended_has_a_time"),
     CheckConstraint("amount_nano >= 0", name="amount_is_not_negative"),
@@ -127,8 +129,8 @@ idempotency = Table(
     metadata,
     Column("account_id", Text, ForeignKey("accounts.id"), primary_key=True),
     Column("digest", LargeBinary(32), primary_key=True),
+    Column("completion_id", Text, nullable=False),
     Column("request_id", Text, nullable=False),
-    Column("shown_id", Text, nullable=False),
     Column("created_at", BigInteger, nullable=False),
     Index("ix_idempotency_created_at", "created_at"),
 )
@@ -136,7 +138,7 @@ idempotency = Table(
 usage = Table(
     "usage",
     metadata,
-    Column("request_id", Text, primary_key=True),
+    Column("completion_id", Text, primary_key=True),
     Column("account_id", Text, ForeignKey("accounts.id"), nullable=False),
     Column("key_id", Text, ForeignKey("keys.id"), nullable=False),
     Column("class_id", Text, nullable=False),
@@ -152,13 +154,14 @@ usage = Table(
     Column("started_at", BigInteger, nullable=False),
     Column("first_byte_ms", BigInteger),
     Column("duration_ms", BigInteger, nullable=False),
+    Column("request_id", Text, nullable=False, server_default=text("''")),
     CheckConstraint("cached_tokens BETWEEN 0 AND prompt_tokens", name="cached_is_part_of_prompt"),
     CheckConstraint("completion_tokens >= 0", name="completion_is_not_negative"),
     CheckConstraint("cost_nano >= 0", name="cost_is_not_negative"),
     Index("ix_usage_account_id", "account_id", "started_at"),
 )
 
-epochs = Table(  # each number grows when what it names is to be read again, by every process
+epochs = Table(  # a number grows when every process must read again what it names
     "epochs",
     metadata,
     Column("name", Text, primary_key=True),

@@ -1,60 +1,154 @@
-"""SQLite by its own driver, for what runs with every request: the look-up of a key, and the ledger's transactions.
+"""A store in one SQLite file, through the driver of the standard library.
 
-A statement takes microseconds, less than handing it to a thread would: it runs where it is asked for, on the event
-loop's thread. What may wait runs in a thread of its own: for the lock of another process, and for the disk at COMMIT.
-The connection to write has one user at a time, and a transaction that was begun ends, whoever is cancelled meanwhile.
+A small statement takes microseconds, less than handing it to a thread, so it runs on the event loop's thread.
+Whatever may wait runs in a thread: long reads, a lock that another process holds, and the disk at COMMIT. There is
+one write connection, used by one transaction at a time. A transaction that has begun always runs to its end, even if
+its caller is cancelled. The driver's own transaction control is off (`isolation_level=None`).
 """
 
 import asyncio
 import contextlib
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from cadenza.store.engines import EVERY_PRAGMA, READER_PRAGMA, WRITER_PRAGMA, make_file
+from sqlalchemy import text
+
+from cadenza.store import files
 from cadenza.store.statements import Statement, Values
+from cadenza.store.store import WAIT_S, Row, StoreRefused, StoreUnavailable, Transaction, unavailable
 
-CACHE_PRAGMA = "cache_size=-8192"  # 8 MB: what the ledger touches stays at hand
-CHECKPOINT_PRAGMA = "wal_autocheckpoint=4000"  # 16 MB: what changes often is copied back less often (3%)
+LONG_READS_MAX = 4
+DURABLE = ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON")
+READ_ONLY = "query_only=ON"
+STRICT_TRIGGERS = "recursive_triggers=ON"  # so that INSERT OR REPLACE fires the triggers that refuse a delete
+BUSY = ("cache_size=-8192", "wal_autocheckpoint=4000")  # 8 MB of cache; checkpoints every 16 MB save 3%
+PING = Statement(text("PRAGMA schema_version"))
+HAS_SCHEMA = Statement(text("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'alembic_version'"))
+REVISION = Statement(text("SELECT version_num FROM alembic_version"))
+
 T = TypeVar("T")
-Work = Callable[[sqlite3.Connection], T]
+
+
+class SqliteTransaction:
+    """Runs statements on one connection."""
+
+    __slots__ = ("_connection",)
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def row(self, statement: Statement, values: Values) -> Row | None:
+        found: Row | None = self._connection.execute(statement.sqlite_text, statement.sqlite_values(values)).fetchone()
+        return found
+
+    def rows(self, statement: Statement, values: Values) -> list[Row]:
+        return self._connection.execute(statement.sqlite_text, statement.sqlite_values(values)).fetchall()
+
+    def change(self, statement: Statement, values: Values) -> int:
+        return self._connection.execute(statement.sqlite_text, statement.sqlite_values(values)).rowcount
+
+    def change_each(self, statement: Statement, values: Sequence[Values]) -> None:
+        self._connection.executemany(statement.sqlite_text, map(statement.sqlite_values, values))
 
 
 class SqliteStore:
-    """One connection to read and one to write, opened when they are first used."""
+    """One connection for small reads, one for writes, and up to LONG_READS_MAX for long reads."""
 
-    def __init__(self, path: Path, wait_s: float) -> None:
-        self._path = path
+    is_sqlite = True
+    lock_grace_s = 0.0
+
+    def __init__(self, path: Path, wait_s: float = WAIT_S) -> None:
+        self.path = path
         self._wait_s = wait_s
-        self._reader: sqlite3.Connection | None = None
+        self._reader: sqlite3.Connection | None = None  # used on the event loop's thread only
+        self._idle_readers: list[sqlite3.Connection] = []
         self._writer: sqlite3.Connection | None = None
         self._turn = asyncio.Lock()
-        self._thread: ThreadPoolExecutor | None = None
+        self._write_thread: ThreadPoolExecutor | None = None
+        self._read_threads: ThreadPoolExecutor | None = None
 
-    def row(self, statement: Statement, values: Values) -> tuple[Any, ...] | None:
-        """Read at once; what was committed before this, by any process, is seen."""
-        if self._reader is None:
-            self._reader = self._open(READER_PRAGMA)
-        return statement.row(self._reader, values)
+    async def row(self, statement: Statement, values: Values) -> Row | None:
+        try:
+            if self._reader is None:
+                self._reader = self._open(READ_ONLY, *BUSY)
+            found: Row | None = self._reader.execute(statement.sqlite_text, statement.sqlite_values(values)).fetchone()
+        except sqlite3.Error:  # tried again in a thread, which waits for locks
+            return await self._read(lambda tx: tx.row(statement, values))
+        return found
 
-    async def transact(self, work: Work[T], *, is_brief: bool) -> T:
-        """Brief work runs on this thread between BEGIN and COMMIT; any other in the thread, all of it."""
-        return await asyncio.shield(self._transact(work, is_brief=is_brief))
+    async def rows(self, statement: Statement, values: Values) -> list[Row]:
+        return await self._read(lambda tx: tx.rows(statement, values))
 
-    async def _transact(self, work: Work[T], *, is_brief: bool) -> T:
+    async def transact(self, work: Callable[[Transaction], T], *, is_brief: bool = False) -> T:
+        with self._mapped_errors():
+            return await asyncio.shield(self._transact(work, is_brief=is_brief))
+
+    async def ping(self) -> None:
+        await self.row(PING, {})
+
+    async def close(self) -> None:
+        """Wait for what runs; the next use opens the store again."""
+        async with self._turn:
+            threads = (self._write_thread, self._read_threads)
+            self._write_thread = self._read_threads = None
+            for executor in threads:
+                if executor:
+                    await asyncio.to_thread(executor.shutdown)
+            for connection in (self._reader, self._writer, *self._idle_readers):
+                if connection:
+                    connection.close()
+            self._reader = self._writer = None
+            self._idle_readers.clear()
+
+    async def revision(self) -> str | None:
+        if await self.row(HAS_SCHEMA, {}) is None:
+            return None
+        found = await self.row(REVISION, {})
+        return None if found is None else str(found[0])
+
+    async def upgrade(self, revision: str = "head") -> None:
+        with self._mapped_errors():
+            async with self._turn:
+                await self._in_write_thread(lambda: self._upgrade(revision))
+
+    def process_lock(self, name: str) -> AbstractAsyncContextManager[bool]:
+        return files.process_lock(self.path, name)
+
+    def process_lock_names(self) -> list[str]:
+        return files.process_lock_names(self.path)
+
+    async def _read(self, work: Callable[[Transaction], T]) -> T:
+        self._read_threads = self._read_threads or ThreadPoolExecutor(LONG_READS_MAX, "cadenza-store-read")
+        with self._mapped_errors():
+            return await asyncio.get_running_loop().run_in_executor(self._read_threads, self._read_in_thread, work)
+
+    def _read_in_thread(self, work: Callable[[Transaction], T]) -> T:
+        try:
+            connection = self._idle_readers.pop()
+        except IndexError:
+            connection = self._open(READ_ONLY)
+            connection.execute(self._wait_pragma)
+        try:
+            return work(SqliteTransaction(connection))
+        finally:
+            self._idle_readers.append(connection)
+
+    async def _transact(self, work: Callable[[Transaction], T], *, is_brief: bool) -> T:
         async with self._turn:
             if not is_brief or not self._begin_now():
-                return await self._in_thread(lambda: self._run(work))
+                return await self._in_write_thread(lambda: self._run(work))
             assert self._writer
-            with self._rolling_back(self._writer) as writer:
-                done = work(writer)
-            await self._in_thread(self._commit)
+            with _rollback_on_error(self._writer):
+                done = work(SqliteTransaction(self._writer))
+            await self._in_write_thread(self._commit)
             return done
 
     def _begin_now(self) -> bool:
-        """False where another process holds the lock, or the connection is not open yet."""
+        """Begin a transaction without waiting. False where another process holds the lock or nothing is open yet."""
         if self._writer is None:
             return False
         try:
@@ -63,14 +157,14 @@ class SqliteStore:
             return False
         return True
 
-    def _run(self, work: Work[T]) -> T:
+    def _run(self, work: Callable[[Transaction], T]) -> T:
         if self._writer is None:
-            self._writer = self._open(WRITER_PRAGMA)
-        self._writer.execute(f"PRAGMA busy_timeout={round(self._wait_s * 1000)}")
+            self._writer = self._open(STRICT_TRIGGERS, *BUSY)
+        self._writer.execute(self._wait_pragma)
         try:
             self._writer.execute("BEGIN IMMEDIATE")
-            with self._rolling_back(self._writer) as writer:
-                done = work(writer)
+            with _rollback_on_error(self._writer):
+                done = work(SqliteTransaction(self._writer))
             self._commit()
             return done
         finally:
@@ -78,40 +172,69 @@ class SqliteStore:
 
     def _commit(self) -> None:
         assert self._writer
-        with self._rolling_back(self._writer) as writer:
-            writer.execute("COMMIT")
+        with _rollback_on_error(self._writer):
+            self._writer.execute("COMMIT")
 
-    @staticmethod
-    @contextlib.contextmanager
-    def _rolling_back(writer: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
-        """Where it fails, nothing of the transaction stays open; SQLite may have ended it by itself."""
+    def _upgrade(self, revision: str) -> None:
+        """Run Alembic on a connection of its own, inside one transaction that holds the write lock."""
+        from cadenza.store.migrations import upgrade_sqlite  # noqa: PLC0415 slow to import, and rarely needed
+
+        def connect() -> sqlite3.Connection:
+            connection = self._open(STRICT_TRIGGERS)
+            connection.execute(self._wait_pragma)
+            return connection
+
+        upgrade_sqlite(connect, revision)
+
+    @property
+    def _wait_pragma(self) -> str:
+        return f"PRAGMA busy_timeout={round(self._wait_s * 1000)}"
+
+    async def _in_write_thread(self, work: Callable[[], T]) -> T:
+        self._write_thread = self._write_thread or ThreadPoolExecutor(1, "cadenza-store-write")
+        return await asyncio.get_running_loop().run_in_executor(self._write_thread, work)
+
+    def _open(self, *pragmas: str) -> sqlite3.Connection:
+        """Open a connection that, from then on, does not wait for locks."""
         try:
-            yield writer
-        except BaseException:
-            if writer.in_transaction:
-                writer.execute("ROLLBACK")
-            raise
-
-    async def _in_thread(self, work: Callable[[], T]) -> T:
-        self._thread = self._thread or ThreadPoolExecutor(1, "cadenza-writer")
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
-
-    def _open(self, own_pragma: str) -> sqlite3.Connection:
-        try:
-            make_file(self._path)
+            files.make_private_file(self.path)
         except OSError as error:
             raise sqlite3.OperationalError(error.strerror or "it cannot be opened") from None
-        connection = sqlite3.connect(self._path, timeout=self._wait_s, isolation_level=None, check_same_thread=False)
-        for pragma in (*EVERY_PRAGMA, own_pragma, CACHE_PRAGMA, CHECKPOINT_PRAGMA, "busy_timeout=0"):
-            connection.execute(f"PRAGMA {pragma}")
+        connection = sqlite3.connect(self.path, timeout=self._wait_s, isolation_level=None, check_same_thread=False)
+        try:
+            for pragma in (*DURABLE, *pragmas, "busy_timeout=0"):
+                connection.execute(f"PRAGMA {pragma}")
+        except sqlite3.Error:
+            connection.close()
+            raise
         return connection
 
-    async def close(self) -> None:
-        async with self._turn:
-            thread, self._thread = self._thread, None
-            for connection in (self._reader, self._writer):
-                if connection:
-                    connection.close()
-            self._reader = self._writer = None
-            if thread:
-                thread.shutdown()
+    @contextlib.contextmanager
+    def _mapped_errors(self) -> Iterator[None]:
+        """Turn the driver's errors into ours. A ProgrammingError is a bug of ours and passes through."""
+        try:
+            yield
+        except sqlite3.IntegrityError as error:
+            raise StoreRefused(f"The store refused a change: {error}.") from None
+        except sqlite3.ProgrammingError:
+            raise
+        except sqlite3.Error as error:
+            raise self._unavailable(str(error).partition(":")[0]) from None
+
+    def _unavailable(self, reason: str) -> StoreUnavailable:
+        if "not a database" in reason:
+            advice = "Another file is in its place: move it away, or give the store another path."
+        else:
+            advice = "Check that its folder can be written by this user and that the disk has space."
+        return unavailable(str(self.path), reason, advice)
+
+
+@contextlib.contextmanager
+def _rollback_on_error(connection: sqlite3.Connection) -> Iterator[None]:
+    """Leave no transaction open. After some errors SQLite has rolled back already."""
+    try:
+        yield
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise

@@ -1,40 +1,53 @@
-"""Reading the metering rows: an account's usage over a span of time, in all and in groups."""
+"""Reads the metering rows: an account's usage over a span of time, in total and by group."""
 
-from typing import Any
+from typing import get_args
 
-from sqlalchemy import ColumnElement, Row, func, select, text
-from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy import ColumnElement, bindparam, func, select, text
 
 from cadenza.core.usage_report import Counters, Group, GroupBy, Report, Span, day_name
 from cadenza.store.schema import accounts, usage
+from cadenza.store.statements import Statement
+from cadenza.store.store import Store
 
 DAY_MS = 24 * 60 * 60 * 1000
-COLUMNS = {"day": usage.c.started_at // DAY_MS, "model": usage.c.class_id, "key": usage.c.key_id}
 COUNTERS = (
-    func.count().label("requests"),
-    func.coalesce(func.sum(usage.c.prompt_tokens), 0).label("prompt_tokens"),
-    func.coalesce(func.sum(usage.c.cached_tokens), 0).label("cached_tokens"),
-    func.coalesce(func.sum(usage.c.completion_tokens), 0).label("completion_tokens"),
-    func.coalesce(func.sum(usage.c.cost_nano), 0).label("cost_nano"),
+    func.count(),
+    func.coalesce(func.sum(usage.c.prompt_tokens), 0),
+    func.coalesce(func.sum(usage.c.cached_tokens), 0),
+    func.coalesce(func.sum(usage.c.completion_tokens), 0),
+    func.coalesce(func.sum(usage.c.cost_nano), 0),
 )
-
-
-async def report(conn: AsyncConnection, account_id: str, span: Span, group_by: GroupBy) -> Report:
-    """Groups are ordered by day or by name; the totals are their sum."""
-    balance = await conn.execute(select(accounts.c.balance_nano).where(accounts.c.id == account_id))
-    of: ColumnElement[Any] = COLUMNS[group_by].label("of")
-    within = (
-        usage.c.account_id == account_id,
-        usage.c.started_at >= span.start_ms,
-        usage.c.started_at < span.end_ms,
+GROUPS: dict[GroupBy, ColumnElement[object]] = {
+    "day": usage.c.started_at // DAY_MS,
+    "model": usage.c.class_id,
+    "key": usage.c.key_id,
+}
+BALANCE = Statement(select(accounts.c.balance_nano).where(accounts.c.id == bindparam("account")))
+REPORTS: dict[GroupBy, Statement] = {
+    group_by: Statement(
+        select(GROUPS[group_by], *COUNTERS)
+        .where(
+            usage.c.account_id == bindparam("account"),
+            usage.c.started_at >= bindparam("start"),
+            usage.c.started_at < bindparam("end"),
+        )
+        .group_by(text("1"))
+        .order_by(text("1"))
     )
-    rows = await conn.execute(select(of, *COUNTERS).where(*within).group_by(text("1")).order_by(text("1")))
-    groups = [Group(day_name(row.of) if group_by == "day" else row.of, _counters(row)) for row in rows]
-    return Report(span, balance.scalar_one(), _sum(groups), group_by, groups)
+    for group_by in get_args(GroupBy)
+}
 
 
-def _counters(row: Row[*tuple[Any, ...]]) -> Counters:
-    return Counters(*(int(getattr(row, name)) for name in Counters.__struct_fields__))
+async def report(store: Store, account_id: str, span: Span, group_by: GroupBy) -> Report:
+    """Groups are ordered by day or by name; the totals are their sum."""
+    balance = await store.row(BALANCE, {"account": account_id})
+    assert balance
+    values = {"account": account_id, "start": span.start_ms, "end": span.end_ms}
+    groups = [
+        Group(day_name(name) if group_by == "day" else name, Counters(*map(int, counters)))
+        for name, *counters in await store.rows(REPORTS[group_by], values)
+    ]
+    return Report(span, int(balance[0]), _sum(groups), group_by, groups)
 
 
 def _sum(groups: list[Group]) -> Counters:

@@ -1,248 +1,254 @@
-"""The one writer of a process: whatever waits is written in one transaction, and answered only when it is durable.
+"""Writes the ledger for one process. Everything that waits goes into one transaction, and callers are answered
+only when it is durable (group commit).
 
-Holds that the store cannot take now fail and are the caller's to refuse. Ends (a settlement or a release) never fail:
-they wait here until the store takes them, whether or not anyone still waits for them, so that neither a cancelled
-request nor a stalled store loses one. A process that dies leaves open holds, which any other ends by `sweep`.
+A hold fails when the store cannot take it; the caller refuses the request. An outcome never fails: it waits until the
+store takes it, even if its caller is gone, so neither a cancelled request nor a stalled store loses a charge. The
+open holds of a process that died are ended by the sweep of any other process.
 """
 
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Protocol
 
 import msgspec
 
-from cadenza.core.records import Usage
+from cadenza.core.records import DISCONNECTED_STATUS, Outcome
 from cadenza.observe import Observer, places
 from cadenza.store import batches, ledger
+from cadenza.store.backlog import Backlog, Waiting
 from cadenza.store.batches import Answer, Move
-from cadenza.store.database import Database, StoreUnavailable
-from cadenza.store.ledger import End, Ended, Held, Hold, Insufficient, OpenHold, Repeated
-from cadenza.store.owners import KEEP_EVERY_S, Owner
+from cadenza.store.ledger import Ended, Held, Hold, Insufficient, OpenHold, Repeated
+from cadenza.store.marks import Delivery, Marks
+from cadenza.store.owners import Owner
+from cadenza.store.store import Store, StoreUnavailable
 
 BATCH_MAX = 128
-BRIEF_MARKS = 100
-MARKS_AT_ONCE = 50  # to be counted before others have their turn
-RETRY_S = 0.25
-MARK_EVERY_S = 0.5
-MARK_FROM_S = 1.0  # what has run for less is not worth the count
-SWEEP_EVERY_S = 15.0
 
 
-class Delivery(Protocol):
-    """What a running request has delivered so far."""
+class Pace(msgspec.Struct, frozen=True):
+    """The periods of the writer's background work, in seconds."""
 
-    @property
-    def has_delivered(self) -> bool: ...
-
-    async def count(self) -> Usage:
-        """The tokens of its prompt, and of what was delivered."""
-
-
-class Waiting(msgspec.Struct):
-    """A hold or an end, and who waits for it to be durable."""
-
-    move: Move
-    answer: "asyncio.Future[Answer]"
+    retry_s: float = 0.25  # after the store did not take a batch
+    mark_every_s: float = 0.5
+    mark_after_s: float = 1.0  # a shorter request is not worth counting
+    sweep_every_s: float = 15.0
+    renew_every_s: float = 0.5  # the lock that shows that this process is alive
 
 
-class Running(msgspec.Struct):
-    """A request with an open hold: what it has delivered, and how much of that is written."""
-
-    hold: OpenHold
-    delivery: Delivery
-    since_s: float
-    marked_tokens: int = 0
+USUAL_PACE = Pace()
 
 
 class LedgerWriter:
-    """Holds and ends of this process, group-committed."""
+    """Takes and ends the holds of this process."""
 
-    def __init__(self, db: Database, observer: Observer) -> None:
-        self._db = db
-        self._log = observer.log
-        self._metrics = observer.metrics
-        self._at = observer.at
-        self._owner = Owner(db)
-        self._waiting: list[Waiting] = []
-        self._running: dict[str, Running] = {}
+    def __init__(self, store: Store, observer: Observer, pace: Pace = USUAL_PACE) -> None:
+        self._store = store
+        self._observer = observer
+        self._pace = pace
+        self._owner = Owner(store)
+        self._backlog = Backlog()
+        self._open: dict[str, OpenHold] = {}
+        self._marks = Marks(store, pace.mark_after_s)
         self._endings: set[asyncio.Task[None]] = set()
-        self._wake = asyncio.Event()
-        self._turn = asyncio.Lock()  # marks and batches touch the same holds: one at a time
+        self._turn = asyncio.Lock()  # marks and batches change the same holds: one at a time
         self._is_stopping = False
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
         await self._owner.start()
-        await self._sweep()
+        await self.sweep()
+        pace = self._pace
         self._tasks = [
             asyncio.create_task(self._write_forever()),
-            asyncio.create_task(self._every(MARK_EVERY_S, self._mark)),
-            asyncio.create_task(self._every(SWEEP_EVERY_S, self._sweep)),
-            asyncio.create_task(self._every(KEEP_EVERY_S, self._owner.keep)),
+            asyncio.create_task(self._every(pace.mark_every_s, self.mark)),
+            asyncio.create_task(self._every(pace.sweep_every_s, self.sweep)),
+            asyncio.create_task(self._every(pace.renew_every_s, self._owner.renew)),
         ]
 
     async def stop(self) -> None:
-        """What waits is written first; what cannot be is left to be swept."""
+        """Write everything that waits, then stop. The sweep of another process ends what the store does not take."""
         await asyncio.gather(*self._endings, return_exceptions=True)
         writing, *others = self._tasks
         for task in others:
             task.cancel()
         self._is_stopping = True
-        self._wake.set()
+        self._backlog.wake()
         await asyncio.gather(writing, *others, return_exceptions=True)
         await self._owner.stop()
 
-    async def hold(self, hold: Hold, delivery: Delivery) -> Held | Insufficient | Repeated:
-        """StoreUnavailable where the store does not take it."""
-        waiting = self._enqueue(Move(hold))
+    async def hold(self, hold: Hold) -> Held | Insufficient | Repeated:
+        """Take a hold; StoreUnavailable if the store does not take it."""
+        waiting = self._backlog.add(Move(hold))
         try:
             answer = await waiting
         except asyncio.CancelledError:
             is_answered = waiting.done() and not waiting.cancelled() and not waiting.exception()
             if is_answered and isinstance(waiting.result(), Held):
-                self.end(abandoned(hold))  # cancelled in the instant between the answer and its hearing
+                self._release(hold)  # cancelled after the answer was given and before it was received
             raise
         assert not isinstance(answer, Ended)
         if isinstance(answer, Held):
-            taken = OpenHold.of(hold, answer.allowance_tokens)
-            self._running[hold.request_id] = Running(taken, delivery, time.monotonic())
+            self._open[hold.completion_id] = OpenHold.of(hold, answer.allowance_tokens)
         return answer
 
-    def end(self, end: End) -> "asyncio.Future[Answer]":
-        """Queued at once: it will be written even if nobody awaits the answer."""
-        running = self._running.pop(end.request_id, None)
-        return self._enqueue(Move(end, running.hold if running else None))
+    def track(self, completion_id: str, delivery: Delivery) -> None:
+        """From now on, mark what the request has delivered, until its hold ends. Only an open hold is tracked."""
+        if completion_id in self._open:
+            self._marks.track(completion_id, delivery)
+
+    def end(self, outcome: Outcome) -> "asyncio.Future[Answer]":
+        """End the hold of a request. It is queued at once and will be written even if no caller awaits the answer.
+
+        Once it is durable, the outcome is also counted and logged.
+        """
+        self._marks.forget(outcome.completion_id)
+        hold = self._open.pop(outcome.completion_id, None)
+        return self._backlog.add(Move(outcome, hold, is_recorded=True))
+
+    def _release(self, hold: Hold) -> None:
+        """End a hold whose request was cancelled or refused before it got the answer. The request records itself."""
+        self._backlog.add(Move(abandoned(hold), self._open.pop(hold.completion_id, None)))
 
     def run_to_completion(self, ending: Coroutine[None, None, None]) -> asyncio.Task[None]:
-        """Have something ended that takes a moment, whoever is cancelled meanwhile."""
+        """Run work that ends a hold as a task that `stop` waits for, even if its caller is cancelled."""
         task = asyncio.create_task(ending)
         self._endings.add(task)
         task.add_done_callback(self._endings.discard)
         return task
 
-    def _enqueue(self, move: Move) -> "asyncio.Future[Answer]":
-        waiting = Waiting(move, asyncio.get_running_loop().create_future())
-        self._waiting.append(waiting)
-        self._wake.set()
-        return waiting.answer
+    async def drained(self) -> None:
+        """Wait until everything queued so far is durable and answered."""
+        await asyncio.gather(*self._endings, return_exceptions=True)
+        await self._backlog.drained()
+
+    async def mark(self) -> None:
+        """Write what the tracked requests have delivered since their last mark."""
+        if counted := await self._marks.count():
+            async with self._turn:
+                await self._marks.write(counted)
+
+    async def sweep(self) -> None:
+        """End the open holds of dead processes and forget old idempotency keys."""
+        now_ms = time.time_ns() // 1_000_000
+        names = {*await self._store.transact(ledger.owners_with_open_holds), *self._store.process_lock_names()}
+        for name in await self._owner.find_dead(names):
+            await self._sweep_owner(name, now_ms)
+        await self._store.transact(lambda tx: ledger.forget_old_keys(tx, now_ms))
+
+    async def _sweep_owner(self, name: str, now_ms: int) -> None:
+        async with self._owner.lock_of(name) as is_dead:
+            if not is_dead:
+                return
+            outcomes = await self._store.transact(lambda tx: ledger.end_holds_of(tx, name, now_ms))
+        if outcomes:
+            self._observer.log.warning("ended the holds of a process that died", process=name, holds=len(outcomes))
+        for outcome in outcomes:
+            self._observer.record(outcome)
 
     async def _write_forever(self) -> None:
         while True:
-            await self._wake.wait()
-            self._wake.clear()
-            while self._waiting:
-                batch, self._waiting = self._waiting[:BATCH_MAX], self._waiting[BATCH_MAX:]
-                if not await self._commit(batch):
+            await self._backlog.wait_for_more()
+            while self._backlog:
+                if not await self._commit(self._backlog.take(BATCH_MAX)):
                     if self._is_stopping:
                         return
-                    await asyncio.sleep(RETRY_S)
+                    await asyncio.sleep(self._pace.retry_s)
+            self._backlog.set_drained()
             if self._is_stopping:
                 return
 
     async def _commit(self, batch: list[Waiting]) -> bool:
-        """One transaction; False where the store did not take it."""
+        """Write a batch in one transaction. Return False if the store did not take it."""
         moves = [waiting.move for waiting in batch]
-        self._at("ledger-commit")
+        self._observer.at("ledger-commit")
         try:
             async with self._turn:
-                answers = await self._db.transact(
-                    lambda connection: batches.apply(connection, moves, self._owner.name), is_brief=True
+                answers = await self._store.transact(
+                    lambda tx: batches.apply(tx, moves, self._owner.name), is_brief=True
                 )
         except StoreUnavailable as error:
-            self._put_back(batch, error)
-            self._metrics.ledger_retries.inc()
-            self._log.warning("the store did not take a batch of the ledger", moves=len(batch), reason=str(error))
+            self._fail(batch, error)
             return False
         except Exception as error:  # noqa: BLE001 the writer's loop: one bad move must not stop the others
             return await self._commit_one_by_one(batch, error)
-        self._at("ledger-committed")
-        self._metrics.ledger_commits.inc()
+        self._observer.at("ledger-committed")
+        self._observer.metrics.ledger_commits.inc()
         for waiting, answer in zip(batch, answers, strict=True):
             self._answer(waiting, answer)
         return True
 
-    def _put_back(self, batch: list[Waiting], error: StoreUnavailable) -> None:
-        """Ends wait for the next try. Holds fail, those too that wait behind them.
+    def _fail(self, batch: list[Waiting], error: StoreUnavailable) -> None:
+        """Keep outcomes for the next try and fail all holds, including those that wait behind this batch.
 
-        A hold that was tried is released, in case the store took it and only its answer was lost.
+        A hold of this batch is released later: the store may have taken it and only its answer was lost.
         """
-        tried = [waiting.move.what for waiting in batch if isinstance(waiting.move.what, Hold)]
-        for waiting in (*batch, *self._waiting):
-            if isinstance(waiting.move.what, Hold) and not waiting.answer.done():
-                waiting.answer.set_exception(error)
-        self._waiting = [waiting for waiting in (*batch, *self._waiting) if isinstance(waiting.move.what, End)]
-        for hold in tried:
-            self._enqueue(Move(abandoned(hold)))
+        self._observer.metrics.ledger_retries.inc()
+        self._observer.log.warning("the store did not take a batch of the ledger", moves=len(batch), reason=str(error))
+        self._backlog.put_back(batch)
+        self._backlog.fail_holds(error)
+        for waiting in batch:
+            if isinstance(waiting.move.what, Hold):
+                self._release(waiting.move.what)
 
     async def _commit_one_by_one(self, batch: list[Waiting], error: Exception) -> bool:
         if len(batch) > 1:
             for number, waiting in enumerate(batch, start=1):
                 if not await self._commit([waiting]):
-                    self._waiting[:0] = batch[number:]
+                    self._backlog.put_back(batch[number:])
                     return False
             return True
-        if not batch[0].answer.done():
-            batch[0].answer.set_exception(error)
-        self._metrics.ledger_refused.inc()
-        self._log.error("the ledger refused a move", move=type(batch[0].move.what).__name__, places=places(error))
+        [refused] = batch
+        if not refused.answer.done():
+            refused.answer.set_exception(error)
+        self._observer.metrics.ledger_refused.inc()
+        what = refused.move.what
+        self._observer.log.error(
+            "the ledger refused a move",
+            move="hold" if isinstance(what, Hold) else "outcome",
+            completion_id=what.completion_id,
+            places=places(error),
+        )
         return True
 
     def _answer(self, waiting: Waiting, answer: Answer) -> None:
+        what = waiting.move.what
         if isinstance(answer, Ended) and answer.short_nano:
-            self._metrics.ledger_short.inc(answer.short_nano)
-            self._log.warning("an account could not pay all that was due", short_nano=answer.short_nano)
+            self._observer.metrics.ledger_short.inc(answer.short_nano)
+            self._observer.log.warning(
+                "an account could not pay all that was due",
+                completion_id=what.completion_id,
+                short_nano=answer.short_nano,
+            )
         if not waiting.answer.done():
             waiting.answer.set_result(answer)
-        elif isinstance(waiting.move.what, Hold) and isinstance(answer, Held):  # who wanted it has gone meanwhile
-            self.end(abandoned(waiting.move.what))
+        elif isinstance(what, Hold) and isinstance(answer, Held):  # its caller was cancelled
+            self._release(what)
+        if isinstance(what, Outcome) and waiting.move.is_recorded and isinstance(answer, Ended) and answer.is_first:
+            asyncio.get_running_loop().call_soon(self._observer.record, what)  # after the requests that were answered
 
     async def _every(self, period_s: float, work: Callable[[], Awaitable[None]]) -> None:
+        log = self._observer.log
         while True:
             await asyncio.sleep(period_s)
             try:
                 await work()
             except StoreUnavailable as error:
-                self._log.warning("the store did not answer the ledger", reason=str(error))
-            except Exception as error:  # noqa: BLE001 the writer's loop: it goes on, and says where it stumbled
-                self._log.error("internal error", places=places(error))
-
-    async def _mark(self) -> None:
-        """What streams have delivered, so that a crash leaves it known. Nothing to do per chunk, or for short ones."""
-        old_s, news = time.monotonic() - MARK_FROM_S, dict[str, Usage]()
-        for number, (request_id, running) in enumerate(list(self._running.items())):
-            if number % MARKS_AT_ONCE == 0:
-                await asyncio.sleep(0)
-            if running.since_s < old_s and running.delivery.has_delivered:
-                counted = await running.delivery.count()
-                if counted.completion_tokens > running.marked_tokens:
-                    news[request_id] = counted
-        if news:
-            async with self._turn:
-                await self._db.transact(
-                    lambda connection: ledger.mark_delivered(connection, news), is_brief=len(news) < BRIEF_MARKS
-                )
-            for request_id, counted in news.items():
-                if marked := self._running.get(request_id):
-                    marked.marked_tokens = counted.completion_tokens
-
-    async def _sweep(self) -> None:
-        """End the holds of processes that are gone; those of the living are never touched."""
-        now_ms = time.time_ns() // 1_000_000
-        names = {*await self._db.transact(ledger.owners_with_open_holds), *self._owner.names_left()}
-        for name in await self._owner.find_gone(names):
-            await self._sweep_one(name, now_ms)
-        await self._db.transact(lambda connection: ledger.forget_old_keys(connection, now_ms))
-
-    async def _sweep_one(self, name: str, now_ms: int) -> None:
-        async with self._owner.lock_of(name) as is_gone:
-            if not is_gone:
-                return
-            if ended := await self._db.transact(lambda connection: ledger.end_holds_of(connection, name, now_ms)):
-                self._log.warning("ended the holds of a process that is gone", holds=ended)
+                log.warning("the store did not answer the ledger", reason=str(error))
+            except Exception as error:  # noqa: BLE001 the writer's loop: it goes on, and logs where it failed
+                log.error("internal error", places=places(error))
 
 
-def abandoned(hold: Hold) -> End:
-    """The end of a hold whose request left before anything was asked."""
+def abandoned(hold: Hold) -> Outcome:
+    """Build the outcome of a request whose client left before an upstream was asked."""
     now_ms = time.time_ns() // 1_000_000
-    return End(hold.request_id, hold.account_id, None, "", "", 499, None, max(0, now_ms - hold.started_at), now_ms)
+    return Outcome(
+        request_id=hold.request_id,
+        completion_id=hold.completion_id,
+        account_id=hold.account_id,
+        key_id=hold.key_id,
+        class_id=hold.class_id,
+        endpoint=ledger.ENDPOINT,
+        status=DISCONNECTED_STATUS,
+        duration_ms=max(0, now_ms - hold.started_at),
+        ended_at=now_ms,
+    )

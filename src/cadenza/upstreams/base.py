@@ -1,12 +1,11 @@
-"""What every upstream is: something that opens a reply to an ask, or fails with a classified Fault.
+"""The protocol that every upstream implements: it opens a reply to an ask, or fails with a Fault of a known kind.
 
-All failures end in a Fault, classified here and nowhere else. A Fault carries no text of the upstream's,
-so that no name, URL, key or content can travel with it.
+A reply pushes each piece into a sink, synchronously, as soon as it arrives. Only this module classifies faults. A Fault
+carries no text from the upstream, so it cannot leak a name, a URL, a key or content.
 """
 
 import math
-from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Sequence
 from enum import Enum
 from typing import Protocol
 
@@ -22,14 +21,14 @@ RETRY_AFTER_S_MAX = 60.0
 class FaultKind(Enum):
     """What went wrong, as far as the gateway needs to know."""
 
-    UNREACHABLE = "unreachable"  # no connection, or it broke before an answer
-    TIMED_OUT = "timed_out"  # accepted, then nothing within the time allowed
-    BUSY = "busy"  # it says that it has no capacity now
-    REFUSED = "refused"  # it found fault with the request itself
-    FAILED = "failed"  # it says that it failed, or does not let us in
-    MALFORMED = "malformed"  # what it says is not an answer
-    TRUNCATED = "truncated"  # the answer ended before it was finished
-    OVERLONG = "overlong"  # it took longer in all, or said more, than it may
+    UNREACHABLE = "unreachable"  # no connection, or it closed before the first byte of a response
+    TIMED_OUT = "timed_out"  # nothing arrived within the time allowed
+    BUSY = "busy"  # the upstream has no capacity now
+    REFUSED = "refused"  # the upstream says that the request is invalid
+    FAILED = "failed"  # any other error status, such as a server error or a rejected key
+    MALFORMED = "malformed"  # the response cannot be read as a chat completion
+    TRUNCATED = "truncated"  # the reply ended without a finish reason
+    OVERLONG = "overlong"  # the reply exceeded its total time or its number of events
 
 
 class Fault(Exception):
@@ -43,7 +42,7 @@ class Fault(Exception):
 
 
 def classify_status(status: int, retry_after: bytes | None = None) -> Fault:
-    """A reply that is not 200: whose fault is it, and may it pass?"""
+    """The fault for a status other than 200."""
     if status == 429:
         return Fault(FaultKind.BUSY, status, _seconds(retry_after))
     if status in {400, 413, 422}:
@@ -52,9 +51,9 @@ def classify_status(status: int, retry_after: bytes | None = None) -> Fault:
 
 
 class Ask(msgspec.Struct, frozen=True):
-    """What is asked of an upstream: messages, tools and sampling fields as raw JSON, ready to be sent.
+    """A request to an upstream: messages, tools and sampling fields as raw JSON, sent unchanged.
 
-    With tools, `max_tokens` is fitted to the window of the route that is asked. `begun` is an answer to go on with.
+    With tools, `max_tokens` is fitted to the route's context window. `begun` is the start of an answer to continue.
     """
 
     messages: Sequence[msgspec.Raw]
@@ -66,7 +65,7 @@ class Ask(msgspec.Struct, frozen=True):
     begun: str = ""
 
     def output_limit(self, route: Route) -> int | None:
-        """What goes upstream as `max_tokens`."""
+        """The `max_tokens` to send upstream; None to send none."""
         limit = route.max_output_tokens if self.max_tokens is None else min(self.max_tokens, route.max_output_tokens)
         if self.tools:
             return min(limit, output_room(route, self.prompt_tokens))
@@ -74,32 +73,56 @@ class Ask(msgspec.Struct, frozen=True):
 
 
 class Piece(msgspec.Struct, frozen=True):
-    """A part of a reply, freed of its dialect. A non-streaming reply is one piece that holds all of it."""
+    """A part of a reply, in one form for all dialects. A non-streaming reply is a single piece."""
 
     content: str = ""
     finish_reason: str | None = None
     usage: Usage | None = None
-    has_bad_usage: bool = False  # it gave counts that are none
-    has_begun: bool = False  # the model has said something, be it thought that clients are not shown
+    has_bad_usage: bool = False  # it has a usage field without valid counts
+    has_begun: bool = False  # it shows that the model has begun to answer or to reason
     calls: tuple[ToolCallPart, ...] = ()
 
 
-PassOn = Callable[[str], bool]
+class Sink(Protocol):
+    """Takes the pieces of a reply as soon as they arrive."""
+
+    def take(self, piece: Piece, /) -> None: ...
+
+    def flush(self) -> bool:
+        """Called after the pieces that arrived together. False if the sink is congested: then wait for `drain`."""
+
+    async def drain(self) -> None:
+        """Return once the sink is no longer congested."""
 
 
 class OpenReply(Protocol):
-    """A reply that has begun: its first piece is known to be good."""
+    """A reply whose first piece has arrived. The caller must close it, whether or not it was delivered."""
 
-    async def read(self, pass_on: PassOn | None = None, /) -> list[Piece]:
-        """What came since the last read; empty after a finished reply, Fault where it breaks off before.
+    async def deliver(self, sink: Sink, /) -> None:
+        """Hand every piece to the sink and return after the last one; Fault if the reply breaks off."""
 
-        While it waits, text that comes alone may be handed to `pass_on` in the moment in which it comes, without
-        waking the reader: a quarter of what a chunk costs. Where that says no, the text is read as any other.
-        """
+    async def close(self) -> None:
+        """End the exchange. If the reply is not complete, this stops the upstream from generating."""
+
+
+class Collector:
+    """A sink that keeps every piece."""
+
+    def __init__(self) -> None:
+        self.pieces: list[Piece] = []
+
+    def take(self, piece: Piece) -> None:
+        self.pieces.append(piece)
+
+    def flush(self) -> bool:
+        return True
+
+    async def drain(self) -> None:
+        """Never congested."""
 
 
 class Probe(msgspec.Struct, frozen=True):
-    """What a look at a provider found: is it there, and which models does it name?"""
+    """The result of a test request to a provider."""
 
     reachable: bool
     detail: str
@@ -107,17 +130,15 @@ class Probe(msgspec.Struct, frozen=True):
 
 
 class Upstream(Protocol):
-    """A provider, as the gateway sees it."""
+    """One provider."""
 
     async def start(self) -> None: ...
 
-    async def stop(self) -> None: ...
+    async def stop(self) -> None:
+        """Release all resources. Called after the last reply was closed, or when open replies may be dropped."""
 
-    async def retire(self) -> None:
-        """Stop, once what is under way has ended."""
-
-    def open(self, route: Route, ask: Ask) -> AbstractAsyncContextManager[OpenReply]:
-        """Entering asks the upstream and waits for the first piece; leaving, in any way, closes the connection."""
+    async def open(self, route: Route, ask: Ask) -> OpenReply:
+        """Send the ask and wait for the first piece; Fault if none comes."""
 
     async def probe(self) -> Probe: ...
 

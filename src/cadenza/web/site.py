@@ -1,66 +1,70 @@
-"""Everything outside /v1: the front page, and the probes of whoever watches the service. No key, no account."""
+"""Everything outside /v1: the home page, the health probes and the metrics. No key, no account."""
 
 import html
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from importlib.resources import files
 from ipaddress import ip_address
 
 from cadenza.http.exchange import Exchange
 from cadenza.http.forwarded import scheme
-from cadenza.observe import Log, Metrics, places
+from cadenza.observe import Observer, places
 
 Ready = Callable[[], Awaitable[str | None]]
 
 TEXT = b"text/plain; charset=utf-8"
 HTML = b"text/html; charset=utf-8"
 PROMETHEUS = b"text/plain; version=0.0.4; charset=utf-8"
-EVERY_LINE = (
+COMMON_HEADERS = (
     b"cache-control: no-store\r\nx-content-type-options: nosniff\r\n"
     b"content-security-policy: default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'\r\n"
 )
 
 
 class Site:
-    """The pages and probes. `ready` says why the service is not ready, or nothing when it is."""
+    """Pages and probes. `ready` returns why the service is not ready, or None; `model_ids` what a client may name."""
 
-    def __init__(self, ready: Ready, metrics: Metrics, log: Log) -> None:
+    def __init__(self, ready: Ready, model_ids: Callable[[], Sequence[str]], observer: Observer) -> None:
         self._ready = ready
-        self._metrics = metrics
-        self._log = log
+        self._model_ids = model_ids
+        self._observer = observer
         self._home = files("cadenza.web").joinpath("home.html").read_text()
 
     async def serve(self, exchange: Exchange) -> None:
         try:
             status, kind, body = await self._answer(exchange)
-        except Exception as error:  # noqa: BLE001 the request edge: whatever it is, the client gets an answer
-            self._log.error("internal error", endpoint="site", places=places(error))
-            status, kind, body = 500, TEXT, b"The service met an internal error.\n"
-        exchange.reply(status, body, b"content-type: %b\r\n%b" % (kind, EVERY_LINE))
+        except Exception as error:  # noqa: BLE001 the request edge: the client always gets an answer
+            self._observer.log.error("internal error", endpoint="site", places=places(error))
+            status, kind, body = 500, TEXT, b"Internal error.\n"
+        exchange.respond(status, b"content-type: %b\r\n%b" % (kind, COMMON_HEADERS), body)
 
     async def _answer(self, exchange: Exchange) -> tuple[int, bytes, bytes]:
-        if exchange.method not in {"GET", "HEAD"}:
-            return 405, TEXT, b"Only GET is for this path. The API is under /v1.\n"
-        match exchange.path:
+        if exchange.request.method not in {"GET", "HEAD"}:
+            return 405, TEXT, b"This path allows only GET. The API is under /v1.\n"
+        match exchange.request.path:
             case "/":
-                return 200, HTML, self._home.replace("{base}", html.escape(_base(exchange))).encode()
-            case "/healthz":
+                return 200, HTML, self._render_home(exchange)
+            case "/healthz" | "/health":
                 return 200, TEXT, b"ok\n"
             case "/readyz":
                 reason = await self._ready()
                 return 503 if reason else 200, TEXT, (reason or "ready").encode() + b"\n"
             case "/metrics":
                 return self._show_metrics(exchange)
-        return 404, TEXT, b"There is nothing here. The API is under /v1.\n"
+        return 404, TEXT, b"Not found. The API is under /v1.\n"
+
+    def _render_home(self, exchange: Exchange) -> bytes:
+        models = ", ".join(f"<code>{html.escape(model_id)}</code>" for model_id in self._model_ids())
+        return self._home.replace("{base}", html.escape(_base_url(exchange))).replace("{models}", models).encode()
 
     def _show_metrics(self, exchange: Exchange) -> tuple[int, bytes, bytes]:
-        if not _is_loopback(exchange.address):
-            return 403, TEXT, b"Metrics are shown to this machine only.\n"
-        return 200, PROMETHEUS, self._metrics.render()
+        if not _is_loopback(exchange.client_address):
+            return 403, TEXT, b"Metrics are available only from this machine.\n"
+        return 200, PROMETHEUS, self._observer.metrics.render()
 
 
-def _base(exchange: Exchange) -> str:
-    host = exchange.headers.get(b"host", b"127.0.0.1:8080").decode("latin-1")
-    return f"{scheme(exchange.peer, 'http', exchange.headers.get(b'x-forwarded-proto'))}://{host}/v1"
+def _base_url(exchange: Exchange) -> str:
+    host = exchange.request.headers.get(b"host", b"127.0.0.1:8080").decode("latin-1")
+    return f"{scheme(exchange.peer, 'http', exchange.request.headers.get(b'x-forwarded-proto'))}://{host}/v1"
 
 
 def _is_loopback(address: str) -> bool:

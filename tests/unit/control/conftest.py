@@ -5,12 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from cadenza.store.database import Database, migrate
+from cadenza.store.migrate import migrate
+from cadenza.store.sqlite import SqliteStore
+from cadenza.store.store import Store
 
 
 @pytest.fixture
-async def db(tmp_path: Path) -> AsyncIterator[Database]:
-    database = Database(f"sqlite:///{tmp_path}/cadenza.db")
-    await migrate(database)
-    yield database
-    await database.close()
+async def store(tmp_path: Path) -> AsyncIterator[Store]:
+    opened = SqliteStore(tmp_path / "cadenza.db")
+    await migrate(opened)
+    yield opened
+    await opened.close()

@@ -1,17 +1,18 @@
-"""Accounts: created whole or not at all, signed in to in one shape, credited exactly."""
+"""Accounts: created in one transaction, verified by password, credited exactly."""
 
 import re
 import time
 
 import pytest
-from sqlalchemy import select, text
+from sqlalchemy import select
 
 from cadenza.control.accounts import create_account, give_credit, list_accounts, verify_password
 from cadenza.control.errors import ControlError
 from cadenza.store.accounts import Account
-from cadenza.store.database import Database
 from cadenza.store.ledger import BALANCE_NANO_LIMIT
 from cadenza.store.schema import accounts, entries
+from cadenza.store.statements import Statement
+from cadenza.store.store import Store
 
 NOW_MS = 1_800_000_000_000
 FIVE_NANO = 5_000_000_000
@@ -19,121 +20,118 @@ EMAIL = "owner@example.org"
 PASSWORD = "correct horse"
 
 
-async def create(db: Database, email: str = EMAIL, password: str = PASSWORD, credit_nano: int = 0) -> Account:
-    return await create_account(db, email, password, credit_nano, "forte", NOW_MS)
+async def create(store: Store, email: str = EMAIL, password: str = PASSWORD, credit_nano: int = 0) -> Account:
+    return await create_account(store, email, password, credit_nano, "forte", NOW_MS)
 
 
-async def entries_of(db: Database) -> list[tuple[str, int, str]]:
-    async with db.read() as conn:
-        rows = await conn.execute(select(entries.c.kind, entries.c.amount_nano, entries.c.note).order_by(entries.c.id))
-        return [(row.kind, row.amount_nano, row.note) for row in rows]
+async def entries_of(store: Store) -> list[tuple[str, int, str]]:
+    found = select(entries.c.kind, entries.c.amount_nano, entries.c.note).order_by(entries.c.id)
+    return [(kind, amount_nano, note) for kind, amount_nano, note in await store.rows(Statement(found), {})]
 
 
-async def test_an_account_is_created_with_its_opening_credit(db: Database) -> None:
-    """The record that comes back is the one that is stored, with the credit as an entry."""
-    account = await create_account(db, " Owner@Example.ORG ", PASSWORD, FIVE_NANO, "mezzo", NOW_MS)
+async def test_an_account_is_created_with_its_opening_credit(store: Store) -> None:
+    """The returned record is the stored one, and its credit is an entry of the ledger."""
+    account = await create_account(store, " Owner@Example.ORG ", PASSWORD, FIVE_NANO, "mezzo", NOW_MS)
     assert re.fullmatch(r"acct_[A-Za-z0-9_-]{24}", account.id)
     assert account == Account(account.id, EMAIL, "mezzo", FIVE_NANO, 0, NOW_MS)
-    assert await list_accounts(db) == [account]
-    assert await entries_of(db) == [("grant", FIVE_NANO, "opening credit")]
+    assert await list_accounts(store) == [account]
+    assert await entries_of(store) == [("grant", FIVE_NANO, "opening credit")]
 
 
-async def test_no_opening_credit_is_no_entry(db: Database) -> None:
-    """An account may start with nothing, and then the ledger is empty."""
-    assert (await create(db)).balance_nano == 0
-    assert await entries_of(db) == []
+async def test_an_account_without_opening_credit_has_no_entry(store: Store) -> None:
+    """An account may start with a balance of zero and an empty ledger."""
+    assert (await create(store)).balance_nano == 0
+    assert await entries_of(store) == []
 
 
-async def test_a_taken_email_is_refused(db: Database) -> None:
-    """Another spelling of an email that is taken is refused, and its credit is not given."""
-    await create(db)
+async def test_a_taken_email_is_refused(store: Store) -> None:
+    """An email that differs only in case is refused, and no credit is given."""
+    await create(store)
     with pytest.raises(ControlError, match=r"an account for owner@example\.org already"):
-        await create(db, "OWNER@example.org", credit_nano=FIVE_NANO)
-    assert len(await list_accounts(db)) == 1
-    assert await entries_of(db) == []
+        await create(store, "OWNER@example.org", credit_nano=FIVE_NANO)
+    assert len(await list_accounts(store)) == 1
+    assert await entries_of(store) == []
 
 
 @pytest.mark.parametrize(
     "email", ["", "owner", "@example.org", "owner@", "a b@example.org", "a@b@c", "a@-", "a\x00@b", f"{'a' * 250}@b.org"]
 )
-async def test_an_email_makes_sense(db: Database, email: str) -> None:
-    """What cannot be an address is refused with an example of one."""
+async def test_a_malformed_email_is_refused(store: Store, email: str) -> None:
+    """The refusal of a malformed address contains a correct example."""
     with pytest.raises(ControlError, match=r"name@example\.org"):
-        await create(db, email)
+        await create(store, email)
 
 
 @pytest.mark.parametrize(
     ("password", "reason"),
     [("1234567", "8 to 1024"), ("x" * 1025, "8 to 1024"), ("bad \udc80 bytes", "UTF-8")],
 )
-async def test_a_password_out_of_bounds_is_refused(db: Database, password: str, reason: str) -> None:
-    """A password that is too short, too long or no text is refused without being repeated."""
+async def test_a_password_out_of_bounds_is_refused(store: Store, password: str, reason: str) -> None:
+    """A password that is too short, too long or not UTF-8 is refused, and the message does not repeat it."""
     with pytest.raises(ControlError, match=reason) as caught:
-        await create(db, password=password)
+        await create(store, password=password)
     assert password not in caught.value.message
 
 
 @pytest.mark.parametrize("password", ["12345678", "x" * 1024, "pässwörd €"])
-async def test_a_password_within_bounds_opens_its_account(db: Database, password: str) -> None:
+async def test_a_password_within_bounds_is_accepted(store: Store, password: str) -> None:
     """The shortest, the longest and one beyond ASCII all work."""
-    account = await create(db, password=password)
-    assert await verify_password(db, EMAIL, password) == account
+    account = await create(store, password=password)
+    assert await verify_password(store, EMAIL, password) == account
 
 
-async def test_an_unknown_class_is_refused(db: Database) -> None:
-    """The classes that there are are named; the reserved one is not among them."""
+async def test_an_unknown_class_is_refused(store: Store) -> None:
+    """The refusal lists the classes, without the reserved one."""
     with pytest.raises(ControlError, match="mezzo, forte, fortissimo"):
-        await create_account(db, EMAIL, PASSWORD, 0, "piano", NOW_MS)
+        await create_account(store, EMAIL, PASSWORD, 0, "piano", NOW_MS)
 
 
 @pytest.mark.parametrize("credit_nano", [-1, BALANCE_NANO_LIMIT])
-async def test_an_impossible_opening_credit_is_refused(db: Database, credit_nano: int) -> None:
-    """A debt, or more than a balance can be, is no opening credit."""
+async def test_an_impossible_opening_credit_is_refused(store: Store, credit_nano: int) -> None:
+    """A negative credit, and one at the limit of a balance, are refused."""
     with pytest.raises(ControlError, match="from zero"):
-        await create(db, credit_nano=credit_nano)
+        await create(store, credit_nano=credit_nano)
 
 
-async def test_the_password_is_stored_as_argon2id_only(db: Database) -> None:
-    """Nothing in the store holds the password."""
-    await create(db)
-    async with db.read() as conn:
-        stored = (await conn.execute(select(accounts.c.password_hash))).scalar_one()
-        row = (await conn.execute(text("SELECT * FROM accounts"))).one()
-    assert stored.startswith("$argon2id$")
+async def test_the_password_is_stored_as_argon2id_only(store: Store) -> None:
+    """The row has an argon2id hash and nowhere the password."""
+    await create(store)
+    [row] = await store.rows(Statement(select(accounts)), {})
+    assert dict(zip(accounts.c.keys(), row, strict=True))["password_hash"].startswith("$argon2id$")
     assert PASSWORD not in str(row)
 
 
-async def test_a_password_is_verified(db: Database) -> None:
-    """The right password gives the account, whatever the email's case; a wrong one gives nothing."""
-    account = await create(db)
-    assert await verify_password(db, "OWNER@example.org", PASSWORD) == account
-    assert await verify_password(db, EMAIL, "wrong password") is None
-    assert await verify_password(db, EMAIL, "x" * 1025) is None
+async def test_a_password_is_verified(store: Store) -> None:
+    """The right password returns the account, in any case of the email; a wrong one returns None."""
+    account = await create(store)
+    assert await verify_password(store, "OWNER@example.org", PASSWORD) == account
+    assert await verify_password(store, EMAIL, "wrong password") is None
+    assert await verify_password(store, EMAIL, "x" * 1025) is None
 
 
 @pytest.mark.parametrize("email", ["nobody@example.org", "no address"])
-async def test_an_unknown_email_costs_as_much_as_a_wrong_password(db: Database, email: str) -> None:
-    """Time does not tell which emails have an account."""
-    await create(db)
+async def test_an_unknown_email_takes_as_long_as_a_wrong_password(store: Store, email: str) -> None:
+    """The time does not show which emails have an account."""
+    await create(store)
 
     async def shortest_s(address: str) -> float:
         taken = []
         for _ in range(3):
             started = time.perf_counter()
-            assert await verify_password(db, address, "wrong password") is None
+            assert await verify_password(store, address, "wrong password") is None
             taken.append(time.perf_counter() - started)
         return min(taken)
 
     assert await shortest_s(email) > await shortest_s(EMAIL) / 2
 
 
-async def test_credit_is_given(db: Database) -> None:
-    """Credit adds to the balance and leaves an entry with its note."""
-    await create(db, credit_nano=FIVE_NANO)
-    account = await give_credit(db, "Owner@example.org", 20, "a gift", NOW_MS)
+async def test_credit_is_given(store: Store) -> None:
+    """Credit adds to the balance and makes an entry with its note."""
+    await create(store, credit_nano=FIVE_NANO)
+    account = await give_credit(store, "Owner@example.org", 20, "a gift", NOW_MS)
     assert account.balance_nano == FIVE_NANO + 20
-    assert await list_accounts(db) == [account]
-    assert (await entries_of(db))[1:] == [("grant", 20, "a gift")]
+    assert await list_accounts(store) == [account]
+    assert (await entries_of(store))[1:] == [("grant", 20, "a gift")]
 
 
 @pytest.mark.parametrize(
@@ -148,9 +146,9 @@ async def test_credit_is_given(db: Database) -> None:
         (EMAIL, 1, "x" * 201, "200 characters"),
     ],
 )
-async def test_impossible_credit_is_refused(db: Database, email: str, amount_nano: int, note: str, reason: str) -> None:
-    """Credit to nobody, of nothing, past the limit or with an unruly note is refused and moves nothing."""
-    await create(db, credit_nano=FIVE_NANO)
+async def test_impossible_credit_is_refused(store: Store, email: str, amount_nano: int, note: str, reason: str) -> None:
+    """An unknown account, an amount out of bounds or a malformed note is refused, and the balance stays."""
+    await create(store, credit_nano=FIVE_NANO)
     with pytest.raises(ControlError, match=reason):
-        await give_credit(db, email, amount_nano, note, NOW_MS)
-    assert [account.balance_nano for account in await list_accounts(db)] == [FIVE_NANO]
+        await give_credit(store, email, amount_nano, note, NOW_MS)
+    assert [account.balance_nano for account in await list_accounts(store)] == [FIVE_NANO]

@@ -1,9 +1,8 @@
-"""A rate of a key's own: given with the key or later, in part or whole, and taken away again."""
+"""Limits of one key: set when the key is created or later, in part or whole, and removed again."""
 
 import math
 from contextlib import suppress
 
-import msgspec
 import pytest
 
 from cadenza.control.errors import ControlError
@@ -12,7 +11,7 @@ from cadenza.core.apikey import digest_key, make_key
 from cadenza.core.rates import Rate, take_ticket
 from cadenza.store import accounts, keys
 from cadenza.store.accounts import Account
-from cadenza.store.database import Database
+from cadenza.store.store import Store
 
 NOW_MS = 1_800_000_000_000
 EMAIL = "owner@example.org"
@@ -24,69 +23,68 @@ BAD = [KeyLimits(rate, 5) for rate in BAD_RATES] + [KeyLimits(5.0, burst) for bu
 
 
 @pytest.fixture(autouse=True)
-async def owner(db: Database) -> None:
-    async with db.write() as conn:
-        await accounts.insert(conn, Account("acct_a", EMAIL, "forte", 0, 0, NOW_MS), "hash")
+async def owner(store: Store) -> None:
+    await store.transact(lambda tx: accounts.add(tx, Account("acct_a", EMAIL, "forte", 0, 0, NOW_MS), "hash"))
 
 
-async def create(db: Database, limits: KeyLimits | None = None) -> str:
+async def create(store: Store, limits: KeyLimits | None = None) -> str:
     order = KeyOrder() if limits is None else KeyOrder(limits=limits)
-    secret, _ = await create_key(db, EMAIL, order, NOW_MS)
+    secret, _ = await create_key(store, EMAIL, order, NOW_MS)
     return secret
 
 
-async def limits_of(db: Database, secret: str) -> KeyLimits:
-    """What a request with this key finds in the store."""
-    found = await keys.look_up(db, digest_key(secret.encode()))
+async def limits_of(store: Store, secret: str) -> KeyLimits:
+    """Return the limits that a request with this key finds in the store."""
+    found = await keys.look_up(store, digest_key(secret.encode()))
     assert found
     return KeyLimits(found.requests_per_second, found.burst)
 
 
-async def test_a_key_is_created_with_its_rate(db: Database) -> None:
-    """What was ordered is what the next request finds; nothing ordered is nothing of its own."""
+async def test_a_key_is_created_with_its_limits(store: Store) -> None:
+    """The next request finds the limits that were given, and none if none were given."""
     for limits in FINE:
-        assert await limits_of(db, await create(db, limits)) == limits
-    assert await limits_of(db, await create(db)) == KeyLimits()
+        assert await limits_of(store, await create(store, limits)) == limits
+    assert await limits_of(store, await create(store)) == KeyLimits()
 
 
-async def test_a_rate_is_given_and_taken_away_by_any_name_of_the_key(db: Database) -> None:
-    """Its id, its prefix and the key itself all find it; no other key is touched."""
-    other, secret = await create(db, KeyLimits(9.0, 9)), await create(db)
-    key = next(one for one in await list_keys(db, EMAIL, NOW_MS) if secret.startswith(one.prefix))
+async def test_limits_are_set_and_removed_by_id_prefix_or_key(store: Store) -> None:
+    """Its id, its prefix and the key itself all find it; no other key is changed."""
+    other, secret = await create(store, KeyLimits(9.0, 9)), await create(store)
+    key = next(one for one in await list_keys(store, EMAIL, NOW_MS) if secret.startswith(one.prefix))
     for name in (key.id, key.prefix, secret):
-        assert await limit_key(db, name, OWN, NOW_MS) == key
-        assert await limits_of(db, secret) == OWN
-        await limit_key(db, name, KeyLimits(), NOW_MS)
-        assert await limits_of(db, secret) == KeyLimits()
-    assert await limits_of(db, other) == KeyLimits(9.0, 9)
+        assert await limit_key(store, name, OWN, NOW_MS) == key
+        assert await limits_of(store, secret) == OWN
+        await limit_key(store, name, KeyLimits(), NOW_MS)
+        assert await limits_of(store, secret) == KeyLimits()
+    assert await limits_of(store, other) == KeyLimits(9.0, 9)
 
 
-async def test_a_new_rate_replaces_the_whole_of_the_old(db: Database) -> None:
-    """What is not given is not kept from before: it is as for every key."""
-    secret = await create(db, KeyLimits(4.0, 4))
+async def test_new_limits_replace_all_old_ones(store: Store) -> None:
+    """A limit that is not given is removed, not kept."""
+    secret = await create(store, KeyLimits(4.0, 4))
     for limits in FINE:
-        await limit_key(db, secret, limits, NOW_MS)
-        assert await limits_of(db, secret) == limits
+        await limit_key(store, secret, limits, NOW_MS)
+        assert await limits_of(store, secret) == limits
 
 
-async def test_a_rate_that_is_none_is_refused(db: Database) -> None:
-    """The refusal says the bounds; no key is made, and the one that there is stays as it was."""
-    secret = await create(db, OWN)
+async def test_limits_out_of_bounds_are_refused(store: Store) -> None:
+    """The refusal has the bounds; no key is created, and the existing one keeps its limits."""
+    secret = await create(store, OWN)
     for limits in BAD:
         expected = "rate is above 0 and at most 1,000,000" if limits.burst == 5 else "burst is from 1 to 1,000,000"
         with pytest.raises(ControlError, match=expected):
-            await limit_key(db, secret, limits, NOW_MS)
+            await limit_key(store, secret, limits, NOW_MS)
         with pytest.raises(ControlError, match=expected):
-            await create_key(db, EMAIL, KeyOrder(limits=limits), NOW_MS)
-    assert await limits_of(db, secret) == OWN
-    assert len(await list_keys(db, EMAIL, NOW_MS)) == 1
+            await create_key(store, EMAIL, KeyOrder(limits=limits), NOW_MS)
+    assert await limits_of(store, secret) == OWN
+    assert len(await list_keys(store, EMAIL, NOW_MS)) == 1
 
 
-async def test_a_rate_that_is_taken_can_be_used(db: Database) -> None:
-    """However low a rate is, it is either refused in a sentence or good for requests."""
+async def test_an_accepted_rate_can_be_used(store: Store) -> None:
+    """A very low rate is either refused or works."""
     for per_s in (1e-9, 1e-30, 1e-299, 1e-320, 5e-324):
         with suppress(ControlError):
-            kept = await limits_of(db, await create(db, KeyLimits(per_s, 1)))
+            kept = await limits_of(store, await create(store, KeyLimits(per_s, 1)))
             assert kept.requests_per_second is not None
             rate = Rate(kept.requests_per_second, 1)
             whole_at_ns, first = take_ticket(0, 1, rate)
@@ -95,27 +93,26 @@ async def test_a_rate_that_is_taken_can_be_used(db: Database) -> None:
             assert second.wait_s > 0
 
 
-async def test_a_rate_for_nobody_is_refused(db: Database) -> None:
-    """A name that matches no key changes nothing, and a whole key is not repeated."""
-    secret = await create(db, OWN)
+async def test_limits_for_an_unknown_key_are_refused(store: Store) -> None:
+    """A name that matches no key changes nothing, and the message does not repeat a whole key."""
+    secret = await create(store, OWN)
     for name in ("key_nobody", "sk-cdz-", "", make_key()):
         with pytest.raises(ControlError, match="No key matches") as refused:
-            await limit_key(db, name, KeyLimits(1.0, 1), NOW_MS)
+            await limit_key(store, name, KeyLimits(1.0, 1), NOW_MS)
         assert len(name) <= 12 or name not in refused.value.message
-    assert await limits_of(db, secret) == OWN
+    assert await limits_of(store, secret) == OWN
 
 
-async def test_a_rate_brings_no_key_back(db: Database) -> None:
-    """A revoked key stays revoked whatever rate it is given."""
-    secret = await create(db)
-    await revoke_key(db, secret, NOW_MS)
-    assert (await limit_key(db, secret, OWN, NOW_MS)).state == "revoked"
-    assert [key.state for key in await list_keys(db, EMAIL, NOW_MS)] == ["revoked"]
+async def test_limits_do_not_reactivate_a_key(store: Store) -> None:
+    """A revoked key that gets limits stays revoked."""
+    secret = await create(store)
+    await revoke_key(store, secret, NOW_MS)
+    assert (await limit_key(store, secret, OWN, NOW_MS)).state == "revoked"
+    assert [key.state for key in await list_keys(store, EMAIL, NOW_MS)] == ["revoked"]
 
 
-async def test_rates_are_not_among_the_listed_fields(db: Database) -> None:
-    """The list of keys has exactly the fields of the contract, for a key with a rate of its own too."""
-    await create(db, OWN)
-    (key,) = await list_keys(db, EMAIL, NOW_MS)
-    shown = ["id", "name", "prefix", "scopes", "state", "created_at", "expires_at", "last_used_at"]
-    assert list(msgspec.to_builtins(key)) == shown
+async def test_listed_keys_have_their_limits(store: Store) -> None:
+    """A listed key has the limits that it was created with."""
+    await create(store, OWN)
+    (key,) = await list_keys(store, EMAIL, NOW_MS)
+    assert key.limits == OWN

@@ -1,4 +1,4 @@
-"""Money: exact both ways, refused where it cannot be, and the prices of the classes to the nano-dollar."""
+"""Money: exact in both directions, refused if it cannot be exact, and charged to the nano-dollar."""
 
 import re
 
@@ -21,15 +21,15 @@ prices = st.builds(Price, nanos, nanos, st.none() | nanos)
 
 @settings(max_examples=150, deadline=None)
 @given(st.integers(0, AMOUNT_NANO_MAX))
-def test_what_is_shown_is_read_back(amount_nano: int) -> None:
-    """Every amount, written as dollars and read again, is the same amount."""
+def test_a_formatted_amount_is_parsed_back(amount_nano: int) -> None:
+    """Any amount, formatted as dollars and parsed again, is the same amount."""
     assert parse_dollars(format_dollars(amount_nano)) == amount_nano
 
 
 @settings(max_examples=150, deadline=None)
 @given(st.integers())
 def test_dollars_have_two_to_nine_decimals(amount_nano: int) -> None:
-    """An amount is shown plainly: a sign where it is negative, no exponent, no more zeros than cents need."""
+    """An amount has a sign only if it is negative, no exponent, and no trailing zeros after the cents."""
     assert re.fullmatch(r"-?\d+\.(\d\d|\d{2,8}[1-9])", format_dollars(amount_nano))
     assert format_dollars(amount_nano).startswith("-") == (amount_nano < 0)
 
@@ -46,8 +46,8 @@ def test_dollars_have_two_to_nine_decimals(amount_nano: int) -> None:
         (-1, "-0.000000001"),
     ],
 )
-def test_how_dollars_are_shown(amount_nano: int, text: str) -> None:
-    """Amounts as the pages and the usage endpoint show them."""
+def test_how_dollars_are_formatted(amount_nano: int, text: str) -> None:
+    """Known amounts have the form of the pages and the usage endpoint."""
     assert format_dollars(amount_nano) == text
 
 
@@ -64,7 +64,7 @@ def test_how_dollars_are_shown(amount_nano: int, text: str) -> None:
     ],
 )
 def test_how_dollars_may_be_written(text: str, amount_nano: int) -> None:
-    """Whole dollars, decimals down to a nano-dollar, and zeros behind them."""
+    """Whole dollars, decimals down to a nano-dollar, and trailing zeros are accepted."""
     assert parse_dollars(text) == amount_nano
 
 
@@ -88,8 +88,8 @@ def test_how_dollars_may_be_written(text: str, amount_nano: int) -> None:
         ("1e-10", "more than 9 decimals"),
     ],
 )
-def test_what_is_no_amount_is_refused_with_its_reason(text: str, reason: str) -> None:
-    """Inexact, negative and absurd amounts are refused, and the sentence says which it is."""
+def test_an_invalid_amount_is_refused_with_the_reason(text: str, reason: str) -> None:
+    """Amounts that are inexact, negative, too large or not a number are refused, and the message says which."""
     with pytest.raises(ValueError, match=reason):
         parse_dollars(text)
 
@@ -99,27 +99,27 @@ def test_what_is_no_amount_is_refused_with_its_reason(text: str, reason: str) ->
     [("0.10", 100), ("0.21", 210), ("0.02", 20), ("1.07", 1_070), ("3.45", 3_450), ("17.25", 17_250), ("0", 0)],
 )
 def test_prices_of_the_classes_are_exact(text: str, nano: int) -> None:
-    """Every documented price per million tokens is a whole number of nano-dollars a token."""
+    """Every documented price per million tokens is a whole number of nano-dollars per token."""
     assert parse_price(text) == nano
 
 
 @pytest.mark.parametrize("text", ["0.0005", "1.0705", "0.000000001"])
-def test_a_price_that_is_not_whole_is_refused(text: str) -> None:
-    """A price that is no whole number of nano-dollars a token could not be charged exactly."""
+def test_a_price_that_cannot_be_charged_exactly_is_refused(text: str) -> None:
+    """A price must be a whole number of nano-dollars per token."""
     with pytest.raises(ValueError, match="whole number of nano-dollars"):
         parse_price(text)
 
 
 @pytest.mark.parametrize("text", ["1e999999", "1e1000000", "9" * 400 + "e999999"])
-def test_an_absurd_exponent_is_refused_like_any_absurd_amount(text: str) -> None:
-    """A number too large for decimal arithmetic is refused with a ValueError as well."""
+def test_a_huge_exponent_is_refused(text: str) -> None:
+    """A number too large for decimal arithmetic is refused like any amount that is too large."""
     with pytest.raises(ValueError, match="more than 1,000,000,000 dollars"):
         parse_dollars(text)
 
 
 @pytest.mark.parametrize("text", ["1.0000000000000000000000000000001", "1e-2000000", "0." + "0" * 40 + "1"])
-def test_an_amount_of_very_many_decimals_is_refused_not_rounded(text: str) -> None:
-    """More decimals than decimal arithmetic keeps are still more than 9."""
+def test_an_amount_with_very_many_decimals_is_refused_and_not_rounded(text: str) -> None:
+    """Decimals beyond the precision of decimal arithmetic are not lost silently."""
     with pytest.raises(ValueError, match="more than 9 decimals"):
         parse_dollars(text)
 
@@ -144,19 +144,19 @@ def test_an_amount_of_very_many_decimals_is_refused_not_rounded(text: str) -> No
     ],
 )
 def test_what_a_reply_costs(price: Price, usage: Usage, cost: str) -> None:
-    """A million tokens cost what the price list says, and a few cost their exact share of it."""
+    """A million tokens cost the listed price, and a few tokens cost their exact share of it."""
     assert format_dollars(price.charge(usage)) == cost
 
 
-def test_a_cached_price_of_zero_is_a_price() -> None:
-    """Cached tokens that cost nothing are not charged as input; zero is not the same as none."""
+def test_a_cached_price_of_zero_is_not_the_same_as_none() -> None:
+    """With a price of zero cached tokens cost nothing; without a price they cost as much as input."""
     assert Price(100, 210, 0).charge(Usage(10, 0, 10)) == 0
     assert Price(100, 210, None).charge(Usage(10, 0, 10)) == 1000
 
 
 @pytest.mark.parametrize("usage", [Usage(-1, 0), Usage(0, -1), Usage(5, 0, -1), Usage(5, 0, 6), Usage(-5, 9)])
-def test_counts_that_cannot_be_are_never_charged(usage: Usage) -> None:
-    """A negative count or more cached tokens than prompt is a fault of our own, not a credit to the account."""
+def test_impossible_counts_are_never_charged(usage: Usage) -> None:
+    """Negative counts and more cached tokens than prompt fail an assertion and credit nobody."""
     with pytest.raises(AssertionError):
         MEZZO.charge(usage)
 
@@ -164,14 +164,14 @@ def test_counts_that_cannot_be_are_never_charged(usage: Usage) -> None:
 @settings(max_examples=200, deadline=None)
 @given(prices, tokens, tokens, st.data())
 def test_a_charge_is_never_negative(price: Price, prompt: int, completion: int, data: st.DataObject) -> None:
-    """Whatever the price and the counts, nobody is credited by a reply."""
+    """For any price and any counts, a reply never adds credit to an account."""
     assert price.charge(Usage(prompt, completion, data.draw(st.integers(0, prompt)))) >= 0
 
 
 @settings(max_examples=200, deadline=None)
 @given(nanos, nanos, st.data())
 def test_a_quote_is_the_most_that_a_reply_can_cost(input_nano: int, output_nano: int, data: st.DataObject) -> None:
-    """Within its prompt and its output a reply never costs more than was quoted, and without cache just that."""
+    """A reply within the quoted tokens never costs more than the quote; with all of them and no cache, exactly that."""
     price = Price(input_nano, output_nano, data.draw(st.none() | st.integers(0, input_nano)))
     prompt, output = data.draw(tokens), data.draw(tokens)
     usage = Usage(prompt, data.draw(st.integers(0, output)), data.draw(st.integers(0, prompt)))
@@ -191,14 +191,14 @@ def test_a_quote_is_the_most_that_a_reply_can_cost(input_nano: int, output_nano:
     ],
 )
 def test_how_much_output_a_credit_pays_for(price: Price, credit_nano: int, affordable: int) -> None:
-    """After a thousand tokens of prompt, to the last nano-dollar."""
+    """After a prompt of a thousand tokens the answer is exact to the nano-dollar."""
     assert price.affordable(credit_nano, 1_000) == affordable
 
 
 @settings(max_examples=200, deadline=None)
 @given(prices, st.integers(0, 10**12), tokens)
-def test_what_is_affordable_is_the_most_that_the_credit_covers(price: Price, credit_nano: int, prompt: int) -> None:
-    """The quote for it is within the credit, and one token more is not, unless output is free."""
+def test_the_affordable_output_is_the_most_that_the_credit_covers(price: Price, credit_nano: int, prompt: int) -> None:
+    """Its quote is within the credit, and that of one more token is not, unless output is free."""
     output = price.affordable(credit_nano, prompt)
     if output >= 0:
         assert price.quote(prompt, output) <= credit_nano
@@ -208,6 +208,6 @@ def test_what_is_affordable_is_the_most_that_the_credit_covers(price: Price, cre
 
 
 def test_free_output_is_affordable_up_to_the_limit() -> None:
-    """A class without an output price is bounded by the output limit, and still wants its prompt paid."""
+    """With a zero output price the output limit is the bound, and the prompt must still be paid for."""
     assert FREE.affordable(0, 1_000_000) == OUTPUT_TOKENS_MAX
     assert Price(1, 0).affordable(999, 1_000) < 0

@@ -1,4 +1,4 @@
-"""Places that keys share: all of them for who comes alone, and for each its share while others want theirs."""
+"""Places that keys share: a single key may have all of them, and each has its share while others want theirs."""
 
 import pytest
 
@@ -9,7 +9,7 @@ MODEST = "key_modest"
 
 
 def take_all(shares: Shares, key: str, now_s: float = 0.0) -> int:
-    """How many places the key got before it was refused."""
+    """Take places until the key is refused; how many it got."""
     count = 0
     while shares.take(key, now_s):
         count += 1
@@ -22,15 +22,15 @@ def refuse(shares: Shares, key: str, now_s: float, times: int = 1) -> None:
         shares.want(key, now_s)
 
 
-def test_who_comes_alone_may_have_every_place() -> None:
-    """While nobody else wants one, a key takes all the places that there are, and no more."""
+def test_a_single_key_may_have_every_place() -> None:
+    """While no other key wants one, a key gets all places and no more."""
     shares = Shares(5)
     assert take_all(shares, GREEDY) == 5
     assert (shares.taken, shares.held_by(GREEDY), shares.held_by(MODEST)) == (5, 5, 0)
 
 
-def test_place_that_is_given_back_is_free_for_anyone() -> None:
-    """As many come in as go out, whoever they are."""
+def test_a_place_that_is_given_back_is_free_for_any_key() -> None:
+    """For each place given back exactly one is taken, by another key too."""
     shares = Shares(3)
     take_all(shares, GREEDY)
     for _ in range(3):
@@ -40,8 +40,8 @@ def test_place_that_is_given_back_is_free_for_anyone() -> None:
     assert (shares.held_by(GREEDY), shares.held_by(MODEST)) == (0, 3)
 
 
-def test_nobody_gives_back_what_it_has_not() -> None:
-    """A place is given back under the key that took it, once."""
+def test_a_key_cannot_give_back_a_place_that_it_does_not_have() -> None:
+    """A place is given back once, under the key that took it."""
     shares = Shares(2)
     shares.take(GREEDY, 0.0)
     with pytest.raises(KeyError):
@@ -52,8 +52,8 @@ def test_nobody_gives_back_what_it_has_not() -> None:
     assert shares.taken == 0
 
 
-def test_greedy_key_leaves_free_places_to_who_was_refused() -> None:
-    """A key with more than its share does not get a place that a refused key wants; that key gets it."""
+def test_a_key_above_its_share_leaves_free_places_to_a_refused_key() -> None:
+    """The free place that a refused key wants is refused to the other and granted to it."""
     shares = Shares(4)
     take_all(shares, GREEDY)
     refuse(shares, MODEST, 0.0, times=2)
@@ -66,8 +66,8 @@ def test_greedy_key_leaves_free_places_to_who_was_refused() -> None:
     assert (shares.held_by(GREEDY), shares.held_by(MODEST)) == (2, 2)
 
 
-def test_who_has_less_than_its_share_is_never_held_off() -> None:
-    """A key that has nothing gets the free place, though another was refused before it came."""
+def test_a_key_below_its_share_is_never_held_back() -> None:
+    """A key without a place gets the free one, although another key was refused before."""
     shares = Shares(4)
     take_all(shares, GREEDY)
     refuse(shares, MODEST, 0.0)
@@ -75,8 +75,8 @@ def test_who_has_less_than_its_share_is_never_held_off() -> None:
     assert shares.take("key_new", 0.1)
 
 
-def test_nobody_is_held_off_for_more_than_is_wanted() -> None:
-    """Of two free places one is wanted: the greedy key has the other."""
+def test_only_wanted_places_are_held_back() -> None:
+    """If one of two free places is wanted, the key above its share gets the other."""
     shares = Shares(6)
     take_all(shares, GREEDY)
     refuse(shares, MODEST, 0.0)
@@ -86,8 +86,8 @@ def test_nobody_is_held_off_for_more_than_is_wanted() -> None:
     assert shares.take(MODEST, 0.1)
 
 
-def test_who_got_what_it_wanted_wants_no_more() -> None:
-    """Once the refused key has its place, the greedy one may take what comes free."""
+def test_a_key_that_got_its_place_wants_no_more() -> None:
+    """Once the refused key has had its place, free places are open to every key again."""
     shares = Shares(4)
     take_all(shares, GREEDY)
     refuse(shares, MODEST, 0.0)
@@ -97,8 +97,8 @@ def test_who_got_what_it_wanted_wants_no_more() -> None:
     assert shares.take(GREEDY, 0.2)
 
 
-def test_nobody_is_waited_for_beyond_its_time() -> None:
-    """A key that does not come back loses its claim after the time that it was given, and not before."""
+def test_a_want_expires() -> None:
+    """A refused key that does not retry loses its claim after WANTS_S, and not before."""
     shares = Shares(4)
     take_all(shares, GREEDY)
     refuse(shares, MODEST, 10.0)
@@ -107,8 +107,8 @@ def test_nobody_is_waited_for_beyond_its_time() -> None:
     assert shares.take(GREEDY, 10.0 + WANTS_S)
 
 
-def test_what_was_wanted_long_ago_is_forgotten() -> None:
-    """A key that was refused often long ago, and now once, keeps one place free and not as many as then."""
+def test_expired_wants_are_not_added_to_new_ones() -> None:
+    """A key that was refused 30 times long ago and once now holds back one place."""
     shares = Shares(100)
     take_all(shares, GREEDY)
     refuse(shares, MODEST, 0.0, times=30)
@@ -118,8 +118,8 @@ def test_what_was_wanted_long_ago_is_forgotten() -> None:
     assert take_all(shares, GREEDY, 10 * WANTS_S) == 19
 
 
-def test_wanting_more_than_a_share_holds_off_nobody() -> None:
-    """A key that has its share already cannot keep places free by wanting more."""
+def test_a_key_cannot_hold_back_more_than_its_share() -> None:
+    """A key that already has its share does not keep places free by wanting more."""
     shares = Shares(4)
     take_all(shares, GREEDY)
     refuse(shares, MODEST, 0.0)
@@ -130,8 +130,8 @@ def test_wanting_more_than_a_share_holds_off_nobody() -> None:
     assert take_all(shares, MODEST, 0.3) == 1
 
 
-def test_more_keys_than_places_leave_no_place_idle() -> None:
-    """Where a share is less than one place, whoever comes first has it."""
+def test_no_place_stays_idle_if_there_are_more_keys_than_places() -> None:
+    """If a share is less than one place, the first key to ask gets the free place."""
     shares = Shares(2)
     take_all(shares, GREEDY)
     for number in range(10):
@@ -142,11 +142,11 @@ def test_more_keys_than_places_leave_no_place_idle() -> None:
     assert shares.take(GREEDY, 0.1)
 
 
-def test_lower_limit_takes_no_place_away() -> None:
-    """With a lower limit who has a place keeps it, and nobody comes in until there is room under it."""
+def test_a_lower_limit_takes_no_place_away() -> None:
+    """Taken places stay taken, and no key gets one until fewer than the new limit are taken."""
     shares = Shares(4)
     take_all(shares, GREEDY)
-    shares.limit = 2
+    shares.change_limit(2)
     assert shares.taken == 4
     for _ in range(2):
         shares.give_back(GREEDY)
@@ -155,18 +155,20 @@ def test_lower_limit_takes_no_place_away() -> None:
     assert shares.take(MODEST, 0.0)
 
 
-def test_keys_that_are_waited_for_are_bounded() -> None:
-    """However many keys are refused, only so many are remembered, the latest of them."""
-    shares = Shares(2 * WANTING_KEYS_MAX)
+def test_only_the_latest_refused_keys_are_remembered() -> None:
+    """Of more refused keys than WANTING_KEYS_MAX the latest hold back a place each, and the earlier ones none."""
+    shares, places = Shares(10 * WANTING_KEYS_MAX), 4 * WANTING_KEYS_MAX
     take_all(shares, GREEDY)
     for number in range(3 * WANTING_KEYS_MAX):
-        refuse(shares, f"key_{number}", 0.0)
-    assert len(shares._wants) == WANTING_KEYS_MAX
-    assert f"key_{3 * WANTING_KEYS_MAX - 1}" in shares._wants
+        is_late = number >= 2 * WANTING_KEYS_MAX
+        refuse(shares, f"key_{number}", WANTS_S / 2 if is_late else 0.0)
+    for _ in range(places):
+        shares.give_back(GREEDY)
+    assert take_all(shares, GREEDY, WANTS_S) == places - WANTING_KEYS_MAX
 
 
-def test_what_one_key_keeps_free_is_bounded() -> None:
-    """However often one key is refused, only so many places are kept free for it."""
+def test_one_key_holds_back_a_bounded_number_of_places() -> None:
+    """However often one key is refused, at most WANTS_PER_KEY_MAX places are held back for it."""
     shares = Shares(1000)
     take_all(shares, GREEDY)
     refuse(shares, MODEST, 0.0, times=10 * WANTS_PER_KEY_MAX)
@@ -176,10 +178,15 @@ def test_what_one_key_keeps_free_is_bounded() -> None:
     assert shares.limit - shares.taken == WANTS_PER_KEY_MAX
 
 
-def test_nothing_is_kept_of_who_has_left() -> None:
-    """A key that gave back all of its places leaves nothing in memory."""
-    shares = Shares(3)
+def test_keys_that_left_are_forgotten() -> None:
+    """A key that gave back all of its places no longer makes the shares of others smaller."""
+    shares = Shares(4)
     for number in range(1000):
         shares.take(f"key_{number}", 0.0)
         shares.give_back(f"key_{number}")
-    assert (shares._held, dict(shares._wants), shares.taken) == ({}, {}, 0)
+    assert shares.taken == 0
+    take_all(shares, GREEDY)
+    refuse(shares, MODEST, 0.0)
+    shares.give_back(GREEDY)
+    assert not shares.take(GREEDY, 0.1)
+    assert shares.take(MODEST, 0.1)

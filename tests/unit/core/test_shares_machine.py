@@ -1,4 +1,4 @@
-"""Shares against a plain count of who has what and who wants how much: any order of moves, held to the rules."""
+"""Shares in any order of operations, compared with a plain count of the places that each key has and wants."""
 
 from collections import Counter
 
@@ -19,7 +19,7 @@ KEYS = st.sampled_from(["key_a", "key_b", "key_c", "key_d"])
 
 
 class SharesMachine(RuleBasedStateMachine):
-    """Takes, refusals and returns in any order, beside the count."""
+    """Takes places, refuses keys and gives places back in any order."""
 
     @initialize(limit=st.integers(1, 9))
     def begin(self, limit: int) -> None:
@@ -30,7 +30,7 @@ class SharesMachine(RuleBasedStateMachine):
 
     @rule(key=KEYS, wants_if_refused=st.booleans())
     def take_all(self, key: str, wants_if_refused: bool) -> None:
-        """So that places become scarce."""
+        """Make places scarce."""
         while self.take(key, wants_if_refused):
             pass
 
@@ -81,6 +81,6 @@ class SharesMachine(RuleBasedStateMachine):
             self.wants[key] = (count + more, until_s)
 
 
-def test_shares_hold_in_any_order_of_moves() -> None:
-    """The counts agree, and no key below its share, or that nobody else wants before, is refused a free place."""
+def test_shares_are_fair_in_any_order_of_operations() -> None:
+    """The counts agree, and a free place is refused only to a key above its share, for a key that wants it."""
     run_state_machine_as_test(SharesMachine, settings=settings(max_examples=40, stateful_step_count=40))

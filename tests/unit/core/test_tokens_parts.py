@@ -1,4 +1,4 @@
-"""Long texts are counted in parts: the same count where there are spaces, a token a cut where there are none."""
+"""Long texts are counted in parts: with the same count if they have spaces, else with about a token more per cut."""
 
 import random
 
@@ -7,10 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rs_bpe.bpe import openai
 
-from cadenza.core import tokens
-from cadenza.core.tokens import PART_CHARS, count_tokens
+from cadenza.core.tokens import PART_CHARS, Tokenizer
 
-SMALL = 64  # characters of a part, so that short texts have many
+SMALL = 64  # characters of a part, so that short texts have many parts
+TOKENIZER = Tokenizer()
+TOKENIZER_OF_SMALL_PARTS = Tokenizer(SMALL)
 O200K = openai.o200k_base()
 WORDS = [
     "a",
@@ -41,14 +42,8 @@ def whole(text: str) -> int:
     return int(O200K.count(text))
 
 
-def in_small_parts(text: str) -> int:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tokens, "PART_CHARS", SMALL)
-        return count_tokens(text)
-
-
 def cuts_of(text: str, part_chars: int) -> int:
-    """How often a text without spaces is cut."""
+    """How many times a text without spaces is cut."""
     return max(0, (len(text) - 1) // part_chars)
 
 
@@ -62,55 +57,55 @@ def long_text(seed: int, chars: int) -> str:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_long_text_of_words_has_the_tokenizers_own_count(seed: int) -> None:
-    """Where there are spaces nothing is lost or added, however many parts there are."""
+    """A text is cut at spaces, which changes nothing in the count, however many parts there are."""
     text = long_text(seed, 6 * PART_CHARS)
-    assert count_tokens(text) == whole(text)
+    assert TOKENIZER.count(text) == whole(text)
 
 
 @pytest.mark.parametrize("chars", [PART_CHARS - 1, PART_CHARS, PART_CHARS + 1, 2 * PART_CHARS, 2 * PART_CHARS + 1])
-def test_the_size_of_a_part_is_no_seam(chars: int) -> None:
-    """Just below, at and above the size of a part the count of words is the tokenizer's own."""
+def test_counts_are_exact_around_the_size_of_a_part(chars: int) -> None:
+    """Just below, at and above the size of a part, words have the tokenizer's own count."""
     text = ("four words and more " * chars)[:chars]
-    assert count_tokens(text) == whole(text)
+    assert TOKENIZER.count(text) == whole(text)
 
 
 @settings(max_examples=120, deadline=None)
 @given(st.lists(st.text(st.characters(categories=["L", "N", "P"]), min_size=1, max_size=12), max_size=120))
-def test_words_with_a_space_between_them_are_cut_without_loss(said: list[str]) -> None:
-    """Words that fit into a part, of letters of any script, digits and marks, have the tokenizer's own count."""
+def test_words_between_spaces_have_the_tokenizers_own_count(said: list[str]) -> None:
+    """Words shorter than a part, in any script and with digits and punctuation, are never cut."""
     text = " ".join(said)
-    assert in_small_parts(text) == whole(text)
+    assert TOKENIZER_OF_SMALL_PARTS.count(text) == whole(text)
 
 
 @settings(max_examples=120, deadline=None)
 @given(spaced)
-def test_any_text_with_spaces_is_counted_nearly(text: str) -> None:
-    """Runs of white space and line ends, which may be longer than a part, cost at most a token for each part."""
-    assert abs(in_small_parts(text) - whole(text)) <= len(text) // (SMALL // 2) + 1
+def test_any_text_with_spaces_is_counted_nearly_exactly(text: str) -> None:
+    """Runs of white space, which may be longer than a part, cost at most a token for each part."""
+    assert abs(TOKENIZER_OF_SMALL_PARTS.count(text) - whole(text)) <= len(text) // (SMALL // 2) + 1
 
 
 @settings(max_examples=120, deadline=None)
 @given(unspaced)
-def test_a_text_without_spaces_differs_by_a_token_a_cut(text: str) -> None:
-    """Where no space is, a cut goes through a token at most, and never makes a text cheaper by more than that."""
-    assert abs(in_small_parts(text) - whole(text)) <= cuts_of(text, SMALL)
+def test_a_text_without_spaces_differs_by_a_token_for_each_cut(text: str) -> None:
+    """Without a space a cut may go through a token, which changes the count by at most one."""
+    assert abs(TOKENIZER_OF_SMALL_PARTS.count(text) - whole(text)) <= cuts_of(text, SMALL)
 
 
 @pytest.mark.parametrize("unit", ["a", "ab", "0", "é", "🎼", "音", "\n", "\t", "-", "=", "Word", "<|endoftext|>"])
-def test_a_long_text_without_spaces_differs_by_a_token_a_cut(unit: str) -> None:
-    """A monotonous text of several parts is within one token for each cut."""
+def test_a_long_text_without_spaces_differs_by_a_token_for_each_cut(unit: str) -> None:
+    """A repetitive text of several parts is within one token for each cut."""
     text = unit * (5 * PART_CHARS // len(unit))
-    assert abs(count_tokens(text) - whole(text)) <= cuts_of(text, PART_CHARS)
+    assert abs(TOKENIZER.count(text) - whole(text)) <= cuts_of(text, PART_CHARS)
 
 
 @pytest.mark.parametrize("text", [" " * (3 * PART_CHARS), "a" + " " * (2 * PART_CHARS) + "b", " \n" * (2 * PART_CHARS)])
 def test_a_long_run_of_spaces_is_counted(text: str) -> None:
-    """Spaces alone, in which there is no good place to cut, are within one token for each cut."""
-    assert abs(count_tokens(text) - whole(text)) <= len(text) // PART_CHARS + 1
+    """Spaces alone, which have no good place to cut, are within one token for each cut."""
+    assert abs(TOKENIZER.count(text) - whole(text)) <= len(text) // PART_CHARS + 1
 
 
 @settings(max_examples=120, deadline=None)
 @given(st.text(st.characters(exclude_categories=["Cs"]), max_size=600))
 def test_every_text_is_counted(text: str) -> None:
-    """No text is refused, and none has more tokens than bytes."""
-    assert 0 <= in_small_parts(text) <= len(text.encode())
+    """Any text can be counted in parts, and none has more tokens than bytes."""
+    assert 0 <= TOKENIZER_OF_SMALL_PARTS.count(text) <= len(text.encode())

@@ -1,4 +1,4 @@
-"""Tool calls: whatever an upstream makes of them, a client gets each once, in order, under an id that comes back."""
+"""Tool calls: in whatever form an upstream sends them, a client gets each once, in order, with an id of ours."""
 
 import json
 import re
@@ -24,33 +24,33 @@ OURS = re.compile(r"call_[A-Za-z0-9_-]{24,}")
 AWKWARD = ['"', "\\", "{", "}", "[", "]", "\\\\", '\\"', '{"', '"}', "\n", "é", "🎼", "\u2028", ":", ","]
 
 
-class Made(msgspec.Struct, frozen=True):
-    """A call that the model made. Without arguments where the text is empty."""
+class ModelCall(msgspec.Struct, frozen=True):
+    """A call that the model made. It has no arguments if the text is empty."""
 
     name: str
     arguments: str
     id: str
 
 
-class Way(msgspec.Struct, frozen=True):
-    """How an upstream tells its calls apart, in ways that can be told apart."""
+class PartStyle(msgspec.Struct, frozen=True):
+    """How an upstream marks the parts of its calls, in forms that leave no doubt about which call a part belongs to."""
 
-    labels: str  # "own", "zero" or "none"
+    indexes: str  # "own", "zero" or "none"
     ids: str  # on the "first" part, on "all", or "none"
     names: str  # "whole", "split" or "repeated"
 
     @property
-    def is_mixed(self) -> bool:
-        """Whether parts of several calls may come in turns: each says whose it is."""
-        return self.labels == "own" or self.ids == "all"
+    def is_interleaved(self) -> bool:
+        """Whether parts of several calls may alternate, because each names its call."""
+        return self.indexes == "own" or self.ids == "all"
 
 
-WAYS = [
-    Way(labels, ids, names)
-    for labels in ("own", "zero", "none")
+STYLES = [
+    PartStyle(indexes, ids, names)
+    for indexes in ("own", "zero", "none")
     for ids in ("first", "all", "none")
     for names in ("whole", "split", "repeated")
-    if labels == "own" or ids != "none"
+    if indexes == "own" or ids != "none"
 ]
 
 texts = st.lists(st.sampled_from(AWKWARD) | st.text(max_size=3), max_size=4).map("".join)
@@ -69,50 +69,50 @@ names = st.from_regex(r"[A-Za-z0-9_-]{2,10}", fullmatch=True)
 
 
 def pieces(draw: st.DrawFn, text: str) -> list[str]:
-    """The text, cut anywhere: empty pieces and one whole piece included."""
+    """The text, cut anywhere, also into empty pieces or not at all."""
     cuts = sorted(draw(st.lists(st.integers(0, len(text)), max_size=6)))
     return [text[start:end] for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True)]
 
 
-def parts_of(draw: st.DrawFn, way: Way, label: int, made: Made) -> list[ToolCallPart]:
-    arguments = pieces(draw, made.arguments)
-    named = [made.name] * len(arguments) if way.names == "repeated" else [made.name] + [""] * (len(arguments) - 1)
-    if way.names == "split":
-        cut = draw(st.integers(1, len(made.name) - 1))
-        assume(made.name[:cut] != made.name[cut:])  # a name said twice is the same name
-        named = [made.name[:cut], made.name[cut:]] + [""] * (len(arguments) - 1)
+def parts_of(draw: st.DrawFn, style: PartStyle, index: int, call: ModelCall) -> list[ToolCallPart]:
+    arguments = pieces(draw, call.arguments)
+    named = [call.name] * len(arguments) if style.names == "repeated" else [call.name] + [""] * (len(arguments) - 1)
+    if style.names == "split":
+        cut = draw(st.integers(1, len(call.name) - 1))
+        assume(call.name[:cut] != call.name[cut:])  # two equal halves look like a repeated name
+        named = [call.name[:cut], call.name[cut:]] + [""] * (len(arguments) - 1)
         arguments = ["", *arguments]
-    index = {"own": label, "zero": 0, "none": None}[way.labels]
-    ids = {"all": [made.id] * len(named), "first": [made.id] + [""] * (len(named) - 1), "none": [""] * len(named)}
-    return [ToolCallPart(index, *fields) for fields in zip(ids[way.ids], named, arguments, strict=True)]
+    shown = {"own": index, "zero": 0, "none": None}[style.indexes]
+    ids = {"all": [call.id] * len(named), "first": [call.id] + [""] * (len(named) - 1), "none": [""] * len(named)}
+    return [ToolCallPart(shown, *fields) for fields in zip(ids[style.ids], named, arguments, strict=True)]
 
 
 @st.composite
-def replies(draw: st.DrawFn) -> tuple[list[Made], list[list[ToolCallPart]]]:
-    """Calls in the order of their first parts, and the reads in which an upstream sent them."""
-    way = draw(st.sampled_from(WAYS))
+def replies(draw: st.DrawFn) -> tuple[list[ModelCall], list[list[ToolCallPart]]]:
+    """Calls in the order of their first parts, and the parts of each read from the upstream."""
+    style = draw(st.sampled_from(STYLES))
     ids = draw(st.lists(st.text("abcXYZ019_-", min_size=1, max_size=12), unique=True, min_size=1, max_size=4))
-    labels = draw(st.permutations(range(len(ids))))
+    indexes = draw(st.permutations(range(len(ids))))
     queues = []
-    for label, upstream_id in zip(labels, ids, strict=True):
-        made = Made(draw(names), draw(st.just("") | arguments_texts), upstream_id if way.ids != "none" else "")
-        queues.append((made, parts_of(draw, way, label, made)))
-    told, sent = list[Made](), list[ToolCallPart]()
+    for index, upstream_id in zip(indexes, ids, strict=True):
+        call = ModelCall(draw(names), draw(st.just("") | arguments_texts), upstream_id if style.ids != "none" else "")
+        queues.append((call, parts_of(draw, style, index, call)))
+    begun, sent = list[ModelCall](), list[ToolCallPart]()
     while waiting := [queue for queue in queues if queue[1]]:
-        made, parts = waiting[draw(st.integers(0, len(waiting) - 1)) if way.is_mixed else 0]
-        told += [] if any(made is one for one in told) else [made]
+        call, parts = waiting[draw(st.integers(0, len(waiting) - 1)) if style.is_interleaved else 0]
+        begun += [] if any(call is one for one in begun) else [call]
         sent.append(parts.pop(0))
     reads = draw(st.integers(1, 3))
-    return told, [sent[start : start + reads] for start in range(0, len(sent), reads)]
+    return begun, [sent[start : start + reads] for start in range(0, len(sent), reads)]
 
 
-def mend(reads: Sequence[Sequence[ToolCallPart]]) -> list[ToolCallDelta]:
+def normalize(reads: Sequence[Sequence[ToolCallPart]]) -> list[ToolCallDelta]:
     normalizer = ToolCallNormalizer()
     return [delta for read in reads for delta in normalizer.take(read)] + normalizer.finish()
 
 
-def together(deltas: list[ToolCallDelta]) -> list[tuple[str, str, str]]:
-    """Upstream id, name and arguments of each call, put together as a client would."""
+def join(deltas: list[ToolCallDelta]) -> list[tuple[str, str, str]]:
+    """Id, name and arguments of each call, joined as a client would."""
     calls: dict[int, tuple[str, str, str]] = {}
     for delta in deltas:
         if delta.index in calls:
@@ -124,29 +124,31 @@ def together(deltas: list[ToolCallDelta]) -> list[tuple[str, str, str]]:
     return list(calls.values())
 
 
-def carried(call_id: str) -> str:
-    """The upstream's id inside one of ours; nothing where it carries none."""
+def upstream_id_in(call_id: str) -> str:
+    """The upstream's id inside one of ours; empty if it has none."""
     return "" if unwrap_id(call_id) == call_id else unwrap_id(call_id)
 
 
 @settings(max_examples=400, deadline=None)
 @given(replies())
-def test_any_fragmentation_is_the_same_calls(reply: tuple[list[Made], list[list[ToolCallPart]]]) -> None:
-    """However the parts of calls are cut, labelled and mixed, the same calls come out in the same order."""
-    told, reads = reply
-    calls = together(mend(reads))
-    assert [(name, arguments) for _, name, arguments in calls] == [(one.name, one.arguments or "{}") for one in told]
-    assert [carried(call_id) for call_id, _, _ in calls] == [one.id for one in told]
+def test_calls_do_not_depend_on_how_their_parts_are_sent(
+    reply: tuple[list[ModelCall], list[list[ToolCallPart]]],
+) -> None:
+    """However the parts are cut, numbered and interleaved, the same calls come out in the same order."""
+    begun, reads = reply
+    calls = join(normalize(reads))
+    assert [(name, arguments) for _, name, arguments in calls] == [(one.name, one.arguments or "{}") for one in begun]
+    assert [upstream_id_in(call_id) for call_id, _, _ in calls] == [one.id for one in begun]
 
 
 @settings(max_examples=200, deadline=None)
 @given(replies())
-def test_id_and_name_come_once_and_first(reply: tuple[list[Made], list[list[ToolCallPart]]]) -> None:
-    """Calls are numbered from 0 as they begin; id and name stand on the first delta of each and on no other."""
-    told, reads = reply
-    deltas = mend(reads)
+def test_id_and_name_are_on_the_first_delta_only(reply: tuple[list[ModelCall], list[list[ToolCallPart]]]) -> None:
+    """Calls are numbered from 0 as they begin, and the first delta of each has its id and its name."""
+    begun, reads = reply
+    deltas = normalize(reads)
     firsts = [delta for delta in deltas if delta.id or delta.name]
-    assert [delta.index for delta in firsts] == list(range(len(told)))
+    assert [delta.index for delta in firsts] == list(range(len(begun)))
     assert all(OURS.fullmatch(delta.id) and delta.name for delta in firsts)
     assert len({delta.id for delta in firsts}) == len(firsts)
     for first in firsts:
@@ -156,42 +158,42 @@ def test_id_and_name_come_once_and_first(reply: tuple[list[Made], list[list[Tool
 
 @settings(max_examples=100, deadline=None)
 @given(replies())
-def test_whole_calls_are_the_sum_of_their_deltas(reply: tuple[list[Made], list[list[ToolCallPart]]]) -> None:
-    """A non-streaming reply holds the very calls that a stream would have told."""
-    deltas = mend(reply[1])
+def test_whole_calls_are_their_joined_deltas(reply: tuple[list[ModelCall], list[list[ToolCallPart]]]) -> None:
+    """A non-streaming reply has the same calls as a stream."""
+    deltas = normalize(reply[1])
     whole = [(call.id, call.function.name, call.function.arguments) for call in assemble_calls(deltas)]
-    assert whole == together(deltas)
+    assert whole == join(deltas)
     assert {call.type for call in assemble_calls(deltas)} == {"function"}
 
 
 @pytest.mark.parametrize("index", [0, None])
 @pytest.mark.parametrize("upstream_id", ["", "same"])
 @pytest.mark.parametrize("is_one_read", [True, False])
-def test_whole_calls_under_one_label_are_told_apart(index: int | None, upstream_id: str, is_one_read: bool) -> None:
-    """Calls sent whole under one label, without ids or with the same one, are calls of their own."""
+def test_whole_calls_with_one_index_are_separate_calls(index: int | None, upstream_id: str, is_one_read: bool) -> None:
+    """Calls that are sent whole with the same index, and without ids or with the same id, stay separate."""
     arguments = ['{"at":"}{"}', "{}", '{"at":"\\"]"}']
     parts = [ToolCallPart(index, upstream_id, "look", text) for text in arguments]
-    calls = together(mend([parts] if is_one_read else [[part] for part in parts]))
+    calls = join(normalize([parts] if is_one_read else [[part] for part in parts]))
     assert [(name, text) for _, name, text in calls] == [("look", text) for text in arguments]
     assert len({call_id for call_id, _, _ in calls}) == len(arguments)
 
 
-def test_an_id_given_twice_comes_back_once() -> None:
-    """Of two calls that an upstream gave one id, the first carries it; an id is never told of two calls."""
-    first, second = together(mend([[ToolCallPart(0, "x", "look", "{}"), ToolCallPart(0, "x", "look", "{}")]]))
-    assert (carried(first[0]), carried(second[0])) == ("x", "")
+def test_an_id_that_an_upstream_gave_twice_is_used_once() -> None:
+    """Only the first of two calls with the same upstream id contains it."""
+    first, second = join(normalize([[ToolCallPart(0, "x", "look", "{}"), ToolCallPart(0, "x", "look", "{}")]]))
+    assert (upstream_id_in(first[0]), upstream_id_in(second[0])) == ("x", "")
 
 
-def test_an_id_may_come_late() -> None:
-    """An id that stands on a later part, but before the arguments, is still carried."""
-    ((call_id, name, arguments),) = together(
-        mend([[ToolCallPart(0, "", "look")], [ToolCallPart(0, "x")], [ToolCallPart(0, "", "", "{}")]])
+def test_an_id_may_follow_the_name() -> None:
+    """An id on a later part, but before the arguments, is still used."""
+    ((call_id, name, arguments),) = join(
+        normalize([[ToolCallPart(0, "", "look")], [ToolCallPart(0, "x")], [ToolCallPart(0, "", "", "{}")]])
     )
-    assert (carried(call_id), name, arguments) == ("x", "look", "{}")
+    assert (upstream_id_in(call_id), name, arguments) == ("x", "look", "{}")
 
 
-def test_arguments_are_sent_on_as_they_come() -> None:
-    """A call is announced with its first arguments, and each further piece leaves at once."""
+def test_arguments_are_sent_as_they_arrive() -> None:
+    """A call begins with its first arguments, and each further part is sent at once."""
     normalizer = ToolCallNormalizer()
     assert normalizer.take([ToolCallPart(0, "x", "look")]) == []
     (first,) = normalizer.take([ToolCallPart(0, arguments='{"a"')])
@@ -200,23 +202,23 @@ def test_arguments_are_sent_on_as_they_come() -> None:
     assert normalizer.finish() == []
 
 
-def test_a_call_waits_for_those_before_it() -> None:
-    """Calls are announced in order: one that has arguments waits behind one that has none yet."""
+def test_a_call_waits_for_the_calls_before_it() -> None:
+    """Calls begin in order: one that has arguments waits for an earlier one that has none yet."""
     normalizer = ToolCallNormalizer()
     assert normalizer.take([ToolCallPart(0, "x", "idle"), ToolCallPart(1, "y", "look", '{"a":1}')]) == []
-    calls = together(normalizer.finish())
+    calls = join(normalizer.finish())
     assert [(name, arguments) for _, name, arguments in calls] == [("idle", "{}"), ("look", '{"a":1}')]
 
 
 @pytest.mark.parametrize("is_named_again", [True, False])
 @pytest.mark.parametrize("upstream_id", ["x", ""])
-def test_space_after_the_arguments_begins_no_call(upstream_id: str, is_named_again: bool) -> None:
-    """White space behind whole arguments belongs to them, be the name repeated beside it or not."""
+def test_white_space_after_the_arguments_begins_no_new_call(upstream_id: str, is_named_again: bool) -> None:
+    """White space after complete arguments belongs to them, whether the name is repeated with it or not."""
     parts = [
         ToolCallPart(0, upstream_id, "look", '{"a":1}'),
         ToolCallPart(0, upstream_id, "look" * is_named_again, "\n"),
     ]
-    ((_, name, arguments),) = together(mend([parts]))
+    ((_, name, arguments),) = join(normalize([parts]))
     assert (name, json.loads(arguments)) == ("look", {"a": 1})
 
 
@@ -236,21 +238,23 @@ def test_space_after_the_arguments_begins_no_call(upstream_id: str, is_named_aga
         max_size=6,
     )
 )
-def test_any_parts_make_sound_deltas(reads: list[list[ToolCallPart]]) -> None:
-    """Parts that make no sense lose no argument, and their deltas have the one form all the same."""
-    deltas = mend(reads)
-    calls = together(deltas)
+def test_any_parts_give_valid_deltas(reads: list[list[ToolCallPart]]) -> None:
+    """Even senseless parts lose no arguments, and their deltas have the documented form."""
+    deltas = normalize(reads)
+    calls = join(deltas)
     assert all(OURS.fullmatch(call_id) for call_id, _, _ in calls)
     assert len({call_id for call_id, _, _ in calls}) == len(calls)
     assert sum(bool(delta.id) for delta in deltas) == len(calls)
-    said = sum(len(part.arguments) for read in reads for part in read)
-    assert sum(len(text) for _, _, text in calls if text != "{}") <= said <= sum(len(text) for _, _, text in calls)
+    sent_chars = sum(len(part.arguments) for read in reads for part in read)
+    assert (
+        sum(len(text) for _, _, text in calls if text != "{}") <= sent_chars <= sum(len(text) for _, _, text in calls)
+    )
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.text(min_size=1, max_size=UPSTREAM_ID_CHARS_MAX))
-def test_an_upstream_id_comes_back_out_of_ours(upstream_id: str) -> None:
-    """What is wrapped is unwrapped, whatever the upstream's id is made of, and ours shows nothing of it."""
+def test_an_upstream_id_is_restored_from_ours(upstream_id: str) -> None:
+    """Any upstream id that is wrapped can be unwrapped, and wrapping it twice gives two different ids."""
     ours = wrap_id(upstream_id)
     assert OURS.fullmatch(ours)
     assert unwrap_id(ours) == upstream_id
@@ -258,51 +262,51 @@ def test_an_upstream_id_comes_back_out_of_ours(upstream_id: str) -> None:
 
 
 @pytest.mark.parametrize("upstream_id", ["", "x" * (UPSTREAM_ID_CHARS_MAX + 1)])
-def test_an_id_that_carries_none_stays_as_it_is(upstream_id: str) -> None:
-    """No id, or one of absurd length, is not carried: the echo of ours is then what the upstream gets."""
+def test_an_id_of_ours_without_an_upstream_id_is_unchanged(upstream_id: str) -> None:
+    """A missing or overlong upstream id is not wrapped: the upstream then gets our id back."""
     ours = wrap_id(upstream_id)
     assert OURS.fullmatch(ours)
     assert len(ours) < 64
     assert unwrap_id(ours) == ours
 
 
-def test_an_id_of_ours_may_be_an_upstream_id() -> None:
-    """Where the upstream is a service like this one, its id comes back whole, not what it carries."""
+def test_an_upstream_may_be_a_service_like_this_one() -> None:
+    """Its id is restored whole, and not the id inside it."""
     theirs = wrap_id("inner")
     assert unwrap_id(wrap_id(theirs)) == theirs
 
 
 @settings(max_examples=300, deadline=None)
 @given(st.text(max_size=40) | st.text("abcXYZ019_-=+/é", max_size=60).map("call_{}".format))
-def test_foreign_ids_are_left_alone(foreign: str) -> None:
-    """An id that was not made here is what the upstream gets, whatever its text."""
+def test_foreign_ids_are_unchanged(foreign: str) -> None:
+    """The upstream gets an id that was not made here as it is, whatever its text."""
     assert unwrap_id(foreign) == foreign
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.text("abc019", min_size=1, max_size=12), st.integers(0), st.sampled_from("abc019"))
-def test_a_damaged_id_is_a_foreign_one(upstream_id: str, place: int, other: str) -> None:
-    """An id of ours with one character changed is not taken for ours, unless it means the same."""
+def test_a_damaged_id_counts_as_foreign(upstream_id: str, place: int, other: str) -> None:
+    """An id of ours with one changed character is not unwrapped to another upstream id."""
     ours = wrap_id(upstream_id)
     place = len("call_") + place % (len(ours) - len("call_"))
     damaged = ours[:place] + other + ours[place + 1 :]
     assert unwrap_id(damaged) in (damaged, upstream_id)
 
 
-def test_ids_differ() -> None:
-    """No two calls get one id, though the upstream gave them none."""
+def test_ids_are_unique() -> None:
+    """No two calls get the same id, also if the upstream gave them none."""
     assert len({wrap_id("") for _ in range(1000)}) == 1000
 
 
-def test_deltas_need_no_json() -> None:
-    """Arguments that are no JSON are passed on as they are: the client's parser is the judge."""
-    ((_, _, arguments),) = together(
-        mend([[ToolCallPart(0, "x", "look", "city=Oslo")], [ToolCallPart(0, "", "", " now")]])
+def test_arguments_need_not_be_json() -> None:
+    """Arguments that are not JSON are passed on unchanged: it is up to the client to parse them."""
+    ((_, _, arguments),) = join(
+        normalize([[ToolCallPart(0, "x", "look", "city=Oslo")], [ToolCallPart(0, "", "", " now")]])
     )
     assert arguments == "city=Oslo now"
 
 
-def test_no_parts_are_no_calls() -> None:
-    """A reply without calls has none."""
+def test_without_parts_there_are_no_calls() -> None:
+    """A reply without tool calls has no deltas."""
     no_parts: list[Any] = []
-    assert mend([no_parts, no_parts]) == []
+    assert normalize([no_parts, no_parts]) == []

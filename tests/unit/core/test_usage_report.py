@@ -1,4 +1,4 @@
-"""The usage report: spans of time in every form, groups, and money in dollars."""
+"""The usage report: times in every accepted form, groups, and money in dollars."""
 
 from datetime import UTC, datetime, timedelta, timezone
 
@@ -15,7 +15,7 @@ DAY_MS = 24 * HOUR_MS
 
 
 @pytest.mark.parametrize(
-    ("said", "moment_ms"),
+    ("text", "time_ms"),
     [
         ("2026-01-31T12:00:00Z", NOON_MS),
         ("2026-01-31T12:00:00+00:00", NOON_MS),
@@ -36,9 +36,9 @@ DAY_MS = 24 * HOUR_MS
         ("1970-01-01T00:00:00Z", 0),
     ],
 )
-def test_moments_may_be_written_in_every_usual_way(said: str, moment_ms: int) -> None:
-    """RFC 3339 with any offset, a fraction or none at all, a day, and Unix seconds; without an offset it is UTC."""
-    assert parse_span(said, "2100-01-01T00:00:00Z", NOW).start_ms == moment_ms
+def test_accepted_forms_of_a_time(text: str, time_ms: int) -> None:
+    """RFC 3339 with any offset and with or without a fraction, a day, and Unix seconds; without an offset it is UTC."""
+    assert parse_span(text, "2100-01-01T00:00:00Z", NOW).start_ms == time_ms
 
 
 @settings(max_examples=200, deadline=None)
@@ -46,16 +46,16 @@ def test_moments_may_be_written_in_every_usual_way(said: str, moment_ms: int) ->
     st.integers(DAY_MS // 1000, 7_000_000_000),
     st.integers(-14 * 60, 14 * 60),
 )
-def test_an_offset_never_changes_the_moment(moment_s: int, offset_min: int) -> None:
-    """A moment written with any offset, and as Unix seconds, is the same moment."""
-    there = datetime.fromtimestamp(moment_s, timezone(timedelta(minutes=offset_min)))
-    for said in (there.isoformat(), str(moment_s)):
-        assert parse_span(said, "8999-01-01", NOW).start_ms == moment_s * 1000
+def test_an_offset_does_not_change_the_time(time_s: int, offset_min: int) -> None:
+    """A time written with any offset, or as Unix seconds, is the same time."""
+    local = datetime.fromtimestamp(time_s, timezone(timedelta(minutes=offset_min)))
+    for text in (local.isoformat(), str(time_s)):
+        assert parse_span(text, "8999-01-01", NOW).start_ms == time_s * 1000
 
 
 @pytest.mark.parametrize("name", ["start", "end"])
 @pytest.mark.parametrize(
-    "said",
+    "text",
     [
         "yesterday",
         "2026-13-01",
@@ -78,9 +78,9 @@ def test_an_offset_never_changes_the_moment(moment_s: int, offset_min: int) -> N
         "1969-12-31T23:59:59Z",
     ],
 )
-def test_a_moment_that_is_none_is_refused_by_its_name(name: str, said: str) -> None:
-    """Nonsense and moments out of reach are refused, and the sentence begins with the field at fault."""
-    start, end = (said, None) if name == "start" else (None, said)
+def test_an_invalid_time_is_refused_with_the_name_of_its_field(name: str, text: str) -> None:
+    """Texts that are not times, and times out of range, are refused; the message begins with the field."""
+    start, end = (text, None) if name == "start" else (None, text)
     with pytest.raises(ValueError, match=f"^{name}: must be a time"):
         parse_span(start, end, NOW)
 
@@ -94,49 +94,49 @@ def test_a_moment_that_is_none_is_refused_by_its_name(name: str, said: str) -> N
         ("2026-02-02", None),
     ],
 )
-def test_a_span_that_ends_before_it_begins_is_refused(start: str, end: str | None) -> None:
-    """Reversed, empty, reversed by its offsets, and begun in the future: a span has a length."""
+def test_a_span_must_begin_before_it_ends(start: str, end: str | None) -> None:
+    """A span must not be reversed, also not by its offsets, nor be empty or begin in the future."""
     with pytest.raises(ValueError, match=r"^start: must be before end\.$"):
         parse_span(start, end, NOW)
 
 
 @pytest.mark.parametrize("nothing", [None, ""])
-def test_by_default_a_span_is_the_last_thirty_days(nothing: str | None) -> None:
-    """It ends just after now, so that what was used this very moment is in it."""
+def test_the_default_span_is_the_last_thirty_days(nothing: str | None) -> None:
+    """It ends just after now, so that it includes requests of this second."""
     span = parse_span(nothing, nothing, NOW)
     assert span.start_ms < NOON_MS - 30 * DAY_MS + 2000
     assert NOON_MS < span.end_ms <= NOON_MS + 1000
     assert span.end_ms - span.start_ms == 30 * DAY_MS
 
 
-def test_an_end_alone_has_the_thirty_days_before_it() -> None:
-    """The default start follows the end that was given."""
+def test_the_default_start_is_thirty_days_before_the_end() -> None:
+    """With an end alone the span is the thirty days before it."""
     assert parse_span(None, "2026-01-31T12:00:00Z", NOW) == Span(NOON_MS - 30 * DAY_MS, NOON_MS)
 
 
 @pytest.mark.parametrize(
-    ("said", "group"), [(None, "day"), ("", "day"), ("day", "day"), ("model", "model"), ("key", "key")]
+    ("text", "group"), [(None, "day"), ("", "day"), ("day", "day"), ("model", "model"), ("key", "key")]
 )
-def test_groups_are_by_day_unless_said(said: str | None, group: GroupBy) -> None:
-    """Day, model and key; nothing said is by day."""
-    assert parse_group(said) == group
+def test_groups_are_by_day_by_default(text: str | None, group: GroupBy) -> None:
+    """Day, model and key are accepted; no value means day."""
+    assert parse_group(text) == group
 
 
-@pytest.mark.parametrize("said", ["Day", "days", "class", " day", "day,model"])
-def test_an_unknown_group_is_refused_with_those_there_are(said: str) -> None:
-    """The sentence names all three."""
+@pytest.mark.parametrize("text", ["Day", "days", "class", " day", "day,model"])
+def test_an_unknown_group_is_refused_with_the_known_ones(text: str) -> None:
+    """The message names all three."""
     with pytest.raises(ValueError, match=r"^group_by: must be one of day, model, key\.$"):
-        parse_group(said)
+        parse_group(text)
 
 
 @pytest.mark.parametrize(("days", "name"), [(0, "1970-01-01"), (20_484, "2026-01-31"), (11_016, "2000-02-29")])
-def test_a_day_is_named_as_in_a_calendar(days: int, name: str) -> None:
-    """Days since the epoch, in UTC."""
+def test_a_day_has_its_calendar_date(days: int, name: str) -> None:
+    """The date of a number of days since the epoch, in UTC."""
     assert day_name(days) == name
 
 
-def test_a_report_is_shown_in_dollars_and_seconds() -> None:
-    """The shape of the usage endpoint: money as decimal strings, and each group under the name of its kind."""
+def test_a_report_has_dollars_and_seconds() -> None:
+    """The form of the usage endpoint: money as decimal strings, times in seconds, each group named by its kind."""
     one = Counters(2, 30, 4, 10, 66_580)
     report = Report(Span(1_500, 2_999), 4_999_933_420, one, "model", [Group("forte", one)])
     counters = {"requests": 2, "prompt_tokens": 30, "cached_tokens": 4, "completion_tokens": 10, "cost": "0.00006658"}

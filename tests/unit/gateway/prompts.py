@@ -1,12 +1,13 @@
-"""Prompts of which a test knows the tokens and the bytes."""
+"""Prompts whose tokens and bytes a test knows, and the tokenizer that counts them."""
 
-from cadenza.core.tokens import MESSAGE_OVERHEAD_TOKENS
-from cadenza.gateway.compose import Character, Prompt
+from cadenza.core.tokens import MESSAGE_OVERHEAD_TOKENS, Tokenizer
+from cadenza.routing.prompt import Character, PromptSize
 
-NOBODY = Character("")
+TOKENIZER = Tokenizer()
+NO_CHARACTER = Character("")
 
 
-def prompt_of(tokens: int, size_bytes: int = 0) -> Prompt:
-    """A prompt of just so many tokens, and of so many bytes where that matters; it is not counted yet."""
-    text = " a" * (tokens - 2 * MESSAGE_OVERHEAD_TOKENS)  # a token each
-    return Prompt(NOBODY, [text], max(size_bytes - NOBODY.size_bytes, len(text)))
+def prompt_of(tokens: int, size_bytes: int = 0, tokenizer: Tokenizer = TOKENIZER) -> PromptSize:
+    """A prompt with this many tokens, and this many bytes if they are more than its text needs. Not counted yet."""
+    text = " a" * (tokens - 2 * MESSAGE_OVERHEAD_TOKENS)  # one token each
+    return PromptSize(tokenizer, NO_CHARACTER, [text], max(size_bytes - NO_CHARACTER.size_bytes, len(text)))

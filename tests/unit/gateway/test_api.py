@@ -1,158 +1,81 @@
-"""The edge of the API: paths, methods, preflights, and errors that say nothing of what went wrong inside."""
+"""The edge of the API: paths, methods, preflights, and errors that reveal nothing internal."""
 
-import contextlib
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from pathlib import Path
 
 import pytest
 from sqlalchemy import text
 
 from cadenza.core.errors import NotFound
-from cadenza.core.records import Route
-from cadenza.gateway.api import find_endpoint, serve_api
-from cadenza.gateway.compose import Character
-from cadenza.gateway.gateway import Gateway
-from cadenza.routing.catalogue import Catalogue
-from cadenza.routing.dispatch import Dispatcher
-from cadenza.upstreams.base import Ask, OpenReply, PassOn, Piece, Probe
-from tests.unit.gateway.books import FORTE, LIMITS, Books, open_books
-from tests.unit.gateway.clients import Client, Headers
+from cadenza.gateway.api import find_endpoint
+from cadenza.store.statements import Statement
+from tests.unit.gateway.client import Client
+from tests.unit.gateway.funded_store import FundedStore, WatchedStore
+from tests.unit.gateway.gateways import Api, running_api
+from tests.unit.gateway.scripted_upstream import ScriptedUpstream
 
-SECRET = "what a client said"
-
-
-class Broken:
-    """An upstream with a fault of our own in it: its reply raises what no reply may raise."""
-
-    async def start(self) -> None:
-        """Nothing to start."""
-
-    async def stop(self) -> None:
-        """Nothing to stop."""
-
-    async def retire(self) -> None:
-        """Nothing to stop."""
-
-    async def probe(self) -> Probe:
-        return Probe(reachable=True, detail="answers")
-
-    @asynccontextmanager
-    async def open(self, route: Route, ask: Ask) -> AsyncIterator[OpenReply]:
-        yield self
-
-    async def read(self, pass_on: PassOn | None = None) -> list[Piece]:
-        raise ZeroDivisionError(SECRET)
-
-
-class Edge:
-    """A gateway over one broken upstream, with books and a key of its own."""
-
-    def __init__(self, books: Books) -> None:
-        self.books = books
-        self.gateway = Gateway(
-            db=books.db,
-            catalogue=Catalogue(
-                routes={"forte": (Route("broken", "model", 1000, 100),)},
-                characters={"forte": Character("Be brief.")},
-                prices={"forte": FORTE},
-            ),
-            dispatcher=Dispatcher({"broken": Broken()}, books.observer, ceiling=100),
-            writer=books.writer,
-            limits=LIMITS,
-            observer=books.observer,
-        )
-
-    async def chat(self, client: Client, *, stream: bool) -> None:
-        client.say(json.dumps({"messages": [{"role": "user", "content": SECRET}], "stream": stream}).encode())
-        await serve_api(self.gateway, client.exchange(self.with_key))
-
-    @property
-    def with_key(self) -> Headers:
-        return [(b"authorization", b"Bearer " + self.books.secret.encode())]
-
-    @property
-    def log(self) -> str:
-        return self.books.written.getvalue()
-
-    def sample(self, name: str, **labels: str) -> float | None:
-        return self.gateway.metrics.registry.get_sample_value(name, labels)
+SECRET = "the words of a client"
 
 
 @pytest.fixture
-async def edge(tmp_path: Path) -> AsyncIterator[Edge]:
-    async with open_books(tmp_path, credit_nano=5_000_000_000) as books:
-        yield Edge(books)
+async def api(funded: FundedStore) -> AsyncIterator[Api]:
+    """Its upstream has a bug: it raises an exception that no upstream may raise."""
+    async with running_api(funded, ScriptedUpstream(ZeroDivisionError(SECRET))) as running:
+        yield running
 
 
-async def test_a_fault_of_our_own_is_a_500_without_its_text(edge: Edge) -> None:
-    """Before the first byte: the error object of an internal error; the log has its place, nobody has its text."""
+async def test_an_internal_error_is_a_500_without_its_text(api: Api) -> None:
+    """Before the first byte, the client gets the error object; the log has the place of the error, never its text."""
     client = Client()
-    await edge.chat(client, stream=False)
+    api.chat(client, SECRET)
+    await client.serve(api.gateway)
     assert client.status == 500
     assert json.loads(client.bodies[0])["error"]["type"] == "api_error"
-    assert SECRET not in edge.log + client.bodies[0].decode()
-    assert "ZeroDivisionError" in edge.log
+    assert SECRET not in api.observer.written.getvalue() + client.bodies[0].decode()
+    assert "ZeroDivisionError" in api.observer.written.getvalue()
 
 
-async def test_a_fault_of_our_own_amid_a_stream_is_no_clean_end(edge: Edge) -> None:
-    """After the first byte the server is left to break the connection: nothing looks like an end."""
+async def test_an_internal_error_in_a_stream_is_not_a_clean_end(api: Api) -> None:
+    """After the first byte, the connection is to be aborted: no client can take this for the end of the stream."""
     client = Client()
+    api.chat(client, SECRET, stream=True)
     with pytest.raises(ConnectionAbortedError) as abort:
-        await edge.chat(client, stream=True)
+        await client.serve(api.gateway)
     assert abort.value.__suppress_context__
     assert client.bodies
     assert not client.has_end
-    assert client.was_kept is None
-    assert SECRET not in edge.log
+    assert client.replies == 0
+    assert SECRET not in api.observer.written.getvalue()
 
 
-@pytest.mark.parametrize("stream", [False, True])
-async def test_a_request_is_counted_however_it_ends(edge: Edge, *, stream: bool) -> None:
-    """After a fault of our own nothing is left in flight, and the request is counted with its status."""
-    with contextlib.suppress(ConnectionAbortedError):
-        await edge.chat(Client(), stream=stream)
-    assert edge.sample("cadenza_requests_in_flight") == 0
-    assert edge.sample("cadenza_requests_total", endpoint="chat", status="200" if stream else "500") == 1
-
-
-@pytest.mark.parametrize("stream", [False, True])
-async def test_a_fault_of_our_own_charges_nothing(edge: Edge, *, stream: bool) -> None:
-    """Nothing was delivered: the hold is released, and the metering row says 500."""
-    with contextlib.suppress(ConnectionAbortedError):
-        await edge.chat(Client(), stream=stream)
-    await edge.books.until_written()
-    account = await edge.books.account()
-    assert (account.balance_nano, account.held_nano) == (5_000_000_000, 0)
-    assert [(row["status"], row["cost_nano"]) for row in await edge.books.rows("usage")] == [(500, 0)]
+async def change_schema(store: WatchedStore, sql: str) -> None:
+    await store.transact(lambda tx: tx.change(Statement(text(sql)), {}))
 
 
 @pytest.mark.parametrize(
     ("method", "path"), [("POST", "/v1/chat/completions"), ("GET", "/v1/models"), ("GET", "/v1/usage")]
 )
-async def test_a_store_that_is_down_is_a_reason_to_come_back(edge: Edge, method: str, path: str) -> None:
-    """Every path that needs the store answers 429 with both of its waits, and does not say where the store is."""
+async def test_an_unavailable_store_is_a_429(api: Api, method: str, path: str) -> None:
+    """Every path that needs the store answers 429 with both retry headers, and does not name the store."""
     client = Client()
-    async with edge.books.db.write() as conn:
-        await conn.execute(text("ALTER TABLE keys RENAME TO elsewhere"))
-    client.say(b"{}")
-    await serve_api(edge.gateway, client.exchange(edge.with_key, method, path))
-    async with edge.books.db.write() as conn:
-        await conn.execute(text("ALTER TABLE elsewhere RENAME TO keys"))
+    await change_schema(api.funded.store, "ALTER TABLE keys RENAME TO elsewhere")
+    client.open(api.funded.key_headers, method, path, body=b"{}")
+    await client.serve(api.gateway)
+    await change_schema(api.funded.store, "ALTER TABLE elsewhere RENAME TO keys")
     assert client.status == 429
     assert json.loads(client.bodies[0])["error"]["type"] == "rate_limit_error"
     assert (client.headers[b"retry-after"], client.headers[b"retry-after-ms"]) == (b"2", b"2000")
-    assert b"books.db" not in client.bodies[0]
+    assert b"cadenza.db" not in client.bodies[0]
 
 
-async def test_a_client_that_left_is_counted_and_not_answered(edge: Edge) -> None:
-    """Nobody is there to answer: nothing is sent, and the log says 499."""
+async def test_a_draining_gateway_refuses_new_requests(api: Api) -> None:
+    """They get 429 and a connection that closes, so that the retry can reach another process."""
     client = Client()
-    client.leave()
-    await serve_api(edge.gateway, client.exchange(edge.with_key))
-    assert client.sent == []
-    assert edge.sample("cadenza_requests_total", endpoint="chat", status="499") == 1
+    api.gateway.drain()
+    api.get(client, "/v1/models")
+    await client.serve(api.gateway)
+    assert (client.status, client.headers[b"connection"]) == (429, b"close")
+    assert b"retry-after" in client.headers
 
 
 @pytest.mark.parametrize(
@@ -169,48 +92,70 @@ async def test_a_client_that_left_is_counted_and_not_answered(edge: Edge) -> Non
         ("/v1/usage/", "usage"),
     ],
 )
-def test_paths_lead_to_their_endpoints(path: str, name: str) -> None:
-    """A slash at the end is forgiven."""
+def test_a_path_has_its_endpoint(path: str, name: str) -> None:
+    """A slash at the end makes no difference."""
     assert find_endpoint(path).name == name
 
 
 @pytest.mark.parametrize(
     ("path", "sentence"),
     [
-        ("/v1/embeddings", "not implemented here"),
-        ("/v1/completions", "not implemented here"),
+        ("/v1/embeddings", "not implemented"),
+        ("/v1/completions", "not implemented"),
         ("/v1/v1/chat/completions", "has /v1 twice"),
-        ("/v1", "no such path"),
-        ("/v1/modelsx", "no such path"),
-        ("/v1/chat", "no such path"),
-        ("/v1/usage/me", "no such path"),
-        ("/v1/chat/Completions", "no such path"),
+        ("/v1", "does not exist"),
+        ("/v1/modelsx", "does not exist"),
+        ("/v1/chat", "does not exist"),
+        ("/v1/usage/me", "does not exist"),
+        ("/v1/chat/Completions", "does not exist"),
     ],
 )
 def test_an_unknown_path_is_not_found_with_a_hint(path: str, sentence: str) -> None:
-    """404 says whether the path is not offered, doubled or unknown, and does not repeat it."""
+    """The 404 says whether the path is not implemented, has /v1 twice or does not exist."""
     with pytest.raises(NotFound, match=sentence):
         find_endpoint(path)
+
+
+def test_an_unknown_path_is_not_repeated() -> None:
+    """The message of a 404 has no text of the client's."""
+    with pytest.raises(NotFound) as refusal:
+        find_endpoint("/v1/s3cret")
+    assert "s3cret" not in refusal.value.message
 
 
 @pytest.mark.parametrize(
     ("path", "method", "allowed"),
     [("/v1/models", "POST", b"GET"), ("/v1/chat/completions", "GET", b"POST"), ("/v1/usage", "POST", b"GET")],
 )
-async def test_a_wrong_method_is_405_without_a_key(edge: Edge, path: str, method: str, allowed: bytes) -> None:
-    """The method is checked before anything else, and the right one is named."""
+async def test_a_wrong_method_is_405_without_a_key(api: Api, path: str, method: str, allowed: bytes) -> None:
+    """The method is checked before the key, and `Allow` names the right one."""
     client = Client()
-    await serve_api(edge.gateway, client.exchange(method=method, path=path))
+    client.open(method=method, path=path)
+    await client.serve(api.gateway)
     assert client.status == 405
     assert client.headers[b"allow"] == allowed
 
 
-async def test_a_preflight_is_granted_what_it_asks_for(edge: Edge) -> None:
-    """Any origin and any headers are allowed, on any path, and no key is needed."""
+async def test_a_preflight_is_granted_the_headers_it_asks_for(api: Api) -> None:
+    """Any origin and any headers are allowed, on any path, without a key and without credentials."""
     client = Client()
     asked = (b"access-control-request-headers", b"authorization, x-stainless-os")
-    await serve_api(edge.gateway, client.exchange([asked], method="OPTIONS", path="/v1/anything"))
+    client.open([asked], method="OPTIONS", path="/v1/anything")
+    await client.serve(api.gateway)
     assert client.status == 204
     assert client.headers[b"access-control-allow-origin"] == b"*"
     assert client.headers[b"access-control-allow-headers"] == b"authorization, x-stainless-os"
     assert b"access-control-allow-credentials" not in client.headers
+
+
+@pytest.mark.parametrize(
+    ("sent", "is_echoed"), [(b"mine-1.2:3", True), (b"", False), (b"a b", False), (b"x" * 129, False)]
+)
+async def test_a_sane_request_id_is_echoed(api: Api, sent: bytes, is_echoed: bool) -> None:
+    """Any other one is replaced by an id of ours."""
+    client = Client()
+    client.open([(b"x-request-id", sent)], "GET", "/v1/models")
+    await client.serve(api.gateway)
+    given = client.headers[b"x-request-id"]
+    assert (given == sent) is is_echoed
+    assert is_echoed or given.startswith(b"req_")

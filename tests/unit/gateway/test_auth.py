@@ -1,119 +1,116 @@
-"""Who is asking: live keys by either header, one and the same answer to all others, and scopes."""
+"""Keys: a live one in either header identifies its account, all others get the same answer; and scopes."""
 
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from cadenza.core.apikey import digest_key, display_prefix, make_key
+from cadenza.core.apikey import make_key
 from cadenza.core.errors import Forbidden, Unauthenticated
-from cadenza.core.records import Principal
-from cadenza.gateway.auth import authenticate
+from cadenza.core.records import SCOPES, Principal
+from cadenza.gateway.auth import authorize, identify
+from cadenza.http.headers import Headers
 from cadenza.store import accounts, keys
 from cadenza.store.accounts import Account
-from cadenza.store.database import Database, StoreUnavailable, migrate
 from cadenza.store.keys import NewKey
-from tests.unit.gateway.books import gateway_on
-from tests.unit.gateway.clients import Client, Headers
+from cadenza.store.store import StoreUnavailable
+from tests.unit.gateway.client import Client
+from tests.unit.gateway.funded_store import RecordingObserver, WatchedStore, add_key, now_ms, open_store
+from tests.unit.gateway.gateways import make_gateway
 
 DAY_MS = 24 * 60 * 60 * 1000
 
 
 @pytest.fixture
-async def db(tmp_path: Path) -> AsyncIterator[Database]:
-    """A store with one account in it."""
-    database = Database(f"sqlite:///{tmp_path}/cadenza.db")
-    await migrate(database)
-    async with database.write() as conn:
-        await accounts.insert(conn, Account("acct_a", "owner@example.org", "mezzo", 0, 0, 0), "hash")
-    yield database
-    await database.close()
+async def store(tmp_path: Path) -> AsyncIterator[WatchedStore]:
+    """A store with one account."""
+    async with open_store(tmp_path) as opened:
+        account = Account("acct_a", "owner@example.org", "mezzo", 0, 0, 0)
+        await opened.transact(lambda tx: accounts.add(tx, account, "hash"))
+        yield opened
 
 
-async def add_key(
-    db: Database, *scopes: str, age_days: int = 0, expiry_days: int | None = None, revoked: bool = False
+async def new_key(
+    store: WatchedStore, *scopes: str, key_id: str = "key_a", age_days: int = 0, expiry_days: int | None = None
 ) -> bytes:
-    """The secret of a new key, which was made so long ago."""
-    secret = make_key()
-    now_ms = time.time_ns() // 1_000_000
-    created_at = now_ms - age_days * DAY_MS
+    """The secret of a key that was made so many days ago."""
+    created_at = now_ms() - age_days * DAY_MS
     expires_at = None if expiry_days is None else created_at + expiry_days * DAY_MS
-    key = NewKey("key_a", "acct_a", "", display_prefix(secret), frozenset(scopes), created_at, expires_at)
-    async with db.write() as conn:
-        await keys.insert(conn, key, digest_key(secret.encode()))
-        if revoked:
-            await keys.revoke(conn, key.id, now_ms)
-    return secret.encode()
+    return (await add_key(store, NewKey(key_id, "acct_a", "", "", frozenset(scopes), created_at, expires_at))).encode()
+
+
+async def revoke(store: WatchedStore) -> None:
+    await store.transact(lambda tx: keys.revoke(tx, "key_a", 1))
 
 
 def bearer(key: bytes) -> Headers:
     return [(b"authorization", b"Bearer " + key)]
 
 
-async def ask(db: Database, headers: Headers, scope: str = "inference") -> Principal:
-    return await authenticate(gateway_on(db), Client().exchange(headers), scope)
+async def enter(store: WatchedStore, headers: Headers, scope: str = "inference") -> Principal:
+    """Present these headers to an endpoint that needs the scope."""
+    gateway = make_gateway(store, RecordingObserver())
+    caller = await identify(gateway, Client().open(headers))
+    authorize(gateway, caller, scope)
+    return caller.principal
 
 
-async def test_a_live_key_is_its_principal(db: Database) -> None:
-    """The key, its account, its scopes and what the account prefers."""
-    principal = await ask(db, bearer(await add_key(db)))
-    assert principal == Principal("key_a", "acct_a", frozenset({"inference", "models", "usage"}), "mezzo")
+async def test_a_live_key_identifies_its_principal(store: WatchedStore) -> None:
+    """The key, its account, its scopes and the class that the account prefers."""
+    principal = await enter(store, bearer(await new_key(store)))
+    assert principal == Principal("key_a", "acct_a", frozenset(SCOPES), "mezzo")
 
 
 @pytest.mark.parametrize("header", ["Bearer {}", "bearer {}", "BEARER {}", "  Bearer   {}  "])
-async def test_a_bearer_may_be_spelled_loosely(db: Database, header: str) -> None:
-    """The scheme's case and the spaces around the key do not matter."""
-    key = (await add_key(db)).decode()
-    assert (await ask(db, [(b"authorization", header.format(key).encode())])).key_id == "key_a"
+async def test_a_bearer_header_is_read_leniently(store: WatchedStore, header: str) -> None:
+    """The case of the scheme and the spaces around the key do not matter."""
+    key = (await new_key(store)).decode()
+    assert (await enter(store, [(b"authorization", header.format(key).encode())])).key_id == "key_a"
 
 
-async def test_the_other_header_is_as_good(db: Database) -> None:
-    """`x-api-key` alone lets in."""
-    assert (await ask(db, [(b"x-api-key", await add_key(db))])).key_id == "key_a"
+async def test_x_api_key_is_accepted(store: WatchedStore) -> None:
+    """The header `x-api-key` alone is enough."""
+    assert (await enter(store, [(b"x-api-key", await new_key(store))])).key_id == "key_a"
 
 
-async def test_authorization_wins(db: Database) -> None:
-    """With both headers only Authorization is read, be it good or bad."""
-    key = await add_key(db)
-    assert (await ask(db, [(b"x-api-key", b"other"), *bearer(key)])).key_id == "key_a"
+async def test_authorization_wins_over_x_api_key(store: WatchedStore) -> None:
+    """With both headers only Authorization is read, whether its key is good or bad."""
+    key = await new_key(store)
+    assert (await enter(store, [(b"x-api-key", b"other"), *bearer(key)])).key_id == "key_a"
     for authorization in (b"Bearer other", b"Basic " + key, b"", b"Bearer", key):
         with pytest.raises(Unauthenticated):
-            await ask(db, [(b"authorization", authorization), (b"x-api-key", key)])
+            await enter(store, [(b"authorization", authorization), (b"x-api-key", key)])
 
 
 @pytest.mark.parametrize(("age_days", "expiry_days"), [(29, 30), (89, 90), (364, 365), (4000, None)])
-async def test_a_key_lives_until_it_expires(db: Database, age_days: int, expiry_days: int | None) -> None:
-    """On its last day a key is live, and one without expiry is so for ever."""
-    key = await add_key(db, age_days=age_days, expiry_days=expiry_days)
-    assert (await ask(db, bearer(key))).key_id == "key_a"
+async def test_a_key_is_live_until_it_expires(store: WatchedStore, age_days: int, expiry_days: int | None) -> None:
+    """A key is live on its last day; a key without an expiry never expires."""
+    key = await new_key(store, age_days=age_days, expiry_days=expiry_days)
+    assert (await enter(store, bearer(key))).key_id == "key_a"
 
 
 @pytest.mark.parametrize("expiry_days", [30, 90, 365])
-async def test_a_key_expires(db: Database, expiry_days: int) -> None:
-    """A key as old as its expiry is dead."""
+async def test_a_key_expires(store: WatchedStore, expiry_days: int) -> None:
+    """A key as old as its expiry is refused."""
     with pytest.raises(Unauthenticated):
-        await ask(db, bearer(await add_key(db, age_days=expiry_days, expiry_days=expiry_days)))
+        await enter(store, bearer(await new_key(store, age_days=expiry_days, expiry_days=expiry_days)))
 
 
-async def test_a_revoked_key_is_refused_on_the_next_request(db: Database) -> None:
-    """The very request after the revocation is refused: nothing is remembered of the key."""
-    key = await add_key(db)
-    await ask(db, bearer(key))
-    async with db.write() as conn:
-        await keys.revoke(conn, "key_a", 1)
+async def test_a_revoked_key_is_refused_on_the_next_request(store: WatchedStore) -> None:
+    """A gateway that has just let the key in refuses the first request after the revocation."""
+    gateway, key = make_gateway(store, RecordingObserver()), await new_key(store)
+    await identify(gateway, Client().open(bearer(key)))
+    await revoke(store)
     with pytest.raises(Unauthenticated):
-        await ask(db, bearer(key))
+        await identify(gateway, Client().open(bearer(key)))
 
 
-async def test_all_dead_keys_get_the_same_bytes(db: Database) -> None:
-    """Missing, malformed, unknown, revoked and expired keys cannot be told apart by the answer."""
-    revoked = await add_key(db, revoked=True)
-    async with db.write() as conn:
-        secret = make_key()
-        expired = NewKey("key_b", "acct_a", "", display_prefix(secret), frozenset(), 1, 2)
-        await keys.insert(conn, expired, digest_key(secret.encode()))
-    dead = [
+async def test_all_dead_keys_get_the_same_reply(store: WatchedStore) -> None:
+    """Missing, malformed, unknown, revoked and expired keys cannot be told apart: every byte but the date is equal."""
+    revoked = await new_key(store)
+    await revoke(store)
+    expired = await new_key(store, key_id="key_b", age_days=31, expiry_days=30)
+    dead: list[Headers] = [
         [],
         bearer(b""),
         bearer(b"sk-cdz-short"),
@@ -121,45 +118,44 @@ async def test_all_dead_keys_get_the_same_bytes(db: Database) -> None:
         bearer(b"x" * 10_000),
         bearer(make_key().encode()),
         bearer(revoked),
-        bearer(secret.encode()),
+        bearer(expired),
         [(b"x-api-key", b"")],
         [(b"authorization", b"Basic " + revoked)],
     ]
-    answers = [await answer_of(db, headers) for headers in dead]
-    assert answers[0][0] == 401
-    assert all(answer == answers[0] for answer in answers)
+    replies = [await reply_to(store, headers) for headers in dead]
+    assert replies[0][0] == 401
+    assert all(reply == replies[0] for reply in replies)
 
 
-async def answer_of(db: Database, headers: Headers) -> tuple[int, Headers, list[bytes]]:
-    """All of it but the date."""
+async def reply_to(store: WatchedStore, headers: Headers) -> tuple[int, dict[bytes, bytes], list[bytes]]:
+    """Everything but the date."""
     client = Client()
-    exchange = client.exchange([*headers, (b"x-request-id", b"r1")])
-    with pytest.raises(Unauthenticated) as refusal:
-        await authenticate(gateway_on(db), exchange, "inference")
-    exchange.fail(refusal.value)
-    told = [header for header in client.headers.items() if header[0] != b"date"]
-    return client.status, told, client.bodies
+    client.open([*headers, (b"x-request-id", b"r1")])
+    await client.serve(make_gateway(store, RecordingObserver()))
+    return client.status, client.headers | {b"date": b""}, client.bodies
 
 
-@pytest.mark.parametrize("scope", ["inference", "models", "usage"])
-async def test_a_key_opens_what_its_scopes_name(db: Database, scope: str) -> None:
-    """A key of one scope is let in there, and anywhere else it is told which scope it lacks."""
-    key = await add_key(db, scope)
-    assert (await ask(db, bearer(key), scope)).scopes == {scope}
-    for other in {"inference", "models", "usage"} - {scope}:
+@pytest.mark.parametrize("scope", SCOPES)
+async def test_a_key_may_do_what_its_scopes_name(store: WatchedStore, scope: str) -> None:
+    """A key with one scope is let in there; everywhere else the refusal names the scope that it lacks."""
+    key = await new_key(store, scope)
+    assert (await enter(store, bearer(key), scope)).scopes == {scope}
+    for other in {*SCOPES} - {scope}:
         with pytest.raises(Forbidden, match=f"lacks the scope '{other}'"):
-            await ask(db, bearer(key), other)
+            await enter(store, bearer(key), other)
 
 
-async def test_a_dead_key_is_not_told_about_scopes(db: Database) -> None:
+async def test_a_dead_key_is_not_told_about_scopes(store: WatchedStore) -> None:
     """The key is checked before the scope: a revoked key without the scope is 401, not 403."""
+    key = await new_key(store, "usage")
+    await revoke(store)
     with pytest.raises(Unauthenticated):
-        await ask(db, bearer(await add_key(db, "usage", revoked=True)))
+        await enter(store, bearer(key))
 
 
-async def test_a_store_that_does_not_answer_lets_nobody_in(tmp_path: Path) -> None:
-    """Without its tables the store cannot tell who is asking: no key is good."""
-    empty = Database(f"sqlite:///{tmp_path}/empty.db")
+async def test_an_unavailable_store_lets_no_key_in(tmp_path: Path) -> None:
+    """A store without its tables cannot identify a key, so every key is refused."""
+    empty = WatchedStore(tmp_path)
     with pytest.raises(StoreUnavailable):
-        await ask(empty, bearer(make_key().encode()))
+        await enter(empty, bearer(make_key().encode()))
     await empty.close()

@@ -1,4 +1,4 @@
-"""The counts of one reply: the upstream's last word, our own count beside it, and what can be true."""
+"""The counts of one reply: the upstream's last report, our own count, and corrections of what cannot be true."""
 
 import asyncio
 import re
@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cadenza.core.records import OUTPUT_TOKENS_MAX, ReplyResult, Usage
-from cadenza.core.tokens import TEMPLATE_TOKENS_MAX, count_tokens, load
+from cadenza.core.tokens import TEMPLATE_TOKENS_MAX, Tokenizer
 from cadenza.gateway.meter import TAIL_CHARS_MAX, UNCOUNTED_CHARS_MAX, UsageMeter
 from cadenza.upstreams.base import Fault, FaultKind, Piece
-from tests.unit.gateway.prompts import prompt_of
+from tests.unit.gateway.prompts import TOKENIZER, prompt_of
 
 PROMPT_TOKENS = 17
 PROMPT_BYTES = 200
@@ -20,10 +20,9 @@ PROMPT_MAX = PROMPT_BYTES + TEMPLATE_TOKENS_MAX
 LIMIT = 100
 
 
-def tally_of(*pieces: Piece, limit: int = LIMIT) -> UsageMeter:
+def meter_of(*pieces: Piece, limit: int = LIMIT, tokenizer: Tokenizer = TOKENIZER) -> UsageMeter:
     """A meter that took these pieces and delivered their text."""
-    meter = UsageMeter(prompt_of(PROMPT_TOKENS, PROMPT_BYTES))
-    meter.output_limit = limit
+    meter = UsageMeter(tokenizer, prompt_of(PROMPT_TOKENS, PROMPT_BYTES, tokenizer), limit)
     for piece in pieces:
         meter.take(piece)
         if piece.content:
@@ -31,84 +30,84 @@ def tally_of(*pieces: Piece, limit: int = LIMIT) -> UsageMeter:
     return meter
 
 
-async def outcome_of(*pieces: Piece, limit: int = LIMIT, fault: Fault | None = None) -> ReplyResult:
-    """The outcome of a stream, for which our own count is made where it is needed."""
-    meter = tally_of(*pieces, limit=limit)
-    if not meter.has_counts:
+async def result_of(*pieces: Piece, limit: int = LIMIT, fault: Fault | None = None) -> ReplyResult:
+    """The result of a stream, with our own count where it is needed."""
+    meter = meter_of(*pieces, limit=limit)
+    if meter.needs_count:
         await meter.count()
-    return meter.outcome(fault)
+    return meter.result(fault)
 
 
-async def test_a_tally_begins_with_the_prompt_alone() -> None:
-    """Before anything is delivered our own count is the prompt, and the upstream has said nothing."""
-    meter = UsageMeter(prompt_of(PROMPT_TOKENS))
+async def test_a_new_meter_counts_the_prompt_alone() -> None:
+    """Before anything is delivered, our own count is the prompt, and the upstream has reported nothing."""
+    meter = meter_of()
     assert await meter.count() == Usage(PROMPT_TOKENS, 0, estimated=True)
-    assert (meter.has_delivered, meter.has_counts, meter.finish_reason) == (False, False, None)
+    assert (meter.has_delivered, meter.needs_count, meter.finish_reason) == (False, True, None)
 
 
-async def test_delivered_text_is_counted_piece_by_piece() -> None:
-    """What the ledger's marks are read from grows with every delivery."""
-    meter = UsageMeter(prompt_of(PROMPT_TOKENS))
+async def test_the_count_grows_with_every_delivery() -> None:
+    """The ledger's marks are taken from it."""
+    meter = meter_of()
     meter.deliver("hello world")
     assert meter.has_delivered
     assert await meter.count() == Usage(PROMPT_TOKENS, 2, estimated=True)
     meter.deliver(" and more")
-    assert await meter.count() == Usage(PROMPT_TOKENS, 2 + count_tokens(" and more"), estimated=True)
+    assert await meter.count() == Usage(PROMPT_TOKENS, 2 + TOKENIZER.count(" and more"), estimated=True)
 
 
-async def test_taking_a_piece_is_not_delivering_it() -> None:
-    """Content that came from the upstream and did not go out counts for nothing."""
-    meter = UsageMeter(prompt_of(PROMPT_TOKENS))
+async def test_a_piece_that_was_not_delivered_does_not_count() -> None:
+    """Content that came from the upstream and was not sent is not in our own count."""
+    meter = meter_of()
     meter.take(Piece("hello world"))
     assert await meter.count() == Usage(PROMPT_TOKENS, 0, estimated=True)
     assert not meter.has_delivered
 
 
-async def test_a_reply_that_was_not_delivered_is_counted_whole() -> None:
-    """Our own count of a text is the outcome, within what was allowed, and none of it is delivered by that."""
-    meter = tally_of(Piece(finish_reason="stop"), limit=3)
+async def test_a_whole_reply_is_counted_before_it_is_delivered() -> None:
+    """The count of its text is the result, within the limit, and does not make it delivered."""
+    meter = meter_of(Piece(finish_reason="stop"), limit=3)
     await meter.count_whole("hello world")
-    assert meter.outcome() == ReplyResult(Usage(PROMPT_TOKENS, 2, estimated=True), "stop")
+    assert meter.result() == ReplyResult(Usage(PROMPT_TOKENS, 2, estimated=True), "stop")
     await meter.count_whole("hello world and then some")
-    assert meter.outcome() == ReplyResult(Usage(PROMPT_TOKENS, 3, estimated=True), "stop")
+    assert meter.result() == ReplyResult(Usage(PROMPT_TOKENS, 3, estimated=True), "stop")
     assert not meter.has_delivered
 
 
 words = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=9)
-LONG = ["one two three ", "\n\n", "wo", "rds of a ", "   ", "long", "est", " an", "swer, 12", "345 é", "🎼"]
+FRAGMENTS = ["one two three ", "\n\n", "wo", "rds of a ", "   ", "long", "est", " an", "swer, 12", "345 é", "🎼"]
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.one_of(words, st.sampled_from(LONG)), min_size=1, max_size=40), st.integers(1, 2000), st.data())
+@given(st.lists(st.one_of(words, st.sampled_from(FRAGMENTS)), min_size=1, max_size=40), st.integers(1, 2000), st.data())
 def test_the_count_is_that_of_the_whole_text(texts: list[str], times: int, data: st.DataObject) -> None:
-    """However a text was cut up, whenever it was counted in between and however long it is, its count is exact."""
-    load()
+    """However a text is split, however often it is counted in between and however long it is, its count is exact."""
+    TOKENIZER.load()
     texts, asked = texts * times, data.draw(st.sets(st.integers(0, len(texts) * times), max_size=5))
 
-    async def count() -> list[int]:
-        meter, counted = UsageMeter(prompt_of(PROMPT_TOKENS)), list[int]()
+    async def count() -> int:
+        meter, counted = meter_of(limit=OUTPUT_TOKENS_MAX), 0
         for number, text in enumerate(texts):
             meter.deliver(text)
             if number in asked or number == len(texts) - 1:
-                counted.append((await meter.count()).completion_tokens)
+                counted = (await meter.count()).completion_tokens
         return counted
 
-    *_, last = asyncio.run(count())
     whole = "".join(texts)
+    counted = asyncio.run(count())
     if longest_word(whole) <= TAIL_CHARS_MAX:
-        assert last == min(count_tokens(whole), OUTPUT_TOKENS_MAX)
+        assert counted == min(TOKENIZER.count(whole), OUTPUT_TOKENS_MAX)
 
 
 def longest_word(text: str) -> int:
-    """Of what lies between two places where a text may be cut."""
+    """The longest part between two places where a text may be split."""
     return max(map(len, re.split(r"(?<=\S)(?= )", text)))
 
 
 @pytest.mark.parametrize("text", ["many words of it", "x", "\n"], ids=["words", "no space", "lines"])
-async def test_of_a_long_answer_no_more_than_its_end_is_kept(text: str) -> None:
-    """Once the tokenizer is there, an answer of many megabytes takes no more memory than one of a few pages."""
-    load()
-    meter = UsageMeter(prompt_of(PROMPT_TOKENS))
+async def test_only_the_end_of_a_long_answer_is_kept(text: str) -> None:
+    """Once the tokenizer is loaded, an answer of many megabytes takes no more memory than one of a few pages."""
+    TOKENIZER.load()
+    meter = meter_of()
     text *= 1000 // len(text)
     for _ in range(100):
         meter.deliver(text)
@@ -122,92 +121,97 @@ async def test_of_a_long_answer_no_more_than_its_end_is_kept(text: str) -> None:
     assert kept_bytes < most_bytes < 40 * UNCOUNTED_CHARS_MAX
 
 
-async def test_the_upstream_is_believed_before_our_own_count() -> None:
-    """Its usage is the outcome's, whatever we would have counted, and is not an estimate."""
-    said = Usage(31, 4, 5, completion_details={"reasoning_tokens": 2})
-    outcome = await outcome_of(Piece("a text of many more tokens than four of them"), Piece(usage=said))
-    assert outcome == ReplyResult(said, None)
+async def test_a_delivery_does_not_load_the_tokenizer() -> None:
+    """However long the answer, the event loop never waits for the load; the first count makes up for it."""
+    tokenizer = Tokenizer()
+    meter = meter_of(limit=OUTPUT_TOKENS_MAX, tokenizer=tokenizer)
+    for _ in range(3):
+        meter.deliver(" a" * UNCOUNTED_CHARS_MAX)
+    assert not tokenizer.is_loaded
+    assert (await meter.count()).completion_tokens == 3 * UNCOUNTED_CHARS_MAX
+    assert tokenizer.is_loaded
+
+
+async def test_the_upstreams_report_comes_before_our_own_count() -> None:
+    """Its usage is the result, whatever our own count would be, and is not an estimate."""
+    reported = Usage(31, 4, 5, completion_details={"reasoning_tokens": 2})
+    result = await result_of(Piece("a text of many more tokens than four of them"), Piece(usage=reported))
+    assert result == ReplyResult(reported, None)
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.builds(Usage, st.integers(0, 200), st.integers(0, LIMIT)), min_size=1, max_size=6))
-def test_the_last_usage_counts_and_nothing_is_summed(said: list[Usage]) -> None:
-    """Of any number of counts the last is the outcome."""
-    outcome = tally_of(*(Piece("x", usage=usage) for usage in said)).outcome()
-    assert outcome.usage == said[-1]
+def test_the_last_report_counts(reported: list[Usage]) -> None:
+    """Reports are cumulative: they are never summed."""
+    assert meter_of(*(Piece("x", usage=usage) for usage in reported)).result().usage == reported[-1]
 
 
-def test_a_piece_without_counts_leaves_the_last_ones() -> None:
-    """A usage is not forgotten by what comes after it."""
-    meter = tally_of(Piece(usage=Usage(9, 3)), Piece("more"), Piece(finish_reason="stop"))
-    assert meter.outcome() == ReplyResult(Usage(9, 3), "stop")
+def test_a_piece_without_usage_keeps_the_last_report() -> None:
+    """A report is not forgotten when other pieces follow it."""
+    meter = meter_of(Piece(usage=Usage(9, 3)), Piece("more"), Piece(finish_reason="stop"))
+    assert meter.result() == ReplyResult(Usage(9, 3), "stop")
 
 
 def test_zero_is_a_count() -> None:
-    """An upstream that says zero is not asked twice: nothing is estimated."""
-    outcome = tally_of(Piece("some text", usage=Usage(0, 0))).outcome()
-    assert outcome.usage == Usage(0, 0, estimated=False)
-    assert not outcome.is_doubtful
+    """A report of zero is used as it is: nothing is estimated."""
+    result = meter_of(Piece("some text", usage=Usage(0, 0))).result()
+    assert result.usage == Usage(0, 0, estimated=False)
+    assert not result.is_doubtful
 
 
-async def test_without_a_usage_our_own_count_is_the_outcome() -> None:
+async def test_without_a_report_our_own_count_is_the_result() -> None:
     """Prompt and delivered text, marked as estimated."""
-    outcome = await outcome_of(Piece("hello world", "stop"))
-    assert outcome == ReplyResult(Usage(PROMPT_TOKENS, 2, estimated=True), "stop")
+    result = await result_of(Piece("hello world", "stop"))
+    assert result == ReplyResult(Usage(PROMPT_TOKENS, 2, estimated=True), "stop")
 
 
 @pytest.mark.parametrize(
-    ("said", "mended"),
+    ("reported", "corrected"),
     [
         (Usage(30, LIMIT + 1), Usage(30, LIMIT)),
         (Usage(30, 10**11, 3), Usage(30, LIMIT, 3)),
-        (Usage(PROMPT_BYTES + TEMPLATE_TOKENS_MAX + 1, 5, 7), Usage(PROMPT_TOKENS, 5, estimated=True)),
+        (Usage(PROMPT_MAX + 1, 5, 7), Usage(PROMPT_TOKENS, 5, estimated=True)),
     ],
 )
-async def test_counts_that_cannot_be_true_are_mended_and_doubtful(said: Usage, mended: Usage) -> None:
-    """More output than was allowed, or more prompt than was sent, is not charged, and is noted."""
-    assert await outcome_of(Piece("hi", usage=said)) == ReplyResult(mended, None, is_doubtful=True)
+async def test_counts_that_cannot_be_true_are_corrected(reported: Usage, corrected: Usage) -> None:
+    """More output than was allowed, or more prompt than was sent, is not charged, and the result is doubtful."""
+    assert await result_of(Piece("hi", usage=reported)) == ReplyResult(corrected, None, is_doubtful=True)
 
 
 @pytest.mark.parametrize(
-    ("prompt_tokens", "is_enough"), [(0, True), (PROMPT_MAX, True), (PROMPT_MAX + 1, False), (1 << 39, False)]
+    ("prompt_tokens", "needs_count"), [(0, False), (PROMPT_MAX, False), (PROMPT_MAX + 1, True), (1 << 39, True)]
 )
-def test_a_prompt_that_cannot_be_true_is_counted_here(prompt_tokens: int, is_enough: bool) -> None:
-    """The upstream's counts are enough only where none of our own is needed to mend them."""
-    assert tally_of(Piece(usage=Usage(prompt_tokens, 5))).has_counts is is_enough
+def test_a_count_is_needed_where_the_reported_prompt_cannot_be_true(prompt_tokens: int, needs_count: bool) -> None:
+    """A report is enough where nothing of our own is needed to correct it."""
+    assert meter_of(Piece(usage=Usage(prompt_tokens, 5))).needs_count is needs_count
 
 
 @pytest.mark.parametrize("order", [1, -1])
-def test_counts_that_are_none_make_the_reply_doubtful(order: int) -> None:
-    """One unreadable usage is noted, whether a good one came before it or after it."""
+def test_unreadable_usage_makes_the_result_doubtful(order: int) -> None:
+    """Whether a good report came before it or after it."""
     pieces = [Piece(usage=Usage(9, 3)), Piece(has_bad_usage=True)][::order]
-    assert tally_of(*pieces).outcome() == ReplyResult(Usage(9, 3), None, is_doubtful=True)
+    assert meter_of(*pieces).result() == ReplyResult(Usage(9, 3), None, is_doubtful=True)
 
 
 async def test_our_own_count_is_never_above_the_limit() -> None:
-    """A tokenizer that differs from the upstream's charges no more than was allowed, and stays an estimate."""
-    outcome = await outcome_of(Piece("hello world and then some"), limit=2)
-    assert outcome.usage == Usage(PROMPT_TOKENS, 2, estimated=True)
-
-
-async def test_our_own_count_does_not_cast_doubt_on_the_upstream() -> None:
-    """Where the upstream gave no counts, none of its counts can be false."""
-    assert not (await outcome_of(Piece("hello world and then some"), limit=2)).is_doubtful
+    """A tokenizer that differs from the upstream's charges no more than was allowed, and casts no doubt on it."""
+    result = await result_of(Piece("hello world and then some"), limit=2)
+    assert result == ReplyResult(Usage(PROMPT_TOKENS, 2, estimated=True), None)
 
 
 @pytest.mark.parametrize("kind", FaultKind)
 def test_a_fault_before_anything_was_delivered_is_free(kind: FaultKind) -> None:
-    """The outcome names the fault, and nothing is charged for it, whatever the upstream had counted."""
-    outcome = tally_of(Piece(usage=Usage(9, 3))).outcome(Fault(kind))
-    assert (outcome.fault, outcome.is_free) == (kind.value, True)
+    """The result names the fault, and is free whatever the upstream reported."""
+    result = meter_of(Piece(usage=Usage(9, 3))).result(Fault(kind))
+    assert (result.fault, result.is_free) == (kind.value, True)
 
 
 async def test_a_fault_after_a_delivery_is_not_free() -> None:
-    """What was delivered is charged by our own count where the upstream gave none."""
-    outcome = await outcome_of(Piece("hello world"), fault=Fault(FaultKind.TRUNCATED))
-    assert outcome == ReplyResult(Usage(PROMPT_TOKENS, 2, estimated=True), None, "truncated")
+    """What was delivered is charged by our own count where the upstream reported none."""
+    result = await result_of(Piece("hello world"), fault=Fault(FaultKind.TRUNCATED))
+    assert result == ReplyResult(Usage(PROMPT_TOKENS, 2, estimated=True), None, "truncated")
 
 
 def test_an_empty_reply_without_a_fault_is_not_free() -> None:
     """A model that finished and said nothing has still read its prompt."""
-    assert not tally_of(Piece(finish_reason="stop")).outcome().is_free
+    assert not meter_of(Piece(finish_reason="stop")).result().is_free

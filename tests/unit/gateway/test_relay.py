@@ -1,7 +1,7 @@
-"""From an open reply to the client: the one order, pings in silence, counts, and faults after the first byte."""
+"""From an open reply to the client: the promised sequence, pings, counts, backpressure, and faults in a stream."""
 
 import asyncio
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import pytest
@@ -9,68 +9,85 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cadenza.core.records import ReplyResult, Usage
-from cadenza.core.tokens import count_tokens
+from cadenza.core.tool_calls import ToolCallPart
+from cadenza.gateway.answers import Answers
 from cadenza.gateway.meter import UsageMeter
-from cadenza.gateway.relay import PING_S, ReplyHead, relay_stream, relay_whole
+from cadenza.gateway.relay import PING_S, ReplyHead, StreamRelay, WholeRelay
 from cadenza.http.events import DONE, PING, EventReader
-from cadenza.upstreams.base import Fault, FaultKind, PassOn, Piece
-from tests.unit.gateway.clients import WAIT_S, Client, let_tasks_run
-from tests.unit.gateway.prompts import prompt_of
+from cadenza.upstreams.base import Fault, FaultKind, Piece
+from tests.unit.gateway.client import WAIT_S, Client, let_tasks_run
+from tests.unit.gateway.prompts import TOKENIZER, prompt_of
+from tests.unit.gateway.scripted_upstream import ScriptedReply, Step
 
 PROMPT_TOKENS = 17
-PROMPT_BYTES = 200
 HEAD = ReplyHead("chatcmpl-one", 1_800_000_000, "forte")
+TOOLS_HEAD = ReplyHead("chatcmpl-one", 1_800_000_000, "forte", has_tools=True)
 FINISH = Piece(finish_reason="stop")
 COUNTED = Piece(usage=Usage(9, 3, 4))
 PING_EVERY_S = 0.02
 SEVERAL_PINGS_S = 6 * PING_EVERY_S
 
 
-class ScriptedReply:
-    """Hands out its steps read by read: pieces, a fault, or an event to wait for before the next."""
-
-    def __init__(self, *steps: list[Piece] | Fault | asyncio.Event) -> None:
-        self._steps = iter(steps)
-
-    async def read(self, pass_on: PassOn | None = None) -> list[Piece]:
-        for step in self._steps:
-            if isinstance(step, asyncio.Event):
-                await step.wait()
-            elif isinstance(step, Fault):
-                raise step
-            else:
-                return step
-        return []
+def new_meter() -> UsageMeter:
+    return UsageMeter(TOKENIZER, prompt_of(PROMPT_TOKENS, 200), output_limit=100)
 
 
-def new_tally() -> UsageMeter:
-    meter = UsageMeter(prompt_of(PROMPT_TOKENS, PROMPT_BYTES))
-    meter.output_limit = 100
-    return meter
+class Stream:
+    """A stream to one client."""
+
+    def __init__(self, *steps: Step, head: ReplyHead = HEAD, ping_s: float = PING_S) -> None:
+        self.client = Client()
+        self.reply = ScriptedReply(*steps)
+        self.meter = new_meter()
+        exchange = self.client.open()
+        self.relay = StreamRelay(exchange, Answers(exchange, "r1"), head, self.meter, ping_s)
+
+    async def run(self) -> ReplyResult:
+        async with asyncio.timeout(WAIT_S):
+            return await self.relay.run(self.reply)
+
+    async def run_and_finish(self) -> ReplyResult:
+        """Run it to its last byte."""
+        result = await self.run()
+        self.relay.finish(result)
+        return result
+
+    @property
+    def events(self) -> list[Any]:
+        return events(b"".join(self.client.bodies))
+
+    @property
+    def last_events(self) -> list[Any]:
+        """Those that `finish` sent."""
+        return events(self.client.bodies[-1])
 
 
-async def stream(
-    client: Client, reply: ScriptedReply, meter: UsageMeter | None = None, ping_s: float = PING_S
-) -> tuple[ReplyResult, bytes]:
-    async with asyncio.timeout(WAIT_S):
-        return await relay_stream(reply, client.exchange(), HEAD, meter or new_tally(), ping_s)
+class Whole(NamedTuple):
+    """A non-streaming reply, and what came of it."""
+
+    result: ReplyResult
+    meter: UsageMeter
+    completion: Any
 
 
-async def whole(*steps: list[Piece] | Fault) -> tuple[ReplyResult, bytes]:
-    return await relay_whole(ScriptedReply(*steps), HEAD, new_tally())
+async def whole(*steps: Step, head: ReplyHead = HEAD) -> Whole:
+    client, meter = Client(), new_meter()
+    relay = WholeRelay(Answers(client.open(), "r1"), head, meter)
+    result = await relay.run(ScriptedReply(*steps))
+    assert client.sent == []
+    relay.finish(result)
+    return Whole(result, meter, msgspec.json.decode(client.bodies[0]))
 
 
 def events(sent: bytes) -> list[Any]:
     return [event if event == b"[DONE]" else msgspec.json.decode(event) for event in EventReader().feed(sent)]
 
 
-async def test_a_stream_has_the_one_order() -> None:
-    """Role, content as it came, finish reason, usage, [DONE]: whatever the upstream's own order was."""
-    client = Client()
-    reply = ScriptedReply([COUNTED, Piece("Hel")], [Piece("lo", "stop")], [Piece()])
-    outcome, last = await stream(client, reply)
-    first, *content = events(b"".join(client.bodies))
-    finish, usage, done = events(last)
+async def test_a_stream_has_the_promised_sequence() -> None:
+    """Role, content, finish reason, usage, [DONE], in whatever order the upstream sent them."""
+    stream = Stream(COUNTED, Piece("Hel"), Piece("lo", "stop"), Piece())
+    result = await stream.run_and_finish()
+    first, *content, finish, usage, done = stream.events
     assert first["choices"][0]["delta"] == {"role": "assistant", "content": ""}
     assert [event["choices"][0]["delta"] for event in content] == [{"content": "Hel"}, {"content": "lo"}]
     assert all(event["choices"][0]["finish_reason"] is None for event in [first, *content])
@@ -78,177 +95,216 @@ async def test_a_stream_has_the_one_order() -> None:
     assert usage["choices"] == []
     assert (usage["usage"]["prompt_tokens"], usage["usage"]["completion_tokens"]) == (9, 3)
     assert done == b"[DONE]"
-    assert outcome == ReplyResult(Usage(9, 3, 4), "stop")
+    assert result == ReplyResult(Usage(9, 3, 4), "stop")
 
 
-async def test_all_chunks_of_a_stream_share_their_head() -> None:
-    """The id, the time and the class are the same on every chunk; only the usage chunk has usage."""
-    client = Client()
-    _, last = await stream(client, ScriptedReply([Piece("a"), FINISH, COUNTED]))
-    *chunks, usage, _ = events(b"".join(client.bodies) + last)
-    heads = {(one["id"], one["object"], one["created"], one["model"]) for one in [*chunks, usage]}
+async def test_all_chunks_of_a_stream_have_the_same_head() -> None:
+    """Id, time and class are equal on every chunk; only the usage chunk has usage."""
+    stream = Stream(Piece("a"), FINISH, COUNTED)
+    await stream.run_and_finish()
+    *chunks, usage, _ = stream.events
+    heads = {(chunk["id"], chunk["object"], chunk["created"], chunk["model"]) for chunk in [*chunks, usage]}
     assert heads == {("chatcmpl-one", "chat.completion.chunk", 1_800_000_000, "forte")}
     assert not any("usage" in chunk for chunk in chunks)
 
 
-async def test_the_last_bytes_are_handed_back_unsent() -> None:
-    """Nothing after the last content is sent here: the end leaves when all else is settled."""
-    client = Client()
-    _, last = await stream(client, ScriptedReply([Piece("a", "stop", Usage(1, 1))]))
-    assert last.endswith(DONE)
-    assert not any(b'finish_reason":"stop' in body or b"usage" in body for body in client.bodies)
-    assert not client.has_end
+async def test_the_last_bytes_are_sent_by_finish() -> None:
+    """`run` sends nothing after the last content: the end of the stream waits for the charge."""
+    stream = Stream(Piece("a", "stop", Usage(1, 1)))
+    result = await stream.run()
+    assert not any(b'finish_reason":"stop' in body or b"usage" in body for body in stream.client.bodies)
+    assert not stream.client.has_end
+    stream.relay.finish(result)
+    assert stream.client.bodies[-1].endswith(DONE)
+    assert stream.client.has_end
 
 
-async def test_pieces_are_written_as_they_come() -> None:
-    """A piece is out before the next is read, and pieces that came together leave in one write, a chunk each."""
-    client = Client()
+async def test_a_piece_is_written_when_it_arrives() -> None:
+    """A piece is sent before the next one is read."""
     more = asyncio.Event()
-    reply = ScriptedReply([Piece("a"), Piece("b")], more, [Piece("c"), FINISH])
-    streaming = asyncio.create_task(stream(client, reply))
-    await client.sent_body(b'"b"')
-    assert len(client.bodies) == 2
+    stream = Stream(Piece("a"), Piece("b"), more, Piece("c"), FINISH)
+    streaming = asyncio.create_task(stream.run())
+    await stream.client.until_sent(b'"b"')
     assert not streaming.done()
     more.set()
     await streaming
-    assert len(client.bodies) == 3
+    assert [event["choices"][0]["delta"]["content"] for event in stream.events] == ["", "a", "b", "c"]
 
 
-async def test_pieces_without_content_write_nothing() -> None:
-    """Counts, thoughts and empty pieces of the upstream make no chunk of their own."""
-    client = Client()
-    await stream(client, ScriptedReply([Piece(has_begun=True)], [Piece()], [COUNTED], [FINISH]))
-    assert len(client.bodies) == 1
+async def test_a_piece_without_content_writes_nothing() -> None:
+    """Counts, reasoning and empty pieces make no chunk."""
+    stream = Stream(Piece(has_begun=True), Piece(), COUNTED, FINISH)
+    await stream.run()
+    assert len(stream.client.bodies) == 1
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.lists(st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=8), min_size=1), max_size=6))
-def test_a_stream_loses_no_text(texts: list[list[str]]) -> None:
-    """However the text is cut into pieces and reads, the client gets all of it in its order."""
-    client = Client()
-    reply = ScriptedReply(*([Piece(text) for text in together] for together in texts), [FINISH])
-    asyncio.run(stream(client, reply))
-    deltas = [event["choices"][0]["delta"] for event in events(b"".join(client.bodies))]
-    assert "".join(delta["content"] for delta in deltas) == "".join(text for together in texts for text in together)
+@given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=8), max_size=12))
+def test_a_stream_loses_no_text(texts: list[str]) -> None:
+    """However the text is split into pieces, the client gets all of it in order."""
+
+    async def received() -> str:
+        stream = Stream(*map(Piece, texts), FINISH)
+        await stream.run()
+        return "".join(event["choices"][0]["delta"]["content"] for event in stream.events)
+
+    assert asyncio.run(received()) == "".join(texts)
 
 
-async def test_a_silent_upstream_is_bridged_by_pings() -> None:
-    """While nothing comes the client is pinged, after what was said and before what follows."""
-    client = Client()
-    silence = asyncio.Event()
-    reply = ScriptedReply([Piece("before")], silence, [Piece("after"), FINISH])
-    streaming = asyncio.create_task(stream(client, reply, ping_s=PING_EVERY_S))
-    await client.sent_body(PING)
-    silence.set()
+CALLED = [
+    ToolCallPart(0, "x1", "look"),
+    ToolCallPart(0, arguments='{"city":'),
+    ToolCallPart(0, arguments='"Oslo"}'),
+]
+
+
+async def test_text_and_tool_calls_take_the_same_way() -> None:
+    """A stream of text, tool calls, finish and usage keeps its order, and all of it counts as delivered."""
+    pieces = [Piece("Let me look."), *(Piece(calls=(part,)) for part in CALLED), Piece(finish_reason="tool_calls")]
+    stream = Stream(*pieces, head=TOOLS_HEAD)
+    result = await stream.run_and_finish()
+    _, text, *calls, finish, usage, done = stream.events
+    deltas = [call["choices"][0]["delta"]["tool_calls"][0] for call in calls]
+    assert text["choices"][0]["delta"] == {"content": "Let me look."}
+    assert [delta["index"] for delta in deltas] == [0, 0]
+    assert (deltas[0]["type"], deltas[0]["function"]["name"]) == ("function", "look")
+    assert "".join(delta["function"]["arguments"] for delta in deltas) == '{"city":"Oslo"}'
+    assert (finish["choices"][0]["finish_reason"], done) == ("tool_calls", b"[DONE]")
+    assert usage["usage"]["completion_tokens"] == TOKENIZER.count('Let me look.look{"city":"Oslo"}')
+    assert result.finish_reason == "tool_calls"
+
+
+async def test_a_call_without_arguments_is_sent_at_the_end() -> None:
+    """It gets empty arguments, and makes the finish reason `tool_calls`, whatever the upstream says."""
+    stream = Stream(Piece(calls=(CALLED[0],)), FINISH, head=TOOLS_HEAD)
+    result = await stream.run_and_finish()
+    [call] = stream.events[1]["choices"][0]["delta"]["tool_calls"]
+    assert call["function"] == {"name": "look", "arguments": "{}"}
+    assert result.finish_reason == "tool_calls"
+
+
+async def test_calls_of_a_request_without_tools_are_dropped() -> None:
+    """Neither a stream nor a whole reply has tool calls that nobody asked for."""
+    pieces = [Piece("a", calls=tuple(CALLED)), Piece(finish_reason="tool_calls")]
+    stream = Stream(*pieces)
+    streamed = await stream.run_and_finish()
+    answered = await whole(*pieces)
+    assert not any("tool_calls" in event["choices"][0]["delta"] for event in stream.events[:2])
+    assert "tool_calls" not in answered.completion["choices"][0]["message"]
+    assert streamed.finish_reason == answered.result.finish_reason == "stop"
+
+
+async def test_an_upstream_is_not_read_while_the_client_is_congested() -> None:
+    """The piece that congests the exchange is the last one read until the client reads again."""
+    stream = Stream(Piece("a"), Piece("stall"), Piece("b"), FINISH)
+    stream.client.stalls_at = lambda data: b"stall" in data
+    streaming = asyncio.create_task(stream.run())
+    await stream.client.until_sent(b"stall")
+    await let_tasks_run()
+    assert (stream.reply.pieces_read, streaming.done()) == (2, False)
+    stream.client.read_again()
     await streaming
-    role, before, *pings, after = client.bodies
+    assert stream.reply.pieces_read == 4
+    assert b'"b"' in stream.client.bodies[-1]
+
+
+async def test_an_idle_stream_is_kept_alive_by_pings() -> None:
+    """While the upstream sends nothing, pings go out one after another, between the content around the pause."""
+    pause = asyncio.Event()
+    stream = Stream(Piece("before"), pause, Piece("after"), FINISH, ping_s=PING_EVERY_S)
+    streaming = asyncio.create_task(stream.run())
+    await stream.client.until_sent(PING, times=3)
+    pause.set()
+    await streaming
+    role, before, *pings, after = stream.client.bodies
     assert b'"role"' in role
     assert b"before" in before
     assert set(pings) == {PING}
     assert b"after" in after
 
 
-async def test_pings_go_on_while_the_silence_does() -> None:
-    """One ping is not all: a long silence has one after another."""
-    client = Client()
-    silence = asyncio.Event()
-    streaming = asyncio.create_task(stream(client, ScriptedReply(silence, [FINISH]), ping_s=PING_EVERY_S))
-    await client.sent_body(PING, times=3)
-    silence.set()
-    await streaming
-
-
-async def test_no_ping_comes_before_the_first_event() -> None:
-    """A client that is slow to take the head of the stream has the first chunk behind it, and no ping before."""
-    client = Client()
-    client.stalls_at = lambda data: data.startswith(b"HTTP/1.1")
-    streaming = asyncio.create_task(stream(client, ScriptedReply([Piece("a"), FINISH]), ping_s=PING_EVERY_S))
+async def test_the_role_is_sent_before_any_ping() -> None:
+    """A client that does not read the head of the stream gets the first chunk behind it, and no ping."""
+    stream = Stream(Piece("a"), FINISH, ping_s=PING_EVERY_S)
+    stream.client.stalls_at = lambda data: data.startswith(b"HTTP/1.1")
+    streaming = asyncio.create_task(stream.run())
     await asyncio.sleep(SEVERAL_PINGS_S)
-    [role] = client.bodies
+    [role] = stream.client.bodies
     assert b'"role"' in role
-    client.take_more()
+    stream.client.read_again()
     await streaming
-    assert PING not in client.bodies
 
 
-@pytest.mark.parametrize("end", [[FINISH], Fault(FaultKind.TRUNCATED)])
-async def test_no_ping_comes_after_the_end(end: list[Piece] | Fault) -> None:
-    """Once the last bytes are handed back, nothing more is sent, however long they take to leave."""
-    client = Client()
-    silence = asyncio.Event()
-    streaming = asyncio.create_task(stream(client, ScriptedReply(silence, end), ping_s=PING_EVERY_S))
-    await client.sent_body(PING)
-    silence.set()
+@pytest.mark.parametrize("end", [FINISH, Fault(FaultKind.TRUNCATED)])
+async def test_no_ping_is_sent_after_the_end(end: Step) -> None:
+    """Once the reply has ended, nothing more is sent, however long the charge takes."""
+    pause = asyncio.Event()
+    stream = Stream(pause, end, ping_s=PING_EVERY_S)
+    streaming = asyncio.create_task(stream.run())
+    await stream.client.until_sent(PING)
+    pause.set()
     await streaming
-    sent = len(client.sent)
+    sent = len(stream.client.sent)
     await asyncio.sleep(SEVERAL_PINGS_S)
-    assert len(client.sent) == sent
+    assert len(stream.client.sent) == sent
 
 
-async def test_pings_do_not_pile_up_before_a_client_that_does_not_read() -> None:
-    """While one ping waits to be taken there is no second, and none is left over at the end."""
-    client = Client()
-    client.stalls_at = lambda data: PING in data
-    silence = asyncio.Event()
-    streaming = asyncio.create_task(stream(client, ScriptedReply(silence, [FINISH]), ping_s=PING_EVERY_S))
-    await client.sent_body(PING)
+async def test_pings_do_not_pile_up_for_a_client_that_does_not_read() -> None:
+    """While the exchange is congested no ping is sent, and no task is left at the end."""
+    pause = asyncio.Event()
+    stream = Stream(pause, FINISH, ping_s=PING_EVERY_S)
+    stream.client.stalls_at = lambda data: PING in data
+    streaming = asyncio.create_task(stream.run())
+    await stream.client.until_sent(PING)
     await asyncio.sleep(SEVERAL_PINGS_S)
-    assert client.bodies.count(PING) == 1
-    silence.set()
+    assert stream.client.bodies.count(PING) == 1
+    stream.client.read_again()
+    pause.set()
     await streaming
     await let_tasks_run()
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
 async def test_a_stream_that_breaks_off_ends_with_an_error_event() -> None:
-    """After a fault: a blank line, the error object, no [DONE]; the outcome has the fault and no finish reason."""
-    client = Client()
-    outcome, last = await stream(client, ScriptedReply([Piece("Hello world")], Fault(FaultKind.TRUNCATED)))
-    assert b"Hello world" in client.bodies[1]
-    assert last.startswith(b"\ndata: ")
-    [error] = events(last)
+    """After a fault: a blank line, the error object, no [DONE], and a connection that closes."""
+    stream = Stream(Piece("Hello world"), Fault(FaultKind.TRUNCATED))
+    result = await stream.run_and_finish()
+    assert b"Hello world" in stream.client.bodies[1]
+    assert stream.client.bodies[-1].startswith(b"\ndata: ")
+    [error] = stream.last_events
     assert error["error"]["type"] == "api_error"
     assert error["error"]["message"]
     assert set(error) == {"error"}
-    assert outcome == ReplyResult(Usage(PROMPT_TOKENS, 2, estimated=True), None, "truncated")
+    assert not stream.client.exchange.keep_alive
+    assert result == ReplyResult(Usage(PROMPT_TOKENS, 2, estimated=True), None, "truncated")
 
 
-async def test_a_fault_before_any_content_is_told_all_the_same() -> None:
-    """A stream that breaks off right after its head has the error event, and is free: nothing was delivered."""
-    outcome, last = await stream(Client(), ScriptedReply(Fault(FaultKind.TRUNCATED)))
-    assert b'"api_error"' in last
-    assert (outcome.usage.completion_tokens, outcome.is_free) == (0, True)
+async def test_a_fault_before_any_content_is_free() -> None:
+    """A stream that breaks off right after its head ends with the error event, and nothing was delivered."""
+    stream = Stream(Fault(FaultKind.TRUNCATED))
+    result = await stream.run_and_finish()
+    assert stream.last_events[0]["error"]["type"] == "api_error"
+    assert (result.usage.completion_tokens, result.is_free) == (0, True)
 
 
-async def test_the_fault_is_not_named_to_the_client() -> None:
-    """Of what went wrong upstream, neither the kind nor the status reaches the client."""
-    _, last = await stream(Client(), ScriptedReply(Fault(FaultKind.MALFORMED, 599)))
-    assert b"malformed" not in last
-    assert b"599" not in last
+async def test_the_client_is_not_told_the_kind_of_a_fault() -> None:
+    """Neither the kind nor the upstream's status is in the error event."""
+    stream = Stream(Fault(FaultKind.MALFORMED, 599))
+    await stream.run_and_finish()
+    assert b"malformed" not in stream.client.bodies[-1]
+    assert b"599" not in stream.client.bodies[-1]
 
 
-async def test_the_last_usage_counts() -> None:
-    """Usage on every chunk is cumulative: the last one is the count, nothing is summed."""
-    pieces = [Piece("a", usage=Usage(9, 1)), Piece("b", usage=Usage(9, 2)), Piece(finish_reason="stop")]
-    outcome, _ = await stream(Client(), ScriptedReply(pieces))
-    assert outcome.usage == Usage(9, 2)
-
-
-async def test_zero_is_a_count() -> None:
-    """An upstream that says zero is believed; nothing is estimated."""
-    outcome, _ = await stream(Client(), ScriptedReply([Piece("some text", "stop", Usage(0, 0))]))
-    assert outcome.usage == Usage(0, 0, estimated=False)
-
-
-async def test_a_missing_usage_is_estimated() -> None:
-    """Without a count from upstream, prompt and delivered text are counted here and marked as estimated."""
-    outcome, last = await stream(Client(), ScriptedReply([Piece("Hello world")], [FINISH]))
-    assert outcome.usage == Usage(PROMPT_TOKENS, count_tokens("Hello world"), estimated=True)
-    assert events(last)[1]["usage"]["completion_tokens"] == 2
+async def test_missing_usage_is_estimated() -> None:
+    """Without a count from the upstream, prompt and delivered text are counted here and marked as estimated."""
+    stream = Stream(Piece("Hello world"), FINISH)
+    result = await stream.run_and_finish()
+    assert result.usage == Usage(PROMPT_TOKENS, TOKENIZER.count("Hello world"), estimated=True)
+    assert stream.last_events[1]["usage"]["completion_tokens"] == 2
 
 
 @pytest.mark.parametrize(
-    ("said", "told"),
+    ("sent", "shown"),
     [
         ("stop", "stop"),
         ("length", "length"),
@@ -259,57 +315,80 @@ async def test_a_missing_usage_is_estimated() -> None:
         ("LENGTH", "stop"),
     ],
 )
-async def test_finish_reasons_are_the_four_known_ones(said: str, told: str) -> None:
-    """The known reasons pass; whatever else an upstream says becomes `stop`."""
-    streamed, last = await stream(Client(), ScriptedReply([Piece("a", said)]))
-    answered, body = await whole([Piece("a", said)])
-    assert events(last)[0]["choices"][0]["finish_reason"] == told
-    assert msgspec.json.decode(body)["choices"][0]["finish_reason"] == told
-    assert streamed.finish_reason == answered.finish_reason == told
+async def test_a_finish_reason_is_a_known_one(sent: str, shown: str) -> None:
+    """Known reasons are passed on; every other one becomes `stop`, and so does `tool_calls` without a call."""
+    stream = Stream(Piece("a", sent))
+    streamed = await stream.run_and_finish()
+    answered = await whole(Piece("a", sent))
+    assert stream.last_events[0]["choices"][0]["finish_reason"] == shown
+    assert answered.completion["choices"][0]["finish_reason"] == shown
+    assert streamed.finish_reason == answered.result.finish_reason == shown
 
 
 async def test_a_whole_reply_is_one_completion() -> None:
-    """Pieces of a reply, however many reads they took, become one completion with its counts."""
-    outcome, body = await whole([Piece("Hel")], [Piece("lo"), FINISH, COUNTED])
-    completion = msgspec.json.decode(body)
+    """All pieces of a reply become one completion with its counts."""
+    result, _, completion = await whole(Piece("Hel"), Piece("lo"), FINISH, COUNTED)
     [choice] = completion["choices"]
     assert choice["message"] == {"role": "assistant", "content": "Hello", "refusal": None}
     assert (completion["id"], completion["created"]) == ("chatcmpl-one", 1_800_000_000)
     assert (completion["model"], completion["object"]) == ("forte", "chat.completion")
     assert completion["usage"]["total_tokens"] == 12
     assert completion["usage"]["prompt_tokens_details"] == {"cached_tokens": 4}
-    assert outcome == ReplyResult(Usage(9, 3, 4), "stop")
+    assert result == ReplyResult(Usage(9, 3, 4), "stop")
 
 
-async def test_a_whole_reply_that_breaks_off_is_a_fault() -> None:
-    """Half a reply is not handed out: nothing was sent yet, so the fault is the dispatcher's to answer."""
+async def test_a_whole_reply_of_calls_has_no_content() -> None:
+    """The message has the assembled calls and null content, and the calls are counted as output."""
+    result, _, completion = await whole(*(Piece(calls=(part,)) for part in CALLED), FINISH, head=TOOLS_HEAD)
+    [choice] = completion["choices"]
+    [call] = choice["message"]["tool_calls"]
+    assert (choice["message"]["content"], choice["finish_reason"]) == (None, "tool_calls")
+    assert call["function"] == {"name": "look", "arguments": '{"city":"Oslo"}'}
+    assert result.usage.completion_tokens == TOKENIZER.count('look{"city":"Oslo"}')
+
+
+async def test_a_whole_reply_that_breaks_off_raises_its_fault() -> None:
+    """Nothing was sent yet, so the fault becomes an error reply elsewhere."""
     with pytest.raises(Fault):
-        await whole([Piece("Hel")], Fault(FaultKind.TRUNCATED))
+        await whole(Piece("Hel"), Fault(FaultKind.TRUNCATED))
 
 
 async def test_an_empty_whole_reply_has_empty_content() -> None:
     """A model that says nothing is answered with an empty string, not with null."""
-    _, body = await whole([FINISH])
-    assert msgspec.json.decode(body)["choices"][0]["message"]["content"] == ""
+    assert (await whole(FINISH)).completion["choices"][0]["message"]["content"] == ""
 
 
-async def test_what_is_on_its_way_when_the_client_leaves_is_delivered() -> None:
-    """A client that takes a part of a long piece and leaves has had it: what was written counts before it is taken."""
-    client, meter = Client(), new_tally()
-    client.stalls_at = lambda data: b"hello" in data
-    streaming = asyncio.create_task(stream(client, ScriptedReply([Piece("hello world")], [FINISH]), meter))
-    await client.sent_body(b"hello")
-    await let_tasks_run()
-    streaming.cancel()
+async def test_bytes_in_the_transport_count_as_delivered() -> None:
+    """A client that disconnects before it reads what was written is charged for it."""
+    stream = Stream(Piece("hello world"), FINISH)
+    stream.client.stalls_at = lambda data: b"hello" in data
+    streaming = stream.client.run(stream.run())
+    await stream.client.until_sent(b"hello")
+    stream.client.disconnect()
     with pytest.raises(asyncio.CancelledError):
         await streaming
-    assert (await meter.count()).completion_tokens == 2
+    assert (await stream.meter.count()).completion_tokens == 2
 
 
-async def test_a_whole_reply_has_delivered_nothing_yet() -> None:
-    """The body is sent later: until then a crash or a break must find nothing that was delivered to charge for."""
-    meter = new_tally()
-    outcome, _ = await relay_whole(ScriptedReply([Piece("hello world", "stop")]), HEAD, meter)
-    assert outcome.usage == Usage(PROMPT_TOKENS, 2, estimated=True)
+async def test_nothing_is_delivered_after_a_disconnect() -> None:
+    """Pieces that arrive for a client that is gone are neither sent nor counted."""
+    pause = asyncio.Event()
+    stream = Stream(Piece("hello world"), pause, Piece(" and more"), FINISH)
+    streaming = asyncio.create_task(stream.run())
+    await stream.client.until_sent(b"hello")
+    sent = len(stream.client.sent)
+    stream.client.disconnect()
+    pause.set()
+    await streaming
+    assert len(stream.client.sent) == sent
+    assert (await stream.meter.count()).completion_tokens == 2
+
+
+async def test_a_whole_reply_has_delivered_nothing_before_it_is_sent() -> None:
+    """Until the body is sent, a crash must find nothing to charge."""
+    meter = new_meter()
+    relay = WholeRelay(Answers(Client().open(), "r1"), HEAD, meter)
+    result = await relay.run(ScriptedReply(Piece("hello world", "stop")))
+    assert result.usage == Usage(PROMPT_TOKENS, 2, estimated=True)
     assert not meter.has_delivered
     assert await meter.count() == Usage(PROMPT_TOKENS, 0, estimated=True)

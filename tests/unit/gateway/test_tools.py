@@ -1,4 +1,4 @@
-"""Requests with tools: definitions that are refused or forwarded, the choice among them, the calls of the history."""
+"""Requests with tools: their definitions, the tool choice, and the tool calls of the history."""
 
 import json
 from typing import Any
@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from cadenza.core.errors import InvalidRequest
 from cadenza.core.records import OUTPUT_TOKENS_MAX
-from cadenza.core.tokens import count_prompt
 from cadenza.core.tool_calls import wrap_id
 from cadenza.gateway.tools import TOOLS_MAX
 from cadenza.gateway.validate import ChatRequest, check_context, parse_chat
+from tests.unit.gateway.prompts import TOKENIZER
 
 USER = {"role": "user", "content": "hi"}
 RECURSIVE = {"$defs": {"node": {"properties": {"next": {"$ref": "#/$defs/node"}}}}, "$ref": "#/$defs/node"}
@@ -42,8 +42,8 @@ REFUSED: dict[str, tuple[list[Any], str]] = {
     "name with a space": ([tool("a"), tool("look up")], f"tools[1].function.name: {NAME}"),
     "name with a dot": ([tool("a.b")], f"tools[0].function.name: {NAME}"),
     "name with an umlaut": ([tool("größe")], f"tools[0].function.name: {NAME}"),
-    "name with other digits": ([tool("a²")], f"tools[0].function.name: {NAME}"),
-    "name that ends a line": ([tool("look\n")], f"tools[0].function.name: {NAME}"),
+    "name with a superscript digit": ([tool("a²")], f"tools[0].function.name: {NAME}"),
+    "name with a line end": ([tool("look\n")], f"tools[0].function.name: {NAME}"),
     "name of 65": ([tool("a" * 65)], f"tools[0].function.name: {NAME}"),
     "name a number": ([tool(7)], "tools[0].function.name: expected"),
     "no function": ([{"type": "function"}], f"tools[0].function.name: {NAME}"),
@@ -56,7 +56,7 @@ REFUSED: dict[str, tuple[list[Any], str]] = {
     "too many": ([tool(f"f{n}") for n in range(TOOLS_MAX + 1)], "tools: 129 were sent; at most 128"),
     "unknown type": ([tool("a"), {"type": "web_search"}], "tools[1].type: must be"),
     "hosted type": ([{"type": "code_interpreter", "container": {"type": "auto"}}], "tools[0].type: must be"),
-    "type of another": ([{"type": "retrieval", "function": {"name": "look"}}], "tools[0].type: must be"),
+    "unknown type with a function": ([{"type": "retrieval", "function": {"name": "look"}}], "tools[0].type: must be"),
     "no type": ([{"function": {"name": "look"}}], "tools[0].type: must be"),
     "type a number": ([{"type": 1, "function": {"name": "look"}}], "tools[0].type: expected"),
     "null": ([None], "tools[0]: expected"),
@@ -66,16 +66,16 @@ REFUSED: dict[str, tuple[list[Any], str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_a_bad_definition_is_refused_by_its_place(case: str) -> None:
-    """What OpenAI refuses of a definition is refused in a sentence that says where it stands."""
+def test_a_bad_definition_is_refused_by_its_path(case: str) -> None:
+    """A definition that OpenAI refuses is refused with its path."""
     tools, sentence = REFUSED[case]
     assert refusal(tools=tools).startswith(sentence)
 
 
-TAKEN: dict[str, list[Any]] = {
+ACCEPTED: dict[str, list[Any]] = {
     "a name alone": [tool()],
     "a name of 64": [tool("a" * 64)],
-    "a name of everything": [tool("aZ09_-")],
+    "a name of all allowed characters": [tool("aZ09_-")],
     "128 tools": [tool(f"f{n}") for n in range(TOOLS_MAX)],
     "description null": [tool(description=None, parameters=PLACE)],
     "parameters null": [tool(parameters=None)],
@@ -85,22 +85,22 @@ TAKEN: dict[str, list[Any]] = {
     "a megabyte of schema": [tool(parameters={**PLACE, "description": "x" * 1_000_000})],
     "a recursive reference": [tool(parameters=RECURSIVE)],
     "a reference to nowhere": [tool(parameters={"$ref": "#/$defs/none"})],
-    "a schema that is none": [tool(parameters={"type": "banana", "properties": 7})],
+    "a malformed schema": [tool(parameters={"type": "banana", "properties": 7})],
     "custom": [{"type": "custom", "custom": {"name": "run", "format": {"type": "text"}}}],
     "custom beside a function": [tool(), {"type": "custom", "custom": {"name": "run"}}],
 }
 
 
-@pytest.mark.parametrize("case", TAKEN)
+@pytest.mark.parametrize("case", ACCEPTED)
 def test_a_good_definition_is_forwarded(case: str) -> None:
-    """What OpenAI takes is taken, and the inside of a schema is the upstream's to judge."""
-    tools = parse(tools=TAKEN[case]).tools
+    """A definition that OpenAI accepts is accepted; the content of a schema is the upstream's to judge."""
+    tools = parse(tools=ACCEPTED[case]).tools
     assert tools.keys() == {"tools"}
-    assert json.loads(bytes(tools["tools"])) == TAKEN[case]
+    assert json.loads(bytes(tools["tools"])) == ACCEPTED[case]
 
 
-def test_the_fields_of_tools_are_forwarded_byte_for_byte() -> None:
-    """Spelling, order, escapes, numbers and spaces of tools and of the choice reach the upstream unchanged."""
+def test_tool_fields_are_forwarded_byte_for_byte() -> None:
+    """Order, escapes, numbers and spaces of `tools` and `tool_choice` reach the upstream unchanged."""
     tools = b'[ {"function":{ "parameters":{"maximum":1.50e1,"x":"\\u00e9\\/"},\t"name":"look"} , "type":"function"}\n]'
     choice = b'{ "function" :{"name":"l\\u006fok", "x":null},"type":"function" }'
     head = b'{"messages":[{"role":"user","content":"hi"}],'
@@ -115,7 +115,7 @@ CHOICES: dict[str, Any] = {
     "none": "none",
     "required": "required",
     "forced": FORCED,
-    "forced with more": {**FORCED, "x": 1},
+    "forced with an unknown field": {**FORCED, "x": 1},
     "allowed tools": {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [FORCED]}},
     "forced custom": {"type": "custom", "custom": {"name": "run"}},
 }
@@ -123,7 +123,7 @@ CHOICES: dict[str, Any] = {
 
 @pytest.mark.parametrize("case", CHOICES)
 def test_a_choice_is_forwarded(case: str) -> None:
-    """Every form of tool_choice that OpenAI has goes on as it came."""
+    """Every form of `tool_choice` that OpenAI has is forwarded unchanged."""
     tools = parse(tools=[tool()], tool_choice=CHOICES[case]).tools
     assert json.loads(bytes(tools["tool_choice"])) == CHOICES[case]
 
@@ -150,50 +150,50 @@ def test_a_choice_is_forwarded(case: str) -> None:
     ],
     ids=str,
 )
-def test_a_choice_of_nothing_is_refused(choice: Any) -> None:
-    """A choice that is no known word and names no defined function is a 400 that says tool_choice."""
+def test_an_unknown_choice_is_refused(choice: Any) -> None:
+    """A choice that is neither a known word nor a defined function is a 400 that names `tool_choice`."""
     assert refusal(tools=[tool()], tool_choice=choice).startswith("tool_choice: ")
 
 
 @pytest.mark.parametrize("choice", ["required", FORCED], ids=str)
 @pytest.mark.parametrize("tools", [None, []])
 def test_a_forced_call_without_tools_is_refused(choice: Any, tools: Any) -> None:
-    """Where nothing is defined, nothing can be called."""
+    """The 400 says that the request defines no tools."""
     assert "defines no tools" in refusal(tools=tools, tool_choice=choice)
 
 
 @pytest.mark.parametrize("choice", [None, "auto", "none"])
 @pytest.mark.parametrize("tools", [None, []])
-def test_without_tools_nothing_of_the_path_is_forwarded(choice: Any, tools: Any) -> None:
-    """No tools, or an empty array of them, is the plain path: choice and parallel_tool_calls are dropped."""
+def test_without_tools_no_tool_field_is_forwarded(choice: Any, tools: Any) -> None:
+    """Without tools, or with an empty array, `tool_choice` and `parallel_tool_calls` are dropped."""
     assert parse(tools=tools, tool_choice=choice, parallel_tool_calls=True).tools == {}
 
 
-def test_nulls_of_the_path_stay_here() -> None:
-    """A null beside tools is as good as absent."""
+def test_a_null_tool_field_is_dropped() -> None:
+    """A null means the same as no field."""
     assert parse(tools=[tool()], tool_choice=None, parallel_tool_calls=None).tools.keys() == {"tools"}
 
 
 def test_definitions_are_counted_with_the_prompt() -> None:
-    """What is counted of a request holds its definitions as they were sent, and so does the limit of the prompt."""
+    """The counted texts include the definitions as they were sent, and so does the limit of the context."""
     tools = [tool(parameters=PLACE)]
     assert parse(tools=tools).texts == ["hi", json.dumps(tools)]
     huge = parse(tools=[tool(description="é " * 600_000)])
     with pytest.raises(InvalidRequest, match="at most 1,000,000"):
-        check_context(count_prompt(huge.texts))
+        check_context(TOKENIZER.count_prompt(huge.texts))
 
 
 @pytest.mark.parametrize("limit", [OUTPUT_TOKENS_MAX + 1, 943_000, 10**30])
 @pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens"])
-def test_a_large_limit_is_fitted_with_tools(name: str, limit: int) -> None:
-    """On the tool path a limit above what can be generated is no fault; without tools it is."""
+def test_a_large_limit_is_lowered_with_tools(name: str, limit: int) -> None:
+    """With tools, a limit above the largest is lowered to it; without tools it is refused."""
     assert parse(tools=[tool()], **{name: limit}).max_tokens == OUTPUT_TOKENS_MAX
     assert "max_" in refusal(**{name: limit})
 
 
 @pytest.mark.parametrize("limit", [0, -1])
-def test_a_limit_of_nothing_is_refused_with_tools(limit: int) -> None:
-    """No output at all is a fault on either path."""
+def test_a_limit_of_zero_is_refused_with_tools(limit: int) -> None:
+    """As it is without tools."""
     assert "positive integer" in refusal(tools=[tool()], max_tokens=limit)
 
 
@@ -226,7 +226,7 @@ HISTORIES: dict[str, list[Any]] = {
     "empty content": [USER, calls(call("a"), content=""), answer("a")],
     "content beside calls": [USER, calls(call("a"), content="Let me look."), answer("a", name="look")],
     "content in parts": [USER, calls(call("a")), answer("a", content=[{"type": "text", "text": "42"}])],
-    "arguments that are no JSON": [USER, calls(call("a", "{city: Oslo")), answer("a")],
+    "arguments that are not JSON": [USER, calls(call("a", "{city: Oslo")), answer("a")],
     "empty arguments": [USER, calls(call("a", "")), answer("a")],
     "a custom call": [
         USER,
@@ -242,7 +242,7 @@ HISTORIES: dict[str, list[Any]] = {
     "nulls of an answer": [USER, calls(call("a")), answer("a", tool_calls=None, name=None, function_call=None)],
     "nulls of a call": [USER, calls(call("a"), tool_call_id=None, refusal=None, function_call=None), answer("a")],
     "an id with odd characters": [USER, calls(call('functions.look:0/é\\"')), answer('functions.look:0/é\\"')],
-    "foreign ids of our look": [
+    "foreign ids that look like ours": [
         USER,
         calls(call("call_abcdefghijklmnopqrstuvwxyz")),
         answer("call_abcdefghijklmnopqrstuvwxyz"),
@@ -252,8 +252,8 @@ HISTORIES: dict[str, list[Any]] = {
 
 @pytest.mark.parametrize("has_tools", [True, False])
 @pytest.mark.parametrize("case", HISTORIES)
-def test_a_history_is_forwarded_as_it_came(case: str, has_tools: bool) -> None:
-    """Calls that are answered go on with every key, on the tool path and, of an earlier turn, on the plain one."""
+def test_a_history_is_forwarded_unchanged(case: str, has_tools: bool) -> None:
+    """Answered calls are forwarded with all their fields, in requests with tools and in later ones without."""
     request = parse(messages=HISTORIES[case], tools=[tool()] if has_tools else None)
     assert [json.loads(bytes(raw)) for raw in request.messages] == HISTORIES[case]
 
@@ -264,16 +264,19 @@ BROKEN: dict[str, tuple[list[Any], str]] = {
         [USER, calls(call("a"), call("b")), answer("a")],
         "messages[1].tool_calls[1]: the call 'b'",
     ),
-    "left open before a user speaks": ([USER, calls(call("a")), USER, answer("a")], "messages[1].tool_calls[0]"),
+    "left open before a user message": ([USER, calls(call("a")), USER, answer("a")], "messages[1].tool_calls[0]"),
     "left open before the next calls": (
         [USER, calls(call("a")), calls(call("b")), answer("a"), answer("b")],
         "messages[1].tool_calls[0]: the call 'a'",
     ),
-    "an answer to nothing": ([USER, answer("zz")], "messages[1].tool_call_id: 'zz' answers no call"),
-    "an answer to another": ([USER, calls(call("a")), answer("b")], "messages[2].tool_call_id: 'b' answers no call"),
+    "an answer without a call": ([USER, answer("zz")], "messages[1].tool_call_id: 'zz' answers no call"),
+    "an answer to another call": (
+        [USER, calls(call("a")), answer("b")],
+        "messages[2].tool_call_id: 'b' answers no call",
+    ),
     "an answer before its call": ([USER, answer("a"), calls(call("a"))], "messages[1].tool_call_id: 'a'"),
     "a second answer": ([USER, calls(call("a")), answer("a"), answer("a")], "messages[3].tool_call_id: 'a'"),
-    "an answer of an earlier round": (
+    "an answer to a call of an earlier round": (
         [USER, calls(call("a")), answer("a"), calls(call("b")), answer("a")],
         "messages[4].tool_call_id: 'a'",
     ),
@@ -285,20 +288,20 @@ BROKEN: dict[str, tuple[list[Any], str]] = {
         "messages[1].tool_calls[0].function.arguments: expected",
     ),
     "a function without a name": ([USER, calls({"id": "a", "function": {}})], "messages[1].tool_calls[0].function"),
-    "calls that are no array": ([USER, calls() | {"tool_calls": {}}], "messages[1].tool_calls: expected"),
+    "calls that are not an array": ([USER, calls() | {"tool_calls": {}}], "messages[1].tool_calls: expected"),
 }
 
 
 @pytest.mark.parametrize("case", BROKEN)
-def test_a_history_that_does_not_fit_together_is_refused(case: str) -> None:
-    """A call left open or an answer to nothing is a 400 that names its place and its id."""
+def test_an_inconsistent_history_is_refused(case: str) -> None:
+    """A call without an answer, or an answer without a call, is a 400 with its path and its id."""
     messages, sentence = BROKEN[case]
     assert refusal(messages=messages, tools=[tool()]).startswith(sentence)
 
 
 @pytest.mark.parametrize("upstream_id", ["AbC123xyz", "chatcmpl-tool-1f", "functions.look:0", 'é"\\', "call_1"])
-def test_ids_of_ours_are_turned_back(upstream_id: str) -> None:
-    """An upstream gets its own id where the client sent ours; foreign ids beside it are kept."""
+def test_our_ids_become_the_upstreams_again(upstream_id: str) -> None:
+    """Where the client sends an id of ours, the upstream gets its own; foreign ids are kept."""
     ours = wrap_id(upstream_id)
     request = parse(messages=[USER, calls(call(ours), call("foreign")), answer("foreign"), answer(ours)])
     _, called, foreign, answered = [json.loads(bytes(raw)) for raw in request.messages]
@@ -306,8 +309,8 @@ def test_ids_of_ours_are_turned_back(upstream_id: str) -> None:
     assert (foreign["tool_call_id"], answered["tool_call_id"]) == ("foreign", upstream_id)
 
 
-def test_only_the_id_of_a_call_is_touched() -> None:
-    """Turning an id back leaves every other value of the message as it was written."""
+def test_only_the_id_of_a_call_is_changed() -> None:
+    """Every other value of the message is forwarded byte for byte."""
     function = b'{ "arguments" : "{\\u0022a\\u0022:1}",  "name":"look","parsed_arguments":{"a":1.50e0} }'
     message = b'{"content":"\\u00e9","tool_calls":[{"index":0.0,"function":%b,"id":"%b"}],"x":[ 1 ],"role":"assistant"}'
     ours = wrap_id("x1").encode()
@@ -318,7 +321,7 @@ def test_only_the_id_of_a_call_is_touched() -> None:
 
 
 def test_calls_and_answers_are_counted() -> None:
-    """Names and arguments of earlier calls, and what tools answered, are part of the prompt."""
+    """The names and arguments of earlier calls, and their results, are part of the prompt."""
     messages = [USER, calls(call("a", '{"city":"Oslo"}'), content="Let me look."), answer("a")]
     assert parse(messages=messages).texts == ["hi", 'Let me look.look{"city":"Oslo"}', "42"]
 
@@ -347,10 +350,10 @@ near_messages = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.lists(near_messages, max_size=3), st.just([tool()]) | st.lists(near_tools, max_size=2), near_choices)
 def test_any_tools_are_a_request_or_a_refusal(messages: Any, tools: Any, choice: Any) -> None:
-    """Definitions, choices and histories of any shape are forwarded as sound JSON or refused; nothing else happens."""
+    """Definitions, choices and histories of any shape are forwarded as valid JSON or refused with a 400."""
     body = msgspec.json.encode({"messages": [USER, *messages], "tools": tools, "tool_choice": choice})
     try:
         request = parse_chat(body)

@@ -1,183 +1,193 @@
-"""Unknown keys: a dead key is remembered for a moment, and failed look-ups are limited, by address and in all."""
+"""Unknown keys: a dead key is remembered for a moment, and failed look-ups are limited, per address and in all."""
 
-import time
-from collections.abc import Iterator, Sized
+from collections.abc import Iterator
 
 import pytest
 
 from cadenza.core.errors import RateLimited, Unauthenticated
 from cadenza.core.rates import NS_PER_S
-from cadenza.gateway.limits import (
-    DEAD_KEY_S,
+from cadenza.gateway.unknown_keys import (
+    DEAD_KEY_NS,
+    LOOK_UPS_IN_ALL,
+    LOOK_UPS_OF_ONE_ADDRESS,
     REMEMBERED_MAX,
-    STRANGERS_IN_ALL,
-    STRANGERS_OF_ONE_ADDRESS,
     UnknownKeyLimiter,
 )
 from cadenza.observe import Metrics
+from tests.unit.gateway.clock import Clock
 
 HOME = "192.0.2.1"
 ELSEWHERE = "198.51.100.7"
-GOOD = b"a good key"
-
-
-class Clock:
-    """Monotonic time, which stands still until the test moves it."""
-
-    def __init__(self) -> None:
-        self.now_ns = time.monotonic_ns()
-
-    def leap(self, time_s: float) -> None:
-        self.now_ns += round(time_s * NS_PER_S)
+LIVE = b"a live key"
+DEAD_KEY_S = DEAD_KEY_NS / NS_PER_S
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    made = Clock()
-    monkeypatch.setattr(time, "monotonic_ns", lambda: made.now_ns)
-    monkeypatch.setattr(time, "monotonic", lambda: made.now_ns / NS_PER_S)
-    return made
+def clock() -> Clock:
+    return Clock()
 
 
 @pytest.fixture
-def unknown_keys(clock: Clock) -> UnknownKeyLimiter:
-    return UnknownKeyLimiter(Metrics())
+def limiter(clock: Clock) -> UnknownKeyLimiter:
+    return UnknownKeyLimiter(Metrics(), clock)
 
 
-def look_up_dead(unknown_keys: UnknownKeyLimiter, digest: bytes, address: str) -> None:
-    """One request with a key that is none, as far as the store is asked."""
-    unknown_keys.check(digest, address)
-    unknown_keys.note_dead(digest, address)
+def look_up_dead(limiter: UnknownKeyLimiter, digest: bytes, address: str) -> None:
+    """A request with a dead key, as far as the store is asked."""
+    limiter.check(digest, address)
+    limiter.note_dead(digest, address)
 
 
 def digests(count: int, name: str = "dead") -> Iterator[bytes]:
     return (b"%b %d" % (name.encode(), number) for number in range(count))
 
 
-def flood(unknown_keys: UnknownKeyLimiter, *addresses: str) -> int:
-    """How many look-ups these addresses were granted in this moment, each trying until it is refused."""
+def flood(limiter: UnknownKeyLimiter, *addresses: str) -> int:
+    """Try dead keys from each address until it is refused, and return how many look-ups were made."""
     granted = 0
     for address in addresses:
-        for digest in digests(STRANGERS_OF_ONE_ADDRESS.burst + 1, f"from {address}"):
+        for digest in digests(LOOK_UPS_OF_ONE_ADDRESS.burst + 1, f"from {address}"):
             try:
-                look_up_dead(unknown_keys, digest, address)
+                look_up_dead(limiter, digest, address)
             except RateLimited:
                 break
             granted += 1
     return granted
 
 
+def networks(count: int) -> Iterator[str]:
+    return (f"2001:db8:{number:x}::1" for number in range(count))
+
+
 def wait_s_of(refused: RateLimited) -> float:
     return int(dict(refused.headers)[b"retry-after-ms"]) / 1000
 
 
-def test_a_dead_key_is_remembered_for_a_moment(unknown_keys: UnknownKeyLimiter, clock: Clock) -> None:
-    """A key that was found dead is 401 without another look-up, until its time is over."""
-    look_up_dead(unknown_keys, b"dead", HOME)
-    clock.leap(DEAD_KEY_S - 0.001)
+def test_a_dead_key_is_remembered_for_a_moment(limiter: UnknownKeyLimiter, clock: Clock) -> None:
+    """A key that was found dead is 401 without another look-up, until that time is over."""
+    look_up_dead(limiter, b"dead", HOME)
+    clock.advance(DEAD_KEY_S - 0.001)
     for address in (HOME, ELSEWHERE):
         with pytest.raises(Unauthenticated):
-            unknown_keys.check(b"dead", address)
-    clock.leap(0.002)
-    unknown_keys.check(b"dead", HOME)
+            limiter.check(b"dead", address)
+    clock.advance(0.002)
+    limiter.check(b"dead", HOME)
 
 
-def test_one_address_has_so_many_look_ups(unknown_keys: UnknownKeyLimiter) -> None:
-    """Beyond its burst an address is told to come back; another one is not."""
-    assert flood(unknown_keys, HOME) == STRANGERS_OF_ONE_ADDRESS.burst
+def test_the_look_ups_of_one_address_are_limited(limiter: UnknownKeyLimiter) -> None:
+    """Beyond its burst an address is refused; another address is not."""
+    assert flood(limiter, HOME) == LOOK_UPS_OF_ONE_ADDRESS.burst
     with pytest.raises(RateLimited):
-        unknown_keys.check(b"another", HOME)
-    unknown_keys.check(b"another", ELSEWHERE)
+        limiter.check(b"another", HOME)
+    limiter.check(b"another", ELSEWHERE)
 
 
-def test_the_wait_that_a_stranger_is_told_is_the_true_one(unknown_keys: UnknownKeyLimiter, clock: Clock) -> None:
-    """Who waits exactly so long is looked up, and much earlier is refused again."""
-    flood(unknown_keys, HOME)
+def test_a_look_up_is_granted_after_the_wait_that_was_told(limiter: UnknownKeyLimiter, clock: Clock) -> None:
+    """And not much earlier."""
+    flood(limiter, HOME)
     with pytest.raises(RateLimited) as refused:
-        unknown_keys.check(b"another", HOME)
+        limiter.check(b"another", HOME)
     wait_s = wait_s_of(refused.value)
-    assert 0 < wait_s <= 1 / STRANGERS_OF_ONE_ADDRESS.per_s
-    clock.leap(wait_s - 0.002)
+    assert 0 < wait_s <= 1 / LOOK_UPS_OF_ONE_ADDRESS.per_s
+    clock.advance(wait_s - 0.002)
     with pytest.raises(RateLimited):
-        unknown_keys.check(b"another", HOME)
-    clock.leap(0.002)
-    unknown_keys.check(b"another", HOME)
+        limiter.check(b"another", HOME)
+    clock.advance(0.002)
+    limiter.check(b"another", HOME)
 
 
-def test_all_addresses_together_have_so_many_look_ups(unknown_keys: UnknownKeyLimiter, clock: Clock) -> None:
-    """A flood from many addresses is bounded in all, and those that come after it wait for the rate of all."""
-    assert flood(unknown_keys, *(f"10.0.0.{number}" for number in range(50))) == STRANGERS_IN_ALL.burst
+def test_the_look_ups_of_all_addresses_are_limited(limiter: UnknownKeyLimiter, clock: Clock) -> None:
+    """A flood from many addresses is limited in all, and a new address waits for the rate of all."""
+    assert flood(limiter, *(f"10.0.0.{number}" for number in range(50))) == LOOK_UPS_IN_ALL.burst
     with pytest.raises(RateLimited) as refused:
-        unknown_keys.check(b"another", ELSEWHERE)
-    clock.leap(wait_s_of(refused.value))
-    unknown_keys.check(b"another", ELSEWHERE)
+        limiter.check(b"another", ELSEWHERE)
+    clock.advance(wait_s_of(refused.value))
+    limiter.check(b"another", ELSEWHERE)
 
 
-def test_subscriber_of_ipv6_is_one_address(unknown_keys: UnknownKeyLimiter) -> None:
+def test_an_ipv6_network_counts_as_one_address(limiter: UnknownKeyLimiter) -> None:
     """All addresses of one /64 share one limit; the next /64 has its own."""
     addresses = [f"2001:db8:0:1::{number:x}" for number in range(1, 50)]
-    assert flood(unknown_keys, *addresses) == STRANGERS_OF_ONE_ADDRESS.burst
+    assert flood(limiter, *addresses) == LOOK_UPS_OF_ONE_ADDRESS.burst
     with pytest.raises(RateLimited):
-        unknown_keys.check(b"another", "2001:db8:0:1:ffff:ffff:ffff:ffff")
-    unknown_keys.check(b"another", "2001:db8:0:2::1")
+        limiter.check(b"another", "2001:db8:0:1:ffff:ffff:ffff:ffff")
+    limiter.check(b"another", "2001:db8:0:2::1")
 
 
-def test_address_of_ipv4_is_its_own_on_a_socket_of_ipv6(unknown_keys: UnknownKeyLimiter) -> None:
-    """Addresses of IPv4, as a listener on both shows them, are told apart, and are those that they are without it."""
-    assert flood(unknown_keys, f"::ffff:{HOME}") == STRANGERS_OF_ONE_ADDRESS.burst
-    unknown_keys.check(b"another", f"::ffff:{ELSEWHERE}")
+def test_a_mapped_ipv4_address_counts_as_the_ipv4_address(limiter: UnknownKeyLimiter) -> None:
+    """Addresses like ::ffff:192.0.2.1, as a dual-stack socket shows them, have a limit each."""
+    assert flood(limiter, f"::ffff:{HOME}") == LOOK_UPS_OF_ONE_ADDRESS.burst
+    limiter.check(b"another", f"::ffff:{ELSEWHERE}")
     with pytest.raises(RateLimited):
-        unknown_keys.check(b"another", HOME)
+        limiter.check(b"another", HOME)
 
 
 @pytest.mark.parametrize("address", ["", "a socket", "fe80::1%eth0", "256.256.256.256"])
-def test_odd_addresses_are_limited_too(unknown_keys: UnknownKeyLimiter, address: str) -> None:
-    """Whatever the server says of where a request came from, it has a limit like any other."""
-    assert flood(unknown_keys, address) == STRANGERS_OF_ONE_ADDRESS.burst
+def test_a_text_that_is_not_an_address_is_limited_too(limiter: UnknownKeyLimiter, address: str) -> None:
+    """Whatever the server reports as the peer has a limit like an address."""
+    assert flood(limiter, address) == LOOK_UPS_OF_ONE_ADDRESS.burst
 
 
-def test_a_live_key_passes_in_a_flood(unknown_keys: UnknownKeyLimiter) -> None:
-    """A key that was live lately is always looked up, from the very address of the flood too."""
-    unknown_keys.note_live(GOOD)
-    flood(unknown_keys, HOME, *(f"10.0.0.{number}" for number in range(50)))
+def test_a_live_key_passes_during_a_flood(limiter: UnknownKeyLimiter) -> None:
+    """A key that was live lately is always looked up, even from the address of the flood."""
+    limiter.note_live(LIVE)
+    flood(limiter, HOME, *(f"10.0.0.{number}" for number in range(50)))
     for address in (HOME, ELSEWHERE):
-        unknown_keys.check(GOOD, address)
+        limiter.check(LIVE, address)
 
 
-def test_a_known_dead_key_is_401_in_a_flood(unknown_keys: UnknownKeyLimiter) -> None:
-    """Who is known to be dead is told so, and not to come back."""
-    look_up_dead(unknown_keys, b"dead", HOME)
-    flood(unknown_keys, HOME)
+def test_a_known_dead_key_is_401_during_a_flood(limiter: UnknownKeyLimiter) -> None:
+    """It is not told to retry."""
+    look_up_dead(limiter, b"dead", HOME)
+    flood(limiter, HOME)
     with pytest.raises(Unauthenticated):
-        unknown_keys.check(b"dead", HOME)
+        limiter.check(b"dead", HOME)
 
 
-def test_live_keys_use_up_nothing(unknown_keys: UnknownKeyLimiter) -> None:
-    """As many good keys as there are may come from one address at once."""
-    for digest in digests(2 * STRANGERS_IN_ALL.burst, "good"):
-        unknown_keys.check(digest, HOME)
-        unknown_keys.note_live(digest)
+def test_live_keys_use_up_no_look_ups(limiter: UnknownKeyLimiter) -> None:
+    """Any number of live keys may come from one address at once."""
+    for digest in digests(2 * LOOK_UPS_IN_ALL.burst, "live"):
+        limiter.check(digest, HOME)
+        limiter.note_live(digest)
 
 
-def test_a_key_that_was_live_and_is_dead_is_a_stranger(unknown_keys: UnknownKeyLimiter, clock: Clock) -> None:
-    """After its revocation a key is remembered as dead, and later limited as any other."""
-    unknown_keys.note_live(GOOD)
-    unknown_keys.check(GOOD, HOME)
-    unknown_keys.note_dead(GOOD, HOME)
+def test_a_revoked_key_is_limited_like_an_unknown_one(limiter: UnknownKeyLimiter, clock: Clock) -> None:
+    """After its revocation a key is remembered as dead, and later limited."""
+    limiter.note_live(LIVE)
+    limiter.check(LIVE, HOME)
+    limiter.note_dead(LIVE, HOME)
     with pytest.raises(Unauthenticated):
-        unknown_keys.check(GOOD, HOME)
-    clock.leap(DEAD_KEY_S + 0.001)
-    flood(unknown_keys, HOME)
+        limiter.check(LIVE, HOME)
+    clock.advance(DEAD_KEY_S + 0.001)
+    flood(limiter, HOME)
     with pytest.raises(RateLimited):
-        unknown_keys.check(GOOD, HOME)
+        limiter.check(LIVE, HOME)
 
 
-def test_memory_of_strangers_is_bounded(unknown_keys: UnknownKeyLimiter, clock: Clock) -> None:
-    """However many keys and addresses come by, only so many are remembered."""
-    for number, digest in enumerate(digests(REMEMBERED_MAX + 2000)):
-        unknown_keys.note_dead(digest, f"2001:db8:{number:x}::1")
-        unknown_keys.note_live(b"live " + digest)
-        clock.leap(0.01)
-    sizes = {name: len(kept) for name, kept in vars(unknown_keys).items() if isinstance(kept, Sized)}
-    assert sizes
-    assert max(sizes.values()) == REMEMBERED_MAX, sizes
+def test_only_so_many_keys_are_remembered(limiter: UnknownKeyLimiter) -> None:
+    """Beyond the bound the oldest dead key and the oldest live key are forgotten."""
+    for digest in digests(REMEMBERED_MAX + 1):
+        limiter.note_dead(digest, HOME)
+    for digest in digests(REMEMBERED_MAX + 1, "live"):
+        limiter.note_live(digest)
+    with pytest.raises(RateLimited):  # forgotten: it would be looked up, if the flood allowed it
+        limiter.check(b"dead 0", HOME)
+    with pytest.raises(Unauthenticated):
+        limiter.check(b"dead 1", HOME)
+    assert (limiter.is_live(b"live 0"), limiter.is_live(b"live 1")) == (False, True)
+
+
+@pytest.mark.parametrize(("others", "is_forgotten"), [(REMEMBERED_MAX - 1, False), (REMEMBERED_MAX, True)])
+def test_only_so_many_addresses_are_remembered(
+    limiter: UnknownKeyLimiter, clock: Clock, others: int, is_forgotten: bool
+) -> None:
+    """Beyond the bound the address that was not seen for the longest time has its whole limit again."""
+    flood(limiter, HOME)
+    for address in networks(others):
+        limiter.note_dead(b"dead", address)
+    clock.advance(2 / LOOK_UPS_IN_ALL.per_s)
+    if is_forgotten:
+        limiter.check(b"another", HOME)
+    else:
+        with pytest.raises(RateLimited):
+            limiter.check(b"another", HOME)

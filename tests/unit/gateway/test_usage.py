@@ -1,49 +1,58 @@
-"""Reading usage at the edge: the query, the scope and the report of the asking account."""
+"""The usage endpoint: the query, and the report of the account that asks."""
 
 import json
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cadenza.core.records import Route, Usage
-from cadenza.gateway.api import serve_api
-from cadenza.gateway.compose import Character
-from cadenza.gateway.gateway import Gateway
-from cadenza.routing.catalogue import Catalogue
-from cadenza.routing.dispatch import Dispatcher
-from tests.unit.gateway.books import FORTE, KEY, LIMITS, NOW_MS, Books, open_books
-from tests.unit.gateway.clients import Client
+from cadenza.core.records import Outcome, Usage
+from cadenza.store.writer import LedgerWriter
+from tests.unit.gateway.client import Client
+from tests.unit.gateway.funded_store import ACCOUNT_ID, FORTE, FUNDED_NANO, KEY_ID, FundedStore, make_hold
+from tests.unit.gateway.gateways import Api, running_api
 
+NOW_MS = 1_800_000_000_000
 DAY_MS = 24 * 60 * 60 * 1000
-CREDIT_NANO = 5_000_000_000
 ALL = b"start=0&end=2000000000"
-FIRST_NANO = 10 * 1_070 + 3 * 3_450
-SECOND_NANO = 20 * 1_070
 
 
 @pytest.fixture
-async def books(tmp_path: Path) -> AsyncIterator[Books]:
-    """Two charged requests, a day apart."""
-    async with open_books(tmp_path, CREDIT_NANO) as opened:
-        await opened.charge("chatcmpl-one", Usage(10, 3, 2), NOW_MS)
-        await opened.charge("chatcmpl-two", Usage(20, 0), NOW_MS + DAY_MS)
-        yield opened
+async def api(funded: FundedStore) -> AsyncIterator[Api]:
+    """Its account was charged for two requests, one day apart."""
+    async with running_api(funded) as running:
+        await charge(running.gateway.ledger, "chatcmpl-one", Usage(10, 3, 2), NOW_MS)
+        await charge(running.gateway.ledger, "chatcmpl-two", Usage(20, 0), NOW_MS + DAY_MS)
+        yield running
 
 
-async def get(books: Books, query: bytes) -> tuple[int, Any]:
-    catalogue = Catalogue({"forte": (Route("acme", "m", 9, 9),)}, {"forte": Character("Be brief.")}, {"forte": FORTE})
-    dispatcher = Dispatcher({}, books.observer, ceiling=100)
-    gateway = Gateway(books.db, catalogue, dispatcher, books.writer, LIMITS, books.observer)
+async def charge(ledger: LedgerWriter, completion_id: str, usage: Usage, started_at: int) -> None:
+    """Hold and settle a request."""
+    await ledger.hold(make_hold(completion_id, started_at=started_at))
+    await ledger.end(
+        Outcome(
+            request_id="r1",
+            completion_id=completion_id,
+            account_id=ACCOUNT_ID,
+            endpoint="chat",
+            status=200,
+            duration_ms=9,
+            ended_at=started_at + 9,
+            usage=usage,
+        )
+    )
+
+
+async def get(api: Api, query: bytes) -> tuple[int, Any]:
     client = Client()
-    await serve_api(gateway, client.exchange([(b"x-api-key", books.secret.encode())], "GET", "/v1/usage", query))
+    api.get(client, "/v1/usage", query)
+    await client.serve(api.gateway)
     return client.status, json.loads(client.bodies[0])
 
 
-async def test_totals_are_the_sum_of_the_groups(books: Books) -> None:
-    """Each day has its own counters, and together they are the totals and what the balance lacks."""
-    status, report = await get(books, ALL)
+async def test_the_totals_are_the_sum_of_the_groups(api: Api) -> None:
+    """Each day has its own counters; together they are the totals, and what the balance lacks."""
+    status, report = await get(api, ALL)
     assert status == 200
     assert [(day["day"], day["requests"]) for day in report["data"]] == [("2027-01-15", 1), ("2027-01-16", 1)]
     assert report["totals"] == {
@@ -53,15 +62,15 @@ async def test_totals_are_the_sum_of_the_groups(books: Books) -> None:
         "completion_tokens": 3,
         "cost": "0.00004245",
     }
-    assert CREDIT_NANO - FIRST_NANO - SECOND_NANO == 4_999_957_550
+    assert FUNDED_NANO - FORTE.charge(Usage(10, 3, 2)) - FORTE.charge(Usage(20, 0)) == 4_999_957_550
     assert report["balance"] == "4.99995755"
 
 
-@pytest.mark.parametrize(("group_by", "of"), [("model", "forte"), ("key", KEY)])
-async def test_groups_bear_the_name_of_what_they_are_by(books: Books, group_by: str, of: str) -> None:
-    """By model it is the class, by key the key's id."""
-    _, report = await get(books, ALL + b"&group_by=" + group_by.encode())
-    assert [group[group_by] for group in report["data"]] == [of]
+@pytest.mark.parametrize(("group_by", "name"), [("model", "forte"), ("key", KEY_ID)])
+async def test_a_group_has_the_name_of_its_class_or_key(api: Api, group_by: str, name: str) -> None:
+    """By model it is the class, by key the id of the key."""
+    _, report = await get(api, ALL + b"&group_by=" + group_by.encode())
+    assert [group[group_by] for group in report["data"]] == [name]
     assert {**report["data"][0], group_by: None} == {**report["totals"], group_by: None}
 
 
@@ -74,28 +83,28 @@ async def test_groups_bear_the_name_of_what_they_are_by(books: Books, group_by: 
         (NOW_MS - 1000, NOW_MS, 0),
     ],
 )
-async def test_a_span_has_its_start_and_not_its_end(books: Books, start_ms: int, end_ms: int, requests: int) -> None:
-    """A request at the very start is in the span, one at the very end is in the next."""
+async def test_a_span_includes_its_start_and_not_its_end(api: Api, start_ms: int, end_ms: int, requests: int) -> None:
+    """Consecutive spans count each request once."""
     query = f"start={start_ms // 1000}&end={end_ms // 1000}".encode()
-    _, report = await get(books, query)
+    _, report = await get(api, query)
     assert report["totals"]["requests"] == requests
 
 
 @pytest.mark.parametrize("query", [b"start=soon", b"end=%00", b"start=2&end=1", b"group_by=hour", b"start=%ff%fe"])
-async def test_a_bad_query_is_400(books: Books, query: bytes) -> None:
-    """What cannot be read is the caller's to mend."""
-    status, said = await get(books, query)
-    assert (status, said["error"]["type"]) == (400, "invalid_request_error")
+async def test_a_malformed_query_is_400(api: Api, query: bytes) -> None:
+    """It is an `invalid_request_error`."""
+    status, body = await get(api, query)
+    assert (status, body["error"]["type"]) == (400, "invalid_request_error")
 
 
-async def test_of_a_repeated_parameter_the_last_counts(books: Books) -> None:
-    """As with a form, what was said last is what is meant; unknown parameters mean nothing."""
-    status, report = await get(books, ALL + b"&group_by=hour&group_by=model&user=x")
+async def test_the_last_of_a_repeated_parameter_counts(api: Api) -> None:
+    """Unknown parameters are ignored."""
+    status, report = await get(api, ALL + b"&group_by=hour&group_by=model&user=x")
     assert (status, next(iter(report["data"][0]))) == (200, "model")
 
 
-async def test_nothing_used_is_a_report_of_zeros(books: Books) -> None:
-    """An empty span has totals of zero and no groups."""
-    _, report = await get(books, b"start=0&end=1")
+async def test_a_span_without_requests_has_totals_of_zero(api: Api) -> None:
+    """And no groups."""
+    _, report = await get(api, b"start=0&end=1")
     assert report["data"] == []
     assert report["totals"]["cost"] == "0.00"

@@ -1,4 +1,4 @@
-"""Chat requests: what is taken, how it is forwarded, what is refused and in which words."""
+"""Chat requests: which are accepted, how they are forwarded, and with which message others are refused."""
 
 import json
 from typing import Any
@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cadenza.core.errors import InvalidRequest
-from cadenza.core.tokens import count_prompt
 from cadenza.gateway.validate import SAMPLING, ChatRequest, check_context, parse_chat
+from tests.unit.gateway.prompts import TOKENIZER
 
 USER = {"role": "user", "content": "hi"}
 CALL = {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
@@ -24,21 +24,21 @@ def parse(**fields: Any) -> ChatRequest:
 
 
 def forwarded(**message: Any) -> Any:
-    """The one message of a request, as an upstream gets it."""
+    """The message as an upstream gets it."""
     [raw] = parse(messages=[message]).messages
     return json.loads(bytes(raw))
 
 
 def test_a_minimal_request_has_the_defaults() -> None:
-    """Messages alone are enough: no model, no stream, no limit, no sampling."""
+    """Messages are the only field that is needed."""
     request = parse()
     assert (request.model, request.stream, request.max_tokens, request.sampling) == (None, False, None, {})
     assert request.texts == ["hi"]
 
 
-TAKEN: dict[str, dict[str, Any]] = {
+ACCEPTED: dict[str, dict[str, Any]] = {
     "a model": {"model": "forte"},
-    "any model name: the classes are not known here": {"model": "gpt-4o"},
+    "any model name: classes are checked later": {"model": "gpt-4o"},
     "nulls everywhere": dict.fromkeys(("model", "stream", "temperature", "max_tokens", "n", "tools", "stop")),
     "n of 1": {"n": 1},
     "logprobs false": {"logprobs": False},
@@ -50,22 +50,24 @@ TAKEN: dict[str, dict[str, Any]] = {
     "parallel_tool_calls without tools": {"parallel_tool_calls": False},
     "stream options": {"stream": True, "stream_options": {"include_usage": False}},
     "unknown fields": {"user": "u", "metadata": {"a": 1}, "store": True, "service_tier": "auto", "x-odd": [[[]]]},
-    "an output limit of just the most": {"max_tokens": 131_072},
-    "a name beside the role": {"messages": [{**USER, "name": "ada"}]},
+    "the largest output limit": {"max_tokens": 131_072},
+    "a message with a name": {"messages": [{**USER, "name": "ada"}]},
     "empty content": {"messages": [{"role": "user", "content": ""}]},
     "no parts": {"messages": [{"role": "user", "content": []}]},
-    "an assistant with a call of the old kind": {
+    "an assistant with a legacy function call": {
         "messages": [{"role": "assistant", "content": None, "function_call": {"name": "look", "arguments": "{}"}}]
     },
-    "an assistant that refused": {"messages": [{"role": "assistant", "content": None, "refusal": "no"}]},
-    "a part with more in it": {"messages": [{"role": "user", "content": [{"type": "text", "text": "a", "x": 1}]}]},
+    "an assistant with a refusal": {"messages": [{"role": "assistant", "content": None, "refusal": "no"}]},
+    "a part with an unknown field": {
+        "messages": [{"role": "user", "content": [{"type": "text", "text": "a", "x": 1}]}]
+    },
 }
 
 
-@pytest.mark.parametrize("case", TAKEN)
-def test_what_openai_takes_is_taken(case: str) -> None:
-    """Nobody gets a 400 for sending what OpenAI accepts."""
-    request = parse(**TAKEN[case])
+@pytest.mark.parametrize("case", ACCEPTED)
+def test_a_request_that_openai_accepts_is_accepted(case: str) -> None:
+    """No client gets a 400 for a field that OpenAI accepts."""
+    request = parse(**ACCEPTED[case])
     assert len(request.messages) == len(request.texts) == 1
 
 
@@ -76,9 +78,9 @@ def only(**message: Any) -> dict[str, Any]:
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "messages null": ({"messages": None}, "messages: must be an array"),
     "messages empty": ({"messages": []}, "messages: must be an array"),
-    "messages no array": ({"messages": "hi"}, "messages: expected"),
+    "messages not an array": ({"messages": "hi"}, "messages: expected"),
     "a body of the Responses API": ({"messages": None, "input": "hi"}, "Responses API"),
-    "a message that is no object": ({"messages": ["hi"]}, r"messages\[0\]: expected"),
+    "a message that is not an object": ({"messages": ["hi"]}, r"messages\[0\]: expected"),
     "the second message": ({"messages": [USER, {"role": "user"}]}, r"messages\[1\].content"),
     "no role": (only(content="hi"), "missing required field `role`"),
     "unknown role": (only(role="narrator", content="hi"), r"messages\[0\].role: must be one of system"),
@@ -91,30 +93,30 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a part without text": (only(role="user", content=[{"type": "text"}]), r"content\[0\].text: missing"),
     "a part of unknown type": (only(role="user", content=[*HELLO, {"type": "smell"}]), r"content\[2\].type: only"),
     "a tool message without its call": (only(role="tool", content="42"), r"messages\[0\].tool_call_id"),
-    "a model that is no string": ({"model": 7}, "model: expected"),
-    "stream that is no boolean": ({"stream": "yes"}, "stream: expected"),
+    "a model that is not a string": ({"model": 7}, "model: expected"),
+    "stream not a boolean": ({"stream": "yes"}, "stream: expected"),
     "temperature too low": ({"temperature": -0.1}, "temperature: must be between 0 and 2"),
     "temperature too high": ({"temperature": 2.1}, "temperature: must be between 0 and 2"),
-    "temperature no number": ({"temperature": "hot"}, "temperature: expected"),
+    "temperature not a number": ({"temperature": "hot"}, "temperature: expected"),
     "n of 2": ({"n": 2}, "n: not implemented"),
     "n of 0": ({"n": 0}, "n: not implemented"),
     "logprobs": ({"logprobs": True}, "not implemented"),
     "top_logprobs": ({"top_logprobs": 3}, "not implemented"),
-    "top_logprobs of none": ({"top_logprobs": 0}, "not implemented"),
+    "top_logprobs of 0": ({"top_logprobs": 0}, "not implemented"),
     "a forced function without tools": ({"tool_choice": FORCED}, "tool_choice: asks for a call"),
     "a limit of zero": ({"max_tokens": 0}, "max_tokens: must be a positive integer"),
     "a negative limit": ({"max_completion_tokens": -1}, "max_tokens: must be a positive integer"),
-    "half a token": ({"max_tokens": 1.5}, "max_tokens: expected"),
-    "a limit in words": ({"max_tokens": "5"}, "max_tokens: expected"),
+    "a fractional limit": ({"max_tokens": 1.5}, "max_tokens: expected"),
+    "a limit as a string": ({"max_tokens": "5"}, "max_tokens: expected"),
     "a limit that is true": ({"max_tokens": True}, "max_tokens: expected"),
-    "more output than there is": ({"max_tokens": 131_073}, "at most 131,072 tokens"),
-    "more output by the newer name": ({"max_completion_tokens": 10**30}, "max_"),
+    "a limit above the largest": ({"max_tokens": 131_073}, "at most 131,072 tokens"),
+    "a limit above the largest by its newer name": ({"max_completion_tokens": 10**30}, "max_"),
 }
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_cannot_be_served_is_refused_by_its_place(case: str) -> None:
-    """A bad field is a 400 whose sentence names the field and what is wrong with it."""
+def test_a_bad_field_is_refused_by_its_path(case: str) -> None:
+    """The 400 names the field and what is wrong with it."""
     fields, sentence = REFUSED[case]
     with pytest.raises(InvalidRequest, match=sentence):
         parse(**fields)
@@ -123,10 +125,10 @@ def test_what_cannot_be_served_is_refused_by_its_place(case: str) -> None:
 @pytest.mark.parametrize(
     ("body", "sentence"),
     [
-        (b"", "not valid JSON"),
+        (b"", "not valid JSON: it is empty"),
         (b"{", "not valid JSON"),
         (b'{"messages":[{"role":"user","content":"hi"}]}}', "not valid JSON"),
-        (b"messages=hi", "not valid JSON"),
+        (b"messages=hi", "not valid JSON: invalid character"),
         (b"[]", "The body: expected `object`"),
         (b"null", "The body: expected `object`"),
         (b"{}", "messages: must be an array"),
@@ -138,14 +140,14 @@ def test_what_cannot_be_served_is_refused_by_its_place(case: str) -> None:
     ],
     ids=lambda value: value[:40] if isinstance(value, bytes) else None,
 )
-def test_what_is_no_object_is_refused(body: bytes, sentence: str) -> None:
-    """Malformed JSON, bad UTF-8, half a surrogate pair and a bottomless nest are each told apart."""
+def test_a_malformed_body_is_refused(body: bytes, sentence: str) -> None:
+    """Malformed JSON, malformed UTF-8, half a surrogate pair and endless nesting each have a message."""
     with pytest.raises(InvalidRequest, match=sentence):
         parse_chat(body)
 
 
-def test_a_refusal_does_not_quote_what_was_said() -> None:
-    """No refusal repeats what stands in the request."""
+def test_a_refusal_does_not_quote_the_request() -> None:
+    """No message of a 400 has text of the client's."""
     for case, (fields, _) in REFUSED.items():
         marked = json.loads(json.dumps(fields).replace("hi", "s3cret").replace("narrator", "s3cret"))
         with pytest.raises(InvalidRequest) as refusal:
@@ -166,12 +168,12 @@ def test_a_refusal_does_not_quote_what_was_said() -> None:
     ],
 )
 def test_the_smaller_of_two_limits_counts(fields: dict[str, Any], limit: int | None) -> None:
-    """Both names of the output limit mean the same, and of two the smaller holds."""
+    """Both names of the output limit mean the same; where both are sent, the smaller one counts."""
     assert parse(**fields).max_tokens == limit
 
 
-def test_sampling_fields_are_forwarded_and_others_are_not() -> None:
-    """What is known to steer sampling goes on as it came; nulls and unknown fields stay here."""
+def test_only_sampling_fields_are_forwarded() -> None:
+    """Sampling fields are forwarded unchanged; nulls and unknown fields are not."""
     sent: dict[str, Any] = {
         "temperature": 0.5,
         "top_p": 0.25,
@@ -189,14 +191,14 @@ def test_sampling_fields_are_forwarded_and_others_are_not() -> None:
 
 
 def test_messages_are_forwarded_byte_for_byte() -> None:
-    """Spelling, order, escapes, spaces and unknown fields of a message reach the upstream unchanged."""
+    """Order, escapes, spaces and unknown fields of a message reach the upstream unchanged."""
     message = b'{ "name":"\\u00e9", "content" : "h\\u0069 \xe9\x9f\xb3", "role":"user", "reasoning_content":1.50e1 }'
     [raw] = parse_chat(b'{"messages":[' + message + b"]}").messages
     assert bytes(raw) == message
 
 
 def test_developer_becomes_system() -> None:
-    """The role `developer` is sent on as `system`, with all else that the message holds."""
+    """The role `developer` is forwarded as `system`; the other fields of the message are kept."""
     assert forwarded(role="developer", content="Be brief.", name="ada") == {
         "role": "system",
         "content": "Be brief.",
@@ -205,7 +207,7 @@ def test_developer_becomes_system() -> None:
 
 
 def test_an_empty_list_of_calls_is_left_out() -> None:
-    """Upstreams refuse an empty `tool_calls`; the message goes on without, and with content in any case."""
+    """Upstreams refuse an empty `tool_calls`: the message is forwarded without it, and always with content."""
     assert forwarded(role="assistant", content="a", tool_calls=[]) == {"role": "assistant", "content": "a"}
     assert forwarded(role="assistant", content=None, tool_calls=[]) == {"role": "assistant", "content": ""}
     assert forwarded(role="assistant", tool_calls=[]) == {"role": "assistant", "content": ""}
@@ -213,26 +215,26 @@ def test_an_empty_list_of_calls_is_left_out() -> None:
 
 @pytest.mark.parametrize("role", ["system", "developer", "user", "assistant"])
 def test_parts_of_any_role_are_counted_as_one_text(role: str) -> None:
-    """Content as an array of text parts is taken from every role, and counted as their text."""
+    """Every role may send its content as an array of text parts, which is counted as their text."""
     assert parse(messages=[{"role": role, "content": HELLO}]).texts == ["Hello, world"]
 
 
-def test_of_a_repeated_field_the_last_counts_everywhere() -> None:
-    """What is checked and what is forwarded are the same of two fields with one name."""
+def test_the_last_of_a_repeated_field_counts() -> None:
+    """The field that is checked is the one that is forwarded."""
     request = parse_chat(b'{"messages":[],"temperature":9,"messages":[{"role":"user","content":"b"}],"temperature":1}')
     assert request.texts == ["b"]
     assert bytes(request.sampling["temperature"]) == b"1"
 
 
-def test_a_prompt_past_the_context_is_refused_with_its_count() -> None:
-    """Above a million tokens the refusal says how many were counted."""
-    check_context(count_prompt(["é" * 999_996]))
+def test_a_prompt_above_the_context_limit_is_refused_with_its_count() -> None:
+    """Above a million tokens, the 400 says how many were counted."""
+    check_context(TOKENIZER.count_prompt(["é" * 999_996]))
     with pytest.raises(InvalidRequest, match="has 1,000,001 tokens; at most 1,000,000"):
-        check_context(count_prompt(["é" * 999_997]))
+        check_context(TOKENIZER.count_prompt(["é" * 999_997]))
 
 
 def check_any(body: bytes) -> None:
-    """A body is a request whose forwarded parts are sound JSON, or it is refused; it is never anything else."""
+    """Parse a body: the forwarded parts are valid JSON, or the body is refused with a 400."""
     try:
         request = parse_chat(body)
     except InvalidRequest:
@@ -268,14 +270,14 @@ bodies = st.fixed_dictionaries(
 @settings(max_examples=150, deadline=None)
 @given(st.binary(max_size=60))
 def test_any_bytes_are_a_request_or_a_refusal(body: bytes) -> None:
-    """Bytes that are anything at all never make anything but a 400."""
+    """No bytes raise anything but a 400."""
     check_any(body)
 
 
 @settings(max_examples=150, deadline=None)
 @given(json_values | bodies)
 def test_any_json_is_a_request_or_a_refusal(value: Any) -> None:
-    """JSON of any structure, near a request or far from it, is served or refused."""
+    """JSON of any structure, like a request or not, is accepted or refused."""
     check_any(msgspec.json.encode(value))
 
 
@@ -284,6 +286,6 @@ def test_any_json_is_a_request_or_a_refusal(value: Any) -> None:
     st.integers(0, 200), st.integers(0, 12), st.binary(max_size=6) | st.sampled_from([b"\\", b'"', b"[", b"}", b"9"])
 )
 def test_any_damaged_request_is_a_request_or_a_refusal(place: int, removed: int, added: bytes) -> None:
-    """A good request with some bytes taken out and others put in is served or refused."""
+    """A good request with some bytes removed and others inserted is accepted or refused."""
     body = json.dumps(CHAT, ensure_ascii=False).encode()
     check_any(body[:place] + added + body[place + removed :])

@@ -1,7 +1,8 @@
-"""A server in the test's own loop: a test tells it, as a story, what to do with each connection, byte by byte."""
+"""An upstream in the test's own loop that plays a script on each connection, byte by byte."""
 
 import asyncio
 import contextlib
+import math
 import socket
 import ssl
 import struct
@@ -10,21 +11,22 @@ from typing import Self
 
 import msgspec
 
-from cadenza.http.client import Connection, HttpClient
+from cadenza.http.client import HttpClient
+from cadenza.http.client_connection import STOP, ClientConnection
 from tests.loopback import Request, read_request
 
-WAIT_S = 10.0
+WAIT_S = 30.0  # for anything that must happen; generous, since the machine may be busy
 LOCALHOST = "127.0.0.1"
-TURNS = 4  # of the loop: enough for the other side to read what was sent
+TURNS = 4  # of the loop, in which the client reads what was sent
 
 
 class Visit:
-    """One connection, as the server sees it."""
+    """One connection, as the upstream sees it."""
 
     def __init__(self, number: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.number = number
         self.requests: list[Request] = []
-        self.left = asyncio.Event()  # the client was seen to close the connection
+        self.left = asyncio.Event()  # the client has closed the connection
         self.reader = reader
         self.writer = writer
 
@@ -33,7 +35,7 @@ class Visit:
         return self.requests[-1]
 
     async def say(self, *parts: bytes) -> None:
-        """Each part goes out alone, and the client has time to read it before the next."""
+        """Send each part alone, and give the client time to read it before the next."""
         for part in parts:
             self.writer.write(part)
             await self.writer.drain()
@@ -46,22 +48,22 @@ class Visit:
         self.writer.transport.abort()
 
     async def until_left(self) -> None:
-        """Whatever the client still sends is passed over."""
+        """Return once the client has closed the connection. What it still sends is discarded."""
         with contextlib.suppress(ConnectionError):
             while await self.reader.read(65536):
                 pass
         self.left.set()
 
 
-Story = Callable[[Visit], Coroutine[None, None, None]]
+Script = Callable[[Visit], Coroutine[None, None, None]]
 
 
 class Peer:
-    """Plays its story with everyone who connects. A story that fails, fails the test; a client that leaves, ends it."""
+    """Plays its script on each connection. A script that fails fails the test; a client that disconnects ends it."""
 
-    def __init__(self, story: Story, tls: ssl.SSLContext | None = None, host: str = LOCALHOST) -> None:
+    def __init__(self, script: Script, tls: ssl.SSLContext | None = None, host: str = LOCALHOST) -> None:
         self.visits: list[Visit] = []
-        self._story = story
+        self._script = script
         self._tls = tls
         self._host = host
         self._tasks: list[asyncio.Task[None]] = []
@@ -98,36 +100,36 @@ class Peer:
 
     async def _play(self, visit: Visit) -> None:
         try:
-            await self._story(visit)
+            await self._script(visit)
         except (ConnectionError, asyncio.IncompleteReadError):
             visit.left.set()
         finally:
             visit.writer.close()
 
 
-def answering(*replies: bytes) -> Story:
-    """One reply per request; after the last one the connection is closed."""
+def responding(*replies: bytes) -> Script:
+    """One response per request; after the last one the connection is closed."""
 
-    async def story(visit: Visit) -> None:
+    async def script(visit: Visit) -> None:
         for reply in replies:
             await visit.request()
             await visit.say(reply)
 
-    return story
+    return script
 
 
-def always(reply: bytes) -> Story:
-    """The same reply to every request of every connection."""
+def always(reply: bytes) -> Script:
+    """The same response to every request on every connection."""
 
-    async def story(visit: Visit) -> None:
+    async def script(visit: Visit) -> None:
         while True:
             await visit.request()
             await visit.say(reply)
 
-    return story
+    return script
 
 
-class Answer(msgspec.Struct, frozen=True):
+class WholeResponse(msgspec.Struct, frozen=True):
     """A whole response."""
 
     status: int
@@ -135,16 +137,34 @@ class Answer(msgspec.Struct, frozen=True):
     body: bytes
 
 
-async def read_all(response: Connection) -> bytes:
-    parts = []
-    while (part := await response.read()) is not None:
+async def read_part(response: ClientConnection) -> bytes | None:
+    """The next part of the body; None at its end."""
+    parts = list[bytes]()
+
+    def take(part: bytes) -> float:
         parts.append(part)
+        return STOP
+
+    was_stopped = await response.receive(take)
+    assert len(parts) == was_stopped
+    return parts[0] if parts else None
+
+
+async def read_all(response: ClientConnection) -> bytes:
+    """The rest of the body, in one go."""
+    parts = list[bytes]()
+
+    def take(part: bytes) -> float:
+        parts.append(part)
+        return math.inf
+
+    assert not await response.receive(take)
     return b"".join(parts)
 
 
-async def fetch(client: HttpClient, path: str = "/path", body: bytes = b"", connect_s: float = WAIT_S) -> Answer:
+async def fetch(client: HttpClient, path: str = "/path", body: bytes = b"", connect_s: float = WAIT_S) -> WholeResponse:
     async with asyncio.timeout(WAIT_S), client.request("POST", path, body, connect_s) as response:
-        return Answer(response.status, response.headers, await read_all(response))
+        return WholeResponse(response.status, response.headers, await read_all(response))
 
 
 async def happens(event: asyncio.Event) -> None:
@@ -153,7 +173,7 @@ async def happens(event: asyncio.Event) -> None:
 
 
 async def until(holds: Callable[[], bool]) -> None:
-    """For what no event tells of: it is looked for at every turn of the loop."""
+    """For a condition that no event tells of."""
     async with asyncio.timeout(WAIT_S):
         while not holds():  # noqa: ASYNC110
             await asyncio.sleep(0)
@@ -169,14 +189,14 @@ async def client_of(url: str, proxy: str | None = None) -> AsyncIterator[HttpCli
 
 
 @contextlib.asynccontextmanager
-async def talking(story: Story) -> AsyncIterator[tuple[HttpClient, Peer]]:
-    async with Peer(story) as peer, client_of(peer.url) as client:
+async def talking(script: Script) -> AsyncIterator[tuple[HttpClient, Peer]]:
+    async with Peer(script) as peer, client_of(peer.url) as client:
         yield client, peer
 
 
 @contextlib.contextmanager
 def full_listener() -> Iterator[int]:
-    """A port where connecting hangs: it listens, but has no room for one more."""
+    """A port where connecting hangs, because the listener's backlog is full."""
     with contextlib.ExitStack() as stack:
         listener = stack.enter_context(socket.socket())
         listener.bind((LOCALHOST, 0))

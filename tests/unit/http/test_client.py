@@ -1,4 +1,4 @@
-"""The upstream HTTP client: what it sends, how it reads any answer, and when it keeps a connection for the next."""
+"""The HTTP client: what it sends, how it reads a response, and when it keeps a connection for the next request."""
 
 import asyncio
 import json
@@ -6,19 +6,21 @@ import socket
 
 import pytest
 
-from cadenza.http.client import HEAD_BYTES_MAX, IDLE_S_MAX, Broken, Unanswered
+from cadenza.http.client_connection import HEAD_BYTES_MAX, IDLE_S_MAX, STOP, Broken, ClientConnection, Unanswered
 from tests.unit.http.peer import (
     LOCALHOST,
     WAIT_S,
     Peer,
-    Story,
+    Script,
     Visit,
     always,
-    answering,
     client_of,
     fetch,
+    full_listener,
     happens,
     read_all,
+    read_part,
+    responding,
     talking,
     until,
 )
@@ -31,7 +33,7 @@ EMPTY = b"content-length: 0\r\n\r\n"
 
 
 async def test_a_request_on_the_wire() -> None:
-    """Method, the base address's path and the given headers go out as they are, with the length of the body."""
+    """A request has its method, the path of the base address, the given headers and the length of its body."""
     async with talking(always(HI)) as (client, peer):
         await fetch(client, "/chat/completions", b"a body")
         (request,) = peer.visits[0].requests
@@ -53,7 +55,7 @@ async def test_a_base_address_may_end_with_a_slash() -> None:
 
 
 async def test_an_address_of_ipv6() -> None:
-    """A numeric IPv6 address is reached, and stands in brackets in the host field."""
+    """A numeric IPv6 address is reached, and stands in brackets in the Host header."""
     if not has_ipv6_loopback():
         pytest.skip("this machine has no IPv6 loopback")
     async with Peer(always(HI), host="::1") as peer, client_of(peer.url) as client:
@@ -91,19 +93,22 @@ KEPT = {
 
 
 @pytest.mark.parametrize(("reply", "status", "body"), KEPT.values(), ids=KEPT)
-async def test_a_connection_is_kept_after_a_whole_answer(reply: bytes, status: int, body: bytes) -> None:
-    """However an answer says where it ends, it is read to its end and the connection serves again."""
+async def test_a_connection_is_kept_after_a_complete_response(reply: bytes, status: int, body: bytes) -> None:
+    """However a response is framed, it is read to its end, and the connection serves the next request."""
     async with talking(always(reply)) as (client, peer):
         for _ in range(3):
-            answer = await fetch(client)
-            assert (answer.status, answer.body) == (status, body)
+            response = await fetch(client)
+            assert (response.status, response.body) == (status, body)
         assert peer.requests_per_visit == [3]
 
 
 NOT_KEPT = {
-    "said so": (OK + b"connection: close\r\ncontent-length: 2\r\n\r\nhi", b"hi"),
-    "said so in capitals": (OK + b"Connection: Close\r\nContent-Length: 2\r\n\r\nhi", b"hi"),
-    "said so, in chunks": (OK + b"connection: close\r\ntransfer-encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\n\r\n", b"hi"),
+    "announced": (OK + b"connection: close\r\ncontent-length: 2\r\n\r\nhi", b"hi"),
+    "announced in capitals": (OK + b"Connection: Close\r\nContent-Length: 2\r\n\r\nhi", b"hi"),
+    "announced, in chunks": (
+        OK + b"connection: close\r\ntransfer-encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\n\r\n",
+        b"hi",
+    ),
     "HTTP/1.0": (b"HTTP/1.0 200 OK\r\ncontent-length: 2\r\n\r\nhi", b"hi"),
     "no length": (OK + b"\r\nhi there", b"hi there"),
     "no length and empty": (OK + b"\r\n", b""),
@@ -112,44 +117,44 @@ NOT_KEPT = {
 
 
 @pytest.mark.parametrize(("reply", "body"), NOT_KEPT.values(), ids=NOT_KEPT)
-async def test_a_connection_that_ends_with_its_answer(reply: bytes, body: bytes) -> None:
-    """An answer that ends with its connection, by its word or by want of a length, is whole; the next needs another."""
-    async with talking(answering(reply)) as (client, peer):
+async def test_a_response_that_ends_with_its_connection(reply: bytes, body: bytes) -> None:
+    """A response that announces the close, or has no length, is complete; the next request needs a new connection."""
+    async with talking(responding(reply)) as (client, peer):
         for _ in range(2):
-            answer = await fetch(client)
-            assert (answer.status, answer.body) == (200, body)
+            response = await fetch(client)
+            assert (response.status, response.body) == (200, body)
         assert peer.requests_per_visit == [1, 1]
 
 
 @pytest.mark.parametrize("reply", [reply for reply, _ in NOT_KEPT.values() if reply[-2:] == b"hi"])
-async def test_a_connection_that_shall_end_is_ended_by_us(reply: bytes) -> None:
-    """An upstream that says it will close, and waits, finds the connection closed after its answer."""
+async def test_an_announced_close_is_done_by_us(reply: bytes) -> None:
+    """Where the upstream announces that it closes, and waits, we close the connection after the response."""
 
-    async def story(visit: Visit) -> None:
+    async def script(visit: Visit) -> None:
         await visit.request()
         await visit.say(reply)
         await visit.until_left()
 
-    async with talking(story) as (client, peer):
+    async with talking(script) as (client, peer):
         assert (await fetch(client)).body == b"hi"
         await happens(peer.visits[0].left)
 
 
 async def test_a_body_without_a_length_that_is_reset_is_broken() -> None:
-    """Where the end of the connection is the end of the body, a reset is none."""
+    """A reset is not the end of a body that ends with its connection."""
 
-    async def story(visit: Visit) -> None:
+    async def script(visit: Visit) -> None:
         await visit.request()
         await visit.say(OK + b"\r\nhalf of")
         visit.reset()
 
-    async with talking(story) as (client, _peer):
+    async with talking(script) as (client, _peer):
         with pytest.raises(Broken):
             await fetch(client)
 
 
 async def test_header_names_in_any_case() -> None:
-    """Names of headers are in lower case whatever the upstream writes; values are as it writes them."""
+    """Header names are lower-cased; values are as the upstream sends them."""
     fields = b"CONTENT-TYPE: Text/Event-Stream\r\nX-Empty:\r\nreTry-After:   7\r\nContent-LENGTH: 2\r\n"
     async with talking(always(OK + fields + b"\r\nhi")) as (client, _peer):
         assert (await fetch(client)).headers == {
@@ -160,40 +165,40 @@ async def test_header_names_in_any_case() -> None:
         }
 
 
-async def test_headers_are_those_of_the_answer_itself() -> None:
-    """Nothing of an interim response, of a trailer or of the exchange before is among an answer's headers."""
+async def test_headers_are_those_of_the_response_itself() -> None:
+    """Headers of an interim response, of a trailer or of the exchange before are not kept."""
     interim = b"HTTP/1.1 103 Early Hints\r\nx-hint: 1\r\n\r\n"
     chunked = OK + b"x-own: yes\r\ntransfer-encoding: chunked\r\n\r\n0\r\nx-own: no\r\nx-late: 1\r\n\r\n"
-    async with talking(answering(OK + b"x-before: 1\r\n" + EMPTY, interim + chunked)) as (client, _peer):
+    async with talking(responding(OK + b"x-before: 1\r\n" + EMPTY, interim + chunked)) as (client, _peer):
         await fetch(client)
         assert (await fetch(client)).headers == {b"x-own": b"yes", b"transfer-encoding": b"chunked"}
 
 
-async def test_an_answer_split_at_every_byte() -> None:
-    """Wherever the wire cuts an answer in two, it is the same answer."""
+async def test_a_response_split_at_every_byte() -> None:
+    """A response that is split in two at any byte is the same response."""
     whole = b"HTTP/1.1 100 Continue\r\n\r\n" + CHUNKED + b"5\r\nhello\r\n7;a=b\r\n, there\r\n0\r\nx-late: 1\r\n\r\n"
 
-    async def story(visit: Visit) -> None:
+    async def script(visit: Visit) -> None:
         for place in range(1, len(whole)):
             await visit.request()
             await visit.say(whole[:place], whole[place:])
 
-    async with talking(story) as (client, peer):
+    async with talking(script) as (client, peer):
         for _ in range(1, len(whole)):
-            answer = await fetch(client)
-            assert (answer.status, answer.body) == (200, b"hello, there")
+            response = await fetch(client)
+            assert (response.status, response.body) == (200, b"hello, there")
         assert peer.requests_per_visit == [len(whole) - 1]
 
 
-async def test_an_answer_of_single_bytes() -> None:
-    """An answer that comes byte by byte is read as if it had come at once."""
+async def test_a_response_byte_by_byte() -> None:
+    """A response that comes byte by byte is read as if it had come at once."""
     whole = b"HTTP/1.1 100 Continue\r\n\r\n" + CHUNKED + b"5\r\nhello\r\n0\r\n\r\n"
 
-    async def story(visit: Visit) -> None:
+    async def script(visit: Visit) -> None:
         await visit.request()
         await visit.say(*(whole[place : place + 1] for place in range(len(whole))))
 
-    async with talking(story) as (client, _peer):
+    async with talking(script) as (client, _peer):
         assert (await fetch(client)).body == b"hello"
 
 
@@ -208,11 +213,11 @@ SHORT = {
 
 @pytest.mark.parametrize("reply", SHORT.values(), ids=SHORT)
 @pytest.mark.parametrize("ending", ["close", "reset"])
-async def test_an_answer_that_stops_short_is_broken(reply: bytes, ending: str) -> None:
-    """What came is handed out, then the answer is Broken, and never looks like a whole one."""
+async def test_a_truncated_response_is_broken(reply: bytes, ending: str) -> None:
+    """What arrived is handed out, then Broken is raised: a truncated body never looks complete."""
     read_half = asyncio.Event()
 
-    async def story(visit: Visit) -> None:
+    async def script(visit: Visit) -> None:
         await visit.request()
         await visit.say(reply)
         await read_half.wait()
@@ -221,37 +226,37 @@ async def test_an_answer_that_stops_short_is_broken(reply: bytes, ending: str) -
 
     async with (
         asyncio.timeout(WAIT_S),
-        talking(story) as (client, _peer),
+        talking(script) as (client, _peer),
         client.request("POST", "/", b"", WAIT_S) as response,
     ):
-        assert await response.read() == b"half"
+        assert await read_part(response) == b"half"
         read_half.set()
         with pytest.raises(Broken):
-            await response.read()
+            await read_part(response)
 
 
 EXTRA = {
     "garbage": b"extra",
-    "the beginning of an answer": b"HTTP",
-    "a whole second answer": b"HTTP/1.1 500 Oops\r\nx-second: 1\r\ncontent-length: 3\r\n\r\nbad",
+    "the beginning of a response": b"HTTP",
+    "a whole second response": b"HTTP/1.1 500 Oops\r\nx-second: 1\r\ncontent-length: 3\r\n\r\nbad",
     "an interim response": b"HTTP/1.1 100 Continue\r\n\r\n",
 }
 
 
 @pytest.mark.parametrize("apart", [True, False], ids=["apart", "at once"])
 @pytest.mark.parametrize("extra", EXTRA.values(), ids=EXTRA)
-async def test_more_than_was_promised_ends_the_connection(extra: bytes, apart: bool) -> None:
-    """The answer is what its length says and no more; whatever came behind it is not taken for the next answer."""
+async def test_bytes_behind_a_response_end_the_connection(extra: bytes, apart: bool) -> None:
+    """A response is as long as its framing says; bytes behind it are never taken for the next response."""
 
-    async def story(visit: Visit) -> None:
+    async def script(visit: Visit) -> None:
         await visit.request()
         await visit.say(*([HI, extra] if apart else [HI + extra]))
         await visit.until_left()
 
-    async with talking(story) as (client, peer):
+    async with talking(script) as (client, peer):
         for number in range(2):
-            answer = await fetch(client)
-            assert (answer.status, answer.headers, answer.body) == (200, {b"content-length": b"2"}, b"hi")
+            response = await fetch(client)
+            assert (response.status, response.headers, response.body) == (200, {b"content-length": b"2"}, b"hi")
             await happens(peer.visits[number].left)
         assert peer.requests_per_visit == [1, 1]
 
@@ -274,16 +279,16 @@ NOT_HTTP = {
 }
 
 
-@pytest.mark.parametrize("said", NOT_HTTP.values(), ids=NOT_HTTP)
-async def test_what_is_not_http_is_broken(said: bytes, caplog: pytest.LogCaptureFixture) -> None:
-    """Bytes that are no HTTP/1.1 answer are Broken at once, and the connection is closed without a cry in the log."""
+@pytest.mark.parametrize("sent", NOT_HTTP.values(), ids=NOT_HTTP)
+async def test_what_is_not_http_is_broken(sent: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    """Bytes that are not an HTTP/1.1 response raise Broken at once; the connection is closed and nothing is logged."""
 
-    async def story(visit: Visit) -> None:
+    async def script(visit: Visit) -> None:
         await visit.request()
-        await visit.say(said)
+        await visit.say(sent)
         await visit.until_left()
 
-    async with talking(story) as (client, peer):
+    async with talking(script) as (client, peer):
         with pytest.raises(Broken) as failure:
             await fetch(client)
         assert not isinstance(failure.value, Unanswered)
@@ -303,39 +308,39 @@ ENDLESS = {
 
 
 @pytest.mark.parametrize(("begin", "more"), ENDLESS.values(), ids=ENDLESS)
-async def test_a_head_without_end_is_broken(begin: bytes, more: bytes) -> None:
-    """What is not body is not gathered for ever: past a bound the answer is Broken and the connection closed."""
-    said_bytes = 0
+async def test_overhead_is_bounded(begin: bytes, more: bytes) -> None:
+    """Bytes that are not body are bounded: past the limit Broken is raised and the connection closed."""
+    sent_bytes = 0
 
-    async def story(visit: Visit) -> None:
-        nonlocal said_bytes
+    async def script(visit: Visit) -> None:
+        nonlocal sent_bytes
         await visit.request()
         await visit.say(begin)
-        while said_bytes < 64 * HEAD_BYTES_MAX:
+        while sent_bytes < 64 * HEAD_BYTES_MAX:
             await visit.say(more)
-            said_bytes += len(more)
+            sent_bytes += len(more)
         await visit.until_left()
 
-    async with talking(story) as (client, peer):
+    async with talking(script) as (client, peer):
         with pytest.raises(Broken):
             await fetch(client)
         await happens(peer.visits[0].left)
-    assert HEAD_BYTES_MAX / 2 < said_bytes < 64 * HEAD_BYTES_MAX
+    assert HEAD_BYTES_MAX / 2 < sent_bytes < 64 * HEAD_BYTES_MAX
 
 
-async def test_a_large_head_within_the_bound_is_read() -> None:
-    """A head that is large but ends is an answer like any other."""
+async def test_a_large_head_within_the_limit() -> None:
+    """A head just below the limit is read."""
     fields = b"".join(b"x-%d: %s\r\n" % (number, b"v" * 1000) for number in range(60))
     assert len(fields) < HEAD_BYTES_MAX
     async with talking(always(OK + fields + EMPTY)) as (client, _peer):
         assert len((await fetch(client)).headers) == 61
 
 
-async def test_a_body_is_handed_out_as_it_comes() -> None:
-    """Each part of a body reaches the reader before the next one is sent."""
+async def test_a_body_is_handed_out_as_it_arrives() -> None:
+    """Each part of a body reaches the receiver before the next one is sent."""
     was_read = asyncio.Event()
 
-    async def story(visit: Visit) -> None:
+    async def script(visit: Visit) -> None:
         await visit.request()
         await visit.say(CHUNKED)
         for part in (b"one", b"two", b"six"):
@@ -346,19 +351,19 @@ async def test_a_body_is_handed_out_as_it_comes() -> None:
 
     async with (
         asyncio.timeout(WAIT_S),
-        talking(story) as (client, _peer),
+        talking(script) as (client, _peer),
         client.request("POST", "/", b"", WAIT_S) as response,
     ):
         for part in (b"one", b"two", b"six"):
-            assert await response.read() == part
+            assert await read_part(response) == part
             was_read.set()
-        assert await response.read() is None
-        assert await response.read() is None
+        assert await read_part(response) is None
+        assert await read_part(response) is None
 
 
-async def test_a_kept_connection_closed_while_idle_costs_no_request() -> None:
-    """A connection that the upstream closed meanwhile is not used: the next request goes out once, on a new one."""
-    async with talking(answering(HI)) as (client, peer), asyncio.timeout(WAIT_S):
+async def test_an_idle_connection_that_was_closed_is_not_used() -> None:
+    """After the upstream closed an idle connection, the next request is sent once, on a new one."""
+    async with talking(responding(HI)) as (client, peer), asyncio.timeout(WAIT_S):
         async with client.request("POST", "/", b"", WAIT_S) as response:
             assert await read_all(response) == b"hi"
         await until(lambda: not response.is_usable())
@@ -366,36 +371,36 @@ async def test_a_kept_connection_closed_while_idle_costs_no_request() -> None:
         assert peer.requests_per_visit == [1, 1]
 
 
-def leaving_at_the_second_request(last_words: bytes, ending: str = "close", visits: int = 1) -> Story:
-    """So many connections answer once and end at their second request; later ones answer always."""
+def closing_at_the_second_request(last_bytes: bytes, ending: str = "close", visits: int = 1) -> Script:
+    """The first connections respond once and close at their second request; later ones always respond."""
 
-    async def story(visit: Visit) -> None:
+    async def script(visit: Visit) -> None:
         await visit.request()
         await visit.say(HI)
         await visit.request()
         if visit.number < visits:
-            await visit.say(last_words)
+            await visit.say(last_bytes)
             if ending == "reset":
                 visit.reset()
         else:
             await visit.say(HI)
 
-    return story
+    return script
 
 
 @pytest.mark.parametrize("ending", ["close", "reset"])
-async def test_a_kept_connection_closed_as_it_is_used_is_tried_once_more(ending: str) -> None:
-    """A request that met a connection just closed, and not a byte of an answer, goes out again on a new one."""
-    async with talking(leaving_at_the_second_request(b"", ending)) as (client, peer):
+async def test_a_request_on_a_connection_just_closed_is_sent_again(ending: str) -> None:
+    """Where a kept connection closes without a byte of a response, the request is sent again on a new one."""
+    async with talking(closing_at_the_second_request(b"", ending)) as (client, peer):
         await fetch(client, body=b"first")
         assert (await fetch(client, body=b"second")).body == b"hi"
         assert peer.requests_per_visit == [2, 1]
         assert peer.visits[1].requests[0].body == b"second"
 
 
-async def test_only_one_kept_connection_is_tried() -> None:
-    """However many kept connections have gone stale, a request goes out twice at most, the second time on a new one."""
-    async with talking(leaving_at_the_second_request(b"", visits=3)) as (client, peer):
+async def test_only_one_idle_connection_is_tried() -> None:
+    """However many idle connections have gone stale, a request is sent twice at most, then on a new connection."""
+    async with talking(closing_at_the_second_request(b"", visits=3)) as (client, peer):
         await asyncio.gather(*(fetch(client) for _ in range(3)))
         assert peer.requests_per_visit == [1, 1, 1]
         assert (await fetch(client)).body == b"hi"
@@ -403,34 +408,34 @@ async def test_only_one_kept_connection_is_tried() -> None:
 
 
 async def test_a_new_connection_is_tried_only_once() -> None:
-    """A new connection that ends without an answer is Unanswered: the request does not go out again."""
-    async with talking(answering()) as (client, peer):
+    """A new connection that closes without a response raises Unanswered: the request is not sent again."""
+    async with talking(responding()) as (client, peer):
         with pytest.raises(Unanswered):
             await fetch(client)
         assert len(peer.visits) == 1
 
 
-async def test_a_request_goes_out_twice_at_most() -> None:
-    """Where the new connection ends without an answer too, that is the end of it."""
+async def test_a_request_is_sent_twice_at_most() -> None:
+    """Where the new connection closes without a response too, Unanswered is raised."""
 
-    async def story(visit: Visit) -> None:
+    async def script(visit: Visit) -> None:
         await visit.request()
         if visit.number == 0:
             await visit.say(HI)
             await visit.request()
 
-    async with talking(story) as (client, peer):
+    async with talking(script) as (client, peer):
         await fetch(client)
         with pytest.raises(Unanswered):
             await fetch(client)
         assert peer.requests_per_visit == [2, 1]
 
 
-@pytest.mark.parametrize("last_words", [b"H", b"HTTP/1.1 200 OK\r\n", OK + b"content-length: 2\r\n\r\n"])
+@pytest.mark.parametrize("last_bytes", [b"H", b"HTTP/1.1 200 OK\r\n", OK + b"content-length: 2\r\n\r\n"])
 @pytest.mark.parametrize("ending", ["close", "reset"])
-async def test_after_a_byte_of_an_answer_nothing_is_tried_again(last_words: bytes, ending: str) -> None:
-    """An upstream that has begun to answer has the request: it is never sent a second time."""
-    async with talking(leaving_at_the_second_request(last_words, ending)) as (client, peer):
+async def test_after_a_byte_of_a_response_nothing_is_sent_again(last_bytes: bytes, ending: str) -> None:
+    """An upstream that has begun to respond has the request: it is never sent a second time."""
+    async with talking(closing_at_the_second_request(last_bytes, ending)) as (client, peer):
         await fetch(client)
         with pytest.raises(Broken) as failure:
             await fetch(client)
@@ -438,38 +443,38 @@ async def test_after_a_byte_of_an_answer_nothing_is_tried_again(last_words: byte
         assert peer.requests_per_visit == [2]
 
 
-@pytest.mark.parametrize("said", [b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\n\r\n", b"\r\n", b"\0"])
-async def test_what_an_idle_connection_says_ends_it(said: bytes) -> None:
-    """Bytes that nobody asked for are never taken for the answer to the next request."""
+@pytest.mark.parametrize("sent", [b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\n\r\n", b"\r\n", b"\0"])
+async def test_bytes_on_an_idle_connection_close_it(sent: bytes) -> None:
+    """Unexpected bytes are never taken for the response to the next request."""
 
-    async def story(visit: Visit) -> None:
+    async def script(visit: Visit) -> None:
         await visit.request()
-        await visit.say(HI, said)
+        await visit.say(HI, sent)
         await visit.until_left()
 
-    async with talking(story) as (client, peer):
+    async with talking(script) as (client, peer):
         await fetch(client)
         await happens(peer.visits[0].left)
         assert (await fetch(client)).body == b"hi"
         assert peer.requests_per_visit == [1, 1]
 
 
-async def test_a_greeting_before_the_request_is_no_answer() -> None:
-    """A peer that speaks first, as other protocols do, is Broken, whenever its words arrive."""
+async def test_a_greeting_before_the_request_is_broken() -> None:
+    """A peer that speaks first, as other protocols do, raises Broken whenever its bytes arrive."""
 
-    async def story(visit: Visit) -> None:
+    async def script(visit: Visit) -> None:
         await visit.say(b"220 mail.example ESMTP\r\n")
         await visit.until_left()
 
-    async with talking(story) as (client, _peer):
+    async with talking(script) as (client, _peer):
         for _ in range(20):
             with pytest.raises(Broken):
                 await fetch(client)
 
 
 @pytest.mark.asyncio(loop_factories=["asyncio"])
-async def test_a_connection_idle_for_too_long_is_not_used(clock: Clock) -> None:
-    """A connection serves again shortly before its bound and is closed in favour of a new one after it."""
+async def test_an_old_idle_connection_is_not_used(clock: Clock) -> None:
+    """An idle connection is used shortly before its limit, and replaced by a new one after it."""
     async with talking(always(HI)) as (client, peer):
         await fetch(client)
         await clock.leap(IDLE_S_MAX - 1)
@@ -481,10 +486,10 @@ async def test_a_connection_idle_for_too_long_is_not_used(clock: Clock) -> None:
         await happens(peer.visits[0].left)
 
 
-async def test_many_requests_at_once_get_each_its_own_answer() -> None:
-    """Requests under way together never share a connection, and those that follow need no new ones."""
+async def test_concurrent_requests() -> None:
+    """Concurrent requests never share a connection, and later ones reuse the idle connections."""
 
-    async def story(visit: Visit) -> None:
+    async def script(visit: Visit) -> None:
         while True:
             body = json.dumps((await visit.request()).json).encode()
             await visit.say(OK + b"content-length: %d\r\n\r\n" % len(body), body)
@@ -493,15 +498,15 @@ async def test_many_requests_at_once_get_each_its_own_answer() -> None:
         body = json.dumps({"number": number, "filler": "x" * number * 50}).encode()
         assert (await fetch(client, body=body)).body == body
 
-    async with talking(story) as (client, peer):
+    async with talking(script) as (client, peer):
         await asyncio.gather(*map(ask, range(80)))
         assert peer.requests_per_visit == [1] * 80
         await asyncio.gather(*map(ask, range(80)))
         assert peer.requests_per_visit == [2] * 80
 
 
-async def test_close_ends_idle_connections() -> None:
-    """Closing the client closes every connection that it kept."""
+async def test_close_closes_idle_connections() -> None:
+    """Closing the client closes every idle connection."""
     async with talking(always(HI)) as (client, peer):
         await asyncio.gather(*(fetch(client) for _ in range(5)))
         await client.close()
@@ -510,20 +515,122 @@ async def test_close_ends_idle_connections() -> None:
         assert len(peer.visits) == 5
 
 
-async def test_a_request_that_outlives_the_client_keeps_nothing() -> None:
-    """A request under way when the client is closed is finished, and its connection is closed with it."""
+async def test_a_request_that_outlives_the_client() -> None:
+    """A request that runs when the client is closed ends well, and its connection is closed with it."""
     go_on = asyncio.Event()
 
-    async def story(visit: Visit) -> None:
+    async def script(visit: Visit) -> None:
         await visit.request()
         await visit.say(HI[:-1])
         await go_on.wait()
         await visit.say(HI[-1:])
         await visit.until_left()
 
-    async with Peer(story) as peer, client_of(peer.url) as client, asyncio.timeout(WAIT_S):
+    async with Peer(script) as peer, client_of(peer.url) as client, asyncio.timeout(WAIT_S):
         async with client.request("POST", "/", b"", WAIT_S) as response:
             await client.close()
             go_on.set()
-            assert [await response.read() for _ in range(3)] == [b"h", b"i", None]
+            assert [await read_part(response) for _ in range(3)] == [b"h", b"i", None]
         await happens(peer.visits[0].left)
+
+
+async def test_a_receiver_moves_its_deadline() -> None:
+    """Each part moves the deadline for the next one; where none comes in time, TimeoutError is raised."""
+    loop = asyncio.get_running_loop()
+    received = list[bytes]()
+
+    async def script(visit: Visit) -> None:
+        await visit.request()
+        await visit.say(CHUNKED, b"3\r\none\r\n", b"3\r\ntwo\r\n")
+        await visit.until_left()
+
+    def take(part: bytes) -> float:
+        received.append(part)
+        return loop.time() + (0.05 if len(received) == 2 else WAIT_S)
+
+    async with asyncio.timeout(WAIT_S), talking(script) as (client, peer):
+        async with client.request("POST", "/", b"", WAIT_S) as response:
+            with pytest.raises(TimeoutError):
+                await response.receive(take, loop.time() + WAIT_S)
+        assert received == [b"one", b"two"]
+        await happens(peer.visits[0].left)
+
+
+async def test_a_receiver_that_stops_is_called_again() -> None:
+    """After STOP the parts are kept for the next receiver, and the end of the body is told apart from a stop."""
+    async with (
+        asyncio.timeout(WAIT_S),
+        talking(always(CHUNKED + b"3\r\none\r\n3\r\ntwo\r\n0\r\n\r\n")) as (client, _peer),
+        client.request("POST", "/", b"", WAIT_S) as response,
+    ):
+        received = list[bytes]()
+
+        def take(part: bytes) -> float:
+            received.append(part)
+            return STOP
+
+        while await response.receive(take):
+            assert received
+        assert b"".join(received) == b"onetwo"
+
+
+@pytest.mark.parametrize("is_buffered", [False, True])
+async def test_an_error_of_the_receiver_is_raised(is_buffered: bool) -> None:
+    """An exception of the receiver comes out of receive, and the connection is closed."""
+    has_head, go_on = asyncio.Event(), asyncio.Event()
+
+    async def script(visit: Visit) -> None:
+        await visit.request()
+        await visit.say(CHUNKED, b"3\r\none\r\n" if is_buffered else b"")
+        has_head.set()
+        await go_on.wait()
+        await visit.say(b"3\r\ntwo\r\n")
+        await visit.until_left()
+
+    def fail(_part: bytes) -> float:
+        raise ZeroDivisionError
+
+    async with asyncio.timeout(WAIT_S), talking(script) as (client, peer):
+        async with client.request("POST", "/", b"", WAIT_S) as response:
+            await has_head.wait()
+            go_on.set()
+            with pytest.raises(ZeroDivisionError):
+                await response.receive(fail)
+        await happens(peer.visits[0].left)
+
+
+async def test_the_head_has_a_deadline() -> None:
+    """An upstream that does not respond in time raises TimeoutError, and its connection is closed."""
+
+    async def script(visit: Visit) -> None:
+        await visit.request()
+        await visit.until_left()
+
+    async with talking(script) as (client, peer), asyncio.timeout(WAIT_S):
+        with pytest.raises(TimeoutError):
+            await client.send("POST", "/", b"", WAIT_S, asyncio.get_running_loop().time() + 0.1)
+        await happens(peer.visits[0].left)
+
+
+async def test_a_deadline_that_passes_while_connecting() -> None:
+    """The deadline of the request raises TimeoutError; only the time to connect makes an upstream Unreachable."""
+    with full_listener() as port:
+        async with client_of(f"http://{LOCALHOST}:{port}/v1") as client, asyncio.timeout(WAIT_S):
+            with pytest.raises(TimeoutError):
+                await client.send("POST", "/", b"", 2 * WAIT_S, asyncio.get_running_loop().time() + 0.05)
+
+
+async def test_a_connection_that_was_lost_before_its_first_request() -> None:
+    """A peer that closes as soon as it has accepted raises Unanswered."""
+
+    async def script(visit: Visit) -> None:
+        visit.reset()
+
+    async with Peer(script) as peer:
+        loop = asyncio.get_running_loop()
+        _, connection = await loop.create_connection(ClientConnection, LOCALHOST, peer.port)
+        await until(lambda: not connection.is_usable())
+        for _ in range(10):
+            await asyncio.sleep(0)
+        with pytest.raises(Unanswered):
+            await connection.send(b"GET / HTTP/1.1\r\n\r\n")

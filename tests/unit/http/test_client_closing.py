@@ -1,4 +1,4 @@
-"""The upstream HTTP client leaves nothing open, however a request ends, and reads nothing that nobody wants."""
+"""The HTTP client closes its connections however a request ends, and applies backpressure."""
 
 import asyncio
 import contextlib
@@ -11,18 +11,20 @@ from pathlib import Path
 
 import pytest
 
-from cadenza.http.client import BUFFER_BYTES_MAX, HttpClient, Unreachable
+from cadenza.http.client import HttpClient, Unreachable
+from cadenza.http.client_connection import BUFFER_BYTES_MAX
 from tests.unit.http.peer import (
     LOCALHOST,
     WAIT_S,
-    Answer,
     Visit,
+    WholeResponse,
     always,
     client_of,
     fetch,
     full_listener,
     happens,
     read_all,
+    read_part,
     talking,
     until,
 )
@@ -34,7 +36,7 @@ CHUNKED = OK + b"transfer-encoding: chunked\r\n\r\n"
 SECOND = OK + b"content-length: 6\r\n\r\nsecond"
 
 UNDER_WAY = {
-    "waiting for an answer": b"",
+    "waiting for a response": b"",
     "inside the head": b"HTTP/1.1 200 OK\r\ncontent-le",
     "after an interim response": b"HTTP/1.1 100 Continue\r\n\r\n",
     "before the body": OK + b"content-length: 9\r\n\r\n",
@@ -60,26 +62,26 @@ async def closed_again(open_before: int) -> None:
     await until(lambda: open_sockets() <= open_before)
 
 
-async def end_by_cancelling(task: asyncio.Task[Answer]) -> None:
+async def end_by_cancelling(task: asyncio.Task[WholeResponse]) -> None:
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
 
 
-@pytest.mark.parametrize("said", UNDER_WAY.values(), ids=UNDER_WAY)
-async def test_cancelling_closes_the_connection_at_once(said: bytes) -> None:
-    """At every point of an answer, a cancelled request closes its connection and leaves none behind."""
+@pytest.mark.parametrize("sent", UNDER_WAY.values(), ids=UNDER_WAY)
+async def test_cancelling_closes_the_connection_at_once(sent: bytes) -> None:
+    """A request that is cancelled at any point of its response closes its connection at once."""
     is_under_way = asyncio.Event()
 
-    async def story(visit: Visit) -> None:
+    async def script(visit: Visit) -> None:
         await visit.request()
         if visit.number:
             await visit.say(HI)
-        await visit.say(said)
+        await visit.say(sent)
         is_under_way.set()
         await visit.until_left()
 
-    async with talking(story) as (client, peer):
+    async with talking(script) as (client, peer):
         task = asyncio.create_task(fetch(client))
         await happens(is_under_way)
         await end_by_cancelling(task)
@@ -89,10 +91,10 @@ async def test_cancelling_closes_the_connection_at_once(said: bytes) -> None:
 
 
 async def test_cancelling_while_a_request_is_sent_closes_the_connection() -> None:
-    """A request whose body the upstream does not read is given up at once, body and all."""
+    """A request whose body the upstream does not read is given up at once, with the rest of its body."""
     is_under_way = asyncio.Event()
 
-    async def story(visit: Visit) -> None:
+    async def script(visit: Visit) -> None:
         visit.writer.transport.pause_reading()  # type: ignore[attr-defined]  # it is a transport of both directions
         is_under_way.set()
         await go_on.wait()
@@ -104,7 +106,7 @@ async def test_cancelling_while_a_request_is_sent_closes_the_connection() -> Non
         visit.left.set()
 
     go_on = asyncio.Event()
-    async with talking(story) as (client, peer):
+    async with talking(script) as (client, peer):
         task = asyncio.create_task(fetch(client, body=bytes(32 * MIB)))
         await happens(is_under_way)
         await end_by_cancelling(task)
@@ -113,7 +115,7 @@ async def test_cancelling_while_a_request_is_sent_closes_the_connection() -> Non
 
 
 async def test_cancelling_while_connecting_leaves_no_socket() -> None:
-    """A request that is cancelled before its connection is made leaves nothing open."""
+    """A request that is cancelled before its connection is made leaves no socket open."""
     with full_listener() as port:
         async with client_of(f"http://{LOCALHOST}:{port}/v1") as client:
             open_before = open_sockets()
@@ -124,7 +126,7 @@ async def test_cancelling_while_connecting_leaves_no_socket() -> None:
 
 
 async def test_a_connection_that_takes_too_long_is_given_up() -> None:
-    """A peer that does not take the connection within the time allowed is Unreachable, and its socket is closed."""
+    """A peer that does not accept the connection in time is Unreachable, and the socket is closed."""
     with full_listener() as port:
         async with client_of(f"http://{LOCALHOST}:{port}/v1") as client:
             open_before = open_sockets()
@@ -134,7 +136,7 @@ async def test_a_connection_that_takes_too_long_is_given_up() -> None:
 
 
 async def test_a_refused_connection_is_unreachable() -> None:
-    """A port where nobody listens is Unreachable at once, and leaves no socket."""
+    """A port without a listener is Unreachable at once, and leaves no socket open."""
     with socket.socket() as bound:
         bound.bind((LOCALHOST, 0))
         async with client_of(f"http://{LOCALHOST}:{bound.getsockname()[1]}/v1") as client:
@@ -146,85 +148,87 @@ async def test_a_refused_connection_is_unreachable() -> None:
 
 @pytest.mark.parametrize("host", ["no-such-host.invalid", "a..b", "x" * 64 + ".example", "[::1%nowhere]"])
 async def test_a_host_that_cannot_be_found_is_unreachable(host: str) -> None:
-    """A name that does not resolve, or is no name at all, is Unreachable."""
+    """A name that does not resolve, or is not a valid name, is Unreachable."""
     async with client_of(f"http://{host}:80/v1") as client:
         with pytest.raises(Unreachable):
             await fetch(client)
 
 
-async def test_an_unreachable_peer_says_nothing_of_itself() -> None:
-    """The exception carries no address and no cause that would show one in a log."""
+async def test_unreachable_carries_no_address() -> None:
+    """The exception has no text and no cause that would show an address in a log."""
     async with client_of("http://no-such-host.invalid/v1") as client:
         with pytest.raises(Unreachable) as failure:
             await fetch(client)
     assert (str(failure.value), failure.value.__cause__, failure.value.__suppress_context__) == ("", None, True)
 
 
-async def leave_at_once(client: HttpClient) -> None:
+async def end_at_once(client: HttpClient) -> None:
     async with client.request("POST", "/", b"", WAIT_S):
         pass
 
 
-async def leave_after_a_part(client: HttpClient) -> None:
+async def end_after_a_part(client: HttpClient) -> None:
     async with client.request("POST", "/", b"", WAIT_S) as response:
-        assert await response.read() == b"half"
+        assert await read_part(response) == b"half"
 
 
-async def leave_by_an_error(client: HttpClient) -> None:
+async def end_by_an_error(client: HttpClient) -> None:
     with contextlib.suppress(ZeroDivisionError):
         async with client.request("POST", "/", b"", WAIT_S):
             raise ZeroDivisionError
 
 
-@pytest.mark.parametrize("leave", [leave_at_once, leave_after_a_part, leave_by_an_error])
-async def test_leaving_before_the_end_closes(leave: Callable[[HttpClient], Coroutine[None, None, None]]) -> None:
-    """Leaving an answer before its end, in whatever way, closes its connection at once."""
+@pytest.mark.parametrize("end", [end_at_once, end_after_a_part, end_by_an_error])
+async def test_ending_a_request_early_closes_its_connection(
+    end: Callable[[HttpClient], Coroutine[None, None, None]],
+) -> None:
+    """A request that ends before its response is complete closes its connection at once."""
 
-    async def story(visit: Visit) -> None:
+    async def script(visit: Visit) -> None:
         await visit.request()
         await visit.say(CHUNKED + b"4\r\nhalf")
         await visit.until_left()
 
-    async with talking(story) as (client, peer), asyncio.timeout(WAIT_S):
-        await leave(client)
+    async with talking(script) as (client, peer), asyncio.timeout(WAIT_S):
+        await end(client)
         await happens(peer.visits[0].left)
 
 
-async def test_leaving_what_came_but_was_not_read_closes() -> None:
-    """An answer that is there to its last byte, but was not read, does not stay for the next request to find."""
+async def test_an_unread_response_closes_its_connection() -> None:
+    """A response that arrived but was not read is never left for the next request."""
     has_come = asyncio.Event()
 
-    async def story(visit: Visit) -> None:
+    async def script(visit: Visit) -> None:
         await visit.request()
         await visit.say(HI)
         has_come.set()
         await visit.until_left()
 
-    async with talking(story) as (client, peer), asyncio.timeout(WAIT_S):
+    async with talking(script) as (client, peer), asyncio.timeout(WAIT_S):
         async with client.request("POST", "/", b"", WAIT_S):
             await has_come.wait()
         await happens(peer.visits[0].left)
 
 
-async def test_leaving_after_the_last_byte_keeps() -> None:
-    """An answer of which every byte was read is over, whether or not its reader asked for more."""
+async def test_a_response_read_to_its_last_byte_keeps_the_connection() -> None:
+    """A response whose every byte was read is over, whether or not its reader asked for more."""
     async with talking(always(HI)) as (client, peer), asyncio.timeout(WAIT_S):
         for _ in range(2):
             async with client.request("POST", "/", b"", WAIT_S) as response:
-                assert await response.read() == b"hi"
+                assert await read_part(response) == b"hi"
         assert peer.requests_per_visit == [2]
 
 
 async def test_a_thousand_broken_requests_leak_nothing() -> None:
-    """However many requests are cancelled, broken off or left, the number of open sockets stays."""
+    """However many requests are cancelled or broken off, the number of open sockets does not grow."""
 
-    async def story(visit: Visit) -> None:
+    async def script(visit: Visit) -> None:
         await visit.request()
         await visit.say(CHUNKED + b"4\r\nhalf")
         if visit.number % 3:
             await visit.until_left()
 
-    async with talking(story) as (client, peer):
+    async with talking(script) as (client, peer):
         open_before = open_sockets()
         for _ in range(10):
             tasks = [asyncio.create_task(fetch(client)) for _ in range(100)]
@@ -243,11 +247,11 @@ async def test_a_thousand_broken_requests_leak_nothing() -> None:
 
 
 async def test_nothing_is_read_ahead_of_the_reader() -> None:
-    """While nobody reads, the upstream can send no more than a bounded amount; then all of it arrives."""
+    """While nothing is received, the upstream can send only a bounded amount; then all of it arrives."""
     block, blocks = bytes(range(256)) * 256, 512
     sent_bytes, has_stalled = 0, asyncio.Event()
 
-    async def story(visit: Visit) -> None:
+    async def script(visit: Visit) -> None:
         nonlocal sent_bytes
         visit.writer.transport.set_write_buffer_limits(0)
         visit.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, len(block))
@@ -265,11 +269,11 @@ async def test_nothing_is_read_ahead_of_the_reader() -> None:
         await visit.request()
         await visit.say(SECOND)
 
-    async with talking(story) as (client, peer), asyncio.timeout(4 * WAIT_S):
+    async with talking(script) as (client, peer), asyncio.timeout(4 * WAIT_S):
         async with client.request("POST", "/", b"", WAIT_S) as response:
             await happens(has_stalled)
             assert BUFFER_BYTES_MAX <= sent_bytes <= BUFFER_BYTES_MAX + 8 * MIB
-            first = await response.read()
+            first = await read_part(response)
             assert first
             assert len(first) <= 2 * BUFFER_BYTES_MAX
             body = first + await read_all(response)
@@ -279,10 +283,10 @@ async def test_nothing_is_read_ahead_of_the_reader() -> None:
 
 
 async def test_a_reader_that_stops_again_and_again() -> None:
-    """Reading may stall at any part of a large answer and go on later: every byte arrives, in order."""
+    """A reader may pause at any part of a large response: every byte arrives, in order."""
     body = os.urandom(MIB) * 4
 
-    async def story(visit: Visit) -> None:
+    async def script(visit: Visit) -> None:
         await visit.request()
         await visit.say(CHUNKED)
         for start in range(0, len(body), 100_000):
@@ -290,10 +294,10 @@ async def test_a_reader_that_stops_again_and_again() -> None:
             visit.writer.write(b"%x\r\n%b\r\n" % (len(part), part))
         await visit.say(b"0\r\n\r\n")
 
-    async with talking(story) as (client, _peer), asyncio.timeout(4 * WAIT_S):
+    async with talking(script) as (client, _peer), asyncio.timeout(4 * WAIT_S):
         read = hashlib.sha256()
         async with client.request("POST", "/", b"", WAIT_S) as response:
-            while (part := await response.read()) is not None:
+            while (part := await read_part(response)) is not None:
                 assert len(part) <= 2 * BUFFER_BYTES_MAX
                 read.update(part)
                 await asyncio.sleep(0.005)  # a slow reader
@@ -301,11 +305,11 @@ async def test_a_reader_that_stops_again_and_again() -> None:
 
 
 async def test_a_large_request_to_a_slow_upstream() -> None:
-    """A body of 32 MiB arrives whole at a peer that takes it in small parts, and the answer follows."""
+    """A body of 32 MiB arrives whole at a peer that reads it in small parts, and the response follows."""
     body = os.urandom(MIB) * 32
     taken = hashlib.sha256()
 
-    async def story(visit: Visit) -> None:
+    async def script(visit: Visit) -> None:
         await visit.reader.readuntil(b"\r\n\r\n")
         left_bytes = len(body)
         while left_bytes:
@@ -317,17 +321,17 @@ async def test_a_large_request_to_a_slow_upstream() -> None:
 
     async with (
         asyncio.timeout(4 * WAIT_S),
-        talking(story) as (client, _peer),
+        talking(script) as (client, _peer),
         client.request("POST", "/", body, WAIT_S) as response,
     ):
         assert await read_all(response) == b"hi"
     assert taken.digest() == hashlib.sha256(body).digest()
 
 
-async def test_an_answer_before_the_request_was_taken() -> None:
-    """An upstream may answer without reading the body: the answer counts, but nothing waits behind the unsent rest."""
+async def test_a_response_before_the_request_was_read() -> None:
+    """A response that comes before the request was sent counts, but the connection is not used again."""
 
-    async def story(visit: Visit) -> None:
+    async def script(visit: Visit) -> None:
         if visit.number:
             return await always(SECOND)(visit)
         await visit.reader.readuntil(b"\r\n\r\n")
@@ -337,27 +341,27 @@ async def test_an_answer_before_the_request_was_taken() -> None:
         return None
 
     is_over = asyncio.Event()
-    async with talking(story) as (client, _peer):
+    async with talking(script) as (client, _peer):
         assert (await fetch(client, body=bytes(32 * MIB))).status == 413
         assert (await fetch(client)).body == b"second"
         is_over.set()
 
 
-async def test_an_upstream_that_hangs_up_on_a_large_request() -> None:
-    """Bytes of an answer that came before the upstream hung up on the rest of the request are not lost."""
+async def test_an_upstream_that_closes_amid_a_large_request() -> None:
+    """A response that came before the upstream closed on the rest of the request is not lost."""
 
-    async def story(visit: Visit) -> None:
+    async def script(visit: Visit) -> None:
         await visit.reader.readuntil(b"\r\n\r\n")
         await visit.say(b"HTTP/1.1 413 Too Large\r\nconnection: close\r\ncontent-length: 9\r\n\r\ntoo large")
 
-    async with talking(story) as (client, peer):
-        answer = await fetch(client, body=bytes(32 * MIB))
-        assert (answer.status, answer.body) == (413, b"too large")
+    async with talking(script) as (client, peer):
+        response = await fetch(client, body=bytes(32 * MIB))
+        assert (response.status, response.body) == (413, b"too large")
         assert len(peer.visits) == 1
 
 
 def test_open_sockets_are_counted() -> None:
-    """The count that these tests go by sees a socket that is open."""
+    """The count that these tests rely on sees a socket that is open."""
     before = open_sockets()
     with socket.socket():
         assert open_sockets() == before + 1

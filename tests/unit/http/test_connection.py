@@ -1,7 +1,4 @@
-"""A connection: one request at a time in the order of their coming, bodies of every kind, and what is cut.
-
-The sockets and the loop are those of the service; where a time matters it is short.
-"""
+"""A connection: one exchange at a time in the order of the requests, bodies of every kind, and when it closes."""
 
 import asyncio
 import gc
@@ -9,234 +6,212 @@ import weakref
 
 import pytest
 
-from cadenza.http import connection
-from cadenza.http.exchange import UNREAD_BYTES_MAX
-from tests.unit.http.visits import LAST_CHUNK, WAIT_S, WHOLE, Client, check_refused, request, tell, tell_of_two, until
+from cadenza.http.body import BodyLimits
+from cadenza.http.connection import ConnectionLimits
+from tests.unit.http.raw_client import LAST_CHUNK, RawClient, request, until
+from tests.unit.http.testing_site import WHOLE, Site, check_malformed, check_served, disconnect
 
-SHORT_S = 0.3
-READ_BYTES = 256 * 1024  # what is read of a socket at once, at most
+LONG_S = 600.0
+READ_BYTES = 256 * 1024  # the most that a loop reads from a socket at once
 LARGE = b"a large body " * 700_000
 CHUNKED = b"POST /body HTTP/1.1\r\nhost: here\r\ntransfer-encoding: chunked\r\n\r\n"
 NEXT = request("/whole", request_id="next")
+NOT_HTTP = b"\x00\x01 no request\r\n\r\n"
 
 
-def test_requests_wait_for_the_one_before_them() -> None:
-    """While a reply is under way no later request is begun, and then they are served in the order of their coming."""
-
-    async def story(client: Client) -> None:
-        later = [request("/body", b"one", request_id="r-2"), request("/stream", request_id="r-3"), NEXT]
-        await client.say(request("/when-told") + b"".join(later))
-        assert client.site.asked == ["/when-told"]
-        client.site.go.set()
-        for wanted in (b"r-1", b"r-2", b"r-3", b"next"):
-            first, lines, _ = await client.reply()
-            assert first == b"HTTP/1.1 200 OK"
-            assert b"x-request-id: " + wanted in lines
-        assert client.site.asked == ["/when-told", "/body", "/stream", "/whole"]
-
-    tell(story)
+async def test_pipelined_requests_are_answered_in_order(site: Site, client: RawClient) -> None:
+    """Requests that come at once are served one after the other, each with its own body."""
+    paths = ["/body", "/stream", "/whole", "/body", "/no-content", "/body"]
+    await client.send(b"".join(request(path, b"body %d" % n, request_id=f"r-{n}") for n, path in enumerate(paths)))
+    for number, path in enumerate(paths):
+        _, lines, body = await client.reply()
+        assert b"x-request-id: r-%d" % number in lines
+        if path == "/body":
+            assert body == b"body %d" % number
+    assert site.paths == paths
 
 
-def test_nothing_is_read_while_a_request_waits() -> None:
-    """A client that goes on asking while a reply is slow is not read any further; later all of it is answered."""
-
-    async def story(client: Client) -> None:
-        await client.say(request("/when-told"))
-        client.begin_to_say(request("/body", LARGE, request_id="r-2") * 2 + NEXT)
-        await until(lambda: not client.far_end().is_reading)
-        assert client.far_end().received_bytes < 2 * READ_BYTES
-        client.site.go.set()
-        bodies = [(await client.reply())[2] for _ in range(4)]
-        assert bodies == [WHOLE, LARGE, LARGE, WHOLE]
-
-    tell(story)
-
-
-def test_of_a_body_that_nobody_reads_only_so_much_is_taken() -> None:
-    """Past 64 KiB the server stops reading until someone wants the body, and then it has all of it."""
-
-    async def story(client: Client) -> None:
-        client.begin_to_say(request("/body-when-told", LARGE))
-        await until(lambda: bool(client.site.connections) and not client.far_end().is_reading)
-        assert client.far_end().received_bytes <= UNREAD_BYTES_MAX + READ_BYTES
-        client.site.go.set()
-        assert (await client.reply())[2] == LARGE
-        await client.check_served()
-
-    tell(story)
+async def test_a_request_waits_for_the_reply_before_it(site: Site, client: RawClient) -> None:
+    """While an exchange runs, no later request is begun; then they are served in their order."""
+    later = [request("/body", b"one", request_id="r-2"), request("/stream", request_id="r-3"), NEXT]
+    await client.send(request("/when-told") + b"".join(later))
+    await until(lambda: bool(site.paths))
+    assert site.paths == ["/when-told"]
+    site.go_on.set()
+    for request_id in (b"r-1", b"r-2", b"r-3", b"next"):
+        status_line, lines, _ = await client.reply()
+        assert status_line == b"HTTP/1.1 200 OK"
+        assert b"x-request-id: " + request_id in lines
+    assert site.paths == ["/when-told", "/body", "/stream", "/whole"]
 
 
-def test_a_request_that_comes_byte_by_byte() -> None:
+async def test_nothing_is_read_while_a_request_waits(site: Site, client: RawClient) -> None:
+    """A client that goes on sending while a reply is slow is read no further; later all of it is answered."""
+    await client.send(request("/when-told"))
+    client.start_sending(request("/body", LARGE, request_id="r-2") * 2 + NEXT)
+    await until(lambda: not site.connection.is_reading)
+    assert site.connection.received_bytes < 2 * READ_BYTES
+    site.go_on.set()
+    bodies = [(await client.reply())[2] for _ in range(4)]
+    assert bodies == [WHOLE, LARGE, LARGE, WHOLE]
+
+
+async def test_an_unread_body_is_not_read_beyond_the_limit(site: Site, client: RawClient) -> None:
+    """Past 64 KiB the server stops reading until the application wants the body, and then reads all of it."""
+    client.start_sending(request("/body-when-told", LARGE))
+    await until(lambda: bool(site.connections) and not site.connection.is_reading)
+    assert site.connection.received_bytes <= BodyLimits().unread_bytes_max + READ_BYTES
+    site.go_on.set()
+    assert (await client.reply())[2] == LARGE
+    await check_served(client)
+
+
+async def test_a_request_byte_by_byte(client: RawClient) -> None:
     """A head and a body of one byte at a time are read as if they had come at once."""
-
-    async def story(client: Client) -> None:
-        for byte in request("/body", b"a body"):
-            await client.say(bytes([byte]))
-        assert (await client.reply())[2] == b"a body"
-        for byte in CHUNKED + b"2\r\na \r\n4;some=thing\r\nbody\r\n" + LAST_CHUNK:
-            await client.say(bytes([byte]))
-        assert (await client.reply())[2] == b"a body"
-        await client.check_served()
-
-    tell(story)
+    await client.send_bytewise(request("/body", b"a body"))
+    assert (await client.reply())[2] == b"a body"
+    await client.send_bytewise(CHUNKED + b"2\r\na \r\n4;some=thing\r\nbody\r\n" + LAST_CHUNK)
+    assert (await client.reply())[2] == b"a body"
+    await check_served(client)
 
 
 @pytest.mark.parametrize("size_bytes", [100, 1_000_000])
 @pytest.mark.parametrize("is_chunked", [False, True])
-def test_a_reply_before_the_whole_body(size_bytes: int, is_chunked: bool) -> None:
-    """Where the reply does not wait for the body, the rest of it is passed over, and the next request is served."""
-
-    async def story(client: Client) -> None:
-        body = b"x" * size_bytes
-        said = request("/whole", body)
-        if is_chunked:
-            said = CHUNKED.replace(b"/body", b"/whole") + b"%x\r\n%b\r\n" % (size_bytes, body) + LAST_CHUNK
-        await client.say(said[:200])
-        assert (await client.reply())[2] == WHOLE
-        await client.say(said[200:])
-        await client.check_served()
-
-    tell(story)
+async def test_a_reply_before_the_whole_body(client: RawClient, size_bytes: int, is_chunked: bool) -> None:
+    """Where the reply does not wait for the body, the rest of it is discarded, and the next request is served."""
+    body = b"x" * size_bytes
+    sent = request("/whole", body)
+    if is_chunked:
+        sent = CHUNKED.replace(b"/body", b"/whole") + b"%x\r\n%b\r\n" % (size_bytes, body) + LAST_CHUNK
+    await client.send(sent[:200])
+    assert (await client.reply())[2] == WHOLE
+    await client.send(sent[200:])
+    await check_served(client)
 
 
-@pytest.mark.parametrize("before", [request("/body", b"x" * 100_000), request("/none") * 2000], ids=["large", "many"])
-def test_the_beginning_of_a_head_behind_much_else(before: bytes) -> None:
-    """The limit of a head is its own: what came before it in the same read does not count."""
-
-    async def story(client: Client) -> None:
-        await client.say(before + NEXT[:20])
-        for _ in range(before.count(b"POST")):
-            await client.reply()
-        await client.say(NEXT[20:])
-        first, lines, _ = await client.reply()
-        assert first == b"HTTP/1.1 200 OK"
-        assert b"x-request-id: next" in lines
-
-    tell(story)
+@pytest.mark.parametrize(
+    "before", [request("/body", b"x" * 100_000), request("/no-content") * 2000], ids=["large", "many"]
+)
+async def test_a_head_that_begins_behind_other_bytes(client: RawClient, before: bytes) -> None:
+    """Bytes before a head, in the same read, do not count towards its limit."""
+    await client.send(before + NEXT[:20])
+    for _ in range(before.count(b"POST")):
+        await client.reply()
+    await client.send(NEXT[20:])
+    status_line, lines, _ = await client.reply()
+    assert status_line == b"HTTP/1.1 200 OK"
+    assert b"x-request-id: next" in lines
 
 
-def test_a_head_that_is_not_read_further_is_not_late(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The time for a head does not run while the server itself does not read it: the reply before it is not cut."""
-    monkeypatch.setattr(connection, "HEAD_S", SHORT_S)
-
-    async def story(client: Client) -> None:
-        await client.say(request("/slow") + request("/whole") + NEXT[:20])
-        assert (await client.reply())[2].endswith(LAST_CHUNK)
-        assert (await client.reply())[2] == WHOLE
-        await client.say(NEXT[20:])
-        assert b"x-request-id: next" in (await client.reply())[1]
-
-    tell(story)
-
-
-def test_a_head_that_began_before_the_last_reply_is_late_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A head that has begun has the time of a head, and not that of an idle connection."""
-    monkeypatch.setattr(connection, "HEAD_S", SHORT_S)
-    monkeypatch.setattr(connection, "KEEP_ALIVE_S", 10 * WAIT_S)
-
-    async def story(client: Client) -> None:
-        await client.say(request("/whole") + NEXT[:20])
-        assert (await client.reply())[2] == WHOLE
-        assert await client.hear_the_end() == b""
-
-    tell(story)
+@pytest.mark.parametrize(
+    ("path", "received"), [("/raise", b""), ("/no-reply", b""), ("/raise-in-stream", b"3\r\none\r\n")]
+)
+async def test_an_exchange_without_a_complete_reply(site: Site, path: str, received: bytes) -> None:
+    """Where the application raises, or returns without a complete reply, the connection is aborted; others go on."""
+    client, other = await site.connect(), await site.connect()
+    await check_served(other)
+    await client.send(request(path) + NEXT)
+    assert (await client.read_to_end()).partition(b"\r\n\r\n")[2] == received
+    await check_served(other)
+    await until(lambda: len(site.connections) == 1)
+    assert site.paths == ["/whole", path, "/whole"]
 
 
-@pytest.mark.parametrize(("path", "heard"), [("/raise", b""), ("/silence", b""), ("/raise-amid", b"3\r\none\r\n")])
-def test_what_has_no_answer_is_cut(path: str, heard: bytes) -> None:
-    """A exchange that raises, or returns without an answer, ends with its connection; all others go on."""
-
-    async def story(client: Client, other: Client) -> None:
-        await other.check_served()
-        await client.say(request(path) + NEXT)
-        said = await client.hear_the_end()
-        assert said.partition(b"\r\n\r\n")[2] == heard
-        await other.check_served()
-        await until(lambda: len(other.site.connections) == 1)
-        assert other.site.asked == ["/whole", path, "/whole"]
-
-    tell_of_two(story)
+async def test_malformed_bytes_behind_a_request(client: RawClient) -> None:
+    """One 400 is the last thing that is sent."""
+    await client.send(request("/whole") + NOT_HTTP)
+    check_malformed(await client.read_to_end())
 
 
-@pytest.mark.parametrize("size_bytes", [0, 1000, 200_000])
-def test_who_leaves_is_noticed_whatever_it_sent(size_bytes: int) -> None:
-    """Once a body is whole, small or large, the connection is read on, and so its client is seen to leave."""
-
-    async def story(client: Client) -> None:
-        await client.say(request("/wait", b"x" * size_bytes))
-        await asyncio.wait_for(client.site.watching.wait(), WAIT_S)
-        await until(lambda: client.site.exchanges[0].is_whole)
-        await client.leave()
-        await asyncio.wait_for(client.site.left.wait(), WAIT_S)
-        assert client.site.gone == ["r-1"]
-
-    tell(story)
+async def test_malformed_bytes_behind_waiting_requests(site: Site, client: RawClient) -> None:
+    """A request that waits for its turn when malformed bytes come behind it is never served."""
+    await client.send(request("/when-told") + NEXT + NOT_HTTP)
+    site.go_on.set()
+    check_malformed(await client.read_to_end())
+    await until(lambda: site.is_quiet)
+    assert site.paths == ["/when-told"]
 
 
-def test_garbage_behind_a_request_is_refused_once() -> None:
-    """Where what follows a request is no HTTP, one refusal is the last thing that is said."""
-
-    async def story(client: Client) -> None:
-        await client.say(request("/whole") + b"\x00\x01 no request\r\n\r\n")
-        check_refused(await client.hear_the_end())
-
-    tell(story)
+async def test_malformed_bytes_during_a_stream(client: RawClient) -> None:
+    """A stream that has begun breaks off, with no second reply in it."""
+    await client.send(request("/stream-when-told"))
+    await client.read_until(b"\r\n\r\n")
+    await client.send(NOT_HTTP)
+    assert b"HTTP/1.1" not in await client.read_to_end()
 
 
-def test_what_waits_behind_garbage_is_not_begun() -> None:
-    """A request that waits for its turn when the connection turns out to be broken is never served."""
-
-    async def story(client: Client) -> None:
-        await client.say(request("/when-told") + NEXT + b"\x00\x01 no request\r\n\r\n")
-        client.site.go.set()
-        check_refused(await client.hear_the_end())
-        await until(lambda: client.site.is_quiet)
-        assert client.site.asked == ["/when-told"]
-
-    tell(story)
-
-
-def test_what_follows_the_last_request_is_passed_over() -> None:
-    """After `connection: close` whatever comes is not for the server, and the reply is not disturbed by it."""
-
-    async def story(client: Client) -> None:
-        await client.say(request("/when-told", more="connection: close\r\n"))
-        await client.say(NEXT + b"\x00\x01 no request\r\n\r\n")
-        client.site.go.set()
-        assert (await client.reply())[::2] == (b"HTTP/1.1 200 OK", WHOLE)
-        assert await client.hear_the_end() == b""
-        assert client.site.asked == ["/when-told"]
-
-    tell(story)
+async def test_bytes_behind_the_last_request_are_discarded(site: Site, client: RawClient) -> None:
+    """After `connection: close` the server discards what comes, and the reply is not disturbed by it."""
+    await client.send(request("/when-told", more="connection: close\r\n"))
+    await client.send(NEXT + NOT_HTTP)
+    site.go_on.set()
+    assert (await client.reply())[::2] == (b"HTTP/1.1 200 OK", WHOLE)
+    assert await client.read_to_end() == b""
+    assert site.paths == ["/when-told"]
 
 
 @pytest.mark.parametrize("end", [b"0\r\nx-late: ", b"5;"], ids=["trailer", "extension"])
-def test_what_is_no_body_is_bounded_behind_a_head_too(end: bytes) -> None:
+async def test_trailers_and_chunk_extensions_are_bounded(client: RawClient, end: bytes) -> None:
     """A trailer or a chunk extension without end is refused when it is too large."""
-
-    async def story(client: Client) -> None:
-        await client.say(CHUNKED + b"3\r\none\r\n" + end)
-        hearing = asyncio.create_task(client.hear_the_end())
-        for _ in range(32):
-            await client.say(b"x" * 32_768)
-        check_refused(await hearing)
-
-    tell(story)
+    await client.send(CHUNKED + b"3\r\none\r\n" + end)
+    reading = asyncio.create_task(client.read_to_end())
+    for _ in range(32):
+        await client.send(b"x" * 32_768)
+    check_malformed(await reading)
 
 
-def test_a_connection_that_was_lost_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is answered after the client has left keeps nothing of its connection, however long it took."""
-    monkeypatch.setattr(connection, "HEAD_S", 0.02)
+@pytest.mark.parametrize("behind", [b"", NEXT, request("/body", b"x" * 100_000)[:-1]])
+async def test_shut_lets_the_running_exchange_end(site: Site, client: RawClient, behind: bytes) -> None:
+    """A connection that is shut closes after the running reply; requests that wait or come later are dropped."""
+    await client.send(request("/when-told") + behind)
+    await until(lambda: bool(site.paths))
+    site.connection.shut()
+    await client.send(behind[-1:] + NEXT)
+    site.go_on.set()
+    _, lines, body = await client.reply()
+    assert (b"connection: close" in lines, body) == (True, WHOLE)
+    assert await client.read_to_end() == b""
+    assert site.paths == ["/when-told"]
 
-    async def story(client: Client) -> None:
-        await client.say(request("/when-told"))
-        await until(lambda: client.far_end()._timer is None)
-        far_end = weakref.ref(client.far_end())
-        await client.leave()
-        client.site.go.set()
-        await until(lambda: client.site.is_quiet)
-        client.site.exchanges.clear()
+
+async def test_shut_lets_a_body_arrive(site: Site, client: RawClient) -> None:
+    """A request whose body is still arriving when its connection is shut is answered."""
+    await client.send(request("/body", b"a body").removesuffix(b"body"))
+    await until(lambda: bool(site.paths))
+    site.connection.shut()
+    await client.send(b"body" + NEXT)
+    assert (await client.reply())[2] == b"a body"
+    assert await client.read_to_end() == b""
+    assert site.paths == ["/body"]
+
+
+async def test_shut_closes_an_idle_connection(site: Site, client: RawClient) -> None:
+    """A connection without an exchange, new or used, closes at once; to shut it again has no effect."""
+    await check_served(client)
+    used = site.connection
+    used.shut()
+    used.shut()
+    assert await client.read_to_end() == b""
+    await until(lambda: not site.connections)
+    used.shut()
+    new_client = await site.connect()
+    await until(lambda: bool(site.connections))
+    site.connection.shut()
+    assert await new_client.read_to_end() == b""
+
+
+async def test_a_lost_connection_is_freed() -> None:
+    """Nothing keeps a connection in memory once its client is gone and its exchange has ended."""
+    async with Site(ConnectionLimits(head_s=LONG_S, keep_alive_s=LONG_S)) as site:
+        client = await site.connect()
+        await check_served(client)
+        await client.send(request("/reply-then-work"))
+        await client.reply()
+        connection = weakref.ref(site.connection)
+        await disconnect(client, site)
+        site.go_on.set()
+        await until(lambda: site.is_quiet)
+        site.exchanges.clear()
+        site.tasks.clear()
         gc.collect()
-        assert far_end() is None
-
-    tell(story)
+        assert connection() is None

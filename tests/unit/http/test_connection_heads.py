@@ -1,16 +1,17 @@
-"""The heads of requests: targets, fields, old clients, wishes of clients, and what is ambiguous and so refused."""
+"""The heads of requests: targets, fields, HTTP/1.0, 100-continue, upgrades, and malformed requests."""
 
 import json
 
 import pytest
 
-from tests.unit.http.visits import LAST_CHUNK, WHOLE, Client, check_refused, request, tell
+from tests.unit.http.raw_client import LAST_CHUNK, RawClient, request
+from tests.unit.http.testing_site import WHOLE, Site, check_malformed, check_served
 
-GET = b"GET /asked HTTP/1.1\r\nhost: here\r\n"
+GET = b"GET /head HTTP/1.1\r\nhost: here\r\n"
 POST = b"POST /body HTTP/1.1\r\nhost: here\r\n"
 H2C = "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQCAAAAAAIAAAAA\r\n"
 EXPECT = "Expect: 100-Continue\r\n"
-TOLD = b"HTTP/1.1 100 Continue\r\n\r\n"
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 @pytest.mark.parametrize(
@@ -32,35 +33,27 @@ TOLD = b"HTTP/1.1 100 Continue\r\n\r\n"
         ("http://here?b", "/", b"b"),
     ],
 )
-def test_targets(target: str, path: str, query: bytes) -> None:
-    """The path is had without its percents, the query as it came; the host of an absolute target does not matter."""
-
-    async def story(client: Client) -> None:
-        await client.say(request(target))
-        assert (await client.reply())[0] == b"HTTP/1.1 200 OK"
-        [exchange] = client.site.exchanges
-        assert (exchange.path, exchange.query) == (path, query)
-
-    tell(story)
+async def test_targets(site: Site, client: RawClient, target: str, path: str, query: bytes) -> None:
+    """The path is percent-decoded, the query is as it came, and the host of an absolute target is ignored."""
+    await client.send(request(target))
+    assert (await client.reply())[0] == b"HTTP/1.1 200 OK"
+    [exchange] = site.exchanges
+    assert (exchange.request.path, exchange.request.query) == (path, query)
 
 
 @pytest.mark.parametrize(
     "line",
     ["OPTIONS *", "GET *", "GET a", "GET here:80", "CONNECT here:80", "GET http://", "GET /\x7f", "GET /a b", "GET /é"],
 )
-def test_what_is_no_target_is_refused(line: str) -> None:
-    """A request for anything but a path is a 400 in the error shape."""
-
-    async def story(client: Client) -> None:
-        await client.say(f"{line} HTTP/1.1\r\nhost: here\r\n\r\n".encode())
-        check_refused(await client.hear_the_end())
-        assert client.site.exchanges == []
-
-    tell(story)
+async def test_malformed_targets(site: Site, client: RawClient, line: str) -> None:
+    """A request for anything but a path is refused with 400."""
+    await client.send(f"{line} HTTP/1.1\r\nhost: here\r\n\r\n".encode())
+    check_malformed(await client.read_to_end())
+    assert site.exchanges == []
 
 
 @pytest.mark.parametrize(
-    "said",
+    "sent",
     [
         GET + b"a: b\r\n c\r\n\r\n",
         GET + b"a: b\x00c\r\n\r\n",
@@ -91,127 +84,95 @@ def test_what_is_no_target_is_refused(line: str) -> None:
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
     ],
 )
-def test_what_could_be_read_in_two_ways_is_refused(said: bytes) -> None:
-    """Heads and bodies that a proxy might understand otherwise get one 400, and what follows is not looked at."""
-
-    async def story(client: Client) -> None:
-        await client.say(said + request("/whole"))
-        check_refused(await client.hear_the_end())
-        assert "/whole" not in client.site.asked
-
-    tell(story)
+async def test_ambiguous_requests(site: Site, client: RawClient, sent: bytes) -> None:
+    """Requests that a proxy might read differently get one 400, and the bytes behind them are ignored."""
+    await client.send(sent + request("/whole"))
+    check_malformed(await client.read_to_end())
+    assert "/whole" not in site.paths
 
 
-def test_fields_as_they_are_known() -> None:
-    """Names are in lower case, fields in their order; of one that is repeated the first counts."""
-
-    async def story(client: Client) -> None:
-        await client.say(GET + b"X-API-Key: first\r\nx-Api-kEY: second\r\nempty:\r\nEVEN:  with  room \r\n\r\n")
-        known = json.loads((await client.reply())[2])
-        names = [name for name, _ in known["fields"]]
-        assert names == ["host", "x-api-key", "x-api-key", "empty", "even"]
-        assert known["headers"]["x-api-key"] == "first"
-        assert known["headers"]["empty"] == ""
-        assert known["headers"]["even"].strip() == "with  room"
-
-    tell(story)
+async def test_fields(client: RawClient) -> None:
+    """Names are in lower case, fields are in order, and the first of a repeated header counts."""
+    await client.send(GET + b"X-API-Key: first\r\nx-Api-kEY: second\r\nempty:\r\nEVEN:  with  room \r\n\r\n")
+    head = json.loads((await client.reply())[2])
+    names = [name for name, _ in head["fields"]]
+    assert names == ["host", "x-api-key", "x-api-key", "empty", "even"]
+    assert head["headers"]["x-api-key"] == "first"
+    assert head["headers"]["empty"] == ""
+    assert head["headers"]["even"].strip() == "with  room"
 
 
-def test_trailers_are_no_headers() -> None:
-    """What stands behind a chunked body does not count as if it had stood before it."""
-
-    async def story(client: Client) -> None:
-        trailer = b"X-Forwarded-For: 203.0.113.7\r\nx-api-key: late\r\n"
-        await client.say(POST + b"Transfer-Encoding: Chunked\r\n\r\n3\r\none\r\n0\r\n" + trailer + b"\r\n")
-        assert (await client.reply())[2] == b"one"
-        [exchange] = client.site.exchanges
-        assert [name for name, _ in exchange.fields] == [b"host", b"transfer-encoding"]
-        assert exchange.address == "127.0.0.1"
-        await client.check_served()
-
-    tell(story)
+async def test_trailers_are_not_headers(site: Site, client: RawClient) -> None:
+    """Fields behind a chunked body are not added to the headers."""
+    trailer = b"X-Forwarded-For: 203.0.113.7\r\nx-api-key: late\r\n"
+    await client.send(POST + b"Transfer-Encoding: Chunked\r\n\r\n3\r\none\r\n0\r\n" + trailer + b"\r\n")
+    assert (await client.reply())[2] == b"one"
+    [exchange] = site.exchanges
+    assert [name for name, _ in exchange.request.fields] == [b"host", b"transfer-encoding"]
+    assert exchange.client_address == "127.0.0.1"
+    await check_served(client)
 
 
 @pytest.mark.parametrize("more", ["", "connection: keep-alive\r\n"])
 @pytest.mark.parametrize(
-    ("path", "body"), [("/whole", WHOLE), ("/stream", b"onetwo and a bit moredone"), ("/none", b"")]
+    ("path", "body"), [("/whole", WHOLE), ("/stream", b"onetwo and a bit moredone"), ("/no-content", b"")]
 )
-def test_old_clients(path: str, body: bytes, more: str) -> None:
-    """HTTP/1.0 has its reply without chunks, is told that the connection closes, and it does."""
-
-    async def story(client: Client) -> None:
-        await client.say(request(path, more=more).replace(b"HTTP/1.1", b"HTTP/1.0"))
-        head, _, heard = (await client.hear_the_end()).partition(b"\r\n\r\n")
-        lines = head.lower().split(b"\r\n")
-        assert lines.count(b"connection: close") == 1
-        assert not any(line.startswith(b"transfer-encoding") for line in lines)
-        assert heard == body
-
-    tell(story)
+async def test_http_1_0(client: RawClient, path: str, body: bytes, more: str) -> None:
+    """A reply to HTTP/1.0 has no chunks and says that the connection closes, and it does."""
+    await client.send(request(path, more=more).replace(b"HTTP/1.1", b"HTTP/1.0"))
+    head, _, received = (await client.read_to_end()).partition(b"\r\n\r\n")
+    lines = head.lower().split(b"\r\n")
+    assert lines.count(b"connection: close") == 1
+    assert not any(line.startswith(b"transfer-encoding") for line in lines)
+    assert received == body
 
 
-def test_old_clients_are_not_told_to_go_on() -> None:
-    """HTTP/1.0 knows no interim replies: its wish for one is passed over."""
-
-    async def story(client: Client) -> None:
-        said = request("/body", b"the body", more=EXPECT).replace(b"HTTP/1.1", b"HTTP/1.0")
-        await client.say(said.removesuffix(b"the body"))
-        await client.say(b"the body")
-        first, _, body = await client.reply()
-        assert (first, body) == (b"HTTP/1.1 200 OK", b"the body")
-
-    tell(story)
+async def test_http_1_0_gets_no_100_continue(client: RawClient) -> None:
+    """HTTP/1.0 has no interim replies: its Expect header is ignored."""
+    sent = request("/body", b"the body", more=EXPECT).replace(b"HTTP/1.1", b"HTTP/1.0")
+    await client.send(sent.removesuffix(b"the body"))
+    await client.send(b"the body")
+    status_line, _, body = await client.reply()
+    assert (status_line, body) == (b"HTTP/1.1 200 OK", b"the body")
 
 
-def test_to_go_on_is_told_once() -> None:
-    """A client that waits before it sends its body is told once to go on, however many parts the body has."""
-
-    async def story(client: Client) -> None:
-        await client.say(request("/body-when-told", b"one two", more=EXPECT).removesuffix(b"one two"))
-        client.site.go.set()
-        assert await client.hear(b"\r\n\r\n") == TOLD
-        for part in (b"one", b" ", b"two"):
-            await client.say(part)
-        first, lines, body = await client.reply()
-        assert (first, body) == (b"HTTP/1.1 200 OK", b"one two")
-        assert b"connection: close" not in lines
-        await client.check_served()
-
-    tell(story)
+async def test_100_continue_is_sent_once(site: Site, client: RawClient) -> None:
+    """100 Continue is sent once, when the application reads the body, however many parts the body has."""
+    await client.send(request("/body-when-told", b"one two", more=EXPECT).removesuffix(b"one two"))
+    site.go_on.set()
+    assert await client.read_until(b"\r\n\r\n") == CONTINUE
+    for part in (b"one", b" ", b"two"):
+        await client.send(part)
+    status_line, lines, body = await client.reply()
+    assert (status_line, body) == (b"HTTP/1.1 200 OK", b"one two")
+    assert b"connection: close" not in lines
+    await check_served(client)
 
 
-def test_nothing_is_told_before_the_body_is_wanted() -> None:
-    """A client that waits, and whose body nobody reads, hears the reply alone, which says that it is the last."""
-
-    async def story(client: Client) -> None:
-        await client.say(request("/when-told", b"one two", more=EXPECT).removesuffix(b"one two"))
-        client.site.go.set()
-        said = await client.hear_the_end()
-        assert said.startswith(b"HTTP/1.1 200 OK\r\n")
-        assert b"\r\nconnection: close\r\n" in said
-        assert said.endswith(WHOLE)
-
-    tell(story)
+async def test_100_continue_is_not_sent_for_an_unread_body(site: Site, client: RawClient) -> None:
+    """A client whose body is not read gets the reply alone, and the connection closes after it."""
+    await client.send(request("/when-told", b"one two", more=EXPECT).removesuffix(b"one two"))
+    site.go_on.set()
+    received = await client.read_to_end()
+    assert received.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert b"\r\nconnection: close\r\n" in received
+    assert received.endswith(WHOLE)
 
 
-def test_who_did_not_wait_is_not_told() -> None:
-    """A client that asked for the word and sent its body with the head has its reply alone."""
-
-    async def story(client: Client) -> None:
-        await client.say(request("/body", b"one two", more=EXPECT))
-        first, lines, body = await client.reply()
-        assert (first, body) == (b"HTTP/1.1 200 OK", b"one two")
-        assert b"connection: close" not in lines
-        await client.check_served()
-
-    tell(story)
+async def test_100_continue_is_not_sent_if_the_body_is_there(client: RawClient) -> None:
+    """A client that sends its body with the head, without waiting, gets the reply alone."""
+    await client.send(request("/body", b"one two", more=EXPECT))
+    status_line, lines, body = await client.reply()
+    assert (status_line, body) == (b"HTTP/1.1 200 OK", b"one two")
+    assert b"connection: close" not in lines
+    await check_served(client)
 
 
-@pytest.mark.parametrize("is_at_once", [True, False])
+@pytest.mark.parametrize("is_one_write", [True, False])
 @pytest.mark.parametrize(
-    "said",
+    "sent",
     [
-        request("/asked", method="GET", more=H2C).replace(b"content-length: 0\r\n", b""),
+        request("/head", method="GET", more=H2C).replace(b"content-length: 0\r\n", b""),
         request("/body", b"a body", more=H2C),
         request("/body", b"a body", more=EXPECT + H2C),
         POST + H2C.encode() + b"transfer-encoding: chunked\r\n\r\n6\r\na body\r\n" + LAST_CHUNK,
@@ -219,49 +180,36 @@ def test_who_did_not_wait_is_not_told() -> None:
     ],
     ids=["get", "post", "expect", "chunked", "websocket"],
 )
-def test_another_protocol_is_not_changed_to(said: bytes, is_at_once: bool) -> None:
-    """A wish to change the protocol is passed over: the reply is that of HTTP/1.1, with its body, and the last one."""
-
-    async def story(client: Client) -> None:
-        if is_at_once:
-            await client.say(said + b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
-        else:
-            for byte in said:
-                await client.say(bytes([byte]))
-        heard = (await client.hear_the_end()).removeprefix(TOLD)
-        head, _, body = heard.partition(b"\r\n\r\n")
-        assert head.startswith(b"HTTP/1.1 200 OK\r\n")
-        assert head.split(b"\r\n").count(b"connection: close") == 1
-        assert body == b"a body" or json.loads(body)["headers"]["upgrade"] == "h2c"
-        assert len(client.site.exchanges) == 1
-
-    tell(story)
+async def test_an_upgrade_is_not_granted(site: Site, client: RawClient, sent: bytes, is_one_write: bool) -> None:
+    """A request for an upgrade is served as HTTP/1.1, with its body, and the connection closes after the reply."""
+    if is_one_write:
+        await client.send(sent + b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+    else:
+        await client.send_bytewise(sent)
+    received = (await client.read_to_end()).removeprefix(CONTINUE)
+    head, _, body = received.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert head.split(b"\r\n").count(b"connection: close") == 1
+    assert body == b"a body" or json.loads(body)["headers"]["upgrade"] == "h2c"
+    assert len(site.exchanges) == 1
 
 
-def test_a_change_of_protocol_that_is_answered_before_its_body() -> None:
-    """Where the reply does not wait for the body, it says that it is the last one, and the connection closes."""
-
-    async def story(client: Client) -> None:
-        await client.say(request("/whole", b"a body", more=H2C).removesuffix(b"a body"))
-        first, lines, _ = await client.reply()
-        assert first == b"HTTP/1.1 200 OK"
-        assert b"connection: close" in lines
-        assert await client.hear_the_end() == b""
-
-    tell(story)
+async def test_an_upgrade_that_is_answered_before_its_body(client: RawClient) -> None:
+    """A reply that does not wait for the body says that the connection closes, and it does."""
+    await client.send(request("/whole", b"a body", more=H2C).removesuffix(b"a body"))
+    status_line, lines, _ = await client.reply()
+    assert status_line == b"HTTP/1.1 200 OK"
+    assert b"connection: close" in lines
+    assert await client.read_to_end() == b""
 
 
-def test_a_change_of_protocol_behind_another_request() -> None:
-    """Both are answered, and only the second is the last one."""
-
-    async def story(client: Client) -> None:
-        await client.say(request("/when-told") + request("/body", b"a body", request_id="r-2", more=H2C))
-        client.site.go.set()
-        _, lines, _ = await client.reply()
-        assert b"connection: close" not in lines
-        _, lines, body = await client.reply()
-        assert {b"connection: close", b"x-request-id: r-2"} <= set(lines)
-        assert body == b"a body"
-        assert await client.hear_the_end() == b""
-
-    tell(story)
+async def test_an_upgrade_behind_another_request(site: Site, client: RawClient) -> None:
+    """Both are answered, and the connection closes after the second."""
+    await client.send(request("/when-told") + request("/body", b"a body", request_id="r-2", more=H2C))
+    site.go_on.set()
+    _, lines, _ = await client.reply()
+    assert b"connection: close" not in lines
+    _, lines, body = await client.reply()
+    assert {b"connection: close", b"x-request-id: r-2"} <= set(lines)
+    assert body == b"a body"
+    assert await client.read_to_end() == b""

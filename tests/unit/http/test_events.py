@@ -1,4 +1,4 @@
-"""Server-sent events: whatever the standard allows is read alike however the bytes are split, and little is written."""
+"""Server-sent events: all that the standard allows is read, however the bytes are split; what is written is minimal."""
 
 import itertools
 
@@ -19,7 +19,7 @@ cuts = st.lists(st.integers(0, 400), max_size=12)
 
 
 class Line(msgspec.Struct, frozen=True):
-    """One line of an event as it is sent, and the data in it, if it is a line of data."""
+    """One line of an event as it is sent, and its data if it is a data line."""
 
     sent: bytes
     data: bytes | None = None
@@ -42,13 +42,13 @@ streams = st.lists(st.lists(lines, max_size=5), max_size=5)
 
 @st.composite
 def sent_streams(draw: st.DrawFn) -> tuple[bytes, list[bytes]]:
-    """The bytes of a stream, each line with a line end of its own choice, and the events that they hold."""
+    """The bytes of a stream, with any of the three line ends after each line, and the events in it."""
     events = draw(streams)
     sent = draw(st.sampled_from([b"", BOM]))
     for event in events:
         for line in [*(line.sent for line in event), b""]:
             end = draw(st.sampled_from([b"\n", b"\r", b"\r\n"]))
-            is_glued = sent.endswith(b"\r") and line + end == b"\n"  # with the CR before it, it would be one line end
+            is_glued = sent.endswith(b"\r") and line + end == b"\n"  # with the CR before it this would be one line end
             sent += line + (b"\r\n" if is_glued else end)
     data = (b"\n".join(line.data for line in event if line.data is not None) for event in events)
     return sent, [event for event in data if event]
@@ -72,7 +72,7 @@ def split(sent: bytes, at: list[int]) -> list[bytes]:
 @settings(max_examples=150, deadline=None)
 @given(sent_streams(), cuts)
 def test_any_split_gives_the_same_events(stream: tuple[bytes, list[bytes]], at: list[int]) -> None:
-    """Read at once, cut anywhere or a byte at a time, a stream holds the same events."""
+    """A stream has the same events if it is read at once, split anywhere, or a byte at a time."""
     sent, events = stream
     assert read_all([sent]) == events
     assert read_all(split(sent, at)) == events
@@ -81,8 +81,8 @@ def test_any_split_gives_the_same_events(stream: tuple[bytes, list[bytes]], at: 
 
 @settings(max_examples=100, deadline=None)
 @given(one_line.filter(bool), st.sampled_from([b"", b"\n", b"\r", b"\r\n"]), cuts)
-def test_end_hands_out_an_unended_event_once(text: str, last: bytes, at: list[int]) -> None:
-    """An event without its blank line comes out at the end, and only then, and only once."""
+def test_end_returns_an_unfinished_event_once(text: str, last: bytes, at: list[int]) -> None:
+    """An event without its blank line is returned at the end of the stream, and only once."""
     reader = EventReader()
     sent = b"data: first\n\ndata: " + text.encode() + last
     assert [event for part in split(sent, at) for event in reader.feed(part)] == [b"first"]
@@ -91,74 +91,74 @@ def test_end_hands_out_an_unended_event_once(text: str, last: bytes, at: list[in
 
 
 @pytest.mark.parametrize("sent", [b"", b"\n", b"data: x\n\n", b"data: x\r\r", b": a comment", b"id: 7\n", BOM])
-def test_end_has_nothing_where_nothing_is_open(sent: bytes) -> None:
-    """After whole events, comments and other fields the end brings no further event."""
+def test_end_without_an_unfinished_event(sent: bytes) -> None:
+    """After whole events, comments and other fields the end returns no further event."""
     reader = EventReader()
     reader.feed(sent)
     assert reader.end() == []
 
 
 def test_a_byte_order_mark_counts_only_at_the_start() -> None:
-    """The mark is dropped before the first line; before a later one it makes the field unknown."""
+    """The mark is removed from the first line; on a later line it makes the field unknown."""
     assert read_all([BOM[:1], BOM[1:] + b"data: x\n\n" + BOM + b"data: y\n\n"]) == [b"x"]
 
 
-def test_separators_of_unicode_do_not_end_a_line() -> None:
+def test_unicode_separators_do_not_end_a_line() -> None:
     """Only CR and LF end lines: U+2028, U+0085 and the like are part of the text."""
     text = "a\u2028b\u0085c\u000bd".encode()
     assert read_all([b"data: " + text + b"\n\n"]) == [text]
 
 
 def test_a_character_split_over_two_reads_is_whole() -> None:
-    """A multi-byte character cut in half comes out as it was sent."""
+    """A multi-byte character that is split in half is returned as it was sent."""
     sent = "data: 🎼\n\n".encode()
     assert read_all([sent[:8], sent[8:]]) == ["🎼".encode()]
 
 
-def test_a_line_that_never_ends_is_too_large() -> None:
-    """A line that grows past the limit is refused while it grows."""
+def test_an_endless_line_is_too_large() -> None:
+    """A line that grows past the limit is refused before it ends."""
     reader = EventReader()
     with pytest.raises(EventTooLarge):
         feed_often(reader, b"x" * MIB, EVENT_BYTES_MAX // MIB + 1)
 
 
-def test_an_event_of_lines_without_end_is_too_large() -> None:
-    """Data lines that add up past the limit are refused, though each of them is short."""
+def test_an_endless_event_is_too_large() -> None:
+    """Data lines that add up past the limit are refused, even if each is short."""
     reader = EventReader()
     with pytest.raises(EventTooLarge):
         feed_often(reader, b"data: " + b"x" * MIB + b"\n", EVENT_BYTES_MAX // MIB + 2)
 
 
-def test_comments_without_end_are_not_too_large() -> None:
-    """What is not kept has no limit: a stream may be kept alive for ever."""
+def test_endless_comments_are_read() -> None:
+    """Comments are not kept and have no limit: they may keep a stream alive for any time."""
     reader = EventReader()
     for _ in range(EVENT_BYTES_MAX // MIB + 2):
         assert reader.feed(b": " + b"x" * MIB + b"\n") == []
 
 
 def test_an_event_as_large_as_the_limit_is_read() -> None:
-    """An event that just fits comes out whole."""
+    """An event of exactly the limit is returned whole."""
     data = b"x" * (EVENT_BYTES_MAX - len(b"data: "))
     assert read_all([b"data: " + data, b"\n\n"]) == [data]
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.dictionaries(st.text(max_size=5), st.text(max_size=20), max_size=3), max_size=4), cuts)
-def test_what_is_written_is_read_back(values: list[dict[str, str]], at: list[int]) -> None:
-    """JSON of any text, written as events, is read back as it was."""
+def test_written_events_are_read_back(values: list[dict[str, str]], at: list[int]) -> None:
+    """JSON of any text, written as events, is read back unchanged."""
     data = [msgspec.json.encode(value) for value in values]
     assert read_all(split(b"".join(map(write_event, data)), at)) == data
 
 
 def test_an_event_is_one_data_line_and_a_blank_one() -> None:
-    """Nothing but `data:` is written, and the terminator and the ping are what clients know."""
+    """Only `data:` lines are written; the terminator is an event and the ping a comment."""
     assert write_event(b"{}") == b"data: {}\n\n"
     assert read_all([PING, DONE, PING]) == [b"[DONE]"]
     assert PING.startswith(b":")
 
 
-def test_the_next_event_does_not_count_the_last_one() -> None:
-    """Two events that fit are read, though the bytes of both together are past the limit."""
+def test_the_limit_is_for_each_event() -> None:
+    """Two events that are within the limit are read, even if both together are past it."""
     reader = EventReader()
     first, second = b"x" * (7 * MIB), b"y" * (2 * MIB)
     assert reader.feed(b"data: " + first + b"\n") == []
@@ -167,7 +167,7 @@ def test_the_next_event_does_not_count_the_last_one() -> None:
 
 
 def test_empty_data_lines_count_towards_the_limit() -> None:
-    """Every data line adds a line end to its event: ever more empty ones are refused in the end."""
+    """Every data line adds a line end to its event, so endless empty ones are refused."""
     reader = EventReader()
     reader.feed(b"data: " + b"x" * (EVENT_BYTES_MAX - 100) + b"\n")
     with pytest.raises(EventTooLarge):

@@ -1,429 +1,333 @@
-"""One exchange over a wire in memory: bounds on the body, the client's leaving, the answer and its headers."""
+"""An exchange: the table of its reply's states, the bytes of replies, and what an interruption does."""
 
 import asyncio
-import re
+from collections.abc import Callable
 
-import msgspec
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from cadenza.core.errors import BodyTimeout, BodyTooLarge, InvalidRequest, RateLimited
-from cadenza.http.exchange import (
-    BODIES_BYTES_MAX,
-    BODY_BYTES_MAX,
-    JSON,
-    UNREAD_BYTES_MAX,
-    ClientGone,
-    Exchange,
-    Uploads,
-)
-from tests.unit.gateway.clients import WAIT_S, Client, Headers, let_tasks_run
+from cadenza.http.body import BodyLimits, BodyMemory, BodyTimeout
+from cadenza.http.exchange import CONTINUE, Exchange, Interruption, ReplyState, Request
+from tests.unit.http.memory_transport import MemoryTransport
 
-MIB = 1024 * 1024
-SHORT_S = 0.1
+Act = Callable[[Exchange], object]
+HEADERS = b"content-type: text/plain\r\n"
 
 
-def hurried(client: Client, headers: Headers | None = None) -> Exchange:
-    """A exchange whose body must come soon."""
-    exchange = client.exchange(headers)
-    exchange.body_s = SHORT_S
-    return exchange
+def respond(exchange: Exchange) -> None:
+    exchange.respond(200, HEADERS, b"hi")
 
 
-async def in_time(exchange: Exchange) -> bytes:
-    async with asyncio.timeout(WAIT_S):
-        return await exchange.body(Uploads())
+def start(exchange: Exchange) -> None:
+    exchange.start_stream(HEADERS)
 
 
-async def test_a_body_is_its_parts_in_order() -> None:
-    """A body in several parts, empty ones among them, is put together as it was sent."""
-    client = Client()
-    for part in (b"one ", b"", b"two"):
-        client.say(part, more=True)
-    client.say(b"")
-    assert await in_time(client.exchange()) == b"one two"
+def write(exchange: Exchange) -> bool:
+    return exchange.write(b"part")
 
 
-async def test_large_bodies_share_a_bounded_memory() -> None:
-    """Where the bodies of others fill it, one more is told to come back, and is taken once they are gone."""
-    uploads = Uploads()
-    uploads.take(BODIES_BYTES_MAX - 2)
-    exchange = Client().exchange()
-    exchange.feed(b"abc")
-    exchange.end_body()
-    with pytest.raises(RateLimited):
-        await exchange.body(uploads)
-    assert exchange.body_bytes == 0
-    uploads.give_back(1)
-    assert await exchange.body(uploads) == b"abc"
-    assert exchange.body_bytes == 3
+def finish(exchange: Exchange) -> None:
+    exchange.finish_stream(b"end")
 
 
-async def test_a_request_without_a_body_has_an_empty_one() -> None:
-    """Where nothing came and nothing will, the body is there at once, and no more of it is wanted."""
-    client = Client()
-    exchange = client.exchange()
-    exchange.end_body()
-    assert await in_time(exchange) == b""
-    assert client.reads == 0
+def abort(exchange: Exchange) -> None:
+    exchange.abort_stream(b"end")
 
 
-async def test_a_body_that_is_there_already_is_not_waited_for() -> None:
-    """What came before anyone asked is put together in its order, and counted."""
-    client = Client()
-    exchange = client.exchange([(b"content-length", b"7")])
-    for part in (b"one ", b"two"):
-        assert exchange.feed(part)
-    exchange.end_body()
-    assert await in_time(exchange) == b"one two"
-    assert (exchange.body_bytes, client.reads) == (7, 0)
+def disconnect(exchange: Exchange) -> None:
+    exchange.interrupt(Interruption.DISCONNECT)
 
 
-def test_of_an_unread_body_only_so_much_is_wanted() -> None:
-    """Past 64 KiB that nobody has read the wire is told to wait."""
-    exchange = Client().exchange()
-    assert [exchange.feed(bytes(32 * 1024)) for _ in range(3)] == [True, True, False]
+def shut_down(exchange: Exchange) -> None:
+    exchange.interrupt(Interruption.SHUTDOWN)
 
 
-async def test_what_was_read_makes_room_for_more() -> None:
-    """A reader that has taken what came lets the next part in."""
-    client = Client()
-    exchange = client.exchange()
-    exchange.feed(bytes(UNREAD_BYTES_MAX + 1))
-    reading = asyncio.create_task(in_time(exchange))
-    await let_tasks_run()
-    assert client.reads == 1
-    assert exchange.feed(bytes(UNREAD_BYTES_MAX))
-    exchange.end_body()
-    assert len(await reading) == 2 * UNREAD_BYTES_MAX + 1
-
-
-@pytest.mark.parametrize("length", [b"33554433", b"999999999999999999999999"])
-async def test_a_length_past_the_limit_is_refused_unread(length: bytes) -> None:
-    """A body that announces itself as too large is refused before a byte of it is read."""
-    client = Client()
-    with pytest.raises(BodyTooLarge, match="32 MiB"):
-        await in_time(client.exchange([(b"content-length", length)]))
-    assert client.reads == 0
-
-
-@pytest.mark.parametrize("length", [None, b"2", b"-1", b"many", b""])
-async def test_a_body_is_counted_whatever_it_announces(length: bytes | None) -> None:
-    """A body without a length, or with a false one, is refused as soon as it is past the limit."""
-    client = Client()
-    part = bytes(MIB)
-    for _ in range(40):
-        client.say(part, more=True)
-    with pytest.raises(BodyTooLarge, match="32 MiB"):
-        await in_time(client.exchange([] if length is None else [(b"content-length", length)]))
-    assert client.reads == BODY_BYTES_MAX // MIB + 1
-
-
-async def test_a_body_of_just_the_limit_is_taken() -> None:
-    """32 MiB to the byte are taken, announced or not."""
-    client = Client()
-    part = bytes(MIB)
-    for _ in range(BODY_BYTES_MAX // MIB - 1):
-        client.say(part, more=True)
-    client.say(part)
-    assert len(await in_time(client.exchange([(b"content-length", b"33554432")]))) == BODY_BYTES_MAX
-
-
-async def test_a_body_that_stops_coming_is_cut() -> None:
-    """A client that sends a part and then nothing gets 408, with how far it came, and is hung up on."""
-    client = Client()
-    client.say(b"x" * 1500, more=True)
-    exchange = hurried(client)
-    with pytest.raises(BodyTimeout, match="after 1,500 bytes"):
-        await in_time(exchange)
-    assert not exchange.keeps_alive
-
-
-async def test_a_trickle_is_cut() -> None:
-    """A byte now and then does not hold a request open: what comes too slowly gets 408."""
-    client = Client()
-    client.pause_s = SHORT_S / 10
-    for _ in range(1000):
-        client.say(b"x", more=True)
-    with pytest.raises(BodyTimeout):
-        await in_time(hurried(client))
-    assert client.reads > 1
-
-
-async def test_a_slow_but_steady_body_passes() -> None:
-    """A body that takes longer than a small one may is taken while it keeps coming."""
-    client = Client()
-    client.pause_s = SHORT_S / 2
-    for place in range(4):
-        client.say(bytes(MIB), more=place < 3)
-    started_s = asyncio.get_running_loop().time()
-    assert len(await in_time(hurried(client))) == 4 * MIB
-    assert asyncio.get_running_loop().time() - started_s > SHORT_S
-
-
-async def test_a_client_that_leaves_while_it_sends_is_gone() -> None:
-    """A client that is lost amid its body sent no bad request: nobody is there to tell."""
-    client = Client()
-    client.say(b'{"mess', more=True)
-    client.leave()
-    with pytest.raises(ClientGone):
-        await in_time(client.exchange())
-
-
-class Work:
-    """Something that runs until its client leaves, in a task of its own."""
-
-    def __init__(self, exchange: Exchange) -> None:
-        self.has_begun = asyncio.Event()
-        self.was_cancelled = False
-        self.task = exchange.task = asyncio.create_task(self._run(exchange))
-
-    async def _run(self, exchange: Exchange) -> None:
-        async with exchange.until_gone():
-            self.has_begun.set()
-            try:
-                await asyncio.Event().wait()
-            except asyncio.CancelledError:
-                self.was_cancelled = True
-                raise
-
-
-async def test_a_client_that_leaves_ends_the_work() -> None:
-    """What runs is cancelled at once, ClientGone comes out, and no cancellation is left behind."""
-    client = Client()
-    work = Work(client.exchange())
-    await work.has_begun.wait()
-    client.leave()
-    with pytest.raises(ClientGone):
-        await work.task
-    assert work.was_cancelled
-    assert work.task.cancelling() == 0
-
-
-async def test_late_parts_of_a_body_are_not_a_leaving() -> None:
-    """Only the loss of the connection ends the work; what else comes does not."""
-    client = Client()
-    exchange = client.exchange()
-    work = Work(exchange)
-    await work.has_begun.wait()
-    exchange.feed(b"late")
-    exchange.end_body()
-    await let_tasks_run()
-    assert not work.task.done()
-    client.leave()
-    with pytest.raises(ClientGone):
-        await work.task
-
-
-async def test_a_foreign_cancellation_is_let_through() -> None:
-    """A cancellation that is not the client's stays a cancellation."""
-    work = Work(Client().exchange())
-    await work.has_begun.wait()
-    work.task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await work.task
-
-
-async def test_a_foreign_cancellation_wins_over_a_leaving_client() -> None:
-    """Cancelled while the client leaves as well, the task ends as cancelled."""
-    client = Client()
-    work = Work(client.exchange())
-    await work.has_begun.wait()
-    await let_tasks_run()
-    client.leave()
-    work.task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await work.task
-
-
-async def test_a_timeout_inside_is_not_a_leaving() -> None:
-    """The work's own timeout comes out as what it is."""
-    with pytest.raises(TimeoutError):
-        async with Client().exchange().until_gone(), asyncio.timeout(0.01):
-            await asyncio.Event().wait()
-
-
-@pytest.mark.parametrize("is_stream", [False, True])
-async def test_a_client_that_leaves_after_the_end_disturbs_nothing(*, is_stream: bool) -> None:
-    """Once the reply is finished, what is still to be done is done, client or no client."""
-    client = Client()
-    exchange = client.exchange()
-    is_done = False
-    async with exchange.until_gone():
-        if is_stream:
-            exchange.start_stream()
-            exchange.finish_stream(b"data: [DONE]\n\n", is_cut=False)
-        else:
-            exchange.respond(200, b"{}", JSON)
-        client.leave()
-        await let_tasks_run()
-        is_done = True
-    assert is_done
-
-
-async def test_nobody_listens_for_the_client_afterwards() -> None:
-    """The watch ends with the work: a client that leaves after it cancels nothing."""
-    client = Client()
-    exchange = client.exchange()
-    exchange.task = asyncio.current_task()
-    async with exchange.until_gone():
-        await let_tasks_run()
-    client.leave()
-    await let_tasks_run()
-    assert exchange.is_gone
-    assert exchange.task
-    assert exchange.task.cancelling() == 0
-
-
-async def test_who_watches_too_late_learns_at_once_that_the_client_left() -> None:
-    """The work of a client that is gone does not begin."""
-    client = Client()
-    exchange = client.exchange()
-    client.leave()
-    has_begun = False
-    with pytest.raises(ClientGone):
-        async with exchange.until_gone():
-            has_begun = True
-    assert not has_begun
-
-
-async def test_an_error_inside_comes_out_as_it_is() -> None:
-    """Errors of the work pass through the watch unchanged."""
-    with pytest.raises(InvalidRequest, match="mine"):
-        async with Client().exchange().until_gone():
-            raise InvalidRequest("mine")
-
-
-SANE = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
-
-
-@pytest.mark.parametrize("sane", [b"a", b"req_123", b"trace:1/2@host.example", b"QUJD+/=", b"x" * 128])
-def test_a_sane_request_id_is_kept(sane: bytes) -> None:
-    """A client's own id comes back to it."""
-    assert Client().exchange([(b"x-request-id", sane)]).request_id == sane.decode()
+PENDING, STREAMING, COMPLETE, ABANDONED = ReplyState
+PATHS: dict[ReplyState, list[list[Act]]] = {
+    PENDING: [[]],
+    STREAMING: [[start], [start, write]],
+    COMPLETE: [[respond], [start, finish], [start, abort]],
+    ABANDONED: [[disconnect], [start, disconnect]],
+}
+TABLE: dict[ReplyState, dict[Act, ReplyState | None]] = {
+    PENDING: {respond: COMPLETE, start: STREAMING, write: None, finish: None, abort: None, disconnect: ABANDONED},
+    STREAMING: {
+        respond: None,
+        start: None,
+        write: STREAMING,
+        finish: COMPLETE,
+        abort: COMPLETE,
+        disconnect: ABANDONED,
+    },
+    COMPLETE: {respond: None, start: None, write: None, finish: None, abort: None, disconnect: COMPLETE},
+    ABANDONED: dict.fromkeys([respond, start, write, finish, abort, disconnect], ABANDONED),
+}
+CASES = [
+    (path, act, state, after) for state, row in TABLE.items() for act, after in row.items() for path in PATHS[state]
+]
 
 
 @pytest.mark.parametrize(
-    "insane", [b"", b" ", b"a b", b"a\nb", b"a\n", "é".encode(), b"x" * 129, b'"', b"<b>", b"\x00"]
+    ("path", "act", "state", "after"),
+    CASES,
+    ids=[f"{state.name} by {len(path)}, {act.__name__}" for path, act, state, _ in CASES],
 )
-def test_an_insane_request_id_is_replaced(insane: bytes) -> None:
-    """An id that could harm a log or a header is not repeated."""
-    assert re.fullmatch(r"req_[A-Za-z0-9_-]{24}", Client().exchange([(b"x-request-id", insane)]).request_id)
+def test_the_table_of_states(path: list[Act], act: Act, state: ReplyState, after: ReplyState | None) -> None:
+    """Every transition leads to the state of the table, and every dash in it is found by an assertion."""
+    transport = MemoryTransport()
+    exchange = transport.exchange
+    for step in path:
+        step(exchange)
+    assert exchange.state is state
+    written, completed = list(transport.written), list(transport.completed)
+    if after is None:
+        with pytest.raises(AssertionError):
+            act(exchange)
+        after = state
+    else:
+        act(exchange)
+    assert exchange.state is after
+    if state in (COMPLETE, ABANDONED) or (after is state and act is not write):
+        assert (transport.written, transport.completed) == (written, completed)
+    assert len(transport.completed) == (after is COMPLETE)
 
 
-@settings(max_examples=100, deadline=None)
-@given(st.binary(max_size=140))
-def test_a_request_id_is_always_sane(incoming: bytes) -> None:
-    """Whatever comes in, the id is sane, and is the client's own exactly where that is sane."""
-    request_id = Client().exchange([(b"x-request-id", incoming)]).request_id.encode()
-    assert SANE.fullmatch(request_id)
-    assert (request_id == incoming) == bool(SANE.fullmatch(incoming))
+@pytest.mark.parametrize("path", [[], [start]], ids=["pending", "streaming"])
+def test_an_abandoned_reply_has_no_effect(path: list[Act]) -> None:
+    """After a disconnect nothing is written, write says so, and the status stays what the client may have seen."""
+    transport = MemoryTransport()
+    exchange = transport.exchange
+    for act in [*path, disconnect]:
+        act(exchange)
+    status, written = exchange.status, list(transport.written)
+    assert exchange.write(b"lost") is False
+    respond(exchange)
+    finish(exchange)
+    assert (exchange.status, transport.written) == (status, written)
 
 
-def test_request_ids_of_our_own_differ() -> None:
-    """No two requests without an id share one."""
-    assert len({Client().exchange().request_id for _ in range(100)}) == 100
+def test_a_whole_reply_is_one_write() -> None:
+    """The status, the headers, the length and the body go to the transport together."""
+    transport = MemoryTransport()
+    respond(transport.exchange)
+    assert len(transport.written) == 1
+    assert transport.head[0] == b"HTTP/1.1 200 OK"
+    assert transport.head[2:] == [b"content-type: text/plain", b"content-length: 2"]
+    assert transport.sent_body == b"hi"
+    assert transport.completed == [True]
+    assert transport.exchange.status == 200
+    assert transport.exchange.first_byte_s is not None
 
 
-def test_of_a_repeated_header_the_first_counts() -> None:
-    """A header that was sent twice cannot be used to smuggle another value in."""
-    exchange = Client().exchange([(b"x-api-key", b"first"), (b"other", b"1"), (b"x-api-key", b"second")])
-    assert exchange.headers == {b"x-api-key": b"first", b"other": b"1"}
+def test_a_reply_without_content_has_no_length() -> None:
+    """A 204 carries no content-length."""
+    transport = MemoryTransport()
+    transport.exchange.respond(204, b"", b"")
+    assert not any(line.startswith(b"content-length") for line in transport.head)
 
 
-def test_an_answer_has_its_length_and_its_request_id() -> None:
-    """An answer is one write: the status, the headers that every answer has, and the whole body."""
-    client = Client()
-    exchange = client.exchange([(b"x-request-id", b"r1")])
-    exchange.respond(200, b'{"a":1}', JSON)
-    assert len(client.sent) == 1
-    assert client.status == exchange.status == 200
-    assert client.headers[b"content-type"] == b"application/json"
-    assert client.headers[b"content-length"] == b"7"
-    assert client.headers[b"x-request-id"] == b"r1"
-    assert client.headers[b"access-control-allow-origin"] == b"*"
-    assert client.bodies == [b'{"a":1}']
-    assert client.was_kept
+def test_a_reply_to_head_has_a_length_and_no_body() -> None:
+    """HEAD gets the head that GET would get."""
+    transport = MemoryTransport("HEAD")
+    respond(transport.exchange)
+    assert b"content-length: 2" in transport.head
+    assert transport.sent_body == b""
 
 
-def test_an_answer_without_content_has_no_length() -> None:
-    """204 carries no content-length, as HTTP has it."""
-    client = Client()
-    client.exchange().respond(204, b"", b"")
-    assert b"content-length" not in client.headers
+def test_a_stream_is_chunked() -> None:
+    """Each write is a chunk, and the end of the stream is in its last write."""
+    transport = MemoryTransport()
+    exchange = transport.exchange
+    start(exchange)
+    assert exchange.write(b"one") is True
+    assert exchange.last_write_s > 0
+    exchange.finish_stream(b"two")
+    assert b"transfer-encoding: chunked" in transport.head
+    assert transport.written[1:] == [b"3\r\none\r\n", b"3\r\ntwo\r\n0\r\n\r\n"]
+    assert transport.completed == [True]
 
 
-async def test_a_stream_is_neither_cached_nor_buffered() -> None:
-    """The headers of a stream keep caches, compressors and proxies off it; its end is in its last write."""
-    client = Client()
-    exchange = client.exchange()
-    exchange.start_stream()
-    await exchange.write(b"one")
-    assert not client.has_end
-    exchange.finish_stream(b"two", is_cut=False)
-    assert client.headers[b"content-type"].startswith(b"text/event-stream")
-    assert client.headers[b"cache-control"] == b"no-cache, no-transform"
-    assert client.headers[b"x-accel-buffering"] == b"no"
-    assert b"content-length" not in client.headers
-    assert (client.bodies, client.has_end) == ([b"one", b"two"], True)
-    assert len(client.sent) == 3
-    assert client.was_kept
+def test_an_aborted_stream_ends_with_its_connection() -> None:
+    """The last bytes are sent, and the connection is not kept."""
+    transport = MemoryTransport()
+    start(transport.exchange)
+    transport.exchange.abort_stream(b"error")
+    assert transport.sent_body == b"5\r\nerror\r\n0\r\n\r\n"
+    assert transport.completed == [False]
 
 
-def test_a_stream_that_was_cut_ends_with_its_connection() -> None:
-    """The last bytes are sent, and no further request follows them."""
-    client = Client()
-    exchange = client.exchange()
-    exchange.start_stream()
-    exchange.finish_stream(b"error", is_cut=True)
-    assert client.bodies == [b"error"]
-    assert client.was_kept is False
+@pytest.mark.parametrize("end", [finish, abort])
+def test_a_stream_to_http_1_0_has_no_chunks(end: Act) -> None:
+    """HTTP/1.0 gets the bytes as they are, and the end of the connection ends them."""
+    transport = MemoryTransport(is_http_1_0=True)
+    for act in (start, write, end):
+        act(transport.exchange)
+    assert not any(line.startswith(b"transfer-encoding") for line in transport.head)
+    assert b"connection: close" in transport.head
+    assert transport.sent_body == b"partend"
+    assert transport.completed == [False]
 
 
-def test_an_old_client_has_a_stream_without_chunks() -> None:
-    """HTTP/1.0 knows no chunks: the bytes come as they are, and the end of the connection is their end."""
-    client = Client()
-    exchange = client.exchange(is_old=True)
-    exchange.start_stream()
-    assert exchange.write_now(b"one")
-    exchange.finish_stream(b"two", is_cut=False)
-    assert b"transfer-encoding" not in client.headers
-    assert client.headers[b"connection"] == b"close"
-    assert client.bodies == [b"onetwo"]
-    assert client.was_kept is False
+@pytest.mark.parametrize("keep_alive", [True, False])
+def test_connection_close(keep_alive: bool) -> None:
+    """The reply says that the connection closes exactly where it is not kept."""
+    for transport in (MemoryTransport(keep_alive=keep_alive), MemoryTransport()):
+        if not keep_alive:
+            transport.exchange.close_after_reply()
+        respond(transport.exchange)
+        assert (b"connection: close" in transport.head) == (not keep_alive)
+        assert transport.completed == [keep_alive]
 
 
-async def test_a_write_waits_for_a_client_that_does_not_read() -> None:
-    """Back-pressure: a write returns only when the client can take more."""
-    client = Client()
-    client.stalls_at = lambda data: b"one" in data
-    exchange = client.exchange()
-    exchange.start_stream()
-    writing = asyncio.create_task(exchange.write(b"one"))
-    await client.sent_body(b"one")
-    await let_tasks_run()
-    assert not writing.done()
-    assert not exchange.write_now(b"two")
-    client.take_more()
-    await writing
+async def test_drain_waits_while_the_client_does_not_read() -> None:
+    """Backpressure: drain returns at once where there is room, and otherwise once the client reads."""
+    transport = MemoryTransport()
+    exchange = transport.exchange
+    start(exchange)
+    await exchange.drain()
+    transport.is_congested = True
+    assert exchange.is_congested
+    draining = asyncio.create_task(exchange.drain())
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert not draining.done()
+    transport.drained.set()
+    await draining
 
 
-def test_an_error_is_rendered_with_its_headers() -> None:
-    """A failure is answered with its status, the error object and what it says of a retry."""
-    client = Client()
-    client.exchange().fail(RateLimited("Later.", 2.0))
-    assert client.status == 429
-    assert (client.headers[b"retry-after"], client.headers[b"retry-after-ms"]) == (b"2", b"2000")
-    assert msgspec.json.decode(client.bodies[0]) == {"error": {"message": "Later.", "type": "rate_limit_error"}}
+async def test_100_continue_is_sent_when_the_body_is_read() -> None:
+    """It is sent once, before the first part, and the connection is kept."""
+    transport = MemoryTransport(fields=[(b"expect", b"100-Continue")])
+    transport.parts.extend([b"one", b"two", b""])
+    assert await transport.exchange.read_body(BodyMemory()) == b"onetwo"
+    assert transport.written == [CONTINUE]
+    respond(transport.exchange)
+    assert transport.completed == [True]
 
 
-def test_a_call_that_was_never_answered_counts_as_a_client_gone() -> None:
-    """Until an answer begins, the status for the log is that of a client that left."""
-    assert Client().exchange().status == 499
+def test_a_reply_instead_of_100_continue_closes_the_connection() -> None:
+    """Whether the next bytes are the body or another request cannot be known."""
+    transport = MemoryTransport(fields=[(b"expect", b"100-continue")])
+    respond(transport.exchange)
+    assert b"connection: close" in transport.head
+    assert transport.completed == [False]
 
 
-async def test_a_length_of_thousands_of_digits_is_refused_as_too_large() -> None:
-    """An absurd content-length is refused like any that is past the limit."""
-    with pytest.raises(BodyTooLarge):
-        await in_time(Client().exchange([(b"content-length", b"9" * 5000)]))
+async def test_100_continue_is_not_sent_within_a_reply() -> None:
+    """An application that reads the body after it began to reply gets it without an interim reply."""
+    transport = MemoryTransport(fields=[(b"expect", b"100-continue")])
+    transport.parts.extend([b"body", b""])
+    start(transport.exchange)
+    assert await transport.exchange.read_body(BodyMemory()) == b"body"
+    assert CONTINUE not in transport.written
+
+
+@pytest.mark.parametrize(("value", "is_http_1_0"), [(b"nothing", False), (b"", False), (b"100-continue", True)])
+def test_no_100_continue_is_expected(value: bytes, is_http_1_0: bool) -> None:
+    """Other values of Expect do not count, and HTTP/1.0 has no interim replies."""
+    assert not Request("POST", "/", b"", [(b"expect", value)], is_http_1_0=is_http_1_0).expects_continue
+
+
+async def test_a_body_that_is_late_closes_the_connection() -> None:
+    """After a body that did not arrive in time no other request can follow."""
+    transport = MemoryTransport(limits=BodyLimits(time_s=0.01))
+    with pytest.raises(BodyTimeout):
+        await transport.exchange.read_body(BodyMemory())
+    assert not transport.exchange.keep_alive
+
+
+def test_the_first_of_a_repeated_header_counts() -> None:
+    """A header that is sent twice cannot be used to smuggle another value in."""
+    fields = [(b"x-api-key", b"first"), (b"other", b"1"), (b"x-api-key", b"second")]
+    request = MemoryTransport(fields=fields).exchange.request
+    assert request.headers == {b"x-api-key": b"first", b"other": b"1"}
+    assert request.fields == fields
+
+
+@pytest.mark.parametrize("fields", [[b"203.0.113.7"], [b"198.51.100.9", b"203.0.113.7"]])
+def test_client_address(fields: list[bytes]) -> None:
+    """Behind a proxy on this machine the client's address is the one that the proxy added last."""
+    exchange = MemoryTransport(fields=[(b"x-forwarded-for", field) for field in fields]).exchange
+    assert (exchange.peer, exchange.client_address) == ("127.0.0.1", "203.0.113.7")
+
+
+@pytest.mark.parametrize("first", [disconnect, shut_down])
+@pytest.mark.parametrize("second", [disconnect, shut_down])
+def test_an_exchange_is_interrupted_once(first: Act, second: Act) -> None:
+    """The task is cancelled once, for the first reason; a disconnect abandons the reply even if it comes second."""
+    transport = MemoryTransport()
+    first(transport.exchange)
+    second(transport.exchange)
+    assert transport.cancelled == 1
+    reason = Interruption.DISCONNECT if first is disconnect else Interruption.SHUTDOWN
+    assert transport.exchange.interruption is reason
+    assert (transport.exchange.state is ABANDONED) == (disconnect in (first, second))
+
+
+@pytest.mark.parametrize("interrupt", [disconnect, shut_down])
+def test_a_complete_reply_is_not_interrupted(interrupt: Act) -> None:
+    """What an application does after its reply goes on."""
+    transport = MemoryTransport()
+    respond(transport.exchange)
+    interrupt(transport.exchange)
+    assert (transport.cancelled, transport.exchange.interruption) == (0, None)
+
+
+class Work:
+    """Waits in a task of its own until it is cancelled, and goes on if it may."""
+
+    def __init__(self, transport: MemoryTransport) -> None:
+        self.absorbed: list[Interruption | None] = []
+        self.has_begun = asyncio.Event()
+        self.task = transport.task = asyncio.create_task(self._run(transport.exchange))
+
+    async def _run(self, exchange: Exchange) -> None:
+        self.has_begun.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            self.absorbed.append(exchange.absorb_cancellation())
+            if self.absorbed == [None]:
+                raise
+            await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("reason", Interruption)
+async def test_an_interruption_is_absorbed(reason: Interruption) -> None:
+    """The interrupted task learns the reason, goes on, and has no cancellation left behind."""
+    transport = MemoryTransport()
+    work = Work(transport)
+    await work.has_begun.wait()
+    transport.exchange.interrupt(reason)
+    await work.task
+    assert work.absorbed == [reason]
+    assert work.task.cancelling() == 0
+
+
+@pytest.mark.parametrize("is_disconnected", [False, True])
+async def test_another_cancellation_is_not_absorbed(is_disconnected: bool) -> None:
+    """A cancellation by anyone else stays one, even if the client disconnects at the same time."""
+    transport = MemoryTransport()
+    work = Work(transport)
+    await work.has_begun.wait()
+    if is_disconnected:
+        disconnect(transport.exchange)
+    work.task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await work.task
+    assert work.absorbed == [None]
+
+
+async def test_a_disconnect_interrupts_the_reading_of_a_body() -> None:
+    """An application that waits for a body is interrupted when its client disconnects."""
+    transport = MemoryTransport()
+    transport.parts.append(b'{"mess')
+
+    async def read() -> None:
+        await transport.exchange.read_body(BodyMemory())
+
+    transport.task = asyncio.create_task(read())
+    while transport.asked_for_more < 2:  # noqa: ASYNC110 no event tells of it
+        await asyncio.sleep(0)
+    disconnect(transport.exchange)
+    with pytest.raises(asyncio.CancelledError):
+        await transport.task

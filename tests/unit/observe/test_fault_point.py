@@ -1,4 +1,4 @@
-"""The named steps at which a test may have the process killed: at that step, at that time, and else never."""
+"""The fault point: it kills the process at the named step, the named time that it is reached, and never else."""
 
 import signal
 import subprocess
@@ -8,7 +8,7 @@ import pytest
 
 from cadenza.observe import FaultPoint
 
-PASS_SOME = """
+PROGRAM = """
 import sys
 from cadenza.observe import FaultPoint
 
@@ -17,17 +17,17 @@ for name in sys.argv[2:]:
     print(name, flush=True)
     at(name)
 """
-WAIT_S = 30.0
+WAIT_S = 100.0
 
 
-def pass_steps(armed: str, *names: str) -> subprocess.CompletedProcess[str]:
-    """A process of its own that passes these steps, saying each before it."""
-    command = [sys.executable, "-c", PASS_SOME, armed, *names]
+def run_steps(armed: str, *names: str) -> subprocess.CompletedProcess[str]:
+    """Run a process that reaches these steps and prints the name of each before it."""
+    command = [sys.executable, "-c", PROGRAM, armed, *names]
     return subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False)
 
 
 @pytest.mark.parametrize(
-    ("armed", "passed"),
+    ("armed", "reached"),
     [
         ("held", ["quoted", "held"]),
         ("quoted", ["quoted"]),
@@ -35,28 +35,28 @@ def pass_steps(armed: str, *names: str) -> subprocess.CompletedProcess[str]:
         ("held:2", ["quoted", "held", "held"]),
     ],
 )
-def test_an_armed_step_kills_the_process(armed: str, passed: list[str]) -> None:
-    """The process dies of SIGKILL at the step that was named, on the time that was named, and goes no further."""
-    done = pass_steps(armed, "quoted", "held", "held", "settled")
+def test_an_armed_step_kills_the_process(armed: str, reached: list[str]) -> None:
+    """The process dies of SIGKILL at the named step, the named time that it is reached."""
+    done = run_steps(armed, "quoted", "held", "held", "settled")
     assert done.returncode == -signal.SIGKILL, done.stderr
-    assert done.stdout.split() == passed
+    assert done.stdout.split() == reached
 
 
 @pytest.mark.parametrize("armed", ["held:4", "hel", "holding"])
 def test_a_step_that_is_not_reached_kills_nothing(armed: str) -> None:
-    """A name that is only like it, or more times than there are, lets the process end in good order."""
-    assert pass_steps(armed, "quoted", "held", "held").returncode == 0
+    """Another name, or a count that is never reached, lets the process end normally."""
+    assert run_steps(armed, "quoted", "held", "held").returncode == 0
 
 
-def test_unarmed_it_does_nothing() -> None:
-    """Where the environment names no step, every step is passed."""
-    done = pass_steps("", "quoted", "held", "held", "settled")
+def test_a_fault_point_that_is_not_armed_does_nothing() -> None:
+    """If the environment names no step, the process reaches all of them."""
+    done = run_steps("", "quoted", "held", "held", "settled")
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["quoted", "held", "held", "settled"]
 
 
 @pytest.mark.parametrize("armed", ["held:x", "held:1.5"])
-def test_a_count_that_is_none_is_refused_at_once(armed: str) -> None:
-    """A mistyped count is said at the start and does not quietly disarm the test."""
+def test_a_malformed_count_is_refused_at_once(armed: str) -> None:
+    """A mistyped count raises an error at the start and does not silently disarm the test."""
     with pytest.raises(ValueError, match="invalid literal"):
         FaultPoint(armed)

@@ -1,4 +1,4 @@
-"""The line of a request: written by a short way, it is the line that the long way writes, and none is lost."""
+"""The log: one JSON object for each event, the same line by the fast path, no line lost, and no text of exceptions."""
 
 import asyncio
 import io
@@ -14,9 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cadenza.observe.log import LINES_WAIT_S, _moment, make_log
+from cadenza.observe.log import LINES_WAIT_S, format_time, make_log, places
 
-WAIT_S = 10.0
+WAIT_S = 60.0
+SECRET = "what a client said"
 LINES = 300
 FACTS: dict[str, str | float] = {"endpoint": "chat", "status": 200, "ms": 12.5, "key_id": "key_a", "class_id": "forte"}
 
@@ -26,14 +27,14 @@ values = st.one_of(texts, st.integers(-(2**53), 2**53), st.floats(), st.booleans
 
 
 class Terminal(io.StringIO):
-    """A stream that says of itself that it is a terminal."""
+    """A stream that claims to be a terminal."""
 
     def isatty(self) -> bool:
         return True
 
 
-class Failing(io.StringIO):
-    """A stream on a full disk, until there is room again."""
+class FullDisk(io.StringIO):
+    """A stream that cannot be written while the disk is full."""
 
     is_full = True
 
@@ -43,10 +44,11 @@ class Failing(io.StringIO):
         return super().write(text)
 
 
-def line_of(request_id: str, facts: dict[str, Any], *, is_short: bool) -> str:
+def line_of(request_id: str, facts: dict[str, Any], *, is_fast: bool) -> str:
+    """The line of a request, by the fast path or by the ordinary one."""
     out = io.StringIO()
     log = make_log(out)
-    if is_short:
+    if is_fast:
         log.request({"request_id": request_id, **facts})
     else:
         log.info("request", request_id=request_id, **facts)
@@ -61,50 +63,51 @@ def without_time(line: str) -> str:
 
 @settings(max_examples=60, deadline=None)
 @given(texts, st.dictionaries(names, values))
-def test_both_ways_write_the_same_line(request_id: str, facts: dict[str, Any]) -> None:
-    """Whatever the facts are, the line is the same to the byte but for the moment, which is its last field."""
-    short, long = (line_of(request_id, facts, is_short=is_short) for is_short in (True, False))
-    assert without_time(short) == without_time(long)
-    assert list(json.loads(short)) == list(json.loads(long))
+def test_the_fast_path_writes_the_same_line(request_id: str, facts: dict[str, Any]) -> None:
+    """For any facts the two lines are equal byte by byte up to the timestamp, which is the last field."""
+    fast, ordinary = (line_of(request_id, facts, is_fast=is_fast) for is_fast in (True, False))
+    assert without_time(fast) == without_time(ordinary)
+    assert list(json.loads(fast)) == list(json.loads(ordinary))
 
 
 def test_the_fields_of_a_line() -> None:
-    """The id comes first, then the facts in their order, then what every line has."""
-    line = line_of("req_1", FACTS, is_short=True)
+    """The request id comes first, then the facts in their order, then event, level and timestamp."""
+    line = line_of("req_1", FACTS, is_fast=True)
     read = json.loads(line)
     assert list(read) == ["request_id", *FACTS, "event", "level", "timestamp"]
     del read["timestamp"]
     assert read == {"request_id": "req_1", **FACTS, "event": "request", "level": "info"}
 
 
-def test_the_moment_of_a_line() -> None:
-    """Both ways write the moment in one form: ISO, in UTC, with a Z."""
+def test_the_timestamp_of_a_line() -> None:
+    """Both paths write the time in one form: ISO 8601 in UTC, with a Z."""
     before = datetime.now(UTC)
-    for is_short in (True, False):
-        moment = json.loads(line_of("req_1", FACTS, is_short=is_short))["timestamp"]
-        assert moment.endswith("Z")
-        assert before <= datetime.fromisoformat(moment) <= datetime.now(UTC)
+    for is_fast in (True, False):
+        timestamp = json.loads(line_of("req_1", FACTS, is_fast=is_fast))["timestamp"]
+        assert timestamp.endswith("Z")
+        assert before <= datetime.fromisoformat(timestamp) <= datetime.now(UTC)
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.integers(0, 4_000_000_000_000_000_000))
-def test_a_moment_is_written_as_iso_has_it(now_ns: int) -> None:
-    """Whatever the moment, its text is that of the standard library, to the microsecond."""
-    written = datetime.fromtimestamp(now_ns // 10**9, UTC).replace(microsecond=now_ns // 1000 % 10**6)
-    assert _moment(now_ns) == written.isoformat(timespec="microseconds").replace("+00:00", "Z")
+def test_a_time_is_formatted_as_the_standard_library_does(now_ns: int) -> None:
+    """For any time the text is the same, to the microsecond."""
+    expected = datetime.fromtimestamp(now_ns // 10**9, UTC).replace(microsecond=now_ns // 1000 % 10**6)
+    assert format_time(now_ns) == expected.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
-def test_a_terminal_has_the_same_facts() -> None:
-    """For a person the line is written as every other line is."""
+def test_a_terminal_shows_the_same_facts() -> None:
+    """On a terminal the line of a request is one line of text, not JSON, with all of its facts."""
     out = Terminal()
     make_log(out).request({"request_id": "req_1", **FACTS})
     assert len(out.getvalue().splitlines()) == 1
-    for said in ("request", "req_1", *FACTS, *map(str, FACTS.values())):
-        assert said in out.getvalue()
+    assert not out.getvalue().startswith("{")
+    for fact in ("request", "req_1", *FACTS, *map(str, FACTS.values())):
+        assert fact in out.getvalue()
 
 
-async def test_lines_are_written_a_moment_later_and_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a running service lines of both ways wait for a moment, and then come all, in the order of their writing."""
+async def test_lines_are_written_together_and_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a running event loop lines of both paths are collected for a moment and keep their order."""
     out = io.StringIO()
     monkeypatch.setattr(sys, "stderr", out)
     log = make_log()
@@ -113,7 +116,7 @@ async def test_lines_are_written_a_moment_later_and_in_order(monkeypatch: pytest
         log.info("between", number=number)
     assert out.getvalue() == ""
     async with asyncio.timeout(WAIT_S):
-        while len(out.getvalue().splitlines()) < 40:  # noqa: ASYNC110 no event tells of it
+        while len(out.getvalue().splitlines()) < 40:  # noqa: ASYNC110 the stream has no event to wait for
             await asyncio.sleep(LINES_WAIT_S)
     lines = [json.loads(line) for line in out.getvalue().splitlines()]
     assert [line["request_id"] for line in lines[0::2]] == [f"req_{number}" for number in range(20)]
@@ -121,7 +124,7 @@ async def test_lines_are_written_a_moment_later_and_in_order(monkeypatch: pytest
 
 
 def test_without_a_loop_a_line_is_written_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before the service runs, and after, nothing waits."""
+    """Before the event loop runs and after it has ended, no line is collected."""
     out = io.StringIO()
     monkeypatch.setattr(sys, "stderr", out)
     make_log().request({"request_id": "req_1", **FACTS})
@@ -129,27 +132,46 @@ def test_without_a_loop_a_line_is_written_at_once(monkeypatch: pytest.MonkeyPatc
 
 
 def test_after_the_loop_has_ended_lines_are_written_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A line that waited when its loop ended keeps no later one waiting."""
+    """A line that was collected when its event loop ended does not hold up later ones."""
     out = io.StringIO()
     monkeypatch.setattr(sys, "stderr", out)
     log = make_log()
 
-    async def end_soon() -> None:
+    async def log_one() -> None:
         log.request({"request_id": "req_1", **FACTS})
 
-    asyncio.run(end_soon())
+    asyncio.run(log_one())
     log.request({"request_id": "req_2", **FACTS})
     assert [json.loads(line)["request_id"] for line in out.getvalue().splitlines()] == ["req_1", "req_2"]
 
 
-def test_a_line_that_cannot_be_written_stops_nothing() -> None:
-    """A full disk costs lines and no exception; when there is room again, lines are written again."""
-    out = Failing()
+def test_a_full_disk_costs_lines_and_raises_nothing() -> None:
+    """A line that cannot be written is dropped; later lines are written once there is room again."""
+    out = FullDisk()
     log = make_log(out)
     log.request({"request_id": "req_1", **FACTS})
     out.is_full = False
     log.request({"request_id": "req_2", **FACTS})
     assert json.loads(out.getvalue())["request_id"] == "req_2"
+
+
+def test_every_event_is_one_json_object_on_one_line() -> None:
+    """Off a terminal each line has the event, the level, the time and its fields."""
+    out = io.StringIO()
+    log = make_log(out)
+    log.info("request", request_id="r1\nr2", status=200)
+    log.error("internal error", places=["ValueError"])
+    first, second = (json.loads(line) for line in out.getvalue().splitlines())
+    assert first.pop("timestamp").endswith("Z")
+    assert first == {"event": "request", "level": "info", "request_id": "r1\nr2", "status": 200}
+    assert (second["level"], second["places"]) == ("error", ["ValueError"])
+
+
+def test_debug_lines_are_not_written() -> None:
+    """The lowest level is info."""
+    out = io.StringIO()
+    make_log(out).debug("detail")
+    assert out.getvalue() == ""
 
 
 PROGRAM = """
@@ -181,9 +203,52 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize("ending", ["return", "exit", "error", "worker"])
 def test_no_line_is_lost_at_the_end(tmp_path: Path, ending: str) -> None:
-    """Every line is written, once and in order, however the process ends that wrote it a moment before."""
+    """Every collected line is written, once and in order, however the process ends."""
     program = tmp_path / "serving.py"
     program.write_text(textwrap.dedent(PROGRAM.format(lines=LINES)))
     ended = subprocess.run([sys.executable, program, ending], capture_output=True, text=True, timeout=60, check=False)
     lines = [json.loads(line) for line in ended.stderr.splitlines() if line.startswith("{")]
     assert [line["request_id"] for line in lines] == [f"req_{number}" for number in range(LINES)]
+
+
+def fail(depth: int) -> None:
+    if depth:
+        fail(depth - 1)
+    raise ValueError(SECRET)
+
+
+def caught(depth: int) -> ValueError:
+    """An exception that was raised so many frames deeper."""
+    with pytest.raises(ValueError, match=SECRET) as caught_error:
+        fail(depth)
+    return caught_error.value
+
+
+def test_places_name_the_type_and_the_frames() -> None:
+    """The exception's type, then file, line and function of each frame, the innermost last."""
+    kind, *frames = places(caught(2))
+    assert kind == "ValueError"
+    assert [frame.split(" ")[-1] for frame in frames] == ["caught", "fail", "fail", "fail"]
+    assert all("test_log.py:" in frame for frame in frames)
+
+
+def test_places_never_contain_the_text() -> None:
+    """They have neither the text of the exception nor that of its cause, its notes or its source lines."""
+    cause = caught(0)
+    cause.add_note(SECRET)
+    try:
+        raise KeyError(SECRET) from cause
+    except KeyError as error:
+        said = " ".join(places(error))
+    assert SECRET not in said
+    assert said.startswith("KeyError ")
+
+
+def test_places_are_few() -> None:
+    """Of a deep stack only the eight innermost frames are named."""
+    assert len(places(caught(50))) == 9
+
+
+def test_an_exception_that_was_never_raised_has_no_frames() -> None:
+    """Without a traceback only the type is known."""
+    assert places(ValueError(SECRET)) == ["ValueError"]

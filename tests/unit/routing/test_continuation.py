@@ -1,193 +1,128 @@
-"""A stream that breaks off and goes on elsewhere: what the next route is asked, how it is counted, and when not."""
+"""A stream that breaks off and continues elsewhere: what the next route is asked, how it is counted, and when not."""
 
 import asyncio
-import io
-from collections import deque
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
 
 import msgspec
 import pytest
 from msgspec import Raw
 
-from cadenza.core.records import Plan, Route, Usage
-from cadenza.core.tokens import OUTPUT_TOKENS_MIN, count_tokens
-from cadenza.gateway.compose import Prompt
-from cadenza.observe import Observer, make_log
-from cadenza.routing.continuation import open_reply
-from cadenza.routing.dispatch import Dispatcher
-from cadenza.routing.health import FAULTS_TO_REST
-from cadenza.upstreams.base import Ask, Fault, FaultKind, OpenReply, PassOn, Piece, Probe
-from tests.unit.gateway.prompts import prompt_of
+from cadenza.core.records import Route
+from cadenza.core.tokens import OUTPUT_TOKENS_MIN
+from cadenza.routing.breaker import FAULTS_TO_OPEN
+from cadenza.routing.dispatch import Dispatch
+from cadenza.upstreams.base import Ask, Collector, Fault, FaultKind, Piece
+from tests.unit.routing.scripted_upstreams import (
+    KEY,
+    REQUEST_ID,
+    TOKENIZER,
+    Answer,
+    ReplyScript,
+    ScriptedRoutes,
+    ScriptedUpstream,
+    prompt_of,
+)
 
-KEY = "key_a"
-CUT = Fault(FaultKind.TRUNCATED)
+BREAK = Fault(FaultKind.TRUNCATED)
 PLAIN = Ask([Raw(b'{"role":"user","content":"Go."}')], {}, 100, stream=True, prompt_tokens=50)
 FINISH = Piece(finish_reason="stop")
-Told = Sequence[Piece | Fault]
-
-
-class Teller:
-    """A reply that says its pieces one read at a time, and breaks off where a fault is among them."""
-
-    def __init__(self, told: Told) -> None:
-        self._left = deque(told)
-
-    async def read(self, pass_on: PassOn | None = None) -> list[Piece]:
-        if not self._left:
-            return []
-        told = self._left.popleft()
-        if isinstance(told, Fault):
-            raise told
-        return [told]
-
-
-class Tellers:
-    """An upstream that tells each who asks the next of its stories, and keeps what it was asked."""
-
-    def __init__(self, *stories: Told | Fault) -> None:
-        self.asked: list[Ask] = []
-        self.open_replies = 0
-        self._stories = deque(stories)
-
-    async def start(self) -> None:
-        """Nothing to start."""
-
-    async def stop(self) -> None:
-        """Nothing to stop."""
-
-    async def retire(self) -> None:
-        """Nothing to stop."""
-
-    async def probe(self) -> Probe:
-        return Probe(reachable=True, detail="answers")
-
-    @asynccontextmanager
-    async def open(self, _route: Route, ask: Ask) -> AsyncIterator[OpenReply]:
-        self.asked.append(ask)
-        story = self._stories.popleft()
-        if isinstance(story, Fault):
-            raise story
-        self.open_replies += 1
-        try:
-            yield Teller(story)
-        finally:
-            self.open_replies -= 1
-
-
-class Story:
-    """Routes tried one after the other, of which all but the first can go on with an answer."""
-
-    def __init__(self, *upstreams: Tellers, window: int = 10_000, ceiling: int = 100) -> None:
-        self.upstreams = {f"teller-{number}": upstream for number, upstream in enumerate(upstreams)}
-        observer = Observer(make_log(io.StringIO()))
-        self.metrics = observer.metrics
-        self.dispatcher = Dispatcher(self.upstreams, observer, ceiling)
-        self.plan = Plan.of(
-            "forte",
-            tuple(
-                Route(name, "m", window if number else 10_000, 1000, number, continues=number > 0)
-                for number, name in enumerate(self.upstreams)
-            ),
-        )
-
-    async def hear(self, ask: Ask = PLAIN, prompt: Prompt | None = None) -> tuple[list[Piece], str, Fault | None]:
-        """Every piece, the last route, and the fault that the relay would have to tell."""
-        pieces, fault = list[Piece](), None
-        async with open_reply(self.dispatcher, self.plan, ask, KEY, prompt) as reply:
-            try:
-                while read := await reply.read():
-                    pieces += read
-            except Fault as broken:
-                fault = broken
-            provider = reply.route.provider
-        assert sum(upstream.open_replies for upstream in self.upstreams.values()) == 0
-        assert all(self.dispatcher.healths.of(route).in_flight == 0 for route in self.plan.routes)
-        return pieces, provider, fault
 
 
 def says(*texts: str) -> list[Piece]:
     return [Piece(text, has_begun=True) for text in texts]
 
 
-def counted(prompt_tokens: int, completion_tokens: int, cached_tokens: int = 0) -> Piece:
-    return Piece(usage=Usage(prompt_tokens, completion_tokens, cached_tokens))
-
-
 def text_of(pieces: list[Piece]) -> str:
     return "".join(piece.content for piece in pieces)
 
 
+class ContinuingRoutes(ScriptedRoutes):
+    """Routes tried one after the other. All but the first can continue an answer."""
+
+    def __init__(self, *upstreams: ScriptedUpstream, window: int = 10_000, ceiling: int = 100) -> None:
+        routes = [
+            Route(f"provider-{number}", "m", window if number else 10_000, 1000, number, continues=number > 0)
+            for number in range(len(upstreams))
+        ]
+        super().__init__(upstreams, routes, ceiling)
+
+    async def read(self, ask: Ask = PLAIN, prompt_bytes: int = 0) -> tuple[str, Fault | None]:
+        """The text that the client gets, and the fault that the stream ends with."""
+        collector, fault = Collector(), None
+        prompt = prompt_of(PLAIN.prompt_tokens, prompt_bytes)
+        wanted = Dispatch(self.plan, ask, prompt, self.upstreams, KEY, REQUEST_ID)
+        async with self.open_dispatch(wanted) as reply:
+            try:
+                await reply.deliver(collector)
+            except Fault as broken:
+                fault = broken
+        assert self.open_replies == 0
+        assert self.in_flight == 0
+        return text_of(collector.pieces), fault
+
+
 @pytest.mark.parametrize("kind", [kind for kind in FaultKind if kind is not FaultKind.REFUSED])
-async def test_the_next_route_goes_on_where_the_first_broke_off(kind: FaultKind) -> None:
-    """Whatever broke it off: the next route is given what was said, and its answer follows as if nothing had been."""
-    first = Tellers([*says("Once upon", " a time"), Fault(kind)])
-    second = Tellers([*says(" there was", " a fox."), FINISH, counted(70, 9)])
-    pieces, provider, fault = await Story(first, second).hear()
-    assert (text_of(pieces), provider, fault) == ("Once upon a time there was a fox.", "teller-1", None)
-    [ask] = second.asked
-    said_tokens = count_tokens("Once upon a time")
-    assert ask == msgspec.structs.replace(
-        PLAIN, begun="Once upon a time", prompt_tokens=50 + said_tokens, max_tokens=100 - said_tokens
-    )
+async def test_the_next_route_continues_the_answer(kind: FaultKind) -> None:
+    """After any fault the next route is given the text so far, and its text follows as one answer."""
+    first = ScriptedUpstream([*says("Once upon", " a time"), Fault(kind)])
+    second = ScriptedUpstream([*says(" there was", " a fox."), FINISH])
+    routes = ContinuingRoutes(first, second)
+    assert await routes.read() == ("Once upon a time there was a fox.", None)
+    assert routes.answered_by == ["provider-0", "provider-1"]
+    said_tokens = TOKENIZER.count("Once upon a time")
+    assert second.asked == [
+        msgspec.structs.replace(
+            PLAIN, begun="Once upon a time", prompt_tokens=50 + said_tokens, max_tokens=100 - said_tokens
+        )
+    ]
 
 
-async def test_one_prompt_and_one_answer_are_counted() -> None:
-    """What was said before the seam is taken from the last route's prompt and added to its output."""
-    second = Tellers([*says(" there was a fox."), FINISH, counted(70, 9, cached_tokens=60)])
-    pieces, _, _ = await Story(Tellers([*says("Once upon a time"), CUT]), second).hear()
-    said_tokens = count_tokens("Once upon a time")
-    assert pieces[-1].usage == Usage(70 - said_tokens, 9 + said_tokens, 60, estimated=True)
-
-
-async def test_the_first_routes_count_of_the_prompt_is_kept() -> None:
-    """Where the first route had counted the prompt, its count is the one, and no more of it is cached than it has."""
-    first = Tellers([*says("Once upon a time"), counted(40, 3), CUT])
-    second = Tellers([*says(" there was a fox."), FINISH, counted(70, 9, cached_tokens=60)])
-    pieces, _, _ = await Story(first, second).hear()
-    assert pieces[-1].usage == Usage(40, 9 + count_tokens("Once upon a time"), 40, estimated=True)
-
-
-async def test_two_seams() -> None:
-    """A continuation that breaks off is continued by the third, which is given all that was said by both."""
-    first = Tellers([*says("One"), CUT])
-    second = Tellers([*says(" two"), CUT])
-    third = Tellers([*says(" three."), FINISH, counted(60, 5)])
-    story = Story(first, second, third)
-    pieces, provider, fault = await story.hear()
-    assert (text_of(pieces), provider, fault) == ("One two three.", "teller-2", None)
+async def test_a_continuation_can_be_continued() -> None:
+    """The third route is given the text of both before it, and each continuation is counted by its provider."""
+    first = ScriptedUpstream([*says("One"), BREAK])
+    second = ScriptedUpstream([*says(" two"), BREAK])
+    third = ScriptedUpstream([*says(" three."), FINISH])
+    routes = ContinuingRoutes(first, second, third)
+    assert await routes.read() == ("One two three.", None)
     assert [ask.begun for ask in (*second.asked, *third.asked)] == ["One", "One two"]
-    said_tokens = count_tokens("One two")
-    assert pieces[-1].usage == Usage(60 - said_tokens, 5 + said_tokens, estimated=True)
-    for provider in ("teller-1", "teller-2"):
-        assert story.metrics.registry.get_sample_value("cadenza_continued_total", {"provider": provider}) == 1
+    assert routes.answered_by == ["provider-0", "provider-1", "provider-2"]
+    for provider in ("provider-1", "provider-2"):
+        assert routes.count("cadenza_continued_total", provider=provider) == 1
+
+
+async def test_a_fault_in_a_stream_is_logged_with_the_request_id() -> None:
+    """Also a fault that the client never sees is a log line with the request id and the provider."""
+    routes = ContinuingRoutes(ScriptedUpstream([*says("One"), BREAK]), ScriptedUpstream([*says(" two."), FINISH]))
+    await routes.read()
+    [line] = routes.log_lines
+    assert (line["request_id"], line["provider"], line["kind"]) == (REQUEST_ID, "provider-0", "truncated")
 
 
 async def test_a_route_that_broke_off_is_not_asked_again() -> None:
-    """Each route has one part of an answer: when the last has broken off, the stream ends with its fault."""
-    first, second = Tellers([*says("One"), CUT]), Tellers([*says(" two"), Fault(FaultKind.MALFORMED)])
-    pieces, _, fault = await Story(first, second).hear()
-    assert text_of(pieces) == "One two"
+    """When the last route has broken off, the stream ends with its fault."""
+    first = ScriptedUpstream([*says("One"), BREAK])
+    second = ScriptedUpstream([*says(" two"), Fault(FaultKind.MALFORMED)])
+    text, fault = await ContinuingRoutes(first, second).read()
+    assert text == "One two"
     assert fault is not None
     assert fault.kind is FaultKind.MALFORMED
     assert [len(first.asked), len(second.asked)] == [1, 1]
 
 
-async def test_a_continuation_that_does_not_open_leads_to_the_next() -> None:
-    """A route that fails before its first word is passed over as ever; the next one goes on."""
-    second, third = Tellers(Fault(FaultKind.FAILED, 500)), Tellers([*says(" two."), FINISH])
-    pieces, provider, fault = await Story(Tellers([*says("One"), CUT]), second, third).hear()
-    assert (text_of(pieces), provider, fault) == ("One two.", "teller-2", None)
+async def test_if_a_continuation_does_not_open_the_next_route_is_asked() -> None:
+    """A route that fails before its first token is passed over, and the next one continues the answer."""
+    second, third = ScriptedUpstream(Fault(FaultKind.FAILED, 500)), ScriptedUpstream([*says(" two."), FINISH])
+    routes = ContinuingRoutes(ScriptedUpstream([*says("One"), BREAK]), second, third)
+    assert await routes.read() == ("One two.", None)
+    assert routes.answered_by == ["provider-0", "provider-2"]
 
 
 @pytest.mark.parametrize(
     "refusal", [Fault(FaultKind.FAILED, 500), Fault(FaultKind.REFUSED, 400), Fault(FaultKind.BUSY)]
 )
-async def test_where_none_goes_on_the_first_fault_stays(refusal: Fault) -> None:
-    """A continuation that is refused changes nothing: the client hears of the break, as without it."""
-    pieces, _, fault = await Story(Tellers([*says("One"), CUT]), Tellers(refusal)).hear()
-    assert text_of(pieces) == "One"
-    assert fault is CUT
+async def test_if_no_route_continues_the_first_fault_stands(refusal: Fault) -> None:
+    """The stream ends with the fault that broke it off, not with that of the continuation."""
+    routes = ContinuingRoutes(ScriptedUpstream([*says("One"), BREAK]), ScriptedUpstream(refusal))
+    assert await routes.read() == ("One", BREAK)
 
 
 @pytest.mark.parametrize(
@@ -197,99 +132,83 @@ async def test_where_none_goes_on_the_first_fault_stays(refusal: Fault) -> None:
         msgspec.structs.replace(PLAIN, tools={"tools": Raw(b"[]")}),
         msgspec.structs.replace(PLAIN, sampling={"response_format": Raw(b"{}")}),
     ],
-    ids=["whole", "tools", "response_format"],
+    ids=["not a stream", "tools", "response_format"],
 )
-async def test_what_is_not_continued(ask: Ask) -> None:
-    """A whole reply, one with tools and one of a given form end where they break off."""
-    second = Tellers([*says(" two."), FINISH])
-    pieces, _, fault = await Story(Tellers([*says("One"), CUT]), second).hear(ask)
-    assert (text_of(pieces), fault) == ("One", CUT)
+async def test_only_plain_streams_are_continued(ask: Ask) -> None:
+    """A non-streaming reply, one with tools and one held to a format end where they break off."""
+    second = ScriptedUpstream([*says(" two."), FINISH])
+    assert await ContinuingRoutes(ScriptedUpstream([*says("One"), BREAK]), second).read(ask) == ("One", BREAK)
     assert second.asked == []
 
 
 async def test_an_answer_that_used_up_its_limit_is_not_continued() -> None:
-    """Where nothing is left of max_tokens there is nothing to go on with."""
-    second = Tellers([*says(" two."), FINISH])
-    ask = msgspec.structs.replace(PLAIN, max_tokens=count_tokens("One two three"))
-    _, _, fault = await Story(Tellers([*says("One two three"), CUT]), second).hear(ask)
-    assert fault is CUT
+    """If nothing is left of max_tokens, the stream ends with its fault."""
+    second = ScriptedUpstream([*says(" two."), FINISH])
+    ask = msgspec.structs.replace(PLAIN, max_tokens=TOKENIZER.count("One two three"))
+    _, fault = await ContinuingRoutes(ScriptedUpstream([*says("One two three"), BREAK]), second).read(ask)
+    assert fault is BREAK
     assert second.asked == []
 
 
 async def test_a_request_without_a_limit_is_continued_without_one() -> None:
-    """Where the client set no limit, the next route is sent none."""
-    second = Tellers([*says(" two."), FINISH])
-    await Story(Tellers([*says("One"), CUT]), second).hear(msgspec.structs.replace(PLAIN, max_tokens=None))
+    """If the client set no limit, the next route is sent none."""
+    second = ScriptedUpstream([*says(" two."), FINISH])
+    routes = ContinuingRoutes(ScriptedUpstream([*says("One"), BREAK]), second)
+    await routes.read(msgspec.structs.replace(PLAIN, max_tokens=None))
     assert second.asked[0].max_tokens is None
 
 
-async def test_a_window_too_small_for_what_was_said_is_passed_over() -> None:
-    """A route that holds the prompt but not what was said besides is not asked."""
-    text = " word" * 200
-    second = Tellers([*says(" end."), FINISH])
-    _, _, fault = await Story(Tellers([*says(text), CUT]), second, window=50 + 200 + OUTPUT_TOKENS_MIN - 1).hear(
-        msgspec.structs.replace(PLAIN, max_tokens=1000)
-    )
-    assert fault is CUT
-    assert second.asked == []
-
-
-@pytest.mark.parametrize(("window", "is_continued"), [(50 + 200 + OUTPUT_TOKENS_MIN, True), (265, False)])
-async def test_whether_a_window_has_room_is_told_by_the_count(window: int, is_continued: bool) -> None:
-    """A prompt of which only the bytes were known is counted before a route is passed over for its sake."""
-    second, prompt = Tellers([*says(" end."), FINISH]), prompt_of(50, 400)
-    ask = msgspec.structs.replace(PLAIN, max_tokens=1000, prompt_tokens=prompt.most_tokens)
-    story = Story(Tellers([*says(" word" * 200), CUT]), second, window=window)
-    _, _, fault = await story.hear(ask, prompt)
-    assert fault is (None if is_continued else CUT)
+@pytest.mark.parametrize(
+    ("window", "is_continued"), [(50 + 200 + OUTPUT_TOKENS_MIN, True), (50 + 200 + OUTPUT_TOKENS_MIN - 1, False)]
+)
+async def test_a_window_must_hold_the_prompt_and_the_text_so_far(window: int, is_continued: bool) -> None:
+    """Prompt and text are counted, not bounded by their bytes, and must leave room for the shortest useful answer."""
+    second = ScriptedUpstream([*says(" end."), FINISH])
+    ask = msgspec.structs.replace(PLAIN, max_tokens=1000)
+    routes = ContinuingRoutes(ScriptedUpstream([*says(" word" * 200), BREAK]), second, window=window)
+    _, fault = await routes.read(ask, prompt_bytes=400)
+    assert fault is (None if is_continued else BREAK)
     assert [ask.prompt_tokens for ask in second.asked] == [250] * is_continued
 
 
-async def test_nothing_said_is_asked_anew() -> None:
-    """A route that breaks off before any text leaves a question as it was: nothing is begun, nothing is counted off."""
-    second = Tellers([*says("All."), FINISH, counted(44, 2)])
-    pieces, _, _ = await Story(Tellers([Piece(has_begun=True), CUT]), second).hear()
+async def test_a_route_that_said_nothing_is_replaced_by_the_same_ask() -> None:
+    """If a route breaks off before any text, the next one is asked as the first was."""
+    second = ScriptedUpstream([*says("All."), FINISH])
+    routes = ContinuingRoutes(ScriptedUpstream([Piece(has_begun=True), BREAK]), second)
+    assert await routes.read() == ("All.", None)
     assert second.asked == [PLAIN]
-    assert pieces[-1].usage == Usage(44, 2)
 
 
-async def test_without_a_retry_left_nothing_is_continued() -> None:
-    """Continuing is a retry, and has the budget of the process."""
-    second = Tellers([*says(" two."), FINISH])
-    story = Story(Tellers([*says("One"), CUT]), second, ceiling=1)
-    assert story.dispatcher.may_retry()
-    _, _, fault = await story.hear()
-    assert fault is CUT
+async def test_a_continuation_needs_a_retry_of_the_budget() -> None:
+    """If the process has no retry left, the stream ends with its fault."""
+    second = ScriptedUpstream([*says(" two."), FINISH])
+    routes = ContinuingRoutes(ScriptedUpstream([*says("One"), BREAK]), second, ceiling=1)
+    assert routes.dispatcher.may_retry()
+    assert await routes.read() == ("One", BREAK)
+    assert second.asked == []
 
 
-async def test_cuts_of_continued_streams_count_against_the_route_that_broke() -> None:
-    """A route that always breaks off rests, though its clients never noticed; who went on is well."""
-    broken: Told = [*says("One"), CUT]
-    whole: Told = [*says(" two."), FINISH]
-    first, second = Tellers(*[broken] * FAULTS_TO_REST), Tellers(*[whole] * FAULTS_TO_REST)
-    story = Story(first, second)
-    for _ in range(FAULTS_TO_REST):
-        await story.hear()
-    assert [story.dispatcher.healths.of(route).is_down for route in story.plan.routes] == [True, False]
+async def test_a_continued_break_counts_against_the_route_that_broke_off() -> None:
+    """A route that always breaks off rests, although no client noticed; the route that continues does not."""
+    broken: ReplyScript = [*says("One"), BREAK]
+    whole: ReplyScript = [*says(" two."), FINISH]
+    routes = ContinuingRoutes(ScriptedUpstream(broken), ScriptedUpstream(whole))
+    for _ in range(FAULTS_TO_OPEN):
+        await routes.read()
+    assert [routes.health(number).is_down for number in range(2)] == [True, False]
 
 
-async def test_leaving_while_the_next_route_opens_leaves_nothing_open() -> None:
-    """A client that goes away at the seam leaves no reply open and no place taken."""
-
-    class Silent(Tellers):
-        @asynccontextmanager
-        async def open(self, _route: Route, ask: Ask) -> AsyncIterator[OpenReply]:
-            self.asked.append(ask)
-            await asyncio.Event().wait()
-            yield Teller([])
-
-    second = Silent()
-    story = Story(Tellers([*says("One"), CUT]), second)
-    task = asyncio.create_task(story.hear())
-    while not second.asked:  # noqa: ASYNC110 the next turns of the loop bring it there
-        await asyncio.sleep(0)
+async def test_cancellation_while_the_next_route_opens_leaves_nothing_open() -> None:
+    """A client that disconnects between two routes leaves no reply open and no place taken."""
+    silent: Answer = asyncio.Event()
+    second = ScriptedUpstream(silent)
+    routes = ContinuingRoutes(ScriptedUpstream([*says("One"), BREAK]), second)
+    task = asyncio.create_task(routes.read())
+    async with asyncio.timeout(60):
+        while not second.asked:  # noqa: ASYNC110 a count in a thread comes before it, and no event tells of it
+            await asyncio.sleep(0.001)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert all(upstream.open_replies == 0 for upstream in story.upstreams.values())
-    assert all(story.dispatcher.healths.of(route).in_flight == 0 for route in story.plan.routes)
+    assert routes.open_replies == 0
+    assert routes.in_flight == 0

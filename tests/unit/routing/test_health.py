@@ -1,21 +1,25 @@
-"""The circuit breaker of a route: when it begins to rest, for how long, who tries it then, and what ends the rest."""
+"""The health of a route: which faults make it rest or lower its ceiling, trials, and the last resort."""
 
 import pytest
 
-from cadenza.routing.health import FAULTS_TO_REST, REST_S_MAX, REST_S_MIN, Attempt, RouteHealth
+from cadenza.routing.breaker import FAULTS_TO_OPEN, REST_S_MIN
+from cadenza.routing.ceiling import FEW, STEP_DOWN
+from cadenza.routing.health import Attempt, RouteHealth
 from cadenza.upstreams.base import Fault, FaultKind
 
 KEY = "key_a"
+MOST = 100
 FAILED = Fault(FaultKind.FAILED, 500)
 FAILURES = [kind for kind in FaultKind if kind not in {FaultKind.BUSY, FaultKind.REFUSED}]
 
 
-class Lab:
-    """One route, and a clock that only the test moves."""
+class TimedRoute:
+    """The health of one route, and a clock that only the test moves."""
 
-    def __init__(self, most: int = 100) -> None:
+    def __init__(self) -> None:
         self.now_s = 1000.0
-        self.health = RouteHealth(most, lambda: self.now_s)
+        self.rests_s: list[float] = []  # as they were reported
+        self.health = RouteHealth(MOST, lambda: self.now_s, self.rests_s.append)
 
     def begin(self, *, is_last_resort: bool = False) -> Attempt:
         attempt = self.health.begin(KEY, is_last_resort=is_last_resort)
@@ -24,14 +28,14 @@ class Lab:
 
     @property
     def takes_one(self) -> bool:
-        """Whether a request would be given a place; it is given back at once."""
+        """Whether a request would get a place; it gives the place back at once."""
         attempt = self.health.begin(KEY)
         if attempt:
             attempt.end()
         return attempt is not None
 
     def fail(self, fault: Fault = FAILED, times: int = 1) -> None:
-        """So many requests, one after the other, that come to nothing."""
+        """Requests, one after the other, that fail before the first token."""
         for _ in range(times):
             attempt = self.begin()
             self.now_s += 0.001
@@ -45,8 +49,8 @@ class Lab:
         attempt.note_finish()
         attempt.end()
 
-    def cut(self, times: int = 1) -> None:
-        """So many replies that begin and break off."""
+    def break_off(self, times: int = 1) -> None:
+        """Requests, one after the other, whose replies begin and break off."""
         for _ in range(times):
             attempt = self.begin()
             attempt.note_answer(is_stream=True)
@@ -54,227 +58,256 @@ class Lab:
             attempt.end()
 
     def rest(self) -> None:
-        """Fail until it rests, and wait until it may be tried."""
-        self.fail(times=FAULTS_TO_REST)
+        """Fail until the route rests, and wait until it may be tried."""
+        self.fail(times=FAULTS_TO_OPEN)
         assert self.health.is_down
         self.now_s += self.health.rest_s
 
 
 @pytest.mark.parametrize("kind", FAILURES)
-def test_faults_in_a_row_begin_a_rest(kind: FaultKind) -> None:
-    """The last of FAULTS_TO_REST faults in a row begins a rest of REST_S_MIN, and none before it."""
-    lab = Lab()
-    lab.fail(Fault(kind), FAULTS_TO_REST - 1)
-    assert not lab.health.is_resting
-    lab.fail(Fault(kind))
-    assert lab.health.is_down
-    assert lab.health.rest_s == pytest.approx(REST_S_MIN)
-    assert not lab.takes_one
+def test_faults_in_a_row_make_a_route_rest(kind: FaultKind) -> None:
+    """The fifth fault in a row, of any kind that is the route's own, begins a rest of REST_S_MIN."""
+    route = TimedRoute()
+    route.fail(Fault(kind), FAULTS_TO_OPEN - 1)
+    assert not route.health.is_resting
+    route.fail(Fault(kind))
+    assert route.health.is_down
+    assert route.health.rest_s == pytest.approx(REST_S_MIN)
+    assert not route.takes_one
+    route.now_s += REST_S_MIN
+    assert route.takes_one
 
 
-def test_an_answer_between_faults_begins_the_count_anew() -> None:
-    """Faults that are not in a row never add up."""
-    lab = Lab()
+def test_an_answer_between_faults_resets_their_count() -> None:
+    """Faults that are not in a row do not add up."""
+    route = TimedRoute()
     for _ in range(3):
-        lab.fail(times=FAULTS_TO_REST - 1)
-        lab.answer()
-    assert not lab.health.is_resting
+        route.fail(times=FAULTS_TO_OPEN - 1)
+        route.answer()
+    assert not route.health.is_resting
 
 
-def test_a_rest_ends_by_itself() -> None:
-    """A route may be tried at the very end of its rest and not before."""
-    lab = Lab()
-    lab.fail(times=FAULTS_TO_REST)
-    lab.now_s += REST_S_MIN - 0.01
-    assert not lab.takes_one
-    lab.now_s += 0.01
-    assert not lab.health.is_resting
-    assert lab.takes_one
+def test_replies_that_break_off_are_counted_separately() -> None:
+    """A route whose replies begin and break off rests too, although each of them began with an answer."""
+    route = TimedRoute()
+    route.break_off(FAULTS_TO_OPEN - 1)
+    route.fail(times=FAULTS_TO_OPEN - 1)
+    assert not route.health.is_resting
+    route.break_off()
+    assert route.health.is_down
 
 
-def test_failed_trials_double_the_rest_up_to_its_limit() -> None:
-    """Each trial that fails makes the next rest twice as long, and none is longer than REST_S_MAX."""
-    lab, rests_s = Lab(), list[float]()
-    lab.fail(times=FAULTS_TO_REST)
-    for _ in range(40):
-        rests_s.append(lab.health.rest_s)
-        lab.now_s += lab.health.rest_s
-        lab.fail()
-    expected = [min(REST_S_MAX, REST_S_MIN * 2**number) for number in range(40)]
-    assert rests_s == pytest.approx(expected)
-
-
-def test_after_a_success_rests_are_short_again() -> None:
-    """An answer ends it all: it takes FAULTS_TO_REST faults to rest again, and the first rest is the shortest."""
-    lab = Lab()
-    lab.rest()
-    lab.fail()
-    assert lab.health.rest_s == pytest.approx(2 * REST_S_MIN)
-    lab.now_s += lab.health.rest_s
-    lab.answer()
-    lab.fail(times=FAULTS_TO_REST - 1)
-    assert not lab.health.is_resting
-    lab.fail()
-    assert lab.health.rest_s == pytest.approx(REST_S_MIN)
-
-
-def test_what_failed_together_makes_one_rest() -> None:
-    """Faults of requests that were begun before the rest do not make it longer, however many and late they are."""
-    lab = Lab()
-    together = [lab.begin() for _ in range(50)]
-    lab.now_s += 5
-    for attempt in together[:FAULTS_TO_REST]:
-        attempt.note_fault(FAILED)
-    until_s = lab.now_s + lab.health.rest_s
-    lab.now_s += 0.5
-    for attempt in together[FAULTS_TO_REST:]:
-        attempt.note_fault(FAILED)
-    assert lab.now_s + lab.health.rest_s == pytest.approx(until_s)
-    lab.now_s = until_s
-    lab.fail()
-    assert lab.health.rest_s == pytest.approx(2 * REST_S_MIN)
-
-
-def test_who_was_asked_before_a_rest_cannot_end_it() -> None:
-    """A late answer to an old request says nothing of how the route is now."""
-    lab = Lab()
-    old = lab.begin()
-    lab.fail(times=FAULTS_TO_REST)
-    old.note_answer(is_stream=True)
-    assert lab.health.is_down
-    assert not lab.takes_one
-
-
-def test_one_trial_at_a_time() -> None:
-    """When the rest is over one request tries the route, and the next only when that one has ended."""
-    lab = Lab()
-    lab.rest()
-    trial = lab.begin()
-    assert trial.is_trial
-    assert not lab.takes_one
-    assert lab.health.begin(KEY, is_last_resort=True) is None
-    trial.end()
-    assert lab.takes_one
-
-
-def test_a_trial_that_is_answered_opens_the_route_at_once() -> None:
-    """The first word of a trial is enough for everybody to be let in, though the trial goes on."""
-    lab = Lab()
-    lab.rest()
-    trial = lab.begin()
-    trial.note_answer(is_stream=True)
-    assert all(not lab.begin().is_trial for _ in range(10))
-
-
-def test_a_trial_that_streams_for_long_does_not_forbid_the_next() -> None:
-    """A route that rested, was well and rests again can be tried again, though the first trial still streams."""
-    lab = Lab()
-    lab.rest()
-    lab.begin().note_answer(is_stream=True)
-    lab.rest()
-    assert lab.takes_one
-
-
-def test_the_last_resort_is_asked_within_its_rest_one_at_a_time() -> None:
-    """A route that rests is still there for one request at a time that has no other; its answer ends the rest."""
-    lab = Lab()
-    lab.fail(times=FAULTS_TO_REST)
-    attempt = lab.begin(is_last_resort=True)
-    assert lab.health.begin(KEY, is_last_resort=True) is None
-    attempt.note_answer(is_stream=False)
-    assert not lab.health.is_resting
-    assert lab.takes_one
-
-
-def test_a_last_resort_that_fails_doubles_the_rest() -> None:
-    """Whoever is asked within its rest and fails has failed a trial."""
-    lab = Lab()
-    lab.fail(times=FAULTS_TO_REST)
-    attempt = lab.begin(is_last_resort=True)
-    attempt.note_fault(FAILED)
-    attempt.end()
-    assert lab.health.rest_s == pytest.approx(2 * REST_S_MIN)
-
-
-def test_cuts_are_counted_apart() -> None:
-    """A route that begins well and breaks off rests too, though each of its beginnings was an answer."""
-    lab = Lab()
-    lab.cut(FAULTS_TO_REST - 1)
-    lab.fail(times=FAULTS_TO_REST - 1)
-    assert not lab.health.is_resting
-    lab.cut()
-    assert lab.health.is_down
-
-
-def test_a_whole_reply_forgives_the_cuts() -> None:
-    """Cuts that are not in a row never add up."""
-    lab = Lab()
+def test_a_whole_reply_resets_the_count_of_broken_ones() -> None:
+    """Replies that break off, but not in a row, do not add up."""
+    route = TimedRoute()
     for _ in range(3):
-        lab.cut(FAULTS_TO_REST - 1)
-        lab.answer()
-    assert not lab.health.is_resting
+        route.break_off(FAULTS_TO_OPEN - 1)
+        route.answer()
+    assert not route.health.is_resting
+
+
+def test_requests_that_failed_together_cause_one_rest() -> None:
+    """Faults of requests sent before the rest do not prolong it, and late answers to them do not end it."""
+    route = TimedRoute()
+    together = [route.begin() for _ in range(50)]
+    route.now_s += 5
+    for attempt in together[:FAULTS_TO_OPEN]:
+        attempt.note_fault(FAILED)
+    until_s = route.now_s + route.health.rest_s
+    route.now_s += 0.5
+    for attempt in together[FAULTS_TO_OPEN:-1]:
+        attempt.note_fault(FAILED)
+    together[-1].note_answer(is_stream=True)
+    assert route.now_s + route.health.rest_s == pytest.approx(until_s)
+    assert not route.takes_one
+    assert len(route.rests_s) == 1
 
 
 def test_a_refusal_changes_nothing() -> None:
-    """Requests that the upstream finds fault with say nothing against the route, nor for it."""
-    lab = Lab()
-    lab.fail(times=FAULTS_TO_REST - 1)
-    lab.fail(Fault(FaultKind.REFUSED, 400), 100)
-    assert not lab.health.is_resting
-    lab.fail()
-    assert lab.health.is_down
+    """Requests that the upstream rejects as invalid count neither for nor against the route."""
+    route = TimedRoute()
+    route.fail(times=FAULTS_TO_OPEN - 1)
+    route.fail(Fault(FaultKind.REFUSED, 400), 100)
+    assert not route.health.is_resting
+    route.fail()
+    assert route.health.is_down
 
 
 @pytest.mark.parametrize(("kind", "status"), [(FaultKind.BUSY, 429), (FaultKind.FAILED, 503), (FaultKind.FAILED, 529)])
 def test_a_retry_after_is_honoured(kind: FaultKind, status: int) -> None:
-    """One answer with a Retry-After is enough: the route rests for so long; it is down only if it did not say 429."""
-    lab = Lab()
-    lab.fail(Fault(kind, status, 7.0))
-    assert lab.health.rest_s == pytest.approx(7.0)
-    assert lab.health.is_down == (kind is FaultKind.FAILED)
-    lab.now_s += 7.0
-    assert lab.takes_one
-
-
-def test_the_longest_wish_counts() -> None:
-    """A shorter Retry-After that comes later does not shorten a rest."""
-    lab = Lab()
-    attempts = [lab.begin(), lab.begin()]
-    attempts[0].note_fault(Fault(FaultKind.BUSY, 429, 20.0))
-    attempts[1].note_fault(Fault(FaultKind.BUSY, 429, 1.0))
-    assert lab.health.rest_s == pytest.approx(20.0)
+    """One Retry-After makes a route rest for that time; the route is down only if the status was not 429."""
+    route = TimedRoute()
+    route.fail(Fault(kind, status, 7.0))
+    assert route.health.rest_s == pytest.approx(7.0)
+    assert route.health.is_down == (kind is FaultKind.FAILED)
+    route.now_s += 7.0
+    assert route.takes_one
 
 
 @pytest.mark.parametrize("retry_after_s", [None, 0.0])
-def test_busy_without_a_wait_is_no_rest(retry_after_s: float | None) -> None:
-    """A 429 that names no time lowers the ceiling alone, however often it comes."""
-    lab = Lab()
-    attempts = [lab.begin() for _ in range(50)]
-    lab.now_s += 0.1
+def test_a_429_without_a_retry_after_only_lowers_the_ceiling(retry_after_s: float | None) -> None:
+    """A route that is busy for no stated time does not rest, however often it says so."""
+    route = TimedRoute()
+    attempts = [route.begin() for _ in range(50)]
+    route.now_s += 0.1
     for attempt in attempts:
         attempt.note_fault(Fault(FaultKind.BUSY, 429, retry_after_s))
-    assert not lab.health.is_resting
-    assert lab.health.limit < 100
+    assert not route.health.is_resting
+    assert route.health.limit < MOST
 
 
-def test_forgetting_makes_it_fit_and_keeps_what_is_in_flight() -> None:
-    """A route that is begun anew takes requests at once; what it is answering stays counted."""
-    lab = Lab()
-    lab.begin()
-    lab.fail(times=FAULTS_TO_REST)
-    lab.health.forget()
-    assert not lab.health.is_resting
-    assert lab.health.in_flight == 1
-    assert not lab.begin().is_trial
+@pytest.mark.parametrize(
+    ("fault", "is_lowered"),
+    [
+        (Fault(FaultKind.BUSY, 429), True),
+        (Fault(FaultKind.TIMED_OUT), True),
+        (Fault(FaultKind.FAILED, 503), True),
+        (Fault(FaultKind.FAILED, 529), True),
+        (Fault(FaultKind.FAILED, 500), False),
+        (Fault(FaultKind.UNREACHABLE), False),
+        (Fault(FaultKind.MALFORMED), False),
+        (Fault(FaultKind.REFUSED, 400), False),
+    ],
+    ids=str,
+)
+def test_which_faults_lower_the_ceiling(fault: Fault, is_lowered: bool) -> None:
+    """A route that is busy, times out or is overloaded has too many requests; one that is broken does not."""
+    route = TimedRoute()
+    attempts = [route.begin() for _ in range(40)]
+    route.now_s += 1
+    attempts[0].note_fault(fault)
+    assert route.health.limit == (int(40 * STEP_DOWN) if is_lowered else MOST)
 
 
-def test_faults_of_before_are_forgotten_even_if_they_come_late() -> None:
-    """Requests that were begun before the route was begun anew do not make it rest."""
-    lab = Lab()
-    old = [lab.begin() for _ in range(FAULTS_TO_REST)]
-    lab.now_s += 1
-    lab.health.forget()
-    lab.now_s += 1
+def test_there_is_one_trial_at_a_time() -> None:
+    """After the rest one request tries the route, and the next one only when that has ended."""
+    route = TimedRoute()
+    route.rest()
+    trial = route.begin()
+    assert trial.is_trial
+    assert not route.takes_one
+    assert route.health.begin(KEY, is_last_resort=True) is None
+    trial.end()
+    assert route.takes_one
+
+
+def test_a_trial_that_finds_no_place_does_not_block_the_next() -> None:
+    """A trial that is refused because the route is full is not counted as running."""
+    route = TimedRoute()
+    places = [route.begin() for _ in range(MOST)]
+    route.now_s += 1
+    for place in places[:FAULTS_TO_OPEN]:
+        place.note_fault(FAILED)
+    route.now_s += REST_S_MIN
+    assert route.health.begin(KEY) is None
+    places[0].end()
+    assert route.begin().is_trial
+
+
+def test_the_first_token_of_a_trial_opens_the_route_to_all() -> None:
+    """After the trial's answer every request is let through, although the trial goes on."""
+    route = TimedRoute()
+    route.rest()
+    trial = route.begin()
+    trial.note_answer(is_stream=True)
+    assert all(not route.begin().is_trial for _ in range(10))
+
+
+def test_a_trial_that_streams_for_long_does_not_block_the_next() -> None:
+    """A route that recovered and rests again can be tried again, although the first trial still streams."""
+    route = TimedRoute()
+    route.rest()
+    route.begin().note_answer(is_stream=True)
+    route.rest()
+    assert route.takes_one
+
+
+def test_a_resting_route_takes_one_request_at_a_time_as_the_last_resort() -> None:
+    """A request that has no other route may try it during its rest; an answer ends the rest."""
+    route = TimedRoute()
+    route.fail(times=FAULTS_TO_OPEN)
+    attempt = route.begin(is_last_resort=True)
+    assert route.health.begin(KEY, is_last_resort=True) is None
+    attempt.note_answer(is_stream=False)
+    assert not route.health.is_resting
+    assert route.takes_one
+
+
+def test_a_last_resort_that_fails_doubles_the_rest() -> None:
+    """A fault of the last resort counts like a fault of a trial."""
+    route = TimedRoute()
+    route.fail(times=FAULTS_TO_OPEN)
+    attempt = route.begin(is_last_resort=True)
+    attempt.note_fault(FAILED)
+    attempt.end()
+    assert route.health.rest_s == pytest.approx(2 * REST_S_MIN)
+
+
+def test_each_rest_is_reported_with_its_length() -> None:
+    """The callback is told once for each rest, whether faults or a Retry-After began it."""
+    route = TimedRoute()
+    route.rest()
+    route.fail()
+    route.now_s += route.health.rest_s
+    route.fail(Fault(FaultKind.BUSY, 429, 7.0))
+    assert route.rests_s == pytest.approx([REST_S_MIN, 2 * REST_S_MIN, 7.0])
+
+
+def test_a_reset_makes_a_route_usable_and_keeps_requests_in_flight_counted() -> None:
+    """After a reset a resting route takes requests at once, without a trial, up to its new ceiling."""
+    route = TimedRoute()
+    route.begin()
+    route.fail(times=FAULTS_TO_OPEN)
+    route.health.reset(7)
+    assert not route.health.is_resting
+    assert (route.health.in_flight, route.health.limit) == (1, 7)
+    assert not route.begin().is_trial
+
+
+def test_requests_sent_before_a_reset_do_not_make_a_route_rest() -> None:
+    """Their faults say nothing about the new configuration, however late they come."""
+    route = TimedRoute()
+    old = [route.begin() for _ in range(FAULTS_TO_OPEN)]
+    route.now_s += 1
+    route.health.reset(MOST)
+    route.now_s += 1
     for attempt in old:
         attempt.note_fault(FAILED)
-    assert not lab.health.is_resting
+    assert not route.health.is_resting
+
+
+class QueueingRoute(TimedRoute):
+    """A route that works on a few requests at once and lets the others wait."""
+
+    def __init__(self, at_once: int) -> None:
+        super().__init__()
+        self._at_once = at_once
+
+    def serve(self, requests: int) -> None:
+        """Send as many of these requests as the route may have, and answer them all."""
+        begun = list(filter(None, (self.health.begin(KEY) for _ in range(requests))))
+        self.now_s += 0.1 * max(1.0, len(begun) / self._at_once)
+        for attempt in begun:
+            attempt.note_answer(is_stream=True)
+        for attempt in begun:
+            attempt.end()
+
+
+def test_a_route_that_becomes_slow_under_load_is_given_less() -> None:
+    """When first tokens take far longer than usual and the route is full, its ceiling falls."""
+    route = QueueingRoute(at_once=10)
+    for _ in range(100):
+        route.serve(requests=1)
+    assert route.health.limit == MOST
+    route.serve(requests=MOST)
+    assert FEW <= route.health.limit < MOST
+
+
+def test_a_route_that_stays_slow_under_load_stays_lowered() -> None:
+    """Slowness does not become usual because it lasts: under constant load the ceiling stays low."""
+    route = QueueingRoute(at_once=10)
+    for _ in range(100):
+        route.serve(requests=1)
+    for _ in range(60):
+        route.serve(requests=MOST)
+    assert FEW <= route.health.limit <= MOST / 2

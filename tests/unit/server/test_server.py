@@ -1,221 +1,309 @@
-"""The server of a process: whether it begins, when it ends, and what becomes of its connections then."""
+"""The server of a process: its start, its signals, and what happens to its connections when it ends."""
 
 import asyncio
 import contextlib
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 
 import pytest
 import uvloop
 
-from cadenza.server import server as listen
-from cadenza.server.server import STARTUP_FAILURE, Server, bind
-from tests.unit.http.visits import WAIT_S, WHOLE, Client, Site, connect_to, request, tell, until
+from cadenza.http.exchange import Exchange, Interruption
+from cadenza.server.server import STARTUP_FAILURE, Server, ShutdownLimits, bind
+from tests.unit.http.raw_client import WAIT_S, RawClient, connect_to, request, until
+from tests.unit.http.testing_site import WHOLE, Site, check_malformed, check_served
 
 SHORT_S = 0.1
+LONG = ShutdownLimits(interrupted_s=WAIT_S, close_s=WAIT_S)
 
 
-class Play(Site):
-    """A service that notes what it is told, and has nothing that a drain would wait for."""
+class RecordedService(Site):
+    """Records what the server tells it. Unless it is busy, a drain ends at once."""
 
-    drain_s = WAIT_S
-
-    def __init__(self, start: Callable[[], Awaitable[bool]] | None = None) -> None:
+    def __init__(self, start: Callable[[], Awaitable[bool]] | None = None, drain_s: float = WAIT_S) -> None:
         super().__init__()
-        self.told: list[str] = []
+        self.drain_s = drain_s
+        self.events: list[str] = []
+        self.is_idle = asyncio.Event()
+        self.is_idle.set()
         self._start = start
 
     async def start(self) -> bool:
-        self.told.append("start")
+        self.events.append("start")
         return await self._start() if self._start else True
 
     async def stop(self) -> None:
-        self.told.append("stop")
+        self.events.append("stop")
 
     def drain(self) -> None:
-        self.told.append("drain")
+        self.events.append("drain")
 
-    def cut(self) -> None:
-        self.told.append("cut")
+    def interrupt(self) -> None:
+        self.events.append("interrupt")
 
     async def until_idle(self) -> None:
-        """It is."""
+        await self.is_idle.wait()
 
     async def reload(self) -> None:
-        self.told.append("reload")
+        self.events.append("reload")
+
+
+class InterruptingService(RecordedService):
+    """Interrupts its exchanges when it is told to, as the gateway does, and is idle once they have ended."""
+
+    def __init__(self) -> None:
+        super().__init__(drain_s=10 * WAIT_S)
+        self.is_idle.clear()
+
+    def serve(self, exchange: Exchange) -> Coroutine[None, None, None]:
+        return self._reply_when_interrupted(exchange)
+
+    async def _reply_when_interrupted(self, exchange: Exchange) -> None:
+        self.exchanges.append(exchange)
+        self.is_waiting.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            assert exchange.absorb_cancellation() is Interruption.SHUTDOWN
+            exchange.respond(503, b"", b"interrupted")
+        self.is_idle.set()
+
+    def interrupt(self) -> None:
+        super().interrupt()
+        for exchange in self.exchanges:
+            exchange.interrupt(Interruption.SHUTDOWN)
 
 
 class Running:
-    """A server that runs, and clients of it."""
+    """A running server and its clients."""
 
-    def __init__(self, play: Play, address: tuple[str, int], task: asyncio.Task[int]) -> None:
-        self.play = play
-        self.task = task
-        self.clients: list[Client] = []
+    def __init__(self, address: tuple[str, int], task: asyncio.Task[int]) -> None:
+        self.clients: list[RawClient] = []
         self._address = address
+        self._task = task
 
-    async def connect(self) -> Client:
-        """A client that the server knows."""
-        client = await connect_to(self.play, self._address)
-        self.clients.append(client)
-        await client.check_served()
-        return client
+    async def connect(self) -> RawClient:
+        self.clients.append(await connect_to(self._address))
+        return self.clients[-1]
 
     async def exit_code(self) -> int:
-        return await asyncio.wait_for(self.task, WAIT_S)
+        return await asyncio.wait_for(asyncio.shield(self._task), WAIT_S)
 
 
 @contextlib.asynccontextmanager
-async def running(play: Play, *, heeds_interrupt: bool = True) -> AsyncIterator[Running]:
+async def running(
+    service: RecordedService, *, handles_sigint: bool = True, limits: ShutdownLimits = LONG
+) -> AsyncIterator[Running]:
     listener = bind("127.0.0.1", 0)
-    server = Server(play, listener, heeds_interrupt=heeds_interrupt)
-    found = Running(play, listener.getsockname(), asyncio.create_task(server.run()))
+    server = Server(service, listener, handles_sigint=handles_sigint, limits=limits)
+    task = asyncio.create_task(server.run())
+    found = Running(listener.getsockname(), task)
     try:
         yield found
     finally:
         for client in found.clients:
             client.abort()
-        server._is_over.set()
-        await asyncio.gather(found.task, return_exceptions=True)
-        await play.end()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await service.cancel_tasks()
         listener.close()
 
 
-async def hear(number: signal.Signals) -> None:
-    """Returns when the loop has heard this signal, and another one after it."""
-    heard = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, heard.set)
+async def deliver(number: signal.Signals) -> None:
+    """Raise a signal, and return once the loop has handled it."""
+    handled = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, handled.set)
     for one in (number, signal.SIGUSR1):
         signal.raise_signal(one)
-    await asyncio.wait_for(heard.wait(), WAIT_S)
+    await asyncio.wait_for(handled.wait(), WAIT_S)
 
 
 def test_a_start_that_fails() -> None:
-    """A service that says that it could not start is not served, nor stopped, and the exit code tells it."""
+    """A service that could not start is neither served nor stopped, and the exit code tells it."""
 
     async def refuse() -> bool:
         return False
 
-    async def story() -> None:
-        async with running(Play(refuse)) as server:
+    async def script() -> None:
+        service = RecordedService(refuse)
+        async with running(service) as server:
             assert await server.exit_code() == STARTUP_FAILURE
-            assert server.play.told == ["start"]
+            assert service.events == ["start"]
 
-    uvloop.run(story())
+    uvloop.run(script())
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_during_the_start_ends_the_server(number: signal.Signals) -> None:
-    """Who is told to end while it starts ends once it has, in good order, and never serves."""
+def test_a_signal_during_the_start_stops_the_server(number: signal.Signals) -> None:
+    """A server that is told to end while it starts stops after the start, and never serves."""
 
-    async def story() -> None:
-        async def start() -> bool:
-            await hear(number)
-            return True
+    async def start() -> bool:
+        await deliver(number)
+        return True
 
-        async with running(Play(start)) as server:
+    async def script() -> None:
+        service = RecordedService(start)
+        async with running(service) as server:
             assert await server.exit_code() == 0
-            assert server.play.told == ["start", "stop"]
+            assert service.events == ["start", "stop"]
 
-    uvloop.run(story())
+    uvloop.run(script())
 
 
-def test_a_hangup_during_the_start_is_heeded_after_it() -> None:
-    """What was read before the hangup may be out of date: the config is read again as soon as it is served by."""
+def test_a_hangup_during_the_start_reloads_after_it() -> None:
+    """The config that was read before a SIGHUP may be out of date, so it is read again as soon as the server serves."""
 
-    async def story() -> None:
-        async def start() -> bool:
-            await hear(signal.SIGHUP)
-            return True
+    async def start() -> bool:
+        await deliver(signal.SIGHUP)
+        return True
 
-        async with running(Play(start)) as server:
-            await until(lambda: server.play.told == ["start", "reload"])
+    async def script() -> None:
+        service = RecordedService(start)
+        async with running(service) as server:
+            await until(lambda: service.events == ["start", "reload"])
             signal.raise_signal(signal.SIGTERM)
             assert await server.exit_code() == 0
 
-    uvloop.run(story())
+    uvloop.run(script())
 
 
 def test_idle_connections_are_closed_at_the_end() -> None:
-    """A connection without a request ends with the server at once, be it used or new."""
+    """A connection without a request, used or new, closes with the server at once."""
 
-    async def story() -> None:
-        async with running(Play()) as server:
-            used, other = await server.connect(), await server.connect()
+    async def script() -> None:
+        service = RecordedService()
+        async with running(service) as server:
+            used, new = await server.connect(), await server.connect()
+            await check_served(used)
             signal.raise_signal(signal.SIGTERM)
-            assert [await used.hear_the_end(), await other.hear_the_end()] == [b"", b""]
+            assert [await used.read_to_end(), await new.read_to_end()] == [b"", b""]
             assert await server.exit_code() == 0
-            assert server.play.told == ["start", "drain", "cut", "stop"]
+            assert service.events == ["start", "drain", "interrupt", "stop"]
 
-    uvloop.run(story())
+    uvloop.run(script())
 
 
-def test_a_reply_under_way_is_finished_before_the_end() -> None:
-    """What is being answered has its whole reply, which says that it is the last; what waits behind it has none."""
+def test_a_running_reply_is_completed_before_the_end() -> None:
+    """A running exchange gets its whole reply, which announces the close; a request that waits behind it gets none."""
 
-    async def story() -> None:
-        async with running(Play()) as server:
+    async def script() -> None:
+        service = RecordedService()
+        async with running(service) as server:
             idle, busy = await server.connect(), await server.connect()
-            await busy.say(request("/when-told") + request("/whole"))
-            await until(lambda: server.play.asked[-1] == "/when-told")
+            await check_served(idle)
+            await busy.send(request("/when-told") + request("/whole"))
+            await until(lambda: service.paths[-1] == "/when-told")
             signal.raise_signal(signal.SIGTERM)
-            await idle.hear_the_end()
-            assert "stop" not in server.play.told
-            server.play.go.set()
-            first, lines, body = await busy.reply()
-            assert (first, body) == (b"HTTP/1.1 200 OK", WHOLE)
+            await idle.read_to_end()
+            assert "stop" not in service.events
+            service.go_on.set()
+            status_line, lines, body = await busy.reply()
+            assert (status_line, body) == (b"HTTP/1.1 200 OK", WHOLE)
             assert b"connection: close" in lines
-            assert await busy.hear_the_end() == b""
+            assert await busy.read_to_end() == b""
             assert await server.exit_code() == 0
-            assert server.play.told[-1] == "stop"
+            assert service.events[-1] == "stop"
+            assert service.paths == ["/whole", "/when-told"]
 
-    uvloop.run(story())
+    uvloop.run(script())
 
 
-def test_a_reply_that_does_not_end_is_cut_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is still being answered when the last moment is over loses its connection, and the process ends."""
-    monkeypatch.setattr(listen, "LAST_S", SHORT_S)
+def test_new_connections_are_served_during_the_drain() -> None:
+    """While the service is not idle, the server goes on accepting connections, so that the service can refuse them."""
 
-    async def story() -> None:
-        async with running(Play()) as server:
-            busy = await server.connect()
-            await busy.say(request("/wait"))
-            await asyncio.wait_for(server.play.watching.wait(), WAIT_S)
-            signal.raise_signal(signal.SIGTERM)
-            assert await busy.hear_the_end() == b""
+    async def script() -> None:
+        service = RecordedService()
+        service.is_idle.clear()
+        async with running(service) as server:
+            await check_served(await server.connect())
+            await deliver(signal.SIGTERM)
+            await check_served(await server.connect())
+            assert service.events == ["start", "drain"]
+            service.is_idle.set()
             assert await server.exit_code() == 0
-            await asyncio.wait_for(server.play.left.wait(), WAIT_S)
+            assert service.events == ["start", "drain", "interrupt", "stop"]
 
-    uvloop.run(story())
+    uvloop.run(script())
 
 
-def test_an_interrupt_that_is_for_another_process_is_passed_over() -> None:
-    """A server that does not heed Ctrl-C goes on serving after it, and heeds the signals that are its own."""
+def test_the_second_signal_interrupts() -> None:
+    """Exchanges that run when a second signal comes are interrupted; their replies still reach the client."""
 
-    async def story() -> None:
-        async with running(Play(), heeds_interrupt=False) as server:
+    async def script() -> None:
+        service = InterruptingService()
+        async with running(service) as server:
             client = await server.connect()
+            await client.send(request("/any"))
+            await asyncio.wait_for(service.is_waiting.wait(), WAIT_S)
+            await deliver(signal.SIGTERM)
+            assert service.events == ["start", "drain"]
+            await deliver(signal.SIGTERM)
+            assert (await client.reply())[::2] == (b"HTTP/1.1 503 Service Unavailable", b"interrupted")
+            assert await server.exit_code() == 0
+
+    uvloop.run(script())
+
+
+def test_the_drain_is_bounded() -> None:
+    """A service that never becomes idle is interrupted at the limit of the drain, and stopped a while later."""
+
+    async def script() -> None:
+        service = RecordedService(drain_s=SHORT_S)
+        service.is_idle.clear()
+        async with running(service, limits=ShutdownLimits(interrupted_s=SHORT_S)) as server:
+            await check_served(await server.connect())
+            signal.raise_signal(signal.SIGTERM)
+            assert await server.exit_code() == 0
+            assert service.events == ["start", "drain", "interrupt", "stop"]
+
+    uvloop.run(script())
+
+
+def test_a_reply_that_does_not_end_is_aborted() -> None:
+    """A reply that runs on after the last limit loses its connection, and the process ends."""
+
+    async def script() -> None:
+        service = RecordedService()
+        async with running(service, limits=ShutdownLimits(close_s=SHORT_S)) as server:
+            client = await server.connect()
+            await client.send(request("/wait"))
+            await asyncio.wait_for(service.is_waiting.wait(), WAIT_S)
+            signal.raise_signal(signal.SIGTERM)
+            assert await client.read_to_end() == b""
+            assert await server.exit_code() == 0
+            await asyncio.wait_for(service.was_interrupted.wait(), WAIT_S)
+
+    uvloop.run(script())
+
+
+def test_a_worker_ignores_sigint() -> None:
+    """A server that leaves SIGINT to its parent goes on serving after it, and handles the other signals."""
+
+    async def script() -> None:
+        service = RecordedService()
+        async with running(service, handles_sigint=False) as server:
+            client = await server.connect()
+            await check_served(client)
             signal.raise_signal(signal.SIGINT)
             signal.raise_signal(signal.SIGHUP)
-            await until(lambda: "reload" in server.play.told)
-            await client.check_served()
-            assert server.play.told == ["start", "reload"]
+            await until(lambda: "reload" in service.events)
+            await check_served(client)
+            assert service.events == ["start", "reload"]
             signal.raise_signal(signal.SIGTERM)
             assert await server.exit_code() == 0
 
-    uvloop.run(story())
+    uvloop.run(script())
 
 
-def test_a_connection_that_is_shut_between_two_requests() -> None:
-    """Once a connection is to close, no request that comes behind the one under way is begun."""
+def test_the_settings_of_connections_are_the_services() -> None:
+    """Bytes that are not HTTP get the reply that the service gives in its connection settings."""
 
-    async def story(client: Client) -> None:
-        await client.say(request("/when-told"))
-        client.far_end().shut()
-        await client.say(request("/whole"))
-        client.site.go.set()
-        assert (await client.reply())[2] == WHOLE
-        assert await client.hear_the_end() == b""
-        assert client.site.asked == ["/when-told"]
+    async def script() -> None:
+        async with running(RecordedService()) as server:
+            client = await server.connect()
+            await client.send(b"\x00 not HTTP\r\n\r\n")
+            check_malformed(await client.read_to_end())
+            signal.raise_signal(signal.SIGTERM)
+            assert await server.exit_code() == 0
 
-    tell(story)
+    uvloop.run(script())

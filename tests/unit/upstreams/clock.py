@@ -1,21 +1,27 @@
-"""The clock of asyncio's own loop, which a test can put forward: what takes a minute is over at once."""
+"""A clock for asyncio's own loop that a test can move forward, so that no test waits for a timeout."""
 
 import asyncio
 
 import pytest
 
-TURNS = 20  # of the loop: enough for a timer to fire and for all that it ends to end
+TURNS = 20  # of the loop: enough for a timer to fire and for its effects to end
 
 
 class Clock:
-    """Timers of the loop go by it; only it leaps, nothing else of the loop is changed."""
+    """Moves the time that the loop's timers see. Nothing else about the loop changes.
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch) -> None:
-        real_time = loop.time
+    A stopped clock moves only by leaps, so that a test does not depend on how long the machine takes.
+    """
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch, *, is_stopped: bool = False
+    ) -> None:
+        real_time, started_s = loop.time, loop.time()
         self._ahead_s = 0.0
-        monkeypatch.setattr(loop, "time", lambda: real_time() + self._ahead_s)
+        monkeypatch.setattr(loop, "time", lambda: (started_s if is_stopped else real_time()) + self._ahead_s)
 
     async def leap(self, leap_s: float) -> None:
+        """Move the clock forward and let the timers fire that are due by then."""
         self._ahead_s += leap_s
         for _ in range(TURNS):
             await asyncio.sleep(0)

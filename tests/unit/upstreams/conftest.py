@@ -1,4 +1,4 @@
-"""Tests of upstreams run on asyncio's own loop and on uvloop, which is what the service runs on."""
+"""Tests of upstreams run on uvloop, as the service does, or on asyncio's own loop, whose clock a test can move."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -15,5 +15,5 @@ def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.Abstrac
 
 @pytest.fixture
 async def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """Only for tests that are marked to run on asyncio's own loop."""
-    return Clock(asyncio.get_running_loop(), monkeypatch)
+    """A stopped clock, only for tests that are marked to run on asyncio's own loop."""
+    return Clock(asyncio.get_running_loop(), monkeypatch, is_stopped=True)

@@ -1,4 +1,4 @@
-"""What upstreams say -> pieces: the quirks of all dialects, and a Fault for whatever is no answer."""
+"""Decoding the JSON of upstreams: the quirks of all dialects, and a Fault for JSON that is not an answer."""
 
 import json
 from typing import Any
@@ -37,13 +37,13 @@ def whole(*choices: Any, **more: Any) -> Piece:
 
 
 @pytest.mark.parametrize("data", [b"[DONE]", b" [DONE] ", b"[DONE]\n"])
-def test_the_terminator_is_no_piece(data: bytes) -> None:
-    """[DONE], with or without spaces around it, ends a stream."""
+def test_the_terminator_is_not_a_piece(data: bytes) -> None:
+    """[DONE], with or without white space around it, ends a stream."""
     assert read_chunk(data) is None
 
 
 @pytest.mark.parametrize(
-    ("said", "piece"),
+    ("fields", "piece"),
     [
         ({"content": "Hi"}, Piece("Hi", has_begun=True)),
         ({"role": "assistant", "content": "Hi"}, Piece("Hi", has_begun=True)),
@@ -64,13 +64,13 @@ def test_the_terminator_is_no_piece(data: bytes) -> None:
     ],
     ids=str,
 )
-def test_a_delta_is_freed_of_its_quirks(said: dict[str, Any], piece: Piece) -> None:
-    """Text in any shape is content; thought is a beginning but not content; the rest is passed over."""
-    assert delta(**said) == piece
+def test_the_piece_of_a_delta(fields: dict[str, Any], piece: Piece) -> None:
+    """Text in any form is content; reasoning begins the answer but is not content; other fields are ignored."""
+    assert delta(**fields) == piece
 
 
 @pytest.mark.parametrize(
-    "said",
+    "document",
     [
         {},
         {"choices": []},
@@ -87,25 +87,25 @@ def test_a_delta_is_freed_of_its_quirks(said: dict[str, Any], piece: Piece) -> N
     ],
     ids=str,
 )
-def test_a_chunk_that_says_nothing_is_an_empty_piece(said: dict[str, Any]) -> None:
-    """Absent, null and empty members are nothing, and no fault."""
-    assert read_chunk(encode(said)) == Piece()
+def test_a_chunk_without_an_answer_is_an_empty_piece(document: dict[str, Any]) -> None:
+    """Absent, null and empty fields are not a fault."""
+    assert read_chunk(encode(document)) == Piece()
 
 
 def test_a_finish_reason_may_come_with_content() -> None:
-    """Content, finish reason and counts of one chunk are all taken."""
-    said = {"index": 0, "delta": {"content": "Hi"}, "finish_reason": "length"}
-    assert chunk(said, usage=COUNTS) == Piece("Hi", finish_reason="length", usage=Usage(9, 3), has_begun=True)
+    """Content, finish reason and usage of one chunk are all read."""
+    choice = {"index": 0, "delta": {"content": "Hi"}, "finish_reason": "length"}
+    assert chunk(choice, usage=COUNTS) == Piece("Hi", finish_reason="length", usage=Usage(9, 3), has_begun=True)
 
 
-def test_a_finish_reason_is_passed_on_as_it_is() -> None:
-    """What a vendor's reason means to a client is not decided here."""
+def test_a_finish_reason_is_passed_on_unchanged() -> None:
+    """A finish reason of the vendor's own is not translated here."""
     assert chunk({"delta": {}, "finish_reason": "eos_token"}) == Piece(finish_reason="eos_token", has_begun=True)
 
 
 @pytest.mark.parametrize("index", [0, None, "absent"])
 def test_the_first_choice_counts(index: Any) -> None:
-    """A choice of index 0, null or none is the one; others are not for the client."""
+    """The choice with index 0, null or no index is read; other choices are ignored."""
     first = {"delta": {"content": "yes"}} | ({} if index == "absent" else {"index": index})
     other = {"index": 1, "delta": {"content": "no"}, "finish_reason": "stop"}
     assert chunk(first, other) == chunk(other, first) == Piece("yes", has_begun=True)
@@ -141,26 +141,26 @@ def test_the_first_choice_counts(index: Any) -> None:
     ],
     ids=str,
 )
-def test_counts_are_taken_where_they_can_be_true(counts: dict[str, Any], expected: Usage | None) -> None:
-    """Zero is a count; what is missing, negative, absurd or no integer is none; the cached are part of the prompt."""
+def test_plausible_counts_are_read(counts: dict[str, Any], expected: Usage | None) -> None:
+    """Zero is a count; a missing, negative, huge or non-integer count is not; cached tokens are part of the prompt."""
     assert usage(**counts) == expected
 
 
-def test_a_whole_reply_is_one_finished_piece() -> None:
-    """Message, finish reason and counts of a non-streaming reply."""
-    said = {"index": 0, "message": {"role": "assistant", "content": "Hi"}, "finish_reason": "length"}
-    assert whole(said, usage=COUNTS) == Piece("Hi", finish_reason="length", usage=Usage(9, 3), has_begun=True)
+def test_a_json_body_is_one_finished_piece() -> None:
+    """Message, finish reason and usage of a non-streaming reply are all read."""
+    choice = {"index": 0, "message": {"role": "assistant", "content": "Hi"}, "finish_reason": "length"}
+    assert whole(choice, usage=COUNTS) == Piece("Hi", finish_reason="length", usage=Usage(9, 3), has_begun=True)
 
 
 @pytest.mark.parametrize("reason", [None, "", 7, "absent"])
-def test_a_whole_reply_is_finished_even_where_it_does_not_say_how(reason: Any) -> None:
-    """A complete JSON body without a finish reason stopped of itself."""
-    said = {"message": {"content": "Hi"}} | ({} if reason == "absent" else {"finish_reason": reason})
-    assert whole(said).finish_reason == "stop"
+def test_a_json_body_without_a_finish_reason_has_stopped(reason: Any) -> None:
+    """A complete JSON body without a valid finish reason counts as `stop`."""
+    choice = {"message": {"content": "Hi"}} | ({} if reason == "absent" else {"finish_reason": reason})
+    assert whole(choice).finish_reason == "stop"
 
 
 @pytest.mark.parametrize(
-    "said",
+    "document",
     [
         {},
         {"choices": []},
@@ -173,10 +173,10 @@ def test_a_whole_reply_is_finished_even_where_it_does_not_say_how(reason: Any) -
     ],
     ids=str,
 )
-def test_a_whole_reply_without_a_message_is_garbled(said: dict[str, Any]) -> None:
-    """A 200 that holds no answer is no answer."""
+def test_a_json_body_without_a_message_is_malformed(document: dict[str, Any]) -> None:
+    """A non-streaming reply must have a message."""
     with pytest.raises(Fault) as fault:
-        read_whole(encode(said))
+        read_whole(encode(document))
     assert fault.value.kind is FaultKind.MALFORMED
 
 
@@ -200,8 +200,8 @@ def test_a_whole_reply_without_a_message_is_garbled(said: dict[str, Any]) -> Non
     ],
     ids=lambda data: data[:40],
 )
-def test_what_is_no_answer_is_garbled(data: bytes) -> None:
-    """HTML, half a JSON, bad UTF-8, a bottomless nest and the like are faults, in a stream or whole."""
+def test_data_that_is_not_an_answer_is_malformed(data: bytes) -> None:
+    """HTML, truncated JSON, invalid UTF-8, deep nesting and the like are faults, in a stream and in a JSON body."""
     for read in (read_chunk, read_whole):
         with pytest.raises(Fault) as fault:
             read(data)
@@ -229,7 +229,7 @@ def test_what_is_no_answer_is_garbled(data: bytes) -> None:
     ids=str,
 )
 def test_an_error_inside_a_200_is_classified_by_its_code(error: Any, kind: FaultKind, status: int) -> None:
-    """Some upstreams answer 200 and put the status that they meant into the body or the event."""
+    """Some upstreams answer 200 and put the real status into the body or the event."""
     data = encode({"error": error, "choices": [{"message": {"content": "Hi"}}]})
     for read in (read_chunk, read_whole):
         with pytest.raises(Fault) as fault:
@@ -237,10 +237,10 @@ def test_an_error_inside_a_200_is_classified_by_its_code(error: Any, kind: Fault
         assert (fault.value.kind, fault.value.status) == (kind, status)
 
 
-def test_a_fault_carries_nothing_that_was_said() -> None:
-    """No text of the upstream's travels with a fault, neither in its words nor in what it came from."""
-    said = encode({"error": {"message": "s3cret", "code": "s3cret"}})
-    for data in (said, b'{"s3cret', b'{"choices":"s3cret"}'):
+def test_a_fault_has_no_text_of_the_upstream() -> None:
+    """A fault has no text of the upstream in its message or in the exception that caused it."""
+    error = encode({"error": {"message": "s3cret", "code": "s3cret"}})
+    for data in (error, b'{"s3cret', b'{"choices":"s3cret"}'):
         with pytest.raises(Fault) as fault:
             read_chunk(data)
         assert "s3cret" not in repr(fault.value) + str(fault.value)
@@ -248,8 +248,8 @@ def test_a_fault_carries_nothing_that_was_said() -> None:
         assert fault.value.__suppress_context__ or fault.value.__context__ is None
 
 
-def check_any(data: bytes) -> None:
-    """Any bytes are pieces, an end or a fault; never anything else."""
+def check_result(data: bytes) -> None:
+    """Any bytes are a piece, the terminator or a fault."""
     for read in (read_chunk, read_whole):
         try:
             piece = read(data)
@@ -294,7 +294,7 @@ counts = st.fixed_dictionaries(
 errors = st.fixed_dictionaries(
     {}, optional={"code": st.integers(0, 999).map(str) | json_values, "status": json_values, "message": st.text()}
 )
-said_values = st.fixed_dictionaries(
+documents = st.fixed_dictionaries(
     {},
     optional={
         "choices": st.lists(choices | json_values, max_size=3) | json_values,
@@ -307,24 +307,24 @@ said_values = st.fixed_dictionaries(
 @settings(max_examples=150, deadline=None)
 @given(st.binary(max_size=60))
 def test_any_bytes_are_a_piece_or_a_fault(data: bytes) -> None:
-    """Bytes that are anything at all never make anything but a fault."""
-    check_any(data)
+    """Random bytes are a piece or a fault, never another exception."""
+    check_result(data)
 
 
 @settings(max_examples=150, deadline=None)
 @given(st.integers(0, 120), st.integers(0, 9), st.binary(max_size=6))
 def test_any_damaged_chunk_is_a_piece_or_a_fault(place: int, removed: int, added: bytes) -> None:
-    """A good chunk with some bytes taken out and others put in is a piece or a fault."""
+    """A valid chunk with some bytes removed and others inserted is a piece or a fault."""
     good = encode({"choices": [{"index": 0, "delta": {"content": "音楽"}, "finish_reason": "stop"}], "usage": COUNTS})
-    check_any(good[:place] + added + good[place + removed :])
+    check_result(good[:place] + added + good[place + removed :])
 
 
 @settings(max_examples=200, deadline=None)
-@given(said_values)
+@given(documents)
 @example({"choices": [{"index": [], "delta": {"content": "Hi"}}]})
 @example({"choices": [{"index": {"a": 1}, "message": {"content": "Hi"}}]})
 @example({"error": {"code": "²"}})
 @example({"error": {"code": "9" * 5000}})
 def test_any_json_is_a_piece_or_a_fault(value: dict[str, Any]) -> None:
-    """Members of any type and shape, near an answer or far from it, make a piece or a fault."""
-    check_any(encode(value))
+    """Fields of any type and shape make a piece or a fault."""
+    check_result(encode(value))

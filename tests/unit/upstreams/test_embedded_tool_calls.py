@@ -1,6 +1,6 @@
-"""Tool calls for a model whose template knows none: what is asked of it, and how its words become a call or none.
+"""Tool calls for a model whose template has no form for them: what the model is asked, and what its reply becomes.
 
-The model's server is a real one on the loopback, scripted; what it is asked is read off the wire.
+The model's server is a scripted one on the loopback, which records the requests.
 """
 
 import contextlib
@@ -12,7 +12,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from cadenza.core.records import Route
-from cadenza.upstreams.base import Ask, Fault, FaultKind, Piece
+from cadenza.upstreams.base import Ask, Collector, Fault, FaultKind, Piece
 from cadenza.upstreams.embedded.tool_calls import open_with_tools
 from cadenza.upstreams.openai import OpenAIUpstream
 from tests.loopback import Good, LoopbackUpstream
@@ -47,24 +47,24 @@ def model(running: LoopbackUpstream) -> LoopbackUpstream:
 async def ask(
     model: LoopbackUpstream, *messages: Any, choice: Any = None, tools: Any = None, stream: bool = False
 ) -> Piece:
-    """All of a reply, as one piece."""
+    """The whole reply as one piece."""
     given = {"tools": [WEATHER, CLOCK] if tools is None else tools} | ({"tool_choice": choice} if choice else {})
     raw = {name: msgspec.Raw(msgspec.json.encode(value)) for name, value in given.items()}
     said = [msgspec.Raw(msgspec.json.encode(message)) for message in messages or (USER,)]
     endpoint = OpenAIUpstream(model.base_url)
-    pieces = list[Piece]()
+    whole = Collector()
     try:
-        async with open_with_tools(endpoint, ROUTE, Ask(said, {}, None, stream=stream, tools=raw)) as reply:
-            while read := await reply.read():
-                pieces += read
+        reply = await open_with_tools(endpoint, ROUTE, Ask(said, {}, None, stream=stream, tools=raw))
+        await reply.deliver(whole)
+        await reply.close()
     finally:
         await endpoint.stop()
-    calls = tuple(part for piece in pieces for part in piece.calls)
-    return Piece("".join(piece.content for piece in pieces), calls=calls)
+    calls = tuple(part for piece in whole.pieces for part in piece.calls)
+    return Piece("".join(piece.content for piece in whole.pieces), calls=calls)
 
 
 def called(piece: Piece) -> tuple[str, str] | None:
-    """Name and arguments of the one call, if there is one."""
+    """Name and arguments of the only call, or None without a call."""
     if not piece.calls:
         return None
     assert piece.content == ""
@@ -80,8 +80,8 @@ def schema_asked(model: LoopbackUpstream) -> Any:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_forced_call_is_held_to_the_schema(model: LoopbackUpstream, stream: bool) -> None:
-    """The model is asked for the arguments alone, in the tool's schema, and they come back as a call of that name."""
+async def test_a_forced_call_is_bound_to_the_schema(model: LoopbackUpstream, stream: bool) -> None:
+    """The model is asked only for arguments in the tool's schema, and its reply becomes a call of that tool."""
     model.script(Good(OSLO))
     assert called(await ask(model, SMALL_TALK, choice=force("get_weather"), stream=stream)) == ("get_weather", OSLO)
     (request,) = model.requests
@@ -91,13 +91,13 @@ async def test_a_forced_call_is_held_to_the_schema(model: LoopbackUpstream, stre
 
 
 async def test_none_never_calls(model: LoopbackUpstream) -> None:
-    """However well a message fits a tool, `none` is answered in words."""
+    """With `none` a message that fits a tool is answered in words."""
     assert called(await ask(model, choice="none")) is None
     assert "response_format" not in model.requests[0].json
 
 
 async def test_a_message_that_names_a_tool_calls_it(model: LoopbackUpstream) -> None:
-    """A message that shares words with a tool needs no choice of the model's."""
+    """A message that shares words with a tool calls it, without asking the model to choose."""
     model.script(Good(OSLO))
     said = {"role": "user", "content": [{"type": "text", "text": "What is the weather in Oslo?"}]}
     assert called(await ask(model, said)) == ("get_weather", OSLO)
@@ -105,20 +105,20 @@ async def test_a_message_that_names_a_tool_calls_it(model: LoopbackUpstream) -> 
 
 
 async def test_otherwise_the_model_chooses_among_the_names(model: LoopbackUpstream) -> None:
-    """Where no word decides, the model may say one of the names, or none, and nothing else."""
+    """If no word is shared, the model can answer only with a tool's name or none."""
     model.script(Good("tell_time"), Good("{}"))
     assert called(await ask(model, SMALL_TALK)) == ("tell_time", "{}")
     assert model.requests[0].json["grammar"] == 'root ::= "get_weather" | "tell_time" | "none"'
 
 
 async def test_the_model_may_choose_to_answer(model: LoopbackUpstream) -> None:
-    """A model that names no tool answers in words."""
+    """A model that chooses none answers in words."""
     model.script(Good("none"), Good("I am well."))
     assert await ask(model, SMALL_TALK) == Piece("I am well.")
 
 
 async def test_a_required_call_cannot_be_declined(model: LoopbackUpstream) -> None:
-    """With `required` there is no `none` to say, not even right after a result."""
+    """With `required` the model cannot choose none, not even right after a result."""
     model.script(Good("tell_time"), Good("{}"))
     assert called(await ask(model, SMALL_TALK, choice="required")) == ("tell_time", "{}")
     assert model.requests[0].json["grammar"] == 'root ::= "get_weather" | "tell_time"'
@@ -129,7 +129,7 @@ async def test_a_required_call_cannot_be_declined(model: LoopbackUpstream) -> No
 
 
 async def test_a_result_is_answered_in_words(model: LoopbackUpstream) -> None:
-    """After a tool has answered the model speaks; what was said and answered is told in messages of plain text."""
+    """The result of a tool is answered in words, from a history of plain text messages."""
     messages = [
         USER,
         {"role": "assistant", "content": "Let me look.", "tool_calls": [CALL]},
@@ -149,7 +149,7 @@ async def test_a_result_is_answered_in_words(model: LoopbackUpstream) -> None:
 
 
 async def test_a_custom_tool_is_refused(model: LoopbackUpstream) -> None:
-    """A tool without a schema is more than this model can do."""
+    """A custom tool has no schema to bind the model to, so it is refused."""
     with pytest.raises(Fault) as fault:
         await ask(model, tools=[{"type": "custom", "custom": {"name": "run"}}])
     assert fault.value.kind is FaultKind.REFUSED
@@ -161,13 +161,13 @@ async def test_a_custom_tool_is_refused(model: LoopbackUpstream) -> None:
     ids=str,
 )
 async def test_a_choice_that_names_no_function_is_answered_in_words(model: LoopbackUpstream, choice: Any) -> None:
-    """Choices of a form that is passed through and means nothing here do no harm."""
+    """A choice in a form that this model cannot follow is answered in words."""
     assert called(await ask(model, choice=choice)) is None
 
 
 @pytest.mark.parametrize("function", ["absent", None])
-async def test_a_custom_call_of_the_history_is_passed_over(model: LoopbackUpstream, function: Any) -> None:
-    """A call that is no function's, be its function absent or null, is left out of what is told."""
+async def test_a_custom_call_in_the_history_is_left_out(model: LoopbackUpstream, function: Any) -> None:
+    """A call without a function, absent or null, is left out of the history."""
     call = {"id": "x", "type": "custom", "custom": {"name": "run", "input": "ls"}}
     call |= {} if function == "absent" else {"function": function}
     history = [USER, {"role": "assistant", "content": None, "tool_calls": [call]}]
@@ -195,8 +195,8 @@ SCHEMAS: dict[str, tuple[Any, Any]] = {
 
 
 @pytest.mark.parametrize("case", SCHEMAS)
-async def test_what_has_no_end_gets_one(model: LoopbackUpstream, case: str) -> None:
-    """A small model may go on for ever: the schema that holds it is narrower than the client's."""
+async def test_an_unbounded_schema_is_bounded(model: LoopbackUpstream, case: str) -> None:
+    """A small model may never end a value, so its schema is narrower than the client's."""
     schema, endless = SCHEMAS[case]
     await ask(model, tools=[tool(parameters=schema)], choice=force("get_weather"))
     Draft202012Validator(schema).validate(endless)
@@ -225,8 +225,8 @@ FITTING: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("case", KEPT)
-async def test_what_the_schema_says_is_kept(model: LoopbackUpstream, case: str) -> None:
-    """An end is put only where there is none: what a client's limits and values ask for can still be said."""
+async def test_the_limits_of_a_schema_are_kept(model: LoopbackUpstream, case: str) -> None:
+    """A bound is added only where there is none: values that the client's own limits allow stay possible."""
     await ask(model, tools=[tool(parameters=KEPT[case])], choice=force("get_weather"))
     Draft202012Validator(KEPT[case]).validate(FITTING[case])
     Draft202012Validator(schema_asked(model)).validate(FITTING[case])
@@ -251,15 +251,15 @@ def nested(depth: int) -> Any:
     ],
     ids=lambda value: str(value)[:60],
 )
-async def test_a_schema_that_is_none_is_the_model_s_to_refuse(model: LoopbackUpstream, parameters: Any) -> None:
-    """Whatever stands in a schema, it is sent or refused; it is no fault of ours."""
+async def test_an_invalid_schema_is_sent_or_refused(model: LoopbackUpstream, parameters: Any) -> None:
+    """An invalid or very deep schema is sent to the model or refused, and never an internal error."""
     with contextlib.suppress(Fault):
         await ask(model, tools=[tool(parameters=parameters)], choice=force("get_weather"))
         assert schema_asked(model)["type"] == parameters["type"]
 
 
 @pytest.mark.parametrize("parameters", [None, {}], ids=str)
-async def test_a_tool_without_parameters_is_called_without(model: LoopbackUpstream, parameters: Any) -> None:
+async def test_a_tool_without_parameters_takes_an_empty_object(model: LoopbackUpstream, parameters: Any) -> None:
     """No schema, or an empty one, means an empty object."""
     await ask(model, tools=[tool(description=None, parameters=parameters)], choice=force("get_weather"))
     assert Draft202012Validator(schema_asked(model)).is_valid({})

@@ -1,4 +1,4 @@
-"""Alembic's entry: runs the steps on the connection that `upgrade` hands over, in the transaction open on it."""
+"""Alembic's entry point: runs the migrations on the connection, and in the transaction, that `upgrade` passes in."""
 
 from alembic import context
 

@@ -1,1 +1,1 @@
-"""A language model inside this machine: llama.cpp in a supervised child process."""
+"""The embedded model: SmolLM2, or any GGUF file, on llama.cpp in a child process on this machine."""

@@ -1,22 +1,21 @@
-"""What the embedded upstream and its child process say to each other; here, so that only the child loads llama.cpp."""
+"""The messages between the embedded upstream and its child process. Here, so that only the child loads llama.cpp."""
 
 import msgspec
 
-OUTPUT_TOKENS = 1024  # of a reply whose request sets no limit of its own
 
-
-class Order(msgspec.Struct, frozen=True):
-    """What the parent wants run."""
+class Start(msgspec.Struct, frozen=True):
+    """The first line of the child's standard input: the model to run, and how."""
 
     model_path: str
     api_key: str
     slots: int
-    context_tokens: int
+    context_tokens: int  # of each slot
+    output_tokens: int  # of a reply whose request sets no limit
     threads: int
 
 
 class Ready(msgspec.Struct, frozen=True):
-    """The one line that the child prints: where its server listens."""
+    """The only line on the child's standard output: its server listens at this address."""
 
     url: str
-    knows_tools: bool
+    knows_tools: bool  # the model's chat template has a form for tools

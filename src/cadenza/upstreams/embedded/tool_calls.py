@@ -1,67 +1,36 @@
-"""Tool calls for a model whose chat template knows none: the embedded default's.
+"""Tool calls for a model whose chat template has no form for them, like that of the bundled model.
 
-A call is made in two steps. Which tool, if any: by the words that a message shares with a tool, else by the model, held
-to the tools' names. Then its arguments: by the model, held by a grammar to the tool's schema, so that they are always
-valid. A small model may choose badly; what goes over the wire is right all the same.
+A call takes two steps. First, which tool, if any: the one that shares most words with the message, else the one that
+the model names, under a grammar of the tools' names. Second, its arguments: written by the model under a grammar made
+from the tool's schema, so they are always valid. A small model may choose badly, but the reply is always well-formed.
 """
 
 import re
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from cadenza.core.records import Route
 from cadenza.core.tool_calls import ToolCallPart
-from cadenza.upstreams.base import Ask, Fault, FaultKind, OpenReply, PassOn, Piece, Upstream
-from cadenza.upstreams.embedded.messages import OUTPUT_TOKENS
+from cadenza.upstreams.base import Ask, Collector, Fault, FaultKind, OpenReply, Piece, Sink, Upstream
+
+# Output limits for requests without max_tokens.
+ANSWER_TOKENS = 256  # about a minute where the model writes 4 tokens a second
+CALL_TOKENS = 1024  # half a call is worth nothing
 
 NONE = "none"
-STRING_CHARS_MAX = 120  # of a string whose schema sets no limit: a small model may never end one
+STRING_CHARS_MAX = 120  # of a string whose schema sets no limit: a small model may never end it
 ITEMS_MAX = 4
 DESCRIPTION_CHARS_MAX = 200
 WORD = re.compile(r"[a-z]{3,}")
-COMMON_WORDS = frozenset(
-    (
-        *(
-            "about",
-            "and",
-            "any",
-            "are",
-            "can",
-            "could",
-            "did",
-            "does",
-            "for",
-            "from",
-            "get",
-            "give",
-            "had",
-            "has",
-            "have",
-        ),
-        *("how", "into", "its", "make", "not", "out", "over", "please", "some", "tell", "than", "that", "the", "them"),
-        *(
-            "then",
-            "these",
-            "they",
-            "this",
-            "those",
-            "use",
-            "using",
-            "was",
-            "what",
-            "when",
-            "where",
-            "which",
-            "who",
-            "why",
-        ),
-        *("will", "with", "would", "you", "your"),
-    )
+COMMON = (
+    "about and any are can could did does for from get give had has have how into its make not out over please some "
+    "tell than that the them then these they this those use using was what when where which who why will with would "
+    "you your"
 )
-TALK = ("Hi, how are you?", "Tell me about history.", "What is the meaning of life?")
+COMMON_WORDS = frozenset(COMMON.split())
+SMALL_TALK = ("Hi, how are you?", "Tell me about history.", "What is the meaning of life?")
 
 
 class Tool(msgspec.Struct, frozen=True):
@@ -72,64 +41,81 @@ class Tool(msgspec.Struct, frozen=True):
     parameters: dict[str, Any]
 
 
-@asynccontextmanager
-async def open_with_tools(endpoint: Upstream, route: Route, ask: Ask) -> AsyncIterator[OpenReply]:
-    """As the endpoint's own `open`, for an ask with tools."""
+async def open_with_tools(endpoint: Upstream, route: Route, ask: Ask) -> OpenReply:
+    """Like the endpoint's own `open`, for an ask with tools."""
     tools = _read_tools(ask.tools["tools"])
     choice = msgspec.json.decode(ask.tools.get("tool_choice", msgspec.Raw(b'"auto"')))
-    limit = ask.output_limit(route) if ask.max_tokens else OUTPUT_TOKENS
-    ask = msgspec.structs.replace(ask, messages=_tell(ask.messages), tools={}, max_tokens=limit)
-    name = await _choose(endpoint, route, ask, tools, choice)
+    messages = _as_plain_text(ask.messages)
+    name = await _choose(endpoint, route, messages[-1], tools, choice)
+    limit = ask.output_limit(route) or CALL_TOKENS
+    if ask.max_tokens is None:
+        limit = min(limit, CALL_TOKENS if name else ANSWER_TOKENS)
+    plain = msgspec.structs.replace(ask, messages=messages, tools={}, max_tokens=limit)
     if name is None:
-        async with endpoint.open(route, ask) as reply:
-            yield reply
-    else:
-        try:
-            wanted = _ask_for_arguments(ask, tools[name])
-        except RecursionError:
-            raise Fault(FaultKind.REFUSED) from None
-        async with endpoint.open(route, wanted) as reply:
-            yield CallReply(reply, name)
+        return await endpoint.open(route, plain)
+    try:
+        wanted = _ask_for_arguments(plain, tools[name])
+    except RecursionError:
+        raise Fault(FaultKind.REFUSED) from None
+    return CallReply(await endpoint.open(route, wanted), name)
 
 
 class CallReply:
-    """A reply that is JSON arguments and nothing else, told as a call."""
+    """A reply that consists of JSON arguments, delivered as a tool call."""
 
     def __init__(self, reply: OpenReply, name: str) -> None:
         self._reply = reply
         self._name = name
 
-    async def read(self, _pass_on: PassOn | None = None) -> list[Piece]:
-        return [self._as_call(piece) for piece in await self._reply.read()]
+    async def deliver(self, sink: Sink) -> None:
+        await self._reply.deliver(CallSink(sink, self._name))
 
-    def _as_call(self, piece: Piece) -> Piece:
+    async def close(self) -> None:
+        await self._reply.close()
+
+
+class CallSink:
+    """Turns pieces of text into parts of one tool call."""
+
+    def __init__(self, sink: Sink, name: str) -> None:
+        self._sink = sink
+        self._name = name  # until it was sent
+
+    def flush(self) -> bool:
+        return self._sink.flush()
+
+    async def drain(self) -> None:
+        await self._sink.drain()
+
+    def take(self, piece: Piece) -> None:
         name, self._name = self._name, ""
         calls = (ToolCallPart(0, "", name, piece.content),) if name or piece.content else ()
-        return msgspec.structs.replace(piece, content="", calls=calls)
+        self._sink.take(msgspec.structs.replace(piece, content="", calls=calls))
 
 
-async def _choose(endpoint: Upstream, route: Route, ask: Ask, tools: dict[str, Tool], choice: object) -> str | None:
-    """The tool to be called, or None for an answer in words."""
+async def _choose(
+    endpoint: Upstream, route: Route, last: msgspec.Raw, tools: dict[str, Tool], choice: object
+) -> str | None:
+    """The name of the tool to call, or None for an answer in words."""
     if isinstance(choice, dict):
         function = choice.get("function")
         name = function.get("name") if isinstance(function, dict) else None
         return name if isinstance(name, str) and name in tools else None
-    last = msgspec.json.decode(ask.messages[-1], type=dict[str, Any])
-    is_answered = last["role"] == "tool"  # the result of a call wants words, not another call
-    if choice == NONE or not tools or (choice != "required" and is_answered):
+    message = msgspec.json.decode(last, type=dict[str, str])
+    is_result = message["role"] == "tool"  # the result of a call is answered in words, not by another call
+    if choice == NONE or not tools or (choice != "required" and is_result):
         return None
-    said = last["content"] if isinstance(last["content"], str) else ""
-    if name := _by_words(said, tools):
+    if name := _choose_by_words(message["content"], tools):
         return name
     names = [*tools] if choice == "required" else [*tools, NONE]
-    picked = await _by_model(endpoint, route, said, tools, names)
-    return picked if picked in tools else None
+    chosen = await _choose_by_model(endpoint, route, message["content"], tools, names)
+    return chosen if chosen in tools else None
 
 
-def _by_words(said: str, tools: dict[str, Tool]) -> str | None:
-    """The tool that shares most words with what was said, if any does."""
-    heard = _stems(said)
-    shared = {name: len(heard & _stems(f"{name} {tool.description}")) for name, tool in tools.items()}
+def _choose_by_words(message: str, tools: dict[str, Tool]) -> str | None:
+    """The tool that shares most words with the message, if any does."""
+    wanted = _stems(message)
+    shared = {name: len(wanted & _stems(f"{name} {tool.description}")) for name, tool in tools.items()}
     best = max(shared, key=lambda name: shared[name])
     return best if shared[best] else None
 
@@ -139,19 +125,24 @@ def _stems(text: str) -> set[str]:
     return {word[:5] for word in words if word not in COMMON_WORDS}
 
 
-async def _by_model(endpoint: Upstream, route: Route, said: str, tools: dict[str, Tool], names: list[str]) -> str:
-    """The model is shown what each tool is for, and may only say a name."""
-    examples = [(text, NONE) for text in TALK if NONE in names] + [
-        (t.description or t.name, t.name) for t in tools.values()
-    ]
+async def _choose_by_model(
+    endpoint: Upstream, route: Route, message: str, tools: dict[str, Tool], names: list[str]
+) -> str:
+    """The model sees an example message for each tool, and can answer only with a name."""
+    examples = [(text, NONE) for text in SMALL_TALK if NONE in names]
+    examples += [(tool.description or tool.name, tool.name) for tool in tools.values()]
     messages = [_message("system", "Name the tool that the message needs.")]
     for text, name in examples:
         messages += [_message("user", text), _message("assistant", name)]
     grammar = "root ::= " + " | ".join(msgspec.json.encode(name).decode() for name in names)
     sampling = {"grammar": msgspec.Raw(msgspec.json.encode(grammar)), "temperature": msgspec.Raw(b"0")}
-    question = Ask([*messages, _message("user", said)], sampling, max_tokens=64, stream=False)
-    async with endpoint.open(route, question) as reply:
-        return "".join([piece.content for piece in await reply.read()])
+    question = Ask([*messages, _message("user", message)], sampling, max_tokens=64, stream=False)
+    reply, answer = await endpoint.open(route, question), Collector()
+    try:
+        await reply.deliver(answer)
+    finally:
+        await reply.close()
+    return "".join([piece.content for piece in answer.pieces])
 
 
 def _ask_for_arguments(ask: Ask, tool: Tool) -> Ask:
@@ -162,33 +153,33 @@ def _ask_for_arguments(ask: Ask, tool: Tool) -> Ask:
 
 
 def _bounded(schema: object) -> object:
-    """The schema with an end to everything: what fits it fits the client's own."""
+    """The schema with a limit on every string, array and object. A value that fits it also fits the client's schema."""
     if isinstance(schema, list):
         return [_bounded(one) for one in schema]
     if not isinstance(schema, dict):
         return schema
     bounded = {name: value if name in ("enum", "const") else _bounded(value) for name, value in schema.items()}
-    kind = schema.get("type")
-    kinds = kind if isinstance(kind, list) else [kind]
-    if "string" in kinds and not {"enum", "const", "pattern", "format", "maxLength"} & schema.keys():
+    type_ = schema.get("type")
+    types = type_ if isinstance(type_, list) else [type_]
+    if "string" in types and not {"enum", "const", "pattern", "format", "maxLength"} & schema.keys():
         bounded["maxLength"] = _at_least(STRING_CHARS_MAX, schema.get("minLength"))
-    if "array" in kinds and "maxItems" not in schema:
+    if "array" in types and "maxItems" not in schema:
         bounded["maxItems"] = _at_least(ITEMS_MAX, schema.get("minItems"))
-    if "object" in kinds and "additionalProperties" not in schema:
+    if "object" in types and "additionalProperties" not in schema:
         bounded["additionalProperties"] = False
     return bounded
 
 
-def _at_least(limit: int, least: object) -> int:
-    return max(limit, least) if isinstance(least, int) else limit
+def _at_least(limit: int, minimum: object) -> int:
+    return max(limit, minimum) if isinstance(minimum, int) else limit
 
 
-def _tell(messages: Sequence[msgspec.Raw]) -> list[msgspec.Raw]:
-    """The history in words that the template knows: parts become text, and a result bears its tool's name.
+def _as_plain_text(messages: Sequence[msgspec.Raw]) -> list[msgspec.Raw]:
+    """The history as messages of plain text, which every template knows. A tool's result begins with the tool's name.
 
-    Calls are left out: a small model that reads one as text says it again.
+    Calls are left out: a small model that reads a call as text repeats it.
     """
-    told, names = list[msgspec.Raw](), dict[str, str]()
+    texts, names = list[msgspec.Raw](), dict[str, str]()
     for raw in messages:
         message = msgspec.json.decode(raw, type=dict[str, Any])
         calls = message.get("tool_calls") or []
@@ -197,8 +188,8 @@ def _tell(messages: Sequence[msgspec.Raw]) -> list[msgspec.Raw]:
         if message["role"] == "tool" and (name := names.get(message["tool_call_id"])):
             text = f"{name}: {text}"
         if text or not calls:
-            told.append(_message(message["role"], text))
-    return told
+            texts.append(_message(message["role"], text))
+    return texts
 
 
 def _text(content: object) -> str:

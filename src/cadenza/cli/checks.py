@@ -1,0 +1,90 @@
+"""The checks of `cadenza doctor`: secrets, store, region, retention, and every route by asking its provider."""
+
+import asyncio
+from typing import Literal
+
+import msgspec
+
+from cadenza.app import build_upstreams
+from cadenza.config import Settings, missing_secrets
+from cadenza.observe import make_log
+from cadenza.store.address import open_store
+from cadenza.store.migrate import schema_state
+from cadenza.store.store import StoreUnavailable
+from cadenza.upstreams.base import Probe, Upstream
+
+RETENTION_SWITCHES = {"openai": "; each request says store: false", "openrouter": "; each request says zdr and deny"}
+MODELS_NAMED_MAX = 5
+
+
+class Check(msgspec.Struct, frozen=True):
+    """One thing that was checked: its state, what was found, and what to do if it is not well."""
+
+    check: str
+    state: Literal["ok", "warning", "fault"]
+    found: str
+    todo: str = ""
+
+
+def examine(settings: Settings) -> list[Check]:
+    return asyncio.run(_examine(settings))
+
+
+async def _examine(settings: Settings) -> list[Check]:
+    source = str(settings.source) if settings.source else "the built-in embedded default"
+    checks = [Check("config", "ok", source)]
+    checks += [Check("secrets", "fault", missing, "Set it, then start again.") for missing in missing_secrets(settings)]
+    checks.append(await _check_store(settings))
+    checks.append(Check("region", "ok", f"account data and counters are stored in '{settings.store.region}'"))
+    checks += [_check_retention(name, provider.dialect) for name, provider in settings.providers.items()]
+    for name, upstream in build_upstreams(settings, make_log()).items():
+        checks += _check_routes(settings, name, await _probe(upstream))
+    return checks
+
+
+async def _check_store(settings: Settings) -> Check:
+    store = open_store(settings.store.url)
+    try:
+        if store.path is not None and not store.path.exists():
+            return Check("store", "ok", f"{store.path} does not exist yet", "The first start creates it.")
+        found = await schema_state(store)
+    except StoreUnavailable as error:
+        return Check("store", "fault", str(error), "The service refuses requests while its store is down.")
+    finally:
+        await store.close()
+    if found.state == "ahead":
+        todo = "Run the newer version of Cadenza that migrated it."
+        return Check("store", "fault", f"its schema, {found.revision}, is newer than this program", todo)
+    if found.state == "current" or store.is_sqlite:
+        return Check("store", "ok", f"reachable; schema {found.revision} ({found.state})")
+    return Check("store", "fault", f"reachable, but its schema is {found.state}", "Run 'cadenza migrate'.")
+
+
+def _check_retention(name: str, dialect: str) -> Check:
+    return Check("retention", "ok", f"{name}: zero, as configured{RETENTION_SWITCHES.get(dialect, '')}")
+
+
+async def _probe(upstream: Upstream) -> Probe:
+    try:
+        return await upstream.probe()
+    finally:
+        await upstream.stop()
+
+
+def _check_routes(settings: Settings, provider: str, probe: Probe) -> list[Check]:
+    return [
+        _check_route(f"{class_id} -> {provider}: {route.model}", route.model, probe)
+        for class_id, one in settings.classes.items()
+        for route in one.routes
+        if route.provider == provider
+    ]
+
+
+def _check_route(name: str, model: str, probe: Probe) -> Check:
+    if not probe.reachable:
+        todo = "Check base_url, the key in the environment, and that the endpoint is up."
+        return Check("route", "fault", f"{name}: {probe.detail}", todo)
+    if probe.models and model not in probe.models:
+        known = ", ".join(probe.models[:MODELS_NAMED_MAX])
+        return Check("route", "warning", f"{name}: the provider does not list this model", f"It lists {known}.")
+    return Check("route", "ok", f"{name}: {probe.detail}")

@@ -1,0 +1,152 @@
+"""The start of `cadenza serve`: take the port, open the store, print the screen, log one line, then serve.
+
+A port that is taken and a config with mistakes are found before anything is created. The first start on the built-in
+default creates a demo account; its key and password are printed once and stored only as hashes.
+"""
+
+import os
+import secrets
+import signal
+import socket
+import sys
+from importlib.metadata import version
+from urllib.parse import urlsplit
+
+import click
+import msgspec
+import uvloop
+
+from cadenza.app import App
+from cadenza.cli.console import now_ms
+from cadenza.config import ConfigError, Settings, missing_secrets
+from cadenza.control.accounts import create_account, list_accounts
+from cadenza.control.keys import KeyOrder, create_key
+from cadenza.control.store import prepare_store
+from cadenza.core.money import NANO_PER_DOLLAR
+from cadenza.core.records import DEFAULT_CLASS
+from cadenza.observe import make_log
+from cadenza.server.server import bind, serve_one
+from cadenza.server.workers import Workers
+from cadenza.store.address import open_store
+
+DEMO_EMAIL = "demo@localhost"
+DEMO_CREDIT_NANO = 5 * NANO_PER_DOLLAR
+QUESTION = "Explain photosynthesis in one sentence."  # the embedded model answers it well, 20 times of 20
+EXAMPLE = f'{{"model": "auto", "messages": [{{"role": "user", "content": "{QUESTION}"}}], "max_tokens": 60}}'
+
+
+class Demo(msgspec.Struct, frozen=True):
+    """The secrets of the demo account that a first start created."""
+
+    password: str
+    key: str
+
+
+def run_service(settings: Settings, host: str, port: int) -> None:
+    if missing := missing_secrets(settings):
+        raise ConfigError(missing, settings.source)
+    listener = _bind(host, port)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is a service that can reload
+    demo, has_accounts = uvloop.run(_prepare(settings))
+    _print_screen(settings, _base_url(listener), demo, has_accounts=has_accounts)
+    log = make_log()
+    log.info("starting", **start_facts(settings, listener))
+    if settings.server.workers == 1:
+        serve_one(App(settings, log), listener)
+    else:
+        os.environ["CADENZA_CONFIG"] = str(settings.source)
+        sys.exit(Workers("cadenza.app:build_from_environment", settings.server.workers, listener, log).run())
+
+
+def start_facts(settings: Settings, listener: socket.socket) -> dict[str, str | int]:
+    """What the log says about a start."""
+    host, port = listener.getsockname()[:2]
+    return {
+        "version": version("cadenza"),
+        "pid": os.getpid(),
+        "store": without_credentials(settings.store.url),
+        "workers": settings.server.workers,
+        "address": f"{_bracketed(host)}:{port}",
+        "config": str(settings.source) if settings.source else "built-in",
+    }
+
+
+def without_credentials(url: str) -> str:
+    """Scheme, host and path of a store's address; user, password and query are left out."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    try:
+        return bind(host, port)
+    except OSError as error:
+        raise ValueError(
+            f"cannot listen on {host}:{port}: {error.strerror}. "
+            "Choose another port with --port, or stop the program that uses it."
+        ) from None
+
+
+async def _prepare(settings: Settings) -> tuple[Demo | None, bool]:
+    """Open the store; create the demo account if the built-in default has no account. Also: are there accounts?"""
+    store = open_store(settings.store.url)
+    try:
+        await prepare_store(store)
+        has_accounts = bool(await list_accounts(store))
+        if has_accounts or settings.source is not None:
+            return None, has_accounts
+        password = secrets.token_urlsafe(12)
+        await create_account(store, DEMO_EMAIL, password, DEMO_CREDIT_NANO, DEFAULT_CLASS, now_ms())
+        key, _ = await create_key(store, DEMO_EMAIL, KeyOrder("demo"), now_ms())
+        return Demo(password, key), True
+    finally:
+        await store.close()
+
+
+def _print_screen(settings: Settings, base_url: str, demo: Demo | None, *, has_accounts: bool) -> None:
+    lines = [("API", base_url), *_model_lines(settings)]
+    if demo:
+        lines += [
+            ("Account", f"{DEMO_EMAIL}, with 5.00 dollars of credit; password {demo.password}"),
+            ("Key", f"{demo.key}   (shown only this once)"),
+        ]
+    elif has_accounts:
+        lines.append(("Key", f"to create a new one: {_command()} key create --account EMAIL"))
+        lines.append(("Accounts", f"{_command()} account list"))
+    else:
+        lines.append(("Account", f"none yet; to create one: {_command()} account create EMAIL --credit 5.00"))
+    key = demo.key if demo else "$CADENZA_API_KEY"
+    click.echo("\nCadenza is running. Press Ctrl-C to stop it.\n")
+    for name, text in lines:
+        click.echo(f"  {name:<9} {text}")
+    click.echo(
+        f"\n  Try it:\n"
+        f'  curl -s {base_url}/chat/completions -H "Authorization: Bearer {key}" '
+        f"-H 'Content-Type: application/json' -d '{EXAMPLE}'\n"
+    )
+
+
+def _model_lines(settings: Settings) -> list[tuple[str, str]]:
+    """Which model answers: one line for each set of classes with the same first route."""
+    served: dict[str, list[str]] = {}
+    for class_id, one in settings.classes.items():
+        route = one.routes[0]
+        where = "on this machine" if settings.providers[route.provider].kind == "embedded" else f"at {route.provider}"
+        served.setdefault(f"{route.model} {where}", []).append(class_id)
+    return [("Model", f"{model} answers for {', '.join(classes)}") for model, classes in served.items()]
+
+
+def _base_url(listener: socket.socket) -> str:
+    """The address for a client on this machine."""
+    host, port = listener.getsockname()[:2]
+    reachable = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 compared, not bound
+    return f"http://{_bracketed(reachable)}:{port}/v1"
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def _command() -> str:
+    """How this program was called, so that the commands on the screen can be pasted."""
+    return sys.argv[0] if "/" in sys.argv[0] and not sys.argv[0].startswith("/") else "cadenza"

@@ -1,0 +1,62 @@
+"""The replies of the API: JSON, a stream or an error, each with the headers that every reply of the API carries.
+
+Errors are rendered here and nowhere else: before the first byte as a reply, after it as the event that ends the stream.
+"""
+
+import re
+import secrets
+
+from cadenza.core.errors import CadenzaError, error_headers, render_error
+from cadenza.http.events import write_event
+from cadenza.http.exchange import STREAMING, Exchange
+from cadenza.http.headers import encode_headers
+
+SANE_ID = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
+JSON = b"content-type: application/json\r\n"
+CORS = (
+    b"access-control-allow-origin: *\r\n"
+    b"access-control-expose-headers: x-request-id, x-should-retry, retry-after, retry-after-ms, x-cadenza-max-tokens, "
+    b"x-ratelimit-limit-requests, x-ratelimit-remaining-requests, x-ratelimit-reset-requests\r\n"
+)
+STREAM = (
+    b"content-type: text/event-stream; charset=utf-8\r\ncache-control: no-cache, no-transform\r\n"
+    b"x-accel-buffering: no\r\n"
+)
+
+
+class Answers:
+    """Sends the one reply to a request of the API. `headers` are those of this request: the rate of its key."""
+
+    def __init__(self, exchange: Exchange, request_id: str, headers: bytes = b"") -> None:
+        self._exchange = exchange
+        self._headers = b"%b%bx-request-id: %b\r\n" % (CORS, headers, request_id.encode())
+
+    def send_json(self, body: bytes, more_headers: bytes = b"") -> None:
+        self._exchange.respond(200, JSON + self._headers + more_headers, body)
+
+    def send_no_content(self, more_headers: bytes) -> None:
+        self._exchange.respond(204, self._headers + more_headers, b"")
+
+    def start_stream(self, more_headers: bytes = b"") -> None:
+        self._exchange.start_stream(STREAM + self._headers + more_headers)
+
+    def fail(self, error: CadenzaError) -> None:
+        """Say what went wrong."""
+        if self._exchange.state is STREAMING:
+            self._exchange.abort_stream(error_event(error.message))
+        else:
+            headers = JSON + encode_headers(error_headers(error)) + self._headers
+            self._exchange.respond(error.status, headers, render_error(error.message, error.type))
+
+
+def error_event(message: str) -> bytes:
+    """The event that ends a broken stream. The newline before it ends an event that may be unfinished."""
+    return b"\n" + write_event(render_error(message, CadenzaError.type))
+
+
+def request_id_of(exchange: Exchange) -> str:
+    """The client's own x-request-id if it is sane, else a new one."""
+    incoming = exchange.request.headers.get(b"x-request-id")
+    if incoming and SANE_ID.fullmatch(incoming):
+        return incoming.decode()
+    return "req_" + secrets.token_urlsafe(18)

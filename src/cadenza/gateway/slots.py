@@ -1,0 +1,87 @@
+"""The slots of chat requests in flight: a ceiling that is fair between keys."""
+
+import asyncio
+import time
+
+from cadenza.core.errors import RateLimited
+from cadenza.core.shares import Shares
+from cadenza.observe import Metrics
+
+SLOT_WAIT_S = 0.02  # long enough for a burst to pass, short enough for a quick refusal
+SATURATED_RETRY_S = 1.0
+
+
+class Slots:
+    """The ceiling on chat requests in flight. A free slot goes to the waiting key that has the fewest."""
+
+    def __init__(self, limit: int, wait_s: float = SLOT_WAIT_S) -> None:
+        self._shares = Shares(limit)
+        self._wait_s = wait_s
+        self._waiting: dict[asyncio.Future[None], str] = {}  # the key of each waiter, oldest first
+
+    async def enter(self, key: str) -> bool:
+        """Whether there is a slot, now or within a moment. A caller that entered must leave."""
+        if self._shares.take(key, time.monotonic()):
+            return True
+        if len(self._waiting) < self._shares.limit and await self._wait(key):
+            return True
+        self._shares.want(key, time.monotonic())
+        return False
+
+    @property
+    def taken(self) -> int:
+        return self._shares.taken
+
+    def leave(self, key: str) -> None:
+        self._shares.give_back(key)
+        self._let_in()
+
+    def change_limit(self, limit: int) -> None:
+        self._shares.change_limit(limit)
+        self._let_in()
+
+    async def _wait(self, key: str) -> bool:
+        loop = asyncio.get_running_loop()
+        turn: asyncio.Future[None] = loop.create_future()
+        self._waiting[turn] = key
+        timer = loop.call_later(self._wait_s, self._give_up, turn)
+        try:
+            await asyncio.wait({turn})
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self.leave(key)  # the slot came in the same instant
+            raise
+        finally:
+            timer.cancel()
+            self._waiting.pop(turn, None)
+        return not turn.cancelled()
+
+    def _give_up(self, turn: asyncio.Future[None]) -> None:
+        self._waiting.pop(turn, None)
+        turn.cancel()
+
+    def _let_in(self) -> None:
+        now_s = time.monotonic()
+        while self._waiting and self._shares.taken < self._shares.limit:
+            turn = min(self._waiting, key=lambda turn: self._shares.held_by(self._waiting[turn]))
+            if not self._shares.take(self._waiting[turn], now_s):
+                return
+            del self._waiting[turn]
+            turn.set_result(None)
+
+
+class slot:  # noqa: N801 it is used like a function
+    """A slot for one chat; 429 where none is free within a moment."""
+
+    def __init__(self, slots: Slots, key_id: str, metrics: Metrics) -> None:
+        self._slots = slots
+        self._key_id = key_id
+        self._metrics = metrics
+
+    async def __aenter__(self) -> None:
+        if not await self._slots.enter(self._key_id):
+            self._metrics.refused.labels("slots").inc()
+            raise RateLimited("The service is saturated. Retry shortly.", SATURATED_RETRY_S)
+
+    async def __aexit__(self, *_: object) -> None:
+        self._slots.leave(self._key_id)

@@ -1,0 +1,263 @@
+"""The client's end of a connection to an upstream: one exchange at a time, and its response while it lasts.
+
+    state          what is known                              next
+    IDLE           no exchange runs                           AWAITING_BYTE when a request is sent
+    AWAITING_BYTE  the request was sent, no byte came back    READING_HEAD
+    READING_HEAD   the head of the response is arriving       READING_BODY
+    READING_BODY   the body is arriving                       COMPLETE
+    COMPLETE       the whole response arrived                 IDLE when the exchange ends
+    BROKEN         closed, or what came is not HTTP           none: it cannot be used again
+
+When the connection is lost, the state becomes BROKEN, with two exceptions: COMPLETE stays, and READING_BODY becomes
+COMPLETE if the body has no framing and so ends with its connection. Each part of the body is handed to a receiver as
+soon as it arrives. Without a receiver, a bounded buffer fills up, and then nothing more is read from the socket: this
+is how backpressure reaches the upstream.
+"""
+
+import asyncio
+import math
+from collections.abc import Callable
+from enum import Enum, auto
+from typing import cast
+
+import httptools
+
+from cadenza.http.deadline import Deadline
+
+HEAD_BYTES_MAX = 64 * 1024
+BUFFER_BYTES_MAX = 256 * 1024
+IDLE_S_MAX = 30.0  # a connection idle for longer may have been closed at the other end
+FRAMING = {b"content-length", b"transfer-encoding"}
+
+STOP = 0.0
+Receiver = Callable[[bytes], float]  # takes a part of the body; the deadline for the next part, or STOP
+
+
+class Broken(Exception):
+    """The connection ended, or what came was not HTTP."""
+
+
+class Unanswered(Broken):
+    """The connection ended before the first byte of a response."""
+
+
+class State(Enum):
+    """See the module's table."""
+
+    IDLE = auto()
+    AWAITING_BYTE = auto()
+    READING_HEAD = auto()
+    READING_BODY = auto()
+    COMPLETE = auto()
+    BROKEN = auto()
+
+
+# As names: Python 3.11 is slow to look up State.X.
+IDLE, AWAITING_BYTE, READING_HEAD, READING_BODY, COMPLETE, BROKEN = State
+READING = (READING_HEAD, READING_BODY)
+
+
+class ClientConnection(asyncio.Protocol):
+    """A connection; while an exchange lasts, also its response: status, headers and body."""
+
+    def __init__(self) -> None:
+        self.status = 0
+        self.headers: dict[bytes, bytes] = {}
+        self._state = IDLE
+        self._loop = asyncio.get_running_loop()
+        self._parser = httptools.HttpResponseParser(self)
+        self._deadline = Deadline(self._loop, self._expire)
+        self._waiter: asyncio.Future[None] | None = None
+        self._receiver: Receiver | None = None
+        self._buffer: list[bytes] = []
+        self._buffered_bytes = 0
+        self._head_bytes = 0  # of header names and values, trailers included
+        self._overhead_bytes = 0  # everything since the last byte of a body: heads, trailers, chunk sizes
+        self._keeps_alive = False
+        self._idle_since_s = 0.0
+
+    async def send(self, request: bytes, deadline_s: float = math.inf) -> None:
+        """Send a request and wait for the head of its response; TimeoutError at the deadline.
+
+        On any error the connection is closed.
+        """
+        if self._state is BROKEN:  # the other end closed it before it was used
+            raise Unanswered
+        assert self._state is IDLE
+        self.status, self.headers = 0, {}
+        self._head_bytes = self._overhead_bytes = 0
+        self._state = AWAITING_BYTE
+        self._transport.write(request)
+        try:
+            while not self.status:
+                await self._wait(deadline_s)
+        except BaseException:
+            self.abort()
+            raise
+
+    async def receive(self, receiver: Receiver, deadline_s: float = math.inf) -> bool:
+        """Hand the body to the receiver, part by part, until it says STOP (True) or the body ends (False).
+
+        TimeoutError at the deadline, which the receiver moves with each part; Broken if the body breaks off.
+        """
+        while self._buffer:
+            deadline_s = receiver(self._take_buffered())
+            if deadline_s == STOP:
+                return True
+        self._receiver = receiver
+        try:
+            while self._is_receiving():
+                await self._wait(deadline_s)
+                deadline_s = self._deadline.at_s
+            return self._receiver is None
+        finally:
+            self._receiver = None
+
+    def _is_receiving(self) -> bool:
+        return self._receiver is not None and self._state is not COMPLETE
+
+    def is_usable(self) -> bool:
+        is_fresh = self._loop.time() - self._idle_since_s < IDLE_S_MAX
+        return is_fresh and self._state is IDLE and not self._transport.is_closing()
+
+    def end_exchange(self) -> bool:
+        """True if another exchange may follow; otherwise the connection is closed."""
+        is_read = self._state is COMPLETE and not self._buffer and not self._transport.get_write_buffer_size()
+        if is_read and self._keeps_alive and not self._transport.is_closing():
+            self._state = IDLE
+            self._idle_since_s = self._loop.time()
+            return True
+        self.abort()
+        return False
+
+    def abort(self) -> None:
+        self._state = BROKEN
+        self._close()
+
+    def _close(self) -> None:
+        if not self._transport.is_closing():  # a secure transport cannot be aborted twice
+            self._transport.abort()
+
+    async def _wait(self, deadline_s: float) -> None:
+        """Wait until the head, the end of the body, a STOP or an error arrives; TimeoutError at the deadline."""
+        if self._state is BROKEN:
+            raise Broken
+        self._deadline.set(deadline_s)
+        self._waiter = self._loop.create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+    def _expire(self) -> None:
+        if self._waiter and not self._waiter.done():
+            self._waiter.set_exception(TimeoutError())
+
+    def _wake(self, error: BaseException | None = None) -> None:
+        if self._waiter and not self._waiter.done():
+            if error:
+                self._waiter.set_exception(error)
+            else:
+                self._waiter.set_result(None)
+
+    def _take_buffered(self) -> bytes:
+        data = b"".join(self._buffer)
+        self._buffer.clear()
+        if self._buffered_bytes > BUFFER_BYTES_MAX and not self._transport.is_closing():
+            self._transport.resume_reading()
+        self._buffered_bytes = 0
+        return data
+
+    def _hand_over(self, receiver: Receiver) -> None:
+        """Give the receiver what one read brought of the body."""
+        data = self._buffer[0] if len(self._buffer) == 1 else b"".join(self._buffer)
+        self._buffer.clear()
+        try:
+            deadline_s = receiver(data)
+        except Exception as error:  # noqa: BLE001 it is raised again in the task that receives
+            self._receiver = None
+            self._wake(error)
+            return
+        if deadline_s == STOP:
+            self._receiver = None
+            self._wake()
+        elif deadline_s >= self._deadline.at_s:
+            self._deadline.at_s = deadline_s
+        else:
+            self._deadline.set(deadline_s)
+
+    def _break(self) -> None:
+        """Close the connection and fail the exchange, unless its response is already complete."""
+        self._close()
+        if self._state is not COMPLETE:
+            error = Unanswered() if self._state is AWAITING_BYTE else Broken()
+            self._state = BROKEN
+            self._wake(error)
+
+    # asyncio's callbacks
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        if self._state is AWAITING_BYTE:
+            self._state = READING_HEAD
+        elif self._state not in READING:  # bytes that no request asked for
+            self._close()
+            return
+        self._overhead_bytes += len(data)
+        try:
+            self._parser.feed_data(data)
+            is_http = self._overhead_bytes <= HEAD_BYTES_MAX
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+            is_http = False
+        if self._buffer and self._receiver:
+            self._hand_over(self._receiver)
+        if not is_http:
+            self._break()
+        elif self._state is COMPLETE:
+            self._wake()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._deadline.close()
+        if self._state is READING_BODY and exc is None and not FRAMING & self.headers.keys():
+            self._state = COMPLETE  # such a body ends with its connection
+            self._wake()
+        else:
+            self._break()
+
+    # httptools' callbacks
+
+    def on_message_begin(self) -> None:
+        if self.status:
+            raise Broken  # a second response to one request
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._head_bytes += len(name) + len(value)
+        if self._head_bytes > HEAD_BYTES_MAX:
+            raise Broken
+        if self._state is READING_HEAD:  # trailers are not kept
+            self.headers[name.lower()] = value
+
+    def on_headers_complete(self) -> None:
+        status = self._parser.get_status_code()
+        if status < 200:  # an interim response: the real one follows
+            self.headers = {}
+        else:
+            self.status = status
+            self._state = READING_BODY
+            self._wake()
+
+    def on_body(self, data: bytes) -> None:
+        self._overhead_bytes = 0
+        self._buffer.append(data)
+        if not self._receiver:
+            was_full = self._buffered_bytes > BUFFER_BYTES_MAX
+            self._buffered_bytes += len(data)
+            if self._buffered_bytes > BUFFER_BYTES_MAX and not was_full:
+                self._transport.pause_reading()
+
+    def on_message_complete(self) -> None:
+        if self.status:
+            self._state = COMPLETE
+            self._keeps_alive = self._parser.should_keep_alive()

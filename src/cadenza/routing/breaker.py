@@ -1,0 +1,94 @@
+"""The circuit breaker of one route.
+
+    state      requests let through                              next
+    CLOSED     all                                               OPEN after five faults in a row, or on a Retry-After
+    OPEN       none; one at a time where no other route is left  HALF_OPEN when the rest is over
+    HALF_OPEN  one at a time, as a trial                         CLOSED by an answer; OPEN by a fault or a Retry-After
+
+After a Retry-After alone, HALF_OPEN becomes OPEN only by the fifth fault in a row. A rest is twice as long as the one
+before it unless there was an answer in between. Times are the caller's.
+"""
+
+import math
+from enum import Enum, auto
+
+FAULTS_TO_OPEN = 5
+REST_S_MIN = 1.0
+REST_S_MAX = 30.0
+DOUBLINGS_MAX = 10
+
+
+class BreakerState(Enum):
+    """See the module's table."""
+
+    CLOSED = auto()
+    OPEN = auto()
+    HALF_OPEN = auto()
+
+
+CLOSED, OPEN, HALF_OPEN = BreakerState  # as names: Python 3.11 is slow to look up BreakerState.X
+
+
+class Breaker:
+    """Counts faults in a row, separately before the first token and after it."""
+
+    def __init__(self, now_s: float) -> None:
+        self.is_busy = False  # the upstream asked for the rest; it did not fail
+        self._has_trial = False
+        self.reset(now_s)
+
+    def reset(self, now_s: float) -> None:
+        """As if nothing had ever gone wrong. A trial that runs stays counted."""
+        self._faults_before_token = 0
+        self._faults_after_token = 0
+        self._rests = 0  # in a row
+        self._opened_s = now_s
+        self._open_until_s = -math.inf
+
+    def state(self, now_s: float) -> BreakerState:
+        if self._open_until_s == -math.inf:
+            return CLOSED
+        return OPEN if self._open_until_s > now_s else HALF_OPEN
+
+    def rest_s(self, now_s: float) -> float:
+        """How long the route still rests."""
+        return max(0.0, self._open_until_s - now_s)
+
+    def begin_trial(self) -> bool:
+        """Whether this request may be the trial."""
+        if self._has_trial:
+            return False
+        self._has_trial = True
+        return True
+
+    def end_trial(self) -> None:
+        self._has_trial = False
+
+    def note_answer(self, started_s: float) -> None:
+        """A request that was sent before the breaker opened does not close it."""
+        if started_s >= self._opened_s:
+            self._faults_before_token = self._rests = 0
+            self._open_until_s = -math.inf
+
+    def note_finish(self) -> None:
+        self._faults_after_token = 0
+
+    def note_fault(self, started_s: float, now_s: float, *, has_answered: bool) -> bool:
+        """Whether the breaker opened. Requests sent before it opened do not prolong the rest when they fail too."""
+        if started_s < self._opened_s:
+            return False
+        if has_answered:
+            self._faults_after_token += 1
+        else:
+            self._faults_before_token += 1
+        if max(self._faults_before_token, self._faults_after_token) < FAULTS_TO_OPEN:
+            return False
+        self.open(now_s, min(REST_S_MAX, REST_S_MIN * 2 ** min(self._rests, DOUBLINGS_MAX)), is_busy=False)
+        self._rests += 1
+        return True
+
+    def open(self, now_s: float, rest_s: float, *, is_busy: bool) -> None:
+        is_down = self.state(now_s) is OPEN and not self.is_busy
+        self.is_busy = is_busy and not is_down
+        self._opened_s = now_s
+        self._open_until_s = max(self._open_until_s, now_s + rest_s)

@@ -1,0 +1,40 @@
+"""The state of the schema, and bringing it to the newest revision. Alembic loads only when there is work for it."""
+
+from typing import Literal
+
+import msgspec
+
+from cadenza.store.store import Store, StoreUnavailable
+
+REVISIONS = ("0001", "0002", "0003", "0004")  # the files of migrations/versions, oldest first; a test compares them
+
+
+class SchemaState(msgspec.Struct, frozen=True):
+    """How the schema in the store compares with the one that this program needs."""
+
+    state: Literal["current", "behind", "empty", "ahead"]
+    revision: str | None
+    head: str
+
+
+async def schema_state(store: Store) -> SchemaState:
+    head = REVISIONS[-1]
+    revision = await store.revision()
+    if revision is None:
+        return SchemaState("empty", None, head)
+    if revision == head:
+        return SchemaState("current", revision, head)
+    return SchemaState("behind" if revision in REVISIONS else "ahead", revision, head)
+
+
+async def migrate(store: Store) -> str:
+    """Bring the schema to the newest revision and return it."""
+    found = await schema_state(store)
+    if found.state == "ahead":
+        raise StoreUnavailable(
+            f"The store's schema is at revision {found.revision}, which this program does not know "
+            f"(it knows up to {found.head}): run the newer program that made it."
+        )
+    if found.state != "current":
+        await store.upgrade()
+    return found.head

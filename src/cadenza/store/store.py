@@ -1,0 +1,95 @@
+"""What a store is: one protocol over two databases, SQLite (sqlite.py) and Postgres (postgres.py).
+
+Reads outside a transaction see everything committed before them, by any process. A transaction is a synchronous
+function that `transact` runs; if it raises, everything it did is rolled back. A caller that is cancelled while the
+transaction commits cannot know the result and must ask the store. A store that fails raises StoreUnavailable, a
+constraint or trigger that refuses a change raises StoreRefused; neither shows the values of a statement.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from cadenza.store.statements import Statement, Values
+
+WAIT_S = 10.0  # how long to wait for a lock or a connection
+
+T = TypeVar("T")
+Row = tuple[Any, ...]
+
+
+class StoreUnavailable(Exception):
+    """The store cannot be opened, is locked or does not answer. The message says what to do."""
+
+
+class StoreRefused(Exception):
+    """A constraint or trigger refused a change. The whole transaction was rolled back."""
+
+
+class Transaction(Protocol):
+    """An open transaction. Valid only inside the function that `Store.transact` runs."""
+
+    def row(self, statement: Statement, values: Values) -> Row | None:
+        """Return the first row, if there is one."""
+
+    def rows(self, statement: Statement, values: Values) -> list[Row]: ...
+
+    def change(self, statement: Statement, values: Values) -> int:
+        """Return how many rows were changed."""
+
+    def change_each(self, statement: Statement, values: Sequence[Values]) -> None:
+        """Run the statement once for each set of values."""
+
+
+class Store(Protocol):
+    """A database with our schema. It opens connections when they are first needed; `close` closes them all."""
+
+    @property
+    def is_sqlite(self) -> bool: ...
+
+    @property
+    def path(self) -> Path | None:
+        """The file of a SQLite store."""
+
+    async def row(self, statement: Statement, values: Values) -> Row | None:
+        """Read the first row of a small query. SQLite runs it on the event loop's thread."""
+
+    async def rows(self, statement: Statement, values: Values) -> list[Row]:
+        """Read all rows of a query that may take long. SQLite runs it in a thread."""
+
+    async def transact(self, work: Callable[[Transaction], T], *, is_brief: bool = False) -> T:
+        """Run `work` in one transaction and return its result once that is durable.
+
+        SQLite runs brief work on the event loop's thread and everything else in a thread.
+        """
+
+    async def ping(self) -> None:
+        """Raise StoreUnavailable unless the store answers, with or without a schema."""
+
+    async def close(self) -> None: ...
+
+    async def revision(self) -> str | None:
+        """Return the revision of the schema; None where there is no schema."""
+
+    async def upgrade(self, revision: str = "head") -> None:
+        """Migrate the schema under a lock, so that processes that start together take turns."""
+
+    @property
+    def lock_grace_s(self) -> float:
+        """How long a living process may need to take a lost process lock again; 0 where a lock cannot be lost."""
+
+    def process_lock(self, name: str) -> AbstractAsyncContextManager[bool]:
+        """Try to take the lock of a process and hold it for the block; False where another process holds it."""
+
+    def process_lock_names(self) -> list[str]:
+        """Return the names whose locks left a file behind, by living and dead processes."""
+
+
+def unavailable(where: str, reason: str, advice: str) -> StoreUnavailable:
+    """Build the error, with the advice that fits the reason better than the database's general one."""
+    if reason == "no such table":
+        advice = "Its schema is not there yet: run 'cadenza migrate'."
+    elif "lock" in reason:
+        advice = "Another process holds a lock on it: try again, or end that process."
+    return StoreUnavailable(f"The store {where} cannot be used: {reason}. {advice}")

@@ -1,0 +1,118 @@
+"""What a command loads, its help, the version and shell completion.
+
+Start-up time is measured by what is imported, which does not depend on the machine.
+"""
+
+import json
+import os
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import EMAIL
+from tests.cli.program import run, run_here, run_program
+
+LIST_MODULES = """
+import json, sys
+from cadenza.cli import main
+loaded = []
+for args in json.loads(sys.argv[1]):
+    try:
+        main(args)
+    except SystemExit as end:
+        assert not end.code, args
+    loaded.append(sorted(sys.modules))
+print(json.dumps(loaded), file=sys.stderr)
+"""
+LIGHT = re.compile(r"cadenza(\.(cli|core)(\..*)?)?")
+SLOW_LIBRARIES = {"alembic", "asyncio", "prometheus_client", "pydantic", "rich", "sqlalchemy", "structlog", "uvloop"}
+SERVICE = re.compile(r"cadenza\.(app|gateway|http|routing|server|upstreams|web)(\..*)?|httptools|uvloop|xllamacpp|rich")
+HELP_COMMANDS = [("--help",), ("key", "--help"), ("serve", "--help"), ("--version",)]
+STORE_COMMANDS = [
+    ("account", "list"),
+    ("account", "credit", EMAIL, "1.00"),
+    ("key", "create", "--account", EMAIL),
+    ("key", "list", "--account", EMAIL),
+    ("usage", "--account", EMAIL),
+    ("ledger", "check"),
+    ("ledger", "export"),
+    ("classes", "list"),
+    ("classes", "reload"),
+]
+COMMANDS = ["", "serve", "account create", "account credit", "key create", "key list", "usage", "ledger export"]
+
+
+def modules_after(folder: Path, commands: list[tuple[str, ...]]) -> dict[str, set[str]]:
+    """The modules that are loaded after each of these commands, which run in one process."""
+    done = run_program([sys.executable, "-c", LIST_MODULES, json.dumps(commands)], folder)
+    assert done.returncode == 0, done.stderr
+    loaded = json.loads(done.stderr.splitlines()[-1])
+    return {" ".join(args): set(names) for args, names in zip(commands, loaded, strict=True)}
+
+
+def test_help_loads_only_the_command_line(tmp_path: Path) -> None:
+    """Help and version load neither config nor store nor service, and no slow library."""
+    for command, loaded in modules_after(tmp_path, HELP_COMMANDS).items():
+        assert {name for name in loaded if name.startswith("cadenza") and not LIGHT.fullmatch(name)} == set(), command
+        assert loaded & SLOW_LIBRARIES == set(), command
+
+
+def test_store_commands_do_not_load_the_service(furnished: Path) -> None:
+    """A command that only works on the store loads no gateway, upstream, model or HTTP code."""
+    for command, loaded in modules_after(furnished, STORE_COMMANDS).items():
+        assert {name for name in loaded if SERVICE.fullmatch(name)} == set(), command
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_is_plain_text(tmp_path: Path, command: str) -> None:
+    """Help fits a narrow terminal, says how the command is used, and contains no markup."""
+    done = run_here(tmp_path, *command.split(), "--help")
+    assert done.returncode == 0
+    assert done.stdout.startswith(f"Usage: cadenza {command}".rstrip())
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    assert "[/" not in done.stdout
+
+
+def test_help_shows_defaults(tmp_path: Path) -> None:
+    """Help keeps the defaults of options, in brackets."""
+    shown = " ".join(run_here(tmp_path, "key", "create", "--help").stdout.split())
+    assert "[default: never]" in shown
+    assert "[default: (all)]" in shown
+    assert "[default: (the rate in the config)]" in shown
+    assert "[default: ($CADENZA_CONFIG, else ./cadenza.toml, else the embedded model)]" in shown
+
+
+def test_version(tmp_path: Path) -> None:
+    """--version prints the name and the version of the package, and nothing else."""
+    done = run(tmp_path, "--version")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert re.fullmatch(r"cadenza \d+\.\d+\.\d+\n", done.stdout)
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_script(tmp_path: Path, shell: str) -> None:
+    """Each shell gets a script that asks the program itself for completions."""
+    done = run(tmp_path, "completion", shell)
+    assert done.returncode == 0, done.stderr
+    assert f"_CADENZA_COMPLETE={shell}_complete" in done.stdout
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_names_the_commands(tmp_path: Path, shell: str) -> None:
+    """After `cadenza key` each shell is offered the commands of the group."""
+    word = {"bash": "2", "zsh": "2", "fish": ""}[shell]  # fish sends the word itself, the others its number
+    done = run(tmp_path, _CADENZA_COMPLETE=f"{shell}_complete", COMP_WORDS="cadenza key ", COMP_CWORD=word)
+    assert all(command in done.stdout for command in ("create", "list", "limit", "revoke")), done.stderr
+
+
+def test_completion_works_in_bash(tmp_path: Path) -> None:
+    """The script for bash, evaluated there, completes the beginning of a command."""
+    program = Path(sys.executable).parent
+    script = (
+        'eval "$(cadenza completion bash)"; COMP_WORDS=(cadenza le); COMP_CWORD=1; '
+        '_cadenza_completion cadenza; echo "${COMPREPLY[@]}"'
+    )
+    done = run_program(["bash", "-c", script], tmp_path, PATH=f"{program}:{os.environ['PATH']}")
+    assert "ledger\n" in done.stdout, done.stderr

@@ -1,0 +1,80 @@
+"""A terminal for the blocks of a page: a folder with a running service, and programs that do no harm when pasted.
+
+`cadenza` is the real program, but `cadenza serve` takes a free port. `make` only prints what it would do. `pip` does
+not use the network. `curl` is replaced where the machine has none.
+"""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.cli.program import COMMAND_S, LOADED, PROGRAM, ROOT, Server, wait_until
+from tests.docs.markdown import Block
+from tests.service import environment
+
+DOCS_ADDRESS = "127.0.0.1:8080"
+PASSWORDS = "correct horse battery staple\n" * 10
+SHIMS = {
+    "cadenza": f'#!/bin/sh\n[ "$1" = serve ] && set -- "$@" --port 0\nexec "{PROGRAM}" "$@"\n',
+    "make": f'#!/bin/sh\nexec "{shutil.which("make")}" --dry-run --directory "{ROOT}" "$@"\n',
+    "pip": f'#!/bin/sh\nexec "{sys.executable}" -m pip "$@" --no-index --disable-pip-version-check\n',
+    "python": f'#!/bin/sh\nexec "{sys.executable}" "$@"\n',
+}
+CURL = f"""#!{sys.executable}
+import sys
+sys.path.insert(0, {str(ROOT)!r})
+from tests.cli.curl import send
+print(send(sys.argv))
+"""
+
+
+class Terminal:
+    """Runs blocks in order. Variables of one block are there in the next one, as in a shell."""
+
+    def __init__(self, server: Server, scratch: Path) -> None:
+        self._server = server
+        self._scratch = scratch
+        self._bin = server.folder / ".venv" / "bin"
+        self._bin.mkdir(parents=True, exist_ok=True)
+        shims = SHIMS if shutil.which("curl") else SHIMS | {"curl": CURL}
+        for name, script in shims.items():
+            (self._bin / name).write_text(script)
+            (self._bin / name).chmod(0o755)
+        self._variables = environment(PATH=f"{self._bin}:{os.environ['PATH']}")
+
+    def paste(self, block: Block) -> str:
+        """Return what the block printed. It must succeed."""
+        text = block.text.replace(DOCS_ADDRESS, f"127.0.0.1:{self._server.port}")
+        if block.language == "python":
+            return self._run(block, [sys.executable, "-c", text])
+        exported = self._scratch / "exported"
+        output = self._run(block, ["bash", "-c", f"set -aeo pipefail\n{text}\nenv -0 > '{exported}'"])
+        self._variables = dict(line.split("=", 1) for line in exported.read_text().split("\0") if line)
+        return output
+
+    def _run(self, block: Block, command: list[str]) -> str:
+        output = self._scratch / "output"
+        with output.open("wb") as out:
+            process = subprocess.Popen(
+                command,
+                cwd=self._server.folder,
+                env=self._variables,
+                stdin=subprocess.PIPE,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # without a terminal of its own, so that passwords come from standard input
+                text=True,
+            )
+        assert process.stdin
+        process.stdin.write(PASSWORDS)
+        process.stdin.close()
+        if re.search(r"cadenza serve\s*$", block.text):
+            wait_until(lambda: LOADED in output.read_text() or process.poll() is not None, f"{block.place} to serve")
+            os.killpg(process.pid, signal.SIGINT)
+        code = process.wait(COMMAND_S)
+        assert code == 0, f"{block.place} exits with {code}:\n{output.read_text()}"
+        return output.read_text()

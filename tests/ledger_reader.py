@@ -1,0 +1,136 @@
+"""The ledger as an auditor reads it: straight from the store file, with arithmetic of its own.
+
+Nothing here calls the code that charges. Prices, sums and expected costs are computed again, so that a mistake in the
+service's arithmetic cannot hide itself.
+"""
+
+import contextlib
+import sqlite3
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from cadenza.store.audit import RULES
+from tests.service_config import CHARACTER
+from tests.tokens import count_tokens
+
+READ_S = 60.0
+MESSAGE_TOKENS = 4
+INTERRUPTED = 500
+# Nano-dollars a token: input, cached input, output.
+PRICES_NANO = {"mezzo": (100, 20, 210), "forte": (1070, 1070, 3450), "fortissimo": (3450, 3450, 17250)}
+ROWS = """
+    SELECT i.request_id, h.completion_id, h.state, h.prompt_tokens AS estimate_tokens,
+    h.delivered_tokens AS marked_tokens, u.status, u.cost_nano, u.estimated, u.provider
+    FROM idempotency i JOIN holds h ON h.completion_id = i.completion_id
+    LEFT JOIN usage u ON u.completion_id = i.completion_id"""
+CHARGES = """
+    SELECT e.amount_nano, e.completion_id, u.request_id, u.class_id, u.prompt_tokens, u.cached_tokens,
+    u.completion_tokens, u.estimated
+    FROM entries e JOIN accounts a ON a.id = e.account_id JOIN usage u ON u.completion_id = e.completion_id
+    WHERE e.kind = 'charge' AND a.email = ? ORDER BY e.id"""
+
+
+class Row(msgspec.Struct, frozen=True):
+    """What the store knows about one request: its hold and how it ended."""
+
+    request_id: str
+    completion_id: str
+    state: str
+    estimate_tokens: int
+    marked_tokens: int
+    status: int | None
+    cost_nano: int | None
+    estimated: bool | None
+    provider: str | None
+
+    @property
+    def is_swept(self) -> bool:
+        """Another process settled it, because its own was dead; the provider is then unknown."""
+        return self.status == INTERRUPTED and self.provider == ""
+
+
+class LedgerReader:
+    """Reads the store file of a service."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def query(self, sql: str, *values: Any) -> list[sqlite3.Row]:
+        return self._execute(sql, values)
+
+    @property
+    def balance_nano(self) -> int:
+        """Of the only account."""
+        return int(self.query("SELECT balance_nano FROM accounts")[0][0])
+
+    @property
+    def held_nano(self) -> int:
+        """Of the only account."""
+        return int(self.query("SELECT held_nano FROM accounts")[0][0])
+
+    @property
+    def open_holds(self) -> int:
+        return int(self.query("SELECT COUNT(*) FROM holds WHERE state = 'open'")[0][0])
+
+    @property
+    def charges(self) -> int:
+        return int(self.query("SELECT COUNT(*) FROM entries WHERE kind = 'charge'")[0][0])
+
+    def rows(self) -> dict[str, Row]:
+        """By the request id that the client sent. They are found by idempotency key, which every ChatRequest has."""
+        return {row["request_id"]: msgspec.convert(dict(row), Row, strict=False) for row in self.query(ROWS)}
+
+    def marked_tokens(self) -> int:
+        """The delivered tokens that are marked on all open holds."""
+        return int(self.query("SELECT COALESCE(SUM(delivered_tokens), 0) FROM holds WHERE state = 'open'")[0][0])
+
+    def charges_of(self, email: str) -> list[dict[str, Any]]:
+        """The charges of one account with their metering rows, oldest first."""
+        return [{**dict(row), "estimated": bool(row["estimated"])} for row in self.query(CHARGES, email)]
+
+    def check_rules(self) -> None:
+        """Every audit rule holds, and no account was ever below zero."""
+        broken = {rule: [tuple(row) for row in rows] for rule, query in RULES.items() if (rows := self.query(query))}
+        assert broken == {}
+        balances_nano = dict[str, int]()
+        for entry in self.query("SELECT id, account_id, amount_nano FROM entries ORDER BY id"):
+            balance_nano = balances_nano.get(entry["account_id"], 0) + entry["amount_nano"]
+            assert balance_nano >= 0, f"below zero at entry {entry['id']}"
+            balances_nano[entry["account_id"]] = balance_nano
+
+    def check(self) -> None:
+        """The rules hold, and nothing is held any more."""
+        self.check_rules()
+        assert self.open_holds == 0
+        assert self.query("SELECT id FROM accounts WHERE held_nano <> 0") == []
+
+    def _execute(self, sql: str, values: Any) -> list[sqlite3.Row]:
+        with contextlib.closing(sqlite3.connect(self.path, timeout=READ_S)) as connection:
+            connection.row_factory = sqlite3.Row
+            return connection.execute(sql, values).fetchall()
+
+
+def cost_nano(class_id: str, prompt_tokens: int, completion_tokens: int, cached_tokens: int = 0) -> int:
+    fresh_nano, cached_nano, output_nano = PRICES_NANO[class_id]
+    fresh_tokens = prompt_tokens - cached_tokens
+    return fresh_tokens * fresh_nano + cached_tokens * cached_nano + completion_tokens * output_nano
+
+
+def usage_cost_nano(class_id: str, usage: dict[str, Any]) -> int:
+    """The cost of a usage object."""
+    cached_tokens = usage.get("prompt_tokens_details", {}).get("cached_tokens", 0)
+    return cost_nano(class_id, usage["prompt_tokens"], usage["completion_tokens"], cached_tokens)
+
+
+def estimate_tokens(content: str) -> int:
+    """The prompt tokens of the character layer and one user message, counted locally."""
+    return count_tokens(CHARACTER) + count_tokens(content) + 2 * MESSAGE_TOKENS
+
+
+def delivered_cost_nano(class_id: str, content: str, chunks: Iterable[str]) -> int:
+    """The cost of a reply without usage that delivered these chunks; zero if there are none."""
+    delivered_tokens = count_tokens("".join(chunks))
+    return cost_nano(class_id, estimate_tokens(content), delivered_tokens) if delivered_tokens else 0

@@ -1,0 +1,253 @@
+"""Holding credit: what is held, how long an answer may be, and which requests are refused."""
+
+import asyncio
+import hashlib
+import itertools
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+import pytest
+
+from cadenza.core.chat import new_completion_id
+from cadenza.core.errors import CadenzaError, InsufficientCredit, RequestRepeated, UpstreamFailed
+from cadenza.core.money import Price
+from cadenza.core.records import ReplyResult, Usage
+from cadenza.gateway.billing import Quote, allowance, idempotency_digest
+from cadenza.store.ledger import Held
+from cadenza.store.schema import holds, usage
+from tests.unit.gateway.billing import (
+    AMPLE_NANO,
+    GOOD,
+    GOOD_NANO,
+    PROMPT_BYTES,
+    PROMPT_TOKENS,
+    ROUTE_TOKENS,
+    SMALL_NANO,
+    UNCOUNTED,
+    Billing,
+    SlowTokenizer,
+)
+from tests.unit.gateway.funded_store import FORTE, make_hold, open_funded_store
+from tests.unit.gateway.prompts import prompt_of
+
+FREE = ReplyResult(Usage(0, 0), "stop", is_free=True)
+
+
+async def test_the_quote_is_held_while_the_request_runs(billing: Billing) -> None:
+    """While it runs, the whole allowance is held and nothing is charged; once it is settled, nothing is held."""
+    async with billing.hold(make_hold()) as credit:
+        assert credit.output_limit == 1_000
+        assert await billing.funded.funds() == (SMALL_NANO, FORTE.quote(100, 1000))
+        await credit.settle(GOOD)
+        assert await billing.funded.funds() == (SMALL_NANO - GOOD_NANO, 0)
+
+
+async def test_an_account_that_cannot_pay_is_told_what_it_has_and_what_it_needs(billing: Billing) -> None:
+    """The 402 has the free credit and the least that the request needs, and nothing is left in the ledger."""
+    with pytest.raises(InsufficientCredit) as refusal:
+        await billing.settle(make_hold(prompt_tokens=9_400), GOOD)
+    least = "0.0101132"  # 9,400 prompt tokens and 16 output tokens
+    assert "0.01 dollars" in refusal.value.message
+    assert least in refusal.value.message
+    assert "9,400 prompt tokens" in refusal.value.message
+    assert await billing.funded.funds() == (SMALL_NANO, 0)
+    assert (await billing.funded.rows(holds), await billing.funded.rows(usage)) == ([], [])
+
+
+async def test_the_credit_that_another_request_holds_cannot_be_spent(billing: Billing) -> None:
+    """The free credit is the balance less the holds, and the refusal names it."""
+    async with billing.hold(make_hold(allowance_tokens=2_800), max_tokens=2_800) as credit:
+        with pytest.raises(InsufficientCredit, match=r"has 0\.000233 dollars"):
+            await billing.settle(make_hold("chatcmpl-two", prompt_tokens=500), GOOD)
+        await credit.settle(GOOD)
+
+
+async def test_an_allowance_is_fitted_to_the_credit(billing: Billing) -> None:
+    """An allowance that the account cannot pay in full is held for as much output as it can."""
+    async with billing.hold(make_hold(prompt_tokens=9_000)) as credit:
+        assert credit.output_limit == (SMALL_NANO - 9_000 * 1_070) // 3_450 == 107
+        await credit.settle(GOOD)
+
+
+async def test_a_repeated_request_is_refused_with_the_ids_of_the_first(billing: Billing) -> None:
+    """The 409 names both ids of the first request, while it runs and after it, and holds nothing."""
+    digest = hashlib.sha256(b"once").digest()
+    async with billing.hold(make_hold(idempotency_digest=digest)) as credit:
+        with pytest.raises(RequestRepeated, match=r"req-of-chatcmpl-one \(chatcmpl-one\)"):
+            await billing.settle(make_hold("chatcmpl-two", idempotency_digest=digest), GOOD)
+        await credit.settle(GOOD)
+    with pytest.raises(RequestRepeated, match=r"req-of-chatcmpl-one \(chatcmpl-one\)"):
+        await billing.settle(make_hold("chatcmpl-three", idempotency_digest=digest), GOOD)
+    assert await billing.funded.funds() == (SMALL_NANO - GOOD_NANO, 0)
+    assert [hold["completion_id"] for hold in await billing.funded.rows(holds)] == ["chatcmpl-one"]
+
+
+@pytest.mark.parametrize("failure", [UpstreamFailed("m"), InsufficientCredit("m")])
+async def test_a_key_whose_request_cost_nothing_may_be_used_again(billing: Billing, failure: CadenzaError) -> None:
+    """After a release, or a 402, the same idempotency key is served, once."""
+    digest = hashlib.sha256(b"again").digest()
+    prompt_tokens = 100_000 if isinstance(failure, InsufficientCredit) else 100
+    with pytest.raises(type(failure)):
+        async with billing.hold(make_hold(prompt_tokens=prompt_tokens, idempotency_digest=digest)):
+            raise failure
+    await billing.ledger.drained()
+    await billing.settle(make_hold("chatcmpl-two", idempotency_digest=digest), GOOD)
+    with pytest.raises(RequestRepeated, match="chatcmpl-two"):
+        await billing.settle(make_hold("chatcmpl-three", idempotency_digest=digest), GOOD)
+
+
+@pytest.mark.parametrize(
+    ("held", "max_tokens", "limit"),
+    [
+        (Held(500, 10**12), 500, 500),
+        (Held(500, 10**12), 800, 500),
+        (Held(5, 0), 5, 5),
+        (Held(1_024, 0), None, 1_024),
+        (Held(1_024, 3_449), None, 1_024),
+        (Held(1_024, 3_450), None, 1_025),
+        (Held(1_024, 10**12), None, 4_096),
+        (Held(40, 10), None, 40),
+        (Held(4_096, 10**12), 131_072, 4_096),
+    ],
+)
+async def test_the_output_limit(held: Held, max_tokens: int | None, limit: int) -> None:
+    """With `max_tokens`, what is held for it; without, as much as the free credit pays for, up to the route's limit."""
+    quote = Quote(make_hold(), prompt_of(PROMPT_TOKENS), max_tokens, ROUTE_TOKENS)
+    assert await quote.output_limit(held) == limit
+
+
+async def test_free_output_is_limited_by_the_route() -> None:
+    """A price of zero for output is not divided by."""
+    quote = Quote(make_hold(price=Price(1, 0)), prompt_of(PROMPT_TOKENS), None, ROUTE_TOKENS)
+    assert await quote.output_limit(Held(1_024, 0)) == ROUTE_TOKENS
+
+
+class Served(NamedTuple):
+    """The output limit of a request, or the message of its refusal."""
+
+    output_limit: int | None
+    message: str = ""
+
+
+async def served(billing: Billing, credit_nano: int, max_tokens: int | None, *, is_counted: bool) -> Served:
+    """Ask for credit while the account has this much that is not held."""
+    tokens, allowed = PROMPT_TOKENS if is_counted else PROMPT_BYTES, allowance(max_tokens, ROUTE_TOKENS)
+    wanted = make_hold(new_completion_id(1), prompt_tokens=tokens, allowance_tokens=allowed, is_counted=is_counted)
+    others = make_hold(new_completion_id(2), prompt_tokens=SMALL_NANO - credit_nano, price=Price(1, 0))
+    async with billing.hold(others) as rest:
+        try:
+            async with billing.hold(wanted, max_tokens=max_tokens) as credit:
+                await credit.settle(FREE)
+        except InsufficientCredit as refusal:
+            return Served(None, refusal.message)
+        finally:
+            await rest.settle(FREE)
+    return Served(credit.output_limit)
+
+
+def around(prompt_tokens: int, output_tokens: int) -> list[int]:
+    """A credit just too small for this usage, one that just pays for it, and one a little larger."""
+    paid_nano = FORTE.quote(prompt_tokens, output_tokens)
+    return [paid_nano - 1, paid_nano, paid_nano + 1]
+
+
+@pytest.mark.parametrize("max_tokens", [None, 5, 500])
+async def test_an_uncounted_prompt_is_served_as_a_counted_one(billing: Billing, max_tokens: int | None) -> None:
+    """Whatever its credit, an account gets the output limit or the refusal that the exact count gives."""
+    least_nano = FORTE.quote(100, min(max_tokens or 16, 16))
+    for prompt_tokens, output_tokens in itertools.product((100, PROMPT_BYTES), (0, 5, 16, 500, 1_024, 2_000)):
+        for credit_nano in around(prompt_tokens, output_tokens):
+            by_bytes = await served(billing, credit_nano, max_tokens, is_counted=False)
+            assert by_bytes == await served(billing, credit_nano, max_tokens, is_counted=True)
+            assert (by_bytes.output_limit is None) == (credit_nano < least_nano)
+            assert by_bytes.output_limit or " 100 prompt tokens" in by_bytes.message
+
+
+@pytest.mark.parametrize(
+    ("credit_nano", "held_nano"),
+    [
+        (AMPLE_NANO, FORTE.quote(PROMPT_BYTES, 1_000)),
+        (AMPLE_NANO - 1, FORTE.quote(100, 1_000)),
+        (FORTE.quote(PROMPT_BYTES, 1_000), FORTE.quote(100, 1_000)),
+        (FORTE.quote(100, 1_000), FORTE.quote(100, 1_000)),
+        (FORTE.quote(100, 999), FORTE.quote(100, 999)),
+    ],
+)
+async def test_a_prompt_is_held_by_its_bytes_where_the_account_has_much_credit(
+    tmp_path: Path, credit_nano: int, held_nano: int
+) -> None:
+    """Otherwise it is counted, and held by its count."""
+    prompt = prompt_of(PROMPT_TOKENS, PROMPT_BYTES)
+    async with (
+        open_funded_store(tmp_path, credit_nano) as funded,
+        funded.writer() as ledger,
+        Billing(funded, ledger).hold(UNCOUNTED, prompt=prompt) as credit,
+    ):
+        assert (await funded.funds())[1] == held_nano
+        assert prompt.is_exact == (held_nano < FORTE.quote(PROMPT_BYTES, 1_000))
+        await credit.settle(GOOD)
+
+
+@pytest.mark.parametrize(("max_tokens", "limit"), [(None, ROUTE_TOKENS), (1_000, 1_000)])
+async def test_nothing_is_counted_for_an_account_with_much_credit(
+    tmp_path: Path, max_tokens: int | None, limit: int
+) -> None:
+    """Neither the hold nor the output limit needs the count where the credit pays for everything."""
+    prompt = prompt_of(PROMPT_TOKENS, PROMPT_BYTES)
+    async with (
+        open_funded_store(tmp_path, AMPLE_NANO) as funded,
+        funded.writer() as ledger,
+        Billing(funded, ledger).hold(UNCOUNTED, prompt=prompt, max_tokens=max_tokens) as credit,
+    ):
+        assert credit.output_limit == limit
+        await credit.settle(GOOD)
+    assert not prompt.is_exact
+
+
+async def test_an_idempotency_key_survives_the_count(billing: Billing) -> None:
+    """A hold that is tried again with the exact count is the same request, and repeating it is still refused."""
+    digest = hashlib.sha256(b"once").digest()
+    uncounted = make_hold(prompt_tokens=9_400, allowance_tokens=500, is_counted=False, idempotency_digest=digest)
+    await billing.settle(uncounted, GOOD)
+    with pytest.raises(RequestRepeated, match="chatcmpl-one"):
+        await billing.settle(msgspec.structs.replace(uncounted, completion_id="chatcmpl-two"), GOOD)
+    assert await billing.funded.funds() == (SMALL_NANO - GOOD_NANO, 0)
+
+
+async def test_a_client_that_leaves_while_its_prompt_is_counted_has_nothing_held(billing: Billing) -> None:
+    """Between the refused hold by bytes and the hold by the exact count there is none."""
+    tokenizer = SlowTokenizer()
+    wanted = make_hold(prompt_tokens=9_400, is_counted=False)
+
+    async def serve() -> None:
+        async with billing.hold(wanted, tokenizer=tokenizer):
+            pytest.fail("the prompt is never counted")
+
+    task = asyncio.create_task(serve())
+    await tokenizer.is_loading.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    tokenizer.may_load.set()
+    await billing.ledger.drained()
+    assert await billing.funded.funds() == (SMALL_NANO, 0)
+    assert await billing.funded.rows(holds) == []
+
+
+@pytest.mark.parametrize(
+    ("max_tokens", "route_tokens", "held_tokens"),
+    [(None, 131_072, 1_024), (None, 512, 512), (5, 131_072, 5), (200_000, 131_072, 131_072), (1, 1, 1)],
+)
+def test_the_allowance_is_what_was_asked_for_within_the_route(
+    max_tokens: int | None, route_tokens: int, held_tokens: int
+) -> None:
+    """It is 1,024 tokens without `max_tokens`, and never more than the route can generate."""
+    assert allowance(max_tokens, route_tokens) == held_tokens
+
+
+def test_an_idempotency_key_is_kept_as_its_digest() -> None:
+    """Any text becomes 32 bytes; an empty header is no key."""
+    assert idempotency_digest({b"idempotency-key": b"once"}) == hashlib.sha256(b"once").digest()
+    assert idempotency_digest({b"idempotency-key": b""}) is None
+    assert idempotency_digest({}) is None

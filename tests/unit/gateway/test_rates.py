@@ -1,0 +1,115 @@
+"""The rates of keys: each key has its own, memory is bounded, and the headers tell a client how it stands."""
+
+import re
+
+import pytest
+
+from cadenza.core.rates import Limits, Rate, Ticket
+from cadenza.core.records import Principal
+from cadenza.gateway.rates import SWEEP_EVERY, Rates, rate_exceeded, rate_headers, rate_of
+from tests.unit.gateway.clock import Clock
+
+SLOW = Rate(per_s=0.001, burst=2)
+FAST = Rate(per_s=1e9, burst=1)
+USUAL = Limits(Rate(10.0, 20), 100)
+
+
+def test_keys_do_not_disturb_each_other() -> None:
+    """A key that has used up its rate is refused, and another one still has all of its own."""
+    rates = Rates()
+    assert [rates.take("key_a", SLOW).is_granted for _ in range(4)] == [True, True, False, False]
+    assert [rates.take("key_b", SLOW).remaining for _ in range(2)] == [1, 0]
+
+
+def test_a_key_is_granted_after_the_wait_that_it_was_told() -> None:
+    """And not a millisecond earlier."""
+    clock = Clock()
+    rates, rate = Rates(clock), Rate(per_s=50.0, burst=1)
+    assert rates.take("key_a", rate).is_granted
+    refused = rates.take("key_a", rate)
+    assert not refused.is_granted
+    clock.advance(refused.wait_s - 0.001)
+    assert not rates.take("key_a", rate).is_granted
+    clock.advance(0.001)
+    assert rates.take("key_a", rate).is_granted
+
+
+def test_keys_whose_burst_is_full_are_forgotten() -> None:
+    """However many keys come, only so many are remembered beside those that are not full yet."""
+    clock = Clock()
+    rates = Rates(clock)
+    for number in range(3 * SWEEP_EVERY):
+        rates.take(f"key_{number}", FAST)
+        clock.advance(1e-6)
+        assert len(rates) <= SWEEP_EVERY
+    assert rates.take("key_0", FAST).is_granted
+
+
+def test_a_key_that_used_up_its_rate_is_not_forgotten() -> None:
+    """It is still refused after thousands of other keys."""
+    clock = Clock()
+    rates = Rates(clock)
+    for _ in range(SLOW.burst):
+        rates.take("key_a", SLOW)
+    for number in range(2 * SWEEP_EVERY):
+        rates.take(f"key_{number}", FAST)
+        clock.advance(1e-6)
+    assert not rates.take("key_a", SLOW).is_granted
+
+
+@pytest.mark.parametrize(
+    ("per_s", "burst", "rate"),
+    [
+        (None, None, Rate(10.0, 20)),
+        (2.5, None, Rate(2.5, 20)),
+        (None, 5, Rate(10.0, 5)),
+        (2.5, 5, Rate(2.5, 5)),
+    ],
+)
+def test_a_key_may_have_a_rate_of_its_own(per_s: float | None, burst: int | None, rate: Rate) -> None:
+    """Where it has none, or only a part of one, the usual limits apply."""
+    assert rate_of(Principal("key_a", "acct_a", frozenset(), "forte", per_s, burst), USUAL) == rate
+
+
+@pytest.mark.parametrize(
+    ("reset_ns", "shown"),
+    [
+        (1, "1ms"),
+        (1_000_000, "1ms"),
+        (1_000_001, "2ms"),
+        (120_000_000, "120ms"),
+        (999_000_000, "999ms"),
+        (999_000_001, "1s"),
+        (1_500_000_000, "1.5s"),
+        (1_000_000_001, "1.001s"),
+        (10_020_000_000, "10.02s"),
+        (100_000_000_000, "100s"),
+        (3_600_000_000_000, "3600s"),
+    ],
+)
+def test_the_headers_show_the_rate(reset_ns: int, shown: str) -> None:
+    """The limit, what remains of it, and the time until all of it is back, rounded up."""
+    headers = rate_headers(Ticket(is_granted=True, limit=20, remaining=7, reset_ns=reset_ns))
+    assert headers.decode().splitlines(keepends=True) == [
+        "x-ratelimit-limit-requests: 20\r\n",
+        "x-ratelimit-remaining-requests: 7\r\n",
+        f"x-ratelimit-reset-requests: {shown}\r\n",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("wait_ns", "wait_s", "wait_ms"),
+    [
+        (1, 1, 1),
+        (999_000_001, 1, 1000),
+        (1_000_000_000, 1, 1000),
+        (1_000_000_001, 2, 1001),
+        (90_500_000_000, 91, 90500),
+    ],
+)
+def test_a_refusal_says_how_long_to_wait(wait_ns: int, wait_s: int, wait_ms: int) -> None:
+    """In whole seconds and in milliseconds, both rounded up; the message says what the key may do."""
+    ticket = Ticket(is_granted=False, limit=20, remaining=0, reset_ns=wait_ns, wait_ns=wait_ns)
+    refused = rate_exceeded(ticket, Rate(per_s=2.5, burst=20))
+    assert dict(refused.headers) == {b"retry-after": b"%d" % wait_s, b"retry-after-ms": b"%d" % wait_ms}
+    assert re.search(r"2\.5 requests a second.* 20 at once", refused.message)

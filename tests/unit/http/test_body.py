@@ -1,0 +1,183 @@
+"""The body of a request: its parts in order, and its limits of size, time and memory."""
+
+import asyncio
+
+import pytest
+
+from cadenza.http.body import (
+    MIB,
+    BodyLimits,
+    BodyMemory,
+    BodyMemoryFull,
+    BodyState,
+    BodyTimeout,
+    BodyTooLarge,
+    RequestBody,
+)
+from tests.unit.http.memory_transport import MemoryTransport
+from tests.unit.http.raw_client import WAIT_S
+
+SHORT = BodyLimits(time_s=0.2)
+SMALL = BodyLimits(bytes_max=1000)
+
+
+def new_body(*parts: bytes, limits: BodyLimits | None = None, is_complete: bool = False) -> RequestBody:
+    body = RequestBody(limits or BodyLimits(), expects_continue=False)
+    for part in parts:
+        body.feed(part)
+    if is_complete:
+        body.end()
+    return body
+
+
+async def read(transport: MemoryTransport) -> bytes:
+    async with asyncio.timeout(WAIT_S):
+        return await transport.exchange.read_body(BodyMemory())
+
+
+def do_not_ask() -> None:
+    raise AssertionError("the body was asked for")
+
+
+async def test_the_parts_are_joined_in_order() -> None:
+    """A body that arrives while it is read is put together as it was sent."""
+    transport = MemoryTransport()
+    transport.parts.extend([b"one ", b"two", b""])
+    assert await read(transport) == b"one two"
+
+
+@pytest.mark.parametrize("parts", [[], [b"one ", b"two"]])
+async def test_a_complete_body_is_not_asked_for(parts: list[bytes]) -> None:
+    """A body that is already there, empty or not, is returned at once, and counted."""
+    transport = MemoryTransport(fields=[(b"content-length", b"7")])
+    body = transport.exchange.body
+    for part in parts:
+        body.feed(part)
+    body.end()
+    assert await read(transport) == b"".join(parts)
+    assert transport.asked_for_more == 0
+    assert body.size_bytes == len(b"".join(parts))
+
+
+@pytest.mark.parametrize("expects_continue", [True, False])
+@pytest.mark.parametrize("parts", [[], [b"one"], [b"one", b"two"]])
+def test_the_table_of_states(expects_continue: bool, parts: list[bytes]) -> None:
+    """Bytes and the end lead to the states of the table, and nothing may follow the end."""
+    body = RequestBody(BodyLimits(), expects_continue=expects_continue)
+    states = [body.state]
+    for part in parts:
+        body.feed(part)
+        states.append(body.state)
+    body.end()
+    first = BodyState.AWAITING_CONTINUE if expects_continue else BodyState.RECEIVING
+    assert [*states, body.state] == [first, *[BodyState.RECEIVING for _ in parts], BodyState.COMPLETE]
+    with pytest.raises(AssertionError):
+        body.feed(b"more")
+    with pytest.raises(AssertionError):
+        body.end()
+
+
+def test_an_unread_body_asks_the_connection_to_stop() -> None:
+    """Past 64 KiB that the application has not read, the connection should stop reading."""
+    body = new_body()
+    assert [body.feed(bytes(32 * 1024)) for _ in range(3)] == [True, True, False]
+
+
+async def test_reading_makes_room() -> None:
+    """Once the application has read what was there, the next part is welcome."""
+    unread_bytes_max = BodyLimits().unread_bytes_max
+    body = new_body(bytes(unread_bytes_max + 1))
+    asked = asyncio.Event()
+    reading = asyncio.create_task(body.read(BodyMemory(), b"", asked.set))
+    await asyncio.wait_for(asked.wait(), WAIT_S)
+    assert body.feed(bytes(unread_bytes_max)) is True
+    body.end()
+    assert len(await reading) == 2 * unread_bytes_max + 1
+
+
+@pytest.mark.parametrize("length", [b"33554433", b"999999999999999999999999", b"9" * 5000])
+async def test_an_announced_length_past_the_limit(length: bytes) -> None:
+    """A body that is announced as too large is refused before a byte of it is read."""
+    with pytest.raises(BodyTooLarge):
+        await new_body().read(BodyMemory(), length, do_not_ask)
+
+
+@pytest.mark.parametrize("length", [None, b"2", b"-1", b"many", b""])
+async def test_an_unannounced_length_past_the_limit(length: bytes | None) -> None:
+    """A body without a length, or with a false one, is refused as soon as it is past the limit."""
+    transport = MemoryTransport(fields=[] if length is None else [(b"content-length", length)], limits=SMALL)
+    transport.parts.extend([b"x" * 100] * 20)
+    with pytest.raises(BodyTooLarge):
+        await read(transport)
+    assert transport.asked_for_more == 11
+
+
+def test_a_complete_body_past_the_limit() -> None:
+    """A body that is there already is refused too if it is too large."""
+    with pytest.raises(BodyTooLarge):
+        new_body(b"x" * 1001, limits=SMALL, is_complete=True).take(BodyMemory())
+
+
+async def test_a_body_of_exactly_the_limit() -> None:
+    """The limit itself is accepted: 32 MiB unless told otherwise."""
+    assert BodyLimits().bytes_max == 32 * MIB
+    transport = MemoryTransport(fields=[(b"content-length", b"1000")], limits=SMALL)
+    transport.parts.extend([b"x" * 100] * 10 + [b""])
+    assert len(await read(transport)) == 1000
+
+
+async def test_a_body_that_stops_arriving() -> None:
+    """A client that sends a part and then nothing is refused after the time limit; what it sent is counted."""
+    transport = MemoryTransport(limits=SHORT)
+    transport.parts.append(b"x" * 1500)
+    with pytest.raises(BodyTimeout):
+        await read(transport)
+    assert transport.exchange.body.size_bytes == 1500
+
+
+async def test_a_body_that_trickles() -> None:
+    """A byte now and then does not extend the time limit."""
+    transport = MemoryTransport(limits=SHORT)
+    transport.parts.extend([b"x"] * 10_000)
+    transport.pause_s = SHORT.time_s / 20
+    with pytest.raises(BodyTimeout):
+        await read(transport)
+    assert transport.asked_for_more > 1
+
+
+async def test_a_slow_but_steady_body() -> None:
+    """A large body may take longer than a small one, as long as it keeps the minimum rate."""
+    transport = MemoryTransport(limits=BodyLimits(time_s=0.2, bytes_per_s_min=1024))
+    transport.parts.extend([bytes(64 * 1024)] * 4 + [b""])
+    transport.pause_s = 0.1
+    started_s = asyncio.get_running_loop().time()
+    assert len(await read(transport)) == 256 * 1024
+    assert asyncio.get_running_loop().time() - started_s > 0.2
+
+
+def test_bodies_share_a_bounded_memory() -> None:
+    """Where other bodies fill the memory, one more is refused, and is accepted once there is room."""
+    memory = BodyMemory(10)
+    memory.take(8)
+    body = new_body(b"abc", is_complete=True)
+    with pytest.raises(BodyMemoryFull):
+        body.take(memory)
+    assert body.size_bytes == 0
+    memory.give_back(1)
+    assert body.take(memory) == b"abc"
+    assert body.size_bytes == 3
+
+
+async def test_a_body_takes_memory_part_by_part() -> None:
+    """A body that fills the memory while it arrives is refused, and has taken what size_bytes says."""
+    memory = BodyMemory(250)
+    transport = MemoryTransport()
+    transport.parts.extend([b"x" * 100] * 5)
+    with pytest.raises(BodyMemoryFull):
+        await transport.exchange.read_body(memory)
+    assert transport.exchange.body.size_bytes == 200
+    memory.take(50)
+    with pytest.raises(BodyMemoryFull):
+        memory.take(1)
+    memory.give_back(250)
+    memory.take(250)

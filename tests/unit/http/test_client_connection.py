@@ -1,0 +1,94 @@
+"""The client's end of a connection, fed by hand: one read may bring a part of the body and its end."""
+
+import asyncio
+import math
+
+import pytest
+
+from cadenza.http.client_connection import STOP, Broken, ClientConnection
+
+HEAD = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
+PART = b"2\r\nhi\r\n"
+
+
+class RecordingTransport(asyncio.Transport):
+    """Takes everything, and knows whether it was closed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_aborted = False
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Nothing is sent."""
+
+    def is_closing(self) -> bool:
+        return self.is_aborted
+
+    def abort(self) -> None:
+        self.is_aborted = True
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+
+async def open_response() -> tuple[ClientConnection, RecordingTransport]:
+    """A response whose head has arrived."""
+    connection, transport = ClientConnection(), RecordingTransport()
+    connection.connection_made(transport)
+    sending = asyncio.create_task(connection.send(b"GET / HTTP/1.1\r\n\r\n"))
+    await asyncio.sleep(0)
+    connection.data_received(HEAD)
+    await sending
+    return connection, transport
+
+
+async def test_a_part_is_handed_over_before_the_bytes_behind_it_break_the_response() -> None:
+    """A part that arrives in one read with malformed bytes reaches the receiver; then the response is broken."""
+    connection, transport = await open_response()
+    parts = list[bytes]()
+
+    def keep(data: bytes) -> float:
+        parts.append(data)
+        return math.inf
+
+    receiving = asyncio.create_task(connection.receive(keep))
+    await asyncio.sleep(0)
+    connection.data_received(PART + b"zz\r\n")
+    with pytest.raises(Broken):
+        await receiving
+    assert parts == [b"hi"]
+    assert transport.is_aborted
+
+
+async def test_an_exception_of_the_receiver_is_raised_though_the_response_ends_with_that_part() -> None:
+    """A receiver that fails at the last part of a body fails its caller, although the body ends in the same read."""
+    connection, _ = await open_response()
+
+    def fail(_data: bytes) -> float:
+        raise ZeroDivisionError
+
+    receiving = asyncio.create_task(connection.receive(fail))
+    await asyncio.sleep(0)
+    connection.data_received(PART + b"0\r\n\r\n")
+    with pytest.raises(ZeroDivisionError):
+        await receiving
+
+
+async def test_a_receiver_that_stops_is_not_given_the_next_part() -> None:
+    """Parts that arrive after STOP wait for the next call, and the end of the body after them."""
+    connection, _ = await open_response()
+    parts = list[bytes]()
+
+    def keep_one(data: bytes) -> float:
+        parts.append(data)
+        return STOP
+
+    receiving = asyncio.create_task(connection.receive(keep_one))
+    await asyncio.sleep(0)
+    connection.data_received(PART)
+    connection.data_received(PART + b"0\r\n\r\n")
+    assert await receiving
+    assert parts == [b"hi"]
+    assert await connection.receive(keep_one)
+    assert not await connection.receive(keep_one)
+    assert parts == [b"hi", b"hi"]

@@ -1,0 +1,164 @@
+"""The circuit breaker: each row of its table of states, how long it stays open, and requests that come late."""
+
+import pytest
+
+from cadenza.routing.breaker import FAULTS_TO_OPEN, REST_S_MAX, REST_S_MIN, Breaker, BreakerState
+
+NOW_S = 1000.0
+RETRY_AFTER_S = 7.0
+
+
+def fail(breaker: Breaker, now_s: float, times: int = 1, *, has_answered: bool = False) -> list[bool]:
+    """Requests that begin and fail at this time; whether each opened the breaker."""
+    return [breaker.note_fault(now_s, now_s, has_answered=has_answered) for _ in range(times)]
+
+
+def opened(now_s: float = NOW_S) -> Breaker:
+    """A breaker that five faults opened."""
+    breaker = Breaker(now_s)
+    fail(breaker, now_s, FAULTS_TO_OPEN)
+    assert breaker.state(now_s) is BreakerState.OPEN
+    return breaker
+
+
+def test_it_begins_closed() -> None:
+    """A new breaker is closed and has no rest left."""
+    breaker = Breaker(NOW_S)
+    assert breaker.state(NOW_S) is BreakerState.CLOSED
+    assert breaker.rest_s(NOW_S) == 0
+
+
+@pytest.mark.parametrize("has_answered", [False, True])
+def test_closed_becomes_open_after_five_faults_in_a_row(has_answered: bool) -> None:
+    """The fifth fault in a row opens it for REST_S_MIN, and no fault before it does."""
+    breaker = Breaker(NOW_S)
+    assert fail(breaker, NOW_S, FAULTS_TO_OPEN - 1, has_answered=has_answered) == [False] * (FAULTS_TO_OPEN - 1)
+    assert breaker.state(NOW_S) is BreakerState.CLOSED
+    assert fail(breaker, NOW_S, has_answered=has_answered) == [True]
+    assert breaker.state(NOW_S) is BreakerState.OPEN
+    assert breaker.rest_s(NOW_S) == REST_S_MIN
+    assert not breaker.is_busy
+
+
+@pytest.mark.parametrize("is_busy", [True, False])
+def test_closed_becomes_open_on_a_retry_after(is_busy: bool) -> None:
+    """One Retry-After opens it for exactly that time."""
+    breaker = Breaker(NOW_S)
+    breaker.open(NOW_S, RETRY_AFTER_S, is_busy=is_busy)
+    assert breaker.state(NOW_S) is BreakerState.OPEN
+    assert (breaker.rest_s(NOW_S), breaker.is_busy) == (RETRY_AFTER_S, is_busy)
+
+
+def test_open_becomes_half_open_when_the_rest_is_over() -> None:
+    """It is open until the very end of its rest, and half-open from then on."""
+    breaker = opened()
+    assert breaker.state(NOW_S + REST_S_MIN - 0.01) is BreakerState.OPEN
+    assert breaker.rest_s(NOW_S + REST_S_MIN - 0.01) == pytest.approx(0.01)
+    for late_s in (0.0, 3600.0):
+        assert breaker.state(NOW_S + REST_S_MIN + late_s) is BreakerState.HALF_OPEN
+        assert breaker.rest_s(NOW_S + REST_S_MIN + late_s) == 0
+
+
+@pytest.mark.parametrize("waited_s", [0.5, REST_S_MIN], ids=["open", "half-open"])
+def test_an_answer_closes_it(waited_s: float) -> None:
+    """The trial's answer closes it, when it is half-open and when the trial was a last resort."""
+    breaker = opened()
+    breaker.note_answer(NOW_S + waited_s)
+    assert breaker.state(NOW_S + waited_s) is BreakerState.CLOSED
+
+
+@pytest.mark.parametrize("waited_s", [0.5, REST_S_MIN], ids=["open", "half-open"])
+def test_a_fault_of_the_trial_opens_it_again_for_twice_as_long(waited_s: float) -> None:
+    """One fault is enough when the breaker is open or half-open after faults."""
+    breaker = opened()
+    assert fail(breaker, NOW_S + waited_s) == [True]
+    assert breaker.state(NOW_S + waited_s) is BreakerState.OPEN
+    assert breaker.rest_s(NOW_S + waited_s) == 2 * REST_S_MIN
+
+
+def test_half_open_after_a_retry_after_needs_five_faults_to_open() -> None:
+    """A route that only asked for a rest has no faults in a row: its trials go on until the fifth of them fails."""
+    breaker, now_s = Breaker(NOW_S), NOW_S + RETRY_AFTER_S
+    breaker.open(NOW_S, RETRY_AFTER_S, is_busy=True)
+    assert fail(breaker, now_s, FAULTS_TO_OPEN - 1) == [False] * (FAULTS_TO_OPEN - 1)
+    assert breaker.state(now_s) is BreakerState.HALF_OPEN
+    assert fail(breaker, now_s) == [True]
+    assert breaker.state(now_s) is BreakerState.OPEN
+
+
+def test_there_is_one_trial_at_a_time() -> None:
+    """A second trial begins only when the first has ended."""
+    breaker = opened()
+    assert [breaker.begin_trial() for _ in range(3)] == [True, False, False]
+    breaker.end_trial()
+    assert breaker.begin_trial()
+
+
+def test_a_rest_doubles_up_to_its_maximum() -> None:
+    """Each failed trial doubles the rest, and no rest is longer than REST_S_MAX."""
+    breaker, now_s, rests_s = opened(), NOW_S, list[float]()
+    for _ in range(40):
+        rests_s.append(breaker.rest_s(now_s))
+        now_s += breaker.rest_s(now_s)
+        fail(breaker, now_s)
+    assert rests_s == pytest.approx([min(REST_S_MAX, REST_S_MIN * 2**number) for number in range(40)])
+
+
+def test_an_answer_resets_the_count_of_faults_and_the_length_of_the_rest() -> None:
+    """After an answer it takes five faults to open again, and the first rest is the shortest."""
+    breaker = opened()
+    fail(breaker, NOW_S + 1)
+    breaker.note_answer(NOW_S + 3)
+    assert fail(breaker, NOW_S + 3, FAULTS_TO_OPEN) == [False] * (FAULTS_TO_OPEN - 1) + [True]
+    assert breaker.rest_s(NOW_S + 3) == REST_S_MIN
+
+
+def test_faults_before_and_after_the_first_token_are_counted_separately() -> None:
+    """Four of each open nothing; an answer resets only the first count, a finished reply only the second."""
+    breaker = Breaker(NOW_S)
+    fail(breaker, NOW_S, FAULTS_TO_OPEN - 1)
+    assert fail(breaker, NOW_S, FAULTS_TO_OPEN - 1, has_answered=True) == [False] * (FAULTS_TO_OPEN - 1)
+    breaker.note_answer(NOW_S)
+    assert fail(breaker, NOW_S) == [False]
+    breaker.note_finish()
+    assert fail(breaker, NOW_S, FAULTS_TO_OPEN - 1, has_answered=True) == [False] * (FAULTS_TO_OPEN - 1)
+    assert fail(breaker, NOW_S, has_answered=True) == [True]
+
+
+def test_requests_sent_before_it_opened_neither_prolong_the_rest_nor_close_it() -> None:
+    """However many of them fail or are answered late, the rest stays as it was, and the next one only doubles."""
+    breaker, sent_s, late_s = opened(), NOW_S - 1, NOW_S + 0.5
+    assert not any(breaker.note_fault(sent_s, late_s, has_answered=False) for _ in range(50))
+    breaker.note_answer(sent_s)
+    assert breaker.rest_s(late_s) == REST_S_MIN - 0.5
+    fail(breaker, NOW_S + REST_S_MIN)
+    assert breaker.rest_s(NOW_S + REST_S_MIN) == 2 * REST_S_MIN
+
+
+def test_the_longest_retry_after_counts() -> None:
+    """A shorter Retry-After that comes later does not shorten the rest."""
+    breaker = Breaker(NOW_S)
+    breaker.open(NOW_S, 20.0, is_busy=True)
+    breaker.open(NOW_S, 1.0, is_busy=True)
+    assert breaker.rest_s(NOW_S) == 20.0
+
+
+def test_a_retry_after_does_not_excuse_a_route_that_failed() -> None:
+    """A breaker that faults opened is not busy because of a 429 during its rest; after the rest it can be."""
+    breaker = opened()
+    breaker.open(NOW_S, RETRY_AFTER_S, is_busy=True)
+    assert not breaker.is_busy
+    breaker.open(NOW_S + RETRY_AFTER_S, RETRY_AFTER_S, is_busy=True)
+    assert breaker.is_busy
+
+
+def test_a_reset_closes_it_and_forgets_all_faults() -> None:
+    """Requests sent before the reset count for nothing; a trial that runs stays the only one."""
+    breaker = opened()
+    assert breaker.begin_trial()
+    breaker.reset(NOW_S + 0.5)
+    assert breaker.state(NOW_S + 0.5) is BreakerState.CLOSED
+    assert not any(breaker.note_fault(NOW_S, NOW_S + 1, has_answered=False) for _ in range(50))
+    assert not breaker.begin_trial()
+    assert fail(breaker, NOW_S + 1, FAULTS_TO_OPEN) == [False] * (FAULTS_TO_OPEN - 1) + [True]
+    assert breaker.rest_s(NOW_S + 1) == REST_S_MIN

@@ -1,0 +1,118 @@
+"""The size of a prompt: a bound that is known at once, and a count that is made only if it decides something."""
+
+import threading
+from collections.abc import Iterable
+
+import msgspec
+import pytest
+
+from cadenza.core.tokens import MESSAGE_OVERHEAD_TOKENS, Tokenizer
+from cadenza.routing.prompt import INLINE_BYTES, Character, PromptSize
+
+CHARACTER = Character("Be brief.")
+TEXTS = ["hello world", "hello"]
+BODY_BYTES = 500
+
+
+class WatchedTokenizer(Tokenizer):
+    """A tokenizer that keeps the thread of each count of a prompt."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.threads: list[int] = []
+
+    def count_prompt(self, texts: Iterable[str]) -> int:
+        self.threads.append(threading.get_ident())
+        return super().count_prompt(texts)
+
+
+@pytest.fixture
+def tokenizer() -> WatchedTokenizer:
+    tokenizer = WatchedTokenizer()
+    tokenizer.load()
+    return tokenizer
+
+
+def size_of(tokenizer: Tokenizer, body_bytes: int = BODY_BYTES) -> PromptSize:
+    return PromptSize(tokenizer, CHARACTER, TEXTS, body_bytes)
+
+
+def own_count(tokenizer: Tokenizer) -> int:
+    return sum(tokenizer.count(text) + MESSAGE_OVERHEAD_TOKENS for text in (CHARACTER.text, *TEXTS))
+
+
+def test_a_character_is_a_system_message() -> None:
+    """Its text is encoded once, as the system message that goes upstream, and its size is that of the message."""
+    assert msgspec.json.decode(bytes(CHARACTER.message)) == {"role": "system", "content": "Be brief."}
+    assert CHARACTER.size_bytes == len(bytes(CHARACTER.message))
+
+
+def test_the_bytes_bound_the_tokens_before_they_are_counted(tokenizer: WatchedTokenizer) -> None:
+    """The bound is the bytes of the body and of the character, and needs no count."""
+    prompt = size_of(tokenizer)
+    assert prompt.at_most == prompt.size_bytes == BODY_BYTES + CHARACTER.size_bytes
+    assert not prompt.is_exact
+    assert tokenizer.threads == []
+
+
+async def test_the_exact_count_is_made_once(tokenizer: WatchedTokenizer) -> None:
+    """It counts the character and every text with the overhead of a message, and then replaces the bound."""
+    prompt = size_of(tokenizer)
+    assert [await prompt.exact() for _ in range(3)] == [own_count(tokenizer)] * 3
+    assert prompt.is_exact
+    assert prompt.at_most == own_count(tokenizer)
+    assert prompt.size_bytes == BODY_BYTES + CHARACTER.size_bytes
+    assert len(tokenizer.threads) == 1
+
+
+async def test_the_bound_is_used_if_it_decides(tokenizer: WatchedTokenizer) -> None:
+    """Where the bound answers the question, it is the size, and nothing is counted."""
+    prompt, questions = size_of(tokenizer), list[int]()
+
+    def is_decisive(tokens: int) -> bool:
+        questions.append(tokens)
+        return tokens <= prompt.size_bytes
+
+    assert await prompt.size_for(is_decisive) == prompt.size_bytes
+    assert questions == [prompt.size_bytes]
+    assert tokenizer.threads == []
+
+
+async def test_the_tokens_are_counted_if_the_bound_does_not_decide(tokenizer: WatchedTokenizer) -> None:
+    """Where the bound leaves the question open, the exact count is the size."""
+    assert await size_of(tokenizer).size_for(lambda _: False) == own_count(tokenizer)
+
+
+async def test_a_count_that_was_made_is_what_questions_are_asked_with(tokenizer: WatchedTokenizer) -> None:
+    """After the count a question gets the count, also where the bytes would have left it open."""
+    prompt = size_of(tokenizer)
+    await prompt.exact()
+    assert await prompt.size_for(lambda tokens: tokens <= own_count(tokenizer)) == own_count(tokenizer)
+    assert len(tokenizer.threads) == 1
+
+
+async def test_the_count_of_the_client_leaves_the_character_out(tokenizer: WatchedTokenizer) -> None:
+    """What the client sent is counted as if there were no character layer."""
+    assert await size_of(tokenizer).exact_of_client() == own_count(tokenizer) - (
+        tokenizer.count(CHARACTER.text) + MESSAGE_OVERHEAD_TOKENS
+    )
+
+
+@pytest.mark.parametrize(
+    ("body_bytes", "is_inline"),
+    [(INLINE_BYTES - CHARACTER.size_bytes, True), (INLINE_BYTES - CHARACTER.size_bytes + 1, False)],
+)
+async def test_a_large_prompt_is_counted_in_a_thread(
+    tokenizer: WatchedTokenizer, body_bytes: int, is_inline: bool
+) -> None:
+    """Up to INLINE_BYTES a prompt is counted on the event loop's thread, above it on another."""
+    await size_of(tokenizer, body_bytes).exact()
+    assert (tokenizer.threads == [threading.get_ident()]) is is_inline
+
+
+async def test_the_tokenizer_is_loaded_in_a_thread() -> None:
+    """The first count, which loads the tokenizer, does not block the event loop, however small the prompt is."""
+    tokenizer = WatchedTokenizer()
+    await size_of(tokenizer).exact()
+    assert tokenizer.is_loaded
+    assert tokenizer.threads != [threading.get_ident()]

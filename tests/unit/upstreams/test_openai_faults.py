@@ -1,0 +1,195 @@
+"""Every reply that is not a complete answer ends with a Fault of a known kind."""
+
+import asyncio
+import socket
+
+import pytest
+
+from cadenza.upstreams.base import RETRY_AFTER_S_MAX, Fault, FaultKind, classify_status
+from cadenza.upstreams.openai import WHOLE_BYTES_MAX
+from tests.loopback import (
+    Close,
+    Cut,
+    Event,
+    Json,
+    LoopbackUpstream,
+    Pause,
+    Reply,
+    Reset,
+    Sse,
+    Status,
+    completion,
+    http_head,
+    said,
+)
+from tests.loopback import Raw as RawReply
+from tests.unit.http.peer import until
+from tests.unit.upstreams.asks import (
+    FINISH,
+    ROLE,
+    WAIT_S,
+    RecordingSink,
+    deliver,
+    fault_of,
+    make_ask,
+    on_uvloop,
+    opened,
+    read_reply,
+    running,
+)
+
+MIB = 1024 * 1024
+
+STATUSES = {
+    FaultKind.REFUSED: [400, 413, 422],
+    FaultKind.BUSY: [429],
+    FaultKind.FAILED: [
+        *(201, 202, 204, 206, 301, 302, 303, 304, 307, 308),
+        *(401, 402, 403, 404, 405, 408, 409, 418, 431, 451),
+        *(500, 501, 502, 503, 504, 529, 599, 999),
+    ],
+}
+
+
+@on_uvloop
+@pytest.mark.parametrize(("kind", "status"), [(kind, status) for kind, many in STATUSES.items() for status in many])
+async def test_every_status_but_200_is_a_fault(upstream: LoopbackUpstream, kind: FaultKind, status: int) -> None:
+    """The status alone decides the kind of fault; no text of the body is in it."""
+    body = b"" if status in {204, 304} else b'{"secret": 1}'
+    fault = await fault_of(upstream, Status(status, body), make_ask())
+    assert (fault.kind, fault.status, fault.retry_after_s) == (kind, status, None)
+    assert str(fault) == f"{kind.value} ({status})"
+    assert len(upstream.requests) == 1
+
+
+@on_uvloop
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+async def test_a_redirect_is_not_followed(upstream: LoopbackUpstream, status: int) -> None:
+    """A redirect is a fault: prompts and the provider's key are sent only to the configured address."""
+    redirect = Status(status, headers={"location": f"{upstream.base_url}/elsewhere"})
+    assert (await fault_of(upstream, redirect)).kind is FaultKind.FAILED
+    assert [request.path for request in upstream.requests] == ["/v1/chat/completions"]
+
+
+@on_uvloop
+async def test_a_429_with_retry_after(upstream: LoopbackUpstream) -> None:
+    """The Retry-After of a 429 is in the fault."""
+    fault = await fault_of(upstream, Status(429, headers={"Retry-After": "7"}))
+    assert (fault.kind, fault.retry_after_s) == (FaultKind.BUSY, 7.0)
+
+
+@pytest.mark.parametrize(
+    ("written", "wait_s"),
+    [
+        (None, None),
+        (b"", None),
+        (b"7", 7.0),
+        (b" 7 ", 7.0),
+        (b"0.5", 0.5),
+        (b"0", 0.0),
+        (b"-7", 0.0),
+        (b"60", 60.0),
+        (b"61", RETRY_AFTER_S_MAX),
+        (b"9" * 400, None),
+        (b"1e300", RETRY_AFTER_S_MAX),
+        (b"inf", None),
+        (b"-inf", None),
+        (b"nan", None),
+        (b"soon", None),
+        (b"7 s", None),
+        (b"\xff", None),
+        (b"Wed, 21 Oct 2026 07:28:00 GMT", None),
+    ],
+    ids=str,
+)
+def test_retry_after_is_a_bounded_number_of_seconds(written: bytes | None, wait_s: float | None) -> None:
+    """Retry-After is read as seconds, within bounds, for 429, 503 and 529; any other value is ignored."""
+    assert [classify_status(status, written).retry_after_s for status in (429, 503, 529)] == [wait_s] * 3
+    assert classify_status(500, written).retry_after_s is None
+
+
+BROKEN: dict[str, tuple[Reply, FaultKind]] = {
+    "closed without a byte": (RawReply([Close()]), FaultKind.UNREACHABLE),
+    "reset without a byte": (RawReply([Reset()]), FaultKind.UNREACHABLE),
+    "closed inside the head": (RawReply([b"HTTP/1.1 200 OK\r\nco", Close()]), FaultKind.TRUNCATED),
+    "not HTTP": (RawReply([b"SSH-2.0-OpenSSH_9.6\r\n", Close()]), FaultKind.TRUNCATED),
+    "body closed": (Cut(Json(completion("Hello")), 40), FaultKind.TRUNCATED),
+    "body reset": (Cut(Json(completion("Hello")), 40, Reset()), FaultKind.TRUNCATED),
+    "body not JSON": (Status(200, b"<html>"), FaultKind.MALFORMED),
+    "empty body": (Status(200), FaultKind.MALFORMED),
+    "no choices": (Json({"choices": []}), FaultKind.MALFORMED),
+    "error in a 200": (Json({"error": {"code": 429}}), FaultKind.BUSY),
+    "body too large": (
+        RawReply([http_head(200, {}), *[b" " * MIB] * (WHOLE_BYTES_MAX // MIB + 1)]),
+        FaultKind.MALFORMED,
+    ),
+    "empty stream": (Sse([], done=False), FaultKind.TRUNCATED),
+    "stream with [DONE] only": (Sse([]), FaultKind.TRUNCATED),
+    "stream with a role only": (Sse([ROLE]), FaultKind.TRUNCATED),
+    "stream without a finish reason": (Sse([said("Hi")]), FaultKind.TRUNCATED),
+    "stream without [DONE] or finish reason": (Sse([said("Hi")], done=False), FaultKind.TRUNCATED),
+    "stream closed": (Cut(Sse([said("Hi"), FINISH]), 300), FaultKind.TRUNCATED),
+    "stream reset": (Sse([said("Hi"), Reset()]), FaultKind.TRUNCATED),
+    "stream with an error only": (Sse([{"error": {"code": 500}}]), FaultKind.FAILED),
+    "stream with an error": (Sse([said("Hi"), {"error": {"message": "x"}}]), FaultKind.FAILED),
+    "event not JSON": (Sse([said("Hi"), b"data: <html>\n\n"]), FaultKind.MALFORMED),
+    "event too large": (Sse([said("Hi"), b"data: ", *[bytes(MIB)] * 9]), FaultKind.MALFORMED),
+}
+
+
+@on_uvloop
+@pytest.mark.parametrize(("reply", "kind"), BROKEN.values(), ids=BROKEN)
+async def test_an_incomplete_or_malformed_reply_is_a_fault(
+    upstream: LoopbackUpstream, reply: Reply, kind: FaultKind
+) -> None:
+    """A reply that is not a complete answer ends with a Fault of its kind and never looks like success."""
+    fault = await fault_of(upstream, reply)
+    assert (fault.kind, str(fault).split(" ")[0]) == (kind, kind.value)
+
+
+@on_uvloop
+@pytest.mark.parametrize("end", [Close(), Reset()], ids=["close", "reset"])
+async def test_the_pieces_before_a_fault_are_delivered(upstream: LoopbackUpstream, end: Close | Reset) -> None:
+    """A reply that breaks off delivers its pieces once, then raises its fault, and raises it again when asked again."""
+    pause, sink = Pause(), RecordingSink()
+    upstream.always(Sse([said("one "), said("two"), pause, end]))
+    async with asyncio.timeout(WAIT_S), running(upstream.base_url) as openai, opened(openai) as reply:
+        delivery = asyncio.create_task(reply.deliver(sink))
+        await until(lambda: sink.text == "one two")
+        pause.release()
+        with pytest.raises(Fault) as first:
+            await delivery
+        with pytest.raises(Fault) as second:
+            await reply.deliver(sink)
+    assert first.value.kind is FaultKind.TRUNCATED
+    assert second.value is first.value
+    assert sink.text == "one two"
+
+
+AFTER_FINISH: dict[str, list[Event]] = {
+    "nothing": [],
+    "an error": [{"error": {"code": 500}}],
+    "not JSON": [b"data: <html>\n\n"],
+    "a reset": [Reset()],
+    "a close": [Close()],
+}
+
+
+@on_uvloop
+@pytest.mark.parametrize("events", AFTER_FINISH.values(), ids=AFTER_FINISH)
+async def test_no_fault_after_a_finish_reason(upstream: LoopbackUpstream, events: list[Event]) -> None:
+    """A reply with a finish reason is complete, regardless of what follows."""
+    sink, fault = await read_reply(upstream, Sse([said("Hi"), FINISH, *events], done=False))
+    assert fault is None
+    assert (sink.text, sink.pieces[-1].finish_reason) == ("Hi", "stop")
+
+
+@on_uvloop
+async def test_a_port_without_a_listener() -> None:
+    """A refused connection is UNREACHABLE."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        async with asyncio.timeout(WAIT_S), running(f"http://127.0.0.1:{bound.getsockname()[1]}/v1") as openai:
+            fault = await deliver(openai, RecordingSink())
+    assert fault is not None
+    assert fault.kind is FaultKind.UNREACHABLE
