@@ -13,6 +13,7 @@ from jsonschema import Draft202012Validator
 Schema = dict[str, Any]
 CLASS_IDS = ["mezzo", "forte", "fortissimo"]
 FINISH_REASONS = ["stop", "length", "tool_calls", "content_filter"]
+CUT_REASONS = ("length", "content_filter")
 EVENT_LINE = re.compile(rb"data: \S.*")
 COMMENT_LINE = re.compile(rb":.*")
 
@@ -146,8 +147,13 @@ def check(value: object, schema: Schema) -> None:
 def check_completion(value: Any) -> None:
     check(value, COMPLETION)
     choice = value["choices"][0]
-    assert ("tool_calls" in choice["message"]) == (choice["finish_reason"] == "tool_calls"), value
+    _check_reason(choice["finish_reason"], has_calls="tool_calls" in choice["message"])
     _check_total(value["usage"])
+
+
+def _check_reason(reason: str, *, has_calls: bool) -> None:
+    """Calls are the reason of the end, unless the reply was cut."""
+    assert reason in CUT_REASONS or (reason == "tool_calls") == has_calls, reason
 
 
 def completed_calls(value: Any) -> tuple[Called, ...]:
@@ -176,7 +182,7 @@ def check_stream(raw: bytes) -> Stream:
     _check_total(usage["usage"])
     _check_same_head([role, *content, finish, usage])
     reason = finish["choices"][0]["finish_reason"]
-    assert (reason == "tool_calls") == bool(calls), finish
+    _check_reason(reason, has_calls=bool(calls))
     return Stream(role["id"], role["model"], "".join(pieces), pieces, reason, usage["usage"], calls)
 
 
@@ -213,6 +219,7 @@ def _check_content(role: Any, content: list[Any]) -> tuple[tuple[str, ...], tupl
     assert first in ({"role": "assistant"}, {"role": "assistant", "content": ""}), role
     deltas = [chunk["choices"][0]["delta"] for chunk in content]
     assert all(delta.keys() in ({"content"}, {"tool_calls"}) for delta in deltas), content
+    assert all(len(delta.get("tool_calls", [])) <= 1 for delta in deltas), content  # some clients read only the first
     calls = _check_calls([part for delta in deltas for part in delta.get("tool_calls", [])])
     return tuple(delta["content"] for delta in deltas if "content" in delta), calls
 

@@ -29,7 +29,42 @@ def test_unknown_path_is_404(api: RawClient, method: str, path: str) -> None:
     assert reply.headers["x-should-retry"] == "false"
 
 
-@pytest.mark.parametrize("path", ["/v1/embeddings", "/v1/completions"])
+@pytest.mark.parametrize("method", ["GET", "POST"])
+@pytest.mark.parametrize("path", ["/chat/completions", "/models", "/models/forte", "/responses"])
+def test_path_without_v1_is_explained(api: RawClient, method: str, path: str) -> None:
+    """A client whose base address lacks /v1 is told so, in the error shape."""
+    assert "must end in /v1" in api.request(method, path, b"{}" if method == "POST" else None).error(404)
+
+
+def test_unknown_page_is_404(api: RawClient) -> None:
+    """A path outside the API is a 404 in the error shape too, and a page with a wrong method a 405."""
+    api.get("/nothing").error(404)
+    reply = api.request("POST", "/healthz", b"{}")
+    reply.error(405)
+    assert reply.headers["allow"] == "GET, HEAD"
+
+
+@pytest.mark.parametrize("path", ["/v1/models", "/v1/models/forte", "/v1/usage", "/healthz", "/health", "/"])
+def test_head_is_answered_like_get(api: RawClient, path: str) -> None:
+    """HEAD has the status and the length of GET, and no body."""
+    reply = api.request("HEAD", path, None)
+    assert (reply.status, reply.body) == (200, b"")
+    assert int(reply.headers["content-length"]) > 0
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "br", "Deflate"])
+def test_compressed_body_is_415(api: RawClient, encoding: str) -> None:
+    """A compressed body is refused with the reason; `identity` is no compression."""
+    reply = api.post({"messages": MESSAGES}, {"content-encoding": encoding})
+    assert "content-encoding" in reply.error(415)
+
+
+def test_identity_is_no_compression(api: RawClient, upstream: LoopbackUpstream) -> None:
+    """A body with `content-encoding: identity` is read like any other."""
+    assert api.post({"messages": MESSAGES}, {"content-encoding": "identity"}).status == 200
+
+
+@pytest.mark.parametrize("path", ["/v1/embeddings", "/v1/completions", "/v1/responses"])
 def test_missing_openai_endpoints_are_named(api: RawClient, path: str) -> None:
     """An OpenAI endpoint that this service lacks is reported as not implemented."""
     assert "not implemented" in api.request("POST", path, b"{}").error(404)

@@ -143,12 +143,26 @@ def test_content_is_null_with_calls_only(api: RawClient, upstream: LoopbackUpstr
 
 
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("finish", ["tool_calls", "stop", "length", "function_call", "tool_use", "eos"])
+@pytest.mark.parametrize("finish", ["tool_calls", "stop", "function_call", "tool_use", "eos"])
 def test_calls_set_the_finish_reason(api: RawClient, upstream: LoopbackUpstream, finish: str, stream: bool) -> None:
-    """A reply with calls has the finish reason `tool_calls`, whatever the upstream's was."""
+    """A reply that ended with calls has the finish reason `tool_calls`, whatever the upstream called it."""
     upstream.script(Sse([ROLE, calling(FIRST), chunk(finish=finish)]) if stream else whole(FIRST, finish=finish))
     reply = ask(api, stream=stream)
     assert len(calls_in(reply, stream=stream)) == 1  # the schemas hold the finish reason to it
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("finish", ["length", "content_filter"])
+def test_cut_calls_say_that_they_were_cut(
+    api: RawClient, upstream: LoopbackUpstream, finish: str, stream: bool
+) -> None:
+    """A reply that was cut while it made a call keeps the reason of the cut: half a call is not a call."""
+    half = part(0, "x1", LOOK, '{"city": "Os')
+    upstream.script(Sse([ROLE, calling(half), chunk(finish=finish)]) if stream else whole(half, finish=finish))
+    reply = ask(api, stream=stream)
+    assert len(calls_in(reply, stream=stream)) == 1
+    told = check_stream(reply.body).finish_reason if stream else reply.json["choices"][0]["finish_reason"]
+    assert told == finish
 
 
 @pytest.mark.parametrize("stream", [False, True])

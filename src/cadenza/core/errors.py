@@ -102,6 +102,15 @@ class PayloadTooLarge(InvalidRequest):
         super().__init__("The body is larger than 32 MiB, which is the maximum.")
 
 
+class UnsupportedEncoding(InvalidRequest):
+    """The body is compressed."""
+
+    status = 415
+
+    def __init__(self) -> None:
+        super().__init__("A compressed body is not supported: send it without content-encoding.")
+
+
 class RateLimited(CadenzaError):
     """Too many requests at once; the same request can be served a little later."""
 

@@ -27,24 +27,25 @@ from cadenza.store.store import StoreUnavailable
 DEFAULT_ALLOWED_HEADERS = b"authorization, content-type, x-api-key"
 STORE_RETRY_S = 2.0
 DRAINING_RETRY_S = 1.0
-NOT_IMPLEMENTED = ("/v1/embeddings", "/v1/completions")
+READ = ("GET", "HEAD")
+NOT_IMPLEMENTED = ("/v1/embeddings", "/v1/completions", "/v1/responses")
 
 
 class Endpoint(msgspec.Struct, frozen=True):
-    """A path that is served: its name in the log, its method, the scope that it needs, and what serves it."""
+    """A path that is served: its name in the log, its methods, the scope that it needs, and what serves it."""
 
     name: str
-    method: str
+    methods: tuple[str, ...]
     scope: str
     serve: Callable[[Gateway, ApiRequest], Awaitable[None]]
 
 
 ENDPOINTS = {
-    "/v1/chat/completions": Endpoint("chat", "POST", "inference", serve_chat),
-    MODELS_PATH: Endpoint("models", "GET", "models", list_models),
-    "/v1/usage": Endpoint("usage", "GET", "usage", get_usage),
+    "/v1/chat/completions": Endpoint("chat", ("POST",), "inference", serve_chat),
+    MODELS_PATH: Endpoint("models", READ, "models", list_models),
+    "/v1/usage": Endpoint("usage", READ, "usage", get_usage),
 }
-ONE_MODEL = Endpoint("model", "GET", "models", get_model)
+ONE_MODEL = Endpoint("model", READ, "models", get_model)
 
 
 async def serve_api(gateway: Gateway, exchange: Exchange) -> None:
@@ -60,8 +61,8 @@ async def serve_api(gateway: Gateway, exchange: Exchange) -> None:
             return answers.send_no_content(_preflight_headers(exchange))
         endpoint = find_endpoint(exchange.request.path)
         record.found(endpoint.name)
-        if exchange.request.method != endpoint.method:
-            raise _wrong_method(exchange.request.method, endpoint.method)
+        if exchange.request.method not in endpoint.methods:
+            raise _wrong_method(exchange.request.method, endpoint.methods)
         caller = await identify(gateway, exchange)  # 401
         record.identified(caller.principal)
         answers = Answers(exchange, record.request_id, rate_headers(caller.ticket))
@@ -96,8 +97,8 @@ def _draining(gateway: Gateway, exchange: Exchange) -> RateLimited:
     return RateLimited("The service is restarting. Retry shortly.", DRAINING_RETRY_S)
 
 
-def _wrong_method(used: str, allowed: str) -> MethodNotAllowed:
-    return MethodNotAllowed(f"{used} is not allowed for this path; use {allowed}.", allowed)
+def _wrong_method(used: str, allowed: tuple[str, ...]) -> MethodNotAllowed:
+    return MethodNotAllowed(f"{used} is not allowed for this path; use {allowed[0]}.", ", ".join(allowed))
 
 
 def find_endpoint(path: str) -> Endpoint:

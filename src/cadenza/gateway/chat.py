@@ -9,7 +9,7 @@ import asyncio
 import time
 
 from cadenza.core.chat import new_completion_id
-from cadenza.core.errors import BodyTimedOut, PayloadTooLarge, RateLimited
+from cadenza.core.errors import BodyTimedOut, PayloadTooLarge, RateLimited, UnsupportedEncoding
 from cadenza.core.money import Price
 from cadenza.core.records import CONTEXT_TOKENS_MAX, Plan
 from cadenza.gateway.billing import Credit, Quote, allowance, hold_credit, idempotency_digest
@@ -33,7 +33,7 @@ MEMORY_RETRY_S = 1.0
 
 async def serve_chat(gateway: Gateway, request: ApiRequest) -> None:
     snapshot, key_id, at = gateway.snapshot, request.principal.key_id, gateway.observer.at
-    chat = await read_chat(request.exchange, gateway.body_memory)  # 413 408 429 400
+    chat = await read_chat(request.exchange, gateway.body_memory)  # 415 413 408 429 400
     served = snapshot.catalogue.find(chat.model, request.principal)  # 400
     prompt = PromptSize(gateway.tokenizer, served.character, chat.texts, request.exchange.body.size_bytes)
     plan = await fit(served.plan, prompt, chat)  # 400
@@ -58,6 +58,8 @@ async def serve_chat(gateway: Gateway, request: ApiRequest) -> None:
 
 
 async def read_chat(exchange: Exchange, memory: BodyMemory) -> ChatRequest:
+    if exchange.request.headers.get(b"content-encoding", b"identity").lower() != b"identity":
+        raise UnsupportedEncoding
     try:
         body = await exchange.read_body(memory)
     except BodyTooLarge:

@@ -32,8 +32,9 @@ class Chunks:
     def content(self, text: str) -> bytes:
         return self._content_head + _ENCODE(text) + CONTENT_TAIL
 
-    def calls(self, deltas: list[ToolCallDelta]) -> bytes:
-        return self._choice(msgspec.json.encode({"tool_calls": [_call_object(delta) for delta in deltas]}), b"null")
+    def call(self, delta: ToolCallDelta) -> bytes:
+        """One delta per chunk: some clients read only the first element of `tool_calls`."""
+        return self._choice(msgspec.json.encode({"tool_calls": [_call_object(delta)]}), b"null")
 
     def finish(self, reason: FinishReason) -> bytes:
         return self._choice(b"{}", b'"' + reason.encode() + b'"')

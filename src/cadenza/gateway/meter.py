@@ -47,10 +47,13 @@ class UsageMeter:
 
     @property
     def finish_reason(self) -> FinishReason | None:
-        """None before the end. If tool calls were made, they are the reason, even if the upstream gives another."""
-        if self._finish_reason and self._has_calls:
+        """None before the end. A reply that was cut says so; otherwise tool calls that were made are the reason."""
+        reason = self._finish_reason
+        if reason in ("length", "content_filter"):
+            return reason
+        if reason and self._has_calls:
             return "tool_calls"
-        return "stop" if self._finish_reason == "tool_calls" else self._finish_reason
+        return "stop" if reason == "tool_calls" else reason
 
     def take(self, piece: Piece) -> None:
         if piece.usage:

@@ -134,7 +134,7 @@ class StreamRelay:
 
     def _take_calls(self, deltas: list[ToolCallDelta]) -> None:
         if deltas:
-            self._unsent.append(self._chunks.calls(deltas))
+            self._unsent += map(self._chunks.call, deltas)
             self._unsent_texts.append(text_of_calls(deltas))
             self._meter.take_calls()
 

@@ -5,12 +5,17 @@ from collections.abc import Awaitable, Callable, Sequence
 from importlib.resources import files
 from ipaddress import ip_address
 
-from cadenza.http.exchange import Exchange
+from cadenza.core.errors import CadenzaError, MethodNotAllowed, NotFound, error_headers, render_error
+from cadenza.http.exchange import Exchange, Request
 from cadenza.http.forwarded import scheme
+from cadenza.http.headers import encode_headers
 from cadenza.observe import Observer, places
 
 Ready = Callable[[], Awaitable[str | None]]
 
+PATHS = ("/", "/healthz", "/health", "/readyz", "/metrics")
+API_PATHS = ("/chat/completions", "/models", "/usage", "/completions", "/embeddings", "/responses")
+JSON = b"application/json"
 TEXT = b"text/plain; charset=utf-8"
 HTML = b"text/html; charset=utf-8"
 PROMETHEUS = b"text/plain; version=0.0.4; charset=utf-8"
@@ -30,16 +35,19 @@ class Site:
         self._home = files("cadenza.web").joinpath("home.html").read_text()
 
     async def serve(self, exchange: Exchange) -> None:
+        headers = b""
         try:
+            _check(exchange.request)
             status, kind, body = await self._answer(exchange)
+        except CadenzaError as error:
+            status, kind, body = error.status, JSON, render_error(error.message, error.type)
+            headers = encode_headers(error_headers(error))
         except Exception as error:  # noqa: BLE001 the request edge: the client always gets an answer
             self._observer.log.error("internal error", endpoint="site", places=places(error))
             status, kind, body = 500, TEXT, b"Internal error.\n"
-        exchange.respond(status, b"content-type: %b\r\n%b" % (kind, COMMON_HEADERS), body)
+        exchange.respond(status, b"content-type: %b\r\n%b%b" % (kind, headers, COMMON_HEADERS), body)
 
     async def _answer(self, exchange: Exchange) -> tuple[int, bytes, bytes]:
-        if exchange.request.method not in {"GET", "HEAD"}:
-            return 405, TEXT, b"This path allows only GET. The API is under /v1.\n"
         match exchange.request.path:
             case "/":
                 return 200, HTML, self._render_home(exchange)
@@ -48,9 +56,8 @@ class Site:
             case "/readyz":
                 reason = await self._ready()
                 return 503 if reason else 200, TEXT, (reason or "ready").encode() + b"\n"
-            case "/metrics":
+            case _:
                 return self._show_metrics(exchange)
-        return 404, TEXT, b"Not found. The API is under /v1.\n"
 
     def _render_home(self, exchange: Exchange) -> bytes:
         models = ", ".join(f"<code>{html.escape(model_id)}</code>" for model_id in self._model_ids())
@@ -60,6 +67,16 @@ class Site:
         if not _is_loopback(exchange.client_address):
             return 403, TEXT, b"Metrics are available only from this machine.\n"
         return 200, PROMETHEUS, self._observer.metrics.render()
+
+
+def _check(request: Request) -> None:
+    """404 for a path that is not served here, 405 for a method that it does not allow."""
+    if request.path not in PATHS:
+        if request.path.startswith(API_PATHS):
+            raise NotFound("This path exists only below /v1: the base address of the client must end in /v1.")
+        raise NotFound("This path does not exist. The API is under /v1.")
+    if request.method not in ("GET", "HEAD"):
+        raise MethodNotAllowed(f"{request.method} is not allowed for this path; use GET.", "GET, HEAD")
 
 
 def _base_url(exchange: Exchange) -> str:

@@ -125,7 +125,11 @@ def test_an_unknown_path_is_not_repeated() -> None:
 
 @pytest.mark.parametrize(
     ("path", "method", "allowed"),
-    [("/v1/models", "POST", b"GET"), ("/v1/chat/completions", "GET", b"POST"), ("/v1/usage", "POST", b"GET")],
+    [
+        ("/v1/models", "POST", b"GET, HEAD"),
+        ("/v1/chat/completions", "GET", b"POST"),
+        ("/v1/usage", "POST", b"GET, HEAD"),
+    ],
 )
 async def test_a_wrong_method_is_405_without_a_key(api: Api, path: str, method: str, allowed: bytes) -> None:
     """The method is checked before the key, and `Allow` names the right one."""
