@@ -215,7 +215,7 @@ class ClientConnection(asyncio.Protocol):
             self._hand_over(self._receiver)
         if not is_http:
             self._break()
-        elif self._state is COMPLETE:
+        if self._state is COMPLETE:
             self._wake()
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -74,6 +74,24 @@ async def test_an_exception_of_the_receiver_is_raised_though_the_response_ends_w
         await receiving
 
 
+async def test_bytes_behind_a_complete_response_do_not_spoil_it() -> None:
+    """A response with more bytes behind it in the same read is complete, and its connection is closed."""
+    connection, transport = await open_response()
+    parts = list[bytes]()
+
+    def keep(data: bytes) -> float:
+        parts.append(data)
+        return math.inf
+
+    receiving = asyncio.create_task(connection.receive(keep))
+    await asyncio.sleep(0)
+    connection.data_received(PART + b"0\r\n\r\n" + b"more")
+    assert not await receiving
+    assert parts == [b"hi"]
+    assert transport.is_aborted
+    assert not connection.end_exchange()
+
+
 async def test_a_receiver_that_stops_is_not_given_the_next_part() -> None:
     """Parts that arrive after STOP wait for the next call, and the end of the body after them."""
     connection, _ = await open_response()
