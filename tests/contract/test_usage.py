@@ -175,7 +175,7 @@ def test_usage_needs_a_key(service: Service) -> None:
     RawClient(service.port, None).get("/v1/usage").error(401, "authentication_error")
     reply = RawClient(service.port, None).request("POST", "/v1/usage", b"{}")
     reply.error(405)
-    assert reply.headers["allow"] == "GET"
+    assert reply.headers["allow"] == "GET, HEAD"
 
 
 def test_reading_usage_costs_nothing(account: Account) -> None:

@@ -178,22 +178,21 @@ async def test_a_congested_sink_stops_the_upstream(upstream: LoopbackUpstream) -
     [([FINISH], None), ([Close()], FaultKind.TRUNCATED), ([Reset()], FaultKind.TRUNCATED)],
     ids=["end", "close", "reset"],
 )
-async def test_a_reply_that_ends_while_its_sink_is_congested(
-    upstream: LoopbackUpstream, end: list[Event], kind: FaultKind | None
-) -> None:
+async def test_a_reply_that_ends_while_its_sink_is_congested(end: list[Event], kind: FaultKind | None) -> None:
     """Pieces that arrived during congestion are delivered after it, and then the reply's end or fault."""
     pause = Pause()
-    upstream.always(Sse([said("one "), pause, said("two "), said("three"), *end]))
     sink = RecordingSink(lambda count: count == 1, resumes_by_itself=False)
-    async with asyncio.timeout(WAIT_S), running(upstream.base_url) as openai:
-        delivery = asyncio.create_task(deliver(openai, sink))
-        await until(lambda: sink.drains > 0)
-        pause.release()
-        if kind:
-            await until(lambda: upstream.open_connections == 0)
-        assert sink.text == "one "
-        sink.resume()
-        fault = await delivery
+    with LoopbackUpstream() as upstream:  # its own: the only connection is the one that ends
+        upstream.always(Sse([said("one "), pause, said("two "), said("three"), *end]))
+        async with asyncio.timeout(WAIT_S), running(upstream.base_url) as openai:
+            delivery = asyncio.create_task(deliver(openai, sink))
+            await until(lambda: sink.drains > 0)
+            pause.release()
+            if kind:
+                await until(lambda: upstream.open_connections == 0)
+            assert sink.text == "one "
+            sink.resume()
+            fault = await delivery
     assert (fault and fault.kind) is kind
     assert sink.text in ({"one two three"} if end != [Reset()] else {"one ", "one two three"})
 
