@@ -129,6 +129,7 @@ class Connection(asyncio.Protocol):
         self._state = LOST
         self._open_connections.discard(self)
         self._deadline.close()
+        self.is_congested = False
         self._write_flow.close()
         self._waiting.clear()
         if self._exchange:

@@ -7,22 +7,20 @@ from cadenza.http.deadline import Deadline
 
 
 class WriteFlow:
-    """Congested from the moment when the transport's buffer is full until the client has read most of it."""
+    """Paused from the moment in which the transport's buffer is full until the client has read most of it."""
 
-    __slots__ = ("_deadline", "_drained", "_unread_s", "is_congested")
+    __slots__ = ("_deadline", "_drained", "_unread_s")
 
     def __init__(self, unread_s: float, on_expired: Callable[[], None]) -> None:
-        self.is_congested = False
         self._unread_s = unread_s
         self._deadline = Deadline(asyncio.get_running_loop(), on_expired)
-        self._drained: asyncio.Event | None = None
+        self._drained: asyncio.Event | None = None  # while it is paused
 
     def pause(self) -> None:
-        self.is_congested = True
+        self._drained = asyncio.Event()
         self._deadline.set_after(self._unread_s)
 
     def resume(self) -> None:
-        self.is_congested = False
         self._deadline.clear()
         if self._drained:
             self._drained.set()
@@ -34,7 +32,6 @@ class WriteFlow:
         self._deadline.close()
 
     async def drain(self) -> None:
-        """Return once it is not congested."""
-        if self.is_congested:
-            self._drained = self._drained or asyncio.Event()
+        """Return once it is not paused."""
+        if self._drained:
             await self._drained.wait()

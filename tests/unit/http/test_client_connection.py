@@ -42,16 +42,19 @@ async def open_response() -> tuple[ClientConnection, RecordingTransport]:
     return connection, transport
 
 
+class Parts(list[bytes]):
+    """A receiver that keeps every part and sets no deadline."""
+
+    def keep(self, data: bytes) -> float:
+        self.append(data)
+        return math.inf
+
+
 async def test_a_part_is_handed_over_before_the_bytes_behind_it_break_the_response() -> None:
     """A part that arrives in one read with malformed bytes reaches the receiver; then the response is broken."""
     connection, transport = await open_response()
-    parts = list[bytes]()
-
-    def keep(data: bytes) -> float:
-        parts.append(data)
-        return math.inf
-
-    receiving = asyncio.create_task(connection.receive(keep))
+    parts = Parts()
+    receiving = asyncio.create_task(connection.receive(parts.keep))
     await asyncio.sleep(0)
     connection.data_received(PART + b"zz\r\n")
     with pytest.raises(Broken):
@@ -77,13 +80,8 @@ async def test_an_exception_of_the_receiver_is_raised_though_the_response_ends_w
 async def test_bytes_behind_a_complete_response_do_not_spoil_it() -> None:
     """A response with more bytes behind it in the same read is complete, and its connection is closed."""
     connection, transport = await open_response()
-    parts = list[bytes]()
-
-    def keep(data: bytes) -> float:
-        parts.append(data)
-        return math.inf
-
-    receiving = asyncio.create_task(connection.receive(keep))
+    parts = Parts()
+    receiving = asyncio.create_task(connection.receive(parts.keep))
     await asyncio.sleep(0)
     connection.data_received(PART + b"0\r\n\r\n" + b"more")
     assert not await receiving

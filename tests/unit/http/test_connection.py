@@ -7,7 +7,8 @@ import weakref
 import pytest
 
 from cadenza.http.body import BodyLimits
-from cadenza.http.connection import ConnectionLimits
+from cadenza.http.connection import Connection, ConnectionLimits, ConnectionSettings
+from cadenza.http.exchange import Exchange
 from tests.unit.http.raw_client import LAST_CHUNK, RawClient, request, until
 from tests.unit.http.testing_site import WHOLE, Site, check_malformed, check_served, disconnect
 
@@ -215,3 +216,18 @@ async def test_a_lost_connection_is_freed() -> None:
         site.tasks.clear()
         gc.collect()
         assert connection() is None
+
+
+async def test_a_lost_connection_is_not_congested() -> None:
+    """A connection that is lost while the client does not read keeps nobody waiting."""
+
+    async def serve(_exchange: Exchange) -> None:
+        """Nothing is asked."""
+
+    connection = Connection(serve, ConnectionSettings(), set())
+    connection.connection_made(asyncio.Transport())
+    connection.pause_writing()
+    was_congested = connection.is_congested
+    connection.connection_lost(None)
+    assert (was_congested, connection.is_congested) == (True, False)
+    await connection.drain()
