@@ -14,6 +14,7 @@ Schema = dict[str, Any]
 CLASS_IDS = ["mezzo", "forte", "fortissimo"]
 FINISH_REASONS = ["stop", "length", "tool_calls", "content_filter"]
 CUT_REASONS = ("length", "content_filter")
+EXTRA_NAMES = {"refusal", "reasoning_content", "reasoning", "reasoning_details"}
 EVENT_LINE = re.compile(rb"data: \S.*")
 COMMENT_LINE = re.compile(rb":.*")
 
@@ -44,21 +45,38 @@ ENVELOPE: Schema = {
     "model": {"enum": CLASS_IDS},
 }
 TEXT: Schema = {"type": "string"}
-CALL_HEAD: Schema = {
-    "id": {"type": "string", "pattern": "^call_[A-Za-z0-9_-]{24,}$"},
+SOME_TEXT: Schema = {**TEXT, "minLength": 1}
+CALL_ID: Schema = {"id": {"type": "string", "pattern": "^call_[A-Za-z0-9_-]{24,}$"}}
+TOOL_NAME: Schema = {"name": {"type": "string", "pattern": "^[A-Za-z0-9_-]{1,64}$"}}
+FUNCTION_CALL: Schema = {
+    **CALL_ID,
     "type": {"const": "function"},
-    "function": closed({"name": {"type": "string", "pattern": "^[A-Za-z0-9_-]{1,64}$"}, "arguments": TEXT}),
+    "function": closed({**TOOL_NAME, "arguments": TEXT}),
 }
-SAID: Schema = {"role": {"const": "assistant"}, "refusal": {"type": "null"}}
-PLAIN_MESSAGE = closed({**SAID, "content": TEXT})
+CUSTOM_CALL: Schema = {**CALL_ID, "type": {"const": "custom"}, "custom": closed({**TOOL_NAME, "input": TEXT})}
+EXTRA_CONTENT: Schema = {"extra_content": {"type": "object", "minProperties": 1}}
+REASONING: Schema = {
+    "reasoning_content": SOME_TEXT,
+    "reasoning": SOME_TEXT,
+    "reasoning_details": {"type": "array", "minItems": 1},
+}
+NULL: Schema = {"type": "null"}
+SAID: Schema = {"role": {"const": "assistant"}, "refusal": NULL}
+PLAIN_MESSAGE = closed({**SAID, "content": TEXT}, REASONING)
+REFUSAL_MESSAGE = closed({**SAID, "content": {"anyOf": [NULL, SOME_TEXT]}, "refusal": SOME_TEXT}, REASONING)
 CALLS_MESSAGE = closed(
     {
         **SAID,
-        "content": {"anyOf": [{"type": "null"}, {**TEXT, "minLength": 1}]},
-        "tool_calls": {"type": "array", "items": closed(CALL_HEAD), "minItems": 1},
-    }
+        "content": {"anyOf": [NULL, SOME_TEXT]},
+        "tool_calls": {
+            "type": "array",
+            "items": {"anyOf": [closed(FUNCTION_CALL, EXTRA_CONTENT), closed(CUSTOM_CALL, EXTRA_CONTENT)]},
+            "minItems": 1,
+        },
+    },
+    REASONING,
 )
-MESSAGE: Schema = {"anyOf": [PLAIN_MESSAGE, CALLS_MESSAGE]}
+MESSAGE: Schema = {"anyOf": [PLAIN_MESSAGE, REFUSAL_MESSAGE, CALLS_MESSAGE]}
 CHOICE = closed(
     {
         "index": {"const": 0},
@@ -77,13 +95,20 @@ COMPLETION = closed(
 )
 CHUNK_HEAD: Schema = {**ENVELOPE, "object": {"const": "chat.completion.chunk"}}
 CALL_INDEX: Schema = {"index": {"type": "integer", "minimum": 0}}
-FIRST_CALL_DELTA = closed({**CALL_INDEX, **CALL_HEAD})
-LATER_CALL_DELTA = closed({**CALL_INDEX, "function": closed({"arguments": {**TEXT, "minLength": 1}})})
-CALL_DELTAS: Schema = {"type": "array", "items": {"anyOf": [FIRST_CALL_DELTA, LATER_CALL_DELTA]}, "minItems": 1}
+CALL_DELTA: Schema = {
+    "anyOf": [
+        closed({**CALL_INDEX, **FUNCTION_CALL}, EXTRA_CONTENT),
+        closed({**CALL_INDEX, **CUSTOM_CALL}, EXTRA_CONTENT),
+        closed({**CALL_INDEX, "function": closed({"arguments": SOME_TEXT})}, EXTRA_CONTENT),
+        closed({**CALL_INDEX, "custom": closed({"input": SOME_TEXT})}, EXTRA_CONTENT),
+    ]
+}
+CALL_DELTAS: Schema = {"type": "array", "items": CALL_DELTA, "minItems": 1, "maxItems": 1}  # some read only the first
+DELTA: Schema = {"role": {"const": "assistant"}, "content": TEXT, "tool_calls": CALL_DELTAS, "refusal": SOME_TEXT}
 CHUNK_CHOICE = closed(
     {
         "index": {"const": 0},
-        "delta": closed({}, {"role": {"const": "assistant"}, "content": TEXT, "tool_calls": CALL_DELTAS}),
+        "delta": closed({}, {**DELTA, **REASONING}),
         "finish_reason": {"enum": [*FINISH_REASONS, None]},
     }
 )
@@ -114,7 +139,8 @@ class Called(msgspec.Struct, frozen=True):
 
     id: str
     name: str
-    arguments: str
+    arguments: str  # or the input of a custom tool
+    type: str = "function"
 
 
 class Stream(msgspec.Struct, frozen=True):
@@ -127,6 +153,7 @@ class Stream(msgspec.Struct, frozen=True):
     finish_reason: str
     usage: dict[str, Any]
     calls: tuple[Called, ...] = ()
+    extras: dict[str, Any] = {}  # refusal and reasoning
 
 
 class BrokenStream(msgspec.Struct, frozen=True):
@@ -159,7 +186,12 @@ def _check_reason(reason: str, *, has_calls: bool) -> None:
 def completed_calls(value: Any) -> tuple[Called, ...]:
     """The calls of a plain reply."""
     calls = value["choices"][0]["message"].get("tool_calls", [])
-    return tuple(Called(call["id"], call["function"]["name"], call["function"]["arguments"]) for call in calls)
+    return tuple(Called(call["id"], call[call["type"]]["name"], _text_of_call(call), call["type"]) for call in calls)
+
+
+def _text_of_call(part: Any) -> str:
+    """The arguments of a function, or the input of a custom tool."""
+    return str(part["custom"]["input"] if "custom" in part else part["function"]["arguments"])
 
 
 def check_error(value: Any, type_: str) -> str:
@@ -174,7 +206,7 @@ def check_stream(raw: bytes) -> Stream:
     *chunks, done = read_events(raw)
     assert done == b"[DONE]", f"the last event is {done!r}"
     role, *content, finish, usage = [json.loads(data) for data in chunks]
-    pieces, calls = _check_content(role, content)
+    pieces, calls, extras = _check_content(role, content)
     check(finish, CHUNK)
     assert finish["choices"][0]["delta"] == {}, finish
     assert finish["choices"][0]["finish_reason"] is not None, finish
@@ -183,13 +215,13 @@ def check_stream(raw: bytes) -> Stream:
     _check_same_head([role, *content, finish, usage])
     reason = finish["choices"][0]["finish_reason"]
     _check_reason(reason, has_calls=bool(calls))
-    return Stream(role["id"], role["model"], "".join(pieces), pieces, reason, usage["usage"], calls)
+    return Stream(role["id"], role["model"], "".join(pieces), pieces, reason, usage["usage"], calls, extras)
 
 
 def check_broken_stream(raw: bytes) -> BrokenStream:
     """Check a body that failed mid-stream: correct chunks without a finish reason, then one error."""
     role, *content, error = [json.loads(data) for data in read_events(raw)]
-    pieces, calls = _check_content(role, content)
+    pieces, calls, _ = _check_content(role, content)
     _check_same_head([role, *content])
     check_error(error, "api_error")
     return BrokenStream("".join(pieces), error["error"], calls)
@@ -210,31 +242,34 @@ def _event_lines(block: bytes) -> list[bytes]:
     return lines
 
 
-def _check_content(role: Any, content: list[Any]) -> tuple[tuple[str, ...], tuple[Called, ...]]:
-    """The pieces of text and the calls of a stream."""
+def _check_content(role: Any, content: list[Any]) -> tuple[tuple[str, ...], tuple[Called, ...], dict[str, Any]]:
+    """The pieces of text, the calls and the extras of a stream."""
     for chunk in [role, *content]:
         check(chunk, CHUNK)
         assert chunk["choices"][0]["finish_reason"] is None, chunk
     first = role["choices"][0]["delta"]
     assert first in ({"role": "assistant"}, {"role": "assistant", "content": ""}), role
     deltas = [chunk["choices"][0]["delta"] for chunk in content]
-    assert all(delta.keys() in ({"content"}, {"tool_calls"}) for delta in deltas), content
-    assert all(len(delta.get("tool_calls", [])) <= 1 for delta in deltas), content  # some clients read only the first
+    extras: dict[str, Any] = {}
+    for delta in deltas:
+        assert delta.keys() in ({"content"}, {"tool_calls"}) or delta.keys() <= EXTRA_NAMES, content
+        for name in delta.keys() & EXTRA_NAMES:
+            extras[name] = extras[name] + delta[name] if name in extras else delta[name]
     calls = _check_calls([part for delta in deltas for part in delta.get("tool_calls", [])])
-    return tuple(delta["content"] for delta in deltas if "content" in delta), calls
+    return tuple(delta["content"] for delta in deltas if "content" in delta), calls, extras
 
 
 def _check_calls(parts: list[Any]) -> tuple[Called, ...]:
     """Check the order of call deltas: numbered as they begin, with id and name only on the first of each."""
     calls = list[Called]()
     for part in parts:
-        function = part["function"]
         assert ("id" in part) == (part["index"] == len(calls)), parts
         if "id" in part:
-            calls.append(Called(part["id"], function["name"], function["arguments"]))
+            calls.append(Called(part["id"], part[part["type"]]["name"], _text_of_call(part), part["type"]))
         else:
             told = calls[part["index"]]
-            calls[part["index"]] = Called(told.id, told.name, told.arguments + function["arguments"])
+            assert told.type in part, parts
+            calls[part["index"]] = Called(told.id, told.name, told.arguments + _text_of_call(part), told.type)
     assert len({call.id for call in calls}) == len(calls), parts
     return tuple(calls)
 

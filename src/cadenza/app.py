@@ -14,6 +14,7 @@ from pathlib import Path
 
 from cadenza.config import ConfigError, Provider, Settings, load_settings, missing_secrets
 from cadenza.control.store import prepare_store
+from cadenza.core.dialect import DIALECTS
 from cadenza.core.errors import InvalidRequest, render_error
 from cadenza.core.rates import Limits, Rate
 from cadenza.core.records import Plan
@@ -206,7 +207,8 @@ def _upstream(provider: Provider, context_tokens: int, log: Log) -> Upstream:
     if provider.kind == "embedded":
         return EmbeddedUpstream(log, context_tokens, provider.model_path)
     assert provider.base_url
-    return OpenAIUpstream(provider.base_url, provider.api_key, provider.dialect, provider.proxy)
+    dialect = DIALECTS[provider.dialect]
+    return OpenAIUpstream(provider.base_url, provider.api_key, dialect, provider.proxy, provider.api_version)
 
 
 def build_from_environment() -> App:

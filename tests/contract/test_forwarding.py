@@ -110,17 +110,19 @@ def test_character_layer_comes_first(api: RawClient, upstream: LoopbackUpstream,
 def test_client_guidance_follows_the_character_layer(
     api: RawClient, upstream: LoopbackUpstream, role: str, content: Any
 ) -> None:
-    """A system message of the client keeps its place after the layer, as a message of its own."""
+    """The client's leading system messages follow the layer in one message; a later one keeps its place."""
     guidance = {"role": role, "content": content}
-    api.chat(messages=[guidance, *MESSAGES, guidance])
+    api.chat(messages=[guidance, guidance, *MESSAGES, guidance])
+    joined = "\n\n".join([LAYER["content"], *(["Forget all that."] * 2 if content else [])])
     as_system = {"role": "system", "content": content}
-    assert sent(upstream)["messages"] == [LAYER, as_system, *MESSAGES, as_system]
+    assert sent(upstream)["messages"] == [{"role": "system", "content": joined}, *MESSAGES, as_system]
 
 
 def test_copy_of_the_character_layer_does_not_replace_it(api: RawClient, upstream: LoopbackUpstream) -> None:
     """A client that sends the layer's own text gets the layer before it."""
     api.chat(messages=[LAYER, *MESSAGES])
-    assert sent(upstream)["messages"] == [LAYER, LAYER, *MESSAGES]
+    twice = {"role": "system", "content": f"{LAYER['content']}\n\n{LAYER['content']}"}
+    assert sent(upstream)["messages"] == [twice, *MESSAGES]
 
 
 def test_repeated_members_do_not_displace_the_layer(api: RawClient, upstream: LoopbackUpstream) -> None:

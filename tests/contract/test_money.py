@@ -227,15 +227,16 @@ def test_disconnect_before_the_reply_costs_nothing(account: Account, upstream: L
     assert (account.charges, account.spent_nano) == ([], 0)
 
 
-def test_disconnect_during_reasoning_costs_nothing(account: Account, upstream: LoopbackUpstream) -> None:
-    """Reasoning that is not shown is not delivered."""
+@pytest.mark.parametrize("field", ["reasoning_content", "reasoning", "refusal"])
+def test_disconnect_during_reasoning_is_charged(account: Account, upstream: LoopbackUpstream, field: str) -> None:
+    """Reasoning and refusals that were delivered are charged like any other text."""
     pause = Pause()
-    upstream.script(Sse([chunk({"reasoning_content": TEXT}), pause]))
+    upstream.script(Sse([chunk({field: TEXT}), pause]))
     with account.api.open_chat(stream=True) as connection:
-        read_until(connection, b'"role":"assistant"')
+        read_until(connection, b'"%b":' % field.encode())
         pause.wait_until_reached()
     account.wait_until_ended()
-    assert account.charges == []
+    assert account.charge()["completion_tokens"] == count_tokens(TEXT)
 
 
 def test_disconnect_within_one_long_chunk_is_charged(account: Account, upstream: LoopbackUpstream) -> None:

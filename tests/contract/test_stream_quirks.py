@@ -55,6 +55,7 @@ def body_of(reply: Sse, line_end: bytes = b"\n") -> bytes:
     return b"".join(event for event in given if isinstance(event, bytes))
 
 
+THOUGHT = {"type": "thinking", "thinking": [{"type": "text", "text": "a thought"}]}
 GOOD = whole(said(TEXT[:9]), said(TEXT[9:]))
 UNFRAMED = http_head(200, {"content-type": "text/event-stream", "connection": "close"})
 QUIRKS: dict[str, Scripted] = {
@@ -87,8 +88,12 @@ QUIRKS: dict[str, Scripted] = {
         {**said(TEXT[:3]), "usage": OTHER_COUNTS}, {**said(TEXT[3:]), "usage": OTHER_COUNTS}
     ),
     "reasoning before the answer": whole(
-        chunk({"reasoning_content": "hidden-thought"}), chunk({"reasoning": "hidden-thought"}), said(TEXT)
+        chunk({"reasoning_content": "a thought"}), chunk({"reasoning": "a thought"}), said(TEXT)
     ),
+    "reasoning as a part": whole(chunk({"content": [THOUGHT]}), said(TEXT)),
+    "usage in the choice": Sse([ROLE, said(TEXT), chunk(choices=[{"finish_reason": "stop", "usage": USAGE}])]),
+    "usage in a field of Groq": Sse([ROLE, said(TEXT), chunk(finish="stop", x_groq={"id": "x", "usage": USAGE})]),
+    "a choice without a delta": whole(said(TEXT), chunk(choices=[{"index": 0, "content_filter_results": {}}])),
     "unknown members everywhere": whole({**said(TEXT), "x_vendor": {"upstream-model-72": 1}, "error": None}),
     "id, retry and event fields": whole(b"id: 7\nretry: 1\nevent: message\n" + sse_event(said(TEXT))),
     "empty data as keepalive": whole(b"data:\n\n", b"data: \n\n", said(TEXT), b"data\n\n"),
@@ -207,5 +212,5 @@ def _whole_with(reason: str) -> Json:
 def _sound_stream(reply: Reply) -> Stream:
     assert reply.status == 200, reply.body
     assert reply.is_complete
-    assert not [mark for mark in (*UPSTREAM_MARKS, "hidden-thought", "reasoning") if mark.encode() in reply.body]
+    assert not [mark for mark in UPSTREAM_MARKS if mark.encode() in reply.body]
     return check_stream(reply.body)

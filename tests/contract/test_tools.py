@@ -104,7 +104,9 @@ def test_agent_loop(client: openai.OpenAI, upstream: LoopbackUpstream, dialect: 
     except openai.BadRequestError as refused:
         raise AssertionError(model.problems) from refused
     check_conversation(messages, model)
-    assert [request.json["messages"][0]["content"] for request in upstream.requests] == [CHARACTER] * 3
+    assert [request.json["messages"][0]["content"] for request in upstream.requests] == [
+        f"{CHARACTER}\n\nBe brief."
+    ] * 3
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)

@@ -73,6 +73,7 @@ base_url = "https://acme.example/v1/"
 api_key_env = "ACME_API_KEY"
 retention = "zero"
 dialect = "openrouter"
+api_version = "2024-10-21"
 
 [providers.beta]
 kind = "openai"
@@ -93,6 +94,12 @@ max_output_tokens = 131_072
 order = 1
 weight = 3
 continue = true
+system = "each"
+reasoning = "drop"
+always_send_max_tokens = true
+max_tokens_field = "max_completion_tokens"
+omit = ["seed", "temperature"]
+fields = { thinking = { type = "disabled" } }
 timeouts = { connect_s = 1, first_token_s = 2, idle_s = 3.5, total_s = 4 }
 
 [[classes.forte.routes]]
@@ -130,7 +137,7 @@ def test_no_file_means_the_embedded_default(tmp_path: Path) -> None:
     assert settings.providers == {"local": Provider(name="local", kind="embedded", retention="zero")}
     assert tuple(settings.classes) == CLASSES
     for class_settings in settings.classes.values():
-        assert class_settings.routes == (Route("local", "smollm2-135m-instruct", 8192, 8192),)
+        assert class_settings.routes == (Route("local", "smollm2-135m-instruct", 8192, 4096, custom_tools=False),)
     assert settings.prices == {
         "mezzo": Price(input_nano=100, output_nano=210, cached_input_nano=20),
         "forte": Price(input_nano=1_070, output_nano=3_450),
@@ -164,13 +171,23 @@ def test_every_key_is_read(tmp_path: Path) -> None:
         api_key_env="ACME_API_KEY",
         api_key="secret",
         dialect="openrouter",
+        api_version="2024-10-21",
     )
     assert settings.providers["beta"].api_key == "beta-secret"
     assert settings.providers["local"].model_path == tmp_path / "models" / "tiny.q8.gguf"
     assert settings.classes["forte"].character == "Be brief."
     assert settings.classes["forte"].routes == (
-        Route("local", "tiny.q8", 8192, 8192),
-        Route("acme", "acme-large", 1_000_000, 131_072, 1, 3, Timeouts(1.0, 2.0, 3.5, 4.0), continues=True),
+        Route("local", "tiny.q8", 8192, 4096, custom_tools=False),
+        Route(
+            *("acme", "acme-large", 1_000_000, 131_072, 1, 3, Timeouts(1.0, 2.0, 3.5, 4.0)),
+            continues=True,
+            system="each",
+            reasoning="drop",
+            always_send_max_tokens=True,
+            max_tokens_field="max_completion_tokens",
+            omit=("seed", "temperature"),
+            fields='{"thinking": {"type": "disabled"}}',
+        ),
     )
 
 
@@ -333,7 +350,7 @@ def test_rate_must_be_a_positive_number(tmp_path: Path, rate: str) -> None:
     assert problem.startswith(f"line 2: limits.requests_per_second: must be {NUMBER}")
 
 
-@pytest.mark.parametrize("value", ["[]", "1979-05-27", "07:32:00", "nan", "{ x = 1 }", "-1", '""', '"\\u0000"'])
+@pytest.mark.parametrize("value", ["[7]", "1979-05-27", "07:32:00", "nan", "{ x = 07:32:00 }", "-1", '""', '"\\u0000"'])
 @pytest.mark.parametrize("key", [line.partition(" = ")[0] for line in EVERY_KEY.splitlines() if " = " in line])
 def test_a_value_that_fits_no_key_is_reported_under_its_key(tmp_path: Path, key: str, value: str) -> None:
     """A wrong value of any key gives a report that names the key, never a crash."""
@@ -395,6 +412,14 @@ def test_wrong_price(tmp_path: Path, line: str, problem: str) -> None:
         ('base_url = "https://openrouter.ai/api/v1"', "openrouter"),
         ('base_url = "https://eu.openrouter.ai/api/v1"', "openrouter"),
         ('base_url = "https://notopenrouter.ai/api/v1"', "plain"),
+        ('base_url = "https://acme.openai.azure.com/openai/v1"', "azure"),
+        ('base_url = "https://api.mistral.ai/v1"', "mistral"),
+        ('base_url = "https://api.groq.com/openai/v1"', "groq"),
+        ('base_url = "https://api.deepseek.com"', "deepseek"),
+        ('base_url = "https://api.moonshot.ai/v1"', "kimi"),
+        ('base_url = "https://api.anthropic.com/v1"', "anthropic"),
+        ('base_url = "https://generativelanguage.googleapis.com/v1beta/openai"', "gemini"),
+        ('base_url = "https://api.together.ai/v1"', "together"),
         ('base_url = "http://127.0.0.1:9/v1"', "plain"),
         ('base_url = "https://api.openai.com/v1"\ndialect = "plain"', "plain"),
     ],
@@ -492,7 +517,7 @@ def test_route_defaults(tmp_path: Path) -> None:
     text = ACME + LOCAL + ROUTE + "timeouts = { idle_s = 7 }\n" + LOCAL_ROUTE
     assert load(tmp_path, text).classes["forte"].routes == (
         Route("acme", "acme-large", 128_000, 16_384, 0, 1, Timeouts(idle_s=7.0)),
-        Route("local", "smollm2-135m-instruct", 8_192, 8_192),
+        Route("local", "smollm2-135m-instruct", 8_192, 4_096, custom_tools=False),
     )
 
 
@@ -515,12 +540,25 @@ def test_routes_are_sorted_by_order_and_stay_in_file_order_within_one(tmp_path: 
         ("timeouts = 5", "timeouts: must be a table, not a whole number"),
         ("timeouts = { connect_s = -1 }", f"timeouts.connect_s: must be {NUMBER}, not -1"),
         ('modle = "x"', 'modle: unknown key; did you mean "model"?'),
+        ('system = "two"', 'system: must be "one" or "each"; known names: one, each'),
+        ('reasoning = "hide"', 'reasoning: must be "pass" or "drop"; known names: pass, drop'),
+        ('omit = "seed"', 'omit: must be an array of field names, like ["seed"]'),
+        ('omit = ["messages"]', 'omit: cannot change "messages"'),
+        ('fields = { model = "x" }', 'fields: cannot change "model"'),
+        ("fields = { x = nan }", "fields: must be values that JSON has: no dates, times, nan or inf"),
     ],
 )
 def test_wrong_route(tmp_path: Path, line: str, sentence: str) -> None:
     """A value of a route must be in its range, and the problem counts routes from 0."""
     text = LOCAL.strip() + LOCAL_ROUTE + line
     assert problems(tmp_path, text) == [f"line 6: classes.forte.routes[0].{sentence}"]
+
+
+def test_a_provider_that_cannot_continue_an_answer(tmp_path: Path) -> None:
+    """`continue = true` is refused on a route whose provider speaks a dialect that cannot continue an answer."""
+    provider = ACME.replace("https://acme.example/v1", "https://api.openai.com/v1")
+    (problem,) = problems(tmp_path, provider + ROUTE + "\ncontinue = true")
+    assert "routes[0].continue: a provider of the dialect openai cannot continue an answer" in problem
 
 
 def test_route_on_an_openai_provider_needs_a_model(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ use the settings only if the reader has no problems.
 
 from collections.abc import Mapping
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import msgspec
 
@@ -19,7 +18,6 @@ from cadenza.config.settings import (
     DEFAULT_PRICES,
     EMBEDDED_CHARACTER,
     ClassSettings,
-    Dialect,
     Limits,
     Provider,
     Secret,
@@ -28,13 +26,14 @@ from cadenza.config.settings import (
     SharedState,
     Store,
 )
+from cadenza.core.dialect import DIALECTS, dialect_of
 from cadenza.core.money import Price
 from cadenza.core.records import CLASSES, Route, Timeouts
 
 FAULT_VARIABLE = "CADENZA_FAULT_POINT"
 EMBEDDED_MODEL = "smollm2-135m-instruct"
 OPENAI_TOKENS = {"context_tokens": 128_000, "max_output_tokens": 16_384}
-EMBEDDED_TOKENS = {"context_tokens": 8_192, "max_output_tokens": 8_192}
+EMBEDDED_TOKENS = {"context_tokens": 8_192, "max_output_tokens": 4_096}
 
 
 def build_settings(raw: Table, reader: Reader, source: Path | None, environ: Mapping[str, str]) -> Settings:
@@ -119,7 +118,7 @@ def _provider(name: str, values: Table, reader: Reader, environ: Mapping[str, st
     paths = {key: reader.folder / values[key] for key in ("model_path", "api_key_file") if key in values}
     if (model := paths.get("model_path")) and not model.is_file():
         reader.problem((*at, "model_path"), f"there is no file at {model}")
-    defaults: Table = {"kind": "embedded", "dialect": _dialect_of(url or "")}
+    defaults: Table = {"kind": "embedded", "dialect": dialect_of(url or "")}
     proxy = reader.attempt((*at, "base_url"), proxy_for, url, environ) if url else None
     secrets = {"api_key": _api_key(values, at, reader, environ), "proxy": Secret(proxy) if proxy else None}
     return Provider(name, **defaults | values | paths | secrets)
@@ -134,13 +133,6 @@ def _api_key(values: Table, at: KeyPath, reader: Reader, environ: Mapping[str, s
     if key and not (key.isascii() and key.isprintable()):
         reader.problem((*at, origin), "the key must be one line of printable ASCII characters, and nothing else")
     return Secret(key) if key else None
-
-
-def _dialect_of(url: str) -> Dialect:
-    host = urlsplit(url).hostname or ""
-    if host == "api.openai.com":
-        return "openai"
-    return "openrouter" if f".{host}".endswith(".openrouter.ai") else "plain"
 
 
 def _class(
@@ -167,8 +159,12 @@ def _route(values: Table, at: KeyPath, providers: Mapping[str, Provider], reader
         return None
     if provider.kind == "openai" and "model" not in values:
         reader.problem((*at, "model"), "missing; it must be the name of a model at that provider")
+    dialect = DIALECTS["llamacpp" if provider.kind == "embedded" else provider.dialect]
+    if values.get("continue") and not dialect.continues:
+        reader.problem((*at, "continue"), f"a provider of the dialect {provider.dialect} cannot continue an answer")
     defaults: Table = {"model": provider.model_path.stem if provider.model_path else EMBEDDED_MODEL}
     defaults |= OPENAI_TOKENS if provider.kind == "openai" else EMBEDDED_TOKENS
+    defaults["custom_tools"] = dialect.custom_tools
     own = {name: value for name, value in values.items() if name not in ("continue", "timeouts")}
     timeouts = Timeouts(**values.get("timeouts", {}))
     return Route(**defaults | own, continues=values.get("continue", False), timeouts=timeouts)

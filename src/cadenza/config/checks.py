@@ -4,6 +4,7 @@ A check returns the value that the settings will have, or raises CheckError with
 No sentence repeats an address, a key or anything else that may contain a secret.
 """
 
+import json
 import re
 from collections.abc import Callable, Collection, Mapping
 from datetime import date, time
@@ -11,6 +12,7 @@ from difflib import get_close_matches
 from typing import Any
 from urllib.parse import urlsplit
 
+from cadenza.core.dialect import DIALECTS
 from cadenza.core.money import parse_price
 from cadenza.core.records import AUTO, CLASSES, CONTEXT_TOKENS_MAX, OUTPUT_TOKENS_MAX, RESERVED_CLASS, Timeouts
 
@@ -21,6 +23,7 @@ Keys = dict[str, Any]  # name -> a Check, a nested table's Keys, [Keys] of an ar
 RETENTION_RULE = 'must be exactly "zero": the service starts only if every provider has zero data retention'
 LITERAL_KEY = "a key must not be in this file; name a variable with api_key_env or a file with api_key_file"
 NUMBER_MAX = 1_000_000_000
+FIXED_FIELDS = frozenset({"model", "messages", "stream", "tools"})  # of a request; no route adds or leaves them out
 TYPE_NAMES = {str: "a string", bool: "a boolean", int: "a whole number", float: "a number with decimals"}
 TYPE_NAMES |= {list: "an array", dict: "a table", date: "a date or a time", time: "a date or a time"}
 
@@ -98,6 +101,29 @@ def base_url(value: object) -> str:
     return url.rstrip("/")
 
 
+def field_names(value: object) -> tuple[str, ...]:
+    """Fields of a request that are left out."""
+    if not isinstance(value, list) or not all(isinstance(name, str) and name for name in value):
+        raise CheckError('must be an array of field names, like ["seed"]')
+    return tuple(map(_changeable, value))
+
+
+def json_fields(value: object) -> str:
+    """Further fields of a request, as a JSON object."""
+    for name in table(value):
+        _changeable(name)
+    try:
+        return json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError):
+        raise CheckError("must be values that JSON has: no dates, times, nan or inf") from None
+
+
+def _changeable(name: str) -> str:
+    if name in FIXED_FIELDS:
+        raise CheckError(f"cannot change {_quote(name)}")
+    return name
+
+
 def suggest(word: str, known: Collection[str]) -> str:
     """The nearest known name or, if none is near, all of them."""
     near = get_close_matches(word.lower(), known, n=1)
@@ -119,6 +145,7 @@ VARIABLE_NAME = matching(
     "[A-Z_][A-Z0-9_]{0,99}",
     "must be the name of an environment variable, in capitals like ACME_API_KEY, and not the key itself",
 )
+API_VERSION = matching("[A-Za-z0-9.-]{1,40}", 'must be a version like "2024-10-21"')
 STORE_URL = matching(
     r"sqlite:///(?=.*[^/])[^?\0]+(?<!/)(?<!:memory:)|postgresql://[^\0]+",
     'must be "sqlite:///path/of/a/file.db" or "postgresql://user@host/database"',
@@ -135,12 +162,18 @@ ROUTE: Keys = {
     "order": integer(0),
     "weight": integer(1),
     "continue": boolean,
+    "system": one_of("one", "each"),
+    "reasoning": one_of("pass", "drop"),
+    "always_send_max_tokens": boolean,
+    "max_tokens_field": one_of("max_tokens", "max_completion_tokens"),
+    "omit": field_names,
+    "fields": json_fields,
     "timeouts": dict.fromkeys(Timeouts.__struct_fields__, positive),
 }
 PROVIDER: Keys = {"kind": one_of("openai", "embedded"), "retention": matching("zero", RETENTION_RULE)}
 PROVIDER |= dict.fromkeys(("api_key", "key", "token"), LITERAL_KEY)
 OPENAI: Keys = {"base_url": base_url, "api_key_env": VARIABLE_NAME, "api_key_file": text}
-OPENAI |= {"dialect": one_of("openai", "openrouter", "plain")}
+OPENAI |= {"dialect": one_of(*DIALECTS), "api_version": API_VERSION}
 EMBEDDED: Keys = {"model_path": text}
 ANY_PROVIDER: Keys = PROVIDER | OPENAI | EMBEDDED
 PROVIDER_OF_KIND: Mapping[str, Keys] = {

@@ -28,7 +28,6 @@ DEFAULT_CHARACTER = (
 EMBEDDED_CHARACTER = "You are a helpful AI assistant."
 
 Kind = Literal["openai", "embedded"]
-Dialect = Literal["openai", "openrouter", "plain"]
 
 
 class ConfigError(Exception):
@@ -95,7 +94,8 @@ class Provider(msgspec.Struct, frozen=True):
     api_key: str | None = None
     retention: Literal["zero"] = "zero"
     model_path: Path | None = None
-    dialect: Dialect = "plain"
+    dialect: str = "plain"
+    api_version: str | None = None
     proxy: str | None = None  # from the environment
 
 

@@ -1,13 +1,13 @@
 """The reply types of the API. Requests are read by gateway/validate.py."""
 
 import secrets
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from cadenza.core.records import Usage
-from cadenza.core.tool_calls import ToolCallDelta
+from cadenza.core.tool_calls import CallType, ToolCallDelta
 
 FinishReason = Literal["stop", "length", "tool_calls", "content_filter"]
 
@@ -35,20 +35,35 @@ class Function(msgspec.Struct, frozen=True):
     arguments: str
 
 
+class Custom(msgspec.Struct, frozen=True):
+    """The custom tool to call, and its input, which is any text."""
+
+    name: str
+    input: str
+
+
 class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
-    """A call that the client is asked to make."""
+    """A call that the client is asked to make, of a function or of a custom tool."""
 
     id: str
-    type: str = "function"
-    function: Function
+    type: CallType = "function"
+    function: Function | UnsetType = UNSET
+    custom: Custom | UnsetType = UNSET
+    extra_content: dict[str, Any] | UnsetType = UNSET
 
 
 class ReplyMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """The assistant's message of a non-streaming reply. Its content is null if the reply has only tool calls."""
+    """The assistant's message of a non-streaming reply. Its content is null if the model said something else instead.
+
+    The reasoning is present if the model showed it, in the fields that its upstream uses.
+    """
 
     role: str = "assistant"
     content: str | None
-    refusal: None = None
+    refusal: str | None = None
+    reasoning_content: str | UnsetType = UNSET
+    reasoning: str | UnsetType = UNSET
+    reasoning_details: list[Any] | UnsetType = UNSET
     tool_calls: list[ToolCall] | UnsetType = UNSET
 
 
@@ -90,12 +105,18 @@ class ModelList(msgspec.Struct, frozen=True, kw_only=True):
 
 def assemble_calls(deltas: list[ToolCallDelta]) -> list[ToolCall]:
     """Join the deltas of each call."""
-    firsts = [delta for delta in deltas if delta.id]
-    arguments = ["".join(delta.arguments for delta in deltas if delta.index == first.index) for first in firsts]
-    return [
-        ToolCall(id=first.id, function=Function(first.name, text))
-        for first, text in zip(firsts, arguments, strict=True)
-    ]
+    by_index: dict[int, list[ToolCallDelta]] = {}
+    for delta in deltas:
+        by_index.setdefault(delta.index, []).append(delta)
+    return [_assemble_call(parts) for parts in by_index.values()]
+
+
+def _assemble_call(parts: list[ToolCallDelta]) -> ToolCall:
+    first, text = parts[0], "".join([part.arguments for part in parts])
+    extra_content = next((part.extra_content for part in reversed(parts) if part.extra_content), UNSET)
+    if first.type == "custom":
+        return ToolCall(id=first.id, type="custom", custom=Custom(first.name, text), extra_content=extra_content)
+    return ToolCall(id=first.id, function=Function(first.name, text), extra_content=extra_content)
 
 
 def new_completion_id(now_ms: int) -> str:

@@ -32,6 +32,17 @@ class InvalidRequest(CadenzaError):
     retry_helps = False
 
 
+class ContextOverflow(InvalidRequest):
+    """The prompt is too long. Clients look for these words, and read the numbers: write them without separators."""
+
+    def __init__(self, window_tokens: int, prompt_tokens: int) -> None:
+        super().__init__(
+            f"context_length_exceeded: This model's maximum context length is {window_tokens} tokens. "
+            f"However, your messages resulted in {prompt_tokens} tokens. "
+            "Shorten the messages or the tool definitions, or use a class with a larger window."
+        )
+
+
 class Unauthenticated(CadenzaError):
     """No valid key. The message is the same for missing, malformed, unknown, revoked and expired keys."""
 

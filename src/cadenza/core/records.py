@@ -1,5 +1,7 @@
 """The frozen records that cross folders. Each stage of a request makes a new one; none is changed."""
 
+from typing import Literal
+
 import msgspec
 
 SCOPES = ("inference", "models", "usage")
@@ -43,6 +45,13 @@ class Route(msgspec.Struct, frozen=True):
     weight: int = 1
     timeouts: Timeouts = Timeouts()
     continues: bool = False  # it can go on with an answer that another route began
+    system: Literal["one", "each"] = "one"  # whether leading system messages are joined into one
+    reasoning: Literal["pass", "drop"] = "pass"  # whether reasoning goes to the client and back
+    always_send_max_tokens: bool = False
+    max_tokens_field: str = ""  # its name for `max_tokens`, instead of the dialect's
+    omit: tuple[str, ...] = ()  # fields of a request that it is not sent
+    fields: str = ""  # further fields of every request, as a JSON object
+    custom_tools: bool = True  # it can take tools of type `custom`
 
 
 class Plan(msgspec.Struct, frozen=True):

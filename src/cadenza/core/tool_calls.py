@@ -3,6 +3,8 @@
 For the client a call has a sequential index, an id of ours, and its name on its first part only. Upstreams differ: all
 calls have index 0, ids are missing, repeated or on every part, names come in pieces, calls come whole. All of that is
 normalized here. An id of ours contains the upstream's id, so that it can be restored when the client sends it back.
+
+A call is of a function, whose arguments are JSON, or of a custom tool, whose input is free text.
 """
 
 import base64
@@ -10,8 +12,11 @@ import binascii
 import secrets
 import zlib
 from collections.abc import Iterable
+from typing import Any, Literal
 
 import msgspec
+
+CallType = Literal["function", "custom"]
 
 CALL_PREFIX = "call_"
 NONCE_BYTES = 15
@@ -20,12 +25,18 @@ UPSTREAM_ID_CHARS_MAX = 256
 
 
 class ToolCallPart(msgspec.Struct, frozen=True):
-    """A part of a call from an upstream, in one form for all dialects. `index` is the upstream's own, if given."""
+    """A part of a call from an upstream, in one form for all dialects. `index` is the upstream's own, if given.
+
+    `arguments` is the input of a custom tool. `extra_content` is data that the upstream wants back with the call:
+    Gemini puts a signature there, and refuses the next turn without it.
+    """
 
     index: int | None = None
     id: str = ""
     name: str = ""
     arguments: str = ""
+    type: CallType = "function"
+    extra_content: dict[str, Any] | None = None
 
 
 class ToolCallDelta(msgspec.Struct, frozen=True):
@@ -35,6 +46,8 @@ class ToolCallDelta(msgspec.Struct, frozen=True):
     arguments: str
     id: str = ""
     name: str = ""
+    type: CallType = "function"
+    extra_content: dict[str, Any] | None = None
 
 
 class ToolCallNormalizer:
@@ -42,36 +55,39 @@ class ToolCallNormalizer:
 
     def __init__(self) -> None:
         self._calls: list[_Call] = []
+        self._begun = 0  # how many of them have begun for the client: calls begin in the order of their numbers
         self._by_index: dict[int, _Call] = {}
         self._by_id: dict[str, _Call] = {}
 
     def take(self, parts: Iterable[ToolCallPart]) -> list[ToolCallDelta]:
         """The deltas that can be sent now. A call begins with its first arguments: by then its name is complete."""
+        changed: dict[int, _Call] = {}
         for part in parts:
-            self._find_or_begin(part).take(part)
-        return self._drain(is_over=False)
+            call = self._find_or_begin(part)
+            call.take(part)
+            changed[call.index] = call
+        deltas = [call.next_delta() for call in changed.values() if call.id and (call.waiting or call.extra_content)]
+        return deltas + self._begin_calls(is_over=False)
 
     def finish(self) -> list[ToolCallDelta]:
         """The deltas that are left: calls without arguments, and calls that waited behind them."""
-        return self._drain(is_over=True)
+        return self._begin_calls(is_over=True)
 
-    def _drain(self, *, is_over: bool) -> list[ToolCallDelta]:
+    def _begin_calls(self, *, is_over: bool) -> list[ToolCallDelta]:
         deltas = []
-        for index, call in enumerate(self._calls):
-            if not call.id:
-                if not call.waiting and not is_over:
-                    break  # calls begin in the order of their numbers
-                call.id = wrap_id(call.upstream_id if self._by_id.get(call.upstream_id) is call else "")
-                deltas.append(ToolCallDelta(index, call.waiting or "{}", call.id, call.name))
-            elif call.waiting:
-                deltas.append(ToolCallDelta(index, call.waiting))
-            call.waiting = ""
+        while self._begun < len(self._calls):
+            call = self._calls[self._begun]
+            if not call.waiting and not is_over:
+                break
+            call.id = wrap_id(call.upstream_id if self._by_id.get(call.upstream_id) is call else "")
+            deltas.append(call.first_delta())
+            self._begun += 1
         return deltas
 
     def _find_or_begin(self, part: ToolCallPart) -> "_Call":
         call = self._find(part)
         if call is None:
-            call = _Call(part.id)
+            call = _Call(len(self._calls), part.id, part.type)
             self._calls.append(call)
         if part.id:
             self._by_id.setdefault(part.id, call)
@@ -97,11 +113,14 @@ class ToolCallNormalizer:
 class _Call:
     """One call whose parts are arriving."""
 
-    def __init__(self, upstream_id: str) -> None:
+    def __init__(self, index: int, upstream_id: str, type_: CallType) -> None:
+        self.index = index
         self.upstream_id = upstream_id
+        self.type = type_
         self.id = ""  # ours, once the call has begun for the client
         self.name = ""
         self.waiting = ""  # arguments that were not sent yet
+        self.extra_content: dict[str, Any] | None = None  # likewise
         self.is_whole = False
         self._open = 0
         self._in_string = False
@@ -111,8 +130,20 @@ class _Call:
         if part.name and not self.id and part.name != self.name:
             self.name += part.name
         self.waiting += part.arguments
-        for character in part.arguments:
-            self._follow(character)
+        self.extra_content = part.extra_content or self.extra_content
+        if self.type == "function":
+            for character in part.arguments:
+                self._follow(character)
+
+    def first_delta(self) -> ToolCallDelta:
+        delta = self.next_delta()
+        arguments = "{}" if self.type == "function" and not delta.arguments else delta.arguments
+        return msgspec.structs.replace(delta, arguments=arguments, id=self.id, name=self.name)
+
+    def next_delta(self) -> ToolCallDelta:
+        arguments, self.waiting = self.waiting, ""
+        extra_content, self.extra_content = self.extra_content, None
+        return ToolCallDelta(self.index, arguments, type=self.type, extra_content=extra_content)
 
     def _follow(self, character: str) -> None:
         """Track whether the arguments so far are a complete JSON value."""

@@ -21,7 +21,7 @@ from cadenza.gateway.slots import slot
 from cadenza.gateway.validate import ChatRequest, check_context, parse_chat
 from cadenza.http.body import BodyMemory, BodyMemoryFull, BodyTimeout, BodyTooLarge
 from cadenza.http.exchange import Exchange
-from cadenza.routing.catalogue import routes_that_fit
+from cadenza.routing.catalogue import routes_that_fit, routes_with_custom_tools
 from cadenza.routing.continuation import open_reply
 from cadenza.routing.dispatch import Dispatch
 from cadenza.routing.prompt import PromptSize
@@ -74,7 +74,9 @@ async def read_chat(exchange: Exchange, memory: BodyMemory) -> ChatRequest:
 
 
 async def fit(plan: Plan, prompt: PromptSize, chat: ChatRequest) -> Plan:
-    """The plan with the routes whose window is large enough; 400 if there is none."""
+    """The plan with the routes that can take the request and whose window is large enough; 400 if there is none."""
+    if chat.has_custom_tools:
+        plan = routes_with_custom_tools(plan)
     if prompt.size_bytes > CONTEXT_TOKENS_MAX:
         check_context(await prompt.exact_of_client())
     return await routes_that_fit(plan, prompt, chat.room_tokens)

@@ -1,5 +1,6 @@
 """Encodes the events of a streamed reply as the API defines them. Each chunk is one `data:` line."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -36,6 +37,10 @@ class Chunks:
         """One delta per chunk: some clients read only the first element of `tool_calls`."""
         return self._choice(msgspec.json.encode({"tool_calls": [_call_object(delta)]}), b"null")
 
+    def extras(self, extras: Mapping[str, Any]) -> bytes:
+        """A refusal or reasoning."""
+        return self._choice(_ENCODE(extras), b"null")
+
     def finish(self, reason: FinishReason) -> bytes:
         return self._choice(b"{}", b'"' + reason.encode() + b'"')
 
@@ -47,7 +52,9 @@ class Chunks:
 
 
 def _call_object(delta: ToolCallDelta) -> dict[str, Any]:
+    text = {"input" if delta.type == "custom" else "arguments": delta.arguments}
+    extra = {"extra_content": delta.extra_content} if delta.extra_content else {}
     if not delta.id:
-        return {"index": delta.index, "function": {"arguments": delta.arguments}}
-    function = {"name": delta.name, "arguments": delta.arguments}
-    return {"index": delta.index, "id": delta.id, "type": "function", "function": function}
+        return {"index": delta.index, delta.type: text, **extra}
+    head = {"index": delta.index, "id": delta.id, "type": delta.type}
+    return {**head, delta.type: {"name": delta.name, **text}, **extra}

@@ -1,8 +1,10 @@
 """Builds the ask that goes upstream: the character layer first, then the client's messages in their order.
 
-The character layer is always the first message, so a client's `system` or `developer` message adds to it and never
-replaces it.
+The character layer comes first in the one leading system message, so a client's `system` or `developer` message adds to
+it and never replaces it. One message, because many chat templates refuse or silently drop a second one.
 """
+
+import msgspec
 
 from cadenza.core.records import Plan
 from cadenza.gateway.validate import ChatRequest
@@ -11,13 +13,19 @@ from cadenza.upstreams.base import Ask
 
 
 def compose(chat: ChatRequest, character: Character, prompt: PromptSize, output_limit: int, plan: Plan) -> Ask:
+    separate = [character.message, *chat.messages]
+    if leading := chat.leading_system:
+        text = "\n\n".join([character.text, *filter(None, chat.texts[:leading])])
+        joined = msgspec.Raw(msgspec.json.encode({"role": "system", "content": text}))
+        messages = [joined, *chat.messages[leading:]]
     return Ask(
-        messages=[character.message, *chat.messages],
+        messages=messages if leading else separate,
         sampling=chat.sampling,
         max_tokens=output_limit if is_shortened(chat, output_limit, plan) else chat.max_tokens,
         stream=chat.stream,
         tools=chat.tools,
         prompt_tokens=prompt.at_most,
+        separate=separate if leading else (),
     )
 
 

@@ -7,6 +7,9 @@ arrives, and the upstream is read no faster than the client reads.
 
 import asyncio
 import time
+from collections.abc import Mapping
+from itertools import chain
+from typing import Any
 
 import msgspec
 from msgspec import UNSET
@@ -42,6 +45,7 @@ class WholeRelay:
         self._head = head
         self._meter = meter
         self._texts: list[str] = []
+        self._extras: dict[str, list[Any]] = {}
         self._deltas: list[ToolCallDelta] = []
         self._calls = ToolCallNormalizer()
 
@@ -51,14 +55,17 @@ class WholeRelay:
         if self._deltas:
             self._meter.take_calls()
         if self._meter.needs_count:
-            await self._meter.count_whole("".join(self._texts) + text_of_calls(self._deltas))
+            text = "".join(self._texts) + text_of_extras(self._joined_extras()) + text_of_calls(self._deltas)
+            await self._meter.count_whole(text)
         return self._meter.result()
 
     def finish(self, result: ReplyResult) -> None:
         assert self._meter.finish_reason
         content = "".join(self._texts)
+        has_other = bool(self._deltas or "refusal" in self._extras)
         message = ReplyMessage(
-            content=None if self._deltas and not content else content,
+            content=None if has_other and not content else content,
+            **self._joined_extras(),
             tool_calls=assemble_calls(self._deltas) if self._deltas else UNSET,
         )
         completion = Completion(
@@ -73,6 +80,8 @@ class WholeRelay:
     def take(self, piece: Piece) -> None:
         self._meter.take(piece)
         self._texts.append(piece.content)
+        for name, value in piece.extras.items():
+            self._extras.setdefault(name, []).append(value)
         if piece.calls and self._head.has_tools:
             self._deltas += self._calls.take(piece.calls)
 
@@ -81,6 +90,12 @@ class WholeRelay:
 
     async def drain(self) -> None:
         """Never congested."""
+
+    def _joined_extras(self) -> dict[str, Any]:
+        return {
+            name: "".join(values) if isinstance(values[0], str) else list(chain.from_iterable(values))
+            for name, values in self._extras.items()
+        }
 
 
 class StreamRelay:
@@ -126,6 +141,9 @@ class StreamRelay:
     def take(self, piece: Piece) -> None:
         if piece.usage or piece.finish_reason or piece.has_bad_usage:
             self._meter.take(piece)
+        if piece.extras:
+            self._unsent.append(self._chunks.extras(piece.extras))
+            self._unsent_texts.append(text_of_extras(piece.extras))
         if piece.content:
             self._unsent.append(self._chunks.content(piece.content))
             self._unsent_texts.append(piece.content)
@@ -150,6 +168,12 @@ class StreamRelay:
 
     async def drain(self) -> None:
         await self._exchange.drain()
+
+
+def text_of_extras(extras: Mapping[str, Any]) -> str:
+    """The text of a refusal or of reasoning that counts as output. The same reasoning may stand in two fields."""
+    reasoning = extras.get("reasoning_content") or extras.get("reasoning", "")
+    return str(extras.get("refusal", "") + reasoning)
 
 
 def text_of_calls(deltas: list[ToolCallDelta]) -> str:

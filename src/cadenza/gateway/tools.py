@@ -49,29 +49,44 @@ class CalledFunctionFields(msgspec.Struct):
     arguments: str = ""
 
 
+class CalledCustomFields(msgspec.Struct):
+    """The custom tool of a call in the history."""
+
+    name: str
+    input: str = ""
+
+
 class CallFields(msgspec.Struct):
     """A call in the history."""
 
     id: str
     type: str = "function"
     function: CalledFunctionFields | None = None
+    custom: CalledCustomFields | None = None
+
+    @property
+    def text(self) -> str:
+        """What the call adds to the prompt."""
+        if self.function:
+            return self.function.name + self.function.arguments
+        return self.custom.name + self.custom.input if self.custom else ""
 
 
 def check_tools(tools: Sequence[ToolFields], choice: object) -> None:
     if len(tools) > TOOLS_MAX:
         raise InvalidRequest(f"tools: {len(tools)} were sent; at most {TOOLS_MAX} are allowed.")
-    names: set[str] = set()
+    types: dict[str, str] = {}  # name to type
     for index, tool in enumerate(tools):
         name = _check_tool(f"tools[{index}]", tool)
-        if name in names:
-            raise InvalidRequest(f"tools[{index}].function.name: '{name}' is defined twice.")
-        names.add(name)
-    _check_choice(choice, names)
+        if name in types:
+            raise InvalidRequest(f"tools[{index}].{tool.type}.name: '{name}' is defined twice.")
+        types[name] = tool.type or ""
+    _check_choice(choice, types)
 
 
 def _check_tool(path: str, tool: ToolFields) -> str:
     if tool.type not in TYPES:
-        raise InvalidRequest(f"{path}.type: must be 'function'.")
+        raise InvalidRequest(f"{path}.type: must be 'function' or 'custom'.")
     definition = tool.function if tool.type == "function" else tool.custom
     name = definition.name if definition else None
     if name is None or not NAME.fullmatch(name):
@@ -79,16 +94,17 @@ def _check_tool(path: str, tool: ToolFields) -> str:
     return name
 
 
-def _check_choice(choice: object, names: set[str]) -> None:
+def _check_choice(choice: object, types: dict[str, str]) -> None:
     if choice is None or choice in CHOICES:
         return
     if not isinstance(choice, dict):
-        raise InvalidRequest(f"tool_choice: must be one of {', '.join(CHOICES)}, or name a function.")
-    function = choice.get("function")
-    if choice.get("type") == "function":
-        name = function.get("name") if isinstance(function, dict) else None
-        if not isinstance(name, str) or name not in names:
-            raise InvalidRequest("tool_choice: names a function that tools does not define.")
+        raise InvalidRequest(f"tool_choice: must be one of {', '.join(CHOICES)}, or name a tool.")
+    type_ = choice.get("type")
+    if type_ in TYPES:
+        chosen = choice.get(type_)
+        name = chosen.get("name") if isinstance(chosen, dict) else None
+        if not isinstance(name, str) or types.get(name) != type_:
+            raise InvalidRequest(f"tool_choice: names a tool of type '{type_}' that tools does not define.")
 
 
 class History:

@@ -1,7 +1,7 @@
 """Parses the body of a chat request into a ChatRequest, or refuses it with a 400 that says what to correct.
 
 Messages and sampling fields stay raw JSON and go upstream unchanged, except that the role `developer` becomes `system`.
-Everything that OpenAI accepts is accepted; an unknown top-level field is dropped.
+Everything that OpenAI accepts is accepted, but for its deprecated `functions`; an unknown top-level field is dropped.
 """
 
 import re
@@ -9,13 +9,13 @@ from typing import Any
 
 import msgspec
 
-from cadenza.core.errors import InvalidRequest
+from cadenza.core.errors import ContextOverflow, InvalidRequest
 from cadenza.core.records import CONTEXT_TOKENS_MAX, OUTPUT_TOKENS_MAX
-from cadenza.core.tokens import OUTPUT_TOKENS_MIN
 from cadenza.gateway.tools import CallFields, History, ToolFields, check_tools, with_upstream_ids
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 PLAIN_ROLES = frozenset({"system", "developer", "user", "assistant"})
+SYSTEM_ROLES = frozenset({"system", "developer"})
 SAMPLING = frozenset(
     {
         "temperature",
@@ -44,19 +44,19 @@ class ChatRequest(msgspec.Struct, frozen=True):
     max_tokens: int | None
     sampling: dict[str, msgspec.Raw]
     tools: dict[str, msgspec.Raw]  # the fields of the tool path, unchanged; empty on the plain path
+    leading_system: int = 0  # how many system messages it begins with
+    has_custom_tools: bool = False  # it defines or has called tools of type `custom`
 
     @property
     def room_tokens(self) -> int:
-        """How much output a window must have room for, so that the prompt need not be counted exactly.
-
-        With tools this is the whole output, because `max_tokens` is reduced to what the window leaves.
-        """
-        return (self.max_tokens or OUTPUT_TOKENS_MAX) if self.tools else OUTPUT_TOKENS_MIN
+        """How much output a window must have room for, so that the prompt need not be counted exactly."""
+        return self.max_tokens or OUTPUT_TOKENS_MAX
 
 
 class _Part(msgspec.Struct):
     type: str
     text: str | None = None
+    refusal: str | None = None
 
 
 class _Message(msgspec.Struct):
@@ -64,7 +64,7 @@ class _Message(msgspec.Struct):
     content: str | list[_Part] | None = None
     tool_calls: list[CallFields] | None = None
     tool_call_id: str | None = None
-    function_call: dict[str, Any] | None = None
+    function_call: Any = None
     refusal: str | None = None
 
 
@@ -80,6 +80,8 @@ class _Fields(msgspec.Struct):
     top_logprobs: int | None = None
     tools: list[ToolFields] | None = None
     tool_choice: Any = None
+    functions: Any = None
+    function_call: Any = None
 
 
 _FIELDS = msgspec.json.Decoder(_Fields)
@@ -110,14 +112,14 @@ def parse_chat(body: bytes) -> ChatRequest:
         max_tokens=_max_tokens(fields),
         sampling={name: given for name, given in raw.items() if name in SAMPLING and bytes(given) != NULL},
         tools=tools,
+        leading_system=_count_leading_system(fields.messages),
+        has_custom_tools=_has_custom_tools(fields),
     )
 
 
 def check_context(counted: int) -> None:
     if counted > CONTEXT_TOKENS_MAX:
-        raise InvalidRequest(
-            f"The prompt has {counted:,} tokens; at most {CONTEXT_TOKENS_MAX:,} are allowed per request. Shorten it."
-        )
+        raise ContextOverflow(CONTEXT_TOKENS_MAX, counted)
 
 
 def _decode(body: bytes) -> tuple[_Fields, dict[str, msgspec.Raw]]:
@@ -150,6 +152,8 @@ def _refuse_unsupported(fields: _Fields) -> None:
         raise InvalidRequest("n: not implemented for values other than 1. Send one request per choice.")
     if fields.logprobs or fields.top_logprobs is not None:
         raise InvalidRequest("logprobs and top_logprobs: not implemented here. Leave them out.")
+    if fields.functions or fields.function_call:
+        raise InvalidRequest("functions and function_call: not supported. Use `tools` and `tool_choice` instead.")
     if fields.temperature is not None and not 0 <= fields.temperature <= 2:
         raise InvalidRequest("temperature: must be between 0 and 2.")
     if fields.tools:
@@ -177,32 +181,46 @@ def _check_messages(messages: list[_Message]) -> list[str]:
 
 def _check_message(index: int, message: _Message) -> str:
     """Check a message and return its text."""
-    if message.role in PLAIN_ROLES and isinstance(message.content, str) and not message.tool_calls:
-        return message.content
+    is_plain = message.role in PLAIN_ROLES and isinstance(message.content, str)
+    if is_plain and not message.tool_calls and not message.function_call:
+        return str(message.content)
     path = f"messages[{index}]"
+    if message.role == "function" or message.function_call:
+        raise InvalidRequest(
+            f"{path}: functions are not supported. Use `tools`: send calls as `tool_calls` of an assistant message, "
+            "and each result as a message of the role `tool`."
+        )
     if message.role not in ROLES:
         raise InvalidRequest(f"{path}.role: must be one of {', '.join(ROLES)}.")
     if message.role == "tool" and not message.tool_call_id:
         raise InvalidRequest(f"{path}.tool_call_id: a tool message must name the call that it answers.")
     if message.content is None:
-        is_call = message.tool_calls is not None or message.function_call or message.refusal
-        if message.role == "assistant" and is_call:
-            return _text_of_calls(message)
+        if message.role == "assistant" and (message.tool_calls is not None or message.refusal):
+            return _text_of_calls(message) + (message.refusal or "")
         raise InvalidRequest(f"{path}.content: must be a string or an array of text parts.")
     if isinstance(message.content, str):
         return message.content + _text_of_calls(message)
     return _text_of_calls(message) + "".join(
-        _check_part(f"{path}.content[{index}]", part) for index, part in enumerate(message.content)
+        _check_part(f"{path}.content[{index}]", part, message.role) for index, part in enumerate(message.content)
     )
 
 
 def _text_of_calls(message: _Message) -> str:
-    """What the tool calls of a message add to the prompt."""
-    functions = [call.function for call in message.tool_calls or () if call.function]
-    return "".join(function.name + function.arguments for function in functions)
+    return "".join([call.text for call in message.tool_calls or ()])
 
 
-def _check_part(path: str, part: _Part) -> str:
+def _count_leading_system(messages: list[_Message]) -> int:
+    return next((n for n, message in enumerate(messages) if message.role not in SYSTEM_ROLES), len(messages))
+
+
+def _has_custom_tools(fields: _Fields) -> bool:
+    calls = (call for message in fields.messages or () for call in message.tool_calls or ())
+    return any(tool.type == "custom" for tool in fields.tools or ()) or any(call.type == "custom" for call in calls)
+
+
+def _check_part(path: str, part: _Part, role: str) -> str:
+    if part.type == "refusal" and role == "assistant" and part.refusal is not None:
+        return part.refusal
     if part.type != "text":
         raise InvalidRequest(f"{path}.type: only parts of type 'text' are supported.")
     if part.text is None:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from cadenza.core.chat import Model, ModelList
-from cadenza.core.errors import InvalidRequest, NotFound
+from cadenza.core.errors import ContextOverflow, InvalidRequest, NotFound
 from cadenza.core.money import Price
 from cadenza.core.rates import Limits
 from cadenza.core.records import AUTO, CLASSES, DEFAULT_CLASS, RESERVED_CLASS, Plan, Principal, Route
@@ -83,9 +83,15 @@ async def routes_that_fit(plan: Plan, prompt: PromptSize, output_tokens: int) ->
     if len(routes) == len(plan.routes):
         return plan
     if not routes:
-        largest = max(route.context_tokens for route in plan.routes)
+        raise ContextOverflow(max(route.context_tokens for route in plan.routes), prompt_tokens)
+    return Plan.of(plan.class_id, routes)
+
+
+def routes_with_custom_tools(plan: Plan) -> Plan:
+    """The plan without the routes that cannot take tools of type `custom`."""
+    routes = tuple([route for route in plan.routes if route.custom_tools])
+    if not routes:
         raise InvalidRequest(
-            f"The prompt has about {prompt_tokens:,} tokens, tools included; the window of {plan.class_id} is "
-            f"{largest:,} tokens, for prompt and answer. Shorten the prompt, or use a class with a larger window."
+            f"tools: the model behind '{plan.class_id}' takes no tools of type 'custom'. Use type 'function'."
         )
     return Plan.of(plan.class_id, routes)

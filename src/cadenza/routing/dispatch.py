@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from cadenza.core.errors import CadenzaError, InvalidRequest, RateLimited, UpstreamFailed
+from cadenza.core.errors import CadenzaError, ContextOverflow, InvalidRequest, RateLimited, UpstreamFailed
 from cadenza.core.records import Plan, Route
 from cadenza.core.tokens import Tokenizer
 from cadenza.observe import Observer
@@ -95,8 +95,10 @@ class Dispatcher:
 
     async def open_first(self, wanted: Dispatch, routes: Sequence[Route]) -> RoutedReply:
         """The reply of the first route that begins to answer; 400, 429 or 502 if none does."""
-        faults, passed_over = list[Fault](), set[RouteHealth]()
+        faults, passed_over, window_tokens = list[Fault](), set[RouteHealth](), 0
         for route, health, is_last_resort in self._line_up(wanted.plan.class_id, routes):
+            if route.context_tokens <= window_tokens:  # the prompt was too long for a window of this size
+                continue
             attempt = health.begin(wanted.key_id, is_last_resort=is_last_resort)
             if attempt is None:
                 passed_over.add(health)
@@ -109,10 +111,15 @@ class Dispatcher:
                 return await self._open(wanted, route, attempt)
             except Fault as fault:
                 faults.append(fault)
-                if fault.kind is FaultKind.REFUSED:
+                if fault.overflow:
+                    window_tokens = route.context_tokens
+                elif fault.kind is FaultKind.REFUSED:
                     break
         if not faults:
             self._metrics.refused.labels("routes").inc()
+        if faults and (overflow := faults[-1].overflow):
+            prompt_tokens = overflow.prompt_tokens or await wanted.prompt.exact()
+            raise ContextOverflow(overflow.window_tokens or window_tokens, prompt_tokens)
         raise error_for(faults, passed_over)
 
     async def _open(self, wanted: Dispatch, route: Route, attempt: Attempt) -> RoutedReply:
@@ -177,7 +184,8 @@ def error_for(faults: list[Fault], passed_over: set[RouteHealth]) -> CadenzaErro
     """The error for the client when no route answered."""
     if faults and faults[-1].kind is FaultKind.REFUSED:
         return InvalidRequest(
-            "The model cannot take this request: it is too long for the model, or a field of it is not supported."
+            "The model cannot take this request: it is too long, a field of it is not supported, "
+            "or its content is not allowed."
         )
     if all(fault.kind is FaultKind.BUSY for fault in faults) and not any(health.is_down for health in passed_over):
         waits_s = [fault.retry_after_s for fault in faults if fault.retry_after_s is not None]

@@ -5,9 +5,9 @@ carries no text from the upstream, so it cannot leak a name, a URL, a key or con
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import Enum
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -31,14 +31,28 @@ class FaultKind(Enum):
     OVERLONG = "overlong"  # the reply exceeded its total time or its number of events
 
 
-class Fault(Exception):
-    """An upstream failure of a known kind."""
+class Overflow(msgspec.Struct, frozen=True):
+    """A prompt that is too long for the model: the model's window and the prompt's tokens, where the upstream says."""
 
-    def __init__(self, kind: FaultKind, status: int | None = None, retry_after_s: float | None = None) -> None:
+    window_tokens: int | None = None
+    prompt_tokens: int | None = None
+
+
+class Fault(Exception):
+    """An upstream failure of a known kind. `overflow` is given if a refused prompt was too long."""
+
+    def __init__(
+        self,
+        kind: FaultKind,
+        status: int | None = None,
+        retry_after_s: float | None = None,
+        overflow: Overflow | None = None,
+    ) -> None:
         super().__init__(kind.value if status is None else f"{kind.value} ({status})")
         self.kind = kind
         self.status = status
         self.retry_after_s = retry_after_s
+        self.overflow = overflow
 
 
 def classify_status(status: int, retry_after: bytes | None = None) -> Fault:
@@ -51,9 +65,10 @@ def classify_status(status: int, retry_after: bytes | None = None) -> Fault:
 
 
 class Ask(msgspec.Struct, frozen=True):
-    """A request to an upstream: messages, tools and sampling fields as raw JSON, sent unchanged.
+    """A request to an upstream: messages, tools and sampling fields as raw JSON.
 
-    With tools, `max_tokens` is fitted to the route's context window. `begun` is the start of an answer to continue.
+    `messages` has one leading system message. `separate` has each one of the client apart, if there are several.
+    `begun` is the start of an answer to continue.
     """
 
     messages: Sequence[msgspec.Raw]
@@ -63,13 +78,17 @@ class Ask(msgspec.Struct, frozen=True):
     tools: dict[str, msgspec.Raw] = {}
     prompt_tokens: int = 0
     begun: str = ""
+    separate: Sequence[msgspec.Raw] = ()
+
+    def messages_for(self, route: Route) -> Sequence[msgspec.Raw]:
+        return self.separate if self.separate and route.system == "each" else self.messages
 
     def output_limit(self, route: Route) -> int | None:
-        """The `max_tokens` to send upstream; None to send none."""
-        limit = route.max_output_tokens if self.max_tokens is None else min(self.max_tokens, route.max_output_tokens)
-        if self.tools:
-            return min(limit, output_room(route, self.prompt_tokens))
-        return None if self.max_tokens is None else limit
+        """The `max_tokens` to send upstream, fitted to the route's window; None to send none."""
+        longest = min(route.max_output_tokens, output_room(route, self.prompt_tokens))
+        if self.max_tokens is not None:
+            return min(self.max_tokens, longest)
+        return longest if longest < route.max_output_tokens or route.always_send_max_tokens else None
 
 
 class Piece(msgspec.Struct, frozen=True):
@@ -81,6 +100,7 @@ class Piece(msgspec.Struct, frozen=True):
     has_bad_usage: bool = False  # it has a usage field without valid counts
     has_begun: bool = False  # it shows that the model has begun to answer or to reason
     calls: tuple[ToolCallPart, ...] = ()
+    extras: Mapping[str, Any] = {}  # `refusal`, `reasoning_content`, `reasoning`, `reasoning_details`: passed on as is
 
 
 class Sink(Protocol):

@@ -7,16 +7,20 @@ closes the connection at once, which stops the upstream from generating.
 import asyncio
 import math
 from contextlib import suppress
-from typing import Any
+from urllib.parse import quote
 
 import msgspec
 
+from cadenza.core.dialect import PLAIN, Dialect
 from cadenza.core.records import Route
 from cadenza.http.client import HttpClient, Unreachable
 from cadenza.http.client_connection import STOP, Broken, ClientConnection, Unanswered
-from cadenza.upstreams.base import Ask, Fault, FaultKind, Piece, Probe, Sink, classify_status
-from cadenza.upstreams.dialect import read_whole
+from cadenza.upstreams.base import Ask, Fault, FaultKind, Piece, Probe, Sink
+from cadenza.upstreams.errors import ERROR_BYTES_MAX, READ_STATUSES, classify_error
+from cadenza.upstreams.message_rules import MessageRules
+from cadenza.upstreams.reader import EXTRAS, read_whole
 from cadenza.upstreams.stream import BEGINNING, ENDED, FINISHED, ReplyStream
+from cadenza.upstreams.writer import write_request
 
 WHOLE_BYTES_MAX = 64 * 1024 * 1024
 AFTER_FINISH_S = 5.0  # how long a finished reply may take to send its usage, which some upstreams never send
@@ -25,26 +29,29 @@ READ_TO_END_S = 0.1
 EVENTS_PER_TOKEN = 2  # an event carries a token or more: with more events the upstream ignores its token limit
 EVENTS_EXTRA = 256  # for events without a token
 PROBE_S = 10.0
-
-# The fields that request zero retention, for the APIs that have them.
-RETENTION_FIELDS: dict[str, dict[str, Any]] = {
-    "openai": {"store": False},
-    "openrouter": {"provider": {"zdr": True, "data_collection": "deny"}},
-    "plain": {},
-}
-# vLLM continues a last assistant message only with these fields; llama.cpp does so without them.
-CONTINUE_FIELDS = {"continue_final_message": True, "add_generation_prompt": False}
+ERROR_BODY_S = 5.0  # how long the body of an error may take
 
 
 class OpenAIUpstream:
     """An endpoint that speaks the OpenAI chat-completions format."""
 
     def __init__(
-        self, base_url: str, api_key: str | None = None, dialect: str = "plain", proxy: str | None = None
+        self,
+        base_url: str,
+        api_key: str | None = None,
+        dialect: Dialect = PLAIN,
+        proxy: str | None = None,
+        api_version: str | None = None,
     ) -> None:
-        headers = {"content-type": "application/json"} | ({"authorization": f"Bearer {api_key}"} if api_key else {})
+        headers = {"content-type": "application/json"}
+        if api_key:
+            is_bearer = dialect.key_header == "authorization"
+            headers[dialect.key_header] = f"Bearer {api_key}" if is_bearer else api_key
         self._http = HttpClient(base_url, headers, proxy)
         self._dialect = dialect
+        self._rules = MessageRules(dialect)
+        self._has_deployments = dialect.has_deployments and not base_url.endswith("/v1")
+        self._query = f"?api-version={quote(api_version)}" if api_version else ""
 
     async def start(self) -> None:
         """Nothing to do: connections are opened when they are needed."""
@@ -54,13 +61,16 @@ class OpenAIUpstream:
 
     async def open(self, route: Route, ask: Ask) -> "HttpReply":
         reply = HttpReply(self._http, route, ask)
-        await reply.open(self._body(route, ask))
+        await reply.open(self._path(route), write_request(self._dialect, self._rules, route, ask))
         return reply
 
     async def probe(self) -> Probe:
         try:
-            async with asyncio.timeout(PROBE_S), self._http.request("GET", "/models", b"", PROBE_S) as response:
-                body = await _read_body(response)
+            async with (
+                asyncio.timeout(PROBE_S),
+                self._http.request("GET", f"/models{self._query}", b"", PROBE_S) as response,
+            ):
+                body = await _read_whole_body(response)
         except (TimeoutError, Unreachable, Broken, Fault):
             return Probe(reachable=False, detail="no answer")
         if response.status != 200:
@@ -71,16 +81,9 @@ class OpenAIUpstream:
             return Probe(reachable=True, detail="answers, but names no models")
         return Probe(reachable=True, detail="answers", models=tuple(model.id for model in named))
 
-    def _body(self, route: Route, ask: Ask) -> bytes:
-        body: dict[str, Any] = {"model": route.model, "messages": ask.messages, **ask.sampling, **ask.tools}
-        if ask.begun:
-            body["messages"] = [*ask.messages, {"role": "assistant", "content": ask.begun}]
-            body |= CONTINUE_FIELDS
-        if (limit := ask.output_limit(route)) is not None:
-            body["max_completion_tokens" if self._dialect == "openai" else "max_tokens"] = limit
-        if ask.stream:
-            body |= {"stream": True, "stream_options": {"include_usage": True}}
-        return msgspec.json.encode(body | RETENTION_FIELDS[self._dialect])
+    def _path(self, route: Route) -> str:
+        folder = f"/deployments/{quote(route.model, safe='')}" if self._has_deployments else ""
+        return f"{folder}/chat/completions{self._query}"
 
 
 class HttpReply:
@@ -93,16 +96,15 @@ class HttpReply:
         self._deadline_s = self._clock() + route.timeouts.total_s  # of the whole reply
         self._first_s = route.timeouts.first_token_s + (0 if ask.stream else _generation_s(route, ask))
         tokens = ask.output_limit(route) or route.max_output_tokens
-        self._stream = ReplyStream(tokens * EVENTS_PER_TOKEN + EVENTS_EXTRA)
+        self._extras = EXTRAS if route.reasoning == "pass" else ("refusal",)
+        self._stream = ReplyStream(tokens * EVENTS_PER_TOKEN + EVENTS_EXTRA, self._extras)
         self._early: list[Piece] = []  # the pieces that arrived before there was a sink
 
-    async def open(self, body: bytes) -> None:
+    async def open(self, path: str, body: bytes) -> None:
         """Send the request and wait for the first piece."""
         deadline_s = min(self._deadline_s, self._clock() + self._first_s)
         try:
-            self._response = await self._http.send(
-                "POST", "/chat/completions", body, self._timeouts.connect_s, deadline_s
-            )
+            self._response = await self._http.send("POST", path, body, self._timeouts.connect_s, deadline_s)
             try:
                 await self._begin(deadline_s)
             except BaseException:
@@ -126,9 +128,9 @@ class HttpReply:
         """Read until the model has begun to answer; TimeoutError at the deadline."""
         response, stream = self._response, self._stream
         if response.status != 200:
-            raise classify_status(response.status, response.headers.get(b"retry-after"))
+            raise await self._read_error(deadline_s)
         if b"event-stream" not in response.headers.get(b"content-type", b"").lower():
-            self._early.append(read_whole(await _read_body(response, deadline_s)))
+            self._early.append(read_whole(await _read_whole_body(response, deadline_s), self._extras))
             stream.skip()
             return
 
@@ -144,6 +146,14 @@ class HttpReply:
                 stream.end_of_body(self._early.append)
         if stream.fault and not any(piece.has_begun for piece in self._early):
             raise stream.fault
+
+    async def _read_error(self, deadline_s: float) -> Fault:
+        """The fault for a status other than 200. The body may say more than the status."""
+        response, body = self._response, b""
+        if response.status in READ_STATUSES:
+            with suppress(TimeoutError, Broken):
+                body = await _read_body(response, min(deadline_s, self._clock() + ERROR_BODY_S), ERROR_BYTES_MAX)
+        return classify_error(response.status, response.headers.get(b"retry-after"), body)
 
     async def deliver(self, sink: Sink) -> None:
         stream, clock, idle_s, take, flush = self._stream, self._clock, self._timeouts.idle_s, sink.take, sink.flush
@@ -201,16 +211,23 @@ def _generation_s(route: Route, ask: Ask) -> float:
     return route.timeouts.idle_s * math.ceil(tokens / TOKENS_PER_IDLE)
 
 
-async def _read_body(response: ClientConnection, deadline_s: float = math.inf) -> bytes:
-    """The whole body; MALFORMED if it exceeds WHOLE_BYTES_MAX."""
+async def _read_whole_body(response: ClientConnection, deadline_s: float = math.inf) -> bytes:
+    """The body; MALFORMED if it exceeds WHOLE_BYTES_MAX."""
+    body = await _read_body(response, deadline_s, WHOLE_BYTES_MAX)
+    if len(body) > WHOLE_BYTES_MAX:
+        raise Fault(FaultKind.MALFORMED)
+    return body
+
+
+async def _read_body(response: ClientConnection, deadline_s: float, bytes_max: int) -> bytes:
+    """The body. If it has more than `bytes_max` bytes, a beginning of it that has more too."""
     parts, size_bytes = list[bytes](), 0
 
     def keep(data: bytes) -> float:
         nonlocal size_bytes
         parts.append(data)
         size_bytes += len(data)
-        return deadline_s if size_bytes <= WHOLE_BYTES_MAX else STOP
+        return deadline_s if size_bytes <= bytes_max else STOP
 
-    if await response.receive(keep, deadline_s):
-        raise Fault(FaultKind.MALFORMED)
+    await response.receive(keep, deadline_s)
     return b"".join(parts)

@@ -9,12 +9,12 @@
 A fault after FINISHED is ignored, because the reply is complete. A fault before FINISHED breaks the reply off.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum, auto
 
 from cadenza.http.events import EventReader, EventTooLarge
 from cadenza.upstreams.base import Fault, FaultKind, Piece
-from cadenza.upstreams.dialect import ChunkReader
+from cadenza.upstreams.reader import EXTRAS, ChunkReader
 
 Take = Callable[[Piece], None]
 
@@ -32,15 +32,15 @@ BEGINNING, ANSWERING, FINISHED, ENDED = Phase  # as names: Python 3.11 is slow t
 
 
 class ReplyStream:
-    """Reads the stream of one reply, which may have at most `events_max` events."""
+    """Reads the stream of one reply, which may have at most `events_max` events. `extras` names what is passed on."""
 
-    def __init__(self, events_max: int) -> None:
+    def __init__(self, events_max: int, extras: Sequence[str] = EXTRAS) -> None:
         self.phase = BEGINNING
         self.fault: Fault | None = None
         self.has_terminator = False
         self._events_left = events_max
         self._events = EventReader()
-        self._chunks = ChunkReader()
+        self._chunks = ChunkReader(extras)
 
     @property
     def is_whole(self) -> bool:

@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,8 +10,9 @@ import msgspec
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from msgspec import UNSET
 
-from cadenza.core.chat import assemble_calls
+from cadenza.core.chat import Custom, Function, assemble_calls
 from cadenza.core.tool_calls import (
     UPSTREAM_ID_CHARS_MAX,
     ToolCallDelta,
@@ -161,9 +163,51 @@ def test_id_and_name_are_on_the_first_delta_only(reply: tuple[list[ModelCall], l
 def test_whole_calls_are_their_joined_deltas(reply: tuple[list[ModelCall], list[list[ToolCallPart]]]) -> None:
     """A non-streaming reply has the same calls as a stream."""
     deltas = normalize(reply[1])
-    whole = [(call.id, call.function.name, call.function.arguments) for call in assemble_calls(deltas)]
-    assert whole == join(deltas)
+    whole = [(call.id, call.function) for call in assemble_calls(deltas)]
+    assert whole == [(call_id, Function(name, arguments)) for call_id, name, arguments in join(deltas)]
     assert {call.type for call in assemble_calls(deltas)} == {"function"}
+
+
+def test_a_custom_call_has_free_text() -> None:
+    """The input of a custom tool need not be JSON, is never split at a brace, and stays empty if it is empty."""
+    parts = [
+        ToolCallPart(0, "a", "run", "", "custom"),
+        ToolCallPart(0, "", "", 'print("{}")', "custom"),
+        ToolCallPart(0, "", "", "; {}", "custom"),
+        ToolCallPart(1, "b", "stop", "", "custom"),
+    ]
+    deltas = normalize([[part] for part in parts])
+    calls = assemble_calls(deltas)
+    assert [(call.type, call.function, call.custom) for call in calls] == [
+        ("custom", UNSET, Custom("run", 'print("{}"); {}')),
+        ("custom", UNSET, Custom("stop", "")),
+    ]
+
+
+def test_extra_content_stays_with_its_call() -> None:
+    """Data that an upstream wants back is sent once, with the delta of its call in which it arrived."""
+    first = ToolCallPart(0, "a", "look", "{", extra_content={"x": 1})
+    later = ToolCallPart(1, "b", "look", "{}")
+    late = ToolCallPart(1, extra_content={"y": 2})
+    deltas = normalize([[first], [ToolCallPart(0, arguments="}")], [later], [late]])
+    assert [(delta.index, delta.extra_content) for delta in deltas] == [
+        (0, {"x": 1}),
+        (0, None),
+        (1, None),
+        (1, {"y": 2}),
+    ]
+    assert [call.extra_content for call in assemble_calls(deltas)] == [{"x": 1}, {"y": 2}]
+
+
+def test_many_calls_take_time_in_proportion() -> None:
+    """Four times as many calls take well below sixteen times as long."""
+
+    def seconds(count: int) -> float:
+        started = time.perf_counter()
+        assemble_calls(normalize([[ToolCallPart(n, f"id{n}", "look", "{}")] for n in range(count)]))
+        return time.perf_counter() - started
+
+    assert min(seconds(8_000) for _ in range(3)) < 10 * min(seconds(2_000) for _ in range(3))
 
 
 @pytest.mark.parametrize("index", [0, None])

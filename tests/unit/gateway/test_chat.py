@@ -33,7 +33,7 @@ async def test_a_long_body_with_few_tokens_is_accepted() -> None:
 async def test_a_body_with_too_many_tokens_is_refused() -> None:
     """A prompt larger than the context is a 400 with the count of the client's own tokens, without the character's."""
     prompt, chat = await read("é" * CONTEXT_TOKENS_MAX, "You are the character.")
-    with pytest.raises(InvalidRequest, match="1,000,004 tokens"):
+    with pytest.raises(InvalidRequest, match="resulted in 1000004 tokens"):
         await fit(PLAN, prompt, chat)
 
 

@@ -14,7 +14,6 @@ from cadenza.routing.catalogue import routes_that_fit
 from cadenza.upstreams.base import Ask
 from tests.unit.gateway.prompts import prompt_of
 
-TOOLS = {"tools": msgspec.Raw(b"[]")}
 WINDOW_TOKENS = 128_000
 
 
@@ -22,8 +21,8 @@ def route(context_tokens: int = WINDOW_TOKENS, max_output_tokens: int = 131_072,
     return Route("acme", model, context_tokens, max_output_tokens)
 
 
-def ask(prompt_tokens: int, max_tokens: int | None = None, *, has_tools: bool = True) -> Ask:
-    return Ask([], {}, max_tokens, stream=False, tools=TOOLS if has_tools else {}, prompt_tokens=prompt_tokens)
+def ask(prompt_tokens: int, max_tokens: int | None = None) -> Ask:
+    return Ask([], {}, max_tokens, stream=False, prompt_tokens=prompt_tokens)
 
 
 @pytest.mark.parametrize(
@@ -64,20 +63,22 @@ def test_the_room_never_exceeds_the_window(context_tokens: int, prompt_tokens: i
         (None, 131_072, 23_000),
         (131_072, 131_072, 23_000),
         (131_072, 8_192, 8_192),
-        (None, 8_192, 8_192),
+        (None, 23_001, 23_000),
+        (None, 23_000, None),
+        (None, 8_192, None),
         (500, 8_192, 500),
         (500, 200, 200),
     ],
 )
-def test_with_tools_the_limit_is_fitted_to_the_route(asked: int | None, max_output_tokens: int, limit: int) -> None:
-    """It is the least of `max_tokens`, the route's longest answer and the room in its window, and is always sent."""
+def test_the_limit_is_fitted_to_the_route(asked: int | None, max_output_tokens: int, limit: int | None) -> None:
+    """It is the least of `max_tokens`, the route's longest answer and the room; none if the longest answer fits."""
     assert ask(100_000, asked).output_limit(route(max_output_tokens=max_output_tokens)) == limit
 
 
-@pytest.mark.parametrize(("asked", "limit"), [(None, None), (500, 500), (131_072, 131_072)])
-def test_without_tools_the_limit_is_the_clients_own(asked: int | None, limit: int | None) -> None:
-    """The plain path sends no limit where the client sent none, and does not look at the window."""
-    assert ask(100_000, asked, has_tools=False).output_limit(route()) == limit
+def test_a_route_can_ask_for_a_limit_always() -> None:
+    """With `always_send_max_tokens` the longest answer of the route is sent as the limit."""
+    always = msgspec.structs.replace(route(max_output_tokens=8_192), always_send_max_tokens=True)
+    assert [ask(100_000, asked).output_limit(always) for asked in (None, 500)] == [8_192, 500]
 
 
 def test_each_route_has_its_own_limit() -> None:
@@ -115,7 +116,7 @@ async def test_a_smaller_route_behind_a_larger_one_is_left_out() -> None:
 
 async def test_a_prompt_that_fits_no_route_is_refused_with_both_numbers() -> None:
     """The 400 has the size of the prompt and the largest window of the class."""
-    with pytest.raises(InvalidRequest, match=r"about 49,985 tokens, tools included; the window of forte is 50,000"):
+    with pytest.raises(InvalidRequest, match=r"context length is 50000 tokens.* resulted in 49985 tokens"):
         await routes_that_fit(PLAN, prompt_of(49_985), OUTPUT_TOKENS_MIN)
 
 
@@ -129,11 +130,10 @@ def test_a_prompt_that_was_not_counted_is_fitted_as_if_it_were(
 ) -> None:
     """Where every byte has room, no count is made, and any count would give the same routes and limits."""
     plan, asked = Plan.of("forte", tuple(routes)), data.draw(st.one_of(st.none(), st.integers(1, 20_000)))
-    has_tools, prompt_tokens = data.draw(st.booleans()), data.draw(st.integers(0, prompt_bytes))
+    prompt_tokens = data.draw(st.integers(0, prompt_bytes))
     prompt = prompt_of(8, prompt_bytes)
-    fitted_tokens = (asked or 131_072) if has_tools else OUTPUT_TOKENS_MIN
     try:
-        fitted = asyncio.run(routes_that_fit(plan, prompt, fitted_tokens))
+        fitted = asyncio.run(routes_that_fit(plan, prompt, asked or 131_072))
     except InvalidRequest:
         assert prompt.is_exact
         return
@@ -141,7 +141,7 @@ def test_a_prompt_that_was_not_counted_is_fitted_as_if_it_were(
         assert fitted == plan
         for one in plan.routes:
             assert output_room(one, prompt_tokens) >= OUTPUT_TOKENS_MIN
-            by_bytes, by_count = (ask(size, asked, has_tools=has_tools) for size in (prompt_bytes, prompt_tokens))
+            by_bytes, by_count = (ask(size, asked) for size in (prompt_bytes, prompt_tokens))
             assert by_bytes.output_limit(one) == by_count.output_limit(one)
 
 

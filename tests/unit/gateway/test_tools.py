@@ -109,6 +109,7 @@ def test_tool_fields_are_forwarded_byte_for_byte() -> None:
     assert raw == {"tools": tools, "tool_choice": choice, "parallel_tool_calls": b"false"}
 
 
+CUSTOM = {"type": "custom", "custom": {"name": "run"}}
 FORCED = {"type": "function", "function": {"name": "look"}}
 CHOICES: dict[str, Any] = {
     "auto": "auto",
@@ -117,14 +118,14 @@ CHOICES: dict[str, Any] = {
     "forced": FORCED,
     "forced with an unknown field": {**FORCED, "x": 1},
     "allowed tools": {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [FORCED]}},
-    "forced custom": {"type": "custom", "custom": {"name": "run"}},
+    "forced custom": CUSTOM,
 }
 
 
 @pytest.mark.parametrize("case", CHOICES)
 def test_a_choice_is_forwarded(case: str) -> None:
     """Every form of `tool_choice` that OpenAI has is forwarded unchanged."""
-    tools = parse(tools=[tool()], tool_choice=CHOICES[case]).tools
+    tools = parse(tools=[tool(), CUSTOM], tool_choice=CHOICES[case]).tools
     assert json.loads(bytes(tools["tool_choice"])) == CHOICES[case]
 
 
@@ -147,6 +148,10 @@ def test_a_choice_is_forwarded(case: str) -> None:
         {"type": "function", "function": {"name": ["look"]}},
         {"type": "function", "function": {"name": {"look": 1}}},
         {"type": "function", "name": "look"},
+        {"type": "function", "function": {"name": "run"}},
+        {"type": "custom", "custom": {"name": "look"}},
+        {"type": "custom", "custom": {"name": "leap"}},
+        {"type": "custom", "custom": "run"},
     ],
     ids=str,
 )
@@ -179,7 +184,7 @@ def test_definitions_are_counted_with_the_prompt() -> None:
     tools = [tool(parameters=PLACE)]
     assert parse(tools=tools).texts == ["hi", json.dumps(tools)]
     huge = parse(tools=[tool(description="é " * 600_000)])
-    with pytest.raises(InvalidRequest, match="at most 1,000,000"):
+    with pytest.raises(InvalidRequest, match="maximum context length is 1000000 tokens"):
         check_context(TOKENIZER.count_prompt(huge.texts))
 
 

@@ -54,9 +54,11 @@ ACCEPTED: dict[str, dict[str, Any]] = {
     "a message with a name": {"messages": [{**USER, "name": "ada"}]},
     "empty content": {"messages": [{"role": "user", "content": ""}]},
     "no parts": {"messages": [{"role": "user", "content": []}]},
-    "an assistant with a legacy function call": {
-        "messages": [{"role": "assistant", "content": None, "function_call": {"name": "look", "arguments": "{}"}}]
+    "null functions": {"functions": None, "function_call": None},
+    "a null function call of an assistant": {
+        "messages": [{"role": "assistant", "content": "hi", "function_call": None, "refusal": None, "audio": None}]
     },
+    "a refusal as a part": {"messages": [{"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]}]},
     "an assistant with a refusal": {"messages": [{"role": "assistant", "content": None, "refusal": "no"}]},
     "a part with an unknown field": {
         "messages": [{"role": "user", "content": [{"type": "text", "text": "a", "x": 1}]}]
@@ -92,6 +94,15 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a part without type": (only(role="user", content=[{"text": "a"}]), "missing required field `type`"),
     "a part without text": (only(role="user", content=[{"type": "text"}]), r"content\[0\].text: missing"),
     "a part of unknown type": (only(role="user", content=[*HELLO, {"type": "smell"}]), r"content\[2\].type: only"),
+    "a refusal as a part of a user": (only(role="user", content=[{"type": "refusal", "refusal": "no"}]), "type: only"),
+    "legacy functions": ({"functions": [{"name": "look"}]}, "Use `tools`"),
+    "a legacy function call": ({"function_call": "auto"}, "Use `tools`"),
+    "a legacy function message": (only(role="function", name="look", content="42"), "Use `tools`"),
+    "a legacy call in the history": (
+        only(role="assistant", content=None, function_call={"name": "look", "arguments": "{}"}),
+        "Use `tools`",
+    ),
+    "a legacy call beside a text": (only(role="assistant", content="hi", function_call={"name": "a"}), "Use `tools`"),
     "a tool message without its call": (only(role="tool", content="42"), r"messages\[0\].tool_call_id"),
     "a model that is not a string": ({"model": 7}, "model: expected"),
     "stream not a boolean": ({"stream": "yes"}, "stream: expected"),
@@ -229,7 +240,7 @@ def test_the_last_of_a_repeated_field_counts() -> None:
 def test_a_prompt_above_the_context_limit_is_refused_with_its_count() -> None:
     """Above a million tokens, the 400 says how many were counted."""
     check_context(TOKENIZER.count_prompt(["é" * 999_996]))
-    with pytest.raises(InvalidRequest, match="has 1,000,001 tokens; at most 1,000,000"):
+    with pytest.raises(InvalidRequest, match=r"length is 1000000 tokens.* resulted in 1000001 tokens"):
         check_context(TOKENIZER.count_prompt(["é" * 999_997]))
 
 

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from msgspec import Raw
 
+from cadenza.core.dialect import PLAIN, Dialect
 from cadenza.core.records import Route, Timeouts
 from cadenza.upstreams.base import Ask, Fault, OpenReply, Piece, Sink
 from cadenza.upstreams.openai import OpenAIUpstream
@@ -82,7 +83,7 @@ STREAMING = make_ask(stream=True)
 
 
 @asynccontextmanager
-async def running(base_url: str, api_key: str | None = None, dialect: str = "plain") -> AsyncIterator[OpenAIUpstream]:
+async def running(base_url: str, api_key: str | None = None, dialect: Dialect = PLAIN) -> AsyncIterator[OpenAIUpstream]:
     upstream = OpenAIUpstream(base_url, api_key, dialect)
     await upstream.start()
     try:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from cadenza.http.events import EventReader, write_event
 from cadenza.upstreams.base import Fault, FaultKind, Piece
-from cadenza.upstreams.dialect import ChunkReader, read_chunk
+from cadenza.upstreams.reader import ChunkReader, read_chunk
 from tests.unit.upstreams.event_strategies import (
     encode,
     event,

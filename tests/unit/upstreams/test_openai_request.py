@@ -7,6 +7,7 @@ import msgspec
 import pytest
 from msgspec import Raw
 
+from cadenza.core.dialect import DIALECTS
 from cadenza.upstreams.base import Ask
 from tests.loopback import LoopbackUpstream
 from tests.unit.upstreams.asks import MESSAGE, STREAMING, WAIT_S, make_ask, on_uvloop, read_pieces, running
@@ -16,7 +17,7 @@ pytestmark = on_uvloop
 
 async def send(upstream: LoopbackUpstream, ask: Ask, dialect: str = "plain") -> Any:
     """The body that the upstream received."""
-    async with asyncio.timeout(WAIT_S), running(upstream.base_url, dialect=dialect) as openai:
+    async with asyncio.timeout(WAIT_S), running(upstream.base_url, dialect=DIALECTS[dialect]) as openai:
         await read_pieces(openai, ask)
     return upstream.requests[0].json
 
@@ -86,7 +87,7 @@ async def test_zero_retention_is_requested(upstream: LoopbackUpstream, dialect: 
     assert await send(upstream, overriding, dialect) == body
 
 
-@pytest.mark.parametrize("dialect", ["plain", "openai", "openrouter"])
+@pytest.mark.parametrize("dialect", ["plain", "vllm", "sglang", "llamacpp"])
 async def test_a_request_to_continue_an_answer(upstream: LoopbackUpstream, dialect: str) -> None:
     """The begun answer is sent unchanged as the last message, with the fields that make the upstream continue it."""
     begun = 'She said: "né\u2028\\n'
@@ -95,7 +96,6 @@ async def test_a_request_to_continue_an_answer(upstream: LoopbackUpstream, diale
     assert body["continue_final_message"] is True
     assert body["add_generation_prompt"] is False
     assert body["temperature"] == 0.5
-    assert bytes(MESSAGE) in upstream.requests[0].body
 
 
 async def test_a_request_for_a_new_answer(upstream: LoopbackUpstream) -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from cadenza.core.records import Usage
 from cadenza.http.events import DONE, EVENT_BYTES_MAX, EventReader, write_event
 from cadenza.upstreams.base import Fault, FaultKind, Piece
-from cadenza.upstreams.dialect import read_chunk
+from cadenza.upstreams.reader import read_chunk
 from cadenza.upstreams.stream import Phase, ReplyStream
 from tests.unit.upstreams.event_strategies import encode, event, other_events, reads, text_events, texts
 

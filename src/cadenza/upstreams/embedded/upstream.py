@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 
+from cadenza.core.dialect import DIALECTS
 from cadenza.core.records import Route
 from cadenza.observe import Log
 from cadenza.upstreams.base import Ask, Fault, FaultKind, OpenReply, Probe
@@ -121,7 +122,8 @@ class EmbeddedUpstream:
             self._log.error("the embedded model did not load", model=self._model_path.name, said=await messages)
             return
         ready = msgspec.json.decode(line, type=Ready)
-        self._model = Model(OpenAIUpstream(f"{ready.url}/v1", key), ready.knows_tools)
+        endpoint = OpenAIUpstream(f"{ready.url}/v1", key, DIALECTS["llamacpp"])
+        self._model = Model(endpoint, ready.knows_tools)
         self._loaded.set()
         self._log.info("the embedded model is ready", model=self._model_path.name, threads=threads)
 

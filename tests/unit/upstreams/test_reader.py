@@ -9,9 +9,11 @@ from hypothesis import strategies as st
 
 from cadenza.core.records import Usage
 from cadenza.upstreams.base import Fault, FaultKind, Piece
-from cadenza.upstreams.dialect import COUNT_MAX, read_chunk, read_whole
+from cadenza.upstreams.reader import COUNT_MAX, read_chunk, read_whole
 
 COUNTS = {"prompt_tokens": 9, "completion_tokens": 3}
+THOUGHT = {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}  # as Mistral sends it
+THOUGHT_EXTRA = {"reasoning_content": "hm"}
 
 
 def encode(value: Any) -> bytes:
@@ -57,9 +59,14 @@ def test_the_terminator_is_not_a_piece(data: bytes) -> None:
         ({"content": 7}, Piece()),
         ({"content": {"text": "no"}}, Piece()),
         ({"content": "Hi", "x_vendor": [1, {"y": None}]}, Piece("Hi", has_begun=True)),
-        ({"reasoning_content": "hm"}, Piece(has_begun=True)),
-        ({"reasoning": "hm"}, Piece(has_begun=True)),
-        ({"reasoning_content": "", "reasoning": None}, Piece()),
+        ({"reasoning_content": "hm"}, Piece(has_begun=True, extras={"reasoning_content": "hm"})),
+        ({"reasoning": "hm"}, Piece(has_begun=True, extras={"reasoning": "hm"})),
+        ({"reasoning_details": [{"type": "x"}]}, Piece(has_begun=True, extras={"reasoning_details": [{"type": "x"}]})),
+        ({"refusal": "No.", "content": None}, Piece(has_begun=True, extras={"refusal": "No."})),
+        ({"reasoning": "hm", "content": "Hi"}, Piece("Hi", has_begun=True, extras={"reasoning": "hm"})),
+        ({"content": [THOUGHT, {"type": "text", "text": "Hi"}]}, Piece("Hi", has_begun=True, extras=THOUGHT_EXTRA)),
+        ({"reasoning_content": "", "reasoning": None, "refusal": None, "reasoning_details": []}, Piece()),
+        ({"reasoning_content": 7, "reasoning": ["hm"], "refusal": {}, "reasoning_details": "x"}, Piece()),
         ({"tool_calls": []}, Piece()),
     ],
     ids=str,

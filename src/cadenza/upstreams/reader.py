@@ -1,9 +1,10 @@
-"""Decodes the JSON of an OpenAI-compatible upstream into pieces. No other module knows the quirks of the dialects.
+"""Decodes the replies of an OpenAI-compatible upstream into pieces. What is odd about the replies of each is read here.
 
 Decoding is lenient about fields that we do not need and strict about the rest: JSON that is not an answer is a Fault.
 """
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -11,9 +12,11 @@ import msgspec
 from cadenza.core.records import Usage
 from cadenza.core.tool_calls import ToolCallPart
 from cadenza.http.events import write_event
-from cadenza.upstreams.base import Fault, FaultKind, Piece, classify_status
+from cadenza.upstreams.base import Fault, FaultKind, Piece
+from cadenza.upstreams.errors import classify_error_object
 
-STATUS = re.compile(r"[45][0-9]{2}", re.ASCII)
+EXTRAS = ("refusal", "reasoning_content", "reasoning", "reasoning_details")  # the fields that are passed on unchanged
+FAILURES = ("error", "network_error", "abort", "insufficient_system_resource")  # finish reasons of a broken reply
 PLAIN_TEXT = re.compile(rb'[^"\\\x00-\x1f]+')
 PLAIN_CONTENT = re.compile(r'[^"\\\x00-\x1f]+')
 COUNT_MAX = 1 << 40  # more tokens than any reply can have; a count this large is invalid
@@ -23,8 +26,10 @@ class _Delta(msgspec.Struct):
     content: Any = None
     tool_calls: Any = None
     function_call: Any = None
+    refusal: Any = None
     reasoning_content: Any = None
     reasoning: Any = None
+    reasoning_details: Any = None
 
 
 class _Choice(msgspec.Struct):
@@ -32,22 +37,28 @@ class _Choice(msgspec.Struct):
     delta: _Delta | None = None
     message: _Delta | None = None
     finish_reason: Any = None
+    native_finish_reason: Any = None  # OpenRouter's
+    usage: Any = None  # Kimi's
 
 
 class _Document(msgspec.Struct):
     choices: list[_Choice] | None = None
     usage: Any = None
+    x_groq: Any = None
     error: Any = None
+    object: Any = None
+    code: Any = None
+    message: Any = None
 
 
 _DECODER = msgspec.json.Decoder(_Document)
 
 
-def read_chunk(data: bytes) -> Piece | None:
+def read_chunk(data: bytes, extras: Sequence[str] = EXTRAS) -> Piece | None:
     """The piece in one event of a stream; None for the terminator [DONE]."""
     if data.strip() == b"[DONE]":
         return None
-    return _piece(_decode(data))
+    return _piece(_decode(data), extras)
 
 
 class ChunkReader:
@@ -57,7 +68,8 @@ class ChunkReader:
     without escapes means the same and is not decoded (1.3 µs instead of 3.5).
     """
 
-    def __init__(self) -> None:
+    def __init__(self, extras: Sequence[str] = EXTRAS) -> None:
+        self._extras = extras  # the names of those to pass on
         self._before = self._after = b""  # around the text of an event, as it stands on the wire
         self._between = b""  # the end of one event and the start of the next
 
@@ -83,7 +95,7 @@ class ChunkReader:
         texts = self.recognise(write_event(data))
         if texts and len(texts) == 1:
             return Piece(texts[0], has_begun=True)
-        piece = read_chunk(data)
+        piece = read_chunk(data, self._extras)
         if piece and piece.content and PLAIN_CONTENT.fullmatch(piece.content):
             self._learn(data, piece)
         return piece
@@ -95,7 +107,7 @@ class ChunkReader:
         """
         name = b'"content":"' if b'"content":"' in data else b'"content": "'
         written = name + piece.content.encode() + b'"'
-        is_only_text = not (piece.finish_reason or piece.usage or piece.has_bad_usage or piece.calls)
+        is_only_text = not (piece.finish_reason or piece.usage or piece.has_bad_usage or piece.calls or piece.extras)
         is_plain = b"\\" not in data and b"\n" not in data
         is_once = data.count(written) == 1 and data.count(b'"content"') == 1 and b'"message"' not in data
         if is_only_text and is_plain and is_once:
@@ -105,12 +117,12 @@ class ChunkReader:
             self._between = self._after + self._before
 
 
-def read_whole(body: bytes) -> Piece:
+def read_whole(body: bytes, extras: Sequence[str] = EXTRAS) -> Piece:
     """The piece of a non-streaming reply. It must have a message; without a finish reason it counts as `stop`."""
     document = _decode(body)
     if not any(choice.message for choice in document.choices or ()):
         raise Fault(FaultKind.MALFORMED)
-    piece = _piece(document)
+    piece = _piece(document, extras)
     return msgspec.structs.replace(piece, finish_reason=piece.finish_reason or "stop")
 
 
@@ -119,26 +131,37 @@ def _decode(data: bytes) -> _Document:
         document = _DECODER.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         raise Fault(FaultKind.MALFORMED) from None
-    if document.error:
-        raise _classify_error(document.error)
+    if document.error or document.object == "error":  # older versions of vLLM send the error itself
+        raise classify_error_object(document.error or {"code": document.code, "message": document.message})
     return document
 
 
-def _piece(document: _Document) -> Piece:
-    content, calls, finish, has_begun = "", list[ToolCallPart](), None, False
+def _piece(document: _Document, extras: Sequence[str]) -> Piece:
+    content, calls, finish, passed_on, has_begun = "", list[ToolCallPart](), None, dict[str, Any](), False
     for choice in document.choices or ():
         if choice.index not in (0, None):  # not a set: the value may be unhashable
             continue
         if delta := choice.delta or choice.message:
             content += _text(delta.content)
             calls += _calls(delta, is_whole=choice.delta is None)
-            has_begun = has_begun or bool(content or calls or delta.reasoning_content or delta.reasoning)
+            found = _extras(delta)
+            passed_on |= {name: found[name] for name in found if name in extras}
+            has_begun = has_begun or bool(content or calls or found)
         if choice.finish_reason and isinstance(choice.finish_reason, str):
             finish = choice.finish_reason
-    usage = _usage(document.usage) if document.usage else None
-    has_bad_usage = usage is None and document.usage not in (None, {})
-    has_begun = has_begun or finish is not None
-    return Piece(content, finish, usage, has_bad_usage=has_bad_usage, has_begun=has_begun, calls=tuple(calls))
+        if choice.finish_reason in FAILURES or choice.native_finish_reason in FAILURES:
+            raise Fault(FaultKind.FAILED)
+    counts = _usage_elsewhere(document) if document.usage in (None, {}) else document.usage
+    usage = _usage(counts) if counts else None
+    return Piece(
+        content,
+        finish,
+        usage,
+        has_bad_usage=usage is None and counts not in (None, {}),
+        has_begun=has_begun or finish is not None,
+        calls=tuple(calls),
+        extras=passed_on,
+    )
 
 
 def _text(content: object) -> str:
@@ -150,19 +173,43 @@ def _text(content: object) -> str:
     return ""
 
 
+def _extras(delta: _Delta) -> dict[str, Any]:
+    """A refusal or reasoning, if the delta has any. Mistral puts reasoning into parts of the content."""
+    found: dict[str, Any] = {}
+    has_any = delta.refusal or delta.reasoning_content or delta.reasoning or delta.reasoning_details
+    if not has_any and not isinstance(delta.content, list):
+        return found
+    for name in ("refusal", "reasoning_content", "reasoning"):
+        if (text := getattr(delta, name)) and isinstance(text, str):
+            found[name] = text
+    if delta.reasoning_details and isinstance(delta.reasoning_details, list):
+        found["reasoning_details"] = delta.reasoning_details
+    if isinstance(delta.content, list):
+        thoughts = [part.get("thinking") for part in delta.content if isinstance(part, dict)]
+        if text := "".join(map(_text, thoughts)):
+            found.setdefault("reasoning_content", text)
+    return found
+
+
 def _calls(delta: _Delta, *, is_whole: bool) -> list[ToolCallPart]:
     """The calls, or parts of calls. In a whole message the position of a call is its index."""
-    if delta.tool_calls and isinstance(delta.tool_calls, list):
-        parts = [_call(item, item.get("function")) for item in delta.tool_calls if isinstance(item, dict)]
+    given = delta.tool_calls
+    if given and isinstance(given, dict):  # TGI sends one, not a list
+        given = [given]
+    if given and isinstance(given, list):
+        parts = [_call(item) for item in given if isinstance(item, dict)]
         return [msgspec.structs.replace(part, index=index) for index, part in enumerate(parts)] if is_whole else parts
     if isinstance(delta.function_call, dict):  # the older form: one call, without an id
-        return [_call({"index": 0}, delta.function_call)]
+        return [_call({"index": 0, "function": delta.function_call})]
     return []
 
 
-def _call(item: dict[str, Any], function: object) -> ToolCallPart:
-    given = function if isinstance(function, dict) else {}
-    index, call_id, name, arguments = item.get("index"), item.get("id"), given.get("name"), given.get("arguments")
+def _call(item: dict[str, Any]) -> ToolCallPart:
+    is_custom = isinstance(item.get("custom"), dict)
+    given = item["custom"] if is_custom else item.get("function")
+    given = given if isinstance(given, dict) else {}
+    index, call_id, extra_content = item.get("index"), item.get("id"), item.get("extra_content")
+    name, arguments = given.get("name"), given.get("input" if is_custom else "arguments")
     if isinstance(arguments, dict | list):
         arguments = msgspec.json.encode(arguments).decode()
     return ToolCallPart(
@@ -170,7 +217,16 @@ def _call(item: dict[str, Any], function: object) -> ToolCallPart:
         id=call_id if isinstance(call_id, str) else "",
         name=name if isinstance(name, str) else "",
         arguments=arguments if isinstance(arguments, str) else "",
+        type="custom" if is_custom else "function",
+        extra_content=extra_content if extra_content and isinstance(extra_content, dict) else None,
     )
+
+
+def _usage_elsewhere(document: _Document) -> object:
+    """Kimi counts in the choice, and Groq once did so in a field of its own."""
+    if isinstance(document.x_groq, dict) and "usage" in document.x_groq:
+        return document.x_groq["usage"]
+    return next((choice.usage for choice in document.choices or () if choice.usage), None)
 
 
 def _usage(value: object) -> Usage | None:
@@ -179,19 +235,24 @@ def _usage(value: object) -> Usage | None:
     prompt, completion = _count(given.get("prompt_tokens")), _count(given.get("completion_tokens"))
     if prompt is None or completion is None:
         return None
-    details = given.get("prompt_tokens_details")
-    cached = _count(details.get("cached_tokens")) if isinstance(details, dict) else None
-    cached = cached or _count(given.get("prompt_cache_hit_tokens")) or 0
-    return Usage(
-        prompt, completion, min(cached, prompt), completion_details=_details(given.get("completion_tokens_details"))
-    )
+    return Usage(prompt, completion, min(_cached(given), prompt), completion_details=_details(given))
 
 
-def _details(value: object) -> dict[str, int] | None:
-    if not isinstance(value, dict):
-        return None
+def _cached(given: dict[str, Any]) -> int:
+    for name in ("prompt_tokens_details", "prompt_token_details"):
+        details = given.get(name)
+        if isinstance(details, dict) and (count := _count(details.get("cached_tokens"))):
+            return count
+    names = ("prompt_cache_hit_tokens", "cached_tokens", "num_cached_tokens")  # DeepSeek, Kimi, Mistral
+    return next((count for name in names if (count := _count(given.get(name)))), 0)
+
+
+def _details(given: dict[str, Any]) -> dict[str, int] | None:
+    """The details of the completion. SGLang has its count of reasoning tokens beside them."""
+    details = given.get("completion_tokens_details")
+    details = details if isinstance(details, dict) else {"reasoning_tokens": given.get("reasoning_tokens")}
     known = ("reasoning_tokens", "audio_tokens", "accepted_prediction_tokens", "rejected_prediction_tokens")
-    return {name: count for name in known if (count := _count(value.get(name))) is not None} or None
+    return {name: count for name in known if (count := _count(details.get(name))) is not None} or None
 
 
 def _count(value: object) -> int | None:
@@ -199,10 +260,3 @@ def _count(value: object) -> int | None:
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < COUNT_MAX:
         return value
     return None
-
-
-def _classify_error(error: object) -> Fault:
-    """The fault for an error object in a 200 response. Some upstreams put the real status into it."""
-    code = error.get("code") or error.get("status") if isinstance(error, dict) else None
-    status = str(code)
-    return classify_status(int(status) if STATUS.fullmatch(status) else 500)

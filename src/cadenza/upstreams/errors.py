@@ -1,0 +1,95 @@
+"""Classifies the errors of upstreams: by status, and by their words where the status does not tell.
+
+Of the words only numbers are kept. An error with unknown words is classified by its status alone.
+"""
+
+import re
+
+import msgspec
+
+from cadenza.upstreams.base import Fault, FaultKind, Overflow, classify_status
+
+ERROR_BYTES_MAX = 16 * 1024  # of an error body that are searched
+READ_STATUSES = frozenset({400, 413, 422, 500})  # whose body is read
+TOKENS_MAX = 1 << 40
+
+STATUS = re.compile(r"[45][0-9]{2}", re.ASCII)
+# Groq refuses a request beyond its rate limit with 413, and one whose call the model got wrong with 400.
+RATE_LIMIT = "rate_limit_exceeded"
+MODEL_FAILED = "tool_use_failed"
+# llama.cpp answers 500 to messages and tools that it cannot parse, and to those that the chat template refuses.
+REFUSED_WITH_500 = re.compile("failed to parse (?:messages|tools|tool call arguments)|jinja exception")
+
+TOO_LONG = re.compile(
+    r"context[_ ]length[_ ]exceeded|exceed_context_size|context size has been exceeded"
+    r"|maximum context length|(?:model's|available|than the|this) context (?:length|size|window)"
+    r"|exceeds? the context|context window (?:exceeds|exceeded)|exceeds? (?:the )?context limit"
+    r"|(?:prompt|input) (?:is )?too long|input token length|input token count|input tokens exceed"
+    r"|model token limit|too large for model with|length of the messages|inputs` (?:tokens|must have less)"
+)
+_NUMBER = r"(\d[\d,]*)"
+WINDOW = [
+    re.compile(pattern)
+    for pattern in (
+        rf"maximum context length(?: is| of)?(?: only)? \(?{_NUMBER}",
+        rf"context (?:length|size|window)(?: is| of)? \(?{_NUMBER}",
+        rf"model with {_NUMBER} maximum context",
+        rf"> {_NUMBER} maximum",
+        rf"tokens allowed \({_NUMBER}",
+        rf"(?:token limit ?:|configured limit of|limit is) {_NUMBER}",
+        rf"must (?:be <=|have less than) {_NUMBER}",
+        rf"exceed context limit: [\d,]+ \+ [\d,]+ > {_NUMBER}",
+    )
+]
+PROMPT = [
+    re.compile(pattern)
+    for pattern in (
+        rf"\(?{_NUMBER} (?:in|tokens from) the (?:input )?messages",
+        rf"(?:messages resulted in|prompt contains(?: at least)?|prompt has|current length is) {_NUMBER}",
+        rf"\({_NUMBER} of text input",
+        rf"(?:input|request) \({_NUMBER}",
+        rf"token count \({_NUMBER}",
+        rf"too long: {_NUMBER}",
+        rf"\(requested: {_NUMBER}",
+        rf"given: {_NUMBER}",
+        rf"exceed context limit: {_NUMBER}",
+        rf"you requested(?: about)? {_NUMBER}",
+    )
+]
+
+
+def classify_error(status: int, retry_after: bytes | None, body: bytes) -> Fault:
+    """The fault for a response whose status is an error."""
+    text = body[:ERROR_BYTES_MAX].decode(errors="replace").lower()
+    if status not in READ_STATUSES:
+        return classify_status(status, retry_after)
+    if RATE_LIMIT in text:
+        return classify_status(429, retry_after)
+    if MODEL_FAILED in text:
+        return Fault(FaultKind.FAILED, status)
+    if overflow := _find_overflow(text):
+        return Fault(FaultKind.REFUSED, status, overflow=overflow)
+    if REFUSED_WITH_500.search(text):
+        return Fault(FaultKind.REFUSED, status)
+    return classify_status(status, retry_after)
+
+
+def classify_error_object(error: object) -> Fault:
+    """The fault for an error object in a response with status 200. Some upstreams put the real status into it."""
+    given = error if isinstance(error, dict) else {}
+    codes = [str(given.get(name)) for name in ("code", "status", "status_code")]
+    status = next((int(code) for code in codes if STATUS.fullmatch(code)), 500)
+    return classify_error(status, None, msgspec.json.encode(error))
+
+
+def _find_overflow(text: str) -> Overflow | None:
+    """The overflow that the words tell of; None if they tell of something else."""
+    return Overflow(_first_number(WINDOW, text), _first_number(PROMPT, text)) if TOO_LONG.search(text) else None
+
+
+def _first_number(patterns: list[re.Pattern[str]], text: str) -> int | None:
+    for pattern in patterns:
+        if found := pattern.search(text):
+            number = int(found[1].replace(",", "")[:15])
+            return number if 0 < number < TOKENS_MAX else None
+    return None
