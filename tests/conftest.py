@@ -5,12 +5,17 @@ import os
 from collections.abc import Callable, Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.loopback import LoopbackUpstream
 from tests.service import Service
 from tests.service_config import ServiceSpec, ordinary_spec
 
 StartService = Callable[[ServiceSpec], Service]
+
+# How long an example takes says nothing on a busy machine.
+settings.register_profile("busy machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy machine")
 
 
 def pytest_xdist_auto_num_workers() -> int:

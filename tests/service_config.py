@@ -18,6 +18,7 @@ class RouteSpec(msgspec.Struct, frozen=True):
     silence_s: float = 60.0
     weight: int = 1
     continues: bool = False
+    more: str = ""  # further lines
 
     def toml(self, class_id: str) -> str:
         timeouts = f"connect_s = 60, first_token_s = {self.silence_s}, idle_s = {self.silence_s}"
@@ -26,6 +27,7 @@ class RouteSpec(msgspec.Struct, frozen=True):
             f'provider = "{self.provider}"\nmodel = "{self.model}"\norder = {self.order}\n'
             f"weight = {self.weight}\ncontinue = {str(self.continues).lower()}\n"
             f"context_tokens = 1_000_000\nmax_output_tokens = 131_072\ntimeouts = {{ {timeouts} }}\n"
+            f"{self.more}\n"
         )
 
 
