@@ -52,13 +52,13 @@ def node_environment() -> Path:
     folder = PLACE / "node"
 
     def fill() -> None:
-        if not (shutil.which("node") and shutil.which("npm")):
-            install("nodejs", "npm", limit_s=PROGRAMS_S)
         folder.mkdir(exist_ok=True)
         for file in NODE_PINS.glob("*.json"):
             shutil.copy(file, folder)
         _run(["npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts"], folder)
 
+    if not (shutil.which("node") and shutil.which("npm")):
+        install("nodejs", "npm", limit_s=PROGRAMS_S)
     _install_once(folder, NODE_PINS / "package-lock.json", fill)
     return folder
 
@@ -87,4 +87,4 @@ def _run(command: list[str], folder: Path) -> None:
     except subprocess.TimeoutExpired:
         raise CannotInstall(f"{name} {command[1]} took more than {INSTALL_S:.0f} s") from None
     except subprocess.CalledProcessError as failed:
-        raise CannotInstall(f"{name} {command[1]} failed: {failed.stderr[-500:]}") from None
+        raise CannotInstall(f"{name} {command[1]} failed: {' '.join(failed.stderr.split())[-300:]}") from None
