@@ -39,10 +39,10 @@ lock: $(VENV)/.uv ## Pin the dependencies with their hashes (ARGS=--upgrade for 
 	@$(COMPILE) pyproject.toml -o requirements/run.txt $(ARGS)
 	@$(COMPILE) pyproject.toml --group dev -c requirements/run.txt -o requirements/dev.txt $(ARGS)
 	@$(COMPILE) pyproject.toml --group bench -c requirements/run.txt -o requirements/bench.txt $(ARGS)
-	@for pins in bench/peers/*.in; do $(COMPILE) $$pins -o $${pins%.in}.txt $(ARGS); done
+	@for pins in bench/peers/*.in requirements/clients/*.in; do $(COMPILE) $$pins -o $${pins%.in}.txt $(ARGS); done
 
 clean: ## Remove the virtual environment and caches (not the data)
-	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	@rm -rf $(VENV) .venv-clients .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
 $(VENV)/.uv: requirements/uv.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \

@@ -11,8 +11,9 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Protocol
 
-from tests.cli.program import COMMAND_S, LOADED, PROGRAM, ROOT, Server, wait_until
+from tests.cli.program import COMMAND_S, LOADED, PROGRAM, ROOT, wait_until
 from tests.docs.markdown import Block
 from tests.service import environment
 
@@ -32,25 +33,44 @@ print(send(sys.argv))
 """
 
 
+class Running(Protocol):
+    """A service that runs in a folder of its own."""
+
+    @property
+    def folder(self) -> Path: ...
+
+    @property
+    def port(self) -> int: ...
+
+
 class Terminal:
     """Runs blocks in order. Variables of one block are there in the next one, as in a shell."""
 
-    def __init__(self, server: Server, scratch: Path) -> None:
+    def __init__(self, server: Running, scratch: Path) -> None:
         self._server = server
         self._scratch = scratch
         self._bin = server.folder / ".venv" / "bin"
         self._bin.mkdir(parents=True, exist_ok=True)
         shims = SHIMS if shutil.which("curl") else SHIMS | {"curl": CURL}
         for name, script in shims.items():
-            (self._bin / name).write_text(script)
-            (self._bin / name).chmod(0o755)
+            self.add_program(name, script)
         self._variables = environment(PATH=f"{self._bin}:{os.environ['PATH']}")
+
+    def add_program(self, name: str, script: str) -> None:
+        """Put a program on the PATH, in front of all others."""
+        (self._bin / name).write_text(script)
+        (self._bin / name).chmod(0o755)
+
+    def export(self, **variables: str) -> None:
+        self._variables |= variables
 
     def paste(self, block: Block) -> str:
         """Return what the block printed. It must succeed."""
         text = block.text.replace(DOCS_ADDRESS, f"127.0.0.1:{self._server.port}")
         if block.language == "python":
-            return self._run(block, [sys.executable, "-c", text])
+            return self._run(block, ["python", "-c", text])
+        if block.language == "javascript":
+            return self._run(block, ["node", "--input-type=module", "--eval", text])
         exported = self._scratch / "exported"
         output = self._run(block, ["bash", "-c", f"set -aeo pipefail\n{text}\nenv -0 > '{exported}'"])
         self._variables = dict(line.split("=", 1) for line in exported.read_text().split("\0") if line)
@@ -60,7 +80,7 @@ class Terminal:
         output = self._scratch / "output"
         with output.open("wb") as out:
             process = subprocess.Popen(
-                command,
+                ["env", *command],  # finds the program on the PATH of the terminal
                 cwd=self._server.folder,
                 env=self._variables,
                 stdin=subprocess.PIPE,

@@ -9,12 +9,12 @@ import pytest
 
 from cadenza.config import load_settings, missing_secrets
 from tests.cli.program import Server, serving
-from tests.docs.markdown import PAGES, README, Block, blocks
+from tests.docs.markdown import CLIENTS, PAGES, README, Block, blocks
 from tests.docs.paste import Terminal
 
-TESTED = {"bash", "python", "toml", "json"}
+TESTED = {"bash", "python", "javascript", "toml", "json", "yaml"}
 NOT_TESTED = {"text"}  # output and diagrams: there is nothing to run
-PAGES_TO_RUN = [page for page in PAGES if blocks(page, "bash", "python")]
+PAGES_TO_RUN = [page for page in PAGES if page != CLIENTS and blocks(page, "bash", "python")]
 
 
 def all_blocks(language: str) -> list[Block]:

@@ -1,0 +1,23 @@
+"""LangChain: ChatOpenAI, with its calls put together from the chunks of a stream."""
+
+from functools import reduce
+from operator import add
+
+from langchain_core.messages import HumanMessage, ToolMessage
+from langchain_openai import ChatOpenAI
+
+from tests.clients.programs.weather import API_KEY, BASE_URL, QUESTION, Report, Weather, tell
+
+model = ChatOpenAI(model="auto", base_url=BASE_URL, api_key=API_KEY)
+weather = Weather()
+agent = model.bind_tools([weather.get_weather])
+asked = HumanMessage(QUESTION)
+called = reduce(add, agent.stream([asked]))
+results = [ToolMessage(str(weather.get_weather(**call["args"])), tool_call_id=call["id"]) for call in called.tool_calls]
+tell(
+    plain=model.invoke("Hello.").content,
+    stream=[chunk.content for chunk in model.stream("Hello.")],
+    calls=weather.calls,
+    results=agent.invoke([asked, called, *results]).content,
+    report=model.with_structured_output(Report).invoke(QUESTION),
+)

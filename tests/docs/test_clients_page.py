@@ -1,0 +1,117 @@
+"""The page of clients: its examples run in the environments of the clients, and its versions are those of the pins."""
+
+import json
+import re
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from tests.cli.program import COMMAND_S
+from tests.clients.model import GREETING, ClientModel
+from tests.debian import CannotInstall
+from tests.docs.markdown import CLIENTS, Block, blocks
+from tests.docs.paste import Terminal
+from tests.installed import INSTALL_S, NODE_PINS, PINS, PROGRAMS_S, give_up, node_environment, python_environment
+from tests.loopback import LoopbackUpstream
+from tests.service import Service
+
+RUN_S = 2 * COMMAND_S
+PYTHON = {
+    "Instructor": "openai-2",
+    "LangChain": "openai-3",
+    "LlamaIndex": "openai-2",
+    "OpenAI Agents SDK": "openai-3",
+    "Pydantic AI": "openai-3",
+}
+NODE = ["OpenAI for Node", "Vercel AI SDK"]
+NOT_INSTALLED = {"LiteLLM", "aider", "opencode", "Qwen Code", "Continue", "Open WebUI"}
+ALL = blocks(CLIENTS, "bash", "python", "javascript")
+EXAMPLES = {block.section: block for block in ALL if block.section not in NOT_INSTALLED}
+CHECKS = {
+    "bash": ["bash", "-n"],
+    "python": [sys.executable, "-c", "import ast, sys; ast.parse(sys.stdin.read())"],
+}
+
+pytestmark = pytest.mark.timeout(PROGRAMS_S + 2 * INSTALL_S + RUN_S)
+
+
+@pytest.fixture
+def terminal(service: Service, upstream: LoopbackUpstream, tmp_path: Path) -> Terminal:
+    upstream.always(ClientModel())
+    made = Terminal(service, tmp_path)
+    made.export(CADENZA_API_KEY=service.key, HOME=str(tmp_path))
+    return made
+
+
+def environment_of(name: str) -> Path:
+    try:
+        return node_environment() if name == "node" else python_environment(name)
+    except CannotInstall as reason:
+        give_up(reason)
+
+
+def test_openai_example_runs(terminal: Terminal) -> None:
+    """The example of the OpenAI SDK prints an answer."""
+    assert GREETING in terminal.paste(EXAMPLES["OpenAI for Python"])
+
+
+@pytest.mark.parametrize("client", PYTHON)
+def test_python_example_runs(terminal: Terminal, client: str) -> None:
+    """The example of a Python client prints an answer."""
+    python = environment_of(PYTHON[client]) / "python"
+    terminal.add_program("python", f'#!/bin/sh\nexec "{python}" "$@"\n')
+    answer = "city='Oslo' degrees=4" if client == "Instructor" else GREETING
+    assert answer in terminal.paste(EXAMPLES[client])
+
+
+@pytest.mark.parametrize("client", NODE)
+def test_node_example_runs(terminal: Terminal, service: Service, client: str) -> None:
+    """The example of a Node client prints an answer."""
+    packages, link = environment_of("node") / "node_modules", service.folder / "node_modules"
+    if not link.is_symlink():
+        link.symlink_to(packages)
+    assert GREETING in terminal.paste(EXAMPLES[client])
+
+
+def test_llm_example_runs(terminal: Terminal, tmp_path: Path) -> None:
+    """The commands of LLM print an answer."""
+    program = environment_of("openai-3") / "llm"
+    terminal.add_program("llm", f'#!/bin/sh\nexec "{program}" "$@"\n')
+    terminal.export(LLM_USER_PATH=str(tmp_path))
+    assert GREETING in terminal.paste(EXAMPLES["LLM"])
+
+
+def test_every_example_is_run_or_read() -> None:
+    """A section has one example that runs here, or its client is listed as not installed."""
+    assert set(EXAMPLES) == {"OpenAI for Python", *PYTHON, *NODE, "LLM"}
+    assert len(EXAMPLES) == len([block for block in ALL if block.section not in NOT_INSTALLED])
+
+
+@pytest.mark.parametrize(
+    "block", [block for block in ALL if block.section in NOT_INSTALLED], ids=lambda block: block.section
+)
+def test_other_example_is_well_formed(block: Block) -> None:
+    """A block for a client that is not installed here is valid Python or shell."""
+    subprocess.run(CHECKS[block.language], input=block.text, text=True, check=True, timeout=COMMAND_S)
+
+
+@pytest.mark.parametrize("block", blocks(CLIENTS, "yaml"), ids=lambda block: block.section)
+def test_yaml_is_valid(block: Block) -> None:
+    """A YAML block is valid YAML."""
+    python = str(environment_of("openai-3") / "python")
+    read = "import sys, yaml; assert yaml.safe_load(sys.stdin)['models']"
+    subprocess.run([python, "-c", read], input=block.text, text=True, check=True, timeout=COMMAND_S)
+
+
+def test_versions_are_those_of_the_pins() -> None:
+    """The table names the version that the tests use for each client that they run."""
+    pinned = dict(line.split("==") for file in PINS.glob("*.in") for line in file.read_text().split())
+    python = {f"`{name.partition('[')[0]}` {version}" for name, version in pinned.items()}
+    packages = json.loads((NODE_PINS / "package.json").read_text())["dependencies"]
+    node = {f"`{name}` {version}" for name, version in packages.items() if name != "zod"}
+    rows = re.findall(r"^\| \[.*by the tests.*$", CLIENTS.read_text(), re.MULTILINE)
+    shown = {cell.strip() for row in rows for cell in row.split("|")[2].split(",")}
+    assert shown == python | node | {f"`openai` {metadata.version('openai')}"}

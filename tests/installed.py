@@ -1,0 +1,90 @@
+"""Environments with client libraries, installed when a test first needs one, and kept in .venv-clients.
+
+Python: the pins of requirements/clients, one environment for each major version of the OpenAI SDK that clients need.
+Node: the pins of tests/node/package-lock.json; npm itself comes from Debian's packages if the tests run as root.
+Test processes install one at a time. If an environment cannot be made, `give_up` skips the test, or fails it in CI.
+"""
+
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from tests.debian import CannotInstall, install
+
+ROOT = Path(__file__).parents[1]
+PINS = ROOT / "requirements" / "clients"
+NODE_PINS = ROOT / "tests" / "node"
+PLACE = ROOT / ".venv-clients"
+INSTALL_S = 150.0
+PROGRAMS_S = 240.0
+OPTIONS = ["--quiet", "--no-deps", "--require-hashes", "--only-binary", ":all:"]
+
+
+def give_up(reason: object) -> NoReturn:
+    if os.environ.get("CI") == "true":
+        pytest.fail(f"a client is not tested: {reason}")
+    pytest.skip(f"a client is not tested: {reason}")
+
+
+def python_environment(name: str) -> Path:
+    """The bin folder of the environment with the pins of requirements/clients/NAME.txt."""
+    pins, folder = PINS / f"{name}.txt", PLACE / name
+    uv, python = str(Path(sys.executable).parent / "uv"), str(folder / "bin" / "python")
+
+    def fill() -> None:
+        _run([uv, "venv", "--quiet", "--clear", "--python", sys.executable, str(folder)], PLACE)
+        _run([uv, "pip", "install", *OPTIONS, "--python", python, "-r", str(pins)], PLACE)
+
+    _install_once(folder, pins, fill)
+    return folder / "bin"
+
+
+def node_environment() -> Path:
+    """A folder whose node_modules has the packages of tests/node/package.json. `node` is on the PATH then."""
+    folder = PLACE / "node"
+
+    def fill() -> None:
+        folder.mkdir(exist_ok=True)
+        for file in NODE_PINS.glob("*.json"):
+            shutil.copy(file, folder)
+        _run(["npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts"], folder)
+
+    if not (shutil.which("node") and shutil.which("npm")):
+        install("nodejs", "npm", limit_s=PROGRAMS_S)
+    _install_once(folder, NODE_PINS / "package-lock.json", fill)
+    return folder
+
+
+def _install_once(folder: Path, pins: Path, fill: Callable[[], None]) -> None:
+    """Fill the folder unless its stamp says that it was filled from these pins."""
+    stamp = folder / "stamp"
+    with _one_at_a_time():
+        if not stamp.exists() or stamp.read_bytes() != pins.read_bytes():
+            fill()
+            shutil.copy(pins, stamp)
+
+
+@contextmanager
+def _one_at_a_time() -> Iterator[None]:
+    PLACE.mkdir(exist_ok=True)
+    with (PLACE / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _run(command: list[str], folder: Path) -> None:
+    name = Path(command[0]).name
+    try:
+        subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=INSTALL_S, check=True)
+    except subprocess.TimeoutExpired:
+        raise CannotInstall(f"{name} {command[1]} took more than {INSTALL_S:.0f} s") from None
+    except subprocess.CalledProcessError as failed:
+        raise CannotInstall(f"{name} {command[1]} failed: {' '.join(failed.stderr.split())[-300:]}") from None
