@@ -100,12 +100,19 @@ def test_retry_after_is_kept(api: RawClient, upstream: LoopbackUpstream) -> None
     assert len(upstream.requests) == 2
 
 
-def test_429_without_retry_after_is_no_rest(api: RawClient, upstream: LoopbackUpstream) -> None:
-    """A route that answered 429 without a Retry-After is asked again by the next request."""
-    upstream.script(*[Status(429)] * 8)
+def test_a_few_429s_without_retry_after_are_no_rest(api: RawClient, upstream: LoopbackUpstream) -> None:
+    """A route that answered 429 a few times without a Retry-After is asked again by the next request."""
+    upstream.script(*[Status(429)] * (FAULTS_TO_OPEN - 1))
     upstream.always(Good("from the first"))
-    texts = [text_of(api.chat(model="forte")) for _ in range(9)]
-    assert texts == ["from the backup"] * 8 + ["from the first"]
+    texts = [text_of(api.chat(model="forte")) for _ in range(FAULTS_TO_OPEN)]
+    assert texts == ["from the backup"] * (FAULTS_TO_OPEN - 1) + ["from the first"]
+
+
+def test_a_route_that_is_always_busy_rests(api: RawClient, upstream: LoopbackUpstream) -> None:
+    """Beside a healthy route every client is served, and the busy route is asked no more after five times."""
+    upstream.always(Status(429))
+    assert {text_of(api.chat(model="forte")) for _ in range(50)} == {"from the backup"}
+    assert len(upstream.requests) < 15  # five, and a trial after each rest
 
 
 def test_refusals_do_not_make_a_route_rest(api: RawClient, upstream: LoopbackUpstream) -> None:

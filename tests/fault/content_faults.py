@@ -116,7 +116,8 @@ BODIES: Faults = {
     "an error in a 200 beside an answer": Fault(Json({**completion(TEXT), **ERROR})),
     "an error in a 200, coded 429": Fault(Json(coded(429)), BUSY, BUSY),
     "an error in a 200, coded 400": Fault(Json(coded("400")), REFUSED, REFUSED),
-    "an error in a 200, coded in words": Fault(Json(coded("context_length_exceeded"))),
+    "an error in a 200, coded in words": Fault(Json(coded("context_length_exceeded")), REFUSED, REFUSED),
+    "an error in a 200, coded in other words": Fault(Json(coded("server_error"))),
 }
 EVENTS: Faults = {
     "no events": Fault(Sse([], done=False)),

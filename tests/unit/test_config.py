@@ -74,6 +74,7 @@ api_key_env = "ACME_API_KEY"
 retention = "zero"
 dialect = "openrouter"
 api_version = "2024-10-21"
+insecure = true
 
 [providers.beta]
 kind = "openai"
@@ -172,6 +173,7 @@ def test_every_key_is_read(tmp_path: Path) -> None:
         api_key="secret",
         dialect="openrouter",
         api_version="2024-10-21",
+        insecure=True,
     )
     assert settings.providers["beta"].api_key == "beta-secret"
     assert settings.providers["local"].model_path == tmp_path / "models" / "tiny.q8.gguf"
@@ -428,6 +430,34 @@ def test_dialect_follows_the_host_unless_it_is_given(tmp_path: Path, lines: str,
     """Without a dialect the host of base_url decides; a dialect in the file wins."""
     settings = load(tmp_path, ACME.replace('base_url = "https://acme.example/v1"', lines) + ROUTE)
     assert settings.providers["acme"].dialect == dialect
+
+
+@pytest.mark.parametrize(
+    ("host", "is_refused"),
+    [
+        ("api.acme.example", True),
+        ("8.8.8.8", True),
+        ("[2001:4860::8888]", True),
+        ("localhost:8000", False),
+        ("127.0.0.1", False),
+        ("[::1]:8000", False),
+        ("10.1.2.3", False),
+        ("192.168.0.7:11434", False),
+        ("[fd00::1]", False),
+        ("vllm:8000", False),
+        ("models.internal", False),
+        ("box.local", False),
+        ("evil.local.example", True),
+    ],
+)
+def test_plain_http_to_a_public_host_needs_a_word(tmp_path: Path, host: str, is_refused: bool) -> None:
+    """Keys and messages go unencrypted over a public network only if the operator says `insecure = true`."""
+    text = ACME.replace("https://acme.example/v1", f"http://{host}/v1")
+    if is_refused:
+        (problem,) = problems(tmp_path, text + ROUTE)
+        assert "base_url: http sends keys and messages unencrypted" in problem
+        text = text.replace('retention = "zero"', 'retention = "zero"\ninsecure = true')
+    assert load(tmp_path, text + ROUTE).providers["acme"].base_url == f"http://{host}/v1"
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,15 @@ from pathlib import Path
 
 import msgspec
 
-from cadenza.config.checks import ANY_PROVIDER, PROVIDER_OF_KIND, RETENTION_RULE, SECTIONS, Table, suggest
+from cadenza.config.checks import (
+    ANY_PROVIDER,
+    PROVIDER_OF_KIND,
+    RETENTION_RULE,
+    SECTIONS,
+    Table,
+    is_private,
+    suggest,
+)
 from cadenza.config.proxies import proxy_for
 from cadenza.config.read import KeyPath, Reader
 from cadenza.config.settings import (
@@ -115,6 +123,8 @@ def _provider(name: str, values: Table, reader: Reader, environ: Mapping[str, st
         reader.problem((*at, "retention"), f"missing; it {RETENTION_RULE}")
     if values.get("kind") == "openai" and not url:
         reader.problem((*at, "base_url"), 'missing; it must be an address like "https://host/v1"')
+    if url and url.startswith("http://") and not is_private(url) and not values.get("insecure"):
+        reader.problem((*at, "base_url"), "http sends keys and messages unencrypted; use https, or insecure = true")
     paths = {key: reader.folder / values[key] for key in ("model_path", "api_key_file") if key in values}
     if (model := paths.get("model_path")) and not model.is_file():
         reader.problem((*at, "model_path"), f"there is no file at {model}")

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from datetime import date, time
 from difflib import get_close_matches
+from ipaddress import ip_address
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -23,6 +24,7 @@ Keys = dict[str, Any]  # name -> a Check, a nested table's Keys, [Keys] of an ar
 RETENTION_RULE = 'must be exactly "zero": the service starts only if every provider has zero data retention'
 LITERAL_KEY = "a key must not be in this file; name a variable with api_key_env or a file with api_key_file"
 NUMBER_MAX = 1_000_000_000
+PRIVATE_NAMES = (".localhost", ".local", ".internal")
 FIXED_FIELDS = frozenset({"model", "messages", "stream", "tools"})  # of a request; no route adds or leaves them out
 TYPE_NAMES = {str: "a string", bool: "a boolean", int: "a whole number", float: "a number with decimals"}
 TYPE_NAMES |= {list: "an array", dict: "a table", date: "a date or a time", time: "a date or a time"}
@@ -101,6 +103,16 @@ def base_url(value: object) -> str:
     return url.rstrip("/")
 
 
+def is_private(url: str) -> bool:
+    """Whether the host is this machine or on a private network, as far as its name or address tells."""
+    host = urlsplit(url).hostname or ""
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return "." not in host or host.endswith(PRIVATE_NAMES)
+    return address.is_private or address.is_loopback or address.is_link_local
+
+
 def field_names(value: object) -> tuple[str, ...]:
     """Fields of a request that are left out."""
     if not isinstance(value, list) or not all(isinstance(name, str) and name for name in value):
@@ -173,7 +185,7 @@ ROUTE: Keys = {
 PROVIDER: Keys = {"kind": one_of("openai", "embedded"), "retention": matching("zero", RETENTION_RULE)}
 PROVIDER |= dict.fromkeys(("api_key", "key", "token"), LITERAL_KEY)
 OPENAI: Keys = {"base_url": base_url, "api_key_env": VARIABLE_NAME, "api_key_file": text}
-OPENAI |= {"dialect": one_of(*DIALECTS), "api_version": API_VERSION}
+OPENAI |= {"dialect": one_of(*DIALECTS), "api_version": API_VERSION, "insecure": boolean}
 EMBEDDED: Keys = {"model_path": text}
 ANY_PROVIDER: Keys = PROVIDER | OPENAI | EMBEDDED
 PROVIDER_OF_KIND: Mapping[str, Keys] = {

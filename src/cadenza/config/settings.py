@@ -96,6 +96,7 @@ class Provider(msgspec.Struct, frozen=True):
     model_path: Path | None = None
     dialect: str = "plain"
     api_version: str | None = None
+    insecure: bool = False  # http to a public host is allowed
     proxy: str | None = None  # from the environment
 
 

@@ -10,7 +10,7 @@ EVENT_BYTES_MAX = 8 * 1024 * 1024
 
 
 class EventTooLarge(ValueError):
-    """An event grew past EVENT_BYTES_MAX without ending."""
+    """An event grew past its limit without ending."""
 
 
 def write_event(data: bytes) -> bytes:
@@ -21,7 +21,8 @@ def write_event(data: bytes) -> bytes:
 class EventReader:
     """Feed it bytes as they arrive; it returns the data of each event that is complete."""
 
-    def __init__(self) -> None:
+    def __init__(self, event_bytes_max: int = EVENT_BYTES_MAX) -> None:
+        self._event_bytes_max = event_bytes_max
         self._unfinished_line: list[bytes] = []  # in parts
         self._data: list[bytes] = []  # data lines of the unfinished event
         self._kept_bytes = 0  # of both
@@ -60,7 +61,7 @@ class EventReader:
         if part:
             self._unfinished_line.append(part)
             self._kept_bytes += len(part)
-        if self._kept_bytes > EVENT_BYTES_MAX:
+        if self._kept_bytes > self._event_bytes_max:
             raise EventTooLarge
 
     def _take(self, line: bytes) -> bytes | None:

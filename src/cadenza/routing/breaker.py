@@ -6,7 +6,8 @@
     HALF_OPEN  one at a time, as a trial                         CLOSED by an answer; OPEN by a fault or a Retry-After
 
 After a Retry-After alone, HALF_OPEN becomes OPEN only by the fifth fault in a row. A rest is twice as long as the one
-before it unless there was an answer in between. Times are the caller's.
+before it unless there was an answer in between. A trial that hangs keeps the next one waiting for a few seconds only.
+Times are the caller's.
 """
 
 import math
@@ -15,6 +16,7 @@ from enum import Enum, auto
 FAULTS_TO_OPEN = 5
 REST_S_MIN = 1.0
 REST_S_MAX = 30.0
+TRIAL_S = 5.0  # after so long without an answer, another trial may begin
 DOUBLINGS_MAX = 10
 
 
@@ -33,8 +35,8 @@ class Breaker:
     """Counts faults in a row, separately before the first token and after it."""
 
     def __init__(self, now_s: float) -> None:
-        self.is_busy = False  # the upstream asked for the rest; it did not fail
-        self._has_trial = False
+        self.is_busy = False  # the upstream has no capacity; it did not fail
+        self._trial_until_s = -math.inf  # a trial runs until then
         self.reset(now_s)
 
     def reset(self, now_s: float) -> None:
@@ -54,15 +56,15 @@ class Breaker:
         """How long the route still rests."""
         return max(0.0, self._open_until_s - now_s)
 
-    def begin_trial(self) -> bool:
+    def begin_trial(self, now_s: float) -> bool:
         """Whether this request may be the trial."""
-        if self._has_trial:
+        if self._trial_until_s > now_s:
             return False
-        self._has_trial = True
+        self._trial_until_s = now_s + TRIAL_S
         return True
 
     def end_trial(self) -> None:
-        self._has_trial = False
+        self._trial_until_s = -math.inf
 
     def note_answer(self, started_s: float) -> None:
         """A request that was sent before the breaker opened does not close it."""
@@ -73,7 +75,7 @@ class Breaker:
     def note_finish(self) -> None:
         self._faults_after_token = 0
 
-    def note_fault(self, started_s: float, now_s: float, *, has_answered: bool) -> bool:
+    def note_fault(self, started_s: float, now_s: float, *, has_answered: bool, is_busy: bool) -> bool:
         """Whether the breaker opened. Requests sent before it opened do not prolong the rest when they fail too."""
         if started_s < self._opened_s:
             return False
@@ -83,7 +85,7 @@ class Breaker:
             self._faults_before_token += 1
         if max(self._faults_before_token, self._faults_after_token) < FAULTS_TO_OPEN:
             return False
-        self.open(now_s, min(REST_S_MAX, REST_S_MIN * 2 ** min(self._rests, DOUBLINGS_MAX)), is_busy=False)
+        self.open(now_s, min(REST_S_MAX, REST_S_MIN * 2 ** min(self._rests, DOUBLINGS_MAX)), is_busy=is_busy)
         self._rests += 1
         return True
 

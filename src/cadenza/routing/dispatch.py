@@ -1,8 +1,9 @@
 """Opens a reply: tries the routes of a plan until one begins to answer. This is the only retry loop.
 
 Routes of a lower `order` come first, and routes of the same order share requests by `weight`. A route that rests or is
-full is passed over. Retries have a budget per request and per process, so that faults cause no storm of retries. Once
-the client has received a byte, nothing is retried, but a stream may be continued (continuation.py).
+full is passed over. Retries have a budget per request and per process, so that faults cause no storm of retries; going
+on from a route that was busy is no retry. Once the client has received a byte, nothing is retried, but a stream may be
+continued (continuation.py).
 """
 
 import time
@@ -104,7 +105,8 @@ class Dispatcher:
                 passed_over.add(health)
                 continue
             passed_over.discard(health)  # an earlier route may have the same provider and model
-            if faults and not (len(faults) <= RETRIES_MAX and self.may_retry()):
+            failures = [fault for fault in faults if fault.kind is not FaultKind.BUSY]  # a busy route cost it nothing
+            if failures and not (len(failures) <= RETRIES_MAX and self.may_retry()):
                 attempt.end()
                 break
             try:

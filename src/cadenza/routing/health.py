@@ -42,7 +42,7 @@ class RouteHealth:
 
     @property
     def is_down(self) -> bool:
-        """Whether it rests because it failed, not because it sent a Retry-After with a 429."""
+        """Whether it rests because it failed, not because it has no capacity."""
         return self.is_resting and not self._breaker.is_busy
 
     @property
@@ -60,7 +60,7 @@ class RouteHealth:
         if state is OPEN and not is_last_resort:
             return None
         is_trial = state is not CLOSED
-        if is_trial and not self._breaker.begin_trial():
+        if is_trial and not self._breaker.begin_trial(now_s):
             return None
         self._shares.change_limit(self._ceiling.limit(now_s))
         if not self._shares.take(key_id, now_s):
@@ -100,7 +100,7 @@ class RouteHealth:
             self._ceiling.lower(self.in_flight, started_s, now_s)
         if fault.retry_after_s:
             self._breaker.open(now_s, fault.retry_after_s, is_busy=is_busy)
-        elif is_busy or not self._breaker.note_fault(started_s, now_s, has_answered=has_answered):
+        elif not self._breaker.note_fault(started_s, now_s, has_answered=has_answered, is_busy=is_busy):
             return
         if self._on_rest:
             self._on_rest(self.rest_s)

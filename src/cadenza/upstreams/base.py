@@ -16,6 +16,10 @@ from cadenza.core.tokens import output_room
 from cadenza.core.tool_calls import ToolCallPart
 
 RETRY_AFTER_S_MAX = 60.0
+EVENTS_PER_TOKEN = 2
+EVENTS_EXTRA = 256  # for events without a token
+BYTES_PER_TOKEN = 2048
+BYTES_EXTRA = 1024 * 1024
 
 
 class FaultKind(Enum):
@@ -89,6 +93,18 @@ class Ask(msgspec.Struct, frozen=True):
         if self.max_tokens is not None:
             return min(self.max_tokens, longest)
         return longest if longest < route.max_output_tokens or route.always_send_max_tokens else None
+
+
+class ReplyBounds(msgspec.Struct, frozen=True):
+    """How large a reply may become before its upstream counts as broken. It follows from the tokens it was allowed."""
+
+    events: int  # of a stream; calls count as events
+    size_bytes: int
+
+    @classmethod
+    def of(cls, tokens: int) -> "ReplyBounds":
+        """An event carries a token or more, and a token is shorter than the fields around it."""
+        return cls(tokens * EVENTS_PER_TOKEN + EVENTS_EXTRA, tokens * BYTES_PER_TOKEN + BYTES_EXTRA)
 
 
 class Piece(msgspec.Struct, frozen=True):

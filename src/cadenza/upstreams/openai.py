@@ -15,20 +15,18 @@ from cadenza.core.dialect import PLAIN, Dialect
 from cadenza.core.records import Route
 from cadenza.http.client import HttpClient, Unreachable
 from cadenza.http.client_connection import STOP, Broken, ClientConnection, Unanswered
-from cadenza.upstreams.base import Ask, Fault, FaultKind, Piece, Probe, Sink
+from cadenza.upstreams.base import Ask, Fault, FaultKind, Piece, Probe, ReplyBounds, Sink
 from cadenza.upstreams.errors import ERROR_BYTES_MAX, READ_STATUSES, classify_error
 from cadenza.upstreams.message_rules import MessageRules
 from cadenza.upstreams.reader import EXTRAS, read_whole
 from cadenza.upstreams.stream import BEGINNING, ENDED, FINISHED, ReplyStream
 from cadenza.upstreams.writer import write_request
 
-WHOLE_BYTES_MAX = 64 * 1024 * 1024
 AFTER_FINISH_S = 5.0  # how long a finished reply may take to send its usage, which some upstreams never send
 TOKENS_PER_IDLE = 1024  # a non-streaming reply gets the idle timeout once for every so many tokens
 READ_TO_END_S = 0.1
-EVENTS_PER_TOKEN = 2  # an event carries a token or more: with more events the upstream ignores its token limit
-EVENTS_EXTRA = 256  # for events without a token
 PROBE_S = 10.0
+PROBE_BYTES_MAX = 16 * 1024 * 1024
 ERROR_BODY_S = 5.0  # how long the body of an error may take
 
 
@@ -70,7 +68,7 @@ class OpenAIUpstream:
                 asyncio.timeout(PROBE_S),
                 self._http.request("GET", f"/models{self._query}", b"", PROBE_S) as response,
             ):
-                body = await _read_whole_body(response)
+                body = await _read_whole_body(response, PROBE_BYTES_MAX)
         except (TimeoutError, Unreachable, Broken, Fault):
             return Probe(reachable=False, detail="no answer")
         if response.status != 200:
@@ -97,7 +95,8 @@ class HttpReply:
         self._first_s = route.timeouts.first_token_s + (0 if ask.stream else _generation_s(route, ask))
         tokens = ask.output_limit(route) or route.max_output_tokens
         self._extras = EXTRAS if route.reasoning == "pass" else ("refusal",)
-        self._stream = ReplyStream(tokens * EVENTS_PER_TOKEN + EVENTS_EXTRA, self._extras)
+        self._bounds = ReplyBounds.of(tokens)
+        self._stream = ReplyStream(self._bounds, self._extras)
         self._early: list[Piece] = []  # the pieces that arrived before there was a sink
 
     async def open(self, path: str, body: bytes) -> None:
@@ -130,7 +129,11 @@ class HttpReply:
         if response.status != 200:
             raise await self._read_error(deadline_s)
         if b"event-stream" not in response.headers.get(b"content-type", b"").lower():
-            self._early.append(read_whole(await _read_whole_body(response, deadline_s), self._extras))
+            body = await _read_whole_body(response, self._bounds.size_bytes, deadline_s)
+            piece = read_whole(body, self._extras)
+            if len(piece.calls) > self._bounds.events:
+                raise Fault(FaultKind.OVERLONG)
+            self._early.append(piece)
             stream.skip()
             return
 
@@ -211,11 +214,11 @@ def _generation_s(route: Route, ask: Ask) -> float:
     return route.timeouts.idle_s * math.ceil(tokens / TOKENS_PER_IDLE)
 
 
-async def _read_whole_body(response: ClientConnection, deadline_s: float = math.inf) -> bytes:
-    """The body; MALFORMED if it exceeds WHOLE_BYTES_MAX."""
-    body = await _read_body(response, deadline_s, WHOLE_BYTES_MAX)
-    if len(body) > WHOLE_BYTES_MAX:
-        raise Fault(FaultKind.MALFORMED)
+async def _read_whole_body(response: ClientConnection, bytes_max: int, deadline_s: float = math.inf) -> bytes:
+    """The body; OVERLONG if it exceeds `bytes_max`."""
+    body = await _read_body(response, deadline_s, bytes_max)
+    if len(body) > bytes_max:
+        raise Fault(FaultKind.OVERLONG)
     return body
 
 

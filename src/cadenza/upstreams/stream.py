@@ -12,8 +12,8 @@ A fault after FINISHED is ignored, because the reply is complete. A fault before
 from collections.abc import Callable, Sequence
 from enum import Enum, auto
 
-from cadenza.http.events import EventReader, EventTooLarge
-from cadenza.upstreams.base import Fault, FaultKind, Piece
+from cadenza.http.events import EVENT_BYTES_MAX, EventReader, EventTooLarge
+from cadenza.upstreams.base import Fault, FaultKind, Piece, ReplyBounds
 from cadenza.upstreams.reader import EXTRAS, ChunkReader
 
 Take = Callable[[Piece], None]
@@ -32,14 +32,15 @@ BEGINNING, ANSWERING, FINISHED, ENDED = Phase  # as names: Python 3.11 is slow t
 
 
 class ReplyStream:
-    """Reads the stream of one reply, which may have at most `events_max` events. `extras` names what is passed on."""
+    """Reads the stream of one reply within its bounds. `extras` names what is passed on."""
 
-    def __init__(self, events_max: int, extras: Sequence[str] = EXTRAS) -> None:
+    def __init__(self, bounds: ReplyBounds, extras: Sequence[str] = EXTRAS) -> None:
         self.phase = BEGINNING
         self.fault: Fault | None = None
         self.has_terminator = False
-        self._events_left = events_max
-        self._events = EventReader()
+        self._events_left = bounds.events
+        self._bytes_left = bounds.size_bytes
+        self._events = EventReader(min(EVENT_BYTES_MAX, bounds.size_bytes))
         self._chunks = ChunkReader(extras)
 
     @property
@@ -51,6 +52,10 @@ class ReplyStream:
 
         Most events differ from the one before only in their text. Recognising them costs a quarter of decoding them.
         """
+        self._bytes_left -= len(data)
+        if self._bytes_left < 0:
+            self.end(FaultKind.OVERLONG)
+            return
         if self.phase is ANSWERING and self._events.is_between:
             texts = self._chunks.recognise(data)
             if texts and len(texts) <= self._events_left:
@@ -97,6 +102,10 @@ class ReplyStream:
             if piece is None:
                 self.has_terminator = True
                 self.end(FaultKind.TRUNCATED)
+                return
+            self._events_left -= len(piece.calls)  # each call in an event counts like an event
+            if self._events_left < 0:
+                self.end(FaultKind.OVERLONG)
                 return
             if piece.finish_reason:
                 self.phase = FINISHED

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cadenza.routing.breaker import FAULTS_TO_OPEN, REST_S_MAX, REST_S_MIN, Breaker, BreakerState
+from cadenza.routing.breaker import FAULTS_TO_OPEN, REST_S_MAX, REST_S_MIN, TRIAL_S, Breaker, BreakerState
 
 NOW_S = 1000.0
 RETRY_AFTER_S = 7.0
@@ -10,7 +10,7 @@ RETRY_AFTER_S = 7.0
 
 def fail(breaker: Breaker, now_s: float, times: int = 1, *, has_answered: bool = False) -> list[bool]:
     """Requests that begin and fail at this time; whether each opened the breaker."""
-    return [breaker.note_fault(now_s, now_s, has_answered=has_answered) for _ in range(times)]
+    return [breaker.note_fault(now_s, now_s, has_answered=has_answered, is_busy=False) for _ in range(times)]
 
 
 def opened(now_s: float = NOW_S) -> Breaker:
@@ -89,9 +89,26 @@ def test_half_open_after_a_retry_after_needs_five_faults_to_open() -> None:
 def test_there_is_one_trial_at_a_time() -> None:
     """A second trial begins only when the first has ended."""
     breaker = opened()
-    assert [breaker.begin_trial() for _ in range(3)] == [True, False, False]
+    assert [breaker.begin_trial(NOW_S) for _ in range(3)] == [True, False, False]
     breaker.end_trial()
-    assert breaker.begin_trial()
+    assert breaker.begin_trial(NOW_S)
+
+
+def test_a_trial_that_hangs_does_not_block_the_next() -> None:
+    """After TRIAL_S without an answer another trial may begin, so a route that works again is soon used again."""
+    breaker = opened()
+    assert breaker.begin_trial(NOW_S)
+    assert not breaker.begin_trial(NOW_S + TRIAL_S - 0.01)
+    assert breaker.begin_trial(NOW_S + TRIAL_S)
+    assert not breaker.begin_trial(NOW_S + TRIAL_S)
+
+
+def test_five_busy_answers_in_a_row_open_it_as_busy() -> None:
+    """A route that is busy again and again rests, but does not count as failed."""
+    breaker = Breaker(NOW_S)
+    said = [breaker.note_fault(NOW_S, NOW_S, has_answered=False, is_busy=True) for _ in range(FAULTS_TO_OPEN)]
+    assert said == [False] * (FAULTS_TO_OPEN - 1) + [True]
+    assert (breaker.state(NOW_S), breaker.is_busy, breaker.rest_s(NOW_S)) == (BreakerState.OPEN, True, REST_S_MIN)
 
 
 def test_a_rest_doubles_up_to_its_maximum() -> None:
@@ -128,7 +145,7 @@ def test_faults_before_and_after_the_first_token_are_counted_separately() -> Non
 def test_requests_sent_before_it_opened_neither_prolong_the_rest_nor_close_it() -> None:
     """However many of them fail or are answered late, the rest stays as it was, and the next one only doubles."""
     breaker, sent_s, late_s = opened(), NOW_S - 1, NOW_S + 0.5
-    assert not any(breaker.note_fault(sent_s, late_s, has_answered=False) for _ in range(50))
+    assert not any(breaker.note_fault(sent_s, late_s, has_answered=False, is_busy=False) for _ in range(50))
     breaker.note_answer(sent_s)
     assert breaker.rest_s(late_s) == REST_S_MIN - 0.5
     fail(breaker, NOW_S + REST_S_MIN)
@@ -155,10 +172,10 @@ def test_a_retry_after_does_not_excuse_a_route_that_failed() -> None:
 def test_a_reset_closes_it_and_forgets_all_faults() -> None:
     """Requests sent before the reset count for nothing; a trial that runs stays the only one."""
     breaker = opened()
-    assert breaker.begin_trial()
+    assert breaker.begin_trial(NOW_S)
     breaker.reset(NOW_S + 0.5)
     assert breaker.state(NOW_S + 0.5) is BreakerState.CLOSED
-    assert not any(breaker.note_fault(NOW_S, NOW_S + 1, has_answered=False) for _ in range(50))
-    assert not breaker.begin_trial()
+    assert not any(breaker.note_fault(NOW_S, NOW_S + 1, has_answered=False, is_busy=False) for _ in range(50))
+    assert not breaker.begin_trial(NOW_S)
     assert fail(breaker, NOW_S + 1, FAULTS_TO_OPEN) == [False] * (FAULTS_TO_OPEN - 1) + [True]
     assert breaker.rest_s(NOW_S + 1) == REST_S_MIN

@@ -145,15 +145,16 @@ def test_a_retry_after_is_honoured(kind: FaultKind, status: int) -> None:
 
 
 @pytest.mark.parametrize("retry_after_s", [None, 0.0])
-def test_a_429_without_a_retry_after_only_lowers_the_ceiling(retry_after_s: float | None) -> None:
-    """A route that is busy for no stated time does not rest, however often it says so."""
+def test_429s_without_a_retry_after_lower_the_ceiling_first(retry_after_s: float | None) -> None:
+    """A few only lower the ceiling; the fifth in a row without an answer makes the route rest, as busy."""
     route = TimedRoute()
     attempts = [route.begin() for _ in range(50)]
     route.now_s += 0.1
-    for attempt in attempts:
+    for place, attempt in enumerate(attempts):
+        assert route.health.is_resting == (place >= 5)
         attempt.note_fault(Fault(FaultKind.BUSY, 429, retry_after_s))
-    assert not route.health.is_resting
     assert route.health.limit < MOST
+    assert not route.health.is_down
 
 
 @pytest.mark.parametrize(

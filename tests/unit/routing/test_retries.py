@@ -68,21 +68,28 @@ def test_the_budget_is_earned_by_requests() -> None:
 
 
 async def test_a_fault_does_not_become_a_retry_storm() -> None:
-    """When one of two routes is always busy, retries stay within the budget, and the other requests fail at once."""
-    ceiling, requests = 10, 200
-    routes = scripted_routes(BUSY, WHOLE, ceiling=ceiling)
-    served = refused = 0
-    for _ in range(requests):
+    """When one of two routes fails, retries stay within the budget until it rests; the other requests fail at once."""
+    routes = scripted_routes(FAILED, WHOLE, ceiling=1)
+    results = []
+    for _ in range(20):
         try:
-            await routes.ask()
-            served += 1
-        except RateLimited:
-            refused += 1
-    assert routes.asks == [requests, served]
-    assert served == pytest.approx(ceiling + requests * RETRIES_PER_REQUEST, abs=2)
-    for result, count in (("made", served), ("refused", refused)):
+            results.append(await routes.ask() == "provider-1")
+        except UpstreamFailed:
+            results.append(False)
+    assert results == [True, False, False, False, False, *[True] * 15]
+    assert routes.asks == [5, 16]
+    for result, count in (("made", 1), ("refused", 4)):
         assert routes.count("cadenza_retries_total", result=result) == count
     assert routes.in_flight == 0
+
+
+async def test_going_on_from_a_busy_route_costs_no_retry() -> None:
+    """Beside a route that is always busy, every request is served by the next one, and the busy one soon rests."""
+    routes = scripted_routes(BUSY, WHOLE, ceiling=1)
+    for _ in range(200):
+        assert await routes.ask() == "provider-1"
+    assert routes.asks == [5, 200]
+    assert not routes.count("cadenza_retries_total", result="made")
 
 
 async def test_passing_over_a_resting_route_costs_no_retry() -> None:

@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from cadenza.core.records import Route, Timeouts
-from cadenza.upstreams.base import Ask, FaultKind, Piece
-from cadenza.upstreams.openai import AFTER_FINISH_S, EVENTS_EXTRA, EVENTS_PER_TOKEN, OpenAIUpstream
+from cadenza.upstreams.base import Ask, FaultKind, Piece, ReplyBounds
+from cadenza.upstreams.openai import AFTER_FINISH_S, OpenAIUpstream
 from tests.loopback import Event, LoopbackUpstream, Pause, Sse, Step, chunk, http_head, said
 from tests.loopback import Raw as RawReply
 from tests.unit.http.peer import Peer, Visit, full_listener, until
@@ -286,5 +286,5 @@ async def test_a_stream_with_far_more_events_than_tokens_is_ended(
     sink, fault = await read_reply(upstream, reply, make_ask(max_tokens, stream=True), route(route_tokens))
     assert fault is not None
     assert fault.kind is FaultKind.OVERLONG
-    assert len(sink.pieces) == 10 * EVENTS_PER_TOKEN + EVENTS_EXTRA
+    assert len(sink.pieces) == ReplyBounds.of(10).events
     await asyncio.to_thread(upstream.wait_for_disconnect)

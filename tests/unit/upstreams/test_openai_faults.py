@@ -2,11 +2,11 @@
 
 import asyncio
 import socket
+from typing import Any
 
 import pytest
 
-from cadenza.upstreams.base import RETRY_AFTER_S_MAX, Fault, FaultKind, classify_status
-from cadenza.upstreams.openai import WHOLE_BYTES_MAX
+from cadenza.upstreams.base import RETRY_AFTER_S_MAX, Fault, FaultKind, ReplyBounds, classify_status
 from tests.loopback import (
     Close,
     Cut,
@@ -18,6 +18,7 @@ from tests.loopback import (
     Reset,
     Sse,
     Status,
+    chunk,
     completion,
     http_head,
     said,
@@ -108,6 +109,15 @@ def test_retry_after_is_a_bounded_number_of_seconds(written: bytes | None, wait_
     assert classify_status(500, written).retry_after_s is None
 
 
+CALL = {"id": "a", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+
+
+def calling(count: int) -> dict[str, Any]:
+    value = completion(None, "tool_calls")
+    value["choices"][0]["message"]["tool_calls"] = [CALL] * count
+    return value
+
+
 BROKEN: dict[str, tuple[Reply, FaultKind]] = {
     "closed without a byte": (RawReply([Close()]), FaultKind.UNREACHABLE),
     "reset without a byte": (RawReply([Reset()]), FaultKind.UNREACHABLE),
@@ -120,8 +130,17 @@ BROKEN: dict[str, tuple[Reply, FaultKind]] = {
     "no choices": (Json({"choices": []}), FaultKind.MALFORMED),
     "error in a 200": (Json({"error": {"code": 429}}), FaultKind.BUSY),
     "body too large": (
-        RawReply([http_head(200, {}), *[b" " * MIB] * (WHOLE_BYTES_MAX // MIB + 1)]),
-        FaultKind.MALFORMED,
+        RawReply([http_head(200, {}), *[b" " * MIB] * (ReplyBounds.of(1_000).size_bytes // MIB + 1)]),
+        FaultKind.OVERLONG,
+    ),
+    "too many calls": (Json(calling(ReplyBounds.of(1_000).events + 1)), FaultKind.OVERLONG),
+    "too many calls in one event": (
+        Sse([chunk({"tool_calls": [CALL] * (ReplyBounds.of(1_000).events + 1)})]),
+        FaultKind.OVERLONG,
+    ),
+    "an event that is too large": (
+        Sse([said("x" * ReplyBounds.of(1_000).size_bytes)]),
+        FaultKind.OVERLONG,
     ),
     "empty stream": (Sse([], done=False), FaultKind.TRUNCATED),
     "stream with [DONE] only": (Sse([]), FaultKind.TRUNCATED),
@@ -133,7 +152,7 @@ BROKEN: dict[str, tuple[Reply, FaultKind]] = {
     "stream with an error only": (Sse([{"error": {"code": 500}}]), FaultKind.FAILED),
     "stream with an error": (Sse([said("Hi"), {"error": {"message": "x"}}]), FaultKind.FAILED),
     "event not JSON": (Sse([said("Hi"), b"data: <html>\n\n"]), FaultKind.MALFORMED),
-    "event too large": (Sse([said("Hi"), b"data: ", *[bytes(MIB)] * 9]), FaultKind.MALFORMED),
+    "event too large": (Sse([said("Hi"), b"data: ", *[bytes(MIB)] * 9]), FaultKind.OVERLONG),
 }
 
 

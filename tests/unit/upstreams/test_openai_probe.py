@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from cadenza.upstreams.base import Probe
-from cadenza.upstreams.openai import PROBE_S, WHOLE_BYTES_MAX
+from cadenza.upstreams.openai import PROBE_BYTES_MAX, PROBE_S
 from tests.loopback import Close, Cut, LoopbackUpstream, Pause, Reply, Reset, Status, http_head
 from tests.loopback import Raw as RawReply
 from tests.unit.upstreams.asks import WAIT_S, on_asyncio, on_uvloop, running
@@ -39,7 +39,7 @@ NO_ANSWER: dict[str, Reply] = {
     "reset": RawReply([Reset()]),
     "not HTTP": RawReply([b"SSH-2.0-OpenSSH_9.6\r\n"]),
     "truncated": Cut(Status(200, MODELS), 20),
-    "too large": RawReply([http_head(200, {}), *[b" " * MIB] * (WHOLE_BYTES_MAX // MIB + 1)]),
+    "too large": RawReply([http_head(200, {}), *[b" " * MIB] * (PROBE_BYTES_MAX // MIB + 1)]),
 }
 
 

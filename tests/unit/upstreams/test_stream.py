@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from cadenza.core.records import Usage
 from cadenza.http.events import DONE, EVENT_BYTES_MAX, EventReader, write_event
-from cadenza.upstreams.base import Fault, FaultKind, Piece
+from cadenza.upstreams.base import Fault, FaultKind, Piece, ReplyBounds
 from cadenza.upstreams.reader import read_chunk
 from cadenza.upstreams.stream import Phase, ReplyStream
 from tests.unit.upstreams.event_strategies import encode, event, other_events, reads, text_events, texts
@@ -16,6 +16,7 @@ from tests.unit.upstreams.event_strategies import encode, event, other_events, r
 Ending = tuple[Phase, FaultKind | None, int | None, bool]
 
 MANY = 1_000_000
+MANY_BYTES = 1 << 30
 COUNTS = {"prompt_tokens": 11, "completion_tokens": 7}
 ROLE = write_event(encode(event({"role": "assistant", "content": ""})))
 FINISH = write_event(encode(event({}, finish="stop")))
@@ -28,7 +29,7 @@ def text_event(text: str) -> bytes:
 
 def read_stream(*parts: bytes, events_max: int = MANY, ends: bool = True) -> tuple[list[Piece], ReplyStream]:
     """The pieces of these reads, and the stream after them."""
-    stream, pieces = ReplyStream(events_max), list[Piece]()
+    stream, pieces = ReplyStream(ReplyBounds(events_max, MANY_BYTES)), list[Piece]()
     for part in parts:
         stream.feed(part, pieces.append)
     if ends:
@@ -59,6 +60,9 @@ def decode_stream(data: bytes, events_max: int) -> tuple[list[Piece], Ending]:
             )
         if piece is None:
             return pieces, (Phase.ENDED, None if is_finished else FaultKind.TRUNCATED, None, True)
+        events_max -= len(piece.calls)
+        if number >= events_max:
+            return pieces, (Phase.ENDED, None if is_finished else FaultKind.OVERLONG, None, False)
         pieces.append(piece)
         is_finished = is_finished or piece.finish_reason is not None
     return pieces, (Phase.ENDED, None if is_finished else FaultKind.TRUNCATED, None, False)
@@ -224,7 +228,7 @@ def test_ending_a_stream_from_outside(kind: FaultKind) -> None:
 
 def test_a_skipped_stream_is_complete() -> None:
     """A reply that came as one JSON body has an empty stream without a fault."""
-    stream = ReplyStream(MANY)
+    stream = ReplyStream(ReplyBounds(MANY, MANY_BYTES))
     stream.skip()
     assert (stream.is_whole, stream.has_terminator) == (True, False)
 
@@ -253,7 +257,7 @@ def test_an_exception_of_the_sink_reaches_the_caller() -> None:
     def refuse(piece: Piece) -> None:
         raise ZeroDivisionError
 
-    stream = ReplyStream(MANY)
+    stream = ReplyStream(ReplyBounds(MANY, MANY_BYTES))
     with pytest.raises(ZeroDivisionError):
         stream.feed(text_event("Hi"), refuse)
     assert stream.fault is None

@@ -1,0 +1,65 @@
+"""An upstream that sends far more than it was asked for: bounded by the tokens that the request allowed."""
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from tests.conftest import StartService
+from tests.contract.tool_upstream import TOOLS
+from tests.loopback import STOP, Endless, Json, LoopbackUpstream, Reply, Sse, chunk, completion, framed, said, sse_event
+from tests.loopback.chunks import SSE_HEAD
+from tests.raw_client import RawClient
+from tests.schemas import check_error
+from tests.service import Service
+from tests.service_config import classes_spec
+
+MIB = 2**20
+AT_ONCE = 8
+GROWTH_BYTES_MAX = 60 * MIB  # of 8 replies at once, each with a bound of 1.1 MiB, read as a body and as JSON
+CALLS = 10_000
+LARGE = said("x" * (4 * MIB))
+CALL = {"id": "a", "type": "function", "function": {"name": "get_weather", "arguments": "{}"}}
+
+
+def calling(count: int) -> Any:
+    value = completion(None, "tool_calls")
+    value["choices"][0]["message"]["tool_calls"] = [CALL] * count
+    return value
+
+
+HOSTILE: dict[str, Reply] = {
+    "events of 4 MiB": Endless([SSE_HEAD], [framed(sse_event(LARGE))]),
+    "a body of 40 MiB": Json(completion("x" * (40 * MIB))),
+    "calls in one event": Sse([chunk({"tool_calls": [CALL] * CALLS})]),
+    "calls in one body": Json(calling(CALLS)),
+    "calls in many events": Endless([SSE_HEAD], [framed(sse_event(chunk({"tool_calls": [CALL]})))]),
+    "an event without an end": Endless([SSE_HEAD], [framed(b"data: "), framed(bytes(MIB).replace(b"\0", b"x"))]),
+}
+
+
+@pytest.fixture
+def alone(shared_upstream: LoopbackUpstream, start_service: StartService) -> Service:
+    """A service of its own, whose memory nobody else uses."""
+    return start_service(classes_spec(shared_upstream.base_url))
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_a_reply_is_bounded_by_its_tokens(alone: Service, upstream: LoopbackUpstream, case: str) -> None:
+    """Against `max_tokens: 50` such a reply is cut off as broken, and the memory of the service stays bounded."""
+    api = RawClient(alone.port, alone.key)
+    upstream.script(Sse([said("Hi."), STOP]))
+    assert api.chat(stream=True).is_done  # without a usage: the tokenizer is loaded
+    before_bytes = alone.process.rss_bytes
+    upstream.always(HOSTILE[case])
+    with ThreadPoolExecutor(AT_ONCE) as threads:
+        ask = lambda n: api.chat(tools=TOOLS, max_tokens=50, stream=n % 2 == 0)  # noqa: E731
+        replies = list(threads.map(ask, range(AT_ONCE)))
+    for reply in replies:
+        if reply.status == 200:
+            *_, last = reply.body.strip().split(b"data: ")
+            check_error(json.loads(last), "api_error")
+        else:
+            reply.error(502, "api_error")
+    assert alone.process.rss_bytes - before_bytes < GROWTH_BYTES_MAX
