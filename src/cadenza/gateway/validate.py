@@ -229,7 +229,13 @@ def _check_part(path: str, part: _Part, role: str) -> str:
 
 
 def _to_upstream(message: _Message, raw: msgspec.Raw) -> msgspec.Raw:
-    """The message unchanged, except what upstreams do not accept: `developer`, empty `tool_calls`, our call ids."""
+    """The message unchanged, except what upstreams do not accept.
+
+    That is the role `developer`, refusals as parts of the content, empty `tool_calls` and our call ids.
+    """
+    has_refusal = isinstance(message.content, list) and any(part.type == "refusal" for part in message.content)
+    if has_refusal:
+        raw = _with_text(message, raw)
     if message.tool_calls or message.role == "tool":
         return with_upstream_ids(raw)
     if message.role != "developer" and message.tool_calls != []:
@@ -242,6 +248,13 @@ def _to_upstream(message: _Message, raw: msgspec.Raw) -> msgspec.Raw:
         if message.content is None:
             fields["content"] = msgspec.Raw(b'""')
     return msgspec.Raw(msgspec.json.encode(fields))
+
+
+def _with_text(message: _Message, raw: msgspec.Raw) -> msgspec.Raw:
+    """The message with the text of its parts as its content."""
+    parts = message.content if isinstance(message.content, list) else []
+    text = "".join([part.text or part.refusal or "" for part in parts])
+    return msgspec.Raw(msgspec.json.encode(_RAW_FIELDS.decode(raw) | {"content": text}))
 
 
 def _max_tokens(fields: _Fields) -> int | None:

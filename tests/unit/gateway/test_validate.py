@@ -125,6 +125,13 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
+def test_a_refusal_part_goes_upstream_as_text() -> None:
+    """Few upstreams know parts of type `refusal`, so the content becomes a string."""
+    parts = [{"type": "text", "text": "Well, "}, {"type": "refusal", "refusal": "no."}]
+    (message,) = parse(messages=[{"role": "assistant", "content": parts, "name": "x"}]).messages
+    assert msgspec.json.decode(message) == {"role": "assistant", "content": "Well, no.", "name": "x"}
+
+
 @pytest.mark.parametrize("case", REFUSED)
 def test_a_bad_field_is_refused_by_its_path(case: str) -> None:
     """The 400 names the field and what is wrong with it."""
