@@ -104,7 +104,8 @@ def custom_tool() -> Ask:
 
 
 def continuing() -> Ask:
-    return Ask([_message("system", SYSTEM), _message("user", COUNT)], {}, LIMIT_TOKENS, stream=False, begun=BEGUN)
+    """Streamed, as only streams are continued. llama.cpp repeats the beginning in a plain reply."""
+    return msgspec.structs.replace(counting(stream=True), begun=BEGUN)
 
 
 def prompt_bytes(ask: Ask) -> int:

@@ -6,10 +6,9 @@ from cadenza.core.records import Route
 from cadenza.core.tokens import is_prompt_believable
 from cadenza.upstreams.trial import asks
 from cadenza.upstreams.trial.findings import fault_advice
-from cadenza.upstreams.trial.session import Answer, Session
+from cadenza.upstreams.trial.session import Answer, Session, prompt_grows
 
 OTHER_FIELD = {"max_tokens": "max_completion_tokens", "max_completion_tokens": "max_tokens"}
-SYSTEM_TOKENS_MIN = 12  # a system message of a trial has about 60; a chat template may have a default in its place
 OWN_COUNT = "Cadenza counts the tokens itself, and marks the charge as estimated."
 
 
@@ -155,27 +154,17 @@ async def _sample(session: Session, fields: dict[str, object]) -> Answer:
 
 async def try_system(session: Session) -> None:
     """Whether the model sees a system message, and a second one: then the prompt has more tokens."""
-    is_seen = _grows(session.bare, session.plain)
+    is_seen = prompt_grows(session.bare, session.plain)
     first = "a system message is accepted" if is_seen is None else "the model sees a system message"
     answer = await session.send(asks.two_system_messages())
-    if not answer.is_accepted:
-        second = "a second one is refused"
-    elif _grows(session.plain, answer) is False:
-        second = "of two, one is dropped"
-    else:
-        second = "a second one is accepted"
-    is_good = second == "a second one is accepted"
+    is_dropped = prompt_grows(session.plain, answer) is False
     if is_seen is False:
         advice = "Characters and clients' instructions may have no effect. Check the model's chat template."
         session.add("system", "warning", "a system message does not make the prompt longer", advice=advice)
-    elif session.route.system == "each" and not is_good:
-        session.add("system", "warning", f"{first}; {second}", 'system = "one"')
+    elif answer.is_accepted and not is_dropped:
+        session.add("system", "ok", f'{first}; a second one too: system = "each" works')
     else:
-        session.add("system", "ok", f"{first}; {second}{'' if is_good else ': leave system as it is'}")
-
-
-def _grows(shorter: Answer | None, longer: Answer | None) -> bool | None:
-    """Whether the second prompt has the tokens of one more system message; None if the counts do not tell."""
-    if not (shorter and longer and shorter.usage and longer.usage):
-        return None
-    return longer.usage.prompt_tokens - shorter.usage.prompt_tokens >= SYSTEM_TOKENS_MIN
+        second = "one of two is dropped" if is_dropped else "a second one is refused"
+        is_affected = session.route.system == "each"
+        setting = 'system = "one"' if is_affected else ""
+        session.add("system", "warning" if is_affected else "ok", f"{first}; {second}", setting)

@@ -13,6 +13,8 @@ from cadenza.upstreams.trial.dialects import Needs
 from cadenza.upstreams.trial.findings import Finding, State, fault_words
 
 NO_ANSWER = (FaultKind.UNREACHABLE, FaultKind.TIMED_OUT, FaultKind.OVERLONG, FaultKind.BUSY)
+# A system message of a trial has about 60 tokens, and so have its tools. A chat template may have a default instead.
+ADDED_TOKENS_MIN = 12
 REASONING_FIELDS = ("reasoning_content", "reasoning", "reasoning_details")
 
 
@@ -126,3 +128,10 @@ class Session:
 def omit_setting(route: Route) -> str:
     names = ", ".join(f'"{name}"' for name in route.omit)
     return f"omit = [{names}]"
+
+
+def prompt_grows(shorter: Answer | None, longer: Answer | None) -> bool | None:
+    """Whether the second prompt has the tokens of what was added to it; None if there are no counts."""
+    if not (shorter and longer and shorter.usage and longer.usage):
+        return None
+    return longer.usage.prompt_tokens - shorter.usage.prompt_tokens >= ADDED_TOKENS_MIN

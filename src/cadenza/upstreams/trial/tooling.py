@@ -3,7 +3,7 @@
 import msgspec
 
 from cadenza.upstreams.trial import asks
-from cadenza.upstreams.trial.session import Answer, Session
+from cadenza.upstreams.trial.session import Answer, Session, prompt_grows
 
 SHORT_ID_CHARS = len(asks.SHORT_CALL_ID)
 SEE_DIALECT = "No setting of a route changes this; see the line on the dialect."
@@ -18,6 +18,9 @@ async def try_tools(session: Session) -> None:
         session.add("tools", "warning", f"a request with tools: {session.words(answer)}", advice=advice)
     elif answer.called:
         session.add("tools", "ok", "the model calls a tool")
+    elif prompt_grows(session.plain, answer) is False:
+        advice = "Tools have no effect. Choose a model whose chat template knows tools."
+        session.add("tools", "warning", "accepted, but tools do not make the prompt longer", advice=advice)
     else:
         session.add("tools", "ok", "accepted; the model answered in words")
 

@@ -39,8 +39,8 @@ async def try_model(upstream: Upstream, dialect: str, route: Route, limits: Tria
     session = Session(upstream, dialect, route, limits)
     if await _run(session, STEPS):
         _judge_dialect(session)
-    window = f"the context window was not: the route says {route.context_tokens} tokens"
-    session.add("requests", "ok", f"{session.sent} were sent; {window}")
+    session.add("window", "ok", f"not tried; the route says {route.context_tokens} tokens")
+    session.add("requests", "ok", f"{session.sent} sent")
     assert session.sent <= REQUESTS_MAX
     return _with_one_omit(session)
 
