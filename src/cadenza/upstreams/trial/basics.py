@@ -162,7 +162,8 @@ async def try_system(session: Session) -> None:
         advice = "Characters and clients' instructions may have no effect. Check the model's chat template."
         session.add("system", "warning", "a system message does not make the prompt longer", advice=advice)
     elif answer.is_accepted and not is_dropped:
-        session.add("system", "ok", f'{first}; a second one too: system = "each" works')
+        two = "two system messages are accepted" if is_seen is None else "the model sees two system messages"
+        session.add("system", "ok", f'{two}: system = "each" works')
     else:
         second = "one of two is dropped" if is_dropped else "a second one is refused"
         is_affected = session.route.system == "each"

@@ -54,7 +54,7 @@ class Answer(msgspec.Struct, frozen=True):
 
     @property
     def called(self) -> str:
-        """The name of the function that it calls."""
+        """The names of the functions that it calls, joined."""
         return "".join(call.name for piece in self.pieces for call in piece.calls)
 
     @property

@@ -27,20 +27,21 @@ async def try_tools(session: Session) -> None:
 
 async def try_forced(session: Session) -> None:
     """A function that is forced by name, without parallel calls."""
-    answer, setting = await session.send(asks.calling(asks.NAMED, parallel=False)), ""
-    if not answer.is_accepted and not session.is_left_out("parallel_tool_calls"):
+    is_left_out, setting = session.is_left_out("parallel_tool_calls"), ""
+    answer = await session.send(asks.calling(asks.NAMED, parallel=False))
+    if not answer.is_accepted and not is_left_out:
         answer = await session.send(asks.calling(asks.NAMED))
         setting = session.leave_out("parallel_tool_calls") if answer.is_accepted else ""
-    if answer.called == asks.FUNCTION:
-        found = "a function that is forced by name is called"
-        beside = "; parallel_tool_calls is refused" if setting else "; parallel_tool_calls is accepted"
-        session.add("forced", "warning" if setting else "ok", found + beside, setting)
+    if asks.FUNCTION in answer.called:
+        beside = "left out by the config" if is_left_out else "refused" if setting else "accepted"
+        found = f"a function that is forced by name is called; parallel_tool_calls is {beside}"
+        session.add("forced", "warning" if setting else "ok", found, setting)
         return
     reaction = "refused" if not answer.is_accepted else "not called"
     found = f"a function that is forced by name is {reaction}"
     if session.dialect.named_choice and (await session.send(asks.calling("required"))).called:
         session.needs = msgspec.structs.replace(session.needs, ignores_named_choice=True)
-        session.add("forced", "warning", f'{found}; "required" works', setting, "" if setting else SEE_DIALECT)
+        session.add("forced", "warning", f'{found}; "required" works', setting, SEE_DIALECT)
     else:
         session.add("forced", "warning", found, setting)
 
@@ -83,8 +84,11 @@ async def try_reasoning(session: Session) -> None:
         return
     field = session.reasoning_field if session.reasoning_field == "reasoning" else "reasoning_content"
     answer = await session.send(asks.reasoning_sent_back(field))
+    without = msgspec.structs.replace(session.route, reasoning="drop")
     if answer.is_accepted:
         session.add("reasoning", "ok", f"{seen}; accepted in a next turn")
+    elif not (await session.send(asks.reasoning_sent_back(field), without)).is_accepted:
+        session.add("reasoning", "warning", f"{seen}; a next turn is refused even without it")
     else:
         session.needs = msgspec.structs.replace(session.needs, refuses_reasoning=True)
         session.add("reasoning", "warning", f"{seen}; refused in a next turn", 'reasoning = "drop"')

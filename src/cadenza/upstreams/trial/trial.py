@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
+from cadenza.core.dialect import DIALECTS
 from cadenza.core.records import Route
 from cadenza.upstreams.base import Fault, Upstream
 from cadenza.upstreams.trial import basics, tooling
@@ -15,7 +16,7 @@ from cadenza.upstreams.trial.dialects import better_dialect, misfits
 from cadenza.upstreams.trial.findings import Finding, fault_advice, fault_words
 from cadenza.upstreams.trial.session import Session, TrialLimits, omit_setting
 
-REQUESTS_MAX = 24  # if every optional thing is refused; 9 or 10 if all is well
+REQUESTS_MAX = 25  # if every optional thing is refused; 9 or 10 if all is well
 Step = Callable[[Session], Awaitable[None]]
 STEPS: tuple[tuple[str, Step], ...] = (
     ("plain", basics.try_plain),
@@ -72,10 +73,11 @@ def _judge_dialect(session: Session) -> None:
     better = better_dialect(current, needs)
     setting = f'dialect = "{better}"' if better else ""
     if needs.is_beyond_routes and better:
-        session.add("dialect", "warning", f"{better} fits better than {current}", setting)
+        advice = "Then try again: the route may need fewer settings."
+        session.add("dialect", "warning", f"{better} fits better than {current}", setting, advice)
     elif needs.is_beyond_routes and unmet:
         session.add("dialect", "warning", f"none of the dialects fits better than {current}")
-    elif unmet > 1 and better:
+    elif unmet > 1 and better and not misfits(DIALECTS[better], needs):
         session.add("dialect", "ok", f"{better} would do instead of the route's settings above", setting)
     else:
         session.add("dialect", "ok", f"{current} fits, with the settings above" if unmet else f"{current} fits")
