@@ -1,17 +1,26 @@
-"""The checks of `cadenza doctor`: secrets, store, region, retention, and every route by asking its provider."""
+"""The checks of `cadenza doctor`: secrets, store, region, retention, and every route by asking its provider.
+
+With --deep the model of every route is also sent some tiny requests, once for each provider and model.
+"""
 
 import asyncio
+from collections.abc import Callable
 from typing import Literal
 
 import msgspec
 
 from cadenza.app import build_upstreams
 from cadenza.config import Settings, missing_secrets
+from cadenza.config.checks import suggest
+from cadenza.core.records import Route
 from cadenza.observe import make_log
 from cadenza.store.address import open_store
 from cadenza.store.migrate import schema_state
 from cadenza.store.store import StoreUnavailable
 from cadenza.upstreams.base import Probe, Upstream
+from cadenza.upstreams.trial.findings import Finding
+from cadenza.upstreams.trial.session import TrialLimits
+from cadenza.upstreams.trial.trial import try_model, try_plain_reply
 
 RETENTION_SWITCHES = {"openai": "; each request says store: false", "openrouter": "; each request says zdr and deny"}
 MODELS_NAMED_MAX = 5
@@ -24,6 +33,22 @@ class Check(msgspec.Struct, frozen=True):
     state: Literal["ok", "warning", "fault"]
     found: str
     todo: str = ""
+
+    @property
+    def heading(self) -> str:
+        """What it is printed under, if not at the top."""
+        return ""
+
+
+class TrialCheck(Check, frozen=True, kw_only=True):
+    """One finding of a trial."""
+
+    provider: str
+    model: str
+
+    @property
+    def heading(self) -> str:
+        return f"{self.provider}: {self.model}"
 
 
 def examine(settings: Settings) -> list[Check]:
@@ -88,3 +113,53 @@ def _check_route(name: str, model: str, probe: Probe) -> Check:
         known = ", ".join(probe.models[:MODELS_NAMED_MAX])
         return Check("route", "warning", f"{name}: the provider does not list this model", f"It lists {known}.")
     return Check("route", "ok", f"{name}: {probe.detail}")
+
+
+def try_models(
+    settings: Settings, provider: str | None, limits: TrialLimits, announce: Callable[[str], None]
+) -> list[TrialCheck]:
+    """Try the models of one provider, or of all. The first route with a model stands for the others."""
+    routes = dict[tuple[str, str], Route]()
+    for one in settings.classes.values():
+        for route in one.routes:
+            routes.setdefault((route.provider, route.model), route)
+    used = {route.provider: None for route in routes.values()}
+    if provider is not None and provider not in used:
+        raise ValueError(f"no route uses a provider named '{provider}'; {suggest(provider, used)}")
+    wanted = [route for route in routes.values() if provider in (None, route.provider)]
+    return asyncio.run(_try_models(settings, wanted, limits, announce))
+
+
+async def _try_models(
+    settings: Settings, routes: list[Route], limits: TrialLimits, announce: Callable[[str], None]
+) -> list[TrialCheck]:
+    checks = []
+    for route in routes:
+        announce(f"Trying {route.provider}: {route.model} with tiny requests, one at a time …")
+        upstream = build_upstreams(settings, make_log())[route.provider]
+        await upstream.start()
+        try:
+            checks += await _try_route(settings, upstream, route, limits)
+        finally:
+            await upstream.stop()
+    return checks
+
+
+async def _try_route(settings: Settings, upstream: Upstream, route: Route, limits: TrialLimits) -> list[TrialCheck]:
+    """The embedded model is only asked whether it answers: what it is sent is ours to decide."""
+    given = settings.providers[route.provider]
+    if given.kind == "embedded":
+        findings = await try_plain_reply(upstream, "llamacpp", route, limits)
+    else:
+        findings = await try_model(upstream, given.dialect, route, limits)
+    return [
+        TrialCheck(it.tried, it.state, it.found, _todo(it, given.name), provider=given.name, model=route.model)
+        for it in findings
+    ]
+
+
+def _todo(finding: Finding, provider: str) -> str:
+    """The line for the config, on a line of its own so that it can be copied, or advice, or both."""
+    place = f"[providers.{provider}]" if finding.setting.startswith("dialect = ") else "the route"
+    setting = f"Set in {place}:\n{finding.setting}" if finding.setting else ""
+    return "\n".join(filter(None, (setting, finding.advice)))
