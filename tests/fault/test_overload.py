@@ -136,7 +136,7 @@ def test_admitted_requests_keep_their_pace(narrow: Overload, show: Show) -> None
 
 
 def test_modest_key_is_served_beside_a_greedy_one(narrow: Overload, show: Show) -> None:
-    """Keys that use one slot each are served more often than the greedy key, and soon after each refusal."""
+    """At ten times the load that fits, keys that use less than their share are served at the first try."""
     greedy = chat_request(narrow.deployment.key)
     keys = [narrow.deployment.create_key() for _ in range(2)]
 
@@ -153,7 +153,7 @@ def test_modest_key_is_served_beside_a_greedy_one(narrow: Overload, show: Show) 
 
     async def run() -> tuple[list[TimedReply], list[list[TimedReply]]]:
         pool, enough = ConnectionPool(narrow.process.port), asyncio.Event()
-        crowding = asyncio.create_task(pool.send_repeatedly(greedy, 3 * CEILING, lambda _: enough.is_set(), REPLY_S))
+        crowding = asyncio.create_task(pool.send_repeatedly(greedy, 10 * CEILING, lambda _: enough.is_set(), REPLY_S))
         await asyncio.to_thread(wait_until, is_full, "the greedy key taking every slot")
         few = await asyncio.gather(*(try_often(pool, key) for key in keys))
         enough.set()
@@ -170,12 +170,11 @@ def test_modest_key_is_served_beside_a_greedy_one(narrow: Overload, show: Show) 
     show(
         f"2 modest keys, 1 client each: {len(few_served)} of {len(tries)} tries; {Latency.of(few_served)}; "
         f"refusals in a row {refusals}\n"
-        f"  greedy key, {3 * CEILING} clients: {len(many_served)} of {len(many)} tries; {Latency.of(many_served)}; "
+        f"  greedy key, {10 * CEILING} clients: {len(many_served)} of {len(many)} tries; {Latency.of(many_served)}; "
         f"refused {Latency.of(of_status(many, 429))}"
     )
     assert {reply.status for reply in (*tries, *many)} <= {200, 429}
-    assert len(few_served) / len(tries) > max(0.45, 1.25 * len(many_served) / len(many))
-    assert max(map(max, filter(None, refusals)), default=0) <= 3
+    assert len(few_served) / len(tries) >= 0.95
     assert len(many_served) > len(few_served)
     narrow.deployment.ledger.check()
 

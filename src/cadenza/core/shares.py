@@ -66,6 +66,10 @@ class Shares:
         if len(self._wants) > WANTING_KEYS_MAX:
             self._wants.popitem(last=False)
 
+    def is_within_share(self, key: str, more: int) -> bool:
+        """Whether the key would have no more than its share with so many more places."""
+        return self.held_by(key) + more <= self.limit / len({key, *self._held, *self._wants})
+
     def _must_leave(self, key: str, free: int, now_s: float) -> bool:
         """Whether the key has its share, and keys that have less want all free places."""
         while self._wants and next(iter(self._wants.values())).until_s <= now_s:

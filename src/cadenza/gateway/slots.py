@@ -1,30 +1,45 @@
-"""The slots of chat requests in flight: a ceiling that is fair between keys."""
+"""The slots of chat requests in flight: a ceiling that is fair between keys.
+
+A request that finds no slot waits a moment. One whose key has less than its share waits longer, and is next.
+"""
 
 import asyncio
 import time
+from collections import Counter
 
 from cadenza.core.errors import RateLimited
 from cadenza.core.shares import Shares
 from cadenza.observe import Metrics
 
 SLOT_WAIT_S = 0.02  # long enough for a burst to pass, short enough for a quick refusal
+SHARE_WAIT_S = 1.0  # for a key below its share: by then most probably a request of another key has ended
 SATURATED_RETRY_S = 1.0
 
 
 class Slots:
     """The ceiling on chat requests in flight. A free slot goes to the waiting key that has the fewest."""
 
-    def __init__(self, limit: int, wait_s: float = SLOT_WAIT_S) -> None:
+    def __init__(self, limit: int, wait_s: float = SLOT_WAIT_S, share_wait_s: float = SHARE_WAIT_S) -> None:
         self._shares = Shares(limit)
         self._wait_s = wait_s
+        self._share_wait_s = share_wait_s
         self._waiting: dict[asyncio.Future[None], str] = {}  # the key of each waiter, oldest first
+        self._waiting_by_key: Counter[str] = Counter()
 
     async def enter(self, key: str) -> bool:
         """Whether there is a slot, now or within a moment. A caller that entered must leave."""
         if self._shares.take(key, time.monotonic()):
             return True
-        if len(self._waiting) < self._shares.limit and await self._wait(key):
-            return True
+        is_modest = self._shares.is_within_share(key, self._waiting_by_key[key] + 1)
+        if is_modest or len(self._waiting) < self._shares.limit:
+            self._waiting_by_key[key] += 1
+            try:
+                if await self._wait(key, self._share_wait_s if is_modest else self._wait_s):
+                    return True
+            finally:
+                self._waiting_by_key[key] -= 1
+                if not self._waiting_by_key[key]:
+                    del self._waiting_by_key[key]
         self._shares.want(key, time.monotonic())
         return False
 
@@ -40,11 +55,11 @@ class Slots:
         self._shares.change_limit(limit)
         self._let_in()
 
-    async def _wait(self, key: str) -> bool:
+    async def _wait(self, key: str, wait_s: float) -> bool:
         loop = asyncio.get_running_loop()
         turn: asyncio.Future[None] = loop.create_future()
         self._waiting[turn] = key
-        timer = loop.call_later(self._wait_s, self._give_up, turn)
+        timer = loop.call_later(wait_s, self._give_up, turn)
         try:
             await asyncio.wait({turn})
         except asyncio.CancelledError:

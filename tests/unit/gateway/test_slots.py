@@ -17,7 +17,7 @@ LONG_S = 60.0  # longer than any test: no waiter gives up
 
 async def full(*holders: str, wait_s: float = LONG_S) -> Slots:
     """Slots that are all taken by these keys."""
-    slots = Slots(len(holders), wait_s)
+    slots = Slots(len(holders), wait_s, wait_s)
     assert all([await slots.enter(key) for key in holders])
     return slots
 
@@ -37,7 +37,7 @@ async def check_all_free(slots: Slots, limit: int) -> None:
 
 async def test_a_free_slot_is_given_at_once() -> None:
     """Up to the limit, nobody waits."""
-    slots = Slots(3, LONG_S)
+    slots = Slots(3, LONG_S, LONG_S)
     async with asyncio.timeout(WAIT_S):
         assert [await slots.enter("key_a") for _ in range(3)] == [True, True, True]
     assert slots.taken == 3
@@ -86,15 +86,30 @@ async def test_among_equal_keys_the_first_waiter_is_next() -> None:
 
 
 async def test_no_more_requests_wait_than_there_are_slots() -> None:
-    """Where as many wait as there are slots, the next one is refused at once."""
+    """Where as many wait as there are slots, the next one of a key that has its share is refused at once."""
     slots = await full("key_a", "key_a")
-    waiters = await line_up(slots, "key_b", "key_c")
+    waiters = await line_up(slots, "key_a", "key_a")
     async with asyncio.timeout(WAIT_S):
-        assert not await slots.enter("key_d")
+        assert not await slots.enter("key_a")
     assert [waiter.done() for waiter in waiters] == [False, False]
     for _ in range(2):
         slots.leave("key_a")
     assert await asyncio.gather(*waiters) == [True, True]
+
+
+async def test_a_key_below_its_share_waits_longer_and_is_next() -> None:
+    """A greedy key fills the slots and the line; a modest one still waits, and gets the first slot that is free."""
+    slots = Slots(4, wait_s=0.0, share_wait_s=LONG_S)
+    assert all([await slots.enter("greedy") for _ in range(4)])
+    await line_up(slots, *["greedy"] * 4)
+    modest, third = await line_up(slots, "modest", "modest")
+    async with asyncio.timeout(WAIT_S):
+        assert not await slots.enter("modest")  # a third slot would be more than its share
+        assert not await slots.enter("greedy")
+    slots.leave("greedy")
+    assert await modest
+    slots.leave("greedy")
+    assert await third
 
 
 Disturb = Callable[[Slots, asyncio.Task[bool]], None]
