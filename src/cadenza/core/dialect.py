@@ -29,9 +29,10 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
     has_single_stop: bool = True  # whether it accepts a string as `stop`
     adds: Mapping[str, Any] = {}  # fields of every request: they ask for zero retention, where there is a switch
 
-    message_fields: frozenset[str] | None = None  # the only ones that it accepts; None if it ignores others
+    message_fields: frozenset[str] | None = None  # the only ones that it accepts, in calls too; None: ignores others
     has_nulls: bool = True  # whether it accepts null in fields of messages and tools
     null_content: Literal["null", "empty", "omit"] = "null"  # the content of an assistant message without any
+    has_text_with_calls: bool = True  # whether it reads both of one message; else the text is left out
     has_parts: bool = True  # whether it takes text as an array of parts; else parts are joined
     reasoning: Literal["as_sent", "reasoning_content", "reasoning", "drop"] = "as_sent"  # of assistant messages
     reasoning_filler: str | None = None  # for assistant messages without reasoning, where it insists
@@ -59,7 +60,7 @@ DIALECTS: Mapping[str, Dialect] = {
         omits=("logit_bias",),
         has_full_top_p=False,
         has_single_stop=False,
-        null_content="omit",
+        has_text_with_calls=False,
         reasoning="drop",
     ),
     "openai": Dialect(
@@ -91,6 +92,7 @@ DIALECTS: Mapping[str, Dialect] = {
         hosts=("api.groq.com",),
         omits=("logit_bias",),
         message_fields=MESSAGE_FIELDS,
+        has_nulls=False,
         reasoning="drop",
         continues=False,
     ),
@@ -100,6 +102,7 @@ DIALECTS: Mapping[str, Dialect] = {
         omits=("logit_bias",),
         renames={"seed": "random_seed"},
         message_fields=MESSAGE_FIELDS,
+        has_nulls=False,
         null_content="empty",
         reasoning="drop",
         call_id_chars=9,
@@ -116,6 +119,7 @@ DIALECTS: Mapping[str, Dialect] = {
     "kimi": Dialect(
         hosts=("api.moonshot.ai", "api.moonshot.cn", "api.kimi.com"),
         omits=("seed", "logit_bias"),
+        has_parts=False,
         reasoning="reasoning_content",
         reasoning_filler=" ",
         continue_message={"partial": True},
@@ -124,7 +128,7 @@ DIALECTS: Mapping[str, Dialect] = {
     "gemini": Dialect(
         hosts=("generativelanguage.googleapis.com", "aiplatform.googleapis.com", ".aiplatform.googleapis.com"),
         omits=("frequency_penalty", "presence_penalty", "seed", "logit_bias"),
-        message_fields=MESSAGE_FIELDS,
+        message_fields=MESSAGE_FIELDS | {"extra_content"},  # its signatures
         null_content="omit",
         reasoning="drop",
         continues=False,

@@ -16,8 +16,10 @@ from cadenza.core.records import Route
 Fields = dict[str, msgspec.Raw]
 NULL = b"null"
 EMPTY = msgspec.Raw(b'""')
+NOTHING = (NULL, b'""')
 ASSISTANT = b'"assistant"'
-CALL_FIELDS = frozenset({"id", "type", "function", "extra_content"})
+CALL_FIELDS = frozenset({"id", "type", "function", "custom"})
+FUNCTION_FIELDS = frozenset({"name", "arguments"})
 ALPHANUMERIC = re.compile(r"[A-Za-z0-9]+")
 
 _FIELDS = msgspec.json.Decoder(Fields)
@@ -39,7 +41,7 @@ class MessageRules:
         self._dialect = dialect
         self._looks_at_all = (
             bool(dialect.message_fields or dialect.call_id_chars or dialect.reasoning_filler is not None)
-            or not (dialect.has_nulls and dialect.has_parts)
+            or not (dialect.has_nulls and dialect.has_parts and dialect.has_text_with_calls)
             or dialect.null_content != "null"
         )
 
@@ -72,17 +74,33 @@ class MessageRules:
             _change_reasoning(fields, reasoning)
         if dialect.reasoning_filler is not None and reasoning != "drop":
             fields.setdefault(reasoning, _raw(dialect.reasoning_filler))
-        if bytes(fields.get("content", msgspec.Raw(NULL))) in (NULL, b'""') and dialect.null_content != "null":
-            fields["content"] = EMPTY
-            if dialect.null_content == "omit" and "tool_calls" in fields:
-                del fields["content"]
-        if "tool_calls" in fields and (dialect.message_fields or dialect.call_id_chars):
+        if not _has(fields, "tool_calls"):
+            fields.pop("tool_calls", None)
+            if _has(fields, "refusal") and not _has(fields, "content"):
+                fields["content"] = fields["refusal"]
+        elif dialect.message_fields or dialect.call_id_chars:
             fields["tool_calls"] = self._rewrite_calls(fields["tool_calls"])
+        self._rewrite_content(fields)
+
+    def _rewrite_content(self, fields: Fields) -> None:
+        dialect, has_calls = self._dialect, "tool_calls" in fields
+        if not _has(fields, "content") and dialect.null_content != "null":
+            fields["content"] = EMPTY
+            if dialect.null_content == "omit" and has_calls:
+                del fields["content"]
+        if has_calls and not dialect.has_text_with_calls:
+            fields.pop("content", None)
 
     def _rewrite_calls(self, raw: msgspec.Raw) -> msgspec.Raw:
-        calls = [{name: value for name, value in call.items() if name in CALL_FIELDS} for call in _ITEMS.decode(raw)]
-        if chars := self._dialect.call_id_chars:
-            calls = [call | {"id": _short_id(call["id"], chars)} for call in calls]
+        dialect, calls = self._dialect, _ITEMS.decode(raw)
+        known = CALL_FIELDS | (dialect.message_fields or frozenset())
+        for call in calls:
+            for name in call.keys() - known:
+                del call[name]
+            if "function" in call:
+                call["function"] = _only(call["function"], FUNCTION_FIELDS)
+            if dialect.call_id_chars:
+                call["id"] = _short_id(call["id"], dialect.call_id_chars)
         return _raw(calls)
 
 
@@ -99,12 +117,21 @@ def without_nulls(tools: msgspec.Raw) -> msgspec.Raw:
 
 def _change_reasoning(fields: Fields, name: str) -> None:
     """Leave the reasoning out, or give it the name that the upstream knows."""
-    given = [fields.pop(known) for known in ("reasoning_content", "reasoning") if known in fields]
-    details = fields.pop("reasoning_details", None)
-    if given and name != "drop":
-        fields[name] = given[0]
-    if details is not None and name == "reasoning":
-        fields["reasoning_details"] = details
+    given = [fields.pop(known, EMPTY) for known in ("reasoning_content", "reasoning")]
+    text = next((raw for raw in given if bytes(raw) not in NOTHING), None)
+    if text and name != "drop":
+        fields[name] = text
+    if name != "reasoning" or not _has(fields, "reasoning_details"):
+        fields.pop("reasoning_details", None)
+
+
+def _has(fields: Fields, name: str) -> bool:
+    """Whether the field has a value: not null, and not an empty string."""
+    return bytes(fields.get(name, EMPTY)) not in NOTHING
+
+
+def _only(raw: msgspec.Raw, names: frozenset[str]) -> msgspec.Raw:
+    return _raw({name: value for name, value in _FIELDS.decode(raw).items() if name in names})
 
 
 def _joined(raw: msgspec.Raw) -> msgspec.Raw:
