@@ -20,7 +20,7 @@ CONTINUE = {"continue_final_message": True, "add_generation_prompt": False}
 class Dialect(msgspec.Struct, frozen=True, kw_only=True):
     """How requests to one kind of upstream are written. The defaults are those of `plain`."""
 
-    hosts: tuple[str, ...] = ()  # it is recognised by these; a leading dot stands for every subdomain
+    hosts: tuple[str, ...] = ()  # it is recognised by these; one that begins with . or - is an ending
     limit_field: str = "max_tokens"
     stream_options: Mapping[str, bool] = INCLUDE_USAGE  # empty if it refuses the field: then usage comes anyway
     omits: tuple[str, ...] = ()  # fields of a request that it refuses
@@ -126,7 +126,7 @@ DIALECTS: Mapping[str, Dialect] = {
     ),
     "anthropic": Dialect(hosts=("api.anthropic.com",), reasoning="drop", continues=False),
     "gemini": Dialect(
-        hosts=("generativelanguage.googleapis.com", "aiplatform.googleapis.com", ".aiplatform.googleapis.com"),
+        hosts=("generativelanguage.googleapis.com", "aiplatform.googleapis.com", "-aiplatform.googleapis.com"),
         omits=("frequency_penalty", "presence_penalty", "seed", "logit_bias"),
         message_fields=MESSAGE_FIELDS | {"extra_content"},  # its signatures
         null_content="omit",
@@ -140,6 +140,6 @@ def dialect_of(base_url: str) -> str:
     """The name of the dialect that the host speaks; `plain` if it is not known."""
     host = urlsplit(base_url).hostname or ""
     for name, dialect in DIALECTS.items():
-        if any(host.endswith(known) if known.startswith(".") else host == known for known in dialect.hosts):
+        if any(host.endswith(known) if known[0] in ".-" else host == known for known in dialect.hosts):
             return name
     return "plain"

@@ -1,4 +1,4 @@
-"""One service with a provider for each twin, all of them on one loopback port. The class forte is switched to a twin."""
+"""One service with a provider for each twin, all on one loopback port. The class forte is switched to a twin."""
 
 import contextlib
 from collections.abc import Iterator

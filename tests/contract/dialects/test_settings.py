@@ -1,4 +1,4 @@
-"""Trouble that a dialect alone does not prevent, and the setting of the route that does. docs/upstreams.md has these."""
+"""Trouble that a dialect does not prevent, and the setting of the route that does. docs/upstreams.md lists these."""
 
 from collections.abc import Iterator
 from typing import Any
