@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 MESSAGE_FIELDS = frozenset({"role", "content", "tool_calls", "tool_call_id"})  # every upstream knows these
+SHORT_ID = ".{1,40}"
 INCLUDE_USAGE = MappingProxyType({"include_usage": True})
 # A last message of the assistant is continued with these fields; llama.cpp does so without them.
 CONTINUE = {"continue_final_message": True, "add_generation_prompt": False}
@@ -36,7 +37,7 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
     has_parts: bool = True  # whether it takes text as an array of parts; else parts are joined
     reasoning: Literal["as_sent", "reasoning_content", "reasoning", "drop"] = "as_sent"  # of assistant messages
     reasoning_filler: str | None = None  # for assistant messages without reasoning, where it insists
-    call_id_chars: int | None = None  # call ids must have exactly so many letters and digits
+    call_ids: str | None = None  # the pattern of the ids that it accepts; others are replaced, in calls and answers
 
     custom_tools: bool = False
     named_choice: bool = True  # whether `tool_choice` can name a function; else only that function is offered
@@ -69,6 +70,7 @@ DIALECTS: Mapping[str, Dialect] = {
         stream_options=INCLUDE_USAGE | {"include_obfuscation": False},
         adds={"store": False},
         reasoning="drop",
+        call_ids=SHORT_ID,
         custom_tools=True,
         continues=False,
     ),
@@ -76,6 +78,7 @@ DIALECTS: Mapping[str, Dialect] = {
         hosts=(".openai.azure.com", ".cognitiveservices.azure.com", ".services.ai.azure.com", ".openai.azure.us"),
         limit_field="max_completion_tokens",
         reasoning="drop",
+        call_ids=SHORT_ID,
         custom_tools=True,
         continues=False,
         key_header="api-key",
@@ -105,7 +108,7 @@ DIALECTS: Mapping[str, Dialect] = {
         has_nulls=False,
         null_content="empty",
         reasoning="drop",
-        call_id_chars=9,
+        call_ids="[A-Za-z0-9]{9}",
         continues=False,  # it can, but repeats the text
     ),
     "deepseek": Dialect(
@@ -124,7 +127,12 @@ DIALECTS: Mapping[str, Dialect] = {
         reasoning_filler=" ",
         continue_message={"partial": True},
     ),
-    "anthropic": Dialect(hosts=("api.anthropic.com",), reasoning="drop", continues=False),
+    "anthropic": Dialect(
+        hosts=("api.anthropic.com",),
+        reasoning="drop",
+        call_ids="[A-Za-z0-9_-]+",
+        continues=False,
+    ),
     "gemini": Dialect(
         hosts=("generativelanguage.googleapis.com", "aiplatform.googleapis.com", "-aiplatform.googleapis.com"),
         omits=("frequency_penalty", "presence_penalty", "seed", "logit_bias"),

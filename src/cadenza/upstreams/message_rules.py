@@ -20,7 +20,7 @@ NOTHING = (NULL, b'""')
 ASSISTANT = b'"assistant"'
 CALL_FIELDS = frozenset({"id", "type", "function", "custom"})
 FUNCTION_FIELDS = frozenset({"name", "arguments"})
-ALPHANUMERIC = re.compile(r"[A-Za-z0-9]+")
+NEW_ID_CHARS = 9  # of letters and digits: every upstream accepts these
 
 _FIELDS = msgspec.json.Decoder(Fields)
 _ITEMS = msgspec.json.Decoder(list[Fields])
@@ -39,8 +39,9 @@ class MessageRules:
 
     def __init__(self, dialect: Dialect) -> None:
         self._dialect = dialect
+        self._call_ids = re.compile(dialect.call_ids) if dialect.call_ids else None
         self._looks_at_all = (
-            bool(dialect.message_fields or dialect.call_id_chars or dialect.reasoning_filler is not None)
+            bool(dialect.message_fields or dialect.reasoning_filler is not None)
             or not (dialect.has_nulls and dialect.has_parts and dialect.has_text_with_calls)
             or dialect.null_content != "null"
         )
@@ -49,9 +50,11 @@ class MessageRules:
         reasoning = "drop" if route.reasoning == "drop" else self._dialect.reasoning
         if self._looks_at_all:
             return [self._rewrite(raw, reasoning) for raw in messages]
-        if reasoning == "as_sent":
+        marks = [b'"reasoning'] if reasoning != "as_sent" else []
+        marks += [b'"tool_call'] if self._call_ids else []
+        if not marks:
             return messages
-        return [self._rewrite(raw, reasoning) if b'"reasoning' in bytes(raw) else raw for raw in messages]
+        return [self._rewrite(raw, reasoning) if any(mark in bytes(raw) for mark in marks) else raw for raw in messages]
 
     def _rewrite(self, raw: msgspec.Raw, reasoning: str) -> msgspec.Raw:
         dialect, fields = self._dialect, _FIELDS.decode(raw)
@@ -64,8 +67,8 @@ class MessageRules:
         if dialect.message_fields:
             kept = dialect.message_fields | {reasoning}
             fields = {name: value for name, value in fields.items() if name in kept}
-        if dialect.call_id_chars and "tool_call_id" in fields:
-            fields["tool_call_id"] = _short_id(fields["tool_call_id"], dialect.call_id_chars)
+        if self._call_ids and _has(fields, "tool_call_id"):
+            fields["tool_call_id"] = _fitting_id(fields["tool_call_id"], self._call_ids)
         return _raw(fields)
 
     def _rewrite_assistant(self, fields: Fields, reasoning: str) -> None:
@@ -76,9 +79,9 @@ class MessageRules:
             fields.setdefault(reasoning, _raw(dialect.reasoning_filler))
         if not _has(fields, "tool_calls"):
             fields.pop("tool_calls", None)
-            if _has(fields, "refusal") and not _has(fields, "content"):
+            if self._looks_at_all and _has(fields, "refusal") and not _has(fields, "content"):
                 fields["content"] = fields["refusal"]
-        elif dialect.message_fields or dialect.call_id_chars:
+        elif dialect.message_fields or self._call_ids:
             fields["tool_calls"] = self._rewrite_calls(fields["tool_calls"])
         self._rewrite_content(fields)
 
@@ -92,15 +95,14 @@ class MessageRules:
             fields.pop("content", None)
 
     def _rewrite_calls(self, raw: msgspec.Raw) -> msgspec.Raw:
-        dialect, calls = self._dialect, _ITEMS.decode(raw)
-        known = CALL_FIELDS | (dialect.message_fields or frozenset())
-        for call in calls:
-            for name in call.keys() - known:
-                del call[name]
-            if "function" in call:
-                call["function"] = _only(call["function"], FUNCTION_FIELDS)
-            if dialect.call_id_chars:
-                call["id"] = _short_id(call["id"], dialect.call_id_chars)
+        calls = _ITEMS.decode(raw)
+        if extra := self._dialect.message_fields:
+            calls = [{name: call[name] for name in call if name in CALL_FIELDS | extra} for call in calls]
+            for call in calls:
+                if "function" in call:
+                    call["function"] = _only(call["function"], FUNCTION_FIELDS)
+        if self._call_ids:
+            calls = [call | {"id": _fitting_id(call["id"], self._call_ids)} for call in calls]
         return _raw(calls)
 
 
@@ -140,13 +142,13 @@ def _joined(raw: msgspec.Raw) -> msgspec.Raw:
     return _raw("".join([part.text for part in parts])) if all(part.type == "text" for part in parts) else raw
 
 
-def _short_id(raw: msgspec.Raw, chars: int) -> msgspec.Raw:
+def _fitting_id(raw: msgspec.Raw, fitting: re.Pattern[str]) -> msgspec.Raw:
     """The id if it has the right form, else one made from it. The same id always becomes the same one."""
     call_id = msgspec.json.decode(raw, type=str)
-    if len(call_id) == chars and ALPHANUMERIC.fullmatch(call_id):
+    if fitting.fullmatch(call_id):
         return raw
     digest = base64.b32encode(hashlib.sha256(call_id.encode()).digest()).decode()
-    return _raw(digest[:chars])
+    return _raw(digest[:NEW_ID_CHARS])
 
 
 def _raw(value: object) -> msgspec.Raw:

@@ -1,6 +1,7 @@
 """What upstreams refuse, or silently get wrong: each rule looks at the body of a request and yields what it minds."""
 
 import json
+import re
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
@@ -109,12 +110,15 @@ def json_arguments(asked: Asked) -> Iterator[str]:
             yield "arguments that are not a JSON object"
 
 
-def ids_of_nine_characters(asked: Asked) -> Iterator[str]:
-    ids = [call["id"] for calls in calls_of(asked) for call in calls]
-    ids += [message["tool_call_id"] for message in asked["messages"] if message["role"] == "tool"]
-    for call_id in ids:
-        if not (len(call_id) == 9 and call_id.isascii() and call_id.isalnum()):
-            yield f"the call id {call_id}"
+def ids_like(pattern: str) -> Rule:
+    """Call ids of another form are refused."""
+
+    def rule(asked: Asked) -> Iterator[str]:
+        ids = [call["id"] for calls in calls_of(asked) for call in calls]
+        ids += [message["tool_call_id"] for message in asked["messages"] if message["role"] == "tool"]
+        yield from (f"the call id {call_id}" for call_id in ids if not re.fullmatch(pattern, call_id))
+
+    return rule
 
 
 def answered_calls(asked: Asked) -> Iterator[str]:

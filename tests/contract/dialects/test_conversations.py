@@ -9,8 +9,8 @@ import pytest
 from openai.types.chat import ChatCompletionChunk
 
 from tests.account import open_account
-from tests.contract.dialects.conftest import Stage
 from tests.contract.dialects.manners import CACHED_TOKENS, COMPLETION_TOKENS, PROMPT_TOKENS
+from tests.contract.dialects.stage import Stage
 from tests.contract.dialects.twin import HELLO, REASONING
 from tests.contract.test_tools import Turn, helper_turn, run_agent, whole_turn
 from tests.contract.tool_upstream import ANSWER, TOOLS
@@ -19,7 +19,7 @@ from tests.loopback import UPSTREAM_MARKS
 from tests.raw_client import Reply
 from tests.schemas import check_completion, check_stream
 
-CALL = "call_of_another_service"
+CALL = "functions.get_weather:0 of an upstream with long ids"
 CALLED = {"name": "get_weather", "arguments": '{"city": "Oslo"}', "parsed_arguments": {"city": "Oslo"}}
 ECHO = {"refusal": None, "annotations": None, "audio": None, "function_call": None}
 ODD_MESSAGES: list[Any] = [

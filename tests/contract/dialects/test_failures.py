@@ -5,7 +5,7 @@ import re
 import pytest
 
 from tests.account import open_account
-from tests.contract.dialects.conftest import TWINS, Stage
+from tests.contract.dialects.stage import TWINS, Stage
 from tests.loopback import Json, Reply, Sse, Status, chunk
 from tests.schemas import check_broken_stream
 

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from tests.contract.dialects import rules
-from tests.contract.dialects.conftest import Stage
+from tests.contract.dialects.stage import Stage
 from tests.contract.dialects.twin import Conversation
 from tests.contract.tool_upstream import TOOLS
 

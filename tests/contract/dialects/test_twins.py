@@ -11,13 +11,13 @@ from cadenza.core.records import Route
 from cadenza.upstreams.base import Ask
 from cadenza.upstreams.message_rules import MessageRules
 from cadenza.upstreams.writer import write_request
-from tests.contract.dialects.conftest import TWINS
+from tests.contract.dialects.stage import TWINS
 from tests.contract.dialects.test_conversations import ODD_MESSAGES, SAMPLING
 from tests.contract.dialects.twin import KEY, MODEL
 from tests.contract.tool_upstream import TOOLS
 from tests.loopback import Request
 
-LIKE_PLAIN = {"vllm", "together", "anthropic"}  # they differ from `plain` in what a request cannot show
+LIKE_PLAIN = {"vllm", "together"}  # they differ from `plain` in what a request cannot show
 FORWARDED = ("temperature", "top_p", "stop", "seed", "presence_penalty", "frequency_penalty", "logit_bias")
 CHOICE = {"type": "function", "function": {"name": "calculate"}}
 

@@ -37,7 +37,7 @@ MISTRAL = Twin(
         rules.only_roles("system", "user", "assistant", "tool"),
         rules.no_nulls(),
         rules.no_empty_answers,
-        rules.ids_of_nine_characters,
+        rules.ids_like("[a-zA-Z0-9]{9}"),
         rules.tools_rules,
     ),
     manner=Manner(
@@ -147,7 +147,11 @@ KIMI = Twin(
 )
 ANTHROPIC = Twin(
     dialect="anthropic",
-    rules=(rules.only_roles("system", "user", "assistant", "tool"), rules.tools_rules),
+    rules=(
+        rules.only_roles("system", "user", "assistant", "tool"),
+        rules.ids_like("[a-zA-Z0-9_-]+"),
+        rules.tools_rules,
+    ),
     manner=Manner(new_id=lambda n: f"toolu_{n:024d}", deltas=at_content_blocks, usage=counted),
     refusal=error(
         400,
@@ -218,6 +222,7 @@ AZURE = Twin(
     rules=(
         rules.only_fields(OPENAI_FIELDS - {"store"}),
         rules.no_reasoning_under("reasoning_content", "reasoning"),
+        rules.ids_like(".{1,40}"),
         rules.tools_rules,
     ),
     manner=Manner(
@@ -276,6 +281,7 @@ OPENAI = Twin(
     rules=(
         rules.only_fields(OPENAI_FIELDS),
         rules.no_reasoning_under("reasoning_content", "reasoning"),
+        rules.ids_like(".{1,40}"),
         rules.fields_equal(store=False),
         rules.tools_rules,
     ),

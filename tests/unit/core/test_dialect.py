@@ -85,3 +85,16 @@ def test_plain_changes_nothing() -> None:
 def test_every_dialect_is_documented() -> None:
     """The table of docs/upstreams.md has one row for each dialect, in the order of the source."""
     assert ROW.findall(PAGE.read_text()) == list(DIALECTS)
+
+
+@pytest.mark.parametrize(
+    ("sentence", "names"),
+    [
+        ("served by routes of the dialects {} only", [name for name, one in DIALECTS.items() if one.custom_tools]),
+        ("Not possible with {} |", [name for name, one in DIALECTS.items() if not one.continues]),
+    ],
+)
+def test_the_page_lists_what_a_dialect_can_do(sentence: str, names: list[str]) -> None:
+    """The lists of dialects in the text of the page are complete, in the order of the source."""
+    quoted = [f"`{name}`" for name in names]
+    assert sentence.format(f"{', '.join(quoted[:-1])} and {quoted[-1]}") in PAGE.read_text()

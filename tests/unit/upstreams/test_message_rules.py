@@ -174,8 +174,8 @@ def test_nulls_of_messages(dialect: str) -> None:
 
 def test_ids_of_calls_are_shortened_alike() -> None:
     """A call and its answer get the same short id, different ids stay different, and a fitting id is unchanged."""
-    ids = ["call_1", "call_2", "abcdefghi", "abcdefgh_", ""]
-    messages = [
+    ids = ["call_1", "call_2", "abcdefghi", "abcdefgh_"]
+    messages: list[dict[str, Any]] = [
         {"role": "assistant", "content": "", "tool_calls": [CALL | {"id": call_id} for call_id in ids]},
         *({"role": "tool", "tool_call_id": call_id, "content": "4"} for call_id in ids),
     ]
@@ -185,6 +185,30 @@ def test_ids_of_calls_are_shortened_alike() -> None:
     assert len(set(sent)) == len(ids)
     assert all(map(NINE.fullmatch, sent))
     assert sent[2] == ids[2]
+
+
+@pytest.mark.parametrize(
+    ("dialect", "call_id", "is_kept"),
+    [
+        ("openai", "x" * 40, True),
+        ("openai", "chatcmpl-tool-0123456789abcdef0123456789abcdef", False),
+        ("azure", "x" * 41, False),
+        ("anthropic", "toolu_01-aB", True),
+        ("anthropic", "functions.look:0", False),
+        ("kimi", "functions.look:0", True),
+        ("plain", "functions.look:0" * 9, True),
+    ],
+)
+def test_ids_of_another_upstream(dialect: str, call_id: str, is_kept: bool) -> None:
+    """An id that another upstream gave is kept if it fits; else the call and its answer get a new one."""
+    called, answer = rewrite(
+        dialect,
+        {"role": "assistant", "content": "Hi", "tool_calls": [CALL | {"id": call_id, "extra_content": {"a": 1}}]},
+        {"role": "tool", "tool_call_id": call_id, "content": "4"},
+    )
+    assert called["tool_calls"][0]["id"] == answer["tool_call_id"]
+    assert (answer["tool_call_id"] == call_id) == is_kept
+    assert called["tool_calls"][0]["extra_content"] == {"a": 1}
 
 
 def test_tools_without_a_function_are_unchanged() -> None:

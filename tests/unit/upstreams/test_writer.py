@@ -29,11 +29,11 @@ def raw(value: Any) -> Raw:
 def write(dialect: Dialect | str, route: Route = ROUTE, **fields: Any) -> Any:
     """The body for an ask with these sampling fields, tools or begun answer."""
     found = DIALECTS[dialect] if isinstance(dialect, str) else dialect
-    ask = {name: fields.pop(name) for name in ("max_tokens", "stream", "begun", "prompt_tokens") if name in fields}
-    tools = {name: raw(fields.pop(name)) for name in ("tools", "tool_choice", "parallel_tool_calls") if name in fields}
-    sampling = {name: raw(value) for name, value in fields.items()}
-    asked = Ask([USER], sampling, **({"max_tokens": None, "stream": False} | ask), tools=tools)
-    return json.loads(write_request(found, MessageRules(found), route, asked))
+    limit, stream, begun = fields.pop("max_tokens", None), fields.pop("stream", False), fields.pop("begun", "")
+    tools = {name: raw(value) for name, value in fields.items() if name.startswith("tool")}
+    sampling = {name: raw(value) for name, value in fields.items() if name not in tools}
+    ask = Ask([USER], sampling, limit, stream, tools=tools, begun=begun)
+    return json.loads(write_request(found, MessageRules(found), route, ask))
 
 
 def routed(**settings: Any) -> Route:
