@@ -50,10 +50,9 @@ class MessageRules:
         reasoning = "drop" if route.reasoning == "drop" else self._dialect.reasoning
         if self._looks_at_all:
             return [self._rewrite(raw, reasoning) for raw in messages]
-        marks = [b'"reasoning'] if reasoning != "as_sent" else []
-        marks += [b'"tool_call'] if self._call_ids else []
-        if not marks:
+        if reasoning == "as_sent" and not self._call_ids:
             return messages
+        marks = (b'"reasoning', b'"tool_call') if self._call_ids else (b'"reasoning',)
         return [self._rewrite(raw, reasoning) if any(mark in bytes(raw) for mark in marks) else raw for raw in messages]
 
     def _rewrite(self, raw: msgspec.Raw, reasoning: str) -> msgspec.Raw:

@@ -9,7 +9,11 @@ GROQ_FIELDS = rules.CORE_FIELDS | {"seed", "frequency_penalty", "presence_penalt
 OPENROUTER = Twin(
     dialect="openrouter",
     base_path="/api/v1",
-    rules=(rules.fields_equal(provider={"zdr": True, "data_collection": "deny"}), rules.tools_rules),
+    rules=(
+        rules.fields_equal(provider={"zdr": True, "data_collection": "deny"}),
+        rules.no_reasoning_under("reasoning_content"),
+        rules.tools_rules,
+    ),
     manner=Manner(
         reasoning="reasoning",
         has_details=True,

@@ -2,6 +2,8 @@
 
 import json
 
+import msgspec
+
 from tests.contract.dialects import rules
 from tests.contract.dialects.manners import (
     CACHED_TOKENS,
@@ -201,6 +203,10 @@ GEMINI = Twin(
     busy=google_error(429, "Resource has been exhausted (e.g. check quota).", "RESOURCE_EXHAUSTED"),
     breaks=broken([{"error": {"code": 503, "message": "The model is overloaded.", "status": "UNAVAILABLE"}}]),
 )
+GEMINI_WITHOUT_IDS = msgspec.structs.replace(
+    GEMINI,
+    manner=msgspec.structs.replace(GEMINI.manner, new_id=lambda _: ""),  # as its older versions
+)
 FILTERED = error(
     400,
     "The response was filtered due to the prompt triggering Azure OpenAI's content management policy.",
@@ -264,18 +270,7 @@ AZURE = Twin(
     flagged=FILTERED,
     breaks=broken({"error": {"message": "The server had an error.", "type": "server_error", "code": "500"}}),
 )
-AZURE_V1 = Twin(
-    dialect="azure",
-    base_path="/openai/v1",
-    key_header="api-key",
-    rules=AZURE.rules,
-    manner=AZURE.manner,
-    refusal=AZURE.refusal,
-    too_long=AZURE.too_long,
-    busy=AZURE.busy,
-    flagged=FILTERED,
-    breaks=AZURE.breaks,
-)
+AZURE_V1 = msgspec.structs.replace(AZURE, base_path="/openai/v1", path="", provider_toml="")
 OPENAI = Twin(
     dialect="openai",
     rules=(
@@ -327,6 +322,7 @@ VENDORS = {
     "kimi": KIMI,
     "anthropic": ANTHROPIC,
     "gemini": GEMINI,
+    "gemini_without_ids": GEMINI_WITHOUT_IDS,
     "azure": AZURE,
     "azure_v1": AZURE_V1,
     "openai": OPENAI,
