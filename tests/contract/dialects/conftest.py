@@ -31,7 +31,12 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
 
 
 @pytest.fixture(scope="module", params=TWINS)
-def spoken(request: pytest.FixtureRequest, stage: Stage) -> Stage:
+def twin_name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def spoken(twin_name: str, stage: Stage) -> Stage:
     """The stage with each twin in turn."""
-    stage.switch(request.param)
+    stage.switch(twin_name)
     return stage

@@ -25,19 +25,21 @@ class Stage:
         self.service = service
         self.upstream = upstream
         self.api = RawClient(service.port, service.key)
-        self.name = ""
         self._spec = spec
+        self._current = ("", "")  # the twin and the settings of its route
 
     @property
     def twin(self) -> Twin:
-        return TWINS[self.name]
+        return TWINS[self._current[0]]
 
     def switch(self, name: str, route_toml: str = "") -> None:
-        """Serve forte with this twin."""
+        """Serve forte with this twin. It costs nothing if that is so already."""
+        if self._current == (name, route_toml):
+            return
         routes = {"forte": [RouteSpec(name, MODEL, more_toml=route_toml)]}
         self.service.config.write_text(msgspec.structs.replace(self._spec, routes=routes).toml())
         self.service.reload()
-        self.name = name
+        self._current = (name, route_toml)
 
     @contextlib.contextmanager
     def conversation(self) -> Iterator[Conversation]:
