@@ -18,7 +18,7 @@ class RouteSpec(msgspec.Struct, frozen=True):
     silence_s: float = 60.0
     weight: int = 1
     continues: bool = False
-    more: str = ""  # further lines
+    more_toml: str = ""
 
     def toml(self, class_id: str) -> str:
         timeouts = f"connect_s = 60, first_token_s = {self.silence_s}, idle_s = {self.silence_s}"
@@ -26,18 +26,21 @@ class RouteSpec(msgspec.Struct, frozen=True):
             f"[[classes.{class_id}.routes]]\n"
             f'provider = "{self.provider}"\nmodel = "{self.model}"\norder = {self.order}\n'
             f"weight = {self.weight}\ncontinue = {str(self.continues).lower()}\n"
-            f"context_tokens = 1_000_000\nmax_output_tokens = 131_072\ntimeouts = {{ {timeouts} }}\n"
-            f"{self.more}\n"
+            f"context_tokens = 1_000_000\nmax_output_tokens = 131_072\ntimeouts = {{ {timeouts} }}\n{self.more_toml}"
         )
 
 
 class ServiceSpec(msgspec.Struct, frozen=True):
-    """The config of a service: provider name -> address, class -> routes, further TOML, and limits."""
+    """The config of a service: provider name -> address, class -> routes, further TOML, and limits.
+
+    `provider_toml` has further lines for some providers, such as a dialect.
+    """
 
     providers: Mapping[str, str]
     routes: Mapping[str, Sequence[RouteSpec]]
     more_toml: str = ""
     limits: Mapping[str, float] = {}
+    provider_toml: Mapping[str, str] = {}
 
     def toml(self) -> str:
         limits = {"requests_per_second": 10_000.0, "burst": 10_000, "concurrency": 10_000, **self.limits}
@@ -47,6 +50,7 @@ class ServiceSpec(msgspec.Struct, frozen=True):
             f'[character]\ntext = "{CHARACTER}"\n',
             *(
                 f'[providers.{name}]\nkind = "openai"\nbase_url = "{url}"\nretention = "zero"\n'
+                + self.provider_toml.get(name, "")
                 for name, url in self.providers.items()
             ),
             *(route.toml(class_id) for class_id, routes in self.routes.items() for route in routes),

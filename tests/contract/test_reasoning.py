@@ -124,7 +124,7 @@ def test_a_thinking_model_gets_its_thoughts_back(
 @pytest.fixture(scope="module")
 def dropping(shared_upstream: LoopbackUpstream) -> Iterator[Service]:
     """A service whose route drops reasoning."""
-    routes = {"forte": [RouteSpec("loopback", more='reasoning = "drop"')]}
+    routes = {"forte": [RouteSpec("loopback", more_toml='reasoning = "drop"')]}
     with Service(ServiceSpec({"loopback": shared_upstream.base_url}, routes)) as service:
         yield service
 

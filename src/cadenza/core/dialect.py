@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 MESSAGE_FIELDS = frozenset({"role", "content", "tool_calls", "tool_call_id"})  # every upstream knows these
+SHORT_ID = ".{1,40}"
 INCLUDE_USAGE = MappingProxyType({"include_usage": True})
 # A last message of the assistant is continued with these fields; llama.cpp does so without them.
 CONTINUE = {"continue_final_message": True, "add_generation_prompt": False}
@@ -20,7 +21,7 @@ CONTINUE = {"continue_final_message": True, "add_generation_prompt": False}
 class Dialect(msgspec.Struct, frozen=True, kw_only=True):
     """How requests to one kind of upstream are written. The defaults are those of `plain`."""
 
-    hosts: tuple[str, ...] = ()  # it is recognised by these; a leading dot stands for every subdomain
+    hosts: tuple[str, ...] = ()  # it is recognised by these; one that begins with . or - is an ending
     limit_field: str = "max_tokens"
     stream_options: Mapping[str, bool] = INCLUDE_USAGE  # empty if it refuses the field: then usage comes anyway
     omits: tuple[str, ...] = ()  # fields of a request that it refuses
@@ -29,13 +30,14 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
     has_single_stop: bool = True  # whether it accepts a string as `stop`
     adds: Mapping[str, Any] = {}  # fields of every request: they ask for zero retention, where there is a switch
 
-    message_fields: frozenset[str] | None = None  # the only ones that it accepts; None if it ignores others
+    message_fields: frozenset[str] | None = None  # the only ones that it accepts, in calls too; None: ignores others
     has_nulls: bool = True  # whether it accepts null in fields of messages and tools
     null_content: Literal["null", "empty", "omit"] = "null"  # the content of an assistant message without any
+    has_text_with_calls: bool = True  # whether it reads both of one message; else the text is left out
     has_parts: bool = True  # whether it takes text as an array of parts; else parts are joined
     reasoning: Literal["as_sent", "reasoning_content", "reasoning", "drop"] = "as_sent"  # of assistant messages
     reasoning_filler: str | None = None  # for assistant messages without reasoning, where it insists
-    call_id_chars: int | None = None  # call ids must have exactly so many letters and digits
+    call_ids: str | None = None  # the pattern of the ids that it accepts; others are replaced, in calls and answers
 
     custom_tools: bool = False
     named_choice: bool = True  # whether `tool_choice` can name a function; else only that function is offered
@@ -59,7 +61,7 @@ DIALECTS: Mapping[str, Dialect] = {
         omits=("logit_bias",),
         has_full_top_p=False,
         has_single_stop=False,
-        null_content="omit",
+        has_text_with_calls=False,
         reasoning="drop",
     ),
     "openai": Dialect(
@@ -68,6 +70,7 @@ DIALECTS: Mapping[str, Dialect] = {
         stream_options=INCLUDE_USAGE | {"include_obfuscation": False},
         adds={"store": False},
         reasoning="drop",
+        call_ids=SHORT_ID,
         custom_tools=True,
         continues=False,
     ),
@@ -75,6 +78,7 @@ DIALECTS: Mapping[str, Dialect] = {
         hosts=(".openai.azure.com", ".cognitiveservices.azure.com", ".services.ai.azure.com", ".openai.azure.us"),
         limit_field="max_completion_tokens",
         reasoning="drop",
+        call_ids=SHORT_ID,
         custom_tools=True,
         continues=False,
         key_header="api-key",
@@ -91,6 +95,7 @@ DIALECTS: Mapping[str, Dialect] = {
         hosts=("api.groq.com",),
         omits=("logit_bias",),
         message_fields=MESSAGE_FIELDS,
+        has_nulls=False,
         reasoning="drop",
         continues=False,
     ),
@@ -100,9 +105,10 @@ DIALECTS: Mapping[str, Dialect] = {
         omits=("logit_bias",),
         renames={"seed": "random_seed"},
         message_fields=MESSAGE_FIELDS,
+        has_nulls=False,
         null_content="empty",
         reasoning="drop",
-        call_id_chars=9,
+        call_ids="[A-Za-z0-9]{9}",
         continues=False,  # it can, but repeats the text
     ),
     "deepseek": Dialect(
@@ -116,15 +122,21 @@ DIALECTS: Mapping[str, Dialect] = {
     "kimi": Dialect(
         hosts=("api.moonshot.ai", "api.moonshot.cn", "api.kimi.com"),
         omits=("seed", "logit_bias"),
+        has_parts=False,
         reasoning="reasoning_content",
         reasoning_filler=" ",
         continue_message={"partial": True},
     ),
-    "anthropic": Dialect(hosts=("api.anthropic.com",), reasoning="drop", continues=False),
+    "anthropic": Dialect(
+        hosts=("api.anthropic.com",),
+        reasoning="drop",
+        call_ids="[A-Za-z0-9_-]+",
+        continues=False,
+    ),
     "gemini": Dialect(
-        hosts=("generativelanguage.googleapis.com", "aiplatform.googleapis.com", ".aiplatform.googleapis.com"),
+        hosts=("generativelanguage.googleapis.com", "aiplatform.googleapis.com", "-aiplatform.googleapis.com"),
         omits=("frequency_penalty", "presence_penalty", "seed", "logit_bias"),
-        message_fields=MESSAGE_FIELDS,
+        message_fields=MESSAGE_FIELDS | {"extra_content"},  # its signatures
         null_content="omit",
         reasoning="drop",
         continues=False,
@@ -136,6 +148,6 @@ def dialect_of(base_url: str) -> str:
     """The name of the dialect that the host speaks; `plain` if it is not known."""
     host = urlsplit(base_url).hostname or ""
     for name, dialect in DIALECTS.items():
-        if any(host.endswith(known) if known.startswith(".") else host == known for known in dialect.hosts):
+        if any(host.endswith(known) if known[0] in ".-" else host == known for known in dialect.hosts):
             return name
     return "plain"

@@ -10,28 +10,29 @@ import msgspec
 from cadenza.upstreams.base import Fault, FaultKind, Overflow, classify_status
 
 ERROR_BYTES_MAX = 16 * 1024  # of an error body that are searched
-READ_STATUSES = frozenset({400, 413, 422, 500})  # whose body is read
+READ_STATUSES = frozenset({400, 403, 413, 422, 500})  # whose body is read
 TOKENS_MAX = 1 << 40
 
 STATUS = re.compile(r"[45][0-9]{2}", re.ASCII)
 # Groq refuses a request beyond its rate limit with 413, and one whose call the model got wrong with 400.
 RATE_LIMIT = "rate_limit_exceeded"
 MODEL_FAILED = "tool_use_failed"
+FLAGGED = '"flagged_input"'  # OpenRouter's moderation answers 403
 # llama.cpp answers 500 to messages and tools that it cannot parse, and to those that the chat template refuses.
 REFUSED_WITH_500 = re.compile("failed to parse (?:messages|tools|tool call arguments)|jinja exception")
 
 TOO_LONG = re.compile(
     r"context[_ ]length[_ ]exceeded|exceed_context_size|context size has been exceeded"
-    r"|maximum context length|(?:model's|available|than the|this) context (?:length|size|window)"
+    r"|maximum (?:context|prompt) length|(?:model's|available|than the|this) context (?:length|size|window)"
     r"|exceeds? the context|context window (?:exceeds|exceeded)|exceeds? (?:the )?context limit"
     r"|(?:prompt|input) (?:is )?too long|input token length|input token count|input tokens exceed"
     r"|model token limit|too large for model with|length of the messages|inputs` (?:tokens|must have less)"
 )
-_NUMBER = r"(\d[\d,]*)"
+_NUMBER = r"(\d[\d,]*+)"
 WINDOW = [
     re.compile(pattern)
     for pattern in (
-        rf"maximum context length(?: is| of)?(?: only)? \(?{_NUMBER}",
+        rf"maximum (?:context|prompt) length(?: is| of)?(?: only)? \(?{_NUMBER}",
         rf"context (?:length|size|window)(?: is| of)? \(?{_NUMBER}",
         rf"model with {_NUMBER} maximum context",
         rf"> {_NUMBER} maximum",
@@ -45,15 +46,15 @@ PROMPT = [
     re.compile(pattern)
     for pattern in (
         rf"\(?{_NUMBER} (?:in|tokens from) the (?:input )?messages",
-        rf"(?:messages resulted in|prompt contains(?: at least)?|prompt has|current length is) {_NUMBER}",
+        rf"(?:messages resulted in|prompt contains(?: at least)?|prompt has|current length is) {_NUMBER}(?! char)",
         rf"\({_NUMBER} of text input",
-        rf"(?:input|request) \({_NUMBER}",
+        rf"(?:input|input length|request|request contains) \(?{_NUMBER}",
         rf"token count \({_NUMBER}",
         rf"too long: {_NUMBER}",
         rf"\(requested: {_NUMBER}",
         rf"given: {_NUMBER}",
         rf"exceed context limit: {_NUMBER}",
-        rf"you requested(?: about)? {_NUMBER}",
+        rf"you requested(?: about)? {_NUMBER} tokens",
     )
 ]
 
@@ -69,7 +70,7 @@ def classify_error(status: int, retry_after: bytes | None, body: bytes) -> Fault
         return Fault(FaultKind.FAILED, status)
     if overflow := _find_overflow(text):
         return Fault(FaultKind.REFUSED, status, overflow=overflow)
-    if REFUSED_WITH_500.search(text):
+    if FLAGGED in text or REFUSED_WITH_500.search(text):
         return Fault(FaultKind.REFUSED, status)
     return classify_status(status, retry_after)
 

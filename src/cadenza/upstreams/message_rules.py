@@ -16,9 +16,11 @@ from cadenza.core.records import Route
 Fields = dict[str, msgspec.Raw]
 NULL = b"null"
 EMPTY = msgspec.Raw(b'""')
+NOTHING = (NULL, b'""')
 ASSISTANT = b'"assistant"'
-CALL_FIELDS = frozenset({"id", "type", "function", "extra_content"})
-ALPHANUMERIC = re.compile(r"[A-Za-z0-9]+")
+CALL_FIELDS = frozenset({"id", "type", "function", "custom"})
+FUNCTION_FIELDS = frozenset({"name", "arguments"})
+NEW_ID_CHARS = 9  # of letters and digits: every upstream accepts these
 
 _FIELDS = msgspec.json.Decoder(Fields)
 _ITEMS = msgspec.json.Decoder(list[Fields])
@@ -37,9 +39,10 @@ class MessageRules:
 
     def __init__(self, dialect: Dialect) -> None:
         self._dialect = dialect
+        self._call_ids = re.compile(dialect.call_ids) if dialect.call_ids else None
         self._looks_at_all = (
-            bool(dialect.message_fields or dialect.call_id_chars or dialect.reasoning_filler is not None)
-            or not (dialect.has_nulls and dialect.has_parts)
+            bool(dialect.message_fields or dialect.reasoning_filler is not None)
+            or not (dialect.has_nulls and dialect.has_parts and dialect.has_text_with_calls)
             or dialect.null_content != "null"
         )
 
@@ -47,9 +50,10 @@ class MessageRules:
         reasoning = "drop" if route.reasoning == "drop" else self._dialect.reasoning
         if self._looks_at_all:
             return [self._rewrite(raw, reasoning) for raw in messages]
-        if reasoning == "as_sent":
+        if reasoning == "as_sent" and not self._call_ids:
             return messages
-        return [self._rewrite(raw, reasoning) if b'"reasoning' in bytes(raw) else raw for raw in messages]
+        marks = (b'"reasoning', b'"tool_call') if self._call_ids else (b'"reasoning',)
+        return [self._rewrite(raw, reasoning) if any(mark in bytes(raw) for mark in marks) else raw for raw in messages]
 
     def _rewrite(self, raw: msgspec.Raw, reasoning: str) -> msgspec.Raw:
         dialect, fields = self._dialect, _FIELDS.decode(raw)
@@ -62,8 +66,8 @@ class MessageRules:
         if dialect.message_fields:
             kept = dialect.message_fields | {reasoning}
             fields = {name: value for name, value in fields.items() if name in kept}
-        if dialect.call_id_chars and "tool_call_id" in fields:
-            fields["tool_call_id"] = _short_id(fields["tool_call_id"], dialect.call_id_chars)
+        if self._call_ids and _has(fields, "tool_call_id"):
+            fields["tool_call_id"] = _fitting_id(fields["tool_call_id"], self._call_ids)
         return _raw(fields)
 
     def _rewrite_assistant(self, fields: Fields, reasoning: str) -> None:
@@ -72,17 +76,32 @@ class MessageRules:
             _change_reasoning(fields, reasoning)
         if dialect.reasoning_filler is not None and reasoning != "drop":
             fields.setdefault(reasoning, _raw(dialect.reasoning_filler))
-        if bytes(fields.get("content", msgspec.Raw(NULL))) in (NULL, b'""') and dialect.null_content != "null":
-            fields["content"] = EMPTY
-            if dialect.null_content == "omit" and "tool_calls" in fields:
-                del fields["content"]
-        if "tool_calls" in fields and (dialect.message_fields or dialect.call_id_chars):
+        if not _has(fields, "tool_calls"):
+            fields.pop("tool_calls", None)
+            if self._looks_at_all and _has(fields, "refusal") and not _has(fields, "content"):
+                fields["content"] = fields["refusal"]
+        elif dialect.message_fields or self._call_ids:
             fields["tool_calls"] = self._rewrite_calls(fields["tool_calls"])
+        self._rewrite_content(fields)
+
+    def _rewrite_content(self, fields: Fields) -> None:
+        dialect, has_calls = self._dialect, "tool_calls" in fields
+        if not _has(fields, "content") and dialect.null_content != "null":
+            fields["content"] = EMPTY
+            if dialect.null_content == "omit" and has_calls:
+                del fields["content"]
+        if has_calls and not dialect.has_text_with_calls:
+            fields.pop("content", None)
 
     def _rewrite_calls(self, raw: msgspec.Raw) -> msgspec.Raw:
-        calls = [{name: value for name, value in call.items() if name in CALL_FIELDS} for call in _ITEMS.decode(raw)]
-        if chars := self._dialect.call_id_chars:
-            calls = [call | {"id": _short_id(call["id"], chars)} for call in calls]
+        calls = _ITEMS.decode(raw)
+        if extra := self._dialect.message_fields:
+            calls = [{name: call[name] for name in call if name in CALL_FIELDS | extra} for call in calls]
+            for call in calls:
+                if "function" in call:
+                    call["function"] = _only(call["function"], FUNCTION_FIELDS)
+        if self._call_ids:
+            calls = [call | {"id": _fitting_id(call["id"], self._call_ids)} for call in calls]
         return _raw(calls)
 
 
@@ -99,12 +118,21 @@ def without_nulls(tools: msgspec.Raw) -> msgspec.Raw:
 
 def _change_reasoning(fields: Fields, name: str) -> None:
     """Leave the reasoning out, or give it the name that the upstream knows."""
-    given = [fields.pop(known) for known in ("reasoning_content", "reasoning") if known in fields]
-    details = fields.pop("reasoning_details", None)
-    if given and name != "drop":
-        fields[name] = given[0]
-    if details is not None and name == "reasoning":
-        fields["reasoning_details"] = details
+    given = [fields.pop(known, EMPTY) for known in ("reasoning_content", "reasoning")]
+    text = next((raw for raw in given if bytes(raw) not in NOTHING), None)
+    if text and name != "drop":
+        fields[name] = text
+    if name != "reasoning" or not _has(fields, "reasoning_details"):
+        fields.pop("reasoning_details", None)
+
+
+def _has(fields: Fields, name: str) -> bool:
+    """Whether the field has a value: not null, and not an empty string."""
+    return bytes(fields.get(name, EMPTY)) not in NOTHING
+
+
+def _only(raw: msgspec.Raw, names: frozenset[str]) -> msgspec.Raw:
+    return _raw({name: value for name, value in _FIELDS.decode(raw).items() if name in names})
 
 
 def _joined(raw: msgspec.Raw) -> msgspec.Raw:
@@ -113,13 +141,13 @@ def _joined(raw: msgspec.Raw) -> msgspec.Raw:
     return _raw("".join([part.text for part in parts])) if all(part.type == "text" for part in parts) else raw
 
 
-def _short_id(raw: msgspec.Raw, chars: int) -> msgspec.Raw:
+def _fitting_id(raw: msgspec.Raw, fitting: re.Pattern[str]) -> msgspec.Raw:
     """The id if it has the right form, else one made from it. The same id always becomes the same one."""
     call_id = msgspec.json.decode(raw, type=str)
-    if len(call_id) == chars and ALPHANUMERIC.fullmatch(call_id):
+    if fitting.fullmatch(call_id):
         return raw
     digest = base64.b32encode(hashlib.sha256(call_id.encode()).digest()).decode()
-    return _raw(digest[:chars])
+    return _raw(digest[:NEW_ID_CHARS])
 
 
 def _raw(value: object) -> msgspec.Raw:

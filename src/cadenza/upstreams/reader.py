@@ -16,6 +16,7 @@ from cadenza.upstreams.base import Fault, FaultKind, Piece
 from cadenza.upstreams.errors import classify_error_object
 
 EXTRAS = ("refusal", "reasoning_content", "reasoning", "reasoning_details")  # the fields that are passed on unchanged
+CUT = "model_length"  # Mistral's finish reason of a reply that filled the context window
 FAILURES = ("error", "network_error", "abort", "insufficient_system_resource")  # finish reasons of a broken reply
 PLAIN_TEXT = re.compile(rb'[^"\\\x00-\x1f]+')
 PLAIN_CONTENT = re.compile(r'[^"\\\x00-\x1f]+')
@@ -148,7 +149,7 @@ def _piece(document: _Document, extras: Sequence[str]) -> Piece:
             passed_on |= {name: found[name] for name in found if name in extras}
             has_begun = has_begun or bool(content or calls or found)
         if choice.finish_reason and isinstance(choice.finish_reason, str):
-            finish = choice.finish_reason
+            finish = "length" if choice.finish_reason == CUT else choice.finish_reason
         if choice.finish_reason in FAILURES or choice.native_finish_reason in FAILURES:
             raise Fault(FaultKind.FAILED)
     counts = _usage_elsewhere(document) if document.usage in (None, {}) else document.usage

@@ -161,7 +161,7 @@ async def test_a_congested_sink_stops_the_upstream(upstream: LoopbackUpstream) -
     upstream.always(Sse([*map(said, words), FINISH]))
     sink = RecordingSink(lambda count: count == 3, resumes_by_itself=False)
     async with asyncio.timeout(2 * WAIT_S), running(upstream.base_url) as openai:
-        delivery = asyncio.create_task(deliver(openai, sink))
+        delivery = asyncio.create_task(deliver(openai, sink, where=route(131_072)))
         await until(lambda: sink.drains > 0)
         pieces_then = len(sink.pieces)
         sent_bytes = await asyncio.to_thread(upstream.wait_for_stall, WAIT_S)

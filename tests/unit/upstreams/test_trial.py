@@ -126,7 +126,7 @@ async def test_warning(upstream: LoopbackUpstream, provider: Provider, tried: st
     [
         (Provider(calls=lambda body: body.get("tool_choice") == "required"), "llamacpp"),
         (Provider(refuses=lambda body: turn(body, content=None)), "deepseek"),
-        (Provider(refuses=lambda body: turn(body, content=None) or turn(body, content="")), "tgi"),
+        (Provider(refuses=lambda body: turn(body, content=None) or turn(body, content="")), "gemini"),
         (Provider(refuses=lambda body: turn(body) and call_id_chars(body) != 9), "mistral"),
         (Provider(refuses=lambda body: turn(body, content=None) or "reasoning_content" in str(body)), "mistral"),
     ],

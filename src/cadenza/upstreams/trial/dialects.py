@@ -1,9 +1,11 @@
 """Which dialect fits what a trial has seen. Pure: it compares the answers with the table of dialects."""
 
+import re
+
 import msgspec
 
 from cadenza.core.dialect import DIALECTS, PLAIN, Dialect
-from cadenza.upstreams.trial.asks import Content
+from cadenza.upstreams.trial.asks import CALL_ID, Content
 
 
 class Needs(msgspec.Struct, frozen=True):
@@ -13,12 +15,12 @@ class Needs(msgspec.Struct, frozen=True):
     refuses_reasoning: bool = False
     null_content: Content = "null"  # the content that it accepts in place of null
     ignores_named_choice: bool = False
-    call_id_chars: int | None = None
+    refuses_call_id: bool = False  # one as clients send them; a shorter one is accepted
 
     @property
     def is_beyond_routes(self) -> bool:
         """Whether it needs something that no setting of a route does."""
-        return self.null_content != "null" or self.ignores_named_choice or self.call_id_chars is not None
+        return self.null_content != "null" or self.ignores_named_choice or self.refuses_call_id
 
 
 def misfits(dialect: Dialect, needs: Needs) -> int:
@@ -28,9 +30,14 @@ def misfits(dialect: Dialect, needs: Needs) -> int:
         needs.refuses_reasoning and dialect.reasoning != "drop",
         needs.null_content not in ("null", dialect.null_content),
         needs.ignores_named_choice and dialect.named_choice,
-        needs.call_id_chars is not None and dialect.call_id_chars != needs.call_id_chars,
+        needs.refuses_call_id and accepts_call_id(dialect),
     ]
     return len(needs.refused_fields - handled) + sum(unmet)
+
+
+def accepts_call_id(dialect: Dialect) -> bool:
+    """Whether the dialect sends a call id as clients send them."""
+    return dialect.call_ids is None or re.fullmatch(dialect.call_ids, CALL_ID) is not None
 
 
 def better_dialect(current: str, needs: Needs) -> str | None:

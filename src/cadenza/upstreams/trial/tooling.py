@@ -3,6 +3,7 @@
 import msgspec
 
 from cadenza.upstreams.trial import asks
+from cadenza.upstreams.trial.dialects import accepts_call_id
 from cadenza.upstreams.trial.session import Answer, Session, prompt_grows
 
 SHORT_ID_CHARS = len(asks.SHORT_CALL_ID)
@@ -68,10 +69,10 @@ async def _find_what_works(session: Session) -> str:
             if (await session.send(asks.tool_turn(content))).is_accepted:
                 session.needs = msgspec.structs.replace(session.needs, null_content=content)
                 return f"null as the content of a call is refused, {words} is accepted"
-    if session.dialect.call_id_chars is None:
+    if accepts_call_id(session.dialect):
         answer = await session.send(asks.tool_turn(call_id=asks.SHORT_CALL_ID))
         if answer.is_accepted:
-            session.needs = msgspec.structs.replace(session.needs, call_id_chars=SHORT_ID_CHARS)
+            session.needs = msgspec.structs.replace(session.needs, refuses_call_id=True)
             return f"only call ids of {SHORT_ID_CHARS} letters and digits are accepted"
     return ""
 
