@@ -13,7 +13,7 @@ class Observer:
 
     def __init__(self, log: Log, at: FaultPoint | None = None) -> None:
         self.log = log
-        self.metrics = Metrics()
+        self.metrics = Metrics(lambda: log.dropped)
         self.at = at or FaultPoint()
 
     def record(self, outcome: Outcome) -> None:

@@ -44,6 +44,10 @@ class FullDisk(io.StringIO):
         return super().write(text)
 
 
+class FullTerminal(FullDisk, Terminal):
+    """A terminal that cannot be written for a while."""
+
+
 def line_of(request_id: str, facts: dict[str, Any], *, is_fast: bool) -> str:
     """The line of a request, by the fast path or by the ordinary one."""
     out = io.StringIO()
@@ -146,13 +150,28 @@ def test_after_the_loop_has_ended_lines_are_written_at_once(monkeypatch: pytest.
 
 
 def test_a_full_disk_costs_lines_and_raises_nothing() -> None:
-    """A line that cannot be written is dropped; later lines are written once there is room again."""
+    """A line that cannot be written is dropped; once there is room again, one line says how many are missing."""
     out = FullDisk()
+    log = make_log(out)
+    log.request({"request_id": "req_1", **FACTS})
+    log.request({"request_id": "req_2", **FACTS})
+    out.is_full = False
+    log.request({"request_id": "req_3", **FACTS})
+    log.request({"request_id": "req_4", **FACTS})
+    third, missing, fourth = map(json.loads, out.getvalue().splitlines())
+    assert (third["request_id"], fourth["request_id"]) == ("req_3", "req_4")
+    assert (missing["event"], missing["level"], missing["dropped"]) == ("log lines were dropped", "warning", 2)
+    assert log.dropped == 2
+
+
+def test_a_terminal_says_how_many_lines_are_missing() -> None:
+    """On a terminal the line about dropped lines is text."""
+    out = FullTerminal()
     log = make_log(out)
     log.request({"request_id": "req_1", **FACTS})
     out.is_full = False
     log.request({"request_id": "req_2", **FACTS})
-    assert json.loads(out.getvalue())["request_id"] == "req_2"
+    assert out.getvalue().splitlines()[-1].endswith("[warning  ] log lines were dropped dropped=1")
 
 
 def test_every_event_is_one_json_object_on_one_line() -> None:
