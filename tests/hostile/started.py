@@ -1,8 +1,7 @@
-"""`cadenza serve` started in other ways than an operator would: as another user, with other limits, with a stuck log."""
+"""`cadenza serve` started in other ways than usual: without the rights of root, with other limits, with a stuck log."""
 
 import contextlib
 import http.client
-import os
 import re
 import subprocess
 from collections.abc import Iterator, Mapping
@@ -86,9 +85,3 @@ def core_limits(pid: int) -> tuple[str, str]:
     found = LIMIT.search(Path(f"/proc/{pid}/limits").read_text())
     assert found
     return found[1], found[2]
-
-
-def give_to(folder: Path, user: int) -> None:
-    """Make a user the owner of everything in the folder."""
-    for path in (folder, *folder.rglob("*")):
-        os.chown(path, user, user)

@@ -25,6 +25,7 @@ from cadenza.control.store import prepare_store
 from cadenza.core.money import NANO_PER_DOLLAR
 from cadenza.core.records import DEFAULT_CLASS
 from cadenza.observe import make_log
+from cadenza.process import protect_memory
 from cadenza.server.server import bind, serve_one
 from cadenza.server.workers import Workers
 from cadenza.store.address import open_store
@@ -45,6 +46,7 @@ class Demo(msgspec.Struct, frozen=True):
 def run_service(settings: Settings, host: str, port: int) -> None:
     if missing := missing_secrets(settings):
         raise ConfigError(missing, settings.source)
+    protect_memory()
     listener = _bind(host, port)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is a service that can reload
     demo, has_accounts = uvloop.run(_prepare(settings))
