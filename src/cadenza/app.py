@@ -22,6 +22,7 @@ from cadenza.gateway.api import serve_api
 from cadenza.gateway.gateway import Gateway
 from cadenza.http.connection import ConnectionSettings
 from cadenza.http.exchange import Exchange
+from cadenza.http.forwarded import TrustedProxies
 from cadenza.observe import FaultPoint, Log, Observer, make_log
 from cadenza.routing.catalogue import Catalogue, ServedClass, Snapshot
 from cadenza.routing.prompt import Character
@@ -47,7 +48,8 @@ class App:
         observer = Observer(log, FaultPoint(settings.fault_point))
         snapshot = build_snapshot(settings, build_upstreams(settings, log))
         self.gateway = Gateway(self._store, snapshot, self._load_snapshot, observer)
-        self._site = Site(self._why_not_ready, lambda: self.gateway.snapshot.catalogue.ids, observer)
+        token = settings.server.metrics_token
+        self._site = Site(self._why_not_ready, lambda: self.gateway.snapshot.catalogue.ids, observer, token)
         self._started = AsyncExitStack()
         self._retiring: set[asyncio.Task[None]] = set()
 
@@ -58,6 +60,7 @@ class App:
     @property
     def connection_settings(self) -> ConnectionSettings:
         return ConnectionSettings(
+            proxies=TrustedProxies(self._settings.server.trusted_proxies),
             malformed_headers=JSON + b"x-should-retry: false\r\n",
             malformed_body=render_error(MALFORMED, InvalidRequest.type),
         )

@@ -8,8 +8,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.service import END_S, PORT, READY_S, Deployment, environment, program, wait_until
+from tests.service import END_S, READY_S, Deployment, environment, program, wait_until
 
+PORT = re.compile(r"API +http://\S+:(\d+)/v1\n")
 LIMIT = re.compile(r"^Max core file size +(\S+) +(\S+) ", re.MULTILINE)
 
 

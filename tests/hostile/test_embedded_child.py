@@ -59,9 +59,8 @@ def running_model(workers: int) -> Iterator[Model]:
         {"acme": "http://127.0.0.1:9/v1"}, {"forte": [RouteSpec("acme")]}, EMBEDDED.format(workers=workers)
     )
     with Deployment(spec) as deployment, started(deployment, VARIABLES) as running:
-        parents = (lambda: running.children) if workers > 1 else (lambda: [running.pid])
         wait_until(lambda: running.output.count("the embedded model is ready") == workers, "the model")
-        parent = next(pid for pid in parents() if model_process(pid))
+        parent = next(pid for pid in (running.pid, *running.children) if model_process(pid))
         yield Model(running, parent)
 
 
