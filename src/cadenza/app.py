@@ -13,7 +13,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 from cadenza.config import ConfigError, Provider, Settings, load_settings, missing_secrets
-from cadenza.control.store import prepare_store
+from cadenza.control.store import WriteCheck, prepare_store
 from cadenza.core.errors import InvalidRequest, render_error
 from cadenza.core.rates import Limits, Rate
 from cadenza.core.records import Plan
@@ -45,6 +45,7 @@ class App:
         self._settings = settings
         self._log = log
         self._store = open_store(settings.store.url)
+        self._write_check = WriteCheck(self._store, log)
         observer = Observer(log, FaultPoint(settings.fault_point))
         snapshot = build_snapshot(settings, build_upstreams(settings, log))
         self.gateway = Gateway(self._store, snapshot, self._load_snapshot, observer)
@@ -99,7 +100,7 @@ class App:
 
     async def _start(self, stack: AsyncExitStack) -> None:
         stack.push_async_callback(self._store.close)
-        await prepare_store(self._store)
+        await prepare_store(self._store, self._log_backup)
         await self.gateway.start(await epochs.current(self._store, epochs.CLASSES))
         stack.push_async_callback(self.gateway.stop)
         stack.push_async_callback(self._stop_upstreams)
@@ -151,11 +152,10 @@ class App:
             return "draining"
         if not self.gateway.has_usable_route():
             return "no route is usable"
-        try:
-            await self._store.ping()
-        except StoreUnavailable:
-            return "the store does not answer"
-        return None
+        return await self._write_check.problem()
+
+    def _log_backup(self, copy: Path) -> None:
+        self._log.info("the store was copied before its migration", copy=str(copy))
 
 
 def tune_garbage_collector() -> None:

@@ -16,8 +16,9 @@ NAME_WIDTH = 11
 @json_option
 @config_option
 def doctor(as_json: bool, config: str | None) -> None:
-    """Check config, store, region, retention and routes. Exit 1 if there is a fault."""
-    from cadenza.cli.checks import Check, examine  # noqa: PLC0415 import time
+    """Check config, store, region, metrics, retention and routes. Exit 1 if there is a fault."""
+    from cadenza.cli.check import Check  # noqa: PLC0415 import time
+    from cadenza.cli.checks import examine  # noqa: PLC0415 import time
     from cadenza.config import ConfigError  # noqa: PLC0415 import time
 
     try:

@@ -17,7 +17,7 @@ import msgspec
 import uvloop
 
 from cadenza.app import App
-from cadenza.cli.console import now_ms
+from cadenza.cli.console import now_ms, say_backup
 from cadenza.config import ConfigError, Settings, missing_secrets
 from cadenza.control.accounts import create_account, list_accounts
 from cadenza.control.keys import KeyOrder, create_key
@@ -93,7 +93,7 @@ async def _prepare(settings: Settings) -> tuple[Demo | None, bool]:
     """Open the store; create the demo account if the built-in default has no account. Also: are there accounts?"""
     store = open_store(settings.store.url)
     try:
-        await prepare_store(store)
+        await prepare_store(store, say_backup)
         has_accounts = bool(await list_accounts(store))
         if has_accounts or settings.source is not None:
             return None, has_accounts
