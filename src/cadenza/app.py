@@ -13,7 +13,8 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 from cadenza.config import ConfigError, Provider, Settings, load_settings, missing_secrets
-from cadenza.control.store import WriteCheck, prepare_store
+from cadenza.control.store import prepare_store
+from cadenza.control.write_check import WriteCheck
 from cadenza.core.errors import InvalidRequest, render_error
 from cadenza.core.rates import Limits, Rate
 from cadenza.core.records import Plan

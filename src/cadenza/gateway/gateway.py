@@ -11,12 +11,22 @@ from cadenza.gateway.slots import Slots
 from cadenza.gateway.unknown_keys import UnknownKeyLimiter
 from cadenza.http.body import BodyMemory
 from cadenza.observe import Observer
+from cadenza.process import memory_room
 from cadenza.routing.catalogue import Snapshot
 from cadenza.routing.dispatch import Dispatcher
 from cadenza.store.store import Store
 from cadenza.store.writer import LedgerWriter
 
+MIB = 1024 * 1024
+BODY_BYTES_MAX = 512 * MIB  # the bodies of all requests together
+COPIES = 4  # of a body at once: as it came, decoded, and composed for the upstream
+
 LoadSnapshot = Callable[[], Awaitable[Snapshot | None]]
+
+
+def body_bytes_max(room_bytes: int | None) -> int:
+    """What the bodies of all requests may take together, if the process may still take so much memory."""
+    return BODY_BYTES_MAX if room_bytes is None else min(BODY_BYTES_MAX, max(MIB, room_bytes // COPIES))
 
 
 class Gateway:
@@ -39,7 +49,7 @@ class Gateway:
         self.rates = Rates()
         self.slots = Slots(snapshot.limits.concurrency)
         self.unknown_keys = UnknownKeyLimiter(observer.metrics)
-        self.body_memory = BodyMemory()
+        self.body_memory = BodyMemory(body_bytes_max(memory_room()))
         self.in_flight = InFlight()
         self.key_use = KeyUse(store, observer.log)
         self.is_draining = False
