@@ -24,7 +24,7 @@ from cadenza.gateway.gateway import Gateway
 from cadenza.http.connection import ConnectionSettings
 from cadenza.http.exchange import Exchange
 from cadenza.http.forwarded import TrustedProxies
-from cadenza.observe import FaultPoint, Log, Observer, make_log
+from cadenza.observe import FaultPoint, Log, Observer, loop_errors, make_log
 from cadenza.routing.catalogue import Catalogue, ServedClass, Snapshot
 from cadenza.routing.prompt import Character
 from cadenza.store import epochs
@@ -74,6 +74,7 @@ class App:
         return self._site.serve(exchange)
 
     async def start(self) -> bool:
+        asyncio.get_running_loop().set_exception_handler(loop_errors(self._log))
         try:
             await self._start(self._started)
         except StoreUnavailable as error:

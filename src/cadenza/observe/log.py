@@ -10,6 +10,7 @@ import logging
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, TextIO
@@ -120,6 +121,16 @@ class Lines:
         if not self.is_json:
             return f"{now} [warning  ] {DROPPED} dropped={count}"
         return _encode({"dropped": count, "event": DROPPED, "level": "warning", "timestamp": now})
+
+
+def loop_errors(log: Log) -> Callable[[asyncio.AbstractEventLoop, dict[str, Any]], object]:
+    """For errors that no task awaits. asyncio would write their texts, and wait while standard error is stuck."""
+
+    def report(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        log.error("internal error", places=places(error) if error else ["event loop"])
+
+    return report
 
 
 def places(error: BaseException) -> list[str]:

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cadenza.observe.log import LINES_WAIT_S, format_time, make_log, places
+from cadenza.observe.log import LINES_WAIT_S, format_time, loop_errors, make_log, places
 
 WAIT_S = 60.0
 SECRET = "what a client said"
@@ -228,6 +228,19 @@ def test_no_line_is_lost_at_the_end(tmp_path: Path, ending: str) -> None:
     ended = subprocess.run([sys.executable, program, ending], capture_output=True, text=True, timeout=60, check=False)
     lines = [json.loads(line) for line in ended.stderr.splitlines() if line.startswith("{")]
     assert [line["request_id"] for line in lines] == [f"req_{number}" for number in range(LINES)]
+
+
+@pytest.mark.parametrize("is_error_known", [True, False])
+async def test_errors_of_the_event_loop_have_no_text(is_error_known: bool) -> None:
+    """An error that no task awaits is one line of ours with its places; asyncio's own line would have its text."""
+    out = io.StringIO()
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(loop_errors(make_log(out)))
+    loop.call_exception_handler({"message": SECRET} | ({"exception": caught(0)} if is_error_known else {}))
+    [line] = map(json.loads, out.getvalue().splitlines())
+    assert (line["event"], line["level"]) == ("internal error", "error")
+    assert line["places"][0] == ("ValueError" if is_error_known else "event loop")
+    assert SECRET not in out.getvalue()
 
 
 def fail(depth: int) -> None:
