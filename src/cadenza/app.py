@@ -20,11 +20,12 @@ from cadenza.core.rates import Limits, Rate
 from cadenza.core.records import Plan
 from cadenza.gateway.answers import JSON
 from cadenza.gateway.api import serve_api
-from cadenza.gateway.gateway import Gateway
+from cadenza.gateway.gateway import Gateway, body_bytes_max
 from cadenza.http.connection import ConnectionSettings
 from cadenza.http.exchange import Exchange
 from cadenza.http.forwarded import TrustedProxies
 from cadenza.observe import FaultPoint, Log, Observer, loop_errors, make_log
+from cadenza.process import memory_room
 from cadenza.routing.catalogue import Catalogue, ServedClass, Snapshot
 from cadenza.routing.prompt import Character
 from cadenza.store import epochs
@@ -49,7 +50,8 @@ class App:
         self._write_check = WriteCheck(self._store, log)
         observer = Observer(log, FaultPoint(settings.fault_point))
         snapshot = build_snapshot(settings, build_upstreams(settings, log))
-        self.gateway = Gateway(self._store, snapshot, self._load_snapshot, observer)
+        body_bytes = body_bytes_max(memory_room(settings.server.workers))
+        self.gateway = Gateway(self._store, snapshot, self._load_snapshot, observer, body_bytes=body_bytes)
         token = settings.server.metrics_token
         self._site = Site(self._why_not_ready, lambda: self.gateway.snapshot.catalogue.ids, observer, token)
         self._started = AsyncExitStack()

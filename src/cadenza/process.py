@@ -35,16 +35,16 @@ def _set(option: int, value: int) -> None:
         ctypes.CDLL(None).prctl(option, ctypes.c_ulong(value), 0, 0, 0)
 
 
-def memory_room(root: Path = Path("/")) -> int | None:
+def memory_room(processes: int = 1, root: Path = Path("/")) -> int | None:
     """How many bytes this process may still take: by its address space, and by its control groups. None: no limit.
 
-    An address space also holds what is reserved and never used, such as the heaps of threads, so less of it counts.
-    `root` is the root of the file system.
+    `processes` like this one share its control groups. An address space also holds what is reserved and never used,
+    such as the heaps of threads, so less of it counts. `root` is the root of the file system.
     """
     taken_pages, resident_pages = (int(number) for number in (_read(root / "proc/self/statm").split() or "00")[:2])
     page_bytes = resource.getpagesize()
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-    rooms = [most - resident_pages * page_bytes - RESERVE_BYTES for most in group_limits(root)]
+    rooms = [most // processes - resident_pages * page_bytes - RESERVE_BYTES for most in group_limits(root)]
     if limit != resource.RLIM_INFINITY:
         rooms.append(limit - taken_pages * page_bytes - ADDRESS_RESERVE_BYTES)
     return max(0, min(rooms)) if rooms else None

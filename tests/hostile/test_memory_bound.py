@@ -18,7 +18,7 @@ from tests.service_config import classes_spec
 MIB = 2**20
 BODIES = 8
 BODY_BYTES = 20 * MIB
-ROUNDS = 3
+ROUNDS = 2
 WORDS = "The quick brown fox jumps over the lazy dog. "
 
 
@@ -46,7 +46,7 @@ def send_all(wire: RawClient) -> list[Reply]:
         return list(clients.map(wire.post, [body_of(number) for number in range(BODIES)]))
 
 
-@pytest.mark.parametrize("room_mib", [128, 448, 576, 704])
+@pytest.mark.parametrize("room_mib", [128, 576])
 def test_large_bodies_in_little_memory_are_refused(deployment: Deployment, room_mib: int) -> None:
     """Each of eight large bodies at once is served, found too long or refused with 429 and a wait: none gets a 500."""
     with started(deployment) as running:

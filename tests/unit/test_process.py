@@ -10,7 +10,9 @@ import pytest
 from cadenza.process import RESERVE_BYTES, group_limits, is_exhausted, memory_room
 
 MIB = 2**20
-PRINT_ROOM = "from pathlib import Path; from cadenza.process import memory_room; print(memory_room(Path('{root}')))"
+PRINT_ROOM = (
+    "from pathlib import Path; from cadenza.process import memory_room; print(memory_room({processes}, Path('{root}')))"
+)
 PROTECTED = """
 import resource
 from cadenza.process import protect_memory
@@ -58,11 +60,12 @@ def test_limits_of_control_groups(tmp_path: Path, files: dict[str, str], limits:
 
 
 def test_room_in_a_control_group(tmp_path: Path) -> None:
-    """The room is the limit without what is taken already and without a reserve; never below zero."""
+    """The room is the process's part of the limit, without what it has taken and a reserve; never below zero."""
     pages = 100 * MIB // resource.getpagesize()
     write(tmp_path, {"proc/self/cgroup": "0::/\n", "proc/self/statm": f"{5 * pages} {pages} 1 1 0 1 0\n"})
     write(tmp_path, {"sys/fs/cgroup/memory.max": f"{1000 * MIB}\n"})
     assert room_of_another(tmp_path) == str(900 * MIB - RESERVE_BYTES)
+    assert room_of_another(tmp_path, processes=2) == str(400 * MIB - RESERVE_BYTES)
     write(tmp_path, {"sys/fs/cgroup/memory.max": f"{50 * MIB}\n"})
     assert room_of_another(tmp_path) == "0"
 
@@ -105,7 +108,8 @@ def test_this_process_can_be_asked() -> None:
     assert (memory_room() or 0) >= 0
 
 
-def room_of_another(root: Path, *limits: str) -> str:
+def room_of_another(root: Path, *limits: str, processes: int = 1) -> str:
     """What a process without limits of its own, or with these, finds in this file system."""
-    command = ["prlimit", *(limits or ("--as=unlimited",)), sys.executable, "-c", PRINT_ROOM.format(root=root)]
+    program = PRINT_ROOM.format(processes=processes, root=root)
+    command = ["prlimit", *(limits or ("--as=unlimited",)), sys.executable, "-c", program]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()

@@ -11,7 +11,6 @@ from cadenza.gateway.slots import Slots
 from cadenza.gateway.unknown_keys import UnknownKeyLimiter
 from cadenza.http.body import BodyMemory
 from cadenza.observe import Observer
-from cadenza.process import memory_room
 from cadenza.routing.catalogue import Snapshot
 from cadenza.routing.dispatch import Dispatcher
 from cadenza.store.store import Store
@@ -39,6 +38,7 @@ class Gateway:
         load_snapshot: LoadSnapshot,
         observer: Observer,
         tokenizer: Tokenizer | None = None,
+        body_bytes: int = BODY_BYTES_MAX,
     ) -> None:
         self.store = store
         self.snapshot = snapshot
@@ -49,7 +49,7 @@ class Gateway:
         self.rates = Rates()
         self.slots = Slots(snapshot.limits.concurrency)
         self.unknown_keys = UnknownKeyLimiter(observer.metrics)
-        self.body_memory = BodyMemory(body_bytes_max(memory_room()))
+        self.body_memory = BodyMemory(body_bytes)
         self.in_flight = InFlight()
         self.key_use = KeyUse(store, observer.log)
         self.is_draining = False
