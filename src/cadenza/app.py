@@ -14,16 +14,19 @@ from pathlib import Path
 
 from cadenza.config import ConfigError, Provider, Settings, load_settings, missing_secrets
 from cadenza.control.store import prepare_store
+from cadenza.control.write_check import WriteCheck
 from cadenza.core.dialect import DIALECTS
 from cadenza.core.errors import InvalidRequest, render_error
 from cadenza.core.rates import Limits, Rate
 from cadenza.core.records import Plan
 from cadenza.gateway.answers import JSON
 from cadenza.gateway.api import serve_api
-from cadenza.gateway.gateway import Gateway
+from cadenza.gateway.gateway import Gateway, body_bytes_max
 from cadenza.http.connection import ConnectionSettings
 from cadenza.http.exchange import Exchange
-from cadenza.observe import FaultPoint, Log, Observer, make_log
+from cadenza.http.forwarded import TrustedProxies
+from cadenza.observe import FaultPoint, Log, Observer, loop_errors, make_log
+from cadenza.process import memory_room
 from cadenza.routing.catalogue import Catalogue, ServedClass, Snapshot
 from cadenza.routing.prompt import Character
 from cadenza.store import epochs
@@ -45,10 +48,13 @@ class App:
         self._settings = settings
         self._log = log
         self._store = open_store(settings.store.url)
+        self._write_check = WriteCheck(self._store, log)
         observer = Observer(log, FaultPoint(settings.fault_point))
         snapshot = build_snapshot(settings, build_upstreams(settings, log))
-        self.gateway = Gateway(self._store, snapshot, self._load_snapshot, observer)
-        self._site = Site(self._why_not_ready, lambda: self.gateway.snapshot.catalogue.ids, observer)
+        body_bytes = body_bytes_max(memory_room(settings.server.workers))
+        self.gateway = Gateway(self._store, snapshot, self._load_snapshot, observer, body_bytes=body_bytes)
+        token = settings.server.metrics_token
+        self._site = Site(self._why_not_ready, lambda: self.gateway.snapshot.catalogue.ids, observer, token)
         self._started = AsyncExitStack()
         self._retiring: set[asyncio.Task[None]] = set()
 
@@ -59,6 +65,7 @@ class App:
     @property
     def connection_settings(self) -> ConnectionSettings:
         return ConnectionSettings(
+            proxies=TrustedProxies(self._settings.server.trusted_proxies),
             malformed_headers=JSON + b"x-should-retry: false\r\n",
             malformed_body=render_error(MALFORMED, InvalidRequest.type),
         )
@@ -70,6 +77,7 @@ class App:
         return self._site.serve(exchange)
 
     async def start(self) -> bool:
+        asyncio.get_running_loop().set_exception_handler(loop_errors(self._log))
         try:
             await self._start(self._started)
         except StoreUnavailable as error:
@@ -97,7 +105,7 @@ class App:
 
     async def _start(self, stack: AsyncExitStack) -> None:
         stack.push_async_callback(self._store.close)
-        await prepare_store(self._store)
+        await prepare_store(self._store, self._log_backup)
         await self.gateway.start(await epochs.current(self._store, epochs.CLASSES))
         stack.push_async_callback(self.gateway.stop)
         stack.push_async_callback(self._stop_upstreams)
@@ -149,11 +157,10 @@ class App:
             return "draining"
         if not self.gateway.has_usable_route():
             return "no route is usable"
-        try:
-            await self._store.ping()
-        except StoreUnavailable:
-            return "the store does not answer"
-        return None
+        return await self._write_check.problem()
+
+    def _log_backup(self, copy: Path) -> None:
+        self._log.info("the store was copied before its migration", copy=str(copy))
 
 
 def tune_garbage_collector() -> None:

@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.cli.program import Done, run_here
 from tests.cli.test_store import age
 from tests.loopback import Json, LoopbackUpstream, Status
@@ -19,7 +21,7 @@ def test_healthy(tmp_path: Path, upstream: LoopbackUpstream) -> None:
     done = run_here(tmp_path, "doctor")
     assert done.returncode == 0, done.stderr
     words = [line.split()[:2] for line in done.stdout.splitlines() if line.startswith("ok")]
-    assert words == [["ok", part] for part in ("config", "store", "region", "retention", "route")]
+    assert words == [["ok", part] for part in ("config", "store", "region", "metrics", "retention", "route")]
     assert "forte -> acme: large" in done.stdout
     assert upstream.wait_for_request().path == "/v1/models"
 
@@ -87,6 +89,24 @@ def test_lines_to_add_can_be_copied(tmp_path: Path) -> None:
     done = run_here(tmp_path, "doctor")
     assert done.returncode == 1
     assert "[[classes.forte.routes]]" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("server", "state"),
+    [
+        ('host = "127.0.0.1"', "ok"),
+        ('host = "::1"', "ok"),
+        ('host = "0.0.0.0"', "warning"),
+        ('host = "::"', "warning"),
+        ('host = "0.0.0.0"\nmetrics_token_env = "HOME"', "ok"),
+    ],
+)
+def test_metrics_that_nothing_protects(tmp_path: Path, server: str, state: str) -> None:
+    """A service that others can reach needs a token for its metrics; without one there is a warning."""
+    (tmp_path / "cadenza.toml").write_text(f"[server]\n{server}\n")
+    checks = _json(run_here(tmp_path, "doctor", "--json"), code=0)
+    [found] = [check for check in checks if check["check"] == "metrics"]
+    assert (found["state"], "metrics_token_env" in found["todo"]) == (state, state == "warning")
 
 
 def test_store_of_a_newer_program(furnished: Path) -> None:

@@ -318,7 +318,10 @@ def test_sub_table_of_a_route_belongs_to_the_last_route(tmp_path: Path) -> None:
     [
         ("[sever]", 'line 1: sever: unknown key; did you mean "server"?'),
         ("[server]\nPORT = 1", 'line 2: server.PORT: unknown key; did you mean "port"?'),
-        ("[server]\ncolour = 1", "line 2: server.colour: unknown key; known names: host, port, workers, drain_s"),
+        (
+            "[limits]\ncolour = 1",
+            "line 2: limits.colour: unknown key; known names: requests_per_second, burst, concurrency",
+        ),
         ("server = 1", "line 1: server: must be a table, not a whole number"),
         ("providers = 1", "line 1: providers: must be a table, not a whole number"),
         ("providers.acme = 1", "line 1: providers.acme: must be a table, not a whole number"),

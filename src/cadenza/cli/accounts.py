@@ -14,6 +14,7 @@ from cadenza.cli.console import (
     load_config,
     now_ms,
     print_list,
+    read_store,
     say,
     with_store,
 )
@@ -89,7 +90,7 @@ def list_(as_json: bool, config: str | None) -> None:
             "held": format_dollars(account.held_nano),
             "created_at": format_time(account.created_at),
         }
-        for account in with_store(load_config(config), list_accounts)
+        for account in read_store(load_config(config), list_accounts)
     ]
     print_list(rows, COLUMNS, as_json=as_json)
 

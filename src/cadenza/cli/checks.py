@@ -1,22 +1,19 @@
-"""The checks of `cadenza doctor`: secrets, store, region, retention, and every route by asking its provider.
+"""The checks of `cadenza doctor`: secrets, store, region, metrics, retention, and each route by asking its provider.
 
 With --deep the model of every route is also sent some tiny requests, once for each provider and model.
 """
 
 import asyncio
 from collections.abc import Callable
-from typing import Literal
-
-import msgspec
 
 from cadenza.app import build_upstreams
-from cadenza.config import Settings, missing_secrets
+from cadenza.cli.check import Check, TrialCheck
+from cadenza.cli.store_check import check_store
+from cadenza.config import Server, Settings, missing_secrets
 from cadenza.config.checks import suggest
 from cadenza.core.records import Route
+from cadenza.http.forwarded import is_local
 from cadenza.observe import make_log
-from cadenza.store.address import open_store
-from cadenza.store.migrate import schema_state
-from cadenza.store.store import StoreUnavailable
 from cadenza.upstreams.base import Probe, Upstream
 from cadenza.upstreams.trial.findings import Finding
 from cadenza.upstreams.trial.session import TrialLimits
@@ -24,31 +21,6 @@ from cadenza.upstreams.trial.trial import try_model, try_plain_reply
 
 RETENTION_SWITCHES = {"openai": "; each request says store: false", "openrouter": "; each request says zdr and deny"}
 MODELS_NAMED_MAX = 5
-
-
-class Check(msgspec.Struct, frozen=True):
-    """One thing that was checked: its state, what was found, and what to do if it is not well."""
-
-    check: str
-    state: Literal["ok", "warning", "fault"]
-    found: str
-    todo: str = ""
-
-    @property
-    def heading(self) -> str:
-        """What it is printed under, if not at the top."""
-        return ""
-
-
-class TrialCheck(Check, frozen=True, kw_only=True):
-    """One finding of a trial."""
-
-    provider: str
-    model: str
-
-    @property
-    def heading(self) -> str:
-        return f"{self.provider}: {self.model}"
 
 
 def examine(settings: Settings) -> list[Check]:
@@ -59,30 +31,23 @@ async def _examine(settings: Settings) -> list[Check]:
     source = str(settings.source) if settings.source else "the built-in embedded default"
     checks = [Check("config", "ok", source)]
     checks += [Check("secrets", "fault", missing, "Set it, then start again.") for missing in missing_secrets(settings)]
-    checks.append(await _check_store(settings))
+    checks.append(await check_store(settings.store.url))
     checks.append(Check("region", "ok", f"account data and counters are stored in '{settings.store.region}'"))
+    checks.append(check_metrics(settings.server))
     checks += [_check_retention(name, provider.dialect) for name, provider in settings.providers.items()]
     for name, upstream in build_upstreams(settings, make_log()).items():
         checks += _check_routes(settings, name, await _probe(upstream))
     return checks
 
 
-async def _check_store(settings: Settings) -> Check:
-    store = open_store(settings.store.url)
-    try:
-        if store.path is not None and not store.path.exists():
-            return Check("store", "ok", f"{store.path} does not exist yet", "The first start creates it.")
-        found = await schema_state(store)
-    except StoreUnavailable as error:
-        return Check("store", "fault", str(error), "The service refuses requests while its store is down.")
-    finally:
-        await store.close()
-    if found.state == "ahead":
-        todo = "Run the newer version of Cadenza that migrated it."
-        return Check("store", "fault", f"its schema, {found.revision}, is newer than this program", todo)
-    if found.state == "current" or store.is_sqlite:
-        return Check("store", "ok", f"reachable; schema {found.revision} ({found.state})")
-    return Check("store", "fault", f"reachable, but its schema is {found.state}", "Run 'cadenza migrate'.")
+def check_metrics(server: Server) -> Check:
+    """A token protects /metrics. Without one it is open to this machine, and so to a proxy here that adds no header."""
+    if server.metrics_token_env:
+        return Check("metrics", "ok", f"open with the token in {server.metrics_token_env}")
+    if is_local(server.host, []):
+        return Check("metrics", "ok", "open to programs on this machine")
+    todo = "Set metrics_token_env in [server]: behind a proxy on this machine, anyone may pass for a local program."
+    return Check("metrics", "warning", f"the service listens on {server.host}, and /metrics has no token", todo)
 
 
 def _check_retention(name: str, dialect: str) -> Check:

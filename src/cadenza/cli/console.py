@@ -37,21 +37,41 @@ def load_config(config: str | None) -> "Settings":
 
 
 def with_store(settings: "Settings", work: "Callable[[Store], Awaitable[T]]") -> T:
-    """Run `work` on the configured store. An SQLite store is migrated first."""
+    """Run `work` on the configured store. An SQLite store is created or migrated first."""
+    from cadenza.control.store import prepare_store  # noqa: PLC0415 import time
+
+    return _use_store(settings, lambda store: prepare_store(store, say_backup), work)
+
+
+def read_store(settings: "Settings", work: "Callable[[Store], Awaitable[T]]") -> T:
+    """Run `work`, which only reads, on the configured store. The store is neither created nor migrated."""
+    from cadenza.control.store import require_store  # noqa: PLC0415 import time
+
+    return _use_store(settings, require_store, work)
+
+
+def _use_store(
+    settings: "Settings",
+    prepare: "Callable[[Store], Awaitable[None]]",
+    work: "Callable[[Store], Awaitable[T]]",
+) -> T:
     import asyncio  # noqa: PLC0415 import time
 
-    from cadenza.control.store import prepare_store  # noqa: PLC0415 import time
     from cadenza.store.address import open_store  # noqa: PLC0415 import time
 
     async def run() -> T:
         store = open_store(settings.store.url)
         try:
-            await prepare_store(store)
+            await prepare(store)
             return await work(store)
         finally:
             await store.close()
 
     return asyncio.run(run())
+
+
+def say_backup(copy: Path) -> None:
+    say(f"Before its migration, the store was copied to {copy}.")
 
 
 def say(line: str) -> None:

@@ -12,7 +12,7 @@ import msgspec
 from cadenza.cli.console import config_option, json_option, load_config, print_json, say
 
 if TYPE_CHECKING:
-    from cadenza.cli.checks import Check
+    from cadenza.cli.check import Check
 
 COLOURS = {"ok": "green", "warning": "yellow", "fault": "red"}
 STATE_WIDTH = 9
@@ -34,13 +34,14 @@ LINE_WIDTH_MIN = 60
 @json_option
 @config_option
 def doctor(deep: bool, provider: str | None, timeout: float, as_json: bool, config: str | None) -> None:
-    """Check config, store, region, retention and routes. Exit 1 if there is a fault.
+    """Check config, store, region, metrics, retention and routes. Exit 1 if there is a fault.
 
     With --deep, requests are sent to the providers, one at a time: plain, streamed, with tools, sampling fields and
     system messages. They may cost a fraction of a cent for each model. What the provider does is printed, with the
     settings that it needs.
     """
-    from cadenza.cli.checks import Check, examine, try_models  # noqa: PLC0415 import time
+    from cadenza.cli.check import Check  # noqa: PLC0415 import time
+    from cadenza.cli.checks import examine, try_models  # noqa: PLC0415 import time
     from cadenza.config import ConfigError  # noqa: PLC0415 import time
     from cadenza.upstreams.trial.session import TrialLimits  # noqa: PLC0415 import time
 

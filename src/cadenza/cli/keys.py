@@ -11,6 +11,7 @@ from cadenza.cli.console import (
     load_config,
     now_ms,
     print_list,
+    read_store,
     say,
     with_store,
 )
@@ -82,7 +83,7 @@ def list_(account: str, as_json: bool, config: str | None) -> None:
     """List the keys of an account, with their limits."""
     from cadenza.control.keys import list_keys  # noqa: PLC0415 import time
 
-    views = with_store(load_config(config), lambda store: list_keys(store, account, now_ms()))
+    views = read_store(load_config(config), lambda store: list_keys(store, account, now_ms()))
     rows = [_row(key) for key in views]
     if as_json:
         rows = [{name: row[name] for name in FIELDS} for row in rows]

@@ -17,8 +17,8 @@ from cadenza.cli.console import (
     print_json,
     print_list,
     print_table,
+    read_store,
     say,
-    with_store,
 )
 from cadenza.core.money import format_dollars
 
@@ -57,7 +57,7 @@ def check(as_json: bool, config: str | None) -> None:
     """Check on the live store that entries, balances, holds and charges agree. Exit 1 if they do not."""
     from cadenza.control.usage import check_ledger  # noqa: PLC0415 import time
 
-    findings, counts = with_store(load_config(config), check_ledger)
+    findings, counts = read_store(load_config(config), check_ledger)
     if as_json:
         print_json([msgspec.structs.asdict(finding) for finding in findings])
     elif findings:
@@ -81,7 +81,7 @@ def check(as_json: bool, config: str | None) -> None:
 @config_option
 def export(account: str | None, form: str, config: str | None) -> None:
     """Write every entry of the ledger to standard output, oldest first."""
-    with_store(load_config(config), lambda store: _export(store, account, form))
+    read_store(load_config(config), lambda store: _export(store, account, form))
 
 
 async def _export(store: "Store", account: str | None, form: str) -> None:
@@ -129,7 +129,7 @@ def usage(account: str, start: str | None, end: str | None, group_by: str, as_js
     from cadenza.core.usage_report import parse_group, parse_span  # noqa: PLC0415 import time
 
     span, group = parse_span(start, end, datetime.now(UTC)), parse_group(group_by)
-    report = with_store(load_config(config), lambda store: usage_report(store, account, span, group))
+    report = read_store(load_config(config), lambda store: usage_report(store, account, span, group))
     shown = report.shown()
     columns = (group, "requests", "prompt_tokens", "cached_tokens", "completion_tokens", "cost")
     rows = report.rows() if as_json else [*report.rows(), {group: "total", **shown["totals"]}]

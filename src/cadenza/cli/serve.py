@@ -2,7 +2,7 @@
 
 import click
 
-from cadenza.cli.console import config_option, load_config, say
+from cadenza.cli.console import config_option, load_config, say, say_backup
 
 
 @click.command()
@@ -37,7 +37,7 @@ def migrate(config: str | None) -> None:
     async def run() -> str:
         store = open_store(settings.store.url)
         try:
-            return await migrate_store(store)
+            return await migrate_store(store, say_backup)
         finally:
             await store.close()
 

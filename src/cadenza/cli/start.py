@@ -17,7 +17,7 @@ import msgspec
 import uvloop
 
 from cadenza.app import App
-from cadenza.cli.console import now_ms
+from cadenza.cli.console import now_ms, say_backup
 from cadenza.config import ConfigError, Settings, missing_secrets
 from cadenza.control.accounts import create_account, list_accounts
 from cadenza.control.keys import KeyOrder, create_key
@@ -25,6 +25,7 @@ from cadenza.control.store import prepare_store
 from cadenza.core.money import NANO_PER_DOLLAR
 from cadenza.core.records import DEFAULT_CLASS
 from cadenza.observe import make_log
+from cadenza.process import protect_memory
 from cadenza.server.server import bind, serve_one
 from cadenza.server.workers import Workers
 from cadenza.store.address import open_store
@@ -45,6 +46,7 @@ class Demo(msgspec.Struct, frozen=True):
 def run_service(settings: Settings, host: str, port: int) -> None:
     if missing := missing_secrets(settings):
         raise ConfigError(missing, settings.source)
+    protect_memory()
     listener = _bind(host, port)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is a service that can reload
     demo, has_accounts = uvloop.run(_prepare(settings))
@@ -91,7 +93,7 @@ async def _prepare(settings: Settings) -> tuple[Demo | None, bool]:
     """Open the store; create the demo account if the built-in default has no account. Also: are there accounts?"""
     store = open_store(settings.store.url)
     try:
-        await prepare_store(store)
+        await prepare_store(store, say_backup)
         has_accounts = bool(await list_accounts(store))
         if has_accounts or settings.source is not None:
             return None, has_accounts

@@ -56,7 +56,7 @@ def build_settings(raw: Table, reader: Reader, source: Path | None, environ: Map
     general = _character(values["character"], ("character",), reader)
     return Settings(
         source=source,
-        server=Server(**values["server"]),
+        server=_server(values["server"], reader, environ),
         store=_store(values["store"], reader.folder),
         shared_state=SharedState(**values["shared_state"]),
         limits=Limits(**values["limits"]),
@@ -87,6 +87,13 @@ def _example_route(providers: Mapping[str, Table]) -> str:
     name, given = next(iter(providers.items()), ("local", Table()))
     model = '\nmodel = "name-of-a-model-there"' if given.get("kind") == "openai" else ""
     return f'[[classes.forte.routes]]\nprovider = "{name}"{model}'
+
+
+def _server(values: Table, reader: Reader, environ: Mapping[str, str]) -> Server:
+    token = environ.get(values.get("metrics_token_env", ""), "").strip()
+    if not (token.isascii() and token.isprintable() and " " not in token):
+        reader.problem(("server", "metrics_token_env"), "the token must be one word of printable ASCII characters")
+    return Server(**values, metrics_token=Secret(token) if token else None)
 
 
 def _store(values: Table, folder: Path) -> Store:

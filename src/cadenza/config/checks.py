@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from datetime import date, time
 from difflib import get_close_matches
-from ipaddress import ip_address
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -23,6 +23,8 @@ Keys = dict[str, Any]  # name -> a Check, a nested table's Keys, [Keys] of an ar
 
 RETENTION_RULE = 'must be exactly "zero": the service starts only if every provider has zero data retention'
 LITERAL_KEY = "a key must not be in this file; name a variable with api_key_env or a file with api_key_file"
+NETWORKS_RULE = 'must be an array of addresses and networks, like ["127.0.0.1", "10.0.0.0/8"]'
+LITERAL_TOKEN = "a token must not be in this file; name a variable with metrics_token_env"  # noqa: S105 a sentence
 NUMBER_MAX = 1_000_000_000
 PRIVATE_NAMES = (".localhost", ".local", ".internal")
 FIXED_FIELDS = frozenset({"model", "messages", "stream", "tools"})  # of a request; no route adds or leaves them out
@@ -136,6 +138,23 @@ def _changeable(name: str) -> str:
     return name
 
 
+def networks(value: object) -> tuple[str, ...]:
+    """Addresses and networks, each in its one form."""
+    try:
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            raise ValueError
+        return tuple(str(_network(item.strip())) for item in value)
+    except ValueError:
+        raise CheckError(NETWORKS_RULE) from None
+
+
+def _network(item: str) -> IPv4Network | IPv6Network:
+    """An IPv4 address that is mapped into IPv6 is the IPv4 address."""
+    network = ip_network(item)
+    mapped = network.network_address.ipv4_mapped if isinstance(network, IPv6Network) else None
+    return ip_network(mapped) if mapped and network.num_addresses == 1 else network
+
+
 def suggest(word: str, known: Collection[str]) -> str:
     """The nearest known name or, if none is near, all of them."""
     near = get_close_matches(word.lower(), known, n=1)
@@ -192,8 +211,10 @@ PROVIDER_OF_KIND: Mapping[str, Keys] = {
     "openai": ANY_PROVIDER | dict.fromkeys(EMBEDDED, 'only for a provider of kind = "embedded"'),
     "embedded": ANY_PROVIDER | dict.fromkeys(OPENAI, 'only for a provider of kind = "openai"'),
 }
+SERVER: Keys = {"host": text, "port": integer(0, 65_535), "workers": integer(1, 64), "drain_s": positive}
+SERVER |= {"trusted_proxies": networks, "metrics_token_env": VARIABLE_NAME, "metrics_token": LITERAL_TOKEN}
 SECTIONS: Keys = {
-    "server": {"host": text, "port": integer(0, 65_535), "workers": integer(1, 64), "drain_s": positive},
+    "server": SERVER,
     "store": {"url": STORE_URL, "region": text},
     "shared_state": {"url": SHARED_URL},
     "limits": {"requests_per_second": positive, "burst": integer(1), "concurrency": integer(1)},

@@ -54,12 +54,18 @@ class Secret(str):
 
 
 class Server(msgspec.Struct, frozen=True):
-    """Where the service listens, and how long it waits for running requests when it is told to stop."""
+    """Where the service listens, how long it waits for running requests when it is told to stop, and whom it trusts.
+
+    `metrics_token` comes from the variable `metrics_token_env`.
+    """
 
     host: str = "127.0.0.1"
     port: int = 8080
     workers: int = 1
     drain_s: float = 30.0
+    trusted_proxies: tuple[str, ...] = ("127.0.0.1", "::1")
+    metrics_token_env: str | None = None
+    metrics_token: str | None = None
 
 
 class Store(msgspec.Struct, frozen=True):
@@ -125,8 +131,14 @@ class Settings(msgspec.Struct, frozen=True):
 
 
 def missing_secrets(settings: Settings) -> list[str]:
-    """One sentence for each provider whose key should be in the environment but is not."""
-    return [
+    """One sentence for each secret that should be in the environment but is not."""
+    server, missing = settings.server, list[str]()
+    if server.metrics_token_env and not server.metrics_token:
+        missing.append(
+            f"server.metrics_token_env: the environment variable {server.metrics_token_env} is unset or empty; "
+            "put the token for /metrics into it."
+        )
+    return missing + [
         f"providers.{provider.name}: the environment variable {provider.api_key_env} is unset or empty; "
         "put the provider's key into it."
         for provider in settings.providers.values()

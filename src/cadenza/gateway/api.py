@@ -1,8 +1,8 @@
 """The API under /v1: its paths, its keys, and the one place where errors become replies.
 
-Every exception is handled here. A CadenzaError is sent as it is; a store that does not answer becomes a 429; a client
-that disconnected is only counted. For anything else, the log gets the places in the code, never the text, and the
-client an internal error.
+Every exception is handled here. A CadenzaError is sent as it is; a store that does not answer, and memory that is not
+there, become a 429; a client that disconnected is only counted. For anything else, the log gets the places in the code,
+never the text, and the client an internal error.
 """
 
 import asyncio
@@ -22,10 +22,13 @@ from cadenza.gateway.request import ApiRequest
 from cadenza.gateway.usage import get_usage
 from cadenza.http.exchange import STREAMING, Exchange, Interruption
 from cadenza.observe import places
+from cadenza.process import is_exhausted
 from cadenza.store.store import StoreUnavailable
 
 DEFAULT_ALLOWED_HEADERS = b"authorization, content-type, x-api-key"
 STORE_RETRY_S = 2.0
+MEMORY_RETRY_S = 2.0
+OUT_OF_MEMORY = "The service has no memory left for this request at the moment. Retry shortly."
 DRAINING_RETRY_S = 1.0
 READ = ("GET", "HEAD")
 NOT_IMPLEMENTED = ("/v1/embeddings", "/v1/completions", "/v1/responses")
@@ -82,7 +85,7 @@ async def serve_api(gateway: Gateway, exchange: Exchange) -> None:
         gateway.observer.log.error("internal error", request_id=record.request_id, places=places(error))
         if exchange.state is STREAMING:
             raise ConnectionAbortedError from None  # closes the connection: the stream must not seem complete
-        answers.fail(Internal())
+        answers.fail(RateLimited(OUT_OF_MEMORY, MEMORY_RETRY_S) if is_exhausted(error) else Internal())
     finally:
         gateway.in_flight.end(exchange)
         gateway.body_memory.give_back(exchange.body.size_bytes)

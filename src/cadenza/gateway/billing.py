@@ -11,12 +11,13 @@ from typing import Any
 
 import msgspec
 
-from cadenza.core.errors import CadenzaError, InsufficientCredit, RequestRepeated
+from cadenza.core.errors import CadenzaError, InsufficientCredit, RateLimited, RequestRepeated
 from cadenza.core.money import format_dollars
 from cadenza.core.records import DISCONNECTED_STATUS, ReplyResult
 from cadenza.core.tokens import Tokenizer
 from cadenza.gateway.meter import UsageMeter
 from cadenza.gateway.record import RequestRecord
+from cadenza.process import is_exhausted
 from cadenza.routing.prompt import PromptSize
 from cadenza.store import ledger
 from cadenza.store.ledger import Held, Hold
@@ -161,5 +162,5 @@ def _status_of(error: BaseException, record: RequestRecord) -> int:
     if isinstance(error, CadenzaError):
         return error.status
     if not isinstance(error, asyncio.CancelledError):
-        return 500
+        return RateLimited.status if is_exhausted(error) else 500
     return SHUTDOWN_STATUS if record.is_shut_down else DISCONNECTED_STATUS

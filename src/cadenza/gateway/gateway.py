@@ -16,7 +16,16 @@ from cadenza.routing.dispatch import Dispatcher
 from cadenza.store.store import Store
 from cadenza.store.writer import LedgerWriter
 
+MIB = 1024 * 1024
+BODY_BYTES_MAX = 512 * MIB  # the bodies of all requests together
+COPIES = 4  # of a body at once: as it came, decoded, and composed for the upstream
+
 LoadSnapshot = Callable[[], Awaitable[Snapshot | None]]
+
+
+def body_bytes_max(room_bytes: int | None) -> int:
+    """What the bodies of all requests may take together, if the process may still take so much memory."""
+    return BODY_BYTES_MAX if room_bytes is None else min(BODY_BYTES_MAX, max(MIB, room_bytes // COPIES))
 
 
 class Gateway:
@@ -29,6 +38,7 @@ class Gateway:
         load_snapshot: LoadSnapshot,
         observer: Observer,
         tokenizer: Tokenizer | None = None,
+        body_bytes: int = BODY_BYTES_MAX,
     ) -> None:
         self.store = store
         self.snapshot = snapshot
@@ -39,7 +49,7 @@ class Gateway:
         self.rates = Rates()
         self.slots = Slots(snapshot.limits.concurrency)
         self.unknown_keys = UnknownKeyLimiter(observer.metrics)
-        self.body_memory = BodyMemory()
+        self.body_memory = BodyMemory(body_bytes)
         self.in_flight = InFlight()
         self.key_use = KeyUse(store, observer.log)
         self.is_draining = False

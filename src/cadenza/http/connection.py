@@ -36,6 +36,7 @@ import msgspec
 from cadenza.http.body import BodyLimits, RequestBody
 from cadenza.http.deadline import Deadline
 from cadenza.http.exchange import COMPLETE, PENDING, Exchange, Interruption, Request
+from cadenza.http.forwarded import TrustedProxies, plain_address
 from cadenza.http.request_parser import Malformed, RequestParser
 from cadenza.http.write_flow import WriteFlow
 
@@ -52,12 +53,13 @@ class ConnectionLimits(msgspec.Struct, frozen=True):
 
 
 class ConnectionSettings(msgspec.Struct, frozen=True):
-    """The limits, and the application's reply to bytes that are not HTTP."""
+    """The limits, the application's reply to bytes that are not HTTP, and the trusted proxies."""
 
     limits: ConnectionLimits = ConnectionLimits()
     body_limits: BodyLimits = BodyLimits()
     malformed_headers: bytes = b""
     malformed_body: bytes = b""
+    proxies: TrustedProxies = TrustedProxies()
 
     @property
     def malformed_reply(self) -> bytes:
@@ -86,6 +88,7 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, serve: Serve, settings: ConnectionSettings, open_connections: set["Connection"]) -> None:
         self.peer = ""
+        self.proxies = settings.proxies
         self.is_congested = False
         self._serve = serve
         self._settings = settings
@@ -119,7 +122,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         self._open_connections.add(self)
-        self.peer = (transport.get_extra_info("peername") or ("",))[0]
+        self.peer = plain_address((transport.get_extra_info("peername") or ("",))[0])
         limits = self._settings.limits
         if hasattr(socket, "TCP_USER_TIMEOUT") and (tcp := transport.get_extra_info("socket")) is not None:
             tcp.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(limits.unread_s * 1000))

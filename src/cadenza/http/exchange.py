@@ -21,7 +21,7 @@ from http import HTTPStatus
 from typing import Protocol
 
 from cadenza.http.body import BodyMemory, BodyTimeout, RequestBody
-from cadenza.http.forwarded import client_address
+from cadenza.http.forwarded import TrustedProxies
 from cadenza.http.headers import Headers
 
 STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
@@ -53,6 +53,7 @@ class Transport(Protocol):
     """The connection under an exchange."""
 
     peer: str  # the address of the other end
+    proxies: TrustedProxies
     is_congested: bool  # the client reads more slowly than the service writes
 
     def write(self, data: bytes) -> None: ...
@@ -124,8 +125,14 @@ class Exchange:
 
     @property
     def client_address(self) -> str:
-        """The peer's address or, behind a proxy on this machine, the one that the proxy names."""
-        return client_address(self._transport.peer, self.request.fields)
+        """The peer's address or, behind trusted proxies, the one that they name."""
+        return self._transport.proxies.client_address(self._transport.peer, self.request.fields)
+
+    @property
+    def scheme(self) -> str:
+        """The scheme that the client uses. The service itself speaks plain HTTP."""
+        forwarded = self.request.headers.get(b"x-forwarded-proto")
+        return self._transport.proxies.scheme(self._transport.peer, "http", forwarded)
 
     @property
     def is_congested(self) -> bool:

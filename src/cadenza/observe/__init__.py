@@ -2,10 +2,10 @@
 
 from cadenza.core.records import Outcome
 from cadenza.observe.fault_point import FaultPoint
-from cadenza.observe.log import Log, make_log, places
+from cadenza.observe.log import Log, loop_errors, make_log, places
 from cadenza.observe.metrics import Metrics
 
-__all__ = ["FaultPoint", "Log", "Metrics", "Observer", "make_log", "places"]
+__all__ = ["FaultPoint", "Log", "Metrics", "Observer", "loop_errors", "make_log", "places"]
 
 
 class Observer:
@@ -13,7 +13,7 @@ class Observer:
 
     def __init__(self, log: Log, at: FaultPoint | None = None) -> None:
         self.log = log
-        self.metrics = Metrics()
+        self.metrics = Metrics(lambda: log.dropped)
         self.at = at or FaultPoint()
 
     def record(self, outcome: Outcome) -> None:

@@ -1,7 +1,7 @@
 """The metrics for Prometheus. Labels are our own names (endpoint, class, provider, fault), never text of a client."""
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import accumulate
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Metric, generate_latest
@@ -55,11 +55,24 @@ class Spans(Collector):
         yield family
 
 
-class Metrics:
-    """All metrics of one service."""
+class Total(Collector):
+    """A counter that is kept elsewhere and read when it is shown."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str, description: str, read: Callable[[], float], registry: CollectorRegistry) -> None:
+        self._family = (name, description)
+        self._read = read
+        registry.register(self)
+
+    def collect(self) -> Iterator[Metric]:
+        yield CounterMetricFamily(*self._family, value=self._read())
+
+
+class Metrics:
+    """All metrics of one service. `log_dropped` returns how many lines of the log could not be written."""
+
+    def __init__(self, log_dropped: Callable[[], float] = int) -> None:
         self.registry = CollectorRegistry()
+        Total("cadenza_log_dropped", "Lines of the log that could not be written.", log_dropped, self.registry)
         self.requests = Counts("cadenza_requests", "Requests answered.", ("endpoint", "status"), self.registry)
         self.in_flight = Gauge("cadenza_requests_in_flight", "Requests being answered.", registry=self.registry)
         self.duration = Spans(

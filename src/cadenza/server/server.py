@@ -27,6 +27,7 @@ import uvloop
 
 from cadenza.http.connection import Connection, ConnectionSettings
 from cadenza.http.exchange import Exchange
+from cadenza.process import protect_memory
 
 SEND_BUFFER_BYTES = 128 * 1024  # of the kernel: small, so that a slow reader is noticed
 BACKLOG = 2048
@@ -196,12 +197,13 @@ def bind(host: str, port: int) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
     listener.bind((host, port))
     listener.listen(BACKLOG)
-    listener.set_inheritable(True)
     return listener
 
 
 def serve_one(service: Service | str, listener: socket.socket, *, handles_sigint: bool = True) -> None:
     """Serve in this process until a signal ends it. The service, or the name of a function that builds it."""
+    protect_memory()
+    listener.set_inheritable(False)  # in a worker it is: no program that is started from here may keep the port
     _allow_many_files()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
 

@@ -1,5 +1,7 @@
 """The state of the schema, and bringing it to the newest revision. Alembic loads only when there is work for it."""
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Literal
 
 import msgspec
@@ -27,14 +29,17 @@ async def schema_state(store: Store) -> SchemaState:
     return SchemaState("behind" if revision in REVISIONS else "ahead", revision, head)
 
 
-async def migrate(store: Store) -> str:
-    """Bring the schema to the newest revision and return it."""
+async def migrate(store: Store, on_backup: Callable[[Path], None] | None = None) -> str:
+    """Bring the schema to the newest revision and return it. `on_backup` is told where the copy of the store is."""
     found = await schema_state(store)
     if found.state == "ahead":
         raise StoreUnavailable(
             f"The store's schema is at revision {found.revision}, which this program does not know "
-            f"(it knows up to {found.head}): run the newer program that made it."
+            f"(it knows up to {found.head}):",
+            "run the newer program that made it.",
         )
     if found.state != "current":
-        await store.upgrade()
+        backup = await store.upgrade(found.head)
+        if backup and on_backup:
+            on_backup(backup)
     return found.head

@@ -7,6 +7,7 @@ state. Waits for a lock, for a connection of the pool and for the server are all
 import contextlib
 import hashlib
 from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
 from typing import TypeVar
 
 from sqlalchemy import URL, Connection, bindparam, func, select, text
@@ -90,7 +91,7 @@ class PostgresStore:
         found = await self.row(REVISION, {})
         return None if found is None else str(found[0])
 
-    async def upgrade(self, revision: str = "head") -> None:
+    async def upgrade(self, revision: str = "head") -> Path | None:
         from cadenza.store.migrations import upgrade  # noqa: PLC0415 slow to import, and rarely needed
 
         async with self._connected(self._writer) as connection, connection.begin():
@@ -98,6 +99,7 @@ class PostgresStore:
             await connection.execute(text(f"SELECT pg_advisory_xact_lock({MIGRATION_LOCK})"))
             await connection.execute(text(f"SET LOCAL lock_timeout = '{round(WAIT_S)}s'"))
             await connection.run_sync(upgrade, revision)
+        return None
 
     @contextlib.asynccontextmanager
     async def process_lock(self, name: str) -> AsyncIterator[bool]:

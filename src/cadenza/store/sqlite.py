@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from sqlalchemy import text
 
-from cadenza.store import files
+from cadenza.store import backups, files
 from cadenza.store.statements import Statement, Values
 from cadenza.store.store import WAIT_S, Row, StoreRefused, StoreUnavailable, Transaction, unavailable
 
@@ -28,6 +28,12 @@ STRICT_TRIGGERS = "recursive_triggers=ON"  # so that INSERT OR REPLACE fires the
 BUSY = ("cache_size=-8192", "wal_autocheckpoint=4000")  # 8 MB of cache; checkpoints every 16 MB save 3%
 PING = Statement(text("PRAGMA schema_version"))
 HAS_SCHEMA = Statement(text("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'alembic_version'"))
+ADVICE = {
+    "not a database": "Another file is in its place: move it away, or give the store another path.",
+    "malformed": "The file is damaged: stop the service, keep the file, and put a backup in its place.",
+    "disk is full": "Free space on its disk.",
+}
+WRITABLE = "Check that its folder can be written by this user and that the disk has space."
 REVISION = Statement(text("SELECT version_num FROM alembic_version"))
 
 T = TypeVar("T")
@@ -110,10 +116,10 @@ class SqliteStore:
         found = await self.row(REVISION, {})
         return None if found is None else str(found[0])
 
-    async def upgrade(self, revision: str = "head") -> None:
+    async def upgrade(self, revision: str = "head") -> Path | None:
         with self._mapped_errors():
             async with self._turn:
-                await self._in_write_thread(lambda: self._upgrade(revision))
+                return await self._in_write_thread(lambda: self._upgrade(revision))
 
     def process_lock(self, name: str) -> AbstractAsyncContextManager[bool]:
         return files.process_lock(self.path, name)
@@ -175,16 +181,29 @@ class SqliteStore:
         with _rollback_on_error(self._writer):
             self._writer.execute("COMMIT")
 
-    def _upgrade(self, revision: str) -> None:
+    def _upgrade(self, revision: str) -> Path | None:
         """Run Alembic on a connection of its own, inside one transaction that holds the write lock."""
         from cadenza.store.migrations import upgrade_sqlite  # noqa: PLC0415 slow to import, and rarely needed
+
+        copies: list[Path] = []
+
+        def copy_store() -> None:
+            """Copy a store that is about to change. Another process may have migrated it meanwhile."""
+            with contextlib.closing(self._open(READ_ONLY)) as reader:
+                before = _revision_of(reader)
+                if before not in {None, revision}:
+                    copies.append(backups.back_up(reader, self.path, str(before)))
 
         def connect() -> sqlite3.Connection:
             connection = self._open(STRICT_TRIGGERS)
             connection.execute(self._wait_pragma)
             return connection
 
-        upgrade_sqlite(connect, revision)
+        try:
+            upgrade_sqlite(connect, revision, copy_store)
+        except OSError as error:
+            raise sqlite3.OperationalError(f"it cannot be copied ({error.strerror})") from None
+        return copies[0] if copies else None
 
     @property
     def _wait_pragma(self) -> str:
@@ -222,11 +241,15 @@ class SqliteStore:
             raise self._unavailable(str(error).partition(":")[0]) from None
 
     def _unavailable(self, reason: str) -> StoreUnavailable:
-        if "not a database" in reason:
-            advice = "Another file is in its place: move it away, or give the store another path."
-        else:
-            advice = "Check that its folder can be written by this user and that the disk has space."
+        advice = next((advice for words, advice in ADVICE.items() if words in reason), WRITABLE)
         return unavailable(str(self.path), reason, advice)
+
+
+def _revision_of(connection: sqlite3.Connection) -> str | None:
+    """The revision of the schema; None where there is none."""
+    tx = SqliteTransaction(connection)
+    found = tx.row(REVISION, {}) if tx.row(HAS_SCHEMA, {}) else None
+    return None if found is None else str(found[0])
 
 
 @contextlib.contextmanager

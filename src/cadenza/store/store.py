@@ -20,7 +20,12 @@ Row = tuple[Any, ...]
 
 
 class StoreUnavailable(Exception):
-    """The store cannot be opened, is locked or does not answer. The message says what to do."""
+    """The store cannot be opened, is locked or does not answer. The message says what is wrong and what to do."""
+
+    def __init__(self, problem: str, advice: str = "") -> None:
+        super().__init__(f"{problem} {advice}".strip())
+        self.problem = problem
+        self.advice = advice
 
 
 class StoreRefused(Exception):
@@ -72,8 +77,11 @@ class Store(Protocol):
     async def revision(self) -> str | None:
         """Return the revision of the schema; None where there is no schema."""
 
-    async def upgrade(self, revision: str = "head") -> None:
-        """Migrate the schema under a lock, so that processes that start together take turns."""
+    async def upgrade(self, revision: str = "head") -> Path | None:
+        """Migrate the schema under a lock, so that processes that start together take turns.
+
+        SQLite copies a store that has a schema first, and returns the path of the copy.
+        """
 
     @property
     def lock_grace_s(self) -> float:
@@ -92,4 +100,4 @@ def unavailable(where: str, reason: str, advice: str) -> StoreUnavailable:
         advice = "Its schema is not there yet: run 'cadenza migrate'."
     elif "lock" in reason:
         advice = "Another process holds a lock on it: try again, or end that process."
-    return StoreUnavailable(f"The store {where} cannot be used: {reason}. {advice}")
+    return StoreUnavailable(f"The store {where} cannot be used: {reason}.", advice)

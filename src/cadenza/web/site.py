@@ -1,13 +1,13 @@
 """Everything outside /v1: the home page, the health probes and the metrics. No key, no account."""
 
+import hmac
 import html
 from collections.abc import Awaitable, Callable, Sequence
 from importlib.resources import files
-from ipaddress import ip_address
 
-from cadenza.core.errors import CadenzaError, MethodNotAllowed, NotFound, error_headers, render_error
+from cadenza.core.errors import CadenzaError, Forbidden, MethodNotAllowed, NotFound, error_headers, render_error
 from cadenza.http.exchange import Exchange, Request
-from cadenza.http.forwarded import scheme
+from cadenza.http.forwarded import is_local
 from cadenza.http.headers import encode_headers
 from cadenza.observe import Observer, places
 
@@ -25,13 +25,32 @@ COMMON_HEADERS = (
 )
 
 
-class Site:
-    """Pages and probes. `ready` returns why the service is not ready, or None; `model_ids` what a client may name."""
+class TokenMissing(CadenzaError):
+    """The metrics need a token, and the request has another one or none."""
 
-    def __init__(self, ready: Ready, model_ids: Callable[[], Sequence[str]], observer: Observer) -> None:
+    status = 401
+    type = "authentication_error"
+    retry_helps = False
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The metrics need their token: send it as 'Authorization: Bearer …'.", [(b"www-authenticate", b"Bearer")]
+        )
+
+
+class Site:
+    """Pages and probes. `ready` returns why the service is not ready, or None; `model_ids` what a client may name.
+
+    With a `metrics_token` it opens the metrics, from everywhere; without one, they are open to this machine only.
+    """
+
+    def __init__(
+        self, ready: Ready, model_ids: Callable[[], Sequence[str]], observer: Observer, metrics_token: str | None = None
+    ) -> None:
         self._ready = ready
         self._model_ids = model_ids
         self._observer = observer
+        self._metrics_token = metrics_token
         self._home = files("cadenza.web").joinpath("home.html").read_text()
 
     async def serve(self, exchange: Exchange) -> None:
@@ -57,16 +76,21 @@ class Site:
                 reason = await self._ready()
                 return 503 if reason else 200, TEXT, (reason or "ready").encode() + b"\n"
             case _:
-                return self._show_metrics(exchange)
+                self._check_metrics_access(exchange)
+                return 200, PROMETHEUS, self._observer.metrics.render()
 
     def _render_home(self, exchange: Exchange) -> bytes:
         models = ", ".join(f"<code>{html.escape(model_id)}</code>" for model_id in self._model_ids())
         return self._home.replace("{base}", html.escape(_base_url(exchange))).replace("{models}", models).encode()
 
-    def _show_metrics(self, exchange: Exchange) -> tuple[int, bytes, bytes]:
-        if not _is_loopback(exchange.client_address):
-            return 403, TEXT, b"Metrics are available only from this machine.\n"
-        return 200, PROMETHEUS, self._observer.metrics.render()
+    def _check_metrics_access(self, exchange: Exchange) -> None:
+        """401 without the token. If there is none, 403 for all but a program on this machine."""
+        if self._metrics_token:
+            scheme, _, token = exchange.request.headers.get(b"authorization", b"").partition(b" ")
+            if scheme.lower() != b"bearer" or not hmac.compare_digest(token.strip(), self._metrics_token.encode()):
+                raise TokenMissing
+        elif not is_local(exchange.peer, exchange.request.fields):
+            raise Forbidden("The metrics are open to programs on this machine only. To open them, set a metrics token.")
 
 
 def _check(request: Request) -> None:
@@ -81,11 +105,4 @@ def _check(request: Request) -> None:
 
 def _base_url(exchange: Exchange) -> str:
     host = exchange.request.headers.get(b"host", b"127.0.0.1:8080").decode("latin-1")
-    return f"{scheme(exchange.peer, 'http', exchange.request.headers.get(b'x-forwarded-proto'))}://{host}/v1"
-
-
-def _is_loopback(address: str) -> bool:
-    try:
-        return ip_address(address).is_loopback
-    except ValueError:
-        return False
+    return f"{exchange.scheme}://{host}/v1"

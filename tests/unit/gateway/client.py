@@ -8,6 +8,7 @@ from cadenza.gateway.api import serve_api
 from cadenza.gateway.gateway import Gateway
 from cadenza.http.body import BodyLimits, RequestBody
 from cadenza.http.exchange import Exchange, Interruption, Request
+from cadenza.http.forwarded import TrustedProxies
 from cadenza.http.headers import Headers
 
 WAIT_S = 30.0
@@ -19,6 +20,7 @@ class Client:
 
     def __init__(self, peer: str = "") -> None:
         self.peer = peer
+        self.proxies = TrustedProxies()
         self.is_congested = False
         self.stalls_at: Callable[[bytes], bool] = lambda _: False  # the write after which it stops reading
         self.sent: list[bytes] = []  # one item for each write

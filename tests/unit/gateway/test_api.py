@@ -8,6 +8,7 @@ from sqlalchemy import text
 
 from cadenza.core.errors import NotFound
 from cadenza.gateway.api import find_endpoint
+from cadenza.gateway.gateway import body_bytes_max
 from cadenza.store.statements import Statement
 from tests.unit.gateway.client import Client
 from tests.unit.gateway.funded_store import FundedStore, WatchedStore
@@ -46,6 +47,28 @@ async def test_an_internal_error_in_a_stream_is_not_a_clean_end(api: Api) -> Non
     assert not client.has_end
     assert client.replies == 0
     assert SECRET not in api.observer.written.getvalue()
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("can't start new thread")], ids=["memory", "threads"])
+async def test_out_of_memory_is_a_429(funded: FundedStore, error: Exception) -> None:
+    """A request that the process has no memory or thread for can be retried, and its outcome says the same."""
+    client = Client()
+    async with running_api(funded, ScriptedUpstream(error)) as api:
+        api.chat(client, SECRET)
+        await client.serve(api.gateway)
+        await api.gateway.ledger.drained()
+    assert client.status == 429
+    assert json.loads(client.bodies[0])["error"]["type"] == "rate_limit_error"
+    assert {b"retry-after", b"retry-after-ms"} <= client.headers.keys()
+    assert '"status":429' in api.observer.written.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("room_mib", "bodies_mib"), [(None, 512), (10_000, 512), (2048, 512), (400, 100), (4, 1), (0, 1)]
+)
+def test_bodies_take_a_part_of_the_memory(room_mib: int | None, bodies_mib: int) -> None:
+    """All bodies together take a quarter of the room at most, since each is in memory several times."""
+    assert body_bytes_max(None if room_mib is None else room_mib * 2**20) == bodies_mib * 2**20
 
 
 async def change_schema(store: WatchedStore, sql: str) -> None:

@@ -5,6 +5,7 @@ from collections import deque
 
 from cadenza.http.body import BodyLimits, RequestBody
 from cadenza.http.exchange import Exchange, Request
+from cadenza.http.forwarded import TrustedProxies
 from cadenza.http.headers import Headers
 
 
@@ -21,6 +22,7 @@ class MemoryTransport:
         keep_alive: bool = True,
     ) -> None:
         self.peer = "127.0.0.1"
+        self.proxies = TrustedProxies()
         self.is_congested = False
         self.written: list[bytes] = []
         self.asked_for_more = 0

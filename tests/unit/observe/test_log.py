@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cadenza.observe.log import LINES_WAIT_S, format_time, make_log, places
+from cadenza.observe.log import LINES_WAIT_S, format_time, loop_errors, make_log, places
 
 WAIT_S = 60.0
 SECRET = "what a client said"
@@ -42,6 +42,10 @@ class FullDisk(io.StringIO):
         if self.is_full:
             raise OSError
         return super().write(text)
+
+
+class FullTerminal(FullDisk, Terminal):
+    """A terminal that cannot be written for a while."""
 
 
 def line_of(request_id: str, facts: dict[str, Any], *, is_fast: bool) -> str:
@@ -146,13 +150,28 @@ def test_after_the_loop_has_ended_lines_are_written_at_once(monkeypatch: pytest.
 
 
 def test_a_full_disk_costs_lines_and_raises_nothing() -> None:
-    """A line that cannot be written is dropped; later lines are written once there is room again."""
+    """A line that cannot be written is dropped; once there is room again, one line says how many are missing."""
     out = FullDisk()
+    log = make_log(out)
+    log.request({"request_id": "req_1", **FACTS})
+    log.request({"request_id": "req_2", **FACTS})
+    out.is_full = False
+    log.request({"request_id": "req_3", **FACTS})
+    log.request({"request_id": "req_4", **FACTS})
+    third, missing, fourth = map(json.loads, out.getvalue().splitlines())
+    assert (third["request_id"], fourth["request_id"]) == ("req_3", "req_4")
+    assert (missing["event"], missing["level"], missing["dropped"]) == ("log lines were dropped", "warning", 2)
+    assert log.dropped == 2
+
+
+def test_a_terminal_says_how_many_lines_are_missing() -> None:
+    """On a terminal the line about dropped lines is text."""
+    out = FullTerminal()
     log = make_log(out)
     log.request({"request_id": "req_1", **FACTS})
     out.is_full = False
     log.request({"request_id": "req_2", **FACTS})
-    assert json.loads(out.getvalue())["request_id"] == "req_2"
+    assert out.getvalue().splitlines()[-1].endswith("[warning  ] log lines were dropped dropped=1")
 
 
 def test_every_event_is_one_json_object_on_one_line() -> None:
@@ -209,6 +228,19 @@ def test_no_line_is_lost_at_the_end(tmp_path: Path, ending: str) -> None:
     ended = subprocess.run([sys.executable, program, ending], capture_output=True, text=True, timeout=60, check=False)
     lines = [json.loads(line) for line in ended.stderr.splitlines() if line.startswith("{")]
     assert [line["request_id"] for line in lines] == [f"req_{number}" for number in range(LINES)]
+
+
+@pytest.mark.parametrize("is_error_known", [True, False])
+async def test_errors_of_the_event_loop_have_no_text(is_error_known: bool) -> None:
+    """An error that no task awaits is one line of ours with its places; asyncio's own line would have its text."""
+    out = io.StringIO()
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(loop_errors(make_log(out)))
+    loop.call_exception_handler({"message": SECRET} | ({"exception": caught(0)} if is_error_known else {}))
+    [line] = map(json.loads, out.getvalue().splitlines())
+    assert (line["event"], line["level"]) == ("internal error", "error")
+    assert line["places"][0] == ("ValueError" if is_error_known else "event loop")
+    assert SECRET not in out.getvalue()
 
 
 def fail(depth: int) -> None:

@@ -18,12 +18,13 @@ def upgrade(connection: Connection, revision: str) -> None:
     command.upgrade(config, revision)
 
 
-def upgrade_sqlite(connect: Callable[[], sqlite3.Connection], revision: str) -> None:
-    """Migrate in one transaction that holds the write lock from its start. Errors are the driver's own."""
+def upgrade_sqlite(connect: Callable[[], sqlite3.Connection], revision: str, back_up: Callable[[], None]) -> None:
+    """Back up and migrate while one transaction holds the write lock. Errors are the driver's own."""
     engine = create_engine("sqlite://", creator=connect, poolclass=NullPool, hide_parameters=True)
     event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE"))
     try:
         with engine.begin() as connection:
+            back_up()
             upgrade(connection, revision)
     except DBAPIError as error:
         raise error.orig or error from None

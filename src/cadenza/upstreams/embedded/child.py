@@ -1,6 +1,7 @@
 """The child process, which runs llama.cpp's own HTTP server. Only upstream.py starts it.
 
-It reads one Start message from standard input and runs until that input closes, so it ends whenever its parent ends.
+It reads one Start message from standard input and runs until that input closes, so it ends whenever its parent ends. On
+Linux the kernel kills it then, even if it hangs.
 Once requests can arrive it writes nothing, because llama.cpp's log could contain message content.
 """
 
@@ -11,6 +12,7 @@ import sys
 import msgspec
 import xllamacpp
 
+from cadenza.process import end_with_parent, protect_memory
 from cadenza.upstreams.embedded.messages import Ready, Start
 
 HEAD_BYTES = 32 * 1024 * 1024
@@ -18,6 +20,8 @@ TEMPLATE_BYTES = 64 * 1024
 
 
 def main() -> None:
+    protect_memory()
+    end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal reaches the child too; the parent handles it
     start = msgspec.json.decode(sys.stdin.buffer.readline(), type=Start)
     server = xllamacpp.Server(_parameters(start))

@@ -6,8 +6,10 @@ The child always streams, also for a non-streaming request: a slow machine then 
 """
 
 import asyncio
+import os
 import secrets
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -28,6 +30,9 @@ BACKOFF_S_MIN = 0.5
 BACKOFF_S_MAX = 30.0
 STEADY_S = 60.0  # after so long a life of the child the backoff starts again at its minimum
 STOP_S = 5.0
+CHILD_VARIABLES = {"PATH", "HOME", "TMPDIR", "TZ", "LANG", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH"}
+CHILD_VARIABLES |= {"CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "OMP_NUM_THREADS"}
+CHILD_PREFIXES = ("LC_", "PYTHON")
 STDERR_BYTES = 2000  # the end of llama.cpp's messages, kept for the log if the model does not load
 
 # For requests that do not set these fields. At llama.cpp's own temperature of 0.8 a small model rambles. A repetition
@@ -96,6 +101,8 @@ class EmbeddedUpstream:
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
+            env=child_environment(os.environ),
+            close_fds=True,
             start_new_session=True,
         )
         try:
@@ -135,6 +142,13 @@ async def ask_model(model: Model, route: Route, ask: Ask) -> OpenReply:
         return await open_with_tools(model.endpoint, route, ask)
     max_tokens = ask.max_tokens or (CALL_TOKENS if ask.tools else ANSWER_TOKENS)
     return await model.endpoint.open(route, msgspec.structs.replace(ask, max_tokens=max_tokens))
+
+
+def child_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """What Python and llama.cpp need. Everything else stays here: the keys of providers are in the environment."""
+    return {
+        name: value for name, value in environ.items() if name in CHILD_VARIABLES or name.startswith(CHILD_PREFIXES)
+    }
 
 
 def bundled_model() -> Path:

@@ -1,0 +1,76 @@
+"""Settings of a whole process: the service, its workers and the model's child. A leaf: it imports nothing of ours."""
+
+import ctypes
+import resource
+import signal
+import sys
+from pathlib import Path, PurePosixPath
+
+PR_SET_PDEATHSIG = 1
+PR_SET_DUMPABLE = 4
+MIB = 1024 * 1024
+RESERVE_BYTES = 160 * MIB  # the tokenizer, the connections and the rest of a busy process
+ADDRESS_RESERVE_BYTES = 448 * MIB  # the same, and a heap and a stack for each of a handful of threads
+NO_LIMIT_BYTES = 2**60  # v1 writes a number near 2**63 where there is no limit
+NO_THREAD = "can't start new thread"
+
+
+def protect_memory() -> None:
+    """Forbid core files, and on Linux keep other processes of this user out of the memory: it has prompts and keys.
+
+    A program that is started from here keeps the limit, but must call this again to be protected from the others.
+    """
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    _set(PR_SET_DUMPABLE, 0)
+
+
+def end_with_parent() -> None:
+    """On Linux, have this process killed when the thread that started it ends, even if it hangs."""
+    _set(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _set(option: int, value: int) -> None:
+    """Call prctl, which fails for neither of these options; other systems do not have it."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(option, ctypes.c_ulong(value), 0, 0, 0)
+
+
+def memory_room(processes: int = 1, root: Path = Path("/")) -> int | None:
+    """How many bytes this process may still take: by its address space, and by its control groups. None: no limit.
+
+    `processes` like this one share its control groups. An address space also holds what is reserved and never used,
+    such as the heaps of threads, so less of it counts. `root` is the root of the file system.
+    """
+    taken_pages, resident_pages = (int(number) for number in (_read(root / "proc/self/statm").split() or "00")[:2])
+    page_bytes = resource.getpagesize()
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    rooms = [most // processes - resident_pages * page_bytes - RESERVE_BYTES for most in group_limits(root)]
+    if limit != resource.RLIM_INFINITY:
+        rooms.append(limit - taken_pages * page_bytes - ADDRESS_RESERVE_BYTES)
+    return max(0, min(rooms)) if rooms else None
+
+
+def group_limits(root: Path) -> list[int]:
+    """The memory limits of this process's control groups, from `memory.max` (v2) or `memory.limit_in_bytes` (v1)."""
+    found = list[str]()
+    for line in _read(root / "proc/self/cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        folder = root / "sys/fs/cgroup" / ("memory" if controllers else "")
+        group = PurePosixPath(path.lstrip("/"))
+        name = "memory.limit_in_bytes" if controllers else "memory.max"
+        found += [_read(folder / part / name).strip() for part in (group, *group.parents)]
+    return [int(limit) for limit in found if limit.isdecimal() and int(limit) < NO_LIMIT_BYTES]
+
+
+def is_exhausted(error: BaseException) -> bool:
+    """Whether the process is out of memory or threads. Once other requests have ended, there may be some again."""
+    return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and str(error) == NO_THREAD)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""

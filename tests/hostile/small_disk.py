@@ -1,0 +1,69 @@
+"""Disks in trouble. As root they are real file systems; otherwise limits and modes stand in for them."""
+
+import contextlib
+import os
+import resource
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SIZE_BYTES = 4 * 2**20
+FILLER = "filler"
+
+
+@contextlib.contextmanager
+def small_disk(folder: Path) -> Iterator[None]:
+    """Put the folder, with the files in it, on a disk of its own of a few megabytes."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can mount a disk")
+    files = {path.name: path.read_bytes() for path in folder.iterdir()}
+    command = ["mount", "-t", "tmpfs", "-o", f"size={SIZE_BYTES},mode=0700", "tmpfs", str(folder)]
+    if subprocess.run(command, check=False).returncode != 0:
+        pytest.skip("this machine mounts no disk")
+    try:
+        for name, content in files.items():
+            (folder / name).write_bytes(content)
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def fill(folder: Path) -> None:
+    with (folder / FILLER).open("wb", buffering=0) as filler, contextlib.suppress(OSError):
+        while True:
+            filler.write(b"x" * 4096)
+
+
+def free(folder: Path) -> None:
+    (folder / FILLER).unlink()
+
+
+@contextlib.contextmanager
+def full_disk(folder: Path) -> Iterator[None]:
+    fill(folder)
+    yield
+    free(folder)
+
+
+@contextlib.contextmanager
+def no_file_grows(pid: int) -> Iterator[None]:
+    """The process can write no file."""
+    _, most = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, most))
+    yield
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (most, most))
+
+
+@contextlib.contextmanager
+def read_only(folder: Path) -> Iterator[None]:
+    """Nothing can be written into the folder, not even by root."""
+    if os.geteuid() != 0:
+        folder.chmod(0o500)
+        yield
+        folder.chmod(0o700)
+        return
+    with small_disk(folder):
+        subprocess.run(["mount", "-o", "remount,ro", str(folder)], check=True)
+        yield

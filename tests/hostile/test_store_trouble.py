@@ -1,0 +1,202 @@
+"""15. The store in trouble: /readyz and doctor tell the truth, reading changes nothing, a migration copies first."""
+
+import asyncio
+import contextlib
+import json
+import sqlite3
+import stat
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cadenza.store.migrate import REVISIONS
+from cadenza.store.sqlite import SqliteStore
+from tests.cli.program import Done, run, run_here
+from tests.hostile.small_disk import full_disk, no_file_grows, read_only, small_disk
+from tests.loopback import LoopbackUpstream
+from tests.raw_client import RawClient
+from tests.service import Deployment, ServiceProcess, wait_until
+from tests.service_config import classes_spec
+
+EMAIL = "owner@example.org"
+OLD = REVISIONS[-2]
+PAGE_BYTES = 4096
+READING = [
+    ("account", "list"),
+    ("key", "list", "--account", EMAIL),
+    ("usage", "--account", EMAIL),
+    ("ledger", "check"),
+    ("ledger", "export"),
+]
+
+
+@pytest.fixture
+def deployment(upstream: LoopbackUpstream) -> Iterator[Deployment]:
+    with Deployment(classes_spec(upstream.base_url)) as made:
+        yield made
+
+
+@pytest.fixture
+def old_store(tmp_path: Path) -> Path:
+    """The path of a store that an older version has made."""
+
+    async def make(store: SqliteStore) -> None:
+        await store.upgrade(OLD)
+        await store.close()
+
+    path = tmp_path / "data" / "cadenza.db"
+    asyncio.run(make(SqliteStore(path)))
+    return path
+
+
+def check_trouble(deployment: Deployment, process: ServiceProcess, trouble: AbstractContextManager[None]) -> None:
+    """During the trouble chats get 429 and /readyz 503; after it both get 200 again."""
+    wire = RawClient(process.port, deployment.key)
+    assert wire.chat().status == 200
+    with trouble:
+        wait_until(lambda: wire.chat().status == 429, "chats being refused")
+        wait_until(lambda: process.get("/readyz")[0] == 503, "/readyz telling it")
+        assert "free space on its disk" in process.get("/readyz")[1]
+        assert process.get("/healthz")[0] == 200
+    wait_until(lambda: process.get("/readyz")[0] == 200, "/readyz recovering")
+    wait_until(lambda: wire.chat().status == 200, "chats being served again")
+
+
+def test_full_disk_makes_the_service_not_ready(deployment: Deployment) -> None:
+    """With a full disk /readyz says so and what to do, and recovers with the disk."""
+    folder = deployment.store.parent
+    with small_disk(folder):
+        process = deployment.start()
+        check_trouble(deployment, process, full_disk(folder))
+        process.stop()
+
+
+def test_files_that_cannot_grow_make_the_service_not_ready(deployment: Deployment) -> None:
+    """The same with a limit on files in place of a full disk."""
+    process = deployment.start(has_piped_log=True)
+    check_trouble(deployment, process, no_file_grows(process.pid))
+
+
+def test_probes_cost_one_write_a_second(deployment: Deployment) -> None:
+    """However many probes come, the store is written about once a second."""
+    process = deployment.start()
+    before = deployment.store.with_name("cadenza.db-wal").stat().st_size
+    wire = RawClient(process.port, None)
+    assert {wire.get("/readyz").status for _ in range(300)} == {200}
+    grown = deployment.store.with_name("cadenza.db-wal").stat().st_size - before
+    assert grown < 60 * PAGE_BYTES
+
+
+def test_doctor_finds_a_full_disk(deployment: Deployment) -> None:
+    """On a full disk doctor finds a fault, beside a running service and without one."""
+    folder = deployment.store.parent
+    with small_disk(folder):
+        process = deployment.start()
+        with full_disk(folder):
+            assert "ree space" in store_fault(deployment.cli("doctor", "--json"))["todo"]
+            process.kill()
+            assert store_fault(deployment.cli("doctor", "--json"))["todo"]
+
+
+def test_doctor_finds_a_full_disk_before_the_first_start(tmp_path: Path) -> None:
+    """Where the store does not exist yet, its disk must have space."""
+    (tmp_path / "data").mkdir()
+    with small_disk(tmp_path / "data"), full_disk(tmp_path / "data"):
+        assert "Free space" in store_fault(run_here(tmp_path, "doctor", "--json"))["todo"]
+
+
+@pytest.mark.parametrize("at", [0, 20, 3 * PAGE_BYTES], ids=["magic", "header", "pages"])
+def test_doctor_finds_a_damaged_store(deployment: Deployment, at: int) -> None:
+    """Wherever the file was overwritten, doctor finds a fault that says what to do."""
+    content = bytearray(deployment.store.read_bytes())
+    content[at : at + 2 * PAGE_BYTES] = b"\xa5" * (2 * PAGE_BYTES)
+    deployment.store.write_bytes(content)
+    fault = store_fault(deployment.cli("doctor", "--json"))
+    assert "backup" in fault["todo"] or "move it away" in fault["todo"]
+
+
+def test_doctor_finds_a_file_in_place_of_the_folder(tmp_path: Path) -> None:
+    """A `data` that is a file is a fault, and stays as it is."""
+    (tmp_path / "data").write_text("in the way")
+    fault = store_fault(run_here(tmp_path, "doctor", "--json"))
+    assert "is not a folder" in fault["found"]
+    assert "another path" in fault["todo"]
+    assert (tmp_path / "data").read_text() == "in the way"
+
+
+def test_doctor_finds_a_read_only_folder(tmp_path: Path) -> None:
+    """A folder that cannot be written is a fault, without a store in it and with one."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    with read_only(folder):
+        assert "write" in store_fault(run_here(tmp_path, "doctor", "--json"))["todo"]
+    assert run_here(tmp_path, "migrate").returncode == 0
+    with read_only(folder):
+        assert "written" in store_fault(run_here(tmp_path, "doctor", "--json"))["todo"]
+
+
+@pytest.mark.parametrize("command", [*READING, ("doctor",)], ids=" ".join)
+def test_reading_creates_no_store(tmp_path: Path, command: tuple[str, ...]) -> None:
+    """A command that only reads leaves an empty folder empty, and says what to do."""
+    done = run_here(tmp_path, *command)
+    assert list(tmp_path.iterdir()) == []
+    if command != ("doctor",):
+        assert done.returncode == 1
+        assert "There is no store" in done.stderr
+        assert "cadenza migrate" in done.stderr
+
+
+@pytest.mark.parametrize("command", [*READING, ("doctor",)], ids=" ".join)
+def test_reading_migrates_no_store(old_store: Path, command: tuple[str, ...]) -> None:
+    """A command that only reads leaves an older schema as it is, and says what to do."""
+    done = run_here(old_store.parents[1], *command)
+    assert revision_of(old_store) == OLD
+    assert copies_of(old_store) == []
+    if command != ("doctor",):
+        assert done.returncode == 1
+        assert "cadenza migrate" in done.stderr
+
+
+@pytest.mark.parametrize("command", [("migrate",), ("account", "create", EMAIL, "--password-stdin")], ids=" ".join)
+def test_a_migration_copies_the_store_first(old_store: Path, command: tuple[str, ...]) -> None:
+    """The copy beside the file has the old revision, in its name too, is private, and is named on standard error."""
+    done = run(old_store.parents[1], *command, given="correct horse battery staple\n")
+    assert done.returncode == 0, done.stderr
+    [copy] = copies_of(old_store)
+    assert f"copied to {copy}." in done.stderr
+    assert copy.name.startswith(f"cadenza.db.backup-{OLD}-")
+    assert (revision_of(copy), revision_of(old_store)) == (OLD, REVISIONS[-1])
+    assert stat.S_IMODE(copy.stat().st_mode) == 0o600
+    assert not list(old_store.parent.glob("*.partial"))
+
+
+def test_a_migration_without_room_for_the_copy_does_not_begin(tmp_path: Path, old_store: Path) -> None:
+    """On a full disk the store stays at its revision, and no half copy is left."""
+    with small_disk(old_store.parent):
+        with full_disk(old_store.parent):
+            done = run_here(tmp_path, "migrate")
+            assert done.returncode == 1
+            assert "space" in done.stderr
+            assert copies_of(old_store) == []
+        assert revision_of(old_store) == OLD
+
+
+def store_fault(done: Done) -> dict[str, Any]:
+    assert done.returncode == 1, done.stdout + done.stderr
+    [found] = [check for check in json.loads(done.stdout) if check["check"] == "store"]
+    assert found["state"] == "fault"
+    assert found["todo"]
+    return dict(found)
+
+
+def revision_of(path: Path) -> str:
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        [(revision,)] = connection.execute("SELECT version_num FROM alembic_version").fetchall()
+        return str(revision)
+
+
+def copies_of(path: Path) -> list[Path]:
+    return sorted(path.parent.glob("*.backup*"))

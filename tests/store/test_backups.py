@@ -1,0 +1,71 @@
+"""Copies of a SQLite store before a migration: complete, private, and few."""
+
+import contextlib
+import sqlite3
+import stat
+from pathlib import Path
+
+import pytest
+
+from cadenza.store.backups import KEPT_MAX, back_up, find_backups
+from cadenza.store.migrate import REVISIONS, migrate
+from cadenza.store.sqlite import SqliteStore
+from tests.store.rows import run_sql
+
+OLD = REVISIONS[-2]
+OTHERS = ("cadenza.db.backup", "cadenza.db.backup-0001-yesterday", "other.db.backup-0001-20260101T000000.000Z")
+
+
+def test_only_the_newest_copies_are_kept(tmp_path: Path) -> None:
+    """Of many copies the newest three stay; files with other names are never deleted."""
+    database = tmp_path / "cadenza.db"
+    for name in OTHERS:
+        (tmp_path / name).write_text("mine")
+    with contextlib.closing(sqlite3.connect(database)) as source:
+        source.execute("CREATE TABLE numbers (number INTEGER)")
+        made = list[Path]()
+        for number in range(KEPT_MAX + 3):
+            source.execute("INSERT INTO numbers VALUES (?)", (number,))
+            source.commit()
+            made.append(back_up(source, database, f"000{9 - number}"))
+    assert find_backups(database) == made[-KEPT_MAX:]
+    assert all((tmp_path / name).read_text() == "mine" for name in OTHERS)
+    assert [stat.S_IMODE(path.stat().st_mode) for path in made[-KEPT_MAX:]] == [0o600] * KEPT_MAX
+    with contextlib.closing(sqlite3.connect(made[-1])) as copy:
+        assert copy.execute("SELECT count(*) FROM numbers").fetchone() == (KEPT_MAX + 3,)
+
+
+def test_a_copy_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    """A copy that cannot be completed is deleted, and the error is the driver's."""
+    database = tmp_path / "cadenza.db"
+    source = sqlite3.connect(database)
+    source.close()
+    with pytest.raises(sqlite3.ProgrammingError):
+        back_up(source, database, OLD)
+    assert find_backups(database) == []
+    assert not list(tmp_path.glob("*.partial"))
+
+
+async def test_a_migration_copies_what_was_committed(tmp_path: Path) -> None:
+    """The copy has every row that was committed before the migration, and its own schema."""
+    store = SqliteStore(tmp_path / "cadenza.db")
+    await store.upgrade(OLD)
+    await run_sql(store, "INSERT INTO accounts VALUES ('acct_a', 'a@example.org', 'hash', 'forte', 0, 0, 1)")
+    copies = list[Path]()
+    assert await migrate(store, copies.append) == REVISIONS[-1]
+    [copy] = copies
+    assert find_backups(store.path) == [copy]
+    with contextlib.closing(sqlite3.connect(copy)) as connection:
+        assert connection.execute("SELECT email FROM accounts").fetchall() == [("a@example.org",)]
+        assert connection.execute("SELECT version_num FROM alembic_version").fetchall() == [(OLD,)]
+    await store.close()
+
+
+async def test_a_new_store_is_not_copied(tmp_path: Path) -> None:
+    """There is nothing to copy before the first migration, and no migration of a current store."""
+    store = SqliteStore(tmp_path / "cadenza.db")
+    copies = list[Path]()
+    for _ in range(2):
+        await migrate(store, copies.append)
+    assert copies == find_backups(store.path) == []
+    await store.close()

@@ -1,0 +1,115 @@
+"""Settings of a process: how much memory its limits leave it, and which errors mean that it is exhausted."""
+
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cadenza.process import RESERVE_BYTES, group_limits, is_exhausted, memory_room
+
+MIB = 2**20
+PRINT_ROOM = (
+    "from pathlib import Path; from cadenza.process import memory_room; print(memory_room({processes}, Path('{root}')))"
+)
+PROTECTED = """
+import resource
+from cadenza.process import protect_memory
+protect_memory()
+print(resource.getrlimit(resource.RLIMIT_CORE))
+"""
+
+
+def write(root: Path, files: dict[str, str]) -> None:
+    for name, content in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(content)
+
+
+@pytest.mark.parametrize(
+    ("files", "limits"),
+    [
+        ({}, []),
+        ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/memory.max": "max\n"}, []),
+        ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/memory.max": "1000\n"}, [1000]),
+        (
+            {
+                "proc/self/cgroup": "0::/a/b\n",
+                "sys/fs/cgroup/a/b/memory.max": "max\n",
+                "sys/fs/cgroup/a/memory.max": "2000\n",
+            },
+            [2000],
+        ),
+        (
+            {
+                "proc/self/cgroup": "4:cpu,cpuacct:/x\n5:memory:/c\n",
+                "sys/fs/cgroup/memory/c/memory.limit_in_bytes": "3000\n",
+                "sys/fs/cgroup/memory/memory.limit_in_bytes": f"{2**63 - 4096}\n",
+                "sys/fs/cgroup/memory/x/memory.limit_in_bytes": "1\n",
+            },
+            [3000],
+        ),
+    ],
+    ids=["none", "v2 without", "v2", "v2 above", "v1"],
+)
+def test_limits_of_control_groups(tmp_path: Path, files: dict[str, str], limits: list[int]) -> None:
+    """Every group above a process limits it too; a group without a limit does not count."""
+    write(tmp_path, files)
+    assert group_limits(tmp_path) == limits
+
+
+def test_room_in_a_control_group(tmp_path: Path) -> None:
+    """The room is the process's part of the limit, without what it has taken and a reserve; never below zero."""
+    pages = 100 * MIB // resource.getpagesize()
+    write(tmp_path, {"proc/self/cgroup": "0::/\n", "proc/self/statm": f"{5 * pages} {pages} 1 1 0 1 0\n"})
+    write(tmp_path, {"sys/fs/cgroup/memory.max": f"{1000 * MIB}\n"})
+    assert room_of_another(tmp_path) == str(900 * MIB - RESERVE_BYTES)
+    assert room_of_another(tmp_path, processes=2) == str(400 * MIB - RESERVE_BYTES)
+    write(tmp_path, {"sys/fs/cgroup/memory.max": f"{50 * MIB}\n"})
+    assert room_of_another(tmp_path) == "0"
+
+
+def test_room_without_limits(tmp_path: Path) -> None:
+    """Without any limit there is no bound."""
+    assert room_of_another(tmp_path) == "None"
+
+
+def test_room_in_a_bounded_address_space(tmp_path: Path) -> None:
+    """A limit on the address space leaves less than itself, and no more with every group unlimited."""
+    rooms = [int(room_of_another(tmp_path, f"--as={limit_mib * MIB}")) for limit_mib in (1000, 1500)]
+    assert rooms[1] - rooms[0] == 500 * MIB
+    assert 0 < rooms[0] < 1000 * MIB
+
+
+def test_no_core_file() -> None:
+    """After the call no core file can be written, and the limit cannot be raised."""
+    done = subprocess.run([sys.executable, "-c", PROTECTED], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "(0, 0)"
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (MemoryError(), True),
+        (RuntimeError("can't start new thread"), True),
+        (RuntimeError("another"), False),
+        (RecursionError(), False),
+        (ValueError("can't start new thread"), False),
+    ],
+)
+def test_errors_of_an_exhausted_process(error: Exception, expected: bool) -> None:
+    """Memory and threads may be there again later; any other error is a bug."""
+    assert is_exhausted(error) is expected
+
+
+def test_this_process_can_be_asked() -> None:
+    """On this machine the room is a number or not bounded."""
+    assert (memory_room() or 0) >= 0
+
+
+def room_of_another(root: Path, *limits: str, processes: int = 1) -> str:
+    """What a process without limits of its own, or with these, finds in this file system."""
+    program = PRINT_ROOM.format(processes=processes, root=root)
+    command = ["prlimit", *(limits or ("--as=unlimited",)), sys.executable, "-c", program]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
