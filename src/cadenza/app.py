@@ -10,16 +10,16 @@ import gc
 import os
 from collections.abc import Awaitable, Mapping
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 
 from cadenza.config import ConfigError, Provider, Settings, load_settings, missing_secrets
 from cadenza.control.store import prepare_store
-from cadenza.core.errors import InvalidRequest, render_error
 from cadenza.core.rates import Limits, Rate
 from cadenza.core.records import Plan
-from cadenza.gateway.answers import JSON
 from cadenza.gateway.api import serve_api
 from cadenza.gateway.gateway import Gateway
+from cadenza.gateway.refusals import refuse_connection, refuse_malformed
 from cadenza.http.connection import ConnectionSettings
 from cadenza.http.exchange import Exchange
 from cadenza.observe import FaultPoint, Log, Observer, make_log
@@ -34,7 +34,6 @@ from cadenza.upstreams.openai import OpenAIUpstream
 from cadenza.web.site import Site
 
 GC_THRESHOLDS = (100_000, 20, 20)
-MALFORMED = "This is not a valid HTTP/1.1 request, or its headers are too large."
 
 
 class App:
@@ -44,7 +43,7 @@ class App:
         self._settings = settings
         self._log = log
         self._store = open_store(settings.store.url)
-        observer = Observer(log, FaultPoint(settings.fault_point))
+        self._observer = observer = Observer(log, FaultPoint(settings.fault_point))
         snapshot = build_snapshot(settings, build_upstreams(settings, log))
         self.gateway = Gateway(self._store, snapshot, self._load_snapshot, observer)
         self._site = Site(self._why_not_ready, lambda: self.gateway.snapshot.catalogue.ids, observer)
@@ -57,16 +56,14 @@ class App:
 
     @property
     def connection_settings(self) -> ConnectionSettings:
-        return ConnectionSettings(
-            malformed_headers=JSON + b"x-should-retry: false\r\n",
-            malformed_body=render_error(MALFORMED, InvalidRequest.type),
-        )
+        return ConnectionSettings(refuse_malformed=partial(refuse_malformed, self._observer))
 
     def serve(self, exchange: Exchange) -> Awaitable[None]:
-        path = exchange.request.path
-        if path.startswith("/v1/") or path == "/v1":
-            return serve_api(self.gateway, exchange)
-        return self._site.serve(exchange)
+        return serve_api(self.gateway, exchange) if _is_api(exchange) else self._site.serve(exchange)
+
+    def refuse(self, exchange: Exchange) -> Awaitable[None]:
+        exchange.close_after_reply()
+        return refuse_connection(self._observer, exchange) if _is_api(exchange) else self._site.serve(exchange)
 
     async def start(self) -> bool:
         try:
@@ -153,6 +150,11 @@ class App:
         except StoreUnavailable:
             return "the store does not answer"
         return None
+
+
+def _is_api(exchange: Exchange) -> bool:
+    path = exchange.request.path
+    return path.startswith("/v1/") or path == "/v1"
 
 
 def tune_garbage_collector() -> None:

@@ -14,11 +14,16 @@ from contextlib import asynccontextmanager
 from urllib.parse import urlsplit
 
 from cadenza.http.client_connection import ClientConnection, Unanswered
+from cadenza.http.exhaustion import ran_out
 from cadenza.http.tunnel import open_tunnel, proxy_authorization
 
 
 class Unreachable(Exception):
     """No connection could be made: name, network, TLS or proxy."""
+
+
+class OutOfResources(Unreachable):
+    """No connection could be made because this process ran out of files or memory: the upstream is not at fault."""
 
 
 class HttpClient:
@@ -101,7 +106,9 @@ class HttpClient:
                     assert self._proxy.hostname
                     host, port = self._proxy.hostname, self._proxy.port or 80
                 return (await loop.create_connection(ClientConnection, host, port, ssl=self._tls))[1]
-        except (OSError, UnicodeError):
+        except (OSError, UnicodeError) as error:
+            if isinstance(error, OSError) and ran_out(error):
+                raise OutOfResources from None
             if timeout.expired() and deadline_s <= connect_deadline_s:
                 raise
             raise Unreachable from None
