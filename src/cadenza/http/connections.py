@@ -78,6 +78,10 @@ class Connections:
         self.note_quiet(connection)
         return True
 
+    def has_free_place(self, arriving: int) -> bool:
+        """Whether one connection more would be served, beside those that arrive, without closing another."""
+        return len(self._open) + arriving < self._limits.served_max
+
     def find_room(self, arriving: int) -> Room:
         """Room for one connection more, beside those that arrive. If it is full, the quietest one is closed.
 

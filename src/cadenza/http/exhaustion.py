@@ -9,11 +9,11 @@ OUT_OF = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}  # files, of 
 def ran_out(error: OSError) -> bool:
     if error.errno in OUT_OF:
         return True
-    return isinstance(error, socket.gaierror) and _cannot_open_socket()
+    return not isinstance(error, (ConnectionError, TimeoutError)) and _cannot_open_socket()
 
 
 def _cannot_open_socket() -> bool:
-    """A name that cannot be looked up for want of a file looks as if it did not exist, so try to open one."""
+    """A name that cannot be looked up for want of a file gives various errors, so try to open one."""
     try:
         socket.socket().close()
     except OSError as error:

@@ -61,7 +61,10 @@ class Acceptor:
         self._timer = self._loop.call_later(PAUSE_S, self._resume)
 
     def _accept(self) -> None:
-        for _ in range(PER_TURN):
+        """Accept the client that waits, and others while there are free places."""
+        for number in range(PER_TURN):
+            if number and not self._connections.has_free_place(len(self._arriving)):
+                return  # nobody may be waiting, and then no connection should be closed
             room = self._connections.find_room(len(self._arriving))
             if room is Room.NONE:
                 if not self._arriving:  # otherwise look again in the next turn

@@ -44,7 +44,12 @@ class ObservedConnection(Connection):
 class Site:
     """The application. It records its exchanges, its tasks and the clients that disconnected."""
 
-    def __init__(self, limits: ConnectionLimits | None = None, body_limits: BodyLimits | None = None) -> None:
+    def __init__(
+        self,
+        limits: ConnectionLimits | None = None,
+        body_limits: BodyLimits | None = None,
+        connections_limits: ConnectionsLimits | None = None,
+    ) -> None:
         self.connection_settings = ConnectionSettings(
             limits or ConnectionLimits(), body_limits or BodyLimits(), lambda _status: (JSON, MALFORMED_BODY)
         )
@@ -52,7 +57,7 @@ class Site:
         self.tasks: list[asyncio.Task[None]] = []
         self.disconnected: list[bytes] = []  # the ids of requests whose client disconnected
         self.pieces_sent = 0
-        self.connections = Connections(ConnectionsLimits())
+        self.connections = Connections(connections_limits)
         self.is_waiting, self.go_on, self.was_congested, self.was_interrupted, self.has_finished = (
             asyncio.Event() for _ in range(5)
         )
