@@ -103,14 +103,13 @@ class RequestBody:
         """The client was told that it may send the body."""
         self.state = RECEIVING
 
-    def feed(self, data: bytes) -> bool:
-        """Take bytes from the connection. False once it should stop reading until the application catches up."""
+    def feed(self, data: bytes) -> None:
+        """Take bytes from the connection."""
         assert self.state is not COMPLETE
         self.state = RECEIVING
         self._parts.append(data)
         self._unread_bytes += len(data)
         self._wake_reader()
-        return not self.is_full
 
     def end(self) -> None:
         assert self.state is not COMPLETE

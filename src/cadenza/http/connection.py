@@ -40,7 +40,7 @@ from cadenza.http.body import MIB, BodyLimits, RequestBody
 from cadenza.http.connections import Connections
 from cadenza.http.deadline import Deadline
 from cadenza.http.exchange import COMPLETE, PENDING, STATUS_LINES, Exchange, Interruption, Request
-from cadenza.http.request_parser import TURN_ENDED, Malformed, RequestParser
+from cadenza.http.request_parser import NEEDS_INPUT, TURN_ENDED, Malformed, RequestParser
 from cadenza.http.write_flow import WriteFlow
 
 Serve = Callable[[Exchange], Awaitable[None]]
@@ -152,7 +152,10 @@ class Connection(asyncio.Protocol):
                 self._linger_on(len(data))
             return
         self._parser.input.add(data)
-        self._parse()
+        if self._exchange is None and not self.is_congested:  # the usual case
+            self._parse()
+        else:
+            self._parse_if_allowed()
 
     def pause_writing(self) -> None:
         self.is_congested = True
@@ -161,25 +164,35 @@ class Connection(asyncio.Protocol):
     def resume_writing(self) -> None:
         self.is_congested = False
         self._write_flow.resume()
-        self._parse()
+        self._parse_if_allowed()
 
     # the input
+
+    def _parse_if_allowed(self) -> None:
+        if self._parser.input and not self._must_wait():
+            self._parse()
+        else:
+            self._read_on()
 
     def _parse(self) -> None:
         """Parse what has arrived, up to the end of a request that is served now."""
         parser = self._parser
-        while parser.input and not self._must_wait():
+        while True:
             try:
-                if parser.read() is TURN_ENDED:
-                    self._pause_reading()
-                    self._loop.call_soon(self._parse)
-                    return
+                progress = parser.read()
             except Malformed as fault:
                 self._refuse(fault.status)
                 return
             if self._state is IDLE:
                 self._await_head()
-        self._read_on()
+            if progress is TURN_ENDED:
+                self._pause_reading()
+                self._loop.call_soon(self._parse_if_allowed)
+                return
+            if not parser.input or self._must_wait():
+                break
+        if progress is NEEDS_INPUT or parser.input or not self._is_reading:
+            self._read_on()
 
     def _must_wait(self) -> bool:
         """Whether the input stays unparsed: another request is served, or the client does not read its replies."""
@@ -189,13 +202,12 @@ class Connection(asyncio.Protocol):
 
     def _read_on(self) -> None:
         """Read from the socket, unless too much waits already: input, or a body that the application does not read."""
-        if self._state in (CLOSING, LOST):
-            return
-        is_full = self._exchange is not None and self._exchange.body.is_full and self._state is SERVING
-        waiting_bytes_max = 0 if self._state in DISCARDING else self._settings.limits.waiting_bytes_max
-        if is_full or (waiting_bytes_max and len(self._parser.input) > waiting_bytes_max):
+        exchange = self._exchange
+        is_full = exchange is not None and exchange.body.is_full
+        is_full = is_full or len(self._parser.input) > self._settings.limits.waiting_bytes_max
+        if is_full and self._state not in DISCARDING:
             self._pause_reading()
-        elif not self._is_reading:
+        elif not self._is_reading and self._state not in (CLOSING, LOST):
             self._is_reading = True
             self._transport.resume_reading()
 
@@ -254,9 +266,11 @@ class Connection(asyncio.Protocol):
                 self._linger()
             return
         self._state = IDLE
-        self._deadline.set_after(self._settings.limits.keep_alive_s)
-        self._connections.note_quiet(self)
-        self._parse()
+        now_s = self._loop.time()
+        self._deadline.set(now_s + self._settings.limits.keep_alive_s)
+        self._connections.note_quiet(self, now_s)
+        if self._parser.input or not self._is_reading:
+            self._parse_if_allowed()
 
     def cancel(self, exchange: Exchange) -> None:
         assert exchange is self._exchange

@@ -55,7 +55,7 @@ class Connections:
 
     def add(self, connection: Closable) -> None:
         self._open.add(connection)
-        self.note_quiet(connection)
+        self.note_quiet(connection, self._loop.time())
 
     def remove(self, connection: Closable) -> None:
         self._open.discard(connection)
@@ -66,16 +66,16 @@ class Connections:
         """A request of it is in flight."""
         self._quiet.pop(connection, None)
 
-    def note_quiet(self, connection: Closable) -> None:
+    def note_quiet(self, connection: Closable, now_s: float) -> None:
         """No request of it is in flight."""
-        self._quiet[connection] = self._loop.time()
+        self._quiet[connection] = now_s
 
     def may_linger(self, connection: Closable) -> bool:
         """Take a place among those that linger; False if all are taken."""
         if len(self._lingering) >= self._limits.lingering_max:
             return False
         self._lingering.add(connection)
-        self.note_quiet(connection)
+        self.note_quiet(connection, self._loop.time())
         return True
 
     def has_free_place(self, arriving: int) -> bool:

@@ -23,6 +23,15 @@ class RequestInput:
         self._data = data if self._at == len(self._data) else self._data[self._at :] + data
         self._at = 0
 
+    def take_whole_head(self) -> bytes:
+        """The head at the front, if all of it has arrived and it is small; else nothing. This is the usual case."""
+        data, begin = self._data, self._at
+        found = data.find(BLANK_LINE, begin, begin + PIECE_BYTES_MAX)
+        if found <= begin or data[begin] in LINE_ENDS:
+            return b""
+        self._at = end = found + len(BLANK_LINE)
+        return data[begin:end] if begin or end < len(data) else data
+
     def skip_line_ends(self) -> int:
         """Drop the line ends at the front; how many bytes they were."""
         begin, data = self._at, self._data

@@ -22,10 +22,10 @@ from cadenza.http.headers import Headers, encode_headers
 from cadenza.http.request_input import RequestInput
 
 FRAMING = (b"content-length", b"transfer-encoding")
-VERSIONS = (b" HTTP/1.1", b" HTTP/1.0")
-LINE_BYTES = len(b"  HTTP/1.1")  # of a request line, beside its method and its target
+LINE_ENDS = (b" HTTP/1.1\r", b" HTTP/1.0\r")
+LINE_BYTES = len(b"  HTTP/1.1\r")  # of a request line, beside its method and its target
 HOST = re.compile(rb"[A-Za-z0-9\-._~!$&'()*+,;=:%\[\]]{0,255}")
-FIELD_BYTES = 32  # counted for each field, beside its name and value
+FIELDS_MAX = 1000
 PIECES_PER_TURN = 16  # fed to httptools before the loop may do something else
 
 
@@ -81,8 +81,7 @@ class RequestParser:
         self._fields: Headers = []
         self._host: bytes | None = None  # the last one that was found to be valid
         self._body_left_bytes = 0  # of a body whose length is known
-        self._head_bytes = 0  # of the target and of header names and values, trailers included
-        self._overhead_bytes = 0  # fed since the last progress
+        self._overhead_bytes = 0  # of a head, or fed since the last progress in a body
         self._has_progressed = False  # the last piece completed a head or a request, or had a part of a body
         self._has_ended = False  # a request ended since read() was called
 
@@ -93,32 +92,33 @@ class RequestParser:
     def read(self) -> Progress:
         """Parse the input up to the end of one request; Malformed where it is not HTTP."""
         self._has_ended = False
+        if self._phase is HEAD and not self._line and (head := self.input.take_whole_head()):
+            self._line = head[: head.find(b"\r") + 1]
+            self._feed(head)
+            if self._has_ended:
+                return REQUEST_ENDED
         for _ in range(PIECES_PER_TURN):
-            if not self._feed_piece():
+            piece = self._take_piece()
+            if not piece:
                 return NEEDS_INPUT
+            self._feed(piece)
             if self._has_ended:
                 return REQUEST_ENDED
         return TURN_ENDED if self.input else NEEDS_INPUT
 
-    def _feed_piece(self) -> bool:
-        """Feed httptools the next piece; False if there is none."""
-        piece: bytes | memoryview
+    def _take_piece(self) -> bytes | memoryview:
         if self._phase is SIZED:
             piece = self.input.take(self._body_left_bytes)
             self._body_left_bytes -= len(piece)
-        elif self._phase is CHUNKED:
-            piece = self.input.take_to_blank_line()
-        else:
-            piece = self._take_head()
-        if piece:
-            self._feed(piece)
-        return bool(piece)
+            return piece
+        return self.input.take_to_blank_line() if self._phase is CHUNKED else self._take_head()
 
     def _take_head(self) -> bytes:
         """The rest of the head, or as much of it as has arrived. Its request line is kept, up to the CR behind it."""
         if not self._line:
             self._count_overhead(self.input.skip_line_ends())
         piece = self.input.take_to_blank_line()
+        self._count_overhead(len(piece))
         if not self._line.endswith(b"\r"):
             end = piece.find(b"\r")
             self._line += piece[: end + 1] if end >= 0 else piece
@@ -133,7 +133,7 @@ class RequestParser:
             return
         except httptools.HttpParserError as error:
             raise Malformed(error.__context__.status if isinstance(error.__context__, Malformed) else 400) from None
-        if not self._has_progressed:
+        if not self._has_progressed and self._phase is not HEAD:
             self._count_overhead(len(piece))
 
     def _count_overhead(self, size_bytes: int) -> None:
@@ -155,33 +155,36 @@ class RequestParser:
     def on_message_begin(self) -> None:
         if self._has_ended:
             raise Malformed  # never fed by us: a request that ended elsewhere than at the end of its piece
-        self._overhead_bytes = self._head_bytes = 0
         self._target = b""
         self._fields = []
 
     def on_url(self, url: bytes) -> None:
         self._target += url
-        self._head_bytes += len(url)
-        if self._head_bytes > self._head_bytes_max:
-            raise Malformed
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._head_bytes += len(name) + len(value) + FIELD_BYTES
-        if self._head_bytes > self._head_bytes_max:
-            raise Malformed
         if self._phase is HEAD:  # trailers are not kept
             self._fields.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
         self._has_progressed = True
-        parser, line = self._parser, self._line.removesuffix(b"\r")
+        self._overhead_bytes = 0
+        parser, line, fields = self._parser, self._line, self._fields
         method = parser.get_method()
-        if len(line) != len(method) + len(self._target) + LINE_BYTES or not line.endswith(VERSIONS):
+        if len(line) != len(method) + len(self._target) + LINE_BYTES or not line.endswith(LINE_ENDS):
+            raise Malformed
+        if len(fields) > FIELDS_MAX:
             raise Malformed
         path, query = _split_target(self._target)
-        request = Request(method.decode(), path, query, self._fields, is_http_1_0=line.endswith(b"0"))
-        self._check_host(request)
-        self._set_framing(request)
+        request = Request(method.decode(), path, query, fields, is_http_1_0=line.endswith(b"0\r"))
+        headers = request.headers
+        if headers.get(b"host") != self._host or self._host is None or len(headers) != len(fields):
+            self._check_host(request)
+        if b"transfer-encoding" in headers:
+            _check_transfer_coding(request)
+            self._phase = CHUNKED
+        elif length := headers.get(b"content-length"):  # httptools has refused one that is beside a transfer coding
+            self._body_left_bytes = int(length)
+            self._phase = SIZED if self._body_left_bytes else HEAD
         keep_alive = parser.should_keep_alive() and not parser.should_upgrade()
         self._receiver.receive_head(request, keep_alive=keep_alive)
 
@@ -198,33 +201,18 @@ class RequestParser:
         self._has_progressed = self._has_ended = True
         self._phase = HEAD
         self._line = b""
+        self._overhead_bytes = 0
         self.input.forget_blank_line()
         self._receiver.receive_end()
 
-    # the rules that httptools does not check
-
     def _check_host(self, request: Request) -> None:
         """Exactly one Host, which is one (RFC 9112, 3.2); HTTP/1.0 may leave it out."""
-        host = request.headers.get(b"host")
-        if host is None:
-            if not request.is_http_1_0:
-                raise Malformed
-            return
-        if host != self._host:
-            if not HOST.fullmatch(host.strip()):
-                raise Malformed
-            self._host = host
-        if len(request.headers) != len(self._fields) and _count(self._fields, b"host") > 1:
+        hosts = [value for name, value in request.fields if name == b"host"]
+        if len(hosts) > 1 or (not hosts and not request.is_http_1_0):
             raise Malformed
-
-    def _set_framing(self, request: Request) -> None:
-        """How the body is framed. httptools refuses a request with both a length and a transfer coding."""
-        if b"transfer-encoding" in request.headers:
-            _check_transfer_coding(request)
-            self._phase = CHUNKED
-        elif length := request.headers.get(b"content-length"):
-            self._body_left_bytes = int(length)
-            self._phase = SIZED if self._body_left_bytes else HEAD
+        if hosts and not HOST.fullmatch(hosts[0].strip()):
+            raise Malformed
+        self._host = hosts[0] if hosts else None
 
 
 class _BodyCallbacks:
@@ -233,10 +221,6 @@ class _BodyCallbacks:
     def __init__(self, parser: RequestParser) -> None:
         self.on_body = parser.on_body
         self.on_message_complete = parser.end_request
-
-
-def _count(fields: Headers, name: bytes) -> int:
-    return sum(field[0] == name for field in fields)
 
 
 def _check_transfer_coding(request: Request) -> None:

@@ -1,5 +1,7 @@
 """The open connections: what there is room for, and which one makes room."""
 
+import asyncio
+
 import pytest
 
 from cadenza.http.connections import Connections, ConnectionsLimits, Room
@@ -34,7 +36,7 @@ async def test_the_one_that_was_quiet_for_longest_makes_room(clock: Clock) -> No
     first, second, third = fill(connections, 3)
     for one in (second, first, third):
         connections.note_busy(one)
-        connections.note_quiet(one)
+        connections.note_quiet(one, asyncio.get_running_loop().time())
     await clock.leap(LIMITS.quiet_s_min + 1)
     assert connections.find_room(0) is Room.SERVE
     assert [one.is_aborted for one in (first, second, third)] == [False, True, False]
