@@ -29,7 +29,6 @@ backpressure. The same happens while the application does not read a large body.
 """
 
 import asyncio
-import socket
 from collections.abc import Awaitable, Callable
 from enum import Enum, auto
 from typing import cast
@@ -131,10 +130,7 @@ class Connection(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
         self._connections.add(self)
         self.peer = (transport.get_extra_info("peername") or ("",))[0]
-        limits = self._settings.limits
-        if hasattr(socket, "TCP_USER_TIMEOUT") and (tcp := transport.get_extra_info("socket")) is not None:
-            tcp.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(limits.unread_s * 1000))
-        self._deadline.set_after(limits.head_s)
+        self._deadline.set_after(self._settings.limits.head_s)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 asyncio's signature
         self._state = LOST
