@@ -10,18 +10,18 @@ import gc
 import os
 from collections.abc import Awaitable, Mapping
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 
 from cadenza.config import ConfigError, Provider, Settings, load_settings, missing_secrets
 from cadenza.control.store import prepare_store
 from cadenza.control.write_check import WriteCheck
 from cadenza.core.dialect import DIALECTS
-from cadenza.core.errors import InvalidRequest, render_error
 from cadenza.core.rates import Limits, Rate
 from cadenza.core.records import Plan
-from cadenza.gateway.answers import JSON
 from cadenza.gateway.api import serve_api
 from cadenza.gateway.gateway import Gateway, body_bytes_max
+from cadenza.gateway.refusals import refuse_connection, refuse_malformed
 from cadenza.http.connection import ConnectionSettings
 from cadenza.http.exchange import Exchange
 from cadenza.http.forwarded import TrustedProxies
@@ -38,7 +38,6 @@ from cadenza.upstreams.openai import OpenAIUpstream
 from cadenza.web.site import Site
 
 GC_THRESHOLDS = (100_000, 20, 20)
-MALFORMED = "This is not a valid HTTP/1.1 request, or its headers are too large."
 
 
 class App:
@@ -49,7 +48,7 @@ class App:
         self._log = log
         self._store = open_store(settings.store.url)
         self._write_check = WriteCheck(self._store, log)
-        observer = Observer(log, FaultPoint(settings.fault_point))
+        self._observer = observer = Observer(log, FaultPoint(settings.fault_point))
         snapshot = build_snapshot(settings, build_upstreams(settings, log))
         body_bytes = body_bytes_max(memory_room(settings.server.workers))
         self.gateway = Gateway(self._store, snapshot, self._load_snapshot, observer, body_bytes=body_bytes)
@@ -66,15 +65,15 @@ class App:
     def connection_settings(self) -> ConnectionSettings:
         return ConnectionSettings(
             proxies=TrustedProxies(self._settings.server.trusted_proxies),
-            malformed_headers=JSON + b"x-should-retry: false\r\n",
-            malformed_body=render_error(MALFORMED, InvalidRequest.type),
+            refuse_malformed=partial(refuse_malformed, self._observer),
         )
 
     def serve(self, exchange: Exchange) -> Awaitable[None]:
-        path = exchange.request.path
-        if path.startswith("/v1/") or path == "/v1":
-            return serve_api(self.gateway, exchange)
-        return self._site.serve(exchange)
+        return serve_api(self.gateway, exchange) if _is_api(exchange) else self._site.serve(exchange)
+
+    def refuse(self, exchange: Exchange) -> Awaitable[None]:
+        exchange.close_after_reply()
+        return refuse_connection(self._observer, exchange) if _is_api(exchange) else self._site.serve(exchange)
 
     async def start(self) -> bool:
         asyncio.get_running_loop().set_exception_handler(loop_errors(self._log))
@@ -161,6 +160,11 @@ class App:
 
     def _log_backup(self, copy: Path) -> None:
         self._log.info("the store was copied before its migration", copy=str(copy))
+
+
+def _is_api(exchange: Exchange) -> bool:
+    path = exchange.request.path
+    return path.startswith("/v1/") or path == "/v1"
 
 
 def tune_garbage_collector() -> None:

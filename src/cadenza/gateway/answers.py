@@ -59,4 +59,8 @@ def request_id_of(exchange: Exchange) -> str:
     incoming = exchange.request.headers.get(b"x-request-id")
     if incoming and SANE_ID.fullmatch(incoming):
         return incoming.decode()
+    return new_request_id()
+
+
+def new_request_id() -> str:
     return "req_" + secrets.token_urlsafe(18)

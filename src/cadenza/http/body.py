@@ -23,6 +23,7 @@ class BodyLimits(msgspec.Struct, frozen=True):
 
     bytes_max: int = 32 * MIB
     unread_bytes_max: int = 64 * 1024
+    rest_bytes_max: int = MIB  # of a body that is not wanted, to keep its connection; a larger rest closes it
     time_s: float = 20.0  # for a small body; a large one gets more, by the minimum rate
     bytes_per_s_min: int = 32 * 1024
 
@@ -86,18 +87,29 @@ class RequestBody:
     def is_awaiting_continue(self) -> bool:
         return self.state is AWAITING_CONTINUE
 
+    @property
+    def is_full(self) -> bool:
+        """Whether the connection should stop reading until the application catches up."""
+        return self.state is not COMPLETE and self._unread_bytes > self._limits.unread_bytes_max
+
+    def has_large_rest(self, content_length: bytes) -> bool:
+        """Whether more is still to come than is worth reading only to keep the connection. False if nobody knows."""
+        if not content_length.isdigit():
+            return False
+        received_bytes = self.size_bytes + self._unread_bytes
+        return int(content_length) - received_bytes > self._limits.rest_bytes_max
+
     def note_continue(self) -> None:
         """The client was told that it may send the body."""
         self.state = RECEIVING
 
-    def feed(self, data: bytes) -> bool:
-        """Take bytes from the connection. False once it should stop reading until the application catches up."""
+    def feed(self, data: bytes) -> None:
+        """Take bytes from the connection."""
         assert self.state is not COMPLETE
         self.state = RECEIVING
         self._parts.append(data)
         self._unread_bytes += len(data)
         self._wake_reader()
-        return self._unread_bytes <= self._limits.unread_bytes_max
 
     def end(self) -> None:
         assert self.state is not COMPLETE

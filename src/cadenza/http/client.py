@@ -14,11 +14,18 @@ from contextlib import asynccontextmanager
 from urllib.parse import urlsplit
 
 from cadenza.http.client_connection import ClientConnection, Unanswered
+from cadenza.http.exhaustion import ran_out
 from cadenza.http.tunnel import open_tunnel, proxy_authorization
+
+PRUNE_S = 5.0  # how often idle connections are looked at
 
 
 class Unreachable(Exception):
     """No connection could be made: name, network, TLS or proxy."""
+
+
+class OutOfResources(Unreachable):
+    """No connection could be made because this process ran out of files or memory: the upstream is not at fault."""
 
 
 class HttpClient:
@@ -32,7 +39,8 @@ class HttpClient:
         self._path = url.path.rstrip("/")
         self._tls = ssl.create_default_context() if url.scheme == "https" else None
         self._proxy = urlsplit(proxy) if proxy else None
-        self._idle: list[ClientConnection] = []
+        self._idle: list[ClientConnection] = []  # the one that is idle for longest first
+        self._pruning: asyncio.TimerHandle | None = None
         self._is_closed = False
         fields = {"host": url.netloc, "user-agent": "cadenza", "accept-encoding": "identity", **headers}
         if self._proxy and not self._tls:  # without a tunnel, a proxy wants the whole address
@@ -67,6 +75,8 @@ class HttpClient:
         """Keep it for the next request if its response was read to the end, else close it at once."""
         if connection.end_exchange():
             self._idle.append(connection)
+            if self._pruning is None:
+                self._pruning = asyncio.get_running_loop().call_later(PRUNE_S, self._prune)
         if self._is_closed:
             self._close_idle()
 
@@ -83,10 +93,20 @@ class HttpClient:
         self._is_closed = True
         self._close_idle()
 
+    def _prune(self) -> None:
+        """Close the connections that were idle for too long. As long as there are idle ones, look again later."""
+        while self._idle and not self._idle[0].is_usable():
+            self._idle.pop(0).abort()
+        again = bool(self._idle)
+        self._pruning = asyncio.get_running_loop().call_later(PRUNE_S, self._prune) if again else None
+
     def _close_idle(self) -> None:
         for connection in self._idle:
             connection.abort()
         self._idle.clear()
+        if self._pruning:
+            self._pruning.cancel()
+            self._pruning = None
 
     async def _connect(self, connect_s: float, deadline_s: float) -> ClientConnection:
         loop = asyncio.get_running_loop()
@@ -101,7 +121,9 @@ class HttpClient:
                     assert self._proxy.hostname
                     host, port = self._proxy.hostname, self._proxy.port or 80
                 return (await loop.create_connection(ClientConnection, host, port, ssl=self._tls))[1]
-        except (OSError, UnicodeError):
+        except (OSError, UnicodeError) as error:
+            if isinstance(error, OSError) and ran_out(error):
+                raise OutOfResources from None
             if timeout.expired() and deadline_s <= connect_deadline_s:
                 raise
             raise Unreachable from None

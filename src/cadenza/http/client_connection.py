@@ -237,10 +237,16 @@ class ClientConnection(asyncio.Protocol):
         if self._head_bytes > HEAD_BYTES_MAX:
             raise Broken
         if self._state is READING_HEAD:  # trailers are not kept
-            self.headers[name.lower()] = value
+            key = name.lower()
+            if key in FRAMING and key in self.headers:
+                raise Broken  # a body that is framed twice
+            self.headers[key] = value
 
     def on_headers_complete(self) -> None:
         status = self._parser.get_status_code()
+        coding = self.headers.get(b"transfer-encoding")
+        if coding is not None and coding.strip().lower() != b"chunked":
+            raise Broken  # a body that cannot be read
         if status < 200:  # an interim response: the real one follows
             self.headers = {}
         else:

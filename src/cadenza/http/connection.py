@@ -2,45 +2,49 @@
 
     state          meaning                                                      reading deadline
     AWAITING_HEAD  new, or bytes have arrived that do not complete a head       head_s, which more bytes do not extend
-    SERVING        an exchange runs; requests that arrive meanwhile wait        none
+    SERVING        an exchange runs; what arrives behind its request waits      none
     SERVING_LAST   an exchange runs; input is discarded                         none
-    IDLE           the reply is complete and nothing has arrived since          keep_alive_s
+    IDLE           the reply is complete and nothing was parsed since           keep_alive_s
+    LINGERING      the last reply is sent; input is discarded, within limits    linger_s, linger_silence_s
     CLOSING        closes once everything is sent; input is discarded           none
     LOST           the connection is gone                                       none
 
     event                                  from                    to
     the head of a request is complete      AWAITING_HEAD, IDLE     SERVING
-    other bytes arrive                     IDLE                    AWAITING_HEAD
+    other bytes are parsed                 IDLE                    AWAITING_HEAD
     a request without keep-alive is read   SERVING                 SERVING_LAST
-    a reply is complete, another waits     SERVING, SERVING_LAST   unchanged: the next exchange runs
-    a reply is complete, none waits        SERVING                 IDLE, or AWAITING_HEAD where a head has begun
-    the last reply is complete             SERVING, SERVING_LAST   CLOSING
-    bytes are malformed                    where input is read     CLOSING, after a 400 if no reply has begun
+    a reply is complete                    SERVING                 IDLE; input that waited is then parsed
+    the last reply is complete             SERVING, SERVING_LAST   CLOSING, or LINGERING if not all input was read
+    bytes are malformed                    where input is parsed   LINGERING, after a refusal if no reply has begun
+    a body that nobody wants is too large  AWAITING_HEAD, IDLE     LINGERING
     a reading deadline passes, or shut()   AWAITING_HEAD, IDLE     CLOSING
     shut()                                 SERVING                 SERVING_LAST once the request's body is complete
+    the limits of lingering are reached    LINGERING               CLOSING
     abort(), or the unread deadline        any but LOST            CLOSING
     the connection is lost                 any                     LOST: the running exchange is interrupted
 
-Nothing is read while a request waits, or while the application does not read a large body: this is backpressure.
+Input that arrives while an exchange runs is not parsed, so at most one request of a connection is known. Nor is any
+parsed while the client does not read its replies. Little of it is read: the rest waits in the kernel, and this is
+backpressure. The same happens while the application does not read a large body.
 """
 
 import asyncio
-import socket
-from collections import deque
 from collections.abc import Awaitable, Callable
 from enum import Enum, auto
 from typing import cast
 
 import msgspec
 
-from cadenza.http.body import BodyLimits, RequestBody
+from cadenza.http.body import MIB, BodyLimits, RequestBody
+from cadenza.http.connections import Connections
 from cadenza.http.deadline import Deadline
-from cadenza.http.exchange import COMPLETE, PENDING, Exchange, Interruption, Request
+from cadenza.http.exchange import COMPLETE, PENDING, STATUS_LINES, Exchange, Interruption, Request
 from cadenza.http.forwarded import TrustedProxies, plain_address
-from cadenza.http.request_parser import Malformed, RequestParser
+from cadenza.http.request_parser import NEEDS_INPUT, TURN_ENDED, Malformed, RequestParser
 from cadenza.http.write_flow import WriteFlow
 
 Serve = Callable[[Exchange], Awaitable[None]]
+RefuseMalformed = Callable[[int], tuple[bytes, bytes]]  # a status; the headers and the body of the reply
 
 
 class ConnectionLimits(msgspec.Struct, frozen=True):
@@ -50,6 +54,14 @@ class ConnectionLimits(msgspec.Struct, frozen=True):
     head_s: float = 20.0  # for the head of a request to arrive, on a new connection too
     unread_s: float = 30.0  # for a client to read what was sent
     keep_alive_s: float = 75.0  # longer than most clients keep an idle connection, so that the client closes it first
+    waiting_bytes_max: int = 16 * 1024  # behind a request that is served; with more, reading stops
+    linger_s: float = 30.0  # for a client to notice that it is refused; many send their whole body first
+    linger_silence_s: float = 5.0
+    linger_bytes_max: int = 64 * MIB
+
+
+def _refuse_plainly(_status: int) -> tuple[bytes, bytes]:
+    return b"", b""
 
 
 class ConnectionSettings(msgspec.Struct, frozen=True):
@@ -57,14 +69,8 @@ class ConnectionSettings(msgspec.Struct, frozen=True):
 
     limits: ConnectionLimits = ConnectionLimits()
     body_limits: BodyLimits = BodyLimits()
-    malformed_headers: bytes = b""
-    malformed_body: bytes = b""
     proxies: TrustedProxies = TrustedProxies()
-
-    @property
-    def malformed_reply(self) -> bytes:
-        length = b"connection: close\r\ncontent-length: %d\r\n\r\n" % len(self.malformed_body)
-        return b"".join((b"HTTP/1.1 400 Bad Request\r\n", self.malformed_headers, length, self.malformed_body))
+    refuse_malformed: RefuseMalformed = _refuse_plainly
 
 
 class State(Enum):
@@ -74,41 +80,45 @@ class State(Enum):
     SERVING = auto()
     SERVING_LAST = auto()
     IDLE = auto()
+    LINGERING = auto()
     CLOSING = auto()
     LOST = auto()
 
 
-AWAITING_HEAD, SERVING, SERVING_LAST, IDLE, CLOSING, LOST = State  # as names: Python 3.11 is slow to look up State.X
-DISCARDING = (SERVING_LAST, CLOSING, LOST)
-CLOSED = (CLOSING, LOST)
+# As names: Python 3.11 is slow to look up State.X.
+AWAITING_HEAD, SERVING, SERVING_LAST, IDLE, LINGERING, CLOSING, LOST = State
+DISCARDING = (SERVING_LAST, LINGERING, CLOSING, LOST)
+CLOSED = (LINGERING, CLOSING, LOST)
 
 
 class Connection(asyncio.Protocol):
     """The transport of each of its exchanges, and the receiver of what its parser reads."""
 
-    def __init__(self, serve: Serve, settings: ConnectionSettings, open_connections: set["Connection"]) -> None:
+    def __init__(self, serve: Serve, settings: ConnectionSettings, connections: Connections) -> None:
         self.peer = ""
         self.proxies = settings.proxies
         self.is_congested = False
         self._serve = serve
         self._settings = settings
-        self._open_connections = open_connections
+        self._connections = connections
         self._state = AWAITING_HEAD
+        self._is_reading = True
         self._parser = RequestParser(self, settings.limits.head_bytes_max)
         self._exchange: Exchange | None = None  # the one that runs
         self._task: asyncio.Task[None] | None = None  # serves it
-        self._waiting: deque[Exchange] = deque()  # pipelined behind it
-        self._deadline = Deadline(asyncio.get_running_loop(), self._close)
+        self._loop = asyncio.get_running_loop()
+        self._deadline = Deadline(self._loop, self._close)
         self._write_flow = WriteFlow(settings.limits.unread_s, self.abort)
+        self._discarded_bytes = 0  # of a body that nobody wants, or while it lingers
+        self._linger_end_s = 0.0
 
     def shut(self) -> None:
         """Close it, once the running exchange is done."""
-        self._waiting.clear()
         if self._exchange:
             self._exchange.close_after_reply()
             if self._exchange.body.is_complete and self._state is SERVING:
                 self._discard_input()
-        elif self._state is not LOST:
+        elif self._state not in CLOSED:
             self._close()
 
     def abort(self) -> None:
@@ -121,35 +131,30 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        self._open_connections.add(self)
+        self._connections.add(self)
         self.peer = plain_address((transport.get_extra_info("peername") or ("",))[0])
-        limits = self._settings.limits
-        if hasattr(socket, "TCP_USER_TIMEOUT") and (tcp := transport.get_extra_info("socket")) is not None:
-            tcp.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(limits.unread_s * 1000))
-        self._deadline.set_after(limits.head_s)
+        self._deadline.set_after(self._settings.limits.head_s)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 asyncio's signature
         self._state = LOST
-        self._open_connections.discard(self)
+        self._connections.remove(self)
         self._deadline.close()
         self.is_congested = False
         self._write_flow.close()
-        self._waiting.clear()
         if self._exchange:
             self._exchange.interrupt(Interruption.DISCONNECT)
             self._exchange = self._task = None
 
     def data_received(self, data: bytes) -> None:
         if self._state in DISCARDING:
+            if self._state is LINGERING:
+                self._linger_on(len(data))
             return
-        try:
-            self._parser.feed(data)
-        except Malformed:
-            if self._state not in DISCARDING:
-                self._refuse()
-            return
-        if self._state is IDLE:
-            self._await_head()
+        self._parser.input.add(data)
+        if self._exchange is None and not self.is_congested:  # the usual case
+            self._parse()
+        else:
+            self._parse_if_allowed()
 
     def pause_writing(self) -> None:
         self.is_congested = True
@@ -158,40 +163,81 @@ class Connection(asyncio.Protocol):
     def resume_writing(self) -> None:
         self.is_congested = False
         self._write_flow.resume()
+        self._parse_if_allowed()
+
+    # the input
+
+    def _parse_if_allowed(self) -> None:
+        if self._parser.input and not self._must_wait():
+            self._parse()
+        else:
+            self._read_on()
+
+    def _parse(self) -> None:
+        """Parse what has arrived, up to the end of a request that is served now."""
+        parser = self._parser
+        while True:
+            try:
+                progress = parser.read()
+            except Malformed as fault:
+                self._refuse(fault.status)
+                return
+            if self._state is IDLE:
+                self._await_head()
+            if progress is TURN_ENDED:
+                self._pause_reading()
+                self._loop.call_soon(self._parse_if_allowed)
+                return
+            if not parser.input or self._must_wait():
+                break
+        if progress is NEEDS_INPUT or parser.input or not self._is_reading:
+            self._read_on()
+
+    def _must_wait(self) -> bool:
+        """Whether the input stays unparsed: another request is served, or the client does not read its replies."""
+        if self._exchange:
+            return self._exchange.body.is_complete or self._state in DISCARDING
+        return self._state in DISCARDING or (self.is_congested and not self._parser.is_in_body)
+
+    def _read_on(self) -> None:
+        """Read from the socket, unless too much waits already: input, or a body that the application does not read."""
+        exchange = self._exchange
+        is_full = exchange is not None and exchange.body.is_full
+        is_full = is_full or len(self._parser.input) > self._settings.limits.waiting_bytes_max
+        if is_full and self._state not in DISCARDING:
+            self._pause_reading()
+        elif not self._is_reading and self._state not in (CLOSING, LOST):
+            self._is_reading = True
+            self._transport.resume_reading()
+
+    def _pause_reading(self) -> None:
+        if self._is_reading:
+            self._is_reading = False
+            self._transport.pause_reading()
 
     # the parser's receiver
 
     def receive_head(self, request: Request, *, keep_alive: bool) -> None:
-        if self._state is SERVING_LAST:
-            return
         body = RequestBody(self._settings.body_limits, expects_continue=request.expects_continue)
-        exchange = Exchange(self, request, body, keep_alive=keep_alive)
-        if self._exchange:
-            self._waiting.append(exchange)
-            self._transport.pause_reading()
-        else:
-            self._state = SERVING
-            self._deadline.clear()
-            self._begin(exchange)
+        self._state = SERVING
+        self._deadline.clear()
+        self._connections.note_busy(self)
+        self._begin(Exchange(self, request, body, keep_alive=keep_alive))
 
     def receive_body(self, data: bytes) -> None:
-        exchange = self._arriving()
-        if exchange and not exchange.body.feed(data):
-            self._transport.pause_reading()
+        if self._exchange:
+            self._exchange.body.feed(data)
+        elif self._state is not LINGERING:
+            self._discarded_bytes += len(data)
+            if self._discarded_bytes > self._settings.body_limits.rest_bytes_max:
+                self._linger()
 
     def receive_end(self) -> None:
-        if exchange := self._arriving():
+        self._discarded_bytes = 0
+        if exchange := self._exchange:
             exchange.body.end()
             if not exchange.keep_alive:
                 self._discard_input()
-            elif exchange is self._exchange:
-                self._transport.resume_reading()  # a client that disconnects is noticed only while we read
-
-    def _arriving(self) -> Exchange | None:
-        """The exchange whose request is being read; None if input is discarded."""
-        if self._state is SERVING_LAST:
-            return None
-        return self._waiting[-1] if self._waiting else self._exchange
 
     # the transport of an exchange
 
@@ -205,7 +251,7 @@ class Connection(asyncio.Protocol):
 
     def receive_more(self, exchange: Exchange) -> None:
         assert exchange is self._exchange or self._state in CLOSED
-        self._resume_reading()
+        self._read_on()
 
     def reply_complete(self, exchange: Exchange) -> None:
         if self._state in CLOSED:
@@ -213,16 +259,17 @@ class Connection(asyncio.Protocol):
         assert exchange is self._exchange
         self._exchange = self._task = None
         if not exchange.keep_alive:
-            self._close()
+            if exchange.body.is_complete and not self._parser.input:
+                self._close()
+            else:
+                self._linger()
             return
-        if self._waiting:
-            self._begin(self._waiting.popleft())
-        elif self._parser.is_in_head:
-            self._await_head()
-        else:
-            self._state = IDLE
-            self._deadline.set_after(self._settings.limits.keep_alive_s)
-        self._resume_reading()
+        self._state = IDLE
+        now_s = self._loop.time()
+        self._deadline.set(now_s + self._settings.limits.keep_alive_s)
+        self._connections.note_quiet(self, now_s)
+        if self._parser.input or not self._is_reading:
+            self._parse_if_allowed()
 
     def cancel(self, exchange: Exchange) -> None:
         assert exchange is self._exchange
@@ -233,7 +280,7 @@ class Connection(asyncio.Protocol):
 
     def _begin(self, exchange: Exchange) -> None:
         self._exchange = exchange
-        self._task = asyncio.get_running_loop().create_task(self._run(exchange))
+        self._task = self._loop.create_task(self._run(exchange))
 
     async def _run(self, exchange: Exchange) -> None:
         """Serve an exchange. If the application returns without a complete reply, abort the connection."""
@@ -242,14 +289,16 @@ class Connection(asyncio.Protocol):
         except Exception:  # noqa: BLE001, S110 the application has logged it
             pass
         finally:
-            if exchange.state is not COMPLETE:
+            if exchange.state is not COMPLETE and exchange is self._exchange:
                 self.abort()
 
-    def _refuse(self) -> None:
-        """Answer malformed bytes with a 400 and close. If a reply has begun, only close."""
+    def _refuse(self, status: int) -> None:
+        """Refuse malformed bytes, and close. If a reply has begun, only close."""
         if self._exchange is None or self._exchange.state is PENDING:
-            self._transport.write(self._settings.malformed_reply)
-        self._close()
+            headers, body = self._settings.refuse_malformed(status)
+            framing = b"connection: close\r\ncontent-length: %d\r\n\r\n" % len(body)
+            self._transport.write(b"".join((STATUS_LINES[status], headers, framing, body)))
+        self._linger()
 
     def _await_head(self) -> None:
         self._state = AWAITING_HEAD
@@ -257,14 +306,34 @@ class Connection(asyncio.Protocol):
 
     def _discard_input(self) -> None:
         self._state = SERVING_LAST
-        self._resume_reading()
-
-    def _resume_reading(self) -> None:
-        """Read on, unless a pipelined request waits: then the client must wait too."""
-        if not self._waiting and self._state not in CLOSED:
-            self._transport.resume_reading()
+        self._read_on()
 
     def _close(self) -> None:
         self._state = CLOSING
         self._deadline.clear()
         self._transport.close()
+
+    # a lingering close: a reset would destroy the reply on its way, if the client still sends
+
+    def _linger(self) -> None:
+        """Send no more. Discard input until the client closes too, within limits."""
+        if not self._connections.may_linger(self):
+            self._close()
+            return
+        self._state = LINGERING
+        if self._exchange:
+            self._exchange.interrupt(Interruption.DISCONNECT)
+            self._exchange = self._task = None
+        self._discarded_bytes = 0
+        self._linger_end_s = self._loop.time() + self._settings.limits.linger_s
+        self._transport.write_eof()
+        self._linger_on(0)
+        self._read_on()
+
+    def _linger_on(self, size_bytes: int) -> None:
+        limits = self._settings.limits
+        self._discarded_bytes += size_bytes
+        if self._discarded_bytes > limits.linger_bytes_max:
+            self._close()
+        else:
+            self._deadline.set(min(self._loop.time() + limits.linger_silence_s, self._linger_end_s))

@@ -231,11 +231,17 @@ class Exchange:
         """The head of the reply, with as much of the body as there is."""
         self.status = status
         self.first_byte_s = time.perf_counter()
-        if self.body.is_awaiting_continue:
-            self.close_after_reply()  # the next bytes may be the body or another request
+        if not self.body.is_complete:
+            self._reply_early()
         connection = b"" if self.keep_alive else b"connection: close\r\n"
         date = _date_line(int(time.time()))
         self._transport.write(b"".join((STATUS_LINES[status], date, headers, connection, b"\r\n", body)))
+
+    def _reply_early(self) -> None:
+        """The reply comes before the whole body: is the rest worth reading, to keep the connection?"""
+        is_undecided = self.body.is_awaiting_continue  # the next bytes may be the body or another request
+        if is_undecided or self.body.has_large_rest(self.request.headers.get(b"content-length", b"")):
+            self.close_after_reply()
 
     def _complete(self) -> None:
         self.state = COMPLETE

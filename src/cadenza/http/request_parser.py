@@ -1,9 +1,17 @@
-"""Reads HTTP/1.1 requests from bytes, which may be split anywhere.
+"""Reads HTTP/1.1 requests from bytes, which may be split anywhere, one request at a time.
 
-Bytes that are not body (heads, trailers, chunk sizes and their extensions) are bounded. For each request the receiver
-is told of the head, of the parts of the body and of the end, in this order. Malformed bytes end the parsing for good.
+    phase    what is fed to httptools at once                next
+    HEAD     up to the blank line behind the fields          SIZED, CHUNKED, or HEAD where there is no body
+    SIZED    the rest of the body, whose length is known     HEAD
+    CHUNKED  up to a blank line, where it may end            HEAD
+
+So httptools never sees a byte behind the end of a request before the next one is asked for. Bytes that are not body
+(heads, trailers, chunk sizes and their extensions) are bounded. For each request the receiver is told of the head, of
+the parts of the body and of the end, in this order. Malformed bytes end the parsing for good.
 """
 
+import re
+from enum import Enum, auto
 from typing import Protocol
 from urllib.parse import unquote
 
@@ -11,12 +19,22 @@ import httptools
 
 from cadenza.http.exchange import Request
 from cadenza.http.headers import Headers, encode_headers
+from cadenza.http.request_input import RequestInput
 
 FRAMING = (b"content-length", b"transfer-encoding")
+LINE_ENDS = (b" HTTP/1.1\r", b" HTTP/1.0\r")
+LINE_BYTES = len(b"  HTTP/1.1\r")  # of a request line, beside its method and its target
+HOST = re.compile(rb"[A-Za-z0-9\-._~!$&'()*+,;=:%\[\]]{0,255}")
+FIELDS_MAX = 1000
+PIECES_PER_TURN = 16  # fed to httptools before the loop may do something else
 
 
 class Malformed(Exception):
-    """The bytes are not HTTP, or a head is too large."""
+    """The bytes are not HTTP, or a head is too large; `status` is the one to refuse them with."""
+
+    def __init__(self, status: int = 400) -> None:
+        super().__init__(status)
+        self.status = status
 
 
 class RequestReceiver(Protocol):
@@ -29,71 +47,144 @@ class RequestReceiver(Protocol):
     def receive_end(self) -> None: ...
 
 
+class Phase(Enum):
+    """See the module's table."""
+
+    HEAD = auto()
+    SIZED = auto()
+    CHUNKED = auto()
+
+
+class Progress(Enum):
+    """Why the parser stopped."""
+
+    NEEDS_INPUT = auto()  # everything that arrived was parsed
+    REQUEST_ENDED = auto()  # the next request may wait behind it
+    TURN_ENDED = auto()  # there is more, but it was enough for one turn of the loop
+
+
+HEAD, SIZED, CHUNKED = Phase  # as names: Python 3.11 is slow to look up Phase.X
+NEEDS_INPUT, REQUEST_ENDED, TURN_ENDED = Progress
+
+
 class RequestParser:
-    """The parser of one connection."""
+    """The parser of one connection, and its input that is not parsed yet."""
 
     def __init__(self, receiver: RequestReceiver, head_bytes_max: int) -> None:
-        self.is_in_head = False  # a head has begun and is not complete
+        self.input = RequestInput()
+        self._phase = HEAD
         self._receiver = receiver
         self._head_bytes_max = head_bytes_max
         self._parser = httptools.HttpRequestParser(self)
+        self._line = b""  # the request line and the CR behind it, or as much of them as has arrived
         self._target = b""
         self._fields: Headers = []
-        self._head_bytes = 0  # of the target and of header names and values, trailers included
-        self._overhead_bytes = 0  # fed since the last progress
-        self._has_progressed = False  # the last feed completed a head or a request, or had a part of a body
+        self._host: bytes | None = None  # the last one that was found to be valid
+        self._body_left_bytes = 0  # of a body whose length is known
+        self._overhead_bytes = 0  # of a head, or fed since the last progress in a body
+        self._has_progressed = False  # the last piece completed a head or a request, or had a part of a body
+        self._has_ended = False  # a request ended since read() was called
 
-    def feed(self, data: bytes) -> None:
+    @property
+    def is_in_body(self) -> bool:
+        return self._phase is not HEAD
+
+    def read(self) -> Progress:
+        """Parse the input up to the end of one request; Malformed where it is not HTTP."""
+        self._has_ended = False
+        if self._phase is HEAD and not self._line and (head := self.input.take_whole_head()):
+            self._line = head[: head.find(b"\r") + 1]
+            self._feed(head)
+            if self._has_ended:
+                return REQUEST_ENDED
+        for _ in range(PIECES_PER_TURN):
+            piece = self._take_piece()
+            if not piece:
+                return NEEDS_INPUT
+            self._feed(piece)
+            if self._has_ended:
+                return REQUEST_ENDED
+        return TURN_ENDED if self.input else NEEDS_INPUT
+
+    def _take_piece(self) -> bytes | memoryview:
+        if self._phase is SIZED:
+            piece = self.input.take(self._body_left_bytes)
+            self._body_left_bytes -= len(piece)
+            return piece
+        return self.input.take_to_blank_line() if self._phase is CHUNKED else self._take_head()
+
+    def _take_head(self) -> bytes:
+        """The rest of the head, or as much of it as has arrived. Its request line is kept, up to the CR behind it."""
+        if not self._line:
+            self._count_overhead(self.input.skip_line_ends())
+        piece = self.input.take_to_blank_line()
+        self._count_overhead(len(piece))
+        if not self._line.endswith(b"\r"):
+            end = piece.find(b"\r")
+            self._line += piece[: end + 1] if end >= 0 else piece
+        return piece
+
+    def _feed(self, piece: bytes | memoryview) -> None:
         self._has_progressed = False
         try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade as upgrade:
-            self._read_body_only(data[upgrade.args[0] :])
+            self._parser.feed_data(piece)
+        except httptools.HttpParserUpgrade:
+            self._read_body_only()
             return
-        except httptools.HttpParserError:
-            raise Malformed from None
-        if not self._has_progressed:
-            self._overhead_bytes += len(data)
-            if self._overhead_bytes > self._head_bytes_max:
-                raise Malformed
+        except httptools.HttpParserError as error:
+            raise Malformed(error.__context__.status if isinstance(error.__context__, Malformed) else 400) from None
+        if not self._has_progressed and self._phase is not HEAD:
+            self._count_overhead(len(piece))
 
-    def _read_body_only(self, rest: bytes) -> None:
+    def _count_overhead(self, size_bytes: int) -> None:
+        self._overhead_bytes += size_bytes
+        if self._overhead_bytes > self._head_bytes_max:
+            raise Malformed
+
+    def _read_body_only(self) -> None:
         """Read the body of a request that asks for an upgrade, which is not granted.
 
         httptools takes the bytes behind such a head for another protocol. A new parser is told how the body is framed.
         """
         self._parser = httptools.HttpRequestParser(_BodyCallbacks(self))
         framing = encode_headers([field for field in self._fields if field[0] in FRAMING])
-        self.feed(b"POST / HTTP/1.1\r\n%b\r\n%b" % (framing, rest))
+        self._feed(b"POST / HTTP/1.1\r\n%b\r\n" % framing)
 
     # httptools' callbacks. It turns an exception into an HttpParserError.
 
     def on_message_begin(self) -> None:
-        self.is_in_head = True
-        self._overhead_bytes = self._head_bytes = 0
+        if self._has_ended:
+            raise Malformed  # never fed by us: a request that ended elsewhere than at the end of its piece
         self._target = b""
         self._fields = []
 
     def on_url(self, url: bytes) -> None:
         self._target += url
-        self._head_bytes += len(url)
-        if self._head_bytes > self._head_bytes_max:
-            raise Malformed
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._head_bytes += len(name) + len(value)
-        if self._head_bytes > self._head_bytes_max:
-            raise Malformed
-        if self.is_in_head:  # trailers are not kept
+        if self._phase is HEAD:  # trailers are not kept
             self._fields.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
-        self.is_in_head = False
         self._has_progressed = True
-        parser = self._parser
+        self._overhead_bytes = 0
+        parser, line, fields = self._parser, self._line, self._fields
+        method = parser.get_method()
+        if len(line) != len(method) + len(self._target) + LINE_BYTES or not line.endswith(LINE_ENDS):
+            raise Malformed
+        if len(fields) > FIELDS_MAX:
+            raise Malformed
         path, query = _split_target(self._target)
-        is_http_1_0 = parser.get_http_version() == "1.0"
-        request = Request(parser.get_method().decode(), path, query, self._fields, is_http_1_0=is_http_1_0)
+        request = Request(method.decode(), path, query, fields, is_http_1_0=line.endswith(b"0\r"))
+        headers = request.headers
+        if headers.get(b"host") != self._host or self._host is None or len(headers) != len(fields):
+            self._check_host(request)
+        if b"transfer-encoding" in headers:
+            _check_transfer_coding(request)
+            self._phase = CHUNKED
+        elif length := headers.get(b"content-length"):  # httptools has refused one that is beside a transfer coding
+            self._body_left_bytes = int(length)
+            self._phase = SIZED if self._body_left_bytes else HEAD
         keep_alive = parser.should_keep_alive() and not parser.should_upgrade()
         self._receiver.receive_head(request, keep_alive=keep_alive)
 
@@ -107,8 +198,21 @@ class RequestParser:
             self.end_request()
 
     def end_request(self) -> None:
-        self._has_progressed = True
+        self._has_progressed = self._has_ended = True
+        self._phase = HEAD
+        self._line = b""
+        self._overhead_bytes = 0
+        self.input.forget_blank_line()
         self._receiver.receive_end()
+
+    def _check_host(self, request: Request) -> None:
+        """Exactly one Host, which is one (RFC 9112, 3.2); HTTP/1.0 may leave it out."""
+        hosts = [value for name, value in request.fields if name == b"host"]
+        if len(hosts) > 1 or (not hosts and not request.is_http_1_0):
+            raise Malformed
+        if hosts and not HOST.fullmatch(hosts[0].strip()):
+            raise Malformed
+        self._host = hosts[0] if hosts else None
 
 
 class _BodyCallbacks:
@@ -117,6 +221,20 @@ class _BodyCallbacks:
     def __init__(self, parser: RequestParser) -> None:
         self.on_body = parser.on_body
         self.on_message_complete = parser.end_request
+
+
+def _check_transfer_coding(request: Request) -> None:
+    """Only `chunked` alone (RFC 9112, 6.1 and 6.3).
+
+    If it is not the last coding, or is there twice, or comes with HTTP/1.0, nobody knows where the body ends: 400. If
+    other codings come before it, the end is known, but the body cannot be read: 501.
+    """
+    values = [value for name, value in request.fields if name == b"transfer-encoding"]
+    codings = [coding.strip().lower() for coding in b",".join(values).split(b",")]
+    if request.is_http_1_0 or codings[-1] != b"chunked" or codings.count(b"chunked") > 1:
+        raise Malformed
+    if len(codings) > 1:
+        raise Malformed(501)
 
 
 def _split_target(target: bytes) -> tuple[str, bytes]:

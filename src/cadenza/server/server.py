@@ -14,7 +14,6 @@ import asyncio
 import contextlib
 import multiprocessing
 import pkgutil
-import resource
 import signal
 import socket
 import sys
@@ -25,22 +24,24 @@ from typing import Protocol
 import msgspec
 import uvloop
 
-from cadenza.http.connection import Connection, ConnectionSettings
+from cadenza.http.connection import ConnectionSettings
+from cadenza.http.connections import Connections, ConnectionsLimits
 from cadenza.http.exchange import Exchange
 from cadenza.process import protect_memory
+from cadenza.server.acceptor import Acceptor, allow_many_files, connections_limits
 
 SEND_BUFFER_BYTES = 128 * 1024  # of the kernel: small, so that a slow reader is noticed
 BACKLOG = 2048
-FILES_MAX = 65_536
 SWITCH_INTERVAL_S = 0.0005  # small requests beside huge ones take 23 ms; with Python's default of 5 ms they take 63
 STARTUP_FAILURE = 3  # the exit code of a process whose service could not start
 
 
-class ShutdownLimits(msgspec.Struct, frozen=True):
-    """How long a shutdown waits. The service sets the limit of the drain before it."""
+class ServerLimits(msgspec.Struct, frozen=True):
+    """How long a shutdown waits, and how many connections there may be. The service sets the limit of the drain."""
 
     interrupted_s: float = 10.0  # for interrupted exchanges to be settled
     close_s: float = 5.0  # for connections to close
+    connections: ConnectionsLimits = ConnectionsLimits()
 
 
 class Service(Protocol):
@@ -58,6 +59,9 @@ class Service(Protocol):
     async def stop(self) -> None: ...
 
     def serve(self, exchange: Exchange, /) -> Awaitable[None]: ...
+
+    def refuse(self, exchange: Exchange, /) -> Awaitable[None]:
+        """Serve an exchange of a connection for which there is no room: cheaply, and then close it."""
 
     def drain(self) -> None:
         """Refuse new requests from now on."""
@@ -89,14 +93,14 @@ class Server:
         listener: socket.socket,
         *,
         handles_sigint: bool = True,
-        limits: ShutdownLimits | None = None,
+        limits: ServerLimits | None = None,
     ) -> None:
         self._service = service
         self._listener = listener
         self._handles_sigint = handles_sigint
-        self._limits = limits or ShutdownLimits()
+        self._limits = limits or ServerLimits()
         self._state = ServerState.STARTING
-        self._connections: set[Connection] = set()
+        self._connections = Connections(self._limits.connections)
         self._stopped = asyncio.Event()
         self._must_reload = False  # SIGHUP came during the start
         self._tasks: set[asyncio.Task[None]] = set()
@@ -116,25 +120,25 @@ class Server:
 
     async def _accept(self) -> None:
         self._state = ServerState.SERVING
-        service, settings = self._service, self._service.connection_settings
-        server = await asyncio.get_running_loop().create_server(
-            lambda: Connection(service.serve, settings, self._connections), sock=self._listener, backlog=BACKLOG
+        service = self._service
+        acceptor = Acceptor(
+            self._listener, service.serve, service.refuse, service.connection_settings, self._connections
         )
         try:
             if self._must_reload:
                 self._reload()
             await self._stopped.wait()
         finally:
-            server.close()
+            acceptor.close()
 
     async def _close_connections(self) -> None:
-        for connection in list(self._connections):
+        for connection in self._connections:
             connection.shut()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._limits.close_s):
                 while self._connections:  # noqa: ASYNC110 they close by themselves, and there are few
                     await asyncio.sleep(0.01)
-        for connection in list(self._connections):
+        for connection in self._connections:
             connection.abort()
 
     def _handle_signals(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -204,22 +208,15 @@ def serve_one(service: Service | str, listener: socket.socket, *, handles_sigint
     """Serve in this process until a signal ends it. The service, or the name of a function that builds it."""
     protect_memory()
     listener.set_inheritable(False)  # in a worker it is: no program that is started from here may keep the port
-    _allow_many_files()
+    limits = ServerLimits(connections=connections_limits(allow_many_files()))
     sys.setswitchinterval(SWITCH_INTERVAL_S)
 
     async def run() -> int:
         built: Service = pkgutil.resolve_name(service)() if isinstance(service, str) else service
-        return await Server(built, listener, handles_sigint=handles_sigint).run()
+        return await Server(built, listener, handles_sigint=handles_sigint, limits=limits).run()
 
     if exit_code := uvloop.run(run()):
         sys.exit(exit_code)
-
-
-def _allow_many_files() -> None:
-    """A stream takes two connections, so raise the limit of open files as far as the system allows."""
-    _, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
-    soft_limit = FILES_MAX if hard_limit == resource.RLIM_INFINITY else min(hard_limit, FILES_MAX)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (soft_limit, hard_limit))
 
 
 def _ignore() -> None:

@@ -12,8 +12,9 @@ from urllib.parse import quote
 import msgspec
 
 from cadenza.core.dialect import PLAIN, Dialect
+from cadenza.core.errors import RateLimited
 from cadenza.core.records import Route
-from cadenza.http.client import HttpClient, Unreachable
+from cadenza.http.client import HttpClient, OutOfResources, Unreachable
 from cadenza.http.client_connection import STOP, Broken, ClientConnection, Unanswered
 from cadenza.upstreams.base import Ask, Fault, FaultKind, Piece, Probe, ReplyBounds, Sink
 from cadenza.upstreams.errors import ERROR_BYTES_MAX, READ_STATUSES, classify_error
@@ -27,6 +28,7 @@ TOKENS_PER_IDLE = 1024  # a non-streaming reply gets the idle timeout once for e
 READ_TO_END_S = 0.1
 PROBE_S = 10.0
 PROBE_BYTES_MAX = 16 * 1024 * 1024
+BUSY_RETRY_S = 1.0
 ERROR_BODY_S = 5.0  # how long the body of an error may take
 
 
@@ -111,6 +113,8 @@ class HttpReply:
                 raise
         except TimeoutError:
             raise Fault(FaultKind.TIMED_OUT) from None
+        except OutOfResources:
+            raise RateLimited("The service has no file left for a connection. Retry shortly.", BUSY_RETRY_S) from None
         except (Unreachable, Unanswered):
             raise Fault(FaultKind.UNREACHABLE) from None
         except Broken:

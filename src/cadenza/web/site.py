@@ -104,5 +104,5 @@ def _check(request: Request) -> None:
 
 
 def _base_url(exchange: Exchange) -> str:
-    host = exchange.request.headers.get(b"host", b"127.0.0.1:8080").decode("latin-1")
+    host = exchange.request.headers.get(b"host", b"127.0.0.1:8080").strip().decode("latin-1")
     return f"{exchange.scheme}://{host}/v1"

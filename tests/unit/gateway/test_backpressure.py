@@ -19,6 +19,7 @@ from tests.unit.gateway.prompts import prompt_of
 
 TEXT_BYTES = 64 * 1024
 EVENTS = 512  # far more than the buffers between the two ends can hold
+LONG_ROUTE = msgspec.structs.replace(ROUTE, max_output_tokens=131_072)  # its replies may have so many bytes
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n"
 END = b'data: {"choices":[{"delta":{},"finish_reason":"stop"}],"usage":{"prompt_tokens":9,"completion_tokens":3}}\n\n'
 LOOK_EVERY_S = 0.1
@@ -69,7 +70,7 @@ async def test_an_upstream_over_http_is_not_read_while_the_client_is_congested()
     meter = UsageMeter(tokenizer, prompt_of(20, 200, tokenizer), output_limit=100)
     relay = StreamRelay(exchange, Answers(exchange, "r1"), ReplyHead("chatcmpl-one", 1, "forte"), meter)
     async with asyncio.timeout(2 * WAIT_S), server.running() as upstream:
-        reply = await upstream.open(ROUTE, Ask([], {}, None, stream=True))
+        reply = await upstream.open(LONG_ROUTE, Ask([], {}, None, stream=True))
         streaming = asyncio.create_task(relay.run(reply))
         await client.until_sent(b"xxx")
         await server.until_stuck()

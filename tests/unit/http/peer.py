@@ -3,6 +3,8 @@
 import asyncio
 import contextlib
 import math
+import os
+import resource
 import socket
 import ssl
 import struct
@@ -206,3 +208,16 @@ def full_listener() -> Iterator[int]:
             waiting.setblocking(False)
             waiting.connect_ex(listener.getsockname())
         yield listener.getsockname()[1]
+
+
+@contextlib.contextmanager
+def no_files_left() -> Iterator[None]:
+    """This process cannot open a file."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest_free = os.dup(0)
+    os.close(lowest_free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -80,7 +80,13 @@ def test_the_table_of_states(expects_continue: bool, parts: list[bytes]) -> None
 def test_an_unread_body_asks_the_connection_to_stop() -> None:
     """Past 64 KiB that the application has not read, the connection should stop reading."""
     body = new_body()
-    assert [body.feed(bytes(32 * 1024)) for _ in range(3)] == [True, True, False]
+    is_full = list[bool]()
+    for _ in range(3):
+        body.feed(bytes(32 * 1024))
+        is_full.append(body.is_full)
+    assert is_full == [False, False, True]
+    body.end()
+    assert not body.is_full
 
 
 async def test_reading_makes_room() -> None:
@@ -90,7 +96,8 @@ async def test_reading_makes_room() -> None:
     asked = asyncio.Event()
     reading = asyncio.create_task(body.read(BodyMemory(), b"", asked.set))
     await asyncio.wait_for(asked.wait(), WAIT_S)
-    assert body.feed(bytes(unread_bytes_max)) is True
+    body.feed(bytes(unread_bytes_max))
+    assert not body.is_full
     body.end()
     assert len(await reading) == 2 * unread_bytes_max + 1
 

@@ -2,10 +2,12 @@
 
 import asyncio
 import json
+import math
 import socket
 
 import pytest
 
+from cadenza.http.client import PRUNE_S
 from cadenza.http.client_connection import HEAD_BYTES_MAX, IDLE_S_MAX, STOP, Broken, ClientConnection, Unanswered
 from tests.unit.http.peer import (
     LOCALHOST,
@@ -484,6 +486,18 @@ async def test_an_old_idle_connection_is_not_used(clock: Clock) -> None:
         await fetch(client)
         assert peer.requests_per_visit == [2, 1]
         await happens(peer.visits[0].left)
+
+
+@pytest.mark.asyncio(loop_factories=["asyncio"])
+async def test_idle_connections_are_closed_without_another_request(clock: Clock) -> None:
+    """A timer closes each connection that was idle for too long, so that a burst of requests leaves no files open."""
+    async with talking(always(HI)) as (client, peer):
+        await asyncio.gather(*(fetch(client) for _ in range(20)))
+        for _ in range(math.ceil(IDLE_S_MAX / PRUNE_S) + 1):
+            await clock.leap(PRUNE_S)
+        for visit in peer.visits:
+            await happens(visit.left)
+        await fetch(client)
 
 
 async def test_concurrent_requests() -> None:

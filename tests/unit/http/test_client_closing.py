@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from cadenza.http.client import HttpClient, Unreachable
+from cadenza.http.client import HttpClient, OutOfResources, Unreachable
 from cadenza.http.client_connection import BUFFER_BYTES_MAX
 from tests.unit.http.peer import (
     LOCALHOST,
     WAIT_S,
+    Peer,
     Visit,
     WholeResponse,
     always,
@@ -23,6 +24,7 @@ from tests.unit.http.peer import (
     fetch,
     full_listener,
     happens,
+    no_files_left,
     read_all,
     read_part,
     talking,
@@ -152,6 +154,15 @@ async def test_a_host_that_cannot_be_found_is_unreachable(host: str) -> None:
     async with client_of(f"http://{host}:80/v1") as client:
         with pytest.raises(Unreachable):
             await fetch(client)
+
+
+@pytest.mark.parametrize("host", [LOCALHOST, "localhost"])
+async def test_running_out_of_files_is_our_own_fault(host: str) -> None:
+    """A connection that cannot be made because this process has no file left is told apart; others come and go."""
+    async with Peer(always(HI)) as peer, client_of(f"http://{host}:{peer.port}/v1") as client:
+        with no_files_left(), pytest.raises(OutOfResources):
+            await fetch(client)
+        assert (await fetch(client)).body == b"hi"
 
 
 async def test_unreachable_carries_no_address() -> None:

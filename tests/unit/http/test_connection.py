@@ -8,6 +8,7 @@ import pytest
 
 from cadenza.http.body import BodyLimits
 from cadenza.http.connection import Connection, ConnectionLimits, ConnectionSettings
+from cadenza.http.connections import Connections
 from cadenza.http.exchange import Exchange
 from tests.unit.http.raw_client import LAST_CHUNK, RawClient, request, until
 from tests.unit.http.testing_site import WHOLE, Site, check_malformed, check_served, disconnect
@@ -119,26 +120,31 @@ async def test_an_exchange_without_a_complete_reply(site: Site, path: str, recei
 
 
 async def test_malformed_bytes_behind_a_request(client: RawClient) -> None:
-    """One 400 is the last thing that is sent."""
+    """The request is answered; then comes one 400, which is the last thing that is sent."""
     await client.send(request("/whole") + NOT_HTTP)
+    assert (await client.reply())[2] == WHOLE
     check_malformed(await client.read_to_end())
 
 
 async def test_malformed_bytes_behind_waiting_requests(site: Site, client: RawClient) -> None:
-    """A request that waits for its turn when malformed bytes come behind it is never served."""
-    await client.send(request("/when-told") + NEXT + NOT_HTTP)
+    """Requests before malformed bytes are served, and those behind them are not."""
+    await client.send(request("/when-told") + NEXT + NOT_HTTP + NEXT)
     site.go_on.set()
+    assert [(await client.reply())[2] for _ in range(2)] == [WHOLE, WHOLE]
     check_malformed(await client.read_to_end())
     await until(lambda: site.is_quiet)
-    assert site.paths == ["/when-told"]
+    assert site.paths == ["/when-told", "/whole"]
 
 
-async def test_malformed_bytes_during_a_stream(client: RawClient) -> None:
-    """A stream that has begun breaks off, with no second reply in it."""
+async def test_malformed_bytes_during_a_stream(site: Site, client: RawClient) -> None:
+    """A stream that has begun is completed before the bytes behind its request are refused."""
     await client.send(request("/stream-when-told"))
-    await client.read_until(b"\r\n\r\n")
+    head = await client.read_until(b"\r\n\r\n")
     await client.send(NOT_HTTP)
-    assert b"HTTP/1.1" not in await client.read_to_end()
+    site.go_on.set()
+    stream, end, refusal = (await client.read_to_end()).partition(LAST_CHUNK)
+    assert (head.count(b"HTTP/1.1"), stream.count(b"HTTP/1.1"), end) == (1, 0, LAST_CHUNK)
+    check_malformed(refusal)
 
 
 async def test_bytes_behind_the_last_request_are_discarded(site: Site, client: RawClient) -> None:
@@ -224,7 +230,7 @@ async def test_a_lost_connection_is_not_congested() -> None:
     async def serve(_exchange: Exchange) -> None:
         """Nothing is asked."""
 
-    connection = Connection(serve, ConnectionSettings(), set())
+    connection = Connection(serve, ConnectionSettings(), Connections())
     connection.connection_made(asyncio.Transport())
     connection.pause_writing()
     was_congested = connection.is_congested

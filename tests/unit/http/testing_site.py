@@ -6,7 +6,8 @@ from typing import Self, cast
 
 from cadenza.http.body import BodyLimits, BodyMemory
 from cadenza.http.connection import Connection, ConnectionLimits, ConnectionSettings
-from cadenza.http.exchange import Exchange, Interruption
+from cadenza.http.connections import Connections, ConnectionsLimits
+from cadenza.http.exchange import Exchange, Interruption, Request
 from cadenza.server.server import bind
 from tests.unit.http.raw_client import RawClient, connect_to, request, until
 
@@ -21,6 +22,7 @@ class ObservedConnection(Connection):
     """A connection that counts what it has received, and tells whether it still reads."""
 
     received_bytes = 0
+    heads = 0  # that were parsed
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)
@@ -30,6 +32,10 @@ class ObservedConnection(Connection):
         self.received_bytes += len(data)
         super().data_received(data)
 
+    def receive_head(self, request: Request, *, keep_alive: bool) -> None:
+        self.heads += 1
+        super().receive_head(request, keep_alive=keep_alive)
+
     @property
     def is_reading(self) -> bool:
         return self.transport.is_reading()
@@ -38,15 +44,22 @@ class ObservedConnection(Connection):
 class Site:
     """The application. It records its exchanges, its tasks and the clients that disconnected."""
 
-    def __init__(self, limits: ConnectionLimits | None = None, body_limits: BodyLimits | None = None) -> None:
+    def __init__(
+        self,
+        limits: ConnectionLimits | None = None,
+        body_limits: BodyLimits | None = None,
+        connections_limits: ConnectionsLimits | None = None,
+    ) -> None:
         self.connection_settings = ConnectionSettings(
-            limits or ConnectionLimits(), body_limits or BodyLimits(), JSON, MALFORMED_BODY
+            limits or ConnectionLimits(),
+            body_limits or BodyLimits(),
+            refuse_malformed=lambda _status: (JSON, MALFORMED_BODY),
         )
         self.exchanges: list[Exchange] = []
         self.tasks: list[asyncio.Task[None]] = []
         self.disconnected: list[bytes] = []  # the ids of requests whose client disconnected
         self.pieces_sent = 0
-        self.connections: set[Connection] = set()
+        self.connections = Connections(connections_limits)
         self.is_waiting, self.go_on, self.was_congested, self.was_interrupted, self.has_finished = (
             asyncio.Event() for _ in range(5)
         )

@@ -9,12 +9,12 @@ import pytest
 import uvloop
 
 from cadenza.http.exchange import Exchange, Interruption
-from cadenza.server.server import STARTUP_FAILURE, Server, ShutdownLimits, bind
+from cadenza.server.server import STARTUP_FAILURE, Server, ServerLimits, bind
 from tests.unit.http.raw_client import WAIT_S, RawClient, connect_to, request, until
 from tests.unit.http.testing_site import WHOLE, Site, check_malformed, check_served
 
 SHORT_S = 0.1
-LONG = ShutdownLimits(interrupted_s=WAIT_S, close_s=WAIT_S)
+LONG = ServerLimits(interrupted_s=WAIT_S, close_s=WAIT_S)
 
 
 class RecordedService(Site):
@@ -34,6 +34,10 @@ class RecordedService(Site):
 
     async def stop(self) -> None:
         self.events.append("stop")
+
+    def refuse(self, exchange: Exchange) -> Coroutine[None, None, None]:
+        exchange.close_after_reply()
+        return self.serve(exchange)
 
     def drain(self) -> None:
         self.events.append("drain")
@@ -92,7 +96,7 @@ class Running:
 
 @contextlib.asynccontextmanager
 async def running(
-    service: RecordedService, *, handles_sigint: bool = True, limits: ShutdownLimits = LONG
+    service: RecordedService, *, handles_sigint: bool = True, limits: ServerLimits = LONG
 ) -> AsyncIterator[Running]:
     listener = bind("127.0.0.1", 0)
     server = Server(service, listener, handles_sigint=handles_sigint, limits=limits)
@@ -250,7 +254,7 @@ def test_the_drain_is_bounded() -> None:
     async def script() -> None:
         service = RecordedService(drain_s=SHORT_S)
         service.is_idle.clear()
-        async with running(service, limits=ShutdownLimits(interrupted_s=SHORT_S)) as server:
+        async with running(service, limits=ServerLimits(interrupted_s=SHORT_S)) as server:
             await check_served(await server.connect())
             signal.raise_signal(signal.SIGTERM)
             assert await server.exit_code() == 0
@@ -264,7 +268,7 @@ def test_a_reply_that_does_not_end_is_aborted() -> None:
 
     async def script() -> None:
         service = RecordedService()
-        async with running(service, limits=ShutdownLimits(close_s=SHORT_S)) as server:
+        async with running(service, limits=ServerLimits(close_s=SHORT_S)) as server:
             client = await server.connect()
             await client.send(request("/wait"))
             await asyncio.wait_for(service.is_waiting.wait(), WAIT_S)

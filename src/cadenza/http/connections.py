@@ -1,0 +1,104 @@
+"""The open connections of a server, bounded in number. Connections without a request make room for new ones.
+
+A connection is quiet while no request of it is in flight: it is new, idle or lingering. The one that has been quiet for
+longest is closed first, but none before `quiet_s_min`: its request may be on its way.
+"""
+
+import asyncio
+from collections.abc import Iterator
+from enum import Enum, auto
+from typing import Protocol
+
+import msgspec
+
+
+class ConnectionsLimits(msgspec.Struct, frozen=True):
+    """How many connections there may be."""
+
+    served_max: int = 10_000
+    refused_max: int = 256  # more than that, while they are told that there is no room
+    lingering_max: int = 256  # that are read only so that a client gets its refusal
+    quiet_s_min: float = 1.0
+
+
+class Room(Enum):
+    """What there is room for."""
+
+    SERVE = auto()
+    REFUSE = auto()
+    NONE = auto()
+
+
+class Closable(Protocol):
+    """A connection."""
+
+    def abort(self) -> None: ...
+
+    def shut(self) -> None: ...
+
+
+class Connections:
+    """All open connections of one process."""
+
+    def __init__(self, limits: ConnectionsLimits | None = None) -> None:
+        self._limits = limits or ConnectionsLimits()
+        self._loop = asyncio.get_running_loop()
+        self._open: set[Closable] = set()
+        self._quiet: dict[Closable, float] = {}  # since when, by the loop's clock; the longest first
+        self._lingering: set[Closable] = set()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def __iter__(self) -> Iterator[Closable]:
+        return iter(list(self._open))
+
+    def add(self, connection: Closable) -> None:
+        self._open.add(connection)
+        self.note_quiet(connection, self._loop.time())
+
+    def remove(self, connection: Closable) -> None:
+        self._open.discard(connection)
+        self._quiet.pop(connection, None)
+        self._lingering.discard(connection)
+
+    def note_busy(self, connection: Closable) -> None:
+        """A request of it is in flight."""
+        self._quiet.pop(connection, None)
+
+    def note_quiet(self, connection: Closable, now_s: float) -> None:
+        """No request of it is in flight."""
+        self._quiet[connection] = now_s
+
+    def may_linger(self, connection: Closable) -> bool:
+        """Take a place among those that linger; False if all are taken."""
+        if len(self._lingering) >= self._limits.lingering_max:
+            return False
+        self._lingering.add(connection)
+        self.note_quiet(connection, self._loop.time())
+        return True
+
+    def has_free_place(self, arriving: int) -> bool:
+        """Whether one connection more would be served, beside those that arrive, without closing another."""
+        return len(self._open) + arriving < self._limits.served_max
+
+    def find_room(self, arriving: int) -> Room:
+        """Room for one connection more, beside those that arrive. If it is full, the quietest one is closed.
+
+        There is none for a moment if one that is quiet or arrives can be closed soon, or if too many are being refused.
+        """
+        excess = len(self._open) + arriving - self._limits.served_max
+        if excess >= 0 and self.close_quietest():
+            excess -= 1
+        if excess < 0:
+            return Room.SERVE
+        return Room.NONE if self._quiet or arriving or excess >= self._limits.refused_max else Room.REFUSE
+
+    def close_quietest(self) -> bool:
+        """Close the connection that has been quiet for longest; False if none has been for long enough."""
+        quietest = next(iter(self._quiet.items()), None)
+        if quietest is None or self._loop.time() - quietest[1] < self._limits.quiet_s_min:
+            return False
+        self.remove(quietest[0])
+        quietest[0].abort()
+        return True

@@ -1,0 +1,118 @@
+"""Accepts connections, as many as there is room for; the others wait in the kernel.
+
+    room    what happens to the next connection
+    SERVE   it is served; if it took the last place, the quietest connection was closed for it
+    REFUSE  every request of it is refused: all connections are busy
+    NONE    it waits in the listener's backlog
+
+The process may run out of files all the same, because upstreams and the store need some too. Then nothing is accepted
+for a moment.
+"""
+
+import asyncio
+import contextlib
+import resource
+import socket
+from collections.abc import Callable
+
+from cadenza.http.connection import Connection, ConnectionSettings, Serve
+from cadenza.http.connections import Connections, ConnectionsLimits, Room
+from cadenza.http.exhaustion import ran_out
+
+FILES_MAX = 65_536
+PER_TURN = 16  # accepted before the loop does something else, when many come at once
+PAUSE_S = 0.005  # while there is no room
+
+
+class Acceptor:
+    """The listening socket of one process. `serve` and `refuse` serve the exchanges of its connections."""
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        serve: Serve,
+        refuse: Serve,
+        settings: ConnectionSettings,
+        connections: Connections,
+    ) -> None:
+        self._listener = listener
+        self._serve = serve
+        self._refuse = refuse
+        self._settings = settings
+        self._connections = connections
+        self._loop = asyncio.get_running_loop()
+        self._arriving: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        listener.setblocking(False)
+        if hasattr(socket, "TCP_USER_TIMEOUT"):  # the connections inherit it: unread bytes do not keep a lost client
+            unread_ms = round(settings.limits.unread_s * 1000)
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, unread_ms)
+        self._resume()
+
+    def close(self) -> None:
+        if self._timer:
+            self._timer.cancel()
+        self._loop.remove_reader(self._listener)
+        self._listener.close()
+
+    def _resume(self) -> None:
+        self._timer = None
+        self._loop.add_reader(self._listener, self._accept)
+
+    def _pause(self) -> None:
+        self._loop.remove_reader(self._listener)
+        self._timer = self._loop.call_later(PAUSE_S, self._resume)
+
+    def _accept(self) -> None:
+        """Accept the client that waits, and others while there are free places."""
+        for number in range(PER_TURN if self._arriving else 1):  # to ask in vain for another costs 40 µs
+            if number and not self._connections.has_free_place(len(self._arriving)):
+                return  # nobody may be waiting, and then no connection should be closed
+            room = self._connections.find_room(len(self._arriving))
+            if room is Room.NONE:
+                if not self._arriving:  # otherwise look again in the next turn
+                    self._pause()
+                return
+            try:
+                client, _ = self._listener.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if ran_out(error):
+                    self._connections.close_quietest()
+                    self._pause()
+                    return
+                continue  # the client has left already
+            self._welcome(client, self._serve if room is Room.SERVE else self._refuse)
+
+    def _welcome(self, client: socket.socket, serve: Serve) -> None:
+        def connect() -> Connection:
+            return Connection(serve, self._settings, self._connections)
+
+        task = self._loop.create_task(self._connect(connect, client))
+        self._arriving.add(task)
+        task.add_done_callback(self._arriving.discard)
+
+    async def _connect(self, connect: Callable[[], Connection], client: socket.socket) -> None:
+        client.setblocking(False)
+        with contextlib.suppress(OSError):  # the client has left already
+            await self._loop.connect_accepted_socket(connect, client)
+
+
+def allow_many_files() -> int:
+    """Raise the limit of open files as far as the system allows. The limit."""
+    _, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    soft_limit = FILES_MAX if hard_limit == resource.RLIM_INFINITY else min(hard_limit, FILES_MAX)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft_limit, hard_limit))
+    return soft_limit
+
+
+def connections_limits(files_max: int) -> ConnectionsLimits:
+    """How many connections so many files are enough for: each may need one more, to an upstream.
+
+    A reserve stays for the store, the log, the loop and the connections that are refused.
+    """
+    refused_max = min(max(files_max // 32, 4), 256)
+    reserve = max(files_max // 16, 32)
+    served_max = max((files_max - reserve - refused_max) // 2, 1)
+    return ConnectionsLimits(served_max=served_max, refused_max=refused_max, lingering_max=max(served_max // 4, 1))
