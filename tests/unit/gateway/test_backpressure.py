@@ -19,7 +19,7 @@ from tests.unit.gateway.prompts import prompt_of
 
 TEXT_BYTES = 64 * 1024
 EVENTS = 512  # far more than the buffers between the two ends can hold
-LONG_ROUTE = msgspec.structs.replace(ROUTE, max_output_tokens=131_072)  # its replies may have so many bytes
+LONG_ROUTE = msgspec.structs.replace(ROUTE, context_tokens=200_000, max_output_tokens=131_072)
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n"
 END = b'data: {"choices":[{"delta":{},"finish_reason":"stop"}],"usage":{"prompt_tokens":9,"completion_tokens":3}}\n\n'
 LOOK_EVERY_S = 0.1
