@@ -8,6 +8,8 @@ import math
 
 import msgspec
 
+PAUSE_S_MAX = 1.0  # for the first refusal in a row
+
 Headers = list[tuple[bytes, bytes]]
 
 
@@ -17,6 +19,7 @@ class CadenzaError(Exception):
     status = 500
     type = "api_error"
     retry_helps = True
+    pause_s = 0.0  # a client that asks again at once is held back for so long
 
     def __init__(self, message: str, headers: Headers | None = None) -> None:
         super().__init__(message)
@@ -49,6 +52,7 @@ class Unauthenticated(CadenzaError):
     status = 401
     type = "authentication_error"
     retry_helps = False
+    pause_s = 0.05
 
     def __init__(self) -> None:
         super().__init__(
@@ -134,6 +138,7 @@ class RateLimited(CadenzaError):
             message,
             [(b"retry-after", b"%d" % -(-wait_ms // 1000)), (b"retry-after-ms", b"%d" % wait_ms)],
         )
+        self.pause_s = min(wait_ms / 1000, PAUSE_S_MAX)
 
 
 class Ending(RateLimited):

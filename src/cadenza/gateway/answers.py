@@ -45,6 +45,8 @@ class Answers:
         if self._exchange.state is STREAMING:
             self._exchange.abort_stream(error_event(error.message))
         else:
+            if error.pause_s:
+                self._exchange.hold_back(error.pause_s)
             headers = JSON + encode_headers(error_headers(error)) + self._headers
             self._exchange.respond(error.status, headers, render_error(error.message, error.type))
 

@@ -69,7 +69,7 @@ async def serve_api(gateway: Gateway, exchange: Exchange) -> None:
         caller = await identify(gateway, exchange)  # 401
         record.identified(caller.principal)
         answers = Answers(exchange, record.request_id, rate_headers(caller.ticket))
-        authorize(gateway, caller, endpoint.scope)  # 403 429
+        authorize(gateway, exchange, caller, endpoint.scope)  # 403 429
         await endpoint.serve(gateway, ApiRequest(exchange, caller.principal, answers, record))
     except CadenzaError as error:
         answers.fail(error)

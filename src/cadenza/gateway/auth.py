@@ -9,13 +9,15 @@ import time
 import msgspec
 
 from cadenza.core.apikey import digest_key, is_well_formed
-from cadenza.core.errors import Forbidden, Unauthenticated
+from cadenza.core.errors import Forbidden, RateLimited, Unauthenticated
 from cadenza.core.rates import Rate, Ticket
 from cadenza.core.records import Principal
 from cadenza.gateway.gateway import Gateway
 from cadenza.gateway.rates import rate_exceeded, rate_of
 from cadenza.http.exchange import Exchange
 from cadenza.store import keys
+
+CONNECTIONS_RETRY_S = 1.0
 
 
 class Caller(msgspec.Struct, frozen=True):
@@ -34,13 +36,17 @@ async def identify(gateway: Gateway, exchange: Exchange) -> Caller:
     return Caller(principal, rate, gateway.rates.take(principal.key_id, rate))
 
 
-def authorize(gateway: Gateway, caller: Caller, scope: str) -> None:
-    """403 if the key lacks the scope, 429 if its rate is exceeded."""
+def authorize(gateway: Gateway, exchange: Exchange, caller: Caller, scope: str) -> None:
+    """403 if the key lacks the scope, 429 if its rate is exceeded or it has too many connections."""
     if scope not in caller.principal.scopes:
         raise Forbidden(f"This key lacks the scope '{scope}'. Use a key that has it, or one without restrictions.")
     if not caller.ticket.is_granted:
         gateway.observer.metrics.refused.labels("rate").inc()
         raise rate_exceeded(caller.ticket, caller.rate)
+    if not exchange.claim(caller.principal.key_id):
+        exchange.close_after_reply()
+        gateway.observer.metrics.refused.labels("connections").inc()
+        raise RateLimited("This key has too many connections open. Close some, or reuse them.", CONNECTIONS_RETRY_S)
 
 
 async def _find_principal(gateway: Gateway, exchange: Exchange) -> Principal:

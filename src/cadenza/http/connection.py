@@ -24,13 +24,15 @@
     the connection is lost                 any                     LOST: the running exchange is interrupted
 
 Input that arrives while an exchange runs is not parsed, so at most one request of a connection is known. Nor is any
-parsed while the client does not read its replies. Little of it is read: the rest waits in the kernel, and this is
-backpressure. The same happens while the application does not read a large body.
+parsed while the client does not read its replies, or while it is held back because it was refused. Little of it is
+read: the rest waits in the kernel, and this is backpressure. The same happens while the application does not read a
+large body.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable
 from enum import Enum, auto
+from functools import partial
 from typing import cast
 
 import msgspec
@@ -40,6 +42,7 @@ from cadenza.http.connections import Connections
 from cadenza.http.deadline import Deadline
 from cadenza.http.exchange import COMPLETE, PENDING, STATUS_LINES, Exchange, Interruption, Request
 from cadenza.http.forwarded import TrustedProxies, plain_address
+from cadenza.http.pause import Pause
 from cadenza.http.request_parser import NEEDS_INPUT, TURN_ENDED, Malformed, RequestParser
 from cadenza.http.write_flow import WriteFlow
 
@@ -58,6 +61,7 @@ class ConnectionLimits(msgspec.Struct, frozen=True):
     linger_s: float = 30.0  # for a client to notice that it is refused; many send their whole body first
     linger_silence_s: float = 5.0
     linger_bytes_max: int = 64 * MIB
+    pause_s_max: float = 5.0  # of a client that is held back; each refusal in a row doubles the pause
 
 
 def _refuse_plainly(_status: int) -> tuple[bytes, bytes]:
@@ -96,7 +100,6 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, serve: Serve, settings: ConnectionSettings, connections: Connections) -> None:
         self.peer = ""
-        self.proxies = settings.proxies
         self.is_congested = False
         self._serve = serve
         self._settings = settings
@@ -111,6 +114,11 @@ class Connection(asyncio.Protocol):
         self._write_flow = WriteFlow(settings.limits.unread_s, self.abort)
         self._discarded_bytes = 0  # of a body that nobody wants, or while it lingers
         self._linger_end_s = 0.0
+        self._pause = Pause(self._loop, settings.limits.pause_s_max, self._parse_if_allowed)
+
+    @property
+    def proxies(self) -> TrustedProxies:
+        return self._settings.proxies
 
     def shut(self) -> None:
         """Close it, once the running exchange is done."""
@@ -139,6 +147,7 @@ class Connection(asyncio.Protocol):
         self._state = LOST
         self._connections.remove(self)
         self._deadline.close()
+        self._pause.cancel()
         self.is_congested = False
         self._write_flow.close()
         if self._exchange:
@@ -151,7 +160,7 @@ class Connection(asyncio.Protocol):
                 self._linger_on(len(data))
             return
         self._parser.input.add(data)
-        if self._exchange is None and not self.is_congested:  # the usual case
+        if self._exchange is None and not self.is_congested and not self._pause.is_running:  # the usual case
             self._parse()
         else:
             self._parse_if_allowed()
@@ -194,9 +203,11 @@ class Connection(asyncio.Protocol):
             self._read_on()
 
     def _must_wait(self) -> bool:
-        """Whether the input stays unparsed: another request is served, or the client does not read its replies."""
+        """Whether the input stays unparsed: another request is served, or the client does not read or is held back."""
         if self._exchange:
             return self._exchange.body.is_complete or self._state in DISCARDING
+        if self._pause.is_running and not self._parser.is_in_body:
+            return True
         return self._state in DISCARDING or (self.is_congested and not self._parser.is_in_body)
 
     def _read_on(self) -> None:
@@ -268,19 +279,27 @@ class Connection(asyncio.Protocol):
         now_s = self._loop.time()
         self._deadline.set(now_s + self._settings.limits.keep_alive_s)
         self._connections.note_quiet(self, now_s)
+        self._pause.begin(exchange.pause_s)
         if self._parser.input or not self._is_reading:
             self._parse_if_allowed()
 
     def cancel(self, exchange: Exchange) -> None:
         assert exchange is self._exchange
-        assert self._task
-        self._task.cancel()
+        if self._task:  # it may wait at the turnstile
+            self._task.cancel()
+
+    def claim(self, owner: str) -> bool:
+        return self._connections.claim(self, owner)
 
     # serving
 
     def _begin(self, exchange: Exchange) -> None:
         self._exchange = exchange
-        self._task = self._loop.create_task(self._run(exchange))
+        self._connections.turnstile.enter(partial(self._start, exchange))
+
+    def _start(self, exchange: Exchange) -> None:
+        if exchange is self._exchange and exchange.interruption is None:
+            self._task = self._loop.create_task(self._run(exchange))
 
     async def _run(self, exchange: Exchange) -> None:
         """Serve an exchange. If the application returns without a complete reply, abort the connection."""

@@ -1,21 +1,28 @@
-"""The open connections of a server, bounded in number. Connections without a request make room for new ones.
+"""The open connections of a server, bounded in number: in all, by address, and by owner.
+
+Connections without a request make room for new ones. The application names the owner of a connection.
 
 A connection is quiet while no request of it is in flight: it is new, idle or lingering. The one that has been quiet for
 longest is closed first, but none before `quiet_s_min`: its request may be on its way.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterator
 from enum import Enum, auto
 from typing import Protocol
 
 import msgspec
 
+from cadenza.http.turnstile import Turnstile
+
 
 class ConnectionsLimits(msgspec.Struct, frozen=True):
     """How many connections there may be."""
 
     served_max: int = 10_000
+    by_address_max: int = 5_000  # from one address that is not a trusted proxy's
+    by_owner_max: int = 2_500
     refused_max: int = 256  # more than that, while they are told that there is no room
     lingering_max: int = 256  # that are read only so that a client gets its refusal
     quiet_s_min: float = 1.0
@@ -32,6 +39,8 @@ class Room(Enum):
 class Closable(Protocol):
     """A connection."""
 
+    peer: str
+
     def abort(self) -> None: ...
 
     def shut(self) -> None: ...
@@ -43,7 +52,11 @@ class Connections:
     def __init__(self, limits: ConnectionsLimits | None = None) -> None:
         self._limits = limits or ConnectionsLimits()
         self._loop = asyncio.get_running_loop()
+        self.turnstile = Turnstile()
         self._open: set[Closable] = set()
+        self._by_address: Counter[str] = Counter()
+        self._owners: dict[Closable, str] = {}
+        self._by_owner: Counter[str] = Counter()
         self._quiet: dict[Closable, float] = {}  # since when, by the loop's clock; the longest first
         self._lingering: set[Closable] = set()
 
@@ -55,12 +68,32 @@ class Connections:
 
     def add(self, connection: Closable) -> None:
         self._open.add(connection)
+        self._by_address[connection.peer] += 1
         self.note_quiet(connection, self._loop.time())
 
     def remove(self, connection: Closable) -> None:
+        if connection not in self._open:
+            return
         self._open.discard(connection)
+        _count_down(self._by_address, connection.peer)
+        if owner := self._owners.pop(connection, None):
+            _count_down(self._by_owner, owner)
         self._quiet.pop(connection, None)
         self._lingering.discard(connection)
+
+    def is_crowded(self, address: str) -> bool:
+        """Whether there are as many connections from this address as it may have."""
+        return self._by_address[address] >= self._limits.by_address_max
+
+    def claim(self, connection: Closable, owner: str) -> bool:
+        """The connection belongs to this owner from now on. False if the owner has too many."""
+        before = self._owners.get(connection)
+        if before != owner and connection in self._open:
+            if before:
+                _count_down(self._by_owner, before)
+            self._owners[connection] = owner
+            self._by_owner[owner] += 1
+        return self._by_owner[owner] <= self._limits.by_owner_max
 
     def note_busy(self, connection: Closable) -> None:
         """A request of it is in flight."""
@@ -102,3 +135,9 @@ class Connections:
         self.remove(quietest[0])
         quietest[0].abort()
         return True
+
+
+def _count_down(counts: Counter[str], name: str) -> None:
+    counts[name] -= 1
+    if not counts[name]:
+        del counts[name]

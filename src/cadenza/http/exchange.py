@@ -53,8 +53,10 @@ class Transport(Protocol):
     """The connection under an exchange."""
 
     peer: str  # the address of the other end
-    proxies: TrustedProxies
     is_congested: bool  # the client reads more slowly than the service writes
+
+    @property
+    def proxies(self) -> TrustedProxies: ...
 
     def write(self, data: bytes) -> None: ...
 
@@ -69,6 +71,9 @@ class Transport(Protocol):
 
     def cancel(self, exchange: "Exchange", /) -> None:
         """Cancel the task that serves the exchange."""
+
+    def claim(self, owner: str, /) -> bool:
+        """The connection belongs to this owner from now on. False if the owner has too many."""
 
 
 class Request:
@@ -101,6 +106,7 @@ class Exchange:
         "interruption",
         "keep_alive",
         "last_write_s",
+        "pause_s",
         "request",
         "started_s",
         "state",
@@ -117,6 +123,7 @@ class Exchange:
         self.started_s = time.perf_counter()
         self.first_byte_s: float | None = None
         self.last_write_s = 0.0  # by the monotonic clock
+        self.pause_s = 0.0  # before the next request of the connection is read
         self._transport = transport
 
     @property
@@ -203,6 +210,18 @@ class Exchange:
     def close_after_reply(self) -> None:
         """Serve no further request on this connection."""
         self.keep_alive = False
+
+    def claim(self, owner: str) -> bool:
+        """The connection belongs to this owner from now on. False if the owner has too many."""
+        return self._transport.claim(owner)
+
+    def hold_back(self, pause_s: float) -> None:
+        """Do not read the next request before this time has passed: the client should have waited by itself.
+
+        Not behind a proxy, whose connections carry requests of many clients.
+        """
+        if not self._transport.proxies.has_forwarded(self._transport.peer, self.request.fields):
+            self.pause_s = pause_s
 
     def interrupt(self, reason: Interruption) -> None:
         """Cancel the task that serves this exchange, once, unless the reply is complete."""

@@ -39,6 +39,10 @@ class TrustedProxies:
             address = str(forwarded)
         return address
 
+    def has_forwarded(self, peer: str, headers: Headers) -> bool:
+        """Whether the request came through a trusted proxy that left a mark."""
+        return _is_forwarded(headers) and self.trusts(peer)
+
     def scheme(self, peer: str, own: str, forwarded_proto: bytes | None) -> str:
         """The scheme that the client uses: `own`, unless a trusted proxy forwards another."""
         forwarded = (forwarded_proto or b"").decode("latin-1").strip().lower()
@@ -66,4 +70,8 @@ def is_local(peer: str, headers: Headers) -> bool:
     parsed = parse_address(peer)
     if parsed is None or not parsed.is_loopback:
         return False
-    return not any(name in FORWARDING or name.startswith(FORWARDING_PREFIX) for name, _ in headers)
+    return not _is_forwarded(headers)
+
+
+def _is_forwarded(headers: Headers) -> bool:
+    return any(name in FORWARDING or name.startswith(FORWARDING_PREFIX) for name, _ in headers)

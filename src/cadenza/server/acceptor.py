@@ -18,6 +18,7 @@ from collections.abc import Callable
 from cadenza.http.connection import Connection, ConnectionSettings, Serve
 from cadenza.http.connections import Connections, ConnectionsLimits, Room
 from cadenza.http.exhaustion import ran_out
+from cadenza.http.forwarded import plain_address
 
 FILES_MAX = 65_536
 PER_TURN = 16  # accepted before the loop does something else, when many come at once
@@ -74,7 +75,7 @@ class Acceptor:
                     self._pause()
                 return
             try:
-                client, _ = self._listener.accept()
+                client, address = self._listener.accept()
             except BlockingIOError:
                 return
             except OSError as error:
@@ -83,7 +84,10 @@ class Acceptor:
                     self._pause()
                     return
                 continue  # the client has left already
-            self._welcome(client, self._serve if room is Room.SERVE else self._refuse)
+            peer = plain_address(address[0])
+            is_crowded = self._connections.is_crowded(peer) and not self._settings.proxies.trusts(peer)
+            is_served = room is Room.SERVE and not is_crowded
+            self._welcome(client, self._serve if is_served else self._refuse)
 
     def _welcome(self, client: socket.socket, serve: Serve) -> None:
         def connect() -> Connection:
@@ -115,4 +119,10 @@ def connections_limits(files_max: int) -> ConnectionsLimits:
     refused_max = min(max(files_max // 32, 4), 256)
     reserve = max(files_max // 16, 32)
     served_max = max((files_max - reserve - refused_max) // 2, 1)
-    return ConnectionsLimits(served_max=served_max, refused_max=refused_max, lingering_max=max(served_max // 4, 1))
+    return ConnectionsLimits(
+        served_max=served_max,
+        by_address_max=max(served_max // 2, 16),
+        by_owner_max=max(served_max // 4, 16),
+        refused_max=refused_max,
+        lingering_max=max(served_max // 4, 1),
+    )

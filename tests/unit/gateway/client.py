@@ -91,6 +91,9 @@ class Client:
         if self._task:
             self._task.cancel()
 
+    def claim(self, owner: str) -> bool:
+        return bool(owner)
+
     # what it was sent
 
     @property

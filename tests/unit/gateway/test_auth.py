@@ -50,8 +50,9 @@ def bearer(key: bytes) -> Headers:
 async def enter(store: WatchedStore, headers: Headers, scope: str = "inference") -> Principal:
     """Present these headers to an endpoint that needs the scope."""
     gateway = make_gateway(store, RecordingObserver())
-    caller = await identify(gateway, Client().open(headers))
-    authorize(gateway, caller, scope)
+    exchange = Client().open(headers)
+    caller = await identify(gateway, exchange)
+    authorize(gateway, exchange, caller, scope)
     return caller.principal
 
 

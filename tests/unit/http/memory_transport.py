@@ -64,6 +64,9 @@ class MemoryTransport:
         if self.task:
             self.task.cancel()
 
+    def claim(self, owner: str) -> bool:
+        return bool(owner)
+
     @property
     def head(self) -> list[bytes]:
         """The status line and the header lines of the reply."""

@@ -15,6 +15,7 @@ class Stub:
     """A connection that only notes that it was aborted."""
 
     is_aborted = False
+    peer = "192.0.2.1"
 
     def abort(self) -> None:
         self.is_aborted = True
@@ -85,3 +86,29 @@ async def test_places_to_linger_are_given_back() -> None:
     assert not connections.may_linger(second)
     connections.remove(first)
     assert connections.may_linger(second)
+
+
+async def test_an_address_may_have_a_part_of_them() -> None:
+    """An address is crowded once it has its maximum, and no more after one of its connections is gone."""
+    connections = Connections(ConnectionsLimits(by_address_max=2))
+    first, second = Stub(), Stub()
+    connections.add(first)
+    assert not connections.is_crowded(first.peer)
+    connections.add(second)
+    assert connections.is_crowded(first.peer)
+    assert not connections.is_crowded("192.0.2.2")
+    connections.remove(first)
+    assert not connections.is_crowded(first.peer)
+
+
+async def test_an_owner_may_have_a_part_of_them() -> None:
+    """A connection belongs to its last owner; one that would be too many is told so."""
+    connections = Connections(ConnectionsLimits(by_owner_max=2))
+    stubs = [Stub() for _ in range(3)]
+    for stub in stubs:
+        connections.add(stub)
+    assert [connections.claim(stub, "key_a") for stub in stubs] == [True, True, False]
+    assert connections.claim(stubs[0], "key_b")
+    assert connections.claim(stubs[2], "key_a")
+    connections.remove(stubs[1])
+    assert connections.claim(stubs[0], "key_a")

@@ -122,9 +122,8 @@ class Site:
                 raise ZeroDivisionError
             case "/no-reply":
                 pass
-            case "/close":
-                exchange.close_after_reply()
-                respond(exchange, b"{}", 503)
+            case "/close" | "/hold-back":
+                refuse(exchange)
             case "/no-content":
                 respond(exchange, b"", 204)
             case "/wait":
@@ -197,6 +196,16 @@ class Site:
 
 def respond(exchange: Exchange, body: bytes, status: int = 200) -> None:
     exchange.respond(status, reply_headers(exchange), body)
+
+
+def refuse(exchange: Exchange) -> None:
+    """Close the connection, or hold the client back for a second."""
+    if exchange.request.path == "/close":
+        exchange.close_after_reply()
+        respond(exchange, b"{}", 503)
+    else:
+        exchange.hold_back(1.0)
+        respond(exchange, b"{}", 429)
 
 
 def reply_headers(exchange: Exchange) -> bytes:

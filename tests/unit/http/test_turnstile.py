@@ -1,0 +1,43 @@
+"""The turnstile: a few requests are started in each turn of the loop, in the order in which they came."""
+
+import asyncio
+
+from cadenza.http.turnstile import Turnstile
+
+
+async def next_turn() -> None:
+    await asyncio.sleep(0)
+
+
+async def test_a_few_are_started_in_each_turn() -> None:
+    """Up to the number of a turn start at once; each later turn starts as many of those that wait."""
+    turnstile, started = Turnstile(3), list[int]()
+    for number in range(8):
+        turnstile.enter(lambda number=number: started.append(number))  # type: ignore[misc]
+    assert started == [0, 1, 2]
+    await next_turn()
+    assert started == [0, 1, 2, 3, 4, 5]
+    await next_turn()
+    assert started == list(range(8))
+
+
+async def test_nobody_overtakes() -> None:
+    """Whoever comes while others wait is started after them."""
+    turnstile, started = Turnstile(2), list[str]()
+    for name in ("a", "b", "c", "d", "e"):
+        turnstile.enter(lambda name=name: started.append(name))  # type: ignore[misc]
+    await next_turn()
+    turnstile.enter(lambda: started.append("late"))
+    while len(started) < 6:
+        await next_turn()
+    assert started == ["a", "b", "c", "d", "e", "late"]
+
+
+async def test_a_quiet_turnstile_starts_at_once() -> None:
+    """After turns without a request, the next ones are started without waiting."""
+    turnstile, started = Turnstile(1), list[int]()
+    for number in range(5):
+        turnstile.enter(lambda number=number: started.append(number))  # type: ignore[misc]
+        assert started[-1] == number
+        await next_turn()
+        await next_turn()
