@@ -85,7 +85,7 @@ async def serve_api(gateway: Gateway, exchange: Exchange) -> None:
         answers.fail(Internal())
     finally:
         gateway.in_flight.end(exchange)
-        gateway.body_memory.give_back(exchange.body.size_bytes)
+        exchange.body.release()
         if not record.is_held:  # otherwise the ledger records it, with its charge
             gateway.observer.record(record.outcome())
 
