@@ -4,18 +4,26 @@ The service trusts `x-forwarded-for` from its own machine, as behind a proxy.
 """
 
 import asyncio
+import contextlib
 import itertools
+import os
 import time
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import msgspec
 import pytest
 
+from cadenza.control.accounts import create_account
+from cadenza.control.keys import KeyOrder, create_key
 from cadenza.core.apikey import make_key
+from cadenza.store.address import open_store
+from cadenza.store.migrate import migrate
 from tests.load import ConnectionPool, TimedReply
-from tests.service import Service
-from tests.service_config import classes_spec
+from tests.postgres import PostgresMissing, running_postgres
+from tests.service import EMAIL, PASSWORD, Service
+from tests.service_config import ServiceSpec, classes_spec
 
 ADDRESSES = 1000
 GUESSES_PER_S = 5000
@@ -99,17 +107,46 @@ async def flood(port: int, good_keys: list[str]) -> Flood:
     return Flood(attacker.answered, good, count / (time.perf_counter() - began_s))
 
 
-@pytest.fixture
-def service() -> Iterator[Service]:
-    """A process that has just started: it has seen no key."""
-    with Service(classes_spec(UNUSED_UPSTREAM)) as running:
-        yield running
+class StoreSpec(ServiceSpec, frozen=True, kw_only=True):
+    """The same config on another store."""
+
+    url: str
+
+    def toml(self) -> str:
+        return super().toml().replace("sqlite:///./data/cadenza.db", self.url)
 
 
-def test_good_keys_get_in_during_a_flood(service: Service) -> None:
+@pytest.fixture(params=["sqlite", "postgres"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """The address of an empty store. Without Postgres: skip with the reason, but fail under CI=true."""
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path}/cadenza.db"
+        return
+    with contextlib.ExitStack() as stack:
+        try:
+            server = stack.enter_context(running_postgres())
+        except PostgresMissing as missing:
+            if os.environ.get("CI") == "true":
+                pytest.fail(str(missing))
+            pytest.skip(str(missing))
+        yield stack.enter_context(server.database())
+
+
+async def fill(url: str) -> list[str]:
+    """Make an account with keys in a new store."""
+    store, now_ms = open_store(url), time.time_ns() // 1_000_000
+    await migrate(store)
+    await create_account(store, EMAIL, PASSWORD, 0, "forte", now_ms)
+    made = [await create_key(store, EMAIL, KeyOrder("test", ()), now_ms) for _ in range(GOOD_KEYS)]
+    await store.close()
+    return [key for key, _ in made]
+
+
+def test_good_keys_get_in_during_a_flood(url: str) -> None:
     """All good keys are served right after a start, and no guess is told anything but 401."""
-    good_keys = [service.create_key() for _ in range(GOOD_KEYS)]
-    seen = asyncio.run(flood(service.port, good_keys))
+    good_keys, plain = asyncio.run(fill(url)), classes_spec(UNUSED_UPSTREAM)
+    with Service(StoreSpec(plain.providers, plain.routes, url=url)) as service:
+        seen = asyncio.run(flood(service.port, good_keys))
     statuses = Counter(reply.status for reply in seen.good)
     assert statuses == {200: GOOD_KEYS}, f"{seen.per_s:,.0f} guesses a second were answered {dict(seen.guesses)}"
     assert seen.guesses.keys() == {401}
