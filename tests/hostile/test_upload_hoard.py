@@ -16,11 +16,10 @@ from tests.service_config import classes_spec
 
 MIB = 2**20
 ANNOUNCED_BYTES = 32 * MIB
-SENT_BYTES = 31 * MIB
-PART = b" " * MIB
+PARTS = [b" " * MIB] * 31 + [b" " * (MIB - 4096)]  # all but 4 KiB of it
 TRICKLE_S = 0.5
 ENDED_S = 60.0  # far less than the 17 minutes that 32 MiB take at the minimum rate
-HONEST = (200, MIB // 1024, 20 * 1024)  # the sizes of the other account's bodies in KiB
+HONEST = (1, 200, 1024, 20 * 1024)  # the sizes of the other account's bodies in KiB
 
 
 class Hoard(msgspec.Struct):
@@ -60,8 +59,8 @@ class Trickler:
     async def _send(self, writer: asyncio.StreamWriter) -> None:
         writer.write(self._api.head("POST", "/v1/chat/completions", f"content-length: {ANNOUNCED_BYTES}"))
         with contextlib.suppress(ConnectionError):
-            for _ in range(SENT_BYTES // len(PART)):
-                writer.write(PART)
+            for part in PARTS:
+                writer.write(part)
                 await writer.drain()
             self.holds.set()
             while True:

@@ -43,9 +43,9 @@ class Gateway:
         self.look_ups = LookUps(store)
         self.unknown_keys = UnknownKeyLimiter(observer.metrics)
         self.body_memory = BodyMemory()
-        self.uploads = Uploads(self.body_memory, observer.metrics)
         self.in_flight = InFlight()
         self.key_use = KeyUse(store, observer.log)
+        self.uploads = Uploads(self.body_memory, observer.metrics)
         self.is_draining = False
         self._reloader = Reloader(load_snapshot, self._use)
         observer.metrics.slots.set_function(lambda: self.slots.taken)
