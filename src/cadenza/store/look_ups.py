@@ -46,5 +46,5 @@ class LookUps:
                     self._next = None
                     return await keys.look_up_many(self._store, list(digests))
         except TimeoutError:
-            self._next = None
+            self._next = None  # it may not have begun: nobody may join it now
             raise StoreUnavailable("The store did not answer in time.") from None
