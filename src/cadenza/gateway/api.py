@@ -88,7 +88,7 @@ async def serve_api(gateway: Gateway, exchange: Exchange) -> None:
         answers.fail(RateLimited(OUT_OF_MEMORY, MEMORY_RETRY_S) if is_exhausted(error) else Internal())
     finally:
         gateway.in_flight.end(exchange)
-        gateway.body_memory.give_back(exchange.body.size_bytes)
+        exchange.body.release()
         if not record.is_held:  # otherwise the ledger records it, with its charge
             gateway.observer.record(record.outcome())
 

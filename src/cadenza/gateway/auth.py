@@ -4,6 +4,7 @@ A key with a wrong checksum is refused without a look-up. Missing, malformed, un
 same answer. While the store does not answer, every request is refused.
 """
 
+import asyncio
 import time
 
 import msgspec
@@ -16,6 +17,8 @@ from cadenza.gateway.gateway import Gateway
 from cadenza.gateway.rates import rate_exceeded, rate_of
 from cadenza.http.exchange import Exchange
 from cadenza.store import keys
+from cadenza.store.keys import FoundKey
+from cadenza.store.store import StoreUnavailable
 
 CONNECTIONS_RETRY_S = 1.0
 
@@ -52,26 +55,36 @@ def authorize(gateway: Gateway, exchange: Exchange, caller: Caller, scope: str) 
 async def _find_principal(gateway: Gateway, exchange: Exchange) -> Principal:
     presented = _presented_key(exchange.request.headers)
     digest = digest_key(presented)
-    unknown_keys = gateway.unknown_keys
-    if unknown_keys.is_live(digest):
-        return await _look_up(gateway, exchange, digest)
-    if not is_well_formed(presented):
-        raise Unauthenticated
-    unknown_keys.check(digest, exchange.client_address)
-    async with unknown_keys.lock:
-        unknown_keys.check(digest, exchange.client_address)
-        return await _look_up(gateway, exchange, digest)
-
-
-async def _look_up(gateway: Gateway, exchange: Exchange, digest: bytes) -> Principal:
-    found = await keys.look_up(gateway.store, digest)
+    if not gateway.unknown_keys.is_live(digest):
+        if not is_well_formed(presented):
+            raise Unauthenticated
+        gateway.unknown_keys.begin(digest, exchange.client_address)
+    found = await _look_up(gateway, digest)
     if found is None or keys.state_of(found, time.time_ns() // 1_000_000) != "active":
-        gateway.unknown_keys.note_dead(digest, exchange.client_address)
+        gateway.unknown_keys.found_dead(digest)
         raise Unauthenticated
-    gateway.unknown_keys.note_live(digest)
+    gateway.unknown_keys.found_live(digest)
     await gateway.catch_up(found.classes_epoch)
-    scopes = keys.scopes_of(found.scopes)
-    return Principal(found.id, found.account_id, scopes, found.preferred_class, found.requests_per_second, found.burst)
+    return Principal(
+        key_id=found.id,
+        account_id=found.account_id,
+        scopes=keys.scopes_of(found.scopes),
+        preferred_class=found.preferred_class,
+        requests_per_second=found.requests_per_second,
+        burst=found.burst,
+        free_nano=found.free_nano,
+    )
+
+
+async def _look_up(gateway: Gateway, digest: bytes) -> FoundKey | None:
+    try:
+        return await gateway.look_ups.find(digest)
+    except asyncio.CancelledError:
+        gateway.unknown_keys.spend(digest)
+        raise
+    except StoreUnavailable:
+        gateway.unknown_keys.give_back(digest)
+        raise
 
 
 def _presented_key(headers: dict[bytes, bytes]) -> bytes:

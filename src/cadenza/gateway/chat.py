@@ -9,7 +9,7 @@ import asyncio
 import time
 
 from cadenza.core.chat import new_completion_id
-from cadenza.core.errors import BodyTimedOut, PayloadTooLarge, RateLimited, UnsupportedEncoding
+from cadenza.core.errors import BodyTimedOut, PayloadTooLarge, UnsupportedEncoding
 from cadenza.core.money import Price
 from cadenza.core.records import CONTEXT_TOKENS_MAX, Plan
 from cadenza.gateway.billing import Credit, Quote, allowance, hold_credit, idempotency_digest
@@ -18,8 +18,9 @@ from cadenza.gateway.gateway import Gateway
 from cadenza.gateway.relay import ReplyHead, StreamRelay, WholeRelay
 from cadenza.gateway.request import ApiRequest
 from cadenza.gateway.slots import slot
+from cadenza.gateway.uploads import Upload
 from cadenza.gateway.validate import ChatRequest, check_context, parse_chat
-from cadenza.http.body import BodyMemory, BodyMemoryFull, BodyTimeout, BodyTooLarge
+from cadenza.http.body import BodyBudget, BodyTimeout, BodyTooLarge
 from cadenza.http.exchange import Exchange
 from cadenza.routing.catalogue import routes_that_fit, routes_with_custom_tools
 from cadenza.routing.continuation import open_reply
@@ -28,12 +29,12 @@ from cadenza.routing.prompt import PromptSize
 from cadenza.store.ledger import Hold
 
 INLINE_BYTES = 64 * 1024  # a larger body is parsed off the event loop
-MEMORY_RETRY_S = 1.0
 
 
 async def serve_chat(gateway: Gateway, request: ApiRequest) -> None:
     snapshot, key_id, at = gateway.snapshot, request.principal.key_id, gateway.observer.at
-    chat = await read_chat(request.exchange, gateway.body_memory)  # 415 413 408 429 400
+    upload = Upload(gateway.uploads, request.principal, snapshot.catalogue.least_nano)
+    chat = await read_chat(request.exchange, upload)  # 415 413 402 408 429 400
     served = snapshot.catalogue.find(chat.model, request.principal)  # 400
     prompt = PromptSize(gateway.tokenizer, served.character, chat.texts, request.exchange.body.size_bytes)
     plan = await fit(served.plan, prompt, chat)  # 400
@@ -57,17 +58,15 @@ async def serve_chat(gateway: Gateway, request: ApiRequest) -> None:
             at("finished")
 
 
-async def read_chat(exchange: Exchange, memory: BodyMemory) -> ChatRequest:
+async def read_chat(exchange: Exchange, budget: BodyBudget) -> ChatRequest:
     if exchange.request.headers.get(b"content-encoding", b"identity").lower() != b"identity":
         raise UnsupportedEncoding
     try:
-        body = await exchange.read_body(memory)
+        body = await exchange.read_body(budget)
     except BodyTooLarge:
         raise PayloadTooLarge from None
     except BodyTimeout:
         raise BodyTimedOut(exchange.body.size_bytes) from None
-    except BodyMemoryFull:
-        raise RateLimited("Too many large requests at once. Retry shortly.", MEMORY_RETRY_S) from None
     if len(body) > INLINE_BYTES:
         return await asyncio.to_thread(parse_chat, body)
     return parse_chat(body)

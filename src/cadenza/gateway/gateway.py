@@ -9,10 +9,12 @@ from cadenza.gateway.key_use import KeyUse
 from cadenza.gateway.rates import Rates
 from cadenza.gateway.slots import Slots
 from cadenza.gateway.unknown_keys import UnknownKeyLimiter
+from cadenza.gateway.uploads import Uploads
 from cadenza.http.body import BodyMemory
 from cadenza.observe import Observer
 from cadenza.routing.catalogue import Snapshot
 from cadenza.routing.dispatch import Dispatcher
+from cadenza.store.look_ups import LookUps
 from cadenza.store.store import Store
 from cadenza.store.writer import LedgerWriter
 
@@ -48,10 +50,12 @@ class Gateway:
         self.dispatcher = Dispatcher(observer, snapshot.limits.concurrency, self.tokenizer)
         self.rates = Rates()
         self.slots = Slots(snapshot.limits.concurrency)
+        self.look_ups = LookUps(store)
         self.unknown_keys = UnknownKeyLimiter(observer.metrics)
         self.body_memory = BodyMemory(body_bytes)
         self.in_flight = InFlight()
         self.key_use = KeyUse(store, observer.log)
+        self.uploads = Uploads(self.body_memory, observer.metrics)
         self.is_draining = False
         self._reloader = Reloader(load_snapshot, self._use)
         observer.metrics.slots.set_function(lambda: self.slots.taken)

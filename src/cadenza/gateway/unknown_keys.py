@@ -1,13 +1,13 @@
-"""Protects the store, and the clients with good keys, from a flood of keys that do not exist.
+"""Limits how many unknown keys each address may present. Keys that were live lately are not limited.
 
-All of it is bounded memory, and nothing here waits.
+There is no limit on all addresses together, because a flood from many would use it up and lock out good keys. A look-up
+must be cheap instead. All of this is bounded memory, and nothing here waits.
 """
 
-import asyncio
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from ipaddress import IPv6Address, ip_address
+from ipaddress import IPv6Address
 from typing import TypeVar
 
 from cadenza.core.errors import RateLimited, Unauthenticated
@@ -16,8 +16,8 @@ from cadenza.observe import Metrics
 
 DEAD_KEY_NS = 5 * NS_PER_S  # how long a dead key is remembered
 REMEMBERED_MAX = 10_000
+NETWORK_CHARS_MAX = 64
 LOOK_UPS_OF_ONE_ADDRESS = Rate(per_s=20.0, burst=100)
-LOOK_UPS_IN_ALL = Rate(per_s=200.0, burst=1000)
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -34,9 +34,10 @@ class Recent(OrderedDict[K, V]):
 
 
 class UnknownKeyLimiter:
-    """Limits the look-ups that find no live key, for each address and in all.
+    """Limits the look-ups of each address that find no live key.
 
-    A dead key is remembered by its digest for a few seconds. A key that was live lately is always looked up.
+    A look-up takes a ticket of its address, and gives it back if the key is live. Requests with the same key at the
+    same time need one ticket. A dead key is remembered by its digest for a few seconds.
     """
 
     def __init__(self, metrics: Metrics, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
@@ -44,45 +45,55 @@ class UnknownKeyLimiter:
         self._clock_ns = clock_ns
         self._dead_until_ns: Recent[bytes, int] = Recent()
         self._live: Recent[bytes, None] = Recent()
-        self._whole_at_ns: Recent[str, int] = Recent()  # by address
-        self._all_whole_at_ns = 0
-        self.lock = asyncio.Lock()  # one look-up at a time: else many would pass on one ticket
+        self._whole_at_ns: Recent[str, int] = Recent()  # by network
+        self._tickets: dict[bytes, str] = {}  # the network that gave a ticket for the key that is being looked up
 
     def is_live(self, digest: bytes) -> bool:
+        """Whether the key was live when it was last looked up. It must be looked up again."""
         return digest in self._live
 
-    def check(self, digest: bytes, address: str) -> None:
-        """401 for a key that is known to be dead, 429 during a flood."""
-        if digest in self._live:
-            return
+    def begin(self, digest: bytes, address: str) -> None:
+        """Before a look-up: 401 for a key that is known to be dead, 429 for an address with too many of them."""
         now_ns = self._clock_ns()
         if self._dead_until_ns.get(digest, 0) > now_ns:
             raise Unauthenticated
-        _, own = take_ticket(self._whole_at_ns.get(network_of(address), 0), now_ns, LOOK_UPS_OF_ONE_ADDRESS)
-        _, every = take_ticket(self._all_whole_at_ns, now_ns, LOOK_UPS_IN_ALL)
-        if not (own.is_granted and every.is_granted):
-            wait_s = max(own.wait_s, every.wait_s)
+        if digest in self._tickets:
+            return
+        network = network_of(address)
+        whole_at_ns, ticket = take_ticket(self._whole_at_ns.get(network, 0), now_ns, LOOK_UPS_OF_ONE_ADDRESS)
+        if not ticket.is_granted:
             self._metrics.refused.labels("unknown_keys").inc()
-            raise RateLimited("Too many requests came without a valid key. Check the key, and retry later.", wait_s)
-
-    def note_dead(self, digest: bytes, address: str) -> None:
-        now_ns, network = self._clock_ns(), network_of(address)
-        self._live.pop(digest, None)
-        self._dead_until_ns.note(digest, now_ns + DEAD_KEY_NS)
-        whole_at_ns, _ = take_ticket(self._whole_at_ns.get(network, 0), now_ns, LOOK_UPS_OF_ONE_ADDRESS)
+            message = "Too many requests came without a valid key. Check the key, and retry later."
+            raise RateLimited(message, ticket.wait_s)
         self._whole_at_ns.note(network, whole_at_ns)
-        self._all_whole_at_ns, _ = take_ticket(self._all_whole_at_ns, now_ns, LOOK_UPS_IN_ALL)
+        self._tickets[digest] = network
 
-    def note_live(self, digest: bytes) -> None:
+    def found_live(self, digest: bytes) -> None:
         self._live.note(digest, None)
+        self.give_back(digest)
+
+    def found_dead(self, digest: bytes) -> None:
+        self.spend(digest)
+        self._live.pop(digest, None)
+        self._dead_until_ns.note(digest, self._clock_ns() + DEAD_KEY_NS)
+
+    def spend(self, digest: bytes) -> None:
+        """End a look-up whose result is unknown because the client disconnected: its ticket stays taken."""
+        self._tickets.pop(digest, None)
+
+    def give_back(self, digest: bytes) -> None:
+        """End a look-up that did not fail by the client's fault."""
+        network = self._tickets.pop(digest, None)
+        if network is not None and network in self._whole_at_ns:
+            self._whole_at_ns[network] -= LOOK_UPS_OF_ONE_ADDRESS.step_ns
 
 
 def network_of(address: str) -> str:
-    """The address; for IPv6 the /64 network, which belongs to one subscriber."""
+    """The address; for IPv6 the /64 network, which belongs to one subscriber. Other text is cut."""
+    if ":" not in address:
+        return address[:NETWORK_CHARS_MAX]
     try:
-        parsed = ip_address(address)
+        parsed = IPv6Address(address)
     except ValueError:
-        return address
-    if isinstance(parsed, IPv6Address):
-        return str(parsed.ipv4_mapped or int(parsed) >> 64)
-    return address
+        return address[:NETWORK_CHARS_MAX]
+    return str(parsed.ipv4_mapped or int(parsed) >> 64)

@@ -10,16 +10,22 @@ is read from the socket, so backpressure reaches the client.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from enum import Enum, auto
+from typing import Protocol
 
 import msgspec
 
 MIB = 1024 * 1024
+PACE_STEPS = 64  # the marks that are kept of a body's progress
 
 
 class BodyLimits(msgspec.Struct, frozen=True):
-    """A slow but steady upload is accepted; one below the minimum rate is refused."""
+    """A slow but steady upload is accepted; one below the minimum rate is refused.
+
+    In any `time_s` seconds, `time_s * bytes_per_s_min` bytes must arrive, or the rest of the body.
+    """
 
     bytes_max: int = 32 * MIB
     unread_bytes_max: int = 64 * 1024
@@ -37,22 +43,58 @@ class BodyTimeout(Exception):
 
 
 class BodyMemoryFull(Exception):
-    """The bodies of all requests together take as much memory as they may."""
+    """There is no room for a body. The message, if there is one, says whose bodies take it."""
+
+
+class BodyBudget(Protocol):
+    """The memory that one body may take."""
+
+    def expect(self, size_bytes: int) -> None:
+        """Refuse a body of this announced size before it is read, if there is no room for it. This takes nothing."""
+
+    def take(self, size_bytes: int) -> None:
+        """Take this many bytes more, or raise BodyMemoryFull and take nothing."""
+
+    def give_back(self, size_bytes: int) -> None:
+        """Give back everything that was taken."""
 
 
 class BodyMemory:
     """The bytes that the bodies of all requests may have in memory together."""
 
     def __init__(self, bytes_max: int = 512 * MIB) -> None:
-        self._free_bytes = bytes_max
+        self.free_bytes = bytes_max
+
+    def expect(self, size_bytes: int) -> None:
+        if size_bytes > self.free_bytes:
+            raise BodyMemoryFull
 
     def take(self, size_bytes: int) -> None:
-        if size_bytes > self._free_bytes:
-            raise BodyMemoryFull
-        self._free_bytes -= size_bytes
+        self.expect(size_bytes)
+        self.free_bytes -= size_bytes
 
     def give_back(self, size_bytes: int) -> None:
-        self._free_bytes += size_bytes
+        self.free_bytes += size_bytes
+
+
+class Pace:
+    """The minimum rate of a body over a sliding window. Fast bytes earn no time beyond the window."""
+
+    def __init__(self, limits: BodyLimits, now_s: float) -> None:
+        self._window_s = limits.time_s
+        self._bytes_min = limits.time_s * limits.bytes_per_s_min
+        self._step_s = limits.time_s / PACE_STEPS
+        self._marks = deque([(now_s, 0)])  # the beginning of a step, and how many bytes there were at its end
+
+    def deadline_s(self, now_s: float, size_bytes: int) -> float:
+        """When too few bytes will be in the window, if no more arrive. A new body has a whole window."""
+        marks = self._marks
+        if now_s - marks[-1][0] < self._step_s:
+            now_s = marks.pop()[0]
+        marks.append((now_s, size_bytes))
+        while marks[0][1] <= size_bytes - self._bytes_min:
+            marks.popleft()
+        return marks[0][0] + self._window_s
 
 
 class BodyState(Enum):
@@ -69,15 +111,16 @@ AWAITING_CONTINUE, RECEIVING, COMPLETE = BodyState  # as names: Python 3.11 is s
 class RequestBody:
     """One body: filled by the connection, read once by the application."""
 
-    __slots__ = ("_arrival", "_limits", "_parts", "_unread_bytes", "size_bytes", "state")
+    __slots__ = ("_arrival", "_budget", "_limits", "_parts", "_unread_bytes", "size_bytes", "state")
 
     def __init__(self, limits: BodyLimits, *, expects_continue: bool) -> None:
         self.state = AWAITING_CONTINUE if expects_continue else RECEIVING
-        self.size_bytes = 0  # read by the application, and taken from the body memory
+        self.size_bytes = 0  # read by the application, and taken from the budget
         self._limits = limits
         self._parts: list[bytes] = []
         self._unread_bytes = 0
         self._arrival: asyncio.Future[None] | None = None
+        self._budget: BodyBudget | None = None
 
     @property
     def is_complete(self) -> bool:
@@ -116,38 +159,46 @@ class RequestBody:
         self.state = COMPLETE
         self._wake_reader()
 
-    def take(self, memory: BodyMemory) -> bytes:
+    def take(self, budget: BodyBudget) -> bytes:
         """The bytes that have arrived; BodyTooLarge or BodyMemoryFull where a limit is passed."""
         arrived = b"".join(self._parts)
         if self.size_bytes + len(arrived) > self._limits.bytes_max:
             raise BodyTooLarge
-        memory.take(len(arrived))
+        budget.take(len(arrived))
+        self._budget = budget
         self.size_bytes += len(arrived)
         self._parts.clear()
         self._unread_bytes = 0
         return arrived
 
-    async def read(self, memory: BodyMemory, content_length: bytes, ask_for_more: Callable[[], None]) -> bytes:
+    def release(self) -> None:
+        """The application has no more use for the body: give back the memory that it took."""
+        if self._budget is not None:
+            self._budget.give_back(self.size_bytes)
+            self._budget = None
+
+    async def read(self, budget: BodyBudget, content_length: bytes, ask_for_more: Callable[[], None]) -> bytes:
         """The whole body; BodyTooLarge, BodyTimeout or BodyMemoryFull where a limit is passed."""
-        bytes_max = self._limits.bytes_max
-        if content_length.isdigit() and (len(content_length) > 20 or int(content_length) > bytes_max):
-            raise BodyTooLarge
+        if content_length.isdigit():
+            if len(content_length) > 20 or int(content_length) > self._limits.bytes_max:
+                raise BodyTooLarge
+            budget.expect(int(content_length))
         try:
-            return await self._receive(memory, ask_for_more)
+            return await self._receive(budget, ask_for_more)
         except TimeoutError:
             raise BodyTimeout from None
 
-    async def _receive(self, memory: BodyMemory, ask_for_more: Callable[[], None]) -> bytes:
+    async def _receive(self, budget: BodyBudget, ask_for_more: Callable[[], None]) -> bytes:
         loop = asyncio.get_running_loop()
-        deadline_s = loop.time() + self._limits.time_s
-        async with asyncio.timeout_at(deadline_s) as timeout:
-            parts = [self.take(memory)]
+        pace = Pace(self._limits, loop.time())
+        async with asyncio.timeout(None) as timeout:
+            parts = [self.take(budget)]
             while not self.is_complete:
-                timeout.reschedule(deadline_s + self.size_bytes / self._limits.bytes_per_s_min)
+                timeout.reschedule(pace.deadline_s(loop.time(), self.size_bytes))
                 self._arrival = loop.create_future()
                 ask_for_more()
                 await self._arrival
-                parts.append(self.take(memory))
+                parts.append(self.take(budget))
             return b"".join(parts)
 
     def _wake_reader(self) -> None:

@@ -20,7 +20,7 @@ from functools import lru_cache
 from http import HTTPStatus
 from typing import Protocol
 
-from cadenza.http.body import BodyMemory, BodyTimeout, RequestBody
+from cadenza.http.body import BodyBudget, BodyTimeout, RequestBody
 from cadenza.http.forwarded import TrustedProxies
 from cadenza.http.headers import Headers
 
@@ -145,13 +145,13 @@ class Exchange:
     def is_congested(self) -> bool:
         return self._transport.is_congested
 
-    async def read_body(self, memory: BodyMemory) -> bytes:
+    async def read_body(self, budget: BodyBudget) -> bytes:
         """The whole body; BodyTooLarge, BodyTimeout or BodyMemoryFull where a limit is passed."""
         if self.body.is_complete:
-            return self.body.take(memory)
+            return self.body.take(budget)
         length = self.request.headers.get(b"content-length", b"")
         try:
-            return await self.body.read(memory, length, self._receive_more)
+            return await self.body.read(budget, length, self._receive_more)
         except BodyTimeout:
             self.close_after_reply()
             raise

@@ -31,6 +31,7 @@ class Catalogue:
         self._classes = {class_id: classes[class_id] for class_id in CLASSES if class_id in classes}
         assert self._classes, "a service without a single route must not start"
         self.ids = (AUTO, *self._classes)
+        self.least_nano = min(served.price.quote(1, 1) for served in self._classes.values())  # the cheapest answer
 
     def find(self, asked: str | None, principal: Principal) -> ServedClass:
         """The class that a chat request names; without a name, or for `auto`, the one that the account prefers."""

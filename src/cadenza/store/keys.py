@@ -1,14 +1,14 @@
-"""Keys: stored by digest, found with one indexed read, revoked for good.
+"""Keys: stored by digest, found with one indexed read, revoked for good. Nothing that is read of a key is kept.
 
 Empty scopes in the table mean all scopes; a record always names the scopes.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Literal, NamedTuple
 
 import msgspec
-from sqlalchemy import bindparam, insert, literal_column, or_, select, update
+from sqlalchemy import ARRAY, LargeBinary, bindparam, func, insert, literal_column, or_, select, update
 
 from cadenza.core.records import SCOPES
 from cadenza.store.schema import accounts, epochs, keys
@@ -50,7 +50,7 @@ class KeyRecord(msgspec.Struct, frozen=True):
 
 
 class FoundKey(NamedTuple):
-    """What a request needs to know about its key, and the epoch of the classes, in one read."""
+    """What a request needs to know about its key and its account, and the epoch of the classes, in one read."""
 
     id: str
     account_id: str
@@ -60,6 +60,7 @@ class FoundKey(NamedTuple):
     revoked_at: int | None
     requests_per_second: float | None
     burst: int | None
+    free_nano: int
     classes_epoch: int
 
 
@@ -72,13 +73,14 @@ BY_PREFIX_OR_ID = Statement(
 )
 OF_ACCOUNT = Statement(RECORDS.where(keys.c.account_id == bindparam("account")).order_by(*OLDEST_FIRST))
 CLASSES_EPOCH = select(epochs.c.number).where(epochs.c.name == literal_column("'classes'")).scalar_subquery()
-LOOK_UP = Statement(
-    select(
-        *(accounts.c[name] if name == "preferred_class" else keys.c[name] for name in FoundKey._fields[:-1]),
-        CLASSES_EPOCH.label("classes_epoch"),
-    )
-    .join_from(keys, accounts)
-    .where(keys.c.digest == bindparam("digest"))
+FOUND = select(
+    *(accounts.c[name] if name == "preferred_class" else keys.c[name] for name in FoundKey._fields[:-2]),
+    (accounts.c.balance_nano - accounts.c.held_nano).label("free_nano"),
+    CLASSES_EPOCH.label("classes_epoch"),
+).join_from(keys, accounts)
+LOOK_UP = Statement(FOUND.where(keys.c.digest == bindparam("digest")))
+LOOK_UP_MANY = Statement(  # for Postgres only
+    FOUND.add_columns(keys.c.digest).where(keys.c.digest == func.any(bindparam("digests", type_=ARRAY(LargeBinary))))
 )
 INSERT = Statement(insert(keys), *NewKey.__struct_fields__, "digest")
 REVOKE = Statement(
@@ -117,6 +119,12 @@ def scopes_of(written: str) -> frozenset[str]:
 async def look_up(store: Store, digest: bytes) -> FoundKey | None:
     row = await store.row(LOOK_UP, {"digest": digest})
     return None if row is None else FoundKey._make(row)
+
+
+async def look_up_many(store: Store, digests: Sequence[bytes]) -> dict[bytes, FoundKey]:
+    """The keys among these digests. Postgres reads them all with one query."""
+    rows = await store.rows(LOOK_UP_MANY, {"digests": digests})
+    return {bytes(row[-1]): FoundKey._make(row[:-1]) for row in rows}
 
 
 async def list_for_account(store: Store, account_id: str) -> list[KeyRecord]:

@@ -12,6 +12,7 @@ from cadenza.http.body import (
     BodyState,
     BodyTimeout,
     BodyTooLarge,
+    Pace,
     RequestBody,
 )
 from tests.unit.http.memory_transport import MemoryTransport
@@ -160,6 +161,51 @@ async def test_a_slow_but_steady_body() -> None:
     started_s = asyncio.get_running_loop().time()
     assert len(await read(transport)) == 256 * 1024
     assert asyncio.get_running_loop().time() - started_s > 0.2
+
+
+def test_fast_bytes_earn_no_time() -> None:
+    """A body that was fast and then trickles has one window from its last fast bytes, not from its size."""
+    pace = Pace(BodyLimits(time_s=20.0, bytes_per_s_min=1000), 100.0)
+    assert pace.deadline_s(100.0, 0) == 120.0
+    assert pace.deadline_s(105.0, 10_000_000) == 125.0
+    for second in range(106, 125):
+        assert pace.deadline_s(second, 10_000_000 + second) == 125.0
+
+
+def test_a_body_at_the_minimum_rate_is_always_in_time() -> None:
+    """And one that is a little slower misses the window."""
+
+    def is_in_time(bytes_per_s: int) -> bool:
+        pace = Pace(BodyLimits(time_s=20.0, bytes_per_s_min=1000), 0.0)
+        return all(pace.deadline_s(tenth / 10, tenth * bytes_per_s // 10) > tenth / 10 for tenth in range(10_000))
+
+    assert (is_in_time(1100), is_in_time(900)) == (True, False)
+
+
+def test_a_pause_shorter_than_the_window_is_made_up_for() -> None:
+    """A line that stalls and then recovers is not cut, if the window has enough bytes."""
+    pace = Pace(BodyLimits(time_s=20.0, bytes_per_s_min=1000), 0.0)
+    assert pace.deadline_s(1.0, 5_000) == 20.0
+    assert pace.deadline_s(19.0, 21_000) == 21.0
+    assert pace.deadline_s(20.5, 26_000) == 39.0
+
+
+async def test_a_body_that_would_not_fit_is_refused_before_it_is_read() -> None:
+    """The announced length is compared with the memory that is free."""
+    with pytest.raises(BodyMemoryFull):
+        await new_body().read(BodyMemory(999), b"1000", do_not_ask)
+
+
+def test_a_body_is_released_once() -> None:
+    """The memory of a body is given back with its release, and not again."""
+    memory = BodyMemory(10)
+    body = new_body(b"abc", is_complete=True)
+    body.release()
+    body.take(memory)
+    assert memory.free_bytes == 7
+    body.release()
+    body.release()
+    assert memory.free_bytes == 10
 
 
 def test_bodies_share_a_bounded_memory() -> None:

@@ -1,0 +1,152 @@
+"""2. A flood of unknown keys from many addresses does not keep out good keys that the process has not seen yet.
+
+The service trusts `x-forwarded-for` from its own machine, as behind a proxy.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import os
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from cadenza.control.accounts import create_account
+from cadenza.control.keys import KeyOrder, create_key
+from cadenza.core.apikey import make_key
+from cadenza.store.address import open_store
+from cadenza.store.migrate import migrate
+from tests.load import ConnectionPool, TimedReply
+from tests.postgres import PostgresMissing, running_postgres
+from tests.service import EMAIL, PASSWORD, Service
+from tests.service_config import ServiceSpec, classes_spec
+
+ADDRESSES = 1000
+GUESSES_PER_S = 5000
+CONNECTIONS = 64
+GOOD_KEYS = 12
+GUESSES_BETWEEN = 1200  # guesses answered before each good key
+BEAT_S = 0.01
+UNUSED_UPSTREAM = "http://127.0.0.1:9/v1"
+
+
+class Flood(msgspec.Struct):
+    """What the guesses and the good keys were answered, and how many guesses a second there were."""
+
+    guesses: Counter[int]
+    good: list[TimedReply]
+    per_s: float
+
+
+def ask_models(key: str, address: str) -> bytes:
+    head = f"GET /v1/models HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: Bearer {key}\r\n"
+    return f"{head}x-forwarded-for: {address}\r\n\r\n".encode()
+
+
+def addresses() -> Iterator[str]:
+    return itertools.cycle([f"203.0.{number >> 8}.{number & 255}" for number in range(ADDRESSES)])
+
+
+class Attacker:
+    """Sends guesses at a steady rate from many addresses, on connections that each carry one at a time."""
+
+    def __init__(self, port: int, guesses: list[bytes]) -> None:
+        self.answered = Counter[int]()
+        self._pool = ConnectionPool(port)
+        self._guesses = iter(guesses)
+        self._allowed = asyncio.Semaphore(0)
+        self._progress = asyncio.Condition()
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            beat = tasks.create_task(self._beat())
+            senders = [tasks.create_task(self._send()) for _ in range(CONNECTIONS)]
+            await asyncio.wait(senders)
+            beat.cancel()
+        self._pool.close()
+
+    async def wait_for(self, count: int) -> None:
+        """Return once so many guesses were answered."""
+        async with self._progress:
+            await self._progress.wait_for(lambda: self.answered.total() >= count)
+
+    async def _beat(self) -> None:
+        due, clock = 0.0, asyncio.get_running_loop().time
+        last_s = clock()
+        while True:
+            await asyncio.sleep(BEAT_S)
+            now_s = clock()
+            due, last_s = min(due + (now_s - last_s) * GUESSES_PER_S, CONNECTIONS * 4), now_s
+            for _ in range(int(due)):
+                self._allowed.release()
+            due -= int(due)
+            async with self._progress:
+                self._progress.notify_all()
+
+    async def _send(self) -> None:
+        for guess in self._guesses:
+            await self._allowed.acquire()
+            self.answered[(await self._pool.ask(guess)).status] += 1
+
+
+async def flood(port: int, good_keys: list[str]) -> Flood:
+    """Each good key comes once, from an address of its own, while the flood goes on."""
+    count = GUESSES_BETWEEN * (len(good_keys) + 2)
+    attacker = Attacker(port, [ask_models(make_key(), address) for address in itertools.islice(addresses(), count)])
+    pool, good, began_s = ConnectionPool(port), list[TimedReply](), time.perf_counter()
+    attack = asyncio.create_task(attacker.run())
+    for number, key in enumerate(good_keys, 1):
+        await attacker.wait_for(number * GUESSES_BETWEEN)
+        good.append(await pool.ask(ask_models(key, f"198.51.100.{number}")))
+    await attack
+    pool.close()
+    return Flood(attacker.answered, good, count / (time.perf_counter() - began_s))
+
+
+class StoreSpec(ServiceSpec, frozen=True, kw_only=True):
+    """The same config on another store."""
+
+    url: str
+
+    def toml(self) -> str:
+        return super().toml().replace("sqlite:///./data/cadenza.db", self.url)
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """The address of an empty store. Without Postgres: skip with the reason, but fail under CI=true."""
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path}/cadenza.db"
+        return
+    with contextlib.ExitStack() as stack:
+        try:
+            server = stack.enter_context(running_postgres())
+        except PostgresMissing as missing:
+            if os.environ.get("CI") == "true":
+                pytest.fail(str(missing))
+            pytest.skip(str(missing))
+        yield stack.enter_context(server.database())
+
+
+async def fill(url: str) -> list[str]:
+    """Make an account with keys in a new store."""
+    store, now_ms = open_store(url), time.time_ns() // 1_000_000
+    await migrate(store)
+    await create_account(store, EMAIL, PASSWORD, 0, "forte", now_ms)
+    made = [await create_key(store, EMAIL, KeyOrder("test", ()), now_ms) for _ in range(GOOD_KEYS)]
+    await store.close()
+    return [key for key, _ in made]
+
+
+def test_good_keys_get_in_during_a_flood(url: str) -> None:
+    """All good keys are served right after a start, and no guess is told anything but 401."""
+    good_keys, plain = asyncio.run(fill(url)), classes_spec(UNUSED_UPSTREAM)
+    with Service(StoreSpec(plain.providers, plain.routes, url=url)) as service:
+        seen = asyncio.run(flood(service.port, good_keys))
+    statuses = Counter(reply.status for reply in seen.good)
+    assert statuses == {200: GOOD_KEYS}, f"{seen.per_s:,.0f} guesses a second were answered {dict(seen.guesses)}"
+    assert seen.guesses.keys() == {401}

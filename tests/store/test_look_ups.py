@@ -1,0 +1,123 @@
+"""Look-ups of keys, on both databases: they find the newest state, and on Postgres those that wait share a query."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from sqlalchemy import make_url
+
+from cadenza.store import keys
+from cadenza.store.look_ups import QUERIES_AT_ONCE, LookUps
+from cadenza.store.migrate import migrate
+from cadenza.store.postgres import PostgresStore
+from cadenza.store.statements import Statement, Values
+from cadenza.store.store import Row, Store, StoreUnavailable
+from tests.postgres import Postgres
+from tests.store.rows import NOW_MS, add_account, add_key
+
+UNKNOWN = [b"%032d" % number for number in range(2000)]
+SHORT_S = 0.05
+
+
+class WatchedPostgres(PostgresStore):
+    """Counts its queries of many rows. Each waits until it may go on."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(make_url(url))
+        self.queries = 0
+        self.has_begun = asyncio.Event()
+        self.may_go_on = asyncio.Event()
+        self.may_go_on.set()
+
+    async def rows(self, statement: Statement, values: Values) -> list[Row]:
+        self.queries += 1
+        found = await super().rows(statement, values)
+        self.has_begun.set()
+        await self.may_go_on.wait()
+        return found
+
+
+@pytest.fixture
+async def watched(postgres: Postgres) -> AsyncIterator[WatchedPostgres]:
+    with postgres.database() as url:
+        store = WatchedPostgres(url)
+        await migrate(store)
+        yield store
+        await store.close()
+
+
+async def test_keys_are_found_among_unknown_ones(store: Store) -> None:
+    """Of thousands of look-ups at once, those of stored keys find them, with the account's free credit."""
+    await add_account(store)
+    digests = [await add_key(store, f"key_{number}") for number in range(3)]
+    look_ups = LookUps(store)
+    found = await asyncio.gather(*(look_ups.find(digest) for digest in [*UNKNOWN, *digests]))
+    assert not any(found[: len(UNKNOWN)])
+    assert [(key.id, key.free_nano) for key in found if key] == [("key_0", 0), ("key_1", 0), ("key_2", 0)]
+    assert found[-1] == await keys.look_up(store, digests[-1])
+
+
+async def test_look_ups_at_the_same_time_share_a_query(watched: WatchedPostgres) -> None:
+    """Thousands of look-ups in the same instant are one query; look-ups one after the other are one each."""
+    look_ups = LookUps(watched)
+    assert not any(await asyncio.gather(*(look_ups.find(digest) for digest in UNKNOWN)))
+    assert watched.queries == 1
+    assert not any([await look_ups.find(digest) for digest in UNKNOWN[:5]])
+    assert watched.queries == 6
+
+
+async def test_look_ups_that_wait_share_the_next_query(watched: WatchedPostgres) -> None:
+    """While as many queries run as may, everything that is asked for meanwhile is one more."""
+    watched.may_go_on.clear()
+    look_ups, finding = LookUps(watched), list[asyncio.Task[keys.FoundKey | None]]()
+    for number in range(QUERIES_AT_ONCE):
+        watched.has_begun.clear()
+        finding.append(asyncio.create_task(look_ups.find(UNKNOWN[number])))
+        await watched.has_begun.wait()
+    finding += [asyncio.create_task(look_ups.find(digest)) for digest in UNKNOWN]
+    await asyncio.sleep(0)
+    watched.may_go_on.set()
+    assert not any(await asyncio.gather(*finding))
+    assert watched.queries == QUERIES_AT_ONCE + 1
+
+
+async def test_a_look_up_never_joins_a_query_that_has_begun(watched: WatchedPostgres) -> None:
+    """A key that is revoked while a query for it runs is found revoked by the next look-up."""
+    await add_account(watched)
+    digest = await add_key(watched)
+    watched.may_go_on.clear()
+    look_ups = LookUps(watched)
+    earlier = asyncio.create_task(look_ups.find(digest))
+    await watched.has_begun.wait()
+    await watched.transact(lambda tx: keys.revoke(tx, "key_a", NOW_MS))
+    later = asyncio.create_task(look_ups.find(digest))
+    await asyncio.sleep(0)
+    watched.may_go_on.set()
+    assert [key.revoked_at for key in (await earlier, await later) if key] == [None, NOW_MS]
+
+
+async def test_a_look_up_that_is_cancelled_leaves_the_others(watched: WatchedPostgres) -> None:
+    """A client that disconnects does not end the query that others wait for."""
+    await add_account(watched)
+    digest = await add_key(watched)
+    look_ups = LookUps(watched)
+    finding = [asyncio.create_task(look_ups.find(digest)) for _ in range(3)]
+    await watched.has_begun.wait()
+    finding[0].cancel()
+    found = await asyncio.gather(*finding[1:])
+    assert [key.id for key in found if key] == ["key_a", "key_a"]
+    assert watched.queries == 1
+
+
+async def test_a_store_that_hangs_fails_every_look_up(watched: WatchedPostgres) -> None:
+    """Queries that are not answered in time fail, those that wait for their turn too; later ones are made anew."""
+    look_ups = LookUps(watched, wait_s=SHORT_S)
+    watched.may_go_on.clear()
+    finding = list[asyncio.Task[keys.FoundKey | None]]()
+    for number in range(QUERIES_AT_ONCE + 2):
+        finding.append(asyncio.create_task(look_ups.find(UNKNOWN[number])))
+        await asyncio.sleep(0)
+    failed = await asyncio.gather(*finding, return_exceptions=True)
+    assert {type(error) for error in failed} == {StoreUnavailable}
+    watched.may_go_on.set()
+    assert await LookUps(watched).find(UNKNOWN[0]) is None
