@@ -61,7 +61,7 @@ class Tokenizer:
     def count_prompt(self, texts: Sequence[str], enough_tokens: int = COUNT_TOKENS_MAX) -> int:
         """The tokens of a conversation, one text per message.
 
-        Once `enough_tokens` are counted, the rest is estimated: it has as many tokens per character as what was counted.
+        Once `enough_tokens` are counted, the rest is estimated by its characters.
         """
         chars, counted_chars, tokens = sum(map(len, texts)), 0, len(texts) * MESSAGE_OVERHEAD_TOKENS
         for text in texts:

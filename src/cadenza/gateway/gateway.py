@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from cadenza.core.tokens import Tokenizer
 from cadenza.gateway.in_flight import InFlight
 from cadenza.gateway.key_use import KeyUse
+from cadenza.gateway.large.bodies import LargeBodies
 from cadenza.gateway.rates import Rates
 from cadenza.gateway.slots import Slots
 from cadenza.gateway.unknown_keys import UnknownKeyLimiter
@@ -40,6 +41,7 @@ class Gateway:
         self.slots = Slots(snapshot.limits.concurrency)
         self.unknown_keys = UnknownKeyLimiter(observer.metrics)
         self.body_memory = BodyMemory()
+        self.large_bodies = LargeBodies(observer.metrics)
         self.in_flight = InFlight()
         self.key_use = KeyUse(store, observer.log)
         self.is_draining = False
@@ -56,6 +58,7 @@ class Gateway:
     async def stop(self) -> None:
         await self.key_use.stop()
         await self.ledger.stop()
+        await self.large_bodies.stop()
 
     def drain(self) -> None:
         """Refuse new requests from now on."""

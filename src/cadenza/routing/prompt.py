@@ -1,18 +1,20 @@
-"""The size of a prompt in tokens: an upper bound that is free, and an exact count that is made only when needed.
+"""The size of a prompt in tokens: bounds that are free, and an exact count that is made only when needed.
 
-A prompt has at most as many tokens as bytes. The exact count costs 16 µs for a short prompt and 25 ms for 100,000
-tokens, so it is made only if the bound does not decide: a window may be too small, the credit may not suffice, or the
-upstream gave no usage.
+A prompt has at most as many tokens as bytes, and no token has more than 128. The exact count costs 16 µs for a short
+prompt and 25 ms for 100,000 tokens, so it is made only if a bound does not decide: a window may be too small, the
+credit may not suffice, or the upstream gave no usage.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import msgspec
 
-from cadenza.core.tokens import Tokenizer
+from cadenza.core.errors import CadenzaError
+from cadenza.core.tokens import Tokenizer, least_tokens
 
 INLINE_BYTES = 16 * 1024  # a larger prompt is counted off the event loop
+BYTES_PER_TOKEN = 4  # of ordinary text, where a prompt cannot be counted
 
 
 class Character:
@@ -20,14 +22,24 @@ class Character:
 
     def __init__(self, text: str) -> None:
         self.text = text
+        self.json = msgspec.json.encode(text)[1:-1]  # as it stands inside a JSON string
         self.message = msgspec.Raw(msgspec.json.encode({"role": "system", "content": text}))
         self.size_bytes = len(bytes(self.message))
+
+
+class LargeTexts(msgspec.Struct, frozen=True):
+    """The texts of a large body. They are counted where the body is parsed."""
+
+    chars: int
+    count: Callable[[], Awaitable[int]]  # CadenzaError if they cannot be counted now
 
 
 class PromptSize:
     """How many tokens a prompt has, the character layer included."""
 
-    def __init__(self, tokenizer: Tokenizer, character: Character, texts: list[str], body_bytes: int) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, character: Character, texts: list[str] | LargeTexts, body_bytes: int
+    ) -> None:
         self.size_bytes = character.size_bytes + body_bytes
         self._tokenizer = tokenizer
         self._character = character
@@ -40,24 +52,48 @@ class PromptSize:
         return self._exact is not None
 
     @property
+    def is_quick(self) -> bool:
+        """Whether a count takes so little time that the event loop can make it."""
+        return self.size_bytes <= INLINE_BYTES
+
+    @property
     def at_most(self) -> int:
-        """The best known bound: the exact count if it was made, else the bytes."""
+        """The best known upper bound: the exact count if it was made, else the bytes."""
         return self.size_bytes if self._exact is None else self._exact
 
+    @property
+    def at_least(self) -> int:
+        """The best known lower bound: the exact count if it was made, else that of the longest possible tokens."""
+        if self._exact is not None:
+            return self._exact
+        chars = sum(map(len, self._texts)) if isinstance(self._texts, list) else self._texts.chars
+        return least_tokens(chars)
+
     async def exact(self) -> int:
-        """Our own count, made once."""
+        """Our own count, made once. CadenzaError if a large body cannot be counted now."""
         if self._exact is None:
-            is_quick = self._tokenizer.is_loaded and self.size_bytes <= INLINE_BYTES
-            self._exact = self._count() if is_quick else await asyncio.to_thread(self._count)
+            if isinstance(self._texts, LargeTexts):
+                self._exact = await self._texts.count() + await self._count([self._character.text])
+            else:
+                self._exact = await self._count([self._character.text, *self._texts])
         return self._exact
 
     async def exact_of_client(self) -> int:
         """The count of what the client sent, without the character layer."""
-        return await self.exact() - self._tokenizer.count_prompt([self._character.text])
+        return await self.exact() - await self._count([self._character.text])
+
+    async def estimate(self) -> int:
+        """Our own count or, if a large body cannot be counted now, an estimate by its bytes."""
+        try:
+            return await self.exact()
+        except CadenzaError:
+            return self.size_bytes // BYTES_PER_TOKEN
 
     async def size_for(self, is_decisive: Callable[[int], bool]) -> int:
         """The bound if it decides the question, else the exact count."""
         return self.at_most if is_decisive(self.at_most) else await self.exact()
 
-    def _count(self) -> int:
-        return self._tokenizer.count_prompt([self._character.text, *self._texts])
+    async def _count(self, texts: list[str]) -> int:
+        if self._tokenizer.is_loaded and sum(map(len, texts)) <= INLINE_BYTES:
+            return self._tokenizer.count_prompt(texts)
+        return await asyncio.to_thread(self._tokenizer.count_prompt, texts)

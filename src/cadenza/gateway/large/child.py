@@ -1,0 +1,117 @@
+"""The child process: it parses or counts one body after the other. Only process.py starts it.
+
+It has no provider keys, no listening socket and no files, writes nothing, and leaves no core dump. Memory and CPU time
+are limited by the system; beyond a limit it refuses the body, or dies. It ends when its socket closes, and with its
+parent.
+"""
+
+import ctypes
+import gc
+import os
+import resource
+import signal
+import socket
+import sys
+import time
+
+import msgspec
+
+from cadenza.core.errors import InvalidRequest
+from cadenza.core.tokens import Tokenizer
+from cadenza.gateway.large.fields import check_field_numbers
+from cadenza.gateway.large.messages import REPLY, TASK, Counted, Kind, Limits, Parsed, Refused, Reply
+from cadenza.gateway.large.spans import SpanFinder
+from cadenza.gateway.validate import RAW_ITEMS, Body, ChatRequest, check_body, decode_body
+
+MODEL_CHARS_MAX = 256  # no class has so long a name
+PR_SET_PDEATHSIG = 1
+PR_SET_DUMPABLE = 4
+TOO_LARGE = "The body takes too much memory to read: it has too many fields, messages or parts."
+
+
+def main() -> None:
+    parent_pid, limits = int(sys.argv[1]), msgspec.json.decode(sys.argv[2], type=Limits)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal reaches the child too; the parent handles it
+    confine(parent_pid, limits)
+    tokenizer = Tokenizer()
+    gc.disable()
+    with socket.socket(fileno=0) as parent:
+        while head := _receive(parent, TASK.size):
+            kind, size_bytes = TASK.unpack(head)
+            body = _receive(parent, size_bytes)
+            allow_cpu(limits.cpu_s)
+            reply = msgspec.msgpack.encode(answer(Kind(kind), body, tokenizer))
+            del body
+            parent.sendall(REPLY.pack(len(reply)) + reply)
+            del reply
+            gc.collect()
+
+
+def confine(parent_pid: int, limits: Limits) -> None:
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_AS, (limits.memory_bytes, limits.memory_bytes))
+    os.nice(5)  # small requests go first
+    if sys.platform == "linux":
+        prctl = ctypes.CDLL(None).prctl
+        prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent_pid:  # it ended before
+            os._exit(0)
+
+
+def allow_cpu(seconds: int) -> None:
+    """Beyond this, the system ends the process with SIGXCPU."""
+    limit_s = int(time.process_time()) + 1 + seconds
+    resource.setrlimit(resource.RLIMIT_CPU, (limit_s, resource.RLIM_INFINITY))
+
+
+def answer(kind: Kind, body: bytearray, tokenizer: Tokenizer) -> Reply:
+    try:
+        decoded = decode_body(body)
+        chat = check_body(decoded)
+        assert isinstance(chat.texts, list)
+        if kind is Kind.COUNT:
+            return Counted(tokenizer.count_prompt(chat.texts))
+        check_field_numbers(decoded)
+        return describe(body, decoded, chat, sum(map(len, chat.texts)))
+    except InvalidRequest as error:
+        return Refused(error.message)
+    except MemoryError:
+        return Refused(TOO_LARGE)
+
+
+def describe(body: bytearray, decoded: Body, chat: ChatRequest, text_chars: int) -> Parsed:
+    spans, sent = SpanFinder(body), RAW_ITEMS.decode(decoded.messages)
+    messages = [
+        span if forwarded == raw else spans.add(forwarded)
+        for forwarded, raw, span in zip(chat.messages, sent, spans.find_items(decoded.messages, sent), strict=True)
+    ]
+    return Parsed(
+        model=chat.model and chat.model[:MODEL_CHARS_MAX],
+        messages=messages,
+        stream=chat.stream,
+        max_tokens=chat.max_tokens,
+        sampling={name: spans.find(raw) for name, raw in chat.sampling.items()},
+        tools={name: spans.find(raw) for name, raw in chat.tools.items()},
+        leading_system=chat.leading_system,
+        system=spans.add(chat.system),
+        has_custom_tools=chat.has_custom_tools,
+        text_chars=text_chars,
+        extra=memoryview(spans.extra),
+    )
+
+
+def _receive(parent: socket.socket, size_bytes: int) -> bytearray:
+    """So many bytes; none once the parent has closed its end."""
+    data = bytearray(size_bytes)
+    view, received = memoryview(data), 0
+    while received < size_bytes:
+        count = parent.recv_into(view[received:])
+        if not count:
+            return bytearray()
+        received += count
+    return data
+
+
+if __name__ == "__main__":
+    main()
