@@ -17,11 +17,13 @@ from cadenza.core.tokens import OUTPUT_TOKENS_MIN
 from cadenza.gateway.billing import Credit, Quote, allowance, check_least_credit, hold_credit, idempotency_digest
 from cadenza.gateway.compose import compose, is_shortened
 from cadenza.gateway.gateway import Gateway
+from cadenza.gateway.large.bodies import LargeBodies
 from cadenza.gateway.relay import ReplyHead, StreamRelay, WholeRelay
 from cadenza.gateway.request import ApiRequest
 from cadenza.gateway.slots import slot
 from cadenza.gateway.validate import ChatRequest, check_context, parse_chat
-from cadenza.http.body import BodyMemoryFull, BodyTimeout, BodyTooLarge
+from cadenza.http.body import BodyMemory, BodyMemoryFull, BodyTimeout, BodyTooLarge
+from cadenza.http.exchange import Exchange
 from cadenza.routing.catalogue import (
     check_largest_window,
     has_ample_room,
@@ -40,7 +42,7 @@ MEMORY_RETRY_S = 1.0
 
 async def serve_chat(gateway: Gateway, request: ApiRequest) -> None:
     snapshot, key_id, at = gateway.snapshot, request.principal.key_id, gateway.observer.at
-    chat = await read_chat(gateway, request)  # 415 413 408 429 400
+    chat = await read_chat(request.exchange, gateway.body_memory, gateway.large_bodies, key_id)  # 415 413 408 429 400
     served = snapshot.catalogue.find(chat.model, request.principal)  # 400
     prompt = PromptSize(gateway.tokenizer, served.character, chat.texts, request.exchange.body.size_bytes)
     has_credit = partial(check_credit, gateway, request, served.price, chat, prompt)
@@ -65,12 +67,11 @@ async def serve_chat(gateway: Gateway, request: ApiRequest) -> None:
             at("finished")
 
 
-async def read_chat(gateway: Gateway, request: ApiRequest) -> ChatRequest:
-    exchange = request.exchange
+async def read_chat(exchange: Exchange, memory: BodyMemory, large_bodies: LargeBodies, key_id: str) -> ChatRequest:
     if exchange.request.headers.get(b"content-encoding", b"identity").lower() != b"identity":
         raise UnsupportedEncoding
     try:
-        body = await exchange.read_body(gateway.body_memory)
+        body = await exchange.read_body(memory)
     except BodyTooLarge:
         raise PayloadTooLarge from None
     except BodyTimeout:
@@ -78,7 +79,7 @@ async def read_chat(gateway: Gateway, request: ApiRequest) -> ChatRequest:
     except BodyMemoryFull:
         raise RateLimited("Too many large requests at once. Retry shortly.", MEMORY_RETRY_S) from None
     if len(body) > INLINE_BYTES:
-        return await gateway.large_bodies.parse(request.principal.key_id, body)
+        return await large_bodies.parse(key_id, body)
     return parse_chat(body)
 
 

@@ -13,7 +13,6 @@ from cadenza.gateway.validate import ChatRequest
 from cadenza.routing.prompt import Character, PromptSize
 from cadenza.upstreams.base import Ask
 
-
 SLICE_BYTES = 256 * 1024
 
 
@@ -39,9 +38,9 @@ async def _join(parts: list[bytes | memoryview]) -> bytes | bytearray:
     if all(len(part) <= SLICE_BYTES for part in parts):
         return b"".join(parts)
     joined = bytearray()
-    for part in map(memoryview, parts):
+    for part in parts:
         for start in range(0, len(part), SLICE_BYTES):
-            joined += part[start : start + SLICE_BYTES]
+            joined += memoryview(part)[start : start + SLICE_BYTES]
             await asyncio.sleep(0)
     return joined
 

@@ -73,14 +73,14 @@ class PromptSize:
         """Our own count, made once. CadenzaError if a large body cannot be counted now."""
         if self._exact is None:
             if isinstance(self._texts, LargeTexts):
-                self._exact = await self._texts.count() + await self._count([self._character.text])
+                self._exact = await self._texts.count() + await self._count_character()
             else:
-                self._exact = await self._count([self._character.text, *self._texts])
+                self._exact = await self._count([self._character.text, *self._texts], self.size_bytes)
         return self._exact
 
     async def exact_of_client(self) -> int:
         """The count of what the client sent, without the character layer."""
-        return await self.exact() - await self._count([self._character.text])
+        return await self.exact() - await self._count_character()
 
     async def estimate(self) -> int:
         """Our own count or, if a large body cannot be counted now, an estimate by its bytes."""
@@ -93,7 +93,10 @@ class PromptSize:
         """The bound if it decides the question, else the exact count."""
         return self.at_most if is_decisive(self.at_most) else await self.exact()
 
-    async def _count(self, texts: list[str]) -> int:
-        if self._tokenizer.is_loaded and sum(map(len, texts)) <= INLINE_BYTES:
+    async def _count_character(self) -> int:
+        return await self._count([self._character.text], self._character.size_bytes)
+
+    async def _count(self, texts: list[str], size_bytes: int) -> int:
+        if self._tokenizer.is_loaded and size_bytes <= INLINE_BYTES:
             return self._tokenizer.count_prompt(texts)
         return await asyncio.to_thread(self._tokenizer.count_prompt, texts)
