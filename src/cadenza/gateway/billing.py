@@ -82,7 +82,8 @@ class hold_credit:  # noqa: N801 it is used like a function
         quote = self._quote
         answer = await self._ledger.hold(quote.hold)
         if isinstance(answer, ledger.Insufficient) and not quote.hold.is_counted:
-            check_least_credit(answer.free_nano, quote.hold.price, quote.prompt, quote.hold.allowance_tokens)
+            if not quote.prompt.is_quick:
+                check_least_credit(answer.free_nano, quote.hold.price, quote.prompt, quote.hold.allowance_tokens)
             quote = await quote.counted()
             answer = await self._ledger.hold(quote.hold)
         if isinstance(answer, ledger.Insufficient):

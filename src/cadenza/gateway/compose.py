@@ -10,7 +10,7 @@ import msgspec
 
 from cadenza.core.records import Plan
 from cadenza.gateway.validate import ChatRequest
-from cadenza.routing.prompt import Character, PromptSize
+from cadenza.routing.prompt import Character, LargeTexts, PromptSize
 from cadenza.upstreams.base import Ask
 
 SLICE_BYTES = 256 * 1024
@@ -30,6 +30,7 @@ async def compose(chat: ChatRequest, character: Character, prompt: PromptSize, o
         tools=chat.tools,
         prompt_tokens=prompt.at_most,
         separate=separate if leading else (),
+        is_large=isinstance(chat.texts, LargeTexts),
     )
 
 
