@@ -6,7 +6,8 @@ credit may not suffice, or the upstream gave no usage.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
+from typing import Protocol
 
 import msgspec
 
@@ -27,11 +28,21 @@ class Character:
         self.size_bytes = len(bytes(self.message))
 
 
+class CountTexts(Protocol):
+    """Counts large texts."""
+
+    async def __call__(self, character: str, *, is_urgent: bool) -> tuple[int, int]:
+        """The tokens of the texts, and of the character; CadenzaError if they cannot be counted now.
+
+        An urgent count waits as long as it must.
+        """
+
+
 class LargeTexts(msgspec.Struct, frozen=True):
     """The texts of a large body. They are counted where the body is parsed."""
 
     chars: int
-    count: Callable[[], Awaitable[int]]  # CadenzaError if they cannot be counted now
+    count: CountTexts
 
 
 class PromptSize:
@@ -45,6 +56,7 @@ class PromptSize:
         self._character = character
         self._texts = texts
         self._exact: int | None = None
+        self._character_tokens: int | None = None
 
     @property
     def is_exact(self) -> bool:
@@ -69,32 +81,33 @@ class PromptSize:
         chars = sum(map(len, self._texts)) if isinstance(self._texts, list) else self._texts.chars
         return least_tokens(chars)
 
-    async def exact(self) -> int:
+    async def exact(self, *, is_urgent: bool = False) -> int:
         """Our own count, made once. CadenzaError if a large body cannot be counted now."""
         if self._exact is None:
             if isinstance(self._texts, LargeTexts):
-                self._exact = await self._texts.count() + await self._count_character()
+                tokens, self._character_tokens = await self._texts.count(self._character.text, is_urgent=is_urgent)
+                self._exact = tokens + self._character_tokens
             else:
                 self._exact = await self._count([self._character.text, *self._texts], self.size_bytes)
         return self._exact
 
     async def exact_of_client(self) -> int:
         """The count of what the client sent, without the character layer."""
-        return await self.exact() - await self._count_character()
+        tokens = await self.exact()
+        if self._character_tokens is None:
+            self._character_tokens = await self._count([self._character.text], self._character.size_bytes)
+        return tokens - self._character_tokens
 
     async def estimate(self) -> int:
-        """Our own count or, if a large body cannot be counted now, an estimate by its bytes."""
+        """For a charge: our own count or, if a large body cannot be counted at all, an estimate by its bytes."""
         try:
-            return await self.exact()
+            return await self.exact(is_urgent=True)
         except CadenzaError:
             return self.size_bytes // BYTES_PER_TOKEN
 
     async def size_for(self, is_decisive: Callable[[int], bool]) -> int:
         """The bound if it decides the question, else the exact count."""
         return self.at_most if is_decisive(self.at_most) else await self.exact()
-
-    async def _count_character(self) -> int:
-        return await self._count([self._character.text], self._character.size_bytes)
 
     async def _count(self, texts: list[str], size_bytes: int) -> int:
         if self._tokenizer.is_loaded and size_bytes <= INLINE_BYTES:

@@ -32,6 +32,15 @@ class LargeLimits(msgspec.Struct, frozen=True):
     turns: TurnLimits = TurnLimits()
 
 
+class Task(msgspec.Struct, frozen=True):
+    """What a child is to do. An urgent task waits as long as it must."""
+
+    kind: Kind
+    body: bytes | bytearray
+    character: bytes = b""
+    is_urgent: bool = False
+
+
 class LargeBodies:
     """The two child processes of one service process."""
 
@@ -42,16 +51,19 @@ class LargeBodies:
 
     async def parse(self, key_id: str, body: bytes | bytearray) -> ChatRequest:
         """The request; 400 if it is invalid, 429 if its turn does not come soon. Its texts stay in the body."""
-        reply = await self._parser.run(key_id, Kind.PARSE, body)
+        reply = await self._parser.run(key_id, Task(Kind.PARSE, body))
         assert isinstance(reply, Parsed)
         texts = LargeTexts(reply.text_chars, partial(self.count, key_id, body))
         return _chat_request(reply, body, texts)
 
-    async def count(self, key_id: str, body: bytes | bytearray) -> int:
-        """The tokens of the texts of a valid body."""
-        reply = await self._counter.run(key_id, Kind.COUNT, body)
+    async def count(
+        self, key_id: str, body: bytes | bytearray, character: str, *, is_urgent: bool = False
+    ) -> tuple[int, int]:
+        """The tokens of the texts of a valid body, and those of the character. An urgent count is never turned away."""
+        task = Task(Kind.COUNT, body, character.encode(), is_urgent)
+        reply = await self._counter.run(key_id, task)
         assert isinstance(reply, Counted)
-        return reply.tokens
+        return reply.tokens, reply.character_tokens
 
     async def stop(self) -> None:
         await self._parser.stop()
@@ -68,10 +80,10 @@ class Lane:
         self._turns = Turns(limits.turns)
         self._child: Child | None = None
 
-    async def run(self, key_id: str, kind: Kind, body: bytes | bytearray) -> Reply:
+    async def run(self, key_id: str, task: Task) -> Reply:
         try:
-            async with self._turns.turn(key_id):
-                reply = await self._ask(kind, body)
+            async with self._turns.turn(key_id, is_bounded=not task.is_urgent):
+                reply = await self._ask(task)
         except (QueueFull, Died, TimeoutError):
             self._metrics.refused.labels("large_bodies").inc()
             raise RateLimited(BUSY, RETRY_S) from None
@@ -81,13 +93,13 @@ class Lane:
             raise InvalidRequest(reply.message)
         return reply
 
-    async def _ask(self, kind: Kind, body: bytes | bytearray) -> Reply:
+    async def _ask(self, task: Task) -> Reply:
         child, self._child = self._child, None
         if child is None or not child.is_alive:
             child = await Child.start(self._of_child)
         try:
             async with asyncio.timeout(self._task_s):
-                reply = await child.ask(kind, body)
+                reply = await child.ask(task.kind, task.body, task.character)
         except (TooHeavy, Died):
             raise
         except BaseException:

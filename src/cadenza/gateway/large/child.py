@@ -37,10 +37,11 @@ def main() -> None:
     gc.disable()
     with socket.socket(fileno=0) as parent:
         while head := _receive(parent, TASK.size):
-            kind, size_bytes = TASK.unpack(head)
-            body = _receive(parent, size_bytes)
+            kind, character_bytes, body_bytes = TASK.unpack(head)
+            character = _receive(parent, character_bytes).decode()
+            body = _receive(parent, body_bytes)
             allow_cpu(limits.cpu_s)
-            reply = msgspec.msgpack.encode(answer(Kind(kind), body, tokenizer))
+            reply = msgspec.msgpack.encode(parse(body) if kind == Kind.PARSE else count(body, character, tokenizer))
             del body
             parent.sendall(REPLY.pack(len(reply)) + reply)
             del reply
@@ -65,22 +66,33 @@ def allow_cpu(seconds: int) -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (limit_s, resource.RLIM_INFINITY))
 
 
-def answer(kind: Kind, body: bytearray, tokenizer: Tokenizer) -> Reply:
+def parse(body: bytearray) -> Reply:
     try:
         decoded = decode_body(body)
         chat = check_body(decoded)
-        assert isinstance(chat.texts, list)
-        if kind is Kind.COUNT:
-            return Counted(tokenizer.count_prompt(chat.texts))
         check_field_numbers(decoded)
-        return describe(body, decoded, chat, sum(map(len, chat.texts)))
+        return describe(body, decoded, chat)
     except InvalidRequest as error:
         return Refused(error.message)
     except MemoryError:
         return Refused(TOO_LARGE)
 
 
-def describe(body: bytearray, decoded: Body, chat: ChatRequest, text_chars: int) -> Parsed:
+def count(body: bytearray, character: str, tokenizer: Tokenizer) -> Reply:
+    """Count the texts of a body that was parsed before."""
+    try:
+        tokens = tokenizer.count_prompt(_texts(check_body(decode_body(body))))
+        return Counted(tokens, tokenizer.count_prompt([character]))
+    except MemoryError:
+        return Refused(TOO_LARGE)
+
+
+def _texts(chat: ChatRequest) -> list[str]:
+    assert isinstance(chat.texts, list), "only the service has large texts"
+    return chat.texts
+
+
+def describe(body: bytearray, decoded: Body, chat: ChatRequest) -> Parsed:
     spans, sent = SpanFinder(body), RAW_ITEMS.decode(decoded.messages)
     messages = [
         span if forwarded == raw else spans.add(forwarded)
@@ -96,7 +108,7 @@ def describe(body: bytearray, decoded: Body, chat: ChatRequest, text_chars: int)
         leading_system=chat.leading_system,
         system=spans.add(chat.system),
         has_custom_tools=chat.has_custom_tools,
-        text_chars=text_chars,
+        text_chars=sum(map(len, _texts(chat))),
         extra=memoryview(spans.extra),
     )
 

@@ -1,7 +1,8 @@
 """The messages between the service and the child processes that parse and count large bodies.
 
-A task is a head of fixed size, then the body. A reply is its length, then one of the records below as MessagePack. Raw
-JSON comes back as spans, so that a body crosses the socket once, and the service copies nothing.
+A task is a head of fixed size, the text of the character if it is to be counted, and the body. A reply is its length,
+then one of the records below as MessagePack. Raw JSON comes back as spans, so that a body crosses the socket once, and
+the service copies nothing.
 """
 
 import struct
@@ -9,7 +10,7 @@ from enum import IntEnum
 
 import msgspec
 
-TASK = struct.Struct("<BI")  # the kind and the number of bytes of the body
+TASK = struct.Struct("<BII")  # the kind, and how many bytes the character and the body have
 REPLY = struct.Struct("<I")  # the number of bytes of the record
 Span = tuple[int, int]  # from, to: in the body, or beyond its end in `extra`
 
@@ -51,9 +52,10 @@ class Refused(msgspec.Struct, frozen=True, tag=True):
 
 
 class Counted(msgspec.Struct, frozen=True, tag=True):
-    """The tokens of the texts of a valid request."""
+    """The tokens of the texts of a valid request, and those of the character."""
 
     tokens: int
+    character_tokens: int
 
 
 Reply = Parsed | Refused | Counted

@@ -69,9 +69,9 @@ class Child:
     def is_alive(self) -> bool:
         return self._process.poll() is None
 
-    async def ask(self, kind: Kind, body: bytes | bytearray) -> Reply:
+    async def ask(self, kind: Kind, body: bytes | bytearray, character: bytes = b"") -> Reply:
         try:
-            await self._send(TASK.pack(kind, len(body)), body)
+            await self._send(TASK.pack(kind, len(character), len(body)) + character, body)
             [size_bytes] = REPLY.unpack(await self._reader.readexactly(REPLY.size))
             return REPLIES.decode(await self._receive(size_bytes))
         except (OSError, EOFError):

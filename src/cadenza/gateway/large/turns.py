@@ -30,26 +30,25 @@ class Turns:
         self._waiting_count = 0
 
     @asynccontextmanager
-    async def turn(self, key: str) -> AsyncIterator[None]:
-        """Wait for the turn; QueueFull where there is no place, or it does not come in time."""
-        await self._take(key)
+    async def turn(self, key: str, *, is_bounded: bool = True) -> AsyncIterator[None]:
+        """Wait for the turn. If that is bounded: QueueFull where there is no place, or it does not come in time."""
+        await self._take(key, is_bounded=is_bounded)
         try:
             yield
         finally:
             self._pass_on()
 
-    async def _take(self, key: str) -> None:
+    async def _take(self, key: str, *, is_bounded: bool) -> None:
         if not self._is_busy:
             self._is_busy = True
             return
-        queue = self._waiting.get(key, ())
-        if self._waiting_count >= self._limits.waiting_max or len(queue) >= self._limits.waiting_per_key_max:
+        if is_bounded and self._is_full(key):
             raise QueueFull
         turn = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(key, deque()).append(turn)
         self._waiting_count += 1
         try:
-            async with asyncio.timeout(self._limits.wait_s):
+            async with asyncio.timeout(self._limits.wait_s if is_bounded else None):
                 await turn
         except BaseException as error:
             if turn.done() and not turn.cancelled():
@@ -59,6 +58,10 @@ class Turns:
             if isinstance(error, TimeoutError):
                 raise QueueFull from None
             raise
+
+    def _is_full(self, key: str) -> bool:
+        waiting = len(self._waiting.get(key, ()))
+        return self._waiting_count >= self._limits.waiting_max or waiting >= self._limits.waiting_per_key_max
 
     def _leave(self, key: str, turn: asyncio.Future[None]) -> None:
         self._waiting[key].remove(turn)
