@@ -95,8 +95,10 @@ class Lane:
 
     async def _ask(self, task: Task) -> Reply:
         child, self._child = self._child, None
-        if child is None or not child.is_alive:
-            child = await Child.start(self._of_child)
+        if child and not child.is_alive:
+            await child.end()
+            child = None
+        child = child or await Child.start(self._of_child)
         try:
             async with asyncio.timeout(self._task_s):
                 reply = await child.ask(task.kind, task.body, task.character)

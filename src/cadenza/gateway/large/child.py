@@ -50,7 +50,9 @@ def main() -> None:
 
 def confine(parent_pid: int, limits: Limits) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_AS, (limits.memory_bytes, limits.memory_bytes))
+    _, most = resource.getrlimit(resource.RLIMIT_AS)
+    memory_bytes = limits.memory_bytes if most == resource.RLIM_INFINITY else min(limits.memory_bytes, most)
+    resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
     os.nice(5)  # small requests go first
     if sys.platform == "linux":
         prctl = ctypes.CDLL(None).prctl
