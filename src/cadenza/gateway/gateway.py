@@ -41,7 +41,7 @@ class Gateway:
         self.slots = Slots(snapshot.limits.concurrency)
         self.unknown_keys = UnknownKeyLimiter(observer.metrics)
         self.body_memory = BodyMemory()
-        self.large_bodies = LargeBodies(observer.metrics)
+        self.large_bodies = LargeBodies(observer)
         self.in_flight = InFlight()
         self.key_use = KeyUse(store, observer.log)
         self.is_draining = False

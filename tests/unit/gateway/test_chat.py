@@ -1,5 +1,6 @@
 """Reading a chat request and fitting it to routes: a large prompt is counted, a small one need not be."""
 
+import io
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
@@ -10,7 +11,7 @@ from cadenza.gateway.chat import fit, read_chat
 from cadenza.gateway.large.bodies import LargeBodies
 from cadenza.gateway.validate import ChatRequest
 from cadenza.http.body import BodyMemory
-from cadenza.observe import Metrics
+from cadenza.observe import Observer, make_log
 from cadenza.routing.prompt import Character, PromptSize
 from tests.unit.gateway.client import Client
 from tests.unit.gateway.prompts import TOKENIZER, prompt_of
@@ -21,7 +22,7 @@ PLAN = Plan.of("forte", (SMALL, LARGE))
 
 @pytest.fixture
 async def large_bodies() -> AsyncIterator[LargeBodies]:
-    large_bodies = LargeBodies(Metrics())
+    large_bodies = LargeBodies(Observer(make_log(io.StringIO())))
     yield large_bodies
     await large_bodies.stop()
 

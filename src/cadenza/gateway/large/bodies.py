@@ -14,7 +14,7 @@ from cadenza.gateway.large.messages import Counted, Kind, Limits, Parsed, Refuse
 from cadenza.gateway.large.process import Child, Died, TooHeavy
 from cadenza.gateway.large.turns import QueueFull, TurnLimits, Turns
 from cadenza.gateway.validate import ChatRequest
-from cadenza.observe import Metrics
+from cadenza.observe import Observer
 from cadenza.routing.prompt import LargeTexts
 
 MIB = 1024 * 1024
@@ -44,10 +44,10 @@ class Task(msgspec.Struct, frozen=True):
 class LargeBodies:
     """The two child processes of one service process."""
 
-    def __init__(self, metrics: Metrics, limits: LargeLimits | None = None) -> None:
+    def __init__(self, observer: Observer, limits: LargeLimits | None = None) -> None:
         limits = limits or LargeLimits()
-        self._parser = Lane(metrics, limits.parse, limits)
-        self._counter = Lane(metrics, limits.count, limits)
+        self._parser = Lane(observer, limits.parse, limits)
+        self._counter = Lane(observer, limits.count, limits)
 
     async def parse(self, key_id: str, body: bytes | bytearray) -> ChatRequest:
         """The request; 400 if it is invalid, 429 if its turn does not come soon. Its texts stay in the body."""
@@ -73,8 +73,8 @@ class LargeBodies:
 class Lane:
     """One child process and the tasks that wait for it."""
 
-    def __init__(self, metrics: Metrics, of_child: Limits, limits: LargeLimits) -> None:
-        self._metrics = metrics
+    def __init__(self, observer: Observer, of_child: Limits, limits: LargeLimits) -> None:
+        self._observer = observer
         self._of_child = of_child
         self._task_s = limits.task_s
         self._turns = Turns(limits.turns)
@@ -84,8 +84,10 @@ class Lane:
         try:
             async with self._turns.turn(key_id, is_bounded=not task.is_urgent):
                 reply = await self._ask(task)
-        except (QueueFull, Died, TimeoutError):
-            self._metrics.refused.labels("large_bodies").inc()
+        except (QueueFull, Died, TimeoutError) as error:
+            self._observer.metrics.refused.labels("large_bodies").inc()
+            if not isinstance(error, QueueFull):
+                self._observer.log.warning("a process for large bodies failed", reason=type(error).__name__)
             raise RateLimited(BUSY, RETRY_S) from None
         except TooHeavy:
             raise InvalidRequest(HEAVY) from None

@@ -24,6 +24,7 @@ from cadenza.gateway.large.spans import SpanFinder
 from cadenza.gateway.validate import RAW_ITEMS, Body, ChatRequest, check_body, decode_body
 
 MODEL_CHARS_MAX = 256  # no class has so long a name
+NICENESS = 5  # where cores are scarce, small requests go first
 PR_SET_PDEATHSIG = 1
 PR_SET_DUMPABLE = 4
 TOO_LARGE = "The body takes too much memory to read: it has too many fields, messages or parts."
@@ -54,6 +55,7 @@ def confine(parent_pid: int, limits: Limits) -> None:
     _, most = resource.getrlimit(resource.RLIMIT_AS)
     memory_bytes = limits.memory_bytes if most == resource.RLIM_INFINITY else min(limits.memory_bytes, most)
     resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
+    os.nice(NICENESS)
     if sys.platform == "linux":
         prctl = ctypes.CDLL(None).prctl
         prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)

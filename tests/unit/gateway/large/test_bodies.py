@@ -1,6 +1,7 @@
 """Large bodies: a child process makes of them what the service itself would, and its failures stay its own."""
 
 import asyncio
+import io
 import json
 import os
 import re
@@ -19,7 +20,7 @@ from cadenza.gateway.large.bodies import LargeBodies, LargeLimits
 from cadenza.gateway.large.fields import FIELDS_MAX
 from cadenza.gateway.large.messages import Limits
 from cadenza.gateway.validate import CALLS_MAX, MESSAGES_MAX, PARTS_MAX, ChatRequest, parse_chat
-from cadenza.observe import Metrics
+from cadenza.observe import Observer, make_log
 from cadenza.routing.prompt import LargeTexts
 from tests.unit.gateway.prompts import TOKENIZER
 
@@ -92,7 +93,7 @@ def open_files(pid: int) -> list[str]:
 
 @asynccontextmanager
 async def running(limits: LargeLimits | None = None) -> AsyncIterator[LargeBodies]:
-    large_bodies = LargeBodies(Metrics(), limits)
+    large_bodies = LargeBodies(Observer(make_log(io.StringIO())), limits)
     try:
         yield large_bodies
     finally:
