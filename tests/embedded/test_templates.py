@@ -1,5 +1,6 @@
 """The chat templates of real models, run by llama.cpp: the character layer and the client's guidance both survive."""
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -55,7 +56,7 @@ def written(system: Any) -> Any:
     """The body that goes upstream, as the service writes it for a route with this setting of `system`."""
     route = Route("local", "any", 8192, 1024, system=system)
     chat = parse_chat(json.dumps({"messages": MESSAGES}).encode())
-    ask = compose(chat, Character(LAYER), prompt_of(100, 400), 1024, Plan.of("forte", (route,)))
+    ask = asyncio.run(compose(chat, Character(LAYER), prompt_of(100, 400), 1024, Plan.of("forte", (route,))))
     dialect = DIALECTS["llamacpp"]
     return json.loads(write_request(dialect, MessageRules(dialect), route, ask))
 

@@ -96,7 +96,7 @@ async def ask_ours(pieces: list[bytes]) -> list[Accepted]:
         body = await exchange.read_body(BodyMemory())
         request = exchange.request
         fields = [plain_field(name, value) for name, value in request.fields]
-        accepted.append(Accepted(request.method, request.path, request.query, fields, body))
+        accepted.append(Accepted(request.method, request.path, request.query, fields, bytes(body)))
         exchange.respond(200, b"", b"")
 
     wire = MemoryWire(Connection(serve, ConnectionSettings(), Connections()))

@@ -5,17 +5,26 @@ takes 65 MB and 70 ms, is loaded when something must be counted for the first ti
 upstream's tokenizer may differ, and where it gives usage, that is what counts.
 """
 
+import re
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-from cadenza.core.records import Route, Usage
+from cadenza.core.records import CONTEXT_TOKENS_MAX, Route, Usage
 
 TEMPLATE_TOKENS_MAX = 1024  # what a chat template may add to a prompt of any length
 WINDOW_MARGIN = 0.05  # how far our count may be from the upstream's own
 OUTPUT_TOKENS_MIN = 16  # a shorter answer is of no use
 PART_CHARS = 16 * 1024
+CUT_TRIES_MAX = 32  # spaces that are looked at to find a good place to cut
 MESSAGE_OVERHEAD_TOKENS = 4  # role and separators of one message in a chat template
+TOKEN_BYTES_MAX = 128  # the longest token of o200k: 128 spaces
+COUNT_TOKENS_MAX = 2 * CONTEXT_TOKENS_MAX  # no prompt of so many tokens is served: beyond, the count is an estimate
+
+# The tokenizer needs up to 2 seconds for a megabyte of these characters in long runs, instead of 40 ms.
+SLOW_RUNS = {"-": 64, "=": 64, "*": 64, "/": 64, "#": 64, " ": 64, "\t": 24}  # from so many characters on
+RUNS = [(char * chars, re.compile(f"{re.escape(char)}{{{chars},}}")) for char, chars in SLOW_RUNS.items()]
+RUN_CHARS = 128  # a run has the same tokens for each so many characters
 
 
 class _Encoding(Protocol):
@@ -29,6 +38,7 @@ class Tokenizer:
         self._part_chars = part_chars
         self._lock = threading.Lock()
         self._encoding: _Encoding | None = None
+        self._runs: dict[str, int] = {}  # the tokens of short runs; there are about 1,500 such runs
 
     @property
     def is_loaded(self) -> bool:
@@ -44,17 +54,63 @@ class Tokenizer:
 
     def count(self, text: str) -> int:
         """A long text is counted in parts: the tokenizer holds the interpreter's lock, for 1 ms each instead of 200."""
+        if len(text) <= self._part_chars:
+            return self._count_part(text)
+        return sum(map(self._count_part, _parts(text, self._part_chars)))
+
+    def count_prompt(self, texts: Sequence[str], enough_tokens: int = COUNT_TOKENS_MAX) -> int:
+        """The tokens of a conversation, one text per message.
+
+        Once `enough_tokens` are counted, the rest is estimated by its characters.
+        """
+        chars, counted_chars, tokens = sum(map(len, texts)), 0, len(texts) * MESSAGE_OVERHEAD_TOKENS
+        for text in texts:
+            for part in _parts(text, self._part_chars):
+                tokens += self._count_part(part)
+                counted_chars += len(part)
+                if tokens > enough_tokens:
+                    return tokens * chars // counted_chars
+        return tokens
+
+    def _count_part(self, part: str) -> int:
+        """Long runs of one character are counted apart. This changes the count by at most two tokens for each run."""
+        for run, pattern in RUNS:
+            if run in part:
+                return self._count_around(pattern, part)
         if self._encoding is None:
             self.load()
         assert self._encoding
-        count = self._encoding.count
-        if len(text) <= self._part_chars:
-            return int(count(text))
-        return sum(int(count(part)) for part in _parts(text, self._part_chars))
+        return int(self._encoding.count(part))
 
-    def count_prompt(self, texts: Iterable[str]) -> int:
-        """The tokens of a conversation, one text per message."""
-        return sum([self.count(text) + MESSAGE_OVERHEAD_TOKENS for text in texts])
+    def _count_around(self, pattern: re.Pattern[str], part: str) -> int:
+        """Count the runs, and what is between them. The last space of a run belongs to the word that follows it."""
+        start, tokens = 0, 0
+        for match in pattern.finditer(part):
+            run = match[0]
+            if run.isspace() and match.end() < len(part):
+                run = run[:-1]
+            tokens += self._count_part(part[start : match.start()]) + self._count_run(run)
+            start = match.start() + len(run)
+        return tokens + self._count_part(part[start:])
+
+    def _count_run(self, run: str) -> int:
+        """A long run is counted as a short one, and then the same number for each further 128 characters."""
+        repeats = max(len(run) // RUN_CHARS - 1, 0)
+        tokens = self._count_short_run(run[: len(run) - repeats * RUN_CHARS])
+        return tokens + repeats * self._count_short_run(run[:RUN_CHARS]) if repeats else tokens
+
+    def _count_short_run(self, run: str) -> int:
+        tokens = self._runs.get(run)
+        if tokens is None:
+            self.load()
+            assert self._encoding
+            tokens = self._runs[run] = int(self._encoding.count(run))
+        return tokens
+
+
+def least_tokens(chars: int) -> int:
+    """The fewest tokens that so many characters can have."""
+    return -(-chars // TOKEN_BYTES_MAX)
 
 
 def _parts(text: str, part_chars: int) -> Iterator[str]:
@@ -62,12 +118,22 @@ def _parts(text: str, part_chars: int) -> Iterator[str]:
     start = 0
     while start < len(text):
         end = start + part_chars
-        space = text.rfind(" ", start + 1, end) if end < len(text) else -1
-        while space > start and text[space - 1].isspace():
-            space = text.rfind(" ", start + 1, space)
-        end = space if space > start else end
+        if end < len(text):
+            end = _good_cut(text, start, end)
         yield text[start:end]
         start = end
+
+
+def _good_cut(text: str, start: int, end: int) -> int:
+    """The index of the last space before `end` that follows a word, if it is soon found, else `end`."""
+    space = end
+    for _ in range(CUT_TRIES_MAX):
+        space = text.rfind(" ", start + 1, space)
+        if space <= start:
+            break
+        if not text[space - 1].isspace():
+            return space
+    return end
 
 
 def is_prompt_believable(said: Usage, prompt_bytes: int) -> bool:

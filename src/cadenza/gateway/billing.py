@@ -12,9 +12,9 @@ from typing import Any
 import msgspec
 
 from cadenza.core.errors import CadenzaError, InsufficientCredit, RateLimited, RequestRepeated
-from cadenza.core.money import format_dollars
+from cadenza.core.money import Price, format_dollars
 from cadenza.core.records import DISCONNECTED_STATUS, ReplyResult
-from cadenza.core.tokens import Tokenizer
+from cadenza.core.tokens import OUTPUT_TOKENS_MIN, Tokenizer
 from cadenza.gateway.meter import UsageMeter
 from cadenza.gateway.record import RequestRecord
 from cadenza.process import is_exhausted
@@ -83,10 +83,12 @@ class hold_credit:  # noqa: N801 it is used like a function
         quote = self._quote
         answer = await self._ledger.hold(quote.hold)
         if isinstance(answer, ledger.Insufficient) and not quote.hold.is_counted:
+            if not quote.prompt.is_quick:
+                check_least_credit(answer.free_nano, quote.hold.price, quote.prompt, quote.hold.allowance_tokens)
             quote = await quote.counted()
             answer = await self._ledger.hold(quote.hold)
         if isinstance(answer, ledger.Insufficient):
-            raise InsufficientCredit(_say_insufficient(answer, quote.hold))
+            raise InsufficientCredit(_say_insufficient(answer, quote.hold.prompt_tokens))
         if isinstance(answer, ledger.Repeated):
             raise RequestRepeated(_say_repeated(answer))
         self._record.held(quote.hold.completion_id, quote.hold.class_id)
@@ -137,6 +139,13 @@ def allowance(max_tokens: int | None, route_tokens: int) -> int:
     return min(max_tokens or DEFAULT_ALLOWANCE_TOKENS, route_tokens)
 
 
+def check_least_credit(free_nano: int, price: Price, prompt: PromptSize, allowance_tokens: int) -> None:
+    """Refuse an account that could not pay for the prompt even if it had the fewest possible tokens: 402."""
+    needed_nano = price.quote(prompt.at_least, min(OUTPUT_TOKENS_MIN, allowance_tokens))
+    if free_nano < needed_nano:
+        raise InsufficientCredit(_say_insufficient(ledger.Insufficient(free_nano, needed_nano), prompt.at_least))
+
+
 def idempotency_digest(headers: dict[bytes, bytes]) -> bytes | None:
     """The digest of the idempotency key. The key itself is text of the client's and is not stored."""
     key = headers.get(b"idempotency-key")
@@ -150,10 +159,10 @@ def _say_repeated(answer: ledger.Repeated) -> str:
     )
 
 
-def _say_insufficient(answer: ledger.Insufficient, hold: Hold) -> str:
+def _say_insufficient(answer: ledger.Insufficient, prompt_tokens: int) -> str:
     return (
         f"The account has {format_dollars(answer.free_nano)} dollars of credit that is not held; this request needs "
-        f"at least {format_dollars(answer.needed_nano)} for {hold.prompt_tokens:,} prompt tokens and a short answer. "
+        f"at least {format_dollars(answer.needed_nano)} for {prompt_tokens:,} prompt tokens and a short answer. "
         "Add credit."
     )
 

@@ -5,16 +5,19 @@ in this order. Beside each step are the statuses that it can refuse the request 
 test can kill the process.
 """
 
-import asyncio
 import time
+from collections.abc import Awaitable, Callable
+from functools import partial
 
 from cadenza.core.chat import new_completion_id
 from cadenza.core.errors import BodyTimedOut, PayloadTooLarge, UnsupportedEncoding
 from cadenza.core.money import Price
 from cadenza.core.records import CONTEXT_TOKENS_MAX, Plan
-from cadenza.gateway.billing import Credit, Quote, allowance, hold_credit, idempotency_digest
+from cadenza.core.tokens import OUTPUT_TOKENS_MIN
+from cadenza.gateway.billing import Credit, Quote, allowance, check_least_credit, hold_credit, idempotency_digest
 from cadenza.gateway.compose import compose, is_shortened
 from cadenza.gateway.gateway import Gateway
+from cadenza.gateway.large.bodies import LargeBodies
 from cadenza.gateway.relay import ReplyHead, StreamRelay, WholeRelay
 from cadenza.gateway.request import ApiRequest
 from cadenza.gateway.slots import slot
@@ -22,22 +25,29 @@ from cadenza.gateway.uploads import Upload
 from cadenza.gateway.validate import ChatRequest, check_context, parse_chat
 from cadenza.http.body import BodyBudget, BodyTimeout, BodyTooLarge
 from cadenza.http.exchange import Exchange
-from cadenza.routing.catalogue import routes_that_fit, routes_with_custom_tools
+from cadenza.routing.catalogue import (
+    check_largest_window,
+    has_ample_room,
+    routes_that_fit,
+    routes_with_custom_tools,
+)
 from cadenza.routing.continuation import open_reply
 from cadenza.routing.dispatch import Dispatch
 from cadenza.routing.prompt import PromptSize
+from cadenza.store.accounts import free_nano
 from cadenza.store.ledger import Hold
 
-INLINE_BYTES = 64 * 1024  # a larger body is parsed off the event loop
+INLINE_BYTES = 64 * 1024  # a larger body is parsed in another process
 
 
 async def serve_chat(gateway: Gateway, request: ApiRequest) -> None:
     snapshot, key_id, at = gateway.snapshot, request.principal.key_id, gateway.observer.at
     upload = Upload(gateway.uploads, request.principal, snapshot.catalogue.least_nano)
-    chat = await read_chat(request.exchange, upload)  # 415 413 402 408 429 400
+    chat = await read_chat(request.exchange, upload, gateway.large_bodies, key_id)  # 415 413 402 408 429 400
     served = snapshot.catalogue.find(chat.model, request.principal)  # 400
     prompt = PromptSize(gateway.tokenizer, served.character, chat.texts, request.exchange.body.size_bytes)
-    plan = await fit(served.plan, prompt, chat)  # 400
+    has_credit = partial(check_credit, gateway, request, served.price, chat, prompt)
+    plan = await fit(served.plan, prompt, chat, has_credit)  # 400 402
     quote = make_quote(request, plan, served.price, chat, prompt)
     at("quoted")
     async with (
@@ -45,7 +55,7 @@ async def serve_chat(gateway: Gateway, request: ApiRequest) -> None:
         hold_credit(gateway.ledger, gateway.tokenizer, request.record, quote) as credit,  # 402 409 429
     ):
         at("held")
-        ask = compose(chat, served.character, prompt, credit.output_limit, plan)
+        ask = await compose(chat, served.character, prompt, credit.output_limit, plan)
         wanted = Dispatch(plan, ask, prompt, snapshot.upstreams, key_id, request.record.request_id)
         async with open_reply(gateway.dispatcher, wanted, request.record.routed) as reply:  # 400 429 502
             at("opened")
@@ -58,7 +68,7 @@ async def serve_chat(gateway: Gateway, request: ApiRequest) -> None:
             at("finished")
 
 
-async def read_chat(exchange: Exchange, budget: BodyBudget) -> ChatRequest:
+async def read_chat(exchange: Exchange, budget: BodyBudget, large_bodies: LargeBodies, key_id: str) -> ChatRequest:
     if exchange.request.headers.get(b"content-encoding", b"identity").lower() != b"identity":
         raise UnsupportedEncoding
     try:
@@ -68,17 +78,33 @@ async def read_chat(exchange: Exchange, budget: BodyBudget) -> ChatRequest:
     except BodyTimeout:
         raise BodyTimedOut(exchange.body.size_bytes) from None
     if len(body) > INLINE_BYTES:
-        return await asyncio.to_thread(parse_chat, body)
+        return await large_bodies.parse(key_id, body)
     return parse_chat(body)
 
 
-async def fit(plan: Plan, prompt: PromptSize, chat: ChatRequest) -> Plan:
-    """The plan with the routes that can take the request and whose window is large enough; 400 if there is none."""
+async def fit(plan: Plan, prompt: PromptSize, chat: ChatRequest, check_credit: Callable[[], Awaitable[None]]) -> Plan:
+    """The plan with the routes that can take the request and whose window is large enough; 400 if there is none.
+
+    Credit is checked before a long prompt is counted.
+    """
     if chat.has_custom_tools:
         plan = routes_with_custom_tools(plan)
-    if prompt.size_bytes > CONTEXT_TOKENS_MAX:
-        check_context(await prompt.exact_of_client())
+    if not prompt.is_quick:
+        is_long = prompt.size_bytes > CONTEXT_TOKENS_MAX
+        if is_long or not has_ample_room(plan, prompt.at_most, chat.room_tokens):
+            check_largest_window(plan, prompt.at_least)
+            await check_credit()
+        if is_long:
+            check_context(await prompt.exact_of_client())
     return await routes_that_fit(plan, prompt, chat.room_tokens)
+
+
+async def check_credit(
+    gateway: Gateway, request: ApiRequest, price: Price, chat: ChatRequest, prompt: PromptSize
+) -> None:
+    """Refuse an account that could not pay for the prompt even if it had the fewest possible tokens."""
+    free = await free_nano(gateway.store, request.principal.account_id)
+    check_least_credit(free, price, prompt, chat.max_tokens or OUTPUT_TOKENS_MIN)
 
 
 def make_quote(request: ApiRequest, plan: Plan, price: Price, chat: ChatRequest, prompt: PromptSize) -> Quote:

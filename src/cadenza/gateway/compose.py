@@ -4,20 +4,24 @@ The character layer comes first in the one leading system message, so a client's
 it and never replaces it. One message, because many chat templates refuse or silently drop a second one.
 """
 
+import asyncio
+
 import msgspec
 
 from cadenza.core.records import Plan
 from cadenza.gateway.validate import ChatRequest
-from cadenza.routing.prompt import Character, PromptSize
+from cadenza.routing.prompt import Character, LargeTexts, PromptSize
 from cadenza.upstreams.base import Ask
 
+SLICE_BYTES = 256 * 1024
 
-def compose(chat: ChatRequest, character: Character, prompt: PromptSize, output_limit: int, plan: Plan) -> Ask:
+
+async def compose(chat: ChatRequest, character: Character, prompt: PromptSize, output_limit: int, plan: Plan) -> Ask:
     separate = [character.message, *chat.messages]
     if leading := chat.leading_system:
-        text = "\n\n".join([character.text, *filter(None, chat.texts[:leading])])
-        joined = msgspec.Raw(msgspec.json.encode({"role": "system", "content": text}))
-        messages = [joined, *chat.messages[leading:]]
+        gap = b"\\n\\n" if chat.system else b""
+        joined = await _join([b'{"role":"system","content":"', character.json, gap, chat.system, b'"}'])
+        messages = [msgspec.Raw(joined), *chat.messages[leading:]]
     return Ask(
         messages=messages if leading else separate,
         sampling=chat.sampling,
@@ -26,7 +30,20 @@ def compose(chat: ChatRequest, character: Character, prompt: PromptSize, output_
         tools=chat.tools,
         prompt_tokens=prompt.at_most,
         separate=separate if leading else (),
+        is_large=isinstance(chat.texts, LargeTexts),
     )
+
+
+async def _join(parts: list[bytes | memoryview]) -> bytes | bytearray:
+    """The parts as one. A long part is copied in slices, so that other requests can run in between."""
+    if all(len(part) <= SLICE_BYTES for part in parts):
+        return b"".join(parts)
+    joined = bytearray()
+    for part in parts:
+        for start in range(0, len(part), SLICE_BYTES):
+            joined += memoryview(part)[start : start + SLICE_BYTES]
+            await asyncio.sleep(0)
+    return joined
 
 
 def is_shortened(chat: ChatRequest, output_limit: int, plan: Plan) -> bool:

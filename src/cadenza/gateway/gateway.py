@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from cadenza.core.tokens import Tokenizer
 from cadenza.gateway.in_flight import InFlight
 from cadenza.gateway.key_use import KeyUse
+from cadenza.gateway.large.bodies import LargeBodies
 from cadenza.gateway.rates import Rates
 from cadenza.gateway.slots import Slots
 from cadenza.gateway.unknown_keys import UnknownKeyLimiter
@@ -53,6 +54,7 @@ class Gateway:
         self.look_ups = LookUps(store)
         self.unknown_keys = UnknownKeyLimiter(observer.metrics)
         self.body_memory = BodyMemory(body_bytes)
+        self.large_bodies = LargeBodies(observer)
         self.in_flight = InFlight()
         self.key_use = KeyUse(store, observer.log)
         self.uploads = Uploads(self.body_memory, observer.metrics)
@@ -70,6 +72,7 @@ class Gateway:
     async def stop(self) -> None:
         await self.key_use.stop()
         await self.ledger.stop()
+        await self.large_bodies.stop()
 
     def drain(self) -> None:
         """Refuse new requests from now on."""

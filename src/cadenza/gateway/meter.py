@@ -75,14 +75,14 @@ class UsageMeter:
         """Our own count of the prompt and of what was delivered."""
         if not self._tokenizer.is_loaded:
             await asyncio.to_thread(self._tokenizer.load)
-        prompt_tokens = await self._prompt.exact()
+        prompt_tokens = await self._prompt.estimate()
         self._own = Usage(prompt_tokens, min(self._delivered.count(), self._output_limit), estimated=True)
         return self._own
 
     async def count_whole(self, text: str) -> None:
         """Our own count of a reply that is about to be delivered whole."""
         output_tokens = await asyncio.to_thread(self._tokenizer.count, text)
-        self._own = Usage(await self._prompt.exact(), min(output_tokens, self._output_limit), estimated=True)
+        self._own = Usage(await self._prompt.estimate(), min(output_tokens, self._output_limit), estimated=True)
 
     def result(self, fault: Fault | None = None) -> ReplyResult:
         """The reported counts, corrected if they cannot be true, or our own, which must have been made by now."""

@@ -6,7 +6,6 @@ a message that says what to correct. It does not check the content of a JSON sch
 
 import re
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 
@@ -14,9 +13,13 @@ from cadenza.core.errors import InvalidRequest
 from cadenza.core.tool_calls import unwrap_id
 
 TOOLS_MAX = 128
+NOTHING = msgspec.Raw(b"null")  # a raw field that was not sent
+CHOICE_BYTES_MAX = 64 * 1024
+SHOWN_CHARS_MAX = 80  # of an id that a message quotes
 NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 TYPES = ("function", "custom")
 CHOICES = ("auto", "none", "required")
+BAD_CHOICE = f"tool_choice: must be one of {', '.join(CHOICES)}, or name a tool."
 RAW_FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 RAW_CALLS = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
 
@@ -25,7 +28,7 @@ class FunctionFields(msgspec.Struct):
     """The fields of a function definition that are checked."""
 
     name: str | None = None
-    parameters: dict[str, Any] | None = None
+    parameters: msgspec.Raw = NOTHING
 
 
 class NameFields(msgspec.Struct):
@@ -72,39 +75,73 @@ class CallFields(msgspec.Struct):
         return self.custom.name + self.custom.input if self.custom else ""
 
 
-def check_tools(tools: Sequence[ToolFields], choice: object) -> None:
+class ChoiceFields(msgspec.Struct):
+    """The fields of a `tool_choice` that are checked."""
+
+    type: str | None = None
+    function: NameFields | None = None
+    custom: NameFields | None = None
+
+
+_CHOICE: msgspec.json.Decoder[ChoiceFields | str | None] = msgspec.json.Decoder(ChoiceFields | str | None)
+
+
+def check_tools(tools: Sequence[ToolFields]) -> dict[str, str]:
+    """The types of the tools, by their names."""
     if len(tools) > TOOLS_MAX:
         raise InvalidRequest(f"tools: {len(tools)} were sent; at most {TOOLS_MAX} are allowed.")
-    types: dict[str, str] = {}  # name to type
+    types: dict[str, str] = {}
     for index, tool in enumerate(tools):
         name = _check_tool(f"tools[{index}]", tool)
         if name in types:
             raise InvalidRequest(f"tools[{index}].{tool.type}.name: '{name}' is defined twice.")
         types[name] = tool.type or ""
-    _check_choice(choice, types)
+    return types
 
 
 def _check_tool(path: str, tool: ToolFields) -> str:
     if tool.type not in TYPES:
         raise InvalidRequest(f"{path}.type: must be 'function' or 'custom'.")
     definition = tool.function if tool.type == "function" else tool.custom
+    if tool.type == "function" and tool.function and not _is_object(tool.function.parameters):
+        raise InvalidRequest(f"{path}.function.parameters: expected an object.")
     name = definition.name if definition else None
     if name is None or not NAME.fullmatch(name):
         raise InvalidRequest(f"{path}.{tool.type}.name: must be 1 to 64 letters, digits, underscores or dashes.")
     return name
 
 
-def _check_choice(choice: object, types: dict[str, str]) -> None:
+def _is_object(raw: msgspec.Raw) -> bool:
+    """Whether the field is an object, or null."""
+    return raw is NOTHING or memoryview(raw)[0] in b"{n"
+
+
+def check_choice(raw: msgspec.Raw, types: dict[str, str]) -> None:
+    """Check a `tool_choice` against the tools: their types by their names, and empty if there are none."""
+    if raw is NOTHING:
+        return
+    choice = _read_choice(raw)
+    if not types and choice not in (None, "auto", "none"):
+        raise InvalidRequest("tool_choice: asks for a call, but the request defines no tools.")
     if choice is None or choice in CHOICES:
         return
-    if not isinstance(choice, dict):
-        raise InvalidRequest(f"tool_choice: must be one of {', '.join(CHOICES)}, or name a tool.")
-    type_ = choice.get("type")
-    if type_ in TYPES:
-        chosen = choice.get(type_)
-        name = chosen.get("name") if isinstance(chosen, dict) else None
-        if not isinstance(name, str) or types.get(name) != type_:
-            raise InvalidRequest(f"tool_choice: names a tool of type '{type_}' that tools does not define.")
+    if isinstance(choice, str):
+        raise InvalidRequest(BAD_CHOICE)
+    if choice.type in TYPES:
+        chosen = choice.function if choice.type == "function" else choice.custom
+        if chosen is None or chosen.name is None or types.get(chosen.name) != choice.type:
+            raise InvalidRequest(f"tool_choice: names a tool of type '{choice.type}' that tools does not define.")
+
+
+def _read_choice(raw: msgspec.Raw) -> ChoiceFields | str | None:
+    if memoryview(raw).nbytes > CHOICE_BYTES_MAX:
+        raise InvalidRequest(f"tool_choice: is larger than {CHOICE_BYTES_MAX // 1024} KiB, which is the maximum.")
+    try:
+        return _CHOICE.decode(raw)
+    except msgspec.ValidationError:
+        raise InvalidRequest(BAD_CHOICE) from None
+    except RecursionError:
+        raise InvalidRequest("The body is nested too deeply.") from None
 
 
 class History:
@@ -117,7 +154,7 @@ class History:
         if role == "tool":
             if answers not in self._unanswered:
                 raise InvalidRequest(
-                    f"{path}.tool_call_id: '{answers}' answers no call of the preceding assistant message."
+                    f"{path}.tool_call_id: '{_shown(answers)}' answers no call of the preceding assistant message."
                 )
             del self._unanswered[answers]
             return
@@ -126,7 +163,11 @@ class History:
 
     def end(self) -> None:
         for call_id, path in self._unanswered.items():
-            raise InvalidRequest(f"{path}: the call '{call_id}' has no tool message that answers it.")
+            raise InvalidRequest(f"{path}: the call '{_shown(call_id)}' has no tool message that answers it.")
+
+
+def _shown(call_id: str | None) -> str:
+    return str(call_id)[:SHOWN_CHARS_MAX]
 
 
 def with_upstream_ids(raw: msgspec.Raw) -> msgspec.Raw:

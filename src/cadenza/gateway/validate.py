@@ -5,33 +5,45 @@ Everything that OpenAI accepts is accepted, but for its deprecated `functions`; 
 """
 
 import re
-from typing import Any
+from collections.abc import Sequence
+from typing import TypeVar
 
 import msgspec
 
 from cadenza.core.errors import ContextOverflow, InvalidRequest
 from cadenza.core.records import CONTEXT_TOKENS_MAX, OUTPUT_TOKENS_MAX
-from cadenza.gateway.tools import CallFields, History, ToolFields, check_tools, with_upstream_ids
+from cadenza.gateway.tools import NOTHING, CallFields, History, ToolFields, check_choice, check_tools, with_upstream_ids
+from cadenza.routing.prompt import LargeTexts
 
+T = TypeVar("T")
+
+MESSAGES_MAX = 4096
+PARTS_MAX = 16_384  # of all messages together
+CALLS_MAX = 4096  # of all messages together
+FIELD_BYTES_MAX = 64 * 1024  # of a sampling field, except:
+SCHEMA_BYTES_MAX = 1024 * 1024  # a schema in `response_format`, or `logit_bias`
 ROLES = ("system", "developer", "user", "assistant", "tool")
 PLAIN_ROLES = frozenset({"system", "developer", "user", "assistant"})
 SYSTEM_ROLES = frozenset({"system", "developer"})
-SAMPLING = frozenset(
-    {
-        "temperature",
-        "top_p",
-        "stop",
-        "seed",
-        "presence_penalty",
-        "frequency_penalty",
-        "response_format",
-        "reasoning_effort",
-        "logit_bias",
-    }
+SAMPLING = (
+    "temperature",
+    "top_p",
+    "stop",
+    "seed",
+    "presence_penalty",
+    "frequency_penalty",
+    "response_format",
+    "reasoning_effort",
+    "logit_bias",
 )
+LARGE_SAMPLING = ("response_format", "logit_bias")
 TOOL_FIELDS = ("tools", "tool_choice", "parallel_tool_calls")
 SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
-NULL = b"null"
+# A backslash and what it escapes, or a whole surrogate pair, or text without a backslash.
+WHOLE_SURROGATES = re.compile(
+    rb"(?:[^\\]++|\\[^u]|\\u(?![dD][89a-fA-F])|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})*+"
+)
+FALSY = (b"null", b"{}", b"[]", b'""', b"false", b"0")
 
 
 class ChatRequest(msgspec.Struct, frozen=True):
@@ -39,12 +51,13 @@ class ChatRequest(msgspec.Struct, frozen=True):
 
     model: str | None
     messages: list[msgspec.Raw]
-    texts: list[str]  # the texts whose tokens make up the prompt
+    texts: list[str] | LargeTexts  # the texts whose tokens make up the prompt
     stream: bool
     max_tokens: int | None
     sampling: dict[str, msgspec.Raw]
     tools: dict[str, msgspec.Raw]  # the fields of the tool path, unchanged; empty on the plain path
     leading_system: int = 0  # how many system messages it begins with
+    system: bytes | memoryview = b""  # their texts, as they stand inside a JSON string
     has_custom_tools: bool = False  # it defines or has called tools of type `custom`
 
     @property
@@ -64,56 +77,72 @@ class _Message(msgspec.Struct):
     content: str | list[_Part] | None = None
     tool_calls: list[CallFields] | None = None
     tool_call_id: str | None = None
-    function_call: Any = None
+    function_call: msgspec.Raw = NOTHING
     refusal: str | None = None
 
 
-class _Fields(msgspec.Struct):
+class Body(msgspec.Struct):
+    """The fields that are looked at. What has a structure of its own stays raw; unknown fields are skipped."""
+
     model: str | None = None
-    messages: list[_Message] | None = None
+    messages: msgspec.Raw = NOTHING
     stream: bool | None = None
-    temperature: float | None = None
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
     n: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
-    tools: list[ToolFields] | None = None
-    tool_choice: Any = None
-    functions: Any = None
-    function_call: Any = None
+    tools: msgspec.Raw = NOTHING
+    tool_choice: msgspec.Raw = NOTHING
+    parallel_tool_calls: msgspec.Raw = NOTHING
+    functions: msgspec.Raw = NOTHING
+    function_call: msgspec.Raw = NOTHING
+    input: msgspec.Raw = NOTHING
+    temperature: msgspec.Raw = NOTHING
+    top_p: msgspec.Raw = NOTHING
+    stop: msgspec.Raw = NOTHING
+    seed: msgspec.Raw = NOTHING
+    presence_penalty: msgspec.Raw = NOTHING
+    frequency_penalty: msgspec.Raw = NOTHING
+    response_format: msgspec.Raw = NOTHING
+    reasoning_effort: msgspec.Raw = NOTHING
+    logit_bias: msgspec.Raw = NOTHING
 
 
-_FIELDS = msgspec.json.Decoder(_Fields)
+_BODY = msgspec.json.Decoder(Body)
+_MESSAGES = msgspec.json.Decoder(list[_Message] | None)
+_TOOLS = msgspec.json.Decoder(list[ToolFields] | None)
+_NUMBER = msgspec.json.Decoder(float | None)
 _RAW_FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_RAW_ITEMS = msgspec.json.Decoder(list[msgspec.Raw])
-_ANYTHING = msgspec.json.Decoder()
+RAW_ITEMS = msgspec.json.Decoder(list[msgspec.Raw])
 
 
-def parse_chat(body: bytes) -> ChatRequest:
-    fields, raw = _decode(body)
-    _refuse_unsupported(fields)
-    if not fields.messages:
-        raise InvalidRequest(_messages_hint(raw))
-    texts = _check_messages(fields.messages)
-    raw_messages = _RAW_ITEMS.decode(raw["messages"])
-    tools = (
-        {name: raw[name] for name in TOOL_FIELDS if name in raw and bytes(raw[name]) != NULL} if fields.tools else {}
-    )
-    texts += [bytes(raw["tools"]).decode()] if tools else []
+def parse_chat(body: bytes | bytearray) -> ChatRequest:
+    return check_body(decode_body(body))
+
+
+def check_body(body: Body) -> ChatRequest:
+    messages, tools = _decode(_MESSAGES, body.messages, "messages"), _decode(_TOOLS, body.tools, "tools")
+    _refuse_unsupported(body, tools)
+    if not messages:
+        raise InvalidRequest(_messages_hint(body))
+    texts = _check_messages(messages)
+    tool_fields = _given(body, TOOL_FIELDS) if tools else {}
+    leading = _count_leading_system(messages)
+    system = "\n\n".join(filter(None, texts[:leading]))
+    if tools:
+        texts.append(str(memoryview(body.tools), "utf-8"))
     return ChatRequest(
-        model=fields.model,
-        messages=[
-            _to_upstream(message, raw_message)
-            for message, raw_message in zip(fields.messages, raw_messages, strict=True)
-        ],
+        model=body.model,
+        messages=list(map(_to_upstream, messages, RAW_ITEMS.decode(body.messages))),
         texts=texts,
-        stream=fields.stream or False,
-        max_tokens=_max_tokens(fields),
-        sampling={name: given for name, given in raw.items() if name in SAMPLING and bytes(given) != NULL},
-        tools=tools,
-        leading_system=_count_leading_system(fields.messages),
-        has_custom_tools=_has_custom_tools(fields),
+        stream=body.stream or False,
+        max_tokens=_max_tokens(body, has_tools=bool(tools)),
+        sampling=_sampling(body),
+        tools=tool_fields,
+        leading_system=leading,
+        system=msgspec.json.encode(system)[1:-1] if system else b"",
+        has_custom_tools=_has_custom_tools(messages, tools or ()),
     )
 
 
@@ -122,54 +151,87 @@ def check_context(counted: int) -> None:
         raise ContextOverflow(CONTEXT_TOKENS_MAX, counted)
 
 
-def _decode(body: bytes) -> tuple[_Fields, dict[str, msgspec.Raw]]:
+def decode_body(body: bytes | bytearray) -> Body:
+    """Raw JSON is not decoded later, so invalid UTF-8 and lone surrogates in it must be found here."""
+    if not body.isascii():
+        try:
+            body.decode()
+        except UnicodeDecodeError:
+            raise InvalidRequest("The body is not valid UTF-8.") from None
+    decoded = _decode(_BODY, body)
+    if b"\\u" in body and SURROGATE.search(body) and not WHOLE_SURROGATES.fullmatch(body):
+        raise InvalidRequest("The body is not valid JSON: a string has half of a surrogate pair.")
+    return decoded
+
+
+def _decode(decoder: msgspec.json.Decoder[T], raw: bytes | bytearray | msgspec.Raw, field: str = "") -> T:
     try:
-        if not body.isascii():
-            body.decode()  # raw JSON is not decoded later, so invalid UTF-8 in it must be found here
-        if b"\\u" in body and SURROGATE.search(body):
-            _ANYTHING.decode(body)  # nor are its escapes, so a lone surrogate must be found here too
-        return _FIELDS.decode(body), _RAW_FIELDS.decode(body)
+        return decoder.decode(raw)
     except RecursionError:
         raise InvalidRequest("The body is nested too deeply.") from None
-    except UnicodeDecodeError:
-        raise InvalidRequest("The body is not valid UTF-8.") from None
     except msgspec.ValidationError as error:
-        raise InvalidRequest(_describe(error)) from None
+        raise InvalidRequest(_describe(error, field)) from None
     except msgspec.DecodeError as error:
-        reason = str(error).removeprefix("JSON is malformed: ") if body else "it is empty"
+        reason = str(error).removeprefix("JSON is malformed: ") if raw else "it is empty"
         raise InvalidRequest(f"The body is not valid JSON: {reason}.") from None
 
 
-def _describe(error: msgspec.ValidationError) -> str:
+def _describe(error: msgspec.ValidationError, field: str) -> str:
     """'Expected `str`, got `int` - at `$.model`' -> 'model: expected `str`, got `int`.'"""
     what, _, where = str(error).partition(" - at `$")
-    path = where.rstrip("`").lstrip(".") or "The body"
+    path = field + where.rstrip("`") if field else where.rstrip("`").lstrip(".") or "The body"
     return f"{path}: {what[:1].lower()}{what[1:]}."
 
 
-def _refuse_unsupported(fields: _Fields) -> None:
-    if fields.n is not None and fields.n != 1:
+def _given(body: Body, names: tuple[str, ...]) -> dict[str, msgspec.Raw]:
+    """Those of the fields that were sent and are not null, as raw JSON."""
+    fields = {}
+    for name in names:
+        raw = getattr(body, name)
+        if raw is not NOTHING and raw != NOTHING:
+            fields[name] = raw
+    return fields
+
+
+def _sampling(body: Body) -> dict[str, msgspec.Raw]:
+    fields = _given(body, SAMPLING)
+    for name, raw in fields.items():
+        bytes_max = SCHEMA_BYTES_MAX if name in LARGE_SAMPLING else FIELD_BYTES_MAX
+        if memoryview(raw).nbytes > bytes_max:
+            raise InvalidRequest(f"{name}: is larger than {bytes_max // 1024} KiB, which is the maximum.")
+    return fields
+
+
+def _is_truthy(raw: msgspec.Raw) -> bool:
+    return raw is not NOTHING and bytes(memoryview(raw)[:6]) not in FALSY
+
+
+def _refuse_unsupported(body: Body, tools: list[ToolFields] | None) -> None:
+    if body.n is not None and body.n != 1:
         raise InvalidRequest("n: not implemented for values other than 1. Send one request per choice.")
-    if fields.logprobs or fields.top_logprobs is not None:
+    if body.logprobs or body.top_logprobs is not None:
         raise InvalidRequest("logprobs and top_logprobs: not implemented here. Leave them out.")
-    if fields.functions or fields.function_call:
+    if _is_truthy(body.functions) or _is_truthy(body.function_call):
         raise InvalidRequest("functions and function_call: not supported. Use `tools` and `tool_choice` instead.")
-    if fields.temperature is not None and not 0 <= fields.temperature <= 2:
-        raise InvalidRequest("temperature: must be between 0 and 2.")
-    if fields.tools:
-        check_tools(fields.tools, fields.tool_choice)
-    elif fields.tool_choice not in (None, "auto", "none"):
-        raise InvalidRequest("tool_choice: asks for a call, but the request defines no tools.")
+    if body.temperature is not NOTHING:
+        temperature = _decode(_NUMBER, body.temperature, "temperature")
+        if temperature is not None and not 0 <= temperature <= 2:
+            raise InvalidRequest("temperature: must be between 0 and 2.")
+    types = check_tools(tools or ())
+    check_choice(body.tool_choice, types)
 
 
-def _messages_hint(raw: dict[str, msgspec.Raw]) -> str:
-    if "input" in raw:
+def _messages_hint(body: Body) -> str:
+    if body.input is not NOTHING:
         return "messages: missing. This body has the shape of the Responses API; send `messages` to this path instead."
     return "messages: must be an array of at least one message."
 
 
 def _check_messages(messages: list[_Message]) -> list[str]:
     """Check the messages and return their texts. Each tool call must have an answer."""
+    if len(messages) > MESSAGES_MAX:
+        raise InvalidRequest(f"messages: {len(messages)} were sent; at most {MESSAGES_MAX} are allowed.")
+    _check_numbers(messages)
     texts = [_check_message(index, message) for index, message in enumerate(messages)]
     if any(message.tool_calls or message.role == "tool" for message in messages):
         history = History()
@@ -179,13 +241,26 @@ def _check_messages(messages: list[_Message]) -> list[str]:
     return texts
 
 
+def _check_numbers(messages: list[_Message]) -> None:
+    parts = calls = 0
+    for message in messages:
+        if type(message.content) is list:
+            parts += len(message.content)
+        if message.tool_calls:
+            calls += len(message.tool_calls)
+    if parts > PARTS_MAX:
+        raise InvalidRequest(f"messages: they have {parts} parts together; at most {PARTS_MAX} are allowed.")
+    if calls > CALLS_MAX:
+        raise InvalidRequest(f"messages: they have {calls} tool calls together; at most {CALLS_MAX} are allowed.")
+
+
 def _check_message(index: int, message: _Message) -> str:
     """Check a message and return its text."""
     is_plain = message.role in PLAIN_ROLES and isinstance(message.content, str)
-    if is_plain and not message.tool_calls and not message.function_call:
+    if is_plain and not message.tool_calls and message.function_call is NOTHING:
         return str(message.content)
     path = f"messages[{index}]"
-    if message.role == "function" or message.function_call:
+    if message.role == "function" or _is_truthy(message.function_call):
         raise InvalidRequest(
             f"{path}: functions are not supported. Use `tools`: send calls as `tool_calls` of an assistant message, "
             "and each result as a message of the role `tool`."
@@ -213,9 +288,9 @@ def _count_leading_system(messages: list[_Message]) -> int:
     return next((n for n, message in enumerate(messages) if message.role not in SYSTEM_ROLES), len(messages))
 
 
-def _has_custom_tools(fields: _Fields) -> bool:
-    calls = (call for message in fields.messages or () for call in message.tool_calls or ())
-    return any(tool.type == "custom" for tool in fields.tools or ()) or any(call.type == "custom" for call in calls)
+def _has_custom_tools(messages: list[_Message], tools: Sequence[ToolFields]) -> bool:
+    calls = (call for message in messages for call in message.tool_calls or ())
+    return any(tool.type == "custom" for tool in tools) or any(call.type == "custom" for call in calls)
 
 
 def _check_part(path: str, part: _Part, role: str) -> str:
@@ -257,14 +332,14 @@ def _with_text(message: _Message, raw: msgspec.Raw) -> msgspec.Raw:
     return msgspec.Raw(msgspec.json.encode(_RAW_FIELDS.decode(raw) | {"content": text}))
 
 
-def _max_tokens(fields: _Fields) -> int | None:
-    given = [limit for limit in (fields.max_tokens, fields.max_completion_tokens) if limit is not None]
+def _max_tokens(body: Body, *, has_tools: bool) -> int | None:
+    given = [limit for limit in (body.max_tokens, body.max_completion_tokens) if limit is not None]
     if not given:
         return None
     limit = min(given)
     if limit < 1:
         raise InvalidRequest("max_tokens: must be a positive integer.")
-    if fields.tools:  # fitted to the route's window later
+    if has_tools:  # fitted to the route's window later
         return min(limit, OUTPUT_TOKENS_MAX)
     if limit > OUTPUT_TOKENS_MAX:
         raise InvalidRequest(f"max_tokens: at most {OUTPUT_TOKENS_MAX:,} tokens are allowed per request.")

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from urllib.parse import urlsplit
 
-from cadenza.http.client_connection import ClientConnection, Unanswered
+from cadenza.http.client_connection import ClientConnection, Pieces, Unanswered
 from cadenza.http.exhaustion import ran_out
 from cadenza.http.tunnel import open_tunnel, proxy_authorization
 
@@ -49,26 +49,30 @@ class HttpClient:
         self._fields = "".join(f"{name}: {value}\r\n" for name, value in fields.items()).encode()
 
     async def send(
-        self, method: str, path: str, body: bytes, connect_s: float, deadline_s: float = math.inf
+        self, method: str, path: str, body: bytes | Pieces, connect_s: float, deadline_s: float = math.inf
     ) -> ClientConnection:
         """The response, once its head has arrived; TimeoutError at the deadline. The caller must release it.
+
+        A large body comes in pieces, which are not copied.
 
         A kept connection that the other end has closed meanwhile is no failure: the request goes out on a new one.
         """
         request_line = f"{method} {self._path}{path} HTTP/1.1\r\n".encode()
-        request = b"%b%bcontent-length: %d\r\n\r\n%b" % (request_line, self._fields, len(body), body)
+        whole, pieces = (body, ()) if isinstance(body, bytes) else (b"", body)
+        size_bytes = len(whole) + sum(map(len, pieces))
+        request = b"%b%bcontent-length: %d\r\n\r\n%b" % (request_line, self._fields, size_bytes, whole)
         while self._idle:
             connection = self._idle.pop()
             if not connection.is_usable():
                 connection.abort()
                 continue
             try:
-                await connection.send(request, deadline_s)
+                await connection.send(request, deadline_s, pieces)
             except Unanswered:
                 break
             return connection
         connection = await self._connect(connect_s, deadline_s)
-        await connection.send(request, deadline_s)
+        await connection.send(request, deadline_s, pieces)
         return connection
 
     def release(self, connection: ClientConnection) -> None:

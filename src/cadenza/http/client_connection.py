@@ -16,7 +16,7 @@ is how backpressure reaches the upstream.
 
 import asyncio
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum, auto
 from typing import cast
 
@@ -28,6 +28,9 @@ HEAD_BYTES_MAX = 64 * 1024
 BUFFER_BYTES_MAX = 256 * 1024
 IDLE_S_MAX = 30.0  # a connection idle for longer may have been closed at the other end
 FRAMING = {b"content-length", b"transfer-encoding"}
+
+SLICE_BYTES = 256 * 1024
+Pieces = Sequence[bytes | memoryview]
 
 STOP = 0.0
 Receiver = Callable[[bytes], float]  # takes a part of the body; the deadline for the next part, or STOP
@@ -76,9 +79,10 @@ class ClientConnection(asyncio.Protocol):
         self._keeps_alive = False
         self._idle_since_s = 0.0
 
-    async def send(self, request: bytes, deadline_s: float = math.inf) -> None:
+    async def send(self, request: bytes, deadline_s: float = math.inf, pieces: Pieces = ()) -> None:
         """Send a request and wait for the head of its response; TimeoutError at the deadline.
 
+        `pieces` follow the request. They are sent in slices, so that the event loop is not held by a large body.
         On any error the connection is closed.
         """
         if self._state is BROKEN:  # the other end closed it before it was used
@@ -89,11 +93,21 @@ class ClientConnection(asyncio.Protocol):
         self._state = AWAITING_BYTE
         self._transport.write(request)
         try:
+            if pieces:
+                await self._send_pieces(pieces)
             while not self.status:
                 await self._wait(deadline_s)
         except BaseException:
             self.abort()
             raise
+
+    async def _send_pieces(self, pieces: Pieces) -> None:
+        for piece in pieces:
+            for start in range(0, len(piece), SLICE_BYTES):
+                if self._state is BROKEN:
+                    return
+                self._transport.write(memoryview(piece)[start : start + SLICE_BYTES])
+                await asyncio.sleep(0)
 
     async def receive(self, receiver: Receiver, deadline_s: float = math.inf) -> bool:
         """Hand the body to the receiver, part by part, until it says STOP (True) or the body ends (False).

@@ -145,7 +145,7 @@ class Exchange:
     def is_congested(self) -> bool:
         return self._transport.is_congested
 
-    async def read_body(self, budget: BodyBudget) -> bytes:
+    async def read_body(self, budget: BodyBudget) -> bytes | bytearray:
         """The whole body; BodyTooLarge, BodyTimeout or BodyMemoryFull where a limit is passed."""
         if self.body.is_complete:
             return self.body.take(budget)

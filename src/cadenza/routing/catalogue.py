@@ -70,16 +70,23 @@ class Snapshot(msgspec.Struct, frozen=True):
     limits: Limits
 
 
+def has_ample_room(plan: Plan, prompt_tokens: int, output_tokens: int) -> bool:
+    """Whether every route has room for all of the output."""
+    return all(
+        output_room(route, prompt_tokens) >= min(output_tokens, route.max_output_tokens) for route in plan.routes
+    )
+
+
+def check_largest_window(plan: Plan, least_tokens: int) -> None:
+    """Refuse a prompt that no window can take, however few tokens its characters make."""
+    window_tokens = max(route.context_tokens for route in plan.routes)
+    if least_tokens > window_tokens:
+        raise ContextOverflow(window_tokens, least_tokens)
+
+
 async def routes_that_fit(plan: Plan, prompt: PromptSize, output_tokens: int) -> Plan:
     """The plan without the routes whose window is too small for the prompt and the shortest useful answer."""
-
-    def is_ample(prompt_tokens: int) -> bool:
-        """Whether every route has room for all of the output."""
-        return all(
-            output_room(route, prompt_tokens) >= min(output_tokens, route.max_output_tokens) for route in plan.routes
-        )
-
-    prompt_tokens = await prompt.size_for(is_ample)
+    prompt_tokens = await prompt.size_for(lambda tokens: has_ample_room(plan, tokens, output_tokens))
     routes = tuple([route for route in plan.routes if output_room(route, prompt_tokens) >= OUTPUT_TOKENS_MIN])
     if len(routes) == len(plan.routes):
         return plan

@@ -1,18 +1,21 @@
-"""The size of a prompt in tokens: an upper bound that is free, and an exact count that is made only when needed.
+"""The size of a prompt in tokens: bounds that are free, and an exact count that is made only when needed.
 
-A prompt has at most as many tokens as bytes. The exact count costs 16 µs for a short prompt and 25 ms for 100,000
-tokens, so it is made only if the bound does not decide: a window may be too small, the credit may not suffice, or the
-upstream gave no usage.
+A prompt has at most as many tokens as bytes, and no token has more than 128. The exact count costs 16 µs for a short
+prompt and 25 ms for 100,000 tokens, so it is made only if a bound does not decide: a window may be too small, the
+credit may not suffice, or the upstream gave no usage.
 """
 
 import asyncio
 from collections.abc import Callable
+from typing import Protocol
 
 import msgspec
 
-from cadenza.core.tokens import Tokenizer
+from cadenza.core.errors import CadenzaError
+from cadenza.core.tokens import Tokenizer, least_tokens
 
 INLINE_BYTES = 16 * 1024  # a larger prompt is counted off the event loop
+BYTES_PER_TOKEN = 4  # of ordinary text, where a prompt cannot be counted
 
 
 class Character:
@@ -20,19 +23,40 @@ class Character:
 
     def __init__(self, text: str) -> None:
         self.text = text
+        self.json = msgspec.json.encode(text)[1:-1]  # as it stands inside a JSON string
         self.message = msgspec.Raw(msgspec.json.encode({"role": "system", "content": text}))
         self.size_bytes = len(bytes(self.message))
+
+
+class CountTexts(Protocol):
+    """Counts large texts."""
+
+    async def __call__(self, character: str, *, is_urgent: bool) -> tuple[int, int]:
+        """The tokens of the texts, and of the character; CadenzaError if they cannot be counted now.
+
+        An urgent count waits as long as it must.
+        """
+
+
+class LargeTexts(msgspec.Struct, frozen=True):
+    """The texts of a large body. They are counted where the body is parsed."""
+
+    chars: int
+    count: CountTexts
 
 
 class PromptSize:
     """How many tokens a prompt has, the character layer included."""
 
-    def __init__(self, tokenizer: Tokenizer, character: Character, texts: list[str], body_bytes: int) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, character: Character, texts: list[str] | LargeTexts, body_bytes: int
+    ) -> None:
         self.size_bytes = character.size_bytes + body_bytes
         self._tokenizer = tokenizer
         self._character = character
         self._texts = texts
         self._exact: int | None = None
+        self._character_tokens: int | None = None
 
     @property
     def is_exact(self) -> bool:
@@ -40,24 +64,52 @@ class PromptSize:
         return self._exact is not None
 
     @property
+    def is_quick(self) -> bool:
+        """Whether a count takes so little time that the event loop can make it."""
+        return self.size_bytes <= INLINE_BYTES
+
+    @property
     def at_most(self) -> int:
-        """The best known bound: the exact count if it was made, else the bytes."""
+        """The best known upper bound: the exact count if it was made, else the bytes."""
         return self.size_bytes if self._exact is None else self._exact
 
-    async def exact(self) -> int:
-        """Our own count, made once."""
+    @property
+    def at_least(self) -> int:
+        """The best known lower bound: the exact count if it was made, else that of the longest possible tokens."""
+        if self._exact is not None:
+            return self._exact
+        chars = sum(map(len, self._texts)) if isinstance(self._texts, list) else self._texts.chars
+        return least_tokens(chars)
+
+    async def exact(self, *, is_urgent: bool = False) -> int:
+        """Our own count, made once. CadenzaError if a large body cannot be counted now."""
         if self._exact is None:
-            is_quick = self._tokenizer.is_loaded and self.size_bytes <= INLINE_BYTES
-            self._exact = self._count() if is_quick else await asyncio.to_thread(self._count)
+            if isinstance(self._texts, LargeTexts):
+                tokens, self._character_tokens = await self._texts.count(self._character.text, is_urgent=is_urgent)
+                self._exact = tokens + self._character_tokens
+            else:
+                self._exact = await self._count([self._character.text, *self._texts], self.size_bytes)
         return self._exact
 
     async def exact_of_client(self) -> int:
         """The count of what the client sent, without the character layer."""
-        return await self.exact() - self._tokenizer.count_prompt([self._character.text])
+        tokens = await self.exact()
+        if self._character_tokens is None:
+            self._character_tokens = await self._count([self._character.text], self._character.size_bytes)
+        return tokens - self._character_tokens
+
+    async def estimate(self) -> int:
+        """For a charge: our own count or, if a large body cannot be counted at all, an estimate by its bytes."""
+        try:
+            return await self.exact(is_urgent=True)
+        except CadenzaError:
+            return self.size_bytes // BYTES_PER_TOKEN
 
     async def size_for(self, is_decisive: Callable[[int], bool]) -> int:
         """The bound if it decides the question, else the exact count."""
         return self.at_most if is_decisive(self.at_most) else await self.exact()
 
-    def _count(self) -> int:
-        return self._tokenizer.count_prompt([self._character.text, *self._texts])
+    async def _count(self, texts: list[str], size_bytes: int) -> int:
+        if self._tokenizer.is_loaded and size_bytes <= INLINE_BYTES:
+            return self._tokenizer.count_prompt(texts)
+        return await asyncio.to_thread(self._tokenizer.count_prompt, texts)

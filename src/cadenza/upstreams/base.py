@@ -83,6 +83,7 @@ class Ask(msgspec.Struct, frozen=True):
     prompt_tokens: int = 0
     begun: str = ""
     separate: Sequence[msgspec.Raw] = ()
+    is_large: bool = False  # it must not be copied as a whole: that would hold up other requests
 
     def messages_for(self, route: Route) -> Sequence[msgspec.Raw]:
         return self.separate if self.separate and route.system == "each" else self.messages

@@ -21,7 +21,7 @@ from cadenza.upstreams.errors import ERROR_BYTES_MAX, READ_STATUSES, classify_er
 from cadenza.upstreams.message_rules import MessageRules
 from cadenza.upstreams.reader import EXTRAS, read_whole
 from cadenza.upstreams.stream import BEGINNING, ENDED, FINISHED, ReplyStream
-from cadenza.upstreams.writer import write_request
+from cadenza.upstreams.writer import write_large_request, write_request
 
 AFTER_FINISH_S = 5.0  # how long a finished reply may take to send its usage, which some upstreams never send
 TOKENS_PER_IDLE = 1024  # a non-streaming reply gets the idle timeout once for every so many tokens
@@ -61,7 +61,8 @@ class OpenAIUpstream:
 
     async def open(self, route: Route, ask: Ask) -> "HttpReply":
         reply = HttpReply(self._http, route, ask)
-        await reply.open(self._path(route), write_request(self._dialect, self._rules, route, ask))
+        write = write_large_request if ask.is_large else write_request
+        await reply.open(self._path(route), write(self._dialect, self._rules, route, ask))
         return reply
 
     async def probe(self) -> Probe:
@@ -101,7 +102,7 @@ class HttpReply:
         self._stream = ReplyStream(self._bounds, self._extras)
         self._early: list[Piece] = []  # the pieces that arrived before there was a sink
 
-    async def open(self, path: str, body: bytes) -> None:
+    async def open(self, path: str, body: bytes | list[bytes | memoryview]) -> None:
         """Send the request and wait for the first piece."""
         deadline_s = min(self._deadline_s, self._clock() + self._first_s)
         try:

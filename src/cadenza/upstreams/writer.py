@@ -19,6 +19,29 @@ _NAME = msgspec.json.Decoder(dict[str, object])
 
 
 def write_request(dialect: Dialect, rules: MessageRules, route: Route, ask: Ask) -> bytes:
+    return msgspec.json.encode(_fields(dialect, rules, route, ask))
+
+
+def write_large_request(dialect: Dialect, rules: MessageRules, route: Route, ask: Ask) -> list[bytes | memoryview]:
+    """The same bytes in pieces: raw JSON is not copied, since copying 32 MiB holds the event loop for 40 ms."""
+    pieces: list[bytes | memoryview] = []
+    for name, value in _fields(dialect, rules, route, ask).items():
+        pieces.append((b"," if pieces else b"{") + msgspec.json.encode(name) + b":")
+        if isinstance(value, list):
+            pieces.append(b"[")
+            for item in value:
+                pieces += [_piece(item), b","]
+            pieces[-1] = b"]" if value else b"[]"
+        else:
+            pieces.append(_piece(value))
+    return [*pieces, b"}"]
+
+
+def _piece(value: object) -> bytes | memoryview:
+    return memoryview(value) if isinstance(value, msgspec.Raw) else msgspec.json.encode(value)
+
+
+def _fields(dialect: Dialect, rules: MessageRules, route: Route, ask: Ask) -> Body:
     messages = rules.apply(ask.messages_for(route), route)
     body: Body = {"model": route.model, "messages": messages, **_sampling(dialect, ask), **_tools(dialect, ask)}
     if ask.begun:
@@ -39,7 +62,7 @@ def write_request(dialect: Dialect, rules: MessageRules, route: Route, ask: Ask)
     for name in (*dialect.omits, *route.omit):
         body.pop(name, None)
     body.update(dialect.adds)
-    return msgspec.json.encode(body)
+    return body
 
 
 def _sampling(dialect: Dialect, ask: Ask) -> dict[str, msgspec.Raw]:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cadenza.core.records import Usage
-from cadenza.core.tokens import MESSAGE_OVERHEAD_TOKENS, TEMPLATE_TOKENS_MAX, Tokenizer, believable
+from cadenza.core.tokens import MESSAGE_OVERHEAD_TOKENS, TEMPLATE_TOKENS_MAX, Tokenizer, believable, least_tokens
 
 TOKENIZER = Tokenizer()
 OWN = Usage(17, 5, estimated=True)
@@ -147,3 +147,30 @@ def test_the_tokenizer_is_loaded_once_by_the_first_count() -> None:
     """The service starts without it; the first count loads it, once for all threads."""
     ran = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=100, check=True)
     assert ran.stdout.split() == ["False", "False", "2", "1", "True"]
+
+
+@pytest.mark.parametrize("unit", ["/", "\t", "=", "-", "*", "#", " ", "\t ", "-" * 120 + "a", " " * 63 + "a"])
+def test_no_run_is_slower_than_words(unit: str) -> None:
+    """Runs of characters for which the tokenizer is slow take at most ten times as long as words."""
+    words, text = "the quick brown fox " * 25_000, unit * (500_000 // len(unit))
+    assert cpu_s_of(text) < 10 * cpu_s_of(words)
+
+
+def cpu_s_of(text: str) -> float:
+    TOKENIZER.load()
+    started_s = time.process_time()
+    TOKENIZER.count(text)
+    return time.process_time() - started_s
+
+
+def test_a_prompt_is_not_counted_much_beyond_the_largest_window() -> None:
+    """Once it is far too long, the rest is estimated by its characters; below that, the count is exact."""
+    texts = ["é" * 5_000, "é" * 95_000]
+    assert TOKENIZER.count_prompt(texts) == 100_000 + 2 * MESSAGE_OVERHEAD_TOKENS
+    assert TOKENIZER.count_prompt(texts, 20_000) == pytest.approx(100_000, rel=0.01)
+
+
+def test_the_fewest_tokens_follow_from_the_characters() -> None:
+    """No token has more than 128 characters, so the lower bound never exceeds the count."""
+    assert [least_tokens(chars) for chars in (0, 1, 128, 129)] == [0, 1, 1, 2]
+    assert least_tokens(128 * 100) == TOKENIZER.count(" " * (128 * 100))

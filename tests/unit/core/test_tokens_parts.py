@@ -109,3 +109,27 @@ def test_a_long_run_of_spaces_is_counted(text: str) -> None:
 def test_every_text_is_counted(text: str) -> None:
     """Any text can be counted in parts, and none has more tokens than bytes."""
     assert 0 <= TOKENIZER_OF_SMALL_PARTS.count(text) <= len(text.encode())
+
+
+@pytest.mark.parametrize("unit", ["-", "=", "*", "/", "#", " ", "\t"])
+@pytest.mark.parametrize("chars", [23, 24, 63, 64, 65, 127, 128, 129, 255, 256, 1000, 4096])
+def test_a_run_of_one_character_has_the_tokenizers_own_count(unit: str, chars: int) -> None:
+    """Alone, a run has exactly the tokens that it has when it is counted whole, however long it is."""
+    assert TOKENIZER.count(unit * chars) == whole(unit * chars)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from("-=*/# \t\na>"), st.integers(1, 300)), max_size=12))
+def test_runs_within_a_text_cost_at_most_two_tokens_each(runs: list[tuple[str, int]]) -> None:
+    """A long run is counted apart from what surrounds it, which changes the count by at most two tokens."""
+    text = "".join(char * chars for char, chars in runs)
+    long_runs = sum(chars >= 24 for _, chars in runs)
+    assert abs(TOKENIZER.count(text) - whole(text)) <= 2 * long_runs
+
+
+@pytest.mark.parametrize(
+    "text", ["def f():\n" + " " * 40 + "return 1\n", "# " + "-" * 60 + "\n", "a\n" + "\t" * 12 + "b"]
+)
+def test_ordinary_indents_and_rulers_are_counted_exactly(text: str) -> None:
+    """Indents and rulers as they are in code and prose are not counted apart."""
+    assert TOKENIZER.count(text) == whole(text)

@@ -1,12 +1,17 @@
 """Reading a chat request and fitting it to routes: a large prompt is counted, a small one need not be."""
 
+import io
+from collections.abc import AsyncIterator, Awaitable, Callable
+
 import pytest
 
-from cadenza.core.errors import InvalidRequest
+from cadenza.core.errors import InsufficientCredit, InvalidRequest
 from cadenza.core.records import CONTEXT_TOKENS_MAX, Plan, Route
 from cadenza.gateway.chat import fit, read_chat
+from cadenza.gateway.large.bodies import LargeBodies
 from cadenza.gateway.validate import ChatRequest
 from cadenza.http.body import BodyMemory
+from cadenza.observe import Observer, make_log
 from cadenza.routing.prompt import Character, PromptSize
 from tests.unit.gateway.client import Client
 from tests.unit.gateway.prompts import TOKENIZER, prompt_of
@@ -15,32 +20,71 @@ SMALL, LARGE = Route("acme", "small", 2_000, 500), Route("acme", "large", 2_000_
 PLAN = Plan.of("forte", (SMALL, LARGE))
 
 
-async def read(text: str, character: str = "") -> tuple[PromptSize, ChatRequest]:
-    """Read a request of one message with this text."""
-    body = b'{"messages":[{"role":"user","content":"%b"}]}' % text.encode()
-    exchange = Client().open(body=body)
-    chat = await read_chat(exchange, BodyMemory())
-    assert chat.texts == [text]
-    return PromptSize(TOKENIZER, Character(character), chat.texts, exchange.body.size_bytes), chat
+@pytest.fixture
+async def large_bodies() -> AsyncIterator[LargeBodies]:
+    large_bodies = LargeBodies(Observer(make_log(io.StringIO())))
+    yield large_bodies
+    await large_bodies.stop()
 
 
-async def test_a_long_body_with_few_tokens_is_accepted() -> None:
+Read = Callable[..., Awaitable[tuple[PromptSize, ChatRequest]]]
+
+
+@pytest.fixture
+def read(large_bodies: LargeBodies) -> Read:
+    """Reads a request of one message with this text."""
+
+    async def read(text: str, character: str = "") -> tuple[PromptSize, ChatRequest]:
+        body = b'{"messages":[{"role":"user","content":"%b"}]}' % text.encode()
+        exchange = Client().open(body=body)
+        chat = await read_chat(exchange, BodyMemory(), large_bodies, "key")
+        return PromptSize(TOKENIZER, Character(character), chat.texts, exchange.body.size_bytes), chat
+
+    return read
+
+
+async def pays() -> None:
+    """The account has enough credit."""
+
+
+async def cannot_pay() -> None:
+    raise InsufficientCredit("no credit")
+
+
+async def test_a_long_body_with_few_tokens_is_accepted(read: Read) -> None:
     """A body may have more bytes than the context has tokens, as long as they make fewer tokens."""
     prompt, chat = await read("a" * (CONTEXT_TOKENS_MAX + 100_000))
-    assert (await fit(PLAN, prompt, chat)).routes == (LARGE,)
+    assert (await fit(PLAN, prompt, chat, pays)).routes == (LARGE,)
 
 
-async def test_a_body_with_too_many_tokens_is_refused() -> None:
+async def test_a_body_with_too_many_tokens_is_refused(read: Read) -> None:
     """A prompt larger than the context is a 400 with the count of the client's own tokens, without the character's."""
     prompt, chat = await read("é" * CONTEXT_TOKENS_MAX, "You are the character.")
     with pytest.raises(InvalidRequest, match="resulted in 1000004 tokens"):
-        await fit(PLAN, prompt, chat)
+        await fit(PLAN, prompt, chat, pays)
 
 
 @pytest.mark.parametrize(("tokens", "routes"), [(1_984, (SMALL, LARGE)), (1_985, (LARGE,))])
-async def test_a_prompt_is_fitted_by_its_count(tokens: int, routes: tuple[Route, ...]) -> None:
+async def test_a_prompt_is_fitted_by_its_count(read: Read, tokens: int, routes: tuple[Route, ...]) -> None:
     """A prompt with more bytes than a window has tokens is counted, and goes to the route if its tokens fit."""
     _, chat = await read("hi")
     prompt = prompt_of(tokens, 50_000)
-    assert await fit(PLAN, prompt, chat) == Plan.of("forte", routes)
+    assert await fit(PLAN, prompt, chat, pays) == Plan.of("forte", routes)
     assert prompt.is_exact
+
+
+async def test_a_long_prompt_is_not_counted_without_credit(read: Read) -> None:
+    """If only a count could tell whether a long prompt fits, the account's credit is looked at first."""
+    prompt, chat = await read("a " * CONTEXT_TOKENS_MAX)
+    with pytest.raises(InsufficientCredit):
+        await fit(PLAN, prompt, chat, cannot_pay)
+    assert not prompt.is_exact
+
+
+async def test_a_prompt_that_no_window_can_take_is_refused_without_a_count(read: Read) -> None:
+    """A token has at most 128 bytes, so the characters alone tell that a very long prompt fits no window."""
+    prompt, chat = await read("a" * 257_000)
+    plan = Plan.of("forte", (SMALL,))
+    with pytest.raises(InvalidRequest, match=r"length is 2000 tokens.* resulted in 2008 tokens"):
+        await fit(plan, prompt, chat, cannot_pay)
+    assert not prompt.is_exact

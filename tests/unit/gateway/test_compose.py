@@ -1,5 +1,6 @@
 """The ask that goes upstream: the character layer first, the client's messages after it, unchanged."""
 
+import asyncio
 import json
 from collections.abc import Sequence
 from typing import Any
@@ -20,7 +21,7 @@ HI = b'{"messages":[{"role":"user",  "content":"hi"}],"stream":true,"seed":7%b}'
 
 
 def composed(body: bytes, output_limit: int = 1_000) -> Ask:
-    return compose(parse_chat(body), CHARACTER, prompt_of(20, 100), output_limit, PLAN)
+    return asyncio.run(compose(parse_chat(body), CHARACTER, prompt_of(20, 100), output_limit, PLAN))
 
 
 def sent(messages: Sequence[msgspec.Raw]) -> list[tuple[str, str]]:
@@ -82,8 +83,9 @@ def test_the_limit_is_the_clients_own_unless_the_credit_pays_for_less(
     assert composed(HI % field, output_limit).max_tokens == sent
 
 
-def test_composing_does_not_change_the_request() -> None:
+async def test_composing_does_not_change_the_request() -> None:
     """A request that is composed twice gets one character each time."""
     chat = parse_chat(HI % b"")
-    assert [len(compose(chat, CHARACTER, prompt_of(20), 9, PLAN).messages) for _ in range(2)] == [2, 2]
+    asks = [await compose(chat, CHARACTER, prompt_of(20), 9, PLAN) for _ in range(2)]
+    assert [len(ask.messages) for ask in asks] == [2, 2]
     assert len(chat.messages) == 1

@@ -70,6 +70,7 @@ ACCEPTED: dict[str, dict[str, Any]] = {
 def test_a_request_that_openai_accepts_is_accepted(case: str) -> None:
     """No client gets a 400 for a field that OpenAI accepts."""
     request = parse(**ACCEPTED[case])
+    assert isinstance(request.texts, list)
     assert len(request.messages) == len(request.texts) == 1
 
 
@@ -258,6 +259,7 @@ def check_any(body: bytes) -> None:
     except InvalidRequest:
         return
     assert request.messages
+    assert isinstance(request.texts, list)
     assert len(request.messages) == len(request.texts)
     for raw in [*request.messages, *request.sampling.values()]:
         json.loads(bytes(raw))

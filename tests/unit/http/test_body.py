@@ -33,7 +33,7 @@ def new_body(*parts: bytes, limits: BodyLimits | None = None, is_complete: bool 
 
 async def read(transport: MemoryTransport) -> bytes:
     async with asyncio.timeout(WAIT_S):
-        return await transport.exchange.read_body(BodyMemory())
+        return bytes(await transport.exchange.read_body(BodyMemory()))
 
 
 def do_not_ask() -> None:

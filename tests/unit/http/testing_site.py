@@ -112,7 +112,7 @@ class Site:
             case "/body" | "/body-when-told":
                 if exchange.request.path == "/body-when-told":
                     await self.go_on.wait()
-                respond(exchange, await exchange.read_body(BodyMemory()))
+                respond(exchange, bytes(await exchange.read_body(BodyMemory())))
             case "/when-told":
                 await self.go_on.wait()
                 respond(exchange, WHOLE)

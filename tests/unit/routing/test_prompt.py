@@ -1,12 +1,12 @@
 """The size of a prompt: a bound that is known at once, and a count that is made only if it decides something."""
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 import msgspec
 import pytest
 
-from cadenza.core.tokens import MESSAGE_OVERHEAD_TOKENS, Tokenizer
+from cadenza.core.tokens import COUNT_TOKENS_MAX, MESSAGE_OVERHEAD_TOKENS, Tokenizer
 from cadenza.routing.prompt import INLINE_BYTES, Character, PromptSize
 
 CHARACTER = Character("Be brief.")
@@ -21,9 +21,9 @@ class WatchedTokenizer(Tokenizer):
         super().__init__()
         self.threads: list[int] = []
 
-    def count_prompt(self, texts: Iterable[str]) -> int:
+    def count_prompt(self, texts: Sequence[str], enough_tokens: int = COUNT_TOKENS_MAX) -> int:
         self.threads.append(threading.get_ident())
-        return super().count_prompt(texts)
+        return super().count_prompt(texts, enough_tokens)
 
 
 @pytest.fixture

@@ -1,0 +1,103 @@
+"""One child process, as the service sees it. It is started when it is first needed, and again after it has died.
+
+Bodies go to it, and replies come back, in slices, so that the event loop is never held for long. A task that is
+cancelled or takes too long ends the process: there is no other way to stop it.
+"""
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+from contextlib import suppress
+
+import msgspec
+
+from cadenza.gateway.large.messages import REPLIES, REPLY, TASK, Kind, Limits, Reply
+
+SLICE_BYTES = 128 * 1024
+HEAVY_DEATHS = (-signal.SIGXCPU, -signal.SIGABRT)  # beyond its CPU time; beyond its memory
+
+
+class TooHeavy(Exception):
+    """The body takes more CPU time or memory than a child may use."""
+
+
+class Died(Exception):
+    """The child could not be started, or it ended for a reason of its own."""
+
+
+class Child:
+    """A running child process."""
+
+    def __init__(
+        self, process: subprocess.Popen[bytes], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        self._process = process
+        self._reader = reader
+        self._writer = writer
+
+    @classmethod
+    async def start(cls, limits: Limits) -> "Child":
+        """It gets one end of a socket pair and nothing else. It is started by the main thread, whose end ends it."""
+        command = [sys.executable, "-S", "-m", "cadenza.gateway.large.child"]
+        arguments = [str(os.getpid()), msgspec.json.encode(limits).decode()]
+        try:
+            ours, theirs = socket.socketpair()
+        except OSError:
+            raise Died from None
+        try:
+            process = subprocess.Popen(  # noqa: ASYNC220, S603 it returns at once: there is nothing to wait for
+                [*command, *arguments],
+                stdin=theirs.fileno(),
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env={"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+                cwd="/",
+                start_new_session=True,
+            )
+        except OSError:
+            ours.close()
+            raise Died from None
+        finally:
+            theirs.close()
+        reader, writer = await asyncio.open_connection(sock=ours, limit=SLICE_BYTES)
+        return cls(process, reader, writer)
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
+    async def ask(self, kind: Kind, body: bytes | bytearray, character: bytes = b"") -> Reply:
+        try:
+            await self._send(TASK.pack(kind, len(character), len(body)) + character, body)
+            [size_bytes] = REPLY.unpack(await self._reader.readexactly(REPLY.size))
+            return REPLIES.decode(await self._receive(size_bytes))
+        except (OSError, EOFError):
+            code = await self.end()
+            raise (TooHeavy if code in HEAVY_DEATHS else Died) from None
+
+    async def _send(self, head: bytes, body: bytes | bytearray) -> None:
+        self._writer.write(head)
+        view = memoryview(body)
+        for start in range(0, len(view), SLICE_BYTES):
+            self._writer.write(view[start : start + SLICE_BYTES])
+            await self._writer.drain()
+            await asyncio.sleep(0)
+
+    async def _receive(self, size_bytes: int) -> bytearray:
+        received = bytearray()
+        while len(received) < size_bytes:
+            part = await self._reader.read(min(SLICE_BYTES, size_bytes - len(received)))
+            if not part:
+                raise EOFError
+            received += part
+        return received
+
+    async def end(self) -> int:
+        """Kill it, and return its exit code."""
+        self._writer.transport.abort()
+        with suppress(ProcessLookupError):
+            self._process.kill()
+        return await asyncio.to_thread(self._process.wait)

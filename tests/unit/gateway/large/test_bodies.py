@@ -1,0 +1,251 @@
+"""Large bodies: a child process makes of them what the service itself would, and its failures stay its own."""
+
+import asyncio
+import io
+import json
+import os
+import re
+import signal
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from cadenza.core.errors import CadenzaError, InvalidRequest, RateLimited
+from cadenza.core.tokens import MESSAGE_OVERHEAD_TOKENS
+from cadenza.gateway.large.bodies import LargeBodies, LargeLimits
+from cadenza.gateway.large.fields import FIELDS_MAX
+from cadenza.gateway.large.messages import Limits
+from cadenza.gateway.validate import CALLS_MAX, MESSAGES_MAX, PARTS_MAX, ChatRequest, parse_chat
+from cadenza.observe import Observer, make_log
+from cadenza.routing.prompt import LargeTexts
+from tests.unit.gateway.prompts import TOKENIZER
+
+MIB = 1024 * 1024
+KEY = "key"
+LONG = "Every word counts. " * 5_000
+USER = {"role": "user", "content": LONG}
+HI = {"role": "user", "content": "hi"}
+CALL = {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
+MANY_KEYS = b'{"messages":[{"role":"developer","content":"a",%b}]}'
+
+VALID: dict[str, dict[str, Any]] = {
+    "one long message": {"messages": [USER]},
+    "the same message twice": {"messages": [USER, USER]},
+    "sampling fields": {"messages": [USER], "temperature": 0.5, "stop": ["a", "é"], "seed": 7, "user": "x"},
+    "leading system messages": {
+        "messages": [{"role": "system", "content": 'Say "é".\n'}, {"role": "developer", "content": LONG}, HI]
+    },
+    "parts": {"messages": [{"role": "user", "content": [{"type": "text", "text": LONG}] * 2}]},
+    "tools": {"messages": [USER], "tools": [TOOL], "tool_choice": "auto", "parallel_tool_calls": True},
+    "tool calls": {
+        "messages": [
+            USER,
+            {"role": "assistant", "content": None, "tool_calls": [CALL]},
+            {"role": "tool", "tool_call_id": "call_1", "content": LONG},
+        ],
+        "tools": [TOOL, {"type": "custom", "custom": {"name": "say"}}],
+        "model": "forte",
+        "stream": True,
+        "max_tokens": 9,
+    },
+}
+INVALID: dict[str, dict[str, Any]] = {
+    "too many messages": {"messages": [HI] * (MESSAGES_MAX + 1)},
+    "too many parts": {"messages": [{"role": "user", "content": [{"type": "text", "text": ""}] * (PARTS_MAX + 1)}]},
+    "too many calls": {
+        "messages": [HI, {"role": "assistant", "tool_calls": [CALL | {"id": str(n)} for n in range(CALLS_MAX + 1)]}]
+    },
+    "a tool_choice that is too large": {"messages": [HI], "tool_choice": {"type": LONG}},
+    "a sampling field that is too large": {"messages": [HI], "stop": LONG},
+    "no messages": {"messages": [], "x": LONG},
+    "a bad message": {"messages": [USER, {"role": "nobody", "content": ""}]},
+}
+
+
+def children() -> set[int]:
+    """The child processes that parse or count; a test process may have others."""
+    tasks = Path("/proc/self/task").iterdir()
+    pids = {int(pid) for task in tasks for pid in (task / "children").read_text().split()}
+    return {pid for pid in pids if b"cadenza.gateway.large.child" in read(pid, "cmdline")}
+
+
+def read(pid: int, name: str) -> bytes:
+    return Path(f"/proc/{pid}/{name}").read_bytes()
+
+
+def is_zombie(pid: int) -> bool:
+    return b"State:\tZ" in read(pid, "status")
+
+
+def variables(pid: int) -> set[bytes]:
+    """The names of its environment variables."""
+    return {line.partition(b"=")[0] for line in read(pid, "environ").split(b"\0") if line}
+
+
+def open_files(pid: int) -> list[str]:
+    return sorted(str(path.readlink()).partition(":")[0] for path in Path(f"/proc/{pid}/fd").iterdir())
+
+
+@asynccontextmanager
+async def running(limits: LargeLimits | None = None) -> AsyncIterator[LargeBodies]:
+    large_bodies = LargeBodies(Observer(make_log(io.StringIO())), limits)
+    try:
+        yield large_bodies
+    finally:
+        await large_bodies.stop()
+
+
+@pytest.fixture
+async def large_bodies() -> AsyncIterator[LargeBodies]:
+    async with running() as large_bodies:
+        yield large_bodies
+
+
+def shown(chat: ChatRequest) -> dict[str, Any]:
+    """Everything but the texts, with copies instead of views."""
+    fields = {name: getattr(chat, name) for name in chat.__struct_fields__ if name != "texts"}
+    for name in ("sampling", "tools"):
+        fields[name] = {field: bytes(raw) for field, raw in fields[name].items()}
+    return fields | {"messages": [bytes(raw) for raw in chat.messages], "system": bytes(chat.system)}
+
+
+async def test_a_large_body_is_parsed_as_the_service_would(large_bodies: LargeBodies) -> None:
+    """The messages, tools and sampling fields are the same bytes, and all else is the same too."""
+    for case, fields in VALID.items():
+        body = json.dumps(fields, ensure_ascii=False, indent=1).encode()
+        assert shown(await large_bodies.parse(KEY, body)) == shown(parse_chat(body)), case
+
+
+async def test_a_field_that_is_sent_twice_counts_once(large_bodies: LargeBodies) -> None:
+    """The last one counts, as in a small body."""
+    first, last = json.dumps(HI).encode(), json.dumps(USER).encode()
+    body = b'{"messages":[%b],"seed":1,"messages":[ %b ],"seed":2}' % (first, last)
+    assert shown(await large_bodies.parse(KEY, body)) == shown(parse_chat(body))
+
+
+async def test_an_invalid_large_body_has_the_same_message(large_bodies: LargeBodies) -> None:
+    """A 400 says the same wherever the body was parsed, also beyond the bounds of its structure."""
+    for case, fields in INVALID.items():
+        body = json.dumps(fields).encode()
+        with pytest.raises(InvalidRequest) as expected:
+            parse_chat(body)
+        with pytest.raises(InvalidRequest) as refusal:
+            await large_bodies.parse(KEY, body)
+        assert refusal.value.message == expected.value.message, case
+
+
+@pytest.mark.parametrize(
+    ("body", "path"),
+    [
+        (b'{"messages":[{"role":"user","content":"a",%b}]}', "messages[0]: has"),
+        (
+            b'{"messages":[{"role":"user","content":"a"}],"tools":[{"type":"function","function":{"name":"a",%b}}]}',
+            "tools",
+        ),
+    ],
+)
+async def test_the_fields_of_a_message_are_bounded(large_bodies: LargeBodies, body: bytes, path: str) -> None:
+    """A message or a tool with thousands of fields is refused: rewriting it would hold up other requests."""
+    fields = b",".join(b'"%d":"%d"' % (number, number) for number in range(FIELDS_MAX * 10))
+    with pytest.raises(InvalidRequest, match="at most 256 are allowed") as refusal:
+        await large_bodies.parse(KEY, body % fields)
+    assert refusal.value.message.startswith(path)
+
+
+async def test_a_large_body_is_counted_with_its_character(large_bodies: LargeBodies) -> None:
+    """Texts and tools have the tokenizer's own count, and so has the character."""
+    chat = await large_bodies.parse(KEY, json.dumps(VALID["tools"]).encode())
+    assert isinstance(chat.texts, LargeTexts)
+    expected = TOKENIZER.count_prompt([LONG, json.dumps([TOOL])]), 2 + MESSAGE_OVERHEAD_TOKENS
+    assert await chat.texts.count("hello world", is_urgent=False) == expected
+    assert chat.texts.chars == len(LONG) + len(json.dumps([TOOL]))
+
+
+def body_with_keys(count: int) -> bytes:
+    return MANY_KEYS % b",".join(b'"%d":1' % number for number in range(count))
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        LargeLimits(parse=Limits(cpu_s=0, memory_bytes=4096 * MIB)),
+        LargeLimits(parse=Limits(cpu_s=60, memory_bytes=256 * MIB)),
+    ],
+    ids=["CPU time", "memory"],
+)
+async def test_a_body_that_takes_too_much_is_refused(limits: LargeLimits) -> None:
+    """A body beyond the CPU time or the memory of the child is a 400, and the next request is served."""
+    async with running(limits) as large_bodies:
+        with pytest.raises(InvalidRequest, match="takes too"):
+            await large_bodies.parse(KEY, body_with_keys(2_000_000))
+        assert (await large_bodies.parse(KEY, json.dumps(VALID["tools"]).encode())).tools
+
+
+async def test_a_body_that_takes_too_long_is_refused() -> None:
+    """After the time limit the child is killed, and the request gets a 429."""
+    async with running(LargeLimits(task_s=0.001)) as large_bodies:
+        with pytest.raises(RateLimited):
+            await large_bodies.parse(KEY, body_with_keys(500_000))
+        assert not children()
+
+
+async def test_a_dead_child_is_replaced(large_bodies: LargeBodies) -> None:
+    """The request after its death does not notice."""
+    body = json.dumps(VALID["tools"]).encode()
+    await large_bodies.parse(KEY, body)
+    [pid] = children()
+    os.kill(pid, signal.SIGKILL)
+    await until(lambda: is_zombie(pid))
+    await large_bodies.parse(KEY, body)
+    assert len(children()) == 1
+
+
+async def until(happened: Callable[[], object]) -> None:
+    async with asyncio.timeout(60):
+        while not happened():  # noqa: ASYNC110 another process is watched
+            await asyncio.sleep(0.001)
+
+
+async def test_a_cancelled_task_ends_its_child(large_bodies: LargeBodies) -> None:
+    """If the client leaves, its body is not parsed to the end, and the next request is served."""
+    parsing = asyncio.create_task(large_bodies.parse(KEY, body_with_keys(1_000_000)))
+    await until(children)
+    parsing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await parsing
+    assert not children()
+    await large_bodies.parse(KEY, json.dumps(VALID["tools"]).encode())
+
+
+async def test_a_child_that_dies_at_work_is_our_fault(large_bodies: LargeBodies) -> None:
+    """The request gets a 429, because the body is not to blame."""
+    parsing = asyncio.create_task(large_bodies.parse(KEY, body_with_keys(1_000_000)))
+    await until(children)
+    [pid] = children()
+    os.kill(pid, signal.SIGKILL)
+    with pytest.raises(RateLimited):
+        await parsing
+
+
+async def test_tasks_of_one_key_queue_up_to_the_bound() -> None:
+    """Requests beyond the bound are a 429 at once; those that wait are served."""
+    limits = LargeLimits(turns=msgspec.structs.replace(LargeLimits().turns, waiting_per_key_max=2))
+    async with running(limits) as large_bodies:
+        body = json.dumps(VALID["tools"]).encode()
+        replies = await asyncio.gather(*(large_bodies.parse(KEY, body) for _ in range(5)), return_exceptions=True)
+    refused = [reply for reply in replies if isinstance(reply, CadenzaError)]
+    assert [type(reply) for reply in refused] == [RateLimited] * 2
+
+
+async def test_the_child_has_nothing_of_the_service(large_bodies: LargeBodies) -> None:
+    """It inherits no variables but the path of its modules, and no files but its socket."""
+    await large_bodies.parse(KEY, json.dumps(VALID["tools"]).encode())
+    [pid] = children()
+    assert variables(pid) <= {b"PYTHONPATH", b"LC_CTYPE"}
+    assert open_files(pid) == ["/dev/null", "/dev/null", "socket"]
+    assert re.search(r"Max core file size +0 +0 ", read(pid, "limits").decode())

@@ -1,0 +1,120 @@
+"""Turns: one task at a time, keys in turn, a bounded queue, and nothing lost when a task is cancelled."""
+
+import asyncio
+
+import pytest
+
+from cadenza.gateway.large.turns import QueueFull, TurnLimits, Turns
+
+LIMITS = TurnLimits(waiting_max=6, waiting_per_key_max=3, wait_s=60)
+
+
+class Line:
+    """Tasks that take turns. Each runs until it is released, and `ran` has their keys in the order of their turns."""
+
+    def __init__(self, limits: TurnLimits = LIMITS) -> None:
+        self.turns = Turns(limits)
+        self.ran: list[str] = []
+        self._running: asyncio.Queue[asyncio.Event] = asyncio.Queue()
+
+    async def task(self, key: str) -> None:
+        async with self.turns.turn(key):
+            self.ran.append(key)
+            released = asyncio.Event()
+            self._running.put_nowait(released)
+            await released.wait()
+
+    async def release(self) -> None:
+        """Let the running task end."""
+        (await self._running.get()).set()
+
+    async def start(self, *keys: str) -> list[asyncio.Task[None]]:
+        tasks = [asyncio.create_task(self.task(key)) for key in keys]
+        await asyncio.sleep(0)
+        return tasks
+
+
+async def finish(line: Line, tasks: list[asyncio.Task[None]]) -> None:
+    for _ in tasks:
+        await line.release()
+    await asyncio.gather(*tasks)
+
+
+async def test_one_task_runs_at_a_time() -> None:
+    """The second begins when the first has ended."""
+    line = Line()
+    tasks = await line.start("a", "b")
+    assert line.ran == ["a"]
+    await finish(line, tasks)
+    assert line.ran == ["a", "b"]
+
+
+async def test_keys_take_turns() -> None:
+    """A key that has many tasks waiting does not delay the one task of another."""
+    line = Line()
+    await finish(line, await line.start("a", "a", "a", "a", "b", "c"))
+    assert line.ran == ["a", "a", "b", "c", "a", "a"]
+
+
+@pytest.mark.parametrize(("keys", "refused"), [("aaaa", "a"), ("aabbccd", "e")])
+async def test_the_queue_is_bounded_for_each_key_and_in_all(keys: str, refused: str) -> None:
+    """A task beyond the bound is refused at once; those that wait are served."""
+    line = Line()
+    tasks = await line.start(*keys)
+    with pytest.raises(QueueFull):
+        await line.task(refused)
+    await finish(line, tasks)
+
+
+async def test_an_unbounded_wait_ignores_the_bounds() -> None:
+    """It gets its turn although the queue is full."""
+    line = Line(TurnLimits(waiting_max=0, waiting_per_key_max=0, wait_s=0))
+    tasks = await line.start("a")
+    with pytest.raises(QueueFull):
+        await line.task("b")
+
+    async def wait() -> None:
+        async with line.turns.turn("b", is_bounded=False):
+            line.ran.append("b")
+
+    waiting = asyncio.create_task(wait())
+    await finish(line, tasks)
+    await waiting
+    assert line.ran == ["a", "b"]
+
+
+async def test_a_wait_has_a_limit() -> None:
+    """A task whose turn does not come in time is refused, and leaves no gap behind."""
+    line = Line(TurnLimits(wait_s=0.01))
+    first = await line.start("a")
+    with pytest.raises(QueueFull):
+        await line.task("b")
+    await finish(line, first)
+    await finish(line, await line.start("c"))
+    assert line.ran == ["a", "c"]
+
+
+async def test_a_cancelled_task_gives_up_its_place() -> None:
+    """Waiting or running, a cancelled task lets the next one run."""
+    line = Line()
+    running, waiting, last = await line.start("a", "b", "c")
+    waiting.cancel()
+    running.cancel()
+    await asyncio.wait({running, waiting})
+    await asyncio.sleep(0)
+    await line.release()  # of the task that was cancelled while it ran
+    await line.release()
+    await last
+    assert line.ran == ["a", "c"]
+
+
+async def test_a_task_cancelled_as_its_turn_comes_passes_it_on() -> None:
+    """The turn that it was just given goes to the next task."""
+    line = Line()
+    async with line.turns.turn("a"):
+        chosen, last = await line.start("b", "c")
+    chosen.cancel()  # it was given its turn, but has not run yet
+    await asyncio.wait({chosen})
+    await line.release()
+    await last
+    assert line.ran == ["c"]
