@@ -63,7 +63,7 @@ class Target(msgspec.Struct, frozen=True):
     document: Document
     session: requests.Session
 
-    def send(self, case: Case) -> int:
+    def send(self, case: Case[Any]) -> int:
         """Send a generated request, check the reply, and return its status."""
         key = {"Authorization": f"Bearer {self.service.key}"}
         address = f"http://127.0.0.1:{self.service.port}"
@@ -115,9 +115,10 @@ def send_all(target: Target, batch: Batch, seed_: int) -> Counter[int]:
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
     )
     @given(case=strategy, stream=booleans())
-    def send(case: Case, stream: bool) -> None:
+    def send(case: Case[Any], stream: bool) -> None:
         if batch.path == CHAT and batch.mode is VALID:
-            case.body |= coherent(case.body) | {"stream": stream}
+            assert isinstance(case.body, dict)
+            case.body = {**case.body, **coherent(case.body), "stream": stream}
         statuses[target.send(case)] += 1
 
     send()
