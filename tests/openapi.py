@@ -62,10 +62,11 @@ def read_document(port: int) -> Document:
 
 
 def contents(content_type: str, body: bytes) -> list[Any]:
-    """The values that a body has: one, or one for each event of a stream, without its [DONE]."""
+    """The values that a body has: one, or one for each event of a stream. A stream ends with [DONE] or an error."""
     if content_type == EVENTS:
         *events, last = read_events(body)
-        return [json.loads(event) for event in events] + ([] if last == DONE else [json.loads(last)])
+        assert last == DONE or "error" in json.loads(last), last
+        return [json.loads(event) for event in (events if last == DONE else [*events, last])]
     return [json.loads(body) if content_type == "application/json" else body.decode()]
 
 

@@ -17,8 +17,9 @@ from hypothesis.strategies import booleans
 from schemathesis import Case, GenerationMode
 
 from tests.loopback import LoopbackUpstream
-from tests.openapi import Document, closed, read_document
+from tests.openapi import EVENTS, Document, closed, read_document
 from tests.raw_client import RawClient
+from tests.schemas import check_stream
 from tests.service import Service
 from tests.service_config import classes_spec
 
@@ -44,15 +45,15 @@ class Batch(msgspec.Struct, frozen=True):
 
 
 BATCHES = [
-    Batch("POST", CHAT, VALID, 80),
-    Batch("POST", CHAT, VALID, 60, has_tools=True),
-    Batch("POST", CHAT, INVALID, 100),
+    Batch("POST", CHAT, VALID, 60),
+    Batch("POST", CHAT, VALID, 40, has_tools=True),
+    Batch("POST", CHAT, INVALID, 80),
     Batch("GET", "/v1/models", VALID, 10),
     Batch("GET", "/v1/models", INVALID, 20),
     Batch("GET", "/v1/models/{model}", VALID, 10),
-    Batch("GET", "/v1/models/{model}", INVALID, 40),
-    Batch("GET", "/v1/usage", VALID, 50),
-    Batch("GET", "/v1/usage", INVALID, 50),
+    Batch("GET", "/v1/models/{model}", INVALID, 30),
+    Batch("GET", "/v1/usage", VALID, 40),
+    Batch("GET", "/v1/usage", INVALID, 40),
 ]
 
 
@@ -64,14 +65,15 @@ class Target(msgspec.Struct, frozen=True):
     session: requests.Session
 
     def send(self, case: Case[Any]) -> int:
-        """Send a generated request, check the reply, and return its status."""
+        """Send a generated request once, check the reply, and return its status. A reset connection is an error."""
         key = {"Authorization": f"Bearer {self.service.key}"}
-        address = f"http://127.0.0.1:{self.service.port}"
-        reply = case.call(address, self.session, key, timeout=TIMEOUT_S)
+        generated = case.as_transport_kwargs(f"http://127.0.0.1:{self.service.port}", key)
+        reply = self.session.request(**generated, timeout=TIMEOUT_S)  # `Case.call` would send it again after a reset
         assert reply.status_code < 500, reply.content
-        headers = {name: values[0] for name, values in reply.headers.items()}
-        self.document.check_reply((case.method, case.path), reply.status_code, headers, reply.content)
-        return int(reply.status_code)
+        self.document.check_reply((case.method, case.path), reply.status_code, reply.headers, reply.content)
+        if reply.headers["content-type"].startswith(EVENTS):
+            check_stream(reply.content)
+        return reply.status_code
 
 
 @pytest.fixture(scope="module")
