@@ -1,8 +1,12 @@
-"""Everything outside /v1: the home page, the health probes and the metrics. No key, no account."""
+"""Everything outside /v1: the home page, the OpenAPI document, the health probes and the metrics.
+
+Nothing here needs a key or an account.
+"""
 
 import hmac
 import html
 from collections.abc import Awaitable, Callable, Sequence
+from importlib.metadata import version
 from importlib.resources import files
 
 from cadenza.core.errors import CadenzaError, Forbidden, MethodNotAllowed, NotFound, error_headers, render_error
@@ -13,7 +17,7 @@ from cadenza.observe import Observer, places
 
 Ready = Callable[[], Awaitable[str | None]]
 
-PATHS = ("/", "/healthz", "/health", "/readyz", "/metrics")
+PATHS = ("/", "/openapi.json", "/healthz", "/health", "/readyz", "/metrics")
 API_PATHS = ("/chat/completions", "/models", "/usage", "/completions", "/embeddings", "/responses")
 JSON = b"application/json"
 TEXT = b"text/plain; charset=utf-8"
@@ -51,7 +55,8 @@ class Site:
         self._model_ids = model_ids
         self._observer = observer
         self._metrics_token = metrics_token
-        self._home = files("cadenza.web").joinpath("home.html").read_text()
+        self._home = _read("home.html")
+        self._openapi = _read("openapi.json").replace("{version}", version("cadenza")).encode()
 
     async def serve(self, exchange: Exchange) -> None:
         headers = b""
@@ -70,6 +75,8 @@ class Site:
         match exchange.request.path:
             case "/":
                 return 200, HTML, self._render_home(exchange)
+            case "/openapi.json":
+                return 200, JSON, self._openapi
             case "/healthz" | "/health":
                 return 200, TEXT, b"ok\n"
             case "/readyz":
@@ -91,6 +98,10 @@ class Site:
                 raise TokenMissing
         elif not is_local(exchange.peer, exchange.request.fields):
             raise Forbidden("The metrics are open to programs on this machine only. To open them, set a metrics token.")
+
+
+def _read(name: str) -> str:
+    return files("cadenza.web").joinpath(name).read_text(encoding="utf-8")
 
 
 def _check(request: Request) -> None:

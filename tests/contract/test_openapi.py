@@ -1,0 +1,218 @@
+"""/openapi.json is valid, describes every endpoint of the service and no others, and accepts its replies."""
+
+from collections.abc import Callable, Iterator
+from importlib.metadata import version
+from typing import Any
+
+import pytest
+import schemathesis
+
+from cadenza.core.errors import CadenzaError
+from cadenza.gateway.api import ENDPOINTS, ONE_MODEL
+from cadenza.gateway.models import MODELS_PATH
+from cadenza.gateway.validate import SAMPLING, TOOL_FIELDS
+from cadenza.web.site import PATHS
+from tests.account import open_account
+from tests.contract.tool_upstream import WEATHER
+from tests.loopback import STOP, Cut, Json, LoopbackUpstream, Sse, Status, chunk, completion, said, usage_chunk
+from tests.openapi import Document, contents, read_document
+from tests.raw_client import MESSAGES, RawClient, Reply
+from tests.schemas import COMPLETION, ERROR, MODEL_LIST, USAGE_CHUNK, Schema
+from tests.service import Service
+
+CHAT = ("POST", "/v1/chat/completions")
+MODELS = ("GET", "/v1/models")
+MODEL = ("GET", "/v1/models/{model}")
+USAGE = ("GET", "/v1/usage")
+NOT_API = {"/", "/health", "/metrics"}  # the home page, the second name of /healthz, and the operator's own
+CALLS = [
+    {
+        "id": "fc_1",
+        "type": "function",
+        "function": {"name": "get_weather", "arguments": "{}"},
+        "extra_content": {"a": 1},
+    },
+    {"id": "ctc_2", "type": "custom", "custom": {"name": "run", "input": "ls"}},
+]
+TOOLS = [WEATHER, {"type": "custom", "custom": {"name": "run"}}]
+SAID: dict[str, dict[str, Any]] = {
+    "text": {"content": "Hello."},
+    "calls": {"tool_calls": CALLS},
+    "refusal": {"refusal": "No."},
+    "reasoning": {"reasoning": "Hm.", "reasoning_details": [{"type": "reasoning.text"}], "content": "Hello."},
+    "reasoning_content": {"reasoning_content": "Hm.", "content": "Hello."},
+}
+
+
+@pytest.fixture(scope="module")
+def document(service: Service) -> Document:
+    return read_document(service.port)
+
+
+def accept(document: Document, operation: tuple[str, str], reply: Reply, status: int = 200) -> None:
+    assert reply.status == status, reply.body
+    document.check_reply(operation, reply.status, reply.headers, reply.body)
+
+
+def test_document_is_valid(document: Document) -> None:
+    """It is valid OpenAPI 3.1, and every reference leads somewhere."""
+    assert document.value["openapi"].startswith("3.1.")
+    schemathesis.openapi.from_dict(document.value).validate()
+    assert set(references(document.value)) <= set(components(document.value))
+
+
+def references(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        if isinstance(value.get("$ref"), str):
+            yield value["$ref"]
+        yield from value.get("mapping", {}).values() if "propertyName" in value else ()
+        for part in value.values():
+            yield from references(part)
+    elif isinstance(value, list):
+        for part in value:
+            yield from references(part)
+
+
+def components(value: dict[str, Any]) -> Iterator[str]:
+    return (f"#/components/{kind}/{name}" for kind, named in value["components"].items() for name in named)
+
+
+def test_every_component_is_used(document: Document) -> None:
+    """It describes nothing that no operation refers to."""
+    used = set(references(document.value))
+    assert {name for name in components(document.value) if "/securitySchemes/" not in name} == used
+
+
+def test_version_is_that_of_the_program(document: Document) -> None:
+    """It has the version of the program that serves it."""
+    assert document.value["info"]["version"] == version("cadenza")
+
+
+def test_every_endpoint_is_described(document: Document) -> None:
+    """Every endpoint of the service is in it with its methods, and nothing else is."""
+    endpoints = {**ENDPOINTS, f"{MODELS_PATH}/{{model}}": ONE_MODEL}
+    api = {(method, path) for path, endpoint in endpoints.items() for method in endpoint.methods if method != "HEAD"}
+    assert document.operations == api | {("GET", path) for path in PATHS if path not in NOT_API}
+
+
+def test_every_path_is_served(document: Document, api: RawClient, upstream: LoopbackUpstream) -> None:
+    """Every path is served with the method that it names."""
+    for method, path in document.operations:
+        body = b'{"messages": [{"role": "user", "content": "hi"}]}' if method == "POST" else None
+        accept(document, (method, path), api.request(method, path.replace("{model}", "forte"), body))
+
+
+def test_scopes_are_those_that_are_needed(document: Document) -> None:
+    """Each endpoint of the API names the scope that its key needs, with either header; the others need no key."""
+    endpoints = {**ENDPOINTS, f"{MODELS_PATH}/{{model}}": ONE_MODEL}
+    for method, path in document.operations:
+        scopes = [[endpoints[path].scope]] * 2 if path in endpoints else []
+        security = document.value["paths"][path][method.lower()]["security"]
+        assert [names for need in security for names in need.values()] == scopes
+
+
+def test_it_needs_no_key(service: Service) -> None:
+    """It is sent to anybody, as JSON, to GET and to HEAD."""
+    stranger = RawClient(service.port, None)
+    whole, head = stranger.get("/openapi.json"), stranger.request("HEAD", "/openapi.json", None)
+    assert (whole.status, whole.headers["content-type"]) == (200, "application/json")
+    assert (head.status, head.body, head.headers["content-length"]) == (200, b"", str(len(whole.body)))
+
+
+def test_every_field_that_goes_upstream_is_described(document: Document) -> None:
+    """The fields that the service forwards are among those of a chat request."""
+    assert document.value["components"]["schemas"]["ChatRequest"]["properties"].keys() >= {*SAMPLING, *TOOL_FIELDS}
+
+
+def test_every_error_status_is_described(document: Document) -> None:
+    """Every status of the service's own errors is described for some operation, except 405: it has no operation."""
+    responses = document.value["paths"].values()
+    described = {int(status) for item in responses for one in item.values() for status in one["responses"]}
+    assert described >= {
+        error.status for error in errors(CadenzaError) if error.__module__ == "cadenza.core.errors"
+    } - {405}
+
+
+def errors(base: type[CadenzaError]) -> Iterator[type[CadenzaError]]:
+    yield base
+    for error in base.__subclasses__():
+        yield from errors(error)
+
+
+@pytest.mark.parametrize("kind", SAID)
+def test_completions_are_as_described(
+    document: Document, api: RawClient, upstream: LoopbackUpstream, kind: str
+) -> None:
+    """Every kind of reply has only the fields that the document names, of the types that it names."""
+    value = completion(None, "tool_calls" if kind == "calls" else "stop")
+    value["choices"][0]["message"] |= SAID[kind]
+    upstream.script(Json(value))
+    accept(document, CHAT, api.chat(tools=TOOLS))
+
+
+@pytest.mark.parametrize("kind", SAID)
+def test_streams_are_as_described(document: Document, api: RawClient, upstream: LoopbackUpstream, kind: str) -> None:
+    """Every kind of chunk has only the fields that the document names, of the types that it names."""
+    calls = [{"tool_calls": [{"index": index, **call}]} for index, call in enumerate(CALLS)]
+    deltas = calls if kind == "calls" else [{name: part} for name, part in SAID[kind].items()]
+    upstream.script(Sse([*map(chunk, deltas), STOP, usage_chunk()]))
+    accept(document, CHAT, api.chat(tools=TOOLS, stream=True))
+
+
+def test_broken_stream_is_as_described(document: Document, api: RawClient, upstream: LoopbackUpstream) -> None:
+    """The error that ends a broken stream is an event that the document names."""
+    upstream.script(Cut(Sse([said("Hel")], done=False), 300))
+    reply = api.chat(stream=True)
+    accept(document, CHAT, reply)
+    assert "error" in contents("text/event-stream", reply.body)[-1]
+
+
+@pytest.mark.parametrize("group_by", ["day", "model", "key"])
+def test_usage_is_as_described(document: Document, api: RawClient, upstream: LoopbackUpstream, group_by: str) -> None:
+    """The usage report has the described shape, by whatever it is grouped."""
+    api.chat()
+    reply = api.get(f"/v1/usage?group_by={group_by}")
+    accept(document, USAGE, reply)
+    assert reply.json["data"]
+
+
+def test_errors_are_as_described(
+    document: Document, api: RawClient, api_as: Callable[[str | None], RawClient], upstream: LoopbackUpstream
+) -> None:
+    """Each error has a status that its operation names, with the error object."""
+    accept(document, CHAT, api.post(b"{"), 400)
+    accept(document, USAGE, api.get("/v1/usage?group_by=week"), 400)
+    for method, path in (CHAT, MODELS, MODEL, USAGE):
+        accept(document, (method, path), api_as(None).request(method, path.replace("{model}", "forte"), b""), 401)
+    accept(document, MODEL, api.get("/v1/models/piano"), 404)
+    accept(document, CHAT, api.post({"messages": MESSAGES}, {"content-encoding": "gzip"}), 415)
+    upstream.always(Status(429))
+    accept(document, CHAT, api.chat(), 429)
+    upstream.always(Status(500))
+    accept(document, CHAT, api.chat(model="mezzo"), 502)
+
+
+def test_errors_of_an_account_are_as_described(
+    document: Document, service: Service, upstream: LoopbackUpstream
+) -> None:
+    """402, 403, 409 and the 429 of a key have the error object and the headers that the document names."""
+    with open_account(service, 10**9) as account:
+        once = {"idempotency-key": "one"}
+        accept(document, CHAT, account.api.post({"messages": MESSAGES}, once))
+        accept(document, CHAT, account.api.post({"messages": MESSAGES}, once), 409)
+        reader = RawClient(service.port, account.create_key(("models",), requests_per_second=0.01, burst=1))
+        accept(document, USAGE, reader.get("/v1/usage"), 403)
+        accept(document, MODELS, reader.get("/v1/models"), 429)
+    with open_account(service, 0) as poor:
+        accept(document, CHAT, poor.api.chat(), 402)
+
+
+@pytest.mark.parametrize(
+    ("name", "schema"),
+    [("ChatCompletion", COMPLETION), ("ModelList", MODEL_LIST), ("Error", ERROR), ("ChatChunk", USAGE_CHUNK)],
+)
+def test_document_requires_what_the_tests_require(document: Document, name: str, schema: Schema) -> None:
+    """The document has the members that the tests demand of every reply; it requires all that are always there."""
+    described = document.value["components"]["schemas"][name]
+    assert set(described["properties"]) == set(schema["properties"])
+    assert set(schema["required"]) - set(described["required"]) <= {"usage"}  # only the last chunk has it
