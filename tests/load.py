@@ -176,11 +176,11 @@ class Latency(msgspec.Struct, frozen=True):
 
 
 def chat_request(key: str, *, stream: bool = False, content: str = "Say it.") -> bytes:
-    """The bytes of one request on a kept connection."""
+    """The bytes of one request on a kept connection, which is shared like that of a proxy: nobody is held back."""
     body = json.dumps({"model": "forte", "stream": stream, "messages": [{"role": "user", "content": content}]}).encode()
     return (
         b"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: Bearer %b\r\n"
-        b"content-length: %d\r\n\r\n%b" % (key.encode(), len(body), body)
+        b"x-forwarded-for: 127.0.0.1\r\ncontent-length: %d\r\n\r\n%b" % (key.encode(), len(body), body)
     )
 
 

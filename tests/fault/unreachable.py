@@ -96,6 +96,6 @@ UNREACHABLE: dict[str, Address] = {
     "closed within the TLS handshake": lambda: served_by(socket.socket.close, "https"),
     "silent within the TLS handshake": lambda: served_by(stay_silent, "https"),
     "a certificate of an unknown authority": self_signed,
-    "a name that does not exist": lambda: contextlib.nullcontext("http://nobody.invalid/v1"),
-    "a name that cannot exist": lambda: contextlib.nullcontext(f"http://{'x' * 70}.invalid/v1"),
+    "a name that does not exist": lambda: contextlib.nullcontext("http://nobody.internal/v1"),
+    "a name that cannot exist": lambda: contextlib.nullcontext(f"http://{'x' * 70}.internal/v1"),
 }

@@ -105,7 +105,7 @@ def _wrong_method(used: str, allowed: tuple[str, ...]) -> MethodNotAllowed:
 
 
 def find_endpoint(path: str) -> Endpoint:
-    path = path.rstrip("/")
+    path = path.removesuffix("/")
     if endpoint := ENDPOINTS.get(path):
         return endpoint
     if path.startswith(MODELS_PATH + "/"):

@@ -53,11 +53,10 @@ class Gateway:
         self.slots = Slots(snapshot.limits.concurrency)
         self.look_ups = LookUps(store)
         self.unknown_keys = UnknownKeyLimiter(observer.metrics)
-        self.body_memory = BodyMemory(body_bytes)
         self.large_bodies = LargeBodies(observer)
         self.in_flight = InFlight()
         self.key_use = KeyUse(store, observer.log)
-        self.uploads = Uploads(self.body_memory, observer.metrics)
+        self.uploads = Uploads(BodyMemory(body_bytes), observer.metrics)
         self.is_draining = False
         self._reloader = Reloader(load_snapshot, self._use)
         observer.metrics.slots.set_function(lambda: self.slots.taken)

@@ -163,6 +163,7 @@ class Connection(asyncio.Protocol):
         if self._exchange is None and not self.is_congested and not self._pause.is_running:  # the usual case
             self._parse()
         else:
+            self._pause.note_input()
             self._parse_if_allowed()
 
     def pause_writing(self) -> None:

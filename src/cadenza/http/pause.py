@@ -1,4 +1,4 @@
-"""How long a client is held back after a refusal. Each refusal in a row doubles the time."""
+"""How long a client is held back after a refusal. If it does not wait by itself, the next pause is twice as long."""
 
 import asyncio
 from collections.abc import Callable
@@ -13,7 +13,8 @@ class Pause:
         self._loop = loop
         self._longest_s = longest_s
         self._on_end = on_end
-        self._in_a_row = 0
+        self._ignored = 0  # pauses in a row that the client did not wait for
+        self._was_ignored = False
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -21,13 +22,19 @@ class Pause:
         return self._timer is not None
 
     def begin(self, pause_s: float) -> None:
-        """Pause for so long, if this is the first refusal; with 0 the row is over."""
+        """Pause for so long, or longer if the client ignored the last pauses; with 0 they are forgotten."""
         if not pause_s:
-            self._in_a_row = 0
+            self._ignored = 0
             return
-        pause_s *= 2 ** min(self._in_a_row, DOUBLINGS_MAX)
-        self._in_a_row += 1
+        pause_s *= 2 ** min(self._ignored, DOUBLINGS_MAX)
+        self._was_ignored = False
         self._timer = self._loop.call_later(min(pause_s, self._longest_s), self._end)
+
+    def note_input(self) -> None:
+        """The client sends on. If it is being held back, it did not wait."""
+        if self._timer and not self._was_ignored:
+            self._was_ignored = True
+            self._ignored += 1
 
     def cancel(self) -> None:
         if self._timer:
@@ -36,4 +43,6 @@ class Pause:
 
     def _end(self) -> None:
         self._timer = None
+        if not self._was_ignored:
+            self._ignored = 0
         self._on_end()

@@ -3,7 +3,7 @@
 import pytest
 
 from cadenza.http.connection import ConnectionLimits
-from tests.unit.http.raw_client import RawClient, request
+from tests.unit.http.raw_client import RawClient, request, until
 from tests.unit.http.testing_site import Site, check_served
 from tests.unit.upstreams.clock import Clock
 
@@ -32,14 +32,24 @@ async def test_the_next_request_waits_for_the_pause(clock: Clock) -> None:
         assert b" 200 " in (await client.reply())[0]
 
 
-async def test_pauses_in_a_row_double_up_to_a_limit(clock: Clock) -> None:
+async def test_a_client_that_waits_is_not_held_back_longer(clock: Clock) -> None:
+    """Refusals in a row do not lengthen the pause of a client that waits by itself."""
+    async with Site() as site:
+        client = await site.connect()
+        for _ in range(4):
+            await refuse(client, site)
+            await clock.leap(1.1)
+
+
+async def test_pauses_that_are_ignored_double_up_to_a_limit(clock: Clock) -> None:
     """A client that ignores its refusals is held back longer each time."""
     async with Site() as site:
         client = await site.connect()
         await refuse(client, site)
         for pause_s in (1.0, 2.0, 4.0, LIMITS.pause_s_max, LIMITS.pause_s_max):
-            seen = len(site.exchanges)
+            seen, received_bytes = len(site.exchanges), site.connection.received_bytes
             await client.send(REFUSED)
+            await until(lambda before=received_bytes: site.connection.received_bytes > before)  # type: ignore[misc]
             await clock.leap(pause_s - 0.1)
             assert len(site.exchanges) == seen
             await clock.leap(0.2)
