@@ -66,13 +66,13 @@ def stuck(deployment: Deployment, pipe: Pipe) -> Iterator[Started]:
 
 
 def fill_log(port: int) -> None:
-    """Make requests without a key, each of which writes one line; every one of them is answered."""
-    request = b"GET /v1/models HTTP/1.1\r\nhost: a\r\n\r\n"
+    """Make requests for a path that does not exist, each of which writes one line; every one is answered."""
+    request = b"GET /v1/nothing HTTP/1.1\r\nhost: a\r\n\r\n"
     with socket.create_connection(("127.0.0.1", port), END_S) as connection:
         for _ in range(REQUESTS // AT_ONCE):
             connection.sendall(request * AT_ONCE)
             read = b""
-            while read.count(b"HTTP/1.1 401") < AT_ONCE:
+            while read.count(b"HTTP/1.1 404") < AT_ONCE:
                 more = connection.recv(65_536)
                 assert more
                 read += more
