@@ -9,9 +9,14 @@ async def next_turn() -> None:
     await asyncio.sleep(0)
 
 
+def stopped() -> float:
+    """A clock that stands still, as that of a loop does during a turn."""
+    return 7.0
+
+
 async def test_a_few_are_started_in_each_turn() -> None:
     """Up to the number of a turn start at once; each later turn starts as many of those that wait."""
-    turnstile, started = Turnstile(3), list[int]()
+    turnstile, started = Turnstile(3, stopped), list[int]()
     for number in range(8):
         turnstile.enter(lambda number=number: started.append(number))  # type: ignore[misc]
     assert started == [0, 1, 2]
@@ -23,7 +28,7 @@ async def test_a_few_are_started_in_each_turn() -> None:
 
 async def test_nobody_overtakes() -> None:
     """Whoever comes while others wait is started after them."""
-    turnstile, started = Turnstile(2), list[str]()
+    turnstile, started = Turnstile(2, stopped), list[str]()
     for name in ("a", "b", "c", "d", "e"):
         turnstile.enter(lambda name=name: started.append(name))  # type: ignore[misc]
     await next_turn()
@@ -33,11 +38,11 @@ async def test_nobody_overtakes() -> None:
     assert started == ["a", "b", "c", "d", "e", "late"]
 
 
-async def test_a_quiet_turnstile_starts_at_once() -> None:
-    """After turns without a request, the next ones are started without waiting."""
-    turnstile, started = Turnstile(1), list[int]()
-    for number in range(5):
+async def test_time_passes_without_turns() -> None:
+    """In each millisecond a few are started without waiting."""
+    now_s = 7.0
+    turnstile, started = Turnstile(2, lambda: now_s), list[int]()
+    for number in range(6):
+        now_s += 0.001 * (number % 2 == 0)
         turnstile.enter(lambda number=number: started.append(number))  # type: ignore[misc]
         assert started[-1] == number
-        await next_turn()
-        await next_turn()
