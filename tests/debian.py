@@ -7,12 +7,30 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+import pytest
+
+INSTALL_S = 200.0
+SYSTEM_PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"  # where Debian puts servers
 UPDATE_S = 120.0
 LOCK = Path(tempfile.gettempdir()) / "cadenza-apt.lock"
 
 
 class CannotInstall(Exception):
     """The program cannot be installed; the message says why."""
+
+
+def find_or_install(program: str, package: str) -> str:
+    """The path of a program. If it cannot be installed the test is skipped, and with CI=true that is a failure."""
+    if not shutil.which(program, path=SYSTEM_PATH):
+        try:
+            install(package, limit_s=INSTALL_S)
+        except CannotInstall as reason:
+            if os.environ.get("CI") == "true":
+                pytest.fail(f"{program} is missing: {reason}")
+            pytest.skip(f"{program} is missing: {reason}")
+    found = shutil.which(program, path=SYSTEM_PATH)
+    assert found
+    return found
 
 
 def install(*packages: str, limit_s: float) -> None:

@@ -4,7 +4,6 @@ import collections
 import contextlib
 import http.client
 import json
-import shutil
 import socket
 import subprocess
 import tempfile
@@ -16,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.debian import CannotInstall, install
+from tests.debian import find_or_install
 from tests.service import Service, wait_until
 
 MIB = 2**20
@@ -27,7 +26,6 @@ TOO_LARGE = (33 * MIB, 36 * MIB, 40 * MIB, 44 * MIB, 48 * MIB)
 STATUSES = (401, 403, 404, 413, 415, 429)
 NGINX_REQUESTS = 60
 ENDLESS_CONNECTIONS = 16
-INSTALL_S = 120.0
 NGINX = """
 daemon off;
 worker_processes 1;
@@ -111,12 +109,7 @@ def test_a_refusal_reaches_a_client_that_keeps_its_connection(service: Service, 
 @pytest.fixture(scope="module")
 def nginx(service: Service) -> Iterator[int]:
     """The port of an nginx that passes requests on to the service in HTTP/1.0."""
-    program = shutil.which("nginx") or "/usr/sbin/nginx"
-    if not Path(program).exists():
-        try:
-            install("nginx-light", limit_s=INSTALL_S)
-        except CannotInstall as reason:
-            pytest.skip(str(reason))
+    program = find_or_install("nginx", "nginx-light")
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     with tempfile.TemporaryDirectory(prefix="cadenza-nginx-") as folder:

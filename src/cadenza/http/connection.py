@@ -61,7 +61,7 @@ class ConnectionLimits(msgspec.Struct, frozen=True):
     linger_s: float = 30.0  # for a client to notice that it is refused; many send their whole body first
     linger_silence_s: float = 5.0
     linger_bytes_max: int = 64 * MIB
-    pause_s_max: float = 5.0  # of a client that is held back; each refusal in a row doubles the pause
+    pause_s_max: float = 5.0  # of a client that is held back and does not wait by itself
 
 
 def _refuse_plainly(_status: int) -> tuple[bytes, bytes]:

@@ -1,9 +1,10 @@
-"""How long a client is held back after a refusal. If it does not wait by itself, the next pause is twice as long."""
+"""How long a client is held back after a refusal. A client that does not wait by itself is held back longer."""
 
 import asyncio
 from collections.abc import Callable
 
-DOUBLINGS_MAX = 10
+LONGER = 4
+TIMES_MAX = 5
 
 
 class Pause:
@@ -26,7 +27,7 @@ class Pause:
         if not pause_s:
             self._ignored = 0
             return
-        pause_s *= 2 ** min(self._ignored, DOUBLINGS_MAX)
+        pause_s *= LONGER ** min(self._ignored, TIMES_MAX)
         self._was_ignored = False
         self._timer = self._loop.call_later(min(pause_s, self._longest_s), self._end)
 
