@@ -37,10 +37,11 @@ def service(shared_upstream: LoopbackUpstream) -> Iterator[Service]:
 
 
 @pytest.fixture
-def upstream(shared_upstream: LoopbackUpstream) -> LoopbackUpstream:
-    """The shared upstream, with nothing scripted and nothing recorded."""
+def upstream(shared_upstream: LoopbackUpstream) -> Iterator[LoopbackUpstream]:
+    """The shared upstream, with nothing scripted and nothing recorded, before the test and after it."""
     shared_upstream.reset()
-    return shared_upstream
+    yield shared_upstream
+    shared_upstream.reset()
 
 
 @pytest.fixture

@@ -1,9 +1,10 @@
 """Formats messages with chat templates, by llama.cpp's own server. Run as a program: JSON in, JSON out.
 
-One server for each template, one after the other. The server formats a conversation without running the model.
+One server for each template; all of them run to the end. The server formats a conversation without running the model.
 """
 
 import json
+import os
 import sys
 import urllib.error
 import urllib.request
@@ -15,12 +16,16 @@ from cadenza.upstreams.embedded.upstream import bundled_model
 
 
 def main() -> None:
-    given = json.load(sys.stdin)
-    prompts = {name: format_with(name, source, given["bodies"]) for name, source in given["templates"].items()}
+    given, servers = json.load(sys.stdin), list[xllamacpp.Server]()
+    prompts = {name: format_with(name, source, given["bodies"], servers) for name, source in given["templates"].items()}
     json.dump(prompts, sys.stdout)
+    sys.stdout.flush()
+    os._exit(0)  # without stopping the servers, which may wait for ever
 
 
-def format_with(name: str, source: str | None, bodies: dict[str, Any]) -> dict[str, str]:
+def format_with(
+    name: str, source: str | None, bodies: dict[str, Any], servers: list[xllamacpp.Server]
+) -> dict[str, str]:
     """The prompt for each body; "refused" if the template raises. Without a source it is a template of llama.cpp."""
     parameters = xllamacpp.CommonParams()
     parameters.model.path = str(bundled_model())
@@ -31,6 +36,7 @@ def format_with(name: str, source: str | None, bodies: dict[str, Any]) -> dict[s
     parameters.use_jinja = source is not None
     parameters.chat_template = source or name
     server = xllamacpp.Server(parameters)
+    servers.append(server)
     return {case: ask(server.listening_address, body) for case, body in bodies.items()}
 
 
