@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Self, TypeVar
@@ -42,7 +42,7 @@ RELOADED = '"the config was reloaded"'
 EMAIL = "owner@example.org"
 PASSWORD = "correct horse battery staple"
 CREDIT_NANO = 5 * 10**9
-PORT = re.compile(r"API +http://127\.0\.0\.1:(\d+)/v1\n")
+PORT = re.compile(r"API +http://\S+:(\d+)/v1\n")
 BYTECODE = Path(__file__).parents[1] / ".pytest_cache" / "bytecode"
 DROPPED = {"CADENZA_CONFIG", "CADENZA_API_KEY", "COLUMNS", "PYTHONDONTWRITEBYTECODE"}
 COPY_ACCOUNT = """
@@ -52,83 +52,31 @@ COPY_ACCOUNT = """
 T = TypeVar("T")
 
 
-class ServiceProcess:
-    """One `cadenza serve` on a port that the system chose. Its log is a file, or a pipe into one."""
+class Serving:
+    """A running `cadenza serve` on a port that the system chose. What it prints goes into a file."""
 
-    def __init__(self, folder: Path, log: Path, fault_point: str = "", *, has_piped_log: bool = False) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], printed: Path) -> None:
         self.port = 0
-        self._log = log
-        self._log_writer: subprocess.Popen[bytes] | None = None
-        armed = {"CADENZA_FAULT_POINT": fault_point} if fault_point else {}
-        command = [program(), "serve", "--config", str(folder / "cadenza.toml"), "--port", "0"]
-        with contextlib.ExitStack() as files:
-            out: IO[bytes] = files.enter_context(log.open("wb"))
-            if has_piped_log:
-                self._log_writer = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=out)
-                assert self._log_writer.stdin
-                out = files.enter_context(self._log_writer.stdin)
-            self._process = subprocess.Popen(
-                command, cwd=folder, env=environment(**armed), stdin=subprocess.DEVNULL, stdout=out, stderr=out
-            )
+        self.process = process
+        self._printed = printed
 
     @property
     def pid(self) -> int:
-        return self._process.pid
+        return self.process.pid
 
     @property
     def output(self) -> str:
-        """What the process printed so far, on both of its outputs."""
-        return self._log.read_text(errors="replace")
-
-    @property
-    def rss_bytes(self) -> int:
-        """The resident memory of the process and of its children."""
-        return sum(_rss_bytes(pid) for pid in [self.pid, *_children(self.pid)])
+        """What the process printed so far."""
+        return self._printed.read_text(errors="replace")
 
     def wait_until_ready(self) -> None:
-        wait_until(lambda: self._process.poll() is not None or self._is_ready(), "the service being ready", READY_S)
-        assert self._process.poll() is None, f"cadenza serve ended:\n{self.output}"
+        wait_until(lambda: self.process.poll() is not None or self._is_ready(), "the service being ready", READY_S)
+        assert self.process.poll() is None, f"cadenza serve ended:\n{self.output}"
 
-    def wait_until_killed(self) -> None:
-        """Wait until its fault point has killed it."""
-        assert self._process.wait(END_S) == -signal.SIGKILL, self.output
-
-    def wait_until_ended(self) -> int:
-        """The exit code."""
-        try:
-            return self._process.wait(END_S)
-        except subprocess.TimeoutExpired:
-            raise AssertionError(f"cadenza serve did not end within {END_S} s:\n{self.output}") from None
-
-    def kill(self) -> None:
-        self._process.kill()
-        self._process.wait(END_S)
-        if self._log_writer:
-            self._log_writer.wait(END_S)
-
-    def stop(self) -> None:
-        """End it as an operator does. It must end by itself."""
-        if self._process.poll() is None:
-            self._process.terminate()
-            try:
-                self.wait_until_ended()
-            except AssertionError:
-                self.kill()
-                raise
-
-    def send_signal(self, number: signal.Signals) -> None:
-        self._process.send_signal(number)
-
-    def reload(self) -> None:
-        """Have the config read again, which also makes every route healthy again."""
-        times = self.output.count(RELOADED)
-        self.send_signal(signal.SIGHUP)
-        wait_until(lambda: self.output.count(RELOADED) > times, "the config being read again")
-
-    def get(self, path: str) -> tuple[int, str]:
+    def get(self, path: str, headers: Mapping[str, str] | None = None) -> tuple[int, str]:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=END_S)
         try:
-            connection.request("GET", path)
+            connection.request("GET", path, headers=dict(headers or {}))
             response = connection.getresponse()
             return response.status, response.read().decode()
         finally:
@@ -139,9 +87,6 @@ class ServiceProcess:
         assert found, name
         return int(float(found[1]))
 
-    def is_draining(self) -> bool:
-        return self.get("/readyz")[0] == 503
-
     def _is_ready(self) -> bool:
         if not self.port and (found := PORT.search(self.output)):
             self.port = int(found[1])
@@ -149,6 +94,69 @@ class ServiceProcess:
             return self.port != 0 and self.get("/readyz")[0] == 200
         except OSError:
             return False
+
+
+class ServiceProcess(Serving):
+    """One `cadenza serve` from a deployment's folder. Its log is a file, or a pipe into one."""
+
+    def __init__(self, folder: Path, log: Path, fault_point: str = "", *, has_piped_log: bool = False) -> None:
+        self._log_writer: subprocess.Popen[bytes] | None = None
+        armed = {"CADENZA_FAULT_POINT": fault_point} if fault_point else {}
+        command = [program(), "serve", "--config", str(folder / "cadenza.toml"), "--port", "0"]
+        with contextlib.ExitStack() as files:
+            out: IO[bytes] = files.enter_context(log.open("wb"))
+            if has_piped_log:
+                self._log_writer = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=out)
+                assert self._log_writer.stdin
+                out = files.enter_context(self._log_writer.stdin)
+            process = subprocess.Popen(
+                command, cwd=folder, env=environment(**armed), stdin=subprocess.DEVNULL, stdout=out, stderr=out
+            )
+        super().__init__(process, log)
+
+    @property
+    def rss_bytes(self) -> int:
+        """The resident memory of the process and of its children."""
+        return sum(_rss_bytes(pid) for pid in [self.pid, *_children(self.pid)])
+
+    def wait_until_killed(self) -> None:
+        """Wait until its fault point has killed it."""
+        assert self.process.wait(END_S) == -signal.SIGKILL, self.output
+
+    def wait_until_ended(self) -> int:
+        """The exit code."""
+        try:
+            return self.process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"cadenza serve did not end within {END_S} s:\n{self.output}") from None
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait(END_S)
+        if self._log_writer:
+            self._log_writer.wait(END_S)
+
+    def stop(self) -> None:
+        """End it as an operator does. It must end by itself."""
+        if self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.wait_until_ended()
+            except AssertionError:
+                self.kill()
+                raise
+
+    def send_signal(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    def reload(self) -> None:
+        """Have the config read again, which also makes every route healthy again."""
+        times = self.output.count(RELOADED)
+        self.send_signal(signal.SIGHUP)
+        wait_until(lambda: self.output.count(RELOADED) > times, "the config being read again")
+
+    def is_draining(self) -> bool:
+        return self.get("/readyz")[0] == 503
 
 
 class Deployment:

@@ -4,9 +4,7 @@
 with its count, and every other difference. The connection ends behind the bytes.
 """
 
-import argparse
 import asyncio
-import collections
 import contextlib
 import math
 import random
@@ -16,9 +14,9 @@ from collections.abc import Callable
 
 import h11
 import msgspec
-import uvloop
 
 from cadenza.http.client_connection import Broken, ClientConnection
+from tests.hostile.fuzz_report import Report, main
 from tests.hostile.http_rules import (
     has_control_character,
     has_folded_field,
@@ -32,7 +30,6 @@ from tests.hostile.http_rules import (
 from tests.hostile.memory_wire import MemoryWire, split
 from tests.hostile.message_maker import MessageMaker
 
-SHOWN_MAX = 10
 STATUS_LINE = re.compile(rb"^HTTP/[^\r\n]*", re.MULTILINE)
 INTERIM = re.compile(rb"HTTP/1\.[01] 1\d\d")
 REQUEST = b"POST / HTTP/1.1\r\nhost: here\r\ncontent-length: 0\r\n\r\n"
@@ -148,50 +145,16 @@ def reason(case: Case) -> str | None:
     return next((name for name, holds in table.items() if holds(case)), None)
 
 
-class Report(msgspec.Struct):
-    """What came out of many cases."""
-
-    cases: int = 0
-    accepted: int = 0
-    refused: int = 0
-    deliberate: collections.Counter[str] = msgspec.field(default_factory=collections.Counter)
-    others: list[Case] = []
-
-    def add(self, case: Case) -> None:
-        self.cases += 1
-        if case.ours == case.theirs:
-            self.accepted += case.ours is not None
-            self.refused += case.ours is None
-        elif name := reason(case):
-            self.deliberate[name] += 1
-        else:
-            self.others.append(case)
-
-
 async def run(cases: int, seed: int) -> Report:
     chance = random.Random(seed)
     maker, report = MessageMaker(chance), Report()
     for _ in range(cases):
         sent = maker.response()
-        report.add(Case(sent, await ask_ours(split(sent, chance)), ask_reference(sent)))
+        case = Case(sent, await ask_ours(split(sent, chance)), ask_reference(sent))
+        is_accepted = case.ours == case.theirs and case.ours is not None
+        report.add(case, is_accepted, None if case.ours == case.theirs else reason(case))
     return report
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.hostile.fuzz_client")
-    parser.add_argument("--cases", type=int, default=100_000)
-    parser.add_argument("--seed", type=int, default=1)
-    options = parser.parse_args()
-    report = uvloop.run(run(options.cases, options.seed))
-    write = sys.stdout.write
-    write(f"{report.cases} cases: {report.accepted} accepted alike, {report.refused} refused alike\n")
-    for name, count in report.deliberate.most_common():
-        write(f"{count:8} {name}\n")
-    write(f"{len(report.others):8} other differences\n")
-    for case in report.others[:SHOWN_MAX]:
-        write(f"\nsent   {case.sent!r}\nours   {case.ours}\ntheirs {case.theirs}\n")
-    return 1 if report.others else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main("fuzz_client", run))

@@ -4,9 +4,7 @@
 with its count, and every other difference.
 """
 
-import argparse
 import asyncio
-import collections
 import random
 import re
 import sys
@@ -16,12 +14,12 @@ from urllib.parse import unquote
 import h11
 import httptools
 import msgspec
-import uvloop
 
 from cadenza.http.body import BodyMemory
 from cadenza.http.connection import Connection, ConnectionSettings
 from cadenza.http.connections import Connections
 from cadenza.http.exchange import Exchange
+from tests.hostile.fuzz_report import Report, main
 from tests.hostile.http_rules import (
     has_control_character,
     has_folded_field,
@@ -36,7 +34,6 @@ from tests.hostile.memory_wire import MemoryWire, split
 from tests.hostile.message_maker import MessageMaker
 
 PATH = re.compile(r"(?:[A-Za-z][A-Za-z0-9+.-]*://[^/?#]*)?([^?#]*)(?:\?([^#]*))?(?:#.*)?", re.DOTALL)
-SHOWN_MAX = 10
 
 
 class Accepted(msgspec.Struct, frozen=True):
@@ -222,49 +219,14 @@ async def compare(sent: bytes, chance: random.Random) -> Case:
     return Case(sent, ours, theirs, ends)
 
 
-class Report(msgspec.Struct):
-    """What came out of many cases."""
-
-    cases: int = 0
-    accepted: int = 0  # requests that both accepted
-    refused: int = 0  # cases in which neither accepted anything
-    deliberate: collections.Counter[str] = msgspec.field(default_factory=collections.Counter)
-    others: list[Case] = []
-
-    def add(self, case: Case) -> None:
-        self.cases += 1
-        self.accepted += case.agreed
-        self.refused += not case.ours and not case.theirs
-        if case.ours != case.theirs:
-            if name := reason(case):
-                self.deliberate[name] += 1
-            else:
-                self.others.append(case)
-
-
 async def run(cases: int, seed: int) -> Report:
     chance = random.Random(seed)
     maker, report = MessageMaker(chance), Report()
     for _ in range(cases):
-        report.add(await compare(maker.requests(), chance))
+        case = await compare(maker.requests(), chance)
+        report.add(case, case.agreed, None if case.ours == case.theirs else reason(case))
     return report
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.hostile.fuzz_server")
-    parser.add_argument("--cases", type=int, default=100_000)
-    parser.add_argument("--seed", type=int, default=1)
-    options = parser.parse_args()
-    report = uvloop.run(run(options.cases, options.seed))
-    write = sys.stdout.write
-    write(f"{report.cases} cases: {report.accepted} requests accepted alike, {report.refused} cases refused alike\n")
-    for name, count in report.deliberate.most_common():
-        write(f"{count:8} {name}\n")
-    write(f"{len(report.others):8} other differences\n")
-    for case in report.others[:SHOWN_MAX]:
-        write(f"\nsent   {case.sent!r}\nours   {case.ours}\ntheirs {case.theirs}\n")
-    return 1 if report.others else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main("fuzz_server", run))
