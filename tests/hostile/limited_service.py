@@ -2,7 +2,7 @@
 
 import subprocess
 
-from tests.service import Deployment, ServiceProcess, environment, program
+from tests.service import Deployment, ServiceProcess, Serving, environment, program
 
 WITH_FILES = 'ulimit -n "$1" && shift && exec "$@"'
 
@@ -11,12 +11,10 @@ class LimitedProcess(ServiceProcess):
     """`cadenza serve` under a hard limit of open files. It ends with its deployment."""
 
     def __init__(self, deployment: Deployment, files_max: int) -> None:
-        self.port = 0
-        self._log = deployment.folder / f"limited-{len(deployment.processes)}.log"
-        self._log_writer = None
+        log = deployment.folder / f"limited-{len(deployment.processes)}.log"
         serve = [program(), "serve", "--config", str(deployment.config), "--port", "0"]
-        with self._log.open("wb") as out:
-            self._process = subprocess.Popen(
+        with log.open("wb") as out:
+            process = subprocess.Popen(
                 ["sh", "-c", WITH_FILES, "sh", str(files_max), *serve],
                 cwd=deployment.folder,
                 env=environment(),
@@ -24,5 +22,7 @@ class LimitedProcess(ServiceProcess):
                 stdout=out,
                 stderr=out,
             )
+        Serving.__init__(self, process, log)
+        self._log_writer = None
         deployment.processes.append(self)
         self.wait_until_ready()
