@@ -7,6 +7,7 @@ from cadenza.store.statements import Statement
 from cadenza.store.store import Store, Transaction
 
 CLASSES = "classes"  # classes, routes, providers, characters, prices and limits: everything in the config file
+CHANGES = "changes"  # keys, accounts and classes: everything that a process may keep of them
 CURRENT = Statement(select(schema.epochs.c.number).where(schema.epochs.c.name == bindparam("of")))
 BEGIN_NEXT = Statement(
     update(schema.epochs).where(schema.epochs.c.name == bindparam("of")).values(number=schema.epochs.c.number + 1)

@@ -8,7 +8,13 @@ import msgspec
 
 from cadenza.store.store import Store, StoreUnavailable
 
-REVISIONS = ("0001", "0002", "0003", "0004")  # the files of migrations/versions, oldest first; a test compares them
+REVISIONS = (
+    "0001",
+    "0002",
+    "0003",
+    "0004",
+    "0005",
+)  # the files of migrations/versions, oldest first; a test compares them
 
 
 class SchemaState(msgspec.Struct, frozen=True):

@@ -18,6 +18,7 @@ from sqlalchemy import (
     MetaData,
     Table,
     Text,
+    false,
     text,
 )
 
@@ -92,7 +93,47 @@ entries = Table(
     ),
 )
 
-holds = Table(
+processes = Table(  # the serving processes that are alive, or died and were not swept yet
+    "processes",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("beats", BigInteger, nullable=False, server_default=text("0")),  # grows while the process lives
+    Column("seen", BigInteger, nullable=False, server_default=text("0")),  # the epoch of the changes that it follows
+)
+
+reserves = Table(  # the credit of an account that a process may hold in its memory
+    "reserves",
+    metadata,
+    Column("account_id", Text, ForeignKey("accounts.id"), primary_key=True),
+    Column("process", Text, ForeignKey("processes.name"), primary_key=True),
+    Column("amount_nano", BigInteger, nullable=False),
+    Column("has_spare", Boolean, nullable=False),  # more than the requests in flight need
+    Column("is_asked", Boolean, nullable=False, server_default=false()),  # another process asks for the spare part
+    CheckConstraint("amount_nano >= 0", name="amount_is_not_negative"),
+    Index("ix_reserves_process", "process"),
+)
+
+marks = Table(  # what a running request has delivered: charged if its process dies
+    "marks",
+    metadata,
+    Column("completion_id", Text, primary_key=True),
+    Column("request_id", Text, nullable=False),
+    Column("process", Text, ForeignKey("processes.name"), nullable=False),
+    Column("account_id", Text, ForeignKey("accounts.id"), nullable=False),
+    Column("key_id", Text, ForeignKey("keys.id"), nullable=False),
+    Column("class_id", Text, nullable=False),
+    Column("prompt_tokens", Integer, nullable=False),
+    Column("delivered_tokens", Integer, nullable=False),
+    Column("input_nano", BigInteger, nullable=False),
+    Column("output_nano", BigInteger, nullable=False),
+    Column("cached_input_nano", BigInteger),
+    Column("stream", Boolean, nullable=False),
+    Column("started_at", BigInteger, nullable=False),
+    CheckConstraint("prompt_tokens >= 0 AND delivered_tokens > 0", name="tokens_are_counted"),
+    Index("ix_marks_process", "process"),
+)
+
+holds = Table(  # of the release before this one, which held credit by request; no new rows
     "holds",
     metadata,
     Column("completion_id", Text, primary_key=True),
@@ -132,7 +173,9 @@ idempotency = Table(
     Column("completion_id", Text, nullable=False),
     Column("request_id", Text, nullable=False),
     Column("created_at", BigInteger, nullable=False),
+    Column("process", Text),  # while its request runs
     Index("ix_idempotency_created_at", "created_at"),
+    Index("ix_idempotency_process", "process"),
 )
 
 usage = Table(
