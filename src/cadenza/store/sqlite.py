@@ -9,7 +9,7 @@ its caller is cancelled. The driver's own transaction control is off (`isolation
 import asyncio
 import contextlib
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from sqlalchemy import text
 
-from cadenza.store import backups, files
+from cadenza.store import backups, files, sqlite_watch
 from cadenza.store.statements import Statement, Values
 from cadenza.store.store import WAIT_S, Row, StoreRefused, StoreUnavailable, Transaction, unavailable
 
@@ -60,6 +60,9 @@ class SqliteTransaction:
     def change_each(self, statement: Statement, values: Sequence[Values]) -> None:
         self._connection.executemany(statement.sqlite_text, map(statement.sqlite_values, values))
 
+    def announce(self) -> None:
+        """Nothing to do: every commit wakes the watchers."""
+
 
 class SqliteStore:
     """One connection for small reads, one for writes, and up to LONG_READS_MAX for long reads."""
@@ -92,6 +95,13 @@ class SqliteStore:
     async def transact(self, work: Callable[[Transaction], T], *, is_brief: bool = False) -> T:
         with self._mapped_errors():
             return await asyncio.shield(self._transact(work, is_brief=is_brief))
+
+    @contextlib.asynccontextmanager
+    async def watch(self, wake: Callable[[], None]) -> AsyncIterator[None]:
+        with self._mapped_errors():
+            connection = await asyncio.to_thread(self._open, READ_ONLY)
+        with contextlib.closing(connection), sqlite_watch.watch(connection, wake):
+            yield
 
     async def ping(self) -> None:
         await self.row(PING, {})

@@ -46,6 +46,9 @@ class Transaction(Protocol):
     def change_each(self, statement: Statement, values: Sequence[Values]) -> None:
         """Run the statement once for each set of values."""
 
+    def announce(self) -> None:
+        """Wake the watchers of all processes, this one's too, once the transaction is committed."""
+
 
 class Store(Protocol):
     """A database with our schema. It opens connections when they are first needed; `close` closes them all."""
@@ -67,6 +70,13 @@ class Store(Protocol):
         """Run `work` in one transaction and return its result once that is durable.
 
         SQLite runs brief work on the event loop's thread and everything else in a thread.
+        """
+
+    def watch(self, wake: Callable[[], None]) -> AbstractAsyncContextManager[None]:
+        """For the block, call `wake` on the event loop soon (< 50 ms) after an announcement by any process.
+
+        It is also called when announcements may have been missed, and on SQLite after any commit. There is no payload:
+        read the tables to see what changed. StoreUnavailable if watching cannot begin; later failures are retried.
         """
 
     async def ping(self) -> None:
