@@ -69,6 +69,10 @@ class Repeated(msgspec.Struct, frozen=True):
     request_id: str
 
 
+class Short(msgspec.Struct, frozen=True):
+    """The free credit does not pay for the whole hold. Other processes may have reserved more than they need."""
+
+
 class Ended(msgspec.Struct, frozen=True):
     """The request has ended in the ledger."""
 
@@ -76,6 +80,10 @@ class Ended(msgspec.Struct, frozen=True):
     short_nano: int = 0  # due, but the account could not pay it
     is_repeated: bool = False  # it had ended before, for the same amount: nothing was changed
     is_lost: bool = False  # another process ended it for less: the reply must not seem complete
+
+
+SHORT = Short()
+Taken = Held | Insufficient | Repeated | Short
 
 
 class OpenHold(NamedTuple):
@@ -144,6 +152,7 @@ class Account(msgspec.Struct):
     balance_nano: int
     held_nano: int
     reserve_nano: int
+    has_reserve: bool = False
 
     @property
     def free_nano(self) -> int:
@@ -190,26 +199,43 @@ class Changes(msgspec.Struct):
     kept_keys: list[OpenHold] = msgspec.field(default_factory=list)  # their requests were charged
     freed_keys: list[OpenHold] = msgspec.field(default_factory=list)  # their requests were not
     unmarked: list[str] = msgspec.field(default_factory=list)
-    short_of: set[str] = msgspec.field(default_factory=set)  # accounts that could not pay a whole hold
 
 
-def apply(
-    account: Account,
-    demand: Demand,
-    ends: list[End],
-    holds: list[Hold],
-    known: Known,
-    changes: Changes,
-) -> tuple[list[Ended], list[Held | Insufficient | Repeated]]:
-    """Make all moves of one account: charge what ended, give back what is not kept, take new holds, grow the reserve.
+def end_requests(account: Account, demand: Demand, ends: list[End], known: Known, changes: Changes) -> list[Ended]:
+    """Charge the requests that ended, then give back what the process does not keep of its reserve.
 
-    `account`, `known` and `changes` are changed in place.
+    `account`, `known` and `changes` are changed in place, here and below.
     """
     ended = [_end(account, demand.kept_nano, end, known, changes) for end in ends]
     _resize(account, demand.kept_nano)
-    answers = [_take(account, hold, known, changes) for hold in holds]
-    _grow(account, demand)
-    return ended, answers
+    return ended
+
+
+def take_hold(account: Account, hold: Hold, known: Known, changes: Changes, *, is_final: bool) -> Taken:
+    """Hold the whole allowance, or as much of it as the account can pay for. Not the latter before it is final."""
+    if repeated := _used_key(hold, known):
+        return repeated
+    amount_nano, allowance_tokens = hold.amount_nano, hold.allowance_tokens
+    if account.free_nano < hold.least_nano:
+        if hold.is_counted and not is_final:
+            return SHORT
+        least_tokens = min(OUTPUT_TOKENS_MIN, hold.allowance_tokens)
+        allowance_tokens = min(allowance_tokens, hold.price.affordable(account.free_nano, hold.prompt_tokens))
+        if not hold.is_counted or allowance_tokens < least_tokens:
+            return Insufficient(account.free_nano, hold.price.quote(hold.prompt_tokens, least_tokens))
+        amount_nano = hold.price.quote(hold.prompt_tokens, allowance_tokens)
+    _resize(account, account.reserve_nano + amount_nano)
+    if digest := hold.idempotency_digest:
+        changes.new_keys.append(hold)
+        known.keys[hold.account_id, digest] = KeyUse(hold.completion_id, hold.request_id, is_open=False)
+    return Held(amount_nano, allowance_tokens, account.free_nano)
+
+
+def grow(account: Account, demand: Demand) -> None:
+    """Reserve credit for requests to come, if the account has ample credit."""
+    if account.free_nano >= demand.usual_nano * AMPLE_TIMES and account.reserve_nano < demand.wanted_nano:
+        share_nano = account.reserve_nano + account.free_nano // RESERVE_SHARE
+        _resize(account, min(demand.wanted_nano, share_nano))
 
 
 def has_spare(account: Account, demand: Demand, held_nano: int) -> bool:
@@ -238,26 +264,6 @@ def _end(account: Account, kept_nano: int, end: End, known: Known, changes: Chan
     return Ended(charged_nano, short_nano, is_lost=end.is_uncertain and short_nano > 0)
 
 
-def _take(account: Account, hold: Hold, known: Known, changes: Changes) -> Held | Insufficient | Repeated:
-    """Hold the whole allowance, or as much of it as the account can pay for."""
-    if repeated := _used_key(hold, known):
-        return repeated
-    amount_nano, allowance_tokens = hold.amount_nano, hold.allowance_tokens
-    if account.free_nano < hold.least_nano:
-        if hold.is_counted:
-            changes.short_of.add(account.id)
-        least_tokens = min(OUTPUT_TOKENS_MIN, hold.allowance_tokens)
-        allowance_tokens = min(allowance_tokens, hold.price.affordable(account.free_nano, hold.prompt_tokens))
-        if not hold.is_counted or allowance_tokens < least_tokens:
-            return Insufficient(account.free_nano, hold.price.quote(hold.prompt_tokens, least_tokens))
-        amount_nano = hold.price.quote(hold.prompt_tokens, allowance_tokens)
-    _resize(account, account.reserve_nano + amount_nano)
-    if digest := hold.idempotency_digest:
-        changes.new_keys.append(hold)
-        known.keys[hold.account_id, digest] = KeyUse(hold.completion_id, hold.request_id, is_open=False)
-    return Held(amount_nano, allowance_tokens, account.free_nano)
-
-
 def _used_key(hold: Hold, known: Known) -> Repeated | None:
     used = known.keys.get((hold.account_id, hold.idempotency_digest)) if hold.idempotency_digest else None
     return None if used is None or used.is_open else Repeated(used.completion_id, used.request_id)
@@ -268,10 +274,3 @@ def _resize(account: Account, reserve_nano: int) -> None:
     more_nano = min(reserve_nano - account.reserve_nano, account.free_nano)
     account.reserve_nano += more_nano
     account.held_nano += more_nano
-
-
-def _grow(account: Account, demand: Demand) -> None:
-    """Reserve credit for requests to come, if the account has ample credit."""
-    if account.free_nano >= demand.usual_nano * AMPLE_TIMES and account.reserve_nano < demand.wanted_nano:
-        share_nano = account.reserve_nano + account.free_nano // RESERVE_SHARE
-        _resize(account, min(demand.wanted_nano, share_nano))

@@ -21,17 +21,21 @@ from cadenza.core.ledger import (
     Ended,
     Held,
     Hold,
-    Insufficient,
     KeyUse,
     Known,
-    Repeated,
-    apply,
+    OpenHold,
+    Short,
+    Taken,
+    end_requests,
+    grow,
     has_spare,
+    take_hold,
 )
 from cadenza.core.records import Usage
-from cadenza.store.schema import accounts, entries, holds, idempotency, reserves, usage
+from cadenza.store.batch_rows import ADD_ENTRY, AccountChange, BatchRows, ReserveChange
+from cadenza.store.schema import accounts, holds, idempotency, reserves, usage
 from cadenza.store.statements import Statement
-from cadenza.store.store import Transaction
+from cadenza.store.store import Row, Transaction
 
 BALANCE_NANO_LIMIT = 2**62
 NOTHING = Usage(0, 0)
@@ -47,7 +51,7 @@ _ACCOUNTS = (
         accounts.c.id,
         accounts.c.balance_nano,
         accounts.c.held_nano,
-        func.coalesce(reserves.c.amount_nano, 0),
+        reserves.c.amount_nano,
     )
     .outerjoin_from(
         accounts, reserves, and_(reserves.c.account_id == accounts.c.id, reserves.c.process == bindparam("process"))
@@ -58,36 +62,13 @@ ACCOUNT = Statement(_ACCOUNTS.where(accounts.c.id == bindparam("account")))
 _MANY = _ACCOUNTS.where(accounts.c.id == func.any(bindparam("accounts", type_=ARRAY(Text))))
 MANY_ACCOUNTS = Statement(_MANY.with_for_update(key_share=True, of=accounts))
 FREE_ACCOUNTS = Statement(_MANY.with_for_update(key_share=True, of=accounts, skip_locked=True))
-MOVE = Statement(
-    update(accounts)
-    .where(accounts.c.id == bindparam("account"))
-    .values(
-        balance_nano=accounts.c.balance_nano + bindparam("paid"),
-        held_nano=accounts.c.held_nano + bindparam("more"),
-    )
-)
-RESERVE = Statement(
-    text(
-        "INSERT INTO reserves (account_id, process, amount_nano, has_spare) VALUES (:account, :process, :more, :spare)"
-        " ON CONFLICT (account_id, process) DO UPDATE SET amount_nano = reserves.amount_nano + excluded.amount_nano,"
-        " has_spare = excluded.has_spare, is_asked = FALSE"
-    )
-)
-DROP_EMPTY = Statement(
-    delete(reserves).where(
-        reserves.c.account_id == bindparam("account"),
-        reserves.c.process == bindparam("of"),
-        reserves.c.amount_nano == 0,
-    )
-)
 ASK = Statement(
     update(reserves)
     .where(reserves.c.account_id == bindparam("account"), reserves.c.process != bindparam("me"), reserves.c.has_spare)
     .values(is_asked=True)
 )
 ASKED = Statement(select(reserves.c.account_id).where(reserves.c.process == bindparam("me"), reserves.c.is_asked))
-ADD_ENTRY = Statement(insert(entries), "account_id", "kind", "amount_nano", "completion_id", "note", "created_at")
-ADD_USAGE = Statement(insert(usage), *usage.c.keys())
+RESERVED = Statement(select(reserves.c.account_id).where(reserves.c.process == bindparam("me")))
 COST = Statement(select(usage.c.cost_nano).where(usage.c.completion_id == bindparam("completion")))
 ADD_KEY = Statement(insert(idempotency), *idempotency.c.keys())
 _OF_KEY = (idempotency.c.account_id == bindparam("account"), idempotency.c.digest == bindparam("key"))
@@ -97,12 +78,17 @@ READ_KEY = Statement(
     .where(*_OF_KEY)
 )
 FORGET_KEY = Statement(delete(idempotency).where(*_OF_KEY))
-FREE_KEY = Statement(
-    delete(idempotency).where(*_OF_KEY, idempotency.c.completion_id == bindparam("completion"))
-)
+FREE_KEY = Statement(delete(idempotency).where(*_OF_KEY, idempotency.c.completion_id == bindparam("completion")))
 KEEP_KEY = Statement(update(idempotency).where(*_OF_KEY).values(process=None))
 FORGET_OLD_KEYS = Statement(delete(idempotency).where(idempotency.c.created_at < bindparam("before")))
 UNMARK = Statement(text("DELETE FROM marks WHERE completion_id = :completion"))
+
+
+class WantedHold(msgspec.Struct, frozen=True):
+    """A hold to take. It is final if no other process is asked for credit any more."""
+
+    hold: Hold
+    is_final: bool
 
 
 class AccountMoves(msgspec.Struct):
@@ -111,7 +97,7 @@ class AccountMoves(msgspec.Struct):
     account_id: str
     demand: Demand
     ends: list[End]
-    holds: list[Hold]
+    holds: list[WantedHold]
 
 
 class Applied(msgspec.Struct):
@@ -119,8 +105,7 @@ class Applied(msgspec.Struct):
 
     account: Account
     ended: list[Ended]
-    answers: list[Held | Insufficient | Repeated]
-    asks_others: bool = False  # other processes have spare credit of this account and were asked for it
+    answers: list[Taken]
 
 
 def grant(tx: Transaction, account_id: str, amount_nano: int, note: str, now_ms: int) -> int:
@@ -141,35 +126,35 @@ def apply_moves(
 
     Without `waits`, accounts that another transaction has locked are left out.
     """
-    known, changes, applied = Known(), Changes(), dict[str, Applied]()
+    known, changes, rows, applied = Known(), Changes(), BatchRows(process), dict[str, Applied]()
     by_account = {move.account_id: move for move in moves}
-    _read_known(tx, moves, known)
-    resized: list[dict[str, Any]] = []
-    moved: list[dict[str, Any]] = []
-    emptied: list[dict[str, Any]] = []
-    for account in lock_accounts(tx, process, sorted(by_account), waits=waits):
+    locked = lock_accounts(tx, process, sorted(by_account), waits=waits)
+    _read_known(tx, [by_account[account.id] for account in locked], known)
+    for account in locked:
         move = by_account[account.id]
-        before = (account.balance_nano, account.reserve_nano)
-        ended, answers = apply(account, move.demand, move.ends, move.holds, known, changes)
+        before = msgspec.structs.replace(account)
+        ended = end_requests(account, move.demand, move.ends, known, changes)
+        answers = _take_holds(tx, process, account, move.holds, known, changes) if move.holds else []
+        grow(account, move.demand)
+        _changes_of(before, account, move.demand, answers, rows)
         applied[account.id] = Applied(account, ended, answers)
-        paid_nano, more_nano = account.balance_nano - before[0], account.reserve_nano - before[1]
-        held_nano = sum(answer.amount_nano for answer in answers if isinstance(answer, Held))
-        spare = has_spare(account, move.demand, held_nano)
-        moved.append({"account": account.id, "paid": paid_nano, "more": more_nano})
-        resized.append({"account": account.id, "process": process, "more": more_nano, "spare": spare})
-        if not account.reserve_nano:
-            emptied.append({"account": account.id, "of": process})
-    _write(tx, process, changes)
-    _each(tx, RESERVE, resized)
-    _each(tx, DROP_EMPTY, emptied)
-    _each(tx, MOVE, moved)
-    _ask_others(tx, process, changes.short_of, applied)
+    rows.entries += [charge_row(charge) for charge in changes.charges if charge.outcome.usage]
+    rows.usage += [usage_row(charge) for charge in changes.charges]
+    rows.write(tx)
+    _write_keys_and_marks(tx, process, changes)
     return applied
 
 
-def asked_for(tx: Transaction, process: str) -> list[str]:
-    """The accounts of which other processes ask this one for spare credit."""
-    return [account_id for (account_id,) in tx.rows(ASKED, {"me": process})]
+def _changes_of(before: Account, after: Account, demand: Demand, answers: list[Taken], rows: BatchRows) -> None:
+    paid_nano = after.balance_nano - before.balance_nano
+    more_nano = after.reserve_nano - before.reserve_nano
+    held_nano = sum([answer.amount_nano for answer in answers if isinstance(answer, Held)])
+    spare = has_spare(after, demand, held_nano)
+    if before.has_reserve or after.reserve_nano:
+        before_nano = before.reserve_nano if before.has_reserve else None
+        rows.reserves.append(ReserveChange(after.id, before_nano, after.reserve_nano, spare))
+    if paid_nano or more_nano:
+        rows.accounts.append(AccountChange(after.id, paid_nano, more_nano))
 
 
 def lock_accounts(tx: Transaction, process: str, account_ids: list[str], *, waits: bool = True) -> list[Account]:
@@ -179,7 +164,12 @@ def lock_accounts(tx: Transaction, process: str, account_ids: list[str], *, wait
     else:
         many = MANY_ACCOUNTS if waits else FREE_ACCOUNTS
         rows = [*tx.rows(many, {"accounts": account_ids, "process": process})]
-    return [Account(*row) for row in rows if row]
+    return [_account(row) for row in rows if row]
+
+
+def _account(row: Row) -> Account:
+    account_id, balance_nano, held_nano, reserve_nano = row
+    return Account(account_id, balance_nano, held_nano, reserve_nano or 0, has_reserve=reserve_nano is not None)
 
 
 def forget_old_keys(tx: Transaction, now_ms: int) -> None:
@@ -196,9 +186,9 @@ def _read_known(tx: Transaction, moves: Sequence[AccountMoves], known: Known) ->
     uncertain = [end.hold.completion_id for move in moves for end in move.ends if end.is_uncertain]
     known.cost_nano |= costs_of(tx, uncertain)
     for move in moves:
-        for hold in move.holds:
-            if hold.idempotency_digest:
-                _read_key(tx, hold, hold.idempotency_digest, known)
+        for wanted in move.holds:
+            if digest := wanted.hold.idempotency_digest:
+                _read_key(tx, wanted.hold, digest, known)
 
 
 def _read_key(tx: Transaction, hold: Hold, digest: bytes, known: Known) -> None:
@@ -210,31 +200,30 @@ def _read_key(tx: Transaction, hold: Hold, digest: bytes, known: Known) -> None:
         known.keys[hold.account_id, digest] = KeyUse(completion_id, request_id, is_open=is_open)
 
 
-def _write(tx: Transaction, process: str, changes: Changes) -> None:
-    charged = [charge for charge in changes.charges if charge.outcome.usage]
-    _each(tx, ADD_ENTRY, [charge_row(charge) for charge in charged])
-    _each(tx, ADD_USAGE, [usage_row(charge) for charge in changes.charges])
+def _write_keys_and_marks(tx: Transaction, process: str, changes: Changes) -> None:
     _each(tx, UNMARK, [{"completion": completion_id} for completion_id in changes.unmarked])
     if changes.kept_keys or changes.freed_keys or changes.new_keys:
-        _each(tx, KEEP_KEY, [_key_of(hold.account_id, hold.idempotency_digest) for hold in changes.kept_keys])
-        freed = changes.freed_keys
-        _each(
-            tx,
-            FREE_KEY,
-            [
-                {**_key_of(hold.account_id, hold.idempotency_digest), "completion": hold.completion_id}
-                for hold in freed
-            ],
-        )
-        _each(tx, FORGET_KEY, [_key_of(hold.account_id, hold.idempotency_digest) for hold in changes.new_keys])
+        freed = [{**_key_of(hold), "completion": hold.completion_id} for hold in changes.freed_keys]
+        _each(tx, KEEP_KEY, [_key_of(hold) for hold in changes.kept_keys])
+        _each(tx, FREE_KEY, freed)
+        _each(tx, FORGET_KEY, [_key_of(hold) for hold in changes.new_keys])
         _each(tx, ADD_KEY, [_key_row(hold, process) for hold in changes.new_keys])
 
 
-def _ask_others(tx: Transaction, process: str, short_of: set[str], applied: dict[str, Applied]) -> None:
-    for account_id in sorted(short_of):
-        applied[account_id].asks_others = tx.change(ASK, {"account": account_id, "me": process}) > 0
-    if any(applied[account_id].asks_others for account_id in short_of):
-        tx.announce()
+def _take_holds(
+    tx: Transaction, process: str, account: Account, holds: list[WantedHold], known: Known, changes: Changes
+) -> list[Taken]:
+    """Take the holds. Where the credit falls short, first ask the processes that have more than they need."""
+    answers = list[Taken]()
+    for wanted in holds:
+        answer = take_hold(account, wanted.hold, known, changes, is_final=wanted.is_final)
+        if isinstance(answer, Short):
+            if tx.change(ASK, {"account": account.id, "me": process}):
+                tx.announce()
+            else:
+                answer = take_hold(account, wanted.hold, known, changes, is_final=True)
+        answers.append(answer)
+    return answers
 
 
 def _each(tx: Transaction, statement: Statement, values: Sequence[dict[str, Any]]) -> None:
@@ -286,8 +275,8 @@ def usage_row(charge: Charge) -> dict[str, Any]:
     }
 
 
-def _key_of(account_id: str, digest: bytes | None) -> dict[str, Any]:
-    return {"account": account_id, "key": digest}
+def _key_of(hold: Hold | OpenHold) -> dict[str, Any]:
+    return {"account": hold.account_id, "key": hold.idempotency_digest}
 
 
 def _key_row(hold: Hold, process: str) -> dict[str, Any]:

@@ -37,6 +37,8 @@ T = TypeVar("T")
 class PostgresTransaction:
     """Runs statements on one connection."""
 
+    is_sqlite = False
+
     __slots__ = ("_connection",)
 
     def __init__(self, connection: Connection) -> None:

@@ -4,6 +4,7 @@ What is here is never more than the store has: a batch that may make a reserve s
 it is written, and what it adds is used only once it is durable. All of it runs on the event loop's thread.
 """
 
+import math
 import time
 from collections.abc import Callable, Sequence
 
@@ -122,6 +123,14 @@ class Reserves:
         for reserve in self._reserves.values():
             reserve.peak = max(reserve.requests, reserve.peak // 2)
         return [account_id for account_id, reserve in self._reserves.items() if reserve.is_idle(now_s)]
+
+    def close(self) -> None:
+        """From now on keep no more than the requests in flight need."""
+        for reserve in self._reserves.values():
+            reserve.exact_until_s = math.inf
+
+    def account_ids(self) -> list[str]:
+        return [*self._reserves]
 
     def lose(self) -> None:
         """Another process took all reserves back, because it found this one dead. Requests go on without."""

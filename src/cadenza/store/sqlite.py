@@ -11,7 +11,6 @@ import contextlib
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import TypeVar
 
@@ -41,6 +40,8 @@ T = TypeVar("T")
 
 class SqliteTransaction:
     """Runs statements on one connection."""
+
+    is_sqlite = True
 
     __slots__ = ("_connection",)
 
@@ -130,12 +131,6 @@ class SqliteStore:
         with self._mapped_errors():
             async with self._turn:
                 return await self._in_write_thread(lambda: self._upgrade(revision))
-
-    def process_lock(self, name: str) -> AbstractAsyncContextManager[bool]:
-        return files.process_lock(self.path, name)
-
-    def process_lock_names(self) -> list[str]:
-        return files.process_lock_names(self.path)
 
     async def _read(self, work: Callable[[Transaction], T]) -> T:
         self._read_threads = self._read_threads or ThreadPoolExecutor(LONG_READS_MAX, "cadenza-store-read")

@@ -28,12 +28,19 @@ class StoreUnavailable(Exception):
         self.advice = advice
 
 
+class StoreBusy(StoreUnavailable):
+    """Another transaction has locked what is needed, for too long."""
+
+
 class StoreRefused(Exception):
     """A constraint or trigger refused a change. The whole transaction was rolled back."""
 
 
 class Transaction(Protocol):
     """An open transaction. Valid only inside the function that `Store.transact` runs."""
+
+    @property
+    def is_sqlite(self) -> bool: ...
 
     def row(self, statement: Statement, values: Values) -> Row | None:
         """Return the first row, if there is one."""
@@ -92,16 +99,6 @@ class Store(Protocol):
 
         SQLite copies a store that has a schema first, and returns the path of the copy.
         """
-
-    @property
-    def lock_grace_s(self) -> float:
-        """How long a living process may need to take a lost process lock again; 0 where a lock cannot be lost."""
-
-    def process_lock(self, name: str) -> AbstractAsyncContextManager[bool]:
-        """Try to take the lock of a process and hold it for the block; False where another process holds it."""
-
-    def process_lock_names(self) -> list[str]:
-        """Return the names whose locks left a file behind, by living and dead processes."""
 
 
 def unavailable(where: str, reason: str, advice: str) -> StoreUnavailable:
