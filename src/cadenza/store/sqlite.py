@@ -11,7 +11,6 @@ import contextlib
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import TypeVar
 
@@ -68,7 +67,6 @@ class SqliteStore:
     """One connection for small reads, one for writes, and up to LONG_READS_MAX for long reads."""
 
     is_sqlite = True
-    lock_grace_s = 0.0
 
     def __init__(self, path: Path, wait_s: float = WAIT_S) -> None:
         self.path = path
@@ -130,12 +128,6 @@ class SqliteStore:
         with self._mapped_errors():
             async with self._turn:
                 return await self._in_write_thread(lambda: self._upgrade(revision))
-
-    def process_lock(self, name: str) -> AbstractAsyncContextManager[bool]:
-        return files.process_lock(self.path, name)
-
-    def process_lock_names(self) -> list[str]:
-        return files.process_lock_names(self.path)
 
     async def _read(self, work: Callable[[Transaction], T]) -> T:
         self._read_threads = self._read_threads or ThreadPoolExecutor(LONG_READS_MAX, "cadenza-store-read")

@@ -9,20 +9,29 @@ open holds of a process that died are ended by the sweep of any other process.
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
 
 import msgspec
+from sqlalchemy import select
 
 from cadenza.core.records import DISCONNECTED_STATUS, Outcome
 from cadenza.observe import Observer, places
-from cadenza.store import batches, ledger
+from cadenza.store import batches, ledger, processes, schema
 from cadenza.store.backlog import Backlog, Waiting
 from cadenza.store.batches import Answer, Move
 from cadenza.store.ledger import Ended, Held, Hold, Insufficient, OpenHold, Repeated
 from cadenza.store.marks import Delivery, Marks
-from cadenza.store.owners import Owner
-from cadenza.store.store import Store, StoreUnavailable
+from cadenza.store.processes import Presence
+from cadenza.store.schema import holds
+from cadenza.store.statements import Statement
+from cadenza.store.store import Store, StoreUnavailable, Transaction
 
 BATCH_MAX = 128
+STOPPED_OWNERS = Statement(
+    select(holds.c.owner)
+    .where(holds.c.state == ledger.OPEN, holds.c.owner.not_in(select(schema.processes.c.name)))
+    .distinct()
+)
 
 
 class Pace(msgspec.Struct, frozen=True):
@@ -32,7 +41,6 @@ class Pace(msgspec.Struct, frozen=True):
     mark_every_s: float = 0.5
     mark_after_s: float = 1.0  # a shorter request is not worth counting
     sweep_every_s: float = 15.0
-    renew_every_s: float = 0.5  # the lock that shows that this process is alive
 
 
 USUAL_PACE = Pace()
@@ -45,7 +53,7 @@ class LedgerWriter:
         self._store = store
         self._observer = observer
         self._pace = pace
-        self._owner = Owner(store)
+        self.presence = Presence(store)
         self._backlog = Backlog()
         self._open: dict[str, OpenHold] = {}
         self._marks = Marks(store, pace.mark_after_s)
@@ -55,14 +63,13 @@ class LedgerWriter:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
-        await self._owner.start()
+        await self.presence.start()
         await self.sweep()
         pace = self._pace
         self._tasks = [
             asyncio.create_task(self._write_forever()),
             asyncio.create_task(self._every(pace.mark_every_s, self.mark)),
             asyncio.create_task(self._every(pace.sweep_every_s, self.sweep)),
-            asyncio.create_task(self._every(pace.renew_every_s, self._owner.renew)),
         ]
 
     async def stop(self) -> None:
@@ -74,7 +81,7 @@ class LedgerWriter:
         self._is_stopping = True
         self._backlog.wake()
         await asyncio.gather(writing, *others, return_exceptions=True)
-        await self._owner.stop()
+        await self.presence.stop()
 
     async def hold(self, hold: Hold) -> Held | Insufficient | Repeated:
         """Take a hold; StoreUnavailable if the store does not take it."""
@@ -130,16 +137,23 @@ class LedgerWriter:
     async def sweep(self) -> None:
         """End the open holds of dead processes and forget old idempotency keys."""
         now_ms = time.time_ns() // 1_000_000
-        names = {*await self._store.transact(ledger.owners_with_open_holds), *self._store.process_lock_names()}
-        for name in await self._owner.find_dead(names):
-            await self._sweep_owner(name, now_ms)
+        for name in await self.presence.find_dead():
+            await self._sweep(name, now_ms)
+        for (name,) in await self._store.rows(STOPPED_OWNERS, {}):
+            outcomes = await self._store.transact(partial(ledger.end_holds_of, owner=name, now_ms=now_ms))
+            self._record(name, outcomes)
         await self._store.transact(lambda tx: ledger.forget_old_keys(tx, now_ms))
 
-    async def _sweep_owner(self, name: str, now_ms: int) -> None:
-        async with self._owner.lock_of(name) as is_dead:
-            if not is_dead:
-                return
-            outcomes = await self._store.transact(lambda tx: ledger.end_holds_of(tx, name, now_ms))
+    async def _sweep(self, name: str, now_ms: int) -> None:
+        def sweep(tx: Transaction) -> list[Outcome]:
+            if not self.presence.claim(tx, name):
+                return []
+            processes.remove(tx, name)
+            return ledger.end_holds_of(tx, name, now_ms)
+
+        self._record(name, await self._store.transact(sweep))
+
+    def _record(self, name: str, outcomes: list[Outcome]) -> None:
         if outcomes:
             self._observer.log.warning("ended the holds of a process that died", process=name, holds=len(outcomes))
         for outcome in outcomes:
@@ -164,7 +178,7 @@ class LedgerWriter:
         try:
             async with self._turn:
                 answers = await self._store.transact(
-                    lambda tx: batches.apply(tx, moves, self._owner.name), is_brief=True
+                    lambda tx: batches.apply(tx, moves, self.presence.name), is_brief=True
                 )
         except StoreUnavailable as error:
             self._fail(batch, error)
