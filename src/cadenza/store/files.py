@@ -32,11 +32,8 @@ async def process_lock(database: Path, name: str) -> AsyncIterator[bool]:
     folder = _lock_folder(database)
     folder.mkdir(mode=0o700, exist_ok=True)
     path = folder / name
-    lock = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(lock)
+    lock = _take_lock(path)
+    if lock is None:
         yield False
         return
     try:
@@ -46,9 +43,49 @@ async def process_lock(database: Path, name: str) -> AsyncIterator[bool]:
         os.close(lock)
 
 
+def is_locked(database: Path, name: str) -> bool:
+    """Whether a living process holds its lock. Nothing is created or deleted."""
+    try:
+        lock = os.open(_lock_folder(database) / name, os.O_RDWR)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(lock)
+    return False
+
+
 def process_lock_names(database: Path) -> list[str]:
     folder = _lock_folder(database)
     return [path.name for path in folder.iterdir()] if folder.is_dir() else []
+
+
+def _take_lock(path: Path) -> int | None:
+    """Lock the file at this path and return its descriptor; None where another process holds the lock.
+
+    The former owner may delete the file between our open and our lock. A lock on a deleted file excludes nobody,
+    because the next process makes a new file: try again until the locked file is the one at the path.
+    """
+    while True:
+        lock = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+            return None
+        if _is_at(path, lock):
+            return lock
+        os.close(lock)
+
+
+def _is_at(path: Path, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(path.stat(), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
 
 
 def _lock_folder(database: Path) -> Path:
