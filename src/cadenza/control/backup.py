@@ -6,6 +6,7 @@ A Postgres store is copied by Postgres's own tools; the error names the command.
 import asyncio
 import contextlib
 import shlex
+import shutil
 import sqlite3
 from collections.abc import Iterator
 from datetime import datetime
@@ -18,6 +19,8 @@ from cadenza.store import audit, backups
 from cadenza.store.health import find_damage
 from cadenza.store.sqlite import SqliteStore
 from cadenza.store.store import WAIT_S, Store
+
+SPARE_BYTES = 32 * 1024 * 1024  # stays free for the service, whose write-ahead log grows while the copy is made
 
 
 class Backup(msgspec.Struct, frozen=True):
@@ -36,9 +39,18 @@ async def back_up_store(store: Store, file: Path | None, now: datetime) -> Backu
     database = store.path
     copy = file or database.with_name(f"{database.stem}-{backups.format_moment(now)}{database.suffix}")
     with _mapped_errors(copy), backups.new_copy(copy) as partial:
+        _check_space(database, copy.parent)
         await asyncio.to_thread(backups.copy_snapshot, database, partial, WAIT_S)
         findings = await _check(partial, copy)
     return Backup(copy, copy.stat().st_size, findings)
+
+
+def _check_space(database: Path, folder: Path) -> None:
+    """A copy that fills the disk of the store would stop the service."""
+    log = database.with_name(database.name + "-wal")
+    needed = SPARE_BYTES + sum(path.stat().st_size for path in (database, log) if path.exists())
+    if shutil.disk_usage(folder).free < needed:
+        raise ControlError(f"The disk of {folder} has too little space for a copy: {needed / 1e6:.0f} MB must be free.")
 
 
 async def _check(partial: Path, copy: Path) -> int:

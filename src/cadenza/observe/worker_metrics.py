@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import fcntl
 import os
+import shutil
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from itertools import count
@@ -39,6 +40,17 @@ def workers_folder() -> Iterator[Path]:
             os.close(lock)
 
 
+def _remove_if_abandoned(folder: Path) -> None:
+    """Remove the folder of a parent that was killed: its lock on the folder is gone."""
+    with contextlib.suppress(OSError):
+        lock = os.open(folder, os.O_RDONLY)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder, ignore_errors=True)
+        finally:
+            os.close(lock)
+
+
 class WorkerMetrics:
     """This worker's own numbers, and those of the others."""
 
@@ -62,6 +74,7 @@ class WorkerMetrics:
                 server.close()
                 self._save(self._read_own())
                 path.unlink(missing_ok=True)
+                _remove_if_abandoned(self._folder)
 
     async def render(self) -> bytes:
         """The metrics of all workers, as Prometheus reads them."""

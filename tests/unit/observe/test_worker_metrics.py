@@ -81,6 +81,18 @@ async def test_a_damaged_file_is_ignored() -> None:
             assert await commits_and_workers(worker) == (1, 1)
 
 
+async def test_the_folder_of_a_killed_parent_is_removed(tmp_path: Path) -> None:
+    """A worker that ends after its parent removes the folder, and another one that still runs can be asked."""
+    folder = tmp_path / "workers"
+    folder.mkdir()
+    first, second = new_worker(folder, 1), new_worker(folder, 10)
+    async with first.running():
+        async with second.running():
+            assert await commits_and_workers(first) == (11, 2)
+        assert not folder.exists()
+        assert await commits_and_workers(first) == (1, 1)
+
+
 def test_the_folder_is_private_and_removed() -> None:
     """Only this user can enter the folder, and nothing is left of it."""
     with workers_folder() as folder:
