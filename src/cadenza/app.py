@@ -22,6 +22,7 @@ from cadenza.core.records import Plan
 from cadenza.gateway.api import serve_api
 from cadenza.gateway.gateway import Gateway, body_bytes_max
 from cadenza.gateway.refusals import refuse_connection, refuse_malformed
+from cadenza.gateway.revocation import Revocation
 from cadenza.http.connection import ConnectionSettings
 from cadenza.http.exchange import Exchange
 from cadenza.http.forwarded import TrustedProxies
@@ -113,6 +114,9 @@ class App:
         await prepare_store(self._store, self._log_backup)
         await self.gateway.start(await epochs.current(self._store, epochs.CLASSES))
         stack.push_async_callback(self.gateway.stop)
+        revocation = Revocation(self.gateway)
+        await revocation.start()
+        stack.push_async_callback(revocation.stop)
         stack.push_async_callback(self._stop_upstreams)
         for upstream in self.gateway.snapshot.upstreams.values():
             await upstream.start()
@@ -183,7 +187,8 @@ def tune_garbage_collector() -> None:
 def build_snapshot(settings: Settings, upstreams: Mapping[str, Upstream]) -> Snapshot:
     """Each worker process has its share of the slots."""
     given = settings.limits
-    limits = Limits(Rate(given.requests_per_second, given.burst), -(-given.concurrency // settings.server.workers))
+    concurrency = -(-given.concurrency // settings.server.workers)
+    limits = Limits(Rate(given.requests_per_second, given.burst), concurrency, given.revoked_streams)
     classes = {
         class_id: ServedClass(Plan.of(class_id, one.routes), Character(one.character), settings.prices[class_id])
         for class_id, one in settings.classes.items()
