@@ -49,7 +49,7 @@ class Committer:
         self._alone: set[asyncio.Task[None]] = set()
         self._turn = asyncio.Lock()  # to begin again
         self._is_stopping = False
-        self._has_failed = False
+        self.has_failed = False  # the store did not take the last batch
         self.lose: Callable[[], None] = reserves.lose
 
     def hold(self, hold: Hold, *, is_final: bool) -> "asyncio.Future[Answer]":
@@ -72,11 +72,11 @@ class Committer:
             if self._store.is_sqlite:
                 while batch := self._backlog.take(BATCH_MAX):
                     await self._write(batch, waits=True)
-                    if self._is_stopping and self._has_failed:
+                    if self._is_stopping and self.has_failed:
                         return
             else:
                 self._start_batches()
-            if self._is_stopping and (self._backlog.is_empty or self._has_failed):
+            if self._is_stopping and (self._backlog.is_empty or self.has_failed):
                 await asyncio.gather(*self._running, *self._alone)
                 return
 
@@ -124,7 +124,7 @@ class Committer:
         except Exception as error:  # noqa: BLE001 the writer's loop: one bad move must not stop the others
             return await self._commit_apart(batch, error)
         self._observer.at("ledger-committed")
-        self._has_failed = False
+        self.has_failed = False
         self._observer.metrics.ledger_commits.inc()
         for account_id, (_, ends, holds) in moves.items():
             if account_id in applied:
@@ -199,7 +199,7 @@ class Committer:
 
         A locked account fails only its own.
         """
-        self._has_failed = True
+        self.has_failed = True
         self._observer.metrics.ledger_retries.inc()
         self._observer.log.warning("the store did not take a batch of the ledger", moves=len(batch), reason=str(error))
         self._put_back([waiting for waiting in batch if not fail_hold(waiting, error)])
