@@ -18,7 +18,7 @@ RULES = "local all postgres trust\nlocal all all scram-sha-256\n"
 
 @pytest.fixture(scope="module")
 def store_url() -> Iterator[str]:
-    """A database whose user cadenza has a password, by an address without it. Without Postgres: skip, but fail in CI."""
+    """A database whose user cadenza has a password, by an address without it. No Postgres: skip, but fail in CI."""
     with contextlib.ExitStack() as stack:
         try:
             postgres = stack.enter_context(running_postgres())
@@ -27,7 +27,7 @@ def store_url() -> Iterator[str]:
                 pytest.fail(str(missing))
             pytest.skip(str(missing))
         name = stack.enter_context(postgres.database()).partition("@/")[2].partition("?")[0]
-        psql = [postgres.programs / "psql", "-q", "-h", postgres.folder, "-U", "postgres", "-d", name]
+        psql: list[str | Path] = [postgres.programs / "psql", "-q", "-h", postgres.folder, "-U", "postgres", "-d", name]
         made = f"CREATE ROLE cadenza LOGIN PASSWORD '{PASSWORD}'; ALTER DATABASE {name} OWNER TO cadenza;"
         (postgres.folder / "data" / "pg_hba.conf").write_text(RULES)
         subprocess.run([*psql, "-c", made, "-c", "SELECT pg_reload_conf()"], check=True, timeout=CLI_S)
