@@ -32,6 +32,13 @@ def test_config_is_accepted(place: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("place", PLACES)
+def test_an_empty_secret_stops_the_start(place: str, tmp_path: Path) -> None:
+    """A deployment whose secrets were not filled in is missing one, so that the service does not start."""
+    settings = load(config_texts()[place], tmp_path, dict.fromkeys(SECRETS, ""))
+    assert any("METRICS_TOKEN" in sentence for sentence in missing_secrets(settings))
+
+
+@pytest.mark.parametrize("place", PLACES)
 def test_config_has_no_password(place: str) -> None:
     """The address of the store has no password: it comes from the environment."""
     assert "://cadenza:" not in config_texts()[place]

@@ -9,7 +9,7 @@ import pytest
 from tests.deploy.dockerfile import read_dockerfile
 from tests.deploy.files import Table, config_texts, manifest, manifests, pod_of, project_version, server_table
 
-KINDS = {"ConfigMap", "Deployment", "Job", "PodDisruptionBudget", "Secret", "Service"}
+KINDS = {"ConfigMap", "Deployment", "Job", "NetworkPolicy", "PodDisruptionBudget", "Secret", "Service"}
 IDS = [f"{one['kind']} {one['metadata']['name']}" for one in manifests()]
 WORKLOADS = [one for one in manifests() if one["kind"] in {"Deployment", "Job"}]
 
@@ -21,13 +21,18 @@ def pruned(value: object) -> object:
     return [pruned(item) for item in value] if isinstance(value, list) else value
 
 
+def check(document: Table) -> None:
+    """Build the object from the types of the API: wrong types raise, and unknown fields are lost."""
+    group, _, version = document["apiVersion"].rpartition("/")
+    models = importlib.import_module(f"lightkube.models.{group.partition('.')[0] or 'core'}_{version}")
+    built = msgspec.convert(document, getattr(models, document["kind"]))
+    assert pruned(msgspec.to_builtins(built)) == document
+
+
 @pytest.mark.parametrize("document", manifests(), ids=IDS)
 def test_fields_and_types_are_those_of_the_api(document: Table) -> None:
     """A manifest is an object of its kind: no field is unknown or missing, and each has the right type."""
-    group, _, version = document["apiVersion"].rpartition("/")
-    models = importlib.import_module(f"lightkube.models.{group or 'core'}_{version}")
-    built = msgspec.convert(document, getattr(models, document["kind"]))
-    assert pruned(msgspec.to_builtins(built)) == document
+    check(document)
 
 
 def test_kinds_are_those_of_the_docs() -> None:
@@ -103,3 +108,23 @@ def test_valkey_is_the_one_in_the_config() -> None:
     valkey = manifest("Deployment", "valkey")
     assert service["spec"]["selector"] == valkey["spec"]["template"]["metadata"]["labels"]
     assert "noeviction" in pod_of(valkey)["containers"][0]["args"]
+
+
+def test_only_gateways_reach_valkey() -> None:
+    """Valkey asks for no password, and lets in the pods of the gateways alone, on its port."""
+    spec = manifest("NetworkPolicy", "valkey")["spec"]
+    labels = manifest("Deployment", "cadenza")["spec"]["template"]["metadata"]["labels"]
+    assert spec["podSelector"]["matchLabels"] == manifest("Service", "valkey")["spec"]["selector"]
+    (rule,) = spec["ingress"]
+    assert rule["from"] == [{"podSelector": {"matchLabels": labels}}]
+    (port,) = pod_of(manifest("Deployment", "valkey"))["containers"][0]["ports"]
+    assert [one["port"] for one in rule["ports"]] == [port["name"]]
+
+
+def test_a_wrong_field_is_found() -> None:
+    """The check of fields and types finds a field that does not exist, and a value of the wrong type."""
+    service = manifest("Service", "cadenza")
+    with pytest.raises(AssertionError):
+        check({**service, "specs": {}})
+    with pytest.raises(msgspec.ValidationError):
+        check({**service, "spec": {"ports": [{"port": "80"}]}})
