@@ -2,6 +2,7 @@
 
 import contextlib
 import re
+import signal
 import socket
 import subprocess
 import tempfile
@@ -24,12 +25,32 @@ class Nginx:
         self._process = process
         self._folder = folder
 
+    def take_out(self, gateway_port: int) -> None:
+        """Mark a gateway as down and reload the config, as the docs say. Old workers go on with what they have."""
+        config, before = self._folder / "nginx.conf", self._workers()
+        line = f"server 127.0.0.1:{gateway_port} max_fails=1 fail_timeout=2s"
+        assert config.read_text().count(line) == 1
+        config.write_text(config.read_text().replace(line, f"{line} down"))
+        self._process.send_signal(signal.SIGHUP)
+        wait_until(lambda: bool(self._accepting()) and not before & self._accepting(), "nginx reloading its config")
+
     def open_temporary_files(self) -> list[str]:
         """The files that its workers have open in its folder. nginx deletes them at once, but they are on the disk."""
-        children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split()
-        links = [link for child in children for link in Path(f"/proc/{child}/fd").iterdir()]
+        links = [link for worker in self._workers() for link in Path(f"/proc/{worker}/fd").iterdir()]
         targets = [str(link.readlink()) for link in links if link.is_symlink()]
         return [target for target in targets if target.startswith(str(self._folder))]
+
+    def _workers(self) -> set[str]:
+        return set(Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split())
+
+    def _accepting(self) -> set[str]:
+        """The workers that are not shutting down."""
+        found = set[str]()
+        for worker in self._workers():
+            with contextlib.suppress(FileNotFoundError):  # it has ended meanwhile
+                if b"shutting down" not in Path(f"/proc/{worker}/cmdline").read_bytes():
+                    found.add(worker)
+        return found
 
 
 @contextlib.contextmanager

@@ -1,6 +1,7 @@
 """A real nginx with our config in front of real services: streams, bodies, refusals, and gateways that are gone."""
 
 import json
+import signal
 import socket
 import subprocess
 from collections.abc import Iterator
@@ -16,7 +17,8 @@ from tests.deploy.nginx import Nginx, render, running_nginx
 from tests.loopback import ROLE, STOP, LoopbackUpstream, Pause, Raw, Sse, said
 from tests.loopback.replies import Close
 from tests.raw_client import RawClient, read_until
-from tests.service import Service
+from tests.service import Deployment, Service
+from tests.service_config import ordinary_spec
 
 MIB = 1024 * 1024
 CHECK_S = 60.0
@@ -155,6 +157,27 @@ def test_a_request_is_never_sent_twice() -> None:
         with running_nginx([port_of(first), port_of(second)]) as front:
             RawClient(front.port, "a-key").chat().error(502, "api_error")
         assert len(first.requests) + len(second.requests) == 1
+
+
+def test_a_gateway_is_restarted_without_a_failed_request(upstream: LoopbackUpstream) -> None:
+    """A gateway that is taken out of nginx first finishes its stream and stops, and every other request is served."""
+    pause = Pause()
+    upstream.script(Sse([ROLE, said("first word"), pause, STOP]))
+    with Deployment(ordinary_spec(upstream.base_url)) as deployment:
+        gateways = deployment.start_many(2)
+        with running_nginx([gateway.port for gateway in gateways]) as front:
+            api = RawClient(front.port, deployment.key)
+            with api.open_chat(stream=True) as connection:
+                read_until(connection, b"first word")
+                (busy,) = (gateway for gateway in gateways if gateway.metric("cadenza_slots_taken"))
+                front.take_out(busy.port)
+                busy.send_signal(signal.SIGTERM)
+                statuses = [api.chat().status for _ in range(10)]
+                pause.release()
+                read_until(connection, b"data: [DONE]")
+            assert busy.wait_until_ended() == 0
+            statuses += [api.chat().status for _ in range(10)]
+    assert statuses == [200] * 20
 
 
 def test_nginx_closes_idle_connections_first() -> None:
