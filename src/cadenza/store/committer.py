@@ -52,6 +52,16 @@ class Committer:
         self.has_failed = False  # the store did not take the last batch
         self.lose: Callable[[], None] = reserves.lose
 
+    def hold_in_memory(self, hold: Hold) -> Held | None:
+        """Hold credit inside the reserve, if it covers the hold.
+
+        While the store takes no charges, no reserve is used: a request that cannot be charged must not begin. An
+        idempotency key is always written.
+        """
+        if self.has_failed or hold.idempotency_digest or not self._presence.is_fresh:
+            return None
+        return self._reserves.hold(hold)
+
     def hold(self, hold: Hold, *, is_final: bool) -> "asyncio.Future[Answer]":
         return self._add(Waiting(hold.account_id, _future(), hold=hold, is_final=is_final))
 
@@ -145,7 +155,7 @@ class Committer:
             if waiting.end:
                 ends.append(waiting)
             elif waiting.hold and not waiting.answer.done():
-                if not waiting.hold.idempotency_digest and (held := self._reserves.hold(waiting.hold)):
+                if held := self.hold_in_memory(waiting.hold):
                     waiting.answer.set_result(held)
                 else:
                     holds.append(waiting)

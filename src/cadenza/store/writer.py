@@ -89,12 +89,8 @@ class LedgerWriter:
         await self.presence.stop()
 
     async def hold(self, hold: Hold) -> Held | Insufficient | Repeated:
-        """Take a hold; StoreUnavailable if no reserve covers it and the store does not take it.
-
-        While the store takes no charges, no reserve is used: a request that cannot be charged must not begin.
-        """
-        may_use_memory = self.presence.is_fresh and not self._committer.has_failed and not hold.idempotency_digest
-        answer: Taken | None = self._reserves.hold(hold) if may_use_memory else None
+        """Take a hold; StoreUnavailable if no reserve covers it and the store does not take it."""
+        answer: Taken | None = self._committer.hold_in_memory(hold)
         if answer is None:
             answer = await self._take(hold)
         if isinstance(answer, Held):
