@@ -150,6 +150,9 @@ class Presence:
                 await self._look()
         except StoreUnavailable:
             self._lose()
+        except Exception as error:  # noqa: BLE001 without beats this process would be taken for dead
+            self._lose()
+            asyncio.get_running_loop().call_exception_handler({"message": "a beat failed", "exception": error})
 
     async def _beat(self) -> None:
         """Show that this process is alive, see who else is, and follow the newest epoch."""
