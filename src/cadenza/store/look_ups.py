@@ -11,9 +11,10 @@ from collections import OrderedDict
 from cadenza.store import keys
 from cadenza.store.keys import FoundKey, FoundKeys
 from cadenza.store.processes import Presence
-from cadenza.store.store import WAIT_S, Store, StoreUnavailable
+from cadenza.store.store import Store, StoreUnavailable
 
 QUERIES_AT_ONCE = 2
+WAIT_S = 1.0
 KEPT_MAX = 10_000
 
 

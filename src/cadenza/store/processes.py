@@ -186,7 +186,7 @@ class Presence:
         """Tell the commands that wait for it which epoch is followed."""
         if self._seen != self.epoch:
             seen = {"of": self.name, "number": self.epoch}
-            await self._store.transact(lambda tx: tx.change(SET_SEEN, seen), is_brief=True)
+            await self._store.transact(lambda tx: tx.change(SET_SEEN, seen), is_brief=True, is_single=True)
             self._seen = self.epoch
 
     def _lose(self) -> None:
