@@ -247,7 +247,7 @@ async def test_a_file_that_is_not_a_database_is_not_migrated(tmp_path: Path) -> 
 async def test_lost_connections_are_replaced(postgres: Postgres) -> None:
     """When Postgres drops its connections, at most one use fails and the next one connects again."""
     with postgres.database() as url:
-        store = open_store(url)
+        store = open_store(url, 30.0)
         await asyncio.gather(*(store.ping() for _ in range(20)))
         async with aside(url) as other:
             await other.rows(DROP_OTHERS)
