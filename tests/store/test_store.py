@@ -289,7 +289,9 @@ print([name for name in ("alembic", "asyncpg", "sqlalchemy.ext.asyncio") if name
     assert said.decode().strip() == "[]"
 
 
-@pytest.mark.parametrize("url", ["", "cadenza.db", "mysql://host/db", "sqlite://", "sqlite:///:memory:"])
+@pytest.mark.parametrize(
+    "url", ["", "cadenza.db", "mysql://host:1,2/db", "sqlite://", "sqlite:///:memory:", "postgresql://[host/db"]
+)
 def test_an_address_that_is_not_understood_says_how_to_write_it(url: str) -> None:
     """Anything but a SQLite file or a Postgres database is refused at once."""
     with pytest.raises(StoreUnavailable, match=r"sqlite:///\./data/cadenza\.db"):
