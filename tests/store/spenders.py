@@ -107,7 +107,7 @@ async def listen() -> None:
 
 
 async def main(work: str, url: str, *words: str) -> None:
-    store = open_store(url)
+    store = open_store(url, 60.0)
     try:
         if work == "sweep":
             say("ready")
