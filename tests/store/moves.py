@@ -1,6 +1,6 @@
 """Holds and outcomes for the tests of the ledger, a writer to hand them to, and the money as the store has it.
 
-`take` and `finish` are a process in the smallest form: each is one transaction, and nothing is reserved beyond the holds.
+`take` and `finish` are the smallest process: each is one transaction, and nothing is reserved beyond the holds.
 """
 
 import asyncio
@@ -213,7 +213,8 @@ async def mark_of(store: Store, completion_id: str = "r1") -> int:
 
 async def reserves_of(store: Store, account: str = "a") -> dict[str, int]:
     """How much of an account each process has reserved."""
-    return {process: amount_nano for process, amount_nano in await store.rows(RESERVED, {"account": f"acct_{account}"})}
+    rows = await store.rows(RESERVED, {"account": f"acct_{account}"})
+    return {str(process): int(amount_nano) for process, amount_nano in rows}
 
 
 async def findings(store: Store) -> list[Finding]:

@@ -1,4 +1,4 @@
-"""Idempotency keys: one request per key and day, even at the same moment; a request that was not charged frees its key."""
+"""Idempotency keys: one request per key and day, even at the same moment; a request that was not charged frees it."""
 
 import asyncio
 

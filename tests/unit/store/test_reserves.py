@@ -1,4 +1,4 @@
-"""The reserves in memory, with a clock of the test: what may be held without asking the store, and what is given back."""
+"""The reserves in memory, with a clock of the test: what is held without asking the store, and what is given back."""
 
 import itertools
 
@@ -164,7 +164,8 @@ def test_an_idle_reserve_is_given_back_after_a_second(desk: Desk) -> None:
     assert desk.reserves.pass_time() == []
     desk.demand(charged_nano=30)
     assert desk.reserves.pass_time() == ["a"]
-    assert desk.demand().wanted_nano == 0
+    demand = desk.demand()
+    assert (demand.kept_nano, demand.wanted_nano) == (0, 0)
     desk.store_has(0)
     assert len(desk.reserves) == 0
 
@@ -189,6 +190,14 @@ def test_a_reserve_that_is_asked_for_is_given_back_for_a_second(desk: Desk) -> N
     assert desk.hold(1) is None
     desk.clock.now_s += EXACT_S
     assert desk.demand().wanted_nano == LEAST_REQUESTS * ONE_NANO
+
+
+def test_a_hold_after_an_idle_time_wants_a_reserve_again(desk: Desk) -> None:
+    """The first hold after a pause is like the first of all."""
+    desk.reserves.end("a", ONE_NANO, 0)
+    desk.clock.now_s += IDLE_S
+    demand = desk.demand(ONE_NANO)
+    assert (demand.kept_nano, demand.wanted_nano) == (0, LEAST_REQUESTS * ONE_NANO)
 
 
 def test_a_closed_reserve_stays_exact(desk: Desk) -> None:
@@ -319,7 +328,7 @@ writes = st.tuples(
 def test_the_memory_never_promises_more_than_the_store_has(
     credit_nano: int, story: list[tuple[list[tuple[str, int]], list[tuple[str, int]], str]]
 ) -> None:
-    """Whatever happens while batches are in flight, fail or have an unknown result; and in the end all is given back."""
+    """Whatever happens while batches are in flight, fail or have an unknown result; in the end all is given back."""
     process = Process(credit_nano)
     for before, meanwhile, fate in story:
         for step in before:
