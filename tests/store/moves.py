@@ -24,7 +24,7 @@ from cadenza.store.migrate import migrate
 from cadenza.store.processes import USUAL_BOUNDS, Bounds, Presence
 from cadenza.store.schema import accounts, marks, reserves, usage
 from cadenza.store.statements import Statement
-from cadenza.store.store import WAIT_S, Store, Transaction
+from cadenza.store.store import Store, Transaction
 from cadenza.store.writer import USUAL_PACE, LedgerWriter, Pace
 from tests.postgres import Postgres
 from tests.store.rows import NOW_MS, add_account, add_key
@@ -266,7 +266,7 @@ async def comes_true(is_so: Callable[[], Awaitable[bool]], timeout_s: float = PA
 
 
 @asynccontextmanager
-async def opened(url: str, wait_s: float = WAIT_S) -> AsyncIterator[Store]:
+async def opened(url: str, wait_s: float | None = None) -> AsyncIterator[Store]:
     """Open the same store once more, as another process would."""
     store = open_store(url, wait_s)
     try:
