@@ -38,6 +38,8 @@ PATIENT = Pace(ask_s=PATIENCE_S)  # other processes have time to give back credi
 ALONE = Pace(
     mark_every_s=HOUR_S, mark_after_s=0.0, sweep_every_s=HOUR_S, give_back_every_s=HOUR_S, reconcile_every_s=HOUR_S
 )  # nothing happens unless the test makes it happen
+QUIET = Bounds(beat_every_s=HOUR_S, fresh_s=2 * HOUR_S, dead_s=3 * HOUR_S)  # no beats, and always fresh
+STALE = Bounds(beat_every_s=HOUR_S, fresh_s=0.0)  # no beats, and never fresh
 PROCESS = "proc_a"
 MONEY = Statement(select(accounts.c.balance_nano, accounts.c.held_nano).where(accounts.c.id == bindparam("account")))
 MARK = Statement(select(marks.c.delivered_tokens).where(marks.c.completion_id == bindparam("completion")))

@@ -106,16 +106,6 @@ class Store(Protocol):
         SQLite copies a store that has a schema first, and returns the path of the copy.
         """
 
-    @property
-    def lock_grace_s(self) -> float:
-        """How long a living process may need to take a lost process lock again; 0 where a lock cannot be lost."""
-
-    def process_lock(self, name: str) -> AbstractAsyncContextManager[bool]:
-        """Try to take the lock of a process and hold it for the block; False where another process holds it."""
-
-    def process_lock_names(self) -> list[str]:
-        """Return the names whose locks left a file behind, by living and dead processes."""
-
 
 def unavailable(where: str, reason: str, advice: str) -> StoreUnavailable:
     """Build the error, with the advice that fits the reason better than the database's general one."""

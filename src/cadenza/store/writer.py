@@ -181,8 +181,10 @@ class LedgerWriter:
 
     async def _answer_asks(self) -> None:
         """Give back what this process does not need, as soon as another one asks for it."""
+        wake = self._wake
         while True:
-            await self._wake.wait()
+            await wake.wait()
+            wake = self._wake  # before the tables are read: what is announced meanwhile is not missed
             if self._reserves:
                 await self._give_back_asked()
 
