@@ -153,6 +153,7 @@ class Account(msgspec.Struct):
     held_nano: int
     reserve_nano: int
     has_reserve: bool = False
+    is_asked: bool = False  # another process waits for the part of the reserve that this one does not need
 
     @property
     def free_nano(self) -> int:
