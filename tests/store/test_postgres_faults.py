@@ -2,11 +2,14 @@
 
 import asyncio
 import contextlib
+import io
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
 from sqlalchemy import text
 
+from cadenza.control.write_check import NO_POSTGRES_WRITE, WriteCheck
+from cadenza.observe import make_log
 from cadenza.store.address import open_store
 from cadenza.store.migrate import migrate
 from cadenza.store.statements import Statement
@@ -16,8 +19,9 @@ from tests.postgres import OWNER, Postgres, running_postgres
 from tests.store.aside import aside
 from tests.store.test_watch import announce, wait_for
 
-RECOVER_S = 60.0
-BOUND_S = 20.0  # far more than a refusal takes on a busy machine, far less than a wait without a bound
+RECOVER_S = 100.0
+WAIT_S = 3.0  # longer than the default, because the machine may be busy
+BOUND_S = 50.0  # far more than a refusal takes, far less than a wait without a bound
 CALLERS = 20
 READ = Statement(text("SELECT number FROM epochs WHERE name = 'classes'"))
 CHANGE = Statement(text("UPDATE epochs SET number = number + 1 WHERE name = 'classes'"))
@@ -50,9 +54,9 @@ def url(own_postgres: Postgres) -> Iterator[str]:
 async def store(url: str, link: Link) -> AsyncIterator[Store]:
     """A store whose connections go through the link, several of them open."""
     name = url.partition("@/")[2].partition("?")[0]
-    opened = open_store(f"postgresql://{OWNER}@127.0.0.1:{link.port}/{name}")
+    opened = open_store(f"postgresql://{OWNER}@127.0.0.1:{link.port}/{name}", WAIT_S)
     await migrate(opened)
-    await asyncio.gather(*(opened.row(READ, {}) for _ in range(CALLERS)))
+    await asyncio.gather(*(opened.row(READ, {}) for _ in range(CALLERS)), return_exceptions=True)
     yield opened
     link.resume()
     await opened.close()
@@ -87,9 +91,12 @@ async def test_a_stalled_network_refuses_soon_and_recovers(store: Store, link: L
 
 
 async def test_a_frozen_server_refuses_soon_and_recovers(store: Store, own_postgres: Postgres) -> None:
-    """While all processes of Postgres are stopped, every use is refused within a bound; then all works again."""
+    """While all processes of Postgres are stopped, uses and the readiness check fail in a bound; then all works."""
+    check = WriteCheck(store, make_log(io.StringIO()))
     with own_postgres.frozen():
         await check_refused_soon(store)
+        async with asyncio.timeout(BOUND_S):
+            assert await check.problem() == NO_POSTGRES_WRITE
     await recover(store)
 
 

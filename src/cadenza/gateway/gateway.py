@@ -51,7 +51,7 @@ class Gateway:
         self.dispatcher = Dispatcher(observer, snapshot.limits.concurrency, self.tokenizer)
         self.rates = Rates()
         self.slots = Slots(snapshot.limits.concurrency)
-        self.look_ups = LookUps(store)
+        self.look_ups = LookUps(store, self.ledger.presence)
         self.unknown_keys = UnknownKeyLimiter(observer.metrics)
         self.large_bodies = LargeBodies(observer)
         self.in_flight = InFlight()
