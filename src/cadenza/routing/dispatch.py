@@ -105,8 +105,7 @@ class Dispatcher:
                 passed_over.add(health)
                 continue
             passed_over.discard(health)  # an earlier route may have the same provider and model
-            failures = [fault for fault in faults if fault.kind is not FaultKind.BUSY]  # a busy route cost it nothing
-            if failures and not (len(failures) <= RETRIES_MAX and self.may_retry()):
+            if faults and not self._may_go_on(faults):
                 attempt.end()
                 break
             try:
@@ -136,6 +135,11 @@ class Dispatcher:
         attempt.note_answer(is_stream=wanted.ask.stream)
         return RoutedReply(route, reply, attempt)
 
+    def _may_go_on(self, faults: list[Fault]) -> bool:
+        """Whether another route may be tried. A route that was busy cost it nothing."""
+        failures = sum(fault.kind is not FaultKind.BUSY for fault in faults)
+        return not failures or (failures <= RETRIES_MAX and self.may_retry())
+
     def may_retry(self) -> bool:
         """Take one retry from the process's budget, if there is one."""
         is_allowed = self._budget.spend()
@@ -146,8 +150,7 @@ class Dispatcher:
         """The routes and their health, by order, then by turn. Resting routes come last: True marks a last resort."""
         health_of = self.health.of
         if len(routes) == 1:
-            health = health_of(routes[0])
-            return [(routes[0], health, health.is_resting)]
+            return [(routes[0], health_of(routes[0]), True)]
         resting, fit = list[Route](), list[Route]()
         for route in routes:
             (resting if health_of(route).is_resting else fit).append(route)
