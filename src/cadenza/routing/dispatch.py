@@ -10,7 +10,6 @@ import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import groupby
-from typing import NamedTuple
 
 import msgspec
 
@@ -59,7 +58,7 @@ class RetryBudget:
         return True
 
 
-class RoutedReply(NamedTuple):
+class RoutedReply(msgspec.Struct, frozen=True):
     """An open reply and the route that it runs on. The caller must close it."""
 
     route: Route
@@ -96,7 +95,9 @@ class Dispatcher:
 
     async def open_first(self, wanted: Dispatch, routes: Sequence[Route]) -> RoutedReply:
         """The reply of the first route that begins to answer; 400, 429 or 502 if none does."""
-        faults, passed_over, window_tokens = list[Fault](), set[RouteHealth](), 0
+        faults: list[Fault] = []  # not list[Fault](), which takes 20 times as long
+        passed_over: set[RouteHealth] = set()
+        window_tokens = 0
         for route, health, is_last_resort in self._line_up(wanted.plan.class_id, routes):
             if route.context_tokens <= window_tokens:  # the prompt was too long for a window of this size
                 continue

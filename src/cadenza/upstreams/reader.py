@@ -138,7 +138,9 @@ def _decode(data: bytes) -> _Document:
 
 
 def _piece(document: _Document, extras: Sequence[str]) -> Piece:
-    content, calls, finish, passed_on, has_begun = "", list[ToolCallPart](), None, dict[str, Any](), False
+    calls: list[ToolCallPart] = []
+    passed_on: dict[str, Any] = {}
+    content, finish, has_begun = "", None, False
     for choice in document.choices or ():
         if choice.index not in (0, None):  # not a set: the value may be unhashable
             continue
