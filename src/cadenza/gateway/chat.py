@@ -118,13 +118,13 @@ def make_quote(request: ApiRequest, plan: Plan, price: Price, chat: ChatRequest,
 def start_relay(
     request: ApiRequest, chat: ChatRequest, hold: Hold, credit: Credit, plan: Plan
 ) -> StreamRelay | WholeRelay:
-    limit = b"x-cadenza-max-tokens: %d\r\n" % credit.output_limit
+    is_limited = is_shortened(chat, credit.output_limit, plan)
     head = ReplyHead(
         completion_id=hold.completion_id,
         created=hold.started_at // 1000,
         class_id=hold.class_id,
         has_tools=bool(chat.tools),
-        headers=limit if is_shortened(chat, credit.output_limit, plan) else b"",
+        headers=b"x-cadenza-max-tokens: %d\r\n" % credit.output_limit if is_limited else b"",
     )
     if chat.stream:
         return StreamRelay(request.exchange, request.answers, head, credit.meter)

@@ -49,7 +49,8 @@ class RetryBudget:
         self._left = min(self._left, self._most)
 
     def earn(self) -> None:
-        self._left = min(self._most, self._left + RETRIES_PER_REQUEST)
+        if self._left < self._most:
+            self._left = min(self._most, self._left + RETRIES_PER_REQUEST)
 
     def spend(self) -> bool:
         if self._left < 1:
