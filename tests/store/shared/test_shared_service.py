@@ -17,7 +17,6 @@ from tests.valkey import Valkey
 
 AT_ONCE = 8
 BURST = 6
-SLOW = {"requests_per_second": 0.001, "burst": BURST}
 
 
 @pytest.fixture
@@ -27,6 +26,10 @@ def deployment(own_valkey: Valkey) -> Iterator[Deployment]:
         shared = f'[shared_state]\nurl = "{own_valkey.url}"\n'
         with Deployment(type(spec)(spec.providers, spec.routes, spec.more_toml + shared)) as deployment:
             yield deployment
+
+
+def slow_key(deployment: Deployment) -> str:
+    return deployment.create_key(requests_per_second=0.001, burst=BURST)
 
 
 def bearer(key: str) -> dict[str, str]:
@@ -42,16 +45,16 @@ def present(deployment: Deployment, key: str, count: int) -> Counter[int]:
 def test_processes_share_one_rate_and_go_on_without_valkey(deployment: Deployment, own_valkey: Valkey) -> None:
     """Exactly the burst of a key is served by two processes; without Valkey both serve, and say that it is gone."""
     processes = deployment.start_many(2)
-    key = deployment.create_key(**SLOW)
+    key = slow_key(deployment)
     assert present(deployment, key, 3 * BURST) == {200: BURST, 429: 2 * BURST}
     assert [process.metric("cadenza_shared_state_up") for process in processes] == [1, 1]
     own_valkey.kill()
     wait_until(lambda: not any(one.metric("cadenza_shared_state_up") for one in processes), "both noticing it")
-    other = deployment.create_key(**SLOW)
+    other = slow_key(deployment)
     assert present(deployment, other, 3 * BURST) == {200: BURST, 429: 2 * BURST}  # half of it by each
     own_valkey.start()
     wait_until(lambda: all(one.metric("cadenza_shared_state_up") for one in processes), "both coming back")
-    assert present(deployment, deployment.create_key(**SLOW), 3 * BURST) == {200: BURST, 429: 2 * BURST}
+    assert present(deployment, slow_key(deployment), 3 * BURST) == {200: BURST, 429: 2 * BURST}
     for process in processes:
         process.stop()
         assert process.output.count("the shared state does not answer") == 1
