@@ -4,13 +4,13 @@ import asyncio
 import itertools
 from collections.abc import Sequence
 
+from cadenza.store.batches import Answer, Move
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cadenza.core.records import Outcome, Usage
 from cadenza.store import batches, ledger
 from cadenza.store.address import open_store
-from cadenza.store.batches import Answer, Move
 from cadenza.store.ledger import Ended, Held, Hold, Insufficient, OpenHold, Repeated
 from cadenza.store.migrate import migrate
 from cadenza.store.schema import entries, holds, usage
