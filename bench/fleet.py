@@ -136,11 +136,12 @@ def measure_fleets(chosen: Sequence[Setup], site: Site, size: Size) -> list[Sect
     for number, setup in enumerate(chosen):
         home = site.folder / f"fleet-{number}"
         configure(home, setup, site.upstream_port)
-        if setup.name not in by_store:  # the far Postgres is the near one, behind a link
-            by_store[setup.name] = make_accounts(setup.store_url, home, max(ACCOUNTS))
+        store = setup.name.partition(" ")[0]
+        if store not in by_store:  # every Postgres is the same one, also behind a link
+            by_store[store] = make_accounts(setup.store_url, home, max(ACCOUNTS))
         for processes in PROCESSES:
             site.step(f"{_describe(setup)}, {_count(processes, 'process')}")
-            with running_fleet(home, processes, by_store[setup.name]) as fleet:
+            with running_fleet(home, processes, by_store[store]) as fleet:
                 lines = [measure_plain(fleet, setup, accounts, size.plain_s) for accounts in ACCOUNTS]
                 plain += [_with_ratio(line, default_us) for line in lines]
                 if processes == 1:
