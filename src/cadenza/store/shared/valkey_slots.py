@@ -57,9 +57,7 @@ class ValkeyLender:
         if self._until_s:
             self._limit = min(self._limit, ceiling)
             self._allow()
-            self.need_more()
-        else:
-            self._use_share()
+        self.need_more()
 
     def need_more(self) -> None:
         self._check_lease()
