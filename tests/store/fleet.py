@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 from cadenza.store.look_ups import KEPT_MAX, LookUps
 from cadenza.store.postgres import PostgresStore

@@ -230,11 +230,12 @@ async def writing(
     log_to: TextIO | None = None,
     pace: Pace = USUAL_PACE,
     bounds: Bounds = USUAL_BOUNDS,
+    timeout_s: float | None = PATIENCE_S,
 ) -> AsyncIterator[tuple[LedgerWriter, Metrics]]:
     """A writer that has started, and its metrics. A test that hangs fails."""
     observer = Observer(make_log(log_to or io.StringIO()), at)
     writer = LedgerWriter(store, observer, pace, Presence(store, bounds))
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(timeout_s):
         await writer.start()
         try:
             yield writer, observer.metrics

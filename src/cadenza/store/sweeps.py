@@ -58,8 +58,7 @@ def free_process(tx: Transaction, name: str, now_ms: int) -> list[Outcome]:
     ends = [_interrupted(hold, now_ms, is_marked=True) for hold in marked]
     tx.change(KEPT_KEYS, {"of": name})
     tx.change(FREED_KEYS, {"of": name})
-    _apply(tx, name, account_ids, ends)
-    return [end.outcome for end in ends]
+    return _apply(tx, name, account_ids, ends)
 
 
 def end_old_holds(tx: Transaction, owner: str, now_ms: int) -> list[Outcome]:
@@ -71,17 +70,23 @@ def end_old_holds(tx: Transaction, owner: str, now_ms: int) -> list[Outcome]:
         new_state = "settled" if end.outcome.usage else "released"
         tx.change(END_OLD_HOLD, {"completion": end.hold.completion_id, "new_state": new_state, "at": now_ms})
         tx.change(GIVE_BACK_OLD, {"account": end.hold.account_id, "amount": end.hold.amount_nano})
-    _apply(tx, owner, set(), ends)
-    return [end.outcome for end in ends]
+    return _apply(tx, owner, set(), ends)
 
 
-def _apply(tx: Transaction, name: str, account_ids: set[str], ends: list[End]) -> None:
+def _apply(tx: Transaction, name: str, account_ids: set[str], ends: list[End]) -> list[Outcome]:
+    """Return the outcomes of the requests that ended now. The others had ended before."""
     account_ids |= {end.hold.account_id for end in ends}
     moves = [
         AccountMoves(account_id, NOTHING_WANTED, [end for end in ends if end.hold.account_id == account_id], [])
         for account_id in sorted(account_ids)
     ]
-    ledger.apply_moves(tx, name, moves)
+    applied = ledger.apply_moves(tx, name, moves)
+    return [
+        end.outcome
+        for move in moves
+        for end, ended in zip(move.ends, applied[move.account_id].ended, strict=True)
+        if not ended.is_repeated and not ended.is_lost
+    ]
 
 
 def _interrupted(hold: OpenHold, now_ms: int, *, is_marked: bool = False) -> End:

@@ -1,0 +1,244 @@
+"""Dead processes: what they reserved is freed once, and what was marked as delivered is charged once."""
+
+import asyncio
+import contextlib
+import io
+import json
+from asyncio.subprocess import Process
+from collections.abc import AsyncIterator
+
+import pytest
+
+from cadenza.core.ledger import Ended, Held
+from cadenza.core.records import Outcome, Usage
+from cadenza.store import sweeps
+from cadenza.store.schema import entries, holds, marks, processes, reserves, usage
+from cadenza.store.sqlite import SqliteStore
+from cadenza.store.store import Store, StoreRefused
+from tests.store.moves import (
+    ALONE,
+    Progress,
+    comes_true,
+    cost_of,
+    end_all,
+    findings,
+    finish,
+    fund,
+    hold_all,
+    make_hold,
+    make_outcome,
+    money,
+    opened,
+    reserves_of,
+    sweep_process,
+    take,
+    writing,
+)
+from tests.store.rows import DOLLAR_NANO, NOW_MS, rows_of, run_sql
+from tests.store.spenders import hear, let_end, process, tell
+
+WHOLE_NANO = 2500
+MARK = """
+    INSERT INTO marks SELECT '{}', 'req-{}', '{}', 'acct_a', 'key_a', 'forte', 100, {}, 10, 30, 2, {}, {}
+    FROM accounts WHERE id = 'acct_a'"""
+OLD_HOLD = """
+    INSERT INTO holds SELECT '{}', 'acct_a', 'key_a', 'forte', '{}', 'open', 2500, 100, {}, 10, 30, 2, {}, {}, NULL,
+    'req-{}' FROM accounts WHERE id = 'acct_a'"""
+HOLD_MORE = "UPDATE accounts SET held_nano = held_nano + 2500 WHERE id = 'acct_a'"
+
+
+@pytest.fixture
+async def rich(store: Store) -> AsyncIterator[Store]:
+    """An account with one dollar; at the end of the test the ledger must be sound."""
+    await fund(store, DOLLAR_NANO)
+    yield store
+    assert await findings(store) == []
+
+
+async def mark(store: Store, completion_id: str, tokens: int, process: str = "proc_a", at_ms: int = NOW_MS) -> None:
+    await run_sql(store, MARK.format(completion_id, completion_id, process, tokens, "TRUE", at_ms))
+
+
+async def add_old_hold(store: Store, completion_id: str, tokens: int, owner: str = "proc_old") -> None:
+    """A hold as the release before wrote it."""
+    await run_sql(store, OLD_HOLD.format(completion_id, owner, tokens, "TRUE", NOW_MS, completion_id), HOLD_MORE)
+
+
+def dead(completion_id: str, counted: Usage | None) -> Outcome:
+    """The outcome of a request whose process died a second after its hold."""
+    return Outcome(
+        request_id=f"req-{completion_id}",
+        completion_id=completion_id,
+        account_id="acct_a",
+        key_id="key_a",
+        class_id="forte",
+        endpoint="chat",
+        status=500,
+        usage=counted,
+        duration_ms=1000,
+        ended_at=NOW_MS + 1000,
+    )
+
+
+async def test_a_dead_process_is_freed_and_its_marks_are_charged(rich: Store) -> None:
+    """Its reserve is free, a marked request is charged as an estimate, another is not; other processes keep theirs."""
+    await fund(rich, DOLLAR_NANO, "b")
+    for hold, name in (
+        (make_hold("r1"), "proc_a"),
+        (make_hold("r2"), "proc_a"),
+        (make_hold("r3", account="b"), "proc_a"),
+        (make_hold("r4"), "proc_b"),
+    ):
+        await take(rich, hold, name)
+    await mark(rich, "r1", 7)
+    await mark(rich, "r4", 9, "proc_b")
+    assert await sweep_process(rich) == [dead("r1", Usage(100, 7, estimated=True))]
+    assert [await money(rich), await money(rich, "b")] == [(DOLLAR_NANO - 1210, WHOLE_NANO), (DOLLAR_NANO, 0)]
+    assert await reserves_of(rich) == {"proc_b": WHOLE_NANO}
+    assert [row.completion_id for row in await rows_of(rich, marks)] == ["r4"]
+    [metered] = await rows_of(rich, usage)
+    assert (metered.completion_tokens, metered.estimated, metered.cost_nano) == (7, True, 1210)
+    assert (metered.status, metered.duration_ms, metered.request_id) == (500, 1000, "req-r1")
+    assert [row.name for row in await rows_of(rich, processes)] == ["proc_b"]
+    assert await sweep_process(rich) == []
+
+
+async def test_a_mark_of_a_request_that_ended_is_not_charged(rich: Store) -> None:
+    """A mark that was written after the charge is deleted, and its request is not reported again."""
+    await take(rich, make_hold())
+    await finish(rich, make_hold(), Usage(100, 7))
+    await mark(rich, "r1", 9)
+    assert await sweep_process(rich) == []
+    assert (await money(rich), await rows_of(rich, marks)) == ((DOLLAR_NANO - 1210, 0), [])
+
+
+async def test_a_mark_above_the_credit_is_charged_up_to_it(store: Store) -> None:
+    """After a crash, a mark above the hold takes the free credit and never makes the balance negative."""
+    await fund(store, WHOLE_NANO + 10)
+    await take(store, make_hold())
+    await mark(store, "r1", 500)
+    assert len(await sweep_process(store)) == 1
+    assert (await money(store), await findings(store)) == ((0, 0), [])
+
+
+@pytest.mark.parametrize(
+    ("at_ms", "duration_ms"), [(NOW_MS - 25 * 86_400_000, 25 * 86_400_000 + 1000), (2 * NOW_MS, 0)]
+)
+async def test_any_clock_lets_the_sweep_go_on(rich: Store, at_ms: int, duration_ms: int) -> None:
+    """A request that began 25 days ago (more than 2**31 ms), or in the future after a clock went back."""
+    await take(rich, make_hold(started_at=at_ms))
+    await mark(rich, "r1", 7, at_ms=at_ms)
+    assert len(await sweep_process(rich)) == 1
+    assert [row.duration_ms for row in await rows_of(rich, usage)] == [duration_ms]
+
+
+async def test_a_process_with_a_reserve_cannot_be_removed(rich: Store) -> None:
+    """The table refuses it: nothing that refers to a process is forgotten with it."""
+    await take(rich, make_hold())
+    with pytest.raises(StoreRefused):
+        await run_sql(rich, "DELETE FROM processes")
+    assert await money(rich) == (DOLLAR_NANO, WHOLE_NANO)
+
+
+async def test_the_outcomes_of_a_dead_process_are_recorded(sqlite_store: SqliteStore) -> None:
+    """A sweep counts the tokens that it charges, and logs a line with both ids for each and one with the count."""
+    await fund(sqlite_store, DOLLAR_NANO)
+    async with writing(sqlite_store, pace=ALONE) as (writer, _):
+        await hold_all(writer, [make_hold("r1"), make_hold("r2")])
+        writer.track("r1", Progress(7))
+        await writer.mark()
+    log = io.StringIO()
+    async with writing(sqlite_store, log_to=log) as (_, metrics):
+        tokens = {
+            kind: metrics.registry.get_sample_value("cadenza_tokens_total", {"class_id": "forte", "kind": kind})
+            for kind in ("prompt", "completion")
+        }
+        requests = metrics.registry.get_sample_value("cadenza_requests_total", {"endpoint": "chat", "status": "500"})
+    assert (tokens, requests) == ({"prompt": 100, "completion": 7}, 1)
+    total, line = [json.loads(line) for line in log.getvalue().splitlines()]
+    assert (total["event"], total["charged"]) == ("freed the credit of a process that died", 1)
+    assert (line["request_id"], line["completion_id"], line["completion_tokens"]) == ("req-r1", "r1", 7)
+    assert (await money(sqlite_store), await findings(sqlite_store)) == ((DOLLAR_NANO - 1210, 0), [])
+
+
+@contextlib.asynccontextmanager
+async def sweepers(url: str, count: int) -> AsyncIterator[list[Process]]:
+    """So many processes that begin to sweep at once, and go on."""
+    async with contextlib.AsyncExitStack() as stack:
+        running = [await stack.enter_async_context(process("sweep", url)) for _ in range(count)]
+        for one in running:
+            await hear(one, "ready")
+        for one in running:
+            await tell(one)
+        yield running
+        await asyncio.gather(*map(let_end, running))
+
+
+async def test_a_killed_process_is_swept_once_and_a_living_one_never(store: Store, url: str) -> None:
+    """After kill -9, two sweepers at once charge the mark once and free the rest; a living one keeps its reserve."""
+    await fund(store, 100 * WHOLE_NANO)
+    async with (
+        process("stay", url, "marked", "7") as one,
+        process("stay", url, "silent", "0") as two,
+        process("stay", url, "living", "3") as three,
+    ):
+        for running in (one, two, three):
+            await hear(running, "ready")
+            await tell(running)
+            await hear(running, "held")
+        one.kill()
+        two.kill()
+        await asyncio.gather(one.wait(), two.wait())
+        assert await money(store) == (100 * WHOLE_NANO, 3 * WHOLE_NANO)
+
+        async def are_swept() -> bool:
+            return await money(store) == (100 * WHOLE_NANO - 1210, WHOLE_NANO)
+
+        async with sweepers(url, 2):
+            assert await comes_true(are_swept)
+        assert [await cost_of(store, name) for name in ("marked", "silent", "living")] == [1210, None, None]
+        assert len([row for row in await rows_of(store, entries) if row.kind == "charge"]) == 1
+        assert (len(await rows_of(store, processes)), await findings(store)) == (1, [])
+
+
+async def test_a_living_process_keeps_its_reserve(store: Store, url: str) -> None:
+    """Other processes start, sweep and stop; its request is charged as ever."""
+    await fund(store, DOLLAR_NANO)
+    async with opened(url) as beside, writing(store) as (writer, _):
+        await writer.hold(make_hold())
+        async with writing(beside) as (other, _):
+            await other.sweep()
+        assert await writer.end(make_outcome(usage=Usage(100, 1))) == Ended(1030)
+    assert (await money(store), await findings(store)) == ((DOLLAR_NANO - 1030, 0), [])
+
+
+async def test_the_holds_of_a_dead_process_of_the_release_before_are_ended(rich: Store) -> None:
+    """A marked one is charged, another released, each once; reserves of this release beside them stay."""
+    await take(rich, make_hold("new"))
+    for completion_id, tokens, owner in (("r1", 7, "proc_old"), ("r2", 0, "proc_old"), ("r3", 9, "proc_older")):
+        await add_old_hold(rich, completion_id, tokens, owner)
+    assert await findings(rich) == []
+    ended = await rich.transact(lambda tx: sweeps.end_old_holds(tx, "proc_old", NOW_MS + 1000))
+    assert {(one.completion_id, one.usage) for one in ended} == {("r1", Usage(100, 7, estimated=True)), ("r2", None)}
+    assert await money(rich) == (DOLLAR_NANO - 1210, 2 * WHOLE_NANO)
+    assert {(row.completion_id, row.state) for row in await rows_of(rich, holds)} == {
+        ("r1", "settled"),
+        ("r2", "released"),
+        ("r3", "open"),
+    }
+    assert await rich.transact(lambda tx: sweeps.end_old_holds(tx, "proc_old", NOW_MS + 1000)) == []
+
+
+async def test_a_writer_ends_the_old_holds_that_it_finds(store: Store) -> None:
+    """Old and new processes beside each other: the ledger is sound throughout, and in the end nothing is held."""
+    await fund(store, DOLLAR_NANO)
+    await add_old_hold(store, "old", 7)
+    async with writing(store, pace=ALONE) as (writer, _):
+        assert isinstance(await writer.hold(make_hold("new")), Held)
+        assert await findings(store) == []
+        await writer.sweep()
+        await writer.sweep()
+        assert (await cost_of(store, "old"), await findings(store)) == (1210, [])
+        await end_all(writer, [make_outcome("new", Usage(100, 1))])
+    assert (await money(store), await rows_of(store, reserves)) == ((DOLLAR_NANO - 1210 - 1030, 0), [])
+    assert await findings(store) == []
