@@ -36,30 +36,30 @@ class Postgres:
     def database(self) -> Iterator[str]:
         """The address of a fresh, empty database."""
         name = f"test_{next(self._numbers)}"
-        _run_as_owner([self.programs / "createdb", "-h", self.folder, name])
+        run_as_owner([self.programs / "createdb", "-h", self.folder, name])
         yield f"postgresql://{OWNER}@/{name}?host={self.folder}"
-        _run_as_owner([self.programs / "dropdb", "-h", self.folder, "--force", name])
+        run_as_owner([self.programs / "dropdb", "-h", self.folder, "--force", name])
 
 
 @contextmanager
 def running_postgres() -> Iterator[Postgres]:
-    programs = _find_programs()
+    programs = find_programs()
     folder = Path(tempfile.mkdtemp(prefix="cadenza-pg-", dir="/tmp"))
     control: list[str | Path] = [programs / "pg_ctl", "-D", folder / "data"]
     try:
         if os.getuid() == 0:
             shutil.chown(folder, OWNER)
-        _run_as_owner([programs / "initdb", "-D", folder / "data", "-U", OWNER, "-A", "trust", "-N", "-E", "UTF8"])
-        _run_as_owner([*control, "-w", "-l", folder / "log", "-o", f"-k {folder} {SETTINGS}", "start"])
+        run_as_owner([programs / "initdb", "-D", folder / "data", "-U", OWNER, "-A", "trust", "-N", "-E", "UTF8"])
+        run_as_owner([*control, "-w", "-l", folder / "log", "-o", f"-k {folder} {SETTINGS}", "start"])
         try:
             yield Postgres(programs, folder)
         finally:
-            _run_as_owner([*control, "-w", "-m", "immediate", "stop"])
+            run_as_owner([*control, "-w", "-m", "immediate", "stop"])
     finally:
         shutil.rmtree(folder)
 
 
-def _find_programs() -> Path:
+def find_programs() -> Path:
     found = _installed_programs()
     if found is None:
         try:
@@ -80,7 +80,7 @@ def _installed_programs() -> Path | None:
     return versions[-1].parent if versions else None
 
 
-def _run_as_owner(command: Sequence[str | Path]) -> None:
+def run_as_owner(command: Sequence[str | Path]) -> None:
     """Postgres refuses to run as root."""
     owner = OWNER if os.getuid() == 0 else None
     done = subprocess.run(
