@@ -98,8 +98,8 @@ class Cluster:
     def replica(self, folder: Path, port: int) -> "Cluster":
         """A replica that follows this cluster over this port; it runs."""
         other = Cluster(self._programs, folder)
-        command = [self._programs / "pg_basebackup", "-D", folder / "data", "-R", "-X", "stream", "-c", "fast"]
-        run_as_owner([*command, "-d", f"host=127.0.0.1 port={port} user={OWNER} application_name=replica"])
+        copy: list[str | Path] = [self._programs / "pg_basebackup", "-D", folder / "data", "-R", "-X", "stream"]
+        run_as_owner([*copy, "-c", "fast", "-d", f"host=127.0.0.1 port={port} user={OWNER} application_name=replica"])
         other.start()
         return other
 

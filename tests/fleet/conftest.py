@@ -8,6 +8,7 @@ import pytest
 
 from tests.fleet.cluster import Cluster, running_cluster
 from tests.fleet.requests import USAGE, WORDS
+from tests.fleet.state import StateServer, running_state
 from tests.loopback import LoopbackUpstream, Whole
 from tests.postgres import PostgresMissing
 
@@ -38,3 +39,10 @@ def upstream(fleet_upstream: LoopbackUpstream) -> Iterator[LoopbackUpstream]:
     fleet_upstream.always(Whole(WORDS, USAGE))
     yield fleet_upstream
     fleet_upstream.reset()
+
+
+@pytest.fixture(scope="session")
+def state() -> Iterator[StateServer]:
+    """A Valkey or Redis server, empty at the start of each test process."""
+    with running_state() as running:
+        yield running

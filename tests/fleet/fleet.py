@@ -172,9 +172,9 @@ class Fleet:
 
 
 @contextlib.contextmanager
-def running_fleet(cluster: Cluster, spec: FleetSpec) -> Iterator[Fleet]:
-    """A fleet whose gateways must end by themselves, and leave nothing behind."""
-    with Fleet(cluster, spec) as fleet:
+def running_fleet(cluster: Cluster, spec: FleetSpec, faketime: str = "") -> Iterator[Fleet]:
+    """A fleet whose gateways must end by themselves, and leave nothing behind. `faketime` is a library's path."""
+    with Fleet(cluster, spec, faketime) as fleet:
         yield fleet
         fleet.check_drained()
 

@@ -58,6 +58,11 @@ class FleetLedger:
         self.url = url
         self._config = config
 
+    def move(self, url: str) -> None:
+        """Read and change another copy of the database from now on."""
+        self._config.write_text(self._config.read_text().replace(self.url, url))
+        self.url = url
+
     def query(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
         async def run() -> list[tuple[Any, ...]]:
             async with self.session() as connection:
@@ -108,6 +113,7 @@ class FleetLedger:
         return tuple(int(number) for number in self.query(STILL_HELD)[0])
 
     def marked_tokens(self) -> int:
+        """The delivered tokens that are marked for all running requests."""
         return int(self.query("SELECT COALESCE(SUM(delivered_tokens), 0) FROM marks")[0][0])
 
     def wait_until_nothing_is_held(self, within_s: float = IDLE_S) -> None:

@@ -4,6 +4,7 @@ A POST is passed to the next gateway only if no connection was made; once sent, 
 """
 
 import os
+import signal
 import subprocess
 import tempfile
 from collections.abc import Sequence
@@ -59,7 +60,8 @@ class Nginx:
 
     def __enter__(self) -> Self:
         program = find_or_install("nginx", "nginx-light")
-        command = [program, "-p", self._folder, "-c", self._folder / "nginx.conf", "-e", self._folder / "error.log"]
+        folder = str(self._folder)
+        command = [program, "-p", folder, "-c", f"{folder}/nginx.conf", "-e", f"{folder}/error.log"]
         self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
         wait_until(lambda: bool(self._workers()), "nginx")
         return self
@@ -73,7 +75,7 @@ class Nginx:
         """Send new requests to these gateways only. Returns when the requests that began before have ended."""
         before = self._workers()
         self._write_config(ports)
-        self._process.send_signal(1)  # SIGHUP
+        self._process.send_signal(signal.SIGHUP)
         wait_until(lambda: not before & self._workers() and bool(self._workers()), "the end of the old nginx workers")
 
     def _write_config(self, ports: Sequence[int]) -> None:

@@ -8,6 +8,7 @@ from tests.loopback import LoopbackUpstream, Pause, Whole
 from tests.raw_client import Reply
 from tests.service import wait_until
 
+MARKED_S = 30.0
 BEGUN = "".join(WORDS[:-1])
 
 
@@ -31,16 +32,20 @@ class RunningStreams:
         self._pauses.extend(pauses)
         await asyncio.gather(*(each.wait() for each in begun))
         if are_marked:
-            await asyncio.to_thread(wait_until, self._are_marked, "a mark for each stream")
+            await asyncio.to_thread(wait_until, self._are_marked, "a mark for each stream", MARKED_S)
 
     def release(self) -> None:
         """Let the upstream send the rest."""
         for pause in self._pauses:
             pause.release()
 
+    async def gather(self) -> list[Reply]:
+        """Wait for every reply without releasing the upstream."""
+        return await asyncio.gather(*self._replies)
+
     async def end(self) -> list[Reply]:
         self.release()
-        return await asyncio.gather(*self._replies)
+        return await self.gather()
 
     async def _stream(self, port: int, has_begun: asyncio.Event) -> Reply:
         async def note(reply: Reply) -> bool:
