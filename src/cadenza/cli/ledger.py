@@ -66,7 +66,7 @@ def check(as_json: bool, config: str | None) -> None:
     else:
         click.echo(
             f"The ledger is sound. Accounts: {counts.accounts}, entries: {counts.entries}, "
-            f"open holds: {counts.open_holds}, ended holds: {counts.ended_holds}."
+            f"requests: {counts.requests}, reserves: {counts.reserves}."
         )
     if findings:
         say(f"The ledger is not sound; findings: {len(findings)}. Keep a copy of the store before you change it.")

@@ -161,6 +161,13 @@ class Internal(CadenzaError):
         super().__init__("The service had an internal error. Retry; if it persists, report the x-request-id.")
 
 
+class NotCharged(CadenzaError):
+    """The reply cannot be charged, because another process has ended its request: it must not seem complete."""
+
+    def __init__(self) -> None:
+        super().__init__("The service was interrupted before this reply was complete. Retry.")
+
+
 class ErrorBody(msgspec.Struct, frozen=True):
     """The value of `error`."""
 

@@ -11,7 +11,8 @@ from typing import Any
 
 import msgspec
 
-from cadenza.core.errors import CadenzaError, InsufficientCredit, RateLimited, RequestRepeated
+from cadenza.core.errors import CadenzaError, InsufficientCredit, NotCharged, RateLimited, RequestRepeated
+from cadenza.core.ledger import Ended, Held, Hold, Insufficient, Repeated
 from cadenza.core.money import Price, format_dollars
 from cadenza.core.records import DISCONNECTED_STATUS, ReplyResult
 from cadenza.core.tokens import OUTPUT_TOKENS_MIN, Tokenizer
@@ -19,8 +20,6 @@ from cadenza.gateway.meter import UsageMeter
 from cadenza.gateway.record import RequestRecord
 from cadenza.process import is_exhausted
 from cadenza.routing.prompt import PromptSize
-from cadenza.store import ledger
-from cadenza.store.ledger import Held, Hold
 from cadenza.store.writer import LedgerWriter
 
 DEFAULT_ALLOWANCE_TOKENS = 1024
@@ -42,9 +41,11 @@ class Credit:
         self._wait_s = wait_s
 
     async def settle(self, result: ReplyResult) -> None:
-        """Return once the charge is durable."""
+        """Return once the charge is durable. An error if the ledger could not charge it in full after a failure."""
         self.is_ended = True
-        await self._ledger.end(self._record.outcome(502 if result.fault else 200, result))
+        ended = await self._ledger.end(self._record.outcome(502 if result.fault else 200, result))
+        if isinstance(ended, Ended) and ended.is_lost:
+            raise NotCharged
 
     async def break_off(self, error: BaseException) -> None:
         """Charge what was delivered, or release the hold. Wait for the store briefly; the ledger goes on without us."""
@@ -82,14 +83,14 @@ class hold_credit:  # noqa: N801 it is used like a function
     async def __aenter__(self) -> Credit:
         quote = self._quote
         answer = await self._ledger.hold(quote.hold)
-        if isinstance(answer, ledger.Insufficient) and not quote.hold.is_counted:
+        if isinstance(answer, Insufficient) and not quote.hold.is_counted:
             if not quote.prompt.is_quick:
                 check_least_credit(answer.free_nano, quote.hold.price, quote.prompt, quote.hold.allowance_tokens)
             quote = await quote.counted()
             answer = await self._ledger.hold(quote.hold)
-        if isinstance(answer, ledger.Insufficient):
+        if isinstance(answer, Insufficient):
             raise InsufficientCredit(_say_insufficient(answer, quote.hold.prompt_tokens))
-        if isinstance(answer, ledger.Repeated):
+        if isinstance(answer, Repeated):
             raise RequestRepeated(_say_repeated(answer))
         self._record.held(quote.hold.completion_id, quote.hold.class_id)
         try:
@@ -143,7 +144,7 @@ def check_least_credit(free_nano: int, price: Price, prompt: PromptSize, allowan
     """Refuse an account that could not pay for the prompt even if it had the fewest possible tokens: 402."""
     needed_nano = price.quote(prompt.at_least, min(OUTPUT_TOKENS_MIN, allowance_tokens))
     if free_nano < needed_nano:
-        raise InsufficientCredit(_say_insufficient(ledger.Insufficient(free_nano, needed_nano), prompt.at_least))
+        raise InsufficientCredit(_say_insufficient(Insufficient(free_nano, needed_nano), prompt.at_least))
 
 
 def idempotency_digest(headers: dict[bytes, bytes]) -> bytes | None:
@@ -152,14 +153,14 @@ def idempotency_digest(headers: dict[bytes, bytes]) -> bytes | None:
     return hashlib.sha256(key).digest() if key else None
 
 
-def _say_repeated(answer: ledger.Repeated) -> str:
+def _say_repeated(answer: Repeated) -> str:
     return (
         f"This idempotency key was used within the last 24 hours, by request {answer.request_id} "
         f"({answer.completion_id}). There is no second reply and no second charge; use a new key for a new request."
     )
 
 
-def _say_insufficient(answer: ledger.Insufficient, prompt_tokens: int) -> str:
+def _say_insufficient(answer: Insufficient, prompt_tokens: int) -> str:
     return (
         f"The account has {format_dollars(answer.free_nano)} dollars of credit that is not held; this request needs "
         f"at least {format_dollars(answer.needed_nano)} for {prompt_tokens:,} prompt tokens and a short answer. "

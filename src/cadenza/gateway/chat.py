@@ -11,6 +11,7 @@ from functools import partial
 
 from cadenza.core.chat import new_completion_id
 from cadenza.core.errors import BodyTimedOut, PayloadTooLarge, UnsupportedEncoding
+from cadenza.core.ledger import Hold
 from cadenza.core.money import Price
 from cadenza.core.records import CONTEXT_TOKENS_MAX, Plan
 from cadenza.core.tokens import OUTPUT_TOKENS_MIN
@@ -35,7 +36,6 @@ from cadenza.routing.continuation import open_reply
 from cadenza.routing.dispatch import Dispatch
 from cadenza.routing.prompt import PromptSize
 from cadenza.store.accounts import free_nano
-from cadenza.store.ledger import Hold
 
 INLINE_BYTES = 64 * 1024  # a larger body is parsed in another process
 

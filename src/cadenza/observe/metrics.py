@@ -126,6 +126,11 @@ class Metrics:
         self.ledger_short = Counter(
             "cadenza_ledger_short_nano", "Nano-dollars due that the accounts did not have.", registry=self.registry
         )
+        self.ledger_lost = Counter(
+            "cadenza_ledger_lost",
+            "Replies ended with an error because they could not be charged.",
+            registry=self.registry,
+        )
         self.doubtful_usage = Counter(
             "cadenza_doubtful_usage",
             "Replies whose upstream counts could not be true.",

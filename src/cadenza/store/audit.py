@@ -9,49 +9,46 @@ from sqlalchemy import text
 from cadenza.store.statements import Statement
 from cadenza.store.store import Store
 
-# Each rule selects the rows that break it: the account or request, and by how much it is off.
+# Each rule selects the rows that break it: the account or request, and by how much it is off. The table `holds` has
+# rows of the release before, which held credit by request.
 RULES = {
     "the balance is the sum of the entries": """
         SELECT a.id, a.balance_nano - COALESCE(e.total, 0) FROM accounts a
         LEFT JOIN (SELECT account_id, SUM(amount_nano) AS total FROM entries GROUP BY account_id) e
         ON e.account_id = a.id
         WHERE a.balance_nano <> COALESCE(e.total, 0)""",
-    "the held sum is the sum of the open holds": """
-        SELECT a.id, a.held_nano - COALESCE(h.total, 0) FROM accounts a
+    "the held sum is the sum of the reserves and open holds": """
+        SELECT a.id, a.held_nano - COALESCE(r.total, 0) - COALESCE(h.total, 0) FROM accounts a
+        LEFT JOIN (SELECT account_id, SUM(amount_nano) AS total FROM reserves GROUP BY account_id) r
+        ON r.account_id = a.id
         LEFT JOIN (SELECT account_id, SUM(amount_nano) AS total FROM holds WHERE state = 'open' GROUP BY account_id) h
-        ON h.account_id = a.id WHERE a.held_nano <> COALESCE(h.total, 0)""",
+        ON h.account_id = a.id WHERE a.held_nano <> COALESCE(r.total, 0) + COALESCE(h.total, 0)""",
     "the held sum never exceeds the balance": """
         SELECT id, balance_nano - held_nano FROM accounts WHERE held_nano < 0 OR balance_nano < held_nano""",
     "a request is charged at most once": """
         SELECT completion_id, COUNT(*) FROM entries WHERE kind = 'charge' GROUP BY completion_id HAVING COUNT(*) > 1""",
-    "a settled hold has its charge": """
-        SELECT h.completion_id, 0 FROM holds h
-        LEFT JOIN entries e ON e.completion_id = h.completion_id AND e.kind = 'charge'
-        WHERE h.state = 'settled' AND e.id IS NULL""",
-    "a charge has its settled hold": """
-        SELECT e.completion_id, e.amount_nano FROM entries e LEFT JOIN holds h ON h.completion_id = e.completion_id
-        WHERE e.kind = 'charge' AND (h.state IS NULL OR h.state <> 'settled')""",
-    "a charge is on the account of its hold": """
-        SELECT e.completion_id, e.amount_nano FROM entries e JOIN holds h ON h.completion_id = e.completion_id
-        WHERE e.kind = 'charge' AND e.account_id <> h.account_id""",
-    "a metering row has its hold, on the same account": """
-        SELECT u.completion_id, u.cost_nano FROM usage u LEFT JOIN holds h ON h.completion_id = u.completion_id
-        WHERE h.completion_id IS NULL OR h.account_id <> u.account_id""",
-    "an ended hold has its metering row, and an open one has none": """
-        SELECT h.completion_id, 0 FROM holds h LEFT JOIN usage u ON u.completion_id = h.completion_id
-        WHERE (h.state = 'open') = (u.completion_id IS NOT NULL)""",
+    "a charge has its metering row, on the same account": """
+        SELECT e.completion_id, e.amount_nano FROM entries e LEFT JOIN usage u ON u.completion_id = e.completion_id
+        WHERE e.kind = 'charge' AND (u.account_id IS NULL OR u.account_id <> e.account_id)""",
     "a metering row costs what was charged": """
         SELECT u.completion_id, u.cost_nano + COALESCE(e.amount_nano, 0) FROM usage u
         LEFT JOIN entries e ON e.completion_id = u.completion_id AND e.kind = 'charge'
         WHERE u.cost_nano <> -COALESCE(e.amount_nano, 0)""",
+    "a settled hold has its charge": """
+        SELECT h.completion_id, 0 FROM holds h
+        LEFT JOIN entries e ON e.completion_id = h.completion_id AND e.kind = 'charge'
+        WHERE h.state = 'settled' AND e.id IS NULL""",
+    "an ended hold has its metering row, and an open one has none": """
+        SELECT h.completion_id, 0 FROM holds h LEFT JOIN usage u ON u.completion_id = h.completion_id
+        WHERE (h.state = 'open') = (u.completion_id IS NOT NULL)""",
 }
 CHECK = Statement(
     text(" UNION ALL ".join(f"SELECT '{rule}', x.* FROM ({query}) x" for rule, query in RULES.items()))  # noqa: S608 our own constants
 )
 COUNTS = Statement(
     text("""
-    SELECT (SELECT COUNT(*) FROM accounts), (SELECT COUNT(*) FROM entries),
-    (SELECT COUNT(*) FROM holds WHERE state = 'open'), (SELECT COUNT(*) FROM holds WHERE state <> 'open')""")
+    SELECT (SELECT COUNT(*) FROM accounts), (SELECT COUNT(*) FROM entries), (SELECT COUNT(*) FROM usage),
+    (SELECT COUNT(*) FROM reserves) + (SELECT COUNT(*) FROM holds WHERE state = 'open')""")
 )
 EXPORT_FIELDS = (
     "id",
@@ -91,8 +88,8 @@ class Counts(msgspec.Struct, frozen=True):
 
     accounts: int
     entries: int
-    open_holds: int
-    ended_holds: int
+    requests: int
+    reserves: int  # of running processes, with the open holds of the release before
 
 
 async def check(store: Store) -> list[Finding]:

@@ -1,54 +1,97 @@
-"""The moves that wait to be written to the ledger, and the callers that wait for their answers."""
+"""The moves that wait to be written to the ledger, by account, and the callers that wait for their answers.
+
+An account is in one batch at a time: what comes for it meanwhile waits for the next.
+"""
 
 import asyncio
+from collections import OrderedDict
+from collections.abc import Iterable
 
 import msgspec
 
-from cadenza.core.records import Outcome
-from cadenza.store.batches import Answer, Move
-from cadenza.store.ledger import Hold
+from cadenza.core.ledger import End, Ended, Hold, Taken
 from cadenza.store.store import StoreUnavailable
 
+Answer = Taken | Ended
 
-class Waiting(msgspec.Struct, frozen=True):
-    """A move, and the future that gets its answer once it is durable."""
 
-    move: Move
+class Waiting(msgspec.Struct):
+    """A hold to take or a request that ended, and the future that gets its answer once it is durable.
+
+    Neither: the reserve is only to be given the right size.
+    """
+
+    account_id: str
     answer: "asyncio.Future[Answer]"
+    hold: Hold | None = None
+    end: End | None = None
+    is_final: bool = False  # no other process is asked for credit any more
+    is_recorded: bool = False  # the outcome is a request's own: it is counted and logged once it is durable
 
 
 class Backlog:
-    """First in, first out. It is drained when its moves are written and their answers given."""
+    """First in, first out by account. It is drained when its moves are written and their answers given."""
 
     def __init__(self) -> None:
-        self._waiting: list[Waiting] = []
+        self._waiting: OrderedDict[str, list[Waiting]] = OrderedDict()
+        self._busy: set[str] = set()  # accounts of the batches that are being written
+        self._alone: set[str] = set()  # accounts that were locked by somebody else: their batches wait for the lock
         self._has_more = asyncio.Event()
         self._is_drained = asyncio.Event()
         self._is_drained.set()
 
-    def __len__(self) -> int:
-        return len(self._waiting)
-
-    def add(self, move: Move) -> "asyncio.Future[Answer]":
-        waiting = Waiting(move, asyncio.get_running_loop().create_future())
-        self._waiting.append(waiting)
+    def add(self, waiting: Waiting) -> "asyncio.Future[Answer]":
+        self._waiting.setdefault(waiting.account_id, []).append(waiting)
         self._is_drained.clear()
         self._has_more.set()
         return waiting.answer
 
     def take(self, count: int) -> list[Waiting]:
-        taken, self._waiting = self._waiting[:count], self._waiting[count:]
-        return taken
+        """Take about so many moves, of accounts that are not busy and need not be alone."""
+        batch: list[Waiting] = []
+        for account_id in [*self._waiting]:
+            if account_id not in self._busy and account_id not in self._alone:
+                batch += self._take_account(account_id)
+                if len(batch) >= count:
+                    break
+        return batch
 
-    def put_back(self, batch: list[Waiting]) -> None:
-        self._waiting[:0] = batch
+    def take_alone(self) -> list[Waiting]:
+        """Take the moves of one account that must be alone."""
+        for account_id in self._alone:
+            if account_id in self._waiting and account_id not in self._busy:
+                return self._take_account(account_id)
+        return []
 
-    def fail_holds(self, error: StoreUnavailable) -> None:
-        """Fail every hold that waits and drop it. Outcomes stay."""
-        for waiting in self._waiting:
-            if isinstance(waiting.move.what, Hold) and not waiting.answer.done():
-                waiting.answer.set_exception(error)
-        self._waiting = [waiting for waiting in self._waiting if isinstance(waiting.move.what, Outcome)]
+    def done(self, batch: Iterable[Waiting]) -> None:
+        """The batch was written, or put back."""
+        for waiting in batch:
+            self._busy.discard(waiting.account_id)
+        if self._waiting:
+            self._has_more.set()
+        elif not self._busy:
+            self._is_drained.set()
+
+    def put_back(self, batch: Iterable[Waiting]) -> None:
+        for waiting in reversed(list(batch)):
+            self._waiting.setdefault(waiting.account_id, []).insert(0, waiting)
+            self._waiting.move_to_end(waiting.account_id, last=False)
+
+    def set_aside(self, account_id: str) -> None:
+        """Another transaction has locked the account: it must be alone from now on."""
+        self._alone.add(account_id)
+
+    def rejoin(self, account_id: str) -> None:
+        self._alone.discard(account_id)
+
+    def fail_holds(self, error: StoreUnavailable, account_id: str | None = None) -> None:
+        """Fail the holds that wait, of one account or of all, and drop them. Ends stay."""
+        for one in [*self._waiting] if account_id is None else [account_id]:
+            kept = [waiting for waiting in self._waiting.get(one, ()) if not fail_hold(waiting, error)]
+            if kept:
+                self._waiting[one] = kept
+            else:
+                self._waiting.pop(one, None)
 
     async def wait_for_more(self) -> None:
         await self._has_more.wait()
@@ -58,9 +101,24 @@ class Backlog:
         """End `wait_for_more` though nothing was added."""
         self._has_more.set()
 
-    def set_drained(self) -> None:
-        assert not self._waiting
-        self._is_drained.set()
+    @property
+    def is_empty(self) -> bool:
+        return not self._waiting and not self._busy
 
     async def drained(self) -> None:
         await self._is_drained.wait()
+
+    def _take_account(self, account_id: str) -> list[Waiting]:
+        self._busy.add(account_id)
+        return self._waiting.pop(account_id)
+
+
+def fail_hold(waiting: Waiting, error: StoreUnavailable) -> bool:
+    """Fail a hold; False for an end."""
+    if waiting.end:
+        return False
+    if not waiting.answer.done():
+        waiting.answer.set_exception(error)
+        if waiting.hold is None:
+            waiting.answer.exception()  # nobody awaits a change of size
+    return True

@@ -5,7 +5,6 @@ import errno
 import fcntl
 import os
 import stat
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 
@@ -26,29 +25,61 @@ def make_private_file(path: Path) -> None:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
 
-@contextlib.asynccontextmanager
-async def process_lock(database: Path, name: str) -> AsyncIterator[bool]:
-    """Lock the file of a process; the operating system drops the lock when the process dies. The file goes with it."""
+def lock_process(database: Path, name: str) -> int | None:
+    """Lock the file of this process until the descriptor is closed or the process dies.
+
+    None where another process has the file locked in this instant, to find out whether its owner is alive.
+    """
+    path = _lock_folder(database) / name
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    while True:
+        lock = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
+        if not _try_lock(lock):
+            return None
+        if _is_file_at(path, lock):
+            return lock
+        os.close(lock)  # the file was removed between the two steps: nobody would find this lock
+
+
+def unlock_process(database: Path, name: str, lock: int) -> None:
+    (_lock_folder(database) / name).unlink(missing_ok=True)
+    os.close(lock)
+
+
+def is_unlocked(database: Path, name: str) -> bool:
+    """Whether no process has this file locked. The file is removed then: a name is used only once."""
+    path = _lock_folder(database) / name
+    try:
+        lock = os.open(path, os.O_RDWR)
+    except FileNotFoundError:
+        return True
+    if not _try_lock(lock):
+        return False
+    path.unlink(missing_ok=True)
+    os.close(lock)
+    return True
+
+
+def lock_names(database: Path) -> list[str]:
+    """The names that have a file, locked or left behind."""
     folder = _lock_folder(database)
-    folder.mkdir(mode=0o700, exist_ok=True)
-    path = folder / name
-    lock = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
+    return [path.name for path in folder.iterdir()] if folder.is_dir() else []
+
+
+def _try_lock(lock: int) -> bool:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(lock)
-        yield False
-        return
+        return False
+    return True
+
+
+def _is_file_at(path: Path, descriptor: int) -> bool:
     try:
-        yield True
-    finally:
-        path.unlink(missing_ok=True)
-        os.close(lock)
-
-
-def process_lock_names(database: Path) -> list[str]:
-    folder = _lock_folder(database)
-    return [path.name for path in folder.iterdir()] if folder.is_dir() else []
+        return os.path.samestat(path.stat(), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
 
 
 def _lock_folder(database: Path) -> Path:

@@ -1,207 +1,111 @@
-"""The ledger: append-only entries, the balance of each account that caches their sum, and holds on it.
+"""The ledger in the store: reads what a batch needs under the locks of its accounts, and writes what the rules say.
 
-Invariants, each kept by every transaction and checked on the live store by `store/audit.py`:
-- an account's balance is the sum of its entries, its held sum the sum of its open holds; only this file changes them;
-- each conditional UPDATE checks and changes in one statement, so the held sum never exceeds the balance;
-- a hold ends once (open -> settled | released), and a request is charged at most once, at the prices of its hold.
+The rules are in core/ledger.py; there are none here. Money is written as differences, so that an account's held sum and
+its reserves always change together, and the constraints of the tables refuse what must not be. Accounts are locked in
+the order of their ids, so that two processes never deadlock.
 """
 
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import msgspec
-from sqlalchemy import ColumnElement, bindparam, delete, insert, literal_column, select, text, update
+from sqlalchemy import ARRAY, Text, and_, bindparam, delete, func, insert, select, text, update
 
-from cadenza.core.money import Price
-from cadenza.core.records import Outcome, Usage
-from cadenza.core.tokens import OUTPUT_TOKENS_MIN
-from cadenza.store.schema import accounts, entries, holds, idempotency, usage
+from cadenza.core.ledger import (
+    IDEMPOTENCY_MS,
+    Account,
+    Changes,
+    Charge,
+    Demand,
+    End,
+    Ended,
+    Held,
+    Hold,
+    KeyUse,
+    Known,
+    OpenHold,
+    Short,
+    Taken,
+    end_requests,
+    grow,
+    has_spare,
+    take_hold,
+)
+from cadenza.core.records import Usage
+from cadenza.store.batch_rows import ADD_ENTRY, AccountChange, BatchRows, ReserveChange
+from cadenza.store.schema import accounts, holds, idempotency, reserves, usage
 from cadenza.store.statements import Statement
-from cadenza.store.store import Transaction
+from cadenza.store.store import Row, Transaction
 
 BALANCE_NANO_LIMIT = 2**62
-IDEMPOTENCY_MS = 24 * 60 * 60 * 1000
-INTERRUPTED_STATUS = 500
-ENDPOINT = "chat"  # the one endpoint whose requests hold credit
 NOTHING = Usage(0, 0)
-UNCOUNTED_TIMES = 256  # an uncounted prompt needs this many times its amount in free credit
 
-
-class Hold(msgspec.Struct, frozen=True):
-    """The credit that a request asks for before it is served, at a snapshot of the price.
-
-    An uncounted prompt is held at an upper bound of its tokens, and only for accounts with far more credit than that.
-    """
-
-    completion_id: str
-    account_id: str
-    key_id: str
-    class_id: str
-    prompt_tokens: int
-    allowance_tokens: int
-    price: Price
-    stream: bool
-    started_at: int
-    is_counted: bool = True  # False: `prompt_tokens` is an upper bound
-    request_id: str = ""
-    idempotency_digest: bytes | None = None
-
-    def least_nano(self, amount_nano: int) -> int:
-        """Return the free credit that an account needs for this hold."""
-        return amount_nano if self.is_counted else amount_nano * UNCOUNTED_TIMES
-
-
-class Held(msgspec.Struct, frozen=True):
-    """The hold was taken: the output that it pays for, and the free credit that is left."""
-
-    allowance_tokens: int
-    left_nano: int
-
-
-class Insufficient(msgspec.Struct, frozen=True):
-    """The free credit does not pay for the request."""
-
-    free_nano: int
-    needed_nano: int
-
-
-class Repeated(msgspec.Struct, frozen=True):
-    """The idempotency key was used before, by this request."""
-
-    completion_id: str
-    request_id: str
-
-
-class Ended(msgspec.Struct, frozen=True):
-    """The result of ending a hold."""
-
-    is_first: bool  # False: it had ended before, and nothing was changed
-    charged_nano: int = 0
-    short_nano: int = 0  # due, but the account could not pay it
-
-
-class OpenHold(NamedTuple):
-    """Everything that is needed to end a hold. The fields are columns of `holds`."""
-
-    completion_id: str
-    request_id: str
-    account_id: str
-    key_id: str
-    class_id: str
-    amount_nano: int
-    prompt_tokens: int
-    delivered_tokens: int
-    input_nano: int
-    output_nano: int
-    cached_input_nano: int | None
-    stream: bool
-    started_at: int
-
-    @classmethod
-    def of(cls, hold: Hold, allowance_tokens: int) -> "OpenHold":
-        """Return a hold as it is right after it was taken."""
-        price = hold.price
-        return cls(
-            hold.completion_id,
-            hold.request_id,
-            hold.account_id,
-            hold.key_id,
-            hold.class_id,
-            price.quote(hold.prompt_tokens, allowance_tokens),
-            hold.prompt_tokens,
-            0,
-            price.input_nano,
-            price.output_nano,
-            price.cached_input_nano,
-            hold.stream,
-            hold.started_at,
-        )
-
-    def charge(self, counted: Usage) -> int:
-        """Return what is due for this usage, at the prices of the hold."""
-        return Price(self.input_nano, self.output_nano, self.cached_input_nano).charge(counted)
-
-
-OPEN: ColumnElement[str] = literal_column("'open'")  # a literal, so that the index of open holds can be used
-free = accounts.c.balance_nano - accounts.c.held_nano
-OPEN_HOLD = [holds.c[name] for name in OpenHold._fields]
 GRANT = Statement(
     update(accounts)
     .where(accounts.c.id == bindparam("account"), accounts.c.balance_nano < bindparam("most"))
     .values(balance_nano=accounts.c.balance_nano + bindparam("amount"))
     .returning(accounts.c.balance_nano)
 )
-TAKE = Statement(
-    update(accounts)
-    .where(accounts.c.id == bindparam("account"), free >= bindparam("least"))
-    .values(held_nano=accounts.c.held_nano + bindparam("amount"))
-    .returning(free)
-)
-READ_FREE = Statement(select(free).where(accounts.c.id == bindparam("account")).with_for_update())
-ADD_HOLD = Statement(insert(holds), *OpenHold._fields, "owner", "state")
-_END = (
-    update(holds)
-    .where(holds.c.completion_id == bindparam("completion"), holds.c.state == OPEN)
-    .values(state=bindparam("new_state"), ended_at=bindparam("at"))
-)
-END_HOLD = Statement(_END.returning(*OPEN_HOLD))
-END_KNOWN_HOLD = Statement(_END)
-GIVE_BACK = Statement(
-    update(accounts)
-    .where(accounts.c.id == bindparam("account"))
-    .values(held_nano=accounts.c.held_nano - bindparam("amount"))
-)
-PAY = Statement(
-    update(accounts)
-    .where(
-        accounts.c.id == bindparam("account"),
-        accounts.c.balance_nano - bindparam("charge") >= accounts.c.held_nano - bindparam("amount"),
+_ACCOUNTS = (
+    select(
+        accounts.c.id,
+        accounts.c.balance_nano,
+        accounts.c.held_nano,
+        reserves.c.amount_nano,
     )
-    .values(
-        held_nano=accounts.c.held_nano - bindparam("amount"),
-        balance_nano=accounts.c.balance_nano - bindparam("charge"),
+    .outerjoin_from(
+        accounts, reserves, and_(reserves.c.account_id == accounts.c.id, reserves.c.process == bindparam("process"))
     )
+    .order_by(accounts.c.id)
 )
-MOVE = Statement(  # all holds and ends of one account in a batch
-    update(accounts)
-    .where(accounts.c.id == bindparam("account"), free - bindparam("charge") + bindparam("back") >= bindparam("least"))
-    .values(
-        held_nano=accounts.c.held_nano - bindparam("back") + bindparam("amount"),
-        balance_nano=accounts.c.balance_nano - bindparam("charge"),
-    )
-    .returning(free)
+ACCOUNT = Statement(_ACCOUNTS.where(accounts.c.id == bindparam("account")))
+_MANY = _ACCOUNTS.where(accounts.c.id == func.any(bindparam("accounts", type_=ARRAY(Text))))
+MANY_ACCOUNTS = Statement(_MANY.with_for_update(key_share=True, of=accounts))
+FREE_ACCOUNTS = Statement(_MANY.with_for_update(key_share=True, of=accounts, skip_locked=True))
+ASK = Statement(
+    update(reserves)
+    .where(reserves.c.account_id == bindparam("account"), reserves.c.process != bindparam("me"), reserves.c.has_spare)
+    .values(is_asked=True)
 )
-MARK = Statement(
-    update(holds)
-    .where(
-        holds.c.completion_id == bindparam("completion"),
-        holds.c.state == OPEN,
-        holds.c.delivered_tokens < bindparam("tokens"),
-    )
-    .values(delivered_tokens=bindparam("tokens"), prompt_tokens=bindparam("prompt"))
-)
-ADD_ENTRY = Statement(insert(entries), "account_id", "kind", "amount_nano", "completion_id", "note", "created_at")
-ADD_USAGE = Statement(insert(usage), *usage.c.keys())
-ADD_KEY = Statement(
-    text(
-        "INSERT INTO idempotency (account_id, digest, completion_id, request_id, created_at)"
-        " VALUES (:account, :digest, :completion, :request, :at) ON CONFLICT DO NOTHING"
-    )
-)
+ASKED = Statement(select(reserves.c.account_id).where(reserves.c.process == bindparam("me"), reserves.c.is_asked))
+RESERVED = Statement(select(reserves.c.account_id).where(reserves.c.process == bindparam("me")))
+COST = Statement(select(usage.c.cost_nano).where(usage.c.completion_id == bindparam("completion")))
+ADD_KEY = Statement(insert(idempotency), *idempotency.c.keys())
+_OF_KEY = (idempotency.c.account_id == bindparam("account"), idempotency.c.digest == bindparam("key"))
 READ_KEY = Statement(
     select(idempotency.c.completion_id, idempotency.c.request_id, idempotency.c.created_at, holds.c.state)
     .join_from(idempotency, holds, idempotency.c.completion_id == holds.c.completion_id, isouter=True)
-    .where(idempotency.c.account_id == bindparam("account"), idempotency.c.digest == bindparam("key"))
+    .where(*_OF_KEY)
 )
-FORGET_KEY = Statement(
-    delete(idempotency).where(
-        idempotency.c.account_id == bindparam("account"), idempotency.c.digest == bindparam("key")
-    )
-)
+FORGET_KEY = Statement(delete(idempotency).where(*_OF_KEY))
+FREE_KEY = Statement(delete(idempotency).where(*_OF_KEY, idempotency.c.completion_id == bindparam("completion")))
+KEEP_KEY = Statement(update(idempotency).where(*_OF_KEY).values(process=None))
 FORGET_OLD_KEYS = Statement(delete(idempotency).where(idempotency.c.created_at < bindparam("before")))
-OPEN_OWNERS = Statement(select(holds.c.owner).where(holds.c.state == OPEN).distinct())
-OPEN_OF = Statement(
-    select(*OPEN_HOLD).where(holds.c.state == OPEN, holds.c.owner == bindparam("of")).order_by(holds.c.account_id)
-)
+UNMARK = Statement(text("DELETE FROM marks WHERE completion_id = :completion"))
+
+
+class WantedHold(msgspec.Struct, frozen=True):
+    """A hold to take. It is final if no other process is asked for credit any more."""
+
+    hold: Hold
+    is_final: bool
+
+
+class AccountMoves(msgspec.Struct):
+    """All moves of one account in a batch, in the order in which they came."""
+
+    account_id: str
+    demand: Demand
+    ends: list[End]
+    holds: list[WantedHold]
+
+
+class Applied(msgspec.Struct):
+    """What became of the moves of one account. `account` is as it is now."""
+
+    account: Account
+    ended: list[Ended]
+    answers: list[Taken]
 
 
 def grant(tx: Transaction, account_id: str, amount_nano: int, note: str, now_ms: int) -> int:
@@ -211,131 +115,144 @@ def grant(tx: Transaction, account_id: str, amount_nano: int, note: str, now_ms:
     moved = tx.row(GRANT, values)
     if moved is None:  # not `assert`: `python -O` would append the entry without its balance
         raise AssertionError("no such account, or a balance above its limit")
-    tx.change(
-        ADD_ENTRY,
-        {
-            "account_id": account_id,
-            "kind": "grant",
-            "amount_nano": amount_nano,
-            "completion_id": None,
-            "note": note,
-            "created_at": now_ms,
-        },
-    )
+    tx.change(ADD_ENTRY, entry_row(account_id, "grant", amount_nano, now_ms, note=note))
     return int(moved[0])
 
 
-def take_hold(tx: Transaction, hold: Hold, owner: str) -> Held | Insufficient | Repeated:
-    """Hold the whole allowance, or as much of it as the account can pay for."""
-    if hold.idempotency_digest and (repeated := _claim_key(tx, hold, hold.idempotency_digest)):
-        return repeated
-    allowance_tokens = hold.allowance_tokens
-    left_nano = _take(tx, hold, allowance_tokens)
-    if left_nano is None:
-        free_nano = _free_nano(tx, hold.account_id)
-        allowance_tokens = min(allowance_tokens, hold.price.affordable(free_nano, hold.prompt_tokens))
-        if hold.is_counted and allowance_tokens >= min(OUTPUT_TOKENS_MIN, hold.allowance_tokens):
-            left_nano = _take(tx, hold, allowance_tokens)
-        if left_nano is None:
-            if hold.idempotency_digest:
-                tx.change(FORGET_KEY, {"account": hold.account_id, "key": hold.idempotency_digest})
-            least_tokens = min(OUTPUT_TOKENS_MIN, hold.allowance_tokens)
-            return Insufficient(free_nano, hold.price.quote(hold.prompt_tokens, least_tokens))
-    tx.change(ADD_HOLD, hold_row(OpenHold.of(hold, allowance_tokens), owner))
-    return Held(allowance_tokens, left_nano)
+def apply_moves(
+    tx: Transaction, process: str, moves: Sequence[AccountMoves], *, waits: bool = True
+) -> dict[str, Applied]:
+    """Make all moves and return what became of them by account.
+
+    Without `waits`, accounts that another transaction has locked are left out.
+    """
+    known, changes, rows, applied = Known(), Changes(), BatchRows(process), dict[str, Applied]()
+    by_account = {move.account_id: move for move in moves}
+    locked = lock_accounts(tx, process, sorted(by_account), waits=waits)
+    _read_known(tx, [by_account[account.id] for account in locked], known)
+    for account in locked:
+        move = by_account[account.id]
+        before = msgspec.structs.replace(account)
+        ended = end_requests(account, move.demand, move.ends, known, changes)
+        answers = _take_holds(tx, process, account, move.holds, known, changes) if move.holds else []
+        grow(account, move.demand)
+        _changes_of(before, account, move.demand, answers, rows)
+        applied[account.id] = Applied(account, ended, answers)
+    rows.entries += [charge_row(charge) for charge in changes.charges if charge.outcome.usage]
+    rows.usage += [usage_row(charge) for charge in changes.charges]
+    rows.write(tx)
+    _write_keys_and_marks(tx, process, changes)
+    return applied
 
 
-def end_hold(tx: Transaction, outcome: Outcome) -> Ended:
-    """Settle or release a hold. Ending it a second time changes nothing."""
-    row = tx.row(END_HOLD, ending(outcome))
-    return Ended(is_first=False) if row is None else settle(tx, OpenHold._make(row), outcome)
+def _changes_of(before: Account, after: Account, demand: Demand, answers: list[Taken], rows: BatchRows) -> None:
+    paid_nano = after.balance_nano - before.balance_nano
+    more_nano = after.reserve_nano - before.reserve_nano
+    held_nano = sum([answer.amount_nano for answer in answers if isinstance(answer, Held)])
+    spare = has_spare(after, demand, held_nano)
+    if before.has_reserve or after.reserve_nano:
+        before_nano = before.reserve_nano if before.has_reserve else None
+        rows.reserves.append(ReserveChange(after.id, before_nano, after.reserve_nano, spare))
+    if paid_nano or more_nano:
+        rows.accounts.append(AccountChange(after.id, paid_nano, more_nano))
 
 
-def settle(tx: Transaction, hold: OpenHold, outcome: Outcome) -> Ended:
-    """Charge the account, or give back its credit, for a hold that has just been marked as ended."""
-    due_nano = charged_nano = 0
-    if outcome.usage:
-        due_nano = hold.charge(outcome.usage)
-        charged_nano = _pay(tx, hold.account_id, hold.amount_nano, due_nano)
-        tx.change(ADD_ENTRY, charge_row(hold, outcome, charged_nano))
+def lock_accounts(tx: Transaction, process: str, account_ids: list[str], *, waits: bool = True) -> list[Account]:
+    """Lock the accounts in the order of their ids and read them. SQLite has locked all of them already."""
+    if tx.is_sqlite:
+        rows = [tx.row(ACCOUNT, {"account": account_id, "process": process}) for account_id in account_ids]
     else:
-        tx.change(GIVE_BACK, {"account": hold.account_id, "amount": hold.amount_nano})
-    tx.change(ADD_USAGE, usage_row(hold, outcome, charged_nano))
-    return Ended(is_first=True, charged_nano=charged_nano, short_nano=due_nano - charged_nano)
+        many = MANY_ACCOUNTS if waits else FREE_ACCOUNTS
+        rows = [*tx.rows(many, {"accounts": account_ids, "process": process})]
+    return [_account(row) for row in rows if row]
 
 
-def mark_delivered(tx: Transaction, delivered: dict[str, Usage]) -> None:
-    """Write what open requests have delivered so far, by completion id. After a crash, this is what is charged."""
-    marks = [
-        {"completion": completion_id, "prompt": counted.prompt_tokens, "tokens": counted.completion_tokens}
-        for completion_id, counted in sorted(delivered.items())
-    ]
-    if marks:
-        tx.change_each(MARK, marks)
-
-
-def owners_with_open_holds(tx: Transaction) -> list[str]:
-    return [owner for (owner,) in tx.rows(OPEN_OWNERS, {})]
-
-
-def end_holds_of(tx: Transaction, owner: str, now_ms: int) -> list[Outcome]:
-    """End the holds that a dead process left open: charge what was marked as delivered, and release the others."""
-    outcomes = [_interrupted(OpenHold._make(row), now_ms) for row in tx.rows(OPEN_OF, {"of": owner})]
-    return [outcome for outcome in outcomes if end_hold(tx, outcome).is_first]
+def _account(row: Row) -> Account:
+    account_id, balance_nano, held_nano, reserve_nano = row
+    return Account(account_id, balance_nano, held_nano, reserve_nano or 0, has_reserve=reserve_nano is not None)
 
 
 def forget_old_keys(tx: Transaction, now_ms: int) -> None:
     tx.change(FORGET_OLD_KEYS, {"before": now_ms - IDEMPOTENCY_MS})
 
 
-def _take(tx: Transaction, hold: Hold, allowance_tokens: int) -> int | None:
-    """Check and hold in one statement. Return the free credit that is left, or None where there is not enough."""
-    amount_nano = hold.price.quote(hold.prompt_tokens, allowance_tokens)
-    least_nano = hold.least_nano(amount_nano)
-    left = tx.row(TAKE, {"account": hold.account_id, "amount": amount_nano, "least": least_nano})
-    return None if left is None else int(left[0])
+def costs_of(tx: Transaction, completion_ids: Iterable[str]) -> dict[str, int]:
+    """What the requests among these that have ended did cost."""
+    found = {one: tx.row(COST, {"completion": one}) for one in completion_ids}
+    return {one: int(row[0]) for one, row in found.items() if row}
 
 
-def _free_nano(tx: Transaction, account_id: str) -> int:
-    """Lock the account and return its free credit."""
-    row = tx.row(READ_FREE, {"account": account_id})
-    assert row
-    return int(row[0])
+def _read_known(tx: Transaction, moves: Sequence[AccountMoves], known: Known) -> None:
+    uncertain = [end.hold.completion_id for move in moves for end in move.ends if end.is_uncertain]
+    known.cost_nano |= costs_of(tx, uncertain)
+    for move in moves:
+        for wanted in move.holds:
+            if digest := wanted.hold.idempotency_digest:
+                _read_key(tx, wanted.hold, digest, known)
 
 
-def _pay(tx: Transaction, account_id: str, held_nano: int, due_nano: int) -> int:
-    """Charge what is due, at most the hold and all free credit, and return the charge."""
-    values = {"account": account_id, "amount": held_nano, "charge": due_nano}
-    if tx.change(PAY, values) == 1:
-        return due_nano
-    free_nano = _free_nano(tx, account_id)
-    charge_nano = min(due_nano, held_nano + free_nano)  # now that the account is locked, it may have more than before
-    paid = tx.change(PAY, values | {"charge": charge_nano})
-    assert paid == 1
-    return charge_nano
+def _read_key(tx: Transaction, hold: Hold, digest: bytes, known: Known) -> None:
+    """A key may be used again after 24 hours, and if the request that used it was not charged."""
+    found = tx.row(READ_KEY, {"account": hold.account_id, "key": digest})
+    if found:
+        completion_id, request_id, created_at, state = found
+        is_open = state == "released" or created_at <= hold.started_at - IDEMPOTENCY_MS
+        known.keys[hold.account_id, digest] = KeyUse(completion_id, request_id, is_open=is_open)
 
 
-def ending(outcome: Outcome) -> dict[str, Any]:
-    new_state = "settled" if outcome.usage else "released"
-    return {"completion": outcome.completion_id, "new_state": new_state, "at": outcome.ended_at}
+def _write_keys_and_marks(tx: Transaction, process: str, changes: Changes) -> None:
+    _each(tx, UNMARK, [{"completion": completion_id} for completion_id in changes.unmarked])
+    if changes.kept_keys or changes.freed_keys or changes.new_keys:
+        freed = [{**_key_of(hold), "completion": hold.completion_id} for hold in changes.freed_keys]
+        _each(tx, KEEP_KEY, [_key_of(hold) for hold in changes.kept_keys])
+        _each(tx, FREE_KEY, freed)
+        _each(tx, FORGET_KEY, [_key_of(hold) for hold in changes.new_keys])
+        _each(tx, ADD_KEY, [_key_row(hold, process) for hold in changes.new_keys])
 
 
-def hold_row(hold: OpenHold, owner: str) -> dict[str, Any]:
-    return {**hold._asdict(), "owner": owner, "state": "open"}
+def _take_holds(
+    tx: Transaction, process: str, account: Account, holds: list[WantedHold], known: Known, changes: Changes
+) -> list[Taken]:
+    """Take the holds. Where the credit falls short, first ask the processes that have more than they need."""
+    answers = list[Taken]()
+    for wanted in holds:
+        answer = take_hold(account, wanted.hold, known, changes, is_final=wanted.is_final)
+        if isinstance(answer, Short):
+            if tx.change(ASK, {"account": account.id, "me": process}):
+                tx.announce()
+            else:
+                answer = take_hold(account, wanted.hold, known, changes, is_final=True)
+        answers.append(answer)
+    return answers
 
 
-def charge_row(hold: OpenHold, outcome: Outcome, charged_nano: int) -> dict[str, Any]:
+def _each(tx: Transaction, statement: Statement, values: Sequence[dict[str, Any]]) -> None:
+    if values:
+        tx.change_each(statement, values)
+
+
+def entry_row(
+    account_id: str, kind: str, amount_nano: int, now_ms: int, *, completion_id: str | None = None, note: str = ""
+) -> dict[str, Any]:
     return {
-        "account_id": hold.account_id,
-        "kind": "charge",
-        "amount_nano": -charged_nano,
-        "completion_id": hold.completion_id,
-        "note": "",
-        "created_at": outcome.ended_at,
+        "account_id": account_id,
+        "kind": kind,
+        "amount_nano": amount_nano,
+        "completion_id": completion_id,
+        "note": note,
+        "created_at": now_ms,
     }
 
 
-def usage_row(hold: OpenHold, outcome: Outcome, charged_nano: int) -> dict[str, Any]:
+def charge_row(charge: Charge) -> dict[str, Any]:
+    hold = charge.hold
+    return entry_row(
+        hold.account_id, "charge", -charge.charged_nano, charge.outcome.ended_at, completion_id=hold.completion_id
+    )
+
+
+def usage_row(charge: Charge) -> dict[str, Any]:
+    hold, outcome = charge.hold, charge.outcome
     counted = outcome.usage or NOTHING
     return {
         "completion_id": hold.completion_id,
@@ -348,7 +265,7 @@ def usage_row(hold: OpenHold, outcome: Outcome, charged_nano: int) -> dict[str, 
         "prompt_tokens": counted.prompt_tokens,
         "cached_tokens": counted.cached_tokens,
         "completion_tokens": counted.completion_tokens,
-        "cost_nano": charged_nano,
+        "cost_nano": charge.charged_nano,
         "estimated": counted.estimated,
         "status": outcome.status,
         "stream": hold.stream,
@@ -358,43 +275,16 @@ def usage_row(hold: OpenHold, outcome: Outcome, charged_nano: int) -> dict[str, 
     }
 
 
-def _interrupted(hold: OpenHold, now_ms: int) -> Outcome:
-    """Build the outcome of a request whose process died, from the last mark of what it delivered."""
-    usage = Usage(hold.prompt_tokens, hold.delivered_tokens, estimated=True) if hold.delivered_tokens else None
-    return Outcome(
-        request_id=hold.request_id,
-        completion_id=hold.completion_id,
-        account_id=hold.account_id,
-        key_id=hold.key_id,
-        class_id=hold.class_id,
-        endpoint=ENDPOINT,
-        status=INTERRUPTED_STATUS,
-        usage=usage,
-        duration_ms=max(0, now_ms - hold.started_at),
-        ended_at=now_ms,
-    )
+def _key_of(hold: Hold | OpenHold) -> dict[str, Any]:
+    return {"account": hold.account_id, "key": hold.idempotency_digest}
 
 
-def _claim_key(tx: Transaction, hold: Hold, digest: bytes) -> Repeated | None:
-    """Store the idempotency key, unless a request of the last 24 hours that runs or was charged has used it.
-
-    The account is locked first, so that the second of two requests with one key sees what the first did.
-    """
-    _free_nano(tx, hold.account_id)
-    values = {
-        "account": hold.account_id,
-        "digest": digest,
-        "completion": hold.completion_id,
-        "request": hold.request_id,
-        "at": hold.started_at,
+def _key_row(hold: Hold, process: str) -> dict[str, Any]:
+    return {
+        "account_id": hold.account_id,
+        "digest": hold.idempotency_digest,
+        "completion_id": hold.completion_id,
+        "request_id": hold.request_id,
+        "created_at": hold.started_at,
+        "process": process,
     }
-    if tx.change(ADD_KEY, values) == 1:
-        return None
-    found = tx.row(READ_KEY, {"account": hold.account_id, "key": digest})
-    assert found
-    completion_id, request_id, created_at, state = found
-    if state != "released" and created_at > hold.started_at - IDEMPOTENCY_MS:
-        return Repeated(completion_id, request_id)
-    tx.change(FORGET_KEY, {"account": hold.account_id, "key": digest})
-    tx.change(ADD_KEY, values)
-    return None

@@ -1,4 +1,4 @@
-"""Marks: how much running requests have delivered, written to their holds from time to time.
+"""Marks: how much running requests have delivered, written to the store from time to time.
 
 After a crash, the mark is what is charged. Marking costs nothing per chunk, and nothing for short requests.
 """
@@ -8,13 +8,26 @@ import time
 from typing import Protocol
 
 import msgspec
+from sqlalchemy import text
 
+from cadenza.core.ledger import OpenHold
 from cadenza.core.records import Usage
-from cadenza.store import ledger
-from cadenza.store.store import Store
+from cadenza.store.ledger import UNMARK
+from cadenza.store.statements import Statement
+from cadenza.store.store import Store, Transaction
 
 BRIEF_MARKS = 100
 COUNTED_IN_A_ROW = 50  # then other tasks get their turn
+MARK = Statement(
+    text(
+        "INSERT INTO marks (completion_id, request_id, process, account_id, key_id, class_id, prompt_tokens,"
+        " delivered_tokens, input_nano, output_nano, cached_input_nano, stream, started_at)"
+        " VALUES (:completion_id, :request_id, :process, :account_id, :key_id, :class_id, :prompt_tokens,"
+        " :delivered_tokens, :input_nano, :output_nano, :cached_input_nano, :stream, :started_at)"
+        " ON CONFLICT (completion_id) DO UPDATE"
+        " SET prompt_tokens = excluded.prompt_tokens, delivered_tokens = excluded.delivered_tokens"
+    )
+)
 
 
 class Delivery(Protocol):
@@ -28,11 +41,13 @@ class Delivery(Protocol):
 
 
 class Tracked(msgspec.Struct):
-    """A running request, and how many of its tokens are marked."""
+    """A running request, how many of its tokens are marked, and whether the store may have a mark of it."""
 
+    hold: OpenHold
     delivery: Delivery
     since_s: float
     marked_tokens: int = 0
+    may_have_mark: bool = False
 
 
 class Marks:
@@ -43,14 +58,35 @@ class Marks:
         self._mark_after_s = mark_after_s
         self._tracked: dict[str, Tracked] = {}
 
-    def track(self, completion_id: str, delivery: Delivery) -> None:
-        self._tracked[completion_id] = Tracked(delivery, time.monotonic())
+    def track(self, hold: OpenHold, delivery: Delivery) -> None:
+        self._tracked[hold.completion_id] = Tracked(hold, delivery, time.monotonic())
 
-    def forget(self, completion_id: str) -> None:
-        self._tracked.pop(completion_id, None)
+    def forget(self, completion_id: str) -> bool:
+        """The request has ended. Whether it may have a mark."""
+        tracked = self._tracked.pop(completion_id, None)
+        return tracked is not None and tracked.may_have_mark
 
-    async def count(self) -> dict[str, Usage]:
-        """Count what long-running requests have delivered since their last mark, by completion id."""
+    async def write(self, process: str) -> None:
+        """Mark what long-running requests have delivered since their last mark."""
+        rows, counted = list[dict[str, object]](), await self._count()
+        for completion_id, usage in counted.items():
+            if tracked := self._tracked.get(completion_id):
+                tracked.may_have_mark = True
+                rows.append(_mark_row(tracked.hold, usage, process))
+        if rows:
+            await self._store.transact(lambda tx: tx.change_each(MARK, rows), is_brief=len(rows) < BRIEF_MARKS)
+            await self._after_write(counted)
+
+    async def _after_write(self, counted: dict[str, Usage]) -> None:
+        ended = [completion_id for completion_id in counted if completion_id not in self._tracked]
+        for completion_id, usage in counted.items():
+            if tracked := self._tracked.get(completion_id):
+                tracked.marked_tokens = usage.completion_tokens
+        if ended:
+            await self._store.transact(lambda tx: unmark(tx, ended), is_brief=True)
+
+    async def _count(self) -> dict[str, Usage]:
+        """Count what has been delivered, by completion id."""
         now_s, counted = time.monotonic(), dict[str, Usage]()
         for number, (completion_id, tracked) in enumerate(list(self._tracked.items())):
             if number % COUNTED_IN_A_ROW == 0:
@@ -61,8 +97,25 @@ class Marks:
                     counted[completion_id] = usage
         return counted
 
-    async def write(self, counted: dict[str, Usage]) -> None:
-        await self._store.transact(lambda tx: ledger.mark_delivered(tx, counted), is_brief=len(counted) < BRIEF_MARKS)
-        for completion_id, usage in counted.items():
-            if tracked := self._tracked.get(completion_id):
-                tracked.marked_tokens = usage.completion_tokens
+
+def unmark(tx: Transaction, completion_ids: list[str]) -> None:
+    """Delete the marks of requests that ended while they were being marked."""
+    tx.change_each(UNMARK, [{"completion": one} for one in completion_ids])
+
+
+def _mark_row(hold: OpenHold, usage: Usage, process: str) -> dict[str, object]:
+    return {
+        "completion_id": hold.completion_id,
+        "request_id": hold.request_id,
+        "process": process,
+        "account_id": hold.account_id,
+        "key_id": hold.key_id,
+        "class_id": hold.class_id,
+        "prompt_tokens": usage.prompt_tokens,
+        "delivered_tokens": usage.completion_tokens,
+        "input_nano": hold.input_nano,
+        "output_nano": hold.output_nano,
+        "cached_input_nano": hold.cached_input_nano,
+        "stream": hold.stream,
+        "started_at": hold.started_at,
+    }

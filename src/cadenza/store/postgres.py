@@ -10,11 +10,13 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+import asyncpg  # type: ignore[import-untyped]
 from sqlalchemy import URL, Connection, bindparam, func, select, text
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, NotSupportedError, ProgrammingError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
+from cadenza.store import postgres_watch
 from cadenza.store.statements import Statement, Values
 from cadenza.store.store import WAIT_S, Row, StoreRefused, StoreUnavailable, Transaction, unavailable
 
@@ -35,6 +37,8 @@ T = TypeVar("T")
 class PostgresTransaction:
     """Runs statements on one connection."""
 
+    is_sqlite = False
+
     __slots__ = ("_connection",)
 
     def __init__(self, connection: Connection) -> None:
@@ -53,6 +57,9 @@ class PostgresTransaction:
     def change_each(self, statement: Statement, values: Sequence[Values]) -> None:
         self._connection.execute(statement.core, values)
 
+    def announce(self) -> None:
+        self._connection.exec_driver_sql(postgres_watch.ANNOUNCE)
+
 
 class PostgresStore:
     """A pool of connections to one database."""
@@ -62,6 +69,8 @@ class PostgresStore:
     lock_grace_s = 2.0  # by then a living process has noticed that its connection is lost, and its lock with it
 
     def __init__(self, url: URL, wait_s: float = WAIT_S) -> None:
+        self._url = url
+        self._wait_s = wait_s
         self._where = f"postgresql://{url.host or ''}/{url.database or ''}"
         self._writer = _make_engine(url, wait_s)
         self._reader = self._writer.execution_options(isolation_level="AUTOCOMMIT")
@@ -78,6 +87,18 @@ class PostgresStore:
     async def transact(self, work: Callable[[Transaction], T], *, is_brief: bool = False) -> T:  # noqa: ARG002 for SQLite
         async with self._connected(self._writer) as connection, connection.begin():
             return await connection.run_sync(lambda inner: work(PostgresTransaction(inner)))
+
+    @contextlib.asynccontextmanager
+    async def watch(self, wake: Callable[[], None]) -> AsyncIterator[None]:
+        async with contextlib.AsyncExitStack() as watching:
+            try:
+                await watching.enter_async_context(postgres_watch.watch(self._connect, wake))
+            except postgres_watch.CONNECTION_ERRORS as error:
+                raise self._unavailable(str(error).partition("\n")[0] or "no connection") from None
+            yield
+
+    async def _connect(self) -> postgres_watch.Connection:
+        return await asyncpg.connect(self._url.render_as_string(hide_password=False), timeout=self._wait_s)
 
     async def ping(self) -> None:
         await self.row(PING, {})

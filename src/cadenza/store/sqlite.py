@@ -9,15 +9,14 @@ its caller is cancelled. The driver's own transaction control is off (`isolation
 import asyncio
 import contextlib
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import TypeVar
 
 from sqlalchemy import text
 
-from cadenza.store import backups, files
+from cadenza.store import backups, files, sqlite_watch
 from cadenza.store.statements import Statement, Values
 from cadenza.store.store import WAIT_S, Row, StoreRefused, StoreUnavailable, Transaction, unavailable
 
@@ -42,6 +41,8 @@ T = TypeVar("T")
 class SqliteTransaction:
     """Runs statements on one connection."""
 
+    is_sqlite = True
+
     __slots__ = ("_connection",)
 
     def __init__(self, connection: sqlite3.Connection) -> None:
@@ -59,6 +60,9 @@ class SqliteTransaction:
 
     def change_each(self, statement: Statement, values: Sequence[Values]) -> None:
         self._connection.executemany(statement.sqlite_text, map(statement.sqlite_values, values))
+
+    def announce(self) -> None:
+        """Nothing to do: every commit wakes the watchers."""
 
 
 class SqliteStore:
@@ -93,6 +97,13 @@ class SqliteStore:
         with self._mapped_errors():
             return await asyncio.shield(self._transact(work, is_brief=is_brief))
 
+    @contextlib.asynccontextmanager
+    async def watch(self, wake: Callable[[], None]) -> AsyncIterator[None]:
+        with self._mapped_errors():
+            connection = await asyncio.to_thread(self._open, READ_ONLY)
+        with contextlib.closing(connection), sqlite_watch.watch(connection, wake):
+            yield
+
     async def ping(self) -> None:
         await self.row(PING, {})
 
@@ -120,12 +131,6 @@ class SqliteStore:
         with self._mapped_errors():
             async with self._turn:
                 return await self._in_write_thread(lambda: self._upgrade(revision))
-
-    def process_lock(self, name: str) -> AbstractAsyncContextManager[bool]:
-        return files.process_lock(self.path, name)
-
-    def process_lock_names(self) -> list[str]:
-        return files.process_lock_names(self.path)
 
     async def _read(self, work: Callable[[Transaction], T]) -> T:
         self._read_threads = self._read_threads or ThreadPoolExecutor(LONG_READS_MAX, "cadenza-store-read")

@@ -28,12 +28,19 @@ class StoreUnavailable(Exception):
         self.advice = advice
 
 
+class StoreBusy(StoreUnavailable):
+    """Another transaction has locked what is needed, for too long."""
+
+
 class StoreRefused(Exception):
     """A constraint or trigger refused a change. The whole transaction was rolled back."""
 
 
 class Transaction(Protocol):
     """An open transaction. Valid only inside the function that `Store.transact` runs."""
+
+    @property
+    def is_sqlite(self) -> bool: ...
 
     def row(self, statement: Statement, values: Values) -> Row | None:
         """Return the first row, if there is one."""
@@ -45,6 +52,9 @@ class Transaction(Protocol):
 
     def change_each(self, statement: Statement, values: Sequence[Values]) -> None:
         """Run the statement once for each set of values."""
+
+    def announce(self) -> None:
+        """Wake the watchers of all processes, this one's too, once the transaction is committed."""
 
 
 class Store(Protocol):
@@ -69,6 +79,13 @@ class Store(Protocol):
         SQLite runs brief work on the event loop's thread and everything else in a thread.
         """
 
+    def watch(self, wake: Callable[[], None]) -> AbstractAsyncContextManager[None]:
+        """For the block, call `wake` on the event loop soon (< 50 ms) after an announcement by any process.
+
+        It is also called when announcements may have been missed, and on SQLite after any commit. There is no payload:
+        read the tables to see what changed. StoreUnavailable if watching cannot begin; later failures are retried.
+        """
+
     async def ping(self) -> None:
         """Raise StoreUnavailable unless the store answers, with or without a schema."""
 
@@ -82,16 +99,6 @@ class Store(Protocol):
 
         SQLite copies a store that has a schema first, and returns the path of the copy.
         """
-
-    @property
-    def lock_grace_s(self) -> float:
-        """How long a living process may need to take a lost process lock again; 0 where a lock cannot be lost."""
-
-    def process_lock(self, name: str) -> AbstractAsyncContextManager[bool]:
-        """Try to take the lock of a process and hold it for the block; False where another process holds it."""
-
-    def process_lock_names(self) -> list[str]:
-        """Return the names whose locks left a file behind, by living and dead processes."""
 
 
 def unavailable(where: str, reason: str, advice: str) -> StoreUnavailable:

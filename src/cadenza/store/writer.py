@@ -1,38 +1,40 @@
-"""Writes the ledger for one process. Everything that waits goes into one transaction, and callers are answered
-only when it is durable (group commit).
+"""The ledger of one process: holds are taken in memory against reserves, and what ended is charged in the store.
 
-A hold fails when the store cannot take it; the caller refuses the request. An outcome never fails: it waits until the
-store takes it, even if its caller is gone, so neither a cancelled request nor a stalled store loses a charge. The
-open holds of a process that died are ended by the sweep of any other process.
+A hold that no reserve covers fails when the store cannot take it; the caller refuses the request. An end never fails:
+it waits until the store takes it, even if its caller is gone, so neither a cancelled request nor a stalled store loses
+a charge. What a dead process had reserved is freed by the sweep of any other process.
 """
 
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import AsyncExitStack
 
 import msgspec
 
-from cadenza.core.records import DISCONNECTED_STATUS, Outcome
+from cadenza.core.ledger import End, Ended, Held, Hold, Insufficient, OpenHold, Repeated, Short, Taken
+from cadenza.core.records import Outcome
 from cadenza.observe import Observer, places
-from cadenza.store import batches, ledger
-from cadenza.store.backlog import Backlog, Waiting
-from cadenza.store.batches import Answer, Move
-from cadenza.store.ledger import Ended, Held, Hold, Insufficient, OpenHold, Repeated
+from cadenza.store.backlog import Answer
+from cadenza.store.committer import Committer
+from cadenza.store.ledger import ASKED, RESERVED
 from cadenza.store.marks import Delivery, Marks
-from cadenza.store.owners import Owner
-from cadenza.store.store import Store, StoreUnavailable
-
-BATCH_MAX = 128
+from cadenza.store.processes import Presence
+from cadenza.store.reserves import Reserves
+from cadenza.store.store import Store, StoreRefused, StoreUnavailable
+from cadenza.store.sweeper import Sweeper
 
 
 class Pace(msgspec.Struct, frozen=True):
-    """The periods of the writer's background work, in seconds."""
+    """The periods of the ledger's work, in seconds."""
 
     retry_s: float = 0.25  # after the store did not take a batch
-    mark_every_s: float = 0.5
-    mark_after_s: float = 1.0  # a shorter request is not worth counting
-    sweep_every_s: float = 15.0
-    renew_every_s: float = 0.5  # the lock that shows that this process is alive
+    mark_every_s: float = 0.25
+    mark_after_s: float = 0.5  # a shorter request is not worth counting
+    sweep_every_s: float = 2.0
+    give_back_every_s: float = 0.25
+    reconcile_every_s: float = 15.0
+    ask_s: float = 0.1  # how long other processes have to give back credit before a request is refused
 
 
 USUAL_PACE = Pace()
@@ -41,73 +43,108 @@ USUAL_PACE = Pace()
 class LedgerWriter:
     """Takes and ends the holds of this process."""
 
-    def __init__(self, store: Store, observer: Observer, pace: Pace = USUAL_PACE) -> None:
+    def __init__(
+        self, store: Store, observer: Observer, pace: Pace = USUAL_PACE, presence: Presence | None = None
+    ) -> None:
+        self.presence = presence or Presence(store)
         self._store = store
         self._observer = observer
         self._pace = pace
-        self._owner = Owner(store)
-        self._backlog = Backlog()
+        self._reserves = Reserves()
+        self._committer = Committer(store, observer, self.presence, self._reserves, pace.retry_s)
+        self._committer.lose = self._lose
         self._open: dict[str, OpenHold] = {}
+        self._swept: set[str] = set()  # running requests whose reserve was lost
         self._marks = Marks(store, pace.mark_after_s)
+        self._sweeper = Sweeper(store, self.presence, observer)
+        self._wake = asyncio.Event()  # set and replaced when a process announced something
         self._endings: set[asyncio.Task[None]] = set()
-        self._turn = asyncio.Lock()  # marks and batches change the same holds: one at a time
-        self._is_stopping = False
         self._tasks: list[asyncio.Task[None]] = []
+        self._watching = AsyncExitStack()
 
     async def start(self) -> None:
-        await self._owner.start()
-        await self.sweep()
+        await self.presence.start()
+        await self._sweeper.sweep()
+        await self._watching.enter_async_context(self._store.watch(self._woken))
         pace = self._pace
         self._tasks = [
-            asyncio.create_task(self._write_forever()),
+            asyncio.create_task(self._committer.run()),
             asyncio.create_task(self._every(pace.mark_every_s, self.mark)),
             asyncio.create_task(self._every(pace.sweep_every_s, self.sweep)),
-            asyncio.create_task(self._every(pace.renew_every_s, self._owner.renew)),
+            asyncio.create_task(self._every(pace.give_back_every_s, self._give_back_idle)),
+            asyncio.create_task(self._every(pace.reconcile_every_s, self._reconcile)),
+            asyncio.create_task(self._answer_asks()),
         ]
 
     async def stop(self) -> None:
-        """Write everything that waits, then stop. The sweep of another process ends what the store does not take."""
+        """Write everything that waits and give back all reserves, then stop. Another process sweeps what is left."""
         await asyncio.gather(*self._endings, return_exceptions=True)
         writing, *others = self._tasks
         for task in others:
             task.cancel()
-        self._is_stopping = True
-        self._backlog.wake()
+        self._reserves.close()
+        for account_id in self._reserves.account_ids():
+            self._committer.resize(account_id)
+        self._committer.stop()
         await asyncio.gather(writing, *others, return_exceptions=True)
-        await self._owner.stop()
+        await self._watching.aclose()
+        await self.presence.stop()
 
     async def hold(self, hold: Hold) -> Held | Insufficient | Repeated:
-        """Take a hold; StoreUnavailable if the store does not take it."""
-        waiting = self._backlog.add(Move(hold))
+        """Take a hold; StoreUnavailable if no reserve covers it and the store does not take it."""
+        if not hold.idempotency_digest and self.presence.is_fresh and (held := self._reserves.hold(hold)):
+            answer: Taken = held
+        else:
+            answer = await self._take(hold)
+        if isinstance(answer, Held):
+            self._open[hold.completion_id] = OpenHold.of(hold, answer.amount_nano)
+        assert not isinstance(answer, Short)
+        return answer
+
+    async def _take(self, hold: Hold) -> Taken:
+        """Take a hold in the store. If the credit falls short, wait a moment for what other processes give back."""
+        until_s = time.monotonic() + self._pace.ask_s
+        answer = await self._take_once(hold, is_final=False)
+        while isinstance(answer, Short):
+            left_s = until_s - time.monotonic()
+            wake = self._wake
+            try:
+                async with asyncio.timeout(max(left_s, 0)):
+                    await wake.wait()
+            except TimeoutError:
+                left_s = 0
+            answer = await self._take_once(hold, is_final=left_s <= 0)
+        return answer
+
+    async def _take_once(self, hold: Hold, *, is_final: bool) -> Taken:
+        waiting = self._committer.hold(hold, is_final=is_final)
         try:
             answer = await waiting
         except asyncio.CancelledError:
             is_answered = waiting.done() and not waiting.cancelled() and not waiting.exception()
-            if is_answered and isinstance(waiting.result(), Held):
-                self._release(hold)  # cancelled after the answer was given and before it was received
+            if is_answered and isinstance(held := waiting.result(), Held):
+                self._committer.abandon(hold, held.amount_nano)  # cancelled before it received the answer
             raise
         assert not isinstance(answer, Ended)
-        if isinstance(answer, Held):
-            self._open[hold.completion_id] = OpenHold.of(hold, answer.allowance_tokens)
         return answer
 
     def track(self, completion_id: str, delivery: Delivery) -> None:
         """From now on, mark what the request has delivered, until its hold ends. Only an open hold is tracked."""
-        if completion_id in self._open:
-            self._marks.track(completion_id, delivery)
+        if hold := self._open.get(completion_id):
+            self._marks.track(hold, delivery)
 
     def end(self, outcome: Outcome) -> "asyncio.Future[Answer]":
         """End the hold of a request. It is queued at once and will be written even if no caller awaits the answer.
 
         Once it is durable, the outcome is also counted and logged.
         """
-        self._marks.forget(outcome.completion_id)
-        hold = self._open.pop(outcome.completion_id, None)
-        return self._backlog.add(Move(outcome, hold, is_recorded=True))
-
-    def _release(self, hold: Hold) -> None:
-        """End a hold whose request was cancelled or refused before it got the answer. The request records itself."""
-        self._backlog.add(Move(abandoned(hold), self._open.pop(hold.completion_id, None)))
+        completion_id = outcome.completion_id
+        hold = self._open.pop(completion_id)
+        due_nano = hold.due_nano(outcome.usage)
+        self._reserves.end(hold.account_id, hold.amount_nano, due_nano)
+        end = End(outcome, hold, due_nano, self._marks.forget(completion_id), completion_id in self._swept)
+        self._swept.discard(completion_id)
+        return self._committer.end(end, is_recorded=True)
 
     def run_to_completion(self, ending: Coroutine[None, None, None]) -> asyncio.Task[None]:
         """Run work that ends a hold as a task that `stop` waits for, even if its caller is cancelled."""
@@ -119,112 +156,54 @@ class LedgerWriter:
     async def drained(self) -> None:
         """Wait until everything queued so far is durable and answered."""
         await asyncio.gather(*self._endings, return_exceptions=True)
-        await self._backlog.drained()
+        await self._committer.drained()
 
     async def mark(self) -> None:
         """Write what the tracked requests have delivered since their last mark."""
-        if counted := await self._marks.count():
-            async with self._turn:
-                await self._marks.write(counted)
+        await self._marks.write(self.presence.name)
 
     async def sweep(self) -> None:
-        """End the open holds of dead processes and forget old idempotency keys."""
-        now_ms = time.time_ns() // 1_000_000
-        names = {*await self._store.transact(ledger.owners_with_open_holds), *self._store.process_lock_names()}
-        for name in await self._owner.find_dead(names):
-            await self._sweep_owner(name, now_ms)
-        await self._store.transact(lambda tx: ledger.forget_old_keys(tx, now_ms))
+        """End what dead processes left behind."""
+        if self.presence.is_swept:
+            await self._committer.begin_again_if_swept()
+        await self._sweeper.sweep()
 
-    async def _sweep_owner(self, name: str, now_ms: int) -> None:
-        async with self._owner.lock_of(name) as is_dead:
-            if not is_dead:
-                return
-            outcomes = await self._store.transact(lambda tx: ledger.end_holds_of(tx, name, now_ms))
-        if outcomes:
-            self._observer.log.warning("ended the holds of a process that died", process=name, holds=len(outcomes))
-        for outcome in outcomes:
-            self._observer.record(outcome)
+    def _lose(self) -> None:
+        """Another process found this one dead and swept it. Requests go on; what they cost is uncertain now."""
+        self._observer.log.warning("this process was taken for dead and begins again", requests=len(self._open))
+        self._swept |= self._open.keys()
+        self._reserves.lose()
 
-    async def _write_forever(self) -> None:
+    def _woken(self) -> None:
+        wake, self._wake = self._wake, asyncio.Event()
+        wake.set()
+
+    async def _answer_asks(self) -> None:
+        """Give back what this process does not need, as soon as another one asks for it."""
         while True:
-            await self._backlog.wait_for_more()
-            while self._backlog:
-                if not await self._commit(self._backlog.take(BATCH_MAX)):
-                    if self._is_stopping:
-                        return
-                    await asyncio.sleep(self._pace.retry_s)
-            self._backlog.set_drained()
-            if self._is_stopping:
-                return
+            await self._wake.wait()
+            if self._reserves:
+                await self._give_back_asked()
 
-    async def _commit(self, batch: list[Waiting]) -> bool:
-        """Write a batch in one transaction. Return False if the store did not take it."""
-        moves = [waiting.move for waiting in batch]
-        self._observer.at("ledger-commit")
+    async def _give_back_asked(self) -> None:
         try:
-            async with self._turn:
-                answers = await self._store.transact(
-                    lambda tx: batches.apply(tx, moves, self._owner.name), is_brief=True
-                )
-        except StoreUnavailable as error:
-            self._fail(batch, error)
-            return False
-        except Exception as error:  # noqa: BLE001 the writer's loop: one bad move must not stop the others
-            return await self._commit_one_by_one(batch, error)
-        self._observer.at("ledger-committed")
-        self._observer.metrics.ledger_commits.inc()
-        for waiting, answer in zip(batch, answers, strict=True):
-            self._answer(waiting, answer)
-        return True
+            asked = await self._store.row(ASKED, {"me": self.presence.name})
+        except StoreUnavailable:
+            return
+        if asked:
+            for (account_id,) in await self._store.rows(ASKED, {"me": self.presence.name}):
+                self._reserves.ask_back(account_id)
+                self._committer.resize(account_id)
 
-    def _fail(self, batch: list[Waiting], error: StoreUnavailable) -> None:
-        """Keep outcomes for the next try and fail all holds, including those that wait behind this batch.
+    async def _give_back_idle(self) -> None:
+        for account_id in self._reserves.pass_time():
+            self._committer.resize(account_id)
 
-        A hold of this batch is released later: the store may have taken it and only its answer was lost.
-        """
-        self._observer.metrics.ledger_retries.inc()
-        self._observer.log.warning("the store did not take a batch of the ledger", moves=len(batch), reason=str(error))
-        self._backlog.put_back(batch)
-        self._backlog.fail_holds(error)
-        for waiting in batch:
-            if isinstance(waiting.move.what, Hold):
-                self._release(waiting.move.what)
-
-    async def _commit_one_by_one(self, batch: list[Waiting], error: Exception) -> bool:
-        if len(batch) > 1:
-            for number, waiting in enumerate(batch, start=1):
-                if not await self._commit([waiting]):
-                    self._backlog.put_back(batch[number:])
-                    return False
-            return True
-        [refused] = batch
-        if not refused.answer.done():
-            refused.answer.set_exception(error)
-        self._observer.metrics.ledger_refused.inc()
-        what = refused.move.what
-        self._observer.log.error(
-            "the ledger refused a move",
-            move="hold" if isinstance(what, Hold) else "outcome",
-            completion_id=what.completion_id,
-            places=places(error),
-        )
-        return True
-
-    def _answer(self, waiting: Waiting, answer: Answer) -> None:
-        what = waiting.move.what
-        if isinstance(answer, Ended) and answer.short_nano:
-            self._observer.metrics.ledger_short.inc(answer.short_nano)
-            self._observer.log.warning(
-                "an account could not pay all that was due",
-                completion_id=what.completion_id,
-                short_nano=answer.short_nano,
-            )
-        if not waiting.answer.done():
-            waiting.answer.set_result(answer)
-        elif isinstance(what, Hold) and isinstance(answer, Held):  # its caller was cancelled
-            self._release(what)
-        if isinstance(what, Outcome) and waiting.move.is_recorded and isinstance(answer, Ended) and answer.is_first:
-            asyncio.get_running_loop().call_soon(self._observer.record, what)  # after the requests that were answered
+    async def _reconcile(self) -> None:
+        """Give back what the store says this process has reserved, and it does not know: a failover may cause that."""
+        rows = await self._store.rows(RESERVED, {"me": self.presence.name})
+        for account_id in {account_id for (account_id,) in rows} - {*self._reserves.account_ids()}:
+            self._committer.resize(account_id)
 
     async def _every(self, period_s: float, work: Callable[[], Awaitable[None]]) -> None:
         log = self._observer.log
@@ -232,23 +211,7 @@ class LedgerWriter:
             await asyncio.sleep(period_s)
             try:
                 await work()
-            except StoreUnavailable as error:
+            except (StoreUnavailable, StoreRefused) as error:
                 log.warning("the store did not answer the ledger", reason=str(error))
             except Exception as error:  # noqa: BLE001 the writer's loop: it goes on, and logs where it failed
                 log.error("internal error", places=places(error))
-
-
-def abandoned(hold: Hold) -> Outcome:
-    """Build the outcome of a request whose client left before an upstream was asked."""
-    now_ms = time.time_ns() // 1_000_000
-    return Outcome(
-        request_id=hold.request_id,
-        completion_id=hold.completion_id,
-        account_id=hold.account_id,
-        key_id=hold.key_id,
-        class_id=hold.class_id,
-        endpoint=ledger.ENDPOINT,
-        status=DISCONNECTED_STATUS,
-        duration_ms=max(0, now_ms - hold.started_at),
-        ended_at=now_ms,
-    )

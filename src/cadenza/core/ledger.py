@@ -1,0 +1,276 @@
+"""The rules of the ledger, without SQL: from accounts as they were read and the moves on them to what is written.
+
+A process has a durable *reserve* of an account's credit and holds credit for its requests inside it, in memory. Three
+things follow, and every move keeps them: an account's held sum is the sum of its reserves, it never exceeds the
+balance, and a request is charged at most once.
+"""
+
+from typing import NamedTuple
+
+import msgspec
+
+from cadenza.core.money import Price
+from cadenza.core.records import Outcome, Usage
+from cadenza.core.tokens import OUTPUT_TOKENS_MIN
+
+AMPLE_TIMES = 256  # credit for so many requests like the one at hand is ample: then nothing needs to be exact
+RESERVE_SHARE = 8  # a reserve grows by at most this part of the credit that nobody has reserved
+IDEMPOTENCY_MS = 24 * 60 * 60 * 1000
+
+
+class Hold(msgspec.Struct, frozen=True):
+    """The credit that a request asks for before it is served, at a snapshot of the price.
+
+    An uncounted prompt is held at an upper bound of its tokens, and only for accounts with ample credit.
+    """
+
+    completion_id: str
+    account_id: str
+    key_id: str
+    class_id: str
+    prompt_tokens: int
+    allowance_tokens: int
+    price: Price
+    stream: bool
+    started_at: int
+    is_counted: bool = True  # False: `prompt_tokens` is an upper bound
+    request_id: str = ""
+    idempotency_digest: bytes | None = None
+
+    @property
+    def amount_nano(self) -> int:
+        return self.price.quote(self.prompt_tokens, self.allowance_tokens)
+
+    @property
+    def least_nano(self) -> int:
+        """The free credit that an account needs for the whole hold."""
+        return self.amount_nano if self.is_counted else self.amount_nano * AMPLE_TIMES
+
+
+class Held(msgspec.Struct, frozen=True):
+    """The hold was taken: its amount, the output that it pays for, and the free credit that is left."""
+
+    amount_nano: int
+    allowance_tokens: int
+    left_nano: int
+
+
+class Insufficient(msgspec.Struct, frozen=True):
+    """The free credit does not pay for the request."""
+
+    free_nano: int
+    needed_nano: int
+
+
+class Repeated(msgspec.Struct, frozen=True):
+    """The idempotency key was used before, by this request."""
+
+    completion_id: str
+    request_id: str
+
+
+class Short(msgspec.Struct, frozen=True):
+    """The free credit does not pay for the whole hold. Other processes may have reserved more than they need."""
+
+
+class Ended(msgspec.Struct, frozen=True):
+    """The request has ended in the ledger."""
+
+    charged_nano: int = 0
+    short_nano: int = 0  # due, but the account could not pay it
+    is_repeated: bool = False  # it had ended before, for the same amount: nothing was changed
+    is_lost: bool = False  # another process ended it for less: the reply must not seem complete
+
+
+SHORT = Short()
+Taken = Held | Insufficient | Repeated | Short
+
+
+class OpenHold(NamedTuple):
+    """A hold that was taken: everything that is needed to charge its request."""
+
+    completion_id: str
+    request_id: str
+    account_id: str
+    key_id: str
+    class_id: str
+    amount_nano: int
+    prompt_tokens: int
+    delivered_tokens: int
+    input_nano: int
+    output_nano: int
+    cached_input_nano: int | None
+    stream: bool
+    started_at: int
+    idempotency_digest: bytes | None = None
+
+    @classmethod
+    def of(cls, hold: Hold, amount_nano: int) -> "OpenHold":
+        """Return a hold as it is right after it was taken."""
+        price = hold.price
+        return cls(
+            hold.completion_id,
+            hold.request_id,
+            hold.account_id,
+            hold.key_id,
+            hold.class_id,
+            amount_nano,
+            hold.prompt_tokens,
+            0,
+            price.input_nano,
+            price.output_nano,
+            price.cached_input_nano,
+            hold.stream,
+            hold.started_at,
+            hold.idempotency_digest,
+        )
+
+    def due_nano(self, counted: Usage | None) -> int:
+        """What is due for this usage, at the prices of the hold."""
+        if counted is None:
+            return 0
+        return Price(self.input_nano, self.output_nano, self.cached_input_nano).charge(counted)
+
+
+class End(msgspec.Struct, frozen=True):
+    """A request that ended, and the hold that it had.
+
+    An uncertain end may have been written before, by this process or by a sweep: the store is asked first.
+    """
+
+    outcome: Outcome
+    hold: OpenHold
+    due_nano: int
+    is_marked: bool = False
+    is_uncertain: bool = False
+
+
+class Account(msgspec.Struct):
+    """An account while it is locked: its money, and the reserve that this process has of it."""
+
+    id: str
+    balance_nano: int
+    held_nano: int
+    reserve_nano: int
+    has_reserve: bool = False
+
+    @property
+    def free_nano(self) -> int:
+        return self.balance_nano - self.held_nano
+
+
+class Demand(msgspec.Struct, frozen=True):
+    """What a process wants of an account: the part of its reserve that it keeps, and how large it should become."""
+
+    kept_nano: int  # for the requests in flight, and to hold more in memory meanwhile
+    in_use_nano: int  # of it, for the requests in flight
+    wanted_nano: int
+    usual_nano: int  # of one request
+
+
+class KeyUse(msgspec.Struct, frozen=True):
+    """The request that used an idempotency key, and whether the key may be used again."""
+
+    completion_id: str
+    request_id: str
+    is_open: bool
+
+
+class Known(msgspec.Struct):
+    """What the store knows about the requests of a batch: the cost of those that ended, and used idempotency keys."""
+
+    cost_nano: dict[str, int] = msgspec.field(default_factory=dict)
+    keys: dict[tuple[str, bytes], KeyUse] = msgspec.field(default_factory=dict)
+
+
+class Charge(msgspec.Struct, frozen=True):
+    """A request to be written with its entry, if it was charged, and its metering row."""
+
+    hold: OpenHold
+    outcome: Outcome
+    charged_nano: int
+
+
+class Changes(msgspec.Struct):
+    """What a batch changes in the store, besides the accounts and reserves themselves."""
+
+    charges: list[Charge] = msgspec.field(default_factory=list)
+    new_keys: list[Hold] = msgspec.field(default_factory=list)
+    kept_keys: list[OpenHold] = msgspec.field(default_factory=list)  # their requests were charged
+    freed_keys: list[OpenHold] = msgspec.field(default_factory=list)  # their requests were not
+    unmarked: list[str] = msgspec.field(default_factory=list)
+
+
+def end_requests(account: Account, demand: Demand, ends: list[End], known: Known, changes: Changes) -> list[Ended]:
+    """Charge the requests that ended, then give back what the process does not keep of its reserve.
+
+    `account`, `known` and `changes` are changed in place, here and below.
+    """
+    ended = [_end(account, demand.kept_nano, end, known, changes) for end in ends]
+    _resize(account, demand.kept_nano)
+    return ended
+
+
+def take_hold(account: Account, hold: Hold, known: Known, changes: Changes, *, is_final: bool) -> Taken:
+    """Hold the whole allowance, or as much of it as the account can pay for. Not the latter before it is final."""
+    if repeated := _used_key(hold, known):
+        return repeated
+    amount_nano, allowance_tokens = hold.amount_nano, hold.allowance_tokens
+    if account.free_nano < hold.least_nano:
+        if hold.is_counted and not is_final:
+            return SHORT
+        least_tokens = min(OUTPUT_TOKENS_MIN, hold.allowance_tokens)
+        allowance_tokens = min(allowance_tokens, hold.price.affordable(account.free_nano, hold.prompt_tokens))
+        if not hold.is_counted or allowance_tokens < least_tokens:
+            return Insufficient(account.free_nano, hold.price.quote(hold.prompt_tokens, least_tokens))
+        amount_nano = hold.price.quote(hold.prompt_tokens, allowance_tokens)
+    _resize(account, account.reserve_nano + amount_nano)
+    if digest := hold.idempotency_digest:
+        changes.new_keys.append(hold)
+        known.keys[hold.account_id, digest] = KeyUse(hold.completion_id, hold.request_id, is_open=False)
+    return Held(amount_nano, allowance_tokens, account.free_nano)
+
+
+def grow(account: Account, demand: Demand) -> None:
+    """Reserve credit for requests to come, if the account has ample credit."""
+    if account.free_nano >= demand.usual_nano * AMPLE_TIMES and account.reserve_nano < demand.wanted_nano:
+        share_nano = account.reserve_nano + account.free_nano // RESERVE_SHARE
+        _resize(account, min(demand.wanted_nano, share_nano))
+
+
+def has_spare(account: Account, demand: Demand, held_nano: int) -> bool:
+    """Whether the reserve is larger than the requests in flight need, with the holds that were just taken."""
+    return account.reserve_nano > demand.in_use_nano + held_nano
+
+
+def _end(account: Account, kept_nano: int, end: End, known: Known, changes: Changes) -> Ended:
+    """Charge what is due, from the part of the reserve that is not kept and from free credit, never more."""
+    hold, outcome = end.hold, end.outcome
+    if end.is_marked:
+        changes.unmarked.append(hold.completion_id)
+    if end.is_uncertain and (cost_nano := known.cost_nano.get(hold.completion_id)) is not None:
+        return Ended(cost_nano, is_repeated=cost_nano >= end.due_nano, is_lost=cost_nano < end.due_nano)
+    not_kept_nano = max(0, account.reserve_nano - kept_nano)
+    charged_nano = min(end.due_nano, not_kept_nano + account.free_nano)
+    from_reserve_nano = min(charged_nano, not_kept_nano)
+    account.reserve_nano -= from_reserve_nano
+    account.held_nano -= from_reserve_nano
+    account.balance_nano -= charged_nano
+    changes.charges.append(Charge(hold, outcome, charged_nano))
+    known.cost_nano[hold.completion_id] = charged_nano
+    if hold.idempotency_digest:
+        (changes.kept_keys if outcome.usage else changes.freed_keys).append(hold)
+    short_nano = end.due_nano - charged_nano
+    return Ended(charged_nano, short_nano, is_lost=end.is_uncertain and short_nano > 0)
+
+
+def _used_key(hold: Hold, known: Known) -> Repeated | None:
+    used = known.keys.get((hold.account_id, hold.idempotency_digest)) if hold.idempotency_digest else None
+    return None if used is None or used.is_open else Repeated(used.completion_id, used.request_id)
+
+
+def _resize(account: Account, reserve_nano: int) -> None:
+    """Make the reserve so large, or as large as the free credit allows."""
+    more_nano = min(reserve_nano - account.reserve_nano, account.free_nano)
+    account.reserve_nano += more_nano
+    account.held_nano += more_nano

@@ -1,0 +1,286 @@
+"""Writes what waits for the ledger: everything that is there goes into one transaction (group commit).
+
+Postgres has several batches in flight, of different accounts. An account that somebody else has locked is set aside and
+written alone, so that it delays no other. A batch whose result is unknown is written again: its ends are uncertain
+then, and the store is asked whether it has them.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable
+
+import msgspec
+from sqlalchemy import bindparam, select
+
+from cadenza.core.ledger import End, Ended, Held, Hold, OpenHold
+from cadenza.core.records import DISCONNECTED_STATUS, Outcome
+from cadenza.observe import Observer, places
+from cadenza.store import ledger
+from cadenza.store.backlog import Answer, Backlog, Waiting, fail_hold
+from cadenza.store.ledger import AccountMoves, Applied, WantedHold
+from cadenza.store.processes import Presence
+from cadenza.store.reserves import Reserves
+from cadenza.store.schema import processes
+from cadenza.store.statements import Statement
+from cadenza.store.store import Store, StoreBusy, StoreRefused, StoreUnavailable
+from cadenza.store.sweeps import ENDPOINT
+
+BATCH_MAX = 128
+BATCHES_AT_ONCE = 4  # on Postgres; SQLite has one writer
+ALONE_AT_ONCE = 2  # of the accounts that somebody else has locked
+REGISTERED = Statement(select(processes.c.name).where(processes.c.name == bindparam("of")))
+
+Moves = dict[str, tuple[AccountMoves, list[Waiting], list[Waiting]]]  # with the callers of its ends and of its holds
+
+
+class Committer:
+    """The one writer of a process's ledger. `lose` is called when another process has swept this one."""
+
+    def __init__(
+        self, store: Store, observer: Observer, presence: Presence, reserves: Reserves, retry_s: float
+    ) -> None:
+        self._store = store
+        self._observer = observer
+        self._presence = presence
+        self._reserves = reserves
+        self._retry_s = retry_s
+        self._backlog = Backlog()
+        self._running: set[asyncio.Task[None]] = set()
+        self._alone: set[asyncio.Task[None]] = set()
+        self._turn = asyncio.Lock()  # to begin again
+        self._is_stopping = False
+        self._has_failed = False
+        self.lose: Callable[[], None] = reserves.lose
+
+    def hold(self, hold: Hold, *, is_final: bool) -> "asyncio.Future[Answer]":
+        return self._add(Waiting(hold.account_id, _future(), hold=hold, is_final=is_final))
+
+    def end(self, end: End, *, is_recorded: bool) -> "asyncio.Future[Answer]":
+        return self._add(Waiting(end.hold.account_id, _future(), end=end, is_recorded=is_recorded))
+
+    def resize(self, account_id: str) -> None:
+        """Give the reserve of an account the size that it should have now."""
+        self._add(Waiting(account_id, _future()))
+
+    async def drained(self) -> None:
+        await self._backlog.drained()
+
+    async def run(self) -> None:
+        """Write until `stop`. Then write what waits, once, and return."""
+        while True:
+            await self._backlog.wait_for_more()
+            if self._store.is_sqlite:
+                while batch := self._backlog.take(BATCH_MAX):
+                    await self._write(batch, waits=True)
+                    if self._is_stopping and self._has_failed:
+                        return
+            else:
+                self._start_batches()
+            if self._is_stopping and (self._backlog.is_empty or self._has_failed):
+                await asyncio.gather(*self._running, *self._alone)
+                return
+
+    def stop(self) -> None:
+        self._is_stopping = True
+        self._backlog.wake()
+
+    def _add(self, waiting: Waiting) -> "asyncio.Future[Answer]":
+        return self._backlog.add(waiting)
+
+    def _start_batches(self) -> None:
+        while len(self._running) < BATCHES_AT_ONCE and (batch := self._backlog.take(BATCH_MAX)):
+            self._start(self._running, batch, waits=False)
+        while len(self._alone) < ALONE_AT_ONCE and (batch := self._backlog.take_alone()):
+            self._start(self._alone, batch, waits=True)
+
+    def _start(self, tasks: set[asyncio.Task[None]], batch: list[Waiting], *, waits: bool) -> None:
+        task = asyncio.create_task(self._write(batch, waits=waits))
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+        task.add_done_callback(lambda _: self._backlog.wake())
+
+    async def _write(self, batch: list[Waiting], *, waits: bool) -> None:
+        """Write a batch; what the store did not take is put back and tried again after a pause."""
+        try:
+            if not await self._commit(batch, waits=waits) and not self._is_stopping:
+                await asyncio.sleep(self._retry_s)
+        finally:
+            self._backlog.done(batch)
+
+    async def _commit(self, batch: list[Waiting], *, waits: bool) -> bool:
+        """Write a batch in one transaction. Return False if the store did not take it."""
+        moves = self._build(batch)
+        self._observer.at("ledger-commit")
+        try:
+            applied = await self._store.transact(
+                lambda tx: ledger.apply_moves(
+                    tx, self._presence.name, [move for move, _, _ in moves.values()], waits=waits
+                ),
+                is_brief=True,
+            )
+        except StoreUnavailable as error:
+            self._fail(batch, error)
+            return False
+        except Exception as error:  # noqa: BLE001 the writer's loop: one bad move must not stop the others
+            return await self._commit_apart(batch, error)
+        self._observer.at("ledger-committed")
+        self._has_failed = False
+        self._observer.metrics.ledger_commits.inc()
+        for account_id, (_, ends, holds) in moves.items():
+            if account_id in applied:
+                self._answer(applied[account_id], ends, holds)
+                if waits:
+                    self._backlog.rejoin(account_id)
+            else:
+                self._put_back([*ends, *holds])
+                self._backlog.set_aside(account_id)
+        return True
+
+    def _build(self, batch: list[Waiting]) -> Moves:
+        """Group the moves by account. What a reserve covers by now is held in memory and answered at once."""
+        moves: Moves = {}
+        groups: dict[str, tuple[list[Waiting], list[Waiting]]] = {}
+        for waiting in batch:
+            ends, holds = groups.setdefault(waiting.account_id, ([], []))
+            if waiting.end:
+                ends.append(waiting)
+            elif waiting.hold and not waiting.answer.done():
+                if not waiting.hold.idempotency_digest and (held := self._reserves.hold(waiting.hold)):
+                    waiting.answer.set_result(held)
+                else:
+                    holds.append(waiting)
+        for account_id, (ends, holds) in groups.items():
+            ended = [waiting.end for waiting in ends if waiting.end]
+            wanted = [WantedHold(waiting.hold, waiting.is_final) for waiting in holds if waiting.hold]
+            charged_nano = sum([end.due_nano for end in ended if not end.is_uncertain])
+            demand = self._reserves.demand(account_id, charged_nano, [one.hold for one in wanted])
+            moves[account_id] = AccountMoves(account_id, demand, ended, wanted), ends, holds
+        return moves
+
+    def _answer(self, applied: Applied, ends: list[Waiting], holds: list[Waiting]) -> None:
+        taken_nano = [answer.amount_nano for answer in applied.answers if isinstance(answer, Held)]
+        self._reserves.written(applied.account, taken_nano)
+        for waiting, ended in zip(ends, applied.ended, strict=True):
+            self._answer_end(waiting, ended)
+        for waiting, answer in zip(holds, applied.answers, strict=True):
+            if not waiting.answer.done():
+                waiting.answer.set_result(answer)
+            elif waiting.hold and isinstance(answer, Held):  # its caller was cancelled
+                self.abandon(waiting.hold, answer.amount_nano)
+
+    def _answer_end(self, waiting: Waiting, ended: Ended) -> None:
+        assert waiting.end
+        outcome, metrics = waiting.end.outcome, self._observer.metrics
+        if ended.short_nano:
+            metrics.ledger_short.inc(ended.short_nano)
+            self._observer.log.warning(
+                "an account could not pay all that was due",
+                completion_id=outcome.completion_id,
+                short_nano=ended.short_nano,
+            )
+        if ended.is_lost:
+            metrics.ledger_lost.inc()
+            self._observer.log.warning(
+                "a request was charged for less, because its process was taken for dead",
+                completion_id=outcome.completion_id,
+            )
+        if not waiting.answer.done():
+            waiting.answer.set_result(ended)
+        if waiting.is_recorded:
+            asyncio.get_running_loop().call_soon(self._observer.record, outcome)  # after the requests were answered
+
+    def abandon(self, hold: Hold, amount_nano: int) -> None:
+        """End a hold whose request was cancelled before it got the answer. The request records itself."""
+        self._reserves.end(hold.account_id, amount_nano, 0)
+        self.end(End(abandoned(hold), OpenHold.of(hold, amount_nano), 0), is_recorded=False)
+
+    def _fail(self, batch: list[Waiting], error: StoreUnavailable) -> None:
+        """Keep the ends for the next try and fail all holds, including those that wait behind this batch.
+
+        A locked account fails only its own.
+        """
+        self._has_failed = True
+        self._observer.metrics.ledger_retries.inc()
+        self._observer.log.warning("the store did not take a batch of the ledger", moves=len(batch), reason=str(error))
+        self._put_back([waiting for waiting in batch if not fail_hold(waiting, error)])
+        for waiting in batch:
+            if waiting.hold and waiting.hold.idempotency_digest:  # the store may have its key
+                end = End(abandoned(waiting.hold), OpenHold.of(waiting.hold, 0), 0, is_uncertain=True)
+                self.end(end, is_recorded=False)
+        if isinstance(error, StoreBusy):
+            for account_id in {waiting.account_id for waiting in batch}:
+                self._backlog.fail_holds(error, account_id)
+        else:
+            self._backlog.fail_holds(error)
+
+    def _put_back(self, batch: Iterable[Waiting]) -> None:
+        """The result of a batch is unknown: its ends may have been written."""
+        uncertain = [*batch]
+        for waiting in uncertain:
+            if waiting.end:
+                waiting.end = msgspec.structs.replace(waiting.end, is_uncertain=True)
+        self._backlog.put_back(uncertain)
+
+    async def _commit_apart(self, batch: list[Waiting], error: Exception) -> bool:
+        """Write each move of a refused batch by itself. If this process was swept, it begins again first."""
+        if isinstance(error, StoreRefused):
+            try:
+                has_begun_again = await self.begin_again_if_swept()
+            except StoreUnavailable as away:
+                self._fail(batch, away)
+                return False
+            if has_begun_again:
+                self._put_back(batch)
+                return True
+        if len(batch) > 1:
+            for number, waiting in enumerate(batch, start=1):
+                if waiting.end:
+                    waiting.end = msgspec.structs.replace(waiting.end, is_uncertain=True)
+                if not await self._commit([waiting], waits=True):
+                    self._put_back(batch[number:])
+                    return False
+            return True
+        self._refuse(batch[0], error)
+        return True
+
+    async def begin_again_if_swept(self) -> bool:
+        """If another process took this one for dead and swept it, begin again under a new name."""
+        async with self._turn:
+            if await self._store.row(REGISTERED, {"of": self._presence.name}):
+                return False
+            self.lose()
+            await self._presence.begin_again()
+            return True
+
+    def _refuse(self, refused: Waiting, error: Exception) -> None:
+        if not refused.answer.done():
+            refused.answer.set_exception(error)
+            refused.answer.exception()  # a change of size is awaited by nobody
+        self._observer.metrics.ledger_refused.inc()
+        what = refused.hold or (refused.end and refused.end.outcome)
+        self._observer.log.error(
+            "the ledger refused a move",
+            move="hold" if refused.hold else "end" if refused.end else "resize",
+            completion_id=what.completion_id if what else "",
+            places=places(error),
+        )
+
+
+def abandoned(hold: Hold) -> Outcome:
+    """Build the outcome of a request whose client left before an upstream was asked."""
+    now_ms = time.time_ns() // 1_000_000
+    return Outcome(
+        request_id=hold.request_id,
+        completion_id=hold.completion_id,
+        account_id=hold.account_id,
+        key_id=hold.key_id,
+        class_id=hold.class_id,
+        endpoint=ENDPOINT,
+        status=DISCONNECTED_STATUS,
+        duration_ms=max(0, now_ms - hold.started_at),
+        ended_at=now_ms,
+    )
+
+
+def _future() -> "asyncio.Future[Answer]":
+    return asyncio.get_running_loop().create_future()

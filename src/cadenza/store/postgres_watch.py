@@ -1,0 +1,91 @@
+"""Announcements between processes on Postgres: LISTEN on a connection of its own.
+
+The connection is tested every second, because one that was lost silently would miss announcements. When it is lost it
+is made again, and `wake` is called, because announcements may have been missed meanwhile.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import asyncpg  # type: ignore[import-untyped]
+
+CHANNEL = "cadenza"
+ANNOUNCE = f"NOTIFY {CHANNEL}"
+TEST_EVERY_S = 1.0
+TEST_S = 1.0
+RECONNECT_PAUSE_S = 0.25
+CONNECTION_ERRORS = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError)
+
+Connection = Any  # asyncpg has no types
+Connect = Callable[[], Awaitable[Connection]]
+
+
+@contextlib.asynccontextmanager
+async def watch(connect: Connect, wake: Callable[[], None]) -> AsyncIterator[None]:
+    """Errors of the first connection are the driver's own; later ones are retried until the block ends."""
+    listener = Listener(connect, wake)
+    await listener.connect()
+    keeping = asyncio.create_task(listener.keep_connected())
+    try:
+        yield
+    finally:
+        keeping.cancel()
+        await asyncio.wait([keeping])
+        listener.disconnect()
+
+
+class Listener:
+    """The connection that listens."""
+
+    def __init__(self, connect: Connect, wake: Callable[[], None]) -> None:
+        self._connect = connect
+        self._wake = wake
+        self._connection: Connection | None = None
+        self._lost = asyncio.Event()
+
+    async def connect(self) -> None:
+        connection = await self._connect()
+        try:
+            self._lost.clear()
+            connection.add_termination_listener(lambda _: self._lost.set())
+            async with asyncio.timeout(TEST_S):
+                await connection.add_listener(CHANNEL, lambda *_: self._wake())
+        except BaseException:
+            connection.terminate()
+            raise
+        self._connection = connection
+
+    def disconnect(self) -> None:
+        if self._connection is not None:
+            self._connection.terminate()
+            self._connection = None
+
+    async def keep_connected(self) -> None:
+        while True:
+            await self._wait_until_lost()
+            self.disconnect()
+            await self._connect_again()
+            self._wake()
+
+    async def _wait_until_lost(self) -> None:
+        while not self._lost.is_set():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._lost.wait(), TEST_EVERY_S)
+                return
+            try:
+                async with asyncio.timeout(TEST_S):
+                    assert self._connection
+                    await self._connection.execute("SELECT 1")
+            except CONNECTION_ERRORS:
+                return
+
+    async def _connect_again(self) -> None:
+        while True:
+            try:
+                await self.connect()
+            except CONNECTION_ERRORS:
+                await asyncio.sleep(RECONNECT_PAUSE_S)
+            else:
+                return

@@ -1,0 +1,135 @@
+"""Announcements: a transaction of one process wakes the watchers of all, on both databases."""
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+
+from cadenza.store.address import open_store
+from cadenza.store.migrate import migrate
+from cadenza.store.statements import Statement
+from cadenza.store.store import Store, StoreUnavailable, Transaction
+from tests.postgres import Postgres
+from tests.store.aside import DROP_OTHERS, aside
+
+WAIT_S = 60.0
+QUIET_S = 0.3  # long enough for a watcher to look several times
+ROOT = Path(__file__).parents[2]
+CHANGE = Statement(text("UPDATE epochs SET number = number + 1"))
+ANNOUNCE_ELSEWHERE = """
+import asyncio, sys
+from cadenza.store.address import open_store
+from tests.store.test_watch import announce
+
+async def main():
+    store = open_store(sys.argv[1])
+    await store.transact(announce)
+    await store.close()
+
+asyncio.run(main())
+"""
+
+
+def announce(tx: Transaction) -> None:
+    tx.change(CHANGE, {})
+    tx.announce()
+
+
+async def wait_for(event: asyncio.Event) -> None:
+    async with asyncio.timeout(WAIT_S):
+        await event.wait()
+    event.clear()
+
+
+@pytest.fixture
+async def other(store: Store, url: str) -> AsyncIterator[Store]:
+    """The store as another process would have it."""
+    opened = open_store(url)
+    await opened.ping()
+    yield opened
+    await opened.close()
+
+
+async def test_an_announcement_wakes_all_watchers(store: Store, other: Store) -> None:
+    """A committed announcement wakes the watchers of its own store and of another one, every time."""
+    woken, woken_elsewhere = asyncio.Event(), asyncio.Event()
+    async with store.watch(woken.set), other.watch(woken_elsewhere.set):
+        for _ in range(3):
+            await store.transact(announce)
+            await wait_for(woken)
+            await wait_for(woken_elsewhere)
+
+
+async def test_another_process_wakes_a_watcher(store: Store, url: str) -> None:
+    """An announcement crosses processes."""
+    woken = asyncio.Event()
+    async with store.watch(woken.set):
+        command = (sys.executable, "-c", ANNOUNCE_ELSEWHERE, url)
+        process = await asyncio.create_subprocess_exec(*command, cwd=ROOT)
+        await wait_for(woken)
+        assert await process.wait() == 0
+
+
+async def test_a_watcher_sees_what_was_announced(store: Store, other: Store) -> None:
+    """When a watcher is woken, the announced change is committed."""
+    number = Statement(text("SELECT MAX(number) FROM epochs"))
+    before = await other.row(number, {})
+    woken = asyncio.Event()
+    async with other.watch(woken.set):
+        await store.transact(announce)
+        await wait_for(woken)
+        assert await other.row(number, {}) != before
+
+
+async def test_what_is_rolled_back_is_not_announced(store: Store, other: Store) -> None:
+    """A transaction that fails wakes nobody."""
+
+    def fail(tx: Transaction) -> None:
+        announce(tx)
+        raise LookupError
+
+    woken = asyncio.Event()
+    async with other.watch(woken.set):
+        with pytest.raises(LookupError):
+            await store.transact(fail)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(woken.wait(), QUIET_S)
+
+
+async def test_nothing_is_heard_after_the_block(store: Store, other: Store) -> None:
+    """A watch ends with its block."""
+    woken = asyncio.Event()
+    async with other.watch(woken.set):
+        pass
+    await store.transact(announce)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(woken.wait(), QUIET_S)
+
+
+async def test_a_lost_connection_is_made_again_and_wakes(postgres: Postgres) -> None:
+    """When Postgres drops the connection that listens, the watcher is woken and hears the next announcement."""
+    with postgres.database() as url:
+        store, woken = open_store(url), asyncio.Event()
+        await migrate(store)
+        async with store.watch(woken.set):
+            async with aside(url) as dropping:
+                await dropping.rows(DROP_OTHERS)
+            await wait_for(woken)
+            async with aside(url) as announcing:
+                await announcing.execute("NOTIFY cadenza")
+            await wait_for(woken)
+        await store.close()
+
+
+async def test_a_store_that_does_not_answer_cannot_be_watched(tmp_path: Path) -> None:
+    """A watch that cannot begin is a StoreUnavailable."""
+    (tmp_path / "folder").mkdir()
+    for url in (f"sqlite:///{tmp_path}/folder", f"postgresql://user@/db?host={tmp_path}"):
+        store = open_store(url)
+        with pytest.raises(StoreUnavailable):
+            async with store.watch(lambda: None):
+                pass
+        await store.close()
