@@ -138,6 +138,7 @@ class Fleet:
     def check_drained(self) -> None:
         """Every gateway ends by itself, and leaves nothing behind in the store."""
         self.each(lambda gateway: gateway.process.stop())
+        assert self.ledger.still_held() == (0, 0, 0, 0), self.output[-5000:]
         self.ledger.check()
         self.ledger.check_no_process_is_left()
 
