@@ -99,7 +99,11 @@ class FleetLedger:
         return self.control(lambda store: create_key(store, email, order, now_ms()))[0]
 
     def balance_nano(self, email: str) -> int:
-        return int(self.query("SELECT balance_nano FROM accounts WHERE email = $1", email)[0][0])
+        return self.balances_nano()[email]
+
+    def balances_nano(self) -> dict[str, int]:
+        """By email address."""
+        return {email: int(nano) for email, nano in self.query("SELECT email, balance_nano FROM accounts")}
 
     def rows(self) -> dict[str, list[Row]]:
         """The metering rows by the request id that the client sent."""

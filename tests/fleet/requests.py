@@ -8,13 +8,12 @@ import contextlib
 import itertools
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any
 
 import msgspec
 
 from tests.fleet.fleet import Fleet
-from tests.fleet.ledger import FleetLedger
 from tests.ledger_reader import usage_cost_nano
 from tests.loopback import usage_of
 from tests.raw_client import TIMEOUT_S, ChatRequest, Leave, RawClient, Reply, send
@@ -120,24 +119,21 @@ class Clients:
         return [sent for sent in self.sent if sent.sent_s >= moment_s]
 
     def check_charges(self) -> None:
-        """Every whole reply was charged once and in full, no request twice, and the balance lost just that."""
-        check_charges(self.fleet.ledger, self.sent)
-        rows = self.fleet.ledger.rows()
-        spent_nano = sum(row.cost_nano for sent in self.sent for row in rows[sent.request.request_id])
-        assert self.credit_nano - self.fleet.ledger.balance_nano(self.email) == spent_nano
+        check_charges([self])
 
 
-def check_charges(ledger: FleetLedger, all_sent: Iterable[Sent]) -> None:
-    rows, wrong = ledger.rows(), list[str]()
-    for sent in all_sent:
-        found = rows[sent.request.request_id]
-        charged = [row.cost_nano for row in found if row.cost_nano]
-        is_right = charged == [COST_NANO] if sent.reply.is_done else len(charged) <= 1
-        if not is_right:
-            wrong.append(f"{sent.request.request_id} done={sent.reply.is_done} {found} {sent.reply.raw[-300:]!r}")
+def check_charges(all_clients: Sequence[Clients]) -> None:
+    """Every whole reply was charged once and in full, no request twice, and the balances lost just that."""
+    ledger = all_clients[0].fleet.ledger
+    rows, balances_nano, wrong = ledger.rows(), ledger.balances_nano(), list[str]()
+    for clients in all_clients:
+        spent_nano = 0
+        for sent in clients.sent:
+            found = rows[sent.request.request_id]
+            charged = [row.cost_nano for row in found if row.cost_nano]
+            spent_nano += sum(charged)
+            is_right = charged == [COST_NANO] if sent.reply.is_done else len(charged) <= 1
+            if not is_right:
+                wrong.append(f"{sent.request.request_id} done={sent.reply.is_done} {found} {sent.reply.raw[-300:]!r}")
+        assert clients.credit_nano - balances_nano[clients.email] == spent_nano
     assert wrong == [], f"{len(wrong)} wrong charges"
-
-
-async def in_thread(happens: Callable[[], Any]) -> Any:
-    """Run something that waits for another process."""
-    return await asyncio.to_thread(happens)
