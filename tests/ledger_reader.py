@@ -22,10 +22,11 @@ INTERRUPTED = 500
 # Nano-dollars a token: input, cached input, output.
 PRICES_NANO = {"mezzo": (100, 20, 210), "forte": (1070, 1070, 3450), "fortissimo": (3450, 3450, 17250)}
 ROWS = """
-    SELECT i.request_id, h.completion_id, h.state, h.prompt_tokens AS estimate_tokens,
-    h.delivered_tokens AS marked_tokens, u.status, u.cost_nano, u.estimated, u.provider
-    FROM idempotency i JOIN holds h ON h.completion_id = i.completion_id
-    LEFT JOIN usage u ON u.completion_id = i.completion_id"""
+    SELECT u.request_id, u.completion_id, CASE WHEN e.id IS NULL THEN 'released' ELSE 'settled' END AS state,
+    u.prompt_tokens, u.completion_tokens, u.status, u.cost_nano, u.estimated, u.provider
+    FROM usage u LEFT JOIN entries e ON e.completion_id = u.completion_id AND e.kind = 'charge'
+    UNION ALL
+    SELECT request_id, completion_id, 'open', prompt_tokens, delivered_tokens, NULL, NULL, NULL, NULL FROM marks"""
 CHARGES = """
     SELECT e.amount_nano, e.completion_id, u.request_id, u.class_id, u.prompt_tokens, u.cached_tokens,
     u.completion_tokens, u.estimated
@@ -34,13 +35,13 @@ CHARGES = """
 
 
 class Row(msgspec.Struct, frozen=True):
-    """What the store knows about one request: its hold and how it ended."""
+    """What the store knows about one request: how it ended, or what is marked as delivered while it runs."""
 
     request_id: str
     completion_id: str
     state: str
-    estimate_tokens: int
-    marked_tokens: int
+    prompt_tokens: int
+    completion_tokens: int
     status: int | None
     cost_nano: int | None
     estimated: bool | None
@@ -72,20 +73,21 @@ class LedgerReader:
         return int(self.query("SELECT held_nano FROM accounts")[0][0])
 
     @property
-    def open_holds(self) -> int:
-        return int(self.query("SELECT COUNT(*) FROM holds WHERE state = 'open'")[0][0])
+    def reserves(self) -> int:
+        """How many processes have credit of an account reserved. They give it back a second after its last use."""
+        return int(self.query("SELECT COUNT(*) FROM reserves")[0][0])
 
     @property
     def charges(self) -> int:
         return int(self.query("SELECT COUNT(*) FROM entries WHERE kind = 'charge'")[0][0])
 
     def rows(self) -> dict[str, Row]:
-        """By the request id that the client sent. They are found by idempotency key, which every ChatRequest has."""
+        """The requests that ended or are marked, by the request id that the client sent."""
         return {row["request_id"]: msgspec.convert(dict(row), Row, strict=False) for row in self.query(ROWS)}
 
     def marked_tokens(self) -> int:
-        """The delivered tokens that are marked on all open holds."""
-        return int(self.query("SELECT COALESCE(SUM(delivered_tokens), 0) FROM holds WHERE state = 'open'")[0][0])
+        """The delivered tokens that are marked for all running requests."""
+        return int(self.query("SELECT COALESCE(SUM(delivered_tokens), 0) FROM marks")[0][0])
 
     def charges_of(self, email: str) -> list[dict[str, Any]]:
         """The charges of one account with their metering rows, oldest first."""
@@ -104,7 +106,7 @@ class LedgerReader:
     def check(self) -> None:
         """The rules hold, and nothing is held any more."""
         self.check_rules()
-        assert self.open_holds == 0
+        assert self.reserves == 0
         assert self.query("SELECT id FROM accounts WHERE held_nano <> 0") == []
 
     def _execute(self, sql: str, values: Any) -> list[sqlite3.Row]:

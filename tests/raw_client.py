@@ -177,7 +177,7 @@ def read_all(connection: socket.socket) -> bytes:
 class ChatRequest(msgspec.Struct, frozen=True):
     """A chat request with a number, by which the upstream, the client and the store are compared.
 
-    The number is in the message, in `x-request-id` and in `idempotency-key`.
+    The number is in the message and in `x-request-id`; an odd one also in `idempotency-key`.
     """
 
     number: int
@@ -199,7 +199,8 @@ class ChatRequest(msgspec.Struct, frozen=True):
             fields["stream"] = True
         if self.max_tokens is not None:
             fields["max_tokens"] = self.max_tokens
-        ids = (f"x-request-id: {self.request_id}", f"idempotency-key: {self.request_id}")
+        once = [f"idempotency-key: {self.request_id}"] if self.number % 2 else []
+        ids = (f"x-request-id: {self.request_id}", *once)
         return RawClient(0, key).chat_bytes(json.dumps(fields).encode(), *ids)
 
 

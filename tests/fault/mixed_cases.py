@@ -149,14 +149,14 @@ def expected_cost_nano(sent: SentCase, row: Row | None, upstream: Upstream) -> i
         return 0
     if row is None:
         has_left = case.kind == "leaves" and not reply.raw
-        assert sent.is_killed or has_left, "a request without a hold"
-        assert not reply.chunks, "something was delivered without a hold"
+        assert sent.is_killed or has_left, "a request that did not end in the ledger"
+        assert not reply.is_done, "a complete reply without a durable charge"
         return 0
     if row.is_swept:
-        assert sent.is_killed or case.kind == "leaves", "a hold of a living process was swept"
+        assert sent.is_killed or case.kind == "leaves", "a request of a living process was swept"
         assert not reply.is_done, "a complete reply without a durable charge"
-        assert row.marked_tokens <= count_tokens(reply.text), "more tokens are marked than were delivered"
-        return cost_nano(class_id, row.estimate_tokens, row.marked_tokens) if row.marked_tokens else 0
+        assert row.completion_tokens <= count_tokens(reply.text), "more tokens are marked than were delivered"
+        return cost_nano(class_id, row.prompt_tokens, row.completion_tokens)
     if not sent.is_killed:
         check_answer(case, reply)
     if case.is_whole and counted:

@@ -21,7 +21,7 @@ from tests.service_config import ServiceSpec
 AT_ONCE = 2  # requests at once, and connections that may be kept
 READINGS = 10  # of a service that is about to be idle
 GAUGE = re.compile(r"^(cadenza_\w+?)(?:\{.*\})? ([0-9.e+-]+)$", re.MULTILINE)
-IDLE_GAUGES = ("cadenza_slots_taken", "cadenza_requests_in_flight", "cadenza_route_in_flight")
+IDLE_GAUGES = ("cadenza_holds", "cadenza_slots_taken", "cadenza_requests_in_flight", "cadenza_route_in_flight")
 TIMEOUTS = {
     PATIENT: "connect_s = 60, first_token_s = 60, idle_s = 60",
     HURRIED: f"connect_s = {HURRY_S}, first_token_s = {HURRY_S}, idle_s = {HURRY_S}",
@@ -102,8 +102,6 @@ class FaultRig:
         found["tasks"] = max(0, gauges["cadenza_tasks"] - self._tasks)
         found["sockets"] = max(0, self._count_sockets() - self._sockets - AT_ONCE)
         found["connections to the upstream"] = max(0, self.upstream.open_connections - AT_ONCE)
-        found["open holds"] = self.ledger.open_holds
-        found["held money"] = self.ledger.held_nano
         return {name: value for name, value in found.items() if value}
 
     def _configure(self, spec: ServiceSpec) -> None:

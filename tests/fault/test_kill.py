@@ -68,7 +68,7 @@ async def die_at(deployment: Deployment, step: Step, request: ChatRequest, upstr
 
 def marked_tokens(deployment: Deployment, request: ChatRequest) -> int:
     row = deployment.ledger.rows().get(request.request_id)
-    return row.marked_tokens if row else 0
+    return row.completion_tokens if row and row.state == "open" else 0
 
 
 @pytest.mark.parametrize(("stream", "steps"), [(False, STEPS), (True, STREAM_STEPS)], ids=["plain", "stream"])
@@ -90,7 +90,8 @@ def test_kill_at_every_step_neither_loses_nor_doubles_a_charge(
 
 def check_death(deployment: Deployment, step: Step, request: ChatRequest, reply: Reply, cost: int) -> None:
     deployment.ledger.check()
-    marked = marked_tokens(deployment, request)
+    row = deployment.ledger.rows().get(request.request_id)
+    marked = row.completion_tokens if row else 0
     if step.is_durable:
         assert cost == usage_cost_nano("forte", USAGE), step
     elif request.stream and step.is_relayed:
@@ -140,7 +141,7 @@ def test_holds_of_a_living_process_are_not_touched(deploy: Deploy, upstream: Loo
             assert not (await breaking).is_done
             if is_restarted:
                 await asyncio.to_thread(deployment.start)
-            await asyncio.to_thread(wait_until, lambda: deployment.ledger.open_holds == 1, "a sweep")
+            await asyncio.to_thread(wait_until, lambda: deployment.ledger.reserves == 1, "a sweep")
             assert deployment.ledger.held_nano == held_nano
             assert deployment.ledger.rows()["fault-1"].state == "open"
         pause.release()

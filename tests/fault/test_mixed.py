@@ -108,18 +108,18 @@ def audit(run: MixedRun, deployment: Deployment, upstream: Upstream) -> tuple[in
             total_nano += nano
         except AssertionError as finding:
             wrong.append(f"{finding}: {sent.case.kind} {sent.case.request} at {sent.case.at} {row} {sent.reply.raw!r}")
-    assert rows == {}, "holds without a request"
+    assert rows == {}, "ended requests that nobody sent"
     return total_nano, wrong
 
 
 def summary(run: MixedRun, rows: Iterable[Row], seconds: float, difference_nano: int) -> str:
-    swept = [row.marked_tokens > 0 for row in rows if row.is_swept]
+    swept = sum(row.is_swept for row in rows)
     served = sum(sent.reply.is_done for sent in run.sent)
     broken_off = sum(sent.reply.status in {0, 200} for sent in run.sent) - served
     return (
         f"mixed run: requests={len(run.sent)} served={served} broken_off={broken_off} "
-        f"refused={len(run.sent) - served - broken_off} kills={sum(run.kills)} swept={len(swept)} "
-        f"of_them_marked={sum(swept)} commits={run.commits} seconds={seconds:.1f} difference_nano={difference_nano}"
+        f"refused={len(run.sent) - served - broken_off} kills={sum(run.kills)} charged_by_mark={swept} "
+        f"commits={run.commits} seconds={seconds:.1f} difference_nano={difference_nano}"
     )
 
 
@@ -135,7 +135,7 @@ def test_every_charge_of_the_mixed_run_is_exact(
     run, began_s = MixedRun(deployment, cases, seed), time.monotonic()
     asyncio.run(run.send_all())
     seconds = time.monotonic() - began_s
-    wait_until(lambda: deployment.ledger.open_holds == 0, "the end of every hold")
+    wait_until(lambda: deployment.ledger.reserves == 0, "the return of every reserve")
     total_nano, wrong = audit(run, deployment, counting)
     difference_nano = CREDIT_NANO - deployment.ledger.balance_nano - total_nano
     with capsys.disabled():

@@ -116,6 +116,7 @@ class Metrics:
             "cadenza_route_in_flight", "Requests in flight on a route.", of_route, registry=self.registry
         )
         self.route_resting = Gauge("cadenza_route_resting", "1 while a route rests.", of_route, registry=self.registry)
+        self.holds = Gauge("cadenza_holds", "Requests that hold credit.", registry=self.registry)
         self.ledger_commits = Counter("cadenza_ledger_commits", "Transactions of the ledger.", registry=self.registry)
         self.ledger_retries = Counter(
             "cadenza_ledger_retries", "Batches of the ledger that the store did not accept.", registry=self.registry

@@ -69,7 +69,6 @@ class SqliteStore:
     """One connection for small reads, one for writes, and up to LONG_READS_MAX for long reads."""
 
     is_sqlite = True
-    lock_grace_s = 0.0
 
     def __init__(self, path: Path, wait_s: float = WAIT_S) -> None:
         self.path = path

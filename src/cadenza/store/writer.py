@@ -61,6 +61,7 @@ class LedgerWriter:
         self._endings: set[asyncio.Task[None]] = set()
         self._tasks: list[asyncio.Task[None]] = []
         self._watching = AsyncExitStack()
+        observer.metrics.holds.set_function(lambda: len(self._open))
 
     async def start(self) -> None:
         await self.presence.start()

@@ -1,0 +1,300 @@
+"""Living and dead processes: a dead one is found, a living one never, and one that was taken for dead begins again."""
+
+import fcntl
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import insert
+
+from cadenza.store import files, processes, schema
+from cadenza.store.migrate import migrate
+from cadenza.store.processes import USUAL_BOUNDS, Observation, Presence
+from cadenza.store.sqlite import SqliteStore
+from cadenza.store.statements import Statement
+from cadenza.store.store import Store, Transaction
+from tests.postgres import Postgres
+from tests.store.moves import comes_true, opened
+from tests.store.presences import FailingPostgres, HandClock, all_beat, beats, other_process, pass_time, present
+
+REGISTER = Statement(insert(schema.processes), "name")
+SILENT = "proc_silent"
+HOUR_S = 3600.0
+
+
+def lock_files(store: SqliteStore) -> list[Path]:
+    return sorted(Path(f"{store.path}-owners").iterdir())
+
+
+async def add_silent(store: Store) -> None:
+    """Add a process that never beats."""
+    await store.transact(lambda tx: tx.change(REGISTER, {"name": SILENT}))
+
+
+async def sweep(store: Store, observer: Presence, name: str) -> bool:
+    def work(tx: Transaction) -> bool:
+        is_ours = observer.claim(tx, name)
+        if is_ours:
+            processes.remove(tx, name)
+        return is_ours
+
+    return await store.transact(work)
+
+
+@pytest.fixture
+async def failing(postgres: Postgres) -> AsyncIterator[FailingPostgres]:
+    with postgres.database() as url:
+        store = FailingPostgres(url)
+        await migrate(store)
+        yield store
+        await store.close()
+
+
+async def test_a_process_is_registered_while_it_serves(store: Store) -> None:
+    """Each has a name of its own and a row, until it stops."""
+    async with present(store) as one, present(store) as two:
+        assert set(await beats(store)) == {one.name, two.name}
+        assert one.name != two.name
+    assert await beats(store) == {}
+
+
+async def test_a_killed_process_is_dead(store: Store, url: str) -> None:
+    """On SQLite at once; on Postgres when its beats have stood still for dead_s."""
+    clock = HandClock()
+    async with present(store, clock) as observer, other_process(url) as (other, name):
+        assert await observer.find_dead() == []
+        other.kill()
+        await other.wait()
+        if not store.is_sqlite:
+            await all_beat(store, observer)
+            await pass_time(store, clock, USUAL_BOUNDS.dead_s - 0.5, observer)
+            assert await observer.find_dead() == []
+            await pass_time(store, clock, 0.5, observer)
+        assert await observer.find_dead() == [name]
+        assert await sweep(store, observer, name)
+        assert set(await beats(store)) == {observer.name}
+
+
+async def test_a_living_process_is_never_dead(store: Store, url: str) -> None:
+    """However long both live, neither finds the other dead."""
+    clock = HandClock()
+    async with opened(url) as beside, present(store, clock) as one, present(beside, clock) as two:
+        for _ in range(4):
+            await pass_time(store, clock, 5.0, one, two)
+            assert (await one.find_dead(), await two.find_dead()) == ([], [])
+
+
+async def test_a_clock_that_is_set_does_not_matter(store: Store, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The wall clock jumps by an hour, forth and back: nobody is dead, and each is fresh after its next beat."""
+    wall_s, wall_ns = time.time, time.time_ns
+    clock = HandClock()
+    async with opened(url) as beside, present(store, clock) as one, present(beside, clock) as two:
+        for jump_s in (HOUR_S, -HOUR_S):
+            monkeypatch.setattr(time, "time", lambda jump_s=jump_s: wall_s() + jump_s)
+            monkeypatch.setattr(time, "time_ns", lambda jump_s=jump_s: wall_ns() + round(jump_s * 1e9))
+            await pass_time(store, clock, 7.0, one, two)
+            assert (await one.find_dead(), await two.find_dead()) == ([], [])
+            assert one.is_fresh
+            assert two.is_fresh
+
+
+async def test_an_outage_restarts_the_observation(failing: FailingPostgres) -> None:
+    """Time in which the observer could not read does not count against a silent process."""
+    clock = HandClock()
+    await add_silent(failing)
+    async with present(failing, clock) as observer:
+        await pass_time(failing, clock, 5.5, observer)
+        failing.is_down = True
+        assert await comes_true(lambda: _has_failed(failing))
+        clock.now_s += HOUR_S
+        failing.is_down = False
+        await all_beat(failing, observer)
+        await pass_time(failing, clock, 5.5, observer)
+        assert await observer.find_dead() == []
+        await pass_time(failing, clock, 1.0, observer)
+        assert await observer.find_dead() == [SILENT]
+
+
+async def _has_failed(store: FailingPostgres) -> bool:
+    return store.failures > 0
+
+
+async def test_an_observer_that_was_stopped_begins_again(failing: FailingPostgres) -> None:
+    """A minute between two of its reads proves nothing: the store may have been away."""
+    clock = HandClock()
+    await add_silent(failing)
+    async with present(failing, clock) as observer:
+        await pass_time(failing, clock, 5.5, observer)
+        clock.now_s += 60.0
+        assert await observer.find_dead() == []
+        await all_beat(failing, observer)
+        assert await observer.find_dead() == []
+        await pass_time(failing, clock, 6.0, observer)
+        assert await observer.find_dead() == [SILENT]
+
+
+async def test_a_process_taken_for_dead_begins_again(failing: FailingPostgres, postgres: Postgres) -> None:
+    """It notices at its next beat, is not fresh, and registers under a new name."""
+    clock = HandClock()
+    async with present(failing, clock) as alive, opened(failing.url) as beside, present(beside, clock) as observer:
+        failing.is_down = True
+        before = alive.name
+        await pass_time(beside, clock, 7.0, observer)
+        assert not alive.is_fresh
+        assert await observer.find_dead() == [before]
+        assert await sweep(beside, observer, before)
+        failing.is_down = False
+        assert await comes_true(lambda: _is_swept(alive))
+        assert not alive.is_fresh
+        await alive.begin_again()
+        assert (alive.is_swept, alive.is_fresh) == (False, True)
+        assert set(await beats(beside)) == {alive.name, observer.name}
+        assert alive.name != before
+
+
+async def _is_swept(presence: Presence) -> bool:
+    return presence.is_swept
+
+
+async def test_a_process_that_beats_again_is_not_swept(failing: FailingPostgres, postgres: Postgres) -> None:
+    """A beat between finding it dead and sweeping it keeps it."""
+    clock = HandClock()
+    async with present(failing, clock) as alive, opened(failing.url) as beside, present(beside, clock) as observer:
+        failing.is_down = True
+        await pass_time(beside, clock, 7.0, observer)
+        assert await observer.find_dead() == [alive.name]
+        failing.is_down = False
+        await all_beat(beside, alive)
+        assert not await sweep(beside, observer, alive.name)
+        assert alive.name in await beats(beside)
+
+
+async def test_a_dead_process_is_swept_by_one(store: Store, url: str) -> None:
+    """Of two that find it dead, one claims it."""
+    clock = HandClock()
+    await add_silent(store)
+    async with opened(url) as beside, present(store, clock) as one, present(beside, clock) as two:
+        await pass_time(store, clock, 7.0, one, two)
+        assert await one.find_dead() == [SILENT]
+        assert await two.find_dead() == [SILENT]
+        assert [await sweep(store, one, SILENT), await sweep(beside, two, SILENT)] == [True, False]
+
+
+async def test_freshness_counts_from_when_the_beat_was_sent(failing: FailingPostgres) -> None:
+    """An answer that took long makes a process fresh for a shorter time."""
+    clock = HandClock()
+    presence = Presence(failing, processes.Bounds(beat_every_s=HOUR_S), clock)
+
+    def take_long() -> None:
+        clock.now_s += 0.25
+
+    failing.during = take_long
+    await presence.start()  # three transactions: the registration, the beat, and the epoch that is followed
+    fresh = [presence.is_fresh]
+    for wait_s in (USUAL_BOUNDS.fresh_s - 0.51, 0.01):
+        clock.now_s += wait_s
+        fresh.append(presence.is_fresh)
+    assert fresh == [True, True, False]
+    await presence.stop()
+
+
+async def test_a_store_that_does_not_answer_ends_freshness(failing: FailingPostgres) -> None:
+    """At the first failed beat; the next one that is confirmed makes it fresh again."""
+    clock = HandClock()
+    async with present(failing, clock) as presence:
+        assert presence.is_fresh
+        failing.is_down = True
+        assert await comes_true(lambda: _is_stale(presence))
+        failing.is_down = False
+        await all_beat(failing, presence)
+        assert presence.is_fresh
+
+
+async def _is_stale(presence: Presence) -> bool:
+    return not presence.is_fresh
+
+
+async def test_sqlite_is_always_fresh(sqlite_store: SqliteStore) -> None:
+    """A look-up there asks the store every time, so nothing can be old."""
+    clock = HandClock()
+    async with present(sqlite_store, clock) as presence:
+        clock.now_s += HOUR_S
+        assert presence.is_fresh
+
+
+async def test_lock_files_live_as_long_as_their_processes(sqlite_store: SqliteStore) -> None:
+    """There is one file for each living process, private like the store, and none for a stopped one."""
+    async with present(sqlite_store) as presence:
+        assert [(file.name, file.stat().st_mode & 0o777) for file in lock_files(sqlite_store)] == [
+            (presence.name, 0o600)
+        ]
+    assert lock_files(sqlite_store) == []
+
+
+async def test_a_lock_file_left_behind_is_removed(sqlite_store: SqliteStore) -> None:
+    """A process killed before it was registered leaves a file; the files of living processes stay."""
+    async with present(sqlite_store) as one, present(sqlite_store) as two:
+        left_behind = lock_files(sqlite_store)[0].with_name("proc_left_behind")
+        left_behind.touch()
+        assert await one.find_dead() == []
+        assert {file.name for file in lock_files(sqlite_store)} == {one.name, two.name}
+
+
+async def test_a_lock_is_taken_on_the_file_that_others_see(
+    sqlite_store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If the file is removed between opening and locking it, another one is made and locked."""
+    lock_now, name = fcntl.flock, "proc_one"
+    path = Path(f"{sqlite_store.path}-owners") / name
+    removals = [path.unlink]
+
+    def remove_first(descriptor: int, flags: int) -> None:
+        while removals:
+            removals.pop()()
+        lock_now(descriptor, flags)
+
+    monkeypatch.setattr(fcntl, "flock", remove_first)
+    lock = files.lock_process(sqlite_store.path, name)
+    assert lock is not None
+    assert not files.is_unlocked(sqlite_store.path, name)
+    files.unlock_process(sqlite_store.path, name, lock)
+    assert files.is_unlocked(sqlite_store.path, name)
+
+
+async def test_a_name_whose_file_is_being_looked_at_is_not_taken(sqlite_store: SqliteStore) -> None:
+    """Its lock cannot be had in that instant: the process takes another name."""
+    looking = files.lock_process(sqlite_store.path, "proc_one")
+    assert looking is not None
+    assert files.lock_process(sqlite_store.path, "proc_one") is None
+    files.unlock_process(sqlite_store.path, "proc_one", looking)
+
+
+def test_an_observation_counts_from_read_to_read() -> None:
+    """From the moment the first read had returned to the moment the last one was sent."""
+    seen = Observation(USUAL_BOUNDS)
+    for now_s in range(7):
+        seen.note({"a": 5, "b": now_s}, now_s - 0.25, float(now_s))
+    assert seen.dead(6.0) == {}
+    seen.note({"a": 5, "b": 7}, 6.0, 6.25)
+    assert seen.dead(6.25) == {"a": 5}
+
+
+@pytest.mark.parametrize("late_s", [1.01, 60.0])
+def test_a_late_read_begins_the_observation_again(late_s: float) -> None:
+    """The time before it does not count, and without a recent read nobody is dead."""
+    seen = Observation(USUAL_BOUNDS)
+    for now_s in range(7):
+        seen.note({"a": 5}, now_s, now_s)
+    assert seen.dead(6.0) == {"a": 5}
+    assert seen.dead(6.0 + late_s) == {}
+    seen.note({"a": 5}, 6.0 + late_s, 6.0 + late_s)
+    assert seen.dead(6.0 + late_s) == {}
+
+
+def test_beats_that_go_back_are_beats() -> None:
+    """A replica that was promoted may know fewer beats of a living process."""
+    seen = Observation(USUAL_BOUNDS)
+    for now_s in range(13):
+        seen.note({"a": 5 if now_s < 5 else 3}, now_s, now_s)
+        assert (seen.dead(now_s) == {}) is (now_s < 11)
