@@ -724,12 +724,45 @@ def test_other_stores_are_refused(tmp_path: Path, url: str) -> None:
     ]
 
 
-@pytest.mark.parametrize("url", ["valkey://host:6379/0", "redis://host", "file:///x"])
-def test_shared_state_is_in_memory_only(tmp_path: Path, url: str) -> None:
-    """Shared state outside the process is refused, because this version does not have it."""
-    assert problems(tmp_path, f'[shared_state]\nurl = "{url}"') == [
-        'line 2: shared_state.url: must be "memory://": this version shares state in memory only'
-    ]
+@pytest.mark.parametrize(
+    "url",
+    [
+        "memory://",
+        "valkey://host",
+        "valkey://host:6379/0",
+        "redis://me:w0rd@[::1]:7000",
+        "rediss://:w0rd@host/3",
+        "valkeys://host/",
+        "unix:///run/valkey.sock",
+        "unix://me:w0rd@/run/valkey.sock?db=2",
+    ],
+)
+def test_shared_state_may_be_in_memory_or_valkey(tmp_path: Path, url: str) -> None:
+    """With a host or a Unix socket, with user and password or without, and with a database or without."""
+    assert load(tmp_path, f'[shared_state]\nurl = "{url}"').shared_state.url == url
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "file:///x",
+        "memory://x",
+        "valkey://",
+        "valkey://host:x",
+        "valkey://host:70000",
+        "valkey://host/name",
+        "valkey://host/0?x=1",
+        "valkey://me@host",
+        "unix:///",
+        "unix:///x?name=1",
+        "host:6379",
+    ],
+)
+def test_other_shared_states_are_refused(tmp_path: Path, url: str) -> None:
+    """Anything else is a problem, which does not repeat the address."""
+    (problem,) = problems(tmp_path, f'[shared_state]\nurl = "{url}"')
+    assert problem.startswith('line 2: shared_state.url: must be "memory://", "valkey://host:6379/0"')
+    assert url not in problem
 
 
 @pytest.mark.parametrize("environ", [{}, {"ACME_API_KEY": ""}, {"ACME_API_KEY": " \n"}])
@@ -792,8 +825,9 @@ def test_key_is_given_once(tmp_path: Path) -> None:
 
 
 def test_no_secret_shows_in_any_form_of_the_settings(tmp_path: Path) -> None:
-    """Neither repr, str nor rich shows a provider's key, a proxy's password or the store's password."""
+    """Neither repr, str nor rich shows a provider's key, or a password of a proxy, the store or Valkey."""
     text = '[store]\nurl = "postgresql://me:pa?ss@w0rd@db/x?password=w0rd"\n' + ACME + ROUTE
+    text = '[shared_state]\nurl = "valkey://me:w0rd@valkey.test"\n' + text
     environ = {"ACME_API_KEY": "s3cret", "HTTPS_PROXY": "http://me:w0rd@proxy.test:3128"}
     settings = load(tmp_path, text, environ)
     console = Console(file=io.StringIO(), width=200)

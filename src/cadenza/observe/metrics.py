@@ -96,6 +96,9 @@ class Metrics:
         )
         self.tasks = Gauge("cadenza_tasks", "Tasks of the event loop.", registry=self.registry)
         self.slots = Gauge("cadenza_slots_taken", "Chat requests in flight.", registry=self.registry)
+        self.shared_state_up = Gauge(
+            "cadenza_shared_state_up", "0 while this process limits alone, without Valkey.", registry=self.registry
+        )
         self.retries = Counter(
             "cadenza_retries",
             "Retries on another route, made or refused by the budget.",
