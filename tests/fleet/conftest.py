@@ -41,8 +41,8 @@ def upstream(fleet_upstream: LoopbackUpstream) -> Iterator[LoopbackUpstream]:
     fleet_upstream.reset()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def state() -> Iterator[StateServer]:
-    """A Valkey or Redis server, empty at the start of each test process."""
+    """A Valkey or Redis server for each file."""
     with running_state() as running:
         yield running

@@ -17,7 +17,8 @@ from tests.loopback import LoopbackUpstream, Pause, Whole
 from tests.service import wait_until
 
 RATE, BURST = 10, 20
-RATE_S = 3.0
+RATE_S = 2.0
+REFUSALS = 20
 SLOTS = 12
 LEASE_S = 60.0
 
@@ -27,6 +28,10 @@ def fleet(cluster: Cluster, state: StateServer, fleet_upstream: LoopbackUpstream
     spec = FleetSpec(fleet_upstream.base_url, limits={"concurrency": SLOTS}, state_port=state.port)
     with running_fleet(cluster, spec) as running:
         yield running
+
+
+def count_refusals(clients: Clients) -> int:
+    return sum(sent.reply.status == 429 for sent in clients.sent)
 
 
 def check_rate(clients: Clients) -> None:
@@ -46,6 +51,7 @@ def test_rate_of_a_key_is_one_over_the_fleet(fleet: Fleet, upstream: LoopbackUps
     async def run() -> None:
         async with clients.load(6, fleet.ports):
             await asyncio.sleep(RATE_S)
+            await asyncio.to_thread(wait_until, lambda: count_refusals(clients) >= REFUSALS, "refusals")
 
     asyncio.run(run())
     check_rate(clients)
@@ -95,6 +101,12 @@ async def fill_slots(clients: Clients, upstream: LoopbackUpstream) -> None:
     assert (statuses.count(200), statuses.count(429)) == (SLOTS, many - SLOTS)
 
 
+async def keep_asking(clients: Clients, port: int) -> None:
+    """Send a request until it is not refused: a slot that another gateway leased comes a moment later."""
+    while (await clients.send(clients.new_request(), port)).status == 429:
+        await asyncio.sleep(0.05)
+
+
 def test_slots_of_a_killed_gateway_are_used_again(fleet: Fleet, upstream: LoopbackUpstream) -> None:
     """A gateway that dies with running requests gives their slots back when its lease ends."""
     clients, dying = Clients(fleet), fleet.gateways[0]
@@ -102,7 +114,7 @@ def test_slots_of_a_killed_gateway_are_used_again(fleet: Fleet, upstream: Loopba
     async def run() -> None:
         pause = Pause()
         upstream.always(Whole(WORDS, USAGE, pause))
-        sending = [asyncio.create_task(clients.send(clients.new_request(), dying.port)) for _ in range(SLOTS)]
+        sending = [asyncio.create_task(keep_asking(clients, dying.port)) for _ in range(SLOTS)]
         await asyncio.to_thread(upstream.wait_for_request, SLOTS)
         dying.process.kill()
         await asyncio.gather(*sending)

@@ -13,7 +13,7 @@ from tests.debian import CannotInstall, install
 from tests.fleet.cluster import Cluster
 from tests.fleet.fleet import Fleet, FleetSpec, running_fleet
 from tests.fleet.requests import Clients
-from tests.fleet.state import StateServer, running_state
+from tests.fleet.state import StateServer
 from tests.loopback import LoopbackUpstream
 
 RATE, BURST = 10, 20
@@ -24,14 +24,8 @@ CLOCKS_S = (-300.0, 0.0, 420.0)
 
 
 @pytest.fixture(scope="module")
-def own_state() -> Iterator[StateServer]:
-    with running_state() as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def fleet(cluster: Cluster, own_state: StateServer, fleet_upstream: LoopbackUpstream) -> Iterator[Fleet]:
-    spec = FleetSpec(fleet_upstream.base_url, state_port=own_state.port, has_links=True)
+def fleet(cluster: Cluster, state: StateServer, fleet_upstream: LoopbackUpstream) -> Iterator[Fleet]:
+    spec = FleetSpec(fleet_upstream.base_url, state_port=state.port, has_links=True)
     with running_fleet(cluster, spec) as running:
         yield running
 
@@ -70,16 +64,16 @@ async def wait_until_shared(fleet: Fleet, ports: list[int]) -> None:
             pass
 
 
-def test_killed_state_is_served_without(fleet: Fleet, own_state: StateServer, upstream: LoopbackUpstream) -> None:
+def test_killed_state_is_served_without(fleet: Fleet, state: StateServer, upstream: LoopbackUpstream) -> None:
     """Killed under load and started again, the shared state costs no request, and the limits are one again."""
     clients = Clients(fleet)
 
     async def run() -> None:
         async with clients.load():
             await asyncio.sleep(LOAD_S)
-            own_state.kill()
+            state.kill()
             await asyncio.sleep(LOAD_S)
-            await asyncio.to_thread(own_state.start)
+            await asyncio.to_thread(state.start)
             await asyncio.sleep(LOAD_S)
         await wait_until_shared(fleet, fleet.ports)
 
@@ -90,17 +84,17 @@ def test_killed_state_is_served_without(fleet: Fleet, own_state: StateServer, up
 
 
 def test_without_the_state_each_gateway_keeps_to_its_share(
-    fleet: Fleet, own_state: StateServer, upstream: LoopbackUpstream
+    fleet: Fleet, state: StateServer, upstream: LoopbackUpstream
 ) -> None:
     """While the shared state is gone, all gateways together serve a key at most its burst, and each some of it."""
     clients = Clients(fleet, requests_per_second=0.01, burst=30)
 
     async def run() -> None:
-        own_state.kill()
+        state.kill()
         served = [await spend_burst(clients, [port]) for port in fleet.ports]
         assert all(count >= 1 for count in served), served
         assert sum(served) <= 30 + len(served), served
-        await asyncio.to_thread(own_state.start)
+        await asyncio.to_thread(state.start)
         await wait_until_shared(fleet, fleet.ports)
 
     asyncio.run(run())
@@ -108,7 +102,7 @@ def test_without_the_state_each_gateway_keeps_to_its_share(
     fleet.check()
 
 
-def test_flushed_state_costs_no_request(fleet: Fleet, own_state: StateServer, upstream: LoopbackUpstream) -> None:
+def test_flushed_state_costs_no_request(fleet: Fleet, state: StateServer, upstream: LoopbackUpstream) -> None:
     """Flushed again and again under load, the shared state forgets, and no request fails."""
     clients = Clients(fleet)
 
@@ -116,7 +110,7 @@ def test_flushed_state_costs_no_request(fleet: Fleet, own_state: StateServer, up
         async with clients.load():
             for _ in range(5):
                 await asyncio.sleep(LOAD_S / 5)
-                await asyncio.to_thread(own_state.flush)
+                await asyncio.to_thread(state.flush)
 
     asyncio.run(run())
     assert refused(clients) == []
@@ -150,10 +144,10 @@ def test_gateway_without_the_state_serves_on(fleet: Fleet, upstream: LoopbackUps
 
 
 def test_clocks_that_are_minutes_apart_change_nothing(
-    cluster: Cluster, own_state: StateServer, upstream: LoopbackUpstream, faketime: str
+    cluster: Cluster, state: StateServer, upstream: LoopbackUpstream, faketime: str
 ) -> None:
     """With clocks 5 minutes behind and 7 ahead, nobody is swept, a rate is one, and every charge is exact."""
-    spec = FleetSpec(upstream.base_url, state_port=own_state.port, clocks_s=CLOCKS_S)
+    spec = FleetSpec(upstream.base_url, state_port=state.port, clocks_s=CLOCKS_S)
     with running_fleet(cluster, spec, faketime) as fleet:
         clients, limited = Clients(fleet), Clients(fleet, requests_per_second=0.01, burst=BURST)
         names = fleet.ledger.query("SELECT name FROM processes ORDER BY name")

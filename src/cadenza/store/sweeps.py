@@ -54,7 +54,7 @@ GIVE_BACK_OLD = Statement(text("UPDATE accounts SET held_nano = held_nano - :amo
 def free_process(tx: Transaction, name: str, now_ms: int) -> list[Outcome]:
     """Free the reserves of a dead process and charge its marks. Return the outcomes of the charged requests."""
     account_ids = {account_id for (account_id,) in tx.rows(ledger.RESERVED, {"me": name})}
-    marked = [OpenHold._make(row) for row in tx.rows(MARKED, {"of": name})]
+    marked = [OpenHold(*row) for row in tx.rows(MARKED, {"of": name})]
     ends = [_interrupted(hold, now_ms, is_marked=True) for hold in marked]
     tx.change(KEPT_KEYS, {"of": name})
     tx.change(FREED_KEYS, {"of": name})
@@ -64,7 +64,7 @@ def free_process(tx: Transaction, name: str, now_ms: int) -> list[Outcome]:
 
 def end_old_holds(tx: Transaction, owner: str, now_ms: int) -> list[Outcome]:
     """End the holds of a dead process of the release before."""
-    open_holds = [OpenHold._make(row) for row in tx.rows(OLD_HOLDS, {"of": owner})]
+    open_holds = [OpenHold(*row) for row in tx.rows(OLD_HOLDS, {"of": owner})]
     ends = [_interrupted(hold, now_ms) for hold in open_holds]
     ledger.lock_accounts(tx, owner, sorted({hold.account_id for hold in open_holds}))
     for end in ends:
