@@ -6,6 +6,7 @@ If Postgres is missing and the tests run as root, Debian's package is installed;
 import itertools
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -25,12 +26,32 @@ class PostgresMissing(Exception):
 
 
 class Postgres:
-    """A running cluster."""
+    """A cluster, running unless it is stopped."""
 
     def __init__(self, programs: Path, folder: Path) -> None:
         self.programs = programs
         self.folder = folder
+        self.socket = folder / ".s.PGSQL.5432"
         self._numbers = itertools.count(1)
+
+    def start(self) -> None:
+        self._control("-l", self.folder / "log", "-o", f"-k {self.folder} {SETTINGS}", "start")
+
+    def stop(self) -> None:
+        """Stop at once, as a crash does: every connection is lost."""
+        self._control("-m", "immediate", "stop")
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """All processes of the server are stopped for the block: nothing is answered and nothing is closed."""
+        pids = [self._pid, *_children_of(self._pid)]
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for pid in pids:
+                os.kill(pid, signal.SIGCONT)
 
     @contextmanager
     def database(self) -> Iterator[str]:
@@ -40,23 +61,37 @@ class Postgres:
         yield f"postgresql://{OWNER}@/{name}?host={self.folder}"
         run_as_owner([self.programs / "dropdb", "-h", self.folder, "--force", name])
 
+    @property
+    def _pid(self) -> int:
+        return int((self.folder / "data" / "postmaster.pid").read_text().split()[0])
+
+    def _control(self, *words: str | Path) -> None:
+        run_as_owner([self.programs / "pg_ctl", "-D", self.folder / "data", "-w", *words])
+
 
 @contextmanager
 def running_postgres() -> Iterator[Postgres]:
     programs = find_programs()
     folder = Path(tempfile.mkdtemp(prefix="cadenza-pg-", dir="/tmp"))
-    control: list[str | Path] = [programs / "pg_ctl", "-D", folder / "data"]
+    server = Postgres(programs, folder)
     try:
         if os.getuid() == 0:
             shutil.chown(folder, OWNER)
         run_as_owner([programs / "initdb", "-D", folder / "data", "-U", OWNER, "-A", "trust", "-N", "-E", "UTF8"])
-        run_as_owner([*control, "-w", "-l", folder / "log", "-o", f"-k {folder} {SETTINGS}", "start"])
+        server.start()
         try:
-            yield Postgres(programs, folder)
+            yield server
         finally:
-            run_as_owner([*control, "-w", "-m", "immediate", "stop"])
+            server.stop()
     finally:
         shutil.rmtree(folder)
+
+
+def _children_of(pid: int) -> list[int]:
+    found = list[int]()
+    for tasks in Path(f"/proc/{pid}/task").iterdir():
+        found += map(int, (tasks / "children").read_text().split())
+    return found
 
 
 def find_programs() -> Path:

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
-from sqlalchemy import make_url
 
 from cadenza.store import keys
 from cadenza.store.look_ups import QUERIES_AT_ONCE, LookUps
@@ -23,15 +22,15 @@ class WatchedPostgres(PostgresStore):
     """Counts its queries of many rows. Each waits until it may go on."""
 
     def __init__(self, url: str) -> None:
-        super().__init__(make_url(url))
+        super().__init__(url)
         self.queries = 0
         self.has_begun = asyncio.Event()
         self.may_go_on = asyncio.Event()
         self.may_go_on.set()
 
-    async def rows(self, statement: Statement, values: Values) -> list[Row]:
+    async def rows(self, statement: Statement, values: Values, *, is_long: bool = False) -> list[Row]:
         self.queries += 1
-        found = await super().rows(statement, values)
+        found = await super().rows(statement, values, is_long=is_long)
         self.has_begun.set()
         await self.may_go_on.wait()
         return found

@@ -244,22 +244,23 @@ async def test_a_file_that_is_not_a_database_is_not_migrated(tmp_path: Path) -> 
     assert path.read_text() == "Dear reader, " * 100
 
 
-async def test_a_lost_connection_is_unavailable_once(postgres: Postgres) -> None:
-    """When Postgres drops its connections, one use fails and the next one connects again."""
+async def test_lost_connections_are_replaced(postgres: Postgres) -> None:
+    """When Postgres drops its connections, at most one use fails and the next one connects again."""
     with postgres.database() as url:
         store = open_store(url)
-        await store.ping()
+        await asyncio.gather(*(store.ping() for _ in range(20)))
         async with aside(url) as other:
             await other.rows(DROP_OTHERS)
-        with pytest.raises(StoreUnavailable, match="Check that Postgres runs"):
+        with contextlib.suppress(StoreUnavailable):
             await store.ping()
-        await store.ping()
+        for _ in range(20):
+            await store.ping()
         await store.close()
 
 
 async def test_a_postgres_that_does_not_run_is_unavailable(tmp_path: Path) -> None:
     """An address without a server is a StoreUnavailable that does not show the password."""
-    store = open_store(f"postgresql://user:{SECRET}@/db?host={tmp_path}", wait_s=5)
+    store = open_store(f"postgresql://user:{SECRET}@/db?host={tmp_path}")
     with pytest.raises(StoreUnavailable, match="Check that Postgres runs") as caught:
         await store.ping()
     await store.close()

@@ -9,25 +9,27 @@ from cadenza.store.sqlite import SqliteStore
 from cadenza.store.store import WAIT_S, Store, StoreUnavailable
 
 
-def open_store(url: str, wait_s: float = WAIT_S) -> Store:
-    """Return the store at this address. Nothing is opened until it is used."""
-    address = _parse(url)
-    if address.drivername == "sqlite":
-        return SqliteStore(Path(address.database or ""), wait_s)
-    from cadenza.store.postgres import PostgresStore  # noqa: PLC0415 asyncpg and its dialect are slow to import
+def open_store(url: str, wait_s: float | None = None) -> Store:
+    """Return the store at this address. Nothing is opened until it is used.
 
-    return PostgresStore(address, wait_s)
+    It waits up to `wait_s` for a lock: by default 10 seconds on SQLite and 1 second on Postgres.
+    """
+    if url.startswith(("postgresql://", "postgres://")):
+        from cadenza.store.postgres import PostgresStore  # noqa: PLC0415 asyncpg is slow to import
+        from cadenza.store.postgres_connect import PostgresBounds  # noqa: PLC0415
+
+        bounds = PostgresBounds() if wait_s is None else PostgresBounds(lock_s=wait_s, statement_s=wait_s + 1)
+        return PostgresStore(url, bounds)
+    return SqliteStore(_sqlite_path(url), wait_s or WAIT_S)
 
 
-def _parse(url: str) -> URL:
+def _sqlite_path(url: str) -> Path:
     try:
         address = make_url(url)
     except ArgumentError:
         address = URL.create("unknown")
-    if address.drivername in {"postgresql", "postgres"}:
-        return address
     if address.drivername == "sqlite" and address.database not in {None, "", ":memory:"}:
-        return address
+        return Path(address.database or "")
     raise StoreUnavailable(
         "The store's address is not understood: write it like sqlite:///./data/cadenza.db "
         "or postgresql://user:password@host/database."

@@ -93,18 +93,21 @@ class Counts(msgspec.Struct, frozen=True):
 
 
 async def check(store: Store) -> list[Finding]:
-    return [Finding(str(rule), str(subject), int(off_by)) for rule, subject, off_by in await store.rows(CHECK, {})]
+    return [
+        Finding(str(rule), str(subject), int(off_by))
+        for rule, subject, off_by in await store.rows(CHECK, {}, is_long=True)
+    ]
 
 
 async def count(store: Store) -> Counts:
-    [counts] = await store.rows(COUNTS, {})
+    [counts] = await store.rows(COUNTS, {}, is_long=True)
     return Counts(*counts)
 
 
 async def export(store: Store, email: str | None) -> AsyncIterator[dict[str, Any]]:
     """Yield the entries of one account, or of all, oldest first. At most one page is in memory."""
     after = 0
-    while rows := await store.rows(EXPORT, {"email": email, "after": after, "page": PAGE}):
+    while rows := await store.rows(EXPORT, {"email": email, "after": after, "page": PAGE}, is_long=True):
         for row in rows:
             yield dict(zip(EXPORT_FIELDS, row, strict=True))
         after = rows[-1][0]

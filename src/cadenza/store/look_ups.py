@@ -7,9 +7,10 @@ import asyncio
 
 from cadenza.store import keys
 from cadenza.store.keys import FoundKey
-from cadenza.store.store import WAIT_S, Store, StoreUnavailable
+from cadenza.store.store import Store, StoreUnavailable
 
 QUERIES_AT_ONCE = 2
+WAIT_S = 1.0
 
 Found = dict[bytes, FoundKey]
 

@@ -7,24 +7,22 @@ is made again, and `wake` is called, because announcements may have been missed 
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
 
-import asyncpg  # type: ignore[import-untyped]
+from cadenza.store.postgres_connect import Connection
+from cadenza.store.postgres_errors import CONNECT_ERRORS
+from cadenza.store.store import StoreUnavailable
 
 CHANNEL = "cadenza"
 ANNOUNCE = f"NOTIFY {CHANNEL}"
 TEST_EVERY_S = 1.0
 TEST_S = 1.0
 RECONNECT_PAUSE_S = 0.25
-CONNECTION_ERRORS = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError)
-
-Connection = Any  # asyncpg has no types
 Connect = Callable[[], Awaitable[Connection]]
 
 
 @contextlib.asynccontextmanager
 async def watch(connect: Connect, wake: Callable[[], None]) -> AsyncIterator[None]:
-    """Errors of the first connection are the driver's own; later ones are retried until the block ends."""
+    """`connect` raises StoreUnavailable; the caller gets it the first time, and later it is tried again."""
     listener = Listener(connect, wake)
     await listener.connect()
     keeping = asyncio.create_task(listener.keep_connected())
@@ -78,14 +76,14 @@ class Listener:
                 async with asyncio.timeout(TEST_S):
                     assert self._connection
                     await self._connection.execute("SELECT 1")
-            except CONNECTION_ERRORS:
+            except CONNECT_ERRORS:
                 return
 
     async def _connect_again(self) -> None:
         while True:
             try:
                 await self.connect()
-            except CONNECTION_ERRORS:
+            except (StoreUnavailable, *CONNECT_ERRORS):
                 await asyncio.sleep(RECONNECT_PAUSE_S)
             else:
                 return

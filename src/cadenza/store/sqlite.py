@@ -44,6 +44,7 @@ class SqliteTransaction:
     is_sqlite = True
 
     __slots__ = ("_connection",)
+    is_sqlite = True
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
@@ -89,10 +90,16 @@ class SqliteStore:
             return await self._read(lambda tx: tx.row(statement, values))
         return found
 
-    async def rows(self, statement: Statement, values: Values) -> list[Row]:
+    async def rows(self, statement: Statement, values: Values, *, is_long: bool = False) -> list[Row]:  # noqa: ARG002 for Postgres
         return await self._read(lambda tx: tx.rows(statement, values))
 
-    async def transact(self, work: Callable[[Transaction], T], *, is_brief: bool = False) -> T:
+    async def transact(
+        self,
+        work: Callable[[Transaction], T],
+        *,
+        is_brief: bool = False,
+        is_single: bool = False,  # noqa: ARG002 for Postgres
+    ) -> T:
         with self._mapped_errors():
             return await asyncio.shield(self._transact(work, is_brief=is_brief))
 

@@ -1,6 +1,7 @@
 """SQL statements, built once with SQLAlchemy for both databases and run by each database's own driver.
 
-On SQLite the compiled text goes straight to the driver: 7 µs for a small statement instead of SQLAlchemy's 36.
+The compiled text goes straight to the driver: on SQLite 7 µs for a small statement instead of SQLAlchemy's 36. For
+Postgres, postgres_statements.py compiles the same statements.
 """
 
 from collections.abc import Callable, Mapping
@@ -24,17 +25,20 @@ class Statement:
     `sqlite_values` puts named values into the order of the placeholders of `sqlite_text`.
     """
 
+    core: ClauseElement
+
     def __init__(self, core: Executable, *columns: str) -> None:
         assert isinstance(core, ClauseElement)
         compiled = core.compile(dialect=SQLITE, column_keys=columns or None)
         assert isinstance(compiled, SQLCompiler)
         self.core = core
+        self.columns = columns or None
         self.sqlite_text = str(compiled)
-        self.sqlite_values = _picker(compiled)
+        self.sqlite_values = pick_values(compiled)
 
 
-def _picker(compiled: SQLCompiler) -> PickValues:
-    """Constants of the statement are filled in where it has any."""
+def pick_values(compiled: SQLCompiler) -> PickValues:
+    """Return what puts named values, and the constants of the statement, into the order of its placeholders."""
     names = list(compiled.positiontup or ())
     pick = _pick_in_order(names)
     constants = {name: compiled.binds[name].value for name in names if not compiled.binds[name].required}

@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar
 
 from cadenza.store.statements import Statement, Values
 
-WAIT_S = 10.0  # how long to wait for a lock or a connection
+WAIT_S = 10.0  # how long SQLite waits for a lock
 
 T = TypeVar("T")
 Row = tuple[Any, ...]
@@ -29,7 +29,7 @@ class StoreUnavailable(Exception):
 
 
 class StoreBusy(StoreUnavailable):
-    """Another transaction has locked what is needed, for too long."""
+    """Another transaction held a lock for too long. The store works: another account, or a later try, may succeed."""
 
 
 class StoreRefused(Exception):
@@ -70,13 +70,19 @@ class Store(Protocol):
     async def row(self, statement: Statement, values: Values) -> Row | None:
         """Read the first row of a small query. SQLite runs it on the event loop's thread."""
 
-    async def rows(self, statement: Statement, values: Values) -> list[Row]:
-        """Read all rows of a query that may take long. SQLite runs it in a thread."""
+    async def rows(self, statement: Statement, values: Values, *, is_long: bool = False) -> list[Row]:
+        """Read all rows of a query that may take long. SQLite runs it in a thread.
 
-    async def transact(self, work: Callable[[Transaction], T], *, is_brief: bool = False) -> T:
+        Postgres waits up to 10 seconds for it, and up to 5 minutes for one that reads whole tables (`is_long`).
+        """
+
+    async def transact(self, work: Callable[[Transaction], T], *, is_brief: bool = False, is_single: bool = False) -> T:
         """Run `work` in one transaction and return its result once that is durable.
 
-        SQLite runs brief work on the event loop's thread and everything else in a thread.
+        SQLite runs brief work on the event loop's thread and everything else in a thread. Postgres runs work of a
+        single statement in one round trip, without BEGIN and COMMIT: what it changed stays, even if `work` then
+        raises. After a deadlock or a migration Postgres runs `work` once more, so it must have no effect but its
+        statements.
         """
 
     def watch(self, wake: Callable[[], None]) -> AbstractAsyncContextManager[None]:

@@ -1,13 +1,18 @@
 """Runs the migrations with Alembic. Imported only when there is something to migrate: Alembic is slow to import."""
 
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 from alembic import command
 from alembic.config import Config
-from sqlalchemy import Connection, create_engine, event
+from sqlalchemy import Connection, create_engine, event, text
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
+
+LOCK_TURN_S = 60  # how long a migration waits for another one
+LOCK_TABLE_S = 10  # how long it waits for a table, while those who want the table next wait behind it
 
 
 def upgrade(connection: Connection, revision: str) -> None:
@@ -28,3 +33,16 @@ def upgrade_sqlite(connect: Callable[[], sqlite3.Connection], revision: str, bac
             upgrade(connection, revision)
     except DBAPIError as error:
         raise error.orig or error from None
+
+
+async def upgrade_postgres(connect: Callable[[], Awaitable[Any]], revision: str, lock: int) -> None:
+    """Migrate in one transaction on a connection of its own, under an advisory lock. Errors are the driver's own."""
+    engine = create_async_engine("postgresql+asyncpg://", async_creator=connect, poolclass=NullPool)
+    try:
+        async with engine.begin() as connection:
+            await connection.execute(text(f"SET LOCAL lock_timeout = '{LOCK_TURN_S}s'"))
+            await connection.execute(text(f"SELECT pg_advisory_xact_lock({lock})"))
+            await connection.execute(text(f"SET LOCAL lock_timeout = '{LOCK_TABLE_S}s'"))
+            await connection.run_sync(upgrade, revision)
+    except DBAPIError as error:
+        raise (error.orig and error.orig.__cause__) or error from None
