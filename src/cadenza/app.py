@@ -22,6 +22,7 @@ from cadenza.core.records import Plan
 from cadenza.gateway.api import serve_api
 from cadenza.gateway.gateway import Gateway, State, body_bytes_max
 from cadenza.gateway.refusals import refuse_connection, refuse_malformed
+from cadenza.gateway.revocation import Revocation
 from cadenza.http.connection import ConnectionSettings
 from cadenza.http.exchange import Exchange
 from cadenza.http.forwarded import TrustedProxies
@@ -112,6 +113,9 @@ class App:
         stack.push_async_callback(self._shared.stop)
         await self.gateway.start(await epochs.current(self._store, epochs.CLASSES))
         stack.push_async_callback(self.gateway.stop)
+        revocation = Revocation(self.gateway)
+        await revocation.start()
+        stack.push_async_callback(revocation.stop)
         stack.push_async_callback(self._stop_upstreams)
         for upstream in self.gateway.snapshot.upstreams.values():
             await upstream.start()
@@ -182,7 +186,9 @@ def tune_garbage_collector() -> None:
 def build_snapshot(settings: Settings, upstreams: Mapping[str, Upstream]) -> Snapshot:
     """Without shared state, each worker process has its share of the slots."""
     given, processes = settings.limits, settings.server.workers if settings.shared_state.url == MEMORY else 1
-    limits = Limits(Rate(given.requests_per_second, given.burst), -(-given.concurrency // processes))
+    limits = Limits(
+        Rate(given.requests_per_second, given.burst), -(-given.concurrency // processes), given.revoked_streams
+    )
     classes = {
         class_id: ServedClass(Plan.of(class_id, one.routes), Character(one.character), settings.prices[class_id])
         for class_id, one in settings.classes.items()

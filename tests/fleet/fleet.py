@@ -15,13 +15,14 @@ import msgspec
 
 from tests.fleet.cluster import Cluster
 from tests.fleet.ledger import FleetLedger
-from tests.fleet.link import Link
 from tests.fleet.nginx import Nginx
 from tests.fleet.ports import free_port
+from tests.link import Link
 from tests.service import ServiceProcess
 from tests.service_config import classes_spec
 
 GATEWAYS = 3
+LOOPBACK = "127.0.0.1"
 NO_STATE = "memory://"
 
 
@@ -156,7 +157,7 @@ class Fleet:
         return gateway
 
     def _link(self, port: int) -> Link:
-        return self._stack.enter_context(Link(port))
+        return self._stack.enter_context(Link((LOOPBACK, port)).running())
 
     def _write_config(self, name: str, state_url: str, link: Link | None) -> Path:
         folder = self._folder / name

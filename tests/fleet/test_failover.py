@@ -12,10 +12,10 @@ from collections.abc import Iterator
 import pytest
 
 from tests.fleet.cluster import Cluster, postgres_folder, running_cluster, stopping
-from tests.fleet.fleet import Fleet, FleetSpec
-from tests.fleet.link import Link
+from tests.fleet.fleet import LOOPBACK, Fleet, FleetSpec
 from tests.fleet.requests import Clients
 from tests.fleet.streams import RunningStreams
+from tests.link import Link
 from tests.loopback import LoopbackUpstream
 from tests.service import wait_until
 
@@ -49,7 +49,7 @@ class Pair:
         self.primary.kill()
         self.replica.promote()
         for gateway in self.fleet.gateways:
-            gateway.store.point_at(self.replica.port)
+            gateway.store.target = (LOOPBACK, self.replica.port)
         self.fleet.ledger.move(self.replica.url(self.fleet.database))
 
 
@@ -57,7 +57,7 @@ class Pair:
 def pair(fleet_upstream: LoopbackUpstream) -> Iterator[Pair]:
     with contextlib.ExitStack() as stack:
         primary = stack.enter_context(running_cluster())
-        joint = stack.enter_context(Link(primary.port))
+        joint = stack.enter_context(Link((LOOPBACK, primary.port)).running())
         fleet = stack.enter_context(Fleet(primary, FleetSpec(fleet_upstream.base_url, has_links=True)))
         replica = primary.replica(stack.enter_context(postgres_folder()), joint.port)
         stack.enter_context(stopping(replica))

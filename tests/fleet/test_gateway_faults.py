@@ -117,7 +117,7 @@ def test_gateway_cut_off_from_postgres_charges_its_streams_in_full_or_fails(
         others = [gateway.port for gateway in fleet.gateways[1:]]
         async with clients.load(4, others):
             await asyncio.sleep(CUT_OFF_S)
-        cut_off.store.mend()
+        cut_off.store.restore()
         for reply in await streams.end():
             assert reply.is_done or reply.events[-1]["error"]["type"] == "api_error"
         assert all(sent.reply.is_done for sent in clients.since(cut_s)), "the other gateways were disturbed"

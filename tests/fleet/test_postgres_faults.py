@@ -101,14 +101,15 @@ def test_slow_postgres_slows_and_breaks_nothing(fleet: Fleet, upstream: Loopback
 
     async def run() -> None:
         for gateway in fleet.gateways:
-            gateway.store.delay(DELAY_S)
+            gateway.store.delay_s = DELAY_S
         async with clients.load():
             await asyncio.sleep(3 * LOAD_S)
 
     try:
         asyncio.run(run())
     finally:
-        fleet.each(lambda gateway: gateway.store.delay(0.0))
+        for gateway in fleet.gateways:
+            gateway.store.delay_s = 0.0
     assert [sent.reply.status for sent in clients.sent if not sent.reply.is_done] == []
     check_money(clients)
 
@@ -215,7 +216,7 @@ def test_gateways_recover_from_a_lost_postgres_one_by_one(fleet: Fleet, upstream
         gateway.store.cut()
         async with clients.load(4, others):
             await asyncio.sleep(LOAD_S)
-        gateway.store.mend()
+        gateway.store.restore()
         await check_recovery(clients)
 
     for gateway in fleet.gateways:

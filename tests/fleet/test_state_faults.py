@@ -131,7 +131,7 @@ def test_gateway_without_the_state_serves_on(fleet: Fleet, upstream: LoopbackUps
                 lonely.state.stall()
             await asyncio.sleep(2 * LOAD_S)
             if how == "cut":
-                lonely.state.mend()
+                lonely.state.restore()
             else:
                 lonely.state.resume()
             await asyncio.sleep(LOAD_S)

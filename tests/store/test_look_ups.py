@@ -9,6 +9,7 @@ from cadenza.store import keys
 from cadenza.store.look_ups import QUERIES_AT_ONCE, LookUps
 from cadenza.store.migrate import migrate
 from cadenza.store.postgres import PostgresStore
+from cadenza.store.processes import Presence
 from cadenza.store.statements import Statement, Values
 from cadenza.store.store import Row, Store, StoreUnavailable
 from tests.postgres import Postgres
@@ -46,19 +47,19 @@ async def watched(postgres: Postgres) -> AsyncIterator[WatchedPostgres]:
 
 
 async def test_keys_are_found_among_unknown_ones(store: Store) -> None:
-    """Of thousands of look-ups at once, those of stored keys find them, with the account's free credit."""
+    """Of thousands of look-ups at once, those of stored keys find them, with the balance of the account."""
     await add_account(store)
     digests = [await add_key(store, f"key_{number}") for number in range(3)]
-    look_ups = LookUps(store)
+    look_ups = LookUps(store, Presence(store))
     found = await asyncio.gather(*(look_ups.find(digest) for digest in [*UNKNOWN, *digests]))
     assert not any(found[: len(UNKNOWN)])
-    assert [(key.id, key.free_nano) for key in found if key] == [("key_0", 0), ("key_1", 0), ("key_2", 0)]
+    assert [(key.id, key.balance_nano) for key in found if key] == [("key_0", 0), ("key_1", 0), ("key_2", 0)]
     assert found[-1] == await keys.look_up(store, digests[-1])
 
 
 async def test_look_ups_at_the_same_time_share_a_query(watched: WatchedPostgres) -> None:
     """Thousands of look-ups in the same instant are one query; look-ups one after the other are one each."""
-    look_ups = LookUps(watched)
+    look_ups = LookUps(watched, Presence(watched))
     assert not any(await asyncio.gather(*(look_ups.find(digest) for digest in UNKNOWN)))
     assert watched.queries == 1
     assert not any([await look_ups.find(digest) for digest in UNKNOWN[:5]])
@@ -68,7 +69,7 @@ async def test_look_ups_at_the_same_time_share_a_query(watched: WatchedPostgres)
 async def test_look_ups_that_wait_share_the_next_query(watched: WatchedPostgres) -> None:
     """While as many queries run as may, everything that is asked for meanwhile is one more."""
     watched.may_go_on.clear()
-    look_ups, finding = LookUps(watched), list[asyncio.Task[keys.FoundKey | None]]()
+    look_ups, finding = LookUps(watched, Presence(watched)), list[asyncio.Task[keys.FoundKey | None]]()
     for number in range(QUERIES_AT_ONCE):
         watched.has_begun.clear()
         finding.append(asyncio.create_task(look_ups.find(UNKNOWN[number])))
@@ -85,7 +86,7 @@ async def test_a_look_up_never_joins_a_query_that_has_begun(watched: WatchedPost
     await add_account(watched)
     digest = await add_key(watched)
     watched.may_go_on.clear()
-    look_ups = LookUps(watched)
+    look_ups = LookUps(watched, Presence(watched))
     earlier = asyncio.create_task(look_ups.find(digest))
     await watched.has_begun.wait()
     await watched.transact(lambda tx: keys.revoke(tx, "key_a", NOW_MS))
@@ -99,7 +100,7 @@ async def test_a_look_up_that_is_cancelled_leaves_the_others(watched: WatchedPos
     """A client that disconnects does not end the query that others wait for."""
     await add_account(watched)
     digest = await add_key(watched)
-    look_ups = LookUps(watched)
+    look_ups = LookUps(watched, Presence(watched))
     finding = [asyncio.create_task(look_ups.find(digest)) for _ in range(3)]
     await watched.has_begun.wait()
     finding[0].cancel()
@@ -110,7 +111,7 @@ async def test_a_look_up_that_is_cancelled_leaves_the_others(watched: WatchedPos
 
 async def test_a_store_that_hangs_fails_every_look_up(watched: WatchedPostgres) -> None:
     """Queries that are not answered in time fail, those that wait for their turn too; later ones are made anew."""
-    look_ups = LookUps(watched, wait_s=SHORT_S)
+    look_ups = LookUps(watched, Presence(watched), wait_s=SHORT_S)
     watched.may_go_on.clear()
     finding = list[asyncio.Task[keys.FoundKey | None]]()
     for number in range(QUERIES_AT_ONCE + 2):
@@ -119,4 +120,4 @@ async def test_a_store_that_hangs_fails_every_look_up(watched: WatchedPostgres) 
     failed = await asyncio.gather(*finding, return_exceptions=True)
     assert {type(error) for error in failed} == {StoreUnavailable}
     watched.may_go_on.set()
-    assert await LookUps(watched).find(UNKNOWN[0]) is None
+    assert await LookUps(watched, Presence(watched)).find(UNKNOWN[0]) is None

@@ -233,11 +233,13 @@ PROVIDER_OF_KIND: Mapping[str, Keys] = {
 }
 SERVER: Keys = {"host": text, "port": integer(0, 65_535), "workers": integer(1, 64), "drain_s": positive}
 SERVER |= {"trusted_proxies": networks, "metrics_token_env": VARIABLE_NAME, "metrics_token": LITERAL_TOKEN}
+LIMITS: Keys = {"requests_per_second": positive, "burst": integer(1), "concurrency": integer(1)}
+LIMITS |= {"revoked_streams": one_of("end", "finish")}
 SECTIONS: Keys = {
     "server": SERVER,
     "store": {"url": STORE_URL, "region": text},
     "shared_state": {"url": shared_url},
-    "limits": {"requests_per_second": positive, "burst": integer(1), "concurrency": integer(1)},
+    "limits": LIMITS,
     "character": CHARACTER,
     "prices": _by_class(PRICE),
     "providers": {},  # by name: the keys of each depend on its kind

@@ -83,11 +83,12 @@ class SharedState(msgspec.Struct, frozen=True):
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """The smoothed request rate of a key, and the number of chat requests in flight."""
+    """The smoothed request rate of a key, the number of chat requests in flight, and those of revoked keys."""
 
     requests_per_second: float = 10.0
     burst: int = 20
     concurrency: int = 256
+    revoked_streams: Literal["end", "finish"] = "end"
 
 
 class Provider(msgspec.Struct, frozen=True):

@@ -16,6 +16,7 @@ from cadenza.core.money import format_dollars
 from cadenza.core.records import CLASSES
 from cadenza.store import accounts, ledger
 from cadenza.store.accounts import Account
+from cadenza.store.changes import make_change
 from cadenza.store.store import Store, StoreRefused, Transaction
 
 PASSWORD_CHARS_MIN = 8
@@ -96,7 +97,7 @@ async def give_credit(store: Store, email: str, amount_nano: int, note: str, now
         ledger.grant(tx, account.id, amount_nano, note, now_ms)
         return find_account(tx, account.email)
 
-    return await store.transact(give)
+    return await make_change(store, give)
 
 
 def find_account(tx: Transaction, email: str) -> Account:

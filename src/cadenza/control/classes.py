@@ -1,9 +1,10 @@
 """Classes are defined in the config file; this tells running processes that the file has changed."""
 
 from cadenza.store import epochs
+from cadenza.store.changes import make_change
 from cadenza.store.store import Store
 
 
 async def announce_reload(store: Store) -> None:
     """Have every process on this store read its own config file again before its next request."""
-    await store.transact(lambda tx: epochs.begin_next(tx, epochs.CLASSES))
+    await make_change(store, lambda tx: epochs.begin_next(tx, epochs.CLASSES))

@@ -1,4 +1,7 @@
-"""Keys: create, list, limit, revoke. A secret is shown once, at its creation; only its digest and prefix are kept."""
+"""Keys: create, list, limit, revoke. A secret is shown once, at its creation; only its digest and prefix are kept.
+
+A change is complete when it holds in every process: no process accepts a key once `revoke_key` has returned.
+"""
 
 import secrets
 from collections.abc import Sequence
@@ -10,6 +13,7 @@ from cadenza.control.errors import ControlError
 from cadenza.core.apikey import KEY_PREFIX, digest_key, display_prefix, is_well_formed, make_key
 from cadenza.core.records import SCOPES
 from cadenza.store import keys
+from cadenza.store.changes import make_change
 from cadenza.store.keys import KeyRecord, KeyState, NewKey
 from cadenza.store.store import Store, Transaction
 
@@ -81,7 +85,7 @@ async def create_key(store: Store, email: str, order: KeyOrder, now_ms: int) -> 
         [created] = keys.find_by_prefix_or_id(tx, key.id)
         return created
 
-    return secret, _view(await store.transact(create), now_ms)
+    return secret, _view(await make_change(store, create), now_ms)
 
 
 async def list_keys(store: Store, email: str, now_ms: int) -> list[KeyView]:
@@ -98,7 +102,7 @@ async def revoke_key(store: Store, text: str, now_ms: int) -> Revocation:
         is_first = keys.revoke(tx, key.id, now_ms)
         return Revocation(_view(msgspec.structs.replace(key, revoked_at=now_ms), now_ms), not is_first)
 
-    return await store.transact(revoke)
+    return await make_change(store, revoke)
 
 
 async def limit_key(store: Store, text: str, limits: KeyLimits, now_ms: int) -> KeyView:
@@ -110,7 +114,7 @@ async def limit_key(store: Store, text: str, limits: KeyLimits, now_ms: int) -> 
         keys.set_rate(tx, key.id, limits.requests_per_second, limits.burst)
         return _view(key, now_ms)
 
-    return await store.transact(limit)
+    return await make_change(store, limit)
 
 
 def _find_one(tx: Transaction, text: str, now_ms: int) -> KeyRecord:

@@ -9,6 +9,10 @@ import math
 import msgspec
 
 PAUSE_S_MAX = 1.0  # for the first refusal in a row
+NO_VALID_KEY = (
+    "No valid API key was given: it is missing, mistyped, revoked or expired. "
+    "Send one as 'Authorization: Bearer sk-cdz-…' or as 'x-api-key: sk-cdz-…'."
+)
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -54,11 +58,15 @@ class Unauthenticated(CadenzaError):
     retry_helps = False
     pause_s = 0.05
 
+    def __init__(self, message: str = NO_VALID_KEY) -> None:
+        super().__init__(message)
+
+
+class KeyRevoked(Unauthenticated):
+    """The key was live when the request began, and was revoked while it ran."""
+
     def __init__(self) -> None:
-        super().__init__(
-            "No valid API key was given: it is missing, mistyped, revoked or expired. "
-            "Send one as 'Authorization: Bearer sk-cdz-…' or as 'x-api-key: sk-cdz-…'."
-        )
+        super().__init__("The API key of this request was revoked, so the request was ended. Use another key.")
 
 
 class InsufficientCredit(CadenzaError):

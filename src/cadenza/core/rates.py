@@ -6,6 +6,7 @@ so the wait in its reply is exact.
 
 import math
 from functools import lru_cache
+from typing import Literal
 
 import msgspec
 
@@ -27,10 +28,11 @@ class Rate(msgspec.Struct, frozen=True):
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """The rate of every key without a rate of its own, and how many chats may be in flight."""
+    """The rate of every key without a rate of its own, how many chats may be in flight, and those of revoked keys."""
 
     rate: Rate
     concurrency: int
+    revoked_streams: Literal["end", "finish"] = "end"
 
 
 class Ticket(msgspec.Struct, frozen=True):

@@ -23,7 +23,7 @@ class Principal(msgspec.Struct, frozen=True):
     preferred_class: str
     requests_per_second: float | None = None  # of this key alone, instead of the usual ones
     burst: int | None = None
-    free_nano: int = 0  # the account's credit that was not held when the key was looked up
+    balance_nano: int = 0  # of the account when the key was looked up, or less by now
 
 
 class Timeouts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
-from cadenza.core.errors import CadenzaError, Ending, Internal, MethodNotAllowed, NotFound, RateLimited
+from cadenza.core.errors import CadenzaError, Ending, Internal, KeyRevoked, MethodNotAllowed, NotFound, RateLimited
 from cadenza.gateway.answers import Answers
 from cadenza.gateway.auth import authorize, identify
 from cadenza.gateway.chat import serve_chat
@@ -31,6 +31,7 @@ MEMORY_RETRY_S = 2.0
 OUT_OF_MEMORY = "The service has no memory left for this request at the moment. Retry shortly."
 DRAINING_RETRY_S = 1.0
 READ = ("GET", "HEAD")
+INTERRUPTIONS = {Interruption.SHUTDOWN: Ending, Interruption.REVOKED: KeyRevoked}
 NOT_IMPLEMENTED = ("/v1/embeddings", "/v1/completions", "/v1/responses")
 
 
@@ -79,8 +80,8 @@ async def serve_api(gateway: Gateway, exchange: Exchange) -> None:
         interruption = exchange.absorb_cancellation()
         if interruption is None:
             raise
-        if interruption is Interruption.SHUTDOWN:
-            answers.fail(Ending())
+        if error_of := INTERRUPTIONS.get(interruption):
+            answers.fail(error_of())
     except Exception as error:  # noqa: BLE001 the request edge: the client gets an answer to any error
         gateway.observer.log.error("internal error", request_id=record.request_id, places=places(error))
         if exchange.state is STREAMING:

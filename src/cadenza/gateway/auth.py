@@ -1,4 +1,4 @@
-"""Finds the key of a request and checks what it may do. The store is asked every time: a revoked key fails at once.
+"""Finds the key of a request and checks what it may do. A revoked key fails at once, in every process.
 
 A key with a wrong checksum is refused without a look-up. Missing, malformed, unknown, revoked and expired keys get the
 same answer. While the store does not answer, every request is refused.
@@ -59,6 +59,7 @@ async def _find_principal(gateway: Gateway, exchange: Exchange) -> Principal:
         if not is_well_formed(presented):
             raise Unauthenticated
         await gateway.unknown_keys.begin(digest, exchange.client_address)
+    gateway.in_flight.note_key(exchange, digest)
     found = await _look_up(gateway, digest)
     if found is None or keys.state_of(found, time.time_ns() // 1_000_000) != "active":
         gateway.unknown_keys.found_dead(digest)
@@ -72,7 +73,7 @@ async def _find_principal(gateway: Gateway, exchange: Exchange) -> Principal:
         preferred_class=found.preferred_class,
         requests_per_second=found.requests_per_second,
         burst=found.burst,
-        free_nano=found.free_nano,
+        balance_nano=found.balance_nano,
     )
 
 

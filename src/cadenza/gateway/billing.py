@@ -14,7 +14,7 @@ import msgspec
 from cadenza.core.errors import CadenzaError, InsufficientCredit, NotCharged, RateLimited, RequestRepeated
 from cadenza.core.ledger import Ended, Held, Hold, Insufficient, Repeated
 from cadenza.core.money import Price, format_dollars
-from cadenza.core.records import DISCONNECTED_STATUS, ReplyResult
+from cadenza.core.records import ReplyResult
 from cadenza.core.tokens import OUTPUT_TOKENS_MIN, Tokenizer
 from cadenza.gateway.meter import UsageMeter
 from cadenza.gateway.record import RequestRecord
@@ -24,7 +24,6 @@ from cadenza.store.writer import LedgerWriter
 
 DEFAULT_ALLOWANCE_TOKENS = 1024
 BREAK_OFF_S = 5.0
-SHUTDOWN_STATUS = 503  # of an outcome: the service stopped and interrupted the request
 
 
 class Credit:
@@ -173,4 +172,4 @@ def _status_of(error: BaseException, record: RequestRecord) -> int:
         return error.status
     if not isinstance(error, asyncio.CancelledError):
         return RateLimited.status if is_exhausted(error) else 500
-    return SHUTDOWN_STATUS if record.is_shut_down else DISCONNECTED_STATUS
+    return record.interrupted_status

@@ -60,7 +60,7 @@ class Gateway:
         self.dispatcher = Dispatcher(observer, snapshot.limits.concurrency, self.tokenizer)
         self.rates = state.shared.rates
         self.slots = Slots(snapshot.limits.concurrency, lender=state.shared.lender)
-        self.look_ups = LookUps(store)
+        self.look_ups = LookUps(store, self.ledger.presence)
         self.unknown_keys = UnknownKeyLimiter(observer.metrics, state.shared.networks)
         self.large_bodies = LargeBodies(observer)
         self.in_flight = InFlight()

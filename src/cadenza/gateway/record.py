@@ -2,9 +2,13 @@
 
 import time
 
+from cadenza.core.errors import KeyRevoked
 from cadenza.core.records import DISCONNECTED_STATUS, Outcome, Principal, ReplyResult, Route
 from cadenza.gateway.answers import request_id_of
 from cadenza.http.exchange import Exchange, Interruption
+
+SHUTDOWN_STATUS = 503  # of an outcome: the service stopped and interrupted the request
+INTERRUPTED_STATUSES = {Interruption.SHUTDOWN: SHUTDOWN_STATUS, Interruption.REVOKED: KeyRevoked.status}
 
 
 class RequestRecord:
@@ -25,9 +29,10 @@ class RequestRecord:
         return bool(self.completion_id)
 
     @property
-    def is_shut_down(self) -> bool:
-        """Whether the request was interrupted because the service ends."""
-        return self._exchange.interruption is Interruption.SHUTDOWN
+    def interrupted_status(self) -> int:
+        """The status of a request whose task was cancelled."""
+        reason = self._exchange.interruption
+        return INTERRUPTED_STATUSES.get(reason, DISCONNECTED_STATUS) if reason else DISCONNECTED_STATUS
 
     def found(self, endpoint: str) -> None:
         self._endpoint = endpoint

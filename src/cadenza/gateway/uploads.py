@@ -93,6 +93,6 @@ class Upload:
             self._taken_bytes = 0
 
     def _check_credit(self) -> None:
-        if self._principal.free_nano < self._least_nano:
-            free = format_dollars(self._principal.free_nano)
-            raise InsufficientCredit(f"The account has {free} dollars of credit that is not held. Add credit.")
+        if self._principal.balance_nano < self._least_nano:
+            balance = format_dollars(self._principal.balance_nano)
+            raise InsufficientCredit(f"The account has {balance} dollars of credit. Add credit.")

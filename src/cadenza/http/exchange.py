@@ -47,6 +47,7 @@ class Interruption(Enum):
 
     DISCONNECT = auto()  # the client left before its reply was complete
     SHUTDOWN = auto()  # the service ends
+    REVOKED = auto()  # the client may not be served any more
 
 
 class Transport(Protocol):

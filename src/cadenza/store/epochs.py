@@ -1,4 +1,4 @@
-"""Epochs: numbers that tell every running process, on its next request, to read something again."""
+"""Epochs: numbers that grow when every running process must read something again."""
 
 from sqlalchemy import bindparam, select, update
 
@@ -20,5 +20,8 @@ async def current(store: Store, name: str) -> int:
     return int(row[0])
 
 
-def begin_next(tx: Transaction, name: str) -> None:
+def begin_next(tx: Transaction, name: str) -> int:
     tx.change(BEGIN_NEXT, {"of": name})
+    row = tx.row(CURRENT, {"of": name})
+    assert row
+    return int(row[0])

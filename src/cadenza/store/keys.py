@@ -1,4 +1,4 @@
-"""Keys: stored by digest, found with one indexed read, revoked for good. Nothing that is read of a key is kept.
+"""Keys: stored by digest, found with one indexed read, revoked for good. `changes.make_change` runs what changes them.
 
 Empty scopes in the table mean all scopes; a record always names the scopes.
 """
@@ -50,7 +50,10 @@ class KeyRecord(msgspec.Struct, frozen=True):
 
 
 class FoundKey(NamedTuple):
-    """What a request needs to know about its key and its account, and the epoch of the classes, in one read."""
+    """What a request needs to know about its key and its account, and the epoch of the classes, in one read.
+
+    A found key may be kept for a while. Its balance can only be too high then, because more credit is a change.
+    """
 
     id: str
     account_id: str
@@ -60,8 +63,15 @@ class FoundKey(NamedTuple):
     revoked_at: int | None
     requests_per_second: float | None
     burst: int | None
-    free_nano: int
+    balance_nano: int
     classes_epoch: int
+
+
+class FoundKeys(NamedTuple):
+    """The keys that one query found, and the epoch of the changes that it saw; None where it found no key."""
+
+    epoch: int | None
+    by_digest: dict[bytes, FoundKey]
 
 
 RECORD = [accounts.c[name] if name == "preferred_class" else keys.c[name] for name in KeyRecord.__struct_fields__]
@@ -73,14 +83,17 @@ BY_PREFIX_OR_ID = Statement(
 )
 OF_ACCOUNT = Statement(RECORDS.where(keys.c.account_id == bindparam("account")).order_by(*OLDEST_FIRST))
 CLASSES_EPOCH = select(epochs.c.number).where(epochs.c.name == literal_column("'classes'")).scalar_subquery()
+CHANGES_EPOCH = select(epochs.c.number).where(epochs.c.name == literal_column("'changes'")).scalar_subquery()
+OF_ITS_ACCOUNT = ("preferred_class", "balance_nano")
 FOUND = select(
-    *(accounts.c[name] if name == "preferred_class" else keys.c[name] for name in FoundKey._fields[:-2]),
-    (accounts.c.balance_nano - accounts.c.held_nano).label("free_nano"),
+    *(accounts.c[name] if name in OF_ITS_ACCOUNT else keys.c[name] for name in FoundKey._fields[:-1]),
     CLASSES_EPOCH.label("classes_epoch"),
 ).join_from(keys, accounts)
 LOOK_UP = Statement(FOUND.where(keys.c.digest == bindparam("digest")))
 LOOK_UP_MANY = Statement(  # for Postgres only
-    FOUND.add_columns(keys.c.digest).where(keys.c.digest == func.any(bindparam("digests", type_=ARRAY(LargeBinary))))
+    FOUND.add_columns(keys.c.digest, CHANGES_EPOCH.label("changes_epoch")).where(
+        keys.c.digest == func.any(bindparam("digests", type_=ARRAY(LargeBinary)))
+    )
 )
 INSERT = Statement(insert(keys), *NewKey.__struct_fields__, "digest")
 REVOKE = Statement(
@@ -121,10 +134,10 @@ async def look_up(store: Store, digest: bytes) -> FoundKey | None:
     return None if row is None else FoundKey._make(row)
 
 
-async def look_up_many(store: Store, digests: Sequence[bytes]) -> dict[bytes, FoundKey]:
-    """The keys among these digests. Postgres reads them all with one query."""
+async def look_up_many(store: Store, digests: Sequence[bytes]) -> FoundKeys:
+    """The keys among these digests. Postgres reads them all, and the epoch, with one query in one snapshot."""
     rows = await store.rows(LOOK_UP_MANY, {"digests": digests})
-    return {bytes(row[-1]): FoundKey._make(row[:-1]) for row in rows}
+    return FoundKeys(rows[0][-1] if rows else None, {bytes(row[-2]): FoundKey._make(row[:-2]) for row in rows})
 
 
 async def list_for_account(store: Store, account_id: str) -> list[KeyRecord]:

@@ -44,7 +44,6 @@ class SqliteTransaction:
     is_sqlite = True
 
     __slots__ = ("_connection",)
-    is_sqlite = True
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection

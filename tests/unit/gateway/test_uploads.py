@@ -20,8 +20,8 @@ class Pool:
         self.metrics = Metrics()
         self.uploads = Uploads(self.memory, self.metrics)
 
-    def open(self, key: str = "key_a", account: str = "acct_a", free_nano: int = 100, least_nano: int = 1) -> Upload:
-        principal = Principal(key, account, frozenset(), "forte", free_nano=free_nano)
+    def open(self, key: str = "key_a", account: str = "acct_a", balance_nano: int = 100, least_nano: int = 1) -> Upload:
+        principal = Principal(key, account, frozenset(), "forte", balance_nano=balance_nano)
         return Upload(self.uploads, principal, least_nano)
 
     def fill(self, key: str, account: str) -> int:
@@ -114,12 +114,12 @@ def test_everything_is_given_back(pool: Pool) -> None:
     assert (len(pool.uploads), pool.free_mib) == (0, POOL_MIB)
 
 
-@pytest.mark.parametrize(("free_nano", "least_nano", "is_refused"), [(0, 1, True), (1, 1, False), (0, 0, False)])
+@pytest.mark.parametrize(("balance_nano", "least_nano", "is_refused"), [(0, 1, True), (1, 1, False), (0, 0, False)])
 def test_an_account_that_can_pay_for_nothing_is_refused(
-    pool: Pool, free_nano: int, least_nano: int, is_refused: bool
+    pool: Pool, balance_nano: int, least_nano: int, is_refused: bool
 ) -> None:
     """A large body, announced or not, is a 402 unless the account can pay the cheapest answer; a small one is not."""
-    upload = pool.open(free_nano=free_nano, least_nano=least_nano)
+    upload = pool.open(balance_nano=balance_nano, least_nano=least_nano)
     upload.expect(SMALL_BYTES)
     upload.take(SMALL_BYTES)
     if not is_refused:

@@ -1,0 +1,56 @@
+"""Changes of keys, accounts and classes: once one is made, no process relies on what was before.
+
+A process on Postgres keeps keys in its memory while it is fresh. So whoever changes something waits until every process
+has dropped what it kept. One that does not say so in time is not fresh any more, and asks the store for every request:
+that is no error, and neither is a store that does not answer meanwhile. On SQLite nothing is kept.
+"""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TypeVar
+
+from sqlalchemy import bindparam, select
+
+from cadenza.store import epochs, schema
+from cadenza.store.processes import USUAL_BOUNDS, Bounds
+from cadenza.store.statements import Statement
+from cadenza.store.store import Store, StoreUnavailable, Transaction
+
+MARGIN_S = 0.5
+LOOK_EVERY_S = 0.005
+BEHIND = Statement(select(schema.processes.c.name).where(schema.processes.c.seen < bindparam("number")).limit(1))
+
+T = TypeVar("T")
+
+
+async def make_change(store: Store, work: Callable[[Transaction], T], bounds: Bounds = USUAL_BOUNDS) -> T:
+    """Run work that changes keys, accounts or classes, in one transaction. Return once it holds in every process."""
+
+    def change(tx: Transaction) -> tuple[T, int]:
+        done = work(tx)
+        number = epochs.begin_next(tx, epochs.CHANGES)  # last: it locks out every other change until the commit
+        tx.announce()
+        return done, number
+
+    done, number = await store.transact(change)
+    if not store.is_sqlite:
+        await _until_followed(store, number, bounds.fresh_s + MARGIN_S)
+    return done
+
+
+async def _until_followed(store: Store, number: int, wait_s: float) -> None:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(wait_s):
+            while True:
+                if not await _is_behind(store, number):
+                    return
+                await asyncio.sleep(LOOK_EVERY_S)
+
+
+async def _is_behind(store: Store, number: int) -> bool:
+    """Whether any process may still rely on what was before this epoch."""
+    try:
+        return await store.row(BEHIND, {"number": number}) is not None
+    except StoreUnavailable:
+        return True

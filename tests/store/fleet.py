@@ -1,0 +1,92 @@
+"""Several processes' look-ups over one Postgres store, in one test: each has a store and a presence of its own."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+
+from sqlalchemy import make_url
+
+from cadenza.store.look_ups import KEPT_MAX, LookUps
+from cadenza.store.postgres import PostgresStore
+from cadenza.store.processes import Bounds, Presence
+from cadenza.store.statements import Statement, Values
+from cadenza.store.store import Row, T, Transaction
+
+HOUR_S = 3600.0
+PATIENT = Bounds(fresh_s=HOUR_S)  # a command that returns at all has heard from every process
+
+
+class CountingPostgres(PostgresStore):
+    """Counts what it sends. It can be deaf to announcements, and its transactions can stall."""
+
+    def __init__(self, url: str, *, is_deaf: bool = False) -> None:
+        super().__init__(make_url(url))
+        self.sent = 0
+        self.queries = 0  # of many rows: the look-ups
+        self.is_deaf = is_deaf
+        self.may_change = asyncio.Event()
+        self.may_change.set()
+        self.has_read = asyncio.Event()
+        self.may_answer = asyncio.Event()
+        self.may_answer.set()
+
+    async def row(self, statement: Statement, values: Values) -> Row | None:
+        self.sent += 1
+        await self.may_change.wait()
+        return await super().row(statement, values)
+
+    async def rows(self, statement: Statement, values: Values) -> list[Row]:
+        self.sent += 1
+        self.queries += 1
+        found = await super().rows(statement, values)
+        self.has_read.set()
+        await self.may_answer.wait()
+        return found
+
+    async def transact(self, work: Callable[[Transaction], T], *, is_brief: bool = False) -> T:
+        self.sent += 1
+        await self.may_change.wait()
+        return await super().transact(work, is_brief=is_brief)
+
+    @contextlib.asynccontextmanager
+    async def watch(self, wake: Callable[[], None]) -> AsyncIterator[None]:
+        if self.is_deaf:
+            yield
+            return
+        async with super().watch(wake):
+            yield
+
+
+class Member:
+    """One process of the fleet."""
+
+    def __init__(self, store: CountingPostgres, presence: Presence, look_ups: LookUps) -> None:
+        self.store = store
+        self.presence = presence
+        self.look_ups = look_ups
+
+    async def finds_live(self, digest: bytes) -> bool:
+        found = await self.look_ups.find(digest)
+        return found is not None and found.revoked_at is None
+
+    async def queries(self, digest: bytes) -> int:
+        """What one look-up sends."""
+        before = self.store.sent
+        await self.look_ups.find(digest)
+        return self.store.sent - before
+
+
+@contextlib.asynccontextmanager
+async def member(
+    url: str, bounds: Bounds = PATIENT, *, is_deaf: bool = False, kept_max: int = KEPT_MAX
+) -> AsyncIterator[Member]:
+    store = CountingPostgres(url, is_deaf=is_deaf)
+    presence = Presence(store, bounds)
+    look_ups = LookUps(store, presence, kept_max=kept_max)
+    await presence.start()
+    try:
+        yield Member(store, presence, look_ups)
+    finally:
+        store.may_change.set()
+        await presence.stop()
+        await store.close()
