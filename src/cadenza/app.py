@@ -27,6 +27,7 @@ from cadenza.http.connection import ConnectionSettings
 from cadenza.http.exchange import Exchange
 from cadenza.http.forwarded import TrustedProxies
 from cadenza.observe import FaultPoint, Log, Observer, loop_errors, make_log
+from cadenza.observe.worker_metrics import WorkerMetrics
 from cadenza.process import memory_room
 from cadenza.routing.catalogue import Catalogue, ServedClass, Snapshot
 from cadenza.routing.prompt import Character
@@ -39,13 +40,14 @@ from cadenza.upstreams.embedded.upstream import EmbeddedUpstream
 from cadenza.upstreams.openai import OpenAIUpstream
 from cadenza.web.site import Site
 
+WORKERS_FOLDER = "CADENZA_WORKERS_FOLDER"  # the variable by which the parent names it to its workers
 GC_THRESHOLDS = (100_000, 20, 20)
 
 
 class App:
     """The whole service, as the server runs it."""
 
-    def __init__(self, settings: Settings, log: Log) -> None:
+    def __init__(self, settings: Settings, log: Log, workers_folder: Path | None = None) -> None:
         self._settings = settings
         self._log = log
         self._store = open_store(settings.store.url)
@@ -57,7 +59,9 @@ class App:
         state = State(self._store, self._shared)
         self.gateway = Gateway(state, snapshot, self._load_snapshot, observer, body_bytes=body_bytes)
         token = settings.server.metrics_token
-        self._site = Site(self._why_not_ready, lambda: self.gateway.snapshot.catalogue.ids, observer, token)
+        self._workers = WorkerMetrics(observer.metrics, workers_folder) if workers_folder else None
+        render = self._workers.render if self._workers else None
+        self._site = Site(self._why_not_ready, lambda: self.gateway.snapshot.catalogue.ids, observer, token, render)
         self._started = AsyncExitStack()
         self._retiring: set[asyncio.Task[None]] = set()
 
@@ -107,6 +111,8 @@ class App:
         await self.gateway.reload()
 
     async def _start(self, stack: AsyncExitStack) -> None:
+        if self._workers:
+            await stack.enter_async_context(self._workers.running())
         stack.push_async_callback(self._store.close)
         await prepare_store(self._store, self._log_backup)
         await self._shared.start()
@@ -235,4 +241,5 @@ def _upstream(provider: Provider, context_tokens: int, log: Log) -> Upstream:
 
 def build_from_environment() -> App:
     """For worker processes, which are given nothing but the environment."""
-    return App(load_settings(None, os.environ, Path.cwd()), make_log())
+    folder = os.environ.get(WORKERS_FOLDER)
+    return App(load_settings(None, os.environ, Path.cwd()), make_log(), Path(folder) if folder else None)

@@ -3,13 +3,15 @@
 import json
 import re
 import sqlite3
+import subprocess
 from contextlib import closing
 from pathlib import Path
 
 from argon2 import PasswordHasher
 
 from tests.cli.conftest import EMAIL, PASSWORD
-from tests.cli.program import run, run_here
+from tests.cli.program import COMMAND_S, PROGRAM, run, run_here
+from tests.service import environment
 
 RFC_3339 = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 
@@ -29,6 +31,23 @@ def test_created_account_is_listed(tmp_path: Path) -> None:
 def test_password_is_the_first_line_of_standard_input(made: Path) -> None:
     """The stored hash is the hash of that line, without its line end."""
     assert PasswordHasher().verify(_only_value(made, "SELECT password_hash FROM accounts"), PASSWORD)
+
+
+def test_without_a_terminal_the_option_is_named(tmp_path: Path) -> None:
+    """A command that can ask nobody says how to send the password."""
+    done = subprocess.run(
+        [PROGRAM, "account", "create", EMAIL],
+        cwd=tmp_path,
+        env=environment(),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=COMMAND_S,
+        start_new_session=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "cadenza: There is no terminal to ask for the password: send it with --password-stdin." in done.stderr
 
 
 def test_brackets_in_an_address_are_printed_as_typed(tmp_path: Path) -> None:

@@ -40,8 +40,20 @@ STORE_COMMANDS = [
     ("ledger", "export"),
     ("classes", "list"),
     ("classes", "reload"),
+    ("backup", "copy.db"),
 ]
-COMMANDS = ["", "serve", "account create", "account credit", "key create", "key list", "usage", "ledger export"]
+COMMANDS = [
+    "",
+    "serve",
+    "account create",
+    "account credit",
+    "key create",
+    "key list",
+    "usage",
+    "ledger export",
+    "migrate",
+    "backup",
+]
 
 
 def modules_after(folder: Path, commands: list[tuple[str, ...]]) -> dict[str, set[str]]:

@@ -200,3 +200,13 @@ def revision_of(path: Path) -> str:
 
 def copies_of(path: Path) -> list[Path]:
     return sorted(path.parent.glob("*.backup*"))
+
+
+def test_a_backup_leaves_the_disk_to_the_service(tmp_path: Path) -> None:
+    """A copy that would fill the disk of the store is refused before anything is written."""
+    assert run_here(tmp_path, "migrate").returncode == 0
+    with small_disk(tmp_path / "data"):
+        before = sorted((tmp_path / "data").iterdir())
+        done = run_here(tmp_path, "backup")
+        assert (done.returncode, sorted((tmp_path / "data").iterdir())) == (1, before)
+        assert "too little space for a copy" in done.stderr

@@ -3,13 +3,18 @@
 import contextlib
 import sqlite3
 import stat
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
+from cadenza.control.backup import back_up_store
+from cadenza.control.errors import ControlError
 from cadenza.store.backups import KEPT_MAX, back_up, find_backups
 from cadenza.store.migrate import REVISIONS, migrate
 from cadenza.store.sqlite import SqliteStore
+from tests.postgres import Postgres
+from tests.store.moves import postgres_store
 from tests.store.rows import run_sql
 
 OLD = REVISIONS[-2]
@@ -69,3 +74,10 @@ async def test_a_new_store_is_not_copied(tmp_path: Path) -> None:
         await migrate(store, copies.append)
     assert copies == find_backups(store.path) == []
     await store.close()
+
+
+async def test_a_postgres_store_is_left_to_postgres(postgres: Postgres) -> None:
+    """The error names the command that copies it."""
+    async with postgres_store(postgres) as (store, _):
+        with pytest.raises(ControlError, match=r"pg_dump --format=custom --file='a copy' ADDRESS$"):
+            await back_up_store(store, Path("a copy"), datetime.now(UTC))

@@ -118,4 +118,9 @@ def _usable_class(settings: "Settings", asked: str | None) -> str:
 
 
 def _ask_password() -> str:
-    return str(click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True))
+    try:
+        return str(click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True))
+    except click.Abort:
+        if sys.stdin.isatty():
+            raise  # Ctrl-C
+        raise ValueError("There is no terminal to ask for the password: send it with --password-stdin.") from None

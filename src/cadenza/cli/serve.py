@@ -25,8 +25,25 @@ def serve(config: str | None, host: str | None, port: int | None) -> None:
 
 @click.command()
 @config_option
-def migrate(config: str | None) -> None:
-    """Upgrade the store to the current schema."""
+@click.option(
+    "--from", "source", metavar="URL", help="The SQLite store to carry over, like sqlite:///./data/cadenza.db."
+)
+@click.option("--to", "target", metavar="URL", help="The empty Postgres database to carry it over to.")
+def migrate(config: str | None, source: str | None, target: str | None) -> None:
+    """Upgrade the store to the current schema.
+
+    With --from and --to: carry a SQLite store over to Postgres instead, and check both. The service must be stopped.
+    The source is not changed, and the command can be run again.
+    """
+    if source and target:
+        _move(source, target)
+    elif source or target:
+        raise click.UsageError("--from and --to belong together.")
+    else:
+        _migrate(config)
+
+
+def _migrate(config: str | None) -> None:
     import asyncio  # noqa: PLC0415 import time
 
     from cadenza.store.address import open_store  # noqa: PLC0415 import time
@@ -42,3 +59,15 @@ def migrate(config: str | None) -> None:
             await store.close()
 
     say(f"The store's schema is at revision {asyncio.run(run())}.")
+
+
+def _move(source: str, target: str) -> None:
+    import asyncio  # noqa: PLC0415 import time
+
+    from cadenza.control.transfer import move_store  # noqa: PLC0415 import time
+
+    carried = asyncio.run(move_store(source, target))
+    counts = ", ".join(f"{name}: {rows}" for name, rows in carried.rows.items())
+    done = "Carried over" if carried.is_new else "The target has these rows already, and nothing was changed"
+    say(f"{done}. Rows of {counts}. Both ledgers are sound.")
+    say("Name the new address in [store] before the next start. The old store stays as it is.")

@@ -16,7 +16,7 @@ import click
 import msgspec
 import uvloop
 
-from cadenza.app import App
+from cadenza.app import WORKERS_FOLDER, App
 from cadenza.cli.console import now_ms, say_backup
 from cadenza.config import ConfigError, Settings, missing_secrets
 from cadenza.control.accounts import create_account, list_accounts
@@ -25,6 +25,7 @@ from cadenza.control.store import prepare_store
 from cadenza.core.money import NANO_PER_DOLLAR
 from cadenza.core.records import DEFAULT_CLASS
 from cadenza.observe import make_log
+from cadenza.observe.worker_metrics import workers_folder
 from cadenza.process import protect_memory
 from cadenza.server.server import bind, serve_one
 from cadenza.server.workers import Workers
@@ -57,7 +58,10 @@ def run_service(settings: Settings, host: str, port: int) -> None:
         serve_one(App(settings, log), listener)
     else:
         os.environ["CADENZA_CONFIG"] = str(settings.source)
-        sys.exit(Workers("cadenza.app:build_from_environment", settings.server.workers, listener, log).run())
+        with workers_folder() as folder:
+            os.environ[WORKERS_FOLDER] = str(folder)
+            exit_code = Workers("cadenza.app:build_from_environment", settings.server.workers, listener, log).run()
+        sys.exit(exit_code)
 
 
 def start_facts(settings: Settings, listener: socket.socket) -> dict[str, str | int]:

@@ -73,6 +73,7 @@ class Metrics:
     def __init__(self, log_dropped: Callable[[], float] = int) -> None:
         self.registry = CollectorRegistry()
         Total("cadenza_log_dropped", "Lines of the log that could not be written.", log_dropped, self.registry)
+        Gauge("cadenza_workers", "Processes whose numbers are shown.", registry=self.registry).set(1)
         self.requests = Counts("cadenza_requests", "Requests answered.", ("endpoint", "status"), self.registry)
         self.in_flight = Gauge("cadenza_requests_in_flight", "Requests being answered.", registry=self.registry)
         self.duration = Spans(

@@ -1,12 +1,17 @@
-"""Copies of a SQLite store, made before a migration, beside the file: cadenza.db.backup-0003-20261115T164151.120Z.
+"""Copies of a SQLite store: one before each migration, and one whenever the operator asks.
 
-A name has the revision of the schema in the copy, and the time in UTC. Only the newest copies are kept.
+The copy before a migration is beside the store, cadenza.db.backup-0003-20261115T164151.120Z: the revision of its schema
+and the time in UTC. Only the newest of these are kept. It is made by SQLite's page copy, which starts again after each
+write of another connection: that ends only because the migration holds the write lock. Beside a service that writes,
+VACUUM INTO reads one snapshot. Every copy is private, and has its name only once it is complete.
 """
 
 import contextlib
+import errno
 import os
 import re
 import sqlite3
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -16,21 +21,14 @@ NAME = re.compile(r"\.backup-\w+-(\d{8}T\d{6}\.\d{3}Z)")
 
 
 def back_up(source: sqlite3.Connection, database: Path, revision: str) -> Path:
-    """Copy the store as `source` sees it, and delete all but the newest copies. The caller holds the write lock.
-
-    The copy has its name only once it is complete.
-    """
-    now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("-", "").replace(":", "").replace("+0000", "Z")
+    """Copy the store as `source` sees it, and delete all but the newest copies. The caller holds the write lock."""
+    now = format_moment(datetime.now(UTC))
     copy, partial = (database.with_name(f"{database.name}.backup{end}") for end in (f"-{revision}-{now}", ".partial"))
     partial.unlink(missing_ok=True)
-    try:
-        os.close(os.open(partial, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+    with new_private_file(partial):
         with contextlib.closing(sqlite3.connect(partial, isolation_level=None)) as target:
             source.backup(target, pages=PAGES_AT_ONCE)
-    except (OSError, sqlite3.Error):
-        partial.unlink(missing_ok=True)
-        raise
-    partial.rename(copy)
+        partial.rename(copy)
     for old in find_backups(database)[:-KEPT_MAX]:
         old.unlink(missing_ok=True)
     return copy
@@ -44,3 +42,54 @@ def find_backups(database: Path) -> list[Path]:
         if path.name.startswith(database.name) and (match := NAME.fullmatch(path.name[len(database.name) :]))
     ]
     return [path for _, path in sorted(found)]
+
+
+def copy_snapshot(database: Path, target: Path, wait_s: float) -> None:
+    """Copy what is committed at this moment, while other processes go on writing. `target` is an empty file.
+
+    The connection is not read-only: SQLite refuses VACUUM INTO on such a connection.
+    """
+    with contextlib.closing(sqlite3.connect(database, timeout=wait_s, isolation_level=None)) as source:
+        source.execute("VACUUM INTO ?", (str(target),))
+
+
+@contextlib.contextmanager
+def new_copy(copy: Path) -> Iterator[Path]:
+    """Yield an empty file to fill. Once the block ends well, it is durable under the name `copy`.
+
+    FileExistsError if there is a file of that name, or an unfinished one that will get it.
+    """
+    partial = copy.with_name(copy.name + ".partial")
+    with new_private_file(partial):
+        if os.path.lexists(copy):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(copy))
+        yield partial
+        _sync(partial)
+        partial.rename(copy)
+        _sync(copy.parent)
+
+
+@contextlib.contextmanager
+def new_private_file(path: Path) -> Iterator[None]:
+    """Make an empty file for the block, mode 0600; FileExistsError if there is one. If the block fails, delete it."""
+    os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+    try:
+        yield
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+
+
+def format_moment(moment: datetime) -> str:
+    """For the name of a file: 20261115T164151.120Z."""
+    shown = moment.astimezone(UTC).isoformat(timespec="milliseconds")
+    return shown.replace("-", "").replace(":", "").replace("+0000", "Z")
+
+
+def _sync(path: Path) -> None:
+    """Make a file, or the names in a folder, durable."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

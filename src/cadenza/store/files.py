@@ -60,6 +60,21 @@ def is_unlocked(database: Path, name: str) -> bool:
     return True
 
 
+def is_locked(database: Path, name: str) -> bool:
+    """Whether a living process holds its lock. Nothing is created or deleted."""
+    try:
+        lock = os.open(_lock_folder(database) / name, os.O_RDWR)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(lock)
+    return False
+
+
 def lock_names(database: Path) -> list[str]:
     """The names that have a file, locked or left behind."""
     folder = _lock_folder(database)

@@ -16,6 +16,7 @@ from cadenza.http.headers import encode_headers
 from cadenza.observe import Observer, places
 
 Ready = Callable[[], Awaitable[str | None]]
+RenderMetrics = Callable[[], Awaitable[bytes]]
 
 PATHS = ("/", "/openapi.json", "/healthz", "/health", "/readyz", "/metrics")
 API_PATHS = ("/chat/completions", "/models", "/usage", "/completions", "/embeddings", "/responses")
@@ -46,15 +47,22 @@ class Site:
     """Pages and probes. `ready` returns why the service is not ready, or None; `model_ids` what a client may name.
 
     With a `metrics_token` it opens the metrics, from everywhere; without one, they are open to this machine only.
+    `render_metrics` renders those of all workers where there are several.
     """
 
     def __init__(
-        self, ready: Ready, model_ids: Callable[[], Sequence[str]], observer: Observer, metrics_token: str | None = None
+        self,
+        ready: Ready,
+        model_ids: Callable[[], Sequence[str]],
+        observer: Observer,
+        metrics_token: str | None = None,
+        render_metrics: RenderMetrics | None = None,
     ) -> None:
         self._ready = ready
         self._model_ids = model_ids
         self._observer = observer
         self._metrics_token = metrics_token
+        self._render_metrics = render_metrics
         self._home = _read("home.html")
         self._openapi = _read("openapi.json").replace("{version}", version("cadenza")).encode()
 
@@ -84,6 +92,8 @@ class Site:
                 return 503 if reason else 200, TEXT, (reason or "ready").encode() + b"\n"
             case _:
                 self._check_metrics_access(exchange)
+                if self._render_metrics:
+                    return 200, PROMETHEUS, await self._render_metrics()
                 return 200, PROMETHEUS, self._observer.metrics.render()
 
     def _render_home(self, exchange: Exchange) -> bytes:
