@@ -14,6 +14,8 @@ from cadenza.store.sqlite import SqliteStore
 from cadenza.store.store import Store
 from tests.postgres import Postgres, PostgresMissing, running_postgres
 
+WAIT_S = 60.0
+
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Postgres]:
@@ -52,8 +54,8 @@ def url(make_url: Callable[[], str]) -> str:
 
 @pytest.fixture
 async def empty(url: str) -> AsyncIterator[Store]:
-    """A store without a schema."""
-    opened = open_store(url)
+    """A store without a schema. It is patient: these tests may run on a busy machine."""
+    opened = open_store(url, WAIT_S)
     yield opened
     await opened.close()
 

@@ -14,7 +14,7 @@ NO_WRITE = (
 class WriteCheck:
     """Whether the store takes writes. It is tried at most once in `every_s`, however often it is asked."""
 
-    def __init__(self, store: Store, log: Log, every_s: float = 1.0, wait_s: float = 3.0) -> None:
+    def __init__(self, store: Store, log: Log, every_s: float = 1.0, wait_s: float = 1.0) -> None:
         self._store = store
         self._log = log
         self._every_s = every_s

@@ -17,7 +17,7 @@ import pkgutil
 import signal
 import socket
 import sys
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from enum import Enum, auto
 from typing import Protocol
 
@@ -94,8 +94,10 @@ class Server:
         *,
         handles_sigint: bool = True,
         limits: ServerLimits | None = None,
+        on_start: Callable[[], None] | None = None,
     ) -> None:
         self._service = service
+        self._on_start = on_start
         self._listener = listener
         self._handles_sigint = handles_sigint
         self._limits = limits or ServerLimits()
@@ -110,6 +112,8 @@ class Server:
         self._handle_signals(asyncio.get_running_loop())
         if not await self._service.start():
             return STARTUP_FAILURE
+        if self._on_start:
+            self._on_start()
         try:
             if self._state is ServerState.STARTING:
                 await self._accept()
@@ -204,7 +208,13 @@ def bind(host: str, port: int) -> socket.socket:
     return listener
 
 
-def serve_one(service: Service | str, listener: socket.socket, *, handles_sigint: bool = True) -> None:
+def serve_one(
+    service: Service | str,
+    listener: socket.socket,
+    *,
+    handles_sigint: bool = True,
+    on_start: Callable[[], None] | None = None,
+) -> None:
     """Serve in this process until a signal ends it. The service, or the name of a function that builds it."""
     protect_memory()
     listener.set_inheritable(False)  # in a worker it is: no program that is started from here may keep the port
@@ -213,7 +223,8 @@ def serve_one(service: Service | str, listener: socket.socket, *, handles_sigint
 
     async def run() -> int:
         built: Service = pkgutil.resolve_name(service)() if isinstance(service, str) else service
-        return await Server(built, listener, handles_sigint=handles_sigint, limits=limits).run()
+        server = Server(built, listener, handles_sigint=handles_sigint, limits=limits, on_start=on_start)
+        return await server.run()
 
     if exit_code := uvloop.run(run()):
         sys.exit(exit_code)

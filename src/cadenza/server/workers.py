@@ -1,11 +1,15 @@
-"""Several worker processes on one listening socket. A worker that dies is replaced; signals are passed on to all."""
+"""Several worker processes on one listening socket. A worker that dies is replaced; signals are passed on to all.
+
+If the first workers cannot start, the service ends with their exit code. Once one has started, a later one that cannot,
+because the store is away for instance, is tried again until it can.
+"""
 
 import multiprocessing
 import os
 import signal
 import socket
 import time
-from multiprocessing.connection import wait
+from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 
 from cadenza.observe import Log, make_log
@@ -13,6 +17,8 @@ from cadenza.server.server import STARTUP_FAILURE, serve_one
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 REPLACE_PAUSE_S = 1.0
+REPLACE_PAUSE_S_MAX = 15.0
+STARTED = b"started"
 
 
 class Workers:
@@ -26,6 +32,10 @@ class Workers:
         self._exit_code = 0
         self._signals, self._wakeup = socket.socketpair()
         self._wakeup.setblocking(False)
+        self._starts, self._started = multiprocessing.Pipe(duplex=False)  # a worker that has started writes to it
+        self._has_started = False
+        self._pause_s = REPLACE_PAUSE_S
+        self._replacements: list[float] = []  # when each is to be started
         self._processes = [self._start() for _ in range(count)]
 
     def run(self) -> int:
@@ -33,19 +43,28 @@ class Workers:
         for passed_on in SIGNALS:
             signal.signal(passed_on, _wake)
         signal.set_wakeup_fd(self._wakeup.fileno())
-        while self._processes:
-            ready = wait([self._signals, *(process.sentinel for process in self._processes)])
+        while self._processes or self._replacements:
+            sentinels = [process.sentinel for process in self._processes]
+            ready = wait([self._signals, self._starts, *sentinels], self._until_next_start_s())
+            if self._starts in ready:
+                self._starts.recv_bytes()
+                self._has_started = True
+                self._pause_s = REPLACE_PAUSE_S
             if self._signals in ready:
                 for number in self._signals.recv(1024):
                     self._pass_on(number)
-            self._replace_ended()
+            self._remove_ended()
+            self._start_due()
         return self._exit_code
 
     def _start(self) -> SpawnProcess:
-        arguments = (self._service_factory, self._listener)
+        arguments = (self._service_factory, self._listener, self._started)
         process = multiprocessing.get_context("spawn").Process(target=_work, args=arguments)
         process.start()
         return process
+
+    def _until_next_start_s(self) -> float | None:
+        return max(0.0, min(self._replacements) - time.monotonic()) if self._replacements else None
 
     def _pass_on(self, number: int) -> None:
         if number == signal.SIGHUP:
@@ -55,6 +74,7 @@ class Workers:
 
     def _end(self) -> None:
         self._is_ending = True
+        self._replacements.clear()
         self._send(signal.SIGTERM)
 
     def _send(self, number: signal.Signals) -> None:
@@ -62,24 +82,36 @@ class Workers:
             if process.is_alive() and process.pid:
                 os.kill(process.pid, number)
 
-    def _replace_ended(self) -> None:
-        """Start another worker for each that died. One that could not start ends them all: another would fail too."""
-        ended = [process for process in self._processes if not process.is_alive()]
-        for process in ended:
+    def _remove_ended(self) -> None:
+        for process in [process for process in self._processes if not process.is_alive()]:
             self._processes.remove(process)
-            if process.exitcode == STARTUP_FAILURE:
+            if process.exitcode == STARTUP_FAILURE and not self._has_started:
                 self._exit_code = STARTUP_FAILURE
                 self._end()
-        if ended and not self._is_ending:
-            for process in ended:
-                self._log.warning("a worker ended; starting another", pid=process.pid, exit_code=process.exitcode)
-            time.sleep(REPLACE_PAUSE_S)
-            self._processes += [self._start() for _ in ended]
+            elif not self._is_ending:
+                self._plan_replacement(process)
+
+    def _plan_replacement(self, ended: SpawnProcess) -> None:
+        """Start another after a pause, which grows while workers cannot start."""
+        pause_s = REPLACE_PAUSE_S
+        if ended.exitcode == STARTUP_FAILURE:
+            pause_s = self._pause_s
+            self._pause_s = min(2 * pause_s, REPLACE_PAUSE_S_MAX)
+            self._log.error("a worker could not start; trying again", pid=ended.pid, pause_s=pause_s)
+        else:
+            self._log.warning("a worker ended; starting another", pid=ended.pid, exit_code=ended.exitcode)
+        self._replacements.append(time.monotonic() + pause_s)
+
+    def _start_due(self) -> None:
+        due = [at for at in self._replacements if at <= time.monotonic()]
+        for at in due:
+            self._replacements.remove(at)
+            self._processes.append(self._start())
 
 
-def _work(service_factory: str, listener: socket.socket) -> None:
+def _work(service_factory: str, listener: socket.socket, started: Connection) -> None:
     """The main function of a worker."""
-    serve_one(service_factory, listener, handles_sigint=False)
+    serve_one(service_factory, listener, handles_sigint=False, on_start=lambda: started.send_bytes(STARTED))
 
 
 def _wake(_number: int, _frame: object) -> None:

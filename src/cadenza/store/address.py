@@ -12,14 +12,15 @@ from cadenza.store.store import WAIT_S, Store, StoreUnavailable
 def open_store(url: str, wait_s: float | None = None) -> Store:
     """Return the store at this address. Nothing is opened until it is used.
 
-    It waits up to `wait_s` for a lock: by default 10 seconds on SQLite and 1 second on Postgres.
+    It waits up to `wait_s` for a lock, and Postgres as long for a connection or an answer. By default these are 10
+    seconds on SQLite, and the waits of PostgresBounds, about 1 second, on Postgres.
     """
     if url.startswith(("postgresql://", "postgres://")):
         from cadenza.store.postgres import PostgresStore  # noqa: PLC0415 asyncpg is slow to import
         from cadenza.store.postgres_connect import PostgresBounds  # noqa: PLC0415
 
-        bounds = PostgresBounds() if wait_s is None else PostgresBounds(lock_s=wait_s, statement_s=wait_s + 1)
-        return PostgresStore(url, bounds)
+        bounds = PostgresBounds()
+        return PostgresStore(url, bounds if wait_s is None else bounds.with_waits_of(wait_s))
     return SqliteStore(_sqlite_path(url), wait_s or WAIT_S)
 
 

@@ -148,6 +148,8 @@ class PostgresStore:
 
     async def _connect(self, bounds: PostgresBounds) -> Connection:
         """Open a connection, ready for use, or raise StoreUnavailable."""
+        if not self._is_checked:
+            bounds = msgspec.structs.replace(bounds, connect_s=max(bounds.connect_s, bounds.first_connect_s))
         try:
             connection = await connect(self._address, bounds)
             try:

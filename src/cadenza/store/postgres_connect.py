@@ -23,7 +23,8 @@ class PostgresBounds(msgspec.Struct, frozen=True):
     """How long each wait may take, and how many connections there may be."""
 
     connections_max: int = 8
-    connect_s: float = 1.0  # to open a connection
+    first_connect_s: float = 10.0  # to open the first connection: a command, or a service that starts, can wait
+    connect_s: float = 1.0  # to open another one
     read_s: float = 1.0  # for a small read, and as long for a connection of the pool
     turn_s: float = 5.0  # for a connection of the pool, for a transaction
     lock_s: float = 1.0  # for a lock of another transaction
@@ -33,6 +34,19 @@ class PostgresBounds(msgspec.Struct, frozen=True):
     long_read_s: float = 300.0  # for a read of a whole table
     idle_in_transaction_s: float = 5.0  # then Postgres ends the session: its process was stopped or its machine lost
     dead_peer_s: int = 5  # then both sides give up a connection whose other side does not acknowledge
+
+    def with_waits_of(self, wait_s: float) -> "PostgresBounds":
+        """Bound every wait for a connection, a lock or a statement of a request by this."""
+        return msgspec.structs.replace(
+            self,
+            connect_s=wait_s,
+            read_s=wait_s,
+            turn_s=wait_s,
+            lock_s=wait_s,
+            statement_s=wait_s + 1,
+            commit_s=wait_s,
+            rows_s=wait_s,
+        )
 
 
 class PostgresAddress:
@@ -60,7 +74,7 @@ class PostgresAddress:
 
 
 async def connect(address: PostgresAddress, bounds: PostgresBounds, *, keeps_statements: bool = True) -> Connection:
-    """Open a connection to the first host that can be used, within `connect_s`. Errors are the driver's own."""
+    """Open a connection to the first host that can be used, in `connect_s`. Errors are the driver's own."""
     options = {
         "statement_cache_size": STATEMENTS_KEPT if keeps_statements else 0,
         "max_cached_statement_lifetime": 0,

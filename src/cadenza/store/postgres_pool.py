@@ -8,6 +8,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+import asyncpg  # type: ignore[import-untyped]
+
 from cadenza.store.postgres_errors import READ_ONLY, ConnectionLost, is_outdated, sqlstate
 from cadenza.store.postgres_session import Session
 
@@ -75,7 +77,7 @@ class Pool:
             raise
         self._busy.add(session)
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(LOOK_EVERY_S, self._end_late)
+            self._look_later()
         return session
 
     def _find_idle(self) -> Session | None:
@@ -94,13 +96,26 @@ class Pool:
             session.end()
         self._places.release()
 
-    def _end_late(self) -> None:
+    def _look_later(self) -> None:
         loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(LOOK_EVERY_S, self._end_late) if self._busy else None
-        for session in self._busy:
-            session.end_if_late(loop.time())
+        self._timer = loop.call_later(LOOK_EVERY_S, self._end_late, loop.time() + LOOK_EVERY_S)
+
+    def _end_late(self, due_s: float) -> None:
+        """If this process itself was held up, answers may have arrived that it has not read yet: look again later."""
+        now_s = asyncio.get_running_loop().time()
+        if now_s < due_s + LOOK_EVERY_S:
+            for session in self._busy:
+                session.end_if_late(now_s)
+        if self._busy:
+            self._look_later()
+        else:
+            self._timer = None
 
 
 def _casts_doubt(error: Exception) -> bool:
-    """Whether an error of one connection speaks against all: no answer, no writes any more, or a changed schema."""
-    return isinstance(error, ConnectionLost) or sqlstate(error) == READ_ONLY or is_outdated(error)
+    """Whether an error of one connection speaks against all: it is lost, takes no writes any more, or is outdated."""
+    if isinstance(error, ConnectionLost | asyncpg.InternalClientError) or is_outdated(error):
+        return True
+    if isinstance(error, asyncpg.InterfaceError):
+        return not isinstance(error, ValueError)  # or it is about a value
+    return sqlstate(error) == READ_ONLY

@@ -2,12 +2,14 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 from cadenza.server.server import STARTUP_FAILURE
 from tests.unit.server.failing_service import EXIT_CODE, MARK
+from tests.unit.server.recovering_service import MARKS
 
 PROGRAM_S = 100
 
@@ -26,3 +28,21 @@ def test_a_dead_worker_is_replaced_and_logged(tmp_path: Path) -> None:
     assert line["event"] == "a worker ended; starting another"
     assert line["exit_code"] == EXIT_CODE
     assert line["pid"] > 0
+
+
+def test_a_worker_that_cannot_be_replaced_yet_is_tried_again(tmp_path: Path) -> None:
+    """Once a worker has started, later ones that cannot are tried again after growing pauses, until one serves."""
+    program = [sys.executable, "-m", "tests.unit.server.recovering_service"]
+    environment = {**os.environ, MARKS: str(tmp_path)}
+    with subprocess.Popen(program, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
+        assert running.stdout
+        assert running.stdout.readline() == b"serving\n"
+        running.send_signal(signal.SIGTERM)
+        _, log = running.communicate(timeout=PROGRAM_S)
+    assert running.returncode == 0, log
+    lines = [json.loads(line) for line in log.splitlines()]
+    assert [(line["event"], line.get("pause_s")) for line in lines] == [
+        ("a worker ended; starting another", None),
+        ("a worker could not start; trying again", 1.0),
+        ("a worker could not start; trying again", 2.0),
+    ]
