@@ -55,8 +55,10 @@ class Cluster:
         self._data = folder / "data"
         self._numbers = itertools.count(1)
 
-    def url(self, database: str, port: int | None = None) -> str:
-        return f"postgresql://{OWNER}@127.0.0.1:{port or self.port}/{database}"
+    def url(self, database: str, port: int | None = None, replica_port: int | None = None) -> str:
+        """The address of a database, over a link's port if there is one, and with a second host if there is one."""
+        replica = f",127.0.0.1:{replica_port}" if replica_port else ""
+        return f"postgresql://{OWNER}@127.0.0.1:{port or self.port}{replica}/{database}"
 
     def make(self) -> None:
         run_as_owner([self._programs / "initdb", "-D", self._data, "-U", OWNER, "-A", "trust", "-N", "-E", "UTF8"])

@@ -28,7 +28,6 @@ STILL_HELD = """
     SELECT (SELECT COALESCE(SUM(held_nano), 0) FROM accounts),
     (SELECT COUNT(*) FROM reserves WHERE amount_nano > 0), (SELECT COUNT(*) FROM holds WHERE state = 'open'),
     (SELECT COUNT(*) FROM marks)"""
-TABLES_OF_PROCESSES = "SELECT (SELECT COUNT(*) FROM processes), (SELECT COUNT(*) FROM reserves)"
 
 T = TypeVar("T")
 
@@ -60,7 +59,6 @@ class FleetLedger:
 
     def move(self, url: str) -> None:
         """Read and change another copy of the database from now on."""
-        self._config.write_text(self._config.read_text().replace(self.url, url))
         self.url = url
 
     def query(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
@@ -139,6 +137,6 @@ class FleetLedger:
             balances_nano[account_id] += amount_nano
             assert balances_nano[account_id] >= 0, f"below zero at entry {entry_id}"
 
-    def check_no_process_is_left(self) -> None:
-        """After a drain of all gateways no process and no reserve has a row."""
-        assert self.query(TABLES_OF_PROCESSES) == [(0, 0)]
+    def processes(self) -> int:
+        """The processes that the store knows: those that live, and those that died and were not swept yet."""
+        return int(self.query("SELECT COUNT(*) FROM processes")[0][0])

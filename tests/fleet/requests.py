@@ -74,6 +74,12 @@ class Clients:
         self.sent.append(Sent(request, reply, sent_s, time.monotonic()))
         return reply
 
+    async def send_patiently(self, request: ChatRequest, port: int | None = None) -> Reply:
+        """Send it again, a little later, as long as it is refused with 429."""
+        while (reply := await self.send(request, port)).status == 429:
+            await asyncio.sleep(REFUSED_PAUSE_S)
+        return reply
+
     async def send_all(self, requests: Iterable[ChatRequest], ports: Sequence[int] = ()) -> list[Reply]:
         """All at once, over the ports in turn."""
         turns = itertools.cycle(ports or [self.fleet.port])

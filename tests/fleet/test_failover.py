@@ -45,11 +45,9 @@ class Pair:
         wait_until(lambda: self.fleet.ledger.query(caught_up) == [(True,)], "the replica having received everything")
 
     def fail_over(self) -> None:
-        """The primary is lost, the replica is promoted, and the gateways are pointed at it."""
+        """The primary is lost and the replica promoted. The gateways find it: the address has both hosts."""
         self.primary.kill()
         self.replica.promote()
-        for gateway in self.fleet.gateways:
-            gateway.store.target = (LOOPBACK, self.replica.port)
         self.fleet.ledger.move(self.replica.url(self.fleet.database))
 
 
@@ -58,9 +56,10 @@ def pair(fleet_upstream: LoopbackUpstream) -> Iterator[Pair]:
     with contextlib.ExitStack() as stack:
         primary = stack.enter_context(running_cluster())
         joint = stack.enter_context(Link((LOOPBACK, primary.port)).running())
-        fleet = stack.enter_context(Fleet(primary, FleetSpec(fleet_upstream.base_url, has_links=True)))
         replica = primary.replica(stack.enter_context(postgres_folder()), joint.port)
         stack.enter_context(stopping(replica))
+        spec = FleetSpec(fleet_upstream.base_url, replica_port=replica.port)
+        fleet = stack.enter_context(Fleet(primary, spec))
         yield Pair(primary, replica, joint, fleet)
 
 
