@@ -164,17 +164,20 @@ class Fleet:
         return self._stack.enter_context(Link((LOOPBACK, port)).running())
 
     def _write_config(self, name: str, state_url: str, link: Link | None) -> Path:
-        folder = self._folder / name
-        folder.mkdir()
-        more_toml = f'[shared_state]\nurl = "{state_url}"\n\n[server]\ndrain_s = {self.spec.drain_s}\n'
-        made = msgspec.structs.replace(
-            classes_spec(self.spec.base_url),
-            store_url=self.cluster.url(self.database, link.port if link else None, self.spec.replica_port),
-            limits=self.spec.limits,
-            more_toml=more_toml,
-        )
-        (folder / "cadenza.toml").write_text(made.toml())
-        return folder / "cadenza.toml"
+        url = self.cluster.url(self.database, link.port if link else None, self.spec.replica_port)
+        return write_config(self._folder / name, self.spec, url, state_url)
+
+
+def write_config(folder: Path, spec: FleetSpec, store_url: str, state_url: str) -> Path:
+    """The path of a new config file in a new folder."""
+    folder.mkdir()
+    more_toml = f'[shared_state]\nurl = "{state_url}"\n\n[server]\ndrain_s = {spec.drain_s}\n'
+    config = folder / "cadenza.toml"
+    made = msgspec.structs.replace(
+        classes_spec(spec.base_url), store_url=store_url, limits=spec.limits, more_toml=more_toml
+    )
+    config.write_text(made.toml())
+    return config
 
 
 @contextlib.contextmanager

@@ -76,8 +76,10 @@ class Clients:
 
     async def send_patiently(self, request: ChatRequest, port: int | None = None) -> Reply:
         """Send it again, a little later, as long as it is refused with 429."""
-        while (reply := await self.send(request, port)).status == 429:
+        reply = await self.send(request, port)
+        while reply.status == 429:
             await asyncio.sleep(REFUSED_PAUSE_S)
+            reply = await self.send(request, port)
         return reply
 
     async def send_all(self, requests: Iterable[ChatRequest], ports: Sequence[int] = ()) -> list[Reply]:

@@ -1,87 +1,78 @@
-"""Many transactions at once on the same accounts, from all gateways and from commands: none ever deadlocks.
+"""Many transactions at once on the same accounts, from several processes and from commands: none ever deadlocks.
 
 Postgres finds a deadlock after 50 ms, long before a lock wait ends, and counts it. $CADENZA_FLEET_TRANSACTIONS makes
-the run longer: 100000 takes some minutes.
+the run longer.
 """
 
 import asyncio
 import itertools
 import os
-import random
 import sys
 import time
-from collections.abc import Iterator
+from asyncio.subprocess import PIPE
+from pathlib import Path
 
 import pytest
 
 from cadenza.control.accounts import give_credit
 from cadenza.store.address import open_store
 from tests.fleet.cluster import Cluster
-from tests.fleet.fleet import Fleet, FleetSpec, running_fleet
-from tests.fleet.requests import Clients, check_charges
-from tests.loopback import LoopbackUpstream
-from tests.service import now_ms
+from tests.fleet.fleet import NO_STATE, FleetSpec, write_config
+from tests.fleet.ledger import FleetLedger
+from tests.service import environment, now_ms
 
 TRANSACTIONS = int(os.environ.get("CADENZA_FLEET_TRANSACTIONS") or 2000)
-AT_ONCE = 24
+PROCESSES = 3
+CREDIT_NANO = 10**13
+ROOT = Path(__file__).parents[2]
 COUNTS = """
     SELECT xact_commit + xact_rollback, deadlocks FROM pg_stat_database WHERE datname = current_database()"""
-LOOK_S = 0.25
+KEYS = "SELECT a.id, k.id FROM accounts a JOIN keys k ON k.account_id = a.id WHERE a.email = $1"
 
 
-@pytest.fixture(scope="module")
-def fleet(cluster: Cluster, fleet_upstream: LoopbackUpstream) -> Iterator[Fleet]:
-    with running_fleet(cluster, FleetSpec(fleet_upstream.base_url)) as running:
-        yield running
+@pytest.fixture
+def ledger(cluster: Cluster, tmp_path: Path) -> FleetLedger:
+    url = cluster.url(cluster.create_database())
+    return FleetLedger(url, write_config(tmp_path / "auditor", FleetSpec("http://127.0.0.1:1/v1"), url, NO_STATE))
 
 
 class Contention:
-    """Clients of some accounts, and a command that gives them credit, until enough transactions have run."""
+    """Processes that move the money of the same accounts, and a command that gives them credit meanwhile."""
 
-    def __init__(self, fleet: Fleet, accounts: int) -> None:
-        self.clients = [Clients(fleet) for _ in range(accounts)]
-        self.seconds = 0.0
-        self._fleet = fleet
-        self._is_over = asyncio.Event()
-        self._before, _ = self.counts()
-
-    def counts(self) -> tuple[int, int]:
-        """The transactions and the deadlocks of this database."""
-        [(transactions, deadlocks)] = self._fleet.ledger.query(COUNTS)
-        return transactions, deadlocks
-
-    @property
-    def transactions(self) -> int:
-        return self.counts()[0] - self._before
+    def __init__(self, ledger: FleetLedger, accounts: int) -> None:
+        self.emails = [ledger.create_account(CREDIT_NANO) for _ in range(accounts)]
+        self.given_nano = self.charged_nano = self.busy = 0
+        self._ledger = ledger
+        for email in self.emails:
+            ledger.create_key(email)
 
     async def run(self) -> None:
-        began_s = time.monotonic()
+        is_over = asyncio.Event()
         async with asyncio.TaskGroup() as running:
-            for number in range(AT_ONCE):
-                running.create_task(self._ask(random.Random(number)))
-            running.create_task(self._give())
-            while await asyncio.to_thread(lambda: self.transactions) < TRANSACTIONS:  # noqa: ASYNC110 Postgres counts
-                await asyncio.sleep(LOOK_S)
-            self._is_over.set()
-        self.seconds = time.monotonic() - began_s
+            running.create_task(self._give(is_over))
+            for busy, charged_nano in await asyncio.gather(*(self._move(f"p{one}") for one in range(PROCESSES))):
+                self.busy += busy
+                self.charged_nano += charged_nano
+            is_over.set()
 
-    async def _ask(self, dice: random.Random) -> None:
-        """Requests with an idempotency key are transactions of their own, those without share them."""
-        for number in itertools.count():
-            if self._is_over.is_set():
-                return
-            clients = dice.choice(self.clients)
-            request = clients.new_request(stream=number % 4 == 0, once=number % 3 > 0)
-            await clients.send(request, dice.choice(self._fleet.ports))
+    async def _move(self, name: str) -> tuple[int, int]:
+        pairs = [":".join(self._ledger.query(KEYS, email)[0]) for email in self.emails]
+        count = str(TRANSACTIONS // PROCESSES // 2)  # a hold and a charge each
+        command = (sys.executable, "-m", "tests.fleet.movers", self._ledger.url, name, count, *pairs)
+        process = await asyncio.create_subprocess_exec(*command, cwd=ROOT, env=environment(), stdout=PIPE)
+        said, _ = await process.communicate()
+        assert process.returncode == 0
+        busy, charged_nano = said.split()
+        return int(busy), int(charged_nano)
 
-    async def _give(self) -> None:
-        store = open_store(self._fleet.ledger.url)
+    async def _give(self, is_over: asyncio.Event) -> None:
+        store = open_store(self._ledger.url)
         try:
-            for clients in itertools.cycle(self.clients):
-                if self._is_over.is_set():
+            for email in itertools.cycle(self.emails):
+                if is_over.is_set():
                     return
-                await give_credit(store, clients.email, 1, "for a test", now_ms())
-                clients.credit_nano += 1
+                await give_credit(store, email, 1, "for a test", now_ms())
+                self.given_nano += 1
         finally:
             await store.close()
 
@@ -89,17 +80,17 @@ class Contention:
 @pytest.mark.timeout(300 + TRANSACTIONS // 20)
 @pytest.mark.parametrize("accounts", [1, 50])
 def test_transactions_on_the_same_accounts_never_deadlock(
-    fleet: Fleet, upstream: LoopbackUpstream, accounts: int, capsys: pytest.CaptureFixture[str]
+    ledger: FleetLedger, accounts: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Thousands of transactions on one account, and on fifty: no deadlock, and every request is served."""
-    contention = Contention(fleet, accounts)
+    """Thousands of holds and charges on one account, and on fifty: no deadlock, and every charge is in the balances."""
+    contention, began_s = Contention(ledger, accounts), time.monotonic()
     asyncio.run(contention.run())
-    transactions, (_, deadlocks) = contention.transactions, contention.counts()
-    sent = [one for clients in contention.clients for one in clients.sent]
+    seconds = time.monotonic() - began_s
+    [(transactions, deadlocks)] = ledger.query(COUNTS)
     with capsys.disabled():
-        shown = f"requests={len(sent)} transactions={transactions} seconds={contention.seconds:.1f}"
-        sys.stdout.write(f"\ncontention: accounts={accounts} {shown} deadlocks={deadlocks}\n")
+        shown = f"accounts={accounts} moves={TRANSACTIONS} transactions={transactions} busy={contention.busy}"
+        sys.stdout.write(f"\ncontention: {shown} grants={contention.given_nano} seconds={seconds:.1f} {deadlocks=}\n")
     assert deadlocks == 0
-    assert [one.reply.status for one in sent if not one.reply.is_done] == []
-    fleet.check()
-    check_charges(contention.clients)
+    ledger.check()
+    left_nano = sum(ledger.balances_nano()[email] for email in contention.emails)
+    assert left_nano == accounts * CREDIT_NANO + contention.given_nano - contention.charged_nano
