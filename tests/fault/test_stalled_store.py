@@ -24,6 +24,7 @@ WORDS = ["One", " two", " three", " four"]
 USAGE = usage_of(23, 9, 4)
 COST_NANO = usage_cost_nano("forte", USAGE)
 QUIET_S = 1.0
+RETRIES = "cadenza_ledger_retries_total"
 
 
 @contextlib.contextmanager
@@ -143,6 +144,7 @@ def test_full_disk_refuses_new_requests_and_charges_running_ones(
         replying, pause = await begin_stream(deployment, process, upstream, 1)
         with no_space(process):
             pause.release()
+            await asyncio.to_thread(wait_until, lambda: process.metric(RETRIES) > 0, "a charge that is not taken")
             for number in (2, 3):
                 check_refused(await send(process.port, deployment.key, ChatRequest(number, stream=number == 3)))
             assert await all_stay_open(replying)

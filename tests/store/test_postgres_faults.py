@@ -2,11 +2,14 @@
 
 import asyncio
 import contextlib
+import io
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
 from sqlalchemy import text
 
+from cadenza.control.write_check import NO_POSTGRES_WRITE, WriteCheck
+from cadenza.observe import make_log
 from cadenza.store.address import open_store
 from cadenza.store.migrate import migrate
 from cadenza.store.statements import Statement
@@ -88,9 +91,12 @@ async def test_a_stalled_network_refuses_soon_and_recovers(store: Store, link: L
 
 
 async def test_a_frozen_server_refuses_soon_and_recovers(store: Store, own_postgres: Postgres) -> None:
-    """While all processes of Postgres are stopped, every use is refused within a bound; then all works again."""
+    """While all processes of Postgres are stopped, uses and the readiness check fail in a bound; then all works."""
+    check = WriteCheck(store, make_log(io.StringIO()))
     with own_postgres.frozen():
         await check_refused_soon(store)
+        async with asyncio.timeout(BOUND_S):
+            assert await check.problem() == NO_POSTGRES_WRITE
     await recover(store)
 
 

@@ -9,12 +9,15 @@ from cadenza.store.store import Store, StoreUnavailable
 NO_WRITE = (
     "the store takes no write: free space on its disk, check that its folder can be written, and run 'cadenza doctor'"
 )
+NO_POSTGRES_WRITE = (
+    "the store takes no write: check that Postgres runs, can be reached and is not read-only, and run 'cadenza doctor'"
+)
 
 
 class WriteCheck:
     """Whether the store takes writes. It is tried at most once in `every_s`, however often it is asked."""
 
-    def __init__(self, store: Store, log: Log, every_s: float = 1.0, wait_s: float = 1.0) -> None:
+    def __init__(self, store: Store, log: Log, every_s: float = 1.0, wait_s: float = 1.5) -> None:
         self._store = store
         self._log = log
         self._every_s = every_s
@@ -30,7 +33,7 @@ class WriteCheck:
             self._trial = loop.create_task(self._try())
         await asyncio.wait([self._trial], timeout=self._wait_s)
         if not self._trial.done() or self._trial.result():
-            return NO_WRITE
+            return NO_WRITE if self._store.is_sqlite else NO_POSTGRES_WRITE
         return None
 
     async def _try(self) -> str | None:

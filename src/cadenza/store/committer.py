@@ -49,8 +49,18 @@ class Committer:
         self._alone: set[asyncio.Task[None]] = set()
         self._turn = asyncio.Lock()  # to begin again
         self._is_stopping = False
-        self._has_failed = False
+        self.has_failed = False  # the store did not take the last batch
         self.lose: Callable[[], None] = reserves.lose
+
+    def hold_in_memory(self, hold: Hold) -> Held | None:
+        """Hold credit inside the reserve, if it covers the hold.
+
+        While the store takes no charges, no reserve is used: a request that cannot be charged must not begin. An
+        idempotency key is always written.
+        """
+        if self.has_failed or hold.idempotency_digest or not self._presence.is_fresh:
+            return None
+        return self._reserves.hold(hold)
 
     def hold(self, hold: Hold, *, is_final: bool) -> "asyncio.Future[Answer]":
         return self._add(Waiting(hold.account_id, _future(), hold=hold, is_final=is_final))
@@ -72,11 +82,11 @@ class Committer:
             if self._store.is_sqlite:
                 while batch := self._backlog.take(BATCH_MAX):
                     await self._write(batch, waits=True)
-                    if self._is_stopping and self._has_failed:
+                    if self._is_stopping and self.has_failed:
                         return
             else:
                 self._start_batches()
-            if self._is_stopping and (self._backlog.is_empty or self._has_failed):
+            if self._is_stopping and (self._backlog.is_empty or self.has_failed):
                 await asyncio.gather(*self._running, *self._alone)
                 return
 
@@ -124,7 +134,7 @@ class Committer:
         except Exception as error:  # noqa: BLE001 the writer's loop: one bad move must not stop the others
             return await self._commit_apart(batch, error)
         self._observer.at("ledger-committed")
-        self._has_failed = False
+        self.has_failed = False
         self._observer.metrics.ledger_commits.inc()
         for account_id, (_, ends, holds) in moves.items():
             if account_id in applied:
@@ -145,7 +155,7 @@ class Committer:
             if waiting.end:
                 ends.append(waiting)
             elif waiting.hold and not waiting.answer.done():
-                if not waiting.hold.idempotency_digest and (held := self._reserves.hold(waiting.hold)):
+                if held := self.hold_in_memory(waiting.hold):
                     waiting.answer.set_result(held)
                 else:
                     holds.append(waiting)
@@ -199,7 +209,7 @@ class Committer:
 
         A locked account fails only its own.
         """
-        self._has_failed = True
+        self.has_failed = True
         self._observer.metrics.ledger_retries.inc()
         self._observer.log.warning("the store did not take a batch of the ledger", moves=len(batch), reason=str(error))
         self._put_back([waiting for waiting in batch if not fail_hold(waiting, error)])

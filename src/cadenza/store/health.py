@@ -11,7 +11,7 @@ QUICK_CHECK = Statement(text("PRAGMA quick_check(1)"))
 
 async def check_write(store: Store) -> None:
     """Make a change that changes nothing durable; StoreUnavailable if the disk is full or may not be written."""
-    await store.transact(lambda tx: tx.change(CHANGE_NOTHING, {}), is_brief=True)
+    await store.transact(lambda tx: tx.change(CHANGE_NOTHING, {}), is_brief=True, is_single=True)
 
 
 async def find_damage(store: Store) -> str | None:

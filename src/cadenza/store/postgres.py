@@ -5,7 +5,6 @@ for a connection, a lock, an answer. Work that met a deadlock, or a schema that 
 """
 
 import contextlib
-import hashlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import TypeVar
@@ -25,7 +24,6 @@ from cadenza.store.store import Row, Transaction
 
 MIGRATION_LOCK = 0x6361_6465_6E7A_61  # the advisory lock that a migration holds
 MIGRATION_S = 3600.0
-TRY_LOCK = "SELECT pg_try_advisory_lock($1)"
 NO_SESSION = "it is a pooler in transaction mode, and Cadenza needs a session"
 SESSION_ADVICE = "Connect to Postgres directly, or use session mode."
 PING = Statement(text("SELECT 1"))
@@ -40,7 +38,6 @@ class PostgresStore:
 
     is_sqlite = False
     path = None
-    lock_grace_s = 2.0  # by then a living process has noticed that its connection is lost, and its lock with it
 
     def __init__(self, url: str, bounds: PostgresBounds | None = None) -> None:
         self._address = PostgresAddress(url)
@@ -93,24 +90,6 @@ class PostgresStore:
         except DRIVER_ERRORS as error:
             raise self._errors.translate(error) from None
         return None
-
-    @contextlib.asynccontextmanager
-    async def process_lock(self, name: str) -> AsyncIterator[bool]:
-        """Hold an advisory lock on a connection of its own; Postgres drops the lock with the connection."""
-        number = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], signed=True)
-        connection = await self._connect(self._bounds)
-        try:
-            try:
-                is_taken = bool(await connection.fetchval(TRY_LOCK, number, timeout=self._bounds.read_s))
-            except CONNECT_ERRORS as error:
-                raise self._errors.translate_connecting(error) from None
-            yield is_taken
-        finally:
-            with contextlib.suppress(*CONNECT_ERRORS):
-                await connection.close(timeout=self._bounds.read_s)
-
-    def process_lock_names(self) -> list[str]:
-        return []
 
     async def _run(self, use: Callable[[Session], Awaitable[T]], wait_s: float) -> T:
         """Run `use` with a connection of the pool, once more if that can help, and make the driver's errors ours."""

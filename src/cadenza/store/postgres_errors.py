@@ -16,6 +16,7 @@ TOO_MANY = "53300"
 REFUSED_CHANGE = "23"  # classes of SQLSTATE
 BAD_VALUE = "22"
 BUG = "42"
+GOES_AWAY = ("08", "57P0", READ_ONLY)  # a broken connection, a shutdown or crash, a primary that is one no more
 AGAIN = {"40001", "40P01"}  # serialization failure, deadlock
 GENERAL_ADVICE = "Check that Postgres runs and that the address names the right host, user and database."
 ADVICE = {

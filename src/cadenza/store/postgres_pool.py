@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import asyncpg  # type: ignore[import-untyped]
 
-from cadenza.store.postgres_errors import READ_ONLY, ConnectionLost, is_outdated, sqlstate
+from cadenza.store.postgres_errors import GOES_AWAY, ConnectionLost, is_outdated, sqlstate
 from cadenza.store.postgres_session import Session
 
 CLOSE_S = 1.0
@@ -118,4 +118,4 @@ def _casts_doubt(error: Exception) -> bool:
         return True
     if isinstance(error, asyncpg.InterfaceError):
         return not isinstance(error, ValueError)  # or it is about a value
-    return sqlstate(error) == READ_ONLY
+    return sqlstate(error).startswith(GOES_AWAY)

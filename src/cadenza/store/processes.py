@@ -72,6 +72,7 @@ class Presence:
         self._observation = Observation(bounds)
         self._dead: dict[str, int] = {}  # the beats at which each stands still
         self._woken = asyncio.Event()
+        self._wakes: list[Callable[[], None]] = [self._woken.set]
         self._turn = asyncio.Lock()  # beats, looks and registrations: one at a time
         self._lock: int | None = None
         self._started = contextlib.AsyncExitStack()
@@ -85,9 +86,13 @@ class Presence:
         """From now on call `changed` when keys, accounts or classes have changed, or may have."""
         self._followers.append(changed)
 
+    def on_wake(self, wake: Callable[[], None]) -> None:
+        """From now on call `wake` when any process has announced something, or may have."""
+        self._wakes.append(wake)
+
     async def start(self) -> None:
         async with contextlib.AsyncExitStack() as stack:
-            await stack.enter_async_context(self._store.watch(self._woken.set))
+            await stack.enter_async_context(self._store.watch(self._wake))
             stack.callback(self._unlock)
             await self.begin_again()
             stack.push_async_callback(self._remove)
@@ -126,6 +131,10 @@ class Presence:
         False if the process is alive after all, or was swept by another one.
         """
         return tx.change(CLAIM, {"of": name, "last": self._dead[name]}) == 1
+
+    def _wake(self) -> None:
+        for wake in self._wakes:
+            wake()
 
     async def _beat_forever(self) -> None:
         """Beat in time, and look at once when woken. SQLite needs no beats."""

@@ -41,8 +41,6 @@ T = TypeVar("T")
 class SqliteTransaction:
     """Runs statements on one connection."""
 
-    is_sqlite = True
-
     __slots__ = ("_connection",)
 
     def __init__(self, connection: sqlite3.Connection) -> None:

@@ -8,7 +8,6 @@ a charge. What a dead process had reserved is freed by the sweep of any other pr
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import AsyncExitStack
 
 import msgspec
 
@@ -60,13 +59,12 @@ class LedgerWriter:
         self._wake = asyncio.Event()  # set and replaced when a process announced something
         self._endings: set[asyncio.Task[None]] = set()
         self._tasks: list[asyncio.Task[None]] = []
-        self._watching = AsyncExitStack()
+        self.presence.on_wake(self._woken)
         observer.metrics.holds.set_function(lambda: len(self._open))
 
     async def start(self) -> None:
         await self.presence.start()
         await self._sweeper.sweep()
-        await self._watching.enter_async_context(self._store.watch(self._woken))
         pace = self._pace
         self._tasks = [
             asyncio.create_task(self._committer.run()),
@@ -88,14 +86,12 @@ class LedgerWriter:
             self._committer.resize(account_id)
         self._committer.stop()
         await asyncio.gather(writing, *others, return_exceptions=True)
-        await self._watching.aclose()
         await self.presence.stop()
 
     async def hold(self, hold: Hold) -> Held | Insufficient | Repeated:
         """Take a hold; StoreUnavailable if no reserve covers it and the store does not take it."""
-        if not hold.idempotency_digest and self.presence.is_fresh and (held := self._reserves.hold(hold)):
-            answer: Taken = held
-        else:
+        answer: Taken | None = self._committer.hold_in_memory(hold)
+        if answer is None:
             answer = await self._take(hold)
         if isinstance(answer, Held):
             self._open[hold.completion_id] = OpenHold.of(hold, answer.amount_nano)

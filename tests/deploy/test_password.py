@@ -1,0 +1,60 @@
+"""The deployed config with a real Postgres that asks for a password."""
+
+import contextlib
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.deploy.files import config_texts
+from tests.postgres import PostgresMissing, running_postgres
+from tests.service import CLI_S, environment, program
+
+PASSWORD = "correct horse battery staple"
+RULES = "local all postgres trust\nlocal all all scram-sha-256\n"
+
+
+@pytest.fixture(scope="module")
+def store_url() -> Iterator[str]:
+    """A database whose user cadenza has a password, by an address without it. No Postgres: skip, but fail in CI."""
+    with contextlib.ExitStack() as stack:
+        try:
+            postgres = stack.enter_context(running_postgres())
+        except PostgresMissing as missing:
+            if os.environ.get("CI") == "true":
+                pytest.fail(str(missing))
+            pytest.skip(str(missing))
+        name = stack.enter_context(postgres.database()).partition("@/")[2].partition("?")[0]
+        psql: list[str | Path] = [postgres.programs / "psql", "-q", "-h", postgres.folder, "-U", "postgres", "-d", name]
+        made = f"CREATE ROLE cadenza LOGIN PASSWORD '{PASSWORD}'; ALTER DATABASE {name} OWNER TO cadenza;"
+        (postgres.folder / "data" / "pg_hba.conf").write_text(RULES)
+        subprocess.run([*psql, "-c", made, "-c", "SELECT pg_reload_conf()"], check=True, timeout=CLI_S)
+        yield f"postgresql://cadenza@/{name}?host={postgres.folder}"
+
+
+def migrate(store_url: str, folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    config = folder / "cadenza.toml"
+    deployed = config_texts()["compose"]
+    config.write_text(deployed.replace("postgresql://cadenza@postgres/cadenza", store_url))
+    command = [program(), "migrate", "--config", str(config)]
+    return subprocess.run(
+        command, env=environment(**variables), capture_output=True, text=True, timeout=CLI_S, check=False
+    )
+
+
+def test_the_password_comes_from_the_environment(store_url: str, tmp_path: Path) -> None:
+    """With the deployed config and the password in PGPASSWORD the schema is made."""
+    done = migrate(store_url, tmp_path, PGPASSWORD=PASSWORD)
+    assert "The store's schema is at revision" in done.stdout + done.stderr
+    assert done.returncode == 0
+
+
+def test_a_wrong_password_is_one_sentence(store_url: str, tmp_path: Path) -> None:
+    """A wrong password ends the command with a sentence that does not repeat it."""
+    done = migrate(store_url, tmp_path, PGPASSWORD="wrong-word")
+    assert done.returncode == 1
+    assert "cannot be used" in done.stderr
+    assert "wrong-word" not in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
