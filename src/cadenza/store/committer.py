@@ -142,7 +142,8 @@ class Committer:
                 if waits:
                     self._backlog.rejoin(account_id)
             else:
-                self._put_back([*ends, *holds])
+                resizes = [one for one in batch if one.account_id == account_id and not (one.end or one.hold)]
+                self._put_back([*ends, *holds, *resizes])
                 self._backlog.set_aside(account_id)
         return True
 

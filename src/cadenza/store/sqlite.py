@@ -42,6 +42,7 @@ class SqliteTransaction:
     """Runs statements on one connection."""
 
     __slots__ = ("_connection",)
+    is_sqlite = True
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
