@@ -1,6 +1,6 @@
 """The composition root: builds the object graph from the settings, sends /v1 to the gateway and the rest to the site.
 
-Start: the store (a SQLite store is migrated), the shared state, the ledger, then the upstreams. A model may go on loading meanwhile.
+Start: the store (SQLite is migrated), the shared state, the ledger, then the upstreams. A model may still be loading.
 Reload: classes, routes, providers, characters, prices and limits are read again; requests in flight keep the old ones.
 Stop: what was started is stopped, in the opposite order.
 """

@@ -9,14 +9,15 @@ local answers = {}
 for i, key in ipairs(KEYS) do
   local step, span, count = tonumber(ARGV[3 * i - 2]), tonumber(ARGV[3 * i - 1]), tonumber(ARGV[3 * i])
   local value = redis.call('GET', key)
-  local reset = 0
+  local reset, is_forgiven = 0, false
   if value then
     reset = (tonumber(string.sub(value, 1, -10)) - now_s) * 1e9 + tonumber(string.sub(value, -9)) - now_ns
+    is_forgiven = reset > span -- a debt from an earlier, slower rate
     reset = math.min(math.max(reset, 0), span)
   end
   local granted = count < 0 or reset + step <= span
-  if granted then
-    reset = math.max(reset + count * step, 0)
+  if granted or is_forgiven then
+    reset = granted and math.max(reset + count * step, 0) or reset
     local whole_ns = now_ns + reset
     local s = math.floor(whole_ns / 1e9)
     local whole_at = string.format('%.0f%09.0f', now_s + s, whole_ns - s * 1e9)

@@ -80,12 +80,12 @@ end
 local total = 0
 for _, process in ipairs(all) do total = total + process.demand end
 local target
-if total < ceiling then
-  target = me.demand + math.max(1, math.floor((ceiling - total) / (2 * #all))) -- some for the requests to come
-elseif total == ceiling then
+if total > ceiling then
+  target = fair_part()
+elseif total == ceiling or is_awaited then
   target = me.demand
 else
-  target = fair_part()
+  target = me.demand + math.max(1, math.floor((ceiling - total) / (2 * #all))) -- some for the requests to come
 end
 if lost and lost <= now_ms and now_ms - lost < lease_ms then -- within this time all processes tell their leases
   target = math.min(target, math.max(has, most))
