@@ -6,6 +6,7 @@ $CADENZA_FLEET_REVOCATIONS makes the run longer.
 import asyncio
 import os
 import secrets
+import signal
 import time
 from collections.abc import Iterator
 
@@ -28,13 +29,14 @@ from tests.service import now_ms
 
 REVOCATIONS = int(os.environ.get("CADENZA_FLEET_REVOCATIONS") or 200)
 AT_ONCE = 4
+SENT_S = 0.2  # for requests to arrive in the kernel's queue
 ENDED_S = 5.0  # within a second on an idle machine
 ACCOUNT_ID = "SELECT id FROM accounts WHERE email = $1"
 
 
 @pytest.fixture(scope="module")
 def fleet(cluster: Cluster, fleet_upstream: LoopbackUpstream) -> Iterator[Fleet]:
-    with running_fleet(cluster, FleetSpec(fleet_upstream.base_url)) as running:
+    with running_fleet(cluster, FleetSpec(fleet_upstream.base_url, has_links=True)) as running:
         yield running
 
 
@@ -65,6 +67,11 @@ def models_request(key: str) -> bytes:
         f"GET /v1/models HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: Bearer {key}\r\n"
         "x-forwarded-for: 127.0.0.1\r\n\r\n"
     ).encode()
+
+
+def revoke(clients: Clients) -> None:
+    """As the command does: it returns when no gateway accepts the key any more."""
+    clients.fleet.ledger.control(lambda store: revoke_key(store, clients.key, now_ms()))
 
 
 class Revoker:
@@ -123,11 +130,7 @@ def test_running_streams_of_a_revoked_key_are_ended(fleet: Fleet, upstream: Loop
     async def run() -> float:
         streams = RunningStreams(clients, upstream)
         await streams.begin(6, fleet.ports)
-        store = open_store(fleet.ledger.url)
-        try:
-            await revoke_key(store, clients.key, now_ms())
-        finally:
-            await store.close()
+        await asyncio.to_thread(revoke, clients)
         revoked_s = time.monotonic()
         async with asyncio.timeout(60.0):
             for reply in await streams.gather():
@@ -141,3 +144,41 @@ def test_running_streams_of_a_revoked_key_are_ended(fleet: Fleet, upstream: Loop
     for sent in clients.sent:
         [row] = rows[sent.request.request_id]
         assert row.cost_nano == delivered_cost_nano("forte", sent.request.content, [BEGUN])
+
+
+def test_gateway_cut_off_from_postgres_does_not_accept_a_revoked_key(fleet: Fleet, upstream: LoopbackUpstream) -> None:
+    """A gateway that knew the key and did not hear of its revocation does not accept it afterwards."""
+    clients, cut_off = Clients(fleet), fleet.gateways[0]
+
+    async def run() -> None:
+        assert (await clients.send(clients.new_request(), cut_off.port)).is_done
+        cut_off.store.cut()
+        await asyncio.to_thread(revoke, clients)
+        assert (await clients.send(clients.new_request(), cut_off.port)).status == 429
+        cut_off.store.restore()
+        assert (await clients.send_patiently(clients.new_request(), cut_off.port)).status == 401
+
+    asyncio.run(run())
+    fleet.check()
+    clients.check_charges()
+
+
+def test_gateway_that_was_stopped_does_not_accept_a_revoked_key(fleet: Fleet, upstream: LoopbackUpstream) -> None:
+    """A request that waited at a stopped gateway while its key was revoked is refused when the gateway goes on."""
+    clients, stopped = Clients(fleet), fleet.gateways[1]
+
+    async def run() -> None:
+        assert (await clients.send(clients.new_request(), stopped.port)).is_done
+        stopped.process.send_signal(signal.SIGSTOP)
+        await asyncio.to_thread(revoke, clients)
+        waiting = [asyncio.create_task(clients.send(clients.new_request(), stopped.port)) for _ in range(5)]
+        await asyncio.sleep(SENT_S)
+        stopped.process.send_signal(signal.SIGCONT)
+        assert {reply.status for reply in await asyncio.gather(*waiting)} <= {401, 429}
+
+    try:
+        asyncio.run(run())
+    finally:
+        stopped.process.send_signal(signal.SIGCONT)
+    fleet.check()
+    clients.check_charges()
