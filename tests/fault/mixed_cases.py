@@ -138,17 +138,22 @@ class SentCase(msgspec.Struct, frozen=True):
     case: Case
     reply: Reply
     is_killed: bool
+    side: int = 0
+    ended_s: float = 0.0
 
 
-def expected_cost_nano(sent: SentCase, row: Row | None, upstream: Upstream) -> int:
-    """What the request must have cost, computed only from what the client saw and what the upstream counted."""
+def expected_cost_nano(sent: SentCase, row: Row | None, upstream: Upstream, *, may_be_lost: bool = False) -> int:
+    """What the request must have cost, computed only from what the client saw and what the upstream counted.
+
+    It may be lost if its process was killed right after its client left.
+    """
     case, reply, class_id = sent.case, sent.reply, sent.case.request.class_id
     counted = upstream.counted.get(case.request.number)
     told = row.status if row and sent.is_killed and not reply.raw else reply.status  # a kill kept it from the client
     if told in TURNED_AWAY and case.request.number not in upstream.asked:  # its route was resting after other faults
         return 0
     if row is None:
-        has_left = case.kind == "leaves" and not reply.raw
+        has_left = case.kind == "leaves" and (may_be_lost or not reply.raw)
         assert sent.is_killed or has_left, "a request that did not end in the ledger"
         assert not reply.is_done, "a complete reply without a durable charge"
         return 0
