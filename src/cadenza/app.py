@@ -192,9 +192,8 @@ def tune_garbage_collector() -> None:
 def build_snapshot(settings: Settings, upstreams: Mapping[str, Upstream]) -> Snapshot:
     """Without shared state, each worker process has its share of the slots."""
     given, processes = settings.limits, settings.server.workers if settings.shared_state.url == MEMORY else 1
-    limits = Limits(
-        Rate(given.requests_per_second, given.burst), -(-given.concurrency // processes), given.revoked_streams
-    )
+    rate, concurrency = Rate(given.requests_per_second, given.burst), -(-given.concurrency // processes)
+    limits = Limits(rate, concurrency, given.revoked_streams)
     classes = {
         class_id: ServedClass(Plan.of(class_id, one.routes), Character(one.character), settings.prices[class_id])
         for class_id, one in settings.classes.items()

@@ -1,4 +1,7 @@
-"""Holds and outcomes for the tests of the ledger, a writer to hand them to, and the money as the store has it."""
+"""Holds and outcomes for the tests of the ledger, a writer to hand them to, and the money as the store has it.
+
+`take` and `finish` are the smallest process: each is one transaction, and nothing is reserved beyond the holds.
+"""
 
 import asyncio
 import io
@@ -8,18 +11,20 @@ from typing import TextIO
 
 from sqlalchemy import bindparam, select, text
 
+from cadenza.core.ledger import Demand, End, Ended, Hold, OpenHold, Taken
 from cadenza.core.money import Price
 from cadenza.core.records import Outcome, Usage
 from cadenza.observe import FaultPoint, Metrics, Observer, make_log
-from cadenza.store import audit, ledger
+from cadenza.store import audit, ledger, processes, sweeps
 from cadenza.store.address import open_store
 from cadenza.store.audit import Finding
-from cadenza.store.batches import Answer
-from cadenza.store.ledger import Ended, Held, Hold, Insufficient, Repeated
+from cadenza.store.backlog import Answer
+from cadenza.store.ledger import AccountMoves, Applied, WantedHold
 from cadenza.store.migrate import migrate
-from cadenza.store.schema import accounts, holds
+from cadenza.store.processes import USUAL_BOUNDS, Bounds, Presence
+from cadenza.store.schema import accounts, marks, reserves, usage
 from cadenza.store.statements import Statement
-from cadenza.store.store import WAIT_S, Store
+from cadenza.store.store import Store, Transaction
 from cadenza.store.writer import USUAL_PACE, LedgerWriter, Pace
 from tests.postgres import Postgres
 from tests.store.rows import NOW_MS, add_account, add_key
@@ -27,12 +32,22 @@ from tests.store.rows import NOW_MS, add_account, add_key
 PRICE = Price(input_nano=10, output_nano=30, cached_input_nano=2)
 PATIENCE_S = 60.0  # how long a test waits for something that must happen
 LOOK_EVERY_S = 0.02
+HOUR_S = 3600.0
 MARKS_AT_ONCE = Pace(mark_every_s=0.02, mark_after_s=0.0)
-Taken = Held | Insufficient | Repeated
+PATIENT = Pace(ask_s=10.0)  # other processes have time to give back credit, even on a busy machine
+ALONE = Pace(
+    mark_every_s=HOUR_S, mark_after_s=0.0, sweep_every_s=HOUR_S, give_back_every_s=HOUR_S, reconcile_every_s=HOUR_S
+)  # nothing happens unless the test makes it happen
+QUIET = Bounds(beat_every_s=HOUR_S, fresh_s=2 * HOUR_S, dead_s=3 * HOUR_S)  # no beats, and always fresh
+STALE = Bounds(beat_every_s=HOUR_S, fresh_s=0.0)  # no beats, and never fresh
+PROCESS = "proc_a"
 MONEY = Statement(select(accounts.c.balance_nano, accounts.c.held_nano).where(accounts.c.id == bindparam("account")))
-STATE = Statement(
-    select(holds.c.state, holds.c.delivered_tokens).where(holds.c.completion_id == bindparam("completion"))
+MARK = Statement(select(marks.c.delivered_tokens).where(marks.c.completion_id == bindparam("completion")))
+COST = Statement(select(usage.c.cost_nano).where(usage.c.completion_id == bindparam("completion")))
+RESERVED = Statement(
+    select(reserves.c.process, reserves.c.amount_nano).where(reserves.c.account_id == bindparam("account"))
 )
+IS_REGISTERED = Statement(text("SELECT name FROM processes WHERE name = :name"))
 LOCK_WAITS = Statement(
     text("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'")
 )
@@ -119,12 +134,64 @@ async def fund(store: Store, amount_nano: int, account: str = "a") -> None:
         await store.transact(lambda tx: ledger.grant(tx, f"acct_{account}", amount_nano, "", NOW_MS))
 
 
-async def take(store: Store, hold: Hold, owner: str = "proc_a") -> Taken:
-    return await store.transact(lambda tx: ledger.take_hold(tx, hold, owner))
+async def register(store: Store, process: str = PROCESS) -> None:
+    """Make a process known to the store, unless it is."""
+
+    def work(tx: Transaction) -> None:
+        if not tx.row(IS_REGISTERED, {"name": process}):
+            tx.change(processes.REGISTER, {"name": process})
+
+    await store.transact(work)
 
 
-async def finish(store: Store, outcome: Outcome) -> Ended:
-    return await store.transact(lambda tx: ledger.end_hold(tx, outcome))
+async def take(store: Store, hold: Hold, process: str = PROCESS) -> Taken:
+    """Take a hold in the store, as a process that has nothing to spare."""
+    await register(store, process)
+    wanted = WantedHold(hold, is_final=True)
+    applied = await store.transact(lambda tx: move(tx, process, hold.account_id, holds=[wanted]))
+    [answer] = applied.answers
+    return answer
+
+
+async def finish(
+    store: Store,
+    hold: Hold,
+    counted: Usage | None = None,
+    *,
+    status: int = 200,
+    held_nano: int | None = None,
+    process: str = PROCESS,
+    is_uncertain: bool = False,
+) -> Ended:
+    """End a request whose hold was taken, whole if nothing else is said."""
+    open_hold = OpenHold.of(hold, hold.amount_nano if held_nano is None else held_nano)
+    outcome = make_outcome(hold.completion_id, counted, status, hold.account_id.removeprefix("acct_"))
+    end = End(outcome, open_hold, open_hold.due_nano(counted), is_uncertain=is_uncertain)
+    applied = await store.transact(lambda tx: move(tx, process, hold.account_id, ends=[end]))
+    [ended] = applied.ended
+    return ended
+
+
+def move(
+    tx: Transaction, process: str, account_id: str, *, ends: Iterable[End] = (), holds: Iterable[WantedHold] = ()
+) -> Applied:
+    """Apply moves of one account, and keep what the other requests of the process hold."""
+    ended = [*ends]
+    [account] = ledger.lock_accounts(tx, process, [account_id])
+    kept_nano = max(0, account.reserve_nano - sum([end.hold.amount_nano for end in ended]))
+    demand = Demand(kept_nano, kept_nano, 0, 0)
+    return ledger.apply_moves(tx, process, [AccountMoves(account_id, demand, ended, [*holds])])[account_id]
+
+
+async def sweep_process(store: Store, process: str = PROCESS) -> list[Outcome]:
+    """Sweep a process as if it were dead."""
+
+    def work(tx: Transaction) -> list[Outcome]:
+        outcomes = sweeps.free_process(tx, process, NOW_MS + 1000)
+        processes.remove(tx, process)
+        return outcomes
+
+    return await store.transact(work)
 
 
 async def money(store: Store, account: str = "a") -> tuple[int, int]:
@@ -134,15 +201,22 @@ async def money(store: Store, account: str = "a") -> tuple[int, int]:
     return row[0], row[1]
 
 
-async def state_of(store: Store, completion_id: str = "r1") -> str | None:
-    row = await store.row(STATE, {"completion": completion_id})
-    return None if row is None else str(row[0])
+async def cost_of(store: Store, completion_id: str = "r1") -> int | None:
+    """What a request cost, once it has ended."""
+    row = await store.row(COST, {"completion": completion_id})
+    return None if row is None else int(row[0])
 
 
 async def mark_of(store: Store, completion_id: str = "r1") -> int:
-    row = await store.row(STATE, {"completion": completion_id})
-    assert row
-    return int(row[1])
+    """The tokens of a running request that are marked as delivered."""
+    row = await store.row(MARK, {"completion": completion_id})
+    return int(row[0]) if row else 0
+
+
+async def reserves_of(store: Store, account: str = "a") -> dict[str, int]:
+    """How much of an account each process has reserved."""
+    rows = await store.rows(RESERVED, {"account": f"acct_{account}"})
+    return {str(process): int(amount_nano) for process, amount_nano in rows}
 
 
 async def findings(store: Store) -> list[Finding]:
@@ -155,10 +229,11 @@ async def writing(
     at: FaultPoint | None = None,
     log_to: TextIO | None = None,
     pace: Pace = USUAL_PACE,
+    bounds: Bounds = USUAL_BOUNDS,
 ) -> AsyncIterator[tuple[LedgerWriter, Metrics]]:
     """A writer that has started, and its metrics. A test that hangs fails."""
     observer = Observer(make_log(log_to or io.StringIO()), at)
-    writer = LedgerWriter(store, observer, pace)
+    writer = LedgerWriter(store, observer, pace, Presence(store, bounds))
     async with asyncio.timeout(PATIENCE_S):
         await writer.start()
         try:
@@ -193,7 +268,7 @@ async def comes_true(is_so: Callable[[], Awaitable[bool]], timeout_s: float = PA
 
 
 @asynccontextmanager
-async def opened(url: str, wait_s: float = WAIT_S) -> AsyncIterator[Store]:
+async def opened(url: str, wait_s: float | None = None) -> AsyncIterator[Store]:
     """Open the same store once more, as another process would."""
     store = open_store(url, wait_s)
     try:

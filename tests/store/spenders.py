@@ -4,8 +4,8 @@
     python -m tests.store.spenders stay URL REQUEST DELIVERED
     python -m tests.store.spenders sweep URL
 
-Each prints `ready` and waits for a line: `sweep` before its writer starts, the others after. `stay` prints `held` when
-its hold is durable and its mark is written, and waits for another line.
+Each prints `ready` and waits for a line: `sweep` before its writer starts, the others after. `sweep` then sweeps until
+another line. `stay` prints `held` when its credit is reserved and its mark is written, and waits for another line.
 """
 
 import asyncio
@@ -16,15 +16,18 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from cadenza.core.ledger import Ended, Held
 from cadenza.core.records import Usage
 from cadenza.store.address import open_store
-from cadenza.store.ledger import Ended, Held
+from cadenza.store.processes import Bounds
 from cadenza.store.store import Store
-from cadenza.store.writer import LedgerWriter
-from tests.store.moves import MARKS_AT_ONCE, Progress, make_hold, make_outcome, mark_of, writing
+from cadenza.store.writer import LedgerWriter, Pace
+from tests.store.moves import PATIENCE_S, Progress, make_hold, make_outcome, mark_of, writing
 
 ROOT = Path(__file__).parents[2]
 PROCESS_S = 60.0
+PACE = Pace(mark_every_s=0.02, mark_after_s=0.0, sweep_every_s=0.1, ask_s=10.0)
+BOUNDS = Bounds(beat_every_s=0.1, gap_s=3.0, dead_s=4.0)
 
 
 @asynccontextmanager
@@ -84,7 +87,8 @@ async def request(writer: LedgerWriter, name: str, seed: str, mix: str, chance: 
         return 0, 0
     ended = await writer.end(make_outcome(completion_id, usage, account=account))
     assert isinstance(ended, Ended)
-    assert ended.is_first
+    assert not ended.is_repeated
+    assert not ended.is_lost
     return 1, ended.charged_nano
 
 
@@ -107,13 +111,15 @@ async def listen() -> None:
 
 
 async def main(work: str, url: str, *words: str) -> None:
-    store = open_store(url)
+    store = open_store(url, PATIENCE_S)
     try:
         if work == "sweep":
             say("ready")
             await listen()
-        async with writing(store, pace=MARKS_AT_ONCE) as (writer, _):
+        async with writing(store, pace=PACE, bounds=BOUNDS) as (writer, _):
             match work, words:
+                case "sweep", ():
+                    await listen()
                 case "spend", (name, times):
                     await spend(writer, name, int(times))
                 case "stay", (completion_id, delivered_tokens):

@@ -4,13 +4,13 @@ import asyncio
 import itertools
 from collections.abc import Sequence
 
+from cadenza.store.batches import Answer, Move
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cadenza.core.records import Outcome, Usage
 from cadenza.store import batches, ledger
 from cadenza.store.address import open_store
-from cadenza.store.batches import Answer, Move
 from cadenza.store.ledger import Ended, Held, Hold, Insufficient, OpenHold, Repeated
 from cadenza.store.migrate import migrate
 from cadenza.store.schema import entries, holds, usage
@@ -187,7 +187,7 @@ def one_by_one(tx: Transaction, moves: Sequence[Move]) -> list[Answer]:
 def test_a_batch_has_the_effect_of_its_moves_one_by_one(make_pair: tuple[str, str]) -> None:
     """Any two batches of holds and outcomes leave the same rows in every table, whether the accounts can pay or not."""
     with asyncio.Runner() as runner:
-        bed = Bed(*(open_store(url) for url in make_pair))
+        bed = Bed(*(open_store(url, 60.0) for url in make_pair))
         for store in bed.stores:
             runner.run(migrate(store))
 

@@ -192,7 +192,7 @@ def test_any_order_of_moves_agrees_with_the_model(url: str) -> None:
         suppress_health_check=list(HealthCheck),
     )
     with asyncio.Runner() as runner:
-        store = open_store(url)
+        store = open_store(url, 60.0)
         try:
             runner.run(migrate(store))
             numbers = itertools.count()

@@ -11,14 +11,15 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, create_engine, inspect, text
 from sqlalchemy.ext.asyncio import create_async_engine
 
+from cadenza.core.ledger import Ended, Held, Repeated
 from cadenza.core.records import Usage
-from cadenza.store.ledger import Ended, Held, Repeated
+from cadenza.store import sweeps
 from cadenza.store.migrate import REVISIONS, SchemaState, migrate, schema_state
 from cadenza.store.schema import entries, holds, idempotency, metadata, usage
 from cadenza.store.statements import Statement
 from cadenza.store.store import Store, StoreRefused, StoreUnavailable
 from tests.store.aside import aside
-from tests.store.moves import findings, finish, make_hold, make_outcome, money, take
+from tests.store.moves import findings, finish, make_hold, money, take
 from tests.store.processes import run_at_once
 from tests.store.rows import DOLLAR_NANO, NOW_MS, rows_of, run_sql
 
@@ -129,10 +130,10 @@ async def test_a_migrated_store_is_guarded_and_can_be_used(empty: Store) -> None
         with pytest.raises(StoreRefused):
             await run_sql(empty, refused)
     assert await take(empty, make_hold("r3", key=b"k" * 32)) == Repeated("r1", "req-r1")
-    assert await finish(empty, make_outcome("r2", Usage(100, 50))) == Ended(True, 2500)
+    assert len(await empty.transact(lambda tx: sweeps.end_old_holds(tx, "proc_a", NOW_MS))) == 1
     assert isinstance(await take(empty, make_hold("r4")), Held)
-    assert await finish(empty, make_outcome("r4", Usage(100, 50))) == Ended(True, 2500)
-    assert (await money(empty), await findings(empty)) == ((DOLLAR_NANO - 1210 - 5000, 0), [])
+    assert await finish(empty, make_hold("r4"), Usage(100, 50)) == Ended(2500)
+    assert (await money(empty), await findings(empty)) == ((DOLLAR_NANO - 2 * 1210 - 2500, 0), [])
 
 
 async def test_schema_and_migrations_agree(store: Store, url: str) -> None:

@@ -10,7 +10,7 @@ from cadenza.core.records import Usage
 from cadenza.core.usage_report import Counters, Group, GroupBy, Report, Span
 from cadenza.store import usage
 from cadenza.store.store import Store
-from tests.store.moves import finish, fund, make_hold, make_outcome, take
+from tests.store.moves import finish, fund, make_hold, take
 from tests.store.rows import DOLLAR_NANO, add_key
 
 DAY_MS = 86_400_000
@@ -34,7 +34,7 @@ async def served(
 ) -> None:
     hold = msgspec.structs.replace(make_hold(completion_id, started_at=started_at), key_id=key, class_id=class_id)
     await take(store, hold)
-    await finish(store, make_outcome(completion_id, counted))
+    await finish(store, hold, counted)
 
 
 @pytest.fixture
@@ -48,8 +48,9 @@ async def busy(store: Store) -> Store:
     await served(store, "r3", NOON_MS + DAY_MS, Usage(10, 1, estimated=True), class_id="mezzo")
     await served(store, "r4", NOON_MS + DAY_MS, None)
     await take(store, make_hold("r5", started_at=NOON_MS))
-    await take(store, make_hold("r6", account="b", started_at=NOON_MS))
-    await finish(store, make_outcome("r6", Usage(1, 1), account="b"))
+    neighbours = make_hold("r6", account="b", started_at=NOON_MS)
+    await take(store, neighbours)
+    await finish(store, neighbours, Usage(1, 1))
     return store
 
 
@@ -108,7 +109,8 @@ async def test_large_sums_are_exact(store: Store) -> None:
     await fund(store, 2**61)
     price = Price(input_nano=2**53 + 1, output_nano=0)
     for number in range(5):
-        await take(store, make_hold(f"r{number}", prompt_tokens=1, price=price))
-        await finish(store, make_outcome(f"r{number}", Usage(1, 0)))
+        hold = make_hold(f"r{number}", prompt_tokens=1, price=price)
+        await take(store, hold)
+        await finish(store, hold, Usage(1, 0))
     found = await report(store)
     assert (found.totals.cost_nano, found.balance_nano) == (5 * (2**53 + 1), 2**61 - 5 * (2**53 + 1))

@@ -1,9 +1,10 @@
-"""The writer on a failing store: holds fail, outcomes wait and are written once, and no hold stays open."""
+"""The writer on a failing store: holds that need it fail, charges wait and are written once, and nothing stays held."""
 
 import asyncio
 import contextlib
 import io
 import sqlite3
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,21 +12,24 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from cadenza.core.ledger import Ended, Held
 from cadenza.core.records import Usage
-from cadenza.store.ledger import Ended, Held
+from cadenza.store.committer import BATCH_MAX
 from cadenza.store.sqlite import SqliteStore
-from cadenza.store.store import Store, StoreRefused, StoreUnavailable
-from cadenza.store.writer import BATCH_MAX
+from cadenza.store.store import Store, StoreBusy, StoreUnavailable
 from tests.postgres import Postgres
 from tests.store.aside import DROP_OTHERS, aside, transaction
 from tests.store.lossy import lossy_line
 from tests.store.moves import (
+    ALONE,
     MARKS_AT_ONCE,
+    QUIET,
+    STALE,
     Progress,
     Steps,
     come_to_wait,
+    cost_of,
     counted,
-    end_all,
     findings,
     fund,
     hold_all,
@@ -35,14 +39,17 @@ from tests.store.moves import (
     opened,
     postgres_store,
     queue_all,
-    state_of,
+    reserves_of,
+    sweep_process,
     writing,
 )
 from tests.store.rows import DOLLAR_NANO
 
 HASTY_S = 0.3  # how long a store of these tests waits for a lock
-SOON_S = 5.0
+SOON_S = 20.0
 WHOLE_NANO = 2500
+LITTLE_NANO = 200 * WHOLE_NANO  # near the end of a credit: nothing is kept for holds in memory
+KEY = b"k" * 32
 
 
 class ListeningLog(io.StringIO):
@@ -70,50 +77,120 @@ async def locked(url: str) -> AsyncIterator[None]:
 
 async def test_a_locked_store_fails_holds_and_keeps_outcomes(store: Store, url: str) -> None:
     """Holds fail and change nothing; outcomes are retried until the lock is released, and are then written once."""
-    await fund(store, DOLLAR_NANO)
-    async with opened(url, HASTY_S) as hasty, writing(hasty) as (writer, metrics):
+    await fund(store, LITTLE_NANO)
+    async with opened(url, HASTY_S) as hasty, writing(hasty, pace=ALONE) as (writer, metrics):
         await hold_all(writer, [make_hold("r1"), make_hold("r2")])
         async with locked(url):
-            ends = [writer.end(make_outcome("r1", Usage(100, 1))), writer.end(make_outcome("r2"))]
+            ends = [writer.end(make_outcome("r1", Usage(100, 1))), writer.end(make_outcome("r2", Usage(100, 50)))]
             for attempt in range(3):
                 with pytest.raises(StoreUnavailable):
                     await writer.hold(make_hold(f"late{attempt}"))
             assert [end.done() for end in ends] == [False, False]
-        assert await asyncio.gather(*ends) == [Ended(True, 1030), Ended(True)]
+        assert await asyncio.gather(*ends) == [Ended(1030), Ended(WHOLE_NANO)]
         assert counted(metrics, "ledger_retries") >= 3
         assert isinstance(await writer.hold(make_hold("r3")), Held)
         await writer.end(make_outcome("r3"))
-    assert [await state_of(store, f"late{attempt}") for attempt in range(3)] == [None] * 3
-    assert (await money(store), await findings(store)) == ((DOLLAR_NANO - 1030, 0), [])
+    assert [await cost_of(store, f"late{attempt}") for attempt in range(3)] == [None] * 3
+    assert (await money(store), await findings(store)) == ((LITTLE_NANO - 1030 - WHOLE_NANO, 0), [])
+
+
+async def test_a_reserve_lets_requests_through_while_the_store_stalls(store: Store, url: str) -> None:
+    """Holds that the reserve covers are answered without the store; their charges are written when it answers again."""
+    await fund(store, DOLLAR_NANO)
+    async with opened(url, HASTY_S) as hasty, writing(hasty, pace=ALONE, bounds=QUIET) as (writer, _):
+        await writer.hold(make_hold("r0"))
+        async with locked(url):
+            answers = [await writer.hold(make_hold(f"r{number}")) for number in range(1, 5)]
+            ends = [writer.end(make_outcome(f"r{number}", Usage(100, 1))) for number in range(5)]
+        assert [type(answer) for answer in answers] == [Held] * 4
+        assert await asyncio.gather(*ends) == [Ended(1030)] * 5
+    assert (await money(store), await findings(store)) == ((DOLLAR_NANO - 5 * 1030, 0), [])
+
+
+async def test_a_process_that_is_not_fresh_asks_the_store_for_every_hold(postgres: Postgres) -> None:
+    """It may have been swept: a hold that its reserve covers fails while the store does not answer."""
+    async with postgres_store(postgres) as (store, url):
+        await fund(store, DOLLAR_NANO)
+        async with opened(url, HASTY_S) as hasty, writing(hasty, pace=ALONE, bounds=STALE) as (writer, _):
+            await writer.hold(make_hold("r0"))
+            assert (await reserves_of(store))[writer.presence.name] > 2 * WHOLE_NANO
+            async with locked(url):
+                with pytest.raises(StoreUnavailable):
+                    await writer.hold(make_hold("late"))
+            assert isinstance(await writer.hold(make_hold("r1")), Held)
+            await asyncio.gather(*(writer.end(make_outcome(name, Usage(100, 1))) for name in ("r0", "r1")))
+        assert (await money(store), await findings(store)) == ((DOLLAR_NANO - 2060, 0), [])
 
 
 async def test_a_hold_behind_a_full_batch_fails_too(store: Store, url: str) -> None:
     """When the store does not take a full batch of outcomes, a hold behind it fails at once."""
-    await fund(store, DOLLAR_NANO)
+    await fund(store, LITTLE_NANO)
     names = [f"r{number}" for number in range(BATCH_MAX)]
-    async with opened(url, HASTY_S) as hasty, writing(hasty) as (writer, _):
+    async with opened(url, HASTY_S) as hasty, writing(hasty, pace=ALONE) as (writer, _):
         await hold_all(writer, map(make_hold, names))
         async with locked(url):
             ends = [writer.end(make_outcome(name)) for name in names]
             with pytest.raises(StoreUnavailable):
-                await asyncio.wait_for(writer.hold(make_hold("late")), SOON_S)
-        assert await asyncio.gather(*ends) == [Ended(True)] * BATCH_MAX
-    assert (await money(store), await findings(store)) == ((DOLLAR_NANO, 0), [])
+                await asyncio.wait_for(writer.hold(make_hold("late", key=KEY)), SOON_S)
+        assert await asyncio.gather(*ends) == [Ended()] * BATCH_MAX
+    assert (await money(store), await findings(store)) == ((LITTLE_NANO, 0), [])
 
 
 async def test_stopping_on_a_locked_store_loses_nothing(store: Store, url: str) -> None:
-    """The writer stops in bounded time; the next one ends, once, what it could not write."""
-    await fund(store, DOLLAR_NANO)
+    """The writer stops in bounded time, and what it could not write is freed once."""
+    await fund(store, LITTLE_NANO)
     async with opened(url, HASTY_S) as hasty, asyncio.timeout(SOON_S), contextlib.AsyncExitStack() as stack:
-        writer, _ = await stack.enter_async_context(writing(hasty))
+        writer, _ = await stack.enter_async_context(writing(hasty, pace=ALONE))
         await writer.hold(make_hold())
         async with locked(url):
             writer.end(make_outcome(usage=Usage(100, 1)))
             await stack.aclose()
-    assert await money(store) == (DOLLAR_NANO, WHOLE_NANO)
-    async with writing(store):
-        assert await money(store) == (DOLLAR_NANO, 0)
-    assert await findings(store) == []
+    assert await money(store) == (LITTLE_NANO, WHOLE_NANO)
+    await sweep_process(store, writer.presence.name)
+    assert (await money(store), await findings(store)) == ((LITTLE_NANO, 0), [])
+
+
+async def test_a_locked_account_delays_only_its_own_moves(postgres: Postgres) -> None:
+    """Its holds fail within about the lock timeout; other accounts go on; its charges are written after the lock."""
+    async with postgres_store(postgres) as (store, url):
+        for account in "ab":
+            await fund(store, LITTLE_NANO, account)
+        async with opened(url, HASTY_S) as hasty, writing(hasty, pace=ALONE) as (writer, metrics):
+            await hold_all(writer, [make_hold("a1"), make_hold("b1", account="b")])
+            async with transaction(url) as other:
+                await other.rows("SELECT * FROM accounts WHERE id = 'acct_a' FOR UPDATE")
+                ending = writer.end(make_outcome("a1", Usage(100, 1)))
+                began_s = time.monotonic()
+                [refused] = await queue_all(writer, [make_hold("a2")])
+                assert await writer.end(make_outcome("b1", Usage(100, 1), account="b")) == Ended(1030)
+                for number in range(2, 6):
+                    assert isinstance(await writer.hold(make_hold(f"b{number}", account="b")), Held)
+                    await writer.end(make_outcome(f"b{number}", Usage(100, 1), account="b"))
+                with pytest.raises(StoreBusy):
+                    await refused
+                assert time.monotonic() - began_s < SOON_S
+                assert not ending.done()
+            assert await ending == Ended(1030)
+            assert isinstance(await writer.hold(make_hold("a3")), Held)
+            await writer.end(make_outcome("a3"))
+            assert counted(metrics, "ledger_lost") == 0
+        assert [await money(store), await money(store, "b")] == [(LITTLE_NANO - 1030, 0), (LITTLE_NANO - 5150, 0)]
+        assert await findings(store) == []
+
+
+async def test_a_charge_beyond_the_hold_that_waited_for_a_lock_is_not_lost(postgres: Postgres) -> None:
+    """A charge that was set aside takes what the account has, as at any other time, and the reply is complete."""
+    async with postgres_store(postgres) as (store, url):
+        await fund(store, WHOLE_NANO)
+        async with writing(store, pace=ALONE) as (writer, metrics):
+            await writer.hold(make_hold())
+            async with transaction(url) as other:
+                await other.rows("SELECT * FROM accounts FOR UPDATE")
+                ending = writer.end(make_outcome(usage=Usage(100, 60)))
+                assert await come_to_wait(store, 1)
+            assert await ending == Ended(WHOLE_NANO, short_nano=300)
+            assert counted(metrics, "ledger_lost") == 0
+        assert (await money(store), await findings(store)) == ((0, 0), [])
 
 
 async def test_a_caller_cancelled_while_its_hold_fails_is_cancelled(sqlite_store: SqliteStore) -> None:
@@ -136,10 +213,10 @@ async def test_a_lock_while_a_batch_is_written_one_by_one_loses_nothing(sqlite_s
     """When the store fails in the middle of a batch that is written one by one, the rest waits and is written."""
     await fund(sqlite_store, DOLLAR_NANO)
     url = f"sqlite:///{sqlite_store.path}"
-    refused = msgspec.structs.replace(make_hold("bad"), key_id="key_nobody")
+    refused = make_hold("bad", key=KEY, started_at=2**63)
     with contextlib.closing(sqlite3.connect(str(sqlite_store.path), isolation_level=None)) as other:
         steps = Steps()
-        async with opened(url, HASTY_S) as hasty, writing(hasty, steps) as (writer, _):
+        async with opened(url, HASTY_S) as hasty, writing(hasty, steps, pace=ALONE) as (writer, _):
             await hold_all(writer, [make_hold("r1"), make_hold("r2")])
             queued = await queue_all(writer, [refused])
             ends = [writer.end(make_outcome("r1", Usage(100, 1))), writer.end(make_outcome("r2", Usage(100, 1)))]
@@ -151,8 +228,8 @@ async def test_a_lock_while_a_batch_is_written_one_by_one_loses_nothing(sqlite_s
             ]
             (refusal,) = await asyncio.gather(*queued, return_exceptions=True)
             done, _ = await asyncio.wait(ends, timeout=SOON_S)
-    assert isinstance(refusal, StoreRefused)
-    assert [end.result() for end in done] == [Ended(True, 1030), Ended(True, 1030)]
+    assert isinstance(refusal, OverflowError)
+    assert [end.result() for end in done] == [Ended(1030), Ended(1030)]
     assert (await money(sqlite_store), await findings(sqlite_store)) == ((DOLLAR_NANO - 2060, 0), [])
 
 
@@ -160,28 +237,41 @@ async def test_an_outcome_whose_commit_was_not_confirmed_is_charged_once(postgre
     """The connection is lost between the commit and its answer: the retry finds the outcome already written."""
     async with postgres_store(postgres) as (store, url), lossy_line(postgres, tmp_path) as line:
         await fund(store, DOLLAR_NANO)
-        async with opened(line.url_of(url)) as far, writing(far) as (writer, metrics):
+        async with (
+            opened(line.url_of(url)) as far,
+            writing(far, pace=ALONE, bounds=QUIET) as (writer, metrics),
+        ):
             await writer.hold(make_hold())
             line.lose_next_commit()
-            assert await writer.end(make_outcome(usage=Usage(100, 1))) == Ended(is_first=False)
+            assert await writer.end(make_outcome(usage=Usage(100, 1))) == Ended(1030, is_repeated=True)
             assert line.lost.is_set()
             assert counted(metrics, "ledger_retries") == 1
+            before = await reserves_of(store)
+            held = 0
+            while counted(metrics, "ledger_commits") == 2:  # until the reserve that the memory knows is used up
+                await writer.hold(make_hold(f"h{held}"))
+                held += 1
+            assert held - 1 == before[writer.presence.name] // WHOLE_NANO
+            await asyncio.gather(*(writer.end(make_outcome(f"h{number}")) for number in range(held)))
         assert (await money(store), await findings(store)) == ((DOLLAR_NANO - 1030, 0), [])
 
 
-async def test_a_hold_whose_commit_was_not_confirmed_is_released(postgres: Postgres, tmp_path: Path) -> None:
-    """A hold that failed because its answer was lost, but was taken, does not stay open."""
+@pytest.mark.parametrize("key", [None, KEY])
+async def test_a_hold_whose_commit_was_not_confirmed_is_released(
+    postgres: Postgres, tmp_path: Path, key: bytes | None
+) -> None:
+    """A hold that failed because its answer was lost, but was taken, leaves no credit held and its key free."""
     async with postgres_store(postgres) as (store, url), lossy_line(postgres, tmp_path) as line:
-        await fund(store, DOLLAR_NANO)
-        async with opened(line.url_of(url)) as far, writing(far) as (writer, _):
+        await fund(store, WHOLE_NANO)
+        async with opened(line.url_of(url)) as far, writing(far, bounds=QUIET) as (writer, _):
             line.lose_next_commit()
             with pytest.raises(StoreUnavailable):
-                await writer.hold(make_hold("r1"))
+                await writer.hold(make_hold("r1", key=key))
             assert line.lost.is_set()
-            await writer.hold(make_hold("r2"))
+            await writer.drained()
+            assert isinstance(await writer.hold(make_hold("r2", key=key)), Held)
             await writer.end(make_outcome("r2"))
-            assert await state_of(store, "r1") == "released"
-        assert (await money(store), await findings(store)) == ((DOLLAR_NANO, 0), [])
+        assert (await money(store), await findings(store)) == ((WHOLE_NANO, 0), [])
 
 
 async def test_a_dropped_connection_loses_no_outcome(postgres: Postgres) -> None:
@@ -192,7 +282,7 @@ async def test_a_dropped_connection_loses_no_outcome(postgres: Postgres) -> None
             await writer.hold(make_hold())
             async with aside(url) as other:
                 await other.rows(DROP_OTHERS)
-            assert await writer.end(make_outcome(usage=Usage(100, 1))) == Ended(True, 1030)
+            assert await writer.end(make_outcome(usage=Usage(100, 1))) == Ended(1030)
         assert (await money(store), await findings(store)) == ((DOLLAR_NANO - 1030, 0), [])
 
 
@@ -207,64 +297,64 @@ async def test_a_value_that_postgres_refuses_fails_alone(postgres: Postgres) -> 
             await asyncio.wait(ends, timeout=SOON_S)
             assert (counted(metrics, "ledger_refused"), counted(metrics, "ledger_retries")) == (1, 0)
             assert isinstance(ends[0].exception(), Exception)
-            assert await end_all(writer, [make_outcome("r1")]) == [Ended(True)]
-        assert ends[1].result() == Ended(True, 1030)
+        assert ends[1].result() == Ended(1030)
         assert (await money(store), await findings(store)) == ((DOLLAR_NANO - 1030, 0), [])
 
 
 async def test_writers_that_meet_on_several_accounts_do_not_deadlock(postgres: Postgres) -> None:
-    """Two batches that name the same accounts in opposite orders are both written at the first try."""
-    async with postgres_store(postgres) as (store, url), opened(url) as far:
+    """Batches that name the same accounts in opposite orders, while one of them is locked, are all written."""
+    async with postgres_store(postgres) as (store, url), opened(url, SOON_S) as near, opened(url, SOON_S) as far:
         for account in "abc":
-            await fund(store, DOLLAR_NANO, account)
-
-        async with writing(store) as (near, near_metrics), writing(far) as (other, far_metrics):
+            await fund(store, LITTLE_NANO, account)
+        async with writing(near, pace=ALONE) as (one, one_metrics), writing(far, pace=ALONE) as (two, two_metrics):
             async with transaction(url) as locking:
                 await locking.rows("SELECT * FROM accounts WHERE id = 'acct_c' FOR UPDATE")
-                queued = await queue_all(near, [make_hold(f"near_{one}", account=one) for one in "acb"])
-                queued += await queue_all(other, [make_hold(f"far_{one}", account=one) for one in "bca"])
+                queued = await queue_all(one, [make_hold(f"near_{name}", account=name) for name in "acb"])
+                queued += await queue_all(two, [make_hold(f"far_{name}", account=name) for name in "bca"])
                 assert await come_to_wait(store, 2)
             answers = await asyncio.gather(*queued, return_exceptions=True)
             assert [type(answer) for answer in answers] == [Held] * 6
-            assert [counted(metrics, "ledger_retries") for metrics in (near_metrics, far_metrics)] == [0, 0]
+            assert [counted(metrics, "ledger_retries") for metrics in (one_metrics, two_metrics)] == [0, 0]
         assert await findings(store) == []
 
 
 async def test_writers_that_meet_on_one_idempotency_key_do_not_deadlock(postgres: Postgres) -> None:
-    """One batch has the key and waits for the account, the other the reverse: both are answered."""
-    async with postgres_store(postgres) as (store, url), opened(url) as far:
-        await fund(store, DOLLAR_NANO)
-        async with writing(store) as (near, near_metrics), writing(far) as (other, far_metrics):
+    """Both wait for the account: one of them gets the key, and the other its ids."""
+    async with postgres_store(postgres) as (store, url), opened(url, SOON_S) as near, opened(url, SOON_S) as far:
+        await fund(store, LITTLE_NANO)
+        async with writing(near, pace=ALONE) as (one, one_metrics), writing(far, pace=ALONE) as (two, two_metrics):
             async with transaction(url) as locking:
                 await locking.rows("SELECT * FROM accounts FOR UPDATE")
-                queued = await queue_all(near, [make_hold("r1"), make_hold("r2", key=b"k" * 32)])
+                queued = await queue_all(one, [make_hold("r1"), make_hold("r2", key=KEY)])
                 assert await come_to_wait(store, 1)
-                queued += await queue_all(other, [make_hold("r3", key=b"k" * 32)])
+                queued += await queue_all(two, [make_hold("r3", key=KEY)])
                 assert await come_to_wait(store, 2)
             answers = await asyncio.gather(*queued, return_exceptions=True)
             assert sorted(type(answer).__name__ for answer in answers) == ["Held", "Held", "Repeated"]
-            assert [counted(metrics, "ledger_retries") for metrics in (near_metrics, far_metrics)] == [0, 0]
+            assert [counted(metrics, "ledger_retries") for metrics in (one_metrics, two_metrics)] == [0, 0]
         assert await findings(store) == []
 
 
 async def test_marks_and_outcomes_do_not_deadlock(postgres: Postgres) -> None:
-    """Requests that end while their marks are written are settled at the first try, and the marks are written too."""
+    """Requests that end while their marks are written are settled at the first try, and leave no mark."""
     log = io.StringIO()
     async with (
         postgres_store(postgres) as (store, url),
-        writing(store, log_to=log, pace=MARKS_AT_ONCE) as (writer, metrics),
+        opened(url, SOON_S) as patient,
+        writing(patient, log_to=log, pace=MARKS_AT_ONCE) as (writer, metrics),
     ):
         await fund(store, DOLLAR_NANO)
-        progress = Progress()
+        progress = Progress(3)
         for name in ("r1", "r2"):
             await writer.hold(make_hold(name))
             writer.track(name, progress)
+        await writer.mark()
         async with transaction(url) as locking:
-            await locking.rows("SELECT * FROM holds WHERE completion_id = 'r1' FOR UPDATE")
+            await locking.rows("SELECT * FROM marks WHERE completion_id = 'r1' FOR UPDATE")
             progress.delivered_tokens = 5
             assert await come_to_wait(store, 1)  # the marks, for r1
             ends = [writer.end(make_outcome(name, Usage(100, 5))) for name in ("r2", "r1")]
             await come_to_wait(store, 2, timeout_s=1.0)  # the outcomes, if they wait for the same lock
-        assert await asyncio.gather(*ends) == [Ended(True, 1150), Ended(True, 1150)]
+        assert await asyncio.gather(*ends) == [Ended(1150), Ended(1150)]
         assert counted(metrics, "ledger_retries") == 0
         assert '"level":"warning"' not in log.getvalue()

@@ -58,6 +58,7 @@ url = "memory://"
 requests_per_second = 2
 burst = 3
 concurrency = 4
+revoked_streams = "finish"
 
 [character]
 text = "Be brief."
@@ -163,7 +164,7 @@ def test_every_key_is_read(tmp_path: Path) -> None:
     assert settings.server == Server("0.0.0.0", 9000, 2, 5.0)
     assert settings.store.url == "postgresql://user:pw@db.example/cadenza"
     assert settings.store.region == "eu"
-    assert settings.limits == Limits(2.0, 3, 4)
+    assert settings.limits == Limits(2.0, 3, 4, "finish")
     assert settings.prices["mezzo"] == Price(200, 1000, 50)
     assert settings.providers["acme"] == Provider(
         name="acme",
@@ -320,7 +321,7 @@ def test_sub_table_of_a_route_belongs_to_the_last_route(tmp_path: Path) -> None:
         ("[server]\nPORT = 1", 'line 2: server.PORT: unknown key; did you mean "port"?'),
         (
             "[limits]\ncolour = 1",
-            "line 2: limits.colour: unknown key; known names: requests_per_second, burst, concurrency",
+            "line 2: limits.colour: unknown key; known names: requests_per_second, burst, concurrency, revoked_streams",
         ),
         ("server = 1", "line 1: server: must be a table, not a whole number"),
         ("providers = 1", "line 1: providers: must be a table, not a whole number"),
@@ -340,6 +341,10 @@ def test_sub_table_of_a_route_belongs_to_the_last_route(tmp_path: Path) -> None:
         ("[server]\nworkers = 65", "line 2: server.workers: must be a whole number from 1 to 64, not 65"),
         ('[server]\nhost = " "', f"line 2: server.host: must be {TEXT}"),
         ('[server]\nhost = "a\\u0000"', f"line 2: server.host: must be {TEXT}"),
+        (
+            '[limits]\nrevoked_streams = "stop"',
+            'line 2: limits.revoked_streams: must be "end" or "finish"; known names: end, finish',
+        ),
         ("[store]\nregion = []", f"line 2: store.region: must be {TEXT}, not an array"),
     ],
 )

@@ -79,7 +79,7 @@ class Ended(msgspec.Struct, frozen=True):
     charged_nano: int = 0
     short_nano: int = 0  # due, but the account could not pay it
     is_repeated: bool = False  # it had ended before, for the same amount: nothing was changed
-    is_lost: bool = False  # another process ended it for less: the reply must not seem complete
+    is_lost: bool = False  # less was charged than its hold was for: the reply must not seem complete
 
 
 SHORT = Short()
@@ -153,6 +153,7 @@ class Account(msgspec.Struct):
     held_nano: int
     reserve_nano: int
     has_reserve: bool = False
+    is_asked: bool = False  # another process waits for the part of the reserve that this one does not need
 
     @property
     def free_nano(self) -> int:
@@ -260,8 +261,8 @@ def _end(account: Account, kept_nano: int, end: End, known: Known, changes: Chan
     known.cost_nano[hold.completion_id] = charged_nano
     if hold.idempotency_digest:
         (changes.kept_keys if outcome.usage else changes.freed_keys).append(hold)
-    short_nano = end.due_nano - charged_nano
-    return Ended(charged_nano, short_nano, is_lost=end.is_uncertain and short_nano > 0)
+    is_lost = charged_nano < min(end.due_nano, hold.amount_nano)  # another process took back the reserve
+    return Ended(charged_nano, end.due_nano - charged_nano, is_lost=is_lost)
 
 
 def _used_key(hold: Hold, known: Known) -> Repeated | None:

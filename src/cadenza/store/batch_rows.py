@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
-from sqlalchemy import bindparam, delete, insert, text, update
+from sqlalchemy import and_, bindparam, delete, insert, text, update
 
 from cadenza.store.schema import accounts, entries, reserves, usage
 from cadenza.store.statements import Statement
@@ -28,7 +28,11 @@ _AS_READ = (
 CHANGE_RESERVE = Statement(
     update(reserves)
     .where(*_AS_READ)
-    .values(amount_nano=bindparam("after"), has_spare=bindparam("spare"), is_asked=False)
+    .values(
+        amount_nano=bindparam("after"),
+        has_spare=bindparam("spare"),
+        is_asked=and_(reserves.c.is_asked, bindparam("spare")),  # until the spare part is given back
+    )
 )
 DROP_RESERVE = Statement(delete(reserves).where(*_AS_READ))
 MOVE = Statement(
@@ -137,7 +141,7 @@ WRITE = Statement(  # for Postgres only
         UPDATE accounts SET balance_nano = balance_nano + m.paid, held_nano = held_nano + m.more
         FROM {_unnest("a", _A)} AS m (account, paid, more) WHERE accounts.id = m.account
     ), changed AS (
-        UPDATE reserves SET amount_nano = m.after, has_spare = m.spare, is_asked = FALSE
+        UPDATE reserves SET amount_nano = m.after, has_spare = m.spare, is_asked = is_asked AND m.spare
         FROM {_unnest("r", _R)} AS m (account, before, after, spare)
         WHERE reserves.account_id = m.account AND reserves.process = :process AND reserves.amount_nano = m.before
         RETURNING 1

@@ -142,8 +142,7 @@ class Committer:
                 if waits:
                     self._backlog.rejoin(account_id)
             else:
-                resizes = [one for one in batch if one.account_id == account_id and not (one.end or one.hold)]
-                self._put_back([*ends, *holds, *resizes])
+                self._backlog.put_back([waiting for waiting in batch if waiting.account_id == account_id])
                 self._backlog.set_aside(account_id)
         return True
 
@@ -163,7 +162,7 @@ class Committer:
         for account_id, (ends, holds) in groups.items():
             ended = [waiting.end for waiting in ends if waiting.end]
             wanted = [WantedHold(waiting.hold, waiting.is_final) for waiting in holds if waiting.hold]
-            charged_nano = sum([end.due_nano for end in ended if not end.is_uncertain])
+            charged_nano = sum([_take_off_reserve(waiting) for waiting in ends])
             demand = self._reserves.demand(account_id, charged_nano, [one.hold for one in wanted])
             moves[account_id] = AccountMoves(account_id, demand, ended, wanted), ends, holds
         return moves
@@ -233,7 +232,10 @@ class Committer:
         self._backlog.put_back(uncertain)
 
     async def _commit_apart(self, batch: list[Waiting], error: Exception) -> bool:
-        """Write each move of a refused batch by itself. If this process was swept, it begins again first."""
+        """Write each move of a refused batch by itself. If this process was swept, it begins again first.
+
+        An end may be refused because a sweep has written it: it is refused for good only if it was uncertain.
+        """
         if isinstance(error, StoreRefused):
             try:
                 has_begun_again = await self.begin_again_if_swept()
@@ -243,7 +245,7 @@ class Committer:
             if has_begun_again:
                 self._put_back(batch)
                 return True
-        if len(batch) > 1:
+        if len(batch) > 1 or (batch[0].end and not batch[0].end.is_uncertain):
             for number, waiting in enumerate(batch, start=1):
                 if waiting.end:
                     waiting.end = msgspec.structs.replace(waiting.end, is_uncertain=True)
@@ -291,6 +293,14 @@ def abandoned(hold: Hold) -> Outcome:
         duration_ms=max(0, now_ms - hold.started_at),
         ended_at=now_ms,
     )
+
+
+def _take_off_reserve(waiting: Waiting) -> int:
+    """What is due for an end, once: it may be written several times."""
+    if waiting.end is None or waiting.is_off_reserve:
+        return 0
+    waiting.is_off_reserve = True
+    return waiting.end.due_nano
 
 
 def _future() -> "asyncio.Future[Answer]":

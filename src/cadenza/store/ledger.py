@@ -52,6 +52,7 @@ _ACCOUNTS = (
         accounts.c.balance_nano,
         accounts.c.held_nano,
         reserves.c.amount_nano,
+        reserves.c.is_asked,
     )
     .outerjoin_from(
         accounts, reserves, and_(reserves.c.account_id == accounts.c.id, reserves.c.process == bindparam("process"))
@@ -62,11 +63,9 @@ ACCOUNT = Statement(_ACCOUNTS.where(accounts.c.id == bindparam("account")))
 _MANY = _ACCOUNTS.where(accounts.c.id == func.any(bindparam("accounts", type_=ARRAY(Text))))
 MANY_ACCOUNTS = Statement(_MANY.with_for_update(key_share=True, of=accounts))
 FREE_ACCOUNTS = Statement(_MANY.with_for_update(key_share=True, of=accounts, skip_locked=True))
-ASK = Statement(
-    update(reserves)
-    .where(reserves.c.account_id == bindparam("account"), reserves.c.process != bindparam("me"), reserves.c.has_spare)
-    .values(is_asked=True)
-)
+_ELSEWHERE = (reserves.c.account_id == bindparam("account"), reserves.c.process != bindparam("me"))
+ASK = Statement(update(reserves).where(*_ELSEWHERE, reserves.c.has_spare, ~reserves.c.is_asked).values(is_asked=True))
+SPARE = Statement(select(reserves.c.process).where(*_ELSEWHERE, reserves.c.has_spare))
 ASKED = Statement(select(reserves.c.account_id).where(reserves.c.process == bindparam("me"), reserves.c.is_asked))
 RESERVED = Statement(select(reserves.c.account_id).where(reserves.c.process == bindparam("me")))
 COST = Statement(select(usage.c.cost_nano).where(usage.c.completion_id == bindparam("completion")))
@@ -136,7 +135,9 @@ def apply_moves(
         ended = end_requests(account, move.demand, move.ends, known, changes)
         answers = _take_holds(tx, process, account, move.holds, known, changes) if move.holds else []
         grow(account, move.demand)
-        _changes_of(before, account, move.demand, answers, rows)
+        has_spare_left = _changes_of(before, account, move.demand, answers, rows)
+        if account.is_asked and not has_spare_left:
+            tx.announce()
         applied[account.id] = Applied(account, ended, answers)
     rows.entries += [charge_row(charge) for charge in changes.charges if charge.outcome.usage]
     rows.usage += [usage_row(charge) for charge in changes.charges]
@@ -145,7 +146,8 @@ def apply_moves(
     return applied
 
 
-def _changes_of(before: Account, after: Account, demand: Demand, answers: list[Taken], rows: BatchRows) -> None:
+def _changes_of(before: Account, after: Account, demand: Demand, answers: list[Taken], rows: BatchRows) -> bool:
+    """Add what changed to the rows of the batch. Whether the reserve is larger than needed."""
     paid_nano = after.balance_nano - before.balance_nano
     more_nano = after.reserve_nano - before.reserve_nano
     held_nano = sum([answer.amount_nano for answer in answers if isinstance(answer, Held)])
@@ -155,6 +157,7 @@ def _changes_of(before: Account, after: Account, demand: Demand, answers: list[T
         rows.reserves.append(ReserveChange(after.id, before_nano, after.reserve_nano, spare))
     if paid_nano or more_nano:
         rows.accounts.append(AccountChange(after.id, paid_nano, more_nano))
+    return spare
 
 
 def lock_accounts(tx: Transaction, process: str, account_ids: list[str], *, waits: bool = True) -> list[Account]:
@@ -168,8 +171,8 @@ def lock_accounts(tx: Transaction, process: str, account_ids: list[str], *, wait
 
 
 def _account(row: Row) -> Account:
-    account_id, balance_nano, held_nano, reserve_nano = row
-    return Account(account_id, balance_nano, held_nano, reserve_nano or 0, has_reserve=reserve_nano is not None)
+    account_id, balance_nano, held_nano, reserve_nano, is_asked = row
+    return Account(account_id, balance_nano, held_nano, reserve_nano or 0, reserve_nano is not None, bool(is_asked))
 
 
 def forget_old_keys(tx: Transaction, now_ms: int) -> None:
@@ -217,13 +220,19 @@ def _take_holds(
     answers = list[Taken]()
     for wanted in holds:
         answer = take_hold(account, wanted.hold, known, changes, is_final=wanted.is_final)
-        if isinstance(answer, Short):
-            if tx.change(ASK, {"account": account.id, "me": process}):
-                tx.announce()
-            else:
-                answer = take_hold(account, wanted.hold, known, changes, is_final=True)
+        if isinstance(answer, Short) and not _ask_others(tx, account.id, process):
+            answer = take_hold(account, wanted.hold, known, changes, is_final=True)
         answers.append(answer)
     return answers
+
+
+def _ask_others(tx: Transaction, account_id: str, process: str) -> bool:
+    """Ask the processes that have reserved more than they need, once each. Whether there are any."""
+    values = {"account": account_id, "me": process}
+    if tx.change(ASK, values):
+        tx.announce()
+        return True
+    return tx.row(SPARE, values) is not None
 
 
 def _each(tx: Transaction, statement: Statement, values: Sequence[dict[str, Any]]) -> None:

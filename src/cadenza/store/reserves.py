@@ -59,12 +59,12 @@ class Reserve(msgspec.Struct):
         requests = max(LEAST_REQUESTS, PEAK_TIMES * max(self.peak, self.requests + len(new)))
         wanted_nano = requests * usual_nano
         has_ample_credit = self.free_nano >= usual_nano * AMPLE_TIMES
-        is_wanted = new or not (now_s < self.exact_until_s or self.is_idle(now_s))
-        if new or not is_wanted or not has_ample_credit:
+        is_exact = now_s < self.exact_until_s or (not new and self.is_idle(now_s))
+        if new or is_exact or not has_ample_credit:
             self.amount_nano = self.in_use_nano
         elif self.amount_nano > PEAK_TIMES * wanted_nano:
             self.amount_nano = max(self.in_use_nano, wanted_nano)
-        if now_s < self.exact_until_s or not is_wanted:
+        if is_exact:
             wanted_nano = 0
         return Demand(self.amount_nano, self.in_use_nano, wanted_nano, usual_nano)
 

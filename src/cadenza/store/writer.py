@@ -100,18 +100,19 @@ class LedgerWriter:
 
     async def _take(self, hold: Hold) -> Taken:
         """Take a hold in the store. If the credit falls short, wait a moment for what other processes give back."""
-        until_s = time.monotonic() + self._pace.ask_s
-        answer = await self._take_once(hold, is_final=False)
-        while isinstance(answer, Short):
+        until_s, is_final = time.monotonic() + self._pace.ask_s, False
+        while True:
+            wake = self._wake  # before the store is asked: what is given back meanwhile is not missed
+            answer = await self._take_once(hold, is_final=is_final)
+            if not isinstance(answer, Short):
+                return answer
             left_s = until_s - time.monotonic()
-            wake = self._wake
             try:
                 async with asyncio.timeout(max(left_s, 0)):
                     await wake.wait()
             except TimeoutError:
                 left_s = 0
-            answer = await self._take_once(hold, is_final=left_s <= 0)
-        return answer
+            is_final = left_s <= 0
 
     async def _take_once(self, hold: Hold, *, is_final: bool) -> Taken:
         waiting = self._committer.hold(hold, is_final=is_final)
@@ -177,8 +178,10 @@ class LedgerWriter:
 
     async def _answer_asks(self) -> None:
         """Give back what this process does not need, as soon as another one asks for it."""
+        wake = self._wake
         while True:
-            await self._wake.wait()
+            await wake.wait()
+            wake = self._wake  # before the tables are read: what is announced meanwhile is not missed
             if self._reserves:
                 await self._give_back_asked()
 

@@ -70,6 +70,13 @@ async def test_one_process_may_have_every_slot(make_fleet: MakeFleet) -> None:
     await enter_all(third, "key_b", 20)
 
 
+async def test_the_last_slots_are_not_kept_by_idle_processes(make_fleet: MakeFleet) -> None:
+    """One request after the other finds a slot until all are taken."""
+    first, _, _ = await make_fleet(9)
+    for number in range(9):
+        assert await asyncio.wait_for(first.enter(f"key_{number}"), WAIT_S)
+
+
 @pytest.mark.parametrize("limit", [1, 2, 7, 40])
 async def test_a_storm_over_three_processes_stays_within_the_limit(make_fleet: MakeFleet, limit: int) -> None:
     """Three times fifty tasks enter, wait, are cancelled and leave: never more than the limit, and no slot is lost."""

@@ -168,6 +168,8 @@ async def open_connection(address: Address, make: Callable[[], Connection], chan
             transport, connection = await loop.create_connection(make, address.host, address.port, ssl=address.tls)
     except OSError as error:
         raise Unreachable(error.strerror or type(error).__name__) from None
+    except UnicodeError:
+        raise Unreachable("the name of the host cannot be looked up") from None
     try:
         await _sign_in(connection, address, channel)
     except BaseException:

@@ -21,9 +21,6 @@ class MemoryRates:
         return len(self._whole_at_ns)
 
     async def take(self, name: str, rate: Rate) -> Ticket:
-        return self.take_now(name, rate)
-
-    def take_now(self, name: str, rate: Rate) -> Ticket:
         now_ns = self._clock_ns()
         whole_at_ns, ticket = take_ticket(self._whole_at_ns.get(name, 0), now_ns, rate)
         self._whole_at_ns[name] = whole_at_ns

@@ -33,7 +33,7 @@ class ValkeyRates:
             self._add(name, rate, 1, grant)
             if (given := await grant) is not None:
                 return _ticket(given, rate)
-        return self._alone.take_now(name, self._share(rate))
+        return await self._alone.take(name, self._share(rate))
 
     def give_back(self, name: str, rate: Rate) -> None:
         if self._link.is_up:

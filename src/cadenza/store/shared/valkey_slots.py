@@ -60,8 +60,7 @@ class ValkeyLender:
             self._use_share()
 
     def need_more(self) -> None:
-        if self._until_s and time.monotonic() >= self._until_s:
-            self._use_share()
+        self._check_lease()
         self._report_soon()
 
     def start(self) -> None:
@@ -107,9 +106,7 @@ class ValkeyLender:
         if self._timer:
             self._timer.cancel()
         self._timer = asyncio.get_running_loop().call_later(self._timing.renew_s, self._report)
-        now_s = time.monotonic()
-        if self._until_s and now_s >= self._until_s:
-            self._use_share()
+        self._check_lease()
         if self._is_reporting or self._borrower is None or not self._link.is_up:
             return
         use, most, standing = self._borrower.use(), self._limit, "leased"
@@ -117,7 +114,7 @@ class ValkeyLender:
             most, standing = (self._limit, "lapsed") if self._was_leased else (self._ceiling, "new")
             self._limit = use.taken
             self._allow()
-        self._reported_s, self._is_reporting, self._is_needed = now_s, True, False
+        self._reported_s, self._is_reporting, self._is_needed = time.monotonic(), True, False
         has = max(self._limit, use.taken)
         lease_ms = round(self._timing.lease_s * 1000)
         rest = (use.taken, use.wanted, use.keys, self._ceiling, lease_ms, self._link.channel)
@@ -141,6 +138,13 @@ class ValkeyLender:
             self._report_in(self._timing.lower_s)
         else:
             self._report_in(self._timing.renew_s)
+
+    def _check_lease(self) -> None:
+        """End a lease that has lapsed. While Valkey answers, no slot is given until the answer to the next report."""
+        if self._until_s and time.monotonic() >= self._until_s:
+            self._until_s, self._limit = 0.0, self.share
+        if not self._until_s and self._borrower and not self._link.is_up:
+            self._use_share()
 
     def _use_share(self) -> None:
         assert self._borrower
