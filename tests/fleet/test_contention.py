@@ -15,7 +15,9 @@ from pathlib import Path
 import pytest
 
 from cadenza.control.accounts import give_credit
+from cadenza.control.keys import KeyOrder, create_key
 from cadenza.store.address import open_store
+from cadenza.store.store import Store
 from tests.fleet.cluster import Cluster
 from tests.fleet.fleet import NO_STATE, FleetSpec, write_config
 from tests.fleet.ledger import FleetLedger
@@ -27,7 +29,7 @@ CREDIT_NANO = 10**13
 ROOT = Path(__file__).parents[2]
 COUNTS = """
     SELECT xact_commit + xact_rollback, deadlocks FROM pg_stat_database WHERE datname = current_database()"""
-KEYS = "SELECT a.id, k.id FROM accounts a JOIN keys k ON k.account_id = a.id WHERE a.email = $1"
+KEYS = "SELECT a.id, k.id FROM accounts a JOIN keys k ON k.account_id = a.id"
 
 
 @pytest.fixture
@@ -40,11 +42,10 @@ class Contention:
     """Processes that move the money of the same accounts, and a command that gives them credit meanwhile."""
 
     def __init__(self, ledger: FleetLedger, accounts: int) -> None:
-        self.emails = [ledger.create_account(CREDIT_NANO) for _ in range(accounts)]
+        self.emails = [ledger.create_account(0) for _ in range(accounts)]
         self.given_nano = self.charged_nano = self.busy = 0
         self._ledger = ledger
-        for email in self.emails:
-            ledger.create_key(email)
+        ledger.control(self._fund)
 
     async def run(self) -> None:
         is_over = asyncio.Event()
@@ -55,8 +56,13 @@ class Contention:
                 self.charged_nano += charged_nano
             is_over.set()
 
+    async def _fund(self, store: Store) -> None:
+        for email in self.emails:
+            await give_credit(store, email, CREDIT_NANO, "for a test", now_ms())
+            await create_key(store, email, KeyOrder(), now_ms())
+
     async def _move(self, name: str) -> tuple[int, int]:
-        pairs = [":".join(self._ledger.query(KEYS, email)[0]) for email in self.emails]
+        pairs = [":".join(pair) for pair in self._ledger.query(KEYS)]
         count = str(TRANSACTIONS // PROCESSES // 2)  # a hold and a charge each
         command = (sys.executable, "-m", "tests.fleet.movers", self._ledger.url, name, count, *pairs)
         process = await asyncio.create_subprocess_exec(*command, cwd=ROOT, env=environment(), stdout=PIPE)
