@@ -1,7 +1,8 @@
 """What trusted money costs: the ledger's writer alone, and under a real service. Run it as `python -m bench.ledger`.
 
 SQLite on a fresh file with full durability, as the embedded default has it. A pair is a request as the ledger sees it:
-its hold and its end, each awaited until it is durable. The figures depend on the disk far more than on the processor.
+its hold, inside a durable reserve, and its end, awaited until it is durable. The figures depend on the disk far more
+than on the processor.
 """
 
 import asyncio
@@ -22,10 +23,10 @@ from bench.figures import Line, Section
 from bench.report import render_section
 from cadenza.control.accounts import create_account
 from cadenza.control.keys import KeyOrder, create_key
+from cadenza.core.ledger import Held, Hold
 from cadenza.core.money import Price
 from cadenza.core.records import Outcome, Usage
 from cadenza.observe import Observer, make_log
-from cadenza.store.ledger import Held, Hold
 from cadenza.store.migrate import migrate
 from cadenza.store.sqlite import SqliteStore
 from cadenza.store.writer import LedgerWriter

@@ -7,6 +7,7 @@ import json
 import shutil
 import sqlite3
 import time
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -14,16 +15,18 @@ from typing import Any
 import pytest
 
 from cadenza.cli.ledger import escape_formula
+from cadenza.core.ledger import Demand, End, Hold, OpenHold
 from cadenza.core.money import Price
 from cadenza.core.records import Outcome, Usage
-from cadenza.store import ledger
-from cadenza.store.ledger import Hold
+from cadenza.store import ledger, processes
+from cadenza.store.ledger import AccountMoves, WantedHold
 from cadenza.store.sqlite import SqliteStore
 from cadenza.store.store import Transaction
 from tests.cli.conftest import EMAIL, PASSWORD
 from tests.cli.program import Done, run, run_here
 
 OTHER = "other@example.org"
+PROCESS = "proc_gone"
 NOTE = 'a "gift", for once'
 FORTE = Price(1_070, 3_450)
 MEZZO = Price(100, 210, 20)
@@ -34,12 +37,10 @@ FORTE_NANO = 11 * 1_070 + 7 * 3_450
 MEZZO_NANO = 8 * 100 + 3 * 20 + 7 * 210
 
 BALANCE = "the balance is the sum of the entries"
-HELD = "the held sum is the sum of the open holds"
+HELD = "the held sum is the sum of the reserves and open holds"
 COVERED = "the held sum never exceeds the balance"
 ONCE = "a request is charged at most once"
-CHARGED = "a settled hold has its charge"
-SETTLED = "a charge has its settled hold"
-METERED = "an ended hold has its metering row, and an open one has none"
+METERED = "a charge has its metering row, on the same account"
 COST = "a metering row costs what was charged"
 OWNER = f"(SELECT id FROM accounts WHERE email = '{EMAIL}')"
 NEIGHBOUR = f"(SELECT id FROM accounts WHERE email = '{OTHER}')"
@@ -50,7 +51,7 @@ TRIGGERS = ("DROP TRIGGER entries_refuse_update", "DROP TRIGGER entries_refuse_d
 
 @pytest.fixture(scope="session")
 def kept(made: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What `books` copies: two charged requests of different classes, one released, and one open."""
+    """What `books` copies: two charged requests of different classes, one released, and one that runs."""
     folder = shutil.copytree(made, tmp_path_factory.mktemp("kept"), dirs_exist_ok=True)
     for args in (
         ("account", "create", OTHER, "--credit", "1.00", "--password-stdin"),
@@ -90,7 +91,6 @@ async def serve_some(folder: Path) -> None:
                 started_at=started_at,
                 request_id=request_id,
             )
-            ledger.take_hold(tx, hold, "proc_gone")
             outcome = Outcome(
                 request_id=request_id,
                 completion_id=completion_id,
@@ -104,12 +104,19 @@ async def serve_some(folder: Path) -> None:
                 duration_ms=9,
                 ended_at=started_at + 9,
             )
-            ledger.end_hold(tx, outcome)
+            ended = OpenHold.of(hold, hold.amount_nano)
+            move(tx, account_id, ends=[End(outcome, ended, ended.due_nano(usage))])
         running = Hold("chatcmpl-open", account_id, key_id, "forte", 20, 100, FORTE, stream=False, started_at=START_MS)
-        ledger.take_hold(tx, running, "proc_gone")
+        tx.change(processes.REGISTER, {"name": PROCESS})
+        move(tx, account_id, holds=[WantedHold(running, is_final=True)])
 
     await store.transact(work)
     await store.close()
+
+
+def move(tx: Transaction, account_id: str, *, ends: Sequence[End] = (), holds: Sequence[WantedHold] = ()) -> None:
+    nothing = Demand(kept_nano=0, in_use_nano=0, wanted_nano=0, usual_nano=0)
+    ledger.apply_moves(tx, PROCESS, [AccountMoves(account_id, nothing, [*ends], [*holds])])
 
 
 def one_row(folder: Path, sql: str) -> Any:
@@ -150,7 +157,7 @@ def test_sound_ledger(books: Path) -> None:
     """A sound ledger exits with 0 and prints one line of counts; with --json it is an empty array."""
     done = run_here(books, "ledger", "check")
     assert done.returncode == 0
-    assert done.stdout == "The ledger is sound. Accounts: 2, entries: 5, open holds: 1, ended holds: 3.\n"
+    assert done.stdout == "The ledger is sound. Accounts: 2, entries: 5, requests: 3, reserves: 1.\n"
     assert findings(books) == []
 
 
@@ -188,16 +195,8 @@ def test_findings_are_printed_with_their_amount(books: Path) -> None:
     ("statements", "request_id", "rules"),
     [
         (["DROP INDEX uq_entries_charge", SECOND_CHARGE], "chatcmpl-forte", {ONCE}),
-        ([*TRIGGERS, "DELETE FROM entries WHERE completion_id = 'chatcmpl-forte'"], "chatcmpl-forte", {CHARGED, COST}),
-        (["DELETE FROM holds WHERE completion_id = 'chatcmpl-forte'"], "chatcmpl-forte", {SETTLED}),
-        (["UPDATE holds SET state = 'released' WHERE completion_id = 'chatcmpl-forte'"], "chatcmpl-forte", {SETTLED}),
-        (["UPDATE holds SET state = 'settled' WHERE completion_id = 'chatcmpl-failed'"], "chatcmpl-failed", {CHARGED}),
-        (
-            ["UPDATE holds SET state = 'open', ended_at = NULL WHERE completion_id = 'chatcmpl-forte'"],
-            "chatcmpl-forte",
-            {SETTLED, METERED},
-        ),
-        (["DELETE FROM usage WHERE completion_id = 'chatcmpl-failed'"], "chatcmpl-failed", {METERED}),
+        ([*TRIGGERS, "DELETE FROM entries WHERE completion_id = 'chatcmpl-forte'"], "chatcmpl-forte", {COST}),
+        (["DELETE FROM usage WHERE completion_id = 'chatcmpl-forte'"], "chatcmpl-forte", {METERED}),
         (
             ["UPDATE usage SET cost_nano = cost_nano + 1 WHERE completion_id = 'chatcmpl-mezzo'"],
             "chatcmpl-mezzo",
@@ -206,7 +205,7 @@ def test_findings_are_printed_with_their_amount(books: Path) -> None:
     ],
 )
 def test_changed_request_is_found(books: Path, statements: list[str], request_id: str, rules: set[str]) -> None:
-    """A hold, its charge and its metering row belong together: whatever is missing is reported with its request."""
+    """A charge and its metering row belong together: what is missing or different is reported with its request."""
     damage(books, *statements)
     assert rules <= {found["rule"] for found in findings(books) if found["subject"] == request_id}
 
@@ -223,14 +222,14 @@ def test_charge_on_the_wrong_account_is_found(books: Path) -> None:
     assert {found["subject"] for found in findings(books)} == {"chatcmpl-forte"}
 
 
-def test_metering_row_without_a_request_is_found(books: Path) -> None:
-    """A row without a request would be in the usage report, so it is reported even if it costs nothing."""
+def test_metering_row_without_a_charge_is_found(books: Path) -> None:
+    """A row that costs something would be in the usage report, though nobody paid it."""
     columns = "account_id, key_id, class_id, provider, model, prompt_tokens, cached_tokens, completion_tokens"
-    rest = "cost_nano, estimated, status, stream, started_at, first_byte_ms, duration_ms"
+    rest = "estimated, status, stream, started_at, first_byte_ms, duration_ms"
     damage(
         books,
-        f"INSERT INTO usage (completion_id, {columns}, {rest}) SELECT 'chatcmpl-slipped', {columns}, {rest} "
-        "FROM usage WHERE completion_id = 'chatcmpl-failed'",
+        f"INSERT INTO usage (completion_id, cost_nano, {columns}, {rest}) SELECT 'chatcmpl-slipped', 1, {columns}, "
+        f"{rest} FROM usage WHERE completion_id = 'chatcmpl-failed'",
     )
     assert {found["subject"] for found in findings(books)} == {"chatcmpl-slipped"}
 

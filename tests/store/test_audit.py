@@ -7,10 +7,10 @@ import msgspec
 import pytest
 from sqlalchemy import text
 
+from cadenza.core.ledger import Held
 from cadenza.core.records import Usage
 from cadenza.store import audit, ledger
 from cadenza.store.audit import RULES, Counts, Finding
-from cadenza.store.ledger import Held
 from cadenza.store.statements import Statement
 from cadenza.store.store import Store, Transaction
 from cadenza.store.writer import LedgerWriter
@@ -22,12 +22,10 @@ from tests.store.rows import DOLLAR_NANO, NOW_MS, run_sql
     HELD_IS_SUM,
     HELD_IS_COVERED,
     CHARGED_ONCE,
-    SETTLED_HAS_CHARGE,
-    CHARGE_HAS_HOLD,
-    CHARGE_HAS_ACCOUNT,
-    METERED_HAS_HOLD,
-    ENDED_IS_METERED,
+    CHARGE_IS_METERED,
     METERED_IS_CHARGED,
+    SETTLED_HAS_CHARGE,
+    ENDED_IS_METERED,
 ) = RULES
 
 NEW_ENTRY = "INSERT INTO entries (account_id, kind, amount_nano, completion_id, note, created_at) VALUES "
@@ -36,7 +34,9 @@ METER = """
     INSERT INTO usage
     SELECT '{}', account_id, key_id, class_id, '', '', 0, 0, 0, {}, estimated, 200, stream, 0, 0, 0, request_id
     FROM usage WHERE completion_id = 'settled'"""
-SETTLE_OPEN = "UPDATE holds SET state = 'settled', ended_at = 0 WHERE completion_id = 'open'"
+OLD_HOLD = """
+    INSERT INTO holds SELECT 'old', account_id, key_id, class_id, 'proc_old', '{}', 0, 1, 0, 1, 1, NULL, stream, 0, {},
+    'req-old' FROM usage WHERE completion_id = 'settled'"""
 GIVE_BACK_OPEN = "UPDATE accounts SET held_nano = 0 WHERE id = 'acct_a'"
 
 # Each change by hand, and everything that the audit then finds.
@@ -58,37 +58,37 @@ BROKEN = {
         [Finding(HELD_IS_SUM, "acct_a", 3)],
     ),
     "too little is held": ([GIVE_BACK_OPEN], [Finding(HELD_IS_SUM, "acct_a", -2500)]),
-    "a settled hold without its charge": (
-        [SETTLE_OPEN, GIVE_BACK_OPEN, METER.format("open", 0)],
-        [Finding(SETTLED_HAS_CHARGE, "open", 0)],
+    "a reserve that is not held": (
+        ["UPDATE reserves SET amount_nano = amount_nano + 4"],
+        [Finding(HELD_IS_SUM, "acct_a", -4)],
     ),
     "a charge of an unknown request": (
         [NEW_ENTRY + "('acct_a', 'charge', -7, 'nobody', '', 0)", PAY_7],
-        [Finding(CHARGE_HAS_HOLD, "nobody", -7)],
-    ),
-    "a charge of a request that still runs": (
-        [NEW_ENTRY + "('acct_a', 'charge', -7, 'open', '', 0)", PAY_7],
-        [Finding(CHARGE_HAS_HOLD, "open", -7)],
+        [Finding(CHARGE_IS_METERED, "nobody", -7)],
     ),
     "a charge on another account": (
-        [SETTLE_OPEN, GIVE_BACK_OPEN, METER.format("open", 0), NEW_ENTRY + "('acct_b', 'charge', 0, 'open', '', 0)"],
-        [Finding(CHARGE_HAS_ACCOUNT, "open", 0)],
-    ),
-    "a metering row of an unknown request": (
-        [METER.format("nobody", 0)],
-        [Finding(METERED_HAS_HOLD, "nobody", 0)],
+        [METER.format("open", 0), NEW_ENTRY + "('acct_b', 'charge', 0, 'open', '', 0)"],
+        [Finding(CHARGE_IS_METERED, "open", 0)],
     ),
     "a metering row on another account": (
         ["UPDATE usage SET account_id = 'acct_b' WHERE completion_id = 'settled'"],
-        [Finding(METERED_HAS_HOLD, "settled", 1210)],
+        [Finding(CHARGE_IS_METERED, "settled", -1210)],
     ),
-    "an ended hold without its metering row": (
-        ["DELETE FROM usage WHERE completion_id = 'released'"],
-        [Finding(ENDED_IS_METERED, "released", 0)],
+    "an open hold of the release before that is not held": (
+        [OLD_HOLD.format("open", "NULL"), "UPDATE holds SET amount_nano = 6"],
+        [Finding(HELD_IS_SUM, "acct_a", -6)],
     ),
-    "a metering row of a request that still runs": (
-        [METER.format("open", 0)],
-        [Finding(ENDED_IS_METERED, "open", 0)],
+    "a settled hold of the release before without its charge": (
+        [OLD_HOLD.format("settled", 1), METER.format("old", 0)],
+        [Finding(SETTLED_HAS_CHARGE, "old", 0)],
+    ),
+    "an ended hold of the release before without its metering row": (
+        [OLD_HOLD.format("released", 1)],
+        [Finding(ENDED_IS_METERED, "old", 0)],
+    ),
+    "a metering row of a hold of the release before that still runs": (
+        [OLD_HOLD.format("open", "NULL"), METER.format("old", 0)],
+        [Finding(ENDED_IS_METERED, "old", 0)],
     ),
     "a metering row that says more than was charged": (
         ["UPDATE usage SET cost_nano = cost_nano + 1 WHERE completion_id = 'settled'"],
@@ -96,20 +96,20 @@ BROKEN = {
     ),
     "a metering row with a cost that was not charged": (
         [METER.format("nobody", 8)],
-        [Finding(METERED_HAS_HOLD, "nobody", 8), Finding(METERED_IS_CHARGED, "nobody", 8)],
+        [Finding(METERED_IS_CHARGED, "nobody", 8)],
     ),
 }
 
 
 @pytest.fixture
 async def used(store: Store) -> Store:
-    """One settled request, one released and one open, and an account without credit."""
+    """One settled request, one released and one that runs, and an account without credit."""
     await fund(store, DOLLAR_NANO)
     await fund(store, 0, "b")
     for completion_id in ("settled", "released", "open"):
         await take(store, make_hold(completion_id))
-    await finish(store, make_outcome("settled", Usage(100, 7)))
-    await finish(store, make_outcome("released"))
+    await finish(store, make_hold("settled"), Usage(100, 7))
+    await finish(store, make_hold("released"))
     return store
 
 
@@ -123,9 +123,9 @@ async def test_an_empty_store_has_no_findings(store: Store) -> None:
 
 
 async def test_a_store_in_use_has_no_findings(used: Store) -> None:
-    """Settled, released and open requests are sound, and are counted."""
+    """Settled, released and running requests are sound, and are counted."""
     assert await findings(used) == []
-    assert await audit.count(used) == Counts(accounts=2, entries=2, open_holds=1, ended_holds=2)
+    assert await audit.count(used) == Counts(accounts=2, entries=2, requests=2, reserves=1)
 
 
 async def test_each_broken_rule_is_found_and_nothing_else(used: Store) -> None:
@@ -185,7 +185,7 @@ async def test_several_broken_rules_are_all_found(used: Store) -> None:
         "an entry that moved nothing",
         "credit without any entry",
         "too much is held",
-        "an ended hold without its metering row",
+        "an ended hold of the release before without its metering row",
         "a metering row that says more than was charged",
     )
     await run_sql(used, *(statement for name in named for statement in BROKEN[name][0]))

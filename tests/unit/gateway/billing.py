@@ -6,12 +6,12 @@ from typing import NamedTuple
 
 import pytest
 
+from cadenza.core.ledger import AMPLE_TIMES, Hold
 from cadenza.core.records import ReplyResult, Usage
 from cadenza.core.tokens import Tokenizer
 from cadenza.gateway.billing import BREAK_OFF_S, Quote, hold_credit
 from cadenza.gateway.record import RequestRecord
 from cadenza.routing.prompt import PromptSize
-from cadenza.store.ledger import UNCOUNTED_TIMES, Hold
 from cadenza.store.schema import usage
 from cadenza.store.writer import LedgerWriter
 from tests.unit.gateway.client import WAIT_S, Client
@@ -24,7 +24,7 @@ PROMPT_TOKENS, PROMPT_BYTES = 100, 400
 ROUTE_TOKENS = 4_096
 GOOD = ReplyResult(Usage(90, 40, 10), "stop")
 GOOD_NANO = 90 * 1_070 + 40 * 3_450
-AMPLE_NANO = UNCOUNTED_TIMES * FORTE.quote(PROMPT_BYTES, 1_000)
+AMPLE_NANO = AMPLE_TIMES * FORTE.quote(PROMPT_BYTES, 1_000)
 UNCOUNTED = make_hold(prompt_tokens=PROMPT_BYTES, is_counted=False)
 
 

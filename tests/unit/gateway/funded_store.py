@@ -12,6 +12,7 @@ import msgspec
 from sqlalchemy import Table, select
 
 from cadenza.core.apikey import digest_key, display_prefix, make_key
+from cadenza.core.ledger import Hold
 from cadenza.core.money import Price
 from cadenza.core.records import SCOPES, Outcome, Principal
 from cadenza.http.headers import Headers
@@ -19,7 +20,6 @@ from cadenza.observe import Observer, make_log
 from cadenza.store import accounts, audit, keys, ledger
 from cadenza.store.accounts import Account
 from cadenza.store.keys import NewKey
-from cadenza.store.ledger import Hold
 from cadenza.store.migrate import migrate
 from cadenza.store.sqlite import SqliteStore
 from cadenza.store.statements import Statement, Values
@@ -96,7 +96,7 @@ class FundedStore:
 
     @asynccontextmanager
     async def writer(self, pace: Pace = USUAL_PACE) -> AsyncIterator[LedgerWriter]:
-        """A running writer, as one process has it. The holds that it leaves open are ended by the next one."""
+        """A running writer, as one process has it. The credit that it leaves reserved is freed by the next one."""
         writer = LedgerWriter(self.store, self.observer, pace)
         await writer.start()
         try:

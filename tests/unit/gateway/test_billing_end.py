@@ -11,7 +11,7 @@ from cadenza.core.records import ReplyResult, Usage
 from cadenza.core.tokens import Tokenizer
 from cadenza.gateway.billing import BREAK_OFF_S
 from cadenza.routing.prompt import PromptSize
-from cadenza.store.schema import entries, holds, usage
+from cadenza.store.schema import entries, marks, usage
 from cadenza.store.writer import Pace
 from tests.unit.gateway.billing import (
     AMPLE_NANO,
@@ -51,11 +51,10 @@ async def test_an_estimate_is_marked_in_the_usage_row(billing: Billing) -> None:
 
 
 async def test_a_charge_of_zero_is_a_charge(billing: Billing) -> None:
-    """Where the upstream counted zero tokens, nothing is charged, and the hold is settled rather than released."""
+    """Where the upstream counted zero tokens, the charge is an entry of zero: the request is not released."""
     await billing.settle(make_hold(), ReplyResult(Usage(0, 0), "stop"))
     assert await billing.funded.funds() == (SMALL_NANO, 0)
     assert [entry["kind"] for entry in await billing.funded.rows(entries)] == ["grant", "charge"]
-    assert [hold["state"] for hold in await billing.funded.rows(holds)] == ["settled"]
 
 
 async def test_a_fault_after_a_delivery_is_charged_as_a_502(billing: Billing) -> None:
@@ -69,7 +68,7 @@ async def test_a_free_result_is_released(billing: Billing) -> None:
     """A fault before anything was delivered costs nothing, though the prompt was counted."""
     await billing.settle(make_hold(), ReplyResult(Usage(100, 0, estimated=True), None, "truncated", is_free=True))
     assert await billing.funded.funds() == (SMALL_NANO, 0)
-    assert [hold["state"] for hold in await billing.funded.rows(holds)] == ["released"]
+    assert [entry["kind"] for entry in await billing.funded.rows(entries)] == ["grant"]
     assert await billing.statuses_and_costs() == [(502, 0)]
 
 
@@ -164,14 +163,14 @@ async def test_a_stream_of_a_dead_process_is_charged_by_its_mark(
     prompt = prompt_of(PROMPT_TOKENS, PROMPT_BYTES, tokenizer)
     async with open_funded_store(tmp_path, AMPLE_NANO) as funded:
         await hold_and_die(funded, Pace(mark_after_s=mark_after_s, mark_every_s=3600.0), tokenizer, prompt)
-        [row] = await funded.rows(holds)
-        assert (row["prompt_tokens"], row["delivered_tokens"]) == ((100, 2) if is_marked else (PROMPT_BYTES, 0))
+        marked = [(row["prompt_tokens"], row["delivered_tokens"]) for row in await funded.rows(marks)]
+        assert marked == ([(100, 2)] if is_marked else [])
         assert (prompt.is_exact, tokenizer.is_loaded) == (is_marked, is_marked)
         async with funded.writer():
             assert await funded.funds() == (AMPLE_NANO - (FORTE.quote(100, 2) if is_marked else 0), 0)
-        [outcome] = funded.observer.outcomes
-        assert (outcome.completion_id, outcome.request_id) == ("chatcmpl-one", "req-of-chatcmpl-one")
-        assert outcome.usage == (Usage(100, 2, estimated=True) if is_marked else None)
+        outcomes = [(one.completion_id, one.request_id, one.usage) for one in funded.observer.outcomes]
+        charged = ("chatcmpl-one", "req-of-chatcmpl-one", Usage(100, 2, estimated=True))
+        assert outcomes == ([charged] if is_marked else [])
 
 
 async def leave_uncounted(billing: Billing, wait_s: float = BREAK_OFF_S) -> SlowTokenizer:

@@ -94,7 +94,8 @@ local lease = math.max(has, math.min(target, ceiling - leased))
 local unmet = math.max(0, math.min(target, me.demand) - lease)
 redis.call('HSET', KEYS[1], name, row(lease, me.demand, keys, unmet, now_ms + lease_ms))
 redis.call('PEXPIRE', KEYS[1], FORGET_MS)
-if unmet > 0 and #all > 1 and (not short or short > now_ms or now_ms - short >= SHORT_MS) then
+local is_throttled = short and short <= now_ms and now_ms - short < SHORT_MS
+if #all > 1 and (standing ~= 'leased' or (unmet > 0 and not is_throttled)) then -- a process that joins is made known
   redis.call('HSET', KEYS[1], '@short', string.format('%.0f', now_ms))
   redis.call('PUBLISH', channel, 'short ' .. name)
 elseif before and lease < before and is_awaited then

@@ -6,7 +6,7 @@ import msgspec
 class Timing(msgspec.Struct, frozen=True):
     """All in seconds. A lease is renewed often enough that two renewals in a row may fail."""
 
-    trip_s: float = 0.075  # how long a command may take
+    trip_s: float = 0.1  # how long a command may take
     connect_s: float = 1.0
     retry_s: float = 0.1  # from the end of a connection to the next attempt; twice as long after each that fails
     retry_s_max: float = 2.0

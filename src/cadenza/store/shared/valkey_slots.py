@@ -55,6 +55,8 @@ class ValkeyLender:
     def change_ceiling(self, ceiling: int) -> None:
         self._ceiling = ceiling
         if self._until_s:
+            self._limit = min(self._limit, ceiling)
+            self._allow()
             self.need_more()
         else:
             self._use_share()
