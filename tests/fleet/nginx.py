@@ -1,6 +1,7 @@
 """nginx in front of the gateways: round robin, kept connections, no buffering.
 
-A POST is passed to the next gateway only if no connection was made; once sent, it is never sent again.
+A POST is passed to the next gateway only if no connection was made; once sent, it is never sent again. No gateway is
+set aside after a failure: nginx counts a lost reply as one, and with all of them set aside it would refuse everything.
 """
 
 import os
@@ -79,7 +80,7 @@ class Nginx:
         wait_until(lambda: not before & self._workers() and bool(self._workers()), "the end of the old nginx workers")
 
     def _write_config(self, ports: Sequence[int]) -> None:
-        servers = " ".join(f"server 127.0.0.1:{port} max_fails=1 fail_timeout=1s;" for port in ports)
+        servers = " ".join(f"server 127.0.0.1:{port} max_fails=0;" for port in ports)
         user = "user root;" if os.getuid() == 0 else ""
         config = CONFIG.format(folder=self._folder, port=self.port, servers=servers, user=user)
         (self._folder / "nginx.conf").write_text(config)
