@@ -57,27 +57,27 @@ class Postgres:
     def database(self) -> Iterator[str]:
         """The address of a fresh, empty database."""
         name = f"test_{next(self._numbers)}"
-        _run_as_owner([self.programs / "createdb", "-h", self.folder, name])
+        run_as_owner([self.programs / "createdb", "-h", self.folder, name])
         yield f"postgresql://{OWNER}@/{name}?host={self.folder}"
-        _run_as_owner([self.programs / "dropdb", "-h", self.folder, "--force", name])
+        run_as_owner([self.programs / "dropdb", "-h", self.folder, "--force", name])
 
     @property
     def _pid(self) -> int:
         return int((self.folder / "data" / "postmaster.pid").read_text().split()[0])
 
     def _control(self, *words: str | Path) -> None:
-        _run_as_owner([self.programs / "pg_ctl", "-D", self.folder / "data", "-w", *words])
+        run_as_owner([self.programs / "pg_ctl", "-D", self.folder / "data", "-w", *words])
 
 
 @contextmanager
 def running_postgres() -> Iterator[Postgres]:
-    programs = _find_programs()
+    programs = find_programs()
     folder = Path(tempfile.mkdtemp(prefix="cadenza-pg-", dir="/tmp"))
     server = Postgres(programs, folder)
     try:
         if os.getuid() == 0:
             shutil.chown(folder, OWNER)
-        _run_as_owner([programs / "initdb", "-D", folder / "data", "-U", OWNER, "-A", "trust", "-N", "-E", "UTF8"])
+        run_as_owner([programs / "initdb", "-D", folder / "data", "-U", OWNER, "-A", "trust", "-N", "-E", "UTF8"])
         server.start()
         try:
             yield server
@@ -94,7 +94,7 @@ def _children_of(pid: int) -> list[int]:
     return found
 
 
-def _find_programs() -> Path:
+def find_programs() -> Path:
     found = _installed_programs()
     if found is None:
         try:
@@ -115,7 +115,7 @@ def _installed_programs() -> Path | None:
     return versions[-1].parent if versions else None
 
 
-def _run_as_owner(command: Sequence[str | Path]) -> None:
+def run_as_owner(command: Sequence[str | Path]) -> None:
     """Postgres refuses to run as root."""
     owner = OWNER if os.getuid() == 0 else None
     done = subprocess.run(

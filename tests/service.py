@@ -99,10 +99,20 @@ class Serving:
 class ServiceProcess(Serving):
     """One `cadenza serve` from a deployment's folder. Its log is a file, or a pipe into one."""
 
-    def __init__(self, folder: Path, log: Path, fault_point: str = "", *, has_piped_log: bool = False) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        log: Path,
+        fault_point: str = "",
+        *,
+        has_piped_log: bool = False,
+        port: int = 0,
+        variables: Mapping[str, str] | None = None,
+    ) -> None:
+        """Start it. Port 0 means any free one; `variables` are further variables of its environment."""
         self._log_writer: subprocess.Popen[bytes] | None = None
-        armed = {"CADENZA_FAULT_POINT": fault_point} if fault_point else {}
-        command = [program(), "serve", "--config", str(folder / "cadenza.toml"), "--port", "0"]
+        armed = dict(variables or {}) | ({"CADENZA_FAULT_POINT": fault_point} if fault_point else {})
+        command = [program(), "serve", "--config", str(folder / "cadenza.toml"), "--port", str(port)]
         with contextlib.ExitStack() as files:
             out: IO[bytes] = files.enter_context(log.open("wb"))
             if has_piped_log:
@@ -210,7 +220,7 @@ class Deployment:
     def create_key(self, email: str = EMAIL, scopes: tuple[str, ...] = (), **limits: float) -> str:
         """`limits` are the key's own `requests_per_second` and `burst`."""
         order = KeyOrder("test", scopes, limits=KeyLimits(**limits))  # type: ignore[arg-type]
-        return _with_store(self.store, lambda db: create_key(db, email, order, _now_ms()))[0]
+        return _with_store(self.store, lambda db: create_key(db, email, order, now_ms()))[0]
 
     def create_account(self, credit_nano: int, preferred_class: str = "forte") -> str:
         """The email address of one more account. It has the password of the first, since hashing one is slow."""
@@ -222,7 +232,7 @@ class Deployment:
 
     def give_credit(self, email: str, amount_nano: int) -> None:
         if amount_nano:
-            _with_store(self.store, lambda db: give_credit(db, email, amount_nano, "for a test", _now_ms()))
+            _with_store(self.store, lambda db: give_credit(db, email, amount_nano, "for a test", now_ms()))
 
     def cli(self, *args: str) -> subprocess.CompletedProcess[str]:
         """Run one command in a process of its own."""
@@ -284,7 +294,7 @@ def _migrated_store() -> bytes:
 
     async def make(store: Store) -> None:
         await migrate(store)
-        await create_account(store, EMAIL, PASSWORD, 0, "forte", _now_ms())
+        await create_account(store, EMAIL, PASSWORD, 0, "forte", now_ms())
 
     with tempfile.TemporaryDirectory(prefix="cadenza-store-") as folder:
         store = Path(folder) / "cadenza.db"
@@ -332,7 +342,7 @@ def environment(**variables: str) -> dict[str, str]:
     return kept | own | variables
 
 
-def _now_ms() -> int:
+def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 

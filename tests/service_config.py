@@ -41,11 +41,12 @@ class ServiceSpec(msgspec.Struct, frozen=True):
     more_toml: str = ""
     limits: Mapping[str, float | str] = {}
     provider_toml: Mapping[str, str] = {}
+    store_url: str = "sqlite:///./data/cadenza.db"
 
     def toml(self) -> str:
         limits = {"requests_per_second": 10_000.0, "burst": 10_000, "concurrency": 10_000, **self.limits}
         parts = [
-            '[store]\nurl = "sqlite:///./data/cadenza.db"\n',
+            f'[store]\nurl = "{self.store_url}"\n',
             "\n".join(["[limits]", *(f"{name} = {value}" for name, value in limits.items()), ""]),
             f'[character]\ntext = "{CHARACTER}"\n',
             *(

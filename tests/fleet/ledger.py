@@ -1,0 +1,142 @@
+"""The store of a fleet as an operator and an auditor see it: straight from Postgres, with arithmetic of their own."""
+
+import contextlib
+import secrets
+from collections import defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+from click.testing import CliRunner
+
+from cadenza.cli import app
+from cadenza.control.accounts import give_credit
+from cadenza.control.keys import KeyLimits, KeyOrder, create_key
+from cadenza.store.store import Store
+from tests.fleet.cluster import connect, run_aside, with_store
+from tests.service import EMAIL, now_ms, wait_until
+
+IDLE_S = 60.0
+COPY_ACCOUNT = """
+    INSERT INTO accounts (id, email, password_hash, preferred_class, created_at)
+    SELECT $1, $2, password_hash, preferred_class, created_at FROM accounts WHERE email = $3"""
+ROWS = """
+    SELECT request_id, completion_id, status, cost_nano, estimated, provider, prompt_tokens, completion_tokens
+    FROM usage ORDER BY started_at"""
+STILL_HELD = """
+    SELECT (SELECT COALESCE(SUM(held_nano), 0) FROM accounts),
+    (SELECT COUNT(*) FROM reserves WHERE amount_nano > 0), (SELECT COUNT(*) FROM holds WHERE state = 'open'),
+    (SELECT COUNT(*) FROM marks)"""
+
+T = TypeVar("T")
+
+
+class Row(msgspec.Struct, frozen=True):
+    """The metering row of one request."""
+
+    request_id: str
+    completion_id: str
+    status: int
+    cost_nano: int
+    estimated: bool
+    provider: str
+    prompt_tokens: int
+    completion_tokens: int
+
+    @property
+    def is_swept(self) -> bool:
+        """Another process charged it, because its own was dead; the provider is then unknown."""
+        return self.status == 500 and self.provider == ""
+
+
+class FleetLedger:
+    """One database, which is read and changed beside the gateways."""
+
+    def __init__(self, url: str, config: Path) -> None:
+        self.url = url
+        self._config = config
+
+    def move(self, url: str) -> None:
+        """Read and change another copy of the database from now on."""
+        self.url = url
+
+    def query(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
+        async def run() -> list[tuple[Any, ...]]:
+            async with self.session() as connection:
+                return [tuple(row) for row in await connection.fetch(sql, *values)]
+
+        return run_aside(run)
+
+    @contextlib.asynccontextmanager
+    async def session(self) -> AsyncIterator[Any]:
+        """A connection of our own, beside the gateways."""
+        connection = await connect(self.url)
+        try:
+            yield connection
+        finally:
+            await connection.close()
+
+    def control(self, work: Callable[[Store], Awaitable[T]]) -> T:
+        return run_aside(lambda: with_store(self.url, work))
+
+    def create_account(self, credit_nano: int) -> str:
+        """The email address of a new account."""
+        email = f"account-{secrets.token_hex(8)}@example.org"
+        self.query(COPY_ACCOUNT, f"acct_{secrets.token_hex(12)}", email, EMAIL)
+        if credit_nano:
+            self.give_credit(email, credit_nano)
+        return email
+
+    def give_credit(self, email: str, amount_nano: int) -> None:
+        self.control(lambda store: give_credit(store, email, amount_nano, "for a test", now_ms()))
+
+    def create_key(self, email: str, **limits: float) -> str:
+        """`limits` are the key's own `requests_per_second` and `burst`."""
+        order = KeyOrder("test", limits=KeyLimits(**limits))  # type: ignore[arg-type]
+        return self.control(lambda store: create_key(store, email, order, now_ms()))[0]
+
+    def balance_nano(self, email: str) -> int:
+        return self.balances_nano()[email]
+
+    def balances_nano(self) -> dict[str, int]:
+        """By email address."""
+        return {email: int(nano) for email, nano in self.query("SELECT email, balance_nano FROM accounts")}
+
+    def rows(self) -> dict[str, list[Row]]:
+        """The metering rows by the request id that the client sent."""
+        found = defaultdict[str, list[Row]](list)
+        for row in self.query(ROWS):
+            found[row[0]].append(Row(*row))
+        return found
+
+    def still_held(self) -> tuple[int, ...]:
+        """Held nano-dollars, reserves, holds and marks."""
+        return tuple(int(number) for number in self.query(STILL_HELD)[0])
+
+    def marked_tokens(self) -> int:
+        """The delivered tokens that are marked for all running requests."""
+        return int(self.query("SELECT COALESCE(SUM(delivered_tokens), 0) FROM marks")[0][0])
+
+    def wait_until_nothing_is_held(self, within_s: float = IDLE_S) -> None:
+        """Wait until every reserve was given back, as an idle process does."""
+        try:
+            wait_until(lambda: not any(self.still_held()), "nothing being held", within_s)
+        except AssertionError:
+            raise AssertionError(f"still held (nano-dollars, reserves, holds, marks): {self.still_held()}") from None
+
+    def check(self) -> None:
+        """Nothing is held, `cadenza ledger check` finds nothing, and no account was ever below zero."""
+        self.wait_until_nothing_is_held()
+        done = CliRunner().invoke(app, ["ledger", "check", "--config", str(self._config)])
+        assert done.exit_code == 0, done.output
+        balances_nano = defaultdict[str, int](int)
+        for entry_id, account_id, amount_nano in self.query(
+            "SELECT id, account_id, amount_nano FROM entries ORDER BY id"
+        ):
+            balances_nano[account_id] += amount_nano
+            assert balances_nano[account_id] >= 0, f"below zero at entry {entry_id}"
+
+    def processes(self) -> int:
+        """The processes that the store knows: those that live, and those that died and were not swept yet."""
+        return int(self.query("SELECT COUNT(*) FROM processes")[0][0])

@@ -1,0 +1,147 @@
+"""Requests to a fleet: single ones, many at once, and a load that goes on until a test ends it.
+
+Every request and its reply are kept, so that `check_charges` can compare each with the ledger.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import json
+import time
+from collections.abc import AsyncIterator, Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from tests.fleet.fleet import Fleet
+from tests.ledger_reader import usage_cost_nano
+from tests.loopback import usage_of
+from tests.raw_client import TIMEOUT_S, ChatRequest, Leave, RawClient, Reply, send
+
+WORDS = ["One", " two", " three", " four"]  # a token each
+USAGE = usage_of(23, 9, 4)
+COST_NANO = usage_cost_nano("forte", USAGE)
+CREDIT_NANO = 10**12
+REFUSED_PAUSE_S = 0.05
+
+
+class FleetRequest(ChatRequest, frozen=True):
+    """A chat request without an idempotency key, so that its credit is held in memory alone."""
+
+    def http(self, key: str) -> bytes:
+        fields: dict[str, Any] = {"messages": [{"role": "user", "content": self.content}], "model": self.class_id}
+        if self.stream:
+            fields["stream"] = True
+        if self.max_tokens is not None:
+            fields["max_tokens"] = self.max_tokens
+        return RawClient(0, key).chat_bytes(json.dumps(fields).encode(), f"x-request-id: {self.request_id}")
+
+
+class Sent(msgspec.Struct, frozen=True):
+    """A request that was sent, its reply, and when it was sent and answered on the monotonic clock."""
+
+    request: ChatRequest
+    reply: Reply
+    sent_s: float
+    answered_s: float
+
+    @property
+    def took_s(self) -> float:
+        return self.answered_s - self.sent_s
+
+
+class Clients:
+    """The clients of one account, with one key: what they send is kept."""
+
+    def __init__(self, fleet: Fleet, credit_nano: int = CREDIT_NANO, **limits: float) -> None:
+        self.fleet = fleet
+        self.credit_nano = credit_nano
+        self.email = fleet.ledger.create_account(credit_nano)
+        self.key = fleet.ledger.create_key(self.email, **limits)
+        self.sent = list[Sent]()
+
+    def new_request(self, *, stream: bool = False, max_tokens: int | None = None, once: bool = False) -> ChatRequest:
+        """`once` sends an idempotency key too."""
+        kind = ChatRequest if once else FleetRequest
+        return kind(self.fleet.new_number(), stream=stream, max_tokens=max_tokens)
+
+    async def send(
+        self, request: ChatRequest, port: int | None = None, leave: Leave | None = None, within_s: float = TIMEOUT_S
+    ) -> Reply:
+        """Through nginx, or straight to one gateway's port."""
+        sent_s = time.monotonic()
+        reply = await send(port or self.fleet.port, self.key, request, leave, within_s)
+        self.sent.append(Sent(request, reply, sent_s, time.monotonic()))
+        return reply
+
+    async def send_patiently(self, request: ChatRequest, port: int | None = None) -> Reply:
+        """Send it again, a little later, as long as it is refused with 429."""
+        reply = await self.send(request, port)
+        while reply.status == 429:
+            await asyncio.sleep(REFUSED_PAUSE_S)
+            reply = await self.send(request, port)
+        return reply
+
+    async def send_all(self, requests: Iterable[ChatRequest], ports: Sequence[int] = ()) -> list[Reply]:
+        """All at once, over the ports in turn."""
+        turns = itertools.cycle(ports or [self.fleet.port])
+        return await asyncio.gather(*(self.send(request, port) for request, port in zip(requests, turns, strict=False)))
+
+    @contextlib.asynccontextmanager
+    async def load(self, at_once: int = 8, ports: Sequence[int] = ()) -> AsyncIterator[None]:
+        """Clients that send one request after the other during the block, every other one a stream."""
+        is_over = asyncio.Event()
+
+        async def client(port: int | None) -> None:
+            for number in itertools.count():
+                if is_over.is_set():
+                    return
+                reply: Reply | None = None
+                with contextlib.suppress(OSError):  # nothing listens
+                    reply = await self.send(self.new_request(stream=number % 2 == 0, once=number % 4 == 1), port)
+                if reply is None or reply.status != 200:
+                    await asyncio.sleep(REFUSED_PAUSE_S)
+
+        turns = itertools.cycle(ports or [None])
+        async with asyncio.TaskGroup() as running:
+            for port in itertools.islice(turns, at_once):
+                running.create_task(client(port))
+            try:
+                yield
+            finally:
+                is_over.set()
+
+    async def wait_for_success(self, count: int = 1, within_s: float = 60.0) -> float:
+        """Send until so many requests have succeeded in a row; how long it took."""
+        began_s, successes = time.monotonic(), 0
+        while successes < count:
+            assert time.monotonic() - began_s < within_s, f"no request succeeded within {within_s} s"
+            reply = await self.send(self.new_request())
+            successes = successes + 1 if reply.is_done else 0
+            if not reply.is_done:
+                await asyncio.sleep(REFUSED_PAUSE_S)
+        return time.monotonic() - began_s
+
+    def since(self, moment_s: float) -> list[Sent]:
+        """What was sent after this moment."""
+        return [sent for sent in self.sent if sent.sent_s >= moment_s]
+
+    def check_charges(self) -> None:
+        check_charges([self])
+
+
+def check_charges(all_clients: Sequence[Clients]) -> None:
+    """Every whole reply was charged once and in full, no request twice, and the balances lost just that."""
+    ledger = all_clients[0].fleet.ledger
+    rows, balances_nano, wrong = ledger.rows(), ledger.balances_nano(), list[str]()
+    for clients in all_clients:
+        spent_nano = 0
+        for sent in clients.sent:
+            found = rows[sent.request.request_id]
+            charged = [row.cost_nano for row in found if row.cost_nano]
+            spent_nano += sum(charged)
+            is_right = charged == [COST_NANO] if sent.reply.is_done else len(charged) <= 1
+            if not is_right:
+                wrong.append(f"{sent.request.request_id} done={sent.reply.is_done} {found} {sent.reply.raw[-300:]!r}")
+        assert clients.credit_nano - balances_nano[clients.email] == spent_nano
+    assert wrong == [], f"{len(wrong)} wrong charges"

@@ -1,0 +1,120 @@
+"""Failover to a promoted replica on another port, under load.
+
+With a synchronous replica nothing is lost. With an asynchronous one, what the replica had not received is lost, and
+nothing else: no credit stays held, and the gateways go on by themselves.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.fleet.cluster import Cluster, postgres_folder, running_cluster, stopping
+from tests.fleet.fleet import LOOPBACK, Fleet, FleetSpec
+from tests.fleet.requests import Clients
+from tests.fleet.streams import RunningStreams
+from tests.link import Link
+from tests.loopback import LoopbackUpstream
+from tests.service import wait_until
+
+LOAD_S = 1.5
+RECOVERED_S = 60.0
+SYNCHRONOUS = "ALTER SYSTEM SET synchronous_standby_names = 'replica'"
+RELOAD = "SELECT pg_reload_conf()"
+REPLICATION = "SELECT sync_state FROM pg_stat_replication"
+
+
+class Pair:
+    """A primary and its replica, joined by a link, and a fleet on the primary."""
+
+    def __init__(self, primary: Cluster, replica: Cluster, joint: Link, fleet: Fleet) -> None:
+        self.primary = primary
+        self.replica = replica
+        self.joint = joint
+        self.fleet = fleet
+
+    def make_synchronous(self) -> None:
+        self.primary.execute(SYNCHRONOUS)
+        self.primary.execute(RELOAD)
+        wait_until(lambda: self.fleet.ledger.query(REPLICATION) == [("sync",)], "synchronous replication")
+
+    def wait_until_received(self) -> None:
+        caught_up = "SELECT COALESCE(bool_and(replay_lsn = pg_current_wal_lsn()), false) FROM pg_stat_replication"
+        wait_until(lambda: self.fleet.ledger.query(caught_up) == [(True,)], "the replica having received everything")
+
+    def fail_over(self) -> None:
+        """The primary is lost and the replica promoted. The gateways find it: the address has both hosts."""
+        self.primary.kill()
+        self.replica.promote()
+        self.fleet.ledger.move(self.replica.url(self.fleet.database))
+
+
+@pytest.fixture
+def pair(fleet_upstream: LoopbackUpstream) -> Iterator[Pair]:
+    with contextlib.ExitStack() as stack:
+        primary = stack.enter_context(running_cluster())
+        joint = stack.enter_context(Link((LOOPBACK, primary.port)).running())
+        replica = primary.replica(stack.enter_context(postgres_folder()), joint.port)
+        stack.enter_context(stopping(replica))
+        spec = FleetSpec(fleet_upstream.base_url, replica_port=replica.port)
+        fleet = stack.enter_context(Fleet(primary, spec))
+        yield Pair(primary, replica, joint, fleet)
+
+
+async def recover(clients: Clients) -> None:
+    """Every gateway serves again by itself."""
+    for gateway in clients.fleet.gateways:
+        began_s = time.monotonic()
+        while not (await clients.send(clients.new_request(), gateway.port)).is_done:
+            assert time.monotonic() - began_s < RECOVERED_S, "a gateway does not recover"
+            await asyncio.sleep(0.1)
+
+
+def test_failover_to_a_synchronous_replica_loses_nothing(pair: Pair, upstream: LoopbackUpstream) -> None:
+    """Every reply that was whole before, during or after the failover is charged in the promoted replica."""
+    clients = Clients(pair.fleet)
+    pair.make_synchronous()
+
+    async def run() -> None:
+        streams = RunningStreams(clients, upstream)
+        await streams.begin(6, pair.fleet.ports)
+        async with clients.load():
+            await asyncio.sleep(LOAD_S)
+            await asyncio.to_thread(pair.fail_over)
+            streams.release()
+            await recover(clients)
+            await asyncio.sleep(LOAD_S)
+        await streams.end()
+
+    asyncio.run(run())
+    assert sum(sent.reply.is_done for sent in clients.sent) > 100
+    pair.fleet.check()
+    clients.check_charges()
+
+
+def test_failover_to_an_asynchronous_replica_loses_only_what_it_had_not_received(
+    pair: Pair, upstream: LoopbackUpstream
+) -> None:
+    """Charges before the replica fell behind and after the failover are kept, and no credit stays held."""
+    clients, lost, after = Clients(pair.fleet), Clients(pair.fleet), Clients(pair.fleet)
+
+    async def run() -> None:
+        await clients.send_all([clients.new_request(stream=number % 2 == 0) for number in range(60)])
+        streams = RunningStreams(after, upstream)
+        await streams.begin(6, pair.fleet.ports)
+        await asyncio.to_thread(pair.wait_until_received)
+        pair.joint.cut()
+        async with lost.load(6):
+            await asyncio.sleep(LOAD_S)
+        await asyncio.to_thread(pair.fail_over)
+        await recover(after)
+        await streams.end()
+        await after.send_all([after.new_request() for _ in range(30)], pair.fleet.ports)
+
+    asyncio.run(run())
+    pair.fleet.check()
+    for kept in (clients, after):
+        kept.check_charges()
+    assert pair.fleet.ledger.balance_nano(lost.email) == lost.credit_nano, "what was lost is more than the charges"

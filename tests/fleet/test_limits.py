@@ -1,0 +1,131 @@
+"""One rate for each key and one ceiling of slots over all gateways, kept by the shared state.
+
+A rate is measured on the client's side: what is accepted is at most the burst and the rate times the time.
+"""
+
+import asyncio
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.fleet.cluster import Cluster
+from tests.fleet.fleet import Fleet, FleetSpec, running_fleet
+from tests.fleet.requests import USAGE, WORDS, Clients
+from tests.fleet.state import StateServer
+from tests.loopback import LoopbackUpstream, Pause, Whole
+from tests.service import wait_until
+
+RATE, BURST = 10, 20
+RATE_S = 2.0
+REFUSALS = 20
+SLOTS = 12
+LEASE_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def fleet(cluster: Cluster, state: StateServer, fleet_upstream: LoopbackUpstream) -> Iterator[Fleet]:
+    spec = FleetSpec(fleet_upstream.base_url, limits={"concurrency": SLOTS}, state_port=state.port)
+    with running_fleet(cluster, spec) as running:
+        yield running
+
+
+def count_refusals(clients: Clients) -> int:
+    return sum(sent.reply.status == 429 for sent in clients.sent)
+
+
+def check_rate(clients: Clients) -> None:
+    """As many were accepted as the rate allows in the time between the first and the last, and no more."""
+    accepted = [sent for sent in clients.sent if sent.reply.status == 200]
+    first_s, last_s = min(sent.sent_s for sent in clients.sent), max(sent.answered_s for sent in accepted)
+    allowed = BURST + RATE * (last_s - first_s)
+    assert len(accepted) <= allowed + 1
+    assert len(accepted) >= allowed * 0.85, "the limit is stricter than it says"
+    assert {sent.reply.status for sent in clients.sent} == {200, 429}
+
+
+def test_rate_of_a_key_is_one_over_the_fleet(fleet: Fleet, upstream: LoopbackUpstream) -> None:
+    """A key that asks all gateways for far more than its rate is served its burst and its rate, to the request."""
+    clients = Clients(fleet, requests_per_second=RATE, burst=BURST)
+
+    async def run() -> None:
+        async with clients.load(6, fleet.ports):
+            await asyncio.sleep(RATE_S)
+            await asyncio.to_thread(wait_until, lambda: count_refusals(clients) >= REFUSALS, "refusals")
+
+    asyncio.run(run())
+    check_rate(clients)
+    fleet.check()
+
+
+def test_rate_is_no_share_of_each_gateway(fleet: Fleet, upstream: LoopbackUpstream) -> None:
+    """A key that asks only one gateway has its whole burst there, and the others have then nothing left for it."""
+    clients = Clients(fleet, requests_per_second=0.01, burst=BURST)
+
+    async def run() -> None:
+        for port in [fleet.ports[0]] * BURST:
+            assert (await clients.send(clients.new_request(), port)).is_done
+        for port in fleet.ports:
+            assert (await clients.send(clients.new_request(), port)).status == 429
+
+    asyncio.run(run())
+    fleet.check()
+
+
+def test_slots_are_one_ceiling_over_the_fleet(fleet: Fleet, upstream: LoopbackUpstream) -> None:
+    """Of many requests at once exactly as many run as there are slots, and their slots are then used again."""
+    clients = Clients(fleet)
+
+    async def run() -> None:
+        for _ in range(2):
+            await fill_slots(clients, upstream)
+
+    asyncio.run(run())
+    fleet.check()
+    clients.check_charges()
+
+
+async def fill_slots(clients: Clients, upstream: LoopbackUpstream) -> None:
+    """Send many requests over all gateways: SLOTS reach the upstream, the rest gets 429."""
+    pause, before, first = Pause(), len(upstream.requests), len(clients.sent)
+    upstream.always(Whole(WORDS, USAGE, pause))
+    many = 3 * SLOTS
+    sending = [
+        asyncio.create_task(clients.send(clients.new_request(), clients.fleet.ports[number % 3]))
+        for number in range(many)
+    ]
+    await asyncio.to_thread(wait_until, lambda: len(clients.sent) - first == many - SLOTS, "the refusals")
+    assert len(upstream.requests) - before == SLOTS
+    pause.release()
+    statuses = [reply.status for reply in await asyncio.gather(*sending)]
+    assert (statuses.count(200), statuses.count(429)) == (SLOTS, many - SLOTS)
+
+
+async def keep_asking(clients: Clients, port: int) -> None:
+    """Send a request until it is not refused: a slot that another gateway leased comes a moment later."""
+    while (await clients.send(clients.new_request(), port)).status == 429:
+        pass
+
+
+def test_slots_of_a_killed_gateway_are_used_again(fleet: Fleet, upstream: LoopbackUpstream) -> None:
+    """A gateway that dies with running requests gives their slots back when its lease ends."""
+    clients, dying = Clients(fleet), fleet.gateways[0]
+
+    async def run() -> None:
+        pause = Pause()
+        upstream.always(Whole(WORDS, USAGE, pause))
+        sending = [asyncio.create_task(keep_asking(clients, dying.port)) for _ in range(SLOTS)]
+        await asyncio.to_thread(upstream.wait_for_request, SLOTS)
+        dying.process.kill()
+        await asyncio.gather(*sending)
+        upstream.always(Whole(WORDS, USAGE))
+        other, began_s = fleet.ports[1], time.monotonic()
+        while not (await clients.send(clients.new_request(), other)).is_done:
+            assert time.monotonic() - began_s < LEASE_S, "the slots of the dead gateway are not given back"
+            await asyncio.sleep(0.1)
+
+    asyncio.run(run())
+    dying.start()
+    asyncio.run(fill_slots(clients, upstream))
+    fleet.check()
+    clients.check_charges()

@@ -1,0 +1,121 @@
+"""Restarts of all gateways, one after the other, under load; and two releases over one schema.
+
+The operator takes a gateway out of nginx, ends it with SIGTERM, starts it again and puts it back.
+"""
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from tests.fleet.cluster import Cluster
+from tests.fleet.fleet import Fleet, FleetSpec, running_fleet
+from tests.fleet.old_release import OldRelease
+from tests.fleet.requests import USAGE, WORDS, Clients
+from tests.ledger_reader import estimate_tokens
+from tests.loopback import LoopbackUpstream, Whole, usage_of
+from tests.raw_client import ChatRequest
+from tests.service import wait_until
+
+LOAD_S = 0.5
+MAX_TOKENS = 16
+PROMPT_TOKENS = estimate_tokens(ChatRequest(100_000).content)
+HOLD_NANO = PROMPT_TOKENS * 1070 + MAX_TOKENS * 3450
+SWEPT_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def fleet(cluster: Cluster, fleet_upstream: LoopbackUpstream) -> Iterator[Fleet]:
+    with running_fleet(cluster, FleetSpec(fleet_upstream.base_url)) as running:
+        yield running
+
+
+def test_rolling_restart_fails_no_request(fleet: Fleet, upstream: LoopbackUpstream) -> None:
+    """Every gateway is restarted under load, and every request is served and charged."""
+    clients = Clients(fleet)
+
+    async def run() -> None:
+        async with clients.load():
+            for gateway in fleet.gateways:
+                await asyncio.sleep(LOAD_S)
+                others = [other.port for other in fleet.gateways if other is not gateway]
+                await asyncio.to_thread(fleet.nginx.use, others)
+                await asyncio.to_thread(gateway.process.stop)
+                assert gateway.process.process.returncode == 0
+                await asyncio.to_thread(gateway.start)
+                await asyncio.to_thread(fleet.nginx.use, fleet.ports)
+            await asyncio.sleep(LOAD_S)
+
+    asyncio.run(run())
+    assert [sent.reply.raw for sent in clients.sent if not sent.reply.is_done] == []
+    assert len(clients.sent) > 100
+    fleet.check()
+    clients.check_charges()
+
+
+def test_drained_gateway_gives_its_reserve_back_at_once(fleet: Fleet, upstream: LoopbackUpstream) -> None:
+    """When a gateway has ended, none of the credit that it reserved is held any more."""
+    clients, ending = Clients(fleet), fleet.gateways[2]
+    asyncio.run(clients.send_all([clients.new_request() for _ in range(20)], [ending.port]))
+    ending.process.stop()
+    assert fleet.ledger.still_held() == (0, 0, 0, 0)
+    ending.start()
+    fleet.check()
+    clients.check_charges()
+
+
+def test_two_releases_share_one_balance(fleet: Fleet, upstream: LoopbackUpstream) -> None:
+    """The release before, which holds by request, and this one serve together exactly what the balance pays for."""
+    paid, asked = 60, 90
+    clients = Clients(fleet, paid * HOLD_NANO)
+    upstream.always(Whole(WORDS, usage_of(PROMPT_TOKENS, MAX_TOKENS)))
+
+    async def run() -> int:
+        async with OldRelease.running(fleet.ledger, clients.email, clients.key) as old:
+            requests = [clients.new_request(max_tokens=MAX_TOKENS) for _ in range(asked)]
+            mine, _ = await asyncio.gather(old.serve(asked, HOLD_NANO), clients.send_all(requests))
+            return mine
+
+    served_before = asyncio.run(run())
+    served = sum(sent.reply.is_done for sent in clients.sent)
+    assert served_before > 0
+    assert served > 0
+    assert served_before + served == paid
+    assert {sent.reply.status for sent in clients.sent} == {200, 402}
+    assert fleet.ledger.balance_nano(clients.email) == 0
+    fleet.check()
+
+
+def test_open_holds_of_the_release_before_are_respected(fleet: Fleet, upstream: LoopbackUpstream) -> None:
+    """A living process of the release before keeps its hold beside this release, and settles it once."""
+    clients = Clients(fleet)
+
+    async def run() -> None:
+        async with OldRelease.running(fleet.ledger, clients.email, clients.key) as old:
+            held = await old.take_hold(HOLD_NANO)
+            assert held
+            async with clients.load(4):
+                await asyncio.sleep(8.0)  # longer than a dead process is left alone
+            assert await old.sweep() == 0, "this release has nothing that the release before would sweep"
+            assert await old.settle(held, HOLD_NANO), "its hold was ended by another process"
+
+    asyncio.run(run())
+    assert [sent.reply.status for sent in clients.sent if not sent.reply.is_done] == []
+    fleet.check()
+
+
+def test_open_holds_of_a_dead_process_of_the_release_before_are_released(
+    fleet: Fleet, upstream: LoopbackUpstream
+) -> None:
+    """What the last process of the release before left held is free again, without any process of that release."""
+    clients = Clients(fleet)
+
+    async def run() -> None:
+        async with OldRelease.running(fleet.ledger, clients.email, clients.key) as old:
+            assert await old.take_hold(HOLD_NANO)
+
+    asyncio.run(run())
+    wait_until(lambda: not any(fleet.ledger.still_held()), "the end of the hold", SWEPT_S)
+    assert fleet.ledger.balance_nano(clients.email) == clients.credit_nano
+    assert asyncio.run(clients.send(clients.new_request())).usage["completion_tokens"] == USAGE["completion_tokens"]
+    fleet.check()

@@ -1,0 +1,164 @@
+"""The shared state killed, flushed and cut off from some gateways, and gateways whose clocks are minutes apart.
+
+Without it each gateway keeps to its share of the limits and goes on serving; when it is back, the limits are one again.
+"""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.debian import CannotInstall, install
+from tests.fleet.cluster import Cluster
+from tests.fleet.fleet import Fleet, FleetSpec, running_fleet
+from tests.fleet.requests import Clients
+from tests.fleet.state import StateServer
+from tests.loopback import LoopbackUpstream
+
+RATE, BURST = 10, 20
+LOAD_S = 1.5
+RECOVERED_S = 30.0
+LIBRARIES, LIBRARY = Path("/usr/lib"), "*/faketime/libfaketime.so.1"
+CLOCKS_S = (-300.0, 0.0, 420.0)
+
+
+@pytest.fixture(scope="module")
+def fleet(cluster: Cluster, state: StateServer, fleet_upstream: LoopbackUpstream) -> Iterator[Fleet]:
+    spec = FleetSpec(fleet_upstream.base_url, state_port=state.port, has_links=True)
+    with running_fleet(cluster, spec) as running:
+        yield running
+
+
+@pytest.fixture
+def faketime() -> str:
+    """The library that sets the clock of a process wrong."""
+    if not list(LIBRARIES.glob(LIBRARY)):
+        try:
+            install("libfaketime", limit_s=60.0)
+        except CannotInstall as reason:
+            pytest.skip(f"clocks cannot be set wrong: {reason}")
+    return str(next(LIBRARIES.glob(LIBRARY)))
+
+
+def refused(clients: Clients) -> list[int]:
+    return [sent.reply.status for sent in clients.sent if not sent.reply.is_done]
+
+
+async def spend_burst(clients: Clients, ports: list[int]) -> int:
+    """Ask the gateways in turn until they refuse; how many requests they served."""
+    served, refusals = 0, 0
+    while refusals < 2 * len(ports):
+        for port in ports:
+            is_done = (await clients.send(clients.new_request(), port)).is_done
+            served += is_done
+            refusals = 0 if is_done else refusals + 1
+    return served
+
+
+async def wait_until_shared(fleet: Fleet, ports: list[int]) -> None:
+    """Wait until what one gateway accepted counts at all of them again."""
+
+    async with asyncio.timeout(RECOVERED_S):
+        while await spend_burst(Clients(fleet, requests_per_second=0.01, burst=3), ports) != 3:
+            pass
+
+
+def test_killed_state_is_served_without(fleet: Fleet, state: StateServer, upstream: LoopbackUpstream) -> None:
+    """Killed under load and started again, the shared state costs no request, and the limits are one again."""
+    clients = Clients(fleet)
+
+    async def run() -> None:
+        async with clients.load():
+            await asyncio.sleep(LOAD_S)
+            state.kill()
+            await asyncio.sleep(LOAD_S)
+            await asyncio.to_thread(state.start)
+            await asyncio.sleep(LOAD_S)
+        await wait_until_shared(fleet, fleet.ports)
+
+    asyncio.run(run())
+    assert refused(clients) == []
+    fleet.check()
+    clients.check_charges()
+
+
+def test_without_the_state_each_gateway_keeps_to_its_share(
+    fleet: Fleet, state: StateServer, upstream: LoopbackUpstream
+) -> None:
+    """While the shared state is gone, all gateways together serve a key at most its burst, and each some of it."""
+    clients = Clients(fleet, requests_per_second=0.01, burst=30)
+
+    async def run() -> None:
+        state.kill()
+        served = [await spend_burst(clients, [port]) for port in fleet.ports]
+        assert all(count >= 1 for count in served), served
+        assert sum(served) <= 30 + len(served), served
+        await asyncio.to_thread(state.start)
+        await wait_until_shared(fleet, fleet.ports)
+
+    asyncio.run(run())
+    assert "shared state" in fleet.output
+    fleet.check()
+
+
+def test_flushed_state_costs_no_request(fleet: Fleet, state: StateServer, upstream: LoopbackUpstream) -> None:
+    """Flushed again and again under load, the shared state forgets, and no request fails."""
+    clients = Clients(fleet)
+
+    async def run() -> None:
+        async with clients.load():
+            for _ in range(5):
+                await asyncio.sleep(LOAD_S / 5)
+                await asyncio.to_thread(state.flush)
+
+    asyncio.run(run())
+    assert refused(clients) == []
+    fleet.check()
+    clients.check_charges()
+
+
+@pytest.mark.parametrize("how", ["cut", "stalled"])
+def test_gateway_without_the_state_serves_on(fleet: Fleet, upstream: LoopbackUpstream, how: str) -> None:
+    """One gateway is cut off from the shared state: none refuses a request that is within every limit."""
+    clients, lonely = Clients(fleet), fleet.gateways[0]
+
+    async def run() -> None:
+        async with clients.load(6, fleet.ports):
+            if how == "cut":
+                lonely.state.cut()
+            else:
+                lonely.state.stall()
+            await asyncio.sleep(2 * LOAD_S)
+            if how == "cut":
+                lonely.state.restore()
+            else:
+                lonely.state.resume()
+            await asyncio.sleep(LOAD_S)
+        await wait_until_shared(fleet, fleet.ports)
+
+    asyncio.run(run())
+    assert refused(clients) == []
+    fleet.check()
+    clients.check_charges()
+
+
+def test_clocks_that_are_minutes_apart_change_nothing(
+    cluster: Cluster, state: StateServer, upstream: LoopbackUpstream, faketime: str
+) -> None:
+    """With clocks 5 minutes behind and 7 ahead, nobody is swept, a rate is one, and every charge is exact."""
+    spec = FleetSpec(upstream.base_url, state_port=state.port, clocks_s=CLOCKS_S)
+    with running_fleet(cluster, spec, faketime) as fleet:
+        clients, limited = Clients(fleet), Clients(fleet, requests_per_second=0.01, burst=BURST)
+        names = fleet.ledger.query("SELECT name FROM processes ORDER BY name")
+
+        async def run() -> None:
+            async with clients.load(6, fleet.ports):
+                assert await spend_burst(limited, fleet.ports) == BURST
+                await asyncio.sleep(8.0)  # longer than a dead process is left alone
+
+        asyncio.run(run())
+        assert fleet.ledger.query("SELECT name FROM processes ORDER BY name") == names
+        assert refused(clients) == []
+        fleet.check()
+        clients.check_charges()
