@@ -15,10 +15,11 @@ from sqlalchemy import bindparam, select
 from cadenza.store import epochs, schema
 from cadenza.store.processes import USUAL_BOUNDS, Bounds
 from cadenza.store.statements import Statement
-from cadenza.store.store import Store, StoreUnavailable, Transaction
+from cadenza.store.store import Store, StoreBusy, StoreUnavailable, Transaction
 
 MARGIN_S = 0.5
-LOOK_EVERY_S = 0.005
+LOOK_S = (0.005, 0.05)  # how long to wait before looking again: first, and at most
+TRIES = 5  # many changes at once wait for each other
 BEHIND = Statement(select(schema.processes.c.name).where(schema.processes.c.seen < bindparam("number")).limit(1))
 
 T = TypeVar("T")
@@ -33,19 +34,26 @@ async def make_change(store: Store, work: Callable[[Transaction], T], bounds: Bo
         tx.announce()
         return done, number
 
-    done, number = await store.transact(change)
+    done, number = await _change(store, change)
     if not store.is_sqlite:
         await _until_followed(store, number, bounds.fresh_s + MARGIN_S)
     return done
 
 
+async def _change(store: Store, change: Callable[[Transaction], tuple[T, int]]) -> tuple[T, int]:
+    for _ in range(TRIES - 1):
+        with suppress(StoreBusy):
+            return await store.transact(change)
+    return await store.transact(change)
+
+
 async def _until_followed(store: Store, number: int, wait_s: float) -> None:
+    look_s, most_s = LOOK_S
     with suppress(TimeoutError):
         async with asyncio.timeout(wait_s):
-            while True:
-                if not await _is_behind(store, number):
-                    return
-                await asyncio.sleep(LOOK_EVERY_S)
+            while await _is_behind(store, number):
+                await asyncio.sleep(look_s)
+                look_s = min(2 * look_s, most_s)
 
 
 async def _is_behind(store: Store, number: int) -> bool:
