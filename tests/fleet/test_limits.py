@@ -95,6 +95,7 @@ async def fill_slots(clients: Clients, upstream: LoopbackUpstream) -> None:
         for number in range(many)
     ]
     await asyncio.to_thread(wait_until, lambda: len(clients.sent) - first == many - SLOTS, "the refusals")
+    await asyncio.to_thread(wait_until, lambda: len(upstream.requests) - before >= SLOTS, "a request for each slot")
     assert len(upstream.requests) - before == SLOTS
     pause.release()
     statuses = [reply.status for reply in await asyncio.gather(*sending)]

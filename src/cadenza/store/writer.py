@@ -33,7 +33,8 @@ class Pace(msgspec.Struct, frozen=True):
     sweep_every_s: float = 2.0
     give_back_every_s: float = 0.25
     reconcile_every_s: float = 15.0
-    ask_s: float = 0.1  # how long other processes have to give back credit before a request is refused
+    ask_s: float = 0.15  # how long to wait for other processes to give back credit before a request is refused
+    ask_most_s: float = 1.0  # while they give back some
 
 
 USUAL_PACE = Pace()
@@ -99,20 +100,22 @@ class LedgerWriter:
         return answer
 
     async def _take(self, hold: Hold) -> Taken:
-        """Take a hold in the store. If the credit falls short, wait a moment for what other processes give back."""
-        until_s, is_final = time.monotonic() + self._pace.ask_s, False
+        """Take a hold in the store. If the credit falls short, wait for what other processes give back.
+
+        The wait ends when nothing was announced for a moment, and after a second at the latest.
+        """
+        until_s, is_final = time.monotonic() + self._pace.ask_most_s, False
         while True:
             wake = self._wake  # before the store is asked: what is given back meanwhile is not missed
             answer = await self._take_once(hold, is_final=is_final)
             if not isinstance(answer, Short):
                 return answer
-            left_s = until_s - time.monotonic()
             try:
-                async with asyncio.timeout(max(left_s, 0)):
+                async with asyncio.timeout(self._pace.ask_s):
                     await wake.wait()
             except TimeoutError:
-                left_s = 0
-            is_final = left_s <= 0
+                is_final = True
+            is_final = is_final or time.monotonic() >= until_s
 
     async def _take_once(self, hold: Hold, *, is_final: bool) -> Taken:
         waiting = self._committer.hold(hold, is_final=is_final)
