@@ -104,7 +104,7 @@ class LedgerWriter:
 
         The wait ends when nothing was announced for a moment, and after a second at the latest.
         """
-        until_s, is_final = time.monotonic() + self._pace.ask_most_s, False
+        until_s, is_final = time.monotonic() + max(self._pace.ask_s, self._pace.ask_most_s), False
         while True:
             wake = self._wake  # before the store is asked: what is given back meanwhile is not missed
             answer = await self._take_once(hold, is_final=is_final)
