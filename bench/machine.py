@@ -44,13 +44,13 @@ class ProcessStat:
 
 
 class ProcessTree:
-    """A process and all of its descendants, pinned to one core."""
+    """A process and all of its descendants, pinned to one core, or on every core if it is None."""
 
     def __init__(
-        self, command: Sequence[str | Path], core: int, log: Path, env: Mapping[str, str] | None = None
+        self, command: Sequence[str | Path], core: int | None, log: Path, env: Mapping[str, str] | None = None
     ) -> None:
         self._log = log
-        with on_core(core), log.open("ab") as output:
+        with on_all_cores() if core is None else on_core(core), log.open("ab") as output:
             self._process = subprocess.Popen(
                 [str(part) for part in command],
                 stdin=subprocess.DEVNULL,

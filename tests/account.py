@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import sqlite3
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,13 +10,14 @@ from click.testing import CliRunner
 
 from cadenza.cli import app
 from tests.raw_client import MESSAGES, RawClient
-from tests.service import CREDIT_NANO, Service, wait_until
+from tests.service import CREDIT_NANO, STORE_WAIT_S, Service, wait_until
 from tests.service_config import CHARACTER
 from tests.tokens import count_prompt
 
 PROMPT_TOKENS = count_prompt([CHARACTER, MESSAGES[0]["content"]])  # the local count of what `RawClient.chat` sends
 FORTE_INPUT_NANO = 1_070
 FORTE_OUTPUT_NANO = 3_450
+ASK_BACK = "UPDATE reserves SET is_asked = TRUE WHERE account_id = (SELECT id FROM accounts WHERE email = ?)"
 ACCOUNT = "SELECT balance_nano, held_nano FROM accounts WHERE email = ?"
 
 
@@ -59,8 +61,15 @@ class Account:
         return charge
 
     def wait_until_ended(self) -> None:
-        """Wait until no request of this account is running."""
-        wait_until(lambda: self.held_nano == 0, "nothing being held")
+        """Wait until no request of this account is running. A reserve is asked back, as another process would."""
+        wait_until(self._is_nothing_held, "nothing being held")
+
+    def _is_nothing_held(self) -> bool:
+        if self.held_nano == 0:
+            return True
+        with contextlib.closing(sqlite3.connect(self.service.store, timeout=STORE_WAIT_S)) as store, store:
+            store.execute(ASK_BACK, (self.email,))
+        return False
 
 
 @contextlib.contextmanager

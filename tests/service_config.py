@@ -39,7 +39,7 @@ class ServiceSpec(msgspec.Struct, frozen=True):
     providers: Mapping[str, str]
     routes: Mapping[str, Sequence[RouteSpec]]
     more_toml: str = ""
-    limits: Mapping[str, float] = {}
+    limits: Mapping[str, float | str] = {}
     provider_toml: Mapping[str, str] = {}
 
     def toml(self) -> str:

@@ -46,11 +46,11 @@ class Cadenza:
 
     def __init__(self, source: Path | None = None) -> None:
         self._env = {"PYTHONPATH": str(source)} if source else {}
-        self._program = Path(sys.executable).parent / "cadenza"
+        self.program = Path(sys.executable).parent / "cadenza"
 
     def install(self) -> str:
-        if not self._program.exists():
-            raise CannotRun(f"{self._program} does not exist; run make setup")
+        if not self.program.exists():
+            raise CannotRun(f"{self.program} does not exist; run make setup")
         return importlib.metadata.version("cadenza")
 
     def prepare(self, folder: Path, port: int, upstream_port: int) -> Launch:
@@ -60,7 +60,7 @@ class Cadenza:
         if not secret.exists():
             self.cli(folder, "account", "create", EMAIL, "--credit", "1000000.00", "--password-stdin")
             secret.write_text(self.cli(folder, "key", "create", "--account", EMAIL, "--expires", "never").strip())
-        command = [str(self._program), "serve", "--config", str(folder / "cadenza.toml"), "--port", str(port)]
+        command = [str(self.program), "serve", "--config", str(folder / "cadenza.toml"), "--port", str(port)]
         return Launch(command, Target(port, CLASS, {"authorization": f"Bearer {secret.read_text()}"}), self._env)
 
     def configure(self, folder: Path, upstream_port: int) -> None:
@@ -69,7 +69,7 @@ class Cadenza:
     def cli(self, folder: Path, *args: str) -> str:
         """Run a `cadenza` command and return its output."""
         done = subprocess.run(
-            [str(self._program), *args, "--config", str(folder / "cadenza.toml")],
+            [str(self.program), *args, "--config", str(folder / "cadenza.toml")],
             input="a password of the bench",
             capture_output=True,
             text=True,

@@ -1,6 +1,6 @@
 """The composition root: builds the object graph from the settings, sends /v1 to the gateway and the rest to the site.
 
-Start: the store (a SQLite store is migrated), the ledger, then the upstreams. A model may go on loading meanwhile.
+Start: the store (SQLite is migrated), the shared state, the ledger, then the upstreams. A model may still be loading.
 Reload: classes, routes, providers, characters, prices and limits are read again; requests in flight keep the old ones.
 Stop: what was started is stopped, in the opposite order.
 """
@@ -20,7 +20,7 @@ from cadenza.core.dialect import DIALECTS
 from cadenza.core.rates import Limits, Rate
 from cadenza.core.records import Plan
 from cadenza.gateway.api import serve_api
-from cadenza.gateway.gateway import Gateway, body_bytes_max
+from cadenza.gateway.gateway import Gateway, State, body_bytes_max
 from cadenza.gateway.refusals import refuse_connection, refuse_malformed
 from cadenza.gateway.revocation import Revocation
 from cadenza.http.connection import ConnectionSettings
@@ -33,6 +33,7 @@ from cadenza.routing.catalogue import Catalogue, ServedClass, Snapshot
 from cadenza.routing.prompt import Character
 from cadenza.store import epochs
 from cadenza.store.address import open_store
+from cadenza.store.shared.address import MEMORY, open_shared_state
 from cadenza.store.store import StoreUnavailable
 from cadenza.upstreams.base import Upstream
 from cadenza.upstreams.embedded.upstream import EmbeddedUpstream
@@ -54,7 +55,9 @@ class App:
         self._observer = observer = Observer(log, FaultPoint(settings.fault_point))
         snapshot = build_snapshot(settings, build_upstreams(settings, log))
         body_bytes = body_bytes_max(memory_room(settings.server.workers))
-        self.gateway = Gateway(self._store, snapshot, self._load_snapshot, observer, body_bytes=body_bytes)
+        self._shared = open_shared_state(settings.shared_state.url, settings.server.workers, observer)
+        state = State(self._store, self._shared)
+        self.gateway = Gateway(state, snapshot, self._load_snapshot, observer, body_bytes=body_bytes)
         token = settings.server.metrics_token
         self._workers = WorkerMetrics(observer.metrics, workers_folder) if workers_folder else None
         render = self._workers.render if self._workers else None
@@ -112,6 +115,8 @@ class App:
             await stack.enter_async_context(self._workers.running())
         stack.push_async_callback(self._store.close)
         await prepare_store(self._store, self._log_backup)
+        await self._shared.start()
+        stack.push_async_callback(self._shared.stop)
         await self.gateway.start(await epochs.current(self._store, epochs.CLASSES))
         stack.push_async_callback(self.gateway.stop)
         revocation = Revocation(self.gateway)
@@ -185,10 +190,10 @@ def tune_garbage_collector() -> None:
 
 
 def build_snapshot(settings: Settings, upstreams: Mapping[str, Upstream]) -> Snapshot:
-    """Each worker process has its share of the slots."""
-    given = settings.limits
-    concurrency = -(-given.concurrency // settings.server.workers)
-    limits = Limits(Rate(given.requests_per_second, given.burst), concurrency, given.revoked_streams)
+    """Without shared state, each worker process has its share of the slots."""
+    given, processes = settings.limits, settings.server.workers if settings.shared_state.url == MEMORY else 1
+    rate, concurrency = Rate(given.requests_per_second, given.burst), -(-given.concurrency // processes)
+    limits = Limits(rate, concurrency, given.revoked_streams)
     classes = {
         class_id: ServedClass(Plan.of(class_id, one.routes), Character(one.character), settings.prices[class_id])
         for class_id, one in settings.classes.items()

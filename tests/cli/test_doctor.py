@@ -10,6 +10,7 @@ from tests.cli.program import Done, run_here
 from tests.cli.test_store import age
 from tests.loopback import Json, LoopbackUpstream, Status
 from tests.service import refusing_address
+from tests.valkey import running_valkey
 
 FIELDS = ["check", "state", "found", "todo"]
 
@@ -21,7 +22,7 @@ def test_healthy(tmp_path: Path, upstream: LoopbackUpstream) -> None:
     done = run_here(tmp_path, "doctor")
     assert done.returncode == 0, done.stderr
     words = [line.split()[:2] for line in done.stdout.splitlines() if line.startswith("ok")]
-    assert words == [["ok", part] for part in ("config", "store", "region", "metrics", "retention", "route")]
+    assert words == [["ok", part] for part in ("config", "store", "shared", "region", "metrics", "retention", "route")]
     assert "forte -> acme: large" in done.stdout
     assert upstream.wait_for_request().path == "/v1/models"
 
@@ -36,6 +37,23 @@ def test_built_in_default(tmp_path: Path) -> None:
         "fortissimo -> local",
     ]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_shared_state_in_valkey(tmp_path: Path, upstream: LoopbackUpstream) -> None:
+    """A server that answers is shown with its version; a wrong password and a missing server are faults with advice."""
+    upstream.always(_models("large"))
+    with running_valkey("--requirepass", "r1ght") as valkey:
+        for password, state, words in (("r1ght", "ok", "answers in"), ("wr0ng", "fault", "WRONGPASS")):
+            _configure(tmp_path, upstream.base_url)
+            with (tmp_path / "cadenza.toml").open("a") as config:
+                config.write(f'\n[shared_state]\nurl = "unix://:{password}@{valkey.socket}"\n')
+            done = run_here(tmp_path, "doctor", "--json")
+            (check,) = (one for one in _json(done, code=int(state == "fault")) if one["check"] == "shared")
+            assert check["state"] == state
+            assert words in check["found"]
+            assert password not in done.stdout + done.stderr
+    (check,) = (one for one in _json(run_here(tmp_path, "doctor", "--json"), code=1) if one["check"] == "shared")
+    assert "that Valkey is up" in check["todo"]
 
 
 def test_unreachable_provider(tmp_path: Path) -> None:

@@ -4,8 +4,6 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 
-from sqlalchemy import make_url
-
 from cadenza.store.look_ups import KEPT_MAX, LookUps
 from cadenza.store.postgres import PostgresStore
 from cadenza.store.processes import Bounds, Presence
@@ -20,7 +18,7 @@ class CountingPostgres(PostgresStore):
     """Counts what it sends. It can be deaf to announcements, and its transactions can stall."""
 
     def __init__(self, url: str, *, is_deaf: bool = False) -> None:
-        super().__init__(make_url(url))
+        super().__init__(url)
         self.sent = 0
         self.queries = 0  # of many rows: the look-ups
         self.is_deaf = is_deaf
@@ -35,18 +33,18 @@ class CountingPostgres(PostgresStore):
         await self.may_change.wait()
         return await super().row(statement, values)
 
-    async def rows(self, statement: Statement, values: Values) -> list[Row]:
+    async def rows(self, statement: Statement, values: Values, *, is_long: bool = False) -> list[Row]:
         self.sent += 1
         self.queries += 1
-        found = await super().rows(statement, values)
+        found = await super().rows(statement, values, is_long=is_long)
         self.has_read.set()
         await self.may_answer.wait()
         return found
 
-    async def transact(self, work: Callable[[Transaction], T], *, is_brief: bool = False) -> T:
+    async def transact(self, work: Callable[[Transaction], T], *, is_brief: bool = False, is_single: bool = False) -> T:
         self.sent += 1
         await self.may_change.wait()
-        return await super().transact(work, is_brief=is_brief)
+        return await super().transact(work, is_brief=is_brief, is_single=is_single)
 
     @contextlib.asynccontextmanager
     async def watch(self, wake: Callable[[], None]) -> AsyncIterator[None]:

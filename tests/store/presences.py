@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from sqlalchemy import make_url, select
+from sqlalchemy import select
 
 from cadenza.store import schema
 from cadenza.store.address import open_store
@@ -39,7 +39,7 @@ class FailingPostgres(PostgresStore):
     """Does not answer while it is down. `during` runs while a transaction is on its way."""
 
     def __init__(self, url: str) -> None:
-        super().__init__(make_url(url))
+        super().__init__(url)
         self.url = url
         self.is_down = False
         self.failures = 0
@@ -49,10 +49,10 @@ class FailingPostgres(PostgresStore):
         self._check()
         return await super().row(statement, values)
 
-    async def transact(self, work: Callable[[Transaction], T], *, is_brief: bool = False) -> T:
+    async def transact(self, work: Callable[[Transaction], T], *, is_brief: bool = False, is_single: bool = False) -> T:
         self._check()
         self.during()
-        return await super().transact(work, is_brief=is_brief)
+        return await super().transact(work, is_brief=is_brief, is_single=is_single)
 
     def _check(self) -> None:
         if self.is_down:

@@ -32,7 +32,7 @@ async def run_at_once(*works: tuple[str, ...]) -> list[str]:
 
 
 async def work(name: str, url: str, *words: str) -> str:
-    store = open_store(url)
+    store = open_store(url, WORK_S)
     try:
         match name, words:
             case "migrate", ():

@@ -15,6 +15,7 @@ from cadenza.store.migrate import migrate
 from cadenza.store.schema import entries, usage
 from cadenza.store.store import Store
 from tests.store.moves import (
+    PATIENCE_S,
     PROCESS,
     cost_of,
     findings,
@@ -111,7 +112,7 @@ story = st.lists(
 def test_the_store_has_what_a_batch_answers(url: str) -> None:
     """After any batches the accounts, reserves, entries and metering rows are those of the answers."""
     with asyncio.Runner() as runner:
-        store, numbers = open_store(url), itertools.count()
+        store, numbers = open_store(url, PATIENCE_S), itertools.count()
         runner.run(migrate(store))
 
         @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)

@@ -147,7 +147,7 @@ async def test_a_watcher_survives_its_connection(store: Store, link: Link, url: 
         loses(link)
         link.restore()
         await wait_for(woken)
-        direct = open_store(url)
+        direct = open_store(url, BOUND_S)
         await direct.transact(announce)
         await direct.close()
         await wait_for(woken)

@@ -88,7 +88,7 @@ def session_port(postgres: Postgres) -> Iterator[int]:
 async def test_a_pooler_without_sessions_is_refused(postgres: Postgres, shared_port: int) -> None:
     """In transaction or statement mode every use fails with what to do, with one server connection and with many."""
     with postgres.database() as url:
-        direct, pooled = open_store(url), open_store(pooled_url(shared_port, url))
+        direct, pooled = open_store(url, START_S), open_store(pooled_url(shared_port, url))
         await migrate(direct)
         for use in (pooled.ping, lambda: prepare_store(pooled), pooled.upgrade, pooled.ping):
             with pytest.raises(StoreUnavailable, match=r"needs a session.*directly, or use session mode"):
@@ -100,7 +100,7 @@ async def test_a_pooler_without_sessions_is_refused(postgres: Postgres, shared_p
 async def test_a_pooler_in_session_mode_works(postgres: Postgres, session_port: int) -> None:
     """In session mode the schema is migrated, and transactions and announcements work."""
     with postgres.database() as url:
-        store, woken = open_store(pooled_url(session_port, url)), asyncio.Event()
+        store, woken = open_store(pooled_url(session_port, url), START_S), asyncio.Event()
         await migrate(store)
         await prepare_store(store)
         await asyncio.gather(*(add_account(store, f"acct_{number}") for number in range(10)))

@@ -1,5 +1,6 @@
 """Living and dead processes: a dead one is found, a living one never, and one that was taken for dead begins again."""
 
+import asyncio
 import fcntl
 import time
 from collections.abc import AsyncIterator
@@ -209,6 +210,27 @@ async def test_a_store_that_does_not_answer_ends_freshness(failing: FailingPostg
         failing.is_down = False
         await all_beat(failing, presence)
         assert presence.is_fresh
+
+
+async def test_an_unexpected_error_does_not_end_the_beats(failing: FailingPostgres) -> None:
+    """It is reported, the process is not fresh, and the next beat is tried as ever."""
+    clock, reported = HandClock(), list[object]()
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context["exception"]))
+
+    def fail_once() -> None:
+        failing.during = lambda: None
+        raise LookupError
+
+    async with present(failing, clock) as presence:
+        failing.during = fail_once
+        assert await comes_true(lambda: _has(reported))
+        await all_beat(failing, presence)
+        assert presence.is_fresh
+    assert [type(error) for error in reported] == [LookupError]
+
+
+async def _has(reported: list[object]) -> bool:
+    return bool(reported)
 
 
 async def _is_stale(presence: Presence) -> bool:

@@ -247,7 +247,7 @@ async def test_a_file_that_is_not_a_database_is_not_migrated(tmp_path: Path) -> 
 async def test_lost_connections_are_replaced(postgres: Postgres) -> None:
     """When Postgres drops its connections, at most one use fails and the next one connects again."""
     with postgres.database() as url:
-        store = open_store(url)
+        store = open_store(url, 30.0)
         await asyncio.gather(*(store.ping() for _ in range(20)))
         async with aside(url) as other:
             await other.rows(DROP_OTHERS)
@@ -289,7 +289,9 @@ print([name for name in ("alembic", "asyncpg", "sqlalchemy.ext.asyncio") if name
     assert said.decode().strip() == "[]"
 
 
-@pytest.mark.parametrize("url", ["", "cadenza.db", "mysql://host/db", "sqlite://", "sqlite:///:memory:"])
+@pytest.mark.parametrize(
+    "url", ["", "cadenza.db", "mysql://host:1,2/db", "sqlite://", "sqlite:///:memory:", "postgresql://[host/db"]
+)
 def test_an_address_that_is_not_understood_says_how_to_write_it(url: str) -> None:
     """Anything but a SQLite file or a Postgres database is refused at once."""
     with pytest.raises(StoreUnavailable, match=r"sqlite:///\./data/cadenza\.db"):

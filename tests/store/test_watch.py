@@ -25,7 +25,7 @@ from cadenza.store.address import open_store
 from tests.store.test_watch import announce
 
 async def main():
-    store = open_store(sys.argv[1])
+    store = open_store(sys.argv[1], 60.0)
     await store.transact(announce)
     await store.close()
 
@@ -47,7 +47,7 @@ async def wait_for(event: asyncio.Event) -> None:
 @pytest.fixture
 async def other(store: Store, url: str) -> AsyncIterator[Store]:
     """The store as another process would have it."""
-    opened = open_store(url)
+    opened = open_store(url, WAIT_S)
     await opened.ping()
     yield opened
     await opened.close()
@@ -112,7 +112,7 @@ async def test_nothing_is_heard_after_the_block(store: Store, other: Store) -> N
 async def test_a_lost_connection_is_made_again_and_wakes(postgres: Postgres) -> None:
     """When Postgres drops the connection that listens, the watcher is woken and hears the next announcement."""
     with postgres.database() as url:
-        store, woken = open_store(url), asyncio.Event()
+        store, woken = open_store(url, WAIT_S), asyncio.Event()
         await migrate(store)
         async with store.watch(woken.set):
             async with aside(url) as dropping:

@@ -8,6 +8,7 @@ import pytest
 from rich.console import Console
 
 from cadenza.config import ConfigError, Limits, Provider, Server, Settings, load_settings, missing_secrets
+from cadenza.config.checks import SHARED_RULE
 from cadenza.core.money import Price
 from cadenza.core.records import CLASSES, Route, Timeouts
 
@@ -58,6 +59,7 @@ url = "memory://"
 requests_per_second = 2
 burst = 3
 concurrency = 4
+revoked_streams = "finish"
 
 [character]
 text = "Be brief."
@@ -163,7 +165,7 @@ def test_every_key_is_read(tmp_path: Path) -> None:
     assert settings.server == Server("0.0.0.0", 9000, 2, 5.0)
     assert settings.store.url == "postgresql://user:pw@db.example/cadenza"
     assert settings.store.region == "eu"
-    assert settings.limits == Limits(2.0, 3, 4)
+    assert settings.limits == Limits(2.0, 3, 4, "finish")
     assert settings.prices["mezzo"] == Price(200, 1000, 50)
     assert settings.providers["acme"] == Provider(
         name="acme",
@@ -320,7 +322,7 @@ def test_sub_table_of_a_route_belongs_to_the_last_route(tmp_path: Path) -> None:
         ("[server]\nPORT = 1", 'line 2: server.PORT: unknown key; did you mean "port"?'),
         (
             "[limits]\ncolour = 1",
-            "line 2: limits.colour: unknown key; known names: requests_per_second, burst, concurrency",
+            "line 2: limits.colour: unknown key; known names: requests_per_second, burst, concurrency, revoked_streams",
         ),
         ("server = 1", "line 1: server: must be a table, not a whole number"),
         ("providers = 1", "line 1: providers: must be a table, not a whole number"),
@@ -340,6 +342,10 @@ def test_sub_table_of_a_route_belongs_to_the_last_route(tmp_path: Path) -> None:
         ("[server]\nworkers = 65", "line 2: server.workers: must be a whole number from 1 to 64, not 65"),
         ('[server]\nhost = " "', f"line 2: server.host: must be {TEXT}"),
         ('[server]\nhost = "a\\u0000"', f"line 2: server.host: must be {TEXT}"),
+        (
+            '[limits]\nrevoked_streams = "stop"',
+            'line 2: limits.revoked_streams: must be "end" or "finish"; known names: end, finish',
+        ),
         ("[store]\nregion = []", f"line 2: store.region: must be {TEXT}, not an array"),
     ],
 )
@@ -724,12 +730,43 @@ def test_other_stores_are_refused(tmp_path: Path, url: str) -> None:
     ]
 
 
-@pytest.mark.parametrize("url", ["valkey://host:6379/0", "redis://host", "file:///x"])
-def test_shared_state_is_in_memory_only(tmp_path: Path, url: str) -> None:
-    """Shared state outside the process is refused, because this version does not have it."""
-    assert problems(tmp_path, f'[shared_state]\nurl = "{url}"') == [
-        'line 2: shared_state.url: must be "memory://": this version shares state in memory only'
-    ]
+@pytest.mark.parametrize(
+    "url",
+    [
+        "memory://",
+        "valkey://host",
+        "valkey://host:6379/0",
+        "redis://me:w0rd@[::1]:7000",
+        "rediss://:w0rd@host/3",
+        "valkeys://host/",
+        "unix:///run/valkey.sock",
+        "unix://me:w0rd@/run/valkey.sock?db=2",
+    ],
+)
+def test_shared_state_may_be_in_memory_or_valkey(tmp_path: Path, url: str) -> None:
+    """With a host or a Unix socket, with user and password or without, and with a database or without."""
+    assert load(tmp_path, f'[shared_state]\nurl = "{url}"').shared_state.url == url
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "file:///x",
+        "memory://x",
+        "valkey://",
+        "valkey://host:x",
+        "valkey://host:70000",
+        "valkey://host/name",
+        "valkey://host/0?x=1",
+        "valkey://me@host",
+        "unix:///",
+        "unix:///x?name=1",
+        "host:6379",
+    ],
+)
+def test_other_shared_states_are_refused(tmp_path: Path, url: str) -> None:
+    """Anything else is a problem, which does not repeat the address."""
+    assert problems(tmp_path, f'[shared_state]\nurl = "{url}"') == [f"line 2: shared_state.url: {SHARED_RULE}"]
 
 
 @pytest.mark.parametrize("environ", [{}, {"ACME_API_KEY": ""}, {"ACME_API_KEY": " \n"}])
@@ -792,8 +829,9 @@ def test_key_is_given_once(tmp_path: Path) -> None:
 
 
 def test_no_secret_shows_in_any_form_of_the_settings(tmp_path: Path) -> None:
-    """Neither repr, str nor rich shows a provider's key, a proxy's password or the store's password."""
+    """Neither repr, str nor rich shows a provider's key, or a password of a proxy, the store or Valkey."""
     text = '[store]\nurl = "postgresql://me:pa?ss@w0rd@db/x?password=w0rd"\n' + ACME + ROUTE
+    text = '[shared_state]\nurl = "valkey://me:w0rd@valkey.test"\n' + text
     environ = {"ACME_API_KEY": "s3cret", "HTTPS_PROXY": "http://me:w0rd@proxy.test:3128"}
     settings = load(tmp_path, text, environ)
     console = Console(file=io.StringIO(), width=200)

@@ -1,4 +1,4 @@
-"""The checks of `cadenza doctor`: secrets, store, region, metrics, retention, and each route by asking its provider.
+"""The checks of `cadenza doctor`: secrets, store, shared state, region, metrics, retention, and each route.
 
 With --deep the model of every route is also sent some tiny requests, once for each provider and model.
 """
@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from cadenza.app import build_upstreams
 from cadenza.cli.check import Check, TrialCheck
+from cadenza.cli.shared_check import check_shared_state
 from cadenza.cli.store_check import check_store
 from cadenza.config import Server, Settings, missing_secrets
 from cadenza.config.checks import suggest
@@ -32,6 +33,7 @@ async def _examine(settings: Settings) -> list[Check]:
     checks = [Check("config", "ok", source)]
     checks += [Check("secrets", "fault", missing, "Set it, then start again.") for missing in missing_secrets(settings)]
     checks.append(await check_store(settings.store.url))
+    checks.append(await check_shared_state(settings.shared_state.url))
     checks.append(Check("region", "ok", f"account data and counters are stored in '{settings.store.region}'"))
     checks.append(check_metrics(settings.server))
     checks += [_check_retention(name, provider.dialect) for name, provider in settings.providers.items()]

@@ -58,7 +58,7 @@ def build_settings(raw: Table, reader: Reader, source: Path | None, environ: Map
         source=source,
         server=_server(values["server"], reader, environ),
         store=_store(values["store"], reader.folder),
-        shared_state=SharedState(**values["shared_state"]),
+        shared_state=_shared_state(values["shared_state"]),
         limits=Limits(**values["limits"]),
         prices={id_: _price(values["prices"].get(id_, {}), id_, reader) for id_ in DEFAULT_PRICES},
         providers=providers,
@@ -101,6 +101,11 @@ def _store(values: Table, folder: Path) -> Store:
     scheme, _, path = store.url.partition(":///")
     url = f"sqlite:///{(folder / path).resolve()}" if scheme == "sqlite" else Secret(store.url)
     return msgspec.structs.replace(store, url=url)
+
+
+def _shared_state(values: Table) -> SharedState:
+    shared = SharedState(**values)
+    return shared if shared.url == "memory://" else SharedState(Secret(shared.url))
 
 
 def _price(values: Table, class_id: str, reader: Reader) -> Price:

@@ -181,7 +181,27 @@ STORE_URL = matching(
     r"sqlite:///(?=.*[^/])[^?\0]+(?<!/)(?<!:memory:)|postgresql://[^\0]+",
     'must be "sqlite:///path/of/a/file.db" or "postgresql://user@host/database"',
 )
-SHARED_URL = matching("memory://", 'must be "memory://": this version shares state in memory only')
+
+SHARED_RULE = 'must be "memory://", "valkey://host:6379/0", "valkeys://…" with TLS, or "unix:///path/of/a.sock?db=0"'
+SHARED_SCHEMES = ("valkey", "valkeys", "redis", "rediss")
+
+
+def shared_url(value: object) -> str:
+    """A host and a database, or the path of a Unix socket. User and password may stand before the host."""
+    given: str = text(value)
+    try:
+        parts = urlsplit(given)
+        _ = parts.port
+    except ValueError:
+        raise CheckError(SHARED_RULE) from None
+    is_socket = parts.scheme == "unix" and len(parts.path) > 1 and re.fullmatch(r"(db=\d+)?", parts.query)
+    is_host = parts.scheme in SHARED_SCHEMES and parts.hostname and re.fullmatch(r"(/\d*)?", parts.path)
+    if given != "memory://" and not is_socket and not (is_host and not parts.query):
+        raise CheckError(SHARED_RULE)
+    if parts.fragment or (parts.username and not parts.password):
+        raise CheckError(SHARED_RULE)
+    return given
+
 
 PRICE: Keys = dict.fromkeys(("input", "output", "cached_input"), price)
 CHARACTER: Keys = {"text": text, "file": text}
@@ -218,7 +238,7 @@ LIMITS |= {"revoked_streams": one_of("end", "finish")}
 SECTIONS: Keys = {
     "server": SERVER,
     "store": {"url": STORE_URL, "region": text},
-    "shared_state": {"url": SHARED_URL},
+    "shared_state": {"url": shared_url},
     "limits": LIMITS,
     "character": CHARACTER,
     "prices": _by_class(PRICE),

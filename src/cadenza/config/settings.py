@@ -1,6 +1,7 @@
 """The records that configure the rest of the program, and their defaults.
 
-Invariant: the repr of a record shows neither a provider's key nor the password in the address of a store or proxy.
+Invariant: the repr of a record shows neither a provider's key nor the password in the address of a store, a proxy or
+Valkey.
 """
 
 from pathlib import Path
@@ -76,7 +77,7 @@ class Store(msgspec.Struct, frozen=True):
 
 
 class SharedState(msgspec.Struct, frozen=True):
-    """Where processes share rate limits, slots and revocations."""
+    """Where processes share rates and slots."""
 
     url: str = "memory://"
 

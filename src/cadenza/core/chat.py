@@ -1,11 +1,11 @@
 """The reply types of the API. Requests are read by gateway/validate.py."""
 
-import secrets
 from typing import Any, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from cadenza.core.ids import random_id
 from cadenza.core.records import Usage
 from cadenza.core.tool_calls import CallType, ToolCallDelta
 
@@ -121,7 +121,7 @@ def _assemble_call(parts: list[ToolCallDelta]) -> ToolCall:
 
 def new_completion_id(now_ms: int) -> str:
     """Ids sort by time, so rows written together are stored together: a request costs 8% less."""
-    return f"chatcmpl-{now_ms:011x}{secrets.token_urlsafe(18)}"
+    return f"chatcmpl-{now_ms:011x}{random_id()}"
 
 
 def usage_object(usage: Usage) -> UsageObject:

@@ -4,7 +4,9 @@ While there is room and no key waits, any key may take any number of places. A k
 moment, and keys that already have their share leave free places to it.
 """
 
+import math
 from collections import OrderedDict
+from collections.abc import Mapping
 
 import msgspec
 
@@ -20,17 +22,46 @@ class Want(msgspec.Struct):
     until_s: float
 
 
+class Allowance(msgspec.Struct, frozen=True):
+    """How many places may be taken here until `until_s`, of how many in all, and how many keys share them elsewhere."""
+
+    limit: int
+    ceiling: int
+    keys_elsewhere: int = 0
+    until_s: float = math.inf
+
+
+class Use(msgspec.Struct, frozen=True):
+    """How many places are taken, how many more are wanted, and how many keys have or want one."""
+
+    taken: int
+    wanted: int
+    keys: int
+
+
 class Shares:
-    """`limit` places. Each that is taken must be given back under the same key."""
+    """`limit` places. Each that is taken must be given back under the same key.
+
+    They may be a part of a larger number, `ceiling`, whose rest is used elsewhere. A key has a share of them all.
+    """
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
+        self.ceiling = limit
         self.taken = 0
+        self._keys_elsewhere = 0
+        self._until_s = math.inf
         self._held: dict[str, int] = {}
         self._wants: OrderedDict[str, Want] = OrderedDict()  # oldest first
 
     def change_limit(self, limit: int) -> None:
-        self.limit = limit
+        self.limit = self.ceiling = limit
+
+    def allow(self, allowance: Allowance) -> None:
+        self.limit = allowance.limit
+        self.ceiling = allowance.ceiling
+        self._keys_elsewhere = allowance.keys_elsewhere
+        self._until_s = allowance.until_s
 
     def held_by(self, key: str) -> int:
         return self._held.get(key, 0)
@@ -38,7 +69,7 @@ class Shares:
     def take(self, key: str, now_s: float) -> bool:
         """Take a place; False if none is free for this key."""
         free = self.limit - self.taken
-        if free <= 0 or (self._wants and self._must_leave(key, free, now_s)):
+        if free <= 0 or now_s >= self._until_s or (self._wants and self._must_leave(key, free, now_s)):
             return False
         self.taken += 1
         self._held[key] = self.held_by(key) + 1
@@ -68,13 +99,28 @@ class Shares:
 
     def is_within_share(self, key: str, more: int) -> bool:
         """Whether the key would have no more than its share with so many more places."""
-        return self.held_by(key) + more <= self.limit / len({key, *self._held, *self._wants})
+        return self.held_by(key) + more <= self._share(len({key, *self._held, *self._wants}))
+
+    def use(self, waiting: Mapping[str, int], now_s: float) -> Use:
+        """The use of the places, with so many requests of each key waiting."""
+        self._forget_wants(now_s)
+        keys = {*self._held, *self._wants, *waiting}
+        share = int(self._share(max(1, len(keys))))
+        wants = {key: min(want.count, max(0, share - self.held_by(key))) for key, want in self._wants.items()}
+        wanted = sum(max(waiting.get(key, 0), wants.get(key, 0)) for key in {*waiting, *wants})
+        return Use(self.taken, wanted, len(keys))
+
+    def _share(self, keys: int) -> float:
+        return self.ceiling / (keys + self._keys_elsewhere)
+
+    def _forget_wants(self, now_s: float) -> None:
+        while self._wants and next(iter(self._wants.values())).until_s <= now_s:
+            self._wants.popitem(last=False)
 
     def _must_leave(self, key: str, free: int, now_s: float) -> bool:
         """Whether the key has its share, and keys that have less want all free places."""
-        while self._wants and next(iter(self._wants.values())).until_s <= now_s:
-            self._wants.popitem(last=False)
-        share = self.limit / len({key, *self._held, *self._wants})
+        self._forget_wants(now_s)
+        share = self._share(len({key, *self._held, *self._wants}))
         if self.held_by(key) + 1 <= share:
             return False
         others = ((other, want.count) for other, want in self._wants.items() if other != key)

@@ -45,7 +45,7 @@ class Tokenizer:
         return self._encoding is not None
 
     def load(self) -> None:
-        """Takes 70 ms the first time: not for the event loop's thread."""
+        """Takes 70 ms the first time. It holds the interpreter's lock meanwhile, so a thread does not help."""
         with self._lock:
             if self._encoding is None:
                 from rs_bpe.bpe import openai  # noqa: PLC0415 65 MB that many processes never need

@@ -4,9 +4,9 @@ Errors are rendered here and nowhere else: before the first byte as a reply, aft
 """
 
 import re
-import secrets
 
 from cadenza.core.errors import CadenzaError, error_headers, render_error
+from cadenza.core.ids import random_id
 from cadenza.http.events import write_event
 from cadenza.http.exchange import STREAMING, Exchange
 from cadenza.http.headers import encode_headers
@@ -27,18 +27,21 @@ STREAM = (
 class Answers:
     """Sends the one reply to a request of the API. `headers` are those of this request: the rate of its key."""
 
+    __slots__ = ("_exchange", "_of_request", "_request_id")
+
     def __init__(self, exchange: Exchange, request_id: str, headers: bytes = b"") -> None:
         self._exchange = exchange
-        self._headers = b"%b%bx-request-id: %b\r\n" % (CORS, headers, request_id.encode())
+        self._request_id = request_id
+        self._of_request = headers
 
     def send_json(self, body: bytes, more_headers: bytes = b"") -> None:
-        self._exchange.respond(200, JSON + self._headers + more_headers, body)
+        self._exchange.respond(200, self._headers(JSON, more_headers), body)
 
     def send_no_content(self, more_headers: bytes) -> None:
-        self._exchange.respond(204, self._headers + more_headers, b"")
+        self._exchange.respond(204, self._headers(b"", more_headers), b"")
 
     def start_stream(self, more_headers: bytes = b"") -> None:
-        self._exchange.start_stream(STREAM + self._headers + more_headers)
+        self._exchange.start_stream(self._headers(STREAM, more_headers))
 
     def fail(self, error: CadenzaError) -> None:
         """Say what went wrong."""
@@ -47,8 +50,11 @@ class Answers:
         else:
             if error.pause_s:
                 self._exchange.hold_back(error.pause_s)
-            headers = JSON + encode_headers(error_headers(error)) + self._headers
+            headers = self._headers(JSON + encode_headers(error_headers(error)), b"")
             self._exchange.respond(error.status, headers, render_error(error.message, error.type))
+
+    def _headers(self, first: bytes, last: bytes) -> bytes:
+        return b"%b%b%bx-request-id: %b\r\n%b" % (first, CORS, self._of_request, self._request_id.encode(), last)
 
 
 def error_event(message: str) -> bytes:
@@ -65,4 +71,4 @@ def request_id_of(exchange: Exchange) -> str:
 
 
 def new_request_id() -> str:
-    return "req_" + secrets.token_urlsafe(18)
+    return "req_" + random_id()

@@ -106,8 +106,7 @@ def _wrong_method(used: str, allowed: tuple[str, ...]) -> MethodNotAllowed:
 
 
 def find_endpoint(path: str) -> Endpoint:
-    path = path.removesuffix("/")
-    if endpoint := ENDPOINTS.get(path):
+    if endpoint := ENDPOINTS.get(path) or ENDPOINTS.get(path := path.removesuffix("/")):
         return endpoint
     if path.startswith(MODELS_PATH + "/"):
         return ONE_MODEL

@@ -36,7 +36,7 @@ async def identify(gateway: Gateway, exchange: Exchange) -> Caller:
     principal = await _find_principal(gateway, exchange)
     gateway.key_use.note(principal.key_id)
     rate = rate_of(principal, gateway.snapshot.limits)
-    return Caller(principal, rate, gateway.rates.take(principal.key_id, rate))
+    return Caller(principal, rate, await gateway.rates.take(principal.key_id, rate))
 
 
 def authorize(gateway: Gateway, exchange: Exchange, caller: Caller, scope: str) -> None:
@@ -58,7 +58,7 @@ async def _find_principal(gateway: Gateway, exchange: Exchange) -> Principal:
     if not gateway.unknown_keys.is_live(digest):
         if not is_well_formed(presented):
             raise Unauthenticated
-        gateway.unknown_keys.begin(digest, exchange.client_address)
+        await gateway.unknown_keys.begin(digest, exchange.client_address)
     gateway.in_flight.note_key(exchange, digest)
     found = await _look_up(gateway, digest)
     if found is None or keys.state_of(found, time.time_ns() // 1_000_000) != "active":

@@ -6,8 +6,6 @@ test can kill the process.
 """
 
 import time
-from collections.abc import Awaitable, Callable
-from functools import partial
 
 from cadenza.core.chat import new_completion_id
 from cadenza.core.errors import BodyTimedOut, PayloadTooLarge, UnsupportedEncoding
@@ -35,19 +33,17 @@ from cadenza.routing.catalogue import (
 from cadenza.routing.continuation import open_reply
 from cadenza.routing.dispatch import Dispatch
 from cadenza.routing.prompt import PromptSize
-from cadenza.store.accounts import free_nano
 
 INLINE_BYTES = 64 * 1024  # a larger body is parsed in another process
 
 
 async def serve_chat(gateway: Gateway, request: ApiRequest) -> None:
-    snapshot, key_id, at = gateway.snapshot, request.principal.key_id, gateway.observer.at
-    upload = Upload(gateway.uploads, request.principal, snapshot.catalogue.least_nano)
+    snapshot, principal, at = gateway.snapshot, request.principal, gateway.observer.at
+    upload, key_id = Upload(gateway.uploads, principal, snapshot.catalogue.least_nano), principal.key_id
     chat = await read_chat(request.exchange, upload, gateway.large_bodies, key_id)  # 415 413 402 408 429 400
-    served = snapshot.catalogue.find(chat.model, request.principal)  # 400
+    served = snapshot.catalogue.find(chat.model, principal)  # 400
     prompt = PromptSize(gateway.tokenizer, served.character, chat.texts, request.exchange.body.size_bytes)
-    has_credit = partial(check_credit, gateway, request, served.price, chat, prompt)
-    plan = await fit(served.plan, prompt, chat, has_credit)  # 400 402
+    plan = await fit(served.plan, served.price, prompt, chat, principal.balance_nano)  # 400 402
     quote = make_quote(request, plan, served.price, chat, prompt)
     at("quoted")
     async with (
@@ -82,10 +78,10 @@ async def read_chat(exchange: Exchange, budget: BodyBudget, large_bodies: LargeB
     return parse_chat(body)
 
 
-async def fit(plan: Plan, prompt: PromptSize, chat: ChatRequest, check_credit: Callable[[], Awaitable[None]]) -> Plan:
+async def fit(plan: Plan, price: Price, prompt: PromptSize, chat: ChatRequest, balance_nano: int) -> Plan:
     """The plan with the routes that can take the request and whose window is large enough; 400 if there is none.
 
-    Credit is checked before a long prompt is counted.
+    Before a long prompt is counted, the free credit must pay for the fewest tokens that it can have: 402.
     """
     if chat.has_custom_tools:
         plan = routes_with_custom_tools(plan)
@@ -93,18 +89,10 @@ async def fit(plan: Plan, prompt: PromptSize, chat: ChatRequest, check_credit: C
         is_long = prompt.size_bytes > CONTEXT_TOKENS_MAX
         if is_long or not has_ample_room(plan, prompt.at_most, chat.room_tokens):
             check_largest_window(plan, prompt.at_least)
-            await check_credit()
+            check_least_credit(balance_nano, price, prompt, chat.max_tokens or OUTPUT_TOKENS_MIN)
         if is_long:
             check_context(await prompt.exact_of_client())
     return await routes_that_fit(plan, prompt, chat.room_tokens)
-
-
-async def check_credit(
-    gateway: Gateway, request: ApiRequest, price: Price, chat: ChatRequest, prompt: PromptSize
-) -> None:
-    """Refuse an account that could not pay for the prompt even if it had the fewest possible tokens."""
-    free = await free_nano(gateway.store, request.principal.account_id)
-    check_least_credit(free, price, prompt, chat.max_tokens or OUTPUT_TOKENS_MIN)
 
 
 def make_quote(request: ApiRequest, plan: Plan, price: Price, chat: ChatRequest, prompt: PromptSize) -> Quote:
@@ -130,13 +118,13 @@ def make_quote(request: ApiRequest, plan: Plan, price: Price, chat: ChatRequest,
 def start_relay(
     request: ApiRequest, chat: ChatRequest, hold: Hold, credit: Credit, plan: Plan
 ) -> StreamRelay | WholeRelay:
-    limit = b"x-cadenza-max-tokens: %d\r\n" % credit.output_limit
+    is_limited = is_shortened(chat, credit.output_limit, plan)
     head = ReplyHead(
         completion_id=hold.completion_id,
         created=hold.started_at // 1000,
         class_id=hold.class_id,
         has_tools=bool(chat.tools),
-        headers=limit if is_shortened(chat, credit.output_limit, plan) else b"",
+        headers=b"x-cadenza-max-tokens: %d\r\n" % credit.output_limit if is_limited else b"",
     )
     if chat.stream:
         return StreamRelay(request.exchange, request.answers, head, credit.meter)

@@ -3,11 +3,12 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
+import msgspec
+
 from cadenza.core.tokens import Tokenizer
 from cadenza.gateway.in_flight import InFlight
 from cadenza.gateway.key_use import KeyUse
 from cadenza.gateway.large.bodies import LargeBodies
-from cadenza.gateway.rates import Rates
 from cadenza.gateway.slots import Slots
 from cadenza.gateway.unknown_keys import UnknownKeyLimiter
 from cadenza.gateway.uploads import Uploads
@@ -16,6 +17,7 @@ from cadenza.observe import Observer
 from cadenza.routing.catalogue import Snapshot
 from cadenza.routing.dispatch import Dispatcher
 from cadenza.store.look_ups import LookUps
+from cadenza.store.shared.state import SharedState
 from cadenza.store.store import Store
 from cadenza.store.writer import LedgerWriter
 
@@ -31,28 +33,35 @@ def body_bytes_max(room_bytes: int | None) -> int:
     return BODY_BYTES_MAX if room_bytes is None else min(BODY_BYTES_MAX, max(MIB, room_bytes // COPIES))
 
 
+class State(msgspec.Struct, frozen=True):
+    """What outlives a request: the durable store, and the limits that processes share."""
+
+    store: Store
+    shared: SharedState
+
+
 class Gateway:
     """Shared by all requests; it has no state of a single request. New requests are served by `snapshot`."""
 
     def __init__(
         self,
-        store: Store,
+        state: State,
         snapshot: Snapshot,
         load_snapshot: LoadSnapshot,
         observer: Observer,
         tokenizer: Tokenizer | None = None,
         body_bytes: int = BODY_BYTES_MAX,
     ) -> None:
-        self.store = store
+        self.store = store = state.store
         self.snapshot = snapshot
         self.observer = observer
         self.tokenizer = tokenizer or Tokenizer()
         self.ledger = LedgerWriter(store, observer)
         self.dispatcher = Dispatcher(observer, snapshot.limits.concurrency, self.tokenizer)
-        self.rates = Rates()
-        self.slots = Slots(snapshot.limits.concurrency)
+        self.rates = state.shared.rates
+        self.slots = Slots(snapshot.limits.concurrency, lender=state.shared.lender)
         self.look_ups = LookUps(store, self.ledger.presence)
-        self.unknown_keys = UnknownKeyLimiter(observer.metrics)
+        self.unknown_keys = UnknownKeyLimiter(observer.metrics, state.shared.networks)
         self.large_bodies = LargeBodies(observer)
         self.in_flight = InFlight()
         self.key_use = KeyUse(store, observer.log)

@@ -30,6 +30,7 @@ class UsageMeter:
         self._prompt = prompt
         self._output_limit = output_limit
         self._delivered = DeliveredText(tokenizer)
+        self.deliver = self._delivered.add  # the client was sent this text
         self._has_calls = False
         self._finish_reason: FinishReason | None = None
         self._reported: Usage | None = None
@@ -62,10 +63,6 @@ class UsageMeter:
             self._is_doubtful = True
         if piece.finish_reason:
             self._finish_reason = FINISH_REASONS.get(piece.finish_reason, "stop")
-
-    def deliver(self, text: str) -> None:
-        """The client was sent this text."""
-        self._delivered.add(text)
 
     def take_calls(self) -> None:
         """The reply makes tool calls."""

@@ -47,11 +47,12 @@ class WholeRelay:
         self._texts: list[str] = []
         self._extras: dict[str, list[Any]] = {}
         self._deltas: list[ToolCallDelta] = []
-        self._calls = ToolCallNormalizer()
+        self._calls = ToolCallNormalizer() if head.has_tools else None
 
     async def run(self, reply: OpenReply) -> ReplyResult:
         await reply.deliver(self)
-        self._deltas += self._calls.finish()
+        if self._calls:
+            self._deltas += self._calls.finish()
         if self._deltas:
             self._meter.take_calls()
         if self._meter.needs_count:
@@ -63,11 +64,10 @@ class WholeRelay:
         assert self._meter.finish_reason
         content = "".join(self._texts)
         has_other = bool(self._deltas or "refusal" in self._extras)
-        message = ReplyMessage(
-            content=None if has_other and not content else content,
-            **self._joined_extras(),
-            tool_calls=assemble_calls(self._deltas) if self._deltas else UNSET,
-        )
+        message = ReplyMessage(content=None if has_other and not content else content)
+        if self._extras or self._deltas:
+            calls = assemble_calls(self._deltas) if self._deltas else UNSET
+            message = msgspec.structs.replace(message, **self._joined_extras(), tool_calls=calls)
         completion = Completion(
             id=self._head.completion_id,
             created=self._head.created,
@@ -80,9 +80,10 @@ class WholeRelay:
     def take(self, piece: Piece) -> None:
         self._meter.take(piece)
         self._texts.append(piece.content)
-        for name, value in piece.extras.items():
-            self._extras.setdefault(name, []).append(value)
-        if piece.calls and self._head.has_tools:
+        if piece.extras:
+            for name, value in piece.extras.items():
+                self._extras.setdefault(name, []).append(value)
+        if piece.calls and self._calls:
             self._deltas += self._calls.take(piece.calls)
 
     def flush(self) -> bool:
@@ -110,7 +111,7 @@ class StreamRelay:
         self._meter = meter
         self._ping_s = ping_s
         self._chunks = Chunks(head.completion_id, head.created, head.class_id)
-        self._calls = ToolCallNormalizer()
+        self._calls = ToolCallNormalizer() if head.has_tools else None
         self._unsent: list[bytes] = []  # chunks, until the pieces that arrived together are all here
         self._unsent_texts: list[str] = []
 
@@ -124,7 +125,8 @@ class StreamRelay:
             except Fault as broken:
                 fault = broken
             else:
-                self._take_calls(self._calls.finish())
+                if self._calls:
+                    self._take_calls(self._calls.finish())
             self.flush()
         if self._meter.needs_count and (fault is None or self._meter.has_delivered):
             await self._meter.count()
@@ -147,7 +149,7 @@ class StreamRelay:
         if piece.content:
             self._unsent.append(self._chunks.content(piece.content))
             self._unsent_texts.append(piece.content)
-        if piece.calls and self._head.has_tools:
+        if piece.calls and self._calls:
             self._take_calls(self._calls.take(piece.calls))
 
     def _take_calls(self, deltas: list[ToolCallDelta]) -> None:
@@ -158,12 +160,12 @@ class StreamRelay:
 
     def flush(self) -> bool:
         """Send everything that arrived together in one write. False if the client is congested."""
-        exchange, unsent = self._exchange, self._unsent
+        exchange, unsent, texts = self._exchange, self._unsent, self._unsent_texts
         if unsent:
-            if exchange.write(b"".join(unsent)):
-                self._meter.deliver("".join(self._unsent_texts))
-            unsent.clear()
-            self._unsent_texts.clear()
+            self._unsent, self._unsent_texts = [], []
+            is_single = len(unsent) == 1
+            if exchange.write(unsent[0] if is_single else b"".join(unsent)):
+                self._meter.deliver(texts[0] if is_single else "".join(texts))
         return not exchange.is_congested
 
     async def drain(self) -> None:

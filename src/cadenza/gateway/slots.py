@@ -1,6 +1,7 @@
 """The slots of chat requests in flight: a ceiling that is fair between keys.
 
 A request that finds no slot waits a moment. One whose key has less than its share waits longer, and is next.
+The slots of a fleet are lent to its processes: each gives its own requests those that it has, and asks for more.
 """
 
 import asyncio
@@ -8,8 +9,9 @@ import time
 from collections import Counter
 
 from cadenza.core.errors import RateLimited
-from cadenza.core.shares import Shares
+from cadenza.core.shares import Allowance, Shares, Use
 from cadenza.observe import Metrics
+from cadenza.store.shared.state import Lender
 
 SLOT_WAIT_S = 0.02  # long enough for a burst to pass, short enough for a quick refusal
 SHARE_WAIT_S = 1.0  # for a key below its share: by then most probably a request of another key has ended
@@ -19,20 +21,31 @@ SATURATED_RETRY_S = 1.0
 class Slots:
     """The ceiling on chat requests in flight. A free slot goes to the waiting key that has the fewest."""
 
-    def __init__(self, limit: int, wait_s: float = SLOT_WAIT_S, share_wait_s: float = SHARE_WAIT_S) -> None:
+    def __init__(
+        self,
+        limit: int,
+        wait_s: float = SLOT_WAIT_S,
+        share_wait_s: float = SHARE_WAIT_S,
+        lender: Lender | None = None,
+    ) -> None:
         self._shares = Shares(limit)
         self._wait_s = wait_s
         self._share_wait_s = share_wait_s
         self._waiting: dict[asyncio.Future[None], str] = {}  # the key of each waiter, oldest first
         self._waiting_by_key: Counter[str] = Counter()
+        self._lender = lender
+        if lender:
+            lender.begin(limit, self)
 
     async def enter(self, key: str) -> bool:
         """Whether there is a slot, now or within a moment. A caller that entered must leave."""
         if self._shares.take(key, time.monotonic()):
             return True
         is_modest = self._shares.is_within_share(key, self._waiting_by_key[key] + 1)
-        if is_modest or len(self._waiting) < self._shares.limit:
+        if is_modest or len(self._waiting) < self._shares.ceiling:
             self._waiting_by_key[key] += 1
+            if self._lender:
+                self._lender.need_more()
             try:
                 if await self._wait(key, self._share_wait_s if is_modest else self._wait_s):
                     return True
@@ -52,8 +65,17 @@ class Slots:
         self._let_in()
 
     def change_limit(self, limit: int) -> None:
-        self._shares.change_limit(limit)
+        if self._lender:
+            self._lender.change_ceiling(limit)
+        else:
+            self.allow(Allowance(limit, limit))
+
+    def allow(self, allowance: Allowance) -> None:
+        self._shares.allow(allowance)
         self._let_in()
+
+    def use(self) -> Use:
+        return self._shares.use(self._waiting_by_key, time.monotonic())
 
     async def _wait(self, key: str, wait_s: float) -> bool:
         loop = asyncio.get_running_loop()

@@ -1,9 +1,10 @@
 """Limits how many unknown keys each address may present. Keys that were live lately are not limited.
 
 There is no limit on all addresses together, because a flood from many would use it up and lock out good keys. A look-up
-must be cheap instead. All of this is bounded memory, and nothing here waits.
+must be cheap instead. All of this is bounded memory. The limits of addresses are shared by all processes.
 """
 
+import asyncio
 import time
 from collections import OrderedDict
 from collections.abc import Callable
@@ -11,8 +12,9 @@ from ipaddress import IPv6Address
 from typing import TypeVar
 
 from cadenza.core.errors import RateLimited, Unauthenticated
-from cadenza.core.rates import NS_PER_S, Rate, take_ticket
+from cadenza.core.rates import NS_PER_S, Rate, Ticket
 from cadenza.observe import Metrics
+from cadenza.store.shared.state import Rates
 
 DEAD_KEY_NS = 5 * NS_PER_S  # how long a dead key is remembered
 REMEMBERED_MAX = 10_000
@@ -40,33 +42,50 @@ class UnknownKeyLimiter:
     same time need one ticket. A dead key is remembered by its digest for a few seconds.
     """
 
-    def __init__(self, metrics: Metrics, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
+    def __init__(self, metrics: Metrics, networks: Rates, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
         self._metrics = metrics
+        self._networks = networks
         self._clock_ns = clock_ns
         self._dead_until_ns: Recent[bytes, int] = Recent()
         self._live: Recent[bytes, None] = Recent()
-        self._whole_at_ns: Recent[str, int] = Recent()  # by network
         self._tickets: dict[bytes, str] = {}  # the network that gave a ticket for the key that is being looked up
+        self._taking: dict[bytes, asyncio.Future[Ticket]] = {}  # the tickets that are being asked for
 
     def is_live(self, digest: bytes) -> bool:
         """Whether the key was live when it was last looked up. It must be looked up again."""
         return digest in self._live
 
-    def begin(self, digest: bytes, address: str) -> None:
+    async def begin(self, digest: bytes, address: str) -> None:
         """Before a look-up: 401 for a key that is known to be dead, 429 for an address with too many of them."""
-        now_ns = self._clock_ns()
-        if self._dead_until_ns.get(digest, 0) > now_ns:
-            raise Unauthenticated
-        if digest in self._tickets:
-            return
-        network = network_of(address)
-        whole_at_ns, ticket = take_ticket(self._whole_at_ns.get(network, 0), now_ns, LOOK_UPS_OF_ONE_ADDRESS)
+        while True:
+            if self._dead_until_ns.get(digest, 0) > self._clock_ns():
+                raise Unauthenticated
+            if digest in self._tickets or digest in self._live:
+                return
+            if (taking := self._taking.get(digest)) is None:
+                self._check(await self._take(digest, network_of(address)))
+                return
+            await asyncio.wait({taking})
+            if not taking.cancelled():  # otherwise that request ended, and this one asks
+                self._check(taking.result())
+
+    async def _take(self, digest: bytes, network: str) -> Ticket:
+        taking = self._taking[digest] = asyncio.get_running_loop().create_future()
+        try:
+            ticket = await self._networks.take(network, LOOK_UPS_OF_ONE_ADDRESS)
+            if ticket.is_granted:
+                self._tickets[digest] = network
+            taking.set_result(ticket)
+            return ticket
+        finally:
+            del self._taking[digest]
+            taking.cancel()
+
+    def _check(self, ticket: Ticket) -> None:
         if not ticket.is_granted:
             self._metrics.refused.labels("unknown_keys").inc()
             message = "Too many requests came without a valid key. Check the key, and retry later."
             raise RateLimited(message, ticket.wait_s)
-        self._whole_at_ns.note(network, whole_at_ns)
-        self._tickets[digest] = network
 
     def found_live(self, digest: bytes) -> None:
         self._live.note(digest, None)
@@ -84,8 +103,8 @@ class UnknownKeyLimiter:
     def give_back(self, digest: bytes) -> None:
         """End a look-up that did not fail by the client's fault."""
         network = self._tickets.pop(digest, None)
-        if network is not None and network in self._whole_at_ns:
-            self._whole_at_ns[network] -= LOOK_UPS_OF_ONE_ADDRESS.step_ns
+        if network is not None:
+            self._networks.give_back(network, LOOK_UPS_OF_ONE_ADDRESS)
 
 
 def network_of(address: str) -> str:

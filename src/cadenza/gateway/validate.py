@@ -6,6 +6,7 @@ Everything that OpenAI accepts is accepted, but for its deprecated `functions`; 
 
 import re
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import TypeVar
 
 import msgspec
@@ -24,6 +25,7 @@ FIELD_BYTES_MAX = 64 * 1024  # of a sampling field, except:
 SCHEMA_BYTES_MAX = 1024 * 1024  # a schema in `response_format`, or `logit_bias`
 ROLES = ("system", "developer", "user", "assistant", "tool")
 PLAIN_ROLES = frozenset({"system", "developer", "user", "assistant"})
+UNCHANGED_ROLES = frozenset({"system", "user", "assistant"})
 SYSTEM_ROLES = frozenset({"system", "developer"})
 SAMPLING = (
     "temperature",
@@ -114,6 +116,7 @@ _MESSAGES = msgspec.json.Decoder(list[_Message] | None)
 _TOOLS = msgspec.json.Decoder(list[ToolFields] | None)
 _NUMBER = msgspec.json.Decoder(float | None)
 _RAW_FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_sampling_fields = attrgetter(*SAMPLING)
 RAW_ITEMS = msgspec.json.Decoder(list[msgspec.Raw])
 
 
@@ -122,27 +125,29 @@ def parse_chat(body: bytes | bytearray) -> ChatRequest:
 
 
 def check_body(body: Body) -> ChatRequest:
-    messages, tools = _decode(_MESSAGES, body.messages, "messages"), _decode(_TOOLS, body.tools, "tools")
+    messages = _decode(_MESSAGES, body.messages, "messages")
+    tools = _decode(_TOOLS, body.tools, "tools") if body.tools is not NOTHING else None
     _refuse_unsupported(body, tools)
     if not messages:
         raise InvalidRequest(_messages_hint(body))
-    texts = _check_messages(messages)
-    tool_fields = _given(body, TOOL_FIELDS) if tools else {}
+    are_texts = _are_texts(messages)
+    texts = [str(message.content) for message in messages] if are_texts else _check_messages(messages)
+    raw_messages = RAW_ITEMS.decode(body.messages)
     leading = _count_leading_system(messages)
-    system = "\n\n".join(filter(None, texts[:leading]))
+    system = "\n\n".join(filter(None, texts[:leading])) if leading else ""
     if tools:
         texts.append(str(memoryview(body.tools), "utf-8"))
     return ChatRequest(
         model=body.model,
-        messages=list(map(_to_upstream, messages, RAW_ITEMS.decode(body.messages))),
+        messages=raw_messages if are_texts else list(map(_to_upstream, messages, raw_messages)),
         texts=texts,
         stream=body.stream or False,
         max_tokens=_max_tokens(body, has_tools=bool(tools)),
         sampling=_sampling(body),
-        tools=tool_fields,
+        tools=_given(body, TOOL_FIELDS) if tools else {},
         leading_system=leading,
         system=msgspec.json.encode(system)[1:-1] if system else b"",
-        has_custom_tools=_has_custom_tools(messages, tools or ()),
+        has_custom_tools=bool(tools or not are_texts) and _has_custom_tools(messages, tools or ()),
     )
 
 
@@ -194,7 +199,8 @@ def _given(body: Body, names: tuple[str, ...]) -> dict[str, msgspec.Raw]:
 
 
 def _sampling(body: Body) -> dict[str, msgspec.Raw]:
-    fields = _given(body, SAMPLING)
+    given = zip(SAMPLING, _sampling_fields(body), strict=True)
+    fields = {name: raw for name, raw in given if raw is not NOTHING and raw != NOTHING}
     for name, raw in fields.items():
         bytes_max = SCHEMA_BYTES_MAX if name in LARGE_SAMPLING else FIELD_BYTES_MAX
         if memoryview(raw).nbytes > bytes_max:
@@ -211,14 +217,15 @@ def _refuse_unsupported(body: Body, tools: list[ToolFields] | None) -> None:
         raise InvalidRequest("n: not implemented for values other than 1. Send one request per choice.")
     if body.logprobs or body.top_logprobs is not None:
         raise InvalidRequest("logprobs and top_logprobs: not implemented here. Leave them out.")
-    if _is_truthy(body.functions) or _is_truthy(body.function_call):
+    has_functions = body.functions is not NOTHING or body.function_call is not NOTHING
+    if has_functions and (_is_truthy(body.functions) or _is_truthy(body.function_call)):
         raise InvalidRequest("functions and function_call: not supported. Use `tools` and `tool_choice` instead.")
     if body.temperature is not NOTHING:
         temperature = _decode(_NUMBER, body.temperature, "temperature")
         if temperature is not None and not 0 <= temperature <= 2:
             raise InvalidRequest("temperature: must be between 0 and 2.")
-    types = check_tools(tools or ())
-    check_choice(body.tool_choice, types)
+    if tools or body.tool_choice is not NOTHING:
+        check_choice(body.tool_choice, check_tools(tools or ()))
 
 
 def _messages_hint(body: Body) -> str:
@@ -227,10 +234,20 @@ def _messages_hint(body: Body) -> str:
     return "messages: must be an array of at least one message."
 
 
-def _check_messages(messages: list[_Message]) -> list[str]:
-    """Check the messages and return their texts. Each tool call must have an answer."""
+def _are_texts(messages: list[_Message]) -> bool:
+    """Whether each message is one text. This is the usual case: there is nothing more to check or to change."""
     if len(messages) > MESSAGES_MAX:
         raise InvalidRequest(f"messages: {len(messages)} were sent; at most {MESSAGES_MAX} are allowed.")
+    for message in messages:
+        if type(message.content) is not str or message.role not in UNCHANGED_ROLES:
+            return False
+        if message.tool_calls is not None or message.function_call is not NOTHING:
+            return False
+    return True
+
+
+def _check_messages(messages: list[_Message]) -> list[str]:
+    """Check the messages and return their texts. Each tool call must have an answer."""
     _check_numbers(messages)
     texts = [_check_message(index, message) for index, message in enumerate(messages)]
     if any(message.tool_calls or message.role == "tool" for message in messages):
@@ -285,7 +302,10 @@ def _text_of_calls(message: _Message) -> str:
 
 
 def _count_leading_system(messages: list[_Message]) -> int:
-    return next((n for n, message in enumerate(messages) if message.role not in SYSTEM_ROLES), len(messages))
+    for number, message in enumerate(messages):
+        if message.role not in SYSTEM_ROLES:
+            return number
+    return len(messages)
 
 
 def _has_custom_tools(messages: list[_Message], tools: Sequence[ToolFields]) -> bool:
@@ -333,10 +353,11 @@ def _with_text(message: _Message, raw: msgspec.Raw) -> msgspec.Raw:
 
 
 def _max_tokens(body: Body, *, has_tools: bool) -> int | None:
-    given = [limit for limit in (body.max_tokens, body.max_completion_tokens) if limit is not None]
-    if not given:
+    limit, other = body.max_tokens, body.max_completion_tokens
+    if limit is None or (other is not None and other < limit):
+        limit = other
+    if limit is None:
         return None
-    limit = min(given)
     if limit < 1:
         raise InvalidRequest("max_tokens: must be a positive integer.")
     if has_tools:  # fitted to the route's window later

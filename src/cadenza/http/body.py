@@ -152,16 +152,18 @@ class RequestBody:
         self.state = RECEIVING
         self._parts.append(data)
         self._unread_bytes += len(data)
-        self._wake_reader()
+        if self._arrival:
+            self._wake_reader(self._arrival)
 
     def end(self) -> None:
         assert self.state is not COMPLETE
         self.state = COMPLETE
-        self._wake_reader()
+        if self._arrival:
+            self._wake_reader(self._arrival)
 
     def take(self, budget: BodyBudget) -> bytes:
         """The bytes that have arrived; BodyTooLarge or BodyMemoryFull where a limit is passed."""
-        arrived = b"".join(self._parts)
+        arrived = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
         if self.size_bytes + len(arrived) > self._limits.bytes_max:
             raise BodyTooLarge
         budget.take(len(arrived))
@@ -201,6 +203,6 @@ class RequestBody:
                 body += self.take(budget)
             return body
 
-    def _wake_reader(self) -> None:
-        if self._arrival and not self._arrival.done():
-            self._arrival.set_result(None)
+    def _wake_reader(self, arrival: asyncio.Future[None]) -> None:
+        if not arrival.done():
+            arrival.set_result(None)

@@ -58,9 +58,11 @@ class HttpClient:
         A kept connection that the other end has closed meanwhile is no failure: the request goes out on a new one.
         """
         request_line = f"{method} {self._path}{path} HTTP/1.1\r\n".encode()
-        whole, pieces = (body, ()) if isinstance(body, bytes) else (b"", body)
-        size_bytes = len(whole) + sum(map(len, pieces))
-        request = b"%b%bcontent-length: %d\r\n\r\n%b" % (request_line, self._fields, size_bytes, whole)
+        pieces: Pieces = ()
+        if not isinstance(body, bytes):
+            pieces, body = body, b""
+        size_bytes = len(body) + (sum(map(len, pieces)) if pieces else 0)
+        request = b"%b%bcontent-length: %d\r\n\r\n%b" % (request_line, self._fields, size_bytes, body)
         while self._idle:
             connection = self._idle.pop()
             if not connection.is_usable():

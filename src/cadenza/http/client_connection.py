@@ -57,7 +57,6 @@ class State(Enum):
 
 # As names: Python 3.11 is slow to look up State.X.
 IDLE, AWAITING_BYTE, READING_HEAD, READING_BODY, COMPLETE, BROKEN = State
-READING = (READING_HEAD, READING_BODY)
 
 
 class ClientConnection(asyncio.Protocol):
@@ -115,7 +114,7 @@ class ClientConnection(asyncio.Protocol):
         TimeoutError at the deadline, which the receiver moves with each part; Broken if the body breaks off.
         """
         while self._buffer:
-            deadline_s = receiver(self._take_buffered())
+            deadline_s = receiver(self.take_arrived())
             if deadline_s == STOP:
                 return True
         self._receiver = receiver
@@ -126,6 +125,20 @@ class ClientConnection(asyncio.Protocol):
             return self._receiver is None
         finally:
             self._receiver = None
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the whole response has arrived."""
+        return self._state is COMPLETE
+
+    def take_arrived(self) -> bytes:
+        """The part of the body that has arrived and was not handed over."""
+        data = self._buffer[0] if len(self._buffer) == 1 else b"".join(self._buffer)
+        self._buffer.clear()
+        if self._buffered_bytes > BUFFER_BYTES_MAX and not self._transport.is_closing():
+            self._transport.resume_reading()
+        self._buffered_bytes = 0
+        return data
 
     def _is_receiving(self) -> bool:
         return self._receiver is not None and self._state is not COMPLETE
@@ -174,31 +187,23 @@ class ClientConnection(asyncio.Protocol):
             else:
                 self._waiter.set_result(None)
 
-    def _take_buffered(self) -> bytes:
-        data = b"".join(self._buffer)
-        self._buffer.clear()
-        if self._buffered_bytes > BUFFER_BYTES_MAX and not self._transport.is_closing():
-            self._transport.resume_reading()
-        self._buffered_bytes = 0
-        return data
-
     def _hand_over(self, receiver: Receiver) -> None:
         """Give the receiver what one read brought of the body."""
-        data = self._buffer[0] if len(self._buffer) == 1 else b"".join(self._buffer)
-        self._buffer.clear()
+        parts, self._buffer = self._buffer, []
         try:
-            deadline_s = receiver(data)
+            deadline_s = receiver(parts[0] if len(parts) == 1 else b"".join(parts))
         except Exception as error:  # noqa: BLE001 it is raised again in the task that receives
             self._receiver = None
             self._wake(error)
             return
+        deadline = self._deadline
         if deadline_s == STOP:
             self._receiver = None
             self._wake()
-        elif deadline_s >= self._deadline.at_s:
-            self._deadline.at_s = deadline_s
+        elif deadline_s >= deadline.at_s:
+            deadline.at_s = deadline_s
         else:
-            self._deadline.set(deadline_s)
+            deadline.set(deadline_s)
 
     def _break(self) -> None:
         """Close the connection and fail the exchange, unless its response is already complete."""
@@ -214,9 +219,10 @@ class ClientConnection(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
-        if self._state is AWAITING_BYTE:
+        state = self._state
+        if state is AWAITING_BYTE:
             self._state = READING_HEAD
-        elif self._state not in READING:  # bytes that no request asked for
+        elif state is not READING_BODY and state is not READING_HEAD:  # bytes that no request asked for
             self._close()
             return
         self._overhead_bytes += len(data)

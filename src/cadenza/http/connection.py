@@ -198,9 +198,10 @@ class Connection(asyncio.Protocol):
                 self._pause_reading()
                 self._loop.call_soon(self._parse_if_allowed)
                 return
-            if not parser.input or self._must_wait():
+            has_input = len(parser.input) > 0
+            if not has_input or self._must_wait():
                 break
-        if progress is NEEDS_INPUT or parser.input or not self._is_reading:
+        if progress is NEEDS_INPUT or has_input or not self._is_reading:
             self._read_on()
 
     def _must_wait(self) -> bool:
@@ -296,7 +297,11 @@ class Connection(asyncio.Protocol):
 
     def _begin(self, exchange: Exchange) -> None:
         self._exchange = exchange
-        self._connections.turnstile.enter(partial(self._start, exchange))
+        turnstile = self._connections.turnstile
+        if turnstile.pass_now():
+            self._task = self._loop.create_task(self._run(exchange))
+        else:
+            turnstile.wait(partial(self._start, exchange))
 
     def _start(self, exchange: Exchange) -> None:
         if exchange is self._exchange and exchange.interruption is None:

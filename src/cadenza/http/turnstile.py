@@ -22,16 +22,26 @@ class Turnstile:
         self._millisecond = 0
         self._started = 0  # in this millisecond
 
+    def pass_now(self) -> bool:
+        """Whether one may start now: nobody waits, and not enough were started already."""
+        if self._waiting:
+            return False
+        millisecond = int(self._clock() * 1000)
+        if millisecond != self._millisecond:
+            self._millisecond, self._started = millisecond, 0
+        self._started += 1
+        return self._started <= self._starts_per_turn
+
     def enter(self, start: Callable[[], None]) -> None:
         """Call `start` now, or in a later turn if enough were started already."""
+        if self.pass_now():
+            start()
+        else:
+            self.wait(start)
+
+    def wait(self, start: Callable[[], None]) -> None:
+        """Call `start` in a later turn."""
         if not self._waiting:
-            millisecond = int(self._clock() * 1000)
-            if millisecond != self._millisecond:
-                self._millisecond, self._started = millisecond, 0
-            if self._started < self._starts_per_turn:
-                self._started += 1
-                start()
-                return
             self._loop.call_soon(self._turn)
         self._waiting.append(start)
 

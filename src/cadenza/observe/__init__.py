@@ -14,7 +14,7 @@ class Observer:
     def __init__(self, log: Log, at: FaultPoint | None = None) -> None:
         self.log = log
         self.metrics = Metrics(lambda: log.dropped)
-        self.at = at or FaultPoint()
+        self.at = (at or FaultPoint()).reach  # a method is called in a quarter of the time of an object
 
     def record(self, outcome: Outcome) -> None:
         """Count a request that ended, and write its log line."""

@@ -14,8 +14,10 @@ class FaultPoint:
         self._name, _, times = (armed or "").partition(":")
         self._left = int(times or 1)
 
-    def __call__(self, name: str) -> None:
+    def reach(self, name: str) -> None:
         if name == self._name:
             self._left -= 1
             if not self._left:
                 os.kill(os.getpid(), signal.SIGKILL)
+
+    __call__ = reach

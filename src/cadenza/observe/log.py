@@ -93,7 +93,9 @@ class Lines:
 
     def write(self, line: str) -> None:
         self._waiting.append(line)
-        if self._wait_s and not self._will_be_written():
+        if self._will_be_written():
+            return
+        if self._wait_s:
             with contextlib.suppress(RuntimeError):  # no event loop runs
                 self._loop = asyncio.get_running_loop()
                 self._timer = self._loop.call_later(self._wait_s, self._hand_over)

@@ -7,6 +7,7 @@ from prometheus_client import CollectorRegistry, Metric, generate_latest
 from prometheus_client.registry import Collector
 
 HIGHEST = {"cadenza_route_resting"}  # gauges that are a state: 1 if any process has it
+LOWEST = {"cadenza_shared_state_up"}  # 0 if any process has it
 COUNTED = {"counter", "histogram"}  # what a process has counted stays counted after its end
 
 Labels = tuple[tuple[str, str], ...]
@@ -58,7 +59,7 @@ def merge(processes: Iterable[Sequence[Family]]) -> list[Family]:
 def _combined(name: str, one: float, other: float) -> float:
     if name in HIGHEST:
         return max(one, other)
-    return min(one, other) if name.endswith("_created") else one + other
+    return min(one, other) if name in LOWEST or name.endswith("_created") else one + other
 
 
 def render(families: Sequence[Family]) -> bytes:

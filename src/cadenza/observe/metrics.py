@@ -71,73 +71,47 @@ class Metrics:
     """All metrics of one service. `log_dropped` returns how many lines of the log could not be written."""
 
     def __init__(self, log_dropped: Callable[[], float] = int) -> None:
-        self.registry = CollectorRegistry()
-        Total("cadenza_log_dropped", "Lines of the log that could not be written.", log_dropped, self.registry)
-        Gauge("cadenza_workers", "Processes whose numbers are shown.", registry=self.registry).set(1)
-        self.requests = Counts("cadenza_requests", "Requests answered.", ("endpoint", "status"), self.registry)
-        self.in_flight = Gauge("cadenza_requests_in_flight", "Requests being answered.", registry=self.registry)
-        self.duration = Spans(
-            "cadenza_request_seconds",
-            "From the first byte of the request to the last of the reply.",
-            "endpoint",
-            self.registry,
-        )
+        registry = self.registry = CollectorRegistry()
+
+        def count(name: str, description: str, *labels: str) -> Counter:
+            return Counter(name, description, labels, registry=registry)
+
+        def gauge(name: str, description: str, *labels: str) -> Gauge:
+            return Gauge(name, description, labels, registry=registry)
+
+        Total("cadenza_log_dropped", "Lines of the log that could not be written.", log_dropped, registry)
+        gauge("cadenza_workers", "Processes whose numbers are shown.").set(1)
+        self.requests = Counts("cadenza_requests", "Requests answered.", ("endpoint", "status"), registry)
+        self.in_flight = gauge("cadenza_requests_in_flight", "Requests being answered.")
+        from_the_first = "From the first byte of the request to the"
+        self.duration = Spans("cadenza_request_seconds", f"{from_the_first} last of the reply.", "endpoint", registry)
         self.first_byte = Spans(
-            "cadenza_first_byte_seconds",
-            "From the first byte of the request to the first of the reply.",
-            "class_id",
-            self.registry,
+            "cadenza_first_byte_seconds", f"{from_the_first} first of the reply.", "class_id", registry
         )
-        self.tokens = Counts("cadenza_tokens", "Tokens served.", ("class_id", "kind"), self.registry)
-        self.faults = Counter(
-            "cadenza_upstream_faults", "Upstream failures.", ["provider", "kind"], registry=self.registry
+        self.tokens = Counts("cadenza_tokens", "Tokens served.", ("class_id", "kind"), registry)
+        self.faults = count("cadenza_upstream_faults", "Upstream failures.", "provider", "kind")
+        self.refused = count("cadenza_refused", "Requests refused that may be retried later.", "reason")
+        self.tasks = gauge("cadenza_tasks", "Tasks of the event loop.")
+        self.slots = gauge("cadenza_slots_taken", "Chat requests in flight.")
+        self.shared_state_up = gauge("cadenza_shared_state_up", "0 while this process limits alone, without Valkey.")
+        self.retries = count("cadenza_retries", "Retries on another route, made or refused by the budget.", "result")
+        self.continued = count(
+            "cadenza_continued", "Streams that broke off elsewhere and continued on this provider.", "provider"
         )
-        self.refused = Counter(
-            "cadenza_refused", "Requests refused that may be retried later.", ["reason"], registry=self.registry
+        of_route = ("provider", "model")
+        self.route_limit = gauge("cadenza_route_limit", "The most requests that a route is given at once.", *of_route)
+        self.route_in_flight = gauge("cadenza_route_in_flight", "Requests in flight on a route.", *of_route)
+        self.route_resting = gauge("cadenza_route_resting", "1 while a route rests.", *of_route)
+        self.holds = gauge("cadenza_holds", "Requests that hold credit.")
+        self.ledger_commits = count("cadenza_ledger_commits", "Transactions of the ledger.")
+        self.ledger_retries = count("cadenza_ledger_retries", "Batches of the ledger that the store did not accept.")
+        self.ledger_refused = count("cadenza_ledger_refused", "Ledger entries refused by a rule: see the log.")
+        self.ledger_short = count("cadenza_ledger_short_nano", "Nano-dollars due that the accounts did not have.")
+        self.ledger_lost = count(
+            "cadenza_ledger_lost", "Replies ended with an error because they could not be charged."
         )
-        self.tasks = Gauge("cadenza_tasks", "Tasks of the event loop.", registry=self.registry)
-        self.slots = Gauge("cadenza_slots_taken", "Chat requests in flight.", registry=self.registry)
-        self.retries = Counter(
-            "cadenza_retries",
-            "Retries on another route, made or refused by the budget.",
-            ["result"],
-            registry=self.registry,
-        )
-        self.continued = Counter(
-            "cadenza_continued",
-            "Streams that broke off elsewhere and continued on this provider.",
-            ["provider"],
-            registry=self.registry,
-        )
-        of_route = ["provider", "model"]
-        self.route_limit = Gauge(
-            "cadenza_route_limit", "The most requests that a route is given at once.", of_route, registry=self.registry
-        )
-        self.route_in_flight = Gauge(
-            "cadenza_route_in_flight", "Requests in flight on a route.", of_route, registry=self.registry
-        )
-        self.route_resting = Gauge("cadenza_route_resting", "1 while a route rests.", of_route, registry=self.registry)
-        self.holds = Gauge("cadenza_holds", "Requests that hold credit.", registry=self.registry)
-        self.ledger_commits = Counter("cadenza_ledger_commits", "Transactions of the ledger.", registry=self.registry)
-        self.ledger_retries = Counter(
-            "cadenza_ledger_retries", "Batches of the ledger that the store did not accept.", registry=self.registry
-        )
-        self.ledger_refused = Counter(
-            "cadenza_ledger_refused", "Ledger entries refused by a rule: see the log.", registry=self.registry
-        )
-        self.ledger_short = Counter(
-            "cadenza_ledger_short_nano", "Nano-dollars due that the accounts did not have.", registry=self.registry
-        )
-        self.ledger_lost = Counter(
-            "cadenza_ledger_lost",
-            "Replies ended with an error because they could not be charged.",
-            registry=self.registry,
-        )
-        self.doubtful_usage = Counter(
-            "cadenza_doubtful_usage",
-            "Replies whose upstream counts could not be true.",
-            ["provider"],
-            registry=self.registry,
+        self.doubtful_usage = count(
+            "cadenza_doubtful_usage", "Replies whose upstream counts could not be true.", "provider"
         )
 
     def render(self) -> bytes:

@@ -72,9 +72,11 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 def has_ample_room(plan: Plan, prompt_tokens: int, output_tokens: int) -> bool:
     """Whether every route has room for all of the output."""
-    return all(
-        output_room(route, prompt_tokens) >= min(output_tokens, route.max_output_tokens) for route in plan.routes
-    )
+    for route in plan.routes:
+        room_tokens = output_room(route, prompt_tokens)
+        if room_tokens < output_tokens and room_tokens < route.max_output_tokens:
+            return False
+    return True
 
 
 def check_largest_window(plan: Plan, least_tokens: int) -> None:
@@ -86,7 +88,9 @@ def check_largest_window(plan: Plan, least_tokens: int) -> None:
 
 async def routes_that_fit(plan: Plan, prompt: PromptSize, output_tokens: int) -> Plan:
     """The plan without the routes whose window is too small for the prompt and the shortest useful answer."""
-    prompt_tokens = await prompt.size_for(lambda tokens: has_ample_room(plan, tokens, output_tokens))
+    prompt_tokens = prompt.at_most
+    if not has_ample_room(plan, prompt_tokens, output_tokens):
+        prompt_tokens = await prompt.exact()
     routes = tuple([route for route in plan.routes if output_room(route, prompt_tokens) >= OUTPUT_TOKENS_MIN])
     if len(routes) == len(plan.routes):
         return plan

@@ -53,18 +53,18 @@ class Reply:
         routes = self._routes_that_continue(self._running.route)
         joint = Joint(sink) if routes else None
         while True:
-            route, reply, attempt = self._running
+            running = self._running
             try:
-                await reply.deliver(joint or sink)
+                await running.reply.deliver(joint or sink)
             except Fault as fault:
-                attempt.note_fault(fault)
-                self._dispatcher.report_fault(self._wanted, route, fault)
+                running.attempt.note_fault(fault)
+                self._dispatcher.report_fault(self._wanted, running.route, fault)
                 if joint is None:
                     raise
                 self._running = await self._continue(joint, routes, fault)
                 routes.remove(self._running.route)
             else:
-                attempt.note_finish()
+                running.attempt.note_finish()
                 return
 
     async def close(self) -> None:

@@ -81,13 +81,13 @@ class RouteHealth:
     def note_answer(self, started_s: float, *, is_stream: bool) -> None:
         now_s = self._clock()
         self._breaker.note_answer(started_s)
-        pace = self._paces[is_stream]
-        is_loaded = self.in_flight * 2 >= self.limit
+        pace, in_flight = self._paces[is_stream], self._shares.taken
+        is_loaded = in_flight * 2 >= self._ceiling.limit(now_s)
         pace.note(now_s - started_s, is_loaded=is_loaded)
-        if pace.is_slow and is_loaded:
+        if is_loaded and pace.is_slow:
             self._ceiling.lower_to_pace(pace, now_s)
         else:
-            self._ceiling.raise_by_answer(self.in_flight)
+            self._ceiling.raise_by_answer(in_flight)
 
     def note_finish(self) -> None:
         self._breaker.note_finish()

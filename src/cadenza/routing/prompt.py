@@ -6,7 +6,6 @@ credit may not suffice, or the upstream gave no usage.
 """
 
 import asyncio
-from collections.abc import Callable
 from typing import Protocol
 
 import msgspec
@@ -104,10 +103,6 @@ class PromptSize:
             return await self.exact(is_urgent=True)
         except CadenzaError:
             return self.size_bytes // BYTES_PER_TOKEN
-
-    async def size_for(self, is_decisive: Callable[[int], bool]) -> int:
-        """The bound if it decides the question, else the exact count."""
-        return self.at_most if is_decisive(self.at_most) else await self.exact()
 
     async def _count(self, texts: list[str], size_bytes: int) -> int:
         if self._tokenizer.is_loaded and size_bytes <= INLINE_BYTES:

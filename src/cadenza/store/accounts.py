@@ -26,11 +26,6 @@ WITH_PASSWORD = Statement(
     select(schema.accounts.c.password_hash, *COLUMNS).where(schema.accounts.c.email == bindparam("email"))
 )
 OLDEST_FIRST = Statement(select(*COLUMNS).order_by(schema.accounts.c.created_at, schema.accounts.c.id))
-FREE = Statement(
-    select(schema.accounts.c.balance_nano - schema.accounts.c.held_nano).where(
-        schema.accounts.c.id == bindparam("account")
-    )
-)
 COUNT = Statement(select(func.count()).select_from(schema.accounts))
 
 
@@ -49,13 +44,6 @@ async def get_by_email(store: Store, email: str) -> Account | None:
 async def get_with_password(store: Store, email: str) -> tuple[Account, str] | None:
     row = await store.row(WITH_PASSWORD, {"email": email})
     return None if row is None else (Account(*row[1:]), row[0])
-
-
-async def free_nano(store: Store, account_id: str) -> int:
-    """The credit that is not held."""
-    row = await store.row(FREE, {"account": account_id})
-    assert row
-    return int(row[0])
 
 
 async def list_all(store: Store) -> list[Account]:

@@ -2,11 +2,16 @@
 
 from pathlib import Path
 
-from sqlalchemy import URL, make_url
+from sqlalchemy import make_url
 from sqlalchemy.exc import ArgumentError
 
 from cadenza.store.sqlite import SqliteStore
 from cadenza.store.store import WAIT_S, Store, StoreUnavailable
+
+NOT_UNDERSTOOD = (
+    "The store's address is not understood: write it like sqlite:///./data/cadenza.db "
+    "or postgresql://user:password@host/database."
+)
 
 
 def open_store(url: str, wait_s: float | None = None) -> Store:
@@ -15,23 +20,24 @@ def open_store(url: str, wait_s: float | None = None) -> Store:
     It waits up to `wait_s` for a lock, and Postgres as long for a connection or an answer. By default these are 10
     seconds on SQLite, and the waits of PostgresBounds, about 1 second, on Postgres.
     """
-    if url.startswith(("postgresql://", "postgres://")):
-        from cadenza.store.postgres import PostgresStore  # noqa: PLC0415 asyncpg is slow to import
-        from cadenza.store.postgres_connect import PostgresBounds  # noqa: PLC0415
+    try:
+        if url.startswith(("postgresql://", "postgres://")):
+            return _open_postgres(url, wait_s)
+        return SqliteStore(_sqlite_path(url), wait_s or WAIT_S)
+    except (ArgumentError, ValueError):  # their messages may quote a password
+        raise StoreUnavailable(NOT_UNDERSTOOD) from None
 
-        bounds = PostgresBounds()
-        return PostgresStore(url, bounds if wait_s is None else bounds.with_waits_of(wait_s))
-    return SqliteStore(_sqlite_path(url), wait_s or WAIT_S)
+
+def _open_postgres(url: str, wait_s: float | None) -> Store:
+    from cadenza.store.postgres import PostgresStore  # noqa: PLC0415 asyncpg is slow to import
+    from cadenza.store.postgres_connect import PostgresBounds  # noqa: PLC0415
+
+    bounds = PostgresBounds()
+    return PostgresStore(url, bounds if wait_s is None else bounds.with_waits_of(wait_s))
 
 
 def _sqlite_path(url: str) -> Path:
-    try:
-        address = make_url(url)
-    except ArgumentError:
-        address = URL.create("unknown")
-    if address.drivername == "sqlite" and address.database not in {None, "", ":memory:"}:
-        return Path(address.database or "")
-    raise StoreUnavailable(
-        "The store's address is not understood: write it like sqlite:///./data/cadenza.db "
-        "or postgresql://user:password@host/database."
-    )
+    address = make_url(url)
+    if address.drivername != "sqlite" or address.database in {None, "", ":memory:"}:
+        raise ValueError
+    return Path(address.database or "")

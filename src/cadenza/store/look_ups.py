@@ -64,8 +64,11 @@ class LookUps:
         return found
 
     def _keep(self, found: FoundKeys) -> None:
-        """Keep what was read under the epoch that is followed, and of all keys those that were used last."""
+        """Keep what was read under the epoch that is followed, and of all keys those that were used last.
+
+        A revoked key is not kept, so that it takes as long as an unknown one.
+        """
         if found.epoch == self._presence.epoch:
-            self._kept.update(found.by_digest)
+            self._kept.update((digest, key) for digest, key in found.by_digest.items() if key.revoked_at is None)
             while len(self._kept) > self._kept_max:
                 self._kept.popitem(last=False)

@@ -60,9 +60,12 @@ class PostgresStore:
         *,
         is_brief: bool = False,  # noqa: ARG002 for SQLite
         is_single: bool = False,
+        lock_s: float | None = None,
     ) -> T:
-        run = self._run_single if is_single else self._run_transaction
-        return await self._run(lambda session: run(session, work), self._bounds.turn_s)
+        begin = "BEGIN" if lock_s is None else f"BEGIN; SET LOCAL lock_timeout = {round(lock_s * 1000)}"
+        if is_single:
+            return await self._run(lambda session: self._run_single(session, work), self._bounds.turn_s)
+        return await self._run(lambda session: self._run_transaction(session, work, begin), self._bounds.turn_s)
 
     @contextlib.asynccontextmanager
     async def watch(self, wake: Callable[[], None]) -> AsyncIterator[None]:
@@ -105,9 +108,9 @@ class PostgresStore:
         except DRIVER_ERRORS as error:
             raise self._errors.translate(error) from None
 
-    async def _run_transaction(self, session: Session, work: Callable[[Transaction], T]) -> T:
+    async def _run_transaction(self, session: Session, work: Callable[[Transaction], T], begin: str) -> T:
         statement_s = self._bounds.statement_s
-        await session.run("BEGIN", timeout_s=statement_s)
+        await session.run(begin, timeout_s=statement_s)
         try:
             done = await greenlet_spawn(work, PostgresTransaction(session, statement_s))
         except Exception:

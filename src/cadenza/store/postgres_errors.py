@@ -75,7 +75,7 @@ def sqlstate(error: Exception) -> str:
 
 
 def can_be_retried(error: Exception) -> bool:
-    """Whether the same work can succeed on a new transaction; its statements were planned for a schema that changed."""
+    """Whether the same work can succeed in a new transaction: after a deadlock, or on statements prepared anew."""
     return sqlstate(error) in AGAIN or is_outdated(error)
 
 

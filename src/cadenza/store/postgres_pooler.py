@@ -12,7 +12,7 @@ from cadenza.store.postgres_connect import Connection
 
 PID = "SELECT pg_backend_pid()"
 TRIALS = 3
-ANSWER_S = 1.0
+ANSWER_S = 3.0
 LOST_STATEMENT = (asyncpg.InvalidSQLStatementNameError, asyncpg.DuplicatePreparedStatementError)
 
 Connect = Callable[[], Awaitable[Connection]]

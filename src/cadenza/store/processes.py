@@ -159,6 +159,9 @@ class Presence:
                 await self._look()
         except StoreUnavailable:
             self._lose()
+        except Exception as error:  # noqa: BLE001 without beats this process would be taken for dead
+            self._lose()
+            asyncio.get_running_loop().call_exception_handler({"message": "a beat failed", "exception": error})
 
     async def _beat(self) -> None:
         """Show that this process is alive, see who else is, and follow the newest epoch."""
@@ -192,7 +195,7 @@ class Presence:
         """Tell the commands that wait for it which epoch is followed."""
         if self._seen != self.epoch:
             seen = {"of": self.name, "number": self.epoch}
-            await self._store.transact(lambda tx: tx.change(SET_SEEN, seen), is_brief=True)
+            await self._store.transact(lambda tx: tx.change(SET_SEEN, seen), is_brief=True, is_single=True)
             self._seen = self.epoch
 
     def _lose(self) -> None:

@@ -97,6 +97,7 @@ class SqliteStore:
         *,
         is_brief: bool = False,
         is_single: bool = False,  # noqa: ARG002 for Postgres
+        lock_s: float | None = None,  # noqa: ARG002 for Postgres
     ) -> T:
         with self._mapped_errors():
             return await asyncio.shield(self._transact(work, is_brief=is_brief))

@@ -10,7 +10,7 @@ LOOK_EVERY_S = 0.02
 
 @contextlib.contextmanager
 def watch(connection: sqlite3.Connection, wake: Callable[[], None]) -> Iterator[None]:
-    """Look at a connection that is used for nothing else, on the event loop's thread: 3 µs each time."""
+    """Look at a connection that is used for nothing else, on the event loop's thread: 0.6% of a core."""
     loop = asyncio.get_running_loop()
     last = connection.execute("PRAGMA data_version").fetchone()
     timer: asyncio.TimerHandle

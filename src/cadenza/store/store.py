@@ -76,13 +76,20 @@ class Store(Protocol):
         Postgres waits up to 10 seconds for it, and up to 5 minutes for one that reads whole tables (`is_long`).
         """
 
-    async def transact(self, work: Callable[[Transaction], T], *, is_brief: bool = False, is_single: bool = False) -> T:
+    async def transact(
+        self,
+        work: Callable[[Transaction], T],
+        *,
+        is_brief: bool = False,
+        is_single: bool = False,
+        lock_s: float | None = None,
+    ) -> T:
         """Run `work` in one transaction and return its result once that is durable.
 
         SQLite runs brief work on the event loop's thread and everything else in a thread. Postgres runs work of a
         single statement in one round trip, without BEGIN and COMMIT: what it changed stays, even if `work` then
-        raises. After a deadlock or a migration Postgres runs `work` once more, so it must have no effect but its
-        statements.
+        raises. It waits for a lock for `lock_s`, or a second. After a deadlock or a migration Postgres runs `work` once
+        more, so it must have no effect but its statements.
         """
 
     def watch(self, wake: Callable[[], None]) -> AbstractAsyncContextManager[None]:

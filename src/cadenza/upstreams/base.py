@@ -7,6 +7,7 @@ carries no text from the upstream, so it cannot leak a name, a URL, a key or con
 import math
 from collections.abc import Mapping, Sequence
 from enum import Enum
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import msgspec
@@ -20,6 +21,7 @@ EVENTS_PER_TOKEN = 2
 EVENTS_EXTRA = 256  # for events without a token
 BYTES_PER_TOKEN = 2048
 BYTES_EXTRA = 1024 * 1024
+NO_EXTRAS: Mapping[str, Any] = MappingProxyType({})  # shared by all pieces that have none
 
 
 class FaultKind(Enum):
@@ -117,7 +119,7 @@ class Piece(msgspec.Struct, frozen=True):
     has_bad_usage: bool = False  # it has a usage field without valid counts
     has_begun: bool = False  # it shows that the model has begun to answer or to reason
     calls: tuple[ToolCallPart, ...] = ()
-    extras: Mapping[str, Any] = {}  # `refusal`, `reasoning_content`, `reasoning`, `reasoning_details`: passed on as is
+    extras: Mapping[str, Any] = NO_EXTRAS  # `refusal` and the fields of reasoning: passed on as they are
 
 
 class Sink(Protocol):

@@ -52,6 +52,7 @@ class OpenAIUpstream:
         self._rules = MessageRules(dialect)
         self._has_deployments = dialect.has_deployments and not base_url.endswith("/v1")
         self._query = f"?api-version={quote(api_version)}" if api_version else ""
+        self._path = f"/chat/completions{self._query}"
 
     async def start(self) -> None:
         """Nothing to do: connections are opened when they are needed."""
@@ -62,7 +63,8 @@ class OpenAIUpstream:
     async def open(self, route: Route, ask: Ask) -> "HttpReply":
         reply = HttpReply(self._http, route, ask)
         write = write_large_request if ask.is_large else write_request
-        await reply.open(self._path(route), write(self._dialect, self._rules, route, ask))
+        body = write(self._dialect, self._rules, route, ask)
+        await reply.open(self._path_for(route) if self._has_deployments else self._path, body)
         return reply
 
     async def probe(self) -> Probe:
@@ -82,9 +84,8 @@ class OpenAIUpstream:
             return Probe(reachable=True, detail="answers, but names no models")
         return Probe(reachable=True, detail="answers", models=tuple(model.id for model in named))
 
-    def _path(self, route: Route) -> str:
-        folder = f"/deployments/{quote(route.model, safe='')}" if self._has_deployments else ""
-        return f"{folder}/chat/completions{self._query}"
+    def _path_for(self, route: Route) -> str:
+        return f"/deployments/{quote(route.model, safe='')}{self._path}"
 
 
 class HttpReply:
@@ -93,13 +94,12 @@ class HttpReply:
     def __init__(self, http: HttpClient, route: Route, ask: Ask) -> None:
         self._http = http
         self._timeouts = route.timeouts
-        self._clock = asyncio.get_running_loop().time
-        self._deadline_s = self._clock() + route.timeouts.total_s  # of the whole reply
+        self._clock = clock = asyncio.get_running_loop().time
+        self._deadline_s = clock() + route.timeouts.total_s  # of the whole reply
         self._first_s = route.timeouts.first_token_s + (0 if ask.stream else _generation_s(route, ask))
-        tokens = ask.output_limit(route) or route.max_output_tokens
         self._extras = EXTRAS if route.reasoning == "pass" else ("refusal",)
-        self._bounds = ReplyBounds.of(tokens)
-        self._stream = ReplyStream(self._bounds, self._extras)
+        self._bounds = ReplyBounds.of(ask.output_limit(route) or route.max_output_tokens)
+        self._stream: ReplyStream | None = None  # None for a reply that came as one body
         self._early: list[Piece] = []  # the pieces that arrived before there was a sink
 
     async def open(self, path: str, body: bytes | list[bytes | memoryview]) -> None:
@@ -123,25 +123,26 @@ class HttpReply:
 
     async def close(self) -> None:
         try:
-            if self._stream.has_terminator and self._stream.is_whole:
+            if self._stream and self._stream.has_terminator and self._stream.is_whole:
                 await self._read_to_end()
         finally:
             self._http.release(self._response)
 
     async def _begin(self, deadline_s: float) -> None:
         """Read until the model has begun to answer; TimeoutError at the deadline."""
-        response, stream = self._response, self._stream
+        response = self._response
         if response.status != 200:
             raise await self._read_error(deadline_s)
-        if b"event-stream" not in response.headers.get(b"content-type", b"").lower():
-            body = await _read_whole_body(response, self._bounds.size_bytes, deadline_s)
-            piece = read_whole(body, self._extras)
-            if len(piece.calls) > self._bounds.events:
-                raise Fault(FaultKind.OVERLONG)
-            self._early.append(piece)
-            stream.skip()
+        if b"event-stream" in response.headers.get(b"content-type", b"").lower():
+            self._stream = ReplyStream(self._bounds, self._extras)
+            await self._begin_stream(self._stream, deadline_s)
             return
+        piece = read_whole(await _read_whole_body(response, self._bounds.size_bytes, deadline_s), self._extras)
+        if len(piece.calls) > self._bounds.events:
+            raise Fault(FaultKind.OVERLONG)
+        self._early.append(piece)
 
+    async def _begin_stream(self, stream: ReplyStream, deadline_s: float) -> None:
         def keep(data: bytes) -> float:
             stream.feed(data, self._early.append)
             if stream.phase is not BEGINNING:
@@ -150,7 +151,7 @@ class HttpReply:
             return deadline_s
 
         while stream.phase is BEGINNING:
-            if not await response.receive(keep, deadline_s):
+            if not await self._response.receive(keep, deadline_s):
                 stream.end_of_body(self._early.append)
         if stream.fault and not any(piece.has_begun for piece in self._early):
             raise stream.fault
@@ -164,25 +165,33 @@ class HttpReply:
         return classify_error(response.status, response.headers.get(b"retry-after"), body)
 
     async def deliver(self, sink: Sink) -> None:
-        stream, clock, idle_s, take, flush = self._stream, self._clock, self._timeouts.idle_s, sink.take, sink.flush
+        for piece in self._early:
+            sink.take(piece)
+        self._early.clear()
+        if self._stream:
+            await self._deliver_stream(self._stream, sink)
+        elif not sink.flush():
+            await sink.drain()
+
+    async def _deliver_stream(self, stream: ReplyStream, sink: Sink) -> None:
+        clock, idle_s, take, flush = self._clock, self._timeouts.idle_s, sink.take, sink.flush
 
         def receive(data: bytes) -> float:
             """Feed a part of the body to the sink; return the deadline for the next part, or STOP."""
             stream.feed(data, take)
             if not flush() or stream.phase is ENDED:
                 return STOP
-            return self._next_deadline() if stream.phase is FINISHED else min(self._deadline_s, clock() + idle_s)
+            if stream.phase is FINISHED:
+                return self._next_deadline(stream)
+            return min(self._deadline_s, clock() + idle_s)
 
-        for piece in self._early:
-            take(piece)
-        self._early.clear()
         while True:
             if not flush():
                 await sink.drain()
             if stream.phase is ENDED:
                 break
             try:
-                if not await self._response.receive(receive, self._next_deadline()):
+                if not await self._response.receive(receive, self._next_deadline(stream)):
                     stream.end_of_body(take)
             except TimeoutError:
                 stream.end(FaultKind.OVERLONG if clock() >= self._deadline_s else FaultKind.TIMED_OUT)
@@ -191,10 +200,10 @@ class HttpReply:
         if stream.fault:
             raise stream.fault
 
-    def _next_deadline(self) -> float:
+    def _next_deadline(self, stream: ReplyStream) -> float:
         """The time by which the next part must arrive. After the finish reason, the wait for the usage is short."""
         now_s, idle_s = self._clock(), self._timeouts.idle_s
-        if self._stream.phase is FINISHED:
+        if stream.phase is FINISHED:
             self._deadline_s = min(self._deadline_s, now_s + min(idle_s, AFTER_FINISH_S))
         return min(self._deadline_s, now_s + idle_s)
 
@@ -229,6 +238,8 @@ async def _read_whole_body(response: ClientConnection, bytes_max: int, deadline_
 
 async def _read_body(response: ClientConnection, deadline_s: float, bytes_max: int) -> bytes:
     """The body. If it has more than `bytes_max` bytes, a beginning of it that has more too."""
+    if response.is_complete:
+        return response.take_arrived()
     parts, size_bytes = list[bytes](), 0
 
     def keep(data: bytes) -> float:

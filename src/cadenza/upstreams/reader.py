@@ -124,7 +124,7 @@ def read_whole(body: bytes, extras: Sequence[str] = EXTRAS) -> Piece:
     if not any(choice.message for choice in document.choices or ()):
         raise Fault(FaultKind.MALFORMED)
     piece = _piece(document, extras)
-    return msgspec.structs.replace(piece, finish_reason=piece.finish_reason or "stop")
+    return piece if piece.finish_reason else msgspec.structs.replace(piece, finish_reason="stop")
 
 
 def _decode(data: bytes) -> _Document:
@@ -138,15 +138,18 @@ def _decode(data: bytes) -> _Document:
 
 
 def _piece(document: _Document, extras: Sequence[str]) -> Piece:
-    content, calls, finish, passed_on, has_begun = "", list[ToolCallPart](), None, dict[str, Any](), False
+    calls: list[ToolCallPart] = []
+    passed_on: dict[str, Any] = {}
+    content, finish, has_begun = "", None, False
     for choice in document.choices or ():
         if choice.index not in (0, None):  # not a set: the value may be unhashable
             continue
         if delta := choice.delta or choice.message:
             content += _text(delta.content)
-            calls += _calls(delta, is_whole=choice.delta is None)
-            found = _extras(delta)
-            passed_on |= {name: found[name] for name in found if name in extras}
+            if delta.tool_calls or delta.function_call is not None:
+                calls += _calls(delta, is_whole=choice.delta is None)
+            if found := _extras(delta):
+                passed_on |= {name: found[name] for name in found if name in extras}
             has_begun = has_begun or bool(content or calls or found)
         if choice.finish_reason and isinstance(choice.finish_reason, str):
             finish = "length" if choice.finish_reason == CUT else choice.finish_reason
@@ -245,19 +248,23 @@ def _cached(given: dict[str, Any]) -> int:
         if isinstance(details, dict) and (count := _count(details.get("cached_tokens"))):
             return count
     names = ("prompt_cache_hit_tokens", "cached_tokens", "num_cached_tokens")  # DeepSeek, Kimi, Mistral
-    return next((count for name in names if (count := _count(given.get(name)))), 0)
+    for name in names:
+        if count := _count(given.get(name)):
+            return count
+    return 0
 
 
 def _details(given: dict[str, Any]) -> dict[str, int] | None:
     """The details of the completion. SGLang has its count of reasoning tokens beside them."""
     details = given.get("completion_tokens_details")
-    details = details if isinstance(details, dict) else {"reasoning_tokens": given.get("reasoning_tokens")}
+    if not isinstance(details, dict):
+        if "reasoning_tokens" not in given:
+            return None
+        details = {"reasoning_tokens": given["reasoning_tokens"]}
     known = ("reasoning_tokens", "audio_tokens", "accepted_prediction_tokens", "rejected_prediction_tokens")
     return {name: count for name in known if (count := _count(details.get(name))) is not None} or None
 
 
 def _count(value: object) -> int | None:
     """A plausible token count, zero included; else None."""
-    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < COUNT_MAX:
-        return value
-    return None
+    return value if type(value) is int and 0 <= value < COUNT_MAX else None

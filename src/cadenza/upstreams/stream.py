@@ -61,7 +61,7 @@ class ReplyStream:
             if texts and len(texts) <= self._events_left:
                 self._events_left -= len(texts)
                 for text in texts:
-                    take(Piece(text, has_begun=True))
+                    take(Piece(text, None, None, False, True))  # keywords would cost 0.2 µs more
                 return
         try:
             self._take_events(self._events.feed(data), take)
@@ -72,10 +72,6 @@ class ReplyStream:
         """The body has ended. The blank line after its last event may be missing."""
         self._take_events(self._events.end(), take)
         self.end(FaultKind.TRUNCATED)
-
-    def skip(self) -> None:
-        """The reply came as one body: there is no stream."""
-        self.phase = ENDED
 
     def end(self, kind: FaultKind) -> None:
         """Read no more. If the reply is not finished, this is its fault."""

@@ -54,14 +54,17 @@ def _fields(dialect: Dialect, rules: MessageRules, route: Route, ask: Ask) -> Bo
         body["stream"] = True
         if dialect.stream_options:
             body["stream_options"] = dict(dialect.stream_options)
-    for name, other in dialect.renames.items():
-        if name in body:
-            body[other] = body.pop(name)
+    if dialect.renames:
+        for name, other in dialect.renames.items():
+            if name in body:
+                body[other] = body.pop(name)
     if route.fields:
         body |= msgspec.json.decode(route.fields)
-    for name in (*dialect.omits, *route.omit):
-        body.pop(name, None)
-    body.update(dialect.adds)
+    if dialect.omits or route.omit:
+        for name in (*dialect.omits, *route.omit):
+            body.pop(name, None)
+    if dialect.adds:
+        body.update(dialect.adds)
     return body
 
 

@@ -8,11 +8,12 @@ import msgspec
 
 from cadenza.core.rates import Limits, Rate
 from cadenza.core.records import Plan, Route
-from cadenza.gateway.gateway import Gateway, LoadSnapshot
+from cadenza.gateway.gateway import Gateway, LoadSnapshot, State
 from cadenza.http.exchange import Exchange
 from cadenza.observe import Observer
 from cadenza.routing.catalogue import Catalogue, ServedClass, Snapshot
 from cadenza.routing.prompt import Character
+from cadenza.store.shared.memory import MemoryState
 from cadenza.store.store import Store
 from cadenza.upstreams.base import Upstream
 from tests.unit.gateway.client import Client
@@ -34,7 +35,8 @@ def make_gateway(
     store: Store, observer: Observer, snapshot: Snapshot | None = None, load_snapshot: LoadSnapshot | None = None
 ) -> Gateway:
     """A gateway that is not started. Without a snapshot it has no upstreams, without a loader a reload does nothing."""
-    return Gateway(store, snapshot or snapshot_of({}), load_snapshot or load_nothing, observer, TOKENIZER)
+    state = State(store, MemoryState())
+    return Gateway(state, snapshot or snapshot_of({}), load_snapshot or load_nothing, observer, TOKENIZER)
 
 
 async def load_nothing() -> None:

@@ -83,6 +83,22 @@ async def test_an_interruption_cancels_each_request_once() -> None:
     assert ended.cancellations == 0
 
 
+async def test_the_requests_of_some_keys_are_interrupted() -> None:
+    """Those whose key is not noted yet, or is another one, go on."""
+    in_flight = InFlight()
+    clients = [begin(in_flight) for _ in range(4)]
+    for client, digest in zip(clients, (b"a", b"b", b"a"), strict=False):
+        in_flight.note_key(client.exchange, digest)
+    assert in_flight.digests() == {b"a", b"b"}
+    assert in_flight.interrupt_keys({b"a", b"unused"}) == 2
+    assert [client.exchange.interruption for client in clients] == [
+        Interruption.REVOKED,
+        None,
+        Interruption.REVOKED,
+        None,
+    ]
+
+
 async def test_a_complete_reply_is_not_interrupted() -> None:
     """Its request may still run to its end."""
     in_flight = InFlight()

@@ -65,32 +65,6 @@ async def test_the_exact_count_is_made_once(tokenizer: WatchedTokenizer) -> None
     assert len(tokenizer.threads) == 1
 
 
-async def test_the_bound_is_used_if_it_decides(tokenizer: WatchedTokenizer) -> None:
-    """Where the bound answers the question, it is the size, and nothing is counted."""
-    prompt, questions = size_of(tokenizer), list[int]()
-
-    def is_decisive(tokens: int) -> bool:
-        questions.append(tokens)
-        return tokens <= prompt.size_bytes
-
-    assert await prompt.size_for(is_decisive) == prompt.size_bytes
-    assert questions == [prompt.size_bytes]
-    assert tokenizer.threads == []
-
-
-async def test_the_tokens_are_counted_if_the_bound_does_not_decide(tokenizer: WatchedTokenizer) -> None:
-    """Where the bound leaves the question open, the exact count is the size."""
-    assert await size_of(tokenizer).size_for(lambda _: False) == own_count(tokenizer)
-
-
-async def test_a_count_that_was_made_is_what_questions_are_asked_with(tokenizer: WatchedTokenizer) -> None:
-    """After the count a question gets the count, also where the bytes would have left it open."""
-    prompt = size_of(tokenizer)
-    await prompt.exact()
-    assert await prompt.size_for(lambda tokens: tokens <= own_count(tokenizer)) == own_count(tokenizer)
-    assert len(tokenizer.threads) == 1
-
-
 async def test_the_count_of_the_client_leaves_the_character_out(tokenizer: WatchedTokenizer) -> None:
     """What the client sent is counted as if there were no character layer."""
     assert await size_of(tokenizer).exact_of_client() == own_count(tokenizer) - (

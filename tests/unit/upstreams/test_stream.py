@@ -226,13 +226,6 @@ def test_ending_a_stream_from_outside(kind: FaultKind) -> None:
     assert stream.is_whole
 
 
-def test_a_skipped_stream_is_complete() -> None:
-    """A reply that came as one JSON body has an empty stream without a fault."""
-    stream = ReplyStream(ReplyBounds(MANY, MANY_BYTES))
-    stream.skip()
-    assert (stream.is_whole, stream.has_terminator) == (True, False)
-
-
 @pytest.mark.parametrize("text", ["x", '"'], ids=["recognised", "decoded"])
 @pytest.mark.parametrize("together", [True, False], ids=["in one read", "in a read each"])
 def test_the_bound_of_events_is_exact(text: str, together: bool) -> None:

@@ -1,0 +1,52 @@
+"""The shared state of a service with one process: it is in the memory of this process, and nothing waits for it."""
+
+import time
+from collections.abc import Callable
+
+from cadenza.core.rates import Rate, Ticket, take_ticket
+
+SWEEP_EVERY = 10_000
+
+
+class MemoryRates:
+    """One number per name, forgotten once its burst is full again. So memory is bounded by what came lately."""
+
+    def __init__(self, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
+        self._clock_ns = clock_ns
+        self._whole_at_ns: dict[str, int] = {}
+        self._sweep_at = SWEEP_EVERY
+
+    def __len__(self) -> int:
+        """How many names are remembered."""
+        return len(self._whole_at_ns)
+
+    async def take(self, name: str, rate: Rate) -> Ticket:
+        now_ns = self._clock_ns()
+        whole_at_ns, ticket = take_ticket(self._whole_at_ns.get(name, 0), now_ns, rate)
+        self._whole_at_ns[name] = whole_at_ns
+        if len(self._whole_at_ns) >= self._sweep_at:
+            self._sweep(now_ns)
+        return ticket
+
+    def give_back(self, name: str, rate: Rate) -> None:
+        if name in self._whole_at_ns:
+            self._whole_at_ns[name] -= rate.step_ns
+
+    def _sweep(self, now_ns: int) -> None:
+        self._whole_at_ns = {name: at_ns for name, at_ns in self._whole_at_ns.items() if at_ns > now_ns}
+        self._sweep_at = len(self._whole_at_ns) + SWEEP_EVERY
+
+
+class MemoryState:
+    """The shared state of one process, which has all slots for itself."""
+
+    def __init__(self) -> None:
+        self.rates = MemoryRates()
+        self.networks = MemoryRates()
+        self.lender = None
+
+    async def start(self) -> None:
+        """Nothing to start."""
+
+    async def stop(self) -> None:
+        """Nothing to stop."""

@@ -1,0 +1,18 @@
+"""The time limits of the shared state in Valkey. Only tests have others."""
+
+import msgspec
+
+
+class Timing(msgspec.Struct, frozen=True):
+    """All in seconds. A lease is renewed often enough that two renewals in a row may fail."""
+
+    trip_s: float = 0.1  # how long a command may take
+    connect_s: float = 1.0
+    retry_s: float = 0.1  # from the end of a connection to the next attempt; twice as long after each that fails
+    retry_s_max: float = 2.0
+    stable_s: float = 10.0  # a connection that lasted so long was good: the next attempt is made soon
+    lease_s: float = 3.0
+    lease_margin_s: float = 0.25  # a process stops using its lease so long before Valkey gives it to others
+    renew_s: float = 0.5
+    lower_s: float = 0.02  # how often a process that has too many slots reports that some became free
+    gap_s: float = 0.005  # the least time between two reports

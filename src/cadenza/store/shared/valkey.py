@@ -1,0 +1,34 @@
+"""The shared state of a fleet, in Valkey or Redis 7. Each process has one connection."""
+
+from cadenza.observe import Observer
+from cadenza.store.shared.address import Address
+from cadenza.store.shared.link import Link
+from cadenza.store.shared.timing import Timing
+from cadenza.store.shared.valkey_rates import ValkeyRates
+from cadenza.store.shared.valkey_slots import ValkeyLender
+
+
+class ValkeyState:
+    """Rates and slots of all processes. `processes` is how many there are until Valkey knows better."""
+
+    def __init__(self, address: Address, processes: int, observer: Observer, timing: Timing | None = None) -> None:
+        timing = timing or Timing()
+        self._link = Link(address, timing, observer)
+        self.lender = ValkeyLender(self._link, timing, processes)
+        self.rates = ValkeyRates(self._link, "rate", lambda: self.lender.processes)
+        self.networks = ValkeyRates(self._link, "network", lambda: self.lender.processes)
+        self._link.pushed = self.lender.hear
+        self._link.came_up = self.lender.start
+
+    @property
+    def is_up(self) -> bool:
+        return self._link.is_up
+
+    async def start(self) -> None:
+        await self._link.start()
+        self.lender.start()
+
+    async def stop(self) -> None:
+        self._link.came_up = lambda: None
+        await self.lender.stop()
+        await self._link.stop()

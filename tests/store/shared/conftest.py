@@ -1,0 +1,72 @@
+"""One suite over the memory of a process and Valkey. The server is real, and each test has it empty."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack
+
+import pytest
+
+from cadenza.observe import Observer, make_log
+from cadenza.store.shared.address import parse
+from cadenza.store.shared.memory import MemoryState
+from cadenza.store.shared.state import SharedState
+from cadenza.store.shared.timing import Timing
+from cadenza.store.shared.valkey import ValkeyState
+from tests.valkey import Valkey, running_valkey
+
+PATIENT = Timing(trip_s=30.0, connect_s=30.0, lease_s=60.0)  # nothing is late on a busy machine
+
+MakeState = Callable[[], Awaitable[SharedState]]
+MakeValkeyState = Callable[..., Awaitable[ValkeyState]]
+
+
+@pytest.fixture(scope="session")
+def valkey_server() -> Iterator[Valkey]:
+    with running_valkey() as server:
+        yield server
+
+
+@pytest.fixture
+def valkey(valkey_server: Valkey) -> Valkey:
+    """A server that other tests use too, emptied."""
+    valkey_server.command("FLUSHALL")
+    return valkey_server
+
+
+@pytest.fixture
+def own_valkey() -> Iterator[Valkey]:
+    """A server that the test may kill."""
+    with running_valkey() as server:
+        yield server
+
+
+@pytest.fixture
+async def started() -> AsyncIterator[AsyncExitStack]:
+    async with AsyncExitStack() as stack:
+        yield stack
+
+
+@pytest.fixture
+def make_valkey_state(started: AsyncExitStack) -> MakeValkeyState:
+    """Makes shared states as several processes have them, each with its own connection."""
+
+    async def make(
+        url: str,
+        timing: Timing = PATIENT,
+        observer: Observer | None = None,
+        prepare: Callable[[ValkeyState], None] = lambda _: None,
+    ) -> ValkeyState:
+        state = ValkeyState(parse(url), 1, observer or Observer(make_log()), timing)
+        prepare(state)
+        await state.start()
+        started.push_async_callback(state.stop)
+        return state
+
+    return make
+
+
+@pytest.fixture(params=["memory", "valkey"])
+async def state(request: pytest.FixtureRequest, make_valkey_state: MakeValkeyState) -> SharedState:
+    """A started shared state of each kind."""
+    if request.param == "memory":
+        return MemoryState()
+    return await make_valkey_state(request.getfixturevalue("valkey").url)

@@ -1,0 +1,211 @@
+"""Slots of one process, and of a fleet by leases: the limit holds, keys are treated fairly, and no slot is lost."""
+
+import asyncio
+import random
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from cadenza.gateway.slots import Slots
+from cadenza.store.shared.timing import Timing
+from tests.store.shared.conftest import PATIENT, MakeValkeyState
+from tests.valkey import Valkey
+
+WAIT_S = 30.0
+SHORT_LEASE = Timing(trip_s=30.0, connect_s=30.0, lease_s=1.5)
+
+MakeFleet = Callable[..., Awaitable[list[Slots]]]
+
+
+@pytest.fixture(params=["memory", "valkey"])
+def make_fleet(request: pytest.FixtureRequest, make_valkey_state: MakeValkeyState) -> MakeFleet:
+    """Makes the slots of three processes with one limit; in memory, three times those of one process."""
+
+    async def make(limit: int, wait_s: float = WAIT_S) -> list[Slots]:
+        if request.param == "memory":
+            return [Slots(limit, wait_s, wait_s)] * 3
+        url = request.getfixturevalue("valkey").url
+        return [await fleet_slots(make_valkey_state, url, limit, wait_s) for _ in range(3)]
+
+    return make
+
+
+async def fleet_slots(
+    make: MakeValkeyState, url: str, limit: int, wait_s: float = WAIT_S, timing: Timing = PATIENT
+) -> Slots:
+    made = list[Slots]()
+    await make(url, timing, prepare=lambda state: made.append(Slots(limit, wait_s, wait_s, state.lender)))
+    return made[0]
+
+
+@asynccontextmanager
+async def holding(url: str, limit: int, count: int, lease_s: float) -> AsyncIterator[asyncio.subprocess.Process]:
+    """A process that has so many slots."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "tests.store.shared.client", "hold", url, str(limit), str(count), str(lease_s),
+        stdout=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdout
+    try:
+        assert int(await asyncio.wait_for(process.stdout.readline(), WAIT_S)) == count
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+async def enter_all(slots: Slots, key: str, count: int) -> None:
+    assert await asyncio.wait_for(asyncio.gather(*(slots.enter(key) for _ in range(count))), WAIT_S) == [True] * count
+
+
+async def test_one_process_may_have_every_slot(make_fleet: MakeFleet) -> None:
+    """While the others are idle."""
+    first, _, third = await make_fleet(20)
+    await enter_all(first, "key_a", 20)
+    for _ in range(20):
+        first.leave("key_a")
+    await enter_all(third, "key_b", 20)
+
+
+async def test_the_last_slots_are_not_kept_by_idle_processes(make_fleet: MakeFleet) -> None:
+    """One request after the other finds a slot until all are taken."""
+    first, _, _ = await make_fleet(9)
+    for number in range(9):
+        assert await asyncio.wait_for(first.enter(f"key_{number}"), WAIT_S)
+
+
+@pytest.mark.parametrize("limit", [1, 2, 7, 40])
+async def test_a_storm_over_three_processes_stays_within_the_limit(make_fleet: MakeFleet, limit: int) -> None:
+    """Three times fifty tasks enter, wait, are cancelled and leave: never more than the limit, and no slot is lost."""
+    fleet, chance = await make_fleet(limit), random.Random(limit)
+    inside = most = 0
+
+    async def visit(slots: Slots, key: str) -> None:
+        nonlocal inside, most
+        for _ in range(4):
+            if await slots.enter(key):
+                inside += 1
+                most = max(most, inside)
+                try:
+                    await asyncio.sleep(chance.choice([0, 0.001, 0.003]))
+                finally:
+                    inside -= 1
+                    slots.leave(key)
+
+    tasks = [asyncio.create_task(visit(fleet[n % 3], f"key_{chance.randrange(6)}")) for n in range(150)]
+    while not all(task.done() for task in tasks):
+        await asyncio.sleep(0.005)
+        chance.choice(tasks).cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert 1 <= most <= limit
+    for slots in fleet:
+        keys = [f"key_after_{number}" for number in range(limit)]  # no key that may have to leave slots to others
+        assert await asyncio.wait_for(asyncio.gather(*map(slots.enter, keys)), WAIT_S) == [True] * limit
+        for key in keys:
+            slots.leave(key)
+
+
+async def test_a_greedy_key_on_one_process_does_not_starve_a_key_on_another(make_fleet: MakeFleet) -> None:
+    """A key that fills all slots and waits for more leaves those that become free to a key elsewhere."""
+    first, second, _ = await make_fleet(8)
+    await enter_all(first, "greedy", 8)
+    waiting = [asyncio.create_task(first.enter("greedy")) for _ in range(8)]
+    modest = [asyncio.create_task(second.enter("modest")) for _ in range(4)]
+    await asyncio.sleep(0.1)
+    for _ in range(4):
+        first.leave("greedy")
+    assert await asyncio.wait_for(asyncio.gather(*modest), WAIT_S) == [True] * 4
+    assert not any(task.done() for task in waiting)
+    for task in waiting:
+        task.cancel()
+
+
+async def test_slots_that_are_full_everywhere_are_refused_after_the_wait(make_fleet: MakeFleet) -> None:
+    """A request that finds no slot in the fleet is refused."""
+    first, second, _ = await make_fleet(4, 0.3)
+    await enter_all(first, "key_a", 4)
+    assert not await asyncio.wait_for(second.enter("key_b"), WAIT_S)
+
+
+async def test_a_lower_limit_holds_for_all(make_fleet: MakeFleet) -> None:
+    """Requests that run go on; no slot above the new limit is given again."""
+    fleet = await make_fleet(9, 1.0)
+    for slots in fleet:
+        await enter_all(slots, "key_a", 3)
+    for slots in fleet:
+        slots.change_limit(3)
+    for slots in fleet[:2]:
+        for _ in range(3):
+            slots.leave("key_a")
+    async with asyncio.timeout(WAIT_S):
+        while await fleet[0].enter("key_b"):  # until the processes have heard of it
+            fleet[0].leave("key_b")
+            await asyncio.sleep(0.01)
+    fleet[2].leave("key_a")
+    waiter = asyncio.create_task(fleet[0].enter("key_b"))
+    assert await asyncio.wait_for(waiter, WAIT_S)
+
+
+async def test_a_higher_limit_lets_waiters_in(make_fleet: MakeFleet) -> None:
+    """On whatever process they wait."""
+    first, second, third = await make_fleet(1)
+    await enter_all(first, "key_a", 1)
+    waiters = [asyncio.create_task(second.enter("key_b")), asyncio.create_task(second.enter("key_c"))]
+    for slots in (first, second, third):
+        slots.change_limit(3)
+    assert await asyncio.wait_for(asyncio.gather(*waiters), WAIT_S) == [True, True]
+
+
+async def test_shares_go_by_keys(valkey: Valkey, make_valkey_state: MakeValkeyState) -> None:
+    """If all slots are wanted, a process with three keys gets three times as many as one with one key."""
+    first = await fleet_slots(make_valkey_state, valkey.url, 40, 0.2)
+    second = await fleet_slots(make_valkey_state, valkey.url, 40, 0.2)
+    enough = asyncio.Event()
+
+    async def visit(slots: Slots, key: str) -> None:
+        while not enough.is_set():
+            has_slot = await slots.enter(key)
+            await asyncio.sleep(0.01)
+            if has_slot:
+                slots.leave(key)
+
+    tasks = [asyncio.create_task(visit(first, f"key_{number % 3}")) for number in range(60)]
+    tasks += [asyncio.create_task(visit(second, "key_x")) for _ in range(60)]
+    await asyncio.sleep(0.5)
+    samples = list[tuple[int, int]]()
+    for _ in range(100):
+        await asyncio.sleep(0.01)
+        samples.append((first.taken, second.taken))
+    enough.set()
+    await asyncio.gather(*tasks)
+    ratio = sum(one for one, _ in samples) / sum(two for _, two in samples)
+    assert 2 < ratio < 4.5
+
+
+async def test_a_process_that_stops_gives_back_its_slots(valkey: Valkey, make_valkey_state: MakeValkeyState) -> None:
+    """At once, and not when its lease lapses."""
+    slots = await fleet_slots(make_valkey_state, valkey.url, 10)
+    others = list[Slots]()
+    state = await make_valkey_state(
+        valkey.url, prepare=lambda state: others.append(Slots(10, WAIT_S, WAIT_S, state.lender))
+    )
+    await enter_all(others[0], "key_a", 6)
+    await state.stop()
+    await enter_all(slots, "key_b", 10)
+
+
+async def test_a_lease_lapses_after_a_kill(valkey: Valkey, make_valkey_state: MakeValkeyState) -> None:
+    """The slots of a killed process are free for others after the time of a lease, and not before it was killed."""
+    async with holding(valkey.url, 10, 7, SHORT_LEASE.lease_s) as process:
+        slots = await fleet_slots(make_valkey_state, valkey.url, 10, timing=SHORT_LEASE)
+        await enter_all(slots, "key_a", 3)
+        fourth = asyncio.create_task(slots.enter("key_a"))
+        await asyncio.sleep(2 * SHORT_LEASE.lease_s)
+        assert not fourth.done()
+        process.kill()
+        await process.wait()
+        assert await asyncio.wait_for(fourth, WAIT_S)
+        await enter_all(slots, "key_a", 6)

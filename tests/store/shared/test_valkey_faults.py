@@ -1,0 +1,255 @@
+"""Valkey killed, restarted, flushed, frozen, slow, read-only or cut off: limits hold by share, and all comes back."""
+
+import asyncio
+import io
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cadenza.core.rates import Rate
+from cadenza.gateway.slots import Slots
+from cadenza.observe import Observer, make_log
+from cadenza.store.shared.address import parse
+from cadenza.store.shared.timing import Timing
+from cadenza.store.shared.valkey import ValkeyState
+from tests.store.shared.conftest import PATIENT, MakeValkeyState
+from tests.store.shared.relay import running_relay
+from tests.valkey import Valkey
+
+WAIT_S = 60.0
+SLOW = Rate(per_s=0.001, burst=12)
+QUICK = Timing(trip_s=1.0, connect_s=2.0, retry_s=0.05, retry_s_max=0.2)  # late only if it does not answer at all
+SHORT = Timing(trip_s=1.0, connect_s=2.0, retry_s=0.05, retry_s_max=0.2, lease_s=2.5)
+DOWN = "the shared state does not answer: this process keeps to its share"
+BACK = "the shared state is back"
+
+
+class Observed:
+    """An observer whose log the test reads."""
+
+    def __init__(self) -> None:
+        self._stream = io.StringIO()
+        self.observer = Observer(make_log(self._stream))
+
+    @property
+    def lines(self) -> list[dict[str, str]]:
+        return [json.loads(line) for line in self._stream.getvalue().splitlines()]
+
+    @property
+    def events(self) -> list[str]:
+        return [line["event"] for line in self.lines]
+
+    @property
+    def gauge(self) -> float | None:
+        return self.observer.metrics.registry.get_sample_value("cadenza_shared_state_up")
+
+
+async def until(is_true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(WAIT_S):
+        while not is_true():  # noqa: ASYNC110 the link tells only its log
+            await asyncio.sleep(0.01)
+
+
+async def granted(state: ValkeyState, name: str = "key_a", rate: Rate = SLOW) -> int:
+    """How many tickets are left."""
+    tickets = await asyncio.gather(*(state.rates.take(name, rate) for _ in range(2 * rate.burst)))
+    return sum(ticket.is_granted for ticket in tickets)
+
+
+async def with_slots(make: MakeValkeyState, url: str, limit: int, timing: Timing) -> tuple[ValkeyState, Slots]:
+    made = list[Slots]()
+    state = await make(url, timing, prepare=lambda state: made.append(Slots(limit, 0.3, 0.3, state.lender)))
+    return state, made[0]
+
+
+async def count_slots(slots: Slots, limit: int) -> int:
+    """How many slots can be taken, one by one. They are given back."""
+    taken = 0
+    while taken <= limit and await slots.enter(f"key_{taken}"):
+        taken += 1
+    for number in range(taken):
+        slots.leave(f"key_{number}")
+    return taken
+
+
+async def until_all_free(slots: Slots, limit: int) -> None:
+    """Until the other processes have given back what they do not need, or their leases have lapsed."""
+    async with asyncio.timeout(WAIT_S):
+        while await count_slots(slots, limit) < limit:  # noqa: ASYNC110 nobody tells
+            await asyncio.sleep(0.05)
+
+
+async def test_a_killed_valkey_is_done_without_and_comes_back(
+    own_valkey: Valkey, make_valkey_state: MakeValkeyState
+) -> None:
+    """Tickets go on at once, it is logged once and shown in a metric, and a new server is used without a restart."""
+    observed = Observed()
+    state = await make_valkey_state(own_valkey.url, QUICK, observed.observer)
+    assert (observed.gauge, observed.events) == (1, [])
+    own_valkey.kill()
+    assert await asyncio.wait_for(granted(state), WAIT_S) == SLOW.burst
+    await until(lambda: observed.gauge == 0)
+    await asyncio.sleep(1.0)  # several attempts
+    assert observed.events == [DOWN]
+    own_valkey.start()
+    await until(lambda: state.is_up)
+    assert observed.events == [DOWN, BACK]
+    assert observed.gauge == 1
+    assert await granted(state) == SLOW.burst
+    assert await granted(state) == 0
+
+
+async def test_a_valkey_that_is_missing_at_the_start_is_used_later(
+    own_valkey: Valkey, make_valkey_state: MakeValkeyState
+) -> None:
+    """The start does not wait for it, and the process has all limits until it knows of others."""
+    own_valkey.kill()
+    state, slots = await with_slots(make_valkey_state, own_valkey.url, 5, QUICK)
+    assert not state.is_up
+    assert await granted(state) == SLOW.burst
+    assert await count_slots(slots, 5) == 5
+    own_valkey.start()
+    await until(lambda: state.is_up)
+    assert await granted(state, "key_b") == SLOW.burst
+
+
+async def test_no_request_waits_twice_for_a_frozen_valkey(
+    own_valkey: Valkey, make_valkey_state: MakeValkeyState
+) -> None:
+    """Requests wait for one trip at most; after it, until Valkey answers again, none waits at all."""
+    observed = Observed()
+    state = await make_valkey_state(own_valkey.url, QUICK, observed.observer)
+    own_valkey.freeze()
+    try:
+        assert await asyncio.wait_for(granted(state), WAIT_S) == SLOW.burst
+        assert not state.is_up
+        began_s = time.perf_counter()
+        for number in range(200):
+            await state.rates.take(f"key_{number}", SLOW)
+        assert time.perf_counter() - began_s < QUICK.trip_s
+    finally:
+        own_valkey.thaw()
+    await until(lambda: state.is_up)
+    assert observed.events == [DOWN, BACK]
+    assert {line.get("reason") for line in observed.lines} <= {"no answer in time", None}
+
+
+async def test_a_slow_valkey_is_not_used(
+    own_valkey: Valkey, make_valkey_state: MakeValkeyState, tmp_path: Path
+) -> None:
+    """While its answers take longer than a trip may take, the link stays down; then it comes back."""
+    async with running_relay(own_valkey.socket, tmp_path / "relay.sock") as relay:
+        observed = Observed()
+        state = await make_valkey_state(relay.url, QUICK, observed.observer)
+        relay.delay_s = 2 * QUICK.trip_s
+        assert await asyncio.wait_for(granted(state), WAIT_S) == SLOW.burst
+        await asyncio.sleep(3 * QUICK.trip_s)
+        assert not state.is_up
+        relay.delay_s = 0.0
+        await until(lambda: state.is_up)
+        assert observed.events == [DOWN, BACK]
+
+
+async def test_a_flush_forgives_one_burst(own_valkey: Valkey, make_valkey_state: MakeValkeyState) -> None:
+    """A key that had used up its rate has its burst once more, and no more."""
+    state = await make_valkey_state(own_valkey.url)
+    assert await granted(state) == SLOW.burst
+    own_valkey.command("FLUSHALL")
+    assert await granted(state) == SLOW.burst
+    assert await granted(state) == 0
+
+
+async def test_a_forgotten_script_is_sent_again(own_valkey: Valkey, make_valkey_state: MakeValkeyState) -> None:
+    """An empty script cache costs one more trip, and the link stays up."""
+    observed = Observed()
+    state = await make_valkey_state(own_valkey.url, PATIENT, observed.observer)
+    await granted(state)
+    own_valkey.command("SCRIPT", "FLUSH")
+    assert await granted(state) == 0
+    assert (state.is_up, observed.events) == (True, [])
+
+
+async def test_leases_that_a_flush_lost_are_not_given_again(
+    own_valkey: Valkey, make_valkey_state: MakeValkeyState
+) -> None:
+    """Right after a flush, a process that asks for more gets none of the slots that others have."""
+    _, first = await with_slots(make_valkey_state, own_valkey.url, 10, PATIENT)
+    _, second = await with_slots(make_valkey_state, own_valkey.url, 10, PATIENT)
+    assert all([await first.enter("key_a") for _ in range(7)])
+    assert all([await second.enter("key_b") for _ in range(2)])
+    own_valkey.command("FLUSHALL")
+    more = 0
+    while more < 10 and await second.enter("key_b"):
+        more += 1
+    assert 7 + 2 + more <= 10
+
+
+async def test_each_process_has_its_share_without_valkey(
+    own_valkey: Valkey, make_valkey_state: MakeValkeyState
+) -> None:
+    """Once its lease has lapsed, each of three processes has a third of the rate and of the slots."""
+    fleet = [await with_slots(make_valkey_state, own_valkey.url, 9, SHORT) for _ in range(3)]
+    await until(lambda: all(state.lender.processes == 3 for state, _ in fleet))
+    own_valkey.kill()
+    await until(lambda: not any(state.is_up for state, _ in fleet))
+    await until(lambda: all(state.lender.share == 3 for state, _ in fleet))
+    await asyncio.sleep(SHORT.lease_s + SHORT.renew_s)
+    assert [await count_slots(slots, 9) for _, slots in fleet] == [3, 3, 3]
+    assert [await granted(state) for state, _ in fleet] == [4, 4, 4]
+    own_valkey.start()
+    await until(lambda: all(state.is_up for state, _ in fleet))
+    _, first = fleet[0]
+    await until_all_free(first, 9)
+
+
+async def test_a_process_that_is_cut_off_keeps_to_its_share(
+    own_valkey: Valkey, make_valkey_state: MakeValkeyState, tmp_path: Path
+) -> None:
+    """The other half of the fleet has all slots after the lease lapsed; the one that is cut off has half of them."""
+    async with running_relay(own_valkey.socket, tmp_path / "relay.sock") as relay:
+        apart_state, apart = await with_slots(make_valkey_state, relay.url, 8, SHORT)
+        state, slots = await with_slots(make_valkey_state, own_valkey.url, 8, SHORT)
+        await until(lambda: apart_state.lender.processes == state.lender.processes == 2)
+        assert all([await apart.enter("key_a") for _ in range(6)])
+        relay.block()
+        began_s = time.monotonic()
+        assert await count_slots(slots, 8) <= 2 or time.monotonic() - began_s > SHORT.lease_s - SHORT.lease_margin_s
+        await until_all_free(slots, 8)
+        assert not await apart.enter("key_b")  # it has more than its share
+        relay.unblock()
+        await until(lambda: apart_state.is_up)
+        for _ in range(6):
+            apart.leave("key_a")
+        await until_all_free(apart, 8)
+
+
+async def test_a_replica_is_not_used(own_valkey: Valkey, make_valkey_state: MakeValkeyState) -> None:
+    """A server that refuses writes counts as down, is logged once, and is used again when it is the primary."""
+    observed = Observed()
+    state = await make_valkey_state(own_valkey.url, QUICK, observed.observer)
+    own_valkey.command("REPLICAOF", "127.0.0.1", "1")
+    assert await granted(state) == SLOW.burst
+    await asyncio.sleep(1.0)  # several attempts
+    assert (state.is_up, observed.events) == (False, [DOWN])
+    assert "READONLY" in observed.lines[0]["reason"]
+    own_valkey.command("REPLICAOF", "NO", "ONE")
+    await until(lambda: state.is_up)
+
+
+@pytest.mark.parametrize("user", ["", "me"])
+async def test_a_wrong_password_is_logged_without_it(
+    own_valkey: Valkey, make_valkey_state: MakeValkeyState, user: str
+) -> None:
+    """Neither the log nor a repr shows the password; the right one is accepted."""
+    own_valkey.command("ACL", "SETUSER", user or "default", "on", ">r1ght", "~*", "&*", "+@all")
+    observed, path = Observed(), own_valkey.socket
+    wrong = await make_valkey_state(f"unix://{user}:wr0ng@{path}", QUICK, observed.observer)
+    assert not wrong.is_up
+    (line,) = observed.lines
+    assert "WRONGPASS" in line["reason"]
+    assert "wr0ng" not in json.dumps(line) + repr(parse(f"unix://{user}:wr0ng@{path}"))
+    right = await make_valkey_state(f"unix://{user}:r1ght@{path}?db=3", QUICK)
+    assert right.is_up

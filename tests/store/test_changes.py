@@ -1,0 +1,67 @@
+"""Changes of keys, accounts and classes: each begins the next epoch and wakes every process."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from cadenza.control.accounts import give_credit
+from cadenza.control.classes import announce_reload
+from cadenza.control.errors import ControlError
+from cadenza.control.keys import KeyLimits, KeyOrder, create_key, limit_key, revoke_key
+from cadenza.store import epochs
+from cadenza.store.changes import make_change
+from cadenza.store.processes import Presence
+from cadenza.store.store import Store
+from tests.store.moves import PATIENCE_S, opened
+from tests.store.rows import NOW_MS, add_account, add_key
+
+EMAIL = "acct_a@example.org"
+
+Command = Callable[[Store], Awaitable[object]]
+COMMANDS: dict[str, Command] = {
+    "key create": lambda store: create_key(store, EMAIL, KeyOrder(), NOW_MS),
+    "key limit": lambda store: limit_key(store, "key_a", KeyLimits(1.0, 1), NOW_MS),
+    "key revoke": lambda store: revoke_key(store, "key_a", NOW_MS),
+    "account credit": lambda store: give_credit(store, EMAIL, 1, "", NOW_MS),
+    "classes reload": announce_reload,
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
+async def test_a_command_begins_the_next_epoch(store: Store, command: Command) -> None:
+    """One change is one epoch."""
+    await add_account(store)
+    await add_key(store)
+    before = await epochs.current(store, epochs.CHANGES)
+    await command(store)
+    assert await epochs.current(store, epochs.CHANGES) == before + 1
+
+
+async def test_every_process_is_told_of_a_change(store: Store, url: str) -> None:
+    """Whoever follows the changes is called, in the process that makes one and in another."""
+    async with opened(url) as beside, asyncio.timeout(PATIENCE_S):
+        one, two = Presence(store), Presence(beside)
+        told = [asyncio.Event(), asyncio.Event()]
+        for presence, event in zip((one, two), told, strict=True):
+            await presence.start()
+            presence.follow(event.set)
+        for maker in (store, beside, store):
+            await make_change(maker, lambda _: None)
+            for event in told:
+                await event.wait()
+                event.clear()
+        assert one.epoch == two.epoch == 3
+        await one.stop()
+        await two.stop()
+
+
+async def test_a_change_that_fails_begins_no_epoch(store: Store) -> None:
+    """The work and the epoch are one transaction."""
+
+    def fail(_: object) -> None:
+        raise ControlError("no")
+
+    with pytest.raises(ControlError):
+        await make_change(store, fail)
+    assert await epochs.current(store, epochs.CHANGES) == 0

@@ -1,0 +1,85 @@
+"""A Valkey or Redis server of the tests' own, on a Unix socket. It can be killed, restarted and frozen."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.debian import SYSTEM_PATH, find_or_install
+
+START_S = 30.0
+ANSWER_S = 30.0
+
+
+class Valkey:
+    """A server without persistence."""
+
+    def __init__(self, program: str, folder: Path, *settings: str) -> None:
+        self.socket = folder / "valkey.sock"
+        self._command = [program, "--port", "0", "--unixsocket", str(self.socket), "--save", "", *settings]
+        self._folder = folder
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"unix://{self.socket}"
+
+    def start(self) -> None:
+        self.socket.unlink(missing_ok=True)
+        with (self._folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(self._command, cwd=self._folder, stdout=log, stderr=log)
+        deadline_s = time.monotonic() + START_S
+        while not self._answers():
+            assert time.monotonic() < deadline_s, (self._folder / "log").read_text()
+            assert self._process.poll() is None, (self._folder / "log").read_text()
+            time.sleep(0.01)
+
+    def kill(self) -> None:
+        if self._process:
+            self._process.kill()
+            self._process.wait()
+        self._process = None
+
+    def freeze(self) -> None:
+        self._signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def command(self, *parts: str) -> bytes:
+        """Send one command, and return the raw answer as far as it fits into one packet."""
+        packed = b"*%d\r\n" % len(parts) + b"".join(b"$%d\r\n%b\r\n" % (len(p.encode()), p.encode()) for p in parts)
+        with socket.socket(socket.AF_UNIX) as line:
+            line.settimeout(ANSWER_S)
+            line.connect(str(self.socket))
+            line.sendall(packed)
+            return line.recv(65536)
+
+    def _answers(self) -> bool:
+        try:
+            return self.command("PING").startswith((b"+PONG", b"-NOAUTH"))
+        except OSError:
+            return False
+
+    def _signal(self, number: int) -> None:
+        assert self._process
+        os.kill(self._process.pid, number)
+
+
+@contextmanager
+def running_valkey(*settings: str) -> Iterator[Valkey]:
+    program = shutil.which("valkey-server", path=SYSTEM_PATH) or find_or_install("redis-server", "redis-server")
+    folder = Path(tempfile.mkdtemp(prefix="cadenza-valkey-", dir="/tmp"))
+    server = Valkey(program, folder, *settings)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.kill()
+        shutil.rmtree(folder)
