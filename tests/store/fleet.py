@@ -41,10 +41,10 @@ class CountingPostgres(PostgresStore):
         await self.may_answer.wait()
         return found
 
-    async def transact(self, work: Callable[[Transaction], T], *, is_brief: bool = False, is_single: bool = False) -> T:
+    async def transact(self, work: Callable[[Transaction], T], **how: Any) -> T:
         self.sent += 1
         await self.may_change.wait()
-        return await super().transact(work, is_brief=is_brief, is_single=is_single)
+        return await super().transact(work, **how)
 
     @contextlib.asynccontextmanager
     async def watch(self, wake: Callable[[], None]) -> AsyncIterator[None]:

@@ -9,6 +9,7 @@ from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 from sqlalchemy import select
 
@@ -49,10 +50,10 @@ class FailingPostgres(PostgresStore):
         self._check()
         return await super().row(statement, values)
 
-    async def transact(self, work: Callable[[Transaction], T], *, is_brief: bool = False, is_single: bool = False) -> T:
+    async def transact(self, work: Callable[[Transaction], T], **how: Any) -> T:
         self._check()
         self.during()
-        return await super().transact(work, is_brief=is_brief, is_single=is_single)
+        return await super().transact(work, **how)
 
     def _check(self) -> None:
         if self.is_down:

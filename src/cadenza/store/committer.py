@@ -26,7 +26,8 @@ from cadenza.store.store import Store, StoreBusy, StoreRefused, StoreUnavailable
 from cadenza.store.sweeps import ENDPOINT
 
 BATCH_MAX = 128
-BATCHES_AT_ONCE = 4  # on Postgres; SQLite has one writer
+BATCHES_AT_ONCE = 2  # on Postgres; SQLite has one writer
+LOCK_S = 0.1  # how long a batch waits for accounts that another process is writing
 ALONE_AT_ONCE = 2  # of the accounts that somebody else has locked
 REGISTERED = Statement(select(processes.c.name).where(processes.c.name == bindparam("of")))
 
@@ -81,7 +82,7 @@ class Committer:
             await self._backlog.wait_for_more()
             if self._store.is_sqlite:
                 while batch := self._backlog.take(BATCH_MAX):
-                    await self._write(batch, waits=True)
+                    await self._write(batch, is_alone=True)
                     if self._is_stopping and self.has_failed:
                         return
             else:
@@ -99,35 +100,30 @@ class Committer:
 
     def _start_batches(self) -> None:
         while len(self._running) < BATCHES_AT_ONCE and (batch := self._backlog.take(BATCH_MAX)):
-            self._start(self._running, batch, waits=False)
+            self._start(self._running, batch, is_alone=False)
         while len(self._alone) < ALONE_AT_ONCE and (batch := self._backlog.take_alone()):
-            self._start(self._alone, batch, waits=True)
+            self._start(self._alone, batch, is_alone=True)
 
-    def _start(self, tasks: set[asyncio.Task[None]], batch: list[Waiting], *, waits: bool) -> None:
-        task = asyncio.create_task(self._write(batch, waits=waits))
+    def _start(self, tasks: set[asyncio.Task[None]], batch: list[Waiting], *, is_alone: bool) -> None:
+        task = asyncio.create_task(self._write(batch, is_alone=is_alone))
         tasks.add(task)
         task.add_done_callback(tasks.discard)
         task.add_done_callback(lambda _: self._backlog.wake())
 
-    async def _write(self, batch: list[Waiting], *, waits: bool) -> None:
+    async def _write(self, batch: list[Waiting], *, is_alone: bool) -> None:
         """Write a batch; what the store did not take is put back and tried again after a pause."""
         try:
-            if not await self._commit(batch, waits=waits) and not self._is_stopping:
+            if not await self._commit(batch, is_alone=is_alone) and not self._is_stopping:
                 await asyncio.sleep(self._retry_s)
         finally:
             self._backlog.done(batch)
 
-    async def _commit(self, batch: list[Waiting], *, waits: bool) -> bool:
+    async def _commit(self, batch: list[Waiting], *, is_alone: bool) -> bool:
         """Write a batch in one transaction. Return False if the store did not take it."""
         moves = self._build(batch)
         self._observer.at("ledger-commit")
         try:
-            applied = await self._store.transact(
-                lambda tx: ledger.apply_moves(
-                    tx, self._presence.name, [move for move, _, _ in moves.values()], waits=waits
-                ),
-                is_brief=True,
-            )
+            applied = await self._apply([move for move, _, _ in moves.values()], is_alone=is_alone)
         except StoreUnavailable as error:
             self._fail(batch, error)
             return False
@@ -139,12 +135,24 @@ class Committer:
         for account_id, (_, ends, holds) in moves.items():
             if account_id in applied:
                 self._answer(applied[account_id], ends, holds)
-                if waits:
+                if is_alone:
                     self._backlog.rejoin(account_id)
             else:
                 self._backlog.put_back([waiting for waiting in batch if waiting.account_id == account_id])
                 self._backlog.set_aside(account_id)
         return True
+
+    async def _apply(self, moves: list[AccountMoves], *, is_alone: bool) -> dict[str, Applied]:
+        """Wait a moment for accounts that others are writing. If that is not enough, leave out those that are locked."""
+        name = self._presence.name
+        try:
+            return await self._store.transact(
+                lambda tx: ledger.apply_moves(tx, name, moves), is_brief=True, lock_s=None if is_alone else LOCK_S
+            )
+        except StoreBusy:
+            if is_alone:
+                raise
+        return await self._store.transact(lambda tx: ledger.apply_moves(tx, name, moves, waits=False))
 
     def _build(self, batch: list[Waiting]) -> Moves:
         """Group the moves by account. What a reserve covers by now is held in memory and answered at once."""
@@ -249,7 +257,7 @@ class Committer:
             for number, waiting in enumerate(batch, start=1):
                 if waiting.end:
                     waiting.end = msgspec.structs.replace(waiting.end, is_uncertain=True)
-                if not await self._commit([waiting], waits=True):
+                if not await self._commit([waiting], is_alone=True):
                     self._put_back(batch[number:])
                     return False
             return True

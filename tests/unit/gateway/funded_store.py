@@ -46,10 +46,10 @@ class WatchedStore(SqliteStore):
         self.reads += 1
         return await super().row(statement, values)
 
-    async def transact(self, work: Callable[[Transaction], T], *, is_brief: bool = False, is_single: bool = False) -> T:
+    async def transact(self, work: Callable[[Transaction], T], **how: Any) -> T:
         if self.is_down:
             raise StoreUnavailable("The store is down.")
-        return await super().transact(work, is_brief=is_brief, is_single=is_single)
+        return await super().transact(work, **how)
 
 
 class RecordingObserver(Observer):

@@ -14,5 +14,5 @@ class Timing(msgspec.Struct, frozen=True):
     lease_s: float = 3.0
     lease_margin_s: float = 0.25  # a process stops using its lease so long before Valkey gives it to others
     renew_s: float = 0.5
-    lower_s: float = 0.02  # how often a process that has too many slots reports that some became free
+    unsettled_s: float = 0.02  # between reports of a process that has more slots than its part, or waits for its part
     gap_s: float = 0.005  # the least time between two reports

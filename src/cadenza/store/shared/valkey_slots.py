@@ -57,9 +57,7 @@ class ValkeyLender:
         if self._until_s:
             self._limit = min(self._limit, ceiling)
             self._allow()
-            self.need_more()
-        else:
-            self._use_share()
+        self.need_more()
 
     def need_more(self) -> None:
         self._check_lease()
@@ -134,10 +132,11 @@ class ValkeyLender:
         self._until_s = self._reported_s + self._timing.lease_s - self._timing.lease_margin_s
         self._was_leased = True
         self._allow()
+        use = self._borrower.use()
         if self._is_needed:
             self._report_soon()
-        elif self._borrower.use().taken > target:
-            self._report_in(self._timing.lower_s)
+        elif use.taken > target or (use.wanted and lease < target):
+            self._report_in(self._timing.unsettled_s)
         else:
             self._report_in(self._timing.renew_s)
 
