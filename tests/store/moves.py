@@ -74,9 +74,11 @@ class Steps(FaultPoint):
         super().__init__()
         self.actions = actions
 
-    def __call__(self, name: str) -> None:
+    def reach(self, name: str) -> None:
         if actions := self.actions.get(name.replace("-", "_")):
             actions.pop(0)()
+
+    __call__ = reach
 
 
 def make_hold(
