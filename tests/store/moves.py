@@ -11,7 +11,7 @@ from typing import TextIO
 
 from sqlalchemy import bindparam, select, text
 
-from cadenza.core.ledger import Demand, End, Ended, Hold, OpenHold, Taken
+from cadenza.core.ledger import Demand, End, Ended, Held, Hold, Insufficient, OpenHold, Repeated, Taken
 from cadenza.core.money import Price
 from cadenza.core.records import Outcome, Usage
 from cadenza.observe import FaultPoint, Metrics, Observer, make_log
@@ -74,9 +74,11 @@ class Steps(FaultPoint):
         super().__init__()
         self.actions = actions
 
-    def __call__(self, name: str) -> None:
+    def reach(self, name: str) -> None:
         if actions := self.actions.get(name.replace("-", "_")):
             actions.pop(0)()
+
+    __call__ = reach
 
 
 def make_hold(
@@ -243,12 +245,14 @@ async def writing(
             await writer.stop()
 
 
-async def hold_all(writer: LedgerWriter, wanted: Iterable[Hold]) -> list[Taken]:
+async def hold_all(writer: LedgerWriter, wanted: Iterable[Hold]) -> list[Held | Insufficient | Repeated]:
     """Take all holds at the same moment, so that they share a batch."""
     return await asyncio.gather(*(writer.hold(hold) for hold in wanted))
 
 
-async def queue_all(writer: LedgerWriter, wanted: Iterable[Hold]) -> list["asyncio.Task[Taken]"]:
+async def queue_all(
+    writer: LedgerWriter, wanted: Iterable[Hold]
+) -> list["asyncio.Task[Held | Insufficient | Repeated]"]:
     """Queue holds without waiting for them: an outcome that follows at once is in the same batch."""
     queued = [asyncio.create_task(writer.hold(hold)) for hold in wanted]
     await asyncio.sleep(0)

@@ -15,6 +15,7 @@ from cadenza.store.migrate import migrate
 from cadenza.store.schema import entries, usage
 from cadenza.store.store import Store
 from tests.store.moves import (
+    PATIENCE_S,
     PROCESS,
     cost_of,
     findings,
@@ -111,7 +112,7 @@ story = st.lists(
 def test_the_store_has_what_a_batch_answers(url: str) -> None:
     """After any batches the accounts, reserves, entries and metering rows are those of the answers."""
     with asyncio.Runner() as runner:
-        store, numbers = open_store(url), itertools.count()
+        store, numbers = open_store(url, PATIENCE_S), itertools.count()
         runner.run(migrate(store))
 
         @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
@@ -149,10 +150,10 @@ async def tell(
         charged_nano[name] += sum(one.charged_nano for one in applied.ended)
         answers = zip(wanted, applied.answers, strict=True)
         running[name] += [OpenHold.of(hold, one.amount_nano) for hold, one in answers if isinstance(one, Held)]
-        account = applied.account
-        assert await money(store, names[name]) == (account.balance_nano, account.held_nano)
-        assert (await reserves_of(store, names[name])).get(PROCESS, 0) == account.reserve_nano == account.held_nano
-        assert account.balance_nano == credit_nano - charged_nano[name]
+        now = applied.account
+        assert await money(store, names[name]) == (now.balance_nano, now.held_nano)
+        assert (await reserves_of(store, names[name])).get(PROCESS, 0) == now.reserve_nano == now.held_nano
+        assert now.balance_nano == credit_nano - charged_nano[name]
     ids = {f"acct_{account}" for account in names.values()}
     charges = [row for row in await rows_of(store, entries) if row.kind == "charge" and row.account_id in ids]
     assert -sum(row.amount_nano for row in charges) == sum(charged_nano.values())

@@ -103,7 +103,7 @@ class Bed:
         self._stack = contextlib.AsyncExitStack()
 
     async def start(self) -> None:
-        self.store: Store = await self._stack.enter_async_context(opened(self._url))
+        self.store: Store = await self._stack.enter_async_context(opened(self._url, PATIENCE_S))
         await migrate(self.store)
         for _ in range(WRITERS):
             store = await self._stack.enter_async_context(opened(self._url, PATIENCE_S))
