@@ -41,6 +41,9 @@ class Backlog:
         self._is_drained = asyncio.Event()
         self._is_drained.set()
 
+    def __len__(self) -> int:
+        return sum(map(len, self._waiting.values()))
+
     def add(self, waiting: Waiting) -> "asyncio.Future[Answer]":
         self._waiting.setdefault(waiting.account_id, []).append(waiting)
         self._is_drained.clear()

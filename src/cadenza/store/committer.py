@@ -26,7 +26,8 @@ from cadenza.store.store import Store, StoreBusy, StoreRefused, StoreUnavailable
 from cadenza.store.sweeps import ENDPOINT
 
 BATCH_MAX = 128
-BATCHES_AT_ONCE = 2  # on Postgres; SQLite has one writer
+BATCHES_AT_ONCE = 4  # on Postgres; SQLite has one writer
+BATCH_LEAST = 64  # for another batch beside one in flight: fewer moves wait, and share the next commit
 LOCK_S = 0.1  # how long a batch waits for accounts that another process is writing
 ALONE_AT_ONCE = 2  # of the accounts that somebody else has locked
 REGISTERED = Statement(select(processes.c.name).where(processes.c.name == bindparam("of")))
@@ -99,7 +100,9 @@ class Committer:
         return self._backlog.add(waiting)
 
     def _start_batches(self) -> None:
-        while len(self._running) < BATCHES_AT_ONCE and (batch := self._backlog.take(BATCH_MAX)):
+        while len(self._running) < BATCHES_AT_ONCE and (not self._running or len(self._backlog) >= BATCH_LEAST):
+            if not (batch := self._backlog.take(BATCH_MAX)):
+                break
             self._start(self._running, batch, is_alone=False)
         while len(self._alone) < ALONE_AT_ONCE and (batch := self._backlog.take_alone()):
             self._start(self._alone, batch, is_alone=True)
@@ -143,7 +146,7 @@ class Committer:
         return True
 
     async def _apply(self, moves: list[AccountMoves], *, is_alone: bool) -> dict[str, Applied]:
-        """Wait a moment for accounts that others are writing. If that is not enough, leave out those that are locked."""
+        """Wait a moment for accounts that others are writing; then leave out those that are still locked."""
         name = self._presence.name
         try:
             return await self._store.transact(

@@ -42,6 +42,12 @@ class Reserve(msgspec.Struct):
         self.usual_nano = max(self.usual_nano, amount_nano)
         self.used_s = now_s
 
+    def fade(self) -> None:
+        """A large request, or many at once, are forgotten within seconds."""
+        self.peak = max(self.requests, self.peak // 2)
+        average_nano = self.in_use_nano // self.requests if self.requests else 0
+        self.usual_nano = max(average_nano, self.usual_nano - self.usual_nano // 4)
+
     def end(self, amount_nano: int, due_nano: int) -> None:
         """A request has ended. What is due stays in use until it is charged."""
         self.in_use_nano += due_nano - amount_nano
@@ -119,10 +125,10 @@ class Reserves:
             reserve.exact_until_s = self._clock_s() + EXACT_S
 
     def pass_time(self) -> list[str]:
-        """Let the peaks fade, and return the accounts whose reserves nobody uses any more."""
+        """Let what was used lately fade, and return the accounts whose reserves nobody uses any more."""
         now_s = self._clock_s()
         for reserve in self._reserves.values():
-            reserve.peak = max(reserve.requests, reserve.peak // 2)
+            reserve.fade()
         return [account_id for account_id, reserve in self._reserves.items() if reserve.is_idle(now_s)]
 
     def close(self) -> None:
