@@ -19,7 +19,7 @@ run: $(VENV)/.run ## Run the service; installs it first if needed (ARGS="--port 
 	@exec $(BIN)/cadenza serve $(ARGS)
 
 test: $(VENV)/.dev ## Run all tests (ARGS="tests/unit -k sse" for some of them)
-	@$(BIN)/pytest --numprocesses auto --dist loadfile $(ARGS)
+	@$(BIN)/pytest --numprocesses auto --dist loadfile --no-loadscope-reorder $(ARGS)
 
 bench: $(VENV)/.bench ## Measure the service beside other gateways (ARGS=--quick for two minutes)
 	@$(BIN)/python -m bench $(ARGS)

@@ -102,9 +102,10 @@ class Reply:
 class RawClient:
     """The API of one service with one key. `key=None` sends no key. Each request has a connection of its own."""
 
-    def __init__(self, port: int, key: str | None) -> None:
+    def __init__(self, port: int, key: str | None, timeout_s: float = TIMEOUT_S) -> None:
         self.port = port
         self.key = key
+        self._timeout_s = timeout_s
 
     def chat(self, **fields: Any) -> Reply:
         """A chat request with one user message, unless the fields say otherwise."""
@@ -152,7 +153,7 @@ class RawClient:
 
     @contextlib.contextmanager
     def connect(self) -> Iterator[socket.socket]:
-        with socket.create_connection(("127.0.0.1", self.port), TIMEOUT_S) as connection:
+        with socket.create_connection(("127.0.0.1", self.port), self._timeout_s) as connection:
             yield connection
 
 

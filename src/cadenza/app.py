@@ -171,7 +171,10 @@ class App:
             return "draining"
         if not self.gateway.has_usable_route():
             return "no route is usable"
-        return await self._write_check.problem()
+        problem = await self._write_check.problem()
+        if problem:
+            self.gateway.ledger.distrust_store()
+        return problem
 
     def _log_backup(self, copy: Path) -> None:
         self._log.info("the store was copied before its migration", copy=str(copy))

@@ -154,6 +154,10 @@ class LedgerWriter:
         task.add_done_callback(self._endings.discard)
         return task
 
+    def distrust_store(self) -> None:
+        """The store takes no writes: use no reserve until it has taken a batch again."""
+        self._committer.has_failed = True
+
     async def drained(self) -> None:
         """Wait until everything queued so far is durable and answered."""
         await asyncio.gather(*self._endings, return_exceptions=True)
