@@ -28,8 +28,8 @@ class Pace(msgspec.Struct, frozen=True):
     """The periods of the ledger's work, in seconds."""
 
     retry_s: float = 0.25  # after the store did not take a batch
-    mark_every_s: float = 0.25
-    mark_after_s: float = 0.5  # a shorter request is not worth counting
+    mark_every_s: float = 0.5
+    mark_after_s: float = 0.25  # a shorter request is not worth counting
     sweep_every_s: float = 2.0
     give_back_every_s: float = 0.25
     reconcile_every_s: float = 15.0
