@@ -23,7 +23,7 @@ from tests.fleet.fleet import NO_STATE, FleetSpec, write_config
 from tests.fleet.ledger import FleetLedger
 from tests.service import environment, now_ms
 
-TRANSACTIONS = int(os.environ.get("CADENZA_FLEET_TRANSACTIONS") or 2000)
+TRANSACTIONS = int(os.environ.get("CADENZA_FLEET_TRANSACTIONS") or 900)
 PROCESSES = 3
 CREDIT_NANO = 10**13
 ROOT = Path(__file__).parents[2]

@@ -118,6 +118,7 @@ def test_slots_of_a_killed_gateway_are_used_again(fleet: Fleet, upstream: Loopba
         sending = [asyncio.create_task(keep_asking(clients, dying.port)) for _ in range(SLOTS)]
         await asyncio.to_thread(upstream.wait_for_request, SLOTS)
         dying.process.kill()
+        pause.release()
         await asyncio.gather(*sending)
         upstream.always(Whole(WORDS, USAGE))
         other, began_s = fleet.ports[1], time.monotonic()

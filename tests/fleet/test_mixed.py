@@ -27,7 +27,7 @@ from tests.loopback import LoopbackUpstream
 from tests.raw_client import send
 from tests.tokens import count_tokens
 
-REQUESTS = int(os.environ.get("CADENZA_FAULT_REQUESTS") or 600)
+REQUESTS = int(os.environ.get("CADENZA_FAULT_REQUESTS") or 300)
 REQUESTS_PER_KILL = 300
 AT_ONCE = 32
 CREDIT_NANO = 10**15

@@ -27,7 +27,7 @@ from tests.load import ConnectionPool
 from tests.loopback import LoopbackUpstream
 from tests.service import now_ms
 
-REVOCATIONS = int(os.environ.get("CADENZA_FLEET_REVOCATIONS") or 200)
+REVOCATIONS = int(os.environ.get("CADENZA_FLEET_REVOCATIONS") or 60)
 AT_ONCE = 4
 SENT_S = 0.2  # for requests to arrive in the kernel's queue
 ENDED_S = 5.0  # within a second on an idle machine
