@@ -7,8 +7,6 @@ QUIET := $(shell test -t 2 || echo --quiet) # on a terminal uv shows its progres
 INSTALL := $(BIN)/uv pip install $(QUIET) --compile-bytecode --python $(BIN)/python --no-deps
 PINNED := --require-hashes --only-binary :all:
 
-JOBS = $(shell $(PYTHON) -c 'import os; print(2 * (os.cpu_count() or 1))') # many tests wait for timers and other processes
-
 .DEFAULT_GOAL := help
 .PHONY: help setup run test bench check fmt lock clean
 
@@ -21,7 +19,7 @@ run: $(VENV)/.run ## Run the service; installs it first if needed (ARGS="--port 
 	@exec $(BIN)/cadenza serve $(ARGS)
 
 test: $(VENV)/.dev ## Run all tests (ARGS="tests/unit -k sse" for some of them)
-	@$(BIN)/pytest --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
+	@$(BIN)/pytest --numprocesses auto --dist loadfile --no-loadscope-reorder $(ARGS)
 
 bench: $(VENV)/.bench ## Measure the service beside other gateways (ARGS=--quick for two minutes)
 	@$(BIN)/python -m bench $(ARGS)
