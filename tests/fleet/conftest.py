@@ -12,6 +12,14 @@ from tests.fleet.state import StateServer, running_state
 from tests.loopback import LoopbackUpstream, Whole
 from tests.postgres import PostgresMissing
 
+# The longest files, two minutes together: CADENZA_FLEET=all runs them too.
+LONG = ["test_contention.py", "test_failover.py", "test_postgres_faults.py", "test_state_faults.py"]
+collect_ignore = [] if os.environ.get("CADENZA_FLEET") == "all" else LONG
+
+
+def pytest_report_header() -> str:
+    return f"tests/fleet: {len(collect_ignore)} long files are left out; CADENZA_FLEET=all runs them"
+
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
