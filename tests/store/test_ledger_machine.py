@@ -37,7 +37,7 @@ from tests.store.rows import NOW_MS
 PRICES = (Price(10, 30, 2), Price(7, 11), Price(3, 0), Price(0, 5, 0), Price(0, 0))
 WRITERS = 3
 PACE = msgspec.structs.replace(ALONE, ask_s=10.0)
-RUNS = {"sqlite": (50, 25), "postgresql": (15, 20)}  # examples, and moves of each
+RUNS = {"sqlite": (25, 25), "postgresql": (15, 20)}  # examples, and moves of each
 
 
 class Open(msgspec.Struct, frozen=True):
