@@ -4,19 +4,18 @@ import contextlib
 import os
 import shutil
 import socket
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
+
+from tests.postgres import OWNER, installed_programs, run_as_owner
 
 from bench.gateways.base import free_port
 from bench.gateways.install import ROOT
 from bench.machine import CannotRun, ProcessTree
 
-OWNER = "postgres"
-RUN_S = 120.0
 READY_S = 20.0
 POLL_S = 0.02
 CONNECTIONS_MAX = 200
@@ -26,19 +25,21 @@ SHARED_PROGRAMS = ("valkey-server", "redis-server")
 @contextlib.contextmanager
 def postgres() -> Iterator[Path]:
     """A cluster on a unix socket; yields the socket's path. Commits are durable, as those of SQLite are."""
-    programs = _postgres_programs()
+    programs = installed_programs()
+    if programs is None:
+        raise CannotRun("Postgres is not installed: there is no initdb")
     folder = Path(tempfile.mkdtemp(prefix="cadenza-bench-pg-", dir="/tmp"))
     control: list[str | Path] = [programs / "pg_ctl", "-D", folder / "data", "-w"]
     try:
         if os.getuid() == 0:
             shutil.chown(folder, OWNER)
-        _run([programs / "initdb", "-D", folder / "data", "-U", OWNER, "-A", "trust", "-N", "-E", "UTF8"])
+        run_as_owner([programs / "initdb", "-D", folder / "data", "-U", OWNER, "-A", "trust", "-N", "-E", "UTF8"])
         settings = f"-k {folder} -c listen_addresses='' -c max_connections={CONNECTIONS_MAX}"
-        _run([*control, "-l", folder / "log", "-o", settings, "start"])
+        run_as_owner([*control, "-l", folder / "log", "-o", settings, "start"])
         try:
             yield folder / ".s.PGSQL.5432"
         finally:
-            _run([*control, "-m", "immediate", "stop"])
+            run_as_owner([*control, "-m", "immediate", "stop"])
     finally:
         shutil.rmtree(folder)
 
@@ -73,33 +74,3 @@ def _wait_for_port(port: int, tree: ProcessTree) -> None:
             return
         time.sleep(POLL_S)
     raise CannotRun(f"a program behind the fleet did not start: {tree.log_tail()}")
-
-
-def _postgres_programs() -> Path:
-    on_path = shutil.which("initdb")
-    if on_path:
-        return Path(on_path).parent
-    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[4]))
-    if not found:
-        raise CannotRun("Postgres is not installed: there is no initdb")
-    return found[-1].parent
-
-
-def _run(command: Sequence[str | Path]) -> None:
-    """Postgres refuses to run as root."""
-    owner = OWNER if os.getuid() == 0 else None
-    done = subprocess.run(
-        command,
-        cwd="/",
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        timeout=RUN_S,
-        user=owner,
-        group=owner,
-        extra_groups=[] if owner else None,
-        check=False,
-        text=True,
-    )
-    if done.returncode:
-        raise CannotRun(f"{Path(command[0]).name} failed: {done.stderr.strip()[-300:]}")

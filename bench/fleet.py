@@ -18,6 +18,7 @@ from pathlib import Path
 import msgspec
 import uvloop
 from rich.console import Console
+from tests.postgres import OWNER
 
 from bench import backends, measure
 from bench.figures import Line, Section, Timing
@@ -109,8 +110,8 @@ def setups(folder: Path, *, has_valkey: bool) -> Iterator[list[Setup]]:
         stack.enter_context(on_all_cores())
         socket_path = stack.enter_context(backends.postgres())
         far_port = stack.enter_context(backends.link(str(socket_path), ROUND_TRIP_MS, folder))
-        near_url = f"postgresql://{backends.OWNER}@/postgres?host={socket_path.parent}"
-        far_url = f"postgresql://{backends.OWNER}@127.0.0.1:{far_port}/postgres"
+        near_url = f"postgresql://{OWNER}@/postgres?host={socket_path.parent}"
+        far_url = f"postgresql://{OWNER}@127.0.0.1:{far_port}/postgres"
         chosen = [
             Setup("SQLite"),
             Setup("Postgres", near_url),

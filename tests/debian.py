@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import tempfile
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -19,15 +20,20 @@ class CannotInstall(Exception):
     """The program cannot be installed; the message says why."""
 
 
+def skip_or_fail(reason: str) -> NoReturn:
+    """Skip the test because this machine lacks something. With CI=true that is a failure."""
+    if os.environ.get("CI") == "true":
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
 def find_or_install(program: str, package: str) -> str:
     """The path of a program. If it cannot be installed the test is skipped, and with CI=true that is a failure."""
     if not shutil.which(program, path=SYSTEM_PATH):
         try:
             install(package, limit_s=INSTALL_S)
         except CannotInstall as reason:
-            if os.environ.get("CI") == "true":
-                pytest.fail(f"{program} is missing: {reason}")
-            pytest.skip(f"{program} is missing: {reason}")
+            skip_or_fail(f"{program} is missing: {reason}")
     found = shutil.which(program, path=SYSTEM_PATH)
     assert found
     return found

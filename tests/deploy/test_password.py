@@ -1,7 +1,5 @@
 """The deployed config with a real Postgres that asks for a password."""
 
-import contextlib
-import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.deploy.files import config_texts
-from tests.postgres import PostgresMissing, running_postgres
+from tests.postgres import running_postgres
 from tests.service import CLI_S, environment, program
 
 PASSWORD = "correct horse battery staple"
@@ -18,15 +16,9 @@ RULES = "local all postgres trust\nlocal all all scram-sha-256\n"
 
 @pytest.fixture(scope="module")
 def store_url() -> Iterator[str]:
-    """A database whose user cadenza has a password, by an address without it. No Postgres: skip, but fail in CI."""
-    with contextlib.ExitStack() as stack:
-        try:
-            postgres = stack.enter_context(running_postgres())
-        except PostgresMissing as missing:
-            if os.environ.get("CI") == "true":
-                pytest.fail(str(missing))
-            pytest.skip(str(missing))
-        name = stack.enter_context(postgres.database()).partition("@/")[2].partition("?")[0]
+    """A database whose user cadenza has a password, by an address without it."""
+    with running_postgres() as postgres, postgres.database() as address:
+        name = address.partition("@/")[2].partition("?")[0]
         psql: list[str | Path] = [postgres.programs / "psql", "-q", "-h", postgres.folder, "-U", "postgres", "-d", name]
         made = f"CREATE ROLE cadenza LOGIN PASSWORD '{PASSWORD}'; ALTER DATABASE {name} OWNER TO cadenza;"
         (postgres.folder / "data" / "pg_hba.conf").write_text(RULES)

@@ -1,6 +1,5 @@
 """A Postgres cluster for each test process, a fleet for each file, and the shared state between gateways."""
 
-import contextlib
 import os
 from collections.abc import Iterator
 
@@ -10,7 +9,6 @@ from tests.fleet.cluster import Cluster, running_cluster
 from tests.fleet.requests import USAGE, WORDS
 from tests.fleet.state import StateServer, running_state
 from tests.loopback import LoopbackUpstream, Whole
-from tests.postgres import PostgresMissing
 
 # The longest files, two minutes together: CADENZA_FLEET=all runs them too.
 LONG = ["test_contention.py", "test_failover.py", "test_postgres_faults.py", "test_state_faults.py"]
@@ -23,14 +21,7 @@ def pytest_report_header() -> str:
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
-    """Without Postgres: skip with the reason, but fail under CI=true."""
-    with contextlib.ExitStack() as stack:
-        try:
-            running = stack.enter_context(running_cluster())
-        except PostgresMissing as missing:
-            if os.environ.get("CI") == "true":
-                pytest.fail(str(missing))
-            pytest.skip(str(missing))
+    with running_cluster() as running:
         yield running
 
 

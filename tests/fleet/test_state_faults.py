@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.debian import CannotInstall, install
+from tests.debian import CannotInstall, install, skip_or_fail
 from tests.fleet.cluster import Cluster
 from tests.fleet.fleet import Fleet, FleetSpec, running_fleet
 from tests.fleet.requests import Clients
@@ -37,7 +37,7 @@ def faketime() -> str:
         try:
             install("libfaketime", limit_s=60.0)
         except CannotInstall as reason:
-            pytest.skip(f"clocks cannot be set wrong: {reason}")
+            skip_or_fail(f"clocks cannot be set wrong: {reason}")
     return str(next(LIBRARIES.glob(LIBRARY)))
 
 

@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
+from tests.debian import skip_or_fail
 
 SIZE_BYTES = 4 * 2**20
 FILLER = "filler"
@@ -17,11 +17,11 @@ FILLER = "filler"
 def small_disk(folder: Path) -> Iterator[None]:
     """Put the folder, with the files in it, on a disk of its own of a few megabytes."""
     if os.geteuid() != 0:
-        pytest.skip("only root can mount a disk")
+        skip_or_fail("only root can mount a disk")
     files = {path.name: path.read_bytes() for path in folder.iterdir()}
     command = ["mount", "-t", "tmpfs", "-o", f"size={SIZE_BYTES},mode=0700", "tmpfs", str(folder)]
     if subprocess.run(command, check=False).returncode != 0:
-        pytest.skip("this machine mounts no disk")
+        skip_or_fail("this machine mounts no disk")
     try:
         for name, content in files.items():
             (folder / name).write_bytes(content)

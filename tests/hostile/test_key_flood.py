@@ -4,9 +4,7 @@ The service trusts `x-forwarded-for` from its own machine, as behind a proxy.
 """
 
 import asyncio
-import contextlib
 import itertools
-import os
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -21,7 +19,7 @@ from cadenza.core.apikey import make_key
 from cadenza.store.address import open_store
 from cadenza.store.migrate import migrate
 from tests.load import ConnectionPool, TimedReply
-from tests.postgres import PostgresMissing, running_postgres
+from tests.postgres import running_postgres
 from tests.service import EMAIL, PASSWORD, Service
 from tests.service_config import ServiceSpec, classes_spec
 
@@ -118,18 +116,12 @@ class StoreSpec(ServiceSpec, frozen=True, kw_only=True):
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """The address of an empty store. Without Postgres: skip with the reason, but fail under CI=true."""
+    """The address of an empty store."""
     if request.param == "sqlite":
         yield f"sqlite:///{tmp_path}/cadenza.db"
         return
-    with contextlib.ExitStack() as stack:
-        try:
-            server = stack.enter_context(running_postgres())
-        except PostgresMissing as missing:
-            if os.environ.get("CI") == "true":
-                pytest.fail(str(missing))
-            pytest.skip(str(missing))
-        yield stack.enter_context(server.database())
+    with running_postgres() as server, server.database() as address:
+        yield address
 
 
 async def fill(url: str) -> list[str]:

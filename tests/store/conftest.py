@@ -2,7 +2,6 @@
 
 import contextlib
 import itertools
-import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
@@ -12,21 +11,14 @@ from cadenza.store.address import open_store
 from cadenza.store.migrate import migrate
 from cadenza.store.sqlite import SqliteStore
 from cadenza.store.store import Store
-from tests.postgres import Postgres, PostgresMissing, running_postgres
+from tests.postgres import Postgres, running_postgres
 
 WAIT_S = 60.0
 
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Postgres]:
-    """Without Postgres: skip with the reason, but fail under CI=true."""
-    with contextlib.ExitStack() as stack:
-        try:
-            server = stack.enter_context(running_postgres())
-        except PostgresMissing as missing:
-            if os.environ.get("CI") == "true":
-                pytest.fail(str(missing))
-            pytest.skip(str(missing))
+    with running_postgres() as server:
         yield server
 
 

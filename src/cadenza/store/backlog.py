@@ -35,6 +35,7 @@ class Backlog:
 
     def __init__(self) -> None:
         self._waiting: OrderedDict[str, list[Waiting]] = OrderedDict()
+        self._count = 0
         self._busy: set[str] = set()  # accounts of the batches that are being written
         self._alone: set[str] = set()  # accounts that were locked by somebody else: their batches wait for the lock
         self._has_more = asyncio.Event()
@@ -42,29 +43,30 @@ class Backlog:
         self._is_drained.set()
 
     def __len__(self) -> int:
-        return sum(map(len, self._waiting.values()))
+        return self._count
 
     def add(self, waiting: Waiting) -> "asyncio.Future[Answer]":
         self._waiting.setdefault(waiting.account_id, []).append(waiting)
+        self._count += 1
         self._is_drained.clear()
         self._has_more.set()
         return waiting.answer
 
     def take(self, count: int) -> list[Waiting]:
-        """Take about so many moves, of accounts that are not busy and need not be alone."""
+        """Take up to so many moves, of accounts that are not busy and need not be alone."""
         batch: list[Waiting] = []
         for account_id in [*self._waiting]:
             if account_id not in self._busy and account_id not in self._alone:
-                batch += self._take_account(account_id)
+                batch += self._take_account(account_id, count - len(batch))
                 if len(batch) >= count:
                     break
         return batch
 
-    def take_alone(self) -> list[Waiting]:
-        """Take the moves of one account that must be alone."""
+    def take_alone(self, count: int) -> list[Waiting]:
+        """Take up to so many moves of one account that must be alone."""
         for account_id in self._alone:
             if account_id in self._waiting and account_id not in self._busy:
-                return self._take_account(account_id)
+                return self._take_account(account_id, count)
         return []
 
     def done(self, batch: Iterable[Waiting]) -> None:
@@ -79,6 +81,7 @@ class Backlog:
     def put_back(self, batch: Iterable[Waiting]) -> None:
         for waiting in reversed(list(batch)):
             self._waiting.setdefault(waiting.account_id, []).insert(0, waiting)
+            self._count += 1
             self._waiting.move_to_end(waiting.account_id, last=False)
 
     def set_aside(self, account_id: str) -> None:
@@ -91,7 +94,9 @@ class Backlog:
     def fail_holds(self, error: StoreUnavailable, account_id: str | None = None) -> None:
         """Fail the holds that wait, of one account or of all, and drop them. Ends stay."""
         for one in [*self._waiting] if account_id is None else [account_id]:
-            kept = [waiting for waiting in self._waiting.get(one, ()) if not fail_hold(waiting, error)]
+            waiting_for_one = self._waiting.get(one, [])
+            kept = [waiting for waiting in waiting_for_one if not fail_hold(waiting, error)]
+            self._count -= len(waiting_for_one) - len(kept)
             if kept:
                 self._waiting[one] = kept
             else:
@@ -112,9 +117,16 @@ class Backlog:
     async def drained(self) -> None:
         await self._is_drained.wait()
 
-    def _take_account(self, account_id: str) -> list[Waiting]:
+    def _take_account(self, account_id: str, count: int) -> list[Waiting]:
         self._busy.add(account_id)
-        return self._waiting.pop(account_id)
+        waiting = self._waiting[account_id]
+        taken, rest = waiting[:count], waiting[count:]
+        if rest:
+            self._waiting[account_id] = rest
+        else:
+            del self._waiting[account_id]
+        self._count -= len(taken)
+        return taken
 
 
 def fail_hold(waiting: Waiting, error: StoreUnavailable) -> bool:

@@ -36,15 +36,22 @@ Moves = dict[str, tuple[AccountMoves, list[Waiting], list[Waiting]]]  # with the
 
 
 class Committer:
-    """The one writer of a process's ledger. `lose` is called when another process has swept this one."""
+    """The one writer of a process's ledger. It calls `on_swept` when another process has swept this one."""
 
     def __init__(
-        self, store: Store, observer: Observer, presence: Presence, reserves: Reserves, retry_s: float
+        self,
+        store: Store,
+        observer: Observer,
+        presence: Presence,
+        reserves: Reserves,
+        on_swept: Callable[[], None],
+        retry_s: float,
     ) -> None:
         self._store = store
         self._observer = observer
         self._presence = presence
         self._reserves = reserves
+        self._on_swept = on_swept
         self._retry_s = retry_s
         self._backlog = Backlog()
         self._running: set[asyncio.Task[None]] = set()
@@ -52,7 +59,6 @@ class Committer:
         self._turn = asyncio.Lock()  # to begin again
         self._is_stopping = False
         self.has_failed = False  # the store did not take the last batch
-        self.lose: Callable[[], None] = reserves.lose
 
     def hold_in_memory(self, hold: Hold) -> Held | None:
         """Hold credit inside the reserve, if it covers the hold.
@@ -65,14 +71,14 @@ class Committer:
         return self._reserves.hold(hold)
 
     def hold(self, hold: Hold, *, is_final: bool) -> "asyncio.Future[Answer]":
-        return self._add(Waiting(hold.account_id, _future(), hold=hold, is_final=is_final))
+        return self._backlog.add(Waiting(hold.account_id, _future(), hold=hold, is_final=is_final))
 
     def end(self, end: End, *, is_recorded: bool) -> "asyncio.Future[Answer]":
-        return self._add(Waiting(end.hold.account_id, _future(), end=end, is_recorded=is_recorded))
+        return self._backlog.add(Waiting(end.hold.account_id, _future(), end=end, is_recorded=is_recorded))
 
     def resize(self, account_id: str) -> None:
         """Give the reserve of an account the size that it should have now."""
-        self._add(Waiting(account_id, _future()))
+        self._backlog.add(Waiting(account_id, _future()))
 
     async def drained(self) -> None:
         await self._backlog.drained()
@@ -96,15 +102,12 @@ class Committer:
         self._is_stopping = True
         self._backlog.wake()
 
-    def _add(self, waiting: Waiting) -> "asyncio.Future[Answer]":
-        return self._backlog.add(waiting)
-
     def _start_batches(self) -> None:
         while len(self._running) < BATCHES_AT_ONCE and (not self._running or len(self._backlog) >= BATCH_LEAST):
             if not (batch := self._backlog.take(BATCH_MAX)):
                 break
             self._start(self._running, batch, is_alone=False)
-        while len(self._alone) < ALONE_AT_ONCE and (batch := self._backlog.take_alone()):
+        while len(self._alone) < ALONE_AT_ONCE and (batch := self._backlog.take_alone(BATCH_MAX)):
             self._start(self._alone, batch, is_alone=True)
 
     def _start(self, tasks: set[asyncio.Task[None]], batch: list[Waiting], *, is_alone: bool) -> None:
@@ -218,9 +221,10 @@ class Committer:
     def _fail(self, batch: list[Waiting], error: StoreUnavailable) -> None:
         """Keep the ends for the next try and fail all holds, including those that wait behind this batch.
 
-        A locked account fails only its own.
+        A locked account fails only its own, and says nothing about the store.
         """
-        self.has_failed = True
+        is_locked = isinstance(error, StoreBusy)
+        self.has_failed = self.has_failed or self._is_stopping or not is_locked
         self._observer.metrics.ledger_retries.inc()
         self._observer.log.warning("the store did not take a batch of the ledger", moves=len(batch), reason=str(error))
         self._put_back([waiting for waiting in batch if not fail_hold(waiting, error)])
@@ -228,7 +232,7 @@ class Committer:
             if waiting.hold and waiting.hold.idempotency_digest:  # the store may have its key
                 end = End(abandoned(waiting.hold), OpenHold.of(waiting.hold, 0), 0, is_uncertain=True)
                 self.end(end, is_recorded=False)
-        if isinstance(error, StoreBusy):
+        if is_locked:
             for account_id in {waiting.account_id for waiting in batch}:
                 self._backlog.fail_holds(error, account_id)
         else:
@@ -272,7 +276,7 @@ class Committer:
         async with self._turn:
             if await self._store.row(REGISTERED, {"of": self._presence.name}):
                 return False
-            self.lose()
+            self._on_swept()
             await self._presence.begin_again()
             return True
 

@@ -5,7 +5,7 @@ its reserves always change together, and the constraints of the tables refuse wh
 the order of their ids, so that two processes never deadlock.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -68,7 +68,9 @@ ASK = Statement(update(reserves).where(*_ELSEWHERE, reserves.c.has_spare, ~reser
 SPARE = Statement(select(reserves.c.process).where(*_ELSEWHERE, reserves.c.has_spare))
 ASKED = Statement(select(reserves.c.account_id).where(reserves.c.process == bindparam("me"), reserves.c.is_asked))
 RESERVED = Statement(select(reserves.c.account_id).where(reserves.c.process == bindparam("me")))
-COST = Statement(select(usage.c.cost_nano).where(usage.c.completion_id == bindparam("completion")))
+_COSTS = select(usage.c.completion_id, usage.c.cost_nano)
+COST = Statement(_COSTS.where(usage.c.completion_id == bindparam("completion")))
+MANY_COSTS = Statement(_COSTS.where(usage.c.completion_id == func.any(bindparam("completions", type_=ARRAY(Text)))))
 ADD_KEY = Statement(insert(idempotency), *idempotency.c.keys())
 _OF_KEY = (idempotency.c.account_id == bindparam("account"), idempotency.c.digest == bindparam("key"))
 READ_KEY = Statement(
@@ -179,10 +181,15 @@ def forget_old_keys(tx: Transaction, now_ms: int) -> None:
     tx.change(FORGET_OLD_KEYS, {"before": now_ms - IDEMPOTENCY_MS})
 
 
-def costs_of(tx: Transaction, completion_ids: Iterable[str]) -> dict[str, int]:
+def costs_of(tx: Transaction, completion_ids: list[str]) -> dict[str, int]:
     """What the requests among these that have ended did cost."""
-    found = {one: tx.row(COST, {"completion": one}) for one in completion_ids}
-    return {one: int(row[0]) for one, row in found.items() if row}
+    if not completion_ids:
+        return {}
+    if tx.is_sqlite:
+        found = [tx.row(COST, {"completion": one}) for one in completion_ids]
+    else:
+        found = [*tx.rows(MANY_COSTS, {"completions": completion_ids})]
+    return {row[0]: int(row[1]) for row in found if row}
 
 
 def _read_known(tx: Transaction, moves: Sequence[AccountMoves], known: Known) -> None:
@@ -217,11 +224,15 @@ def _take_holds(
     tx: Transaction, process: str, account: Account, holds: list[WantedHold], known: Known, changes: Changes
 ) -> list[Taken]:
     """Take the holds. Where the credit falls short, first ask the processes that have more than they need."""
-    answers = list[Taken]()
+    answers: list[Taken] = []
+    has_others: bool | None = None  # not asked yet
     for wanted in holds:
         answer = take_hold(account, wanted.hold, known, changes, is_final=wanted.is_final)
-        if isinstance(answer, Short) and not _ask_others(tx, account.id, process):
-            answer = take_hold(account, wanted.hold, known, changes, is_final=True)
+        if isinstance(answer, Short):
+            if has_others is None:
+                has_others = _ask_others(tx, account.id, process)
+            if not has_others:
+                answer = take_hold(account, wanted.hold, known, changes, is_final=True)
         answers.append(answer)
     return answers
 

@@ -6,6 +6,7 @@ a charge. What a dead process had reserved is freed by the sweep of any other pr
 """
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 
@@ -51,8 +52,7 @@ class LedgerWriter:
         self._observer = observer
         self._pace = pace
         self._reserves = Reserves()
-        self._committer = Committer(store, observer, self.presence, self._reserves, pace.retry_s)
-        self._committer.lose = self._lose
+        self._committer = Committer(store, observer, self.presence, self._reserves, self._lose, pace.retry_s)
         self._open: dict[str, OpenHold] = {}
         self._swept: set[str] = set()  # running requests whose reserve was lost
         self._marks = Marks(store, pace.mark_after_s)
@@ -193,14 +193,12 @@ class LedgerWriter:
                 await self._give_back_asked()
 
     async def _give_back_asked(self) -> None:
-        try:
-            asked = await self._store.row(ASKED, {"me": self.presence.name})
-        except StoreUnavailable:
-            return
-        if asked:
-            for (account_id,) in await self._store.rows(ASKED, {"me": self.presence.name}):
-                self._reserves.ask_back(account_id)
-                self._committer.resize(account_id)
+        of_me = {"me": self.presence.name}
+        with contextlib.suppress(StoreUnavailable):  # asked again at the next wake
+            if await self._store.row(ASKED, of_me):
+                for (account_id,) in await self._store.rows(ASKED, of_me):
+                    self._reserves.ask_back(account_id)
+                    self._committer.resize(account_id)
 
     async def _give_back_idle(self) -> None:
         for account_id in self._reserves.pass_time():
