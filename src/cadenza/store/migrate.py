@@ -14,6 +14,7 @@ REVISIONS = (
     "0003",
     "0004",
     "0005",
+    "0006",
 )  # the files of migrations/versions, oldest first; a test compares them
 
 

@@ -20,6 +20,7 @@ from sqlalchemy import (
     Text,
     false,
     text,
+    true,
 )
 
 metadata = MetaData(
@@ -41,6 +42,15 @@ accounts = Table(
     Column("balance_nano", BigInteger, nullable=False, server_default=text("0")),
     Column("held_nano", BigInteger, nullable=False, server_default=text("0")),
     Column("created_at", BigInteger, nullable=False),
+    Column("is_operator", Boolean, nullable=False, server_default=false()),
+    Column("suspended_at", BigInteger),  # its keys and sessions are refused
+    Column("verified_at", BigInteger),  # its owner has opened a link that was sent to the address
+    Column("theme", Text, nullable=False, server_default="system"),
+    Column("uses_search", Boolean, nullable=False, server_default=true()),
+    Column("uses_memory", Boolean, nullable=False, server_default=true()),
+    Column("has_caps", Boolean, nullable=False, server_default=false()),  # a key of it has a spend cap
+    Column("low_balance_nano", BigInteger, nullable=False, server_default=text("1000000000")),  # below it, a notice
+    Column("low_noticed_at", BigInteger),  # the notice was sent, and the balance has not risen above since
     CheckConstraint("email = lower(email)", name="email_is_lower_case"),
     CheckConstraint("preferred_class IN ('mezzo', 'forte', 'fortissimo')", name="preferred_class_is_known"),
     CheckConstraint("held_nano >= 0", name="held_is_not_negative"),
@@ -62,6 +72,8 @@ keys = Table(
     Column("last_used_at", BigInteger),
     Column("requests_per_second", Float),
     Column("burst", Integer),
+    Column("origin", Text, nullable=False, server_default="owner"),  # 'web': of the web application, nobody knows it
+    Column("is_capped", Boolean, nullable=False, server_default=false()),
     CheckConstraint("length(prefix) = 12", name="prefix_has_12_characters"),
     CheckConstraint("length(digest) = 32", name="digest_has_32_bytes"),
     CheckConstraint("expires_at > created_at", name="expires_after_creation"),
@@ -79,6 +91,7 @@ entries = Table(
     Column("completion_id", Text),
     Column("note", Text, nullable=False),
     Column("created_at", BigInteger, nullable=False),
+    Column("source", Text),  # of a grant: the voucher or payment, which gives credit once
     CheckConstraint("kind IN ('grant', 'charge', 'correction')", name="kind_is_known"),
     CheckConstraint("kind <> 'grant' OR amount_nano > 0", name="grant_is_positive"),
     CheckConstraint("kind <> 'charge' OR amount_nano <= 0", name="charge_is_not_positive"),
@@ -90,6 +103,13 @@ entries = Table(
         unique=True,
         sqlite_where=text("kind = 'charge'"),
         postgresql_where=text("kind = 'charge'"),
+    ),
+    Index(
+        "uq_entries_source",
+        "source",
+        unique=True,
+        sqlite_where=text("source IS NOT NULL"),
+        postgresql_where=text("source IS NOT NULL"),
     ),
 )
 
@@ -209,4 +229,145 @@ epochs = Table(  # a number grows when every process must read again what it nam
     metadata,
     Column("name", Text, primary_key=True),
     Column("number", BigInteger, nullable=False),
+)
+
+caps = Table(  # the most that a key may spend, and what it has spent of it
+    "caps",
+    metadata,
+    Column("key_id", Text, ForeignKey("keys.id"), primary_key=True),
+    Column("account_id", Text, ForeignKey("accounts.id"), nullable=False),
+    Column("period", Text, nullable=False),
+    Column("limit_nano", BigInteger, nullable=False),
+    Column("month", Integer, nullable=False),  # that `spent_nano` is of, like 202611 in UTC; 0 where all time counts
+    Column("spent_nano", BigInteger, nullable=False),
+    CheckConstraint("period IN ('total', 'month')", name="period_is_known"),
+    CheckConstraint("limit_nano >= 0 AND spent_nano >= 0", name="money_is_not_negative"),
+    Index("ix_caps_account_id", "account_id"),
+)
+
+cap_holds = Table(  # what running requests of a capped key may still spend, by the process that serves them
+    "cap_holds",
+    metadata,
+    Column("key_id", Text, ForeignKey("keys.id"), primary_key=True),
+    Column("process", Text, ForeignKey("processes.name"), primary_key=True),
+    Column("amount_nano", BigInteger, nullable=False),
+    CheckConstraint("amount_nano >= 0", name="amount_is_not_negative"),
+    Index("ix_cap_holds_process", "process"),
+)
+
+sessions = Table(  # signed-in browsers; the cookie holds what the digest is of
+    "sessions",
+    metadata,
+    Column("digest", LargeBinary(32), primary_key=True),
+    Column("account_id", Text, ForeignKey("accounts.id"), nullable=False),
+    Column("stage", Text, nullable=False),
+    Column("agent", Text, nullable=False),  # the browser, as it names itself
+    Column("created_at", BigInteger, nullable=False),
+    Column("used_at", BigInteger, nullable=False),
+    Column("proved_at", BigInteger, nullable=False),  # when the password or a second factor was last given
+    Column("expires_at", BigInteger, nullable=False),
+    CheckConstraint("stage IN ('second_factor', 'complete')", name="stage_is_known"),
+    Index("ix_sessions_account_id", "account_id"),
+    Index("ix_sessions_expires_at", "expires_at"),
+)
+
+links = Table(  # what a link in an e-mail may do, once
+    "links",
+    metadata,
+    Column("digest", LargeBinary(32), primary_key=True),
+    Column("kind", Text, nullable=False),
+    Column("account_id", Text, ForeignKey("accounts.id")),  # none for an invitation
+    Column("email", Text, nullable=False),  # the address that it was sent to; empty for an open invitation
+    Column("created_at", BigInteger, nullable=False),
+    Column("expires_at", BigInteger, nullable=False),
+    CheckConstraint("kind IN ('verify', 'reset', 'change_email', 'invite')", name="kind_is_known"),
+    Index("ix_links_account_id", "account_id"),
+)
+
+totp = Table(  # the authenticator app of an account
+    "totp",
+    metadata,
+    Column("account_id", Text, ForeignKey("accounts.id"), primary_key=True),
+    Column("secret", LargeBinary, nullable=False),
+    Column("last_step", BigInteger, nullable=False, server_default=text("0")),  # a code is accepted once
+    Column("confirmed_at", BigInteger),  # it counts once its owner has given a code
+)
+
+recovery_codes = Table(
+    "recovery_codes",
+    metadata,
+    Column("account_id", Text, ForeignKey("accounts.id"), primary_key=True),
+    Column("digest", LargeBinary(32), primary_key=True),
+)
+
+passkeys = Table(
+    "passkeys",
+    metadata,
+    Column("id", LargeBinary, primary_key=True),  # the credential id
+    Column("account_id", Text, ForeignKey("accounts.id"), nullable=False),
+    Column("name", Text, nullable=False),
+    Column("public_key", LargeBinary, nullable=False),
+    Column("sign_count", BigInteger, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    Column("last_used_at", BigInteger),
+    Index("ix_passkeys_account_id", "account_id"),
+)
+
+acts = Table(  # the audit trail: append-only, without content
+    "acts",
+    metadata,
+    Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True),
+    Column("at", BigInteger, nullable=False),
+    Column("actor", Text, nullable=False),  # the e-mail address of an account, or 'command line'
+    Column("act", Text, nullable=False),  # like key.revoke
+    Column("account_id", Text, ForeignKey("accounts.id")),  # whom it concerns
+    Column("subject", Text, nullable=False),  # the id of what it was done to
+    Column("detail", Text, nullable=False),
+    Index("ix_acts_account_id", "account_id", "id"),
+)
+
+vouchers = Table(
+    "vouchers",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("digest", LargeBinary(32), nullable=False),
+    Column("prefix", Text, nullable=False),
+    Column("amount_nano", BigInteger, nullable=False),
+    Column("note", Text, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    Column("expires_at", BigInteger),
+    Column("redeemed_at", BigInteger),
+    Column("redeemed_by", Text, ForeignKey("accounts.id")),
+    CheckConstraint("amount_nano > 0", name="amount_is_positive"),
+    CheckConstraint("(redeemed_at IS NULL) = (redeemed_by IS NULL)", name="redeemed_has_an_owner"),
+    Index("uq_vouchers_digest", "digest", unique=True),
+)
+
+payments = Table(
+    "payments",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("account_id", Text, ForeignKey("accounts.id"), nullable=False),
+    Column("provider", Text, nullable=False),
+    Column("checkout", Text, nullable=False),  # the provider's id of the checkout
+    Column("reference", Text),  # the provider's id of the payment itself, once it is known
+    Column("amount_nano", BigInteger, nullable=False),
+    Column("returned_nano", BigInteger, nullable=False, server_default=text("0")),  # by refunds and lost disputes
+    Column("state", Text, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    Column("changed_at", BigInteger, nullable=False),
+    CheckConstraint("state IN ('open', 'paid', 'returned', 'disputed', 'expired')", name="state_is_known"),
+    CheckConstraint("amount_nano > 0", name="amount_is_positive"),
+    CheckConstraint("returned_nano BETWEEN 0 AND amount_nano", name="returned_is_part_of_amount"),
+    Index("uq_payments_checkout", "checkout", unique=True),
+    Index("ix_payments_reference", "reference"),
+    Index("ix_payments_account_id", "account_id"),
+)
+
+payment_events = Table(  # the provider's events that were acted on: each is acted on once
+    "payment_events",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("kind", Text, nullable=False),
+    Column("at", BigInteger, nullable=False),
 )

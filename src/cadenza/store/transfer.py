@@ -19,7 +19,7 @@ from cadenza.store import schema
 from cadenza.store.files import is_locked, lock_names
 from cadenza.store.store import WAIT_S, Row, StoreUnavailable
 
-LEFT_BEHIND = (schema.processes, schema.reserves, schema.marks)  # of serving processes: there is none
+LEFT_BEHIND = (schema.processes, schema.reserves, schema.marks, schema.cap_holds)  # of serving processes: there is none
 FILLED_BY_MIGRATIONS = (schema.epochs,)
 CARRIED = [table for table in schema.metadata.sorted_tables if table not in LEFT_BEHIND]
 ROWS_AT_ONCE = 5000
