@@ -55,7 +55,10 @@ async def test_a_migration_copies_what_was_committed(tmp_path: Path) -> None:
     """The copy has every row that was committed before the migration, and its own schema."""
     store = SqliteStore(tmp_path / "cadenza.db")
     await store.upgrade(OLD)
-    await run_sql(store, "INSERT INTO accounts VALUES ('acct_a', 'a@example.org', 'hash', 'forte', 0, 0, 1)")
+    await run_sql(
+        store,
+        "INSERT INTO accounts (id, email, password_hash, created_at) VALUES ('acct_a', 'a@example.org', 'hash', 1)",
+    )
     copies = list[Path]()
     assert await migrate(store, copies.append) == REVISIONS[-1]
     [copy] = copies

@@ -27,13 +27,24 @@ DIGEST = bytes(range(224, 256))
 IDS = "(SELECT account_id, id AS key_id FROM keys LIMIT 1)"
 HOLD = "'forte', 'proc_a', 'settled', 2500, 100, 7, 10, 30, NULL, 1, 5, 6, 'req-1'"
 MORE_ROWS = (
-    f"INSERT INTO entries SELECT 41, account_id, 'charge', -1210, 'chatcmpl-1', 'für später', 7 FROM {IDS}",
+    f"INSERT INTO entries SELECT 41, account_id, 'charge', -1210, 'chatcmpl-1', 'für später', 7, NULL FROM {IDS}",
     f"INSERT INTO holds SELECT 'chatcmpl-1', account_id, key_id, {HOLD} FROM {IDS}",
     f"""INSERT INTO usage SELECT 'chatcmpl-1', account_id, key_id, 'forte', 'acme', 'large', 100, 3, 7, 1210, 1, 200, 0,
         {2**53 + 1}, NULL, 345, 'req-1' FROM {IDS}""",
     "UPDATE accounts SET balance_nano = balance_nano - 1210",
     "UPDATE keys SET requests_per_second = 0.1, burst = 3, last_used_at = 9 WHERE name = 'limited'",
     "UPDATE epochs SET number = number + 5",
+    "UPDATE accounts SET is_operator = 1, suspended_at = 3, has_caps = 1",
+    f"INSERT INTO caps SELECT key_id, account_id, 'month', 5000, 197001, 1210 FROM {IDS}",
+    f"INSERT INTO sessions SELECT zeroblob(32), account_id, 'complete', 'a browser', 1, 2, 2, 3 FROM {IDS}",
+    "INSERT INTO links VALUES (zeroblob(32), 'invite', NULL, '', 1, 2)",
+    f"INSERT INTO totp SELECT account_id, x'00ff', 8, NULL FROM {IDS}",
+    f"INSERT INTO recovery_codes SELECT account_id, zeroblob(32) FROM {IDS}",
+    f"INSERT INTO passkeys SELECT x'00', account_id, 'a phone', x'ff', 9, 1, NULL FROM {IDS}",
+    f"INSERT INTO acts SELECT 7, 1, 'command line', 'key.create', account_id, key_id, 'name=plain' FROM {IDS}",
+    f"INSERT INTO vouchers SELECT 'vch_1', zeroblob(32), 'CDZ-1234', 5, '', 1, NULL, 2, account_id FROM {IDS}",
+    f"INSERT INTO payments SELECT 'pay_1', account_id, 'stripe', 'cs_1', NULL, 5, 0, 'open', 1, 2 FROM {IDS}",
+    "INSERT INTO payment_events VALUES ('evt_1', 'checkout.session.completed', 1)",
 )
 
 
