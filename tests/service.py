@@ -312,7 +312,8 @@ def _with_store(path: Path, work: Callable[[Store], Awaitable[T]]) -> T:
         finally:
             await store.close()
 
-    return asyncio.run(run())
+    with ThreadPoolExecutor(1) as thread:  # a test that drives a browser has a running loop in its own
+        return thread.submit(lambda: asyncio.run(run())).result()
 
 
 def wait_until(happened: Callable[[], bool], what: str, within_s: float = WAIT_S) -> None:

@@ -31,6 +31,7 @@ from cadenza.observe.worker_metrics import WorkerMetrics
 from cadenza.process import memory_room
 from cadenza.routing.catalogue import Catalogue, ServedClass, Snapshot
 from cadenza.routing.prompt import Character
+from cadenza.server.asgi import AsgiAdapter, AsgiApp
 from cadenza.store import epochs
 from cadenza.store.address import open_store
 from cadenza.store.shared.address import MEMORY, open_shared_state
@@ -38,6 +39,7 @@ from cadenza.store.store import StoreUnavailable
 from cadenza.upstreams.base import Upstream
 from cadenza.upstreams.embedded.upstream import EmbeddedUpstream
 from cadenza.upstreams.openai import OpenAIUpstream
+from cadenza.web.settings import SiteSettings
 from cadenza.web.site import Site
 
 WORKERS_FOLDER = "CADENZA_WORKERS_FOLDER"  # the variable by which the parent names it to its workers
@@ -61,7 +63,8 @@ class App:
         token = settings.server.metrics_token
         self._workers = WorkerMetrics(observer.metrics, workers_folder) if workers_folder else None
         render = self._workers.render if self._workers else None
-        self._site = Site(self._why_not_ready, lambda: self.gateway.snapshot.catalogue.ids, observer, token, render)
+        self._site = Site(self._why_not_ready, observer, token, render)
+        self._pages = AsgiAdapter(self._build_pages, log)
         self._started = AsyncExitStack()
         self._retiring: set[asyncio.Task[None]] = set()
 
@@ -77,11 +80,26 @@ class App:
         )
 
     def serve(self, exchange: Exchange) -> Awaitable[None]:
-        return serve_api(self.gateway, exchange) if _is_api(exchange) else self._site.serve(exchange)
+        if _is_api(exchange):
+            return serve_api(self.gateway, exchange)
+        return self._site.serve(exchange) if self._site.serves(exchange.request.path) else self._serve_page(exchange)
 
     def refuse(self, exchange: Exchange) -> Awaitable[None]:
         exchange.close_after_reply()
         return refuse_connection(self._observer, exchange) if _is_api(exchange) else self._site.serve(exchange)
+
+    async def _serve_page(self, exchange: Exchange) -> None:
+        self.gateway.in_flight.begin(exchange)
+        try:
+            await self._pages.serve(exchange)
+        finally:
+            self.gateway.in_flight.end(exchange)
+
+    def _build_pages(self) -> AsgiApp:
+        """Build the site. Its modules are imported now, because a service without visitors does not need them."""
+        from cadenza.web.build import build_site  # noqa: PLC0415 import time
+
+        return build_site(self.gateway, self._shared.rates, self._log, site_settings(self._settings))
 
     async def start(self) -> bool:
         asyncio.get_running_loop().set_exception_handler(loop_errors(self._log))
@@ -202,6 +220,11 @@ def build_snapshot(settings: Settings, upstreams: Mapping[str, Upstream]) -> Sna
         for class_id, one in settings.classes.items()
     }
     return Snapshot(Catalogue(classes), upstreams, limits)
+
+
+def site_settings(settings: Settings) -> SiteSettings:
+    site = settings.platform
+    return SiteSettings(site.base_url, site.sign_up, site.opening_credit_nano, settings.store.region)
 
 
 def path_of(settings: Settings) -> str | None:

@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from cadenza.core.dialect import DIALECTS
-from cadenza.core.money import parse_price
+from cadenza.core.money import parse_dollars, parse_price
 from cadenza.core.records import AUTO, CLASSES, CONTEXT_TOKENS_MAX, OUTPUT_TOKENS_MAX, RESERVED_CLASS, Timeouts
 
 Table = dict[str, Any]
@@ -25,6 +25,8 @@ RETENTION_RULE = 'must be exactly "zero": the service starts only if every provi
 LITERAL_KEY = "a key must not be in this file; name a variable with api_key_env or a file with api_key_file"
 NETWORKS_RULE = 'must be an array of addresses and networks, like ["127.0.0.1", "10.0.0.0/8"]'
 LITERAL_TOKEN = "a token must not be in this file; name a variable with metrics_token_env"  # noqa: S105 a sentence
+LITERAL_PASSWORD = "a password must not be in this file; name a variable with password_env"  # noqa: S105 a sentence
+LITERAL_SECRET = "a secret must not be in this file; name a variable with secret_key_env and webhook_secret_env"  # noqa: S105 a sentence
 NUMBER_MAX = 1_000_000_000
 PRIVATE_NAMES = (".localhost", ".local", ".internal")
 FIXED_FIELDS = frozenset({"model", "messages", "stream", "tools"})  # of a request; no route adds or leaves them out
@@ -90,6 +92,13 @@ def price(value: object) -> int:
     if isinstance(value, float):
         raise CheckError(f'must be quoted, so that it stays exact: "{value}"')
     return parse_price(str(value) if type(value) is int else text(value))
+
+
+def dollars(value: object) -> int:
+    """Dollars -> nano-dollars."""
+    if isinstance(value, float):
+        raise CheckError(f'must be quoted, so that it stays exact: "{value}"')
+    return parse_dollars(str(value) if type(value) is int else text(value))
 
 
 def base_url(value: object) -> str:
@@ -177,6 +186,10 @@ VARIABLE_NAME = matching(
     "must be the name of an environment variable, in capitals like ACME_API_KEY, and not the key itself",
 )
 API_VERSION = matching("[A-Za-z0-9.-]{1,40}", 'must be a version like "2024-10-21"')
+sender = matching(
+    r"[^<>\r\n]* ?<[!-?A-~]+@[A-Za-z0-9.-]+>|[!-?A-~]+@[A-Za-z0-9.-]+",
+    'must be an e-mail address, like "Cadenza <cadenza@example.org>"',
+)
 STORE_URL = matching(
     r"sqlite:///(?=.*[^/])[^?\0]+(?<!/)(?<!:memory:)|postgresql://[^\0]+",
     'must be "sqlite:///path/of/a/file.db" or "postgresql://user@host/database"',
@@ -235,6 +248,11 @@ SERVER: Keys = {"host": text, "port": integer(0, 65_535), "workers": integer(1, 
 SERVER |= {"trusted_proxies": networks, "metrics_token_env": VARIABLE_NAME, "metrics_token": LITERAL_TOKEN}
 LIMITS: Keys = {"requests_per_second": positive, "burst": integer(1), "concurrency": integer(1)}
 LIMITS |= {"revoked_streams": one_of("end", "finish")}
+PLATFORM: Keys = {"base_url": base_url, "sign_up": one_of("closed", "invite", "open"), "opening_credit": dollars}
+MAIL: Keys = {"host": text, "port": integer(1, 65_535), "security": one_of("starttls", "tls", "none")}
+MAIL |= {"username": text, "password_env": VARIABLE_NAME, "password": LITERAL_PASSWORD, "sender": sender}
+STRIPE: Keys = {"secret_key_env": VARIABLE_NAME, "webhook_secret_env": VARIABLE_NAME, "api_url": base_url}
+STRIPE |= dict.fromkeys(("secret_key", "webhook_secret"), LITERAL_SECRET)
 SECTIONS: Keys = {
     "server": SERVER,
     "store": {"url": STORE_URL, "region": text},
@@ -244,5 +262,8 @@ SECTIONS: Keys = {
     "prices": _by_class(PRICE),
     "providers": {},  # by name: the keys of each depend on its kind
     "classes": _by_class({"routes": [ROUTE], "character": CHARACTER}),
+    "platform": PLATFORM,
+    "mail": MAIL,
+    "payments": {"stripe": STRIPE},
 }
 NOT_BOTH = (("text", "file"), ("api_key_env", "api_key_file"))

@@ -115,6 +115,39 @@ class ClassSettings(msgspec.Struct, frozen=True):
     character: str
 
 
+class Platform(msgspec.Struct, frozen=True):
+    """The web application. `base_url` is its address, for links in e-mails; with https, cookies are sent over TLS only.
+
+    Who signs up gets the opening credit.
+    """
+
+    base_url: str | None = None
+    sign_up: Literal["closed", "invite", "open"] = "closed"
+    opening_credit_nano: int = 0
+
+
+class Mail(msgspec.Struct, frozen=True):
+    """The SMTP server that sends e-mail. `password` comes from the variable `password_env`."""
+
+    host: str
+    sender: str
+    port: int = 587
+    security: Literal["starttls", "tls", "none"] = "starttls"
+    username: str | None = None
+    password_env: str | None = None
+    password: str | None = None
+
+
+class Stripe(msgspec.Struct, frozen=True):
+    """The account at Stripe that takes payments. Its secrets come from the variables that are named here."""
+
+    secret_key_env: str
+    webhook_secret_env: str
+    secret_key: str | None = None
+    webhook_secret: str | None = None
+    api_url: str = "https://api.stripe.com"
+
+
 class Settings(msgspec.Struct, frozen=True):
     """The whole configuration. `source` is the file that it came from, or None for the built-in default.
 
@@ -129,20 +162,34 @@ class Settings(msgspec.Struct, frozen=True):
     prices: dict[str, Price]
     providers: dict[str, Provider]
     classes: dict[str, ClassSettings]
+    platform: Platform = Platform()
+    mail: Mail | None = None
+    stripe: Stripe | None = None
     fault_point: str | None = None
 
 
 def missing_secrets(settings: Settings) -> list[str]:
     """One sentence for each secret that should be in the environment but is not."""
-    server, missing = settings.server, list[str]()
-    if server.metrics_token_env and not server.metrics_token:
-        missing.append(
-            f"server.metrics_token_env: the environment variable {server.metrics_token_env} is unset or empty; "
-            "put the token for /metrics into it."
-        )
-    return missing + [
-        f"providers.{provider.name}: the environment variable {provider.api_key_env} is unset or empty; "
-        "put the provider's key into it."
-        for provider in settings.providers.values()
-        if provider.api_key_env and not provider.api_key
+    return [
+        f"{key}: the environment variable {variable} is unset or empty; put {what} into it."
+        for key, variable, value, what in _secrets(settings)
+        if variable and not value
+    ]
+
+
+def _secrets(settings: Settings) -> list[tuple[str, str | None, str | None, str]]:
+    """Each secret: its key in the file, the variable that it comes from, its value, and what it is."""
+    server, mail, stripe = settings.server, settings.mail, settings.stripe
+    found = [("server.metrics_token_env", server.metrics_token_env, server.metrics_token, "the token for /metrics")]
+    if mail:
+        found.append(("mail.password_env", mail.password_env, mail.password, "the password of the SMTP server"))
+    if stripe:
+        at = "payments.stripe"
+        found += [
+            (f"{at}.secret_key_env", stripe.secret_key_env, stripe.secret_key, "the secret key of Stripe"),
+            (f"{at}.webhook_secret_env", stripe.webhook_secret_env, stripe.webhook_secret, "the webhook's secret"),
+        ]
+    return found + [
+        (f"providers.{one.name}", one.api_key_env, one.api_key, "the provider's key")
+        for one in settings.providers.values()
     ]

@@ -17,6 +17,14 @@ class Account(msgspec.Struct, frozen=True):
     balance_nano: int
     held_nano: int
     created_at: int
+    is_operator: bool = False
+    suspended_at: int | None = None
+    verified_at: int | None = None
+    theme: str = "system"
+    uses_search: bool = True
+    uses_memory: bool = True
+    low_balance_nano: int = 1_000_000_000
+    low_noticed_at: int | None = None
 
 
 COLUMNS = [schema.accounts.c[name] for name in Account.__struct_fields__]

@@ -1,11 +1,10 @@
-"""Everything outside /v1: the home page, the OpenAPI document, the health probes and the metrics.
+"""Outside /v1 and the pages: the OpenAPI document, the health probes and the metrics.
 
-Nothing here needs a key or an account.
+Nothing here needs a key or an account, and a path without /v1 is told so.
 """
 
 import hmac
-import html
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from importlib.metadata import version
 from importlib.resources import files
 
@@ -18,15 +17,14 @@ from cadenza.observe import Observer, places
 Ready = Callable[[], Awaitable[str | None]]
 RenderMetrics = Callable[[], Awaitable[bytes]]
 
-PATHS = ("/", "/openapi.json", "/healthz", "/health", "/readyz", "/metrics")
+PATHS = ("/openapi.json", "/healthz", "/health", "/readyz", "/metrics")
 API_PATHS = ("/chat/completions", "/models", "/usage", "/completions", "/embeddings", "/responses")
 JSON = b"application/json"
 TEXT = b"text/plain; charset=utf-8"
-HTML = b"text/html; charset=utf-8"
 PROMETHEUS = b"text/plain; version=0.0.4; charset=utf-8"
 COMMON_HEADERS = (
     b"cache-control: no-store\r\nx-content-type-options: nosniff\r\n"
-    b"content-security-policy: default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'\r\n"
+    b"content-security-policy: default-src 'none'; frame-ancestors 'none'\r\n"
 )
 
 
@@ -44,7 +42,7 @@ class TokenMissing(CadenzaError):
 
 
 class Site:
-    """Pages and probes. `ready` returns why the service is not ready, or None; `model_ids` what a client may name.
+    """Probes and documents. `ready` returns why the service is not ready, or None.
 
     With a `metrics_token` it opens the metrics, from everywhere; without one, they are open to this machine only.
     `render_metrics` renders those of all workers where there are several.
@@ -53,18 +51,19 @@ class Site:
     def __init__(
         self,
         ready: Ready,
-        model_ids: Callable[[], Sequence[str]],
         observer: Observer,
         metrics_token: str | None = None,
         render_metrics: RenderMetrics | None = None,
     ) -> None:
         self._ready = ready
-        self._model_ids = model_ids
         self._observer = observer
         self._metrics_token = metrics_token
         self._render_metrics = render_metrics
-        self._home = _read("home.html")
         self._openapi = _read("openapi.json").replace("{version}", version("cadenza")).encode()
+
+    def serves(self, path: str) -> bool:
+        """Whether a path is served here. Everything else is a page."""
+        return path in PATHS or path.startswith(API_PATHS)
 
     async def serve(self, exchange: Exchange) -> None:
         headers = b""
@@ -81,8 +80,6 @@ class Site:
 
     async def _answer(self, exchange: Exchange) -> tuple[int, bytes, bytes]:
         match exchange.request.path:
-            case "/":
-                return 200, HTML, self._render_home(exchange)
             case "/openapi.json":
                 return 200, JSON, self._openapi
             case "/healthz" | "/health":
@@ -95,10 +92,6 @@ class Site:
                 if self._render_metrics:
                     return 200, PROMETHEUS, await self._render_metrics()
                 return 200, PROMETHEUS, self._observer.metrics.render()
-
-    def _render_home(self, exchange: Exchange) -> bytes:
-        models = ", ".join(f"<code>{html.escape(model_id)}</code>" for model_id in self._model_ids())
-        return self._home.replace("{base}", html.escape(_base_url(exchange))).replace("{models}", models).encode()
 
     def _check_metrics_access(self, exchange: Exchange) -> None:
         """401 without the token. If there is none, 403 for all but a program on this machine."""
@@ -117,13 +110,6 @@ def _read(name: str) -> str:
 def _check(request: Request) -> None:
     """404 for a path that is not served here, 405 for a method that it does not allow."""
     if request.path not in PATHS:
-        if request.path.startswith(API_PATHS):
-            raise NotFound("This path exists only below /v1: the base address of the client must end in /v1.")
-        raise NotFound("This path does not exist. The API is under /v1.")
+        raise NotFound("This path exists only below /v1: the base address of the client must end in /v1.")
     if request.method not in ("GET", "HEAD"):
         raise MethodNotAllowed(f"{request.method} is not allowed for this path; use GET.", "GET, HEAD")
-
-
-def _base_url(exchange: Exchange) -> str:
-    host = exchange.request.headers.get(b"host", b"127.0.0.1:8080").strip().decode("latin-1")
-    return f"{exchange.scheme}://{host}/v1"

@@ -1,0 +1,158 @@
+"""Runs an ASGI application, the pages, on our own server. The API does not pass through here.
+
+The application is loaded when the first request for it comes, in a thread, so that a service without visitors never
+imports it. The body of a request is read whole before the application sees it, bounded in size, time and memory. An
+application that fails gives a 500, and the log gets the places in the code, never the text.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+from urllib.parse import unquote
+
+from cadenza.http.body import BodyMemory, BodyMemoryFull, BodyTimeout, BodyTooLarge
+from cadenza.http.exchange import PENDING, STREAMING, Exchange
+from cadenza.http.headers import encode_headers
+from cadenza.observe import Log, places
+
+KIB = 1024
+BODY_BYTES_MAX = 64 * KIB
+ALL_BODIES_BYTES_MAX = 16 * KIB * KIB
+TEXT = b"content-type: text/plain; charset=utf-8\r\nx-content-type-options: nosniff\r\n"
+TOO_LARGE = b"This form is too large: at most 64 KiB.\n"
+TOO_SLOW = b"The form did not arrive in time.\n"
+TOO_BUSY = b"The service is busy. Try again shortly.\n"
+BROKEN = b"Something went wrong on our side. Try again; if it happens again, tell the operator the time.\n"
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+AsgiApp = Callable[[Message, Receive, Send], Awaitable[None]]
+
+
+class AsgiAdapter:
+    """Serves exchanges by one ASGI application."""
+
+    def __init__(self, load: Callable[[], AsgiApp], log: Log) -> None:
+        self._load = load
+        self._log = log
+        self._loading: asyncio.Task[AsgiApp] | None = None
+        self._memory = BodyMemory(ALL_BODIES_BYTES_MAX)
+
+    async def serve(self, exchange: Exchange) -> None:
+        try:
+            await self._serve(exchange)
+        except BodyTooLarge:
+            _fail(exchange, 413, TOO_LARGE)
+        except BodyTimeout:
+            _fail(exchange, 408, TOO_SLOW)
+        except BodyMemoryFull:
+            _fail(exchange, 503, TOO_BUSY)
+        except asyncio.CancelledError:
+            if exchange.absorb_cancellation() is None:
+                raise
+        except Exception as error:  # noqa: BLE001 the request edge: the client gets an answer to any error
+            self._log.error("internal error", endpoint="pages", places=places(error))
+            if exchange.state is STREAMING:
+                raise ConnectionAbortedError from None  # the reply must not seem complete
+            _fail(exchange, 500, BROKEN)
+        finally:
+            exchange.body.release()
+
+    async def _serve(self, exchange: Exchange) -> None:
+        body = bytes(await exchange.read_body(PageBody(self._memory)))
+        if self._loading is None:
+            self._loading = asyncio.create_task(asyncio.to_thread(self._load))
+        app = await asyncio.shield(self._loading)
+        await app(_scope(exchange), _receive(body), Reply(exchange).send)
+
+
+class PageBody:
+    """The memory of one body, which is small."""
+
+    def __init__(self, memory: BodyMemory) -> None:
+        self._memory = memory
+        self._taken_bytes = 0
+
+    def expect(self, size_bytes: int) -> None:
+        if size_bytes > BODY_BYTES_MAX:
+            raise BodyTooLarge
+        self._memory.expect(size_bytes)
+
+    def take(self, size_bytes: int) -> None:
+        if self._taken_bytes + size_bytes > BODY_BYTES_MAX:
+            raise BodyTooLarge
+        self._memory.take(size_bytes)
+        self._taken_bytes += size_bytes
+
+    def give_back(self, _size_bytes: int) -> None:
+        self._memory.give_back(self._taken_bytes)
+        self._taken_bytes = 0
+
+
+class Reply:
+    """What the application sends. A body of one message is sent whole, one of several is streamed."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
+        self._status = 500
+        self._headers = b""
+
+    async def send(self, message: Message) -> None:
+        exchange = self._exchange
+        if message["type"] == "http.response.start":
+            self._status = message["status"]
+            self._headers = encode_headers([one for one in message["headers"] if one[0] != b"content-length"])
+            return
+        assert message["type"] == "http.response.body"
+        data, has_more = message.get("body", b""), message.get("more_body", False)
+        if exchange.state is STREAMING:
+            if has_more:
+                exchange.write(data)
+                await exchange.drain()
+            else:
+                exchange.finish_stream(data)
+        elif not has_more:
+            exchange.respond(self._status, self._headers, data)
+        else:
+            assert self._status == 200, "only a whole page is streamed"
+            exchange.start_stream(self._headers)
+            if data:
+                exchange.write(data)
+
+
+def _scope(exchange: Exchange) -> Message:
+    request = exchange.request
+    return {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.4"},
+        "http_version": "1.0" if request.is_http_1_0 else "1.1",
+        "method": request.method,
+        "scheme": exchange.scheme,
+        "path": unquote(request.path),
+        "raw_path": request.path.encode("latin-1", "replace"),
+        "query_string": request.query,
+        "root_path": "",
+        "headers": list(request.fields),
+        "client": (exchange.client_address, 0),
+        "server": None,
+        "state": {},
+    }
+
+
+def _receive(body: bytes) -> Receive:
+    """The whole body, and then nothing: a client that leaves cancels the task."""
+    messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def receive() -> Message:
+        if messages:
+            return messages.pop()
+        await asyncio.Event().wait()
+        raise AssertionError("unreachable")
+
+    return receive
+
+
+def _fail(exchange: Exchange, status: int, text: bytes) -> None:
+    if exchange.state is PENDING:
+        exchange.respond(status, TEXT, text)

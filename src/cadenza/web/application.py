@@ -1,0 +1,181 @@
+"""The site as an ASGI application: its routes, who may use them, its headers, and the one place that shows errors.
+
+Every reply forbids framing, foreign content and inline scripts. Requests of one network are limited, so that pages
+cannot take the time of the API.
+"""
+
+import secrets
+from collections.abc import Awaitable, Callable
+from ipaddress import ip_address, ip_network
+from urllib.parse import quote
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+
+from cadenza.control.errors import ControlError
+from cadenza.control.sessions import find_session
+from cadenza.core.errors import render_error
+from cadenza.core.rates import Rate
+from cadenza.store.store import StoreUnavailable
+from cadenza.web import home, sign_in
+from cadenza.web.context import WebContext
+from cadenza.web.errors import Missing, NotAllowed, NotSignedIn, PageError, TooMany
+from cadenza.web.routes import Access, Endpoint, Page, Routes
+from cadenza.web.visit import ANONYMOUS, CSRF_HEADER, SAFE_METHODS, Visit, cookie_name
+
+API = "/platform/api"
+JSON = "application/json"
+PAGE_RATE = Rate(20.0, 100)  # of one network
+HEADERS = {
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+        "manifest-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    ),
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "permissions-policy": "camera=(), microphone=(), geolocation=(), payment=()",
+}
+NO_STORE = "no-store"
+ROUTES: Routes = (*home.ROUTES, *sign_in.ROUTES)
+
+Serve = Callable[[Request], Awaitable[Response]]
+
+
+def build_application(context: WebContext) -> Starlette:
+    async def asset(request: Request) -> Response:
+        found = context.assets.respond(
+            request.path_params["version"], request.path_params["name"], request.headers.get("accept-encoding", "")
+        )
+        if found is None:
+            raise Missing
+        return _with_headers(found)
+
+    async def failed(request: Request, error: Exception) -> Response:
+        return await _show_error(context, request, error)
+
+    routes = [Route("/static/{version}/{name}", asset), *(_route(context, one) for one in ROUTES)]
+    shown = (PageError, ControlError, StoreUnavailable, HTTPException)
+    return Starlette(routes=routes, exception_handlers=dict.fromkeys(shown, failed))
+
+
+def _route(context: WebContext, one: Page | Endpoint) -> Route:
+    serve = _serve_page(context, one) if isinstance(one, Page) else _serve_endpoint(context, one)
+    path = one.path if isinstance(one, Page) else API + one.path
+    return Route(path, serve, methods=[one.method])
+
+
+def _serve_page(context: WebContext, page: Page) -> Serve:
+    async def serve(request: Request) -> Response:
+        visit = await _visit(context, request)
+        try:
+            _check_access(visit, page.access)
+        except NotSignedIn:
+            if request.method not in SAFE_METHODS:
+                raise
+            return _with_headers(RedirectResponse(f"/sign-in?next={quote(request.url.path)}", 303))
+        response = await page.serve(visit)
+        if visit.cookie != _cookie(visit) and visit.cookie.startswith(ANONYMOUS):
+            visit.set_cookie(response, visit.cookie)
+        return _with_headers(response)
+
+    return serve
+
+
+def _serve_endpoint(context: WebContext, endpoint: Endpoint) -> Serve:
+    async def serve(request: Request) -> Response:
+        visit = await _visit(context, request)
+        _check_access(visit, endpoint.access)
+        if endpoint.takes is not None:
+            result = await endpoint.serve(visit, await visit.json(endpoint.takes))
+        else:
+            if request.method not in SAFE_METHODS:
+                visit.check_origin(request.headers.get(CSRF_HEADER, ""))
+            result = await endpoint.serve(visit)
+        if isinstance(result, Response):
+            return _with_headers(result)
+        if result is None:
+            return _with_headers(Response(status_code=204))
+        return _with_headers(Response(msgspec.json.encode(result), media_type=JSON))
+
+    return serve
+
+
+async def _visit(context: WebContext, request: Request) -> Visit:
+    visit = Visit(request, context, "", None)
+    await _check_rate(context, visit.address)
+    cookie = _cookie(visit)
+    if cookie and not cookie.startswith(ANONYMOUS):
+        visit.signed_in = await find_session(context.store, cookie, visit.now_ms)
+    if visit.signed_in is None and not cookie.startswith(ANONYMOUS):
+        cookie = ANONYMOUS + secrets.token_urlsafe(24)
+    visit.cookie = cookie
+    return visit
+
+
+def _cookie(visit: Visit) -> str:
+    return visit.request.cookies.get(cookie_name(is_secure=visit.base_url.startswith("https://")), "")
+
+
+def _check_access(visit: Visit, access: Access) -> None:
+    if access is Access.ANYONE:
+        return
+    if access is Access.OPERATOR and not visit.account.is_operator:
+        raise NotAllowed
+    if not visit.is_signed_in:
+        raise NotSignedIn
+
+
+async def _check_rate(context: WebContext, address: str) -> None:
+    ticket = await context.rates.take(f"pages:{network_of(address)}", PAGE_RATE)
+    if not ticket.is_granted:
+        raise TooMany("Too many requests from your network. Try again in a moment.", ticket.wait_s)
+
+
+def network_of(address: str) -> str:
+    """An IPv4 address, or the /64 network of an IPv6 address, which one client has for itself."""
+    try:
+        parsed = ip_address(address)
+    except ValueError:
+        return address
+    return address if parsed.version == 4 else str(ip_network(f"{address}/64", strict=False))
+
+
+async def _show_error(context: WebContext, request: Request, error: Exception) -> Response:
+    found = _page_error(error)
+    headers = {"retry-after": str(max(1, round(found.wait_s)))} if isinstance(found, TooMany) else {}
+    is_api = request.url.path.startswith(API)
+    if is_api or "text/html" not in request.headers.get("accept", "text/html"):
+        body = render_error(found.message, found.type)
+        return _with_headers(Response(body, found.status, headers, JSON))
+    visit = Visit(request, context, "", None)
+    response = visit.page("problem.html", found.status, problem=found)
+    response.headers.update(headers)
+    return _with_headers(response)
+
+
+def _page_error(error: Exception) -> PageError:
+    match error:
+        case PageError():
+            return error
+        case ControlError():
+            return PageError(error.message)
+        case StoreUnavailable():
+            return TooMany("The service cannot reach its store at the moment. Try again shortly.", 2.0)
+        case HTTPException(status_code=405):
+            found = PageError("This address does not take this method.")
+            found.status = 405
+            return found
+        case _:
+            return Missing()
+
+
+def _with_headers(response: Response) -> Response:
+    response.headers.update(HEADERS)
+    response.headers.setdefault("cache-control", NO_STORE)
+    return response

@@ -1,0 +1,132 @@
+"""One request for a page or for /platform/api: who asks, the token that its forms carry, and what it sent.
+
+The session is in a cookie that scripts cannot read. Before sign-in there is a cookie too, without meaning, which only
+ties the token of a form to the browser that got the form.
+"""
+
+import hashlib
+import hmac
+import time
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+
+from cadenza.control.sessions import SignedIn
+from cadenza.store.accounts import Account
+from cadenza.web.context import WebContext
+from cadenza.web.errors import BadForm, NotSignedIn, WrongOrigin
+from cadenza.web.render import NOTES
+
+COOKIE = "cadenza_session"
+ANONYMOUS = "anonymous-"  # begins the cookie of a browser that has not signed in
+CSRF_FIELD = "csrf"
+CSRF_HEADER = "x-cadenza-csrf"
+SAFE_METHODS = ("GET", "HEAD")
+LONGEST_S = 30 * 24 * 60 * 60
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+class Visit:
+    """A request, and what is known about the visitor. `cookie` is what the browser holds, or will hold."""
+
+    def __init__(self, request: Request, context: WebContext, cookie: str, signed_in: SignedIn | None) -> None:
+        self.request = request
+        self.context = context
+        self.cookie = cookie
+        self.signed_in = signed_in
+        self.now_ms = time.time_ns() // 1_000_000
+
+    @property
+    def account(self) -> Account:
+        """The account of a complete session."""
+        if not self.is_signed_in or self.signed_in is None:
+            raise NotSignedIn
+        return self.signed_in.account
+
+    @property
+    def is_signed_in(self) -> bool:
+        return self.signed_in is not None and self.signed_in.session.stage == "complete"
+
+    @property
+    def csrf(self) -> str:
+        """The token that every form and every changing request of this browser must carry."""
+        return csrf_token(self.cookie)
+
+    @property
+    def agent(self) -> str:
+        return self.request.headers.get("user-agent", "")
+
+    @property
+    def address(self) -> str:
+        """The client's address, as a trusted proxy tells it."""
+        return self.request.client.host if self.request.client else ""
+
+    @property
+    def base_url(self) -> str:
+        """The address of the site, without a slash at its end."""
+        return self.context.settings.base_url or f"{self.request.url.scheme}://{self.request.url.netloc}"
+
+    def check_origin(self, token: str) -> None:
+        """403 unless a changing request comes from one of our own pages: by its origin, and by its token."""
+        headers = self.request.headers
+        origin = headers.get("origin")
+        is_foreign = headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none") or (
+            origin is not None and urlsplit(origin).netloc != headers.get("host")
+        )
+        if is_foreign or not hmac.compare_digest(token.encode(), self.csrf.encode()):
+            raise WrongOrigin
+
+    def page(self, template: str, status: int = 200, **values: object) -> HTMLResponse:
+        """Render a template, which also knows the visit, its account and the note of a redirect."""
+        account = self.account if self.is_signed_in else None
+        note = NOTES.get(self.request.query_params.get("note", ""))
+        return self.context.renderer.page(template, status, {"visit": self, "account": account, "note": note, **values})
+
+    async def form(self, kind: type[T]) -> T:
+        """The fields of a form, checked. Unknown fields are refused; a field of type list takes every value."""
+        async with self.request.form(max_files=0, max_fields=200) as given:
+            fields = {name: given.getlist(name) for name in given}
+        self.check_origin(str((fields.pop(CSRF_FIELD, None) or [""])[0]))
+        lists = {field.encode_name for field in msgspec.structs.fields(kind) if "list" in str(field.type)}
+        values = {name: found if name in lists else found[0] for name, found in fields.items()}
+        return _convert(values, kind)
+
+    async def json(self, kind: type[T]) -> T:
+        """The JSON body of an API request, checked."""
+        self.check_origin(self.request.headers.get(CSRF_HEADER, ""))
+        body = await self.request.body()
+        try:
+            return msgspec.json.decode(body or b"{}", type=kind)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise BadForm(f"The body is not as expected: {error}.") from None
+
+    def set_cookie(self, response: Response, secret: str) -> None:
+        self.cookie = secret
+        is_secure = self.base_url.startswith("https://")
+        response.set_cookie(
+            cookie_name(is_secure=is_secure), secret, LONGEST_S, secure=is_secure, httponly=True, samesite="lax"
+        )
+
+    def clear_cookie(self, response: Response) -> None:
+        is_secure = self.base_url.startswith("https://")
+        response.delete_cookie(cookie_name(is_secure=is_secure), secure=is_secure, httponly=True, samesite="lax")
+
+
+def cookie_name(*, is_secure: bool) -> str:
+    """Over TLS, the prefix makes the browser refuse the cookie from any other host or path."""
+    return f"__Host-{COOKIE}" if is_secure else COOKIE
+
+
+def csrf_token(cookie: str) -> str:
+    return hmac.new(cookie.encode(), b"cadenza csrf", hashlib.sha256).hexdigest()
+
+
+def _convert(values: dict[str, Any], kind: type[T]) -> T:
+    try:
+        return msgspec.convert(values, kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise BadForm(f"The form is not as expected: {error}.") from None

@@ -1,0 +1,71 @@
+"""Chromium, driven by Playwright, and a service for it to look at. Debian's package is installed if it is missing.
+
+While Playwright runs, its thread has a running event loop. So it ends with each file, and no test here is asynchronous.
+"""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+
+from tests.debian import find_or_install
+from tests.service import PASSWORD, Service
+
+SHOTS = Path(__file__).parents[2] / ".pytest_cache" / "screenshots"
+TIMEOUT_MS = 60_000
+
+OpenPage = Callable[..., Page]
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    path = find_or_install("chromium", "chromium")
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-dev-shm-usage"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def open_page(chromium: Browser, service: Service) -> Iterator[OpenPage]:
+    """Opens a page in a browser of its own. Keyword arguments are Playwright's of a new context, like a viewport.
+
+    The test fails if a script fails or the page asks for anything that is not ours.
+    """
+    contexts: list[BrowserContext] = []
+    faults: list[str] = []
+    base_url = f"http://127.0.0.1:{service.port}"
+
+    def open_one(**options: object) -> Page:
+        context = chromium.new_context(base_url=base_url, **options)  # type: ignore[arg-type]
+        context.set_default_timeout(TIMEOUT_MS)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("pageerror", lambda error: faults.append(str(error)))
+        page.on("request", lambda sent: _note_foreign(faults, sent.url, base_url))
+        return page
+
+    yield open_one
+    for context in contexts:
+        context.close()
+    assert faults == []
+
+
+def _note_foreign(faults: list[str], url: str, base_url: str) -> None:
+    if not url.startswith((base_url, "data:", "blob:", "about:")):
+        faults.append(f"a request to {url}")
+
+
+def sign_in(page: Page, email: str, password: str = PASSWORD) -> None:
+    page.goto("/sign-in")
+    page.get_by_label("E-mail").fill(email)
+    page.get_by_label("Password", exact=True).fill(password)
+    page.get_by_role("button", name="Sign in", exact=True).click()
+    page.wait_for_url(lambda url: "/sign-in" not in url)
+
+
+def shoot(page: Page, name: str) -> None:
+    """Keep a picture of the page, for people to look at."""
+    SHOTS.mkdir(parents=True, exist_ok=True)
+    page.screenshot(path=SHOTS / f"{name}.png", full_page=True)

@@ -1,0 +1,100 @@
+"""A browser without scripts: it keeps cookies, follows no redirect, and sends forms with the token of its page."""
+
+import dataclasses
+import http.client
+import json
+import re
+from collections.abc import Mapping, Sequence
+from html import unescape
+from http.cookies import SimpleCookie
+from typing import Any
+from urllib.parse import urlencode
+
+from tests.service import EMAIL, PASSWORD
+
+TIMEOUT_S = 100.0
+CSRF = re.compile(r'data-csrf="([0-9a-f]*)"')
+TAG = re.compile(r"<[^>]+>")
+API = "/platform/api"
+
+Fields = Mapping[str, str | Sequence[str]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Seen:
+    """What came back."""
+
+    status: int
+    headers: Mapping[str, str]  # names in lower case
+    text: str
+
+    @property
+    def words(self) -> str:
+        """The text of the page without its tags, with single spaces."""
+        return " ".join(unescape(TAG.sub(" ", self.text)).split())
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.text)
+
+    @property
+    def location(self) -> str:
+        return self.headers.get("location", "")
+
+
+class Visitor:
+    """One browser. `headers` are sent with every request."""
+
+    def __init__(self, port: int, headers: Mapping[str, str] | None = None) -> None:
+        self.port = port
+        self.cookies: dict[str, str] = {}
+        self.csrf = ""  # of the last page that was seen
+        self._headers = {"accept": "text/html", **(headers or {})}
+
+    def get(self, path: str, headers: Mapping[str, str] | None = None) -> Seen:
+        return self.send("GET", path, b"", headers or {})
+
+    def post(self, path: str, fields: Fields | None = None, headers: Mapping[str, str] | None = None) -> Seen:
+        """Send a form, with the token of the last page unless the fields have one."""
+        body = urlencode({"csrf": self.csrf, **(fields or {})}, doseq=True).encode()
+        form = {"content-type": "application/x-www-form-urlencoded", "origin": f"http://127.0.0.1:{self.port}"}
+        return self.send("POST", path, body, {**form, **(headers or {})})
+
+    def api(self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None) -> Seen:
+        """Call an endpoint below /platform/api as a script of our own pages does."""
+        sent = {"content-type": "application/json", "accept": "application/json", "x-cadenza-csrf": self.csrf}
+        encoded = b"" if body is None else json.dumps(body).encode()
+        return self.send(method, API + path, encoded, {**sent, **(headers or {})})
+
+    def sign_in(self, email: str = EMAIL, password: str = PASSWORD) -> Seen:
+        """Sign in by the form. The token is then that of the signed-in browser."""
+        self.get("/sign-in")
+        seen = self.post("/sign-in", {"email": email, "password": password})
+        assert seen.status == 303, seen.words
+        self.get("/settings")
+        return seen
+
+    def send(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> Seen:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=TIMEOUT_S)
+        try:
+            cookie = "; ".join(f"{name}={value}" for name, value in self.cookies.items())
+            connection.request(
+                method, path, body, {**self._headers, **({"cookie": cookie} if cookie else {}), **headers}
+            )
+            response = connection.getresponse()
+            text = response.read().decode()
+            for line in response.headers.get_all("set-cookie", []):
+                self._keep(line)
+            seen = Seen(response.status, {name.lower(): value for name, value in response.headers.items()}, text)
+        finally:
+            connection.close()
+        if found := CSRF.search(seen.text):
+            self.csrf = found[1]
+        return seen
+
+    def _keep(self, line: str) -> None:
+        for name, morsel in SimpleCookie(line).items():
+            if morsel["max-age"] == "0":
+                self.cookies.pop(name, None)
+            else:
+                self.cookies[name] = morsel.value

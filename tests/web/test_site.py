@@ -1,0 +1,39 @@
+"""The site itself: its headers, its static files, and what it says about addresses that it does not have."""
+
+import re
+
+from tests.visitor import Visitor
+
+POLICY = "default-src 'none'; script-src 'self'; style-src 'self'"
+
+
+def test_every_page_forbids_framing_and_foreign_content(stranger: Visitor) -> None:
+    """A page carries a policy without inline scripts, cannot be framed and is not kept by caches."""
+    for path in ("/", "/sign-in", "/no-such-page"):
+        headers = stranger.get(path).headers
+        assert headers["content-security-policy"].startswith(POLICY)
+        assert "unsafe" not in headers["content-security-policy"]
+        assert "frame-ancestors 'none'" in headers["content-security-policy"]
+        assert (headers["cache-control"], headers["x-content-type-options"]) == ("no-store", "nosniff")
+
+
+def test_static_files_are_kept_forever(stranger: Visitor) -> None:
+    """The address of a static file changes with its content, so browsers keep it; an unknown name is a 404."""
+    found = re.search(r'href="(/static/[0-9a-f]+/cadenza\.css)"', stranger.get("/").text)
+    assert found
+    seen = stranger.get(found[1])
+    assert (seen.status, "immutable" in seen.headers["cache-control"]) == (200, True)
+    assert stranger.get("/static/0/no-such-file.css").status == 404
+    assert stranger.get("/static/0/..%2fsite.py").status == 404
+
+
+def test_an_unknown_address_is_told_so(stranger: Visitor) -> None:
+    """A browser gets a page, a program the error object."""
+    assert "nothing at this address" in stranger.get("/no-such-page").words
+    reply = stranger.get("/no-such-page", {"accept": "*/*"})
+    assert (reply.status, reply.json["error"]["type"]) == (404, "invalid_request_error")
+
+
+def test_a_page_that_needs_an_account_leads_to_the_sign_in(stranger: Visitor) -> None:
+    """A visitor who has not signed in is sent to the sign-in and back to the page afterwards."""
+    assert stranger.get("/settings").location == "/sign-in?next=/settings"
