@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import stat
@@ -87,7 +88,7 @@ def test_store_is_logged_without_credentials() -> None:
 def test_home_page_lists_the_models(first: First) -> None:
     """The home page names the models that the service has."""
     page = RawClient(first.server.port, None).get("/").body.decode()
-    assert all(f"<code>{model}</code>" in page for model in ("auto", "mezzo", "forte", "fortissimo"))
+    assert all(re.search(rf"\b{model}\b", page) for model in ("auto", "mezzo", "forte", "fortissimo"))
 
 
 def parsed(line: str) -> dict[str, object]:

@@ -11,7 +11,9 @@ from cadenza.config.checks import ANY_PROVIDER, CHARACTER, PRICE, ROUTE, SECTION
 from tests.docs.markdown import PAGES, ROOT, code, shown_commands
 
 TABLES: dict[str, Keys] = {
-    **{name: SECTIONS[name] for name in ("server", "store", "shared_state", "limits")},
+    **{name: SECTIONS[name] for name in ("server", "store", "shared_state", "limits", "platform", "mail")},
+    "payments": SECTIONS["payments"],
+    "stripe": SECTIONS["payments"]["stripe"],
     "character": CHARACTER,
     "prices": PRICE,
     "providers": ANY_PROVIDER,

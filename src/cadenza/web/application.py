@@ -150,7 +150,7 @@ async def _show_error(context: WebContext, request: Request, error: Exception) -
     found = _page_error(error)
     headers = {"retry-after": str(max(1, round(found.wait_s)))} if isinstance(found, TooMany) else {}
     is_api = request.url.path.startswith(API)
-    if is_api or "text/html" not in request.headers.get("accept", "text/html"):
+    if is_api or "text/html" not in request.headers.get("accept", ""):
         body = render_error(found.message, found.type)
         return _with_headers(Response(body, found.status, headers, JSON))
     visit = Visit(request, context, "", None)
