@@ -65,7 +65,7 @@ def build_settings(raw: Table, reader: Reader, source: Path | None, environ: Map
         providers=providers,
         classes={id_: _class(given, id_, providers, general, reader) for id_, given in values["classes"].items()},
         platform=build_platform(values["platform"]),
-        mail=build_mail(values["mail"], reader, environ),
+        mail=build_mail(values["mail"], reader, environ, has_base_url="base_url" in values["platform"]),
         stripe=build_stripe(values["payments"].get("stripe", {}), reader, environ),
         fault_point=environ.get(FAULT_VARIABLE),
     )

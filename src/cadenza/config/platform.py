@@ -12,7 +12,7 @@ def build_platform(values: Table) -> Platform:
     return Platform(**values, opening_credit_nano=credit_nano)
 
 
-def build_mail(values: Table, reader: Reader, environ: Mapping[str, str]) -> Mail | None:
+def build_mail(values: Table, reader: Reader, environ: Mapping[str, str], *, has_base_url: bool) -> Mail | None:
     """None without the section: then the command line makes the links that would be sent."""
     if not values:
         return None
@@ -21,6 +21,8 @@ def build_mail(values: Table, reader: Reader, environ: Mapping[str, str]) -> Mai
             reader.problem(("mail", name), "missing")
     if ("username" in values) != ("password_env" in values):
         reader.problem(("mail",), "username and password_env belong together: give both or none")
+    if not has_base_url:
+        reader.problem(("mail",), "the links in e-mails need the address of the site: set base_url in [platform]")
     given = {"host": "", "sender": "", **values}
     return Mail(**given, password=_secret(values.get("password_env"), environ))
 
