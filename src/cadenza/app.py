@@ -86,7 +86,9 @@ class App:
 
     def refuse(self, exchange: Exchange) -> Awaitable[None]:
         exchange.close_after_reply()
-        return refuse_connection(self._observer, exchange) if _is_api(exchange) else self._site.serve(exchange)
+        if self._site.serves(exchange.request.path):
+            return self._site.serve(exchange)
+        return refuse_connection(self._observer, exchange)
 
     async def _serve_page(self, exchange: Exchange) -> None:
         self.gateway.in_flight.begin(exchange)
