@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.debian import CannotInstall, install, skip_or_fail
+from tests.debian import CannotInstall, install, skip_or_fail, wait_for_installation
 from tests.migrated import migrate_store
 
 RUN_S = 120.0
@@ -116,6 +116,7 @@ def _children_of(pid: int) -> list[int]:
 
 def find_programs() -> Path:
     """The folder of Postgres's programs. Without them the test is skipped, and with CI=true it fails."""
+    wait_for_installation()
     found = installed_programs()
     if found is None:
         try:

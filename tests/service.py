@@ -41,8 +41,7 @@ EMAIL = "owner@example.org"
 PASSWORD = "correct horse battery staple"
 CREDIT_NANO = 5 * 10**9
 PORT = re.compile(r"API +http://\S+:(\d+)/v1\n")
-BYTECODE = Path(__file__).parents[1] / ".pytest_cache" / "bytecode"
-DROPPED = {"CADENZA_CONFIG", "CADENZA_API_KEY", "COLUMNS", "PYTHONDONTWRITEBYTECODE"}
+DROPPED = {"CADENZA_CONFIG", "CADENZA_API_KEY", "COLUMNS"}
 COPY_ACCOUNT = """
     INSERT INTO accounts (id, email, password_hash, preferred_class, created_at)
     SELECT ?, ?, password_hash, ?, created_at FROM accounts WHERE email = ?"""
@@ -321,10 +320,9 @@ def program() -> str:
 
 
 def environment(**variables: str) -> dict[str, str]:
-    """The environment of our processes. Bytecode is kept in pytest's own cache, because a start without it is slow."""
+    """The environment of our processes."""
     kept = {name: value for name, value in os.environ.items() if name not in DROPPED}
-    own = {"PYTHONPYCACHEPREFIX": str(BYTECODE), "NO_PROXY": "127.0.0.1,localhost", "no_proxy": "127.0.0.1,localhost"}
-    return kept | own | variables
+    return kept | {"NO_PROXY": "127.0.0.1,localhost", "no_proxy": "127.0.0.1,localhost"} | variables
 
 
 def now_ms() -> int:

@@ -242,7 +242,7 @@ def test_disconnect_during_reasoning_is_charged(account: Account, upstream: Loop
 
 def test_disconnect_within_one_long_chunk_is_charged(account: Account, upstream: LoopbackUpstream) -> None:
     """A client that reads most of a single long chunk and disconnects pays for the chunk."""
-    upstream.script(Sse([ROLE, said("hello " * 100_000), STOP, usage_chunk(usage_of(11, 100_000))]))
+    upstream.script(Sse([ROLE, said(" hello" * 100_000), STOP, usage_chunk(usage_of(11, 100_000))]))
     with account.api.open_chat(stream=True) as connection:
         read_bytes = 0
         while read_bytes < 500_000:
