@@ -44,55 +44,6 @@ def check_rate(clients: Clients) -> None:
     assert {sent.reply.status for sent in clients.sent} == {200, 429}
 
 
-async def fill_slots(clients: Clients, upstream: LoopbackUpstream) -> None:
-    """Send many requests over all gateways: SLOTS reach the upstream, the rest gets 429."""
-    pause, before, first = Pause(), len(upstream.requests), len(clients.sent)
-    upstream.always(Whole(WORDS, USAGE, pause))
-    many = 3 * SLOTS
-    sending = [
-        asyncio.create_task(clients.send(clients.new_request(), clients.fleet.ports[number % 3]))
-        for number in range(many)
-    ]
-    await asyncio.to_thread(wait_until, lambda: len(clients.sent) - first == many - SLOTS, "the refusals")
-    await asyncio.to_thread(wait_until, lambda: len(upstream.requests) - before >= SLOTS, "a request for each slot")
-    assert len(upstream.requests) - before == SLOTS
-    pause.release()
-    statuses = [reply.status for reply in await asyncio.gather(*sending)]
-    assert (statuses.count(200), statuses.count(429)) == (SLOTS, many - SLOTS)
-
-
-async def keep_asking(clients: Clients, port: int) -> None:
-    """Send a request until it is not refused: a slot that another gateway leased comes a moment later."""
-    while (await clients.send(clients.new_request(), port)).status == 429:
-        pass
-
-
-def test_slots_of_a_killed_gateway_are_used_again(fleet: Fleet, upstream: LoopbackUpstream) -> None:
-    """A gateway that dies with running requests gives their slots back when its lease ends."""
-    # This test comes first: a gateway that served a key keeps a share of the slots for a minute.
-    clients, dying = Clients(fleet), fleet.gateways[0]
-
-    async def run() -> None:
-        pause = Pause()
-        upstream.always(Whole(WORDS, USAGE, pause))
-        sending = [asyncio.create_task(keep_asking(clients, dying.port)) for _ in range(SLOTS)]
-        await asyncio.to_thread(upstream.wait_for_request, SLOTS)
-        dying.process.kill()
-        pause.release()
-        await asyncio.gather(*sending)
-        upstream.always(Whole(WORDS, USAGE))
-        other, began_s = fleet.ports[1], time.monotonic()
-        while not (await clients.send(clients.new_request(), other)).is_done:
-            assert time.monotonic() - began_s < LEASE_S, "the slots of the dead gateway are not given back"
-            await asyncio.sleep(0.1)
-
-    asyncio.run(run())
-    dying.start()
-    asyncio.run(fill_slots(clients, upstream))
-    fleet.check()
-    clients.check_charges()
-
-
 def test_rate_of_a_key_is_one_over_the_fleet(fleet: Fleet, upstream: LoopbackUpstream) -> None:
     """A key that asks all gateways for far more than its rate is served its burst and its rate, to the request."""
     clients = Clients(fleet, requests_per_second=RATE, burst=BURST)
@@ -130,5 +81,54 @@ def test_slots_are_one_ceiling_over_the_fleet(fleet: Fleet, upstream: LoopbackUp
             await fill_slots(clients, upstream)
 
     asyncio.run(run())
+    fleet.check()
+    clients.check_charges()
+
+
+async def fill_slots(clients: Clients, upstream: LoopbackUpstream) -> None:
+    """Send many requests over all gateways: SLOTS reach the upstream, the rest gets 429."""
+    pause, before, first = Pause(), len(upstream.requests), len(clients.sent)
+    upstream.always(Whole(WORDS, USAGE, pause))
+    many = 3 * SLOTS
+    sending = [
+        asyncio.create_task(clients.send(clients.new_request(), clients.fleet.ports[number % 3]))
+        for number in range(many)
+    ]
+    await asyncio.to_thread(wait_until, lambda: len(clients.sent) - first == many - SLOTS, "the refusals")
+    await asyncio.to_thread(wait_until, lambda: len(upstream.requests) - before >= SLOTS, "a request for each slot")
+    assert len(upstream.requests) - before == SLOTS
+    pause.release()
+    statuses = [reply.status for reply in await asyncio.gather(*sending)]
+    assert (statuses.count(200), statuses.count(429)) == (SLOTS, many - SLOTS)
+
+
+async def keep_asking(clients: Clients, port: int) -> None:
+    """Send a request until it is not refused: a slot that another gateway leased comes a moment later."""
+    while (await clients.send(clients.new_request(), port)).status == 429:
+        pass
+
+
+def test_slots_of_a_killed_gateway_are_used_again(fleet: Fleet, upstream: LoopbackUpstream) -> None:
+    """A gateway that dies with running requests gives their slots back when its lease ends."""
+    clients, dying = Clients(fleet), fleet.gateways[0]
+    fleet.each(lambda gateway: gateway.process.reload())  # after long replies a route would be given less for a minute
+
+    async def run() -> None:
+        pause = Pause()
+        upstream.always(Whole(WORDS, USAGE, pause))
+        sending = [asyncio.create_task(keep_asking(clients, dying.port)) for _ in range(SLOTS)]
+        await asyncio.to_thread(upstream.wait_for_request, SLOTS)
+        dying.process.kill()
+        pause.release()
+        await asyncio.gather(*sending)
+        upstream.always(Whole(WORDS, USAGE))
+        other, began_s = fleet.ports[1], time.monotonic()
+        while not (await clients.send(clients.new_request(), other)).is_done:
+            assert time.monotonic() - began_s < LEASE_S, "the slots of the dead gateway are not given back"
+            await asyncio.sleep(0.1)
+
+    asyncio.run(run())
+    dying.start()
+    asyncio.run(fill_slots(clients, upstream))
     fleet.check()
     clients.check_charges()
