@@ -27,8 +27,7 @@ bench: $(VENV)/.bench ## Measure the service beside other gateways (ARGS=--quick
 check: $(VENV)/.dev ## Check format, lint, types and the direction of imports
 	@$(BIN)/ruff format --check --quiet . || { echo 'format: run "make fmt"'; exit 1; }
 	@$(BIN)/ruff check --quiet .
-	@$(BIN)/mypy
-	@$(BIN)/lint-imports --no-logo
+	@$(BIN)/mypy & types=$$!; $(BIN)/lint-imports --no-logo; imports=$$?; wait $$types && exit $$imports
 
 fmt: $(VENV)/.dev ## Format the code and fix what the linter can fix
 	@$(BIN)/ruff format --quiet .

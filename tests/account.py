@@ -9,8 +9,9 @@ from typing import Any
 from click.testing import CliRunner
 
 from cadenza.cli import app
+from tests.migrated import STORE_WAIT_S
 from tests.raw_client import MESSAGES, RawClient
-from tests.service import CREDIT_NANO, STORE_WAIT_S, Service, wait_until
+from tests.service import CREDIT_NANO, Service, wait_until
 from tests.service_config import CHARACTER
 from tests.tokens import count_prompt
 

@@ -1,22 +1,40 @@
-"""The upstream and the service that tests share, and a factory for other services."""
+"""The upstream and the service that tests share, a factory for other services, and the order of the files."""
 
 import contextlib
+import gc
 import os
+import sys
 import zlib
 from collections.abc import Callable, Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.debian import begin_to_install_all
 from tests.loopback import LoopbackUpstream
 from tests.service import Service
 from tests.service_config import ServiceSpec, ordinary_spec
 
 StartService = Callable[[ServiceSpec], Service]
 
+# The files of these folders run for seconds, the rest for up to a minute.
+SHORT = ("tests/unit/", "tests/contract/")
+NEED_PACKAGES = ("tests/fleet/", "tests/store/", "tests/clients/")
+
 # How long an example takes says nothing on a busy machine.
 settings.register_profile("busy machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy machine")
+
+# Each test process imports all tests, and tests start hundreds of processes: they share their bytecode.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+gc.disable()  # until all tests are collected, none of which is garbage
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    is_whole_run = config.args_source is pytest.Config.ArgsSource.TESTPATHS
+    if is_whole_run and not hasattr(config, "workerinput") and not config.option.collectonly:
+        begin_to_install_all()
 
 
 def pytest_xdist_auto_num_workers() -> int:
@@ -25,14 +43,24 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mix the files, so that those that wait and those that compute run side by side. A fleet takes longest."""
+    """Mix the files, so that those that wait and those that compute run side by side.
+
+    No long file begins among the last, and none that needs Debian's packages among the first.
+    """
 
     def place(item: pytest.Item) -> float:
         path = item.nodeid.partition("::")[0]
         mixed = zlib.crc32(path.encode()) / 2**32
-        return mixed / 2 if path.startswith(("tests/fleet", "tests/store")) else mixed
+        if path.startswith(SHORT):
+            return mixed
+        return 0.15 + mixed * 0.4 if path.startswith(NEED_PACKAGES) else mixed * 0.65
 
     items.sort(key=place)
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session")

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
-from tests.debian import CannotInstall, install, skip_or_fail
+from tests.debian import CannotInstall, install, installed, skip_or_fail
 
 ROOT = Path(__file__).parents[1]
 PINS = ROOT / "requirements" / "clients"
@@ -52,7 +52,7 @@ def node_environment() -> Path:
             shutil.copy(file, folder)
         _run(["npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts"], folder)
 
-    if not (shutil.which("node") and shutil.which("npm")):
+    if not (installed("node") and installed("npm")):
         install("nodejs", "npm", limit_s=PROGRAMS_S)
     _install_once(folder, NODE_PINS / "package-lock.json", fill)
     return folder

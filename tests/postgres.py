@@ -13,11 +13,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.debian import CannotInstall, install, skip_or_fail
+from tests.debian import CannotInstall, install, skip_or_fail, wait_for_installation
+from tests.migrated import migrate_store
 
 RUN_S = 120.0
 INSTALL_S = 240.0
 OWNER = "postgres"
+TEMPLATE = "migrated"
 SETTINGS = "-c listen_addresses='' -c fsync=off -c full_page_writes=off -c wal_level=minimal -c max_wal_senders=0"
 
 
@@ -29,6 +31,7 @@ class Postgres:
         self.folder = folder
         self.socket = folder / ".s.PGSQL.5432"
         self._numbers = itertools.count(1)
+        self._has_template = False
 
     def start(self) -> None:
         self._control("-l", self.folder / "log", "-o", f"-k {self.folder} {SETTINGS}", "start")
@@ -52,10 +55,31 @@ class Postgres:
     @contextmanager
     def database(self) -> Iterator[str]:
         """The address of a fresh, empty database."""
+        with self._database_like("template1") as url:
+            yield url
+
+    @contextmanager
+    def migrated_database(self) -> Iterator[str]:
+        """The address of a fresh database with the newest schema: a copy of one that the real migrations made."""
+        if not self._has_template:
+            self._create(TEMPLATE, "template1")
+            migrate_store(self._url(TEMPLATE))
+            self._has_template = True
+        with self._database_like(TEMPLATE) as url:
+            yield url
+
+    @contextmanager
+    def _database_like(self, template: str) -> Iterator[str]:
         name = f"test_{next(self._numbers)}"
-        run_as_owner([self.programs / "createdb", "-h", self.folder, name])
-        yield f"postgresql://{OWNER}@/{name}?host={self.folder}"
+        self._create(name, template)
+        yield self._url(name)
         run_as_owner([self.programs / "dropdb", "-h", self.folder, "--force", name])
+
+    def _create(self, name: str, template: str) -> None:
+        run_as_owner([self.programs / "createdb", "-h", self.folder, "-T", template, name])
+
+    def _url(self, name: str) -> str:
+        return f"postgresql://{OWNER}@/{name}?host={self.folder}"
 
     @property
     def _pid(self) -> int:
@@ -92,6 +116,7 @@ def _children_of(pid: int) -> list[int]:
 
 def find_programs() -> Path:
     """The folder of Postgres's programs. Without them the test is skipped, and with CI=true it fails."""
+    wait_for_installation()
     found = installed_programs()
     if found is None:
         try:

@@ -26,25 +26,22 @@ from typing import IO, Self, TypeVar
 
 from cadenza.control.accounts import create_account, give_credit
 from cadenza.control.keys import KeyLimits, KeyOrder, create_key
-from cadenza.store.address import open_store
-from cadenza.store.migrate import migrate
 from cadenza.store.store import Store
 from tests.ledger_reader import LedgerReader
+from tests.migrated import STORE_WAIT_S, checkpointed_bytes, copy_migrated_store, with_store
 from tests.service_config import ServiceSpec
 
 READY_S = 120.0
 END_S = 120.0
 WAIT_S = 120.0
 CLI_S = 120.0
-STORE_WAIT_S = 60.0
 POLL_S = 0.01
 RELOADED = '"the config was reloaded"'
 EMAIL = "owner@example.org"
 PASSWORD = "correct horse battery staple"
 CREDIT_NANO = 5 * 10**9
 PORT = re.compile(r"API +http://\S+:(\d+)/v1\n")
-BYTECODE = Path(__file__).parents[1] / ".pytest_cache" / "bytecode"
-DROPPED = {"CADENZA_CONFIG", "CADENZA_API_KEY", "COLUMNS", "PYTHONDONTWRITEBYTECODE"}
+DROPPED = {"CADENZA_CONFIG", "CADENZA_API_KEY", "COLUMNS"}
 COPY_ACCOUNT = """
     INSERT INTO accounts (id, email, password_hash, preferred_class, created_at)
     SELECT ?, ?, password_hash, ?, created_at FROM accounts WHERE email = ?"""
@@ -190,7 +187,7 @@ class Deployment:
     def __enter__(self) -> Self:
         self.config.write_text(self.spec.toml())
         self.store.parent.mkdir()
-        self.store.write_bytes(_migrated_store())
+        self.store.write_bytes(_store_with_account())
         self.give_credit(EMAIL, self._credit_nano)
         self.key = self.create_key()
         return self
@@ -289,31 +286,18 @@ class Service(Deployment):
 
 
 @functools.cache
-def _migrated_store() -> bytes:
-    """A store with the first account, built once in each test process by the real migrations."""
-
-    async def make(store: Store) -> None:
-        await migrate(store)
-        await create_account(store, EMAIL, PASSWORD, 0, "forte", now_ms())
-
+def _store_with_account() -> bytes:
+    """The newest schema and the first account, made once in each test process."""
     with tempfile.TemporaryDirectory(prefix="cadenza-store-") as folder:
         store = Path(folder) / "cadenza.db"
-        _with_store(store, make)
-        with contextlib.closing(sqlite3.connect(store)) as connection:
-            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        return store.read_bytes()
+        copy_migrated_store(store)
+        _with_store(store, lambda db: create_account(db, EMAIL, PASSWORD, 0, "forte", now_ms()))
+        return checkpointed_bytes(store)
 
 
 def _with_store(path: Path, work: Callable[[Store], Awaitable[T]]) -> T:
-    async def run() -> T:
-        store = open_store(f"sqlite:///{path}", STORE_WAIT_S)
-        try:
-            return await work(store)
-        finally:
-            await store.close()
-
     with ThreadPoolExecutor(1) as thread:  # a test that drives a browser has a running loop in its own
-        return thread.submit(lambda: asyncio.run(run())).result()
+        return thread.submit(lambda: asyncio.run(with_store(f"sqlite:///{path}", work))).result()
 
 
 def wait_until(happened: Callable[[], bool], what: str, within_s: float = WAIT_S) -> None:
@@ -337,10 +321,9 @@ def program() -> str:
 
 
 def environment(**variables: str) -> dict[str, str]:
-    """The environment of our processes. Bytecode is kept in pytest's own cache, because a start without it is slow."""
+    """The environment of our processes."""
     kept = {name: value for name, value in os.environ.items() if name not in DROPPED}
-    own = {"PYTHONPYCACHEPREFIX": str(BYTECODE), "NO_PROXY": "127.0.0.1,localhost", "no_proxy": "127.0.0.1,localhost"}
-    return kept | own | variables
+    return kept | {"NO_PROXY": "127.0.0.1,localhost", "no_proxy": "127.0.0.1,localhost"} | variables
 
 
 def now_ms() -> int:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.debian import SYSTEM_PATH, find_or_install
+from tests.debian import find_or_install, installed
 
 START_S = 30.0
 ANSWER_S = 30.0
@@ -74,7 +74,7 @@ class Valkey:
 
 @contextmanager
 def running_valkey(*settings: str) -> Iterator[Valkey]:
-    program = shutil.which("valkey-server", path=SYSTEM_PATH) or find_or_install("redis-server", "redis-server")
+    program = installed("valkey-server") or find_or_install("redis-server", "redis-server")
     folder = Path(tempfile.mkdtemp(prefix="cadenza-valkey-", dir="/tmp"))
     server = Valkey(program, folder, *settings)
     try:

@@ -15,8 +15,9 @@ import pytest
 from tests.fault.conftest import Deploy
 from tests.ledger_reader import usage_cost_nano
 from tests.loopback import LoopbackUpstream, Pause, Whole, usage_of
+from tests.migrated import STORE_WAIT_S
 from tests.raw_client import ChatRequest, Reply, send
-from tests.service import STORE_WAIT_S, Deployment, ServiceProcess, wait_until
+from tests.service import Deployment, ServiceProcess, wait_until
 from tests.service_config import classes_spec
 
 CREDIT_NANO = 10**9

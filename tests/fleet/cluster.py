@@ -4,7 +4,6 @@ Every database is a copy of one that the real migrations made. A deadlock is fou
 `deadlocks` counts them all.
 """
 
-import asyncio
 import contextlib
 import itertools
 import os
@@ -12,18 +11,17 @@ import secrets
 import shutil
 import signal
 import tempfile
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
 import asyncpg  # type: ignore[import-untyped]
 
 from cadenza.control.accounts import create_account
-from cadenza.store.address import open_store
 from cadenza.store.migrate import migrate
 from cadenza.store.store import Store
 from tests.fleet.ports import free_port
+from tests.migrated import run_aside, with_store
 from tests.postgres import OWNER, find_programs, run_as_owner
 from tests.service import EMAIL, PASSWORD, now_ms, wait_until
 
@@ -142,20 +140,6 @@ def stopping(cluster: Cluster) -> Iterator[None]:
     finally:
         with contextlib.suppress(AssertionError):
             cluster.stop()
-
-
-def run_aside(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Run on an event loop in a thread of its own, so that code with and without a running loop may call it."""
-    with ThreadPoolExecutor(1) as thread:
-        return thread.submit(lambda: asyncio.run(work())).result()
-
-
-async def with_store(url: str, work: Callable[[Store], Awaitable[T]]) -> T:
-    store = open_store(url, STORE_WAIT_S)
-    try:
-        return await work(store)
-    finally:
-        await store.close()
 
 
 async def connect(url: str) -> Any:

@@ -14,7 +14,8 @@ from cadenza.cli import app
 from cadenza.control.accounts import give_credit
 from cadenza.control.keys import KeyLimits, KeyOrder, create_key
 from cadenza.store.store import Store
-from tests.fleet.cluster import connect, run_aside, with_store
+from tests.fleet.cluster import connect
+from tests.migrated import run_aside, with_store
 from tests.service import EMAIL, now_ms, wait_until
 
 IDLE_S = 60.0

@@ -17,11 +17,13 @@ from tests.fleet.fleet import Fleet
 from tests.ledger_reader import usage_cost_nano
 from tests.loopback import usage_of
 from tests.raw_client import TIMEOUT_S, ChatRequest, Leave, RawClient, Reply, send
+from tests.service import wait_until
 
 WORDS = ["One", " two", " three", " four"]  # a token each
 USAGE = usage_of(23, 9, 4)
 COST_NANO = usage_cost_nano("forte", USAGE)
 CREDIT_NANO = 10**12
+PAUSE_S = 0.03  # of a client after each reply: without it the load would take all cores
 REFUSED_PAUSE_S = 0.05
 
 
@@ -89,7 +91,7 @@ class Clients:
 
     @contextlib.asynccontextmanager
     async def load(self, at_once: int = 8, ports: Sequence[int] = ()) -> AsyncIterator[None]:
-        """Clients that send one request after the other during the block, every other one a stream."""
+        """Clients that send one request after the other during the block, with short pauses; half are streams."""
         is_over = asyncio.Event()
 
         async def client(port: int | None) -> None:
@@ -99,8 +101,7 @@ class Clients:
                 reply: Reply | None = None
                 with contextlib.suppress(OSError):  # nothing listens
                     reply = await self.send(self.new_request(stream=number % 2 == 0, once=number % 4 == 1), port)
-                if reply is None or reply.status != 200:
-                    await asyncio.sleep(REFUSED_PAUSE_S)
+                await asyncio.sleep(PAUSE_S if reply and reply.status == 200 else REFUSED_PAUSE_S)
 
         turns = itertools.cycle(ports or [None])
         async with asyncio.TaskGroup() as running:
@@ -110,6 +111,12 @@ class Clients:
                 yield
             finally:
                 is_over.set()
+
+    async def wait_for_replies(self, count: int) -> None:
+        """Wait until so many requests were served, while others send them."""
+        await asyncio.to_thread(
+            wait_until, lambda: sum(sent.reply.is_done for sent in self.sent) > count, f"{count} replies"
+        )
 
     async def wait_for_success(self, count: int = 1, within_s: float = 60.0) -> float:
         """Send until so many requests have succeeded in a row; how long it took."""

@@ -86,10 +86,10 @@ def test_failover_to_a_synchronous_replica_loses_nothing(pair: Pair, upstream: L
             streams.release()
             await recover(clients)
             await asyncio.sleep(LOAD_S)
+            await clients.wait_for_replies(100)
         await streams.end()
 
     asyncio.run(run())
-    assert sum(sent.reply.is_done for sent in clients.sent) > 100
     pair.fleet.check()
     clients.check_charges()
 

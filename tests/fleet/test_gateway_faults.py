@@ -51,9 +51,9 @@ def test_killed_gateways_lose_no_charge(fleet: Fleet, upstream: LoopbackUpstream
                 gateway.process.kill()
                 await asyncio.to_thread(gateway.start)
             await asyncio.sleep(LOAD_S)
+            await clients.wait_for_replies(100)
 
     asyncio.run(run())
-    assert sum(sent.reply.is_done for sent in clients.sent) > 100
     fleet.check()
     clients.check_charges()
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.debian import CannotInstall, install, skip_or_fail
+from tests.debian import CannotInstall, install, skip_or_fail, wait_for_installation
 from tests.fleet.cluster import Cluster
 from tests.fleet.fleet import Fleet, FleetSpec, running_fleet
 from tests.fleet.requests import Clients
@@ -33,6 +33,7 @@ def fleet(cluster: Cluster, state: StateServer, fleet_upstream: LoopbackUpstream
 @pytest.fixture
 def faketime() -> str:
     """The library that sets the clock of a process wrong."""
+    wait_for_installation()
     if not list(LIBRARIES.glob(LIBRARY)):
         try:
             install("libfaketime", limit_s=60.0)

@@ -1,4 +1,4 @@
-"""One suite over SQLite and Postgres: every `store` is built by the real migrations."""
+"""One suite over SQLite and Postgres: every `store` is a copy of one that the real migrations made."""
 
 import contextlib
 import itertools
@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from cadenza.store.address import open_store
-from cadenza.store.migrate import migrate
 from cadenza.store.sqlite import SqliteStore
 from cadenza.store.store import Store
+from tests.migrated import copy_migrated_store
 from tests.postgres import Postgres, running_postgres
 
 WAIT_S = 60.0
@@ -22,16 +22,54 @@ def postgres() -> Iterator[Postgres]:
         yield server
 
 
+class SqliteDatabases:
+    """New SQLite files in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._numbers = itertools.count(1)
+
+    def empty(self) -> str:
+        return f"sqlite:///{self._new_path()}"
+
+    def migrated(self) -> str:
+        path = self._new_path()
+        copy_migrated_store(path)
+        return f"sqlite:///{path}"
+
+    def _new_path(self) -> Path:
+        return self._folder / f"{next(self._numbers)}.db"
+
+
+class PostgresDatabases:
+    """New databases of a cluster, which are dropped when the stack is closed."""
+
+    def __init__(self, server: Postgres, stack: contextlib.ExitStack) -> None:
+        self._server = server
+        self._stack = stack
+
+    def empty(self) -> str:
+        return self._stack.enter_context(self._server.database())
+
+    def migrated(self) -> str:
+        return self._stack.enter_context(self._server.migrated_database())
+
+
 @pytest.fixture(params=["sqlite", "postgres"])
-def make_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[], str]]:
-    """Makes addresses of new, empty databases."""
+def databases(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SqliteDatabases | PostgresDatabases]:
+    """Makes new databases, empty ones and ones with the newest schema, and returns their addresses."""
     if request.param == "sqlite":
-        numbers = itertools.count(1)
-        yield lambda: f"sqlite:///{tmp_path}/{next(numbers)}.db"
+        yield SqliteDatabases(tmp_path)
         return
     server: Postgres = request.getfixturevalue("postgres")
-    with contextlib.ExitStack() as databases:
-        yield lambda: databases.enter_context(server.database())
+    with contextlib.ExitStack() as stack:
+        yield PostgresDatabases(server, stack)
+
+
+@pytest.fixture
+def make_url(databases: SqliteDatabases | PostgresDatabases) -> Callable[[], str]:
+    """Makes addresses of new, empty databases."""
+    return databases.empty
 
 
 @pytest.fixture
@@ -40,8 +78,9 @@ def make_pair(make_url: Callable[[], str]) -> tuple[str, str]:
 
 
 @pytest.fixture
-def url(make_url: Callable[[], str]) -> str:
-    return make_url()
+def url(request: pytest.FixtureRequest, databases: SqliteDatabases | PostgresDatabases) -> str:
+    """The address of a new database. It has the newest schema, unless the test asks for `empty`."""
+    return databases.empty() if "empty" in request.fixturenames else databases.migrated()
 
 
 @pytest.fixture
@@ -53,16 +92,20 @@ async def empty(url: str) -> AsyncIterator[Store]:
 
 
 @pytest.fixture
-async def store(empty: Store) -> Store:
-    await migrate(empty)
-    return empty
+async def store(url: str) -> AsyncIterator[Store]:
+    """A store with the newest schema. It is patient, too."""
+    opened = open_store(url, WAIT_S)
+    yield opened
+    await opened.close()
 
 
 @pytest.fixture
 async def sqlite_store(tmp_path: Path) -> AsyncIterator[SqliteStore]:
     """A SQLite store in the file store/cadenza.db of the test's folder."""
-    opened = SqliteStore(tmp_path / "store" / "cadenza.db")
-    await migrate(opened)
+    path = tmp_path / "store" / "cadenza.db"
+    path.parent.mkdir()
+    copy_migrated_store(path)
+    opened = SqliteStore(path)
     yield opened
     await opened.close()
 

@@ -20,7 +20,6 @@ from cadenza.store.address import open_store
 from cadenza.store.audit import Finding
 from cadenza.store.backlog import Answer
 from cadenza.store.ledger import AccountMoves, Applied, WantedHold
-from cadenza.store.migrate import migrate
 from cadenza.store.processes import USUAL_BOUNDS, Bounds, Presence
 from cadenza.store.schema import accounts, marks, reserves, usage
 from cadenza.store.statements import Statement
@@ -285,9 +284,8 @@ async def opened(url: str, wait_s: float | None = None) -> AsyncIterator[Store]:
 @asynccontextmanager
 async def postgres_store(server: Postgres) -> AsyncIterator[tuple[Store, str]]:
     """A migrated Postgres store and its address."""
-    with server.database() as url:
+    with server.migrated_database() as url:
         async with opened(url) as store:
-            await migrate(store)
             yield store, url
 
 

@@ -11,7 +11,6 @@ from cadenza.core.records import Usage
 from cadenza.store import ledger
 from cadenza.store.address import open_store
 from cadenza.store.ledger import AccountMoves, Applied, WantedHold
-from cadenza.store.migrate import migrate
 from cadenza.store.schema import entries, usage
 from cadenza.store.store import Store
 from tests.store.moves import (
@@ -113,7 +112,6 @@ def test_the_store_has_what_a_batch_answers(url: str) -> None:
     """After any batches the accounts, reserves, entries and metering rows are those of the answers."""
     with asyncio.Runner() as runner:
         store, numbers = open_store(url, PATIENCE_S), itertools.count()
-        runner.run(migrate(store))
 
         @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
         @given(st.integers(0, 400 * WHOLE_NANO), story)

@@ -12,7 +12,6 @@ import pytest
 
 from cadenza.store import keys, ledger, processes
 from cadenza.store.changes import make_change
-from cadenza.store.migrate import migrate
 from cadenza.store.postgres import PostgresStore
 from cadenza.store.processes import Bounds
 from cadenza.store.store import Store
@@ -35,7 +34,7 @@ DROP_WATCHERS = """
 
 @pytest.fixture
 def database(postgres: Postgres) -> Iterator[str]:
-    with postgres.database() as url:
+    with postgres.migrated_database() as url:
         yield url
 
 
@@ -44,7 +43,6 @@ async def command(database: str) -> AsyncIterator[Store]:
     """The store as a command has it: with an account and its key, whose digest is that of `key_a`."""
     async with opened(database) as store:
         assert isinstance(store, PostgresStore)
-        await migrate(store)
         await add_account(store)
         yield store
 

@@ -16,7 +16,6 @@ from cadenza.core.ledger import Ended, Held, Hold, Insufficient
 from cadenza.core.money import Price
 from cadenza.core.records import Usage
 from cadenza.store import ledger
-from cadenza.store.migrate import migrate
 from cadenza.store.store import Store
 from cadenza.store.writer import LedgerWriter
 from tests.store.moves import (
@@ -104,7 +103,6 @@ class Bed:
 
     async def start(self) -> None:
         self.store: Store = await self._stack.enter_async_context(opened(self._url, PATIENCE_S))
-        await migrate(self.store)
         for _ in range(WRITERS):
             store = await self._stack.enter_async_context(opened(self._url, PATIENCE_S))
             writer, _ = await self._stack.enter_async_context(writing(store, pace=PACE, bounds=QUIET, timeout_s=None))

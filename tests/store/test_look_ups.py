@@ -7,7 +7,6 @@ import pytest
 
 from cadenza.store import keys
 from cadenza.store.look_ups import QUERIES_AT_ONCE, LookUps
-from cadenza.store.migrate import migrate
 from cadenza.store.postgres import PostgresStore
 from cadenza.store.processes import Presence
 from cadenza.store.statements import Statement, Values
@@ -39,9 +38,8 @@ class WatchedPostgres(PostgresStore):
 
 @pytest.fixture
 async def watched(postgres: Postgres) -> AsyncIterator[WatchedPostgres]:
-    with postgres.database() as url:
+    with postgres.migrated_database() as url:
         store = WatchedPostgres(url)
-        await migrate(store)
         yield store
         await store.close()
 

@@ -36,14 +36,13 @@ COUNT_SESSIONS = "SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_
 
 @pytest.fixture
 def url(postgres: Postgres) -> Iterator[str]:
-    with postgres.database() as made:
+    with postgres.migrated_database() as made:
         yield made
 
 
 @pytest.fixture
 async def store(url: str) -> AsyncIterator[PostgresStore]:
     async with opened(PostgresStore(url, PATIENT)) as made:
-        await migrate(made)
         await add_account(made, "acct_a")
         await add_account(made, "acct_b")
         yield made

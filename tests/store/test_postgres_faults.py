@@ -11,7 +11,6 @@ from sqlalchemy import text
 from cadenza.control.write_check import NO_POSTGRES_WRITE, WriteCheck
 from cadenza.observe import make_log
 from cadenza.store.address import open_store
-from cadenza.store.migrate import migrate
 from cadenza.store.statements import Statement
 from cadenza.store.store import Store, StoreUnavailable, Transaction
 from tests.link import Link
@@ -46,7 +45,7 @@ def link(own_postgres: Postgres) -> Iterator[Link]:
 
 @pytest.fixture
 def url(own_postgres: Postgres) -> Iterator[str]:
-    with own_postgres.database() as made:
+    with own_postgres.migrated_database() as made:
         yield made
 
 
@@ -55,7 +54,6 @@ async def store(url: str, link: Link) -> AsyncIterator[Store]:
     """A store whose connections go through the link, several of them open."""
     name = url.partition("@/")[2].partition("?")[0]
     opened = open_store(f"postgresql://{OWNER}@127.0.0.1:{link.port}/{name}", WAIT_S)
-    await migrate(opened)
     await asyncio.gather(*(opened.row(READ, {}) for _ in range(CALLERS)), return_exceptions=True)
     yield opened
     link.resume()

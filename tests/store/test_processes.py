@@ -10,7 +10,6 @@ import pytest
 from sqlalchemy import insert
 
 from cadenza.store import files, processes, schema
-from cadenza.store.migrate import migrate
 from cadenza.store.processes import USUAL_BOUNDS, Observation, Presence
 from cadenza.store.sqlite import SqliteStore
 from cadenza.store.statements import Statement
@@ -45,9 +44,8 @@ async def sweep(store: Store, observer: Presence, name: str) -> bool:
 
 @pytest.fixture
 async def failing(postgres: Postgres) -> AsyncIterator[FailingPostgres]:
-    with postgres.database() as url:
+    with postgres.migrated_database() as url:
         store = FailingPostgres(url)
-        await migrate(store)
         yield store
         await store.close()
 

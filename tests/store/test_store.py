@@ -203,13 +203,16 @@ async def test_a_writer_cancelled_while_it_waits_leaves_no_lock(sqlite_store: Sq
     await hasty.close()
 
 
-async def test_sqlite_files_are_private(sqlite_store: SqliteStore, tmp_path: Path) -> None:
+async def test_sqlite_files_are_private(tmp_path: Path) -> None:
     """The folder is made 0700, the file and its side files 0600."""
-    await sqlite_store.ping()
     folder = tmp_path / "store"
+    store = SqliteStore(folder / "cadenza.db")
+    await migrate(store)
+    await store.ping()
     modes = {file.name: mode_of(file) for file in folder.iterdir()}
     assert modes == {"cadenza.db": 0o600, "cadenza.db-wal": 0o600, "cadenza.db-shm": 0o600}
     assert mode_of(folder) == 0o700
+    await store.close()
 
 
 async def test_a_file_open_to_others_is_made_private(sqlite_store: SqliteStore) -> None:

@@ -9,7 +9,6 @@ import pytest
 from sqlalchemy import text
 
 from cadenza.store.address import open_store
-from cadenza.store.migrate import migrate
 from cadenza.store.statements import Statement
 from cadenza.store.store import Store, StoreUnavailable, Transaction
 from tests.postgres import Postgres
@@ -111,9 +110,8 @@ async def test_nothing_is_heard_after_the_block(store: Store, other: Store) -> N
 
 async def test_a_lost_connection_is_made_again_and_wakes(postgres: Postgres) -> None:
     """When Postgres drops the connection that listens, the watcher is woken and hears the next announcement."""
-    with postgres.database() as url:
+    with postgres.migrated_database() as url:
         store, woken = open_store(url, WAIT_S), asyncio.Event()
-        await migrate(store)
         async with store.watch(woken.set):
             async with aside(url) as dropping:
                 await dropping.rows(DROP_OTHERS)

@@ -131,7 +131,7 @@ def upstream_id_in(call_id: str) -> str:
     return "" if unwrap_id(call_id) == call_id else unwrap_id(call_id)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(replies())
 def test_calls_do_not_depend_on_how_their_parts_are_sent(
     reply: tuple[list[ModelCall], list[list[ToolCallPart]]],
@@ -266,7 +266,7 @@ def test_white_space_after_the_arguments_begins_no_new_call(upstream_id: str, is
     assert (name, json.loads(arguments)) == ("look", {"a": 1})
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
     st.lists(
         st.lists(
@@ -320,7 +320,7 @@ def test_an_upstream_may_be_a_service_like_this_one() -> None:
     assert unwrap_id(wrap_id(theirs)) == theirs
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.text(max_size=40) | st.text("abcXYZ019_-=+/é", max_size=60).map("call_{}".format))
 def test_foreign_ids_are_unchanged(foreign: str) -> None:
     """The upstream gets an id that was not made here as it is, whatever its text."""

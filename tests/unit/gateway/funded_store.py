@@ -20,11 +20,11 @@ from cadenza.observe import Observer, make_log
 from cadenza.store import accounts, audit, keys, ledger
 from cadenza.store.accounts import Account
 from cadenza.store.keys import NewKey
-from cadenza.store.migrate import migrate
 from cadenza.store.sqlite import SqliteStore
 from cadenza.store.statements import Statement, Values
 from cadenza.store.store import WAIT_S, Row, StoreUnavailable, T, Transaction
 from cadenza.store.writer import USUAL_PACE, LedgerWriter, Pace
+from tests.migrated import copy_migrated_store
 
 ACCOUNT_ID = "acct_a"
 KEY_ID = "key_a"
@@ -108,8 +108,8 @@ class FundedStore:
 @asynccontextmanager
 async def open_store(folder: Path) -> AsyncIterator[WatchedStore]:
     """An empty store with the schema."""
+    copy_migrated_store(folder / "cadenza.db")
     store = WatchedStore(folder)
-    await migrate(store)
     try:
         yield store
     finally:

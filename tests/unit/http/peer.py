@@ -178,7 +178,13 @@ async def until(holds: Callable[[], bool]) -> None:
     """For a condition that no event tells of."""
     async with asyncio.timeout(WAIT_S):
         while not holds():  # noqa: ASYNC110
-            await asyncio.sleep(0)
+            await asyncio.sleep(0.001)
+
+
+async def client_leaves(peer: Peer) -> None:
+    """Wait until the client has closed its first connection. The peer may accept it only after that."""
+    await until(lambda: bool(peer.visits))
+    await happens(peer.visits[0].left)
 
 
 @contextlib.asynccontextmanager

@@ -16,6 +16,7 @@ from tests.unit.http.peer import (
     Script,
     Visit,
     always,
+    client_leaves,
     client_of,
     fetch,
     full_listener,
@@ -139,7 +140,7 @@ async def test_an_announced_close_is_done_by_us(reply: bytes) -> None:
 
     async with talking(script) as (client, peer):
         assert (await fetch(client)).body == b"hi"
-        await happens(peer.visits[0].left)
+        await client_leaves(peer)
 
 
 async def test_a_body_without_a_length_that_is_reset_is_broken() -> None:
@@ -294,7 +295,7 @@ async def test_what_is_not_http_is_broken(sent: bytes, caplog: pytest.LogCapture
         with pytest.raises(Broken) as failure:
             await fetch(client)
         assert not isinstance(failure.value, Unanswered)
-        await happens(peer.visits[0].left)
+        await client_leaves(peer)
         assert peer.requests_per_visit == [1]
     assert caplog.records == []
 
@@ -326,7 +327,7 @@ async def test_overhead_is_bounded(begin: bytes, more: bytes) -> None:
     async with talking(script) as (client, peer):
         with pytest.raises(Broken):
             await fetch(client)
-        await happens(peer.visits[0].left)
+        await client_leaves(peer)
     assert HEAD_BYTES_MAX / 2 < sent_bytes < 64 * HEAD_BYTES_MAX
 
 
@@ -456,7 +457,7 @@ async def test_bytes_on_an_idle_connection_close_it(sent: bytes) -> None:
 
     async with talking(script) as (client, peer):
         await fetch(client)
-        await happens(peer.visits[0].left)
+        await client_leaves(peer)
         assert (await fetch(client)).body == b"hi"
         assert peer.requests_per_visit == [1, 1]
 
@@ -485,7 +486,7 @@ async def test_an_old_idle_connection_is_not_used(clock: Clock) -> None:
         await clock.leap(IDLE_S_MAX)
         await fetch(client)
         assert peer.requests_per_visit == [2, 1]
-        await happens(peer.visits[0].left)
+        await client_leaves(peer)
 
 
 @pytest.mark.asyncio(loop_factories=["asyncio"])
@@ -545,7 +546,7 @@ async def test_a_request_that_outlives_the_client() -> None:
             await client.close()
             go_on.set()
             assert [await read_part(response) for _ in range(3)] == [b"h", b"i", None]
-        await happens(peer.visits[0].left)
+        await client_leaves(peer)
 
 
 async def test_a_receiver_moves_its_deadline() -> None:
@@ -567,7 +568,7 @@ async def test_a_receiver_moves_its_deadline() -> None:
             with pytest.raises(TimeoutError):
                 await response.receive(take, loop.time() + WAIT_S)
         assert received == [b"one", b"two"]
-        await happens(peer.visits[0].left)
+        await client_leaves(peer)
 
 
 async def test_a_receiver_that_stops_is_called_again() -> None:
@@ -610,7 +611,7 @@ async def test_an_error_of_the_receiver_is_raised(is_buffered: bool) -> None:
             go_on.set()
             with pytest.raises(ZeroDivisionError):
                 await response.receive(fail)
-        await happens(peer.visits[0].left)
+        await client_leaves(peer)
 
 
 async def test_the_head_has_a_deadline() -> None:
@@ -623,7 +624,7 @@ async def test_the_head_has_a_deadline() -> None:
     async with talking(script) as (client, peer), asyncio.timeout(WAIT_S):
         with pytest.raises(TimeoutError):
             await client.send("POST", "/", b"", WAIT_S, asyncio.get_running_loop().time() + 0.1)
-        await happens(peer.visits[0].left)
+        await client_leaves(peer)
 
 
 async def test_a_deadline_that_passes_while_connecting() -> None:

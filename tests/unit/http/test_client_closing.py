@@ -20,6 +20,7 @@ from tests.unit.http.peer import (
     Visit,
     WholeResponse,
     always,
+    client_leaves,
     client_of,
     fetch,
     full_listener,
@@ -87,7 +88,7 @@ async def test_cancelling_closes_the_connection_at_once(sent: bytes) -> None:
         task = asyncio.create_task(fetch(client))
         await happens(is_under_way)
         await end_by_cancelling(task)
-        await happens(peer.visits[0].left)
+        await client_leaves(peer)
         assert (await fetch(client)).body == b"hi"
         assert peer.requests_per_visit == [1, 1]
 
@@ -113,7 +114,7 @@ async def test_cancelling_while_a_request_is_sent_closes_the_connection() -> Non
         await happens(is_under_way)
         await end_by_cancelling(task)
         go_on.set()
-        await happens(peer.visits[0].left)
+        await client_leaves(peer)
 
 
 async def test_cancelling_while_connecting_leaves_no_socket() -> None:
@@ -202,7 +203,7 @@ async def test_ending_a_request_early_closes_its_connection(
 
     async with talking(script) as (client, peer), asyncio.timeout(WAIT_S):
         await end(client)
-        await happens(peer.visits[0].left)
+        await client_leaves(peer)
 
 
 async def test_an_unread_response_closes_its_connection() -> None:
@@ -218,7 +219,7 @@ async def test_an_unread_response_closes_its_connection() -> None:
     async with talking(script) as (client, peer), asyncio.timeout(WAIT_S):
         async with client.request("POST", "/", b"", WAIT_S):
             await has_come.wait()
-        await happens(peer.visits[0].left)
+        await client_leaves(peer)
 
 
 async def test_a_response_read_to_its_last_byte_keeps_the_connection() -> None:

@@ -22,6 +22,7 @@ from tests.unit.http.peer import (
     Script,
     Visit,
     always,
+    client_leaves,
     client_of,
     fetch,
     happens,
@@ -108,12 +109,6 @@ async def test_a_peer_that_does_not_speak_tls(sent: bytes) -> None:
             await fetch(client)
 
 
-async def first_visit(peer: Peer) -> Visit:
-    """The first connection. The client may have given it up before the peer's turn came to accept it."""
-    await until(lambda: bool(peer.visits))
-    return peer.visits[0]
-
-
 async def silent_script(visit: Visit) -> None:
     await visit.until_left()
 
@@ -123,7 +118,7 @@ async def test_a_handshake_that_takes_too_long() -> None:
     async with Peer(silent_script) as peer, client_of(f"https://{LOCALHOST}:{peer.port}/v1") as client:
         with pytest.raises(Unreachable):
             await fetch(client, connect_s=0.1)
-        await happens((await first_visit(peer)).left)
+        await client_leaves(peer)
 
 
 async def test_cancelling_inside_a_handshake_closes_the_connection() -> None:
@@ -141,7 +136,7 @@ async def test_cancelling_inside_a_handshake_closes_the_connection() -> None:
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        await happens((await first_visit(peer)).left)
+        await client_leaves(peer)
 
 
 async def test_ending_a_request_early_closes_its_connection(authority: trustme.CA) -> None:
@@ -155,7 +150,7 @@ async def test_ending_a_request_early_closes_its_connection(authority: trustme.C
     async with secure_peer(script, authority) as peer, client_of(peer.url) as client, asyncio.timeout(WAIT_S):
         async with client.request("POST", "/", b"", WAIT_S) as response:
             assert await read_part(response) == b"half"
-        await happens((await first_visit(peer)).left)
+        await client_leaves(peer)
 
 
 async def test_a_body_that_ends_with_its_secure_connection(authority: trustme.CA) -> None:
@@ -293,7 +288,7 @@ async def test_a_tunnel_to_a_host_of_another_name(authority: trustme.CA) -> None
         async with client_of(f"https://{NAME}/v1", f"http://{LOCALHOST}:{proxy.port}") as client:
             with pytest.raises(Unreachable):
                 await fetch(client)
-            await happens((await first_visit(proxy)).left)
+            await client_leaves(proxy)
         assert sum(upstream.requests_per_visit) == 0
 
 
@@ -349,7 +344,7 @@ async def test_a_proxy_whose_response_has_no_end() -> None:
     async with Peer(script) as proxy, client_of(f"https://{NAME}/v1", f"http://{LOCALHOST}:{proxy.port}") as client:
         with pytest.raises(Unreachable):
             await fetch(client)
-        await happens((await first_visit(proxy)).left)
+        await client_leaves(proxy)
 
 
 async def test_a_proxy_that_resets() -> None:
@@ -377,7 +372,7 @@ async def test_a_silent_proxy() -> None:
     ):
         with pytest.raises(Unreachable):
             await fetch(client, connect_s=0.1)
-        await happens((await first_visit(proxy)).left)
+        await client_leaves(proxy)
 
 
 @pytest.mark.parametrize("sent", [b"", b"HTTP/1.1 200 Conn", ESTABLISHED], ids=["asked", "answering", "inside"])
@@ -397,7 +392,7 @@ async def test_cancelling_while_a_tunnel_is_made_closes_it(sent: bytes) -> None:
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        await happens((await first_visit(proxy)).left)
+        await client_leaves(proxy)
 
 
 @pytest.mark.parametrize("url", [f"http://{NAME}/v1", f"https://{NAME}/v1"])

@@ -323,7 +323,7 @@ writes = st.tuples(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(credit_nano=st.integers(0, 2 * AMPLE_NANO), story=st.lists(writes, max_size=12))
 def test_the_memory_never_promises_more_than_the_store_has(
     credit_nano: int, story: list[tuple[list[tuple[str, int]], list[tuple[str, int]], str]]

@@ -25,7 +25,7 @@ from tests.loopback import (
     sse_event,
 )
 from tests.loopback import Raw as RawReply
-from tests.unit.http.peer import Peer, Visit, happens, until
+from tests.unit.http.peer import Peer, Visit, client_leaves, happens, until
 from tests.unit.upstreams.asks import (
     COUNTS,
     FINISH,
@@ -334,7 +334,7 @@ async def test_a_status_other_than_200_closes_its_connection() -> None:
 
     async with asyncio.timeout(WAIT_S), Peer(script) as peer, running(peer.url) as openai:
         assert await deliver(openai, RecordingSink()) is not None
-        await happens(peer.visits[0].left)
+        await client_leaves(peer)
 
 
 @on_asyncio
@@ -354,5 +354,5 @@ async def test_a_body_that_does_not_end_after_done(clock: Clock) -> None:
         await clock.leap(0)
         await clock.leap(READ_TO_END_S)
         await closing
-        await happens(peer.visits[0].left)
+        await client_leaves(peer)
     assert (sink.text, sink.pieces[-1].finish_reason) == ("Hi", "stop")
