@@ -4,7 +4,6 @@ A process must become ready within READY_S and end within END_S of a signal; if 
 what the process printed.
 """
 
-import asyncio
 import contextlib
 import functools
 import http.client
@@ -28,7 +27,7 @@ from cadenza.control.accounts import create_account, give_credit
 from cadenza.control.keys import KeyLimits, KeyOrder, create_key
 from cadenza.store.store import Store
 from tests.ledger_reader import LedgerReader
-from tests.migrated import STORE_WAIT_S, checkpointed_bytes, copy_migrated_store, with_store
+from tests.migrated import STORE_WAIT_S, checkpointed_bytes, copy_migrated_store, run_aside, with_store
 from tests.service_config import ServiceSpec
 
 READY_S = 120.0
@@ -296,8 +295,7 @@ def _store_with_account() -> bytes:
 
 
 def _with_store(path: Path, work: Callable[[Store], Awaitable[T]]) -> T:
-    with ThreadPoolExecutor(1) as thread:  # a test that drives a browser has a running loop in its own
-        return thread.submit(lambda: asyncio.run(with_store(f"sqlite:///{path}", work))).result()
+    return run_aside(lambda: with_store(f"sqlite:///{path}", work))
 
 
 def wait_until(happened: Callable[[], bool], what: str, within_s: float = WAIT_S) -> None:
