@@ -6,7 +6,9 @@ from importlib.resources import files
 
 import pytest
 
-STYLE = files("cadenza.web").joinpath("static", "cadenza.css").read_text()
+STATIC = files("cadenza.web").joinpath("static")
+STYLE = STATIC.joinpath("cadenza.css").read_text()
+HOME = STATIC.joinpath("home.css").read_text()
 PAIRS = re.findall(r"--([a-z0-9-]+): light-dark\(#([0-9a-f]{6}), #([0-9a-f]{6})\);", STYLE)
 SCHEMES = {
     "light": {name: light for name, light, _ in PAIRS},
@@ -61,7 +63,7 @@ def test_every_colour_has_two_values() -> None:
     assert set(re.findall(r"var\(--([a-z]+-wash|paper|surface|sunk|ink|muted|rule|edge)\)", STYLE)) <= {
         name for name, _, _ in PAIRS
     }
-    rules = STYLE[STYLE.index("/* Elements */") : STYLE.index("@media print")]
+    rules = STYLE[STYLE.index("/* Elements */") : STYLE.index("@media print")] + HOME
     assert re.findall(r"#[0-9a-f]{3,8}\b", rules) == []
 
 
