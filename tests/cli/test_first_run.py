@@ -44,8 +44,9 @@ def test_ready_soon(first: First) -> None:
 
 
 def test_screen(first: First) -> None:
-    """The screen shows the base address, the model, and an account with its credit, password and key."""
+    """The screen shows the addresses, the model, and an account with its credit, password and key."""
     shown = first.server.output
+    assert f"Pages     http://127.0.0.1:{first.server.port}/   (sign in as demo@localhost)\n" in shown
     assert f"API       http://127.0.0.1:{first.server.port}/v1\n" in shown
     assert "smollm2-135m-instruct on this machine answers for mezzo, forte, fortissimo" in shown
     assert "demo@localhost, with 5.00 dollars of credit; password " in shown

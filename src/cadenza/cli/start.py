@@ -110,7 +110,12 @@ async def _prepare(settings: Settings) -> tuple[Demo | None, bool]:
 
 
 def _print_screen(settings: Settings, base_url: str, demo: Demo | None, *, has_accounts: bool) -> None:
-    lines = [("API", base_url), *_model_lines(settings)]
+    pages = settings.platform.base_url or base_url.removesuffix("/v1")
+    lines = [
+        ("Pages", f"{pages}/" + (f"   (sign in as {DEMO_EMAIL})" if demo else "")),
+        ("API", base_url),
+        *_model_lines(settings),
+    ]
     if demo:
         lines += [
             ("Account", f"{DEMO_EMAIL}, with 5.00 dollars of credit; password {demo.password}"),

@@ -1,0 +1,144 @@
+"""The visual language in a real browser: accessible, narrow enough for a phone, light, and usable by keyboard."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Dialog, Page, Route, expect
+
+from tests.browser.conftest import OpenPage, shoot, sign_in
+from tests.service import Service
+
+PARTS = Path(__file__).parent
+LOOKS: dict[str, dict[str, Any]] = {
+    "light": {"color_scheme": "light"},
+    "dark": {"color_scheme": "dark"},
+    "phone": {"viewport": {"width": 390, "height": 844}},
+}
+PATHS = ("/", "/sign-in", "/no-such-page", "/gallery", "/conversation")
+PAGE_BYTES_MAX = 100_000
+DECODED_BYTES = """() => ["navigation", "resource"].flatMap((kind) => performance.getEntriesByType(kind))
+    .reduce((sum, entry) => sum + entry.decodedBodySize, 0)"""
+FOCUSED = "() => document.activeElement.textContent.trim() || document.activeElement.id"
+
+
+def show_parts(page: Page) -> None:
+    """Let /gallery and /conversation answer with the sign-in page whose content is replaced by our parts."""
+
+    def answer(route: Route) -> None:
+        response = route.fetch(url=route.request.url.rpartition("/")[0] + "/sign-in")
+        head, _, rest = response.text().partition('<main id="main" tabindex="-1">')
+        parts = (PARTS / f"{route.request.url.rpartition('/')[2]}.html").read_text()
+        body = f'{head}<main id="main" tabindex="-1">{parts}</main>{rest.partition("</main>")[2]}'
+        route.fulfill(response=response, body=body)
+
+    for name in ("gallery", "conversation"):
+        page.route(f"**/{name}", answer)
+
+
+def serious_findings(page: Page) -> list[str]:
+    found = Axe().run(page).response["violations"]
+    serious = (one for one in found if one["impact"] in ("serious", "critical"))
+    return [f"{one['id']}: {node['html']}" for one in serious for node in one["nodes"]]
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_parts_are_accessible(open_page: OpenPage, look: str) -> None:
+    """axe-core has no serious finding on our pages and on every part, in both schemes and on a phone."""
+    page = open_page(**LOOKS[look])
+    show_parts(page)
+    for path in PATHS:
+        page.goto(path)
+        assert serious_findings(page) == [], path
+        shoot(page, f"{path.strip('/') or 'home'}-{look}")
+
+
+def test_nothing_is_wider_than_a_small_phone(open_page: OpenPage) -> None:
+    """At 320 pixels no page scrolls sideways."""
+    page = open_page(viewport={"width": 320, "height": 640})
+    show_parts(page)
+    for path in PATHS:
+        page.goto(path)
+        assert page.evaluate("document.documentElement.scrollWidth") <= 320, path
+
+
+def test_pages_are_light(open_page: OpenPage) -> None:
+    """A page with its style sheet, scripts and pictures, uncompressed, has less than 100 kB."""
+    page = open_page()
+    for path in ("/", "/sign-in", "/no-such-page"):
+        page.goto(path, wait_until="networkidle")
+        assert 10_000 < page.evaluate(DECODED_BYTES) < PAGE_BYTES_MAX, path
+
+
+def test_the_keyboard_follows_the_page(open_page: OpenPage) -> None:
+    """The tab key goes through the first page from top to bottom, and the first stop skips the bar."""
+    page = open_page()
+    page.goto("/")
+    seen = []
+    for _ in range(9):
+        page.keyboard.press("Tab")
+        seen.append(page.evaluate(FOCUSED))
+    bar = ["Skip to the content", "Cadenza", "Docs", "Sign in"]
+    assert seen == [*bar, "Copy", "Sign in", "Read the docs", "snippet-python", "Copy"]
+    page.goto("/")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    expect(page.locator("#main")).to_be_focused()
+
+
+def test_snippets_change_by_arrow_key(open_page: OpenPage) -> None:
+    """The snippets of the first page are radio buttons: an arrow key shows the next language."""
+    page = open_page()
+    page.goto("/")
+    page.get_by_label("Python").focus()
+    page.keyboard.press("ArrowRight")
+    expect(page.locator("#code-node")).to_be_visible()
+    expect(page.locator("#code-python")).to_be_hidden()
+
+
+def test_parts_act(open_page: OpenPage) -> None:
+    """Times are local, copy buttons copy, dialogs open and close, a danger is asked about, a theme shows at once."""
+    page = open_page(timezone_id="Asia/Tokyo", locale="en-GB", permissions=["clipboard-read", "clipboard-write"])
+    show_parts(page)
+    page.goto("/gallery")
+    expect(page.locator("time")).to_have_text("15 Nov 2026, 19:00")
+
+    page.get_by_role("button", name="Copy").first.click()
+    expect(page.get_by_role("button", name="Copied")).to_be_visible()
+    assert page.evaluate("navigator.clipboard.readText()") == page.locator("#secret").text_content()
+
+    page.get_by_role("button", name="Open the dialog").click()
+    expect(page.get_by_role("dialog", name="Rename the key")).to_be_visible()
+    assert serious_findings(page) == []
+    page.get_by_role("button", name="Cancel").click()
+    expect(page.get_by_role("dialog")).to_be_hidden()
+
+    questions: list[str] = []
+
+    def refuse(dialog: Dialog) -> None:
+        questions.append(dialog.message)
+        dialog.dismiss()
+
+    page.once("dialog", refuse)
+    page.locator("form[data-confirm] button").click()
+    assert (questions, page.url.endswith("/gallery")) == (["Revoke this key?"], True)
+
+    light = page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
+    page.get_by_label("Dark").check()
+    assert page.evaluate("getComputedStyle(document.documentElement).backgroundColor") != light
+
+
+def test_the_menu_of_a_phone(open_page: OpenPage, service: Service) -> None:
+    """On a phone the links are in a menu that opens by its button and closes by Escape."""
+    page = open_page(viewport={"width": 390, "height": 844})
+    sign_in(page, service.create_account(10**9))
+    page.goto("/settings")
+    keys = page.get_by_role("link", name="Keys")
+    expect(keys).to_be_hidden()
+    page.get_by_role("button", name="Menu").click()
+    expect(keys).to_be_visible()
+    assert serious_findings(page) == []
+    shoot(page, "menu-phone")
+    page.keyboard.press("Escape")
+    expect(keys).to_be_hidden()

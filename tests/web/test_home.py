@@ -1,0 +1,45 @@
+"""The first page and the pages that say what went wrong, as a browser without scripts gets them."""
+
+from tests.visitor import Visitor
+
+
+def test_the_first_page_has_the_prices(stranger: Visitor) -> None:
+    """The first page lists each class with its prices for a million tokens, and the base address of the API."""
+    words = stranger.get("/").words
+    assert f"Base address http://127.0.0.1:{stranger.port}/v1" in words
+    assert "mezzo Light everyday chat. 0.10 0.21 0.02" in words
+    assert "forte The default. Recommended for code and files. 1.07 3.45 as input" in words
+    assert "fortissimo The highest class. 3.45 17.25 as input" in words
+
+
+def test_the_first_page_offers_no_sign_up_while_it_is_closed(stranger: Visitor) -> None:
+    """While sign-up is closed, the first page says who creates accounts and has no link to sign up."""
+    seen = stranger.get("/")
+    assert "/sign-up" not in seen.text
+    assert "The operator of this service creates the accounts." in seen.words
+
+
+def test_a_signed_in_visitor_goes_to_the_chat(visitor: Visitor) -> None:
+    """The first page sends a signed-in visitor to the chat."""
+    assert (visitor.get("/").status, visitor.get("/").location) == (303, "/chat")
+
+
+def test_the_host_of_a_request_is_escaped(stranger: Visitor) -> None:
+    """The base address is made from the request, so a hostile host name must not become markup."""
+    seen = stranger.get("/", {"host": 'a"><script>alert(1)</script>'})
+    assert "<script>alert" not in seen.text
+
+
+def test_an_error_page_depends_on_no_session(visitor: Visitor) -> None:
+    """An error page names its status and leads to the first page; it offers neither sign-in nor sign-out."""
+    seen = visitor.get("/no-such-page")
+    assert "Error 404 Not found There is nothing at this address." in seen.words
+    assert 'href="/"' in seen.text
+    assert "Sign in" not in seen.words
+    assert "Sign out" not in seen.words
+
+
+def test_a_refused_form_gets_an_error_page(visitor: Visitor) -> None:
+    """A form from another site gets a page that says what to do."""
+    seen = visitor.post("/sign-out", headers={"origin": "https://elsewhere.example"})
+    assert (seen.status, "Error 403 Send the form again" in seen.words) == (403, True)
