@@ -1,0 +1,176 @@
+"""Charts as SVG, drawn on the server, and numbers as people read them.
+
+Positions across are percentages, so a chart fills its column and its text keeps its size on every screen. The style
+sheet colours the series (.series-1 and so on); hatching tells them apart without colour.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+
+import msgspec
+from markupsafe import Markup
+
+from cadenza.core.money import NANO_PER_DOLLAR, format_dollars
+
+PLOT_PX = 200
+HEAD_PX = 12
+FOOT_PX = 24
+AXIS_PERCENT = 11  # of the width, for the labels of the values; the style sheet may give it a width in pixels
+STEPS_MAX = 4
+DAY_LABELS_MAX = 7
+BAR_SHARE = 0.72  # of the width of a day
+HATCHES = {
+    2: Markup(
+        '<pattern id="hatch-2" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
+        '<path class="hatch" d="M0 3H6" fill="none" stroke="#fff" stroke-opacity=".6" stroke-width="1.6"/></pattern>'
+    ),
+    3: Markup(
+        '<pattern id="hatch-3" width="6" height="6" patternUnits="userSpaceOnUse">'
+        '<circle class="hatch" cx="3" cy="3" r="1.3" fill="#fff" fill-opacity=".75"/></pattern>'
+    ),
+}
+COLOURS = {1: "#0f8f83", 2: "#7c5ce0", 3: "#cf6a12"}  # where the style sheet has none
+UNITS = ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "k"))
+
+Show = Callable[[int], str]
+
+
+class Series(msgspec.Struct, frozen=True):
+    """One layer of a stack. `number` chooses its colour and its hatching, so it stays the same on every chart."""
+
+    name: str
+    number: int
+    values: list[int]
+
+
+class Bars(msgspec.Struct, frozen=True):
+    """Stacked bars: a label and a full name for each bar, and the layers from the bottom up."""
+
+    title: str
+    labels: list[str]
+    names: list[str]
+    series: list[Series]
+    show: Show
+
+
+def stacked_bars(bars: Bars) -> Markup:
+    """The chart. Each bar tells its values when it is pointed at; a table must give them to those who cannot."""
+    totals = [sum(values) for values in zip(*(one.values for one in bars.series), strict=True)]
+    step, top = scale(max(totals, default=0))
+    height = HEAD_PX + PLOT_PX + FOOT_PX
+    body = Markup("").join(
+        [
+            Markup("<defs>{}</defs>").format(Markup("").join(HATCHES.values())),
+            *_value_axis(step, top, bars.show),
+            Markup('<svg class="plot" x="{}%" y="0" width="{}%" height="{}">').format(
+                AXIS_PERCENT, 100 - AXIS_PERCENT, height
+            ),
+            *_all_bars(bars, totals, top),
+            *_day_axis(bars.labels),
+            Markup("</svg>"),
+        ]
+    )
+    return Markup('<svg class="chart" role="img" width="100%" height="{}"><title>{}</title>{}</svg>').format(
+        height, bars.title, body
+    )
+
+
+def swatch(number: int) -> Markup:
+    """The sign of a series in a legend."""
+    return Markup('<svg class="swatch" width="14" height="14" aria-hidden="true">{}</svg>').format(
+        _filled(number, Markup('x="0" y="0" width="14" height="14" rx="3"'))
+    )
+
+
+def share_bar(part: int, whole: int, number: int = 1) -> Markup:
+    """A bar for a row of a table, as long as the row's share."""
+    percent = round(100 * part / whole, 1) if whole else 0
+    return Markup('<svg class="share" width="100%" height="10" aria-hidden="true">{}</svg>').format(
+        _filled(number, Markup('x="0" y="0" width="{}%" height="10" rx="2"').format(percent))
+    )
+
+
+def scale(largest: int) -> tuple[int, int]:
+    """The distance of the lines behind the bars (1, 2 or 5 times a power of ten), and the value of the highest."""
+    step = 1
+    while step * STEPS_MAX < largest:
+        step = step * 5 // 2 if str(step).startswith("2") else step * 2
+    return step, step * max(1, -(-largest // step))
+
+
+def count(number: int) -> str:
+    return f"{number:,}"
+
+
+def compact(number: int) -> str:
+    """Three digits and a unit for large numbers: 1.24M."""
+    for size, unit in UNITS:
+        if number >= size and number >= 10_000:
+            digits = 2 if number < 10 * size else 1 if number < 100 * size else 0
+            return f"{number / size:.{digits}f}{unit}"
+    return count(number)
+
+
+def axis_dollars(amount_nano: int) -> str:
+    whole, rest = divmod(amount_nano, NANO_PER_DOLLAR)
+    return f"${compact(whole)}" if rest == 0 else f"${format_dollars(amount_nano)}"
+
+
+def _value_axis(step: int, top: int, show: Show) -> Iterator[Markup]:
+    for value in range(0, top + 1, step):
+        y = _y(value, top)
+        yield Markup('<line class="grid" x1="{}%" x2="100%" y1="{}" y2="{}" {}/>').format(
+            AXIS_PERCENT, y, y, Markup('stroke="currentColor" stroke-opacity=".18"')
+        )
+        yield Markup('<text class="axis" x="{}%" y="{}" {}>{}</text>').format(
+            AXIS_PERCENT - 1, y + 4, Markup('text-anchor="end" font-size="12" fill="currentColor"'), show(value)
+        )
+
+
+def _all_bars(bars: Bars, totals: list[int], top: int) -> Iterator[Markup]:
+    day_width = 100 / max(1, len(totals))
+    for index, total in enumerate(totals):
+        x, width = round((index + (1 - BAR_SHARE) / 2) * day_width, 3), round(BAR_SHARE * day_width, 3)
+        lines = [f"{bars.names[index]}: {bars.show(total)}"]
+        lines += [f"{one.name} {bars.show(one.values[index])}" for one in bars.series if one.values[index]]
+        yield Markup('<g class="bar"><title>{}</title>').format("\n".join(lines))
+        yield Markup('<rect class="target" x="{}%" y="0" width="{}%" height="{}" fill="transparent"/>').format(
+            round(index * day_width, 3), round(day_width, 3), HEAD_PX + PLOT_PX
+        )
+        across = Markup('x="{}%" width="{}%"').format(x, width)
+        yield from _stack([(one.number, one.values[index]) for one in bars.series], top, across)
+        yield Markup("</g>")
+
+
+def _stack(layers: Sequence[tuple[int, int]], top: int, across: Markup) -> Iterator[Markup]:
+    """One bar. Layers are rounded at their edges, so that they join without a gap; nothing is a thin line."""
+    reached = 0
+    if not any(value for _, value in layers):
+        yield Markup('<rect class="zero" {} y="{}" height="1" fill="currentColor" fill-opacity=".35"/>').format(
+            across, HEAD_PX + PLOT_PX - 1
+        )
+    for number, value in layers:
+        if value:
+            bottom, reached = _y(reached, top), reached + value
+            y = min(_y(reached, top), bottom - 1)
+            yield _filled(number, Markup('{} y="{}" height="{}"').format(across, y, bottom - y))
+
+
+def _day_axis(labels: Sequence[str]) -> Iterator[Markup]:
+    every = -(-len(labels) // DAY_LABELS_MAX)
+    for index in range(len(labels) - 1, -1, -every):  # the last day always has its label
+        yield Markup('<text class="axis" x="{}%" y="{}" {}>{}</text>').format(
+            round((index + 0.5) * 100 / len(labels), 3),
+            HEAD_PX + PLOT_PX + FOOT_PX - 7,
+            Markup('text-anchor="middle" font-size="12" fill="currentColor"'),
+            labels[index],
+        )
+
+
+def _filled(number: int, place: Markup) -> Markup:
+    """A rectangle in the colour of a series, and its hatching above it."""
+    plain = Markup('<rect class="series-{}" fill="{}" {}/>').format(number, COLOURS[number], place)
+    return plain + Markup('<rect fill="url(#hatch-{})" {}/>').format(number, place) if number in HATCHES else plain
+
+
+def _y(value: int, top: int) -> int:
+    return HEAD_PX + PLOT_PX - value * PLOT_PX // top
