@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from cadenza.store.audit import RULES
+from cadenza.store.audit import rules_of
 from tests.service_config import CHARACTER
 from tests.tokens import count_tokens
 
@@ -98,7 +98,8 @@ class LedgerReader:
 
     def check_rules(self) -> None:
         """Every audit rule holds, and no account was ever below zero."""
-        broken = {rule: [tuple(row) for row in rows] for rule, query in RULES.items() if (rows := self.query(query))}
+        rules = rules_of("sqlite")
+        broken = {rule: [tuple(row) for row in rows] for rule, query in rules.items() if (rows := self.query(query))}
         assert broken == {}
         balances_nano = dict[str, int]()
         for entry in self.query("SELECT id, account_id, amount_nano FROM entries ORDER BY id"):

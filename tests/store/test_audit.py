@@ -26,6 +26,10 @@ from tests.store.rows import DOLLAR_NANO, NOW_MS, run_sql
     METERED_IS_CHARGED,
     SETTLED_HAS_CHARGE,
     ENDED_IS_METERED,
+    CAP_SPENT_IS_SUM,
+    CAP_IS_KEPT,
+    CAP_HOLDS_HAVE_CAPS,
+    CAPS_ARE_MARKED,
 ) = RULES
 
 NEW_ENTRY = "INSERT INTO entries (account_id, kind, amount_nano, completion_id, note, created_at) VALUES "
@@ -142,7 +146,7 @@ async def found_after(store: Store, statements: list[str]) -> list[Finding]:
     def work(tx: Transaction) -> None:
         for statement in statements:
             tx.change(Statement(text(statement)), {})
-        found.extend(Finding(*row) for row in tx.rows(audit.CHECK, {}))
+        found.extend(Finding(*row) for row in tx.rows(audit.check_of(tx), {}))
         raise RollBack
 
     with pytest.raises(RollBack):

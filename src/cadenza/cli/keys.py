@@ -1,4 +1,4 @@
-"""cadenza key create | list | limit | revoke."""
+"""cadenza key create | list | rename | limit | cap | revoke."""
 
 from typing import TYPE_CHECKING
 
@@ -15,12 +15,18 @@ from cadenza.cli.console import (
     say,
     with_store,
 )
+from cadenza.core.caps import PERIODS, Cap, Period
+from cadenza.core.money import format_dollars, parse_dollars
 
 if TYPE_CHECKING:
     from cadenza.control.keys import KeyLimits, KeyView
 
 FIELDS = ("id", "name", "prefix", "scopes", "state", "created_at", "expires_at", "last_used_at")  # with --json
-COLUMNS = ("prefix", "name", "state", "scopes", "rate", "burst", "created_at", "expires_at", "last_used_at", "id")
+COLUMNS = (
+    *("prefix", "name", "state", "scopes", "rate", "burst", "cap", "spent"),
+    *("created_at", "expires_at", "last_used_at", "id"),
+)
+NO_CAP = "none"
 
 key_argument = click.argument("key", metavar="PREFIX_OR_ID")
 account_option = click.option("--account", metavar="EMAIL", required=True, help="The account that owns the key.")
@@ -34,6 +40,7 @@ rate_option = click.option(
 burst_option = click.option(
     "--burst", metavar="NUMBER", type=int, show_default="the burst in the config", help="Requests at once for this key."
 )
+period_choice = click.Choice(PERIODS)
 
 
 @click.group()
@@ -54,6 +61,8 @@ def keys() -> None:
 @click.option("--expires", metavar="DAYS", default="never", show_default=True, help="30, 90 or 365 days, or never.")
 @rate_option
 @burst_option
+@click.option("--cap", metavar="DOLLARS", help="The most that the key may spend, like 5.00.", show_default="no cap")
+@click.option("--cap-period", type=period_choice, default="total", show_default=True, help="In all, or in each month.")
 @config_option
 def create(  # noqa: PLR0913, PLR0917 one for each option
     account: str,
@@ -62,16 +71,21 @@ def create(  # noqa: PLR0913, PLR0917 one for each option
     expires: str,
     rate: float | None,
     burst: int | None,
+    cap: str | None,
+    cap_period: Period,
     config: str | None,
 ) -> None:
     """Create a key and print it, alone on standard output. It is shown only this once."""
     from cadenza.control.keys import KeyLimits, KeyOrder, create_key  # noqa: PLC0415 import time
 
-    order = KeyOrder(name, scope, expires, KeyLimits(rate, burst))
+    chosen = None if cap is None else Cap(parse_dollars(cap), cap_period)
+    order = KeyOrder(name, scope, expires, KeyLimits(rate, burst), chosen)
     secret, key = with_store(load_config(config), lambda store: create_key(store, account, order, now_ms()))
     click.echo(secret)
     until = f"It expires at {format_time(key.expires_at)}." if key.expires_at else "It does not expire."
     say(f"This key is shown once; only its hash is stored. {until}")
+    if key.cap:
+        say(f"It may spend {_say_cap(key.cap)}.")
     say(f"Scopes: {', '.join(key.scopes)}. To revoke it: cadenza key revoke {key.id}")
 
 
@@ -80,7 +94,7 @@ def create(  # noqa: PLR0913, PLR0917 one for each option
 @json_option
 @config_option
 def list_(account: str, as_json: bool, config: str | None) -> None:
-    """List the keys of an account, with their limits."""
+    """List the keys of an account, with their limits and spend caps."""
     from cadenza.control.keys import list_keys  # noqa: PLC0415 import time
 
     views = read_store(load_config(config), lambda store: list_keys(store, account, now_ms()))
@@ -88,6 +102,39 @@ def list_(account: str, as_json: bool, config: str | None) -> None:
     if as_json:
         rows = [{name: row[name] for name in FIELDS} for row in rows]
     print_list(rows, COLUMNS, as_json=as_json)
+
+
+@keys.command()
+@key_argument
+@click.argument("name")
+@config_option
+def rename(key: str, name: str, config: str | None) -> None:
+    """Give a key another name."""
+    from cadenza.control.keys import rename_key  # noqa: PLC0415 import time
+
+    view = with_store(load_config(config), lambda store: rename_key(store, key, name, now_ms()))
+    say(f"The key {view.prefix}… ({view.id}) is named {view.name!r}.")
+
+
+@keys.command()
+@key_argument
+@click.argument("dollars")
+@click.option("--period", type=period_choice, default="total", show_default=True, help="In all, or in each month.")
+@config_option
+def cap(key: str, dollars: str, period: Period, config: str | None) -> None:
+    """Set the spend cap of one key: an amount of dollars, like 5.00, or none to remove it.
+
+    What the key has spent in the period counts. A month is a calendar month in UTC.
+    """
+    from cadenza.control.keys import set_cap  # noqa: PLC0415 import time
+
+    chosen = None if dollars == NO_CAP else Cap(parse_dollars(dollars), period)
+    view = with_store(load_config(config), lambda store: set_cap(store, key, chosen, now_ms()))
+    name = f"The key {view.prefix}… ({view.id})"
+    if view.cap is None:
+        say(f"{name} has no spend cap.")
+    else:
+        say(f"{name} may spend {_say_cap(view.cap)}; {format_dollars(view.spent_nano)} are spent.")
 
 
 @keys.command()
@@ -129,7 +176,17 @@ def _row(key: "KeyView") -> dict[str, object]:
         "last_used_at": format_time(key.last_used_at),
         "rate": "default" if rate is None else f"{rate:g}/s",
         "burst": "default" if burst is None else burst,
+        "cap": None if key.cap is None else _short_cap(key.cap),
+        "spent": None if key.cap is None else format_dollars(key.spent_nano),
     }
+
+
+def _short_cap(cap: Cap) -> str:
+    return format_dollars(cap.limit_nano) + ("/month" if cap.period == "month" else "")
+
+
+def _say_cap(cap: Cap) -> str:
+    return f"{format_dollars(cap.limit_nano)} dollars {'a month' if cap.period == 'month' else 'in total'}"
 
 
 def _describe(limits: "KeyLimits") -> str:

@@ -1,26 +1,33 @@
-"""Keys: create, list, limit, revoke. A secret is shown once, at its creation; only its digest and prefix are kept.
+"""Keys: create, list, rename, limit, cap, revoke. A secret is shown once; only its digest and prefix are kept.
 
-A change is complete when it holds in every process: no process accepts a key once `revoke_key` has returned.
+A change is complete when it holds in every process: no process accepts a key once `revoke_key` has returned. With an
+account id a function acts for the owner of that account: the keys of other accounts are unknown to it.
 """
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
 from cadenza.control.accounts import find_account, get_account
 from cadenza.control.errors import ControlError
 from cadenza.core.apikey import KEY_PREFIX, digest_key, display_prefix, is_well_formed, make_key
+from cadenza.core.caps import PERIODS, Cap, month_of
+from cadenza.core.money import AMOUNT_NANO_MAX, format_dollars
 from cadenza.core.records import SCOPES
-from cadenza.store import keys
+from cadenza.store import caps, keys
 from cadenza.store.changes import make_change
-from cadenza.store.keys import KeyRecord, KeyState, NewKey
+from cadenza.store.keys import KeyOrigin, KeyRecord, KeyState, NewKey
 from cadenza.store.store import Store, Transaction
 
 DAY_MS = 24 * 60 * 60 * 1000
 EXPIRY_DAYS = {"30": 30, "90": 90, "365": 365, "never": None}
 NAME_CHARS_MAX = 100
 RATE_MAX = 1_000_000
+
+
+class UnknownKey(ControlError):
+    """There is no such key, or it belongs to another account."""
 
 
 class KeyLimits(msgspec.Struct, frozen=True):
@@ -42,6 +49,9 @@ class KeyView(msgspec.Struct, frozen=True):
     expires_at: int | None
     last_used_at: int | None
     limits: KeyLimits = KeyLimits()
+    cap: Cap | None = None
+    spent_nano: int = 0  # of the cap, in its period
+    origin: KeyOrigin = "owner"
 
 
 class Revocation(msgspec.Struct, frozen=True):
@@ -58,21 +68,33 @@ class KeyOrder(msgspec.Struct, frozen=True):
     scopes: Sequence[str] = ()
     expires: str = "never"
     limits: KeyLimits = KeyLimits()
+    cap: Cap | None = None
 
 
 async def create_key(store: Store, email: str, order: KeyOrder, now_ms: int) -> tuple[str, KeyView]:
     """Return the secret, which is not stored, and the record of the key."""
+    return await _create(store, lambda tx: find_account(tx, email).id, order, now_ms)
+
+
+async def create_own_key(store: Store, account_id: str, order: KeyOrder, now_ms: int) -> tuple[str, KeyView]:
+    """`create_key` for the owner of an account that is known by its id."""
+    return await _create(store, lambda _: account_id, order, now_ms)
+
+
+async def _create(
+    store: Store, find_owner: Callable[[Transaction], str], order: KeyOrder, now_ms: int
+) -> tuple[str, KeyView]:
     _check_name(order.name)
     _check_scopes(order.scopes)
     _check_limits(order.limits)
+    _check_cap(order.cap)
     days = _days(order.expires)
     secret = make_key()
 
     def create(tx: Transaction) -> KeyRecord:
-        account = find_account(tx, email)
         key = NewKey(
             id="key_" + secrets.token_urlsafe(18),
-            account_id=account.id,
+            account_id=find_owner(tx),
             name=order.name,
             prefix=display_prefix(secret),
             scopes=frozenset(order.scopes),
@@ -82,6 +104,8 @@ async def create_key(store: Store, email: str, order: KeyOrder, now_ms: int) -> 
             burst=order.limits.burst,
         )
         keys.add(tx, key, digest_key(secret.encode()))
+        if order.cap:
+            caps.set_cap(tx, key.account_id, key.id, order.cap, now_ms)
         [created] = keys.find_by_prefix_or_id(tx, key.id)
         return created
 
@@ -90,38 +114,67 @@ async def create_key(store: Store, email: str, order: KeyOrder, now_ms: int) -> 
 
 async def list_keys(store: Store, email: str, now_ms: int) -> list[KeyView]:
     """List the keys of an account, oldest first, including revoked and expired ones."""
-    account = await get_account(store, email)
-    return [_view(key, now_ms) for key in await keys.list_for_account(store, account.id)]
+    return await list_own_keys(store, (await get_account(store, email)).id, now_ms)
 
 
-async def revoke_key(store: Store, text: str, now_ms: int) -> Revocation:
+async def list_own_keys(store: Store, account_id: str, now_ms: int, *, with_web: bool = False) -> list[KeyView]:
+    """`list_keys` for the owner of an account. The key of the web application is left out unless it is asked for."""
+    found = await keys.list_for_account(store, account_id, with_web=with_web)
+    return [_view(key, now_ms) for key in found]
+
+
+async def revoke_key(store: Store, text: str, now_ms: int, account_id: str | None = None) -> Revocation:
     """Revoke a key by its id, its displayed prefix or the whole key. Of several matches, only an active one counts."""
 
     def revoke(tx: Transaction) -> Revocation:
-        key = _find_one(tx, text, now_ms)
+        key = _find_one(tx, text, now_ms, account_id)
         is_first = keys.revoke(tx, key.id, now_ms)
         return Revocation(_view(msgspec.structs.replace(key, revoked_at=now_ms), now_ms), not is_first)
 
     return await make_change(store, revoke)
 
 
-async def limit_key(store: Store, text: str, limits: KeyLimits, now_ms: int) -> KeyView:
+async def rename_key(store: Store, text: str, name: str, now_ms: int, account_id: str | None = None) -> KeyView:
+    _check_name(name)
+
+    def rename(tx: Transaction) -> KeyView:
+        key = _find_one(tx, text, now_ms, account_id)
+        keys.rename(tx, key.id, name)
+        return _view(msgspec.structs.replace(key, name=name), now_ms)
+
+    return await make_change(store, rename)
+
+
+async def limit_key(store: Store, text: str, limits: KeyLimits, now_ms: int, account_id: str | None = None) -> KeyView:
     """Give a key limits of its own, or remove them. They apply from its next request on."""
     _check_limits(limits)
 
     def limit(tx: Transaction) -> KeyView:
-        key = _find_one(tx, text, now_ms)
+        key = _find_one(tx, text, now_ms, account_id)
         keys.set_rate(tx, key.id, limits.requests_per_second, limits.burst)
         return _view(key, now_ms)
 
     return await make_change(store, limit)
 
 
-def _find_one(tx: Transaction, text: str, now_ms: int) -> KeyRecord:
-    found = _find(tx, text)
+async def set_cap(store: Store, text: str, cap: Cap | None, now_ms: int, account_id: str | None = None) -> KeyView:
+    """Give a key a spend cap, change it or remove it. It applies from its next request on."""
+    _check_cap(cap)
+
+    def change(tx: Transaction) -> KeyView:
+        key = _find_one(tx, text, now_ms, account_id)
+        caps.set_cap(tx, key.account_id, key.id, cap, now_ms)
+        [changed] = keys.find_by_prefix_or_id(tx, key.id)
+        return _view(changed, now_ms)
+
+    return await make_change(store, change)
+
+
+def _find_one(tx: Transaction, text: str, now_ms: int, account_id: str | None) -> KeyRecord:
+    found = [key for key in _find(tx, text) if account_id in {None, key.account_id}]
     matches = [key for key in found if keys.state_of(key, now_ms) == "active"] or found
     if not matches:
-        raise ControlError(f"No key matches {_safe(text)}. 'cadenza key list' shows the keys of an account.")
+        raise UnknownKey(f"No key matches {_safe(text)}. 'cadenza key list' shows the keys of an account.")
     if len(matches) > 1:
         ids = ", ".join(key.id for key in matches)
         raise ControlError(f"More than one key matches {_safe(text)}: name it by id, one of {ids}.")
@@ -136,6 +189,8 @@ def _find(tx: Transaction, text: str) -> list[KeyRecord]:
 
 
 def _view(key: KeyRecord, now_ms: int) -> KeyView:
+    """A cap of an earlier month is not spent: its new month begins with the next request."""
+    is_current = key.cap is not None and key.cap_month >= month_of(key.cap.period, now_ms)
     return KeyView(
         id=key.id,
         name=key.name,
@@ -146,6 +201,9 @@ def _view(key: KeyRecord, now_ms: int) -> KeyView:
         expires_at=key.expires_at,
         last_used_at=key.last_used_at,
         limits=KeyLimits(key.requests_per_second, key.burst),
+        cap=key.cap,
+        spent_nano=key.cap_spent_nano if is_current else 0,
+        origin=key.origin,
     )
 
 
@@ -171,6 +229,15 @@ def _check_limits(limits: KeyLimits) -> None:
         raise ControlError(f"A rate is above 0 and at most {RATE_MAX:,} requests a second.")
     if burst is not None and not 0 < burst <= RATE_MAX:
         raise ControlError(f"A burst is from 1 to {RATE_MAX:,} requests.")
+
+
+def _check_cap(cap: Cap | None) -> None:
+    if cap is None:
+        return
+    if not 0 <= cap.limit_nano <= AMOUNT_NANO_MAX:
+        raise ControlError(f"A spend cap is from zero to {format_dollars(AMOUNT_NANO_MAX)} dollars.")
+    if cap.period not in PERIODS:
+        raise ControlError(f"{cap.period!r} is not the period of a cap: choose one of {', '.join(PERIODS)}.")
 
 
 def _days(expires: str) -> int | None:

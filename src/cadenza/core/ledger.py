@@ -2,13 +2,15 @@
 
 A process has a durable *reserve* of an account's credit and holds credit for its requests inside it, in memory. Three
 things follow, and every move keeps them: an account's held sum is the sum of its reserves, it never exceeds the
-balance, and a request is charged at most once.
+balance, and a request is charged at most once. A key with a spend cap (core/caps.py) holds and pays no more than that.
 """
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import msgspec
 
+from cadenza.core.caps import CapShort, CapState, CapUse
 from cadenza.core.money import Price
 from cadenza.core.records import Outcome, Usage
 from cadenza.core.tokens import OUTPUT_TOKENS_MIN
@@ -36,6 +38,7 @@ class Hold(msgspec.Struct, frozen=True):
     is_counted: bool = True  # False: `prompt_tokens` is an upper bound
     request_id: str = ""
     idempotency_digest: bytes | None = None
+    is_capped: bool = False  # its key has a spend cap
 
     @property
     def amount_nano(self) -> int:
@@ -48,18 +51,20 @@ class Hold(msgspec.Struct, frozen=True):
 
 
 class Held(msgspec.Struct, frozen=True):
-    """The hold was taken: its amount, the output that it pays for, and the free credit that is left."""
+    """The hold was taken: its amount, the output that it pays for, and the credit that is left for a longer answer."""
 
     amount_nano: int
     allowance_tokens: int
     left_nano: int
+    is_capped: bool = False  # it holds a part of its key's cap too
 
 
 class Insufficient(msgspec.Struct, frozen=True):
-    """The free credit does not pay for the request."""
+    """The free credit does not pay for the request, or its key's cap does not."""
 
-    free_nano: int
+    free_nano: int  # of the account, or what the cap leaves
     needed_nano: int
+    cap: CapShort | None = None
 
 
 class Repeated(msgspec.Struct, frozen=True):
@@ -103,9 +108,10 @@ class OpenHold(NamedTuple):
     stream: bool
     started_at: int
     idempotency_digest: bytes | None = None
+    is_capped: bool = False  # it was taken under a cap, so its charge must not exceed what the cap leaves
 
     @classmethod
-    def of(cls, hold: Hold, amount_nano: int) -> "OpenHold":
+    def of(cls, hold: Hold, amount_nano: int, *, is_capped: bool = False) -> "OpenHold":
         """Return a hold as it is right after it was taken."""
         price = hold.price
         return cls(
@@ -123,6 +129,7 @@ class OpenHold(NamedTuple):
             hold.stream,
             hold.started_at,
             hold.idempotency_digest,
+            is_capped,
         )
 
     def due_nano(self, counted: Usage | None) -> int:
@@ -154,6 +161,7 @@ class Account(msgspec.Struct):
     reserve_nano: int
     has_reserve: bool = False
     is_asked: bool = False  # another process waits for the part of the reserve that this one does not need
+    has_caps: bool = False  # a key of it has a spend cap
 
     @property
     def free_nano(self) -> int:
@@ -178,10 +186,11 @@ class KeyUse(msgspec.Struct, frozen=True):
 
 
 class Known(msgspec.Struct):
-    """What the store knows about the requests of a batch: the cost of those that ended, and used idempotency keys."""
+    """What the store knows about the requests of a batch: the cost of those that ended, used idempotency keys, caps."""
 
     cost_nano: dict[str, int] = msgspec.field(default_factory=dict)
     keys: dict[tuple[str, bytes], KeyUse] = msgspec.field(default_factory=dict)
+    caps: dict[str, CapState] = msgspec.field(default_factory=dict)  # by key id
 
 
 class Charge(msgspec.Struct, frozen=True):
@@ -202,6 +211,16 @@ class Changes(msgspec.Struct):
     unmarked: list[str] = msgspec.field(default_factory=list)
 
 
+def begin_caps(caps: Iterable[CapState], use: CapUse, ends: list[End]) -> None:
+    """Hold of each cap what the process says that its requests need, before they end and others are taken."""
+    ending_nano: dict[str, dict[str, int]] = {}
+    for end in ends:
+        completion_id = end.hold.completion_id
+        ending_nano.setdefault(end.hold.key_id, {})[completion_id] = use.ending_nano.get(completion_id, 0)
+    for cap in caps:
+        cap.begin(use.kept_nano.get(cap.key_id, 0), ending_nano.get(cap.key_id, {}))
+
+
 def end_requests(account: Account, demand: Demand, ends: list[End], known: Known, changes: Changes) -> list[Ended]:
     """Charge the requests that ended, then give back what the process does not keep of its reserve.
 
@@ -213,23 +232,29 @@ def end_requests(account: Account, demand: Demand, ends: list[End], known: Known
 
 
 def take_hold(account: Account, hold: Hold, known: Known, changes: Changes, *, is_final: bool) -> Taken:
-    """Hold the whole allowance, or as much of it as the account can pay for. Not the latter before it is final."""
+    """Hold the whole allowance, or as much of it as the account and the key's cap can pay for.
+
+    An allowance that the account cannot pay is not fitted before the hold is final. A cap does not wait.
+    """
     if repeated := _used_key(hold, known):
         return repeated
+    payable_nano, cap = _payable(account, hold, known)
     amount_nano, allowance_tokens = hold.amount_nano, hold.allowance_tokens
-    if account.free_nano < hold.least_nano:
-        if hold.is_counted and not is_final:
+    if payable_nano < hold.least_nano:
+        if hold.is_counted and not is_final and cap is None:
             return SHORT
         least_tokens = min(OUTPUT_TOKENS_MIN, hold.allowance_tokens)
-        allowance_tokens = min(allowance_tokens, hold.price.affordable(account.free_nano, hold.prompt_tokens))
+        allowance_tokens = min(allowance_tokens, hold.price.affordable(payable_nano, hold.prompt_tokens))
         if not hold.is_counted or allowance_tokens < least_tokens:
-            return Insufficient(account.free_nano, hold.price.quote(hold.prompt_tokens, least_tokens))
+            return Insufficient(payable_nano, hold.price.quote(hold.prompt_tokens, least_tokens), cap)
         amount_nano = hold.price.quote(hold.prompt_tokens, allowance_tokens)
     _resize(account, account.reserve_nano + amount_nano)
     if digest := hold.idempotency_digest:
         changes.new_keys.append(hold)
         known.keys[hold.account_id, digest] = KeyUse(hold.completion_id, hold.request_id, is_open=False)
-    return Held(amount_nano, allowance_tokens, account.free_nano)
+    if held_of := known.caps.get(hold.key_id):
+        held_of.hold(amount_nano)
+    return Held(amount_nano, allowance_tokens, payable_nano - amount_nano, held_of is not None)
 
 
 def grow(account: Account, demand: Demand) -> None:
@@ -249,10 +274,15 @@ def _end(account: Account, kept_nano: int, end: End, known: Known, changes: Chan
     hold, outcome = end.hold, end.outcome
     if end.is_marked:
         changes.unmarked.append(hold.completion_id)
+    cap = known.caps.get(hold.key_id)
+    own_nano = cap.give_back(hold.completion_id) if cap else 0
     if end.is_uncertain and (cost_nano := known.cost_nano.get(hold.completion_id)) is not None:
         return Ended(cost_nano, is_repeated=cost_nano >= end.due_nano, is_lost=cost_nano < end.due_nano)
     not_kept_nano = max(0, account.reserve_nano - kept_nano)
-    charged_nano = min(end.due_nano, not_kept_nano + account.free_nano)
+    due_nano = end.due_nano if cap is None else _within_cap(cap, end, own_nano)
+    charged_nano = min(due_nano, not_kept_nano + account.free_nano)
+    if cap:
+        cap.charge(charged_nano, hold.started_at, is_excused=not hold.is_capped)
     from_reserve_nano = min(charged_nano, not_kept_nano)
     account.reserve_nano -= from_reserve_nano
     account.held_nano -= from_reserve_nano
@@ -263,6 +293,26 @@ def _end(account: Account, kept_nano: int, end: End, known: Known, changes: Chan
         (changes.kept_keys if outcome.usage else changes.freed_keys).append(hold)
     is_lost = charged_nano < min(end.due_nano, hold.amount_nano)  # another process took back the reserve
     return Ended(charged_nano, end.due_nano - charged_nano, is_lost=is_lost)
+
+
+def _payable(account: Account, hold: Hold, known: Known) -> tuple[int, CapShort | None]:
+    """What can pay for a hold: the free credit, or what the cap of its key leaves if that is not more."""
+    cap = known.caps.get(hold.key_id)
+    if cap is None:
+        return account.free_nano, None
+    cap.enter(hold.started_at)
+    left_nano = max(0, cap.left_nano(hold.started_at))
+    if left_nano > account.free_nano:
+        return account.free_nano, None
+    return left_nano, CapShort(cap.cap, cap.spent_in(hold.started_at))
+
+
+def _within_cap(cap: CapState, end: End, own_nano: int) -> int:
+    """What is due for a request that held so much of its cap: no more than that and what the cap leaves."""
+    cap.enter(end.hold.started_at)
+    if not end.hold.is_capped:
+        return end.due_nano
+    return min(end.due_nano, max(own_nano, cap.left_nano(end.hold.started_at)))
 
 
 def _used_key(hold: Hold, known: Known) -> Repeated | None:

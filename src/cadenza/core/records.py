@@ -24,6 +24,7 @@ class Principal(msgspec.Struct, frozen=True):
     requests_per_second: float | None = None  # of this key alone, instead of the usual ones
     burst: int | None = None
     balance_nano: int = 0  # of the account when the key was looked up, or less by now
+    is_capped: bool = False  # the key has a spend cap: its credit is always held in the store
 
 
 class Timeouts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

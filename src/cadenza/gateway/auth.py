@@ -1,7 +1,7 @@
 """Finds the key of a request and checks what it may do. A revoked key fails at once, in every process.
 
-A key with a wrong checksum is refused without a look-up. Missing, malformed, unknown, revoked and expired keys get the
-same answer. While the store does not answer, every request is refused.
+A key with a wrong checksum is refused without a look-up. Missing, malformed, unknown, revoked and expired keys, and
+keys of suspended accounts, get the same answer. While the store does not answer, every request is refused.
 """
 
 import asyncio
@@ -74,6 +74,7 @@ async def _find_principal(gateway: Gateway, exchange: Exchange) -> Principal:
         requests_per_second=found.requests_per_second,
         burst=found.burst,
         balance_nano=found.balance_nano,
+        is_capped=bool(found.is_capped),
     )
 
 

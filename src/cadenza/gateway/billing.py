@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from cadenza.core.caps import CapShort
 from cadenza.core.errors import CadenzaError, InsufficientCredit, NotCharged, RateLimited, RequestRepeated
 from cadenza.core.ledger import Ended, Held, Hold, Insufficient, Repeated
 from cadenza.core.money import Price, format_dollars
@@ -63,7 +64,7 @@ class Credit:
 
 
 class hold_credit:  # noqa: N801 it is used like a function
-    """Holds credit for the block; 402 if the account cannot pay, 409 if the idempotency key was used before."""
+    """Holds credit for the block; 402 if account or cap cannot pay, 409 if the idempotency key was used before."""
 
     def __init__(
         self,
@@ -84,7 +85,8 @@ class hold_credit:  # noqa: N801 it is used like a function
         answer = await self._ledger.hold(quote.hold)
         if isinstance(answer, Insufficient) and not quote.hold.is_counted:
             if not quote.prompt.is_quick:
-                check_least_credit(answer.free_nano, quote.hold.price, quote.prompt, quote.hold.allowance_tokens)
+                hold = quote.hold
+                check_least_credit(answer.free_nano, hold.price, quote.prompt, hold.allowance_tokens, answer.cap)
             quote = await quote.counted()
             answer = await self._ledger.hold(quote.hold)
         if isinstance(answer, Insufficient):
@@ -122,9 +124,9 @@ class Quote(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, hold=hold)
 
     async def output_limit(self, held: Held) -> int:
-        """How many tokens the answer may have: what was asked for, as far as the account can pay.
+        """How many tokens the answer may have: what was asked for, as far as the account and the key's cap can pay.
 
-        Without `max_tokens`, the hold covers a usual answer. It may be longer, as far as the free credit pays for it.
+        Without `max_tokens`, the hold covers a usual answer. It may be longer, as far as what is left pays for it.
         """
         if self.max_tokens is not None:
             return min(held.allowance_tokens, self.route_tokens)
@@ -139,11 +141,13 @@ def allowance(max_tokens: int | None, route_tokens: int) -> int:
     return min(max_tokens or DEFAULT_ALLOWANCE_TOKENS, route_tokens)
 
 
-def check_least_credit(free_nano: int, price: Price, prompt: PromptSize, allowance_tokens: int) -> None:
-    """Refuse an account that could not pay for the prompt even if it had the fewest possible tokens: 402."""
+def check_least_credit(
+    free_nano: int, price: Price, prompt: PromptSize, allowance_tokens: int, cap: CapShort | None = None
+) -> None:
+    """Refuse an account or a cap that could not pay for the prompt even if it had the fewest possible tokens: 402."""
     needed_nano = price.quote(prompt.at_least, min(OUTPUT_TOKENS_MIN, allowance_tokens))
     if free_nano < needed_nano:
-        raise InsufficientCredit(_say_insufficient(Insufficient(free_nano, needed_nano), prompt.at_least))
+        raise InsufficientCredit(_say_insufficient(Insufficient(free_nano, needed_nano, cap), prompt.at_least))
 
 
 def idempotency_digest(headers: dict[bytes, bytes]) -> bytes | None:
@@ -160,10 +164,24 @@ def _say_repeated(answer: Repeated) -> str:
 
 
 def _say_insufficient(answer: Insufficient, prompt_tokens: int) -> str:
+    needs = (
+        f"this request needs at least {format_dollars(answer.needed_nano)} for {prompt_tokens:,} prompt tokens "
+        "and a short answer."
+    )
+    if answer.cap:
+        return _say_capped(answer.cap, answer.free_nano, needs)
+    return f"The account has {format_dollars(answer.free_nano)} dollars of credit that is not held; {needs} Add credit."
+
+
+def _say_capped(short: CapShort, left_nano: int, needs: str) -> str:
+    limit_nano, spent_nano = short.cap.limit_nano, short.spent_nano
+    held_nano = max(0, limit_nano - spent_nano - left_nano)
+    is_monthly = short.cap.period == "month"
     return (
-        f"The account has {format_dollars(answer.free_nano)} dollars of credit that is not held; this request needs "
-        f"at least {format_dollars(answer.needed_nano)} for {prompt_tokens:,} prompt tokens and a short answer. "
-        "Add credit."
+        f"This key has a spend cap of {format_dollars(limit_nano)} dollars {'a month' if is_monthly else 'in total'}: "
+        f"{format_dollars(spent_nano)} are spent{' this month' if is_monthly else ''} and {format_dollars(held_nano)} "
+        f"are held for running requests; {needs} "
+        f"Raise the cap{', wait for the next month (UTC)' if is_monthly else ''} or use another key."
     )
 
 

@@ -111,6 +111,7 @@ def make_quote(request: ApiRequest, plan: Plan, price: Price, chat: ChatRequest,
         stream=chat.stream,
         started_at=now_ms,
         idempotency_digest=idempotency_digest(request.exchange.request.headers),
+        is_capped=principal.is_capped,
     )
     return Quote(hold, prompt, chat.max_tokens, plan.max_output_tokens)
 

@@ -7,10 +7,10 @@ import msgspec
 from sqlalchemy import text
 
 from cadenza.store.statements import Statement
-from cadenza.store.store import Store
+from cadenza.store.store import Store, Transaction
 
-# Each rule selects the rows that break it: the account or request, and by how much it is off. The table `holds` has
-# rows of the release before, which held credit by request.
+# Each rule selects the rows that break it: the account, request or key, and by how much it is off. The table `holds`
+# has rows of the release before, which held credit by request. MONTH is the month of u.started_at, like 202611 in UTC.
 RULES = {
     "the balance is the sum of the entries": """
         SELECT a.id, a.balance_nano - COALESCE(e.total, 0) FROM accounts a
@@ -41,10 +41,41 @@ RULES = {
     "an ended hold has its metering row, and an open one has none": """
         SELECT h.completion_id, 0 FROM holds h LEFT JOIN usage u ON u.completion_id = h.completion_id
         WHERE (h.state = 'open') = (u.completion_id IS NOT NULL)""",
+    "what is spent of a cap is the sum of the metering rows of its period": """
+        SELECT c.key_id, c.spent_nano - COALESCE(s.total, 0) FROM caps c
+        LEFT JOIN (
+            SELECT k.key_id, SUM(u.cost_nano) AS total FROM caps k JOIN usage u ON u.key_id = k.key_id
+            WHERE k.month = 0 OR k.month = MONTH GROUP BY k.key_id
+        ) s ON s.key_id = c.key_id
+        WHERE c.spent_nano <> COALESCE(s.total, 0)""",
+    "no key spends and holds more than its cap, except by requests that ran before the cap was set": """
+        SELECT c.key_id, c.spent_nano + COALESCE(h.total, 0) - c.limit_nano - c.excused_nano FROM caps c
+        LEFT JOIN (SELECT key_id, SUM(amount_nano) AS total FROM cap_holds GROUP BY key_id) h ON h.key_id = c.key_id
+        WHERE c.spent_nano + COALESCE(h.total, 0) > c.limit_nano + c.excused_nano""",
+    "only keys with a cap hold a part of one": """
+        SELECT h.key_id, h.amount_nano FROM cap_holds h LEFT JOIN caps c ON c.key_id = h.key_id
+        WHERE c.key_id IS NULL""",
+    "a key and its account are marked if the key has a cap, and only then": """
+        SELECT k.id, 0 FROM keys k JOIN accounts a ON a.id = k.account_id LEFT JOIN caps c ON c.key_id = k.id
+        WHERE k.is_capped <> (c.key_id IS NOT NULL) OR (c.key_id IS NOT NULL AND NOT a.has_caps)""",
 }
-CHECK = Statement(
-    text(" UNION ALL ".join(f"SELECT '{rule}', x.* FROM ({query}) x" for rule, query in RULES.items()))  # noqa: S608 our own constants
-)
+MONTHS = {
+    "sqlite": "CAST(strftime('%Y%m', u.started_at / 1000, 'unixepoch') AS INTEGER)",
+    "postgres": "CAST(to_char(to_timestamp(u.started_at / 1000) AT TIME ZONE 'UTC', 'YYYYMM') AS INTEGER)",
+}
+
+
+def rules_of(database: str) -> dict[str, str]:
+    """The rules in the SQL of a database."""
+    return {rule: query.replace("MONTH", MONTHS[database]) for rule, query in RULES.items()}
+
+
+CHECKS = {
+    database: Statement(
+        text(" UNION ALL ".join(f"SELECT '{rule}', x.* FROM ({query}) x" for rule, query in rules_of(database).items()))  # noqa: S608 our own constants
+    )
+    for database in MONTHS
+}
 COUNTS = Statement(
     text("""
     SELECT (SELECT COUNT(*) FROM accounts), (SELECT COUNT(*) FROM entries), (SELECT COUNT(*) FROM usage),
@@ -76,7 +107,7 @@ PAGE = 1000
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """A rule that is broken, the account or request that breaks it, and by how much it is off."""
+    """A rule that is broken, the account, request or key that breaks it, and by how much it is off."""
 
     rule: str
     subject: str
@@ -92,10 +123,15 @@ class Counts(msgspec.Struct, frozen=True):
     reserves: int  # of running processes, with the open holds of the release before
 
 
+def check_of(database: Store | Transaction) -> Statement:
+    """The one statement that finds everything, for this database."""
+    return CHECKS["sqlite" if database.is_sqlite else "postgres"]
+
+
 async def check(store: Store) -> list[Finding]:
     return [
         Finding(str(rule), str(subject), int(off_by))
-        for rule, subject, off_by in await store.rows(CHECK, {}, is_long=True)
+        for rule, subject, off_by in await store.rows(check_of(store), {}, is_long=True)
     ]
 
 

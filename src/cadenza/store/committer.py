@@ -64,9 +64,9 @@ class Committer:
         """Hold credit inside the reserve, if it covers the hold.
 
         While the store takes no charges, no reserve is used: a request that cannot be charged must not begin. An
-        idempotency key is always written.
+        idempotency key and a hold of a spend cap are always written.
         """
-        if self.has_failed or hold.idempotency_digest or not self._presence.is_fresh:
+        if self.has_failed or hold.idempotency_digest or hold.is_capped or not self._presence.is_fresh:
             return None
         return self._reserves.hold(hold)
 
@@ -178,19 +178,32 @@ class Committer:
             wanted = [WantedHold(waiting.hold, waiting.is_final) for waiting in holds if waiting.hold]
             charged_nano = sum([_take_off_reserve(waiting) for waiting in ends])
             demand = self._reserves.demand(account_id, charged_nano, [one.hold for one in wanted])
-            moves[account_id] = AccountMoves(account_id, demand, ended, wanted), ends, holds
+            caps = self._reserves.caps.use(account_id, (end.hold.completion_id for end in ended))
+            moves[account_id] = AccountMoves(account_id, demand, ended, wanted, caps), ends, holds
         return moves
 
     def _answer(self, applied: Applied, ends: list[Waiting], holds: list[Waiting]) -> None:
         taken_nano = [answer.amount_nano for answer in applied.answers if isinstance(answer, Held)]
         self._reserves.written(applied.account, taken_nano)
+        if applied.account.has_caps or applied.account.id in self._reserves.caps:
+            self._note_caps(applied, ends, holds)
         for waiting, ended in zip(ends, applied.ended, strict=True):
             self._answer_end(waiting, ended)
         for waiting, answer in zip(holds, applied.answers, strict=True):
             if not waiting.answer.done():
                 waiting.answer.set_result(answer)
             elif waiting.hold and isinstance(answer, Held):  # its caller was cancelled
-                self.abandon(waiting.hold, answer.amount_nano)
+                self.abandon(waiting.hold, answer)
+
+    def _note_caps(self, applied: Applied, ends: list[Waiting], holds: list[Waiting]) -> None:
+        caps = self._reserves.caps
+        caps.written(applied.account.id)
+        for waiting in ends:
+            if waiting.end and waiting.end.hold.is_capped:
+                caps.end(waiting.account_id, waiting.end.hold.completion_id)
+        for waiting, answer in zip(holds, applied.answers, strict=True):
+            if waiting.hold and isinstance(answer, Held) and answer.is_capped:
+                caps.hold(waiting.hold, answer.amount_nano)
 
     def _answer_end(self, waiting: Waiting, ended: Ended) -> None:
         assert waiting.end
@@ -213,10 +226,11 @@ class Committer:
         if waiting.is_recorded:
             asyncio.get_running_loop().call_soon(self._observer.record, outcome)  # after the requests were answered
 
-    def abandon(self, hold: Hold, amount_nano: int) -> None:
+    def abandon(self, hold: Hold, held: Held) -> None:
         """End a hold whose request was cancelled before it got the answer. The request records itself."""
-        self._reserves.end(hold.account_id, amount_nano, 0)
-        self.end(End(abandoned(hold), OpenHold.of(hold, amount_nano), 0), is_recorded=False)
+        self._reserves.end(hold.account_id, held.amount_nano, 0)
+        open_hold = OpenHold.of(hold, held.amount_nano, is_capped=held.is_capped)
+        self.end(End(abandoned(hold), open_hold, 0), is_recorded=False)
 
     def _fail(self, batch: list[Waiting], error: StoreUnavailable) -> None:
         """Keep the ends for the next try and fail all holds, including those that wait behind this batch.
@@ -232,6 +246,8 @@ class Committer:
             if waiting.hold and waiting.hold.idempotency_digest:  # the store may have its key
                 end = End(abandoned(waiting.hold), OpenHold.of(waiting.hold, 0), 0, is_uncertain=True)
                 self.end(end, is_recorded=False)
+            elif waiting.hold and waiting.hold.is_capped:  # the store may have it
+                self._reserves.caps.doubt(waiting.account_id, waiting.hold.key_id)
         if is_locked:
             for account_id in {waiting.account_id for waiting in batch}:
                 self._backlog.fail_holds(error, account_id)
@@ -281,6 +297,8 @@ class Committer:
             return True
 
     def _refuse(self, refused: Waiting, error: Exception) -> None:
+        if refused.end:
+            self._reserves.caps.end(refused.account_id, refused.end.hold.completion_id)
         if not refused.answer.done():
             refused.answer.set_exception(error)
             refused.answer.exception()  # a change of size is awaited by nobody

@@ -1,21 +1,28 @@
 """Keys: stored by digest, found with one indexed read, revoked for good. `changes.make_change` runs what changes them.
 
-Empty scopes in the table mean all scopes; a record always names the scopes.
+Empty scopes in the table mean all scopes; a record always names the scopes. The web application has a key of its own
+for each account that uses it: nobody knows it, and it is not found by prefix or id.
 """
 
+import secrets
 from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Literal, NamedTuple
 
 import msgspec
-from sqlalchemy import ARRAY, LargeBinary, bindparam, func, insert, literal_column, or_, select, update
+from sqlalchemy import ARRAY, ColumnElement, LargeBinary, bindparam, func, insert, literal_column, or_, select, update
 
+from cadenza.core.caps import Cap
 from cadenza.core.records import SCOPES
-from cadenza.store.schema import accounts, epochs, keys
+from cadenza.store.caps import lock_account
+from cadenza.store.schema import accounts, caps, epochs, keys
 from cadenza.store.statements import Statement
 from cadenza.store.store import Row, Store, Transaction
 
 KeyState = Literal["active", "revoked", "expired"]
+KeyOrigin = Literal["owner", "web"]
+WEB_NAME = "Web chat"
+WEB_PREFIX = "web-chat----"
 
 
 class NewKey(msgspec.Struct, frozen=True):
@@ -30,10 +37,11 @@ class NewKey(msgspec.Struct, frozen=True):
     expires_at: int | None
     requests_per_second: float | None = None
     burst: int | None = None
+    origin: KeyOrigin = "owner"
 
 
 class KeyRecord(msgspec.Struct, frozen=True):
-    """A key, active or not, and the class that its account prefers."""
+    """A key, active or not, its spend cap, and the class that its account prefers."""
 
     id: str
     account_id: str
@@ -47,6 +55,10 @@ class KeyRecord(msgspec.Struct, frozen=True):
     last_used_at: int | None
     requests_per_second: float | None  # None: the rate of every other key
     burst: int | None
+    origin: KeyOrigin = "owner"
+    cap: Cap | None = None
+    cap_month: int = 0
+    cap_spent_nano: int = 0  # in that month, or in all where it is 0
 
 
 class FoundKey(NamedTuple):
@@ -60,9 +72,10 @@ class FoundKey(NamedTuple):
     scopes: str
     preferred_class: str
     expires_at: int | None
-    revoked_at: int | None
+    revoked_at: int | None  # or since when its account is suspended
     requests_per_second: float | None
     burst: int | None
+    is_capped: bool
     balance_nano: int
     classes_epoch: int
 
@@ -74,22 +87,37 @@ class FoundKeys(NamedTuple):
     by_digest: dict[bytes, FoundKey]
 
 
-RECORD = [accounts.c[name] if name == "preferred_class" else keys.c[name] for name in KeyRecord.__struct_fields__]
+RECORD_FIELDS = KeyRecord.__struct_fields__[:-3]
+CAP_COLUMNS = (caps.c.limit_nano, caps.c.period, caps.c.month, caps.c.spent_nano)
+IS_WEB = keys.c.origin == literal_column("'web'")
 OLDEST_FIRST = (keys.c.created_at, keys.c.id)
-RECORDS = select(*RECORD).join_from(keys, accounts)
+RECORDS = (
+    select(*(accounts.c[name] if name == "preferred_class" else keys.c[name] for name in RECORD_FIELDS), *CAP_COLUMNS)
+    .join_from(keys, accounts)
+    .outerjoin(caps, caps.c.key_id == keys.c.id)
+)
 BY_DIGEST = Statement(RECORDS.where(keys.c.digest == bindparam("digest")))
 BY_PREFIX_OR_ID = Statement(
-    RECORDS.where(or_(keys.c.id == bindparam("text"), keys.c.prefix == bindparam("text"))).order_by(*OLDEST_FIRST)
+    RECORDS.where(or_(keys.c.id == bindparam("text"), keys.c.prefix == bindparam("text")), ~IS_WEB).order_by(
+        *OLDEST_FIRST
+    )
 )
 OF_ACCOUNT = Statement(RECORDS.where(keys.c.account_id == bindparam("account")).order_by(*OLDEST_FIRST))
+OF_WEB = (keys.c.account_id == bindparam("account"), IS_WEB)
+WEB_DIGEST = Statement(select(keys.c.digest).where(*OF_WEB))
 CLASSES_EPOCH = select(epochs.c.number).where(epochs.c.name == literal_column("'classes'")).scalar_subquery()
 CHANGES_EPOCH = select(epochs.c.number).where(epochs.c.name == literal_column("'changes'")).scalar_subquery()
-OF_ITS_ACCOUNT = ("preferred_class", "balance_nano")
+NOT_OF_KEY: dict[str, ColumnElement[object]] = {
+    "preferred_class": accounts.c.preferred_class,
+    "balance_nano": accounts.c.balance_nano,
+    "revoked_at": func.coalesce(keys.c.revoked_at, accounts.c.suspended_at),
+    "classes_epoch": CLASSES_EPOCH,
+}
 FOUND = select(
-    *(accounts.c[name] if name in OF_ITS_ACCOUNT else keys.c[name] for name in FoundKey._fields[:-1]),
-    CLASSES_EPOCH.label("classes_epoch"),
+    *(NOT_OF_KEY[name].label(name) if name in NOT_OF_KEY else keys.c[name] for name in FoundKey._fields)
 ).join_from(keys, accounts)
 LOOK_UP = Statement(FOUND.where(keys.c.digest == bindparam("digest")))
+LOOK_UP_WEB = Statement(FOUND.where(*OF_WEB))
 LOOK_UP_MANY = Statement(  # for Postgres only
     FOUND.add_columns(keys.c.digest, CHANGES_EPOCH.label("changes_epoch")).where(
         keys.c.digest == func.any(bindparam("digests", type_=ARRAY(LargeBinary)))
@@ -99,6 +127,7 @@ INSERT = Statement(insert(keys), *NewKey.__struct_fields__, "digest")
 REVOKE = Statement(
     update(keys).where(keys.c.id == bindparam("key"), keys.c.revoked_at.is_(None)).values(revoked_at=bindparam("now"))
 )
+RENAME = Statement(update(keys).where(keys.c.id == bindparam("key")).values(name=bindparam("new_name")))
 SET_RATE = Statement(
     update(keys)
     .where(keys.c.id == bindparam("key"))
@@ -140,8 +169,16 @@ async def look_up_many(store: Store, digests: Sequence[bytes]) -> FoundKeys:
     return FoundKeys(rows[0][-1] if rows else None, {bytes(row[-2]): FoundKey._make(row[:-2]) for row in rows})
 
 
-async def list_for_account(store: Store, account_id: str) -> list[KeyRecord]:
-    return [_record(row) for row in await store.rows(OF_ACCOUNT, {"account": account_id})]
+async def look_up_web(store: Store, account_id: str) -> FoundKey | None:
+    """The key with which the web application serves an account, as `look_up` finds it by its digest."""
+    row = await store.row(LOOK_UP_WEB, {"account": account_id})
+    return None if row is None else FoundKey._make(row)
+
+
+async def list_for_account(store: Store, account_id: str, *, with_web: bool = False) -> list[KeyRecord]:
+    """The keys of an account. The key of the web application is left out, unless it is asked for."""
+    found = [_record(row) for row in await store.rows(OF_ACCOUNT, {"account": account_id})]
+    return [key for key in found if with_web or key.origin != "web"]
 
 
 async def touch(store: Store, last_used_ms: Mapping[str, int]) -> None:
@@ -154,6 +191,19 @@ async def touch(store: Store, last_used_ms: Mapping[str, int]) -> None:
 def add(tx: Transaction, key: NewKey, digest: bytes) -> None:
     scopes = " ".join(scope for scope in SCOPES if scope in key.scopes)
     tx.change(INSERT, {**msgspec.structs.asdict(key), "scopes": scopes, "digest": digest})
+
+
+def web_key(tx: Transaction, account_id: str, now_ms: int) -> bytes:
+    """Find or create the key of the web application for an account, and return its digest.
+
+    It has every scope. The digest is of random bytes that are not kept, so no request can present the key.
+    """
+    lock_account(tx, account_id)
+    if found := tx.row(WEB_DIGEST, {"account": account_id}):
+        return bytes(found[0])
+    digest, key_id = secrets.token_bytes(32), "key_" + secrets.token_urlsafe(18)
+    add(tx, NewKey(key_id, account_id, WEB_NAME, WEB_PREFIX, frozenset(), now_ms, None, origin="web"), digest)
+    return digest
 
 
 def find_by_digest(tx: Transaction, digest: bytes) -> KeyRecord | None:
@@ -170,10 +220,18 @@ def revoke(tx: Transaction, key_id: str, now_ms: int) -> bool:
     return tx.change(REVOKE, {"key": key_id, "now": now_ms}) == 1
 
 
+def rename(tx: Transaction, key_id: str, name: str) -> None:
+    tx.change(RENAME, {"key": key_id, "new_name": name})
+
+
 def set_rate(tx: Transaction, key_id: str, requests_per_second: float | None, burst: int | None) -> None:
     tx.change(SET_RATE, {"key": key_id, "rate": requests_per_second, "most": burst})
 
 
 def _record(row: Row) -> KeyRecord:
-    record = dict(zip(KeyRecord.__struct_fields__, row, strict=True))
-    return KeyRecord(**{**record, "scopes": scopes_of(record["scopes"])})
+    *values, limit_nano, period, month, spent_nano = row
+    record = dict(zip(RECORD_FIELDS, values, strict=True))
+    record["scopes"] = scopes_of(record["scopes"])
+    if limit_nano is None:
+        return KeyRecord(**record)
+    return KeyRecord(**record, cap=Cap(limit_nano, period), cap_month=month, cap_spent_nano=spent_nano)

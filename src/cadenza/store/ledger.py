@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 from sqlalchemy import ARRAY, Text, and_, bindparam, delete, func, insert, select, text, update
 
+from cadenza.core.caps import NO_CAP_USE, CapState, CapUse
 from cadenza.core.ledger import (
     IDEMPOTENCY_MS,
     Account,
@@ -26,6 +27,7 @@ from cadenza.core.ledger import (
     OpenHold,
     Short,
     Taken,
+    begin_caps,
     end_requests,
     grow,
     has_spare,
@@ -33,6 +35,7 @@ from cadenza.core.ledger import (
 )
 from cadenza.core.records import Usage
 from cadenza.store.batch_rows import ADD_ENTRY, AccountChange, BatchRows, ReserveChange
+from cadenza.store.caps import KeyMoves, read_caps, write_caps
 from cadenza.store.schema import accounts, holds, idempotency, reserves, usage
 from cadenza.store.statements import Statement
 from cadenza.store.store import Row, Transaction
@@ -53,6 +56,7 @@ _ACCOUNTS = (
         accounts.c.held_nano,
         reserves.c.amount_nano,
         reserves.c.is_asked,
+        accounts.c.has_caps,
     )
     .outerjoin_from(
         accounts, reserves, and_(reserves.c.account_id == accounts.c.id, reserves.c.process == bindparam("process"))
@@ -99,6 +103,7 @@ class AccountMoves(msgspec.Struct):
     demand: Demand
     ends: list[End]
     holds: list[WantedHold]
+    caps: CapUse = NO_CAP_USE
 
 
 class Applied(msgspec.Struct):
@@ -131,6 +136,8 @@ def apply_moves(
     by_account = {move.account_id: move for move in moves}
     locked = lock_accounts(tx, process, sorted(by_account), waits=waits)
     _read_known(tx, [by_account[account.id] for account in locked], known)
+    capped = [by_account[account.id] for account in locked if account.has_caps]
+    caps_before = _begin_caps(tx, process, capped, known) if capped else {}
     for account in locked:
         move = by_account[account.id]
         before = msgspec.structs.replace(account)
@@ -144,8 +151,30 @@ def apply_moves(
     rows.entries += [charge_row(charge) for charge in changes.charges if charge.outcome.usage]
     rows.usage += [usage_row(charge) for charge in changes.charges]
     rows.write(tx)
+    if caps_before:
+        write_caps(tx, process, caps_before, known.caps.values())
     _write_keys_and_marks(tx, process, changes)
     return applied
+
+
+def _begin_caps(tx: Transaction, process: str, moves: Sequence[AccountMoves], known: Known) -> dict[str, CapState]:
+    """Read the caps of the keys that these moves concern, and return them as they were."""
+    key_moves = [_key_moves(move) for move in moves]
+    read_caps(tx, process, key_moves, known)
+    before = {key_id: msgspec.structs.replace(cap) for key_id, cap in known.caps.items()}
+    for move, of_keys in zip(moves, key_moves, strict=True):
+        caps = [known.caps[key_id] for key_id in of_keys.started_at if key_id in known.caps]
+        begin_caps(caps, move.caps, move.ends)
+    return before
+
+
+def _key_moves(move: AccountMoves) -> KeyMoves:
+    started_at: dict[str, list[int]] = {key_id: [] for key_id in move.caps.kept_nano}
+    times = [(end.hold.key_id, end.hold.started_at) for end in move.ends]
+    times += [(wanted.hold.key_id, wanted.hold.started_at) for wanted in move.holds]
+    for key_id, at_ms in times:
+        started_at.setdefault(key_id, []).append(at_ms)
+    return KeyMoves(move.account_id, started_at)
 
 
 def _changes_of(before: Account, after: Account, demand: Demand, answers: list[Taken], rows: BatchRows) -> bool:
@@ -173,8 +202,9 @@ def lock_accounts(tx: Transaction, process: str, account_ids: list[str], *, wait
 
 
 def _account(row: Row) -> Account:
-    account_id, balance_nano, held_nano, reserve_nano, is_asked = row
-    return Account(account_id, balance_nano, held_nano, reserve_nano or 0, reserve_nano is not None, bool(is_asked))
+    account_id, balance_nano, held_nano, reserve_nano, is_asked, has_caps = row
+    has_reserve = reserve_nano is not None
+    return Account(account_id, balance_nano, held_nano, reserve_nano or 0, has_reserve, bool(is_asked), bool(has_caps))
 
 
 def forget_old_keys(tx: Transaction, now_ms: int) -> None:

@@ -1,15 +1,17 @@
 """The reserves of this process, in memory: credit that is held without asking the store.
 
 What is here is never more than the store has: a batch that may make a reserve smaller takes the difference away before
-it is written, and what it adds is used only once it is durable. All of it runs on the event loop's thread.
+it is written, and what it adds is used only once it is durable. All of it runs on the event loop's thread. A key with a
+spend cap holds credit in the store; what it holds is known here too.
 """
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
+from cadenza.core.caps import NO_CAP_USE, CapUse
 from cadenza.core.ledger import AMPLE_TIMES, Account, Demand, Held, Hold
 
 IDLE_S = 1.0  # an unused reserve is given back
@@ -78,10 +80,64 @@ class Reserve(msgspec.Struct):
         return not self.requests and not self.in_use_nano and now_s - self.used_s >= IDLE_S
 
 
+class CapHolds:
+    """What the requests in flight hold of the caps of their keys, by account and completion id."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, dict[str, tuple[str, int]]] = {}
+        self._doubtful: dict[str, set[str]] = {}  # keys of which the store may have another number
+
+    def __contains__(self, account_id: str) -> bool:
+        return account_id in self._held
+
+    def use(self, account_id: str, ending: Iterable[str]) -> CapUse:
+        """What the process holds, when the requests with these completion ids end."""
+        held, doubtful = self._held.get(account_id), self._doubtful.get(account_id)
+        if not held and not doubtful:
+            return NO_CAP_USE
+        kept_nano, ending_nano, ends = dict.fromkeys(doubtful or (), 0), dict[str, int](), {*ending}
+        for completion_id, (key_id, amount_nano) in (held or {}).items():
+            if completion_id in ends:
+                ending_nano[completion_id] = amount_nano
+            else:
+                kept_nano[key_id] = kept_nano.get(key_id, 0) + amount_nano
+        return CapUse(kept_nano, ending_nano)
+
+    def hold(self, hold: Hold, amount_nano: int) -> None:
+        self._held.setdefault(hold.account_id, {})[hold.completion_id] = hold.key_id, amount_nano
+
+    def end(self, account_id: str, completion_id: str) -> None:
+        """The end of a request was written."""
+        if held := self._held.get(account_id):
+            held.pop(completion_id, None)
+            if not held:
+                del self._held[account_id]
+
+    def doubt(self, account_id: str, key_id: str) -> None:
+        """The store may have another number for a key: it is written again with the next batch of its account."""
+        self._doubtful.setdefault(account_id, set()).add(key_id)
+
+    def written(self, account_id: str) -> None:
+        """The store has the right numbers of an account."""
+        self._doubtful.pop(account_id, None)
+
+    def doubtful(self, found: Iterable[tuple[str, str]]) -> list[str]:
+        """The accounts with doubtful keys, when the store has numbers for these accounts and keys."""
+        for account_id, key_id in found:
+            if all(key_id != held_of for held_of, _ in self._held.get(account_id, {}).values()):
+                self.doubt(account_id, key_id)
+        return [*self._doubtful]
+
+    def lose(self) -> None:
+        self._held.clear()
+        self._doubtful.clear()
+
+
 class Reserves:
     """One reserve for each account that was used lately."""
 
     def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
+        self.caps = CapHolds()
         self._clock_s = clock_s
         self._reserves: dict[str, Reserve] = {}
 
@@ -143,3 +199,4 @@ class Reserves:
         """Another process took all reserves back, because it found this one dead. Requests go on without."""
         for reserve in self._reserves.values():
             reserve.amount_nano = reserve.free_nano = 0
+        self.caps.lose()

@@ -240,8 +240,10 @@ caps = Table(  # the most that a key may spend, and what it has spent of it
     Column("limit_nano", BigInteger, nullable=False),
     Column("month", Integer, nullable=False),  # that `spent_nano` is of, like 202611 in UTC; 0 where all time counts
     Column("spent_nano", BigInteger, nullable=False),
+    Column("excused_nano", BigInteger, nullable=False),  # beyond the limit, by requests that ran before it was set
     CheckConstraint("period IN ('total', 'month')", name="period_is_known"),
-    CheckConstraint("limit_nano >= 0 AND spent_nano >= 0", name="money_is_not_negative"),
+    CheckConstraint("limit_nano >= 0 AND spent_nano >= 0 AND excused_nano >= 0", name="money_is_not_negative"),
+    CheckConstraint("spent_nano - limit_nano <= excused_nano", name="spent_is_within_limit"),
     Index("ix_caps_account_id", "account_id"),
 )
 

@@ -8,6 +8,7 @@ from sqlalchemy import ColumnElement, bindparam, delete, literal_column, select,
 from cadenza.core.ledger import Demand, End, OpenHold
 from cadenza.core.records import Outcome, Usage
 from cadenza.store import ledger
+from cadenza.store.caps import HOLDS_OF_PROCESS, drop_holds
 from cadenza.store.ledger import AccountMoves
 from cadenza.store.schema import holds, idempotency, marks
 from cadenza.store.statements import Statement
@@ -16,7 +17,7 @@ from cadenza.store.store import Transaction
 INTERRUPTED_STATUS = 500
 ENDPOINT = "chat"  # the one endpoint whose requests hold credit
 NOTHING_WANTED = Demand(kept_nano=0, in_use_nano=0, wanted_nano=0, usual_nano=0)
-HOLD_FIELDS = OpenHold._fields[:-1]
+HOLD_FIELDS = OpenHold._fields[:-2]
 
 MARKED = Statement(
     select(*[literal_column("0") if name == "amount_nano" else marks.c[name] for name in HOLD_FIELDS]).where(
@@ -52,9 +53,17 @@ GIVE_BACK_OLD = Statement(text("UPDATE accounts SET held_nano = held_nano - :amo
 
 
 def free_process(tx: Transaction, name: str, now_ms: int) -> list[Outcome]:
-    """Free the reserves of a dead process and charge its marks. Return the outcomes of the charged requests."""
+    """Free the reserves of a dead process and charge its marks. Return the outcomes of the charged requests.
+
+    What it held of spend caps is freed first: its requests are charged as far as the caps of their keys allow.
+    """
     account_ids = {account_id for (account_id,) in tx.rows(ledger.RESERVED, {"me": name})}
-    marked = [OpenHold(*row) for row in tx.rows(MARKED, {"of": name})]
+    capped = {account_id for account_id, _ in tx.rows(HOLDS_OF_PROCESS, {"process": name})}
+    marked = [OpenHold(*row)._replace(is_capped=True) for row in tx.rows(MARKED, {"of": name})]
+    account_ids |= capped | {hold.account_id for hold in marked}
+    if capped:
+        ledger.lock_accounts(tx, name, sorted(account_ids))
+        drop_holds(tx, name)
     ends = [_interrupted(hold, now_ms, is_marked=True) for hold in marked]
     tx.change(KEPT_KEYS, {"of": name})
     tx.change(FREED_KEYS, {"of": name})

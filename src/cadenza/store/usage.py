@@ -2,9 +2,10 @@
 
 from typing import get_args
 
-from sqlalchemy import ColumnElement, bindparam, func, select, text
+from sqlalchemy import ColumnElement, bindparam, case, func, literal_column, select, text
 
 from cadenza.core.usage_report import DAY_MS, Counters, Group, GroupBy, KeyUsage, Report, Span, day_name, sum_counters
+from cadenza.store.keys import OF_WEB, WEB_NAME
 from cadenza.store.schema import accounts, keys, usage
 from cadenza.store.statements import Statement
 from cadenza.store.store import Store
@@ -20,7 +21,9 @@ COUNTERS = (
 GROUPS: dict[GroupBy, ColumnElement[object]] = {
     "day": usage.c.started_at // DAY_MS,
     "model": usage.c.class_id,
-    "key": usage.c.key_id,
+    "key": case(
+        (usage.c.key_id.in_(select(keys.c.id).where(*OF_WEB)), literal_column(f"'{WEB_NAME}'")), else_=usage.c.key_id
+    ),
 }
 BALANCE = Statement(select(accounts.c.balance_nano, accounts.c.created_at).where(accounts.c.id == bindparam("account")))
 OF_SPAN = (

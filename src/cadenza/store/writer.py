@@ -16,6 +16,7 @@ from cadenza.core.ledger import End, Ended, Held, Hold, Insufficient, OpenHold, 
 from cadenza.core.records import Outcome
 from cadenza.observe import Observer, places
 from cadenza.store.backlog import Answer
+from cadenza.store.caps import HOLDS_OF_PROCESS
 from cadenza.store.committer import Committer
 from cadenza.store.ledger import ASKED, RESERVED
 from cadenza.store.marks import Delivery, Marks
@@ -95,7 +96,7 @@ class LedgerWriter:
         if answer is None:
             answer = await self._take(hold)
         if isinstance(answer, Held):
-            self._open[hold.completion_id] = OpenHold.of(hold, answer.amount_nano)
+            self._open[hold.completion_id] = OpenHold.of(hold, answer.amount_nano, is_capped=answer.is_capped)
         assert not isinstance(answer, Short)
         return answer
 
@@ -124,7 +125,7 @@ class LedgerWriter:
         except asyncio.CancelledError:
             is_answered = waiting.done() and not waiting.cancelled() and not waiting.exception()
             if is_answered and isinstance(held := waiting.result(), Held):
-                self._committer.abandon(hold, held.amount_nano)  # cancelled before it received the answer
+                self._committer.abandon(hold, held)  # cancelled before it received the answer
             raise
         assert not isinstance(answer, Ended)
         return answer
@@ -205,9 +206,11 @@ class LedgerWriter:
             self._committer.resize(account_id)
 
     async def _reconcile(self) -> None:
-        """Give back what the store says this process has reserved, and it does not know: a failover may cause that."""
+        """Give back what the store says this process has, and it does not know: a failover may cause that."""
         rows = await self._store.rows(RESERVED, {"me": self.presence.name})
-        for account_id in {account_id for (account_id,) in rows} - {*self._reserves.account_ids()}:
+        found = await self._store.rows(HOLDS_OF_PROCESS, {"process": self.presence.name})
+        unknown = {account_id for (account_id,) in rows} - {*self._reserves.account_ids()}
+        for account_id in unknown.union(self._reserves.caps.doubtful(found)):
             self._committer.resize(account_id)
 
     async def _every(self, period_s: float, work: Callable[[], Awaitable[None]]) -> None:

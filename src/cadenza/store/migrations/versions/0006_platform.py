@@ -65,11 +65,15 @@ def create_caps() -> None:
         sa.Column("limit_nano", sa.BigInteger, nullable=False),
         sa.Column("month", sa.Integer, nullable=False),
         sa.Column("spent_nano", sa.BigInteger, nullable=False),
+        sa.Column("excused_nano", sa.BigInteger, nullable=False),
         sa.PrimaryKeyConstraint("key_id", name="pk_caps"),
         sa.ForeignKeyConstraint(["key_id"], ["keys.id"], name="fk_caps_key_id"),
         sa.ForeignKeyConstraint(["account_id"], ["accounts.id"], name="fk_caps_account_id"),
         sa.CheckConstraint("period IN ('total', 'month')", name="ck_caps_period_is_known"),
-        sa.CheckConstraint("limit_nano >= 0 AND spent_nano >= 0", name="ck_caps_money_is_not_negative"),
+        sa.CheckConstraint(
+            "limit_nano >= 0 AND spent_nano >= 0 AND excused_nano >= 0", name="ck_caps_money_is_not_negative"
+        ),
+        sa.CheckConstraint("spent_nano - limit_nano <= excused_nano", name="ck_caps_spent_is_within_limit"),
     )
     op.create_index("ix_caps_account_id", "caps", ["account_id"])
     op.create_table(
