@@ -16,6 +16,8 @@ NANO_PER_CENT = 10_000_000
 NOTES = {
     "signed-out": "You are signed out.",
     "saved": "Saved.",
+    "key-saved": "Saved. It counts from the next request on.",
+    "key-revoked": "The key is revoked. Requests with it get 401 from now on.",
 }
 
 
