@@ -1,7 +1,7 @@
 """Charts as SVG, drawn on the server, and numbers as people read them.
 
 Positions across are percentages, so a chart fills its column and its text keeps its size on every screen. The style
-sheet colours the series (.series-1 and so on); hatching tells them apart without colour.
+sheet has the colour of each series (--series of .series-1 and so on); hatching tells them apart without colour.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -21,11 +21,11 @@ BAR_SHARE = 0.72  # of the width of a day
 HATCHES = {
     2: Markup(
         '<pattern id="hatch-2" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
-        '<path class="hatch" d="M0 3H6" fill="none" stroke="#fff" stroke-opacity=".6" stroke-width="1.6"/></pattern>'
+        '<path d="M0 3H6" fill="none" stroke="var(--surface, #fff)" stroke-width="1.5"/></pattern>'
     ),
     3: Markup(
         '<pattern id="hatch-3" width="6" height="6" patternUnits="userSpaceOnUse">'
-        '<circle class="hatch" cx="3" cy="3" r="1.3" fill="#fff" fill-opacity=".75"/></pattern>'
+        '<circle cx="3" cy="3" r="1.2" fill="var(--surface, #fff)"/></pattern>'
     ),
 }
 COLOURS = {1: "#0f8f83", 2: "#7c5ce0", 3: "#cf6a12"}  # where the style sheet has none
@@ -69,7 +69,7 @@ def stacked_bars(bars: Bars) -> Markup:
             Markup("</svg>"),
         ]
     )
-    return Markup('<svg class="chart" role="img" width="100%" height="{}"><title>{}</title>{}</svg>').format(
+    return Markup('<div class="chart"><svg role="img" width="100%" height="{}"><title>{}</title>{}</svg></div>').format(
         height, bars.title, body
     )
 
@@ -121,7 +121,7 @@ def _value_axis(step: int, top: int, show: Show) -> Iterator[Markup]:
         yield Markup('<line class="grid" x1="{}%" x2="100%" y1="{}" y2="{}" {}/>').format(
             AXIS_PERCENT, y, y, Markup('stroke="currentColor" stroke-opacity=".18"')
         )
-        yield Markup('<text class="axis" x="{}%" y="{}" {}>{}</text>').format(
+        yield Markup('<text x="{}%" y="{}" {}>{}</text>').format(
             AXIS_PERCENT - 1, y + 4, Markup('text-anchor="end" font-size="12" fill="currentColor"'), show(value)
         )
 
@@ -132,7 +132,7 @@ def _all_bars(bars: Bars, totals: list[int], top: int) -> Iterator[Markup]:
         x, width = round((index + (1 - BAR_SHARE) / 2) * day_width, 3), round(BAR_SHARE * day_width, 3)
         lines = [f"{bars.names[index]}: {bars.show(total)}"]
         lines += [f"{one.name} {bars.show(one.values[index])}" for one in bars.series if one.values[index]]
-        yield Markup('<g class="bar"><title>{}</title>').format("\n".join(lines))
+        yield Markup('<g class="bar-of-day"><title>{}</title>').format("\n".join(lines))
         yield Markup('<rect class="target" x="{}%" y="0" width="{}%" height="{}" fill="transparent"/>').format(
             round(index * day_width, 3), round(day_width, 3), HEAD_PX + PLOT_PX
         )
@@ -158,7 +158,7 @@ def _stack(layers: Sequence[tuple[int, int]], top: int, across: Markup) -> Itera
 def _day_axis(labels: Sequence[str]) -> Iterator[Markup]:
     every = -(-len(labels) // DAY_LABELS_MAX)
     for index in range(len(labels) - 1, -1, -every):  # the last day always has its label
-        yield Markup('<text class="axis" x="{}%" y="{}" {}>{}</text>').format(
+        yield Markup('<text x="{}%" y="{}" {}>{}</text>').format(
             round((index + 0.5) * 100 / len(labels), 3),
             HEAD_PX + PLOT_PX + FOOT_PX - 7,
             Markup('text-anchor="middle" font-size="12" fill="currentColor"'),
@@ -168,7 +168,7 @@ def _day_axis(labels: Sequence[str]) -> Iterator[Markup]:
 
 def _filled(number: int, place: Markup) -> Markup:
     """A rectangle in the colour of a series, and its hatching above it."""
-    plain = Markup('<rect class="series-{}" fill="{}" {}/>').format(number, COLOURS[number], place)
+    plain = Markup('<rect class="series-{}" fill="var(--series, {})" {}/>').format(number, COLOURS[number], place)
     return plain + Markup('<rect fill="url(#hatch-{})" {}/>').format(number, place) if number in HATCHES else plain
 
 
