@@ -14,9 +14,9 @@ from cadenza.core.money import NANO_PER_DOLLAR, format_dollars
 PLOT_PX = 200
 HEAD_PX = 12
 FOOT_PX = 24
-AXIS_PERCENT = 11  # of the width, for the labels of the values; the style sheet may give it a width in pixels
+AXIS_PERCENT = 10  # of the width, for the labels of the values; the style sheet may give it a width in pixels
 STEPS_MAX = 4
-DAY_LABELS_MAX = 7
+DAY_LABELS_MAX = 5
 BAR_SHARE = 0.72  # of the width of a day
 HATCHES = {
     2: Markup(
@@ -61,7 +61,7 @@ def stacked_bars(bars: Bars) -> Markup:
         [
             Markup("<defs>{}</defs>").format(Markup("").join(HATCHES.values())),
             *_value_axis(step, top, bars.show),
-            Markup('<svg class="plot" x="{}%" y="0" width="{}%" height="{}">').format(
+            Markup('<svg class="plot" x="{}%" y="0" width="{}%" height="{}" overflow="visible">').format(
                 AXIS_PERCENT, 100 - AXIS_PERCENT, height
             ),
             *_all_bars(bars, totals, top),
@@ -69,9 +69,9 @@ def stacked_bars(bars: Bars) -> Markup:
             Markup("</svg>"),
         ]
     )
-    return Markup('<div class="chart"><svg role="img" width="100%" height="{}"><title>{}</title>{}</svg></div>').format(
-        height, bars.title, body
-    )
+    return Markup(
+        '<div class="chart"><svg role="img" width="100%" height="{}" overflow="visible"><title>{}</title>{}</svg></div>'
+    ).format(height, bars.title, body)
 
 
 def swatch(number: int) -> Markup:
@@ -113,6 +113,14 @@ def compact(number: int) -> str:
 def axis_dollars(amount_nano: int) -> str:
     whole, rest = divmod(amount_nano, NANO_PER_DOLLAR)
     return f"${compact(whole)}" if rest == 0 else f"${format_dollars(amount_nano)}"
+
+
+def about_dollars(amount_nano: int) -> str:
+    """Rounded to cents; an amount of less than a cent keeps two digits."""
+    if amount_nano == 0 or amount_nano >= NANO_PER_DOLLAR // 100:
+        return f"{amount_nano / NANO_PER_DOLLAR:,.2f}"
+    step = 10 ** max(0, len(str(amount_nano)) - 2)
+    return format_dollars(round(amount_nano / step) * step)
 
 
 def _value_axis(step: int, top: int, show: Show) -> Iterator[Markup]:

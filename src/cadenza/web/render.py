@@ -10,7 +10,7 @@ from starlette.responses import HTMLResponse, RedirectResponse
 
 from cadenza.core.money import format_dollars
 from cadenza.web.assets import Assets
-from cadenza.web.charts import compact, count
+from cadenza.web.charts import about_dollars, compact, count
 
 NANO_PER_CENT = 10_000_000
 NOTES = {
@@ -33,7 +33,7 @@ class Renderer:
             lstrip_blocks=True,
         )
         self._environment.filters |= {"dollars": dollars, "exact_dollars": format_dollars, "moment": moment}
-        self._environment.filters |= {"count": count, "compact": compact, "day": day}
+        self._environment.filters |= {"count": count, "compact": compact, "about_dollars": about_dollars, "day": day}
         self._environment.globals |= {"asset": assets.url}
 
     def page(self, template: str, status: int, values: dict[str, Any]) -> HTMLResponse:

@@ -30,9 +30,8 @@ from cadenza.core.usage_report import (
     parse_span,
     range_span,
 )
-from cadenza.web.charts import Bars, Series, Show, axis_dollars, compact, share_bar, stacked_bars, swatch
+from cadenza.web.charts import Bars, Series, Show, about_dollars, axis_dollars, compact, share_bar, stacked_bars, swatch
 from cadenza.web.errors import BadForm, TooMany
-from cadenza.web.render import dollars
 from cadenza.web.routes import Endpoint, Routes, get
 from cadenza.web.visit import Visit
 
@@ -137,7 +136,7 @@ def day_chart(found: Overview, shown: str) -> str:
         if name in found.by_class
     ]
     total = measure.value_of(found.totals)
-    in_all = f"${dollars(total)}" if shown == "cost" else compact(total)
+    in_all = f"${about_dollars(total)}" if shown == "cost" else compact(total)
     return stacked_bars(
         Bars(
             title=f"{measure.name} by day and class, {in_all} in all. The table below has every number.",

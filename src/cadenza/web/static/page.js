@@ -1,6 +1,86 @@
-// Shows times in the visitor's own time zone.
-for (const time of document.querySelectorAll("time[datetime]")) {
-  const at = new Date(time.dateTime);
-  time.title = time.textContent;
-  time.textContent = at.toLocaleString(undefined, { dateStyle: "medium", timeStyle: "short" });
+// What every page can do: local times, copy buttons, dialogs, questions before a danger, a preview of the theme.
+// Each function works on a page that has none of its parts.
+
+const COPIED_MS = 2000;
+
+export function showLocalTimes(root = document) {
+  for (const time of root.querySelectorAll("time[datetime]")) {
+    const at = new Date(time.dateTime);
+    if (Number.isNaN(at.valueOf())) continue;
+    time.title = time.textContent;
+    time.textContent = at.toLocaleString(undefined, { dateStyle: "medium", timeStyle: "short" });
+  }
 }
+
+// Says a short text to screen readers.
+export function announce(text) {
+  const region = document.getElementById("announcements") ?? document.body.appendChild(document.createElement("p"));
+  region.id = "announcements";
+  region.className = "hidden-visually";
+  region.setAttribute("role", "status");
+  region.textContent = text;
+}
+
+// Where the browser has no clipboard (a site without TLS), the text is selected for the person to copy.
+async function copy(button) {
+  const source = document.getElementById(button.dataset.copyFrom ?? "");
+  const text = button.dataset.copy ?? source?.textContent ?? "";
+  button.dataset.label ??= button.textContent;
+  try {
+    await navigator.clipboard.writeText(text);
+    button.textContent = "Copied";
+  } catch {
+    if (source) getSelection().selectAllChildren(source);
+    button.textContent = source ? "Selected" : "Copy it by hand";
+  }
+  announce(button.textContent);
+  setTimeout(() => (button.textContent = button.dataset.label), COPIED_MS);
+}
+
+function openDialog(button) {
+  document.getElementById(button.dataset.dialog)?.showModal();
+}
+
+const CLICKS = [
+  [".copy", copy],
+  ["[data-dialog]", openDialog],
+  ["dialog [data-close]", (button) => button.closest("dialog").close()],
+];
+
+// One listener for all, so that parts which a script adds later work too.
+export function followClicks() {
+  document.addEventListener("click", (event) => {
+    for (const [selector, act] of CLICKS) {
+      const found = event.target.closest?.(selector);
+      if (found) act(found);
+    }
+  });
+}
+
+// A form, or the button that sends it, may carry a question: data-confirm="Revoke this key?"
+export function confirmForms() {
+  document.addEventListener("submit", (event) => {
+    const question = event.submitter?.dataset.confirm ?? event.target.dataset.confirm;
+    if (question && !confirm(question)) event.preventDefault();
+  });
+}
+
+// A choice of the theme shows at once; it is kept when its form is sent.
+export function previewTheme() {
+  document.addEventListener("change", (event) => {
+    if (event.target.name === "theme") document.documentElement.dataset.theme = event.target.value;
+  });
+}
+
+// What scrolls sideways can be reached and scrolled by keyboard.
+export function focusScrollers(root = document) {
+  for (const part of root.querySelectorAll(".scroll, pre")) {
+    if (part.scrollWidth > part.clientWidth) part.tabIndex = 0;
+  }
+}
+
+showLocalTimes();
+followClicks();
+confirmForms();
+previewTheme();
+focusScrollers();
