@@ -7,10 +7,11 @@ import asyncio
 import io
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
-from typing import TextIO
+from typing import NamedTuple, TextIO
 
 from sqlalchemy import bindparam, select, text
 
+from cadenza.core.caps import Cap
 from cadenza.core.ledger import Demand, End, Ended, Held, Hold, Insufficient, OpenHold, Repeated, Taken
 from cadenza.core.money import Price
 from cadenza.core.records import Outcome, Usage
@@ -19,6 +20,7 @@ from cadenza.store import audit, ledger, processes, sweeps
 from cadenza.store.address import open_store
 from cadenza.store.audit import Finding
 from cadenza.store.backlog import Answer
+from cadenza.store.caps import set_cap
 from cadenza.store.ledger import AccountMoves, Applied, WantedHold
 from cadenza.store.migrate import migrate
 from cadenza.store.processes import USUAL_BOUNDS, Bounds, Presence
@@ -46,6 +48,12 @@ MARK = Statement(select(marks.c.delivered_tokens).where(marks.c.completion_id ==
 COST = Statement(select(usage.c.cost_nano).where(usage.c.completion_id == bindparam("completion")))
 RESERVED = Statement(
     select(reserves.c.process, reserves.c.amount_nano).where(reserves.c.account_id == bindparam("account"))
+)
+CAP = Statement(
+    text(
+        "SELECT limit_nano, month, spent_nano, excused_nano,"
+        " (SELECT COALESCE(SUM(amount_nano), 0) FROM cap_holds WHERE key_id = :key) FROM caps WHERE key_id = :key"
+    )
 )
 IS_REGISTERED = Statement(text("SELECT name FROM processes WHERE name = :name"))
 LOCK_WAITS = Statement(
@@ -91,11 +99,13 @@ def make_hold(
     key: bytes | None = None,
     started_at: int = NOW_MS,
     is_counted: bool = True,
+    key_id: str = "",
+    is_capped: bool = False,
 ) -> Hold:
     return Hold(
         completion_id=completion_id,
         account_id=f"acct_{account}",
-        key_id=f"key_{account}",
+        key_id=key_id or f"key_{account}",
         class_id="forte",
         prompt_tokens=prompt_tokens,
         allowance_tokens=allowance_tokens,
@@ -105,6 +115,7 @@ def make_hold(
         is_counted=is_counted,
         request_id=f"req-{completion_id}",
         idempotency_digest=key,
+        is_capped=is_capped,
     )
 
 
@@ -201,6 +212,27 @@ async def money(store: Store, account: str = "a") -> tuple[int, int]:
     row = await store.row(MONEY, {"account": f"acct_{account}"})
     assert row
     return row[0], row[1]
+
+
+class CapFigures(NamedTuple):
+    """A cap as the store has it."""
+
+    limit_nano: int
+    month: int
+    spent_nano: int
+    excused_nano: int
+    held_nano: int
+
+
+async def cap_of(store: Store, key_id: str = "key_a") -> CapFigures | None:
+    row = await store.row(CAP, {"key": key_id})
+    return None if row is None else CapFigures(*(int(number) for number in row))
+
+
+async def cap(store: Store, limit: Cap | None, key_id: str = "key_a", now_ms: int = NOW_MS) -> None:
+    """Set the spend cap of a key, or remove it."""
+    account_id = f"acct_{key_id.removeprefix('key_')}"
+    await store.transact(lambda tx: set_cap(tx, account_id, key_id, limit, now_ms))
 
 
 async def cost_of(store: Store, completion_id: str = "r1") -> int | None:

@@ -78,11 +78,16 @@ async def spend(writer: LedgerWriter, name: str, times: int) -> None:
 
 
 async def request(writer: LedgerWriter, name: str, seed: str, mix: str, chance: random.Random) -> tuple[int, int]:
-    """Whole: one account, and each request uses all of its hold. Mixed: two accounts, and any outcome."""
+    """Whole: one account, and each request uses all of its hold. Mixed: two accounts, and any outcome.
+
+    Capped: a rich account, whose key has a spend cap, and each request uses all of its hold or more.
+    """
     whole, completion_id = Usage(100, 16), f"{name}-{seed}"
-    account = (chance.choice(["poor", "rich"]) if mix == "mixed" else "poor") + seed
-    hold = make_hold(completion_id, allowance_tokens=16, account=account)
+    account = (chance.choice(["poor", "rich"]) if mix == "mixed" else "rich" if mix == "capped" else "poor") + seed
+    hold = make_hold(completion_id, allowance_tokens=16, account=account, is_capped=mix == "capped")
     usage = chance.choice([whole, Usage(100, 3), Usage(100, 40), None]) if mix == "mixed" else whole
+    if mix == "capped":
+        usage = Usage(100, 40)
     if not isinstance(await writer.hold(hold), Held):
         return 0, 0
     ended = await writer.end(make_outcome(completion_id, usage, account=account))

@@ -12,10 +12,11 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
+from cadenza.core.caps import Cap, Period
 from cadenza.core.ledger import Ended, Held, Hold, Insufficient
 from cadenza.core.money import Price
 from cadenza.core.records import Usage
-from cadenza.store import ledger
+from cadenza.store import caps, ledger
 from cadenza.store.migrate import migrate
 from cadenza.store.store import Store
 from cadenza.store.writer import LedgerWriter
@@ -23,6 +24,7 @@ from tests.store.moves import (
     ALONE,
     PATIENCE_S,
     QUIET,
+    cap_of,
     findings,
     fund,
     make_hold,
@@ -32,12 +34,14 @@ from tests.store.moves import (
     sweep_process,
     writing,
 )
-from tests.store.rows import NOW_MS
+from tests.store.rows import NOW_MS, add_key
 
 PRICES = (Price(10, 30, 2), Price(7, 11), Price(3, 0), Price(0, 5, 0), Price(0, 0))
 WRITERS = 3
 PACE = msgspec.structs.replace(ALONE, ask_s=10.0)
 RUNS = {"sqlite": (25, 25), "postgresql": (15, 20)}  # examples, and moves of each
+DAY_MS = 24 * 60 * 60 * 1000
+MONTHS = (NOW_MS, NOW_MS + 31 * DAY_MS)  # two times in two calendar months
 
 
 class Open(msgspec.Struct, frozen=True):
@@ -46,14 +50,18 @@ class Open(msgspec.Struct, frozen=True):
     hold: Hold
     writer: int
     amount_nano: int
+    is_capped: bool = False
 
 
 class Model:
-    """What the ledger must do with one account."""
+    """What the ledger must do with one account. One of its keys may have a spend cap."""
 
     def __init__(self) -> None:
         self.balance_nano = 0
         self.open: dict[str, Open] = {}
+        self.capped_key = ""
+        self.cap: Cap | None = None
+        self.spent_nano = dict.fromkeys(MONTHS, 0)  # by the capped key
 
     @property
     def held_nano(self) -> int:
@@ -63,10 +71,26 @@ class Model:
     def free_nano(self) -> int:
         return self.balance_nano - self.held_nano
 
+    @property
+    def cap_held_nano(self) -> int:
+        return sum(one.amount_nano for one in self.open.values() if one.is_capped)
+
+    def cap_left_nano(self, hold: Hold) -> int | None:
+        """What the cap of the hold's key leaves; None if it has no cap."""
+        if self.cap is None or hold.key_id != self.capped_key:
+            return None
+        is_total = self.cap.period == "total"
+        spent_nano = sum(self.spent_nano.values()) if is_total else self.spent_nano[hold.started_at]
+        return max(0, self.cap.limit_nano - spent_nano - self.cap_held_nano)
+
+    def payable_nano(self, hold: Hold) -> int:
+        left_nano = self.cap_left_nano(hold)
+        return self.free_nano if left_nano is None else min(self.free_nano, left_nano)
+
     def payable_tokens(self, hold: Hold) -> int | None:
         """Find the most output tokens that can be paid by trying each number."""
         for tokens in range(hold.allowance_tokens, min(16, hold.allowance_tokens) - 1, -1):
-            if amount_of(hold, tokens) <= self.free_nano:
+            if amount_of(hold, tokens) <= self.payable_nano(hold):
                 return tokens
         return None
 
@@ -125,10 +149,27 @@ class LedgerMachine(RuleBasedStateMachine):
         self.run = bed.run
         self.model = Model()
         self.account = f"m{next(bed.numbers)}"
+        self.model.capped_key = f"key_{self.account}_capped"
 
     @initialize()
     def make_account(self) -> None:
         self.run(fund(self.bed.store, 0, self.account))
+        self.run(add_key(self.bed.store, self.model.capped_key, account_id=f"acct_{self.account}"))
+
+    @rule(limit_nano=st.integers(0, 12000), period=st.sampled_from(("total", "month")), at_ms=st.sampled_from(MONTHS))
+    def set_cap(self, limit_nano: int, period: Period, at_ms: int) -> None:
+        self.model.cap = Cap(limit_nano, period)
+        self._write_cap(at_ms)
+
+    @rule(at_ms=st.sampled_from(MONTHS))
+    def remove_cap(self, at_ms: int) -> None:
+        if not any(one.is_capped for one in self.model.open.values()):
+            self.model.cap = None
+            self._write_cap(at_ms)
+
+    def _write_cap(self, at_ms: int) -> None:
+        account_id, key_id, cap = f"acct_{self.account}", self.model.capped_key, self.model.cap
+        self.run(self.bed.store.transact(lambda tx: caps.set_cap(tx, account_id, key_id, cap, at_ms)))
 
     @rule(amount_nano=st.integers(1, 6000) | st.integers(10**6, 3 * 10**6))
     def grant(self, amount_nano: int) -> None:
@@ -142,34 +183,53 @@ class LedgerMachine(RuleBasedStateMachine):
         allowance_tokens=st.integers(1, 60),
         price=st.sampled_from(PRICES),
         writer=st.integers(0, WRITERS - 1),
+        with_capped_key=st.booleans(),
+        started_at=st.sampled_from(MONTHS),
     )
-    def hold(self, prompt_tokens: int, allowance_tokens: int, price: Price, writer: int) -> str:
+    def hold(
+        self,
+        prompt_tokens: int,
+        allowance_tokens: int,
+        price: Price,
+        writer: int,
+        with_capped_key: bool,
+        started_at: int,
+    ) -> str:
+        is_capped = with_capped_key and self.model.cap is not None
         hold = make_hold(
             f"r{next(self.bed.numbers)}",
             prompt_tokens=prompt_tokens,
             allowance_tokens=allowance_tokens,
             price=price,
             account=self.account,
+            key_id=self.model.capped_key if with_capped_key else "",
+            is_capped=is_capped,
+            started_at=started_at,
         )
         tokens = self.model.payable_tokens(hold)
         answer = self.run(self.bed.writers[writer].hold(hold))
         if tokens is None:
             assert isinstance(answer, Insufficient)
-            assert answer.free_nano == self.model.free_nano < answer.needed_nano
+            assert answer.free_nano == self.model.payable_nano(hold) < answer.needed_nano
+            left_nano = self.model.cap_left_nano(hold)
+            assert (answer.cap is not None) == (left_nano is not None and left_nano <= self.model.free_nano)
         else:
             amount_nano = amount_of(hold, tokens)
             assert isinstance(answer, Held)
             assert (answer.amount_nano, answer.allowance_tokens) == (amount_nano, tokens)
-            self.model.open[hold.completion_id] = Open(hold, writer, amount_nano)
+            assert answer.is_capped == is_capped
+            self.model.open[hold.completion_id] = Open(hold, writer, amount_nano, is_capped)
         return hold.completion_id
 
     @rule(completion_id=requests, counted=usages())
     def end(self, completion_id: str, counted: Usage | None) -> None:
-        """A charge within the hold is exact; one beyond it takes free credit."""
+        """A charge within the hold is exact; one beyond it takes free credit, and what the cap leaves."""
         if completion_id not in self.model.open:
             return
         one = self.model.open.pop(completion_id)
         most_nano = self.model.free_nano
+        if one.is_capped:
+            most_nano = min(most_nano, max(one.amount_nano, self.model.cap_left_nano(one.hold) or 0))
         ended = self._end(one, counted)
         due_nano = due_of(one.hold.price, counted)
         assert min(due_nano, one.amount_nano) <= ended.charged_nano <= min(due_nano, most_nano)
@@ -199,6 +259,8 @@ class LedgerMachine(RuleBasedStateMachine):
         ended = self.run(end())
         assert ended.charged_nano + ended.short_nano == due_of(one.hold.price, counted)
         self.model.balance_nano -= ended.charged_nano
+        if one.hold.key_id == self.model.capped_key:
+            self.model.spent_nano[one.hold.started_at] += ended.charged_nano
         return ended
 
     @invariant()
@@ -207,6 +269,20 @@ class LedgerMachine(RuleBasedStateMachine):
         assert balance_nano == self.model.balance_nano
         assert 0 <= self.model.held_nano <= held_nano <= balance_nano
         assert self.run(findings(self.bed.store)) == []
+        self._agrees_on_cap()
+
+    def _agrees_on_cap(self) -> None:
+        found = self.run(cap_of(self.bed.store, self.model.capped_key))
+        if self.model.cap is None:
+            assert found is None
+            return
+        assert found is not None
+        is_total = self.model.cap.period == "total"
+        months = {202701: MONTHS[0], 202702: MONTHS[1]}
+        assert found.spent_nano == (
+            sum(self.model.spent_nano.values()) if is_total else self.model.spent_nano[months[found.month]]
+        )
+        assert found.held_nano == self.model.cap_held_nano
 
     def teardown(self) -> None:
         for one in self.model.open.values():
@@ -214,7 +290,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
 
 def test_any_order_of_moves_agrees_with_the_model(url: str) -> None:
-    """Grants, holds, ends and sweeps of living processes in any order, over several writers, do what the model does."""
+    """Grants, caps, holds, ends and sweeps of living processes, over several writers, do what the model does."""
     examples, steps = RUNS[url.partition(":")[0]]
     chosen = settings(
         max_examples=examples,

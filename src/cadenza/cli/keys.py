@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 FIELDS = ("id", "name", "prefix", "scopes", "state", "created_at", "expires_at", "last_used_at")  # with --json
 COLUMNS = (
-    *("prefix", "name", "state", "scopes", "rate", "burst", "cap", "spent"),
+    *("prefix", "name", "state", "scopes", "cap", "spent", "rate", "burst"),
     *("created_at", "expires_at", "last_used_at", "id"),
 )
 NO_CAP = "none"
