@@ -160,7 +160,10 @@ async def page_own_keys(
 
 
 async def get_own_key(store: Store, account_id: str, key_id: str, now_ms: int) -> KeyView:
-    return _view(await store.transact(lambda tx: _find_one(tx, key_id, now_ms, account_id), is_brief=True), now_ms)
+    found = await keys.get_own(store, account_id, key_id)
+    if found is None:
+        raise UnknownKey("There is no such key.")
+    return _view(found, now_ms)
 
 
 async def revoke_key(

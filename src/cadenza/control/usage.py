@@ -20,7 +20,7 @@ from cadenza.store import audit, usage
 from cadenza.store.store import Store
 from cadenza.store.usage import report
 
-KEYS_SHOWN = 20
+KEYS_SHOWN = 10
 KEYS_EXPORTED_MAX = 10_000
 
 

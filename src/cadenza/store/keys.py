@@ -117,6 +117,7 @@ BY_PREFIX_OR_ID = Statement(
 OF_ACCOUNT = Statement(RECORDS.where(keys.c.account_id == bindparam("account")).order_by(*OLDEST_FIRST))
 IS_ACTIVE = (keys.c.revoked_at.is_(None), or_(keys.c.expires_at.is_(None), keys.c.expires_at > bindparam("now")))
 OF_OWNER = (keys.c.account_id == bindparam("account"), ~IS_WEB)
+OWN = Statement(RECORDS.where(keys.c.id == bindparam("key"), *OF_OWNER))
 PLACE = Statement(select(keys.c.created_at, keys.c.id).where(keys.c.id == bindparam("key"), *OF_OWNER))
 OF_PAGE = (
     RECORDS.where(
@@ -210,6 +211,14 @@ async def list_for_account(store: Store, account_id: str, *, with_web: bool = Fa
     """The keys of an account. The key of the web application is left out, unless it is asked for."""
     found = [_record(row) for row in await store.rows(OF_ACCOUNT, {"account": account_id})]
     return [key for key in found if with_web or key.origin != "web"]
+
+
+async def get_own(store: Store, account_id: str, key_id: str) -> KeyRecord | None:
+    """A key of an owner by its id."""
+    if not key_id.isascii() or not key_id.isprintable():
+        return None
+    row = await store.row(OWN, {"account": account_id, "key": key_id})
+    return None if row is None else _record(row)
 
 
 async def list_page(store: Store, account_id: str, before: str, count: int, active_ms: int | None) -> list[KeyRecord]:

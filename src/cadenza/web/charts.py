@@ -1,7 +1,8 @@
 """Charts as SVG, drawn on the server, and numbers as people read them.
 
 Positions across are percentages, so a chart fills its column and its text keeps its size on every screen. The style
-sheet has the colour of each series (--series of .series-1 and so on); hatching tells them apart without colour.
+sheet has the colour of each series (--series-1 and so on); hatching tells them apart without colour. A chart of many
+bars is most of a page, so each bar is as few characters as possible.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -18,17 +19,12 @@ AXIS_PERCENT = 10  # of the width, for the labels of the values; the style sheet
 STEPS_MAX = 4
 DAY_LABELS_MAX = 5
 BAR_SHARE = 0.72  # of the width of a day
-HATCHES = {
-    2: Markup(
-        '<pattern id="hatch-2" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
-        '<path d="M0 3H6" fill="none" stroke="var(--surface, #fff)" stroke-width="1.5"/></pattern>'
-    ),
-    3: Markup(
-        '<pattern id="hatch-3" width="6" height="6" patternUnits="userSpaceOnUse">'
-        '<circle cx="3" cy="3" r="1.2" fill="var(--surface, #fff)"/></pattern>'
-    ),
-}
 COLOURS = {1: "#0f8f83", 2: "#7c5ce0", 3: "#cf6a12"}  # where the style sheet has none
+SIGNS = {  # drawn over the colour of a series
+    1: Markup(""),
+    2: Markup('<path d="M-1 7L7 -1M-1 1L1 -1M5 7L7 5" stroke="var(--surface, #fff)" stroke-width="1.4"/>'),
+    3: Markup('<circle cx="3" cy="3" r="1.2" fill="var(--surface, #fff)"/>'),
+}
 UNITS = ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "k"))
 
 Show = Callable[[int], str]
@@ -59,11 +55,11 @@ def stacked_bars(bars: Bars) -> Markup:
     height = HEAD_PX + PLOT_PX + FOOT_PX
     body = Markup("").join(
         [
-            Markup("<defs>{}</defs>").format(Markup("").join(HATCHES.values())),
+            Markup("<defs>{}</defs>").format(Markup("").join(map(_pattern, SIGNS))),
             *_value_axis(step, top, bars.show),
-            Markup('<svg class="plot" x="{}%" y="0" width="{}%" height="{}" overflow="visible">').format(
-                AXIS_PERCENT, 100 - AXIS_PERCENT, height
-            ),
+            Markup(
+                '<svg class="plot" x="{}%" y="0" width="{}%" height="{}" overflow="visible" fill="transparent">'
+            ).format(AXIS_PERCENT, 100 - AXIS_PERCENT, height),
             *_all_bars(bars, totals, top),
             *_day_axis(bars.labels),
             Markup("</svg>"),
@@ -77,7 +73,7 @@ def stacked_bars(bars: Bars) -> Markup:
 def swatch(number: int) -> Markup:
     """The sign of a series in a legend."""
     return Markup('<svg class="swatch" width="14" height="14" aria-hidden="true">{}</svg>').format(
-        _filled(number, Markup('x="0" y="0" width="14" height="14" rx="3"'))
+        _filled(number, Markup('width="14" height="14" rx="3"'))
     )
 
 
@@ -85,7 +81,7 @@ def share_bar(part: int, whole: int, number: int = 1) -> Markup:
     """A bar for a row of a table, as long as the row's share."""
     percent = round(100 * part / whole, 1) if whole else 0
     return Markup('<svg class="share" width="100%" height="10" aria-hidden="true">{}</svg>').format(
-        _filled(number, Markup('x="0" y="0" width="{}%" height="10" rx="2"').format(percent))
+        _filled(number, Markup('width="{}%" height="10" rx="2"').format(percent))
     )
 
 
@@ -137,20 +133,20 @@ def _value_axis(step: int, top: int, show: Show) -> Iterator[Markup]:
 def _all_bars(bars: Bars, totals: list[int], top: int) -> Iterator[Markup]:
     day_width = 100 / max(1, len(totals))
     for index, total in enumerate(totals):
-        x, width = round((index + (1 - BAR_SHARE) / 2) * day_width, 3), round(BAR_SHARE * day_width, 3)
+        x, width = round((index + (1 - BAR_SHARE) / 2) * day_width, 2), round(BAR_SHARE * day_width, 2)
         lines = [f"{bars.names[index]}: {bars.show(total)}"]
         lines += [f"{one.name} {bars.show(one.values[index])}" for one in bars.series if one.values[index]]
         yield Markup('<g class="bar-of-day"><title>{}</title>').format("\n".join(lines))
-        yield Markup('<rect class="target" x="{}%" y="0" width="{}%" height="{}" fill="transparent"/>').format(
-            round(index * day_width, 3), round(day_width, 3), HEAD_PX + PLOT_PX
-        )
+        yield Markup('<rect x="{}%" width="{}%" height="{}"/>').format(
+            round(index * day_width, 2), round(day_width, 2), HEAD_PX + PLOT_PX
+        )  # can be pointed at, but not seen
         across = Markup('x="{}%" width="{}%"').format(x, width)
         yield from _stack([(one.number, one.values[index]) for one in bars.series], top, across)
         yield Markup("</g>")
 
 
 def _stack(layers: Sequence[tuple[int, int]], top: int, across: Markup) -> Iterator[Markup]:
-    """One bar. Layers are rounded at their edges, so that they join without a gap; nothing is a thin line."""
+    """One bar, with a thin gap between its layers. Nothing is a thin line."""
     reached = 0
     if not any(value for _, value in layers):
         yield Markup('<rect class="zero" {} y="{}" height="1" fill="currentColor" fill-opacity=".35"/>').format(
@@ -160,7 +156,7 @@ def _stack(layers: Sequence[tuple[int, int]], top: int, across: Markup) -> Itera
         if value:
             bottom, reached = _y(reached, top), reached + value
             y = min(_y(reached, top), bottom - 1)
-            yield _filled(number, Markup('{} y="{}" height="{}"').format(across, y, bottom - y))
+            yield _filled(number, Markup('{} y="{}" height="{}"').format(across, y, max(1, bottom - y - 1)))
 
 
 def _day_axis(labels: Sequence[str]) -> Iterator[Markup]:
@@ -174,10 +170,16 @@ def _day_axis(labels: Sequence[str]) -> Iterator[Markup]:
         )
 
 
+def _pattern(number: int) -> Markup:
+    return Markup(
+        '<pattern id="s{}" width="6" height="6" patternUnits="userSpaceOnUse">'
+        '<rect width="6" height="6" fill="var(--series-{}, {})"/>{}</pattern>'
+    ).format(number, number, COLOURS[number], SIGNS[number])
+
+
 def _filled(number: int, place: Markup) -> Markup:
-    """A rectangle in the colour of a series, and its hatching above it."""
-    plain = Markup('<rect class="series-{}" fill="var(--series, {})" {}/>').format(number, COLOURS[number], place)
-    return plain + Markup('<rect fill="url(#hatch-{})" {}/>').format(number, place) if number in HATCHES else plain
+    """A rectangle in the colour and with the sign of a series. The patterns are in the chart of the same page."""
+    return Markup('<rect fill="url(#s{})" {}/>').format(number, place)
 
 
 def _y(value: int, top: int) -> int:

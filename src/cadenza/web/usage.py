@@ -141,7 +141,7 @@ def day_chart(found: Overview, shown: str) -> str:
         Bars(
             title=f"{measure.name} by day and class, {in_all} in all. The table below has every number.",
             labels=[f"{one.day} {one:%b}" for one in days],
-            names=[f"{one:%A} {one.day} {one:%B %Y}" for one in days],
+            names=[f"{one:%a} {one.day} {one:%b %Y}" for one in days],
             series=layers,
             show=measure.show,
         )
