@@ -82,7 +82,7 @@ class App:
     def serve(self, exchange: Exchange) -> Awaitable[None]:
         if _is_api(exchange):
             return serve_api(self.gateway, exchange)
-        return self._site.serve(exchange) if self._site.serves(exchange.request.path) else self._serve_page(exchange)
+        return self._site.serve(exchange) if self._site.serves(exchange.request) else self._serve_page(exchange)
 
     def refuse(self, exchange: Exchange) -> Awaitable[None]:
         exchange.close_after_reply()

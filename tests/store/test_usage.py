@@ -7,7 +7,7 @@ import pytest
 
 from cadenza.core.money import Price
 from cadenza.core.records import Usage
-from cadenza.core.usage_report import Counters, Group, GroupBy, Report, Span
+from cadenza.core.usage_report import Counters, Group, GroupBy, KeyUsage, Report, Span
 from cadenza.store import keys, usage
 from cadenza.store.store import Store
 from tests.store.moves import finish, fund, make_hold, take
@@ -17,6 +17,7 @@ DAY_MS = 86_400_000
 NOON_MS = 20_000 * DAY_MS + DAY_MS // 2  # 2024-10-04
 ALWAYS = Span(0, 9 * 10**15)
 NOTHING = Counters(0, 0, 0, 0, 0)
+NOTHING_BUT_ONE = Counters(1, 0, 0, 0, 0)
 
 
 async def report(store: Store, span: Span = ALWAYS, group_by: GroupBy = "day", account: str = "a") -> Report:
@@ -125,3 +126,32 @@ async def test_large_sums_are_exact(store: Store) -> None:
         await finish(store, hold, Usage(1, 0))
     found = await report(store)
     assert (found.totals.cost_nano, found.balance_nano) == (5 * (2**53 + 1), 2**61 - 5 * (2**53 + 1))
+
+
+async def test_days_and_classes_add_up_too(busy: Store) -> None:
+    """By day and class at once: the same requests, and what they cost in a span."""
+    day = NOON_MS // DAY_MS
+    found = await usage.by_day_and_class(busy, "acct_a", ALWAYS)
+    assert sorted(found) == [
+        (day, "forte", Counters(2, 150, 50, 15, 1550)),
+        (day + 1, "forte", NOTHING_BUT_ONE),
+        (day + 1, "mezzo", Counters(1, 10, 0, 1, 130)),
+    ]
+    assert await usage.spent(busy, "acct_a", ALWAYS) == 1680
+    assert await usage.spent(busy, "acct_a", Span(NOON_MS, NOON_MS + 1)) == 1300
+    assert await usage.spent(busy, "acct_b", Span(0, NOON_MS)) == 0
+
+
+async def test_the_keys_that_cost_most_come_first(busy: Store) -> None:
+    """With their names and prefixes, as many as are asked for, and the number of all."""
+    found, in_all = await usage.by_key(busy, "acct_a", ALWAYS, 10)
+    assert [(key.id, key.name, key.counters.cost_nano) for key in found] == [
+        ("key_a", "a name", 1430),
+        ("key_c", "a name", 250),
+    ]
+    assert in_all == 2
+    [first], in_all = await usage.by_key(busy, "acct_a", ALWAYS, 1)
+    assert (first, in_all) == (found[0], 2)
+    assert isinstance(first, KeyUsage)
+    assert len(first.prefix) == 12
+    assert await usage.by_key(busy, "acct_a", Span(0, 1), 10) == ([], 0)

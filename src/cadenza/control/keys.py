@@ -1,13 +1,15 @@
 """Keys: create, list, rename, limit, cap, revoke. A secret is shown once; only its digest and prefix are kept.
 
 A change is complete when it holds in every process: no process accepts a key once `revoke_key` has returned. With an
-account id a function acts for the owner of that account: the keys of other accounts are unknown to it.
+account id a function acts for the owner of that account, names keys by id only, and knows no keys of other accounts.
+Every change is in the audit trail. An account has a bounded number of keys.
 """
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from cadenza.control.accounts import find_account, get_account
 from cadenza.control.errors import ControlError
@@ -15,7 +17,8 @@ from cadenza.core.apikey import KEY_PREFIX, digest_key, display_prefix, is_well_
 from cadenza.core.caps import PERIODS, Cap, month_of
 from cadenza.core.money import AMOUNT_NANO_MAX, format_dollars
 from cadenza.core.records import SCOPES
-from cadenza.store import caps, keys
+from cadenza.store import acts, caps, keys
+from cadenza.store.acts import COMMAND_LINE, Act
 from cadenza.store.changes import make_change
 from cadenza.store.keys import KeyOrigin, KeyRecord, KeyState, NewKey
 from cadenza.store.store import Store, Transaction
@@ -24,6 +27,8 @@ DAY_MS = 24 * 60 * 60 * 1000
 EXPIRY_DAYS = {"30": 30, "90": 90, "365": 365, "never": None}
 NAME_CHARS_MAX = 100
 RATE_MAX = 1_000_000
+ACTIVE_KEYS_MAX = 1_000
+NEW_KEYS_A_DAY_MAX = 1_000
 
 
 class UnknownKey(ControlError):
@@ -71,18 +76,35 @@ class KeyOrder(msgspec.Struct, frozen=True):
     cap: Cap | None = None
 
 
+class KeyChange(msgspec.Struct, frozen=True):
+    """What to change of a key. What is left out stays as it is."""
+
+    name: str | UnsetType = UNSET
+    limits: KeyLimits | UnsetType = UNSET
+    cap: Cap | UnsetType | None = UNSET
+
+
+class KeyPage(msgspec.Struct, frozen=True):
+    """Some keys of an account, newest first, and whether there are more."""
+
+    keys: list[KeyView]
+    has_more: bool
+
+
 async def create_key(store: Store, email: str, order: KeyOrder, now_ms: int) -> tuple[str, KeyView]:
     """Return the secret, which is not stored, and the record of the key."""
-    return await _create(store, lambda tx: find_account(tx, email).id, order, now_ms)
+    return await _create(store, lambda tx: find_account(tx, email).id, order, now_ms, COMMAND_LINE)
 
 
-async def create_own_key(store: Store, account_id: str, order: KeyOrder, now_ms: int) -> tuple[str, KeyView]:
+async def create_own_key(
+    store: Store, account_id: str, order: KeyOrder, now_ms: int, *, by: str
+) -> tuple[str, KeyView]:
     """`create_key` for the owner of an account that is known by its id."""
-    return await _create(store, lambda _: account_id, order, now_ms)
+    return await _create(store, lambda _: account_id, order, now_ms, by)
 
 
 async def _create(
-    store: Store, find_owner: Callable[[Transaction], str], order: KeyOrder, now_ms: int
+    store: Store, find_owner: Callable[[Transaction], str], order: KeyOrder, now_ms: int, by: str
 ) -> tuple[str, KeyView]:
     _check_name(order.name)
     _check_scopes(order.scopes)
@@ -103,10 +125,13 @@ async def _create(
             requests_per_second=order.limits.requests_per_second,
             burst=order.limits.burst,
         )
+        _check_room(tx, key.account_id, now_ms)
         keys.add(tx, key, digest_key(secret.encode()))
         if order.cap:
             caps.set_cap(tx, key.account_id, key.id, order.cap, now_ms)
         [created] = keys.find_by_prefix_or_id(tx, key.id)
+        detail = f"{created.prefix} {' '.join(order.scopes) or 'all scopes'}, expires {order.expires}"
+        acts.add(tx, Act(now_ms, by, "key.create", created.account_id, created.id, detail))
         return created
 
     return secret, _view(await make_change(store, create), now_ms)
@@ -123,55 +148,92 @@ async def list_own_keys(store: Store, account_id: str, now_ms: int, *, with_web:
     return [_view(key, now_ms) for key in found]
 
 
-async def revoke_key(store: Store, text: str, now_ms: int, account_id: str | None = None) -> Revocation:
+async def page_own_keys(
+    store: Store, account_id: str, now_ms: int, before: str = "", *, count: int = 50, is_active: bool = False
+) -> KeyPage:
+    """Some keys of an account, newest first: all of them or the active ones, that follow the key `before` in the list.
+
+    The key of the web application is left out.
+    """
+    found = await keys.list_page(store, account_id, before, count + 1, now_ms if is_active else None)
+    return KeyPage([_view(key, now_ms) for key in found[:count]], len(found) > count)
+
+
+async def get_own_key(store: Store, account_id: str, key_id: str, now_ms: int) -> KeyView:
+    found = await keys.get_own(store, account_id, key_id)
+    if found is None:
+        raise UnknownKey("There is no such key.")
+    return _view(found, now_ms)
+
+
+async def revoke_key(
+    store: Store, text: str, now_ms: int, account_id: str | None = None, *, by: str = COMMAND_LINE
+) -> Revocation:
     """Revoke a key by its id, its displayed prefix or the whole key. Of several matches, only an active one counts."""
 
     def revoke(tx: Transaction) -> Revocation:
         key = _find_one(tx, text, now_ms, account_id)
         is_first = keys.revoke(tx, key.id, now_ms)
+        if is_first:
+            acts.add(tx, Act(now_ms, by, "key.revoke", key.account_id, key.id, key.prefix))
         return Revocation(_view(msgspec.structs.replace(key, revoked_at=now_ms), now_ms), not is_first)
 
     return await make_change(store, revoke)
 
 
-async def rename_key(store: Store, text: str, name: str, now_ms: int, account_id: str | None = None) -> KeyView:
-    _check_name(name)
+async def change_key(
+    store: Store, text: str, change: KeyChange, now_ms: int, account_id: str | None = None, *, by: str = COMMAND_LINE
+) -> KeyView:
+    """Change the name, the limits and the spend cap of a key, or some of them. The next request sees it."""
+    if change.name is not UNSET:
+        _check_name(change.name)
+    if change.limits is not UNSET:
+        _check_limits(change.limits)
+    if change.cap is not UNSET:
+        _check_cap(change.cap)
 
-    def rename(tx: Transaction) -> KeyView:
+    def make(tx: Transaction) -> KeyView:
         key = _find_one(tx, text, now_ms, account_id)
-        keys.rename(tx, key.id, name)
-        return _view(msgspec.structs.replace(key, name=name), now_ms)
+        for act, detail in _apply(tx, key, change, now_ms):
+            acts.add(tx, Act(now_ms, by, act, key.account_id, key.id, detail))
+        [changed] = keys.find_by_prefix_or_id(tx, key.id)
+        return _view(changed, now_ms)
 
-    return await make_change(store, rename)
+    return await make_change(store, make)
+
+
+def _apply(tx: Transaction, key: KeyRecord, change: KeyChange, now_ms: int) -> Iterator[tuple[str, str]]:
+    """Make each part of a change, and give the name and the detail of its act."""
+    if change.name is not UNSET:
+        keys.rename(tx, key.id, change.name)
+        yield "key.rename", ""
+    if change.limits is not UNSET:
+        rate, burst = change.limits.requests_per_second, change.limits.burst
+        keys.set_rate(tx, key.id, rate, burst)
+        yield "key.limit", f"rate {'usual' if rate is None else rate}, burst {'usual' if burst is None else burst}"
+    if change.cap is not UNSET:
+        caps.set_cap(tx, key.account_id, key.id, change.cap, now_ms)
+        yield "key.cap", f"{format_dollars(change.cap.limit_nano)} {change.cap.period}" if change.cap else "none"
+
+
+async def rename_key(store: Store, text: str, name: str, now_ms: int, account_id: str | None = None) -> KeyView:
+    return await change_key(store, text, KeyChange(name=name), now_ms, account_id)
 
 
 async def limit_key(store: Store, text: str, limits: KeyLimits, now_ms: int, account_id: str | None = None) -> KeyView:
     """Give a key limits of its own, or remove them. They apply from its next request on."""
-    _check_limits(limits)
-
-    def limit(tx: Transaction) -> KeyView:
-        key = _find_one(tx, text, now_ms, account_id)
-        keys.set_rate(tx, key.id, limits.requests_per_second, limits.burst)
-        return _view(key, now_ms)
-
-    return await make_change(store, limit)
+    return await change_key(store, text, KeyChange(limits=limits), now_ms, account_id)
 
 
 async def set_cap(store: Store, text: str, cap: Cap | None, now_ms: int, account_id: str | None = None) -> KeyView:
     """Give a key a spend cap, change it or remove it. It applies from its next request on."""
-    _check_cap(cap)
-
-    def change(tx: Transaction) -> KeyView:
-        key = _find_one(tx, text, now_ms, account_id)
-        caps.set_cap(tx, key.account_id, key.id, cap, now_ms)
-        [changed] = keys.find_by_prefix_or_id(tx, key.id)
-        return _view(changed, now_ms)
-
-    return await make_change(store, change)
+    return await change_key(store, text, KeyChange(cap=cap), now_ms, account_id)
 
 
 def _find_one(tx: Transaction, text: str, now_ms: int, account_id: str | None) -> KeyRecord:
-    found = [key for key in _find(tx, text) if account_id in {None, key.account_id}]
+    found = _find(tx, text)
+    if account_id is not None:
+        found = [key for key in found if key.id == text and key.account_id == account_id]
     matches = [key for key in found if keys.state_of(key, now_ms) == "active"] or found
     if not matches:
         raise UnknownKey(f"No key matches {_safe(text)}. 'cadenza key list' shows the keys of an account.")
@@ -210,6 +272,16 @@ def _view(key: KeyRecord, now_ms: int) -> KeyView:
 def _safe(text: str) -> str:
     """Quote what was typed; if it looks like a key, only its prefix."""
     return f"{display_prefix(text)}…" if text.startswith(KEY_PREFIX) else repr(text)
+
+
+def _check_room(tx: Transaction, account_id: str, now_ms: int) -> None:
+    """Refuse one key more than an account may have. It locks the account, so that two at once are counted."""
+    caps.lock_account(tx, account_id)
+    active, new = keys.count(tx, account_id, now_ms, now_ms - DAY_MS)
+    if active >= ACTIVE_KEYS_MAX:
+        raise ControlError(f"An account has at most {ACTIVE_KEYS_MAX:,} active keys: revoke one first.")
+    if new >= NEW_KEYS_A_DAY_MAX:
+        raise ControlError(f"An account can create {NEW_KEYS_A_DAY_MAX:,} keys in 24 hours: try again later.")
 
 
 def _check_name(name: str) -> None:

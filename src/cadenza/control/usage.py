@@ -1,18 +1,58 @@
-"""Usage and the ledger: the report of an account, the check and the export."""
+"""Usage and the ledger: the report of an account, its overview and pace, the check and the export."""
 
 from collections.abc import AsyncIterator
 from typing import Any
 
 from cadenza.control.accounts import get_account
-from cadenza.core.usage_report import GroupBy, Report, Span
-from cadenza.store import audit
+from cadenza.core.usage_report import (
+    DAY_MS,
+    GroupBy,
+    KeyUsage,
+    Overview,
+    Pace,
+    Report,
+    Span,
+    fill_days,
+    pace_days,
+    pace_of,
+)
+from cadenza.store import audit, usage
 from cadenza.store.store import Store
 from cadenza.store.usage import report
+
+KEYS_SHOWN = 10
+KEYS_EXPORTED_MAX = 10_000
 
 
 async def usage_report(store: Store, email: str, span: Span, group_by: GroupBy) -> Report:
     account = await get_account(store, email)
     return await report(store, account.id, span, group_by)
+
+
+async def own_usage_report(store: Store, account_id: str, span: Span, group_by: GroupBy) -> Report:
+    """`usage_report` for the owner of an account that is known by its id."""
+    return await report(store, account_id, span, group_by)
+
+
+async def usage_by_key(store: Store, account_id: str, span: Span) -> list[KeyUsage]:
+    """The keys that were used, with their names, those that cost most first."""
+    found, _ = await usage.by_key(store, account_id, span, KEYS_EXPORTED_MAX)
+    return found
+
+
+async def usage_overview(store: Store, account_id: str, span: Span) -> Overview:
+    """Usage by day and class, and the keys that cost most. A span has at most some hundred days."""
+    days = fill_days(span, await usage.by_day_and_class(store, account_id, span))
+    keys, keys_in_all = await usage.by_key(store, account_id, span, KEYS_SHOWN)
+    return Overview(span, days, keys, keys_in_all)
+
+
+async def pace(store: Store, account_id: str, now_ms: int) -> Pace:
+    """What the account spent a day, over the last 7 days, and until when its balance lasts."""
+    balance_nano, created_at = await usage.balance(store, account_id)
+    days = pace_days(created_at, now_ms)
+    spent_nano = await usage.spent(store, account_id, Span(now_ms - days * DAY_MS, now_ms + 1))
+    return pace_of(spent_nano, days, balance_nano, now_ms)
 
 
 async def check_ledger(store: Store) -> tuple[list[audit.Finding], audit.Counts]:

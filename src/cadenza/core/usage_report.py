@@ -1,5 +1,9 @@
-"""The usage report of the API and the command line: a span of time, totals and groups, with money in dollars."""
+"""Usage over a span of time: the report of the API and the command line, the overview of the page, and the pace.
 
+Days are days in UTC. Money is in nano-dollars here, and in dollars in what is shown.
+"""
+
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
@@ -9,7 +13,12 @@ from cadenza.core.money import format_dollars
 
 GroupBy = Literal["day", "model", "key"]
 GROUPS: tuple[GroupBy, ...] = ("day", "model", "key")
+Range = Literal["7", "30", "90", "month"]
+RANGES: tuple[Range, ...] = ("7", "30", "90", "month")
 DEFAULT_SPAN = timedelta(days=30)
+DAY_MS = 24 * 60 * 60 * 1000
+PACE_DAYS = 7
+LASTS_MS_MAX = 3650 * DAY_MS  # a later end of the credit is not told
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 LATEST = datetime(9000, 1, 1, tzinfo=UTC)
 
@@ -29,6 +38,13 @@ class Counters(msgspec.Struct, frozen=True):
     cached_tokens: int
     completion_tokens: int
     cost_nano: int
+
+    @property
+    def tokens(self) -> int:
+        return self.prompt_tokens + self.completion_tokens
+
+
+NOTHING = Counters(0, 0, 0, 0, 0)
 
 
 class Group(msgspec.Struct, frozen=True):
@@ -62,6 +78,87 @@ class Report(msgspec.Struct, frozen=True):
         }
 
 
+class DayUsage(msgspec.Struct, frozen=True):
+    """One day (such as 2026-01-31), and what each class was used on it. A class without requests is left out."""
+
+    day: str
+    by_class: dict[str, Counters]
+
+    @property
+    def totals(self) -> Counters:
+        return sum_counters(self.by_class.values())
+
+
+class KeyUsage(msgspec.Struct, frozen=True):
+    """What one key was used."""
+
+    id: str
+    name: str
+    prefix: str
+    counters: Counters
+
+
+class Overview(msgspec.Struct, frozen=True):
+    """An account's usage by day and class, without gaps, and of the keys that cost most."""
+
+    span: Span
+    days: list[DayUsage]
+    keys: list[KeyUsage]
+    keys_in_all: int
+
+    @property
+    def totals(self) -> Counters:
+        return sum_counters(day.totals for day in self.days)
+
+    @property
+    def by_class(self) -> dict[str, Counters]:
+        names = sorted({name for day in self.days for name in day.by_class})
+        return {name: sum_counters(day.by_class.get(name, NOTHING) for day in self.days) for name in names}
+
+
+class Pace(msgspec.Struct, frozen=True):
+    """What an account spent a day lately, and when its credit ends at that pace; None if that is years away."""
+
+    per_day_nano: int
+    days: int  # that it was measured over
+    lasts_until_ms: int | None
+
+
+def sum_counters(many: Iterable[Counters]) -> Counters:
+    columns = zip(*map(msgspec.structs.astuple, (NOTHING, *many)), strict=True)
+    return Counters(*map(sum, columns))
+
+
+def range_span(name: Range, now: datetime) -> Span:
+    """Whole days up to and including today: the last 7, 30 or 90 of them, or those of this month."""
+    today = now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    start = today.replace(day=1) if name == "month" else today - timedelta(days=int(name) - 1)
+    return Span(_ms(start), _ms(today + timedelta(days=1)))
+
+
+def fill_days(span: Span, found: Iterable[tuple[int, str, Counters]]) -> list[DayUsage]:
+    """Every day of a span, from what was found for some days (since the epoch) and classes."""
+    days: dict[int, dict[str, Counters]] = {
+        number: {} for number in range(span.start_ms // DAY_MS, -(-span.end_ms // DAY_MS))
+    }
+    for number, class_id, counters in found:
+        days[number][class_id] = counters
+    return [DayUsage(day_name(number), by_class) for number, by_class in days.items()]
+
+
+def pace_days(created_at: int, now_ms: int) -> int:
+    """Over how many days the pace of an account is measured: since it exists, and at most 7."""
+    return min(PACE_DAYS, max(1, -((created_at - now_ms) // DAY_MS)))
+
+
+def pace_of(spent_nano: int, days: int, balance_nano: int, now_ms: int) -> Pace:
+    per_day_nano = spent_nano // days
+    if per_day_nano == 0:
+        return Pace(per_day_nano, days, None)
+    lasts_ms = max(0, balance_nano) * DAY_MS // per_day_nano
+    return Pace(per_day_nano, days, now_ms + lasts_ms if lasts_ms <= LASTS_MS_MAX else None)
+
+
 def parse_group(text: str | None) -> GroupBy:
     for group in GROUPS:
         if group == (text or "day"):
@@ -75,7 +172,7 @@ def parse_span(start: str | None, end: str | None, now: datetime) -> Span:
     start_at = _parse_time("start", start) if start else end_at - DEFAULT_SPAN
     if start_at >= end_at:
         raise ValueError("start: must be before end.")
-    return Span((start_at - EPOCH) // timedelta(milliseconds=1), (end_at - EPOCH) // timedelta(milliseconds=1))
+    return Span(_ms(start_at), _ms(end_at))
 
 
 def day_name(days_since_epoch: int) -> str:
@@ -94,6 +191,10 @@ def _parse_time(name: str, text: str) -> datetime:
     if not EPOCH <= time < LATEST:
         raise ValueError(f"{name}: must be a time after 1970.")
     return time
+
+
+def _ms(time: datetime) -> int:
+    return (time - EPOCH) // timedelta(milliseconds=1)
 
 
 def _counters_object(counters: Counters) -> dict[str, int | str]:

@@ -10,7 +10,19 @@ from functools import cache
 from typing import Literal, NamedTuple
 
 import msgspec
-from sqlalchemy import ARRAY, ColumnElement, LargeBinary, bindparam, func, insert, literal_column, or_, select, update
+from sqlalchemy import (
+    ARRAY,
+    ColumnElement,
+    LargeBinary,
+    and_,
+    bindparam,
+    func,
+    insert,
+    literal_column,
+    or_,
+    select,
+    update,
+)
 
 from cadenza.core.caps import Cap
 from cadenza.core.records import SCOPES
@@ -104,6 +116,26 @@ BY_PREFIX_OR_ID = Statement(
     )
 )
 OF_ACCOUNT = Statement(RECORDS.where(keys.c.account_id == bindparam("account")).order_by(*OLDEST_FIRST))
+IS_ACTIVE = (keys.c.revoked_at.is_(None), or_(keys.c.expires_at.is_(None), keys.c.expires_at > bindparam("now")))
+OF_OWNER = (keys.c.account_id == bindparam("account"), ~IS_WEB)
+OWN = Statement(RECORDS.where(keys.c.id == bindparam("key"), *OF_OWNER))
+PLACE = Statement(select(keys.c.created_at, keys.c.id).where(keys.c.id == bindparam("key"), *OF_OWNER))
+OF_PAGE = (
+    RECORDS.where(
+        *OF_OWNER,
+        or_(
+            keys.c.created_at < bindparam("created"),
+            and_(keys.c.created_at == bindparam("created"), keys.c.id < bindparam("key")),
+        ),
+    )
+    .order_by(keys.c.created_at.desc(), keys.c.id.desc())
+    .limit(bindparam("count"))
+)
+PAGE = Statement(OF_PAGE)
+ACTIVE_PAGE = Statement(OF_PAGE.where(*IS_ACTIVE))
+COUNT_ACTIVE = Statement(select(func.count()).where(*OF_OWNER, *IS_ACTIVE))
+COUNT_NEW = Statement(select(func.count()).where(*OF_OWNER, keys.c.created_at > bindparam("since")))
+NEWEST = (2**62, "")
 OF_WEB = (keys.c.account_id == bindparam("account"), IS_WEB)
 WEB_DIGEST = Statement(select(keys.c.digest).where(*OF_WEB))
 CLASSES_EPOCH = select(epochs.c.number).where(epochs.c.name == literal_column("'classes'")).scalar_subquery()
@@ -183,6 +215,25 @@ async def list_for_account(store: Store, account_id: str, *, with_web: bool = Fa
     return [key for key in found if with_web or key.origin != "web"]
 
 
+async def get_own(store: Store, account_id: str, key_id: str) -> KeyRecord | None:
+    """A key of an owner by its id."""
+    if not key_id.isascii() or not key_id.isprintable():
+        return None
+    row = await store.row(OWN, {"account": account_id, "key": key_id})
+    return None if row is None else _record(row)
+
+
+async def list_page(store: Store, account_id: str, before: str, count: int, active_ms: int | None) -> list[KeyRecord]:
+    """Keys of an owner, newest first, from the key after `before` on; with a time, those that are active then."""
+    of_key = {"account": account_id, "key": before}
+    place = await store.row(PLACE, of_key) if before.isascii() and before.isprintable() and before else NEWEST
+    if place is None:
+        return []
+    created_at, key_id = place
+    values = {"account": account_id, "created": created_at, "key": key_id, "count": count, "now": active_ms}
+    return [_record(row) for row in await store.rows(PAGE if active_ms is None else ACTIVE_PAGE, values)]
+
+
 async def touch(store: Store, last_used_ms: Mapping[str, int]) -> None:
     """Write when each key was last used, never moving a time back. In the order of ids, so that no two deadlock."""
     uses = [{"key": key_id, "used": used} for key_id, used in sorted(last_used_ms.items())]
@@ -215,6 +266,15 @@ def find_by_digest(tx: Transaction, digest: bytes) -> KeyRecord | None:
 
 def find_by_prefix_or_id(tx: Transaction, text: str) -> list[KeyRecord]:
     return [_record(row) for row in tx.rows(BY_PREFIX_OR_ID, {"text": text})]
+
+
+def count(tx: Transaction, account_id: str, now_ms: int, since_ms: int) -> tuple[int, int]:
+    """How many keys of an owner are active, and how many were created since then."""
+    active = tx.row(COUNT_ACTIVE, {"account": account_id, "now": now_ms})
+    new = tx.row(COUNT_NEW, {"account": account_id, "since": since_ms})
+    assert active
+    assert new
+    return int(active[0]), int(new[0])
 
 
 def revoke(tx: Transaction, key_id: str, now_ms: int) -> bool:

@@ -10,11 +10,14 @@ from starlette.responses import HTMLResponse, RedirectResponse
 
 from cadenza.core.money import format_dollars
 from cadenza.web.assets import Assets
+from cadenza.web.charts import about_dollars, compact, count
 
 NANO_PER_CENT = 10_000_000
 NOTES = {
     "signed-out": "You are signed out.",
     "saved": "Saved.",
+    "key-saved": "Saved. It counts from the next request on.",
+    "key-revoked": "The key is revoked. Requests with it get 401 from now on.",
 }
 
 
@@ -30,6 +33,7 @@ class Renderer:
             lstrip_blocks=True,
         )
         self._environment.filters |= {"dollars": dollars, "exact_dollars": format_dollars, "moment": moment}
+        self._environment.filters |= {"count": count, "compact": compact, "about_dollars": about_dollars, "day": day}
         self._environment.globals |= {"asset": assets.url}
 
     def page(self, template: str, status: int, values: dict[str, Any]) -> HTMLResponse:
@@ -62,6 +66,12 @@ def moment(at_ms: int | None, empty: str = "never") -> Markup:
     return Markup('<time datetime="{}">{}</time>').format(
         at.strftime("%Y-%m-%dT%H:%M:%SZ"), at.strftime("%d %b %Y, %H:%M UTC")
     )
+
+
+def day(at_ms: int) -> str:
+    """The day of a time, in UTC."""
+    at = datetime.fromtimestamp(at_ms / 1000, UTC)
+    return f"{at.day} {at:%b %Y}"
 
 
 def read_text(name: str) -> str:

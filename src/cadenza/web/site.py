@@ -19,6 +19,7 @@ RenderMetrics = Callable[[], Awaitable[bytes]]
 
 PATHS = ("/openapi.json", "/healthz", "/health", "/readyz", "/metrics")
 API_PATHS = ("/chat/completions", "/models", "/usage", "/completions", "/embeddings", "/responses")
+USAGE_PAGE = "/usage"
 JSON = b"application/json"
 TEXT = b"text/plain; charset=utf-8"
 PROMETHEUS = b"text/plain; version=0.0.4; charset=utf-8"
@@ -61,9 +62,11 @@ class Site:
         self._render_metrics = render_metrics
         self._openapi = _read("openapi.json").replace("{version}", version("cadenza")).encode()
 
-    def serves(self, path: str) -> bool:
-        """Whether a path is served here. Everything else is a page."""
-        return path in PATHS or path.startswith(API_PATHS)
+    def serves(self, request: Request) -> bool:
+        """Whether a request is answered here. Everything else is a page; so is /usage, unless a client sends a key."""
+        if request.path == USAGE_PAGE:
+            return b"authorization" in request.headers or b"x-api-key" in request.headers
+        return request.path in PATHS or request.path.startswith(API_PATHS)
 
     async def serve(self, exchange: Exchange) -> None:
         headers = b""

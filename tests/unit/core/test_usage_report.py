@@ -6,7 +6,27 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cadenza.core.usage_report import Counters, Group, GroupBy, Report, Span, day_name, parse_group, parse_span
+from cadenza.core.usage_report import (
+    LASTS_MS_MAX,
+    NOTHING,
+    RANGES,
+    Counters,
+    Group,
+    GroupBy,
+    Overview,
+    Pace,
+    Range,
+    Report,
+    Span,
+    day_name,
+    fill_days,
+    pace_days,
+    pace_of,
+    parse_group,
+    parse_span,
+    range_span,
+    sum_counters,
+)
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
 NOON_MS = 1_769_860_800_000  # 2026-01-31T12:00:00Z
@@ -149,3 +169,52 @@ def test_a_report_has_dollars_and_seconds() -> None:
         "totals": counters,
         "data": [{"model": "forte", **counters}],
     }
+
+
+@pytest.mark.parametrize(
+    ("name", "first", "days"),
+    [("7", "2026-01-25", 7), ("30", "2026-01-02", 30), ("90", "2025-11-03", 90), ("month", "2026-01-01", 31)],
+)
+def test_a_range_is_whole_days_up_to_today(name: Range, first: str, days: int) -> None:
+    """It begins and ends at midnight UTC, and today is its last day."""
+    found = fill_days(range_span(name, NOW), [])
+    assert (found[0].day, found[-1].day, len(found)) == (first, "2026-01-31", days)
+
+
+def test_a_range_follows_utc() -> None:
+    """In the first hour of a local day it is still the day before in UTC."""
+    local = datetime(2026, 2, 1, 0, 30, tzinfo=timezone(timedelta(hours=1)))
+    assert [range_span(name, local) for name in RANGES] == [range_span(name, NOW) for name in RANGES]
+
+
+def test_days_without_usage_are_there() -> None:
+    """Every day of a span has its place; what was found is on its day, and the sums are those of all days."""
+    today = NOON_MS // DAY_MS
+    one, two = Counters(1, 10, 5, 2, 30), Counters(2, 20, 0, 4, 60)
+    found = [(today, "mezzo", one), (today - 2, "forte", two), (today, "forte", two)]
+    days = fill_days(Span((today - 2) * DAY_MS, (today + 1) * DAY_MS), found)
+    assert [day.by_class for day in days] == [{"forte": two}, {}, {"mezzo": one, "forte": two}]
+    overview = Overview(Span(0, 1), days, [], 0)
+    assert overview.by_class == {"forte": Counters(4, 40, 0, 8, 120), "mezzo": one}
+    assert overview.totals == sum_counters([one, two, two])
+    assert overview.totals.tokens == 60
+    assert sum_counters([]) == NOTHING
+
+
+@pytest.mark.parametrize(
+    ("age_ms", "days"), [(0, 1), (1, 1), (DAY_MS, 1), (DAY_MS + 1, 2), (7 * DAY_MS, 7), (700 * DAY_MS, 7), (-5, 1)]
+)
+def test_the_pace_is_measured_over_at_most_seven_days(age_ms: int, days: int) -> None:
+    """A younger account is measured over the days since it exists, and over at least one."""
+    assert pace_days(NOON_MS - age_ms, NOON_MS) == days
+
+
+def test_credit_lasts_as_long_as_the_pace_says() -> None:
+    """Two dollars at half a dollar a day last four days. Without spending, or for over ten years, no end is told."""
+    dollar = 10**9
+    assert pace_of(7 * dollar // 2, 7, 2 * dollar, NOON_MS) == Pace(dollar // 2, 7, NOON_MS + 4 * DAY_MS)
+    assert pace_of(0, 7, dollar, NOON_MS) == Pace(0, 7, None)
+    assert pace_of(6, 7, dollar, NOON_MS) == Pace(0, 7, None)
+    assert pace_of(dollar, 1, 0, NOON_MS).lasts_until_ms == NOON_MS
+    assert pace_of(dollar, 1, 3650 * dollar, NOON_MS).lasts_until_ms == NOON_MS + LASTS_MS_MAX
+    assert pace_of(dollar, 1, 3651 * dollar, NOON_MS).lasts_until_ms is None

@@ -1,0 +1,198 @@
+"""Usage: the page with its charts, the report as JSON, and both as a file for spreadsheets.
+
+A report reads every metering row of its span, so how often an account asks for one is limited.
+"""
+
+import csv
+import io
+from collections.abc import Callable, Iterable
+from datetime import UTC, date, datetime
+from typing import Any
+
+import msgspec
+from starlette.responses import Response
+
+from cadenza.control.usage import own_usage_report, pace, usage_by_key, usage_overview
+from cadenza.core.money import format_dollars
+from cadenza.core.rates import Rate
+from cadenza.core.records import CLASSES
+from cadenza.core.usage_report import (
+    DAY_MS,
+    NOTHING,
+    RANGES,
+    Counters,
+    GroupBy,
+    Overview,
+    Range,
+    Report,
+    Span,
+    parse_group,
+    parse_span,
+    range_span,
+)
+from cadenza.web.charts import Bars, Series, Show, about_dollars, axis_dollars, compact, share_bar, stacked_bars, swatch
+from cadenza.web.errors import BadForm, TooMany
+from cadenza.web.routes import Endpoint, Routes, get
+from cadenza.web.visit import Visit
+
+REPORT_RATE = Rate(2.0, 30)  # of one account
+RANGE_NAMES: dict[Range, str] = {"7": "7 days", "30": "30 days", "90": "90 days", "month": "This month"}
+CSV_COUNTERS = ("requests", "prompt_tokens", "cached_tokens", "completion_tokens", "cost")
+FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
+SERIES = {class_id: number for number, class_id in enumerate(CLASSES, 1)}
+
+
+class Measure(msgspec.Struct, frozen=True):
+    """What the bars of the chart count."""
+
+    name: str
+    value_of: Callable[[Counters], int]
+    show: Show
+
+
+MEASURES = {
+    "cost": Measure("Cost", lambda found: found.cost_nano, axis_dollars),
+    "tokens": Measure("Tokens", lambda found: found.tokens, compact),
+    "requests": Measure("Requests", lambda found: found.requests, compact),
+}
+
+
+class UsageCounters(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Counters of a day, a model or a key: one of the three is there. The totals have none."""
+
+    requests: int
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    cost: str  # dollars
+    day: str = ""
+    model: str = ""
+    key: str = ""
+
+
+class UsageObject(msgspec.Struct, frozen=True):
+    """The same as the reply of GET /v1/usage. Times are Unix seconds."""
+
+    object: str
+    start: int
+    end: int
+    balance: str
+    currency: str
+    totals: UsageCounters
+    data: list[UsageCounters]
+
+
+async def usage_page(visit: Visit) -> Response:
+    query = visit.request.query_params
+    chosen: Range = next((one for one in RANGES if one == query.get("range")), "30")
+    shown = query.get("show", "cost") if query.get("show") in MEASURES else "cost"
+    await _take_turn(visit)
+    now = datetime.fromtimestamp(visit.now_ms / 1000, UTC)
+    found = await usage_overview(visit.context.store, visit.account.id, range_span(chosen, now))
+    return visit.page(
+        "usage.html",
+        overview=found,
+        chosen=chosen,
+        ranges=RANGE_NAMES,
+        shown=shown,
+        measures=MEASURES,
+        chart=day_chart(found, shown) if found.totals.requests else "",
+        classes=[name for name in CLASSES if name in found.by_class],
+        pace=await pace(visit.context.store, visit.account.id, visit.now_ms),
+        last_ms=found.span.end_ms - DAY_MS,
+        series=SERIES,
+        swatch=swatch,
+        share_bar=share_bar,
+    )
+
+
+async def get_usage(visit: Visit) -> dict[str, Any]:
+    return (await _report(visit)).shown()
+
+
+async def get_usage_csv(visit: Visit) -> Response:
+    span, group_by = _asked(visit)
+    await _take_turn(visit)
+    store, account_id = visit.context.store, visit.account.id
+    if group_by == "key":
+        found = await usage_by_key(store, account_id, span)
+        rows = [(one.id, one.name, one.prefix, *_cells(one.counters)) for one in found]
+        text = csv_text(("key", "name", "prefix", *CSV_COUNTERS), rows)
+    else:
+        report = await own_usage_report(store, account_id, span, group_by)
+        text = csv_text((group_by, *CSV_COUNTERS), [(one.of, *_cells(one.counters)) for one in report.groups])
+    name = f"cadenza-usage-{_date(span.start_ms)}-to-{_date(span.end_ms - 1)}-by-{group_by}.csv"
+    headers = {"content-disposition": f'attachment; filename="{name}"'}
+    return Response(text, headers=headers, media_type="text/csv; charset=utf-8")
+
+
+def day_chart(found: Overview, shown: str) -> str:
+    """Bars by day, stacked by class."""
+    measure = MEASURES[shown]
+    days = [date.fromisoformat(one.day) for one in found.days]
+    layers = [
+        Series(name, SERIES[name], [measure.value_of(one.by_class.get(name, NOTHING)) for one in found.days])
+        for name in CLASSES
+        if name in found.by_class
+    ]
+    total = measure.value_of(found.totals)
+    in_all = f"${about_dollars(total)}" if shown == "cost" else compact(total)
+    return stacked_bars(
+        Bars(
+            title=f"{measure.name} by day and class, {in_all} in all. The table below has every number.",
+            labels=[f"{one.day} {one:%b}" for one in days],
+            names=[f"{one:%a} {one.day} {one:%b %Y}" for one in days],
+            series=layers,
+            show=measure.show,
+        )
+    )
+
+
+def csv_text(head: Iterable[str], rows: Iterable[Iterable[str | int]]) -> str:
+    """Rows for a spreadsheet. A text that it would take for a formula gets an apostrophe."""
+    file = io.StringIO()
+    writer = csv.writer(file)
+    writer.writerow(head)
+    writer.writerows([_safe_cell(cell) for cell in row] for row in rows)
+    return file.getvalue()
+
+
+def _safe_cell(cell: str | int) -> str | int:
+    return f"'{cell}" if isinstance(cell, str) and cell.startswith(FORMULA_STARTS) else cell
+
+
+def _cells(found: Counters) -> tuple[str | int, ...]:
+    cost = format_dollars(found.cost_nano)
+    return found.requests, found.prompt_tokens, found.cached_tokens, found.completion_tokens, cost
+
+
+async def _report(visit: Visit) -> Report:
+    span, group_by = _asked(visit)
+    await _take_turn(visit)
+    return await own_usage_report(visit.context.store, visit.account.id, span, group_by)
+
+
+def _asked(visit: Visit) -> tuple[Span, GroupBy]:
+    query = visit.request.query_params
+    try:
+        now = datetime.fromtimestamp(visit.now_ms / 1000, UTC)
+        return parse_span(query.get("start"), query.get("end"), now), parse_group(query.get("group_by"))
+    except ValueError as error:
+        raise BadForm(str(error)) from None
+
+
+async def _take_turn(visit: Visit) -> None:
+    ticket = await visit.context.rates.take(f"usage:{visit.account.id}", REPORT_RATE)
+    if not ticket.is_granted:
+        raise TooMany("Too many usage reports at once. Try again in a moment.", ticket.wait_s)
+
+
+def _date(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1000, UTC).date().isoformat()
+
+
+ROUTES: Routes = (
+    get("/usage", usage_page),
+    Endpoint("GET", "/usage", "The usage of a span of time, by day, model or key", get_usage, returns=UsageObject),
+    Endpoint("GET", "/usage.csv", "The same as a file for spreadsheets", get_usage_csv),
+)

@@ -1,0 +1,343 @@
+"""The pages and endpoints of keys: what they show once, what they refuse, and whose keys they touch."""
+
+import contextlib
+import re
+import sqlite3
+from html import unescape
+from typing import Any
+
+import pytest
+
+from cadenza.core.apikey import is_well_formed
+from tests.raw_client import RawClient
+from tests.service import CREDIT_NANO, STORE_WAIT_S, Service, now_ms
+from tests.visitor import Seen, Visitor
+
+SECRET = re.compile(r'<code class="secret" id="secret">([^<]+)</code>')
+HOSTILE = '"><script>alert(1)</script><img src=x onerror=alert(1)>'
+FULL = {
+    "name": "laptop",
+    "scopes": ["inference", "usage"],
+    "expires": "30",
+    "rate": "2.5",
+    "burst": "7",
+    "cap": "5.00",
+    "cap_period": "month",
+}
+ADD_KEY = """
+    INSERT INTO keys (id, account_id, name, prefix, digest, scopes, created_at)
+    SELECT ?, id, ?, 'sk-cdz-00000', randomblob(32), '', ? FROM accounts WHERE email = ?"""
+
+
+def secret_in(seen: Seen) -> str:
+    found = SECRET.search(seen.text)
+    assert found, seen.words
+    return unescape(found[1])
+
+
+def create(visitor: Visitor, **fields: Any) -> str:
+    seen = visitor.post("/keys", {"name": "laptop", **fields})
+    assert seen.status == 200, seen.words
+    return secret_in(seen)
+
+
+def first_key(visitor: Visitor) -> dict[str, Any]:
+    """The newest key of the account, as the endpoint shows it."""
+    found: dict[str, Any] = visitor.api("GET", "/keys").json["data"][0]
+    return found
+
+
+def add_keys(service: Service, email: str, count: int, created_at: int) -> None:
+    """Put active keys into the store, each a millisecond older than the one before."""
+    rows = [(f"key_{email[:16]}{number:05}", f"many {number}", created_at - number, email) for number in range(count)]
+    with contextlib.closing(sqlite3.connect(service.store, timeout=STORE_WAIT_S)) as store, store:
+        store.executemany(ADD_KEY, rows)
+
+
+def acts_of(service: Service, email: str) -> list[tuple[str, str]]:
+    rows = service.ledger.query(
+        "SELECT act, actor FROM acts WHERE account_id = (SELECT id FROM accounts WHERE email = ?) ORDER BY id", email
+    )
+    return [(row["act"], row["actor"]) for row in rows]
+
+
+@pytest.fixture
+def neighbour(service: Service) -> Visitor:
+    """Signed in to another account."""
+    signed_in = Visitor(service.port)
+    signed_in.sign_in(service.create_account(CREDIT_NANO))
+    return signed_in
+
+
+def test_a_new_key_is_shown_once_and_works(service: Service, visitor: Visitor) -> None:
+    """The reply to the form has the key, filled into the snippets; nothing else has it, and nothing keeps the reply."""
+    seen = visitor.post("/keys", FULL)
+    secret = secret_in(seen)
+    assert is_well_formed(secret.encode())
+    assert seen.headers["cache-control"] == "no-store"
+    assert seen.text.count(secret) >= 5
+    assert f'base_url="http://127.0.0.1:{service.port}/v1"' in unescape(seen.text)
+    assert RawClient(service.port, secret).chat().status == 200
+    assert secret not in "".join(visitor.get(path).text for path in ("/keys", f"/keys/{first_key(visitor)['id']}"))
+    assert secret not in " ".join(visitor.cookies.values())
+    for path in service.files():
+        assert secret.encode() not in path.read_bytes()
+
+
+def test_a_key_has_what_its_form_says(visitor: Visitor) -> None:
+    """Name, scopes, expiry, rate and cap of the form are those of the key, on the page and in JSON."""
+    secret = create(visitor, **FULL)
+    key = first_key(visitor)
+    assert key["prefix"] == secret[:12]
+    assert (key["name"], key["scopes"], key["state"]) == ("laptop", ["inference", "usage"], "active")
+    assert (key["requests_per_second"], key["burst"]) == (2.5, 7)
+    assert key["cap"] == {"limit": "5.00", "period": "month", "spent": "0.00"}
+    words = visitor.get("/keys").words
+    for expected in (f"{secret[:12]}…", "inference usage", "2.5 a second, burst 7", "$0.00 of $5.00 this month"):
+        assert expected in words
+
+
+def test_no_scope_ticked_means_all(service: Service, visitor: Visitor) -> None:
+    """The form says so before, and the key may do everything."""
+    assert "Tick none, and it may do everything" in visitor.get("/keys/new").words
+    secret = create(visitor)
+    assert first_key(visitor)["scopes"] == ["inference", "models", "usage"]
+    assert RawClient(service.port, secret).get("/v1/usage").status == 200
+
+
+def test_a_key_without_inference_gets_a_first_request_that_works(visitor: Visitor) -> None:
+    """The snippets ask for what the key may do: the models, or the usage."""
+    assert "/v1/models" in visitor.post("/keys", {"scopes": ["models"]}).text
+    seen = visitor.post("/keys", {"scopes": ["usage"]})
+    assert "/v1/usage" in seen.text
+    assert "chat/completions" not in seen.text
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"name": "x" * 101}, "at most 100 characters"),
+        ({"name": "two\nlines"}, "one line"),
+        ({"scopes": ["inference", "admin"]}, "not a scope"),
+        ({"expires": "31"}, "not an expiry"),
+        ({"rate": "fast"}, "a number like 2.5"),
+        ({"rate": "nan"}, "A rate is above 0"),
+        ({"rate": "-1"}, "A rate is above 0"),
+        ({"burst": "1.5"}, "a whole number"),
+        ({"burst": "0"}, "A burst is from 1"),
+        ({"cap": "lots"}, "not an amount of dollars"),
+        ({"cap": "-5"}, "negative"),
+        ({"cap": "0.0000000001"}, "9 decimals"),
+        ({"cap": "5", "cap_period": "week"}, "in total or per month"),
+    ],
+)
+def test_a_bad_field_is_explained_beside_what_was_typed(visitor: Visitor, fields: dict[str, Any], reason: str) -> None:
+    """The form comes back with the reason and with what was typed, and no key is created."""
+    seen = visitor.post("/keys", {**FULL, **fields})
+    assert seen.status == 400
+    assert reason in seen.words
+    assert 'role="alert"' in seen.text
+    if "name" not in fields:
+        assert 'value="laptop"' in seen.text
+    assert visitor.api("GET", "/keys").json["data"] == []
+
+
+def test_a_field_that_the_form_does_not_have_is_refused(visitor: Visitor) -> None:
+    """Nobody can set what the form does not ask for."""
+    for field in ("account_id", "origin", "is_capped", "secret"):
+        assert visitor.post("/keys", {"name": "laptop", field: "x"}).status == 400
+        visitor.get("/keys")  # a problem has no token
+        assert visitor.api("POST", "/keys", {"name": "laptop", field: "x"}).status == 400
+    assert visitor.api("GET", "/keys").json["data"] == []
+
+
+def test_hostile_names_are_text(visitor: Visitor) -> None:
+    """A name with markup is shown as it was typed, on every page that has it."""
+    pages = [visitor.post("/keys", {"name": HOSTILE})]
+    key = first_key(visitor)
+    assert key["name"] == HOSTILE
+    pages += [visitor.get(path) for path in ("/keys", f"/keys/{key['id']}")]
+    pages += [visitor.post("/keys", {"name": HOSTILE, "rate": "x"})]
+    for seen in pages:
+        assert "<script>alert" not in seen.text
+        assert "<img src=x" not in seen.text
+        assert HOSTILE in unescape(seen.text)
+
+
+def test_name_rate_and_cap_can_be_changed(service: Service, visitor: Visitor, email: str) -> None:
+    """A change is on the page at once, counts for the next request, and the audit trail has only what changed."""
+    secret = create(visitor)
+    path = f"/keys/{first_key(visitor)['id']}"
+    assert visitor.post(path, {"name": "server", "cap": "0"}).location == f"{path}?note=key-saved"
+    assert "server" in visitor.get(path).words
+    refused = RawClient(service.port, secret).chat()
+    assert (refused.status, refused.json["error"]["type"]) == (402, "insufficient_quota")
+    visitor.post(path, {"name": "server", "rate": "3"})
+    assert RawClient(service.port, secret).chat().status == 200
+    visitor.post(path, {"name": "server", "rate": "3"})
+    acts = ["key.create", "key.rename", "key.cap", "key.limit", "key.cap"]
+    assert acts_of(service, email) == [(act, email) for act in acts]
+
+
+def test_a_bad_change_is_explained_and_changes_nothing(visitor: Visitor) -> None:
+    """The page comes back with the reason, with what was typed, and with the key as it was."""
+    create(visitor)
+    key = first_key(visitor)
+    seen = visitor.post(f"/keys/{key['id']}", {"name": "server", "cap": "much"})
+    assert (seen.status, 'value="server"' in seen.text) == (400, True)
+    assert first_key(visitor) == key
+
+
+def test_a_revoked_key_is_refused_on_its_next_request(service: Service, visitor: Visitor, email: str) -> None:
+    """The form revokes at once; the page says so, and a second revocation changes nothing."""
+    secret = create(visitor)
+    key = first_key(visitor)
+    assert RawClient(service.port, secret).chat().status == 200
+    assert visitor.post(f"/keys/{key['id']}/revoke").location == "/keys?note=key-revoked"
+    assert RawClient(service.port, secret).chat().status == 401
+    assert "No active keys" in visitor.get("/keys").words
+    assert "revoked" in visitor.get("/keys?show=all").words
+    assert "Revoke this key" not in visitor.get(f"/keys/{key['id']}").words
+    visitor.post(f"/keys/{key['id']}/revoke")
+    assert [act for act, _ in acts_of(service, email)] == ["key.create", "key.revoke"]
+
+
+def test_the_endpoints_do_what_the_pages_do(service: Service, visitor: Visitor) -> None:
+    """A key is created, shown, changed and revoked with JSON; what is left out of a change stays."""
+    body = {"name": "ci", "scopes": ["inference"], "expires": "90", "burst": 3, "cap": {"limit": "1.5"}}
+    made = visitor.api("POST", "/keys", body).json
+    assert is_well_formed(made.pop("secret").encode())
+    assert (made["object"], made["state"], made["last_used_at"]) == ("key", "active", None)
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", made["expires_at"])
+    assert made["cap"] == {"limit": "1.50", "period": "total", "spent": "0.00"}
+    path = f"/keys/{made['id']}"
+    assert visitor.api("GET", path).json == made
+    changed = visitor.api("PATCH", path, {"requests_per_second": 2.0, "cap": None}).json
+    assert changed == {**made, "requests_per_second": 2.0, "cap": None}
+    assert visitor.api("PATCH", path, {"name": "ci 2", "burst": None}).json == {
+        **changed,
+        "name": "ci 2",
+        "burst": None,
+    }
+    assert visitor.api("DELETE", path).json["state"] == "revoked"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"name": 5},
+        {"scopes": ["admin"]},
+        {"scopes": "inference"},
+        {"expires": "31"},
+        {"requests_per_second": 0},
+        {"burst": 2.5},
+        {"cap": {"limit": "-1"}},
+        {"cap": {"limit": 5}},
+        {"cap": {"limit": "5", "period": "week"}},
+        {"cap": {"limit": "5", "spent": "0"}},
+        ["name"],
+    ],
+)
+def test_a_bad_body_is_refused(visitor: Visitor, body: Any) -> None:
+    """The endpoint answers 400 with the error object, and creates nothing."""
+    seen = visitor.api("POST", "/keys", body)
+    assert (seen.status, seen.json["error"]["type"]) == (400, "invalid_request_error")
+    assert visitor.api("GET", "/keys").json["data"] == []
+
+
+def test_keys_of_other_accounts_look_like_unknown_ones(visitor: Visitor, neighbour: Visitor) -> None:
+    """Every page and endpoint answers 404, with the same words, for a neighbour's key and for none."""
+    secret = create(neighbour)
+    key = first_key(neighbour)
+    csrf = visitor.csrf  # a page that reports a problem has none
+    answers = set()
+    for name in (key["id"], "key_unknown", key["prefix"], secret, "%00", "key_%C3%A9"):
+        for seen in (
+            visitor.get(f"/keys/{name}"),
+            visitor.post(f"/keys/{name}", {"csrf": csrf, "name": "mine"}),
+            visitor.post(f"/keys/{name}/revoke", {"csrf": csrf}),
+        ):
+            answers.add((seen.status, seen.words))
+        for method, body in (("GET", None), ("PATCH", {"name": "mine"}), ("DELETE", None)):
+            seen = visitor.api(method, f"/keys/{name}", body, {"x-cadenza-csrf": csrf})
+            assert (seen.status, seen.json["error"]["message"]) == (404, "There is no such key.")
+    assert [status for status, _ in answers] == [404]
+    assert visitor.api("GET", f"/keys?before={key['id']}").json["data"] == []
+    assert first_key(neighbour) == key
+
+
+def test_only_our_own_pages_may_change_keys(stranger: Visitor, visitor: Visitor) -> None:
+    """Without a session, without the token or from another site, nothing is created or revoked."""
+    create(visitor)
+    key = first_key(visitor)
+    path = f"/keys/{key['id']}"
+    assert visitor.post("/keys", {"csrf": "x"}).status == 403
+    assert visitor.post(f"{path}/revoke", {"csrf": ""}).status == 403
+    assert visitor.api("DELETE", path, headers={"x-cadenza-csrf": "x"}).status == 403
+    assert visitor.api("POST", "/keys", {}, {"origin": "https://evil.example"}).status == 403
+    assert visitor.post(f"{path}/revoke", headers={"sec-fetch-site": "cross-site"}).status == 403
+    stranger.get("/sign-in")
+    assert stranger.post("/keys", {"name": "x"}).status == 401
+    assert stranger.api("GET", "/keys").status == 401
+    assert stranger.api("POST", "/keys", {}).status == 401
+    assert stranger.get("/keys").location == "/sign-in?next=/keys"
+    assert visitor.api("GET", "/keys").json["data"] == [key]
+
+
+def test_an_account_with_many_keys_gets_pages(service: Service, visitor: Visitor, email: str) -> None:
+    """Pages and lists have some keys each, newest first, and following them shows every key once."""
+    add_keys(service, email, 120, now_ms())
+    seen, names = visitor.get("/keys"), list[str]()
+    names += re.findall(r">(many \d+)<", seen.text)
+    while more := re.search(r'rel="next" href="([^"]+)"', seen.text):
+        seen = visitor.get(unescape(more[1]))
+        names += re.findall(r">(many \d+)<", seen.text)
+    assert names == [f"many {number}" for number in range(120)]
+    first = visitor.api("GET", "/keys?limit=100&state=active").json
+    rest = visitor.api("GET", f"/keys?limit=100&before={first['data'][-1]['id']}").json
+    assert ([len(first["data"]), first["has_more"]], [len(rest["data"]), rest["has_more"]]) == (
+        [100, True],
+        [20, False],
+    )
+    for query in ("limit=0", "limit=101", "limit=x", "state=old"):
+        assert visitor.api("GET", f"/keys?{query}").status == 400
+
+
+def test_an_account_has_at_most_a_thousand_active_keys(service: Service, visitor: Visitor, email: str) -> None:
+    """One more is refused with the reason; after a revocation there is room for one again."""
+    add_keys(service, email, 1000, now_ms() - 48 * 60 * 60 * 1000)
+    assert "at most 1,000 active keys" in visitor.post("/keys", {"name": "one more"}).words
+    assert visitor.api("POST", "/keys", {}).status == 400
+    visitor.api("DELETE", f"/keys/{first_key(visitor)['id']}")
+    create(visitor)
+
+
+def test_an_account_creates_at_most_a_thousand_keys_a_day(service: Service, visitor: Visitor, email: str) -> None:
+    """Keys that are revoked again count too, so nobody fills the store with them."""
+    add_keys(service, email, 1000, now_ms())
+    with contextlib.closing(sqlite3.connect(service.store, timeout=STORE_WAIT_S)) as store, store:
+        store.execute("UPDATE keys SET revoked_at = created_at + 1 WHERE name LIKE 'many %' AND digest IS NOT NULL")
+    assert "1,000 keys in 24 hours" in visitor.post("/keys", {"name": "one more"}).words
+
+
+def test_changes_of_keys_are_limited_in_number(service: Service, email: str) -> None:
+    """An account that changes its keys without end gets 429, while it can still look at them."""
+    visitor = Visitor(service.port, {"x-forwarded-for": "203.0.113.15"})  # a network of its own
+    visitor.sign_in(email)
+    visitor.api("POST", "/keys", {"name": "x"})
+    path = f"/keys/{first_key(visitor)['id']}"
+    for _ in range(90):
+        seen = visitor.api("PATCH", path, {"name": "x"})
+        if seen.status != 200:
+            break
+    assert (seen.status, seen.json["error"]["type"]) == (429, "rate_limit_error")
+    assert "changes of keys" in seen.json["error"]["message"]
+    assert int(seen.headers["retry-after"]) >= 1
+    assert visitor.api("GET", path).status == 200
+
+
+def test_the_empty_page_leads_to_the_first_key(visitor: Visitor) -> None:
+    """Without keys the page says what they are for and has the button to create one."""
+    seen = visitor.get("/keys")
+    assert "No active keys" in seen.words
+    assert 'href="/keys/new"' in seen.text
