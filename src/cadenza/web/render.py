@@ -8,6 +8,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from starlette.responses import HTMLResponse, RedirectResponse
 
+from cadenza.control.payments import describe_payment
+from cadenza.control.statement import describe_entry
 from cadenza.core.money import format_dollars
 from cadenza.web.assets import Assets
 
@@ -15,6 +17,9 @@ NANO_PER_CENT = 10_000_000
 NOTES = {
     "signed-out": "You are signed out.",
     "saved": "Saved.",
+    "redeemed": "The credit of the voucher is on your account.",
+    "paid": "Thank you. The credit arrives when the payment is confirmed, usually within a minute.",
+    "not-paid": "The payment was not made, and nothing was charged.",
 }
 
 
@@ -29,7 +34,14 @@ class Renderer:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        self._environment.filters |= {"dollars": dollars, "exact_dollars": format_dollars, "moment": moment}
+        self._environment.filters |= {
+            "dollars": dollars,
+            "exact_dollars": format_dollars,
+            "signed_dollars": signed_dollars,
+            "moment": moment,
+            "entry_words": describe_entry,
+            "payment_words": describe_payment,
+        }
         self._environment.globals |= {"asset": assets.url}
 
     def page(self, template: str, status: int, values: dict[str, Any]) -> HTMLResponse:
@@ -52,6 +64,11 @@ def dollars(amount_nano: int) -> str:
         if abs(amount_nano) >= 1000
         else format_dollars(amount_nano)
     )
+
+
+def signed_dollars(amount_nano: int) -> str:
+    """For people, with a sign: +5.00, −0.00012."""
+    return f"+{dollars(amount_nano)}" if amount_nano > 0 else f"−{dollars(-amount_nano)}" if amount_nano else "0.00"
 
 
 def moment(at_ms: int | None, empty: str = "never") -> Markup:
