@@ -1,6 +1,7 @@
 """Credit outside of requests, on both databases: corrections, statements, and notices of a low balance."""
 
 import asyncio
+from functools import partial
 
 import pytest
 
@@ -84,7 +85,7 @@ async def test_a_statement_has_every_entry_once(store: Store) -> None:
     await fund(store, DOLLAR_NANO)
     await add_account(store, "acct_b")
     for number in range(6):
-        await store.transact(lambda tx, n=number: ledger.grant(tx, "acct_a", n + 1, "more", NOW_MS + n))
+        await store.transact(partial(ledger.grant, account_id="acct_a", amount_nano=number + 1, note="", now_ms=NOW_MS))
         await store.transact(lambda tx: ledger.grant(tx, "acct_b", 77, "not ours", NOW_MS))
     await spend(store)
     pages, cursor = [], ""
