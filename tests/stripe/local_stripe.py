@@ -19,6 +19,12 @@ PROGRAM = Path(__file__).parent / "program.py"
 SECRET_KEY = "sk_test_of_the_tests"
 WEBHOOK_SECRET = "whsec_of_the_tests"
 WEBHOOK = "/platform/webhooks/stripe"
+STRIPE_TOML = """
+[payments.stripe]
+secret_key_env = "TEST_STRIPE_KEY"
+webhook_secret_env = "TEST_STRIPE_WEBHOOK"
+api_url = "{url}"
+"""
 END_S = 30.0
 REPLY_S = 60.0
 

@@ -16,6 +16,7 @@ from tests.service import Service, refusing_address, wait_until
 from tests.service_config import classes_spec
 from tests.stripe.local_stripe import (
     SECRET_KEY,
+    STRIPE_TOML,
     WEBHOOK,
     WEBHOOK_SECRET,
     LocalStripe,
@@ -25,12 +26,6 @@ from tests.stripe.local_stripe import (
 )
 from tests.visitor import Visitor
 
-STRIPE_TOML = """
-[payments.stripe]
-secret_key_env = "TEST_STRIPE_KEY"
-webhook_secret_env = "TEST_STRIPE_WEBHOOK"
-api_url = "{url}"
-"""
 TEN_NANO = 10 * 10**9
 BALANCE = "SELECT balance_nano FROM accounts WHERE email = ?"
 
