@@ -79,7 +79,7 @@ def test_a_request_is_in_the_statement(owner: Visitor, account: Account) -> None
     assert (newest["kind"], newest["model"]) == ("charge", "forte")
     assert newest["description"] == f"Request to forte, {newest['prompt_tokens'] + newest['completion_tokens']} tokens"
     assert owner.api("GET", "/credit").json["per_day"] != "0.00"
-    assert "the average of the last week" in owner.get("/credit").words
+    assert "As in the last week." in owner.get("/credit").words
 
 
 def test_a_voucher_is_redeemed_by_the_form(service: Service, visitor: Visitor) -> None:

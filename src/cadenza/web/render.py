@@ -67,8 +67,9 @@ def dollars(amount_nano: int) -> str:
 
 
 def signed_dollars(amount_nano: int) -> str:
-    """For people, with a sign: +5.00, −0.00012."""
-    return f"+{dollars(amount_nano)}" if amount_nano > 0 else f"−{dollars(-amount_nano)}" if amount_nano else "0.00"
+    """Exact, with a sign: +5.00, −0.00012."""
+    sign = "+" if amount_nano > 0 else "−" if amount_nano else ""
+    return sign + format_dollars(abs(amount_nano))
 
 
 def moment(at_ms: int | None, empty: str = "never") -> Markup:
