@@ -16,7 +16,7 @@ from cadenza.store import accounts, audit, ledger
 from cadenza.store.acts import COMMAND_LINE, list_newest
 from cadenza.store.schema import entries
 from cadenza.store.store import Store
-from tests.store.moves import finish, fund, make_hold, opened, sweep_process, take
+from tests.store.moves import finish, fund, make_hold, make_outcome, money, opened, sweep_process, take, writing
 from tests.store.rows import DOLLAR_NANO, NOW_MS, add_account, add_key, rows_of
 
 EMAIL = "acct_a@example.org"
@@ -54,6 +54,19 @@ async def test_a_correction_never_takes_what_is_held(store: Store) -> None:
     with pytest.raises(ControlError, match=r"the balance is 5\.00, of which running requests hold 0\.0"):
         await correct(store, -5 * DOLLAR_NANO)
     assert await correct(store, -5 * DOLLAR_NANO + held.amount_nano) == held.amount_nano
+    assert await audit.check(store) == []
+
+
+async def test_what_a_process_reserved_without_need_is_asked_back(store: Store) -> None:
+    """A correction gets the credit that a running process has in reserve, but for what its requests hold."""
+    await fund(store, 5 * DOLLAR_NANO)
+    async with writing(store) as (writer, _):
+        hold = make_hold()
+        held = await writer.hold(hold)
+        assert isinstance(held, Held)
+        assert (await money(store))[1] > held.amount_nano
+        assert await correct(store, held.amount_nano - 5 * DOLLAR_NANO) == held.amount_nano
+        await writer.end(make_outcome(usage=Usage(100, 50)))
     assert await audit.check(store) == []
 
 
@@ -119,12 +132,12 @@ async def test_the_pace_is_that_of_the_last_week(store: Store) -> None:
     await store.transact(lambda tx: ledger.grant(tx, "acct_a", 6000, "", NOW_MS))
     account = await accounts.get_by_email(store, EMAIL)
     assert account
-    assert (await spending_pace(store, account, NOW_MS)).lasts_until is None
+    assert (await spending_pace(store, account, NOW_MS)).lasts_until_ms is None
     await spend(store)
     account = await accounts.get_by_email(store, EMAIL)
     assert account
     pace = await spending_pace(store, account, NOW_MS)
-    assert (pace.per_day_nano, pace.lasts_until) == (2500 // 7, NOW_MS + 3500 * DAY_MS // (2500 // 7))
+    assert (pace.per_day_nano, pace.lasts_until_ms) == (2500 // 7, NOW_MS + 3500 * DAY_MS // (2500 // 7))
     assert (await spending_pace(store, account, NOW_MS + 8 * DAY_MS)).per_day_nano == 0
 
 

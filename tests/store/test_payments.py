@@ -15,6 +15,7 @@ from cadenza.control.payments import (
     DisputeClosed,
     Disputed,
     Expired,
+    Fact,
     Paid,
     Payer,
     PaymentEvent,
@@ -38,8 +39,6 @@ PAID = Paid(AMOUNT_NANO)
 DISPUTED = Disputed("dp_1", AMOUNT_NANO)
 WON = DisputeClosed("dp_1", AMOUNT_NANO, "won")
 LOST = DisputeClosed("dp_1", AMOUNT_NANO, "lost")
-
-Fact = Paid | Expired | Refunded | Disputed | DisputeClosed
 
 
 class Till:

@@ -1,11 +1,14 @@
 """The credit of an account: what its owner sees of it, and corrections by an operator.
 
 A correction takes free credit only, under the account's lock: never what requests in flight hold, never below zero.
+What processes have reserved without need is asked back first.
 """
+
+import asyncio
 
 import msgspec
 
-from cadenza.control.accounts import NOTE_CHARS_MAX, find_account
+from cadenza.control.accounts import NOTE_CHARS_MAX, find_account, get_account
 from cadenza.control.errors import ControlError
 from cadenza.core.money import AMOUNT_NANO_MAX, format_dollars
 from cadenza.core.usage_report import Span
@@ -19,13 +22,15 @@ from cadenza.store.usage import report
 DAY_MS = 24 * 60 * 60 * 1000
 PACE_DAYS = 7
 LASTS_DAYS_MAX = 3650
+LOOK_S = 0.05
+LOOKS = 20
 
 
 class Pace(msgspec.Struct, frozen=True):
     """What the account spent a day of late, and when its credit ends at this pace; None where it does not soon."""
 
     per_day_nano: int
-    lasts_until: int | None
+    lasts_until_ms: int | None
 
 
 class Correction(msgspec.Struct, frozen=True):
@@ -55,6 +60,8 @@ async def correct_credit(store: Store, email: str, amount_nano: int, reason: str
     if not reason or len(reason) > NOTE_CHARS_MAX or not reason.isprintable():
         raise ControlError(f"A correction needs a reason: one line of at most {NOTE_CHARS_MAX} characters.")
 
+    await gather_free_credit(store, (await get_account(store, email)).id, -amount_nano)
+
     def correct(tx: Transaction) -> Correction:
         account = find_account(tx, email)
         balance_nano = credit.take(tx, account.id, -amount_nano, reason, None, now_ms)
@@ -65,6 +72,16 @@ async def correct_credit(store: Store, email: str, amount_nano: int, reason: str
         return Correction(account.email, -amount_nano, balance_nano)
 
     return await make_change(store, correct)
+
+
+async def gather_free_credit(store: Store, account_id: str, amount_nano: int) -> None:
+    """If less than this is free, wait up to a second for what processes have reserved and do not use."""
+    for _ in range(LOOKS):
+        if await credit.read_free(store, account_id) >= amount_nano:
+            return
+        if not await credit.ask_for_spare(store, account_id):
+            return
+        await asyncio.sleep(LOOK_S)
 
 
 async def set_low_balance(store: Store, account_id: str, below_nano: int, by: str, now_ms: int) -> None:

@@ -18,12 +18,13 @@ from typing import Literal
 
 import msgspec
 
-from cadenza.control.payments import DisputeClosed, Disputed, Expired, Paid, PaymentEvent, Refunded
+from cadenza.control.credit import gather_free_credit
+from cadenza.control.payments import DisputeClosed, Disputed, Expired, Fact, Paid, PaymentEvent, Refunded
 from cadenza.core.money import format_dollars
 from cadenza.store import acts, credit, payments
 from cadenza.store.acts import Act
 from cadenza.store.changes import make_change
-from cadenza.store.payments import Payment, State
+from cadenza.store.payments import Names, Payment, State
 from cadenza.store.store import Store, Transaction
 
 Result = Literal["done", "repeated", "unknown payment", "out of order", "wrong amount"]
@@ -32,9 +33,15 @@ Result = Literal["done", "repeated", "unknown payment", "out of order", "wrong a
 async def apply_event(store: Store, provider: str, event: PaymentEvent, now_ms: int) -> Result:
     """Act on an event, in one transaction, if it is new and fits the payment."""
 
+    subject = event.subject
+    names = Names(provider, subject.payment_id, subject.checkout, subject.reference)
+    if needed_nano := _taken_by(event.fact):
+        found = await payments.find(store, names)
+        if found:
+            await gather_free_credit(store, found.account_id, min(needed_nano, found.amount_nano))
+
     def apply(tx: Transaction) -> Result:
-        subject = event.subject
-        payment = payments.find(tx, provider, subject.payment_id, subject.checkout, subject.reference)
+        payment = payments.lock(tx, names)
         if payment is None:
             return "unknown payment"
         if not payments.note_event(tx, event.id, event.kind, now_ms):
@@ -44,6 +51,16 @@ async def apply_event(store: Store, provider: str, event: PaymentEvent, now_ms: 
         return _Change(tx, payment, provider, now_ms).apply(event)
 
     return await make_change(store, apply)
+
+
+def _taken_by(fact: Fact) -> int:
+    """The most credit that it takes back."""
+    match fact:
+        case Refunded():
+            return fact.total_nano or 0
+        case Disputed() | DisputeClosed(result="lost"):
+            return fact.amount_nano or 0
+    return 0
 
 
 class _Change:

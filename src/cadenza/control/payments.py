@@ -87,13 +87,16 @@ class DisputeClosed(msgspec.Struct, frozen=True):
     result: Literal["won", "lost"]
 
 
+Fact = Paid | Expired | Refunded | Disputed | DisputeClosed
+
+
 class PaymentEvent(msgspec.Struct, frozen=True):
     """Something that happened to a payment, as its provider tells it. `kind` is the provider's word."""
 
     id: str
     kind: str
     subject: Subject
-    fact: Paid | Expired | Refunded | Disputed | DisputeClosed
+    fact: Fact
 
 
 class ProviderFailed(Exception):

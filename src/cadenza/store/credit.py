@@ -8,10 +8,10 @@ from typing import Any
 
 from sqlalchemy import bindparam, case, insert, select, update
 
-from cadenza.store.ledger import BALANCE_NANO_LIMIT, GRANT
+from cadenza.store.ledger import ASK, BALANCE_NANO_LIMIT, GRANT, SPARE
 from cadenza.store.schema import accounts, entries
 from cadenza.store.statements import Statement
-from cadenza.store.store import Transaction
+from cadenza.store.store import Store, Transaction
 
 ENTRY_COLUMNS = ("account_id", "kind", "amount_nano", "completion_id", "note", "created_at", "source")
 ADD_ENTRY = Statement(insert(entries), *ENTRY_COLUMNS)
@@ -24,6 +24,7 @@ TAKE = Statement(
 )
 _LOCK = update(accounts).where(_OF_ACCOUNT).values(balance_nano=accounts.c.balance_nano)
 LOCK = Statement(_LOCK.returning(accounts.c.balance_nano, accounts.c.held_nano))
+MONEY = Statement(select(accounts.c.balance_nano, accounts.c.held_nano).where(_OF_ACCOUNT))
 FIND_SOURCE = Statement(select(entries.c.amount_nano).where(entries.c.source == bindparam("source")))
 NOTICE_BELOW = Statement(
     update(accounts)
@@ -79,6 +80,27 @@ def amount_of_source(tx: Transaction, source: str) -> int | None:
     """The amount of the entry that this source made, if it made one."""
     row = tx.row(FIND_SOURCE, {"source": source})
     return None if row is None else int(row[0])
+
+
+async def read_free(store: Store, account_id: str) -> int:
+    """The balance less what is held."""
+    row = await store.row(MONEY, {"account": account_id})
+    assert row
+    return int(row[0]) - int(row[1])
+
+
+async def ask_for_spare(store: Store, account_id: str) -> bool:
+    """Ask the processes to give back what they reserved of an account and do not use. Whether there are any."""
+    values = {"account": account_id, "me": ""}
+    if await store.row(SPARE, values) is None:
+        return False
+
+    def ask(tx: Transaction) -> None:
+        if tx.change(ASK, values):
+            tx.announce()
+
+    await store.transact(ask)
+    return True
 
 
 def notice_below(tx: Transaction, account_id: str, below_nano: int) -> None:

@@ -7,7 +7,7 @@ from sqlalchemy import bindparam, func, insert, or_, select, text, update
 
 from cadenza.store.schema import payments
 from cadenza.store.statements import Statement
-from cadenza.store.store import Store, Transaction
+from cadenza.store.store import Row, Store, Transaction
 
 State = Literal["open", "paid", "returned", "disputed", "expired"]
 SHOWN = 20
@@ -28,22 +28,28 @@ class Payment(msgspec.Struct, frozen=True):
     changed_at: int
 
 
+class Names(msgspec.Struct, frozen=True):
+    """What names a payment: our id, or an id of the provider. An empty one names nothing."""
+
+    provider: str
+    id: str = ""
+    checkout: str = ""
+    reference: str = ""
+
+
 COLUMNS = [payments.c[name] for name in Payment.__struct_fields__]
 INSERT = Statement(insert(payments), *Payment.__struct_fields__)
-# An update that changes nothing locks the row on both databases until the transaction ends.
-FIND = Statement(
-    update(payments)
-    .where(
-        payments.c.provider == bindparam("of"),
-        or_(
-            payments.c.id == bindparam("payment"),
-            payments.c.checkout == bindparam("session"),
-            payments.c.reference == bindparam("intent"),
-        ),
-    )
-    .values(changed_at=payments.c.changed_at)
-    .returning(*COLUMNS)
+_IS_NAMED = (
+    payments.c.provider == bindparam("of"),
+    or_(
+        payments.c.id == bindparam("payment"),
+        payments.c.checkout == bindparam("session"),
+        payments.c.reference == bindparam("intent"),
+    ),
 )
+READ = Statement(select(*COLUMNS).where(*_IS_NAMED))
+# An update that changes nothing locks the row on both databases until the transaction ends.
+LOCK = Statement(update(payments).where(*_IS_NAMED).values(changed_at=payments.c.changed_at).returning(*COLUMNS))
 CHANGE = Statement(
     update(payments)
     .where(payments.c.id == bindparam("payment"))
@@ -68,11 +74,22 @@ def add(tx: Transaction, payment: Payment) -> None:
     tx.change(INSERT, msgspec.structs.asdict(payment))
 
 
-def find(tx: Transaction, provider: str, payment_id: str, checkout: str, reference: str) -> Payment | None:
-    """Lock and return the payment that one of these names; an empty one names nothing."""
-    values = {"of": provider, "payment": payment_id, "session": checkout, "intent": reference}
-    found = tx.rows(FIND, {name: value or "-" for name, value in values.items()})
-    return Payment(*found[0]) if len(found) == 1 else None
+def lock(tx: Transaction, names: Names) -> Payment | None:
+    """Lock and return the payment with one of these names."""
+    return _only(tx.rows(LOCK, _values(names)))
+
+
+async def find(store: Store, names: Names) -> Payment | None:
+    return _only(await store.rows(READ, _values(names)))
+
+
+def _values(names: Names) -> dict[str, str]:
+    values = {"of": names.provider, "payment": names.id, "session": names.checkout, "intent": names.reference}
+    return {name: value or "-" for name, value in values.items()}
+
+
+def _only(rows: list[Row]) -> Payment | None:
+    return Payment(*rows[0]) if len(rows) == 1 else None
 
 
 def change(tx: Transaction, payment: Payment) -> None:

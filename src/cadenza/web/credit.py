@@ -151,7 +151,7 @@ def _view(account: Account, pace: Pace) -> CreditView:
         held=format_dollars(account.held_nano),
         free=format_dollars(account.balance_nano - account.held_nano),
         per_day=format_dollars(pace.per_day_nano),
-        lasts_until=rfc3339(pace.lasts_until) if pace.lasts_until is not None else None,
+        lasts_until=rfc3339(pace.lasts_until_ms) if pace.lasts_until_ms is not None else None,
         low_balance=format_dollars(account.low_balance_nano),
         is_low=account.balance_nano < account.low_balance_nano,
     )
