@@ -18,6 +18,7 @@ from tests.debian import CannotInstall, install, installed, skip_or_fail
 
 ROOT = Path(__file__).parents[1]
 PINS = ROOT / "requirements" / "clients"
+STRIPE_PINS = ROOT / "requirements" / "localstripe"
 NODE_PINS = ROOT / "tests" / "node"
 PLACE = ROOT / ".venv-clients"
 INSTALL_S = 150.0
@@ -37,6 +38,20 @@ def python_environment(name: str) -> Path:
     def fill() -> None:
         _run([uv, "venv", "--quiet", "--clear", "--python", sys.executable, str(folder)], PLACE)
         _run([uv, "pip", "install", *OPTIONS, "--python", python, "-r", str(pins)], PLACE)
+
+    _install_once(folder, pins, fill)
+    return folder / "bin"
+
+
+def localstripe_environment() -> Path:
+    """The bin folder of the environment with localstripe, which has no wheel: it is built, with a pinned setuptools."""
+    folder, pins = PLACE / "localstripe", STRIPE_PINS / "localstripe.txt"
+    uv, python = str(Path(sys.executable).parent / "uv"), str(folder / "bin" / "python")
+    built = ["--no-binary", "localstripe", "--build-constraints", str(STRIPE_PINS / "build.txt")]
+
+    def fill() -> None:
+        _run([uv, "venv", "--quiet", "--clear", "--python", sys.executable, str(folder)], PLACE)
+        _run([uv, "pip", "install", *OPTIONS, *built, "--python", python, "-r", str(pins)], PLACE)
 
     _install_once(folder, pins, fill)
     return folder / "bin"

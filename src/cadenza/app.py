@@ -15,6 +15,7 @@ from pathlib import Path
 
 from cadenza.config import ConfigError, Provider, Settings, load_settings, missing_secrets
 from cadenza.control.store import prepare_store
+from cadenza.control.stripe import StripeSettings
 from cadenza.control.write_check import WriteCheck
 from cadenza.core.dialect import DIALECTS
 from cadenza.core.rates import Limits, Rate
@@ -226,7 +227,16 @@ def build_snapshot(settings: Settings, upstreams: Mapping[str, Upstream]) -> Sna
 
 def site_settings(settings: Settings) -> SiteSettings:
     site = settings.platform
-    return SiteSettings(site.base_url, site.sign_up, site.opening_credit_nano, settings.store.region)
+    return SiteSettings(
+        site.base_url, site.sign_up, site.opening_credit_nano, settings.store.region, stripe_settings(settings)
+    )
+
+
+def stripe_settings(settings: Settings) -> StripeSettings | None:
+    given = settings.stripe
+    if given is None or not (given.secret_key and given.webhook_secret):
+        return None
+    return StripeSettings(given.api_url, given.secret_key, given.webhook_secret)
 
 
 def path_of(settings: Settings) -> str | None:

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from cadenza.cli.ledger import escape_formula
 from cadenza.core.ledger import Demand, End, Hold, OpenHold
 from cadenza.core.money import Price
 from cadenza.core.records import Outcome, Usage
+from cadenza.core.spreadsheet import escape_formula
 from cadenza.store import ledger, processes
 from cadenza.store.ledger import AccountMoves, WantedHold
 from cadenza.store.sqlite import SqliteStore

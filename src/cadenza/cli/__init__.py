@@ -13,6 +13,7 @@ from cadenza.cli.accounts import accounts
 from cadenza.cli.backup import backup
 from cadenza.cli.classes import classes
 from cadenza.cli.console import say
+from cadenza.cli.credit import correct, vouchers
 from cadenza.cli.doctor import doctor
 from cadenza.cli.keys import keys
 from cadenza.cli.ledger import ledger, usage
@@ -37,8 +38,10 @@ def completion(shell: str) -> None:
 
 
 app.add_command(serve)
+accounts.add_command(correct)
 app.add_command(accounts, "account")
 app.add_command(keys, "key")
+app.add_command(vouchers, "voucher")
 app.add_command(classes)
 app.add_command(usage)
 app.add_command(ledger)

@@ -1,7 +1,6 @@
 """cadenza ledger check | export, and cadenza usage."""
 
 import csv
-import re
 import sys
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -21,6 +20,7 @@ from cadenza.cli.console import (
     say,
 )
 from cadenza.core.money import format_dollars
+from cadenza.core.spreadsheet import escape_formula
 
 if TYPE_CHECKING:
     from cadenza.store.store import Store
@@ -41,8 +41,6 @@ FIELDS = (
     "estimated",
     "note",
 )
-FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
-NUMBER = re.compile(r"[+-]?\d+(\.\d+)?")
 
 
 @click.group()
@@ -97,12 +95,6 @@ async def _export(store: "Store", account: str | None, form: str) -> None:
             table.writerow({name: escape_formula(value) for name, value in row.items()})
         else:
             sys.stdout.write(msgspec.json.encode(row).decode() + "\n")
-
-
-def escape_formula(value: object) -> object:
-    """Text that a spreadsheet would run as a formula gets a single quote in front. Numbers stay numbers."""
-    is_formula = isinstance(value, str) and value.startswith(FORMULA_STARTS) and not NUMBER.fullmatch(value)
-    return f"'{value}" if is_formula else value
 
 
 def _row(entry: dict[str, Any]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from cadenza.control.sessions import find_session
 from cadenza.core.errors import render_error
 from cadenza.core.rates import Rate
 from cadenza.store.store import StoreUnavailable
-from cadenza.web import home, key_endpoints, keys, sign_in, usage
+from cadenza.web import credit, home, key_endpoints, keys, payments, sign_in, statement, usage, webhooks
 from cadenza.web.context import WebContext
 from cadenza.web.errors import Missing, NotAllowed, NotSignedIn, PageError, TooMany
 from cadenza.web.routes import Access, Endpoint, Page, Routes
@@ -42,7 +42,17 @@ HEADERS = {
     "permissions-policy": "camera=(), microphone=(), geolocation=(), payment=()",
 }
 NO_STORE = "no-store"
-ROUTES: Routes = (*home.ROUTES, *sign_in.ROUTES, *keys.ROUTES, *key_endpoints.ROUTES, *usage.ROUTES)
+ROUTES: Routes = (
+    *home.ROUTES,
+    *sign_in.ROUTES,
+    *keys.ROUTES,
+    *key_endpoints.ROUTES,
+    *usage.ROUTES,
+    *credit.ROUTES,
+    *payments.ROUTES,
+    *statement.ROUTES,
+    *webhooks.ROUTES,
+)
 
 Serve = Callable[[Request], Awaitable[Response]]
 

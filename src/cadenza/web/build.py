@@ -2,6 +2,7 @@
 
 from starlette.applications import Starlette
 
+from cadenza.control.stripe import Stripe
 from cadenza.gateway.gateway import Gateway
 from cadenza.observe import Log
 from cadenza.store.shared.state import Rates
@@ -14,4 +15,7 @@ from cadenza.web.settings import SiteSettings
 
 def build_site(gateway: Gateway, rates: Rates, log: Log, settings: SiteSettings) -> Starlette:
     assets = Assets()
-    return build_application(WebContext(gateway.store, gateway, rates, log, settings, assets, Renderer(assets)))
+    payments = Stripe(settings.stripe) if settings.stripe else None
+    return build_application(
+        WebContext(gateway.store, gateway, rates, log, settings, assets, Renderer(assets), payments)
+    )

@@ -2,6 +2,7 @@
 
 import msgspec
 
+from cadenza.control.payments import PaymentProvider
 from cadenza.gateway.gateway import Gateway
 from cadenza.observe import Log
 from cadenza.store.shared.state import Rates
@@ -21,3 +22,4 @@ class WebContext(msgspec.Struct, frozen=True):
     settings: SiteSettings
     assets: Assets
     renderer: Renderer
+    payments: PaymentProvider | None = None  # None: no payment by card

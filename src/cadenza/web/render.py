@@ -1,13 +1,14 @@
 """Templates to pages. Everything is escaped; what a template marks as safe was made by our own code."""
 
 from datetime import UTC, datetime
-from importlib.resources import files
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from starlette.responses import HTMLResponse, RedirectResponse
 
+from cadenza.control.payments import describe_payment
+from cadenza.control.statement import describe_entry
 from cadenza.core.money import format_dollars
 from cadenza.web.assets import Assets
 from cadenza.web.charts import about_dollars, compact, count
@@ -18,6 +19,9 @@ NOTES = {
     "saved": "Saved.",
     "key-saved": "Saved. It counts from the next request on.",
     "key-revoked": "The key is revoked. Requests with it get 401 from now on.",
+    "redeemed": "The credit of the voucher is on your account.",
+    "paid": "Thank you. The credit arrives when the payment is confirmed, usually within a minute.",
+    "not-paid": "The payment was not made, and nothing was charged.",
 }
 
 
@@ -32,8 +36,7 @@ class Renderer:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        self._environment.filters |= {"dollars": dollars, "exact_dollars": format_dollars, "moment": moment}
-        self._environment.filters |= {"count": count, "compact": compact, "about_dollars": about_dollars, "day": day}
+        self._environment.filters |= FILTERS
         self._environment.globals |= {"asset": assets.url}
 
     def page(self, template: str, status: int, values: dict[str, Any]) -> HTMLResponse:
@@ -58,6 +61,12 @@ def dollars(amount_nano: int) -> str:
     )
 
 
+def signed_dollars(amount_nano: int) -> str:
+    """Exact, with a sign: +5.00, −0.00012."""
+    sign = "+" if amount_nano > 0 else "−" if amount_nano else ""
+    return sign + format_dollars(abs(amount_nano))
+
+
 def moment(at_ms: int | None, empty: str = "never") -> Markup:
     """A time, which a script shows in the visitor's own time zone."""
     if at_ms is None:
@@ -74,5 +83,15 @@ def day(at_ms: int) -> str:
     return f"{at.day} {at:%b %Y}"
 
 
-def read_text(name: str) -> str:
-    return files("cadenza.web").joinpath(name).read_text(encoding="utf-8")
+FILTERS = {
+    "dollars": dollars,
+    "exact_dollars": format_dollars,
+    "signed_dollars": signed_dollars,
+    "about_dollars": about_dollars,
+    "count": count,
+    "compact": compact,
+    "moment": moment,
+    "day": day,
+    "entry_words": describe_entry,
+    "payment_words": describe_payment,
+}

@@ -1,0 +1,119 @@
+"""Payments by card, and the events of their provider that were acted on: each is acted on once."""
+
+from typing import Literal
+
+import msgspec
+from sqlalchemy import bindparam, func, insert, or_, select, text, update
+
+from cadenza.store.schema import payments
+from cadenza.store.statements import Statement
+from cadenza.store.store import Row, Store, Transaction
+
+State = Literal["open", "paid", "returned", "disputed", "expired"]
+SHOWN = 20
+
+
+class Payment(msgspec.Struct, frozen=True):
+    """A payment. `checkout` and `reference` are the provider's ids of the checkout and of the payment itself."""
+
+    id: str
+    account_id: str
+    provider: str
+    checkout: str
+    reference: str | None
+    amount_nano: int
+    returned_nano: int
+    state: State
+    created_at: int
+    changed_at: int
+
+
+class Names(msgspec.Struct, frozen=True):
+    """What names a payment: our id, or an id of the provider. An empty one names nothing."""
+
+    provider: str
+    id: str = ""
+    checkout: str = ""
+    reference: str = ""
+
+
+COLUMNS = [payments.c[name] for name in Payment.__struct_fields__]
+INSERT = Statement(insert(payments), *Payment.__struct_fields__)
+_IS_NAMED = (
+    payments.c.provider == bindparam("of"),
+    or_(
+        payments.c.id == bindparam("payment"),
+        payments.c.checkout == bindparam("session"),
+        payments.c.reference == bindparam("intent"),
+    ),
+)
+READ = Statement(select(*COLUMNS).where(*_IS_NAMED))
+# An update that changes nothing locks the row on both databases until the transaction ends.
+LOCK = Statement(update(payments).where(*_IS_NAMED).values(changed_at=payments.c.changed_at).returning(*COLUMNS))
+CHANGE = Statement(
+    update(payments)
+    .where(payments.c.id == bindparam("payment"))
+    .values(
+        state=bindparam("now_is"),
+        reference=func.coalesce(bindparam("intent"), payments.c.reference),
+        returned_nano=bindparam("returned"),
+        changed_at=bindparam("now"),
+    )
+)
+_OF_ACCOUNT = payments.c.account_id == bindparam("account")
+LIST = Statement(select(*COLUMNS).where(_OF_ACCOUNT).order_by(payments.c.created_at.desc(), payments.c.id).limit(SHOWN))
+COUNT_OPEN = Statement(
+    select(func.count()).where(_OF_ACCOUNT, payments.c.state == "open", payments.c.created_at > bindparam("since"))
+)
+ADD_EVENT = Statement(
+    text("INSERT INTO payment_events (id, kind, at) VALUES (:event, :kind, :now) ON CONFLICT (id) DO NOTHING")
+)
+
+
+def add(tx: Transaction, payment: Payment) -> None:
+    tx.change(INSERT, msgspec.structs.asdict(payment))
+
+
+def lock(tx: Transaction, names: Names) -> Payment | None:
+    """Lock and return the payment with one of these names."""
+    return _only(tx.rows(LOCK, _values(names)))
+
+
+async def find(store: Store, names: Names) -> Payment | None:
+    return _only(await store.rows(READ, _values(names)))
+
+
+def _values(names: Names) -> dict[str, str]:
+    values = {"of": names.provider, "payment": names.id, "session": names.checkout, "intent": names.reference}
+    return {name: value or "-" for name, value in values.items()}
+
+
+def _only(rows: list[Row]) -> Payment | None:
+    return Payment(*rows[0]) if len(rows) == 1 else None
+
+
+def change(tx: Transaction, payment: Payment) -> None:
+    """Write the state, the reference and what was returned."""
+    values = {
+        "payment": payment.id,
+        "now_is": payment.state,
+        "intent": payment.reference,
+        "returned": payment.returned_nano,
+        "now": payment.changed_at,
+    }
+    tx.change(CHANGE, values)
+
+
+def note_event(tx: Transaction, event_id: str, kind: str, now_ms: int) -> bool:
+    """Whether this event is new. A second transaction with the same event waits for the first."""
+    return tx.change(ADD_EVENT, {"event": event_id, "kind": kind, "now": now_ms}) == 1
+
+
+async def list_newest(store: Store, account_id: str) -> list[Payment]:
+    return [Payment(*row) for row in await store.rows(LIST, {"account": account_id})]
+
+
+async def count_open(store: Store, account_id: str, since_ms: int) -> int:
+    """How many payments were begun since then and have not ended."""
+    [(count,)] = await store.rows(COUNT_OPEN, {"account": account_id, "since": since_ms})
+    return int(count)

@@ -1,0 +1,84 @@
+"""The entries of one account, for its owner: newest first by pages, or all of them oldest first.
+
+The entries of an account are numbered in the order in which they changed its balance, because each is written under the
+lock of the account. So the balance after an entry never changes, and a page can go on from the one before it.
+"""
+
+from collections.abc import AsyncIterator
+
+import msgspec
+from sqlalchemy import Select, bindparam, select
+
+from cadenza.store.schema import accounts, entries, usage
+from cadenza.store.statements import Statement
+from cadenza.store.store import Row, Store
+
+EXPORT_ROWS = 1000
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """One entry. A charge has the class and the tokens of its request."""
+
+    id: int
+    created_at: int
+    kind: str
+    amount_nano: int
+    note: str
+    source: str | None
+    completion_id: str | None
+    class_id: str | None
+    prompt_tokens: int | None
+    completion_tokens: int | None
+    balance_nano: int = 0  # after it
+
+
+_ENTRY = [entries.c[name] for name in ("id", "created_at", "kind", "amount_nano", "note", "source", "completion_id")]
+_REQUEST = [usage.c[name] for name in ("class_id", "prompt_tokens", "completion_tokens")]
+
+
+def _entries() -> Select[tuple[object, ...]]:
+    return (
+        select(*_ENTRY, *_REQUEST, accounts.c.balance_nano)
+        .join_from(entries, accounts, entries.c.account_id == accounts.c.id)
+        .outerjoin(usage, usage.c.completion_id == entries.c.completion_id)
+        .where(entries.c.account_id == bindparam("account"))
+        .limit(bindparam("count"))
+    )
+
+
+NEWEST = Statement(_entries().where(entries.c.id < bindparam("before")).order_by(entries.c.id.desc()))
+OLDEST = Statement(_entries().where(entries.c.id > bindparam("after")).order_by(entries.c.id))
+NO_ENTRY = 2**62
+
+
+async def list_newest(store: Store, account_id: str, count: int) -> list[Entry]:
+    """The newest entries, with the balance after each."""
+    rows = await store.rows(NEWEST, {"account": account_id, "before": NO_ENTRY, "count": count})
+    return _with_balances(rows, rows[0][-1]) if rows else []
+
+
+async def list_before(store: Store, account_id: str, before: int, balance_nano: int, count: int) -> list[Entry]:
+    """The entries before this one, newest first. The balance was so before it."""
+    return _with_balances(
+        await store.rows(NEWEST, {"account": account_id, "before": before, "count": count}), balance_nano
+    )
+
+
+async def all_entries(store: Store, account_id: str) -> AsyncIterator[Entry]:
+    """Every entry, oldest first. At most one page is in memory."""
+    after, balance_nano = 0, 0
+    while rows := await store.rows(OLDEST, {"account": account_id, "after": after, "count": EXPORT_ROWS}, is_long=True):
+        for row in rows:
+            entry = Entry(*row[:-1])
+            balance_nano += entry.amount_nano
+            yield msgspec.structs.replace(entry, balance_nano=balance_nano)
+        after = rows[-1][0]
+
+
+def _with_balances(rows: list[Row], balance_nano: int) -> list[Entry]:
+    found = []
+    for row in rows:
+        entry = msgspec.structs.replace(Entry(*row[:-1]), balance_nano=balance_nano)
+        found.append(entry)
+        balance_nano -= entry.amount_nano
+    return found

@@ -1,0 +1,99 @@
+"""Vouchers: codes that give credit once. The store has a code's digest and the part of it that may be shown."""
+
+from typing import Literal
+
+import msgspec
+from sqlalchemy import bindparam, insert, or_, select, update
+
+from cadenza.store import schema
+from cadenza.store.schema import vouchers
+from cadenza.store.statements import Statement
+from cadenza.store.store import Row, Store, Transaction
+
+State = Literal["unused", "redeemed", "expired"]
+
+
+class Voucher(msgspec.Struct, frozen=True):
+    """A voucher without its code. Revoking an unused one makes it expire at once."""
+
+    id: str
+    prefix: str
+    amount_nano: int
+    note: str
+    created_at: int
+    expires_at: int | None = None
+    redeemed_at: int | None = None
+    redeemed_by: str | None = None  # the id of an account
+
+    def state(self, now_ms: int) -> State:
+        if self.redeemed_at is not None:
+            return "redeemed"
+        return "expired" if self.expires_at is not None and self.expires_at <= now_ms else "unused"
+
+
+class ListedVoucher(msgspec.Struct, frozen=True):
+    """A voucher, with the address of the account that redeemed it."""
+
+    voucher: Voucher
+    redeemed_by: str | None
+
+
+COLUMNS = [vouchers.c[name] for name in Voucher.__struct_fields__]
+INSERT = Statement(insert(vouchers), *Voucher.__struct_fields__, "digest")
+BY_DIGEST = Statement(select(*COLUMNS).where(vouchers.c.digest == bindparam("code")))
+BY_ID_OR_PREFIX = Statement(
+    select(*COLUMNS)
+    .where(or_(vouchers.c.id == bindparam("text"), vouchers.c.prefix == bindparam("text")))
+    .order_by(vouchers.c.created_at, vouchers.c.id)
+    .limit(20)
+)
+_IS_USABLE = (
+    vouchers.c.redeemed_at.is_(None),
+    or_(vouchers.c.expires_at.is_(None), vouchers.c.expires_at > bindparam("now")),
+)
+REDEEM = Statement(
+    update(vouchers)
+    .where(vouchers.c.digest == bindparam("code"), *_IS_USABLE)
+    .values(redeemed_at=bindparam("now"), redeemed_by=bindparam("account"))
+    .returning(*COLUMNS)
+)
+REVOKE = Statement(
+    update(vouchers).where(vouchers.c.id == bindparam("voucher"), *_IS_USABLE).values(expires_at=bindparam("now"))
+)
+LIST = Statement(
+    select(schema.accounts.c.email, *COLUMNS)
+    .outerjoin_from(vouchers, schema.accounts, vouchers.c.redeemed_by == schema.accounts.c.id)
+    .order_by(vouchers.c.created_at, vouchers.c.id)
+)
+
+
+def add_all(tx: Transaction, made: list[tuple[bytes, Voucher]]) -> None:
+    """Add vouchers, each with the digest of its code."""
+    tx.change_each(INSERT, [{**msgspec.structs.asdict(one), "digest": digest} for digest, one in made])
+
+
+def redeem(tx: Transaction, digest: bytes, account_id: str, now_ms: int) -> Voucher | None:
+    """Mark a voucher as redeemed; None if it is unknown, used or expired. Of several at once, one succeeds."""
+    return _voucher(tx.row(REDEEM, {"code": digest, "account": account_id, "now": now_ms}))
+
+
+def find(tx: Transaction, digest: bytes) -> Voucher | None:
+    return _voucher(tx.row(BY_DIGEST, {"code": digest}))
+
+
+def find_by_id_or_prefix(tx: Transaction, text: str) -> list[Voucher]:
+    return [Voucher(*row) for row in tx.rows(BY_ID_OR_PREFIX, {"text": text})]
+
+
+def revoke(tx: Transaction, voucher_id: str, now_ms: int) -> bool:
+    """Whether it was unused until now."""
+    return tx.change(REVOKE, {"voucher": voucher_id, "now": now_ms}) == 1
+
+
+async def list_all(store: Store) -> list[ListedVoucher]:
+    """Oldest first."""
+    return [ListedVoucher(Voucher(*row[1:]), row[0]) for row in await store.rows(LIST, {})]
+
+
+def _voucher(row: Row | None) -> Voucher | None:
+    return None if row is None else Voucher(*row)

@@ -1,0 +1,207 @@
+"""Credit outside of requests, on both databases: corrections, statements, and notices of a low balance."""
+
+import asyncio
+from functools import partial
+
+import pytest
+
+from cadenza.control.credit import correct_credit, set_low_balance, spending_pace
+from cadenza.control.errors import ControlError
+from cadenza.control.low_balance import LowBalanceNotices, MailFailed
+from cadenza.control.statement import export_statement, read_statement
+from cadenza.core.ledger import Held
+from cadenza.core.records import Usage
+from cadenza.observe import make_log
+from cadenza.store import accounts, audit, ledger
+from cadenza.store.acts import COMMAND_LINE, list_newest
+from cadenza.store.schema import entries
+from cadenza.store.store import Store
+from tests.store.moves import finish, fund, make_hold, make_outcome, money, opened, sweep_process, take, writing
+from tests.store.rows import DOLLAR_NANO, NOW_MS, add_account, add_key, rows_of
+
+EMAIL = "acct_a@example.org"
+DAY_MS = 24 * 60 * 60 * 1000
+
+
+async def spend(store: Store) -> None:
+    """Make one request, which costs 2,500 nano-dollars. Nothing is held afterwards."""
+    hold = make_hold()
+    await take(store, hold)
+    await finish(store, hold, Usage(100, 50))
+    await sweep_process(store)
+
+
+async def correct(store: Store, amount_nano: int, reason: str = "a mistake") -> int:
+    return (await correct_credit(store, EMAIL, amount_nano, reason, COMMAND_LINE, NOW_MS)).balance_nano
+
+
+async def test_a_correction_is_an_entry_with_its_reason(store: Store) -> None:
+    """A correction lowers the balance by an entry of its own, and is in the audit trail; the ledger stays sound."""
+    await fund(store, 5 * DOLLAR_NANO)
+    assert await correct(store, -DOLLAR_NANO, "granted twice") == 4 * DOLLAR_NANO
+    _, made = await rows_of(store, entries)
+    assert (made.kind, made.amount_nano, made.note, made.source) == ("correction", -DOLLAR_NANO, "granted twice", None)
+    [act] = await list_newest(store, "acct_a")
+    assert (act.actor, act.act, act.detail) == (COMMAND_LINE, "credit.correct", "-1.00 dollars: granted twice")
+    assert await audit.check(store) == []
+
+
+async def test_a_correction_never_takes_what_is_held(store: Store) -> None:
+    """Only free credit can be taken: a larger correction is refused with the numbers, and changes nothing."""
+    await fund(store, 5 * DOLLAR_NANO)
+    held = await take(store, make_hold())
+    assert isinstance(held, Held)
+    with pytest.raises(ControlError, match=r"the balance is 5\.00, of which running requests hold 0\.0"):
+        await correct(store, -5 * DOLLAR_NANO)
+    assert await correct(store, -5 * DOLLAR_NANO + held.amount_nano) == held.amount_nano
+    assert await audit.check(store) == []
+
+
+async def test_what_a_process_reserved_without_need_is_asked_back(store: Store) -> None:
+    """A correction gets the credit that a running process has in reserve, but for what its requests hold."""
+    await fund(store, 5 * DOLLAR_NANO)
+    async with writing(store) as (writer, _):
+        hold = make_hold()
+        held = await writer.hold(hold)
+        assert isinstance(held, Held)
+        assert (await money(store))[1] > held.amount_nano
+        assert await correct(store, held.amount_nano - 5 * DOLLAR_NANO) == held.amount_nano
+        await writer.end(make_outcome(usage=Usage(100, 50)))
+    assert await audit.check(store) == []
+
+
+@pytest.mark.parametrize(
+    ("amount_nano", "reason"),
+    [(0, "x"), (1, "x"), (-(10**40), "x"), (-1, ""), (-1, " "), (-1, "a\nb"), (-1, "x" * 201)],
+)
+async def test_a_bad_correction_is_refused(store: Store, amount_nano: int, reason: str) -> None:
+    """A correction needs a negative amount that is not absurd, and a reason of one line."""
+    await fund(store, DOLLAR_NANO)
+    with pytest.raises(ControlError):
+        await correct(store, amount_nano, reason)
+
+
+async def test_corrections_at_the_same_instant_never_pass_zero(store: Store, url: str) -> None:
+    """Of eight corrections of a third of the balance, from two processes at once, three succeed."""
+    await fund(store, 3 * DOLLAR_NANO)
+    async with opened(url) as beside:
+        done = await asyncio.gather(
+            *(correct((store, beside)[number % 2], -DOLLAR_NANO) for number in range(8)), return_exceptions=True
+        )
+    assert sorted(one for one in done if isinstance(one, int)) == [0, DOLLAR_NANO, 2 * DOLLAR_NANO]
+    assert all(isinstance(one, int | ControlError) for one in done), done
+    assert await audit.check(store) == []
+
+
+async def test_a_statement_has_every_entry_once(store: Store) -> None:
+    """Pages, newest first, and the export, oldest first, have the same entries with the same running balance."""
+    await fund(store, DOLLAR_NANO)
+    await add_account(store, "acct_b")
+    for number in range(6):
+        await store.transact(partial(ledger.grant, account_id="acct_a", amount_nano=number + 1, note="", now_ms=NOW_MS))
+        await store.transact(lambda tx: ledger.grant(tx, "acct_b", 77, "not ours", NOW_MS))
+    await spend(store)
+    pages, cursor = [], ""
+    while True:
+        page = await read_statement(store, "acct_a", cursor, count=3)
+        pages += page.entries
+        if page.next is None:
+            break
+        cursor = str(page.next)
+    exported = [entry async for entry in export_statement(store, "acct_a")]
+    assert pages == exported[::-1]
+    assert len(exported) == 8
+    account = await accounts.get_by_email(store, EMAIL)
+    assert account
+    assert pages[0].balance_nano == account.balance_nano
+    assert exported[0].balance_nano == DOLLAR_NANO
+    assert (pages[0].class_id, pages[0].amount_nano) == ("forte", -2500)
+
+
+@pytest.mark.parametrize("cursor", ["x", "1", "1.", ".1", "-1.5", "1.2.3", "9" * 30 + ".1", "١.١", "1.-1"])
+async def test_a_bad_cursor_is_refused(store: Store, cursor: str) -> None:
+    """A cursor that no page made is refused."""
+    with pytest.raises(ControlError):
+        await read_statement(store, "acct_a", cursor)
+
+
+async def test_the_pace_is_that_of_the_last_week(store: Store) -> None:
+    """An account that spent its credit in a week lasts as long as the rest of it pays for."""
+    await add_account(store, created_at=NOW_MS - 100 * DAY_MS)
+    await add_key(store)
+    await store.transact(lambda tx: ledger.grant(tx, "acct_a", 6000, "", NOW_MS))
+    account = await accounts.get_by_email(store, EMAIL)
+    assert account
+    assert (await spending_pace(store, account, NOW_MS)).lasts_until_ms is None
+    await spend(store)
+    account = await accounts.get_by_email(store, EMAIL)
+    assert account
+    pace = await spending_pace(store, account, NOW_MS)
+    assert (pace.per_day_nano, pace.lasts_until_ms) == (2500 // 7, NOW_MS + 3500 * DAY_MS // (2500 // 7))
+    assert (await spending_pace(store, account, NOW_MS + 8 * DAY_MS)).per_day_nano == 0
+
+
+class Mailbox:
+    """Keeps what is sent. It can be broken."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[str, str, str]] = []
+        self.is_broken = False
+
+    async def send(self, to: str, subject: str, text: str) -> None:
+        if self.is_broken:
+            raise MailFailed
+        self.sent.append((to, subject, text))
+
+
+async def spent_account(store: Store) -> None:
+    """An account that made a request and has a bit less than a dollar left."""
+    await fund(store, DOLLAR_NANO)
+    await spend(store)
+
+
+async def test_a_low_balance_is_told_once(store: Store, url: str) -> None:
+    """Two processes that look again and again send one e-mail; another follows after the balance has risen."""
+    await spent_account(store)
+    mailbox = Mailbox()
+    async with opened(url) as beside:
+        watchers = [LowBalanceNotices(one, mailbox, make_log(), "https://c.example") for one in (store, beside)]
+        for _ in range(3):
+            await asyncio.gather(*(watcher.look(NOW_MS) for watcher in watchers))
+    [(to, subject, text)] = mailbox.sent
+    assert (to, "Your credit is low: 0.99" in subject, "https://c.example/credit" in text) == (EMAIL, True, True)
+    await store.transact(lambda tx: ledger.grant(tx, "acct_a", DOLLAR_NANO, "", NOW_MS))
+    assert await watchers[0].look(NOW_MS) == 0
+    await correct(store, -DOLLAR_NANO)
+    assert await watchers[0].look(NOW_MS) == 1
+
+
+async def test_a_new_account_is_not_low(store: Store) -> None:
+    """An account that never made a request is not told that its credit is low."""
+    await fund(store, 0)
+    mailbox = Mailbox()
+    assert await LowBalanceNotices(store, mailbox, make_log(), None).look(NOW_MS) == 0
+
+
+async def test_a_notice_that_was_not_sent_is_sent_later(store: Store) -> None:
+    """A mail server that fails loses no notice."""
+    await spent_account(store)
+    mailbox = Mailbox()
+    mailbox.is_broken = True
+    watcher = LowBalanceNotices(store, mailbox, make_log(), None)
+    assert await watcher.look(NOW_MS) == 0
+    mailbox.is_broken = False
+    assert await watcher.look(NOW_MS) == 1
+
+
+async def test_the_owner_chooses_what_is_low(store: Store) -> None:
+    """Zero turns the notice off; a lower amount takes back a notice that does not apply any more."""
+    await spent_account(store)
+    mailbox = Mailbox()
+    watcher = LowBalanceNotices(store, mailbox, make_log(), None)
+    await set_low_balance(store, "acct_a", 0, EMAIL, NOW_MS)
+    assert await watcher.look(NOW_MS) == 0
+    await set_low_balance(store, "acct_a", DOLLAR_NANO, EMAIL, NOW_MS)
+    assert await watcher.look(NOW_MS) == 1
+    with pytest.raises(ControlError):
+        await set_low_balance(store, "acct_a", -1, EMAIL, NOW_MS)

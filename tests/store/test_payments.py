@@ -1,0 +1,235 @@
+"""Payments on both databases: what each event of the provider does to a payment and to the credit of its account."""
+
+import asyncio
+import itertools
+from collections.abc import Callable
+
+import pytest
+
+from cadenza.control.errors import ControlError
+from cadenza.control.payment_events import Result, apply_event
+from cadenza.control.payments import (
+    OPEN_MAX,
+    Checkout,
+    CheckoutOrder,
+    DisputeClosed,
+    Disputed,
+    Expired,
+    Fact,
+    Paid,
+    Payer,
+    PaymentEvent,
+    Refunded,
+    Subject,
+    list_payments,
+    start_payment,
+)
+from cadenza.core.ledger import Held
+from cadenza.store import audit
+from cadenza.store.acts import list_newest
+from cadenza.store.schema import entries
+from cadenza.store.store import Store
+from tests.store.moves import fund, make_hold, money, opened, take
+from tests.store.rows import DOLLAR_NANO, NOW_MS, rows_of
+
+AMOUNT_NANO = 10 * DOLLAR_NANO
+CHECKOUT = Subject(checkout="cs_1", reference="pi_1")
+PAYMENT = Subject(reference="pi_1")
+PAID = Paid(AMOUNT_NANO)
+DISPUTED = Disputed("dp_1", AMOUNT_NANO)
+WON = DisputeClosed("dp_1", AMOUNT_NANO, "won")
+LOST = DisputeClosed("dp_1", AMOUNT_NANO, "lost")
+
+
+class Till:
+    """A payment provider that opens checkouts in memory."""
+
+    name = "stripe"
+
+    def __init__(self) -> None:
+        self.orders: list[CheckoutOrder] = []
+
+    async def create_checkout(self, order: CheckoutOrder) -> Checkout:
+        self.orders.append(order)
+        return Checkout(f"cs_{len(self.orders)}", "https://pay.example/1")
+
+    def read_event(self, body: bytes, signature: str, now_s: int) -> PaymentEvent | None:
+        raise NotImplementedError
+
+
+async def start(store: Store, amount_nano: int = AMOUNT_NANO, till: Till | None = None) -> str:
+    payer = Payer("acct_a", "acct_a@example.org", "https://c.example")
+    return (await start_payment(store, till or Till(), payer, amount_nano, NOW_MS)).payment.id
+
+
+def sender(store: Store) -> Callable[..., "asyncio.Future[Result]"]:
+    """Sends facts as events with ids of their own."""
+    numbers = itertools.count(1)
+
+    def send(fact: Fact, subject: Subject | None = None) -> "asyncio.Future[Result]":
+        of_session = isinstance(fact, Paid | Expired)
+        event = PaymentEvent(f"evt_{next(numbers)}", "kind", subject or (CHECKOUT if of_session else PAYMENT), fact)
+        return asyncio.ensure_future(apply_event(store, "stripe", event, NOW_MS + 1))
+
+    return send
+
+
+async def balance(store: Store) -> int:
+    assert await audit.check(store) == []
+    return (await money(store))[0]
+
+
+async def state(store: Store) -> tuple[str, int]:
+    [payment] = await list_payments(store, "acct_a")
+    return payment.state, payment.returned_nano
+
+
+async def test_a_payment_gives_its_credit_once(store: Store) -> None:
+    """A paid checkout grants the amount; every further event that says so changes nothing."""
+    await fund(store, 0)
+    payment_id = await start(store)
+    assert await state(store) == ("open", 0)
+    send = sender(store)
+    assert [await send(PAID), await send(PAID), await send(Expired())] == ["done", "out of order", "out of order"]
+    [grant] = await rows_of(store, entries)
+    assert (grant.kind, grant.amount_nano, grant.source) == ("grant", AMOUNT_NANO, payment_id)
+    assert (await balance(store), await state(store)) == (AMOUNT_NANO, ("paid", 0))
+
+
+async def test_an_event_at_the_same_instant_counts_once(store: Store, url: str) -> None:
+    """An event, and others about the same payment, in two processes at once, give one grant."""
+    await fund(store, 0)
+    await start(store)
+    events = [PaymentEvent(name, "kind", CHECKOUT, PAID) for name in ("evt_1", "evt_1", "evt_1", "evt_2", "evt_3")]
+    async with opened(url) as beside:
+        done = await asyncio.gather(
+            *(apply_event((store, beside)[n % 2], "stripe", one, NOW_MS) for n, one in enumerate(events * 2))
+        )
+    assert done.count("done") == 1
+    assert set(done) <= {"done", "repeated", "out of order"}
+    assert await balance(store) == AMOUNT_NANO
+
+
+@pytest.mark.parametrize("amount_nano", [None, 0, AMOUNT_NANO - 1, AMOUNT_NANO + 1, 10 * AMOUNT_NANO])
+async def test_another_amount_or_currency_gives_no_credit(store: Store, amount_nano: int | None) -> None:
+    """A payment of another amount, or in another currency, is not credited, and an operator can see it."""
+    await fund(store, 0)
+    await start(store)
+    assert await sender(store)(Paid(amount_nano)) == "wrong amount"
+    assert (await balance(store), (await state(store))[0]) == (0, "open")
+    assert (await list_newest(store, "acct_a"))[0].act == "payment.mismatch"
+
+
+async def test_unknown_payments_are_left_alone(store: Store) -> None:
+    """Events about payments that are not ours, or of another provider, change nothing."""
+    await fund(store, 0)
+    await start(store)
+    send = sender(store)
+    for subject in (Subject(), Subject("pay_x"), Subject("", "cs_2"), Subject("", "", "pi_1"), Subject("-", "-", "-")):
+        assert await send(PAID, subject) == "unknown payment"
+    other = PaymentEvent("evt_x", "kind", CHECKOUT, PAID)
+    assert await apply_event(store, "another", other, NOW_MS) == "unknown payment"
+    assert await balance(store) == 0
+
+
+async def test_refunds_take_what_was_refunded_since(store: Store) -> None:
+    """Partial refunds take the difference; an older total that comes late takes nothing."""
+    await fund(store, DOLLAR_NANO)
+    await start(store)
+    send = sender(store)
+    await send(PAID)
+    assert await send(Refunded(3 * DOLLAR_NANO)) == "done"
+    assert (await balance(store), await state(store)) == (8 * DOLLAR_NANO, ("paid", 3 * DOLLAR_NANO))
+    assert await send(Refunded(2 * DOLLAR_NANO)) == "out of order"
+    assert await send(Refunded(99 * DOLLAR_NANO)) == "done"
+    assert (await balance(store), await state(store)) == (DOLLAR_NANO, ("returned", AMOUNT_NANO))
+
+
+async def test_a_refund_before_the_payment_is_not_granted(store: Store) -> None:
+    """A refund whose event comes before that of the payment lowers the grant."""
+    await fund(store, 0)
+    payment_id = await start(store)
+    send = sender(store)
+    assert await send(Refunded(4 * DOLLAR_NANO), Subject(payment_id, "", "pi_1")) == "done"
+    assert await balance(store) == 0
+    assert await send(PAID) == "done"
+    assert (await balance(store), await state(store)) == (6 * DOLLAR_NANO, ("paid", 4 * DOLLAR_NANO))
+
+
+async def test_what_is_spent_or_held_is_not_taken(store: Store) -> None:
+    """A refund takes free credit only; what is missing is in the audit trail, and the ledger stays sound."""
+    await fund(store, 0)
+    await start(store)
+    send = sender(store)
+    await send(PAID)
+    held = await take(store, make_hold())
+    assert isinstance(held, Held)
+    assert await send(Refunded(AMOUNT_NANO)) == "done"
+    assert (await balance(store), await state(store)) == (held.amount_nano, ("returned", AMOUNT_NANO))
+    details = {act.act: act.detail for act in await list_newest(store, "acct_a")}
+    assert details["payment.shortfall"] == "0.0000025 of 10.00 dollars could not be taken back"
+
+
+async def test_a_dispute_takes_the_credit_and_gives_it_back_if_won(store: Store) -> None:
+    """An open dispute takes the amount once; if it is won, exactly what it took comes back, once."""
+    await fund(store, 0)
+    await start(store)
+    send = sender(store)
+    await send(PAID)
+    await send(Refunded(DOLLAR_NANO))
+    assert [await send(DISPUTED), await send(DISPUTED)] == ["done", "out of order"]
+    assert (await balance(store), await state(store)) == (0, ("disputed", DOLLAR_NANO))
+    assert [await send(WON), await send(WON), await send(DISPUTED)] == ["done", "out of order", "out of order"]
+    assert (await balance(store), await state(store)) == (9 * DOLLAR_NANO, ("paid", DOLLAR_NANO))
+
+
+async def test_a_lost_dispute_takes_once(store: Store) -> None:
+    """A dispute that is lost takes nothing more than it took when it was opened."""
+    await fund(store, DOLLAR_NANO)
+    await start(store)
+    send = sender(store)
+    await send(PAID)
+    assert [await send(DISPUTED), await send(LOST), await send(LOST)] == ["done", "done", "out of order"]
+    assert (await balance(store), await state(store)) == (DOLLAR_NANO, ("returned", AMOUNT_NANO))
+
+
+async def test_a_lost_dispute_that_was_not_announced_takes_the_credit(store: Store) -> None:
+    """The end of a dispute counts even if its beginning comes late, or never."""
+    await fund(store, DOLLAR_NANO)
+    await start(store)
+    send = sender(store)
+    assert await send(DISPUTED) == "unknown payment"  # nothing is known of its reference yet
+    await send(PAID)
+    assert [await send(LOST), await send(DISPUTED)] == ["done", "out of order"]
+    assert (await balance(store), await state(store)) == (DOLLAR_NANO, ("returned", AMOUNT_NANO))
+
+
+async def test_an_expired_checkout_that_was_paid_counts(store: Store) -> None:
+    """Money that has arrived counts, even after the news that the checkout expired."""
+    await fund(store, 0)
+    await start(store)
+    send = sender(store)
+    assert [await send(Expired()), await send(PAID)] == ["done", "done"]
+    assert await balance(store) == AMOUNT_NANO
+
+
+@pytest.mark.parametrize("amount_nano", [0, -1, 1, DOLLAR_NANO - 1, DOLLAR_NANO + 1, 1001 * DOLLAR_NANO, 10**30])
+async def test_absurd_amounts_open_no_checkout(store: Store, amount_nano: int) -> None:
+    """Less than a dollar, more than a thousand, and parts of a cent are refused before the provider is asked."""
+    await fund(store, 0)
+    till = Till()
+    with pytest.raises(ControlError):
+        await start(store, amount_nano, till)
+    assert till.orders == []
+
+
+async def test_an_account_has_few_open_payments(store: Store) -> None:
+    """An account that begins payments and pays none of them is stopped."""
+    await fund(store, 0)
+    till = Till()
+    for _ in range(OPEN_MAX):
+        await start(store, till=till)
+    with pytest.raises(ControlError):
+        await start(store, till=till)
+    assert len(till.orders) == OPEN_MAX
+    assert till.orders[0].success_url == "https://c.example/credit?note=paid"
