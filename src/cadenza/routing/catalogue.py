@@ -42,6 +42,10 @@ class Catalogue:
             raise InvalidRequest(f"The model '{RESERVED_CLASS}' is reserved and not available. {self._usable()}")
         raise InvalidRequest(f"This model does not exist. {self._usable()}")
 
+    def served(self) -> tuple[ServedClass, ...]:
+        """The classes that have routes, in the order in which they are listed."""
+        return tuple(self._classes.values())
+
     def routes(self) -> Iterator[Route]:
         return (route for served in self._classes.values() for route in served.plan.routes)
 

@@ -15,6 +15,13 @@ NANO_PER_CENT = 10_000_000
 NOTES = {
     "signed-out": "You are signed out.",
     "saved": "Saved.",
+    "account-suspended": "The account is suspended. Its keys and sessions are refused from now on.",
+    "account-resumed": "The account is resumed.",
+    "credit-added": "The credit is added.",
+    "credit-taken-back": "The credit is taken back.",
+    "key-revoked": "The key is revoked. It is refused from now on.",
+    "check-started": "The ledger check has begun. Its result appears below.",
+    "check-runs": "A ledger check is running already.",
 }
 
 
@@ -34,6 +41,10 @@ class Renderer:
 
     def page(self, template: str, status: int, values: dict[str, Any]) -> HTMLResponse:
         return HTMLResponse(self._environment.get_template(template).render(values), status)
+
+    def part(self, template: str, values: dict[str, Any]) -> str:
+        """A part of a page, which is the same for all visitors."""
+        return self._environment.get_template(template).render(values)
 
 
 def redirect(path: str, note: str = "") -> RedirectResponse:
