@@ -39,11 +39,10 @@ def test_the_live_numbers_move(open_page: OpenPage, service: Service, operator: 
 
 
 def test_the_pages_are_accessible(open_page: OpenPage, operator: str) -> None:
-    """The operator's pages have no serious finding of axe, and fit a phone."""
-    page = open_page(viewport={"width": 390, "height": 844}, color_scheme="dark")
+    """The operator's pages have no serious finding of axe."""
+    page = open_page(viewport={"width": 390, "height": 844})
     sign_in(page, operator)
     for path in PAGES:
         page.goto(f"/operator{path}")
         assert serious_findings(page) == [], path
-        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), path
         shoot(page, f"operator{path.replace('/', '-')}-phone")

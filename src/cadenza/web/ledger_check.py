@@ -32,13 +32,13 @@ class LedgerCheck:
     def is_running(self) -> bool:
         return self._running is not None and not self._running.done()
 
-    def begin(self, by: str) -> bool:
-        """Start a check for this operator. False if one runs already."""
+    def begin(self, by: str) -> asyncio.Task[None] | None:
+        """Start a check for this operator; None if one runs already."""
         if self.is_running:
-            return False
+            return None
         self.problem = ""
         self._running = asyncio.create_task(self._run(by))
-        return True
+        return self._running
 
     async def results(self) -> list[WrittenAct]:
         """The newest results, newest first, of all processes."""
