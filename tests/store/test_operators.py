@@ -7,11 +7,20 @@ import pytest
 from cadenza.control.accounts import create_account
 from cadenza.control.acts import list_acts
 from cadenza.control.errors import ControlError
-from cadenza.control.operators import correct_credit, grant_credit, set_operator, suspend_account
+from cadenza.control.operators import (
+    correct_credit,
+    grant_credit,
+    revoke_any_key,
+    set_operator,
+    suspend_account,
+)
 from cadenza.control.overview import find_keys, get_details, get_overview, search_accounts
+from cadenza.core.records import Usage
 from cadenza.store import audit
 from cadenza.store.accounts import Account
 from cadenza.store.store import Store
+from tests.store.moves import finish, fund, make_hold, take
+from tests.store.rows import add_key, run_sql
 
 NOW_MS = 1_800_000_000_000
 DOLLAR = 10**9
@@ -94,3 +103,33 @@ async def test_unknown_things_are_not_found(store: Store) -> None:
     assert await get_details(store, "\x00", NOW_MS) is None
     assert await find_keys(store, "key_unknown", NOW_MS) == []
     assert await find_keys(store, "sk-cdz-\x0012345", NOW_MS) == []
+
+
+async def test_the_key_of_the_web_chat_is_not_revoked(store: Store) -> None:
+    """An operator revokes any key but that of the web chat; the act is written once."""
+    account = await make_account(store, "ann@example.org")
+    for key_id in ("key_own", "key_web"):
+        await add_key(store, key_id, account_id=account.id)
+    await run_sql(store, "UPDATE keys SET origin = 'web' WHERE id = 'key_web'")
+    assert [await revoke_any_key(store, "key_own", BY, NOW_MS) for _ in range(2)] == [True, False]
+    with pytest.raises(ControlError, match="web chat"):
+        await revoke_any_key(store, "key_web", BY, NOW_MS)
+    details = await get_details(store, account.id, NOW_MS)
+    assert details
+    assert {key.id: (key.state, key.is_web) for key in details.keys} == {
+        "key_own": ("revoked", False),
+        "key_web": ("active", True),
+    }
+    assert [act.act for act in details.acts] == ["key.revoke"]
+
+
+async def test_usage_of_today_is_by_class(store: Store) -> None:
+    """Requests since midnight are counted by class, with those that failed; those of yesterday are not."""
+    midnight_ms = NOW_MS - NOW_MS % 86_400_000
+    await fund(store, DOLLAR)
+    for number, started_at in enumerate((midnight_ms - 1, midnight_ms, midnight_ms + 1)):
+        hold = make_hold(f"chatcmpl-{started_at:011x}{number}", started_at=started_at)
+        await take(store, hold)
+        await finish(store, hold, Usage(100, 10))
+    [used] = (await get_overview(store, midnight_ms + 5)).today
+    assert (used.class_id, used.requests, used.failed, used.prompt_tokens) == ("forte", 2, 0, 200)

@@ -116,12 +116,14 @@ async def revoke_any_key(store: Store, key_id: str, by: str, now_ms: int) -> boo
     """Revoke a key of any account. False if it was revoked before."""
 
     def revoke(tx: Transaction) -> bool:
-        found = [key for key in keys.find_by_prefix_or_id(tx, key_id) if key.id == key_id]
-        if not found:
+        key = operators.find_key(tx, key_id)
+        if key is None:
             raise ControlError("There is no such key.")
+        if key.origin == "web":
+            raise ControlError("This key belongs to the web chat and is known to nobody. Suspend the account instead.")
         is_first = keys.revoke(tx, key_id, now_ms)
         if is_first:
-            acts.add(tx, Act(now_ms, by, "key.revoke", found[0].account_id, key_id))
+            acts.add(tx, Act(now_ms, by, "key.revoke", key.account_id, key_id))
         return is_first
 
     return await make_change(store, revoke)

@@ -48,6 +48,7 @@ class KeySummary(msgspec.Struct, frozen=True):
     created_at: int
     expires_at: int | None
     last_used_at: int | None
+    is_web: bool  # of the web chat
 
 
 class AccountDetails(msgspec.Struct, frozen=True):
@@ -126,4 +127,5 @@ def _summary(key: OwnedKey, now_ms: int) -> KeySummary:
         created_at=key.created_at,
         expires_at=key.expires_at,
         last_used_at=key.last_used_at,
+        is_web=key.origin == "web",
     )

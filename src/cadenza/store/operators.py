@@ -50,6 +50,7 @@ class OwnedKey(msgspec.Struct, frozen=True):
     expires_at: int | None
     revoked_at: int | None
     last_used_at: int | None
+    origin: str  # 'web': of the web application, nobody knows it
     email: str
 
 
@@ -164,6 +165,11 @@ async def keys_by_prefix(store: Store, prefix: str, count: int) -> list[OwnedKey
 
 async def key_by_id(store: Store, key_id: str) -> list[OwnedKey]:
     return [_key(row) for row in await store.rows(KEY_BY_ID, {"text": key_id})]
+
+
+def find_key(tx: Transaction, key_id: str) -> OwnedKey | None:
+    row = tx.row(KEY_BY_ID, {"text": key_id})
+    return None if row is None else _key(row)
 
 
 async def key_by_digest(store: Store, digest: bytes) -> list[OwnedKey]:

@@ -35,7 +35,7 @@ class OperatorAccounts(msgspec.Struct, frozen=True):
 
 
 class OperatorKey(msgspec.Struct, frozen=True):
-    """A key of any account."""
+    """A key of any account. That of the web chat cannot be revoked."""
 
     id: str
     account_id: str
@@ -47,6 +47,7 @@ class OperatorKey(msgspec.Struct, frozen=True):
     created_at: str
     expires_at: str | None
     last_used_at: str | None
+    is_web: bool
 
 
 class OperatorKeys(msgspec.Struct, frozen=True):
@@ -155,6 +156,7 @@ def view_key(key: KeySummary) -> OperatorKey:
         created_at=instant(key.created_at),
         expires_at=instant_or_none(key.expires_at),
         last_used_at=instant_or_none(key.last_used_at),
+        is_web=key.is_web,
     )
 
 
