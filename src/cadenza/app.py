@@ -28,6 +28,7 @@ from cadenza.http.connection import ConnectionSettings
 from cadenza.http.exchange import Exchange
 from cadenza.http.forwarded import TrustedProxies
 from cadenza.observe import FaultPoint, Log, Observer, loop_errors, make_log
+from cadenza.observe.merge import Family, read_families
 from cadenza.observe.worker_metrics import WorkerMetrics
 from cadenza.process import memory_room
 from cadenza.routing.catalogue import Catalogue, ServedClass, Snapshot
@@ -87,7 +88,7 @@ class App:
 
     def refuse(self, exchange: Exchange) -> Awaitable[None]:
         exchange.close_after_reply()
-        if self._site.serves(exchange.request.path):
+        if self._site.serves(exchange.request):
             return self._site.serve(exchange)
         return refuse_connection(self._observer, exchange)
 
@@ -102,7 +103,12 @@ class App:
         """Build the site. Its modules are imported now, because a service without visitors does not need them."""
         from cadenza.web.build import build_site  # noqa: PLC0415 import time
 
-        return build_site(self.gateway, self._shared.rates, self._log, site_settings(self._settings))
+        settings = site_settings(self._settings)
+        return build_site(self.gateway, self._shared.rates, self._log, settings, self._read_metrics)
+
+    async def _read_metrics(self) -> list[Family]:
+        """The metrics of all workers, or of this process if it is the only one."""
+        return await self._workers.read() if self._workers else read_families(self._observer.metrics.registry)
 
     async def start(self) -> bool:
         asyncio.get_running_loop().set_exception_handler(loop_errors(self._log))

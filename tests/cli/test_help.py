@@ -38,6 +38,7 @@ STORE_COMMANDS = [
     ("usage", "--account", EMAIL),
     ("ledger", "check"),
     ("ledger", "export"),
+    ("acts", "list"),
     ("classes", "list"),
     ("classes", "reload"),
     ("backup", "copy.db"),

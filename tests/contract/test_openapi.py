@@ -1,16 +1,23 @@
 """/openapi.json is valid, describes every endpoint of the service and no others, and accepts its replies."""
 
+import re
 from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 import schemathesis
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from schemathesis import Case, GenerationMode
 
 from cadenza.core.errors import CadenzaError
 from cadenza.gateway.api import ENDPOINTS, ONE_MODEL
 from cadenza.gateway.models import MODELS_PATH
 from cadenza.gateway.validate import SAMPLING, TOOL_FIELDS
+from cadenza.web.application import ROUTES
+from cadenza.web.openapi import PLATFORM
+from cadenza.web.routes import Access, Endpoint
 from cadenza.web.site import PATHS
 from tests.account import open_account
 from tests.contract.tool_upstream import WEATHER
@@ -19,6 +26,8 @@ from tests.openapi import Document, contents, read_document
 from tests.raw_client import MESSAGES, RawClient, Reply
 from tests.schemas import COMPLETION, ERROR, MODEL_LIST, USAGE_CHUNK, Schema
 from tests.service import Service
+from tests.visitor import Seen, Visitor
+from tests.web.operators import account_id_of, make_operator
 
 CHAT = ("POST", "/v1/chat/completions")
 MODELS = ("GET", "/v1/models")
@@ -42,6 +51,31 @@ SAID: dict[str, dict[str, Any]] = {
     "reasoning": {"reasoning": "Hm.", "reasoning_details": [{"type": "reasoning.text"}], "content": "Hello."},
     "reasoning_content": {"reasoning_content": "Hm.", "content": "Hello."},
 }
+ENDPOINTS_OF_PLATFORM = [one for one in ROUTES if isinstance(one, Endpoint)]
+CHANGING = [one for one in ENDPOINTS_OF_PLATFORM if one.method != "GET"]
+
+
+def operation_of(one: Endpoint) -> tuple[str, str]:
+    return one.method, PLATFORM + one.path
+
+
+def operations_of_api(document: Document) -> set[tuple[str, str]]:
+    return {(method, path) for method, path in document.operations if not path.startswith(PLATFORM)}
+
+
+def some_path(one: Endpoint) -> str:
+    """Its path below the platform API, with ids that nothing has."""
+    return re.sub(r"\{\w+\}", "unknown", one.path)
+
+
+@pytest.fixture(scope="module")
+def operator(service: Service) -> Visitor:
+    """A browser that is signed in to an operator's account."""
+    email = service.create_account(10**9)
+    make_operator(service, email)
+    visitor = Visitor(service.port)
+    visitor.sign_in(email)
+    return visitor
 
 
 @pytest.fixture(scope="module")
@@ -92,12 +126,13 @@ def test_every_endpoint_is_described(document: Document) -> None:
     """Every endpoint of the service is in it with its methods, and nothing else is."""
     endpoints = {**ENDPOINTS, f"{MODELS_PATH}/{{model}}": ONE_MODEL}
     api = {(method, path) for path, endpoint in endpoints.items() for method in endpoint.methods if method != "HEAD"}
-    assert document.operations == api | {("GET", path) for path in PATHS if path not in NOT_API}
+    probes = {("GET", path) for path in (*PATHS, "/openapi.json") if path not in NOT_API}
+    assert document.operations == api | probes | {operation_of(one) for one in ENDPOINTS_OF_PLATFORM}
 
 
 def test_every_path_is_served(document: Document, api: RawClient, upstream: LoopbackUpstream) -> None:
     """Every path is served with the method that it names."""
-    for method, path in document.operations:
+    for method, path in sorted(operations_of_api(document)):
         body = b'{"messages": [{"role": "user", "content": "hi"}]}' if method == "POST" else None
         accept(document, (method, path), api.request(method, path.replace("{model}", "forte"), body))
 
@@ -105,7 +140,7 @@ def test_every_path_is_served(document: Document, api: RawClient, upstream: Loop
 def test_scopes_are_those_that_are_needed(document: Document) -> None:
     """Each endpoint of the API names the scope that its key needs, with either header; the others need no key."""
     endpoints = {**ENDPOINTS, f"{MODELS_PATH}/{{model}}": ONE_MODEL}
-    for method, path in document.operations:
+    for method, path in operations_of_api(document):
         scopes = [[endpoints[path].scope]] * 2 if path in endpoints else []
         security = document.value["paths"][path][method.lower()]["security"]
         assert [names for need in security for names in need.values()] == scopes
@@ -216,3 +251,102 @@ def test_document_requires_what_the_tests_require(document: Document, name: str,
     described = document.value["components"]["schemas"][name]
     assert set(described["properties"]) == set(schema["properties"])
     assert set(schema["required"]) - set(described["required"]) <= {"usage"}  # only the last chunk has it
+
+
+def accept_seen(document: Document, one: Endpoint, seen: Seen) -> None:
+    document.check_reply(operation_of(one), seen.status, seen.headers, seen.text.encode())
+
+
+def test_examples_are_as_described(document: Document) -> None:
+    """Every example in the document is a value that its own schema accepts."""
+    examples = list(contents_with_examples(document.value["paths"]))
+    for content in examples:
+        document.check_value(content["example"], content["schema"])
+    assert len(examples) >= 5
+
+
+def contents_with_examples(value: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(value, dict):
+        if "example" in value and "schema" in value:
+            yield value
+        for part in value.values():
+            yield from contents_with_examples(part)
+
+
+@pytest.mark.parametrize("one", ENDPOINTS_OF_PLATFORM, ids=lambda one: f"{one.method} {one.path}")
+def test_platform_replies_are_as_described(
+    document: Document, service: Service, operator: Visitor, one: Endpoint
+) -> None:
+    """To a stranger, to an operator who names unknown ids, and without the token: each reply is documented."""
+    stranger = Visitor(service.port)
+    refused = stranger.api(one.method, some_path(one), {} if one.takes else None)
+    accept_seen(document, one, refused)
+    if one.access is not Access.ANYONE:
+        assert refused.status == 401
+    if one.method == "GET":
+        seen = operator.api(one.method, some_path(one))
+        assert seen.status in ((200, 404) if "{" in one.path else (200,)), seen.text
+    else:
+        seen = operator.api(one.method, some_path(one), {"no such field": 1}, {"x-cadenza-csrf": "0"})
+        assert seen.status == 403, seen.text
+    accept_seen(document, one, seen)
+
+
+@pytest.mark.parametrize("one", [one for one in CHANGING if one.takes], ids=lambda one: f"{one.method} {one.path}")
+def test_platform_bodies_are_strict(document: Document, operator: Visitor, one: Endpoint) -> None:
+    """A body with a field that the document does not name is refused, and the document says so."""
+    seen = operator.api(one.method, some_path(one), {"no such field": 1})
+    assert seen.status == 400, seen.text
+    accept_seen(document, one, seen)
+    method, path = operation_of(one)
+    body = document.value["paths"][path][method.lower()]["requestBody"]["content"]["application/json"]["schema"]
+    name = body["$ref"].rpartition("/")[2]
+    assert document.value["components"]["schemas"][name]["additionalProperties"] is False
+
+
+def test_operator_replies_are_as_described(document: Document, service: Service, operator: Visitor) -> None:
+    """What an operator's endpoints return for a real account and a real key is documented."""
+    email = service.create_account(10**9)
+    key = service.create_key(email)
+    one_account = "/operator/accounts/{account_id}"
+    account_id = account_id_of(service, email)
+    [found] = operator.api("POST", "/operator/keys/find", {"text": key[:12]}).json["data"]
+    asked: list[tuple[str, str, Any]] = [
+        ("GET", one_account, None),
+        ("POST", f"{one_account}/grants", {"amount": "1.00", "note": "a note"}),
+        ("POST", f"{one_account}/corrections", {"amount": "0.50", "reason": "a reason"}),
+        ("POST", f"{one_account}/corrections", {"amount": "99.00", "reason": "too much"}),
+        ("POST", f"{one_account}/suspend", None),
+        ("POST", f"{one_account}/resume", None),
+        ("PUT", f"{one_account}/role", {"is_operator": False}),
+        ("POST", f"{one_account}/reset-link", None),
+        ("POST", "/operator/keys/find", {"text": key}),
+        ("POST", "/operator/keys/{key_id}/revoke", None),
+        ("GET", "/operator/accounts", None),
+        ("GET", "/operator/acts", None),
+    ]
+    for method, path, body in asked:
+        seen = operator.api(method, path.replace("{account_id}", account_id).replace("{key_id}", found["id"]), body)
+        assert seen.status == (400 if body and body.get("amount") == "99.00" else 200), seen.text
+        document.check_reply((method, PLATFORM + path), seen.status, seen.headers, seen.text.encode())
+
+
+@pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE], ids=lambda mode: mode.value)
+def test_generated_queries_get_documented_replies(document: Document, operator: Visitor, mode: GenerationMode) -> None:
+    """Queries that schemathesis makes for each endpoint of the platform that takes some: none is a 5xx."""
+    for one in [one for one in ENDPOINTS_OF_PLATFORM if one.query and "{" not in one.path]:
+        send_generated(document, operator, one, mode)
+
+
+def send_generated(document: Document, operator: Visitor, one: Endpoint, mode: GenerationMode) -> None:
+    method, path = operation_of(one)
+
+    @seed(15)
+    @settings(max_examples=12, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+    @given(case=schemathesis.openapi.from_dict(document.value)[path][method].as_strategy(mode))
+    def send(case: Case[Any]) -> None:
+        seen = operator.api(one.method, f"{one.path}?{urlencode(case.query or {}, doseq=True)}")
+        assert seen.status < 500, seen.text
+        accept_seen(document, one, seen)
+
+    send()

@@ -12,7 +12,8 @@ from contextlib import closing
 import pytest
 
 from tests.account import Account, run_command
-from tests.service import CREDIT_NANO, STORE_WAIT_S, Service
+from tests.migrated import STORE_WAIT_S
+from tests.service import CREDIT_NANO, Service
 from tests.visitor import Seen, Visitor
 
 ENTRY = """

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from cadenza.core.apikey import is_well_formed
+from tests.migrated import STORE_WAIT_S
 from tests.raw_client import RawClient
-from tests.service import CREDIT_NANO, STORE_WAIT_S, Service, now_ms
+from tests.service import CREDIT_NANO, Service, now_ms
 from tests.visitor import Seen, Visitor
 
 SECRET = re.compile(r'<code class="secret" id="secret">([^<]+)</code>')

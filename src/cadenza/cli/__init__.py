@@ -10,6 +10,7 @@ import click
 from click.shell_completion import get_completion_class
 
 from cadenza.cli.accounts import accounts
+from cadenza.cli.acts import acts
 from cadenza.cli.backup import backup
 from cadenza.cli.classes import classes
 from cadenza.cli.console import say
@@ -45,6 +46,7 @@ app.add_command(vouchers, "voucher")
 app.add_command(classes)
 app.add_command(usage)
 app.add_command(ledger)
+app.add_command(acts)
 app.add_command(migrate)
 app.add_command(backup)
 app.add_command(doctor)

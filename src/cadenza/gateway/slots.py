@@ -60,6 +60,15 @@ class Slots:
     def taken(self) -> int:
         return self._shares.taken
 
+    @property
+    def ceiling(self) -> int:
+        """The most that may be taken: here, or in the whole fleet if its slots are lent."""
+        return self._shares.ceiling
+
+    @property
+    def is_lent(self) -> bool:
+        return self._lender is not None
+
     def leave(self, key: str) -> None:
         self._shares.give_back(key)
         self._let_in()

@@ -78,11 +78,15 @@ class WorkerMetrics:
 
     async def render(self) -> bytes:
         """The metrics of all workers, as Prometheus reads them."""
+        return render(await self.read())
+
+    async def read(self) -> list[Family]:
+        """The metrics of all workers."""
         others = sorted({path.stem for path in self._folder.glob("*.lock")} - {self._slot})
         found = await asyncio.gather(*(self._ask(slot) for slot in others))
         own = self._read_own()
         self._save(own)
-        return render(merge([own, *found]))
+        return merge([own, *found])
 
     async def _ask(self, slot: str) -> list[Family]:
         try:

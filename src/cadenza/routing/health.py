@@ -6,7 +6,7 @@ from collections.abc import Callable
 from cadenza.core.records import Route
 from cadenza.core.shares import Shares
 from cadenza.observe import Observer
-from cadenza.routing.breaker import CLOSED, OPEN, Breaker
+from cadenza.routing.breaker import CLOSED, OPEN, Breaker, BreakerState
 from cadenza.routing.ceiling import Ceiling, Pace
 from cadenza.upstreams.base import Fault, FaultKind
 
@@ -35,6 +35,10 @@ class RouteHealth:
     @property
     def rest_s(self) -> float:
         return self._breaker.rest_s(self._clock())
+
+    @property
+    def state(self) -> BreakerState:
+        return self._breaker.state(self._clock())
 
     @property
     def is_resting(self) -> bool:

@@ -1,9 +1,9 @@
 """The audit trail: who did what to whom, and when. It is append-only, and has no content and no secrets."""
 
 import msgspec
-from sqlalchemy import bindparam, insert, or_, select
+from sqlalchemy import bindparam, insert, select
 
-from cadenza.store.schema import acts
+from cadenza.store.schema import accounts, acts
 from cadenza.store.statements import Statement
 from cadenza.store.store import Store, Transaction
 
@@ -22,7 +22,7 @@ class Act(msgspec.Struct, frozen=True):
 
 
 class WrittenAct(msgspec.Struct, frozen=True):
-    """An act, with its place in the trail."""
+    """An act, with its place in the trail, and the address of the account that it concerns."""
 
     id: int
     at: int
@@ -31,18 +31,20 @@ class WrittenAct(msgspec.Struct, frozen=True):
     account_id: str | None
     subject: str
     detail: str
+    email: str | None
 
 
 INSERT = Statement(insert(acts), *Act.__struct_fields__)
-LIST = Statement(
-    select(*(acts.c[name] for name in WrittenAct.__struct_fields__))
-    .where(
-        acts.c.id < bindparam("before"),
-        or_(bindparam("any_account"), acts.c.account_id == bindparam("account")),
-    )
+_NEWEST_FIRST = (
+    select(*(acts.c[name] for name in WrittenAct.__struct_fields__[:-1]), accounts.c.email)
+    .outerjoin_from(acts, accounts, accounts.c.id == acts.c.account_id)
+    .where(acts.c.id < bindparam("before"))
     .order_by(acts.c.id.desc())
     .limit(bindparam("count"))
 )
+LIST = Statement(_NEWEST_FIRST)
+LIST_OF_ACCOUNT = Statement(_NEWEST_FIRST.where(acts.c.account_id == bindparam("account")))
+LIST_OF_SERVICE = Statement(_NEWEST_FIRST.where(acts.c.account_id.is_(None), acts.c.act == bindparam("act")))
 NEWEST = 2**62
 
 
@@ -54,5 +56,15 @@ async def list_newest(
     store: Store, account_id: str | None = None, before: int = NEWEST, count: int = 50
 ) -> list[WrittenAct]:
     """The newest acts, of one account or of all, newest first; `before` is the id of the last one that was seen."""
-    values = {"before": before, "any_account": account_id is None, "account": account_id or "", "count": count}
-    return [WrittenAct(*row) for row in await store.rows(LIST, values)]
+    values = {"before": before, "count": count}
+    if account_id is None:
+        rows = await store.rows(LIST, values)
+    else:
+        rows = await store.rows(LIST_OF_ACCOUNT, {**values, "account": account_id})
+    return [WrittenAct(*row) for row in rows]
+
+
+async def list_of_service(store: Store, act: str, count: int) -> list[WrittenAct]:
+    """The newest acts of this name that concern no account, newest first."""
+    rows = await store.rows(LIST_OF_SERVICE, {"before": NEWEST, "count": count, "act": act})
+    return [WrittenAct(*row) for row in rows]

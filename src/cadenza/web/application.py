@@ -21,9 +21,10 @@ from cadenza.control.sessions import find_session
 from cadenza.core.errors import render_error
 from cadenza.core.rates import Rate
 from cadenza.store.store import StoreUnavailable
-from cadenza.web import credit, home, key_endpoints, keys, payments, sign_in, statement, usage, webhooks
+from cadenza.web import credit, docs, home, key_endpoints, keys, payments, sign_in, statement, usage, webhooks
 from cadenza.web.context import WebContext
 from cadenza.web.errors import Missing, NotAllowed, NotSignedIn, PageError, TooMany
+from cadenza.web.operator.routes import ROUTES as OPERATOR_ROUTES
 from cadenza.web.routes import Access, Endpoint, Page, Routes
 from cadenza.web.visit import ANONYMOUS, CSRF_HEADER, SAFE_METHODS, Visit, cookie_name
 
@@ -52,6 +53,8 @@ ROUTES: Routes = (
     *payments.ROUTES,
     *statement.ROUTES,
     *webhooks.ROUTES,
+    *docs.ROUTES,
+    *OPERATOR_ROUTES,
 )
 
 Serve = Callable[[Request], Awaitable[Response]]
@@ -66,10 +69,20 @@ def build_application(context: WebContext) -> Starlette:
             raise Missing
         return _with_headers(found)
 
+    async def document(request: Request) -> Response:
+        found, is_compressed = context.document, "gzip" in request.headers.get("accept-encoding", "")
+        headers = {"vary": "accept-encoding"} | ({"content-encoding": "gzip"} if is_compressed else {})
+        content = found.compressed if is_compressed else found.content
+        return _with_headers(Response(content, headers=headers, media_type=JSON))
+
     async def failed(request: Request, error: Exception) -> Response:
         return await _show_error(context, request, error)
 
-    routes = [Route("/static/{version}/{name}", asset), *(_route(context, one) for one in ROUTES)]
+    routes = [
+        Route("/static/{version}/{name}", asset),
+        Route("/openapi.json", document),
+        *(_route(context, one) for one in ROUTES),
+    ]
     shown = (PageError, ControlError, StoreUnavailable, HTTPException)
     return Starlette(routes=routes, exception_handlers=dict.fromkeys(shown, failed))
 

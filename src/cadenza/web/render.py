@@ -22,6 +22,12 @@ NOTES = {
     "redeemed": "The credit of the voucher is on your account.",
     "paid": "Thank you. The credit arrives when the payment is confirmed, usually within a minute.",
     "not-paid": "The payment was not made, and nothing was charged.",
+    "account-suspended": "The account is suspended. Its keys and sessions are refused from now on.",
+    "account-resumed": "The account is resumed.",
+    "credit-added": "The credit is added.",
+    "credit-taken-back": "The credit is taken back.",
+    "check-started": "The ledger check has begun. Its result appears below.",
+    "check-runs": "A ledger check is running already.",
 }
 
 
@@ -41,6 +47,10 @@ class Renderer:
 
     def page(self, template: str, status: int, values: dict[str, Any]) -> HTMLResponse:
         return HTMLResponse(self._environment.get_template(template).render(values), status)
+
+    def part(self, template: str, values: dict[str, Any]) -> str:
+        """A part of a page, which is the same for all visitors."""
+        return self._environment.get_template(template).render(values)
 
 
 def redirect(path: str, note: str = "") -> RedirectResponse:

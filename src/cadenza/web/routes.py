@@ -41,6 +41,8 @@ class Endpoint(msgspec.Struct, frozen=True):
     takes: type | None = None
     returns: Any = None
     access: Access = Access.ACCOUNT
+    query: type[msgspec.Struct] | None = None  # its parameters, which `Visit.query` reads
+    media_type: str = "application/json"  # of the reply; another one is described without a schema
 
 
 Routes = tuple[Page | Endpoint, ...]

@@ -1,12 +1,10 @@
-"""Outside /v1 and the pages: the OpenAPI document, the health probes and the metrics.
+"""Outside /v1 and the pages: the health probes and the metrics.
 
 Nothing here needs a key or an account, and a path without /v1 is told so.
 """
 
 import hmac
 from collections.abc import Awaitable, Callable
-from importlib.metadata import version
-from importlib.resources import files
 
 from cadenza.core.errors import CadenzaError, Forbidden, MethodNotAllowed, NotFound, error_headers, render_error
 from cadenza.http.exchange import Exchange, Request
@@ -17,7 +15,7 @@ from cadenza.observe import Observer, places
 Ready = Callable[[], Awaitable[str | None]]
 RenderMetrics = Callable[[], Awaitable[bytes]]
 
-PATHS = ("/openapi.json", "/healthz", "/health", "/readyz", "/metrics")
+PATHS = ("/healthz", "/health", "/readyz", "/metrics")
 API_PATHS = ("/chat/completions", "/models", "/usage", "/completions", "/embeddings", "/responses")
 USAGE_PAGE = "/usage"
 JSON = b"application/json"
@@ -43,7 +41,7 @@ class TokenMissing(CadenzaError):
 
 
 class Site:
-    """Probes and documents. `ready` returns why the service is not ready, or None.
+    """Probes and metrics. `ready` returns why the service is not ready, or None.
 
     With a `metrics_token` it opens the metrics, from everywhere; without one, they are open to this machine only.
     `render_metrics` renders those of all workers where there are several.
@@ -60,7 +58,6 @@ class Site:
         self._observer = observer
         self._metrics_token = metrics_token
         self._render_metrics = render_metrics
-        self._openapi = _read("openapi.json").replace("{version}", version("cadenza")).encode()
 
     def serves(self, request: Request) -> bool:
         """Whether a request is answered here. Everything else is a page; so is /usage, unless a client sends a key."""
@@ -83,8 +80,6 @@ class Site:
 
     async def _answer(self, exchange: Exchange) -> tuple[int, bytes, bytes]:
         match exchange.request.path:
-            case "/openapi.json":
-                return 200, JSON, self._openapi
             case "/healthz" | "/health":
                 return 200, TEXT, b"ok\n"
             case "/readyz":
@@ -104,10 +99,6 @@ class Site:
                 raise TokenMissing
         elif not is_local(exchange.peer, exchange.request.fields):
             raise Forbidden("The metrics are open to programs on this machine only. To open them, set a metrics token.")
-
-
-def _read(name: str) -> str:
-    return files("cadenza.web").joinpath(name).read_text(encoding="utf-8")
 
 
 def _check(request: Request) -> None:

@@ -104,6 +104,12 @@ class Visit:
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise BadForm(f"The body is not as expected: {error}.") from None
 
+    def query(self, kind: type[T]) -> T:
+        """The parameters of the address, checked. Unknown ones are ignored; an empty one counts as absent."""
+        names = {field.encode_name for field in msgspec.structs.fields(kind)}
+        given = self.request.query_params
+        return _convert({name: given[name] for name in names if given.get(name)}, kind)
+
     def set_cookie(self, response: Response, secret: str) -> None:
         self.cookie = secret
         is_secure = self.base_url.startswith("https://")

@@ -122,7 +122,7 @@ async def test_an_owner_acts_on_own_keys_only(store: Store, act: str) -> None:
 
 async def test_an_owner_creates_and_lists_by_account(store: Store) -> None:
     """By the account's id, without its email address."""
-    _, key = await create_own_key(store, "acct_a", KeyOrder("phone"), NOW_MS)
+    _, key = await create_own_key(store, "acct_a", KeyOrder("phone"), NOW_MS, by=OWNERS["acct_a"])
     assert await list_own_keys(store, "acct_a", NOW_MS) == [key]
     assert await list_own_keys(store, "acct_b", NOW_MS) == []
 

@@ -1,0 +1,91 @@
+"""Keys for operators: find one of any account, and revoke it.
+
+A key is looked for by a POST, because an operator may paste a leaked key, and no secret belongs in an address.
+"""
+
+import msgspec
+from starlette.responses import Response
+
+from cadenza.control.operators import revoke_any_key
+from cadenza.control.overview import KeySummary, find_keys
+from cadenza.core.apikey import KEY_PREFIX, display_prefix
+from cadenza.web.errors import Missing
+from cadenza.web.operator.views import OperatorKey, OperatorKeys, view_key
+from cadenza.web.render import redirect
+from cadenza.web.routes import Access, Endpoint, Routes, get, post
+from cadenza.web.visit import Visit
+
+
+class KeySearch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The id of a key, its first 12 characters, or the whole key."""
+
+    text: str
+
+
+class RevokeForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The account whose page the button is on; empty on the page of keys."""
+
+    account_id: str = ""
+
+
+async def keys_page(visit: Visit) -> Response:
+    return visit.page("operator/keys.html", found=None, text="")
+
+
+async def find_form(visit: Visit) -> Response:
+    form = await visit.form(KeySearch)
+    found = await find_keys(visit.context.store, form.text, visit.now_ms)
+    return visit.page("operator/keys.html", found=found, text=_safe(form.text))
+
+
+async def revoke_form(visit: Visit) -> Response:
+    form = await visit.form(RevokeForm)
+    key = await _revoke(visit)
+    return redirect(f"/operator/accounts/{key.account_id}" if form.account_id else "/operator/keys", "key-revoked")
+
+
+async def find(visit: Visit, asked: KeySearch) -> OperatorKeys:
+    return OperatorKeys([view_key(key) for key in await find_keys(visit.context.store, asked.text, visit.now_ms)])
+
+
+async def revoke(visit: Visit) -> OperatorKey:
+    return view_key(await _revoke(visit))
+
+
+async def _revoke(visit: Visit) -> KeySummary:
+    key_id = visit.request.path_params["key_id"]
+    found = [key for key in await find_keys(visit.context.store, key_id, visit.now_ms) if key.id == key_id]
+    if not found:
+        raise Missing
+    await revoke_any_key(visit.context.store, key_id, visit.account.email, visit.now_ms)
+    return msgspec.structs.replace(found[0], state="revoked")
+
+
+def _safe(text: str) -> str:
+    """What was typed; if it looks like a key, only its prefix."""
+    return display_prefix(text.strip()) if text.strip().startswith(KEY_PREFIX) else text
+
+
+ROUTES: Routes = (
+    get("/operator/keys", keys_page, Access.OPERATOR),
+    post("/operator/keys", find_form, Access.OPERATOR),
+    post("/operator/keys/{key_id}/revoke", revoke_form, Access.OPERATOR),
+    Endpoint(
+        "POST",
+        "/operator/keys/find",
+        "Find keys of any account by id, prefix or the key itself",
+        find,
+        KeySearch,
+        OperatorKeys,
+        Access.OPERATOR,
+    ),
+    Endpoint(
+        "POST",
+        "/operator/keys/{key_id}/revoke",
+        "Revoke a key of any account",
+        revoke,
+        None,
+        OperatorKey,
+        Access.OPERATOR,
+    ),
+)

@@ -1,0 +1,43 @@
+"""The docs in a real browser: the console sends a request with a pasted key, and streams the reply."""
+
+from axe_playwright_python.sync_playwright import Axe
+
+from tests.browser.conftest import OpenPage, shoot
+from tests.loopback import LoopbackUpstream
+from tests.service import Service
+
+SERIOUS = ("serious", "critical")
+
+
+def test_the_console_sends_a_request(open_page: OpenPage, service: Service, upstream: LoopbackUpstream) -> None:
+    """A visitor pastes a key, sends the example, and sees status, headers and the stream to its end."""
+    page = open_page()
+    page.goto("/docs")
+    page.get_by_label("Key", exact=True).fill(service.key)
+    page.get_by_role("button", name="Send").click()
+    reply = page.locator('[data-part="reply"]')
+    reply.get_by_text("[DONE]").wait_for()
+    assert "200" in reply.get_by_role("heading").inner_text()
+    reply.get_by_text("Headers", exact=True).click()
+    assert reply.get_by_text("x-request-id", exact=True).is_visible()
+    assert service.key not in page.evaluate("JSON.stringify({...localStorage, ...sessionStorage}) + document.cookie")
+    shoot(page, "docs")
+
+
+def test_the_console_shows_an_error(open_page: OpenPage) -> None:
+    """Without a key the reply is the error object, readable."""
+    page = open_page()
+    page.goto("/docs")
+    page.get_by_label("Endpoint").select_option("listModels")
+    assert page.get_by_label("Body").is_hidden()
+    page.get_by_role("button", name="Send").click()
+    page.locator('[data-part="reply"]').get_by_text('"authentication_error"').wait_for()
+
+
+def test_the_docs_are_accessible(open_page: OpenPage) -> None:
+    """axe has no serious finding on the reference of the API and of the platform."""
+    page = open_page()
+    for path in ("/docs", "/docs/platform", "/docs/platform/operator"):
+        page.goto(path)
+        found = Axe().run(page).response["violations"]
+        assert [one["id"] for one in found if one["impact"] in SERIOUS] == [], path

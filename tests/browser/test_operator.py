@@ -1,0 +1,48 @@
+"""The operator's pages in a real browser: the live numbers move, and the pages are accessible."""
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Page
+
+from tests.browser.conftest import OpenPage, shoot, sign_in
+from tests.raw_client import RawClient
+from tests.service import CREDIT_NANO, Service
+from tests.web.operators import make_operator
+
+PAGES = ["", "/accounts", "/keys", "/classes", "/ledger", "/acts"]
+SERIOUS = ("serious", "critical")
+
+
+@pytest.fixture
+def operator(service: Service) -> str:
+    """The address of an account that is an operator."""
+    email = service.create_account(CREDIT_NANO)
+    make_operator(service, email)
+    return email
+
+
+def serious_findings(page: Page) -> list[str]:
+    found = Axe().run(page).response["violations"]
+    return [f"{one['id']}: {one['nodes'][0]['html']}" for one in found if one["impact"] in SERIOUS]
+
+
+def test_the_live_numbers_move(open_page: OpenPage, service: Service, operator: str) -> None:
+    """A request that is served while the overview is open is counted there without a reload."""
+    page = open_page()
+    sign_in(page, operator)
+    page.goto("/operator")
+    page.get_by_text("Live", exact=True).wait_for()
+    before = page.locator('[data-live="requests"]').inner_text()
+    assert RawClient(service.port, service.key).get("/v1/models").status == 200
+    page.wait_for_function("before => document.querySelector('[data-live=requests]').innerText !== before", arg=before)
+    shoot(page, "operator")
+
+
+def test_the_pages_are_accessible(open_page: OpenPage, operator: str) -> None:
+    """The operator's pages have no serious finding of axe."""
+    page = open_page(viewport={"width": 390, "height": 844})
+    sign_in(page, operator)
+    for path in PAGES:
+        page.goto(f"/operator{path}")
+        assert serious_findings(page) == [], path
+        shoot(page, f"operator{path.replace('/', '-')}-phone")

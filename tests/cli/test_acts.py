@@ -1,0 +1,54 @@
+"""cadenza acts list."""
+
+import asyncio
+import json
+from pathlib import Path
+
+from cadenza.store import acts
+from cadenza.store.acts import COMMAND_LINE, Act
+from cadenza.store.address import open_store
+from cadenza.store.store import Transaction
+from tests.cli.conftest import EMAIL
+from tests.cli.program import run_here
+
+FIELDS = ["id", "at", "actor", "act", "account", "subject", "detail"]
+
+
+def write_acts(folder: Path, count: int) -> None:
+    """Acts on the only account of the store, a second apart, and one that concerns no account."""
+    [account] = json.loads(run_here(folder, "account", "list", "--json").stdout)
+    written = [Act(at * 1000, COMMAND_LINE, "key.revoke", account["id"], f"key_{at}") for at in range(count)]
+    written.append(Act(0, EMAIL, "ledger.check", None, "ledger", "no findings"))
+
+    def write(tx: Transaction) -> None:
+        for act in written:
+            acts.add(tx, act)
+
+    async def run() -> None:
+        store = open_store(f"sqlite:///{folder}/data/cadenza.db")
+        await store.transact(write)
+        await store.close()
+
+    asyncio.run(run())
+
+
+def test_acts_are_listed_oldest_first(furnished: Path) -> None:
+    """Each act is listed with its fields; --count takes the newest, --account those of one account."""
+    write_acts(furnished, 3)
+    listed = json.loads(run_here(furnished, "acts", "list", "--json").stdout)
+    shown = [act for act in listed if act["act"] in {"key.revoke", "ledger.check"}]
+    assert [act["subject"] for act in shown] == ["key_0", "key_1", "key_2", "ledger"]
+    assert list(shown[0]) == FIELDS
+    assert (shown[1]["at"], shown[1]["actor"], shown[1]["account"]) == ("1970-01-01T00:00:01Z", COMMAND_LINE, EMAIL)
+    newest = json.loads(run_here(furnished, "acts", "list", "--count", "1", "--json").stdout)
+    assert [act["subject"] for act in newest] == ["ledger"]
+    own = run_here(furnished, "acts", "list", "--account", EMAIL).stdout
+    assert "key_2" in own
+    assert "ledger.check" not in own
+
+
+def test_an_unknown_account_is_refused(furnished: Path) -> None:
+    """An address without an account is one sentence, not an empty list."""
+    done = run_here(furnished, "acts", "list", "--account", "nobody@example.org")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "There is no account" in done.stderr

@@ -1,0 +1,135 @@
+"""What operators read and change, over SQLite and Postgres."""
+
+import asyncio
+
+import pytest
+
+from cadenza.control.accounts import create_account
+from cadenza.control.acts import list_acts
+from cadenza.control.errors import ControlError
+from cadenza.control.operators import (
+    correct_credit,
+    grant_credit,
+    revoke_any_key,
+    set_operator,
+    suspend_account,
+)
+from cadenza.control.overview import find_keys, get_details, get_overview, search_accounts
+from cadenza.core.records import Usage
+from cadenza.store import audit
+from cadenza.store.accounts import Account
+from cadenza.store.store import Store
+from tests.store.moves import finish, fund, make_hold, take
+from tests.store.rows import add_key, run_sql
+
+NOW_MS = 1_800_000_000_000
+DOLLAR = 10**9
+BY = "operator@example.org"
+
+
+async def make_account(store: Store, email: str, credit_nano: int = DOLLAR) -> Account:
+    return await create_account(store, email, "correct horse", credit_nano, "forte", NOW_MS)
+
+
+async def test_accounts_are_paged_by_address(store: Store) -> None:
+    """Each page goes on after the last address of the one before; wildcards are plain characters."""
+    for name in ("ann", "bob", "b_b"):
+        await make_account(store, f"{name}@example.org")
+    first = await search_accounts(store, "EXAMPLE", count=2)
+    second = await search_accounts(store, "example", first.next_after or "", count=2)
+    emails = [account.email for account in first.accounts + second.accounts]
+    assert sorted(emails) == ["ann@example.org", "b_b@example.org", "bob@example.org"]
+    assert (len(second.accounts), second.next_after) == (1, None)
+    assert [one.email for one in (await search_accounts(store, "b_b")).accounts] == ["b_b@example.org"]
+    assert (await search_accounts(store, "\x00")).accounts == []
+
+
+async def test_the_last_operator_stays_one(store: Store) -> None:
+    """Of two operators who take the role from each other at the same instant, one keeps it."""
+    both = [await make_account(store, f"{name}@example.org") for name in ("ann", "bob")]
+    for account in both:
+        await set_operator(store, account.id, True, BY, NOW_MS)
+    ended = await asyncio.gather(
+        *(set_operator(store, account.id, False, BY, NOW_MS) for account in both),
+        return_exceptions=True,
+    )
+    assert [type(one) for one in ended if one is not None] == [ControlError]
+    assert (await get_overview(store, NOW_MS)).totals.operators == 1
+
+
+async def test_an_operator_is_not_suspended(store: Store) -> None:
+    """An operator must lose the role first; a suspended account cannot get it."""
+    account = await make_account(store, "ann@example.org")
+    await set_operator(store, account.id, True, BY, NOW_MS)
+    with pytest.raises(ControlError, match="Take the role away first"):
+        await suspend_account(store, account.id, BY, NOW_MS)
+    other = await make_account(store, "bob@example.org")
+    await suspend_account(store, other.id, BY, NOW_MS)
+    with pytest.raises(ControlError, match="is suspended"):
+        await set_operator(store, other.id, True, BY, NOW_MS)
+    totals = (await get_overview(store, NOW_MS)).totals
+    assert (totals.accounts, totals.operators, totals.suspended) == (2, 1, 1)
+
+
+async def test_corrections_never_go_below_zero(store: Store) -> None:
+    """Of many corrections at once, only as many are made as the credit pays for, and the ledger holds."""
+    account = await make_account(store, "ann@example.org", 3 * DOLLAR)
+    ended = await asyncio.gather(
+        *(correct_credit(store, account.id, -DOLLAR, "a reason", BY, NOW_MS) for _ in range(5)), return_exceptions=True
+    )
+    assert sum(isinstance(one, ControlError) for one in ended) == 2
+    details = await get_details(store, account.id, NOW_MS)
+    assert details
+    assert (details.account.balance_nano, len(details.acts)) == (0, 3)
+    assert await audit.check(store) == []
+
+
+async def test_every_act_is_written_with_the_change(store: Store) -> None:
+    """A change and its act are written together; a refused change leaves no act."""
+    account = await make_account(store, "ann@example.org")
+    await grant_credit(store, account.id, DOLLAR, "a note", BY, NOW_MS)
+    with pytest.raises(ControlError):
+        await grant_credit(store, account.id, 2**62, "", BY, NOW_MS)
+    with pytest.raises(ControlError, match="one line"):
+        await grant_credit(store, account.id, DOLLAR, "two\nlines", BY, NOW_MS)
+    [act] = await list_acts(store, "ann@example.org")
+    assert (act.actor, act.act, act.email, act.detail) == (BY, "credit.grant", account.email, "1.00 dollars: a note")
+    assert await list_acts(store) == [act]
+
+
+async def test_unknown_things_are_not_found(store: Store) -> None:
+    """Ids that nothing has, and text that no store could hold, find nothing."""
+    assert await get_details(store, "acct_unknown", NOW_MS) is None
+    assert await get_details(store, "\x00", NOW_MS) is None
+    assert await find_keys(store, "key_unknown", NOW_MS) == []
+    assert await find_keys(store, "sk-cdz-\x0012345", NOW_MS) == []
+
+
+async def test_the_key_of_the_web_chat_is_not_revoked(store: Store) -> None:
+    """An operator revokes any key but that of the web chat; the act is written once."""
+    account = await make_account(store, "ann@example.org")
+    for key_id in ("key_own", "key_web"):
+        await add_key(store, key_id, account_id=account.id)
+    await run_sql(store, "UPDATE keys SET origin = 'web' WHERE id = 'key_web'")
+    assert [await revoke_any_key(store, "key_own", BY, NOW_MS) for _ in range(2)] == [True, False]
+    with pytest.raises(ControlError, match="web chat"):
+        await revoke_any_key(store, "key_web", BY, NOW_MS)
+    details = await get_details(store, account.id, NOW_MS)
+    assert details
+    assert {key.id: (key.state, key.is_web) for key in details.keys} == {
+        "key_own": ("revoked", False),
+        "key_web": ("active", True),
+    }
+    assert [act.act for act in details.acts] == ["key.revoke"]
+
+
+async def test_usage_of_today_is_by_class(store: Store) -> None:
+    """Requests since midnight are counted by class, with those that failed; those of yesterday are not."""
+    midnight_ms = NOW_MS - NOW_MS % 86_400_000
+    await fund(store, DOLLAR)
+    for number, started_at in enumerate((midnight_ms - 1, midnight_ms, midnight_ms + 1)):
+        hold = make_hold(f"chatcmpl-{started_at:011x}{number}", started_at=started_at)
+        await take(store, hold)
+        await finish(store, hold, Usage(100, 10))
+    [used] = (await get_overview(store, midnight_ms + 5)).today
+    assert (used.class_id, used.requests, used.failed, used.prompt_tokens) == ("forte", 2, 0, 200)

@@ -1,0 +1,26 @@
+"""Accounts with the operator's role, straight from the store."""
+
+import contextlib
+import sqlite3
+
+from tests.migrated import STORE_WAIT_S
+from tests.service import Service
+
+
+def make_operator(service: Service, email: str) -> None:
+    with contextlib.closing(sqlite3.connect(service.store, timeout=STORE_WAIT_S)) as store, store:
+        store.execute("UPDATE accounts SET is_operator = TRUE WHERE email = ?", (email,))
+
+
+def account_id_of(service: Service, email: str) -> str:
+    return str(service.ledger.query("SELECT id FROM accounts WHERE email = ?", email)[0]["id"])
+
+
+def acts_of(service: Service, email: str) -> list[tuple[str, str, str]]:
+    """Actor, act and detail of each act that concerns an account, oldest first."""
+    rows = service.ledger.query(
+        "SELECT c.actor, c.act, c.detail FROM acts c JOIN accounts a ON a.id = c.account_id "
+        "WHERE a.email = ? ORDER BY c.id",
+        email,
+    )
+    return [(row["actor"], row["act"], row["detail"]) for row in rows]

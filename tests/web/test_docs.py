@@ -1,0 +1,95 @@
+"""The docs in the product: readable signed out, true, and with examples that run."""
+
+import re
+import subprocess
+import sys
+from html import unescape
+from pathlib import Path
+
+import pytest
+
+from cadenza.core.errors import CadenzaError
+from cadenza.web.docs import ERRORS
+from cadenza.web.examples import BASE, EXAMPLES
+from tests.loopback import LoopbackUpstream
+from tests.service import Service, environment
+from tests.visitor import Visitor
+
+RUN_S = 120.0
+LINK = re.compile(r'href="#([^"]+)"')
+ID = re.compile(r' id="([^"]+)"')
+PAGE_BYTES_MAX = 100_000
+
+
+def test_the_docs_are_open_to_everybody(stranger: Visitor) -> None:
+    """A visitor without an account reads prices, limits, state, errors and the reference."""
+    words = stranger.get("/docs").words
+    for text in ("$1.07", "usable", "10,000 at once", "insufficient_quota", "POST /v1/chat/completions", "Try it"):
+        assert text in words, text
+
+
+def test_providers_are_not_named(stranger: Visitor) -> None:
+    """Neither the page nor the status names a provider or a model behind a class."""
+    assert "loopback" not in stranger.get("/docs").text
+    assert "loopback" not in stranger.api("GET", "/status").text
+
+
+@pytest.mark.parametrize("path", ["/docs", "/docs/platform", "/docs/platform/operator"])
+def test_every_link_of_a_page_leads_somewhere(stranger: Visitor, path: str) -> None:
+    """Each link within the page has its target, no id is there twice, and the page is light."""
+    text = stranger.get(path).text
+    ids = ID.findall(text)
+    assert set(LINK.findall(text)) <= set(ids)
+    assert len(ids) == len(set(ids))
+    assert len(text.encode()) < PAGE_BYTES_MAX
+
+
+def test_the_address_is_that_of_the_visitor(stranger: Visitor, service: Service) -> None:
+    """Examples carry the address by which the visitor came, escaped."""
+    text = stranger.get("/docs").text
+    assert BASE not in text
+    assert f"curl -s http://127.0.0.1:{service.port}/v1/models" in unescape(text)
+    hostile = stranger.get("/docs", {"host": 'x"><script>alert(1)</script>'})
+    assert "<script>alert" not in hostile.text
+
+
+def test_an_unknown_group_is_not_found(stranger: Visitor) -> None:
+    """A group that the platform API does not have is 404; /status leads to the classes."""
+    assert stranger.get("/docs/platform/no-such-group").status == 404
+    assert stranger.get("/status").location == "/docs#classes"
+
+
+def test_the_error_table_is_complete() -> None:
+    """The table has every status and type of the errors of the API, and no others."""
+
+    def kinds(base: type[CadenzaError]) -> set[tuple[int, str]]:
+        own = {(base.status, base.type)} if base.__module__ == "cadenza.core.errors" else set()
+        return own.union(*map(kinds, base.__subclasses__()))
+
+    assert {(error.status, error.type) for error in ERRORS} == kinds(CadenzaError)
+
+
+def test_the_status_says_what_a_class_costs(stranger: Visitor) -> None:
+    """The endpoint for everybody has the prices, the state and the limits."""
+    status = stranger.api("GET", "/status").json
+    mezzo = status["classes"][0]
+    assert (mezzo["id"], mezzo["state"]) == ("mezzo", "usable")
+    assert (mezzo["input"], mezzo["output"], mezzo["cached_input"]) == ("0.10", "0.21", "0.02")
+    assert status["limits"]["burst"] == 10_000
+
+
+@pytest.mark.parametrize("language", ["curl", "python", "node"])
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_examples_run(service: Service, upstream: LoopbackUpstream, tmp_path: Path, name: str, language: str) -> None:
+    """An example of curl or Python prints what it asked for; one of Node is well-formed."""
+    text = getattr(EXAMPLES[name], language).replace(BASE, f"http://127.0.0.1:{service.port}")
+    script = tmp_path / "example.mjs"
+    script.write_text(text)
+    programs = {"curl": ["bash"], "python": [sys.executable], "node": ["node", "--check"]}
+    variables = environment(CADENZA_API_KEY=service.key, NO_PROXY="127.0.0.1")
+    done = subprocess.run(
+        [*programs[language], str(script)], capture_output=True, text=True, timeout=RUN_S, env=variables, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert '"error"' not in done.stdout
+    assert done.stdout.strip() or language == "node"

@@ -1,0 +1,255 @@
+"""The operator's pages and endpoints: who may see them, what they do, and that every act is in the audit trail."""
+
+import msgspec
+import pytest
+
+from tests.conftest import StartService
+from tests.loopback import LoopbackUpstream
+from tests.raw_client import RawClient
+from tests.service import CREDIT_NANO, EMAIL, Service, wait_until
+from tests.service_config import ordinary_spec
+from tests.visitor import Visitor
+from tests.web.operators import account_id_of, acts_of, make_operator
+
+PAGES = ("", "/accounts", "/keys", "/classes", "/ledger", "/acts")
+READS = ("/overview", "/load", "/accounts", "/ledger", "/acts")
+
+
+@pytest.fixture
+def operator(service: Service, visitor: Visitor, email: str) -> Visitor:
+    """Signed in to an account that is an operator."""
+    make_operator(service, email)
+    visitor.get("/operator")
+    return visitor
+
+
+@pytest.fixture
+def other(service: Service) -> str:
+    """The address of an account of somebody else."""
+    return service.create_account(CREDIT_NANO)
+
+
+@pytest.fixture
+def other_page(service: Service, other: str) -> str:
+    return f"/operator/accounts/{account_id_of(service, other)}"
+
+
+def balance_nano(service: Service, email: str) -> int:
+    return int(service.ledger.query("SELECT balance_nano FROM accounts WHERE email = ?", email)[0]["balance_nano"])
+
+
+def test_strangers_are_sent_to_the_sign_in(stranger: Visitor) -> None:
+    """Without a session a page leads to the sign-in, and an endpoint answers 401."""
+    for path in PAGES:
+        assert stranger.get(f"/operator{path}").location == f"/sign-in?next=/operator{path}"
+    for path in READS:
+        assert stranger.api("GET", f"/operator{path}").status == 401
+
+
+def test_other_accounts_are_refused(visitor: Visitor, other_page: str) -> None:
+    """An account without the role gets 403 from every page and endpoint, and changes nothing."""
+    for path in PAGES:
+        assert visitor.get(f"/operator{path}").status == 403
+    for path in READS:
+        assert visitor.api("GET", f"/operator{path}").status == 403
+    assert visitor.post(f"{other_page}/grants", {"amount": "5.00"}).status == 403
+    assert visitor.api("POST", f"{other_page}/suspend").status == 403
+
+
+def test_every_page_opens(operator: Visitor, other_page: str) -> None:
+    """Every page has one heading and says which one it is."""
+    for path in (*(f"/operator{path}" for path in PAGES), other_page):
+        seen = operator.get(path)
+        assert (seen.status, seen.text.count("<h1")) == (200, 1), path
+        assert 'aria-current="page"' in seen.text
+
+
+def test_accounts_are_found_by_a_part_of_the_address(operator: Visitor, other: str) -> None:
+    """A part of the address, in any case, finds the account; wildcards of SQL mean nothing."""
+    part = other.partition("@")[0][3:].upper()
+    assert other in operator.get(f"/operator/accounts?search={part}").words
+    found = operator.api("GET", f"/operator/accounts?search={part}").json
+    assert [account["email"] for account in found["data"]] == [other]
+    assert "No account found" in operator.get("/operator/accounts?search=%25_%25").words
+
+
+def test_unknown_ids_are_not_found(operator: Visitor) -> None:
+    """An id that no account or key has is 404, also one that no store could hold."""
+    for name in ("acct_unknown", "%00", "%F0%9F%8E%B5"):
+        assert operator.api("POST", f"/operator/accounts/{name}/suspend").status == 404
+        assert operator.api("POST", f"/operator/keys/{name}/revoke").status == 404
+    assert operator.get("/operator/accounts/acct_unknown").status == 404
+
+
+def test_credit_is_added_and_taken_back(
+    service: Service, operator: Visitor, email: str, other: str, other_page: str
+) -> None:
+    """A grant and a correction change the balance by entries, and both are in the trail with who did it."""
+    seen = operator.post(f"{other_page}/grants", {"amount": "2.50", "note": "for a trial"})
+    assert (seen.status, seen.location) == (303, f"{other_page}?note=credit-added")
+    reply = operator.api("POST", f"{other_page}/corrections", {"amount": "1.25", "reason": "sent twice"})
+    assert (reply.status, reply.json["balance"]) == (200, "6.25")
+    assert balance_nano(service, other) == CREDIT_NANO + 1_250_000_000
+    assert acts_of(service, other) == [
+        (email, "credit.grant", "2.50 dollars: for a trial"),
+        (email, "credit.correct", "-1.25 dollars: sent twice"),
+    ]
+    service.ledger.check_rules()
+
+
+@pytest.mark.parametrize("amount", ["0", "-1", "", "abc", "NaN", "1e400", "0.0000000001", "9999999999999"])
+def test_bad_amounts_are_refused(service: Service, operator: Visitor, other: str, other_page: str, amount: str) -> None:
+    """An amount that is not exact, not positive or absurd changes nothing, and the page says what is wrong."""
+    for path, fields in (("grants", {"note": ""}), ("corrections", {"reason": "a reason"})):
+        seen = operator.post(f"{other_page}/{path}", {"amount": amount, **fields})
+        assert (seen.status, 'role="alert"' in seen.text) == (400, True)
+        assert operator.api("POST", f"{other_page}/{path}", {"amount": amount, **fields}).status == 400
+    assert (balance_nano(service, other), acts_of(service, other)) == (CREDIT_NANO, [])
+
+
+def test_no_more_is_taken_back_than_there_is(service: Service, operator: Visitor, other: str, other_page: str) -> None:
+    """A correction above the free credit is refused with the number, and needs a reason."""
+    seen = operator.post(f"{other_page}/corrections", {"amount": "5.01", "reason": "a reason"})
+    assert "The free credit" in seen.words
+    assert "5.00 dollars" in seen.words
+    assert operator.post(f"{other_page}/corrections", {"amount": "1.00", "reason": " "}).status == 400
+    assert (balance_nano(service, other), acts_of(service, other)) == (CREDIT_NANO, [])
+
+
+def test_unknown_fields_are_refused(operator: Visitor, other_page: str) -> None:
+    """A form and a body with a field more than the table has are refused."""
+    assert operator.api("PUT", f"{other_page}/role", {"is_operator": True, "by": "x"}).status == 400
+    assert operator.post(f"{other_page}/grants", {"amount": "1.00", "account_id": "x"}).status == 400
+
+
+def test_forms_need_the_token(operator: Visitor, other_page: str) -> None:
+    """A form or a request without the token of the session is refused."""
+    assert operator.post(f"{other_page}/suspend", {"csrf": "0" * 64}).status == 403
+    assert operator.api("POST", f"{other_page}/suspend", headers={"x-cadenza-csrf": ""}).status == 403
+
+
+def test_a_suspended_account_is_signed_out(
+    service: Service, operator: Visitor, email: str, other: str, other_page: str
+) -> None:
+    """Suspending ends the sessions of an account; resuming lets its owner sign in again."""
+    owner = Visitor(service.port)
+    owner.sign_in(other)
+    assert operator.post(f"{other_page}/suspend").status == 303
+    assert owner.get("/settings").status == 303
+    assert "suspended" in operator.get(other_page).words
+    assert operator.api("POST", f"{other_page}/resume").json["suspended_at"] is None
+    owner.sign_in(other)
+    assert acts_of(service, other) == [(email, "account.suspend", ""), (email, "account.resume", "")]
+
+
+def test_an_operator_is_made_and_unmade(
+    service: Service, operator: Visitor, email: str, other: str, other_page: str
+) -> None:
+    """The role opens the pages to an account, protects it from being suspended, and can be taken away."""
+    assert operator.post(f"{other_page}/role", {"is_operator": "true"}).status == 303
+    second = Visitor(service.port)
+    second.sign_in(other)
+    assert second.get("/operator").status == 200
+    assert "Take the role away first" in operator.post(f"{other_page}/suspend").words
+    assert operator.api("PUT", f"{other_page}/role", {"is_operator": False}).json["is_operator"] is False
+    assert second.get("/operator").status == 403
+    assert acts_of(service, other) == [(email, "operator.add", ""), (email, "operator.remove", "")]
+
+
+def test_a_reset_link_is_shown_once(
+    service: Service, operator: Visitor, email: str, other: str, other_page: str
+) -> None:
+    """The link is on the reply alone: neither the store, the trail nor the next page has its secret."""
+    seen = operator.post(f"{other_page}/reset-link")
+    secret = seen.text.partition("/reset/")[2].partition("<")[0]
+    assert len(secret) >= 43
+    assert secret not in operator.get(other_page).text
+    assert acts_of(service, other) == [(email, "link.reset", "")]
+    assert secret.encode() not in service.store.read_bytes()
+
+
+def test_a_key_is_found_and_revoked(
+    service: Service, operator: Visitor, email: str, other: str, upstream: LoopbackUpstream
+) -> None:
+    """A key is found by its id, its prefix and itself, which is not shown again; revoked, it fails at once."""
+    key = service.create_key(other)
+    api = RawClient(service.port, key)
+    assert api.chat().status == 200
+    seen = operator.post("/operator/keys", {"text": key})
+    assert other in seen.words
+    assert key not in seen.text
+    [found] = operator.api("POST", "/operator/keys/find", {"text": key[:12]}).json["data"]
+    assert operator.api("POST", "/operator/keys/find", {"text": found["id"]}).json["data"] == [found]
+    assert (found["email"], found["state"]) == (other, "active")
+    assert operator.post(f"/operator/keys/{found['id']}/revoke").location == "/operator/keys?note=key-revoked"
+    assert api.chat().status == 401
+    assert operator.api("POST", f"/operator/keys/{found['id']}/revoke").json["state"] == "revoked"
+    assert acts_of(service, other) == [(email, "key.revoke", "")]
+
+
+def test_hostile_names_are_only_text(service: Service, operator: Visitor, other: str, other_page: str) -> None:
+    """A note that looks like HTML is shown as it was typed."""
+    operator.post(f"{other_page}/grants", {"amount": "1.00", "note": "<script>alert(1)</script>"})
+    seen = operator.get(other_page)
+    assert "<script>alert" not in seen.text
+    assert "<script>alert(1)</script>" in seen.words or "&lt;script&gt;" in seen.text
+
+
+def test_the_overview_counts_what_was_used(operator: Visitor, service: Service, upstream: LoopbackUpstream) -> None:
+    """A chat is in the usage of today and in the live load; the page shows the credit of all accounts."""
+    before = operator.api("GET", "/operator/overview").json
+    assert RawClient(service.port, service.key).chat(model="mezzo").status == 200
+    after = operator.api("GET", "/operator/overview").json
+    requests = [sum(one["requests"] for one in seen["today"]) for seen in (before, after)]
+    assert requests[1] == requests[0] + 1
+    load = operator.api("GET", "/operator/load").json
+    assert (load["workers"], load["slots_limit"], load["in_flight"]) == (1, 10_000, 0)
+    assert [one["id"] for one in load["classes"]] == ["mezzo", "forte", "fortissimo"]
+    assert load["classes"][0]["routes"][0]["state"] == "usable"
+    assert "Credit outstanding" in operator.get("/operator").words
+
+
+def test_the_ledger_is_checked_in_the_background(service: Service, operator: Visitor, email: str) -> None:
+    """The button begins a check; its result appears on the page and in the trail with who began it."""
+    assert operator.post("/operator/ledger").location.startswith("/operator/ledger?note=check-")
+
+    def result() -> list[str]:
+        results = operator.api("GET", "/operator/ledger").json["results"]
+        return [one["detail"] for one in results if one["actor"] == email]
+
+    wait_until(lambda: bool(result()), "the result of the check")
+    assert result()[0].startswith("no findings")
+    assert "sound" in operator.get("/operator/ledger").words
+    assert "ledger.check" in operator.get("/operator/acts").words
+
+
+@pytest.fixture
+def busy_account(operator: Visitor, other_page: str) -> int:
+    """Has more acts than a page shows."""
+    for _ in range(51):
+        assert operator.api("POST", f"{other_page}/grants", {"amount": "0.01"}).status == 200
+    return 51
+
+
+def test_the_trail_is_paged_and_filtered(operator: Visitor, other: str, busy_account: int) -> None:
+    """The trail of one account shows 50 acts a page, newest first, and leads on to the older ones."""
+    first = operator.api("GET", f"/operator/acts?account={other}").json
+    second = operator.api("GET", f"/operator/acts?account={other}&before={first['next_before']}").json
+    ids = [act["id"] for act in first["data"] + second["data"]]
+    assert (len(first["data"]), len(ids), second["next_before"]) == (50, busy_account, None)
+    assert ids == sorted(ids, reverse=True)
+    assert "Older" in operator.get(f"/operator/acts?account={other}").words
+    assert operator.get("/operator/acts?account=nobody@example.org").status == 400
+    assert operator.api("GET", f"/operator/acts?before={2**70}").status == 400
+
+
+def test_the_load_is_that_of_all_workers(start_service: StartService, upstream: LoopbackUpstream) -> None:
+    """With two workers the load is the sum of both, whichever of them is asked."""
+    spec = msgspec.structs.replace(ordinary_spec(upstream.base_url), more_toml="[server]\nworkers = 2\n")
+    service = start_service(spec)
+    make_operator(service, EMAIL)
+    operator = Visitor(service.port)
+    operator.sign_in()
+    load = operator.api("GET", "/operator/load").json
+    assert (load["workers"], load["slots_limit"]) == (2, 10_000)
+    assert load["classes"][0]["routes"][0]["ceiling"] >= 5_000
