@@ -21,11 +21,12 @@ from cadenza.control.sessions import find_session
 from cadenza.core.errors import render_error
 from cadenza.core.rates import Rate
 from cadenza.store.store import StoreUnavailable
-from cadenza.web import home, sign_in
+from cadenza.web import chat, home, sign_in
 from cadenza.web.context import WebContext
+from cadenza.web.cookies import ANONYMOUS, CSRF_HEADER, cookie_name
 from cadenza.web.errors import Missing, NotAllowed, NotSignedIn, PageError, TooMany
 from cadenza.web.routes import Access, Endpoint, Page, Routes
-from cadenza.web.visit import ANONYMOUS, CSRF_HEADER, SAFE_METHODS, Visit, cookie_name
+from cadenza.web.visit import SAFE_METHODS, Visit
 
 API = "/platform/api"
 JSON = "application/json"
@@ -42,7 +43,7 @@ HEADERS = {
     "permissions-policy": "camera=(), microphone=(), geolocation=(), payment=()",
 }
 NO_STORE = "no-store"
-ROUTES: Routes = (*home.ROUTES, *sign_in.ROUTES)
+ROUTES: Routes = (*home.ROUTES, *sign_in.ROUTES, *chat.ROUTES)
 
 Serve = Callable[[Request], Awaitable[Response]]
 

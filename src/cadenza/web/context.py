@@ -7,6 +7,7 @@ from cadenza.observe import Log
 from cadenza.store.shared.state import Rates
 from cadenza.store.store import Store
 from cadenza.web.assets import Assets
+from cadenza.web.markdown.process import MarkdownRenderer
 from cadenza.web.render import Renderer
 from cadenza.web.settings import SiteSettings
 
@@ -21,3 +22,4 @@ class WebContext(msgspec.Struct, frozen=True):
     settings: SiteSettings
     assets: Assets
     renderer: Renderer
+    markdown: MarkdownRenderer
