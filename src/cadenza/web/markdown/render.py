@@ -29,7 +29,7 @@ TAGS = {
     *("a", "blockquote", "br", "code", "div", "em", "h3", "h4", "h5", "h6", "hr", "li", "ol", "p", "pre", "s", "span"),
     *("strong", "table", "tbody", "td", "th", "thead", "tr", "ul"),
 }
-ATTRIBUTES = {"a": {"href"}, "ol": {"start"}}
+ATTRIBUTES: dict[str, set[str]] = {"*": set(), "a": {"href"}, "ol": {"start"}}
 CELL_CLASSES = {"align-center", "align-right"}
 CLASSES = {
     "div": {"code", "scroll"},
