@@ -91,8 +91,9 @@ class App:
 
     def refuse(self, exchange: Exchange) -> Awaitable[None]:
         exchange.close_after_reply()
-        is_api = _is_api(exchange) or exchange.request.path == chat_stream.PATH
-        return refuse_connection(self._observer, exchange) if is_api else self._site.serve(exchange)
+        if self._site.serves(exchange.request.path):
+            return self._site.serve(exchange)
+        return refuse_connection(self._observer, exchange)
 
     async def _serve_page(self, exchange: Exchange) -> None:
         self.gateway.in_flight.begin(exchange)
