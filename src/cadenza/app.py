@@ -1,4 +1,4 @@
-"""The composition root: builds the object graph from the settings, sends /v1 to the gateway and the rest to the site.
+"""The composition root: builds the object graph from the settings, sends each request to the gateway or to the site.
 
 Start: the store (SQLite is migrated), the shared state, the ledger, then the upstreams. A model may still be loading.
 Reload: classes, routes, providers, characters, prices and limits are read again; requests in flight keep the old ones.
@@ -41,7 +41,9 @@ from cadenza.store.store import StoreUnavailable
 from cadenza.upstreams.base import Upstream
 from cadenza.upstreams.embedded.upstream import EmbeddedUpstream
 from cadenza.upstreams.openai import OpenAIUpstream
-from cadenza.web.settings import SiteSettings
+from cadenza.web import chat_stream
+from cadenza.web.chat_stream import WebChat
+from cadenza.web.settings import SiteParts, SiteSettings
 from cadenza.web.site import Site
 
 WORKERS_FOLDER = "CADENZA_WORKERS_FOLDER"  # the variable by which the parent names it to its workers
@@ -66,6 +68,7 @@ class App:
         self._workers = WorkerMetrics(observer.metrics, workers_folder) if workers_folder else None
         render = self._workers.render if self._workers else None
         self._site = Site(self._why_not_ready, observer, token, render)
+        self._chat = WebChat(log, settings.platform.base_url)
         self._pages = AsgiAdapter(self._build_pages, log)
         self._started = AsyncExitStack()
         self._retiring: set[asyncio.Task[None]] = set()
@@ -84,6 +87,8 @@ class App:
     def serve(self, exchange: Exchange) -> Awaitable[None]:
         if _is_api(exchange):
             return serve_api(self.gateway, exchange)
+        if exchange.request.path == chat_stream.PATH:
+            return serve_api(self.gateway, exchange, self._chat.endpoint)
         return self._site.serve(exchange) if self._site.serves(exchange.request) else self._serve_page(exchange)
 
     def refuse(self, exchange: Exchange) -> Awaitable[None]:
@@ -103,8 +108,9 @@ class App:
         """Build the site. Its modules are imported now, because a service without visitors does not need them."""
         from cadenza.web.build import build_site  # noqa: PLC0415 import time
 
-        settings = site_settings(self._settings)
-        return build_site(self.gateway, self._shared.rates, self._log, settings, self._read_metrics)
+        settings, shared = site_settings(self._settings), self._shared
+        parts = SiteParts(self.gateway, shared.rates, self._log, settings, self._read_metrics, self._chat.markdown)
+        return build_site(parts)
 
     async def _read_metrics(self) -> list[Family]:
         """The metrics of all workers, or of this process if it is the only one."""
@@ -144,6 +150,7 @@ class App:
         await prepare_store(self._store, self._log_backup)
         await self._shared.start()
         stack.push_async_callback(self._shared.stop)
+        stack.push_async_callback(self._chat.stop)
         await self.gateway.start(await epochs.current(self._store, epochs.CLASSES))
         stack.push_async_callback(self.gateway.stop)
         revocation = Revocation(self.gateway)

@@ -15,10 +15,10 @@ from cadenza.core.errors import CadenzaError
 from cadenza.gateway.api import ENDPOINTS, ONE_MODEL
 from cadenza.gateway.models import MODELS_PATH
 from cadenza.gateway.validate import SAMPLING, TOOL_FIELDS
-from cadenza.web.application import ROUTES
 from cadenza.web.openapi import PLATFORM
 from cadenza.web.routes import Access, Endpoint
 from cadenza.web.site import PATHS
+from cadenza.web.site_map import ROUTES
 from tests.account import open_account
 from tests.contract.tool_upstream import WEATHER
 from tests.loopback import STOP, Cut, Json, LoopbackUpstream, Sse, Status, chunk, completion, said, usage_chunk

@@ -25,11 +25,11 @@ STREAM = (
 
 
 class Answers:
-    """Sends the one reply to a request of the API. `headers` are those of this request: the rate of its key."""
+    """Sends the one reply to a request. Every reply to it carries `headers`: those of its endpoint, and its rate."""
 
     __slots__ = ("_exchange", "_of_request", "_request_id")
 
-    def __init__(self, exchange: Exchange, request_id: str, headers: bytes = b"") -> None:
+    def __init__(self, exchange: Exchange, request_id: str, headers: bytes = CORS) -> None:
         self._exchange = exchange
         self._request_id = request_id
         self._of_request = headers
@@ -54,7 +54,7 @@ class Answers:
             self._exchange.respond(error.status, headers, render_error(error.message, error.type))
 
     def _headers(self, first: bytes, last: bytes) -> bytes:
-        return b"%b%b%bx-request-id: %b\r\n%b" % (first, CORS, self._of_request, self._request_id.encode(), last)
+        return b"%b%bx-request-id: %b\r\n%b" % (first, self._of_request, self._request_id.encode(), last)
 
 
 def error_event(message: str) -> bytes:

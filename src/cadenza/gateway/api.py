@@ -1,4 +1,4 @@
-"""The API under /v1: its paths, its keys, and the one place where errors become replies.
+"""The API under /v1 and the chat of the web application: paths, keys, and the one place where errors become replies.
 
 Every exception is handled here. A CadenzaError is sent as it is; a store that does not answer, and memory that is not
 there, become a 429; a client that disconnected is only counted. For anything else, the log gets the places in the code,
@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable
 import msgspec
 
 from cadenza.core.errors import CadenzaError, Ending, Internal, KeyRevoked, MethodNotAllowed, NotFound, RateLimited
-from cadenza.gateway.answers import Answers
-from cadenza.gateway.auth import authorize, identify
+from cadenza.gateway.answers import CORS, Answers
+from cadenza.gateway.auth import Caller, authorize, identify
 from cadenza.gateway.chat import serve_chat
 from cadenza.gateway.gateway import Gateway
 from cadenza.gateway.models import MODELS_PATH, get_model, list_models
@@ -36,12 +36,17 @@ NOT_IMPLEMENTED = ("/v1/embeddings", "/v1/completions", "/v1/responses")
 
 
 class Endpoint(msgspec.Struct, frozen=True):
-    """A path that is served: its name in the log, its methods, the scope that it needs, and what serves it."""
+    """A path that is served: its name in the log, its methods, the scope that it needs, and what serves it.
+
+    `identify` finds who asks; `headers` are on every reply.
+    """
 
     name: str
     methods: tuple[str, ...]
     scope: str
     serve: Callable[[Gateway, ApiRequest], Awaitable[None]]
+    identify: Callable[[Gateway, Exchange], Awaitable[Caller]] = identify
+    headers: bytes = CORS
 
 
 ENDPOINTS = {
@@ -52,24 +57,27 @@ ENDPOINTS = {
 ONE_MODEL = Endpoint("model", READ, "models", get_model)
 
 
-async def serve_api(gateway: Gateway, exchange: Exchange) -> None:
-    """Serve one request. It always gets a reply, or its connection is closed."""
+async def serve_api(gateway: Gateway, exchange: Exchange, endpoint: Endpoint | None = None) -> None:
+    """Serve one request, by the endpoint of its path under /v1 unless another is given.
+
+    It always gets a reply, or its connection is closed.
+    """
     record = RequestRecord(exchange)
-    answers = Answers(exchange, record.request_id)
+    answers = Answers(exchange, record.request_id, endpoint.headers if endpoint else CORS)
     gateway.in_flight.begin(exchange)
     try:
         if gateway.is_draining:
             raise _draining(gateway, exchange)
-        if exchange.request.method == "OPTIONS":
+        if endpoint is None and exchange.request.method == "OPTIONS":
             record.found("preflight")
             return answers.send_no_content(_preflight_headers(exchange))
-        endpoint = find_endpoint(exchange.request.path)
+        endpoint = endpoint or find_endpoint(exchange.request.path)
         record.found(endpoint.name)
         if exchange.request.method not in endpoint.methods:
             raise _wrong_method(exchange.request.method, endpoint.methods)
-        caller = await identify(gateway, exchange)  # 401
+        caller = await endpoint.identify(gateway, exchange)  # 401
         record.identified(caller.principal)
-        answers = Answers(exchange, record.request_id, rate_headers(caller.ticket))
+        answers = Answers(exchange, record.request_id, endpoint.headers + rate_headers(caller.ticket))
         authorize(gateway, exchange, caller, endpoint.scope)  # 403 429
         await endpoint.serve(gateway, ApiRequest(exchange, caller.principal, answers, record))
     except CadenzaError as error:

@@ -32,8 +32,12 @@ class Caller(msgspec.Struct, frozen=True):
 
 
 async def identify(gateway: Gateway, exchange: Exchange) -> Caller:
-    """The key of a request; 401 if it is not live. Every request counts against its rate."""
-    principal = await _find_principal(gateway, exchange)
+    """The key of a request; 401 if it is not live."""
+    return await count_request(gateway, await _find_principal(gateway, exchange))
+
+
+async def count_request(gateway: Gateway, principal: Principal) -> Caller:
+    """Every request counts against the rate of its key."""
     gateway.key_use.note(principal.key_id)
     rate = rate_of(principal, gateway.snapshot.limits)
     return Caller(principal, rate, await gateway.rates.take(principal.key_id, rate))
@@ -66,6 +70,10 @@ async def _find_principal(gateway: Gateway, exchange: Exchange) -> Principal:
         raise Unauthenticated
     gateway.unknown_keys.found_live(digest)
     await gateway.catch_up(found.classes_epoch)
+    return principal_of(found)
+
+
+def principal_of(found: FoundKey) -> Principal:
     return Principal(
         key_id=found.id,
         account_id=found.account_id,

@@ -124,9 +124,10 @@ def start_relay(
         completion_id=hold.completion_id,
         created=hold.started_at // 1000,
         class_id=hold.class_id,
+        price=hold.price,
         has_tools=bool(chat.tools),
         headers=b"x-cadenza-max-tokens: %d\r\n" % credit.output_limit if is_limited else b"",
     )
     if chat.stream:
-        return StreamRelay(request.exchange, request.answers, head, credit.meter)
+        return request.make_stream_relay(request.exchange, request.answers, head, credit.meter)
     return WholeRelay(request.answers, head, credit.meter)

@@ -1,7 +1,7 @@
 """Encodes the events of a streamed reply as the API defines them. Each chunk is one `data:` line."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -12,6 +12,24 @@ from cadenza.http.events import write_event
 
 _ENCODE = msgspec.json.Encoder().encode
 CONTENT_TAIL = b'},"finish_reason":null}]}\n\n'
+
+
+class Events(Protocol):
+    """Encodes what happens in a streamed reply: the bytes that the client is sent."""
+
+    def role(self) -> bytes:
+        """The reply begins."""
+
+    def content(self, text: str, /) -> bytes: ...
+
+    def call(self, delta: ToolCallDelta, /) -> bytes: ...
+
+    def extras(self, extras: Mapping[str, Any], /) -> bytes:
+        """A refusal or reasoning."""
+
+    def finish(self, reason: FinishReason, /) -> bytes: ...
+
+    def usage(self, usage: Usage, /) -> bytes: ...
 
 
 class Chunks:
@@ -35,7 +53,7 @@ class Chunks:
 
     def call(self, delta: ToolCallDelta) -> bytes:
         """One delta per chunk: some clients read only the first element of `tool_calls`."""
-        return self._choice(msgspec.json.encode({"tool_calls": [_call_object(delta)]}), b"null")
+        return self._choice(msgspec.json.encode({"tool_calls": [call_object(delta)]}), b"null")
 
     def extras(self, extras: Mapping[str, Any]) -> bytes:
         """A refusal or reasoning."""
@@ -51,7 +69,7 @@ class Chunks:
         return write_event(self._head + b'{"index":0,"delta":' + delta + b',"finish_reason":' + finish + b"}]}")
 
 
-def _call_object(delta: ToolCallDelta) -> dict[str, Any]:
+def call_object(delta: ToolCallDelta) -> dict[str, Any]:
     text = {"input" if delta.type == "custom" else "arguments": delta.arguments}
     extra = {"extra_content": delta.extra_content} if delta.extra_content else {}
     if not delta.id:

@@ -15,10 +15,11 @@ import msgspec
 from msgspec import UNSET
 
 from cadenza.core.chat import Choice, Completion, ReplyMessage, assemble_calls, usage_object
+from cadenza.core.money import Price
 from cadenza.core.records import ReplyResult
 from cadenza.core.tool_calls import ToolCallDelta, ToolCallNormalizer
 from cadenza.gateway.answers import Answers, error_event
-from cadenza.gateway.chunks import Chunks
+from cadenza.gateway.chunks import Chunks, Events
 from cadenza.gateway.meter import UsageMeter
 from cadenza.http.events import DONE, PING
 from cadenza.http.exchange import Exchange
@@ -28,11 +29,12 @@ PING_S = 15.0
 
 
 class ReplyHead(msgspec.Struct, frozen=True):
-    """The fields that every chunk of a reply repeats, whether tool calls are expected, and extra response headers."""
+    """The fields that every chunk of a reply repeats, its price, whether tool calls are expected, and extra headers."""
 
     completion_id: str
     created: int
     class_id: str
+    price: Price
     has_tools: bool = False
     headers: bytes = b""
 
@@ -110,14 +112,14 @@ class StreamRelay:
         self._head = head
         self._meter = meter
         self._ping_s = ping_s
-        self._chunks = Chunks(head.completion_id, head.created, head.class_id)
+        self._events: Events = Chunks(head.completion_id, head.created, head.class_id)
         self._calls = ToolCallNormalizer() if head.has_tools else None
         self._unsent: list[bytes] = []  # chunks, until the pieces that arrived together are all here
         self._unsent_texts: list[str] = []
 
     async def run(self, reply: OpenReply) -> ReplyResult:
         self._answers.start_stream(self._head.headers)
-        self._exchange.write(self._chunks.role())
+        self._exchange.write(self._events.role())
         fault = None
         with Heartbeat(self._exchange, self._ping_s):
             try:
@@ -137,24 +139,24 @@ class StreamRelay:
             self._exchange.abort_stream(error_event("The model's answer broke off before its end. Retry."))
             return
         assert self._meter.finish_reason
-        chunks = self._chunks
-        self._exchange.finish_stream(chunks.finish(self._meter.finish_reason) + chunks.usage(result.usage) + DONE)
+        events = self._events
+        self._exchange.finish_stream(events.finish(self._meter.finish_reason) + events.usage(result.usage) + DONE)
 
     def take(self, piece: Piece) -> None:
         if piece.usage or piece.finish_reason or piece.has_bad_usage:
             self._meter.take(piece)
         if piece.extras:
-            self._unsent.append(self._chunks.extras(piece.extras))
+            self._unsent.append(self._events.extras(piece.extras))
             self._unsent_texts.append(text_of_extras(piece.extras))
         if piece.content:
-            self._unsent.append(self._chunks.content(piece.content))
+            self._unsent.append(self._events.content(piece.content))
             self._unsent_texts.append(piece.content)
         if piece.calls and self._calls:
             self._take_calls(self._calls.take(piece.calls))
 
     def _take_calls(self, deltas: list[ToolCallDelta]) -> None:
         if deltas:
-            self._unsent += map(self._chunks.call, deltas)
+            self._unsent += map(self._events.call, deltas)
             self._unsent_texts.append(text_of_calls(deltas))
             self._meter.take_calls()
 

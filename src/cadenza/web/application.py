@@ -21,12 +21,11 @@ from cadenza.control.sessions import find_session
 from cadenza.core.errors import render_error
 from cadenza.core.rates import Rate
 from cadenza.store.store import StoreUnavailable
-from cadenza.web import credit, docs, home, key_endpoints, keys, payments, sign_in, statement, usage, webhooks
 from cadenza.web.context import WebContext
+from cadenza.web.cookies import ANONYMOUS, CSRF_HEADER, cookie_name
 from cadenza.web.errors import Missing, NotAllowed, NotSignedIn, PageError, TooMany
-from cadenza.web.operator.routes import ROUTES as OPERATOR_ROUTES
 from cadenza.web.routes import Access, Endpoint, Page, Routes
-from cadenza.web.visit import ANONYMOUS, CSRF_HEADER, SAFE_METHODS, Visit, cookie_name
+from cadenza.web.visit import SAFE_METHODS, Visit
 
 API = "/platform/api"
 JSON = "application/json"
@@ -43,24 +42,11 @@ HEADERS = {
     "permissions-policy": "camera=(), microphone=(), geolocation=(), payment=()",
 }
 NO_STORE = "no-store"
-ROUTES: Routes = (
-    *home.ROUTES,
-    *sign_in.ROUTES,
-    *keys.ROUTES,
-    *key_endpoints.ROUTES,
-    *usage.ROUTES,
-    *credit.ROUTES,
-    *payments.ROUTES,
-    *statement.ROUTES,
-    *webhooks.ROUTES,
-    *docs.ROUTES,
-    *OPERATOR_ROUTES,
-)
 
 Serve = Callable[[Request], Awaitable[Response]]
 
 
-def build_application(context: WebContext) -> Starlette:
+def build_application(context: WebContext, listed: Routes) -> Starlette:
     async def asset(request: Request) -> Response:
         found = context.assets.respond(
             request.path_params["version"], request.path_params["name"], request.headers.get("accept-encoding", "")
@@ -81,7 +67,7 @@ def build_application(context: WebContext) -> Starlette:
     routes = [
         Route("/static/{version}/{name}", asset),
         Route("/openapi.json", document),
-        *(_route(context, one) for one in ROUTES),
+        *(_route(context, one) for one in listed),
     ]
     shown = (PageError, ControlError, StoreUnavailable, HTTPException)
     return Starlette(routes=routes, exception_handlers=dict.fromkeys(shown, failed))

@@ -3,37 +3,33 @@
 from starlette.applications import Starlette
 
 from cadenza.control.stripe import Stripe
-from cadenza.gateway.gateway import Gateway
-from cadenza.observe import Log
-from cadenza.store.shared.state import Rates
-from cadenza.web.application import ROUTES, build_application
+from cadenza.web.application import build_application
 from cadenza.web.assets import Assets
-from cadenza.web.context import ReadMetrics, WebContext
+from cadenza.web.context import WebContext
 from cadenza.web.ledger_check import LedgerCheck
 from cadenza.web.openapi import build_document
 from cadenza.web.reference import Reference
 from cadenza.web.render import Renderer
-from cadenza.web.settings import SiteSettings
+from cadenza.web.settings import SiteParts
+from cadenza.web.site_map import ROUTES
 
 
-def build_site(
-    gateway: Gateway, rates: Rates, log: Log, settings: SiteSettings, read_metrics: ReadMetrics
-) -> Starlette:
-    assets = Assets()
-    document = build_document(ROUTES)
-    renderer = Renderer(assets)
+def build_site(parts: SiteParts) -> Starlette:
+    assets, store, stripe = Assets(), parts.gateway.store, parts.settings.stripe
+    document, renderer = build_document(ROUTES), Renderer(assets)
     context = WebContext(
-        store=gateway.store,
-        gateway=gateway,
-        rates=rates,
-        log=log,
-        settings=settings,
+        store=store,
+        gateway=parts.gateway,
+        rates=parts.rates,
+        log=parts.log,
+        settings=parts.settings,
         assets=assets,
         renderer=renderer,
-        read_metrics=read_metrics,
-        ledger_check=LedgerCheck(gateway.store, log),
+        markdown=parts.markdown,
+        read_metrics=parts.read_metrics,
+        ledger_check=LedgerCheck(store, parts.log),
         document=document,
         reference=Reference(document, renderer),
-        payments=Stripe(settings.stripe) if settings.stripe else None,
+        payments=Stripe(stripe) if stripe else None,
     )
-    return build_application(context)
+    return build_application(context, ROUTES)

@@ -1,23 +1,19 @@
 """What every page is handed: the store, the gateway, and the settings of the site."""
 
-from collections.abc import Awaitable, Callable
-
 import msgspec
 
 from cadenza.control.payments import PaymentProvider
 from cadenza.gateway.gateway import Gateway
 from cadenza.observe import Log
-from cadenza.observe.merge import Family
 from cadenza.store.shared.state import Rates
 from cadenza.store.store import Store
 from cadenza.web.assets import Assets
 from cadenza.web.document import ApiDocument
 from cadenza.web.ledger_check import LedgerCheck
+from cadenza.web.markdown.process import MarkdownRenderer
 from cadenza.web.reference import Reference
 from cadenza.web.render import Renderer
-from cadenza.web.settings import SiteSettings
-
-ReadMetrics = Callable[[], Awaitable[list[Family]]]
+from cadenza.web.settings import ReadMetrics, SiteSettings
 
 
 class WebContext(msgspec.Struct, frozen=True):
@@ -30,6 +26,7 @@ class WebContext(msgspec.Struct, frozen=True):
     settings: SiteSettings
     assets: Assets
     renderer: Renderer
+    markdown: MarkdownRenderer
     read_metrics: ReadMetrics  # of all worker processes
     ledger_check: LedgerCheck
     document: ApiDocument

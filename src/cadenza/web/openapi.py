@@ -11,9 +11,10 @@ from typing import Any
 
 import msgspec
 
+from cadenza.web.cookies import COOKIE, CSRF_HEADER
 from cadenza.web.document import ApiDocument
 from cadenza.web.routes import Access, Endpoint, Page
-from cadenza.web.visit import COOKIE, CSRF_HEADER, SAFE_METHODS
+from cadenza.web.visit import SAFE_METHODS
 
 PLATFORM = "/platform/api"
 SCHEMAS = "#/components/schemas/"

@@ -1,10 +1,18 @@
-"""The settings of the site."""
+"""The settings of the site, and what the composition root hands to it. Importing this imports no page."""
 
+from collections.abc import Awaitable, Callable
 from typing import Literal
 
 import msgspec
 
 from cadenza.control.stripe import StripeSettings
+from cadenza.gateway.gateway import Gateway
+from cadenza.observe import Log
+from cadenza.observe.merge import Family
+from cadenza.store.shared.state import Rates
+from cadenza.web.markdown.process import MarkdownRenderer
+
+ReadMetrics = Callable[[], Awaitable[list[Family]]]
 
 
 class SiteSettings(msgspec.Struct, frozen=True):
@@ -15,3 +23,14 @@ class SiteSettings(msgspec.Struct, frozen=True):
     opening_credit_nano: int = 0
     region: str = "ca"
     stripe: StripeSettings | None = None
+
+
+class SiteParts(msgspec.Struct, frozen=True):
+    """What the site is built from."""
+
+    gateway: Gateway
+    rates: Rates
+    log: Log
+    settings: SiteSettings
+    read_metrics: ReadMetrics
+    markdown: MarkdownRenderer

@@ -4,11 +4,8 @@ The session is in a cookie that scripts cannot read. Before sign-in there is a c
 ties the token of a form to the browser that got the form.
 """
 
-import hashlib
-import hmac
 import time
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
 import msgspec
 from starlette.requests import Request
@@ -17,13 +14,11 @@ from starlette.responses import HTMLResponse, Response
 from cadenza.control.sessions import SignedIn
 from cadenza.store.accounts import Account
 from cadenza.web.context import WebContext
+from cadenza.web.cookies import CSRF_HEADER, Origin, cookie_name, csrf_token, is_own_request
 from cadenza.web.errors import BadForm, NotSignedIn, WrongOrigin
 from cadenza.web.render import NOTES
 
-COOKIE = "cadenza_session"
-ANONYMOUS = "anonymous-"  # begins the cookie of a browser that has not signed in
 CSRF_FIELD = "csrf"
-CSRF_HEADER = "x-cadenza-csrf"
 SAFE_METHODS = ("GET", "HEAD")
 LONGEST_S = 30 * 24 * 60 * 60
 
@@ -73,11 +68,8 @@ class Visit:
     def check_origin(self, token: str) -> None:
         """403 unless a changing request comes from one of our own pages: by its origin, and by its token."""
         headers = self.request.headers
-        origin = headers.get("origin")
-        is_foreign = headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none") or (
-            origin is not None and urlsplit(origin).netloc != headers.get("host")
-        )
-        if is_foreign or not hmac.compare_digest(token.encode(), self.csrf.encode()):
+        origin = Origin(headers.get("sec-fetch-site"), headers.get("origin"), headers.get("host"))
+        if not is_own_request(origin, token, self.cookie):
             raise WrongOrigin
 
     def page(self, template: str, status: int = 200, **values: object) -> HTMLResponse:
@@ -120,15 +112,6 @@ class Visit:
     def clear_cookie(self, response: Response) -> None:
         is_secure = self.base_url.startswith("https://")
         response.delete_cookie(cookie_name(is_secure=is_secure), secure=is_secure, httponly=True, samesite="lax")
-
-
-def cookie_name(*, is_secure: bool) -> str:
-    """Over TLS, the prefix makes the browser refuse the cookie from any other host or path."""
-    return f"__Host-{COOKIE}" if is_secure else COOKIE
-
-
-def csrf_token(cookie: str) -> str:
-    return hmac.new(cookie.encode(), b"cadenza csrf", hashlib.sha256).hexdigest()
 
 
 def _convert(values: dict[str, Any], kind: type[T]) -> T:

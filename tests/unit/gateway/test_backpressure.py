@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 
 import msgspec
 
+from cadenza.core.money import Price
 from cadenza.core.records import Usage
 from cadenza.core.tokens import Tokenizer
 from cadenza.gateway.answers import Answers
@@ -68,7 +69,8 @@ async def test_an_upstream_over_http_is_not_read_while_the_client_is_congested()
     client.stalls_at = lambda data: b"xxx" in data
     exchange, tokenizer = client.open(), Tokenizer()
     meter = UsageMeter(tokenizer, prompt_of(20, 200, tokenizer), output_limit=100)
-    relay = StreamRelay(exchange, Answers(exchange, "r1"), ReplyHead("chatcmpl-one", 1, "forte"), meter)
+    head = ReplyHead("chatcmpl-one", 1, "forte", Price(1_070, 3_450))
+    relay = StreamRelay(exchange, Answers(exchange, "r1"), head, meter)
     async with asyncio.timeout(2 * WAIT_S), server.running() as upstream:
         reply = await upstream.open(LONG_ROUTE, Ask([], {}, None, stream=True))
         streaming = asyncio.create_task(relay.run(reply))

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cadenza.core.money import Price
 from cadenza.core.records import ReplyResult, Usage
 from cadenza.core.tool_calls import ToolCallPart
 from cadenza.gateway.answers import Answers
@@ -20,8 +21,9 @@ from tests.unit.gateway.prompts import TOKENIZER, prompt_of
 from tests.unit.gateway.scripted_upstream import ScriptedReply, Step
 
 PROMPT_TOKENS = 17
-HEAD = ReplyHead("chatcmpl-one", 1_800_000_000, "forte")
-TOOLS_HEAD = ReplyHead("chatcmpl-one", 1_800_000_000, "forte", has_tools=True)
+PRICE = Price(1_070, 3_450)
+HEAD = ReplyHead("chatcmpl-one", 1_800_000_000, "forte", PRICE)
+TOOLS_HEAD = ReplyHead("chatcmpl-one", 1_800_000_000, "forte", PRICE, has_tools=True)
 FINISH = Piece(finish_reason="stop")
 COUNTED = Piece(usage=Usage(9, 3, 4))
 PING_EVERY_S = 0.02

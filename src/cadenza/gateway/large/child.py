@@ -36,10 +36,10 @@ def main() -> None:
     gc.disable()
     gc.freeze()  # the collection after each task looks only at what the task made
     with socket.socket(fileno=0) as parent:
-        while head := _receive(parent, TASK.size):
+        while head := receive(parent, TASK.size):
             kind, character_bytes, body_bytes = TASK.unpack(head)
-            character = _receive(parent, character_bytes).decode()
-            body = _receive(parent, body_bytes)
+            character = receive(parent, character_bytes).decode()
+            body = receive(parent, body_bytes)
             allow_cpu(limits.cpu_s)
             reply = msgspec.msgpack.encode(parse(body) if kind == Kind.PARSE else count(body, character, tokenizer))
             del body
@@ -112,7 +112,7 @@ def describe(body: bytearray, decoded: Body, chat: ChatRequest) -> Parsed:
     )
 
 
-def _receive(parent: socket.socket, size_bytes: int) -> bytearray:
+def receive(parent: socket.socket, size_bytes: int) -> bytearray:
     """So many bytes; none once the parent has closed its end."""
     data = bytearray(size_bytes)
     view, received = memoryview(data), 0

@@ -16,6 +16,7 @@ import msgspec
 
 from cadenza.gateway.large.messages import REPLIES, REPLY, TASK, Kind, Limits, Reply
 
+CHILD = "cadenza.gateway.large.child"
 SLICE_BYTES = 128 * 1024
 HEAVY_DEATHS = (-signal.SIGXCPU, -signal.SIGABRT)  # beyond its CPU time; beyond its memory
 
@@ -39,9 +40,9 @@ class Child:
         self._writer = writer
 
     @classmethod
-    async def start(cls, limits: Limits) -> "Child":
+    async def start(cls, limits: Limits, module: str = CHILD) -> "Child":
         """It gets one end of a socket pair and nothing else. It is started by the main thread, whose end ends it."""
-        command = [sys.executable, "-S", "-m", "cadenza.gateway.large.child"]
+        command = [sys.executable, "-S", "-m", module]
         arguments = [str(os.getpid()), msgspec.json.encode(limits).decode()]
         try:
             ours, theirs = socket.socketpair()
@@ -70,10 +71,14 @@ class Child:
         return self._process.poll() is None
 
     async def ask(self, kind: Kind, body: bytes | bytearray, character: bytes = b"") -> Reply:
+        return REPLIES.decode(await self.exchange(TASK.pack(kind, len(character), len(body)) + character, body))
+
+    async def exchange(self, head: bytes, body: bytes | bytearray) -> bytearray:
+        """Send a task, and return the bytes of the reply."""
         try:
-            await self._send(TASK.pack(kind, len(character), len(body)) + character, body)
+            await self._send(head, body)
             [size_bytes] = REPLY.unpack(await self._reader.readexactly(REPLY.size))
-            return REPLIES.decode(await self._receive(size_bytes))
+            return await self._receive(size_bytes)
         except (OSError, EOFError):
             code = await self.end()
             raise (TooHeavy if code in HEAVY_DEATHS else Died) from None

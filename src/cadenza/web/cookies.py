@@ -1,0 +1,41 @@
+"""The cookie of a session, and how a request shows that it comes from one of our own pages. Knows no framework."""
+
+import hashlib
+import hmac
+from urllib.parse import urlsplit
+
+import msgspec
+
+COOKIE = "cadenza_session"
+ANONYMOUS = "anonymous-"  # begins the cookie of a browser that has not signed in
+CSRF_HEADER = "x-cadenza-csrf"
+OWN_SITES = ("same-origin", "none")
+
+
+class Origin(msgspec.Struct, frozen=True):
+    """Where a browser says that a request comes from, and the host that it is sent to."""
+
+    site: str | None  # sec-fetch-site
+    origin: str | None
+    host: str | None
+
+    @property
+    def is_foreign(self) -> bool:
+        if self.site is not None and self.site not in OWN_SITES:
+            return True
+        return self.origin is not None and urlsplit(self.origin).netloc != self.host
+
+
+def cookie_name(*, is_secure: bool) -> str:
+    """Over TLS, the prefix makes the browser refuse the cookie from any other host or path."""
+    return f"__Host-{COOKIE}" if is_secure else COOKIE
+
+
+def csrf_token(cookie: str) -> str:
+    """The token that every form and every changing request of this browser must carry."""
+    return hmac.new(cookie.encode(), b"cadenza csrf", hashlib.sha256).hexdigest()
+
+
+def is_own_request(origin: Origin, token: str, cookie: str) -> bool:
+    """Whether a changing request comes from one of our own pages: by its origin, and by its token."""
+    return not origin.is_foreign and hmac.compare_digest(token.encode(), csrf_token(cookie).encode())

@@ -1,0 +1,11 @@
+"""Text as HTML, without Markdown: for what cannot be rendered."""
+
+from html import escape as escape_html
+
+
+def escape(text: str) -> str:
+    return escape_html(text, quote=False)
+
+
+def plain_html(text: str) -> str:
+    return f'<pre class="plain" tabindex="0">{escape(text)}</pre>\n'

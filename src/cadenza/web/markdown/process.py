@@ -1,0 +1,100 @@
+"""Renders Markdown in a child process, which starts with the first chat and again after it has died.
+
+A block that takes too long or too much memory ends the child and is shown as plain text, as is everything else that
+cannot be rendered now: a reply never fails because of its Markdown. Accounts take turns.
+"""
+
+import asyncio
+import struct
+from collections.abc import Sequence
+
+import msgspec
+
+from cadenza.gateway.large.messages import Limits
+from cadenza.gateway.large.process import Child, Died, TooHeavy
+from cadenza.gateway.large.turns import QueueFull, TurnLimits, Turns
+from cadenza.observe import Log
+from cadenza.web.markdown.blocks import Block
+from cadenza.web.markdown.plain import plain_html
+
+CHILD = "cadenza.web.markdown.child"
+TASK = struct.Struct("<I")  # how many bytes the list of blocks has
+MIB = 1024 * 1024
+_HTML = msgspec.msgpack.Decoder(list[str])
+
+
+class RenderLimits(msgspec.Struct, frozen=True):
+    """What rendering may use, and how long an account waits for its turn."""
+
+    child: Limits = Limits(cpu_s=1, memory_bytes=512 * MIB)
+    task_s: float = 20.0  # by the clock, on a machine that is busy with other things
+    turns: TurnLimits = TurnLimits(waiting_per_key_max=8, wait_s=10.0)
+
+
+class Rendered(msgspec.Struct, frozen=True):
+    """The HTML of each block, and whether one could not be rendered."""
+
+    html: list[str]
+    is_plain: bool = False
+
+
+class MarkdownRenderer:
+    """The child process of one service process."""
+
+    def __init__(self, log: Log, limits: RenderLimits | None = None) -> None:
+        self._log = log
+        self._limits = limits or RenderLimits()
+        self._turns = Turns(self._limits.turns)
+        self._child: Child | None = None
+        self._tasks: set[asyncio.Task[Rendered]] = set()
+
+    def prepare(self, owner: str) -> None:
+        """Start the child now, because this owner will soon need it."""
+        if self._child is None and not self._tasks:
+            self._begin(owner, [Block("")])
+
+    async def render(self, owner: str, blocks: Sequence[Block]) -> Rendered:
+        """The HTML of these blocks, which belong to one owner. A client that leaves does not end the child."""
+        return await asyncio.shield(self._begin(owner, blocks))
+
+    def _begin(self, owner: str, blocks: Sequence[Block]) -> asyncio.Task[Rendered]:
+        task = asyncio.create_task(self._run(owner, blocks))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _run(self, owner: str, blocks: Sequence[Block]) -> Rendered:
+        sources = [block.source for block in blocks if not block.is_plain]
+        try:
+            rendered = iter(await self._render(owner, sources) if sources else [])
+        except (QueueFull, Died, TooHeavy, TimeoutError) as error:
+            self._log.warning("a reply is shown without Markdown", reason=type(error).__name__)
+            return Rendered([plain_html(block.source) for block in blocks], is_plain=True)
+        return Rendered([plain_html(block.source) if block.is_plain else next(rendered) for block in blocks])
+
+    async def stop(self) -> None:
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        child, self._child = self._child, None
+        if child:
+            await child.end()
+
+    async def _render(self, owner: str, sources: list[str]) -> list[str]:
+        async with self._turns.turn(owner):
+            child, self._child = self._child, None
+            if child and not child.is_alive:
+                await child.end()
+                child = None
+            child = child or await Child.start(self._limits.child, CHILD)
+            task = msgspec.msgpack.encode(sources)
+            try:
+                async with asyncio.timeout(self._limits.task_s):
+                    html = _HTML.decode(await child.exchange(TASK.pack(len(task)), task))
+            except (TooHeavy, Died):
+                raise
+            except BaseException:
+                await child.end()
+                raise
+            self._child = child
+            return html

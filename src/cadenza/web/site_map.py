@@ -1,0 +1,33 @@
+"""Everything that the site serves: its pages, and the endpoints of /platform/api."""
+
+from cadenza.web import (
+    chat,
+    credit,
+    docs,
+    home,
+    key_endpoints,
+    keys,
+    payments,
+    sign_in,
+    statement,
+    usage,
+    webhooks,
+)
+from cadenza.web.operator import routes as operator
+from cadenza.web.routes import Routes
+
+MODULES = (
+    home,
+    sign_in,
+    chat,
+    keys,
+    key_endpoints,
+    usage,
+    credit,
+    payments,
+    statement,
+    webhooks,
+    docs,
+    operator,
+)
+ROUTES: Routes = tuple(one for module in MODULES for one in module.ROUTES)

@@ -1,0 +1,425 @@
+// The chat page: conversations of this browser, replies of the service.
+
+import { Store, addMessage, endOf, newConversation, pathTo, siblings, titleOf } from "./chat_store.js";
+import { ask, findCost, render } from "./chat_stream.js";
+import { MessageView, Thread, button, byId, copyText, element, question } from "./chat_view.js";
+
+const SAVE_EVERY_MS = 1000;
+const SPOKEN_CHARS_MAX = 2000; // of a reply, to a screen reader
+const NANO = 1_000_000_000n;
+
+const prompt = byId("prompt");
+const picker = byId("class");
+const drawer = byId("drawer");
+const thread = new Thread(byId("thread"), byId("empty"));
+const store = await Store.open(byId("chat").dataset.account);
+
+let conversation = newConversation();
+let editing = null; // the message that the composer holds
+let running = null; // the AbortController of the reply that is arriving
+
+// Money
+
+const nano = (dollars) => {
+  const [whole, part] = dollars.split(".");
+  return BigInt(whole) * NANO + BigInt(part.padEnd(9, "0"));
+};
+
+const dollars = (amount) => {
+  const part = String(amount % NANO).padStart(9, "0").replace(/0+$/, "").padEnd(2, "0");
+  return `$${amount / NANO}.${part}`;
+};
+
+function showTotal() {
+  const costs = Object.values(conversation.messages).flatMap((message) => (message.cost ? [message.cost] : []));
+  const tokens = costs.reduce((sum, cost) => sum + cost.prompt_tokens + cost.completion_tokens, 0);
+  const spent = costs.reduce((sum, cost) => sum + nano(cost.cost), 0n);
+  byId("total").textContent = costs.length ? `${tokens.toLocaleString()} tokens · ${dollars(spent)}` : "";
+}
+
+function noteOf(message) {
+  const states = { stopped: "Stopped", broken: "Broke off", length: "Cut at its longest" };
+  const parts = states[message.state] ? [states[message.state]] : [];
+  if (message.cost) {
+    const { prompt_tokens: input, completion_tokens: output } = message.cost;
+    parts.push(message.cost.class, `${input.toLocaleString()} in, ${output.toLocaleString()} out`, dollars(nano(message.cost.cost)));
+  }
+  return parts.join(" · ");
+}
+
+// The thread
+
+const views = new Map();
+
+function show() {
+  thread.clear();
+  views.clear();
+  const path = pathTo(conversation, conversation.head);
+  thread.empty.hidden = path.length > 0;
+  for (const message of path) addView(message);
+  byId("title").textContent = conversation.title || "New conversation";
+  showTotal();
+  thread.toEnd();
+  void renderMissing(path);
+}
+
+function addView(message) {
+  const view = new MessageView(message);
+  views.set(message.id, view);
+  thread.add(view.element);
+  showFoot(view);
+  return view;
+}
+
+function showFoot(view) {
+  const { message } = view;
+  const all = siblings(conversation, message);
+  const place = all.indexOf(message);
+  const go = (step) => !running && switchTo(all[place + step]);
+  const actions =
+    message.role === "user"
+      ? [["Edit", () => edit(message)]]
+      : [
+          ["Copy", (event) => copyText(event.target, message.text, view.element)],
+          ["Regenerate", () => reply(message.parent)],
+        ];
+  view.showFoot(noteOf(message), { count: all.length, place: place + 1, go }, actions);
+}
+
+function switchTo(message) {
+  if (!message) return;
+  conversation.head = endOf(conversation, message.id);
+  void store.save(conversation);
+  show();
+}
+
+// Imported and stopped replies have no HTML yet: it is rendered by the service, and kept.
+async function renderMissing(path) {
+  const missing = path.filter((message) => message.role === "assistant" && message.text && message.htmlUnits !== message.text.length);
+  if (!missing.length || running) return;
+  const shown = conversation;
+  const html = await render(missing.map((message) => message.text)).catch(() => []);
+  missing.forEach((message, index) => {
+    if (!html[index]) return;
+    Object.assign(message, { html: html[index], htmlUnits: message.text.length });
+    if (shown === conversation) views.get(message.id)?.restore();
+  });
+  if (html.length) await store.save(shown);
+}
+
+// Replies
+
+async function send(text) {
+  text = text.trim();
+  if (!text || running) return;
+  const parent = editing ? editing.parent : conversation.head;
+  if (!editing) store.set(draftName(), "");
+  const message = addMessage(conversation, { role: "user", text, parent });
+  conversation.title ||= titleOf(text);
+  if (editing) stopEditing();
+  else prompt.value = "";
+  show();
+  await reply(message.id);
+}
+
+async function reply(parent) {
+  if (running) return;
+  const aborting = new AbortController();
+  running = aborting;
+  const asked = conversation;
+  const message = addMessage(asked, { role: "assistant", parent, state: "running", html: "", htmlUnits: 0 });
+  show();
+  const view = views.get(message.id);
+  view.begin();
+  showRunning();
+  thread.toEnd();
+  location.hash = asked.id;
+  let failure = null;
+  try {
+    await receive(asked, message, view, aborting.signal);
+    message.state = message.state === "length" ? "length" : "done";
+  } catch (error) {
+    message.state = error.name === "AbortError" ? "stopped" : "broken";
+    if (error.name !== "AbortError") failure = error;
+  }
+  running = null;
+  showRunning();
+  view.finish();
+  await end(asked, message);
+  if (asked !== conversation) return;
+  if (failure) thread.showError(failure, () => retry(message, parent));
+  else byId("status").textContent = message.state === "stopped" ? "Stopped." : message.text.slice(0, SPOKEN_CHARS_MAX);
+}
+
+async function receive(asked, message, view, signal) {
+  let saved = Date.now();
+  await store.save(asked);
+  await showList();
+  const instructions = store.setting("instructions").trim();
+  const system = instructions ? [{ role: "system", content: instructions }] : [];
+  const before = pathTo(asked, message.parent).map(({ role, text }) => ({ role, content: text }));
+  for await (const event of ask(picker.value, [...system, ...before], signal)) {
+    thread.keepingEnd(() => take(event, message, view));
+    if (Date.now() - saved > SAVE_EVERY_MS) {
+      saved = Date.now();
+      void store.save(asked);
+    }
+  }
+}
+
+function take(event, message, view) {
+  switch (event.type) {
+    case "start":
+      message.completion = event.id;
+      break;
+    case "text":
+    case "refusal":
+      message.text += event.text;
+      view.show();
+      break;
+    case "reasoning":
+      message.reasoning = (message.reasoning ?? "") + event.text;
+      view.showReasoning();
+      break;
+    case "block":
+      message.html += event.html;
+      message.htmlUnits += event.units;
+      view.addBlock(event.html);
+      break;
+    case "finish":
+      if (event.reason === "length") message.state = "length";
+      break;
+    case "usage":
+      message.cost = { ...event, type: undefined };
+  }
+}
+
+// After the last event: an empty reply is taken back; a stopped one is rendered, and its cost asked for.
+async function end(asked, message) {
+  const isEmpty = !message.text && !message.reasoning && message.state !== "done";
+  if (isEmpty) {
+    delete asked.messages[message.id];
+    asked.head = message.parent;
+  }
+  asked.changed = Date.now();
+  await store.save(asked);
+  await showList();
+  if (message.completion && !message.cost) void askCost(asked, message);
+  if (asked !== conversation) return;
+  if (isEmpty) return show();
+  showFoot(views.get(message.id));
+  showTotal();
+  void renderMissing([message]);
+}
+
+async function askCost(asked, message) {
+  const cost = await findCost(message.completion);
+  if (!cost) return;
+  message.cost = cost;
+  await store.save(asked);
+  if (asked !== conversation) return;
+  const view = views.get(message.id);
+  if (view) showFoot(view);
+  showTotal();
+}
+
+function retry(message, parent) {
+  if (running) return;
+  conversation.head = parent;
+  if (!message.text) delete conversation.messages[message.id];
+  void reply(parent);
+}
+
+function stop() {
+  running?.abort();
+}
+
+function showRunning() {
+  byId("stop").hidden = !running;
+  byId("send").hidden = Boolean(running);
+}
+
+// The composer
+
+function edit(message) {
+  if (running) return;
+  editing = message;
+  prompt.value = message.text;
+  byId("editing").hidden = false;
+  prompt.focus();
+}
+
+function stopEditing() {
+  if (!editing) return;
+  editing = null;
+  byId("editing").hidden = true;
+  prompt.value = store.setting(draftName());
+}
+
+// A conversation that is not saved yet keeps its draft under no name.
+const draftName = () => `draft-${conversation.head ? conversation.id : ""}`;
+
+function keepDraft() {
+  if (!editing) store.set(draftName(), prompt.value);
+}
+
+// Conversations
+
+async function open(id) {
+  stop();
+  stopEditing();
+  conversation = (id && (await store.get(id))) || newConversation();
+  location.hash = conversation.head ? conversation.id : "";
+  prompt.value = store.setting(draftName());
+  for (const message of Object.values(conversation.messages)) {
+    if (message.state === "running") message.state = "stopped"; // the page was closed meanwhile
+    if (message.completion && !message.cost) void askCost(conversation, message);
+  }
+  show();
+  showRunning();
+  closeDrawer();
+  await showList();
+  prompt.focus();
+}
+
+async function showList() {
+  const found = await store.list(byId("search").value);
+  byId("conversations").replaceChildren(
+    ...found.map(({ id, title }) => {
+      const choose = element("button", { type: "button", textContent: title || "Without a title", onclick: () => open(id) });
+      const isShown = id === conversation.id;
+      if (isShown) choose.setAttribute("aria-current", "true");
+      const line = element("li", { className: isShown ? "current" : "" }, choose);
+      if (isShown) line.append(button("✎", "Rename", rename), button("×", "Delete", remove));
+      return line;
+    }),
+  );
+  byId("no-conversations").hidden = found.length > 0 || !byId("search").value;
+}
+
+async function rename() {
+  const title = await question({ title: "Rename the conversation", label: "Title", value: conversation.title, yes: "Rename" });
+  if (title === null) return;
+  conversation.title = title.trim().slice(0, 200) || conversation.title;
+  await store.save(conversation);
+  show();
+  await showList();
+}
+
+async function remove() {
+  if (!(await question({ title: "Delete this conversation?", text: "It cannot be brought back.", yes: "Delete" }))) return;
+  stop();
+  await store.remove(conversation.id);
+  await open("");
+}
+
+async function removeAll() {
+  const text = "All conversations, drafts and instructions in this browser are deleted. They cannot be brought back.";
+  if (!(await question({ title: "Delete everything?", text, yes: "Delete all" }))) return;
+  stop();
+  await store.removeAll();
+  await open("");
+}
+
+async function exportAll() {
+  const address = URL.createObjectURL(new Blob([await store.export()], { type: "application/json" }));
+  element("a", { href: address, download: `cadenza-chat-${new Date().toISOString().slice(0, 10)}.json` }).click();
+  setTimeout(() => URL.revokeObjectURL(address), 10_000);
+}
+
+async function importFile(file) {
+  if (!file) return;
+  try {
+    const count = await store.import(file);
+    byId("status").textContent = `${count} ${count === 1 ? "conversation was" : "conversations were"} imported.`;
+    await showList();
+  } catch (error) {
+    thread.showError(error);
+  }
+  byId("import-file").value = "";
+}
+
+async function instruct() {
+  const given = await question({
+    title: "Instructions",
+    text: "Sent with every message of every conversation, before it. Kept in this browser.",
+    label: "How should the model answer?",
+    value: store.setting("instructions"),
+    rows: 6,
+    yes: "Save",
+  });
+  if (given !== null) store.set("instructions", given.trim());
+  showInstructions();
+}
+
+function showInstructions() {
+  byId("instructions").textContent = store.setting("instructions") ? "Instructions ✓" : "Instructions";
+}
+
+function openDrawer() {
+  drawer.classList.add("open");
+  byId("open-drawer").setAttribute("aria-expanded", "true");
+  byId("new").focus();
+}
+
+function closeDrawer() {
+  drawer.classList.remove("open");
+  byId("open-drawer").setAttribute("aria-expanded", "false");
+}
+
+// Keys
+
+const isWriting = (target) => target.matches("input, textarea, select, [contenteditable]");
+
+function pressed(event) {
+  if (event.isComposing || event.ctrlKey || event.metaKey || event.altKey || byId("question").open) return;
+  if (event.target === prompt && event.key === "Enter" && !event.shiftKey) {
+    event.preventDefault();
+    void send(prompt.value);
+  } else if (event.target === prompt && event.key === "ArrowUp" && !prompt.value) {
+    const last = pathTo(conversation, conversation.head).findLast((message) => message.role === "user");
+    if (last) edit(last);
+    event.preventDefault();
+  } else if (event.key === "Escape") {
+    if (running) stop();
+    else if (editing) stopEditing();
+    else closeDrawer();
+  } else if (event.key === "/" && !isWriting(event.target)) {
+    event.preventDefault();
+    prompt.focus();
+  }
+}
+
+const ON_CLICK = {
+  new: () => open(""),
+  "delete-all": removeAll,
+  export: exportAll,
+  import: () => byId("import-file").click(),
+  instructions: instruct,
+  stop,
+  "cancel-edit": stopEditing,
+  "open-drawer": openDrawer,
+  "close-drawer": closeDrawer,
+};
+
+for (const [id, act] of Object.entries(ON_CLICK)) byId(id).addEventListener("click", act);
+for (const choice of thread.empty.querySelectorAll("button")) choice.addEventListener("click", () => send(choice.textContent));
+byId("composer").addEventListener("submit", (event) => {
+  event.preventDefault();
+  void send(prompt.value);
+});
+byId("search").addEventListener("input", showList);
+byId("import-file").addEventListener("change", (event) => importFile(event.target.files[0]));
+picker.addEventListener("change", () => store.set("class", picker.value));
+prompt.addEventListener("input", keepDraft);
+document.addEventListener("keydown", pressed);
+addEventListener("hashchange", () => {
+  const id = location.hash.slice(1);
+  if (id && id !== conversation.id) void open(id);
+});
+
+const kept = store.setting("class");
+if ([...picker.options].some(({ value }) => value === kept)) picker.value = kept;
+showInstructions();
+await open(location.hash.slice(1));
+byId("chat").dataset.ready = "true";

@@ -1,0 +1,94 @@
+// Talks to the service: asks for a reply and reads its events, renders Markdown, finds out what a stopped reply cost.
+
+const API = "/platform/api";
+const RENDER_BYTES_MAX = 60_000;
+const COST_TRIES = 6;
+
+const headers = () => ({ "content-type": "application/json", "x-cadenza-csrf": document.body.dataset.csrf });
+
+// What the service says when it refuses, with its status and how long to wait.
+export class Refused extends Error {
+  constructor(message, status, waitS = 0) {
+    super(message);
+    this.status = status;
+    this.waitS = waitS;
+  }
+}
+
+async function refusal(response) {
+  const body = await response.json().catch(() => null);
+  const message = body?.error?.message ?? "The service gave no answer that can be read.";
+  return new Refused(message, response.status, Number(response.headers.get("retry-after")) || 0);
+}
+
+async function post(path, body, signal) {
+  let response;
+  try {
+    response = await fetch(API + path, { method: "POST", headers: headers(), body: JSON.stringify(body), signal });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new Refused("The service cannot be reached. Check your connection.", 0);
+  }
+  if (!response.ok) throw await refusal(response);
+  return response;
+}
+
+// The events of a reply, one by one. Ends after the last; throws Refused, or AbortError when it was stopped.
+export async function* ask(model, messages, signal) {
+  const response = await post("/chat", { model, messages, stream: true }, signal);
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (;;) {
+    const { value, done } = await reader.read().catch((error) => {
+      if (error.name === "AbortError") throw error;
+      throw new Refused("The connection broke off before the end of the reply.", 0);
+    });
+    if (done) throw new Refused("The connection broke off before the end of the reply.", 0);
+    const events = (rest + value).split("\n\n");
+    rest = events.pop();
+    for (const event of events) {
+      const data = event.trim();
+      if (data === "data: [DONE]") return;
+      if (!data.startsWith("data: ")) continue; // a ping
+      const fields = JSON.parse(data.slice(6));
+      if (fields.error) throw new Refused(fields.error.message, 200);
+      yield fields;
+    }
+  }
+}
+
+// The HTML of each text; null for those that are too long. Texts go in groups that the service takes at once.
+export async function render(texts) {
+  const html = [];
+  let group = [];
+  let bytes = 0;
+  const flush = async () => {
+    if (group.length) html.push(...(await (await post("/render", { texts: group })).json()).data);
+    group = [];
+    bytes = 0;
+  };
+  for (const text of texts) {
+    const size = new TextEncoder().encode(JSON.stringify(text)).length;
+    if (size > RENDER_BYTES_MAX) {
+      await flush();
+      html.push(null);
+      continue;
+    }
+    if (bytes + size > RENDER_BYTES_MAX || group.length === 100) await flush();
+    group.push(text);
+    bytes += size;
+  }
+  await flush();
+  return html;
+}
+
+// What a reply cost whose stream could not say it. The charge is made soon after the stream has ended.
+export async function findCost(id) {
+  for (let tries = 0; tries < COST_TRIES; tries += 1) {
+    await new Promise((resolve) => setTimeout(resolve, 250 * 2 ** tries));
+    const response = await fetch(`${API}/chat/${encodeURIComponent(id)}/cost`).catch(() => null);
+    if (response?.ok) return response.json();
+    if (response && response.status !== 404) return null;
+  }
+  return null;
+}

@@ -1,0 +1,211 @@
+// Shows messages. Text is text; the only HTML that is inserted is what our server rendered and cleaned.
+
+const NEAR_END_PX = 80;
+const FENCE = /^\s*(`{3,}|~{3,})[^\n]*\n?/;
+
+export const byId = (id) => document.getElementById(id);
+
+export function element(tag, fields = {}, ...children) {
+  const made = Object.assign(document.createElement(tag), fields);
+  made.append(...children);
+  return made;
+}
+
+// The one place where HTML becomes elements: `html` is always our server's.
+function parse(html) {
+  const template = document.createElement("template");
+  template.innerHTML = html;
+  for (const pre of template.content.querySelectorAll("pre")) {
+    const box = pre.parentElement?.classList.contains("code") ? pre.parentElement : null;
+    if (box) box.prepend(element("button", { type: "button", className: "quiet copy-code", textContent: "Copy" }));
+  }
+  return template.content;
+}
+
+export function button(label, name, act, className = "quiet") {
+  const made = element("button", { type: "button", className, textContent: label, onclick: act });
+  if (name) made.setAttribute("aria-label", name);
+  return made;
+}
+
+// The part of a reply whose block has not ended: code as code, everything else as text.
+class OpenBlock {
+  constructor() {
+    this.element = element("p", { className: "open-block" });
+  }
+
+  show(text) {
+    const isCode = FENCE.test(text);
+    if (isCode !== (this.element.tagName === "PRE")) {
+      const next = element(isCode ? "pre" : "p", { className: "open-block" });
+      this.element.replaceWith(next);
+      this.element = next;
+    }
+    this.element.textContent = isCode ? text.replace(FENCE, "") : text;
+    this.element.hidden = !text.trim();
+  }
+}
+
+// One message. An assistant's is shown while it arrives: `add` text, `addBlock` of HTML, then `finish`.
+export class MessageView {
+  constructor(message) {
+    this.message = message;
+    this.element = element("article", { className: `message ${message.role}` });
+    this.element.setAttribute("aria-label", message.role === "user" ? "You" : "Reply");
+    this.foot = element("p", { className: "row" });
+    if (message.role === "user") {
+      this.element.append(element("div", { className: "said", textContent: message.text }), this.foot);
+    } else {
+      this.open = new OpenBlock();
+      this.element.append(this.open.element, this.foot);
+      this.restore();
+    }
+  }
+
+  // Show what is known of a reply: its HTML if it has all of it, else its text.
+  restore() {
+    const { message } = this;
+    while (this.element.firstChild !== this.open.element) this.element.firstChild.remove();
+    const isWhole = message.html && message.htmlUnits === message.text.length;
+    if (message.reasoning) this.#addReasoning();
+    if (isWhole) this.open.element.before(parse(message.html));
+    this.open.show(isWhole ? "" : message.text);
+  }
+
+  begin() {
+    this.element.setAttribute("aria-busy", "true");
+    this.thinking = element("p", { className: "thinking" });
+    this.element.prepend(this.thinking);
+  }
+
+  show() {
+    if (this.message.text) this.thinking?.remove();
+    this.open.show(this.message.text.slice(this.message.htmlUnits));
+  }
+
+  addBlock(html) {
+    this.open.element.before(parse(html));
+    this.show();
+  }
+
+  showReasoning() {
+    if (!this.reasoning) this.#addReasoning();
+    this.reasoning.textContent = this.message.reasoning;
+  }
+
+  #addReasoning() {
+    this.reasoning = element("p", { textContent: this.message.reasoning ?? "" });
+    this.open.element.before(element("details", { className: "small muted" }, element("summary", { textContent: "Reasoning" }), this.reasoning));
+  }
+
+  finish() {
+    this.thinking?.remove();
+    this.element.removeAttribute("aria-busy");
+  }
+
+  // What stands under the message: counts, variants and what can be done with it.
+  showFoot(note, variants, actions) {
+    this.foot.replaceChildren();
+    if (note) this.foot.append(element("span", { textContent: note }));
+    if (variants.count > 1) {
+      this.foot.append(
+        button("‹", "Earlier version", () => variants.go(-1)),
+        element("span", { textContent: `${variants.place} of ${variants.count}` }),
+        button("›", "Later version", () => variants.go(1)),
+      );
+    }
+    for (const [label, act] of actions) this.foot.append(button(label, "", act));
+  }
+}
+
+// The list of messages. It follows the end of a reply until the reader scrolls up.
+export class Thread {
+  constructor(root, empty) {
+    this.root = root;
+    this.empty = empty;
+    root.addEventListener("click", (event) => copyCode(event.target));
+  }
+
+  clear() {
+    this.root.replaceChildren(this.empty);
+    this.empty.hidden = true;
+  }
+
+  add(part) {
+    this.empty.hidden = true;
+    this.root.append(part);
+  }
+
+  get isAtEnd() {
+    return this.root.scrollHeight - this.root.scrollTop - this.root.clientHeight < NEAR_END_PX;
+  }
+
+  toEnd() {
+    this.root.scrollTop = this.root.scrollHeight;
+  }
+
+  // Change what is shown, and stay at the end if the reader was there.
+  keepingEnd(change) {
+    const wasAtEnd = this.isAtEnd;
+    change();
+    if (wasAtEnd) this.toEnd();
+  }
+
+  // Says what went wrong and what to do about it. Removed by the next message.
+  showError(error, retry) {
+    this.root.querySelector("[role=alert]")?.remove();
+    const box = element("div", { className: "error" });
+    box.setAttribute("role", "alert");
+    box.append(element("p", { textContent: error.message }));
+    if (error.status === 402) box.append(element("a", { className: "button", href: "/credit", textContent: "Add credit" }));
+    else if (error.status === 401) box.append(element("a", { className: "button", href: "/sign-in?next=/chat", textContent: "Sign in" }));
+    else {
+      if (error.waitS) box.append(element("p", { textContent: `Try again in ${error.waitS} ${error.waitS === 1 ? "second" : "seconds"}.` }));
+      if (retry) box.append(button("Try again", "", retry, ""));
+    }
+    this.keepingEnd(() => this.root.append(box));
+  }
+}
+
+async function copyCode(target) {
+  if (!target.matches?.(".copy-code")) return;
+  await copyText(target, target.parentElement.querySelector("pre").textContent, target.parentElement.querySelector("pre"));
+}
+
+// Copies, or, where the browser has no clipboard, selects the text for the person to copy.
+export async function copyText(target, text, source) {
+  const label = target.textContent;
+  try {
+    await navigator.clipboard.writeText(text);
+    target.textContent = "Copied";
+  } catch {
+    getSelection().selectAllChildren(source);
+    target.textContent = "Selected";
+  }
+  setTimeout(() => (target.textContent = label), 2000);
+}
+
+// Asks in a dialog. Returns the text that was typed, "yes" where none was asked for, or null.
+export function question({ title, text = "", label = "", value = "", rows = 1, yes }) {
+  const dialog = byId("question");
+  const [input, accept] = [dialog.querySelector("textarea"), dialog.querySelector("[value=yes]")];
+  byId("question-title").textContent = title;
+  byId("question-text").textContent = text;
+  byId("question-text").hidden = !text;
+  byId("question-label").hidden = !label;
+  byId("question-label").firstElementChild.textContent = label;
+  Object.assign(input, { value, rows });
+  accept.textContent = yes;
+  input.onkeydown = (event) => {
+    if (event.key === "Enter" && rows === 1 && !event.isComposing) {
+      event.preventDefault();
+      dialog.close("yes");
+    }
+  };
+  dialog.returnValue = "no";
+  dialog.showModal();
+  if (label) input.select();
+  return new Promise((resolve) => {
+    dialog.onclose = () => resolve(dialog.returnValue !== "yes" ? null : label ? input.value : "yes");
+  });
+}

@@ -1,0 +1,274 @@
+"""The chat page in a real browser, with a scripted upstream: what a person does, by mouse, keyboard and on a phone."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Dialog, Locator, Page, expect
+
+from tests.browser.conftest import TIMEOUT_MS, OpenPage, shoot, sign_in
+from tests.loopback import ROLE, STOP, Good, LoopbackUpstream, Pause, Sse, Status, said, usage_chunk
+from tests.service import CREDIT_NANO, Service
+from tests.unit.web.hostile import HOSTILE
+
+expect.set_options(timeout=TIMEOUT_MS)
+MARKDOWN = """## Leaves
+
+Plants use **light** to make sugar:
+
+| Part | Role |
+|---|--:|
+| Chlorophyll | takes in light |
+
+```python
+def grow(light):
+    return light * 2  # sugar
+```
+
+1. Water
+2. Light
+"""
+PHONE = {"width": 390, "height": 844}
+
+
+@pytest.fixture
+def email(service: Service) -> str:
+    return service.create_account(CREDIT_NANO)
+
+
+def open_chat(page: Page, email: str) -> None:
+    sign_in(page, email)
+    page.goto("/chat")
+    page.wait_for_selector("#chat[data-ready]")
+
+
+def ask(page: Page, text: str) -> None:
+    page.get_by_label("Message", exact=True).fill(text)
+    page.keyboard.press("Enter")
+
+
+def replies(page: Page) -> Locator:
+    return page.get_by_role("article", name="Reply")
+
+
+def whole(text: str) -> Sse:
+    return Sse([ROLE, said(text), STOP, usage_chunk()])
+
+
+def test_a_reply_is_streamed_rendered_and_kept(open_page: OpenPage, upstream: LoopbackUpstream, email: str) -> None:
+    """Blocks appear once they are complete, then cost and tokens; a reload shows the same, and search finds it."""
+    pause = Pause()
+    half = len(MARKDOWN) // 2
+    upstream.script(Sse([ROLE, said(MARKDOWN[:half]), pause, said(MARKDOWN[half:]), STOP, usage_chunk()]))
+    page = open_page()
+    open_chat(page, email)
+    ask(page, "How do plants grow?")
+    expect(replies(page).get_by_role("heading", name="Leaves")).to_be_visible()
+    expect(page.get_by_role("button", name="Stop")).to_be_visible()
+    pause.release()
+    expect(replies(page).get_by_text("11 in, 7 out")).to_be_visible()
+    for _ in range(2):
+        expect(replies(page).locator("strong")).to_have_text("light")
+        expect(replies(page).get_by_role("table")).to_contain_text("Chlorophyll")
+        expect(replies(page).locator("pre .k").first).to_have_text("def")
+        expect(replies(page)).to_contain_text("forte · 11 in, 7 out · $0.0000")
+        expect(page.get_by_role("heading", level=1)).to_have_text("How do plants grow?")
+        page.reload()
+        page.wait_for_selector("#chat[data-ready]")
+    shoot(page, "chat")
+    found = Axe().run(page).response["violations"]
+    assert [one["id"] for one in found if one["impact"] in {"serious", "critical"}] == []
+    page.get_by_label("Search conversations").fill("chlorophyll")
+    expect(page.get_by_role("button", name="How do plants grow?")).to_be_visible()
+    page.get_by_label("Search conversations").fill("animals")
+    expect(page.get_by_text("Nothing found.")).to_be_visible()
+
+
+def test_stop_edit_and_regenerate(open_page: OpenPage, upstream: LoopbackUpstream, email: str) -> None:
+    """A stopped reply is kept and charged; an edit and another reply are branches that one can return to."""
+    upstream.script(Sse([ROLE, said("A *long* story"), Pause()]), whole("Second story."), whole("Third story."))
+    page = open_page()
+    open_chat(page, email)
+    ask(page, "Tell me a story.")
+    expect(replies(page)).to_contain_text("A *long* story")
+    page.keyboard.press("Escape")
+    upstream.wait_for_disconnect()
+    expect(replies(page).locator("em")).to_have_text("long")
+    expect(replies(page)).to_contain_text(re.compile(r"Stopped · forte · \d+ in, \d+ out · \$0\.0000"))
+    page.get_by_role("button", name="Regenerate").click()
+    expect(replies(page)).to_contain_text("Second story.")
+    expect(replies(page)).to_contain_text("2 of 2")
+    page.get_by_role("button", name="Earlier version").click()
+    expect(replies(page)).to_contain_text("A long story")
+    page.get_by_label("Message", exact=True).focus()
+    page.keyboard.press("ArrowUp")
+    expect(page.get_by_text("You are editing an earlier message")).to_be_visible()
+    expect(page.get_by_label("Message", exact=True)).to_have_value("Tell me a story.")
+    ask(page, "Tell me a tale.")
+    expect(replies(page)).to_contain_text("Third story.")
+    sent = upstream.requests[-1].json["messages"]
+    assert [message["content"] for message in sent if message["role"] != "system"] == ["Tell me a tale."]
+    page.get_by_role("article", name="You").get_by_role("button", name="Earlier version").click()
+    expect(page.get_by_role("article", name="You")).to_contain_text("Tell me a story.")
+
+
+def test_hostile_replies_run_nothing(open_page: OpenPage, upstream: LoopbackUpstream, email: str) -> None:
+    """No script runs, nothing is loaded and no dialog opens: while it streams, at its end and after a reload."""
+    hostile = "\n\n".join(text.encode("utf-8", "replace").decode() for text in HOSTILE)
+    pieces = [hostile[start : start + 40] for start in range(0, len(hostile), 40)]
+    upstream.script(Sse([ROLE, *map(said, pieces), STOP, usage_chunk()]))
+    page = open_page()
+    shown = list[str]()
+
+    def note(dialog: Dialog) -> None:
+        shown.append(dialog.message)
+        dialog.dismiss()
+
+    page.on("dialog", note)
+    open_chat(page, email)
+    ask(page, "Be hostile. <img src=x onerror=alert(1)> [x](javascript:alert(1))")
+    expect(page.get_by_text("11 in, 7 out")).to_be_visible()
+    for _ in range(2):
+        bad = page.locator(
+            ".thread :is(script, img, svg, iframe, style, form, object, [onerror], [onclick], [style], [id=csrf])"
+        )
+        expect(bad).to_have_count(0)
+        links = page.locator(".thread a").evaluate_all("links => links.map(link => link.getAttribute('href'))")
+        assert links
+        assert all(link.lower().startswith(("http://", "https://", "mailto:")) for link in links)
+        page.reload()
+        page.wait_for_selector("#chat[data-ready]")
+    assert shown == []
+
+
+def test_export_and_import(open_page: OpenPage, upstream: LoopbackUpstream, email: str, tmp_path: Path) -> None:
+    """An export can be imported in another browser, where its text is rendered again; a bad file is refused."""
+    upstream.script(whole("Some **bold** words."))
+    page = open_page(accept_downloads=True)
+    open_chat(page, email)
+    ask(page, "First words of mine")
+    expect(replies(page).locator("strong")).to_be_visible()
+    page.get_by_text("Kept in this browser only").click()
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Export").click()
+    file = tmp_path / "export.json"
+    download.value.save_as(file)
+    exported = json.loads(file.read_text())
+    message = next(one for one in exported["conversations"][0]["messages"].values() if one["role"] == "assistant")
+    assert message["text"] == "Some **bold** words."
+    assert "html" not in message
+    message["html"] = "<img src=x onerror=alert(1)>"
+    file.write_text(json.dumps(exported))
+    other = open_page()
+    open_chat(other, email)
+    other.get_by_text("Kept in this browser only").click()
+    bad = tmp_path / "bad.json"
+    for text, reason in (("{", "not JSON"), ("{}", "not an export"), (looping(exported), "circle")):
+        bad.write_text(text)
+        other.get_by_label("File to import").set_input_files(bad)
+        expect(other.get_by_role("alert")).to_contain_text(reason)
+    other.get_by_label("File to import").set_input_files(file)
+    other.get_by_role("button", name="First words of mine").click()
+    expect(replies(other).locator("strong")).to_have_text("bold")
+    expect(other.locator(".thread img")).to_have_count(0)
+    other.get_by_role("button", name="Rename").click()
+    other.get_by_label("Title").fill("Another <b>title</b>")
+    other.keyboard.press("Enter")
+    expect(other.get_by_role("heading", level=1)).to_have_text("Another <b>title</b>")
+    other.get_by_role("button", name="Delete", exact=True).click()
+    other.get_by_role("dialog").get_by_role("button", name="Cancel").click()
+    other.get_by_role("button", name="Delete all").click()
+    other.get_by_role("dialog").get_by_role("button", name="Delete all").click()
+    expect(other.get_by_text("What would you like to know?")).to_be_visible()
+    expect(other.get_by_role("button", name="Another")).to_have_count(0)
+
+
+def looping(exported: dict[str, object]) -> str:
+    messages = {"a": {"role": "user", "text": "x", "parent": "b"}, "b": {"role": "user", "text": "x", "parent": "a"}}
+    return json.dumps({**exported, "conversations": [{"messages": messages}]})
+
+
+def test_errors_say_what_to_do(open_page: OpenPage, service: Service, upstream: LoopbackUpstream) -> None:
+    """Without credit there is a link to add some; after a fault one can try again; the question is not lost."""
+    email = service.create_account(0)
+    page = open_page()
+    open_chat(page, email)
+    ask(page, "Hello?")
+    expect(page.get_by_role("alert").get_by_role("link", name="Add credit")).to_have_attribute("href", "/credit")
+    service.give_credit(email, CREDIT_NANO)
+    upstream.script(Status(500), whole("Here I am."))
+    ask(page, "Are you there?")
+    expect(page.get_by_role("alert")).to_contain_text("Retry")
+    page.get_by_role("button", name="Try again").click()
+    expect(replies(page)).to_contain_text("Here I am.")
+    expect(page.get_by_role("alert")).to_have_count(0)
+
+
+def test_keyboard_instructions_class_and_drafts(open_page: OpenPage, upstream: LoopbackUpstream, email: str) -> None:
+    """A slash focuses the message, a draft survives a reload, and own instructions and the class are sent."""
+    upstream.always(Good("Yes."))
+    page = open_page()
+    open_chat(page, email)
+    page.get_by_role("button", name="Instructions").focus()
+    page.keyboard.press("Enter")
+    page.keyboard.type("Answer in one word.")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("button", name="Instructions ✓")).to_be_focused()
+    page.get_by_label("Class").select_option("mezzo")
+    page.get_by_role("button", name="New conversation").focus()
+    page.keyboard.press("/")
+    page.keyboard.type("Is it raining?")
+    page.keyboard.press("Shift+Enter")
+    page.keyboard.type("Now?")
+    page.reload()
+    page.wait_for_selector("#chat[data-ready]")
+    expect(page.get_by_label("Message", exact=True)).to_have_value("Is it raining?\nNow?")
+    expect(page.get_by_label("Message", exact=True)).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(replies(page)).to_contain_text("mezzo · ")
+    sent = upstream.wait_for_request().json
+    assert sent["model"] == "loopback-mezzo"
+    assert sent["messages"][0]["content"].endswith("Answer in one word.")
+    assert sent["messages"][1]["content"] == "Is it raining?\nNow?"
+    expect(page.get_by_label("Message", exact=True)).to_have_value("")
+
+
+def test_the_reader_is_not_pulled_to_the_end(open_page: OpenPage, upstream: LoopbackUpstream, email: str) -> None:
+    """The thread follows a reply; once the reader scrolls up it stays where the reader is."""
+    pauses = [Pause(), Pause()]
+    lines = "".join(f"Line {number}.\n\n" for number in range(60))
+    upstream.script(Sse([ROLE, said(lines), pauses[0], said("Middle.\n\n" + lines), pauses[1], said("Last."), STOP]))
+    page = open_page()
+    open_chat(page, email)
+    ask(page, "Count.")
+    to_end = "thread => thread.scrollHeight - thread.scrollTop - thread.clientHeight < 100"
+    thread = page.locator("#thread")
+    expect(thread.get_by_text("Line 59.")).to_be_in_viewport()
+    thread.evaluate("thread => { thread.scrollTop = 0 }")
+    pauses[0].release()
+    expect(thread.get_by_text("Middle.")).to_have_count(1)
+    expect(thread.get_by_text("Line 59.")).to_have_count(2)
+    assert not thread.evaluate(to_end)
+    pauses[1].release()
+    expect(page.get_by_role("button", name="Regenerate")).to_be_visible()
+    assert thread.evaluate("thread => thread.scrollTop") == 0
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_on_a_phone(open_page: OpenPage, upstream: LoopbackUpstream, email: str, scheme: str) -> None:
+    """The list is a drawer; a suggestion is sent with one touch; nothing is wider than the screen."""
+    upstream.always(whole(MARKDOWN))
+    page = open_page(viewport=PHONE, color_scheme=scheme, has_touch=True)
+    open_chat(page, email)
+    shoot(page, f"chat-empty-phone-{scheme}")
+    page.get_by_role("button", name="Explain photosynthesis in one sentence.").click()
+    expect(replies(page).get_by_role("table")).to_be_visible()
+    assert page.evaluate("document.getElementById('main').scrollWidth <= innerWidth")
+    shoot(page, f"chat-phone-{scheme}")
+    page.get_by_role("button", name="Conversations", exact=True).click()
+    shoot(page, f"chat-drawer-phone-{scheme}")
+    page.get_by_role("button", name="New conversation").click()
+    expect(page.get_by_text("What would you like to know?")).to_be_visible()
