@@ -1,6 +1,7 @@
 """The pages and endpoints of credit: vouchers, the statement and its export, and the notice of a low balance."""
 
 import csv
+import http.client
 import io
 import itertools
 import json
@@ -14,7 +15,7 @@ import pytest
 
 from tests.account import Account, run_command
 from tests.service import CREDIT_NANO, STORE_WAIT_S, Service
-from tests.visitor import Seen, Visitor
+from tests.visitor import TIMEOUT_S, Seen, Visitor
 
 ENTRY = """
     INSERT INTO entries (account_id, kind, amount_nano, note, created_at)
@@ -234,6 +235,17 @@ def test_the_export_has_every_entry(service: Service, visitor: Visitor, email: s
     assert [entry["note"] for entry in exported["data"]] == ["for a test", *notes]
     assert [row["balance"] for row in rows] == [entry["balance"] for entry in exported["data"]]
     assert rows[-1]["balance"] == "5.000001505"
+
+
+def test_a_connection_can_be_used_after_an_export(visitor: Visitor) -> None:
+    """On one connection, exports and requests for their headers alone are followed by the next reply."""
+    cookie = "; ".join(f"{name}={value}" for name, value in visitor.cookies.items())
+    connection = http.client.HTTPConnection("127.0.0.1", visitor.port, timeout=TIMEOUT_S)
+    with closing(connection):
+        for method, path in (("GET", "csv"), ("HEAD", "csv"), ("GET", "json"), ("HEAD", "json"), ("GET", "csv")):
+            connection.request(method, f"/credit/statement.{path}", headers={"cookie": cookie})
+            response = connection.getresponse()
+            assert (response.status, bool(response.read())) == (200, method == "GET")
 
 
 def test_an_account_without_entries_has_an_empty_export(service: Service) -> None:
