@@ -70,15 +70,16 @@ async def test_what_a_process_reserved_without_need_is_asked_back(store: Store) 
     assert await audit.check(store) == []
 
 
-@pytest.mark.parametrize(
-    ("amount_nano", "reason"),
-    [(0, "x"), (1, "x"), (-(10**40), "x"), (-1, ""), (-1, " "), (-1, "a\nb"), (-1, "x" * 201)],
-)
-async def test_a_bad_correction_is_refused(store: Store, amount_nano: int, reason: str) -> None:
+async def test_a_bad_correction_is_refused(store: Store) -> None:
     """A correction needs a negative amount that is not absurd, and a reason of one line."""
     await fund(store, DOLLAR_NANO)
-    with pytest.raises(ControlError):
-        await correct(store, amount_nano, reason)
+    for amount_nano in (0, 1, -(10**40)):
+        with pytest.raises(ControlError):
+            await correct(store, amount_nano)
+    for reason in ("", " ", "a\nb", "x" * 201):
+        with pytest.raises(ControlError):
+            await correct(store, -1, reason)
+    assert (await money(store))[0] == DOLLAR_NANO
 
 
 async def test_corrections_at_the_same_instant_never_pass_zero(store: Store, url: str) -> None:
@@ -118,11 +119,11 @@ async def test_a_statement_has_every_entry_once(store: Store) -> None:
     assert (pages[0].class_id, pages[0].amount_nano) == ("forte", -2500)
 
 
-@pytest.mark.parametrize("cursor", ["x", "1", "1.", ".1", "-1.5", "1.2.3", "9" * 30 + ".1", "١.١", "1.-1"])
-async def test_a_bad_cursor_is_refused(store: Store, cursor: str) -> None:
+async def test_a_bad_cursor_is_refused(store: Store) -> None:
     """A cursor that no page made is refused."""
-    with pytest.raises(ControlError):
-        await read_statement(store, "acct_a", cursor)
+    for cursor in ("x", "1", "1.", ".1", "-1.5", "1.2.3", "9" * 30 + ".1", "١.١", "1.-1"):
+        with pytest.raises(ControlError):
+            await read_statement(store, "acct_a", cursor)
 
 
 async def test_the_pace_is_that_of_the_last_week(store: Store) -> None:

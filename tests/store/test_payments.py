@@ -110,14 +110,15 @@ async def test_an_event_at_the_same_instant_counts_once(store: Store, url: str) 
     assert await balance(store) == AMOUNT_NANO
 
 
-@pytest.mark.parametrize("amount_nano", [None, 0, AMOUNT_NANO - 1, AMOUNT_NANO + 1, 10 * AMOUNT_NANO])
-async def test_another_amount_or_currency_gives_no_credit(store: Store, amount_nano: int | None) -> None:
+async def test_another_amount_or_currency_gives_no_credit(store: Store) -> None:
     """A payment of another amount, or in another currency, is not credited, and an operator can see it."""
     await fund(store, 0)
     await start(store)
-    assert await sender(store)(Paid(amount_nano)) == "wrong amount"
+    send = sender(store)
+    for amount_nano in (None, 0, AMOUNT_NANO - 1, AMOUNT_NANO + 1, 10 * AMOUNT_NANO):
+        assert await send(Paid(amount_nano)) == "wrong amount"
+        assert (await list_newest(store, "acct_a"))[0].act == "payment.mismatch"
     assert (await balance(store), (await state(store))[0]) == (0, "open")
-    assert (await list_newest(store, "acct_a"))[0].act == "payment.mismatch"
 
 
 async def test_unknown_payments_are_left_alone(store: Store) -> None:
@@ -213,13 +214,13 @@ async def test_an_expired_checkout_that_was_paid_counts(store: Store) -> None:
     assert await balance(store) == AMOUNT_NANO
 
 
-@pytest.mark.parametrize("amount_nano", [0, -1, 1, DOLLAR_NANO - 1, DOLLAR_NANO + 1, 1001 * DOLLAR_NANO, 10**30])
-async def test_absurd_amounts_open_no_checkout(store: Store, amount_nano: int) -> None:
+async def test_absurd_amounts_open_no_checkout(store: Store) -> None:
     """Less than a dollar, more than a thousand, and parts of a cent are refused before the provider is asked."""
     await fund(store, 0)
     till = Till()
-    with pytest.raises(ControlError):
-        await start(store, amount_nano, till)
+    for amount_nano in (0, -1, 1, DOLLAR_NANO - 1, DOLLAR_NANO + 1, 1001 * DOLLAR_NANO, 10**30):
+        with pytest.raises(ControlError):
+            await start(store, amount_nano, till)
     assert till.orders == []
 
 

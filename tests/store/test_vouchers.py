@@ -109,12 +109,12 @@ async def test_a_revoked_voucher_gives_nothing(store: Store) -> None:
             await revoke_voucher(store, name, COMMAND_LINE, NOW_MS)
 
 
-@pytest.mark.parametrize("code", ["", "x", "CDZ-0000-0000-0000-0000-0000", "' OR 1=1 --", "\0", "é" * 5000])
-async def test_an_unknown_code_is_a_guess(store: Store, code: str) -> None:
+async def test_an_unknown_code_is_a_guess(store: Store) -> None:
     """A code that no voucher has is told apart, so that guesses can be counted."""
     await fund(store, 0)
-    with pytest.raises(WrongCode):
-        await redeem(store, code)
+    for code in ("", "x", "CDZ-0000-0000-0000-0000-0000", "' OR 1=1 --", "\0", "é" * 5000):
+        with pytest.raises(WrongCode):
+            await redeem(store, code)
 
 
 async def test_a_voucher_is_still_good_if_the_balance_is_at_its_limit(store: Store) -> None:
@@ -127,22 +127,12 @@ async def test_a_voucher_is_still_good_if_the_balance_is_at_its_limit(store: Sto
     assert (await redeem(store, code, "b")).balance_nano == 5 * DOLLAR_NANO
 
 
-@pytest.mark.parametrize(
-    "order",
-    [
-        VoucherOrder(0),
-        VoucherOrder(-1),
-        VoucherOrder(10**18),
-        VoucherOrder(1, 0),
-        VoucherOrder(1, 1001),
-        VoucherOrder(1, 1, 0),
-        VoucherOrder(1, 1, 10**9),
-        VoucherOrder(1, 1, None, "a\nb"),
-        VoucherOrder(1, 1, None, "x" * 201),
-    ],
-)
-async def test_a_bad_order_makes_no_voucher(store: Store, order: VoucherOrder) -> None:
+async def test_a_bad_order_makes_no_voucher(store: Store) -> None:
     """Absurd amounts, counts, expiries and notes are refused."""
-    with pytest.raises(ControlError):
-        await create_vouchers(store, order, COMMAND_LINE, NOW_MS)
+    orders = [VoucherOrder(0), VoucherOrder(-1), VoucherOrder(10**18), VoucherOrder(1, 0), VoucherOrder(1, 1001)]
+    orders += [VoucherOrder(1, expires_days=days) for days in (0, 10**9)]
+    orders += [VoucherOrder(1, note=note) for note in ("a\nb", "x" * 201)]
+    for order in orders:
+        with pytest.raises(ControlError):
+            await create_vouchers(store, order, COMMAND_LINE, NOW_MS)
     assert await list_vouchers(store) == []

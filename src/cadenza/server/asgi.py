@@ -97,6 +97,7 @@ class Reply:
         self._exchange = exchange
         self._status = 500
         self._headers = b""
+        self._is_whole = False  # sent, and what follows is left out: the body of a HEAD request
 
     async def send(self, message: Message) -> None:
         exchange = self._exchange
@@ -106,14 +107,17 @@ class Reply:
             return
         assert message["type"] == "http.response.body"
         data, has_more = message.get("body", b""), message.get("more_body", False)
+        if self._is_whole:
+            return
         if exchange.state is STREAMING:
-            if has_more:
+            if not has_more:
+                exchange.finish_stream(data)
+            elif data:  # an empty chunk would end the body
                 exchange.write(data)
                 await exchange.drain()
-            else:
-                exchange.finish_stream(data)
-        elif not has_more:
+        elif not has_more or exchange.request.method == "HEAD":
             exchange.respond(self._status, self._headers, data)
+            self._is_whole = True
         else:
             assert self._status == 200, "only a whole page is streamed"
             exchange.start_stream(self._headers)

@@ -90,12 +90,12 @@ async def _csv(entries: AsyncIterator[Entry]) -> AsyncIterator[bytes]:
     buffer = io.StringIO()
     table = csv.writer(buffer)
     table.writerow(FIELDS)
+    yield buffer.getvalue().encode()
     async for chunk in _chunks(entries):
-        table.writerows([[escape_formula(getattr(view, name)) for name in FIELDS] for view in chunk])
-        yield buffer.getvalue().encode()
         buffer.seek(0)
         buffer.truncate()
-    yield buffer.getvalue().encode()  # the heading, if there is no entry
+        table.writerows([[escape_formula(getattr(view, name)) for name in FIELDS] for view in chunk])
+        yield buffer.getvalue().encode()
 
 
 async def _json(entries: AsyncIterator[Entry]) -> AsyncIterator[bytes]:
