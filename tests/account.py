@@ -31,7 +31,7 @@ class Account:
         self.api = RawClient(service.port, self.create_key())
 
     def create_key(self, scopes: tuple[str, ...] = (), **limits: float) -> str:
-        return self.service.create_key(self.email, scopes, **limits)
+        return self.service.create_key(self.email, scopes, cap=None, **limits)
 
     def give(self, amount_nano: int) -> None:
         self.service.give_credit(self.email, amount_nano)

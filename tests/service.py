@@ -24,10 +24,15 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Self, TypeVar
 
+from sqlalchemy import text
+
 from cadenza.control.accounts import create_account, give_credit
 from cadenza.control.keys import KeyLimits, KeyOrder, create_key
+from cadenza.core.caps import Cap
 from cadenza.store.address import open_store
+from cadenza.store.changes import make_change
 from cadenza.store.migrate import migrate
+from cadenza.store.statements import Statement
 from cadenza.store.store import Store
 from tests.ledger_reader import LedgerReader
 from tests.service_config import ServiceSpec
@@ -48,6 +53,8 @@ DROPPED = {"CADENZA_CONFIG", "CADENZA_API_KEY", "COLUMNS", "PYTHONDONTWRITEBYTEC
 COPY_ACCOUNT = """
     INSERT INTO accounts (id, email, password_hash, preferred_class, created_at)
     SELECT ?, ?, password_hash, ?, created_at FROM accounts WHERE email = ?"""
+
+SUSPEND = Statement(text("UPDATE accounts SET suspended_at = :at WHERE email = :email"))
 
 T = TypeVar("T")
 
@@ -217,9 +224,11 @@ class Deployment:
         with ThreadPoolExecutor(count) as threads:
             return list(threads.map(lambda _: self.start(), range(count)))
 
-    def create_key(self, email: str = EMAIL, scopes: tuple[str, ...] = (), **limits: float) -> str:
+    def create_key(
+        self, email: str = EMAIL, scopes: tuple[str, ...] = (), cap: Cap | None = None, **limits: float
+    ) -> str:
         """`limits` are the key's own `requests_per_second` and `burst`."""
-        order = KeyOrder("test", scopes, limits=KeyLimits(**limits))  # type: ignore[arg-type]
+        order = KeyOrder("test", scopes, limits=KeyLimits(**limits), cap=cap)  # type: ignore[arg-type]
         return _with_store(self.store, lambda db: create_key(db, email, order, now_ms()))[0]
 
     def create_account(self, credit_nano: int, preferred_class: str = "forte") -> str:
@@ -229,6 +238,10 @@ class Deployment:
             store.execute(COPY_ACCOUNT, (f"acct_{secrets.token_hex(12)}", email, preferred_class, EMAIL))
         self.give_credit(email, credit_nano)
         return email
+
+    def suspend(self, email: str, *, is_suspended: bool = True) -> None:
+        values = {"email": email, "at": now_ms() if is_suspended else None}
+        _with_store(self.store, lambda db: make_change(db, lambda tx: tx.change(SUSPEND, values)))
 
     def give_credit(self, email: str, amount_nano: int) -> None:
         if amount_nano:

@@ -7,6 +7,7 @@ import msgspec
 import pytest
 from sqlalchemy import text
 
+from cadenza.core.caps import Cap
 from cadenza.core.ledger import Held
 from cadenza.core.records import Usage
 from cadenza.store import audit, ledger
@@ -14,7 +15,7 @@ from cadenza.store.audit import RULES, Counts, Finding
 from cadenza.store.statements import Statement
 from cadenza.store.store import Store, Transaction
 from cadenza.store.writer import LedgerWriter
-from tests.store.moves import findings, finish, fund, make_hold, make_outcome, money, opened, take, writing
+from tests.store.moves import cap, findings, finish, fund, make_hold, make_outcome, money, opened, take, writing
 from tests.store.rows import DOLLAR_NANO, NOW_MS, run_sql
 
 (
@@ -103,6 +104,36 @@ BROKEN = {
         [Finding(METERED_IS_CHARGED, "nobody", 8)],
     ),
 }
+BROKEN_CAPS = {
+    "a cap that has spent more than its key": (
+        ["UPDATE caps SET spent_nano = spent_nano + 5 WHERE key_id = 'key_a'"],
+        [Finding(CAP_SPENT_IS_SUM, "key_a", 5)],
+    ),
+    "a cap of another month": (
+        ["UPDATE caps SET month = month + 1 WHERE key_id = 'key_c'"],
+        [Finding(CAP_SPENT_IS_SUM, "key_c", 1210)],
+    ),
+    "a cap that holds too much": (
+        ["UPDATE cap_holds SET amount_nano = 10000 - 1210 + 6"],
+        [Finding(CAP_IS_KEPT, "key_a", 6)],
+    ),
+    "a hold of no cap": (
+        ["DELETE FROM caps WHERE key_id = 'key_a'", "UPDATE keys SET is_capped = FALSE WHERE id = 'key_a'"],
+        [Finding(CAP_HOLDS_HAVE_CAPS, "key_a", 2500)],
+    ),
+    "a cap that no request looks for": (
+        ["UPDATE keys SET is_capped = FALSE WHERE id = 'key_a'"],
+        [Finding(CAPS_ARE_MARKED, "key_a", 0)],
+    ),
+    "a cap that no batch looks for": (
+        ["UPDATE accounts SET has_caps = FALSE WHERE id = 'acct_c'"],
+        [Finding(CAPS_ARE_MARKED, "key_c", 0)],
+    ),
+    "a key without a cap that is marked": (
+        ["UPDATE keys SET is_capped = TRUE WHERE id = 'key_b'"],
+        [Finding(CAPS_ARE_MARKED, "key_b", 0)],
+    ),
+}
 
 
 @pytest.fixture
@@ -114,6 +145,19 @@ async def used(store: Store) -> Store:
         await take(store, make_hold(completion_id))
     await finish(store, make_hold("settled"), Usage(100, 7))
     await finish(store, make_hold("released"))
+    return store
+
+
+@pytest.fixture
+async def capped(store: Store) -> Store:
+    """Two accounts with a cap, in total with a running request and by month, and one without."""
+    for account in ("a", "b", "c"):
+        await fund(store, DOLLAR_NANO, account)
+    for account, limit in (("a", Cap(10_000)), ("c", Cap(10_000, "month"))):
+        await cap(store, limit, f"key_{account}")
+        await take(store, make_hold(f"settled-{account}", account=account))
+        await finish(store, make_hold(f"settled-{account}", account=account), Usage(100, 7))
+    await take(store, make_hold("open"))
     return store
 
 
@@ -137,6 +181,13 @@ async def test_each_broken_rule_is_found_and_nothing_else(used: Store) -> None:
     for name, (statements, expected) in BROKEN.items():
         assert await found_after(used, statements) == expected, name
     assert await findings(used) == []
+
+
+async def test_each_broken_rule_of_caps_is_found_and_nothing_else(capped: Store) -> None:
+    """For each change by hand of a cap, or of what marks it, the audit names the rule, the key and the difference."""
+    assert await findings(capped) == []
+    for name, (statements, expected) in BROKEN_CAPS.items():
+        assert await found_after(capped, statements) == expected, name
 
 
 async def found_after(store: Store, statements: list[str]) -> list[Finding]:

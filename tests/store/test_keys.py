@@ -1,13 +1,16 @@
 """Keys and accounts in the store: found by digest, revoked once, with effect at once."""
 
+import asyncio
+
 import msgspec
 import pytest
 
 from cadenza.store import accounts, keys
 from cadenza.store.keys import KeyRecord, KeyState, state_of
 from cadenza.store.store import Store, Transaction
+from tests.store.moves import opened
 from tests.store.processes import run_at_once
-from tests.store.rows import NOW_MS, add_account, add_key
+from tests.store.rows import NOW_MS, add_account, add_key, run_sql
 
 
 async def find(store: Store, digest: bytes) -> KeyRecord:
@@ -119,6 +122,40 @@ async def test_a_key_is_found_by_prefix_or_id(store: Store) -> None:
         return await store.transact(lambda tx: keys.find_by_prefix_or_id(tx, text))
 
     assert [await find_by(text) for text in (key.id, key.prefix, key.prefix[:-1])] == [[key], [key], []]
+
+
+async def test_keys_of_a_suspended_account_are_found_as_revoked(store: Store) -> None:
+    """From the look-up after the suspension until the account is resumed; a revoked key stays revoked."""
+    await add_account(store)
+    digest, revoked = await add_key(store), await add_key(store, "key_b")
+    await store.transact(lambda tx: keys.revoke(tx, "key_b", 3))
+    states = list[tuple[KeyState, int | None]]()
+    for suspended_at in ("NULL", "7", "NULL"):
+        await run_sql(store, f"UPDATE accounts SET suspended_at = {suspended_at}")
+        found, again = await keys.look_up(store, digest), await keys.look_up(store, revoked)
+        assert found
+        assert again
+        assert (again.revoked_at, state_of(again, NOW_MS)) == (3, "revoked")
+        states.append((state_of(found, NOW_MS), found.revoked_at))
+    assert states == [("active", None), ("revoked", 7), ("active", None)]
+
+
+async def test_an_account_has_one_key_of_the_web_application(store: Store, url: str) -> None:
+    """It is made once, also by two at once, has every scope, and is found by its account and by its digest."""
+    await add_account(store)
+    assert await keys.look_up_web(store, "acct_a") is None
+    async with opened(url) as beside:
+        first, second = await asyncio.gather(
+            *(one.transact(lambda tx: keys.web_key(tx, "acct_a", NOW_MS)) for one in (store, beside))
+        )
+    assert first == second
+    found = await keys.look_up_web(store, "acct_a")
+    assert found is not None
+    assert found == await keys.look_up(store, first)
+    assert keys.scopes_of(found.scopes) == {"inference", "models", "usage"}
+    assert [key.id for key in await keys.list_for_account(store, "acct_a", with_web=True)] == [found.id]
+    assert await keys.list_for_account(store, "acct_a") == []
+    assert await store.transact(lambda tx: keys.find_by_prefix_or_id(tx, found.id)) == []
 
 
 async def test_accounts_are_counted_and_listed_oldest_first(store: Store) -> None:

@@ -8,7 +8,7 @@ import pytest
 from cadenza.core.money import Price
 from cadenza.core.records import Usage
 from cadenza.core.usage_report import Counters, Group, GroupBy, KeyUsage, Report, Span
-from cadenza.store import usage
+from cadenza.store import keys, usage
 from cadenza.store.store import Store
 from tests.store.moves import finish, fund, make_hold, take
 from tests.store.rows import DOLLAR_NANO, add_key
@@ -53,6 +53,17 @@ async def busy(store: Store) -> Store:
     await take(store, neighbours)
     await finish(store, neighbours, Usage(1, 1))
     return store
+
+
+async def test_the_web_application_has_a_name_in_the_report(store: Store) -> None:
+    """Grouped by key, its requests are those of "Web chat"; other keys have their ids."""
+    await fund(store, DOLLAR_NANO)
+    await store.transact(lambda tx: keys.web_key(tx, "acct_a", NOON_MS))
+    web = await keys.look_up_web(store, "acct_a")
+    assert web
+    await served(store, "r1", NOON_MS, Usage(100, 10), key=web.id)
+    await served(store, "r2", NOON_MS, Usage(100, 10))
+    assert [group.of for group in (await report(store, group_by="key")).groups] == ["Web chat", "key_a"]
 
 
 async def test_an_account_without_requests_has_an_empty_report(store: Store) -> None:

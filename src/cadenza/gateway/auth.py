@@ -62,7 +62,7 @@ async def _find_principal(gateway: Gateway, exchange: Exchange) -> Principal:
     gateway.in_flight.note_key(exchange, digest)
     found = await _look_up(gateway, digest)
     if found is None or keys.state_of(found, time.time_ns() // 1_000_000) != "active":
-        gateway.unknown_keys.found_dead(digest)
+        gateway.unknown_keys.found_dead(digest, for_good=found is None or found.suspended_at is None)
         raise Unauthenticated
     gateway.unknown_keys.found_live(digest)
     await gateway.catch_up(found.classes_epoch)

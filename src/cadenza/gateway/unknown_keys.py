@@ -91,10 +91,12 @@ class UnknownKeyLimiter:
         self._live.note(digest, None)
         self.give_back(digest)
 
-    def found_dead(self, digest: bytes) -> None:
+    def found_dead(self, digest: bytes, *, for_good: bool = True) -> None:
+        """A key that may live again, because its account is suspended, is not remembered."""
         self.spend(digest)
         self._live.pop(digest, None)
-        self._dead_until_ns.note(digest, self._clock_ns() + DEAD_KEY_NS)
+        if for_good:
+            self._dead_until_ns.note(digest, self._clock_ns() + DEAD_KEY_NS)
 
     def spend(self, digest: bytes) -> None:
         """End a look-up whose result is unknown because the client disconnected: its ticket stays taken."""

@@ -84,7 +84,8 @@ class FoundKey(NamedTuple):
     scopes: str
     preferred_class: str
     expires_at: int | None
-    revoked_at: int | None  # or since when its account is suspended
+    revoked_at: int | None  # or when its account was suspended
+    suspended_at: int | None
     requests_per_second: float | None
     burst: int | None
     is_capped: bool
@@ -142,6 +143,7 @@ CHANGES_EPOCH = select(epochs.c.number).where(epochs.c.name == literal_column("'
 NOT_OF_KEY: dict[str, ColumnElement[object]] = {
     "preferred_class": accounts.c.preferred_class,
     "balance_nano": accounts.c.balance_nano,
+    "suspended_at": accounts.c.suspended_at,
     "revoked_at": func.coalesce(keys.c.revoked_at, accounts.c.suspended_at),
     "classes_epoch": CLASSES_EPOCH,
 }

@@ -1,19 +1,23 @@
 """Keys: a live one in either header identifies its account, all others get the same answer; and scopes."""
 
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 
 import pytest
+from sqlalchemy import text
 
 from cadenza.core.apikey import make_key
+from cadenza.core.caps import Cap
 from cadenza.core.errors import Forbidden, Unauthenticated
 from cadenza.core.records import SCOPES, Principal
 from cadenza.gateway.auth import authorize, identify
 from cadenza.http.headers import Headers
-from cadenza.store import accounts, keys
+from cadenza.store import accounts, caps, keys
 from cadenza.store.accounts import Account
 from cadenza.store.keys import NewKey
-from cadenza.store.store import StoreUnavailable
+from cadenza.store.statements import Statement
+from cadenza.store.store import StoreUnavailable, Transaction
 from tests.unit.gateway.client import Client
 from tests.unit.gateway.funded_store import RecordingObserver, WatchedStore, add_key, now_ms, open_store
 from tests.unit.gateway.gateways import make_gateway
@@ -43,6 +47,10 @@ async def revoke(store: WatchedStore) -> None:
     await store.transact(lambda tx: keys.revoke(tx, "key_a", 1))
 
 
+def suspend(tx: Transaction, suspended_at: int | None) -> None:
+    tx.change(Statement(text("UPDATE accounts SET suspended_at = :at")), {"at": suspended_at})
+
+
 def bearer(key: bytes) -> Headers:
     return [(b"authorization", b"Bearer " + key)]
 
@@ -60,6 +68,26 @@ async def test_a_live_key_identifies_its_principal(store: WatchedStore) -> None:
     """The key, its account, its scopes and the class that the account prefers."""
     principal = await enter(store, bearer(await new_key(store)))
     assert principal == Principal("key_a", "acct_a", frozenset(SCOPES), "mezzo")
+
+
+async def test_a_capped_key_is_known_to_be_capped(store: WatchedStore) -> None:
+    """So its requests hold their credit in the store."""
+    key = await new_key(store)
+    await store.transact(lambda tx: caps.set_cap(tx, "acct_a", "key_a", Cap(5), now_ms()))
+    assert (await enter(store, bearer(key))).is_capped
+
+
+async def test_a_key_works_again_on_the_request_after_its_account_is_resumed(store: WatchedStore) -> None:
+    """While it is suspended the answer is 401, as for any dead key, but the key is not remembered as dead."""
+    headers = bearer(await new_key(store))
+    gateway = make_gateway(store, RecordingObserver())
+    await identify(gateway, Client().open(headers))
+    for suspended_at in (7, None):
+        await store.transact(partial(suspend, suspended_at=suspended_at))
+        if suspended_at:
+            with pytest.raises(Unauthenticated):
+                await identify(gateway, Client().open(headers))
+    assert (await identify(gateway, Client().open(headers))).principal.key_id == "key_a"
 
 
 @pytest.mark.parametrize("header", ["Bearer {}", "bearer {}", "BEARER {}", "  Bearer   {}  "])

@@ -9,12 +9,14 @@ from typing import NamedTuple
 import msgspec
 import pytest
 
+from cadenza.core.caps import Cap
 from cadenza.core.chat import new_completion_id
 from cadenza.core.errors import CadenzaError, InsufficientCredit, RequestRepeated, UpstreamFailed
 from cadenza.core.ledger import Held
 from cadenza.core.money import Price
 from cadenza.core.records import ReplyResult, Usage
 from cadenza.gateway.billing import Quote, allowance, idempotency_digest
+from cadenza.store import caps
 from cadenza.store.schema import reserves, usage
 from tests.unit.gateway.billing import (
     AMPLE_NANO,
@@ -28,7 +30,7 @@ from tests.unit.gateway.billing import (
     Billing,
     SlowTokenizer,
 )
-from tests.unit.gateway.funded_store import FORTE, make_hold, open_funded_store
+from tests.unit.gateway.funded_store import ACCOUNT_ID, FORTE, KEY_ID, make_hold, now_ms, open_funded_store
 from tests.unit.gateway.prompts import prompt_of
 
 FREE = ReplyResult(Usage(0, 0), "stop", is_free=True)
@@ -251,3 +253,44 @@ def test_an_idempotency_key_is_kept_as_its_digest() -> None:
     assert idempotency_digest({b"idempotency-key": b"once"}) == hashlib.sha256(b"once").digest()
     assert idempotency_digest({b"idempotency-key": b""}) is None
     assert idempotency_digest({}) is None
+
+
+async def cap(billing: Billing, limit: Cap) -> None:
+    await billing.funded.store.transact(lambda tx: caps.set_cap(tx, ACCOUNT_ID, KEY_ID, limit, now_ms()))
+
+
+async def test_a_cap_that_does_not_pay_is_named(billing: Billing) -> None:
+    """The 402 has the cap, its period, what is spent and held of it, what is needed, and what to do."""
+    await cap(billing, Cap(6_000_000, "month"))
+    started_at = now_ms()
+    first, second, third = (
+        msgspec.structs.replace(make_hold(f"chatcmpl-{number}"), is_capped=True, started_at=started_at)
+        for number in range(3)
+    )
+    await billing.settle(first, GOOD)
+    async with billing.hold(second) as credit:
+        with pytest.raises(InsufficientCredit) as refusal:
+            await billing.settle(msgspec.structs.replace(third, prompt_tokens=2_200), GOOD)
+        await credit.settle(GOOD)
+    assert refusal.value.message == (
+        "This key has a spend cap of 0.006 dollars a month: 0.0002343 are spent this month and 0.003557 are held for "
+        "running requests; this request needs at least 0.0024092 for 2,200 prompt tokens and a short answer. "
+        "Raise the cap, wait for the next month (UTC) or use another key."
+    )
+
+
+async def test_an_answer_without_a_limit_ends_where_the_cap_does(billing: Billing) -> None:
+    """The cap decides how long the answer may be, if it is less than the credit."""
+    await cap(billing, Cap(FORTE.quote(PROMPT_TOKENS, 1_500)))
+    wanted = msgspec.structs.replace(make_hold(), is_capped=True)
+    async with billing.hold(wanted, max_tokens=None) as credit:
+        assert credit.output_limit == 1_500
+        await credit.settle(GOOD)
+
+
+async def test_a_prompt_is_counted_before_a_cap_refuses_it(billing: Billing) -> None:
+    """A cap that pays for the tokens of a prompt, but not for its bytes, is enough."""
+    await cap(billing, Cap(FORTE.quote(PROMPT_TOKENS, 16)))
+    async with billing.hold(msgspec.structs.replace(UNCOUNTED, is_capped=True)) as credit:
+        assert credit.output_limit == 16
+        await credit.settle(FREE)

@@ -1,0 +1,140 @@
+"""Spend caps of keys as owners set them, names, and keys of other accounts."""
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+import pytest
+
+from cadenza.control.errors import ControlError
+from cadenza.control.keys import (
+    KeyLimits,
+    KeyOrder,
+    KeyView,
+    UnknownKey,
+    create_key,
+    create_own_key,
+    limit_key,
+    list_keys,
+    list_own_keys,
+    rename_key,
+    revoke_key,
+    set_cap,
+)
+from cadenza.core.apikey import digest_key
+from cadenza.core.caps import Cap
+from cadenza.core.money import AMOUNT_NANO_MAX
+from cadenza.store import accounts, keys
+from cadenza.store.accounts import Account
+from cadenza.store.schema import caps
+from cadenza.store.statements import Statement
+from cadenza.store.store import Store
+
+NOW_MS = 1_800_000_000_000
+MONTH_MS = 31 * 24 * 60 * 60 * 1000
+OWNERS = {"acct_a": "owner@example.org", "acct_b": "other@example.org"}
+
+Act = Callable[[Store, str, str | None], Awaitable[object]]
+ACTS: dict[str, Act] = {
+    "rename": lambda store, key, owner: rename_key(store, key, "new", NOW_MS, owner),
+    "limit": lambda store, key, owner: limit_key(store, key, KeyLimits(1.0), NOW_MS, owner),
+    "cap": lambda store, key, owner: set_cap(store, key, Cap(5), NOW_MS, owner),
+    "revoke": lambda store, key, owner: revoke_key(store, key, NOW_MS, owner),
+}
+
+
+@pytest.fixture(autouse=True)
+async def owners(store: Store) -> None:
+    for account_id, email in OWNERS.items():
+        account = Account(account_id, email, "forte", 0, 0, NOW_MS)
+        await store.transact(partial(accounts.add, account=account, password_hash="hash"))
+
+
+async def create(store: Store, cap: Cap | None = None) -> tuple[str, KeyView]:
+    return await create_key(store, OWNERS["acct_a"], KeyOrder("laptop", cap=cap), NOW_MS)
+
+
+async def is_capped(store: Store, secret: str) -> bool:
+    """Whether a request with this key finds that it is capped."""
+    found = await keys.look_up(store, digest_key(secret.encode()))
+    assert found
+    return bool(found.is_capped)
+
+
+@pytest.mark.parametrize("cap", [Cap(0), Cap(5_000_000_000), Cap(7, "month"), Cap(AMOUNT_NANO_MAX)])
+async def test_a_key_is_created_with_its_cap(store: Store, cap: Cap) -> None:
+    """Its view shows the cap and that nothing is spent, and its first request finds it."""
+    secret, key = await create(store, cap)
+    assert (key.cap, key.spent_nano) == (cap, 0)
+    assert await list_keys(store, OWNERS["acct_a"], NOW_MS) == [key]
+    assert await is_capped(store, secret)
+
+
+async def test_a_cap_is_set_changed_and_removed(store: Store) -> None:
+    """The next request of the key finds it; the view shows it."""
+    secret, key = await create(store)
+    assert not await is_capped(store, secret)
+    for cap in (Cap(5), Cap(9, "month"), None):
+        view = await set_cap(store, key.id, cap, NOW_MS)
+        assert (view.cap, await is_capped(store, secret)) == (cap, cap is not None)
+        assert await list_keys(store, OWNERS["acct_a"], NOW_MS) == [view]
+
+
+async def test_what_was_spent_last_month_is_not_shown(store: Store) -> None:
+    """A monthly cap shows what is spent in the month of now, also before the first request of the month."""
+    _, key = await create(store, Cap(9, "month"))
+    spent = Statement(caps.update().values(spent_nano=4))
+    await store.transact(lambda tx: tx.change(spent, {}))
+    shown = [(await list_keys(store, OWNERS["acct_a"], now_ms))[0].spent_nano for now_ms in (NOW_MS, NOW_MS + MONTH_MS)]
+    assert (shown, key.spent_nano) == ([4, 0], 0)
+
+
+@pytest.mark.parametrize("cap", [Cap(-1), Cap(AMOUNT_NANO_MAX + 1), Cap(5, "week")])  # type: ignore[arg-type]
+async def test_an_impossible_cap_is_refused(store: Store, cap: Cap) -> None:
+    """Neither a new key nor an old one gets it."""
+    _, key = await create(store)
+    with pytest.raises(ControlError, match="cap"):
+        await create(store, cap)
+    with pytest.raises(ControlError, match="cap"):
+        await set_cap(store, key.id, cap, NOW_MS)
+    assert await list_keys(store, OWNERS["acct_a"], NOW_MS) == [key]
+
+
+async def test_a_key_is_renamed(store: Store) -> None:
+    """The view has the new name; a name of two lines is refused."""
+    _, key = await create(store)
+    assert (await rename_key(store, key.prefix, "server", NOW_MS)).name == "server"
+    with pytest.raises(ControlError, match="one line"):
+        await rename_key(store, key.id, "two\nlines", NOW_MS)
+    assert [view.name for view in await list_keys(store, OWNERS["acct_a"], NOW_MS)] == ["server"]
+
+
+@pytest.mark.parametrize("act", ACTS)
+async def test_an_owner_acts_on_own_keys_only(store: Store, act: str) -> None:
+    """A key of another account is as unknown as one that does not exist, by id, prefix or the key itself."""
+    secret, key = await create(store)
+    for name in (key.id, key.prefix, secret, "key_nobody"):
+        with pytest.raises(UnknownKey, match="No key matches"):
+            await ACTS[act](store, name, "acct_b")
+    assert await list_keys(store, OWNERS["acct_a"], NOW_MS) == [key]
+    await ACTS[act](store, key.id, "acct_a")
+    assert await list_keys(store, OWNERS["acct_a"], NOW_MS) != [key]
+
+
+async def test_an_owner_creates_and_lists_by_account(store: Store) -> None:
+    """By the account's id, without its email address."""
+    _, key = await create_own_key(store, "acct_a", KeyOrder("phone"), NOW_MS)
+    assert await list_own_keys(store, "acct_a", NOW_MS) == [key]
+    assert await list_own_keys(store, "acct_b", NOW_MS) == []
+
+
+@pytest.mark.parametrize("act", ACTS)
+async def test_the_key_of_the_web_application_is_not_the_owners(store: Store, act: str) -> None:
+    """It is listed only if it is asked for, and cannot be changed or revoked."""
+    await store.transact(lambda tx: keys.web_key(tx, "acct_a", NOW_MS))
+    assert await list_own_keys(store, "acct_a", NOW_MS) == []
+    [web] = await list_own_keys(store, "acct_a", NOW_MS, with_web=True)
+    assert (web.name, web.origin, web.prefix) == ("Web chat", "web", "web-chat----")
+    for name in (web.id, web.prefix):
+        with pytest.raises(UnknownKey):
+            await ACTS[act](store, name, "acct_a")
+    assert await list_own_keys(store, "acct_a", NOW_MS, with_web=True) == [web]
