@@ -50,7 +50,7 @@ def test_a_request_moves_the_page(service: Service, visitor: Visitor) -> None:
     seen = visitor.get("/usage")
     assert f"${totals['cost']}" in seen.words
     assert f"forte ${totals['cost']}" in unescape(seen.text)  # of the bar
-    for expected in ("Requests 1 ", "By class", "By key", "laptop", f"{datetime.now(UTC).date()} 1 "):
+    for expected in ("Requests 1 ", "By class", "By key", "laptop", f"{datetime.now(UTC).date()} ${totals['cost']} 1 "):
         assert expected in seen.words
     assert re.search(r"Pace \$0\.0\d+ a day, over the last day ", seen.words)
     assert re.search(r"Credit lasts until \d+ \w+ 20\d\d at this pace|10 years and more", seen.words)
