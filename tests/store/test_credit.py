@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 
-from cadenza.control.credit import correct_credit, set_low_balance, spending_pace
+from cadenza.control.credit import correct_credit, set_low_balance
 from cadenza.control.errors import ControlError
 from cadenza.control.low_balance import LowBalanceNotices, MailFailed
 from cadenza.control.statement import export_statement, read_statement
@@ -17,7 +17,7 @@ from cadenza.store.acts import COMMAND_LINE, list_newest
 from cadenza.store.schema import entries
 from cadenza.store.store import Store
 from tests.store.moves import finish, fund, make_hold, make_outcome, money, opened, sweep_process, take, writing
-from tests.store.rows import DOLLAR_NANO, NOW_MS, add_account, add_key, rows_of
+from tests.store.rows import DOLLAR_NANO, NOW_MS, add_account, rows_of
 
 EMAIL = "acct_a@example.org"
 DAY_MS = 24 * 60 * 60 * 1000
@@ -124,22 +124,6 @@ async def test_a_bad_cursor_is_refused(store: Store) -> None:
     for cursor in ("x", "1", "1.", ".1", "-1.5", "1.2.3", "9" * 30 + ".1", "١.١", "1.-1"):
         with pytest.raises(ControlError):
             await read_statement(store, "acct_a", cursor)
-
-
-async def test_the_pace_is_that_of_the_last_week(store: Store) -> None:
-    """An account that spent its credit in a week lasts as long as the rest of it pays for."""
-    await add_account(store, created_at=NOW_MS - 100 * DAY_MS)
-    await add_key(store)
-    await store.transact(lambda tx: ledger.grant(tx, "acct_a", 6000, "", NOW_MS))
-    account = await accounts.get_by_email(store, EMAIL)
-    assert account
-    assert (await spending_pace(store, account, NOW_MS)).lasts_until_ms is None
-    await spend(store)
-    account = await accounts.get_by_email(store, EMAIL)
-    assert account
-    pace = await spending_pace(store, account, NOW_MS)
-    assert (pace.per_day_nano, pace.lasts_until_ms) == (2500 // 7, NOW_MS + 3500 * DAY_MS // (2500 // 7))
-    assert (await spending_pace(store, account, NOW_MS + 8 * DAY_MS)).per_day_nano == 0
 
 
 class Mailbox:

@@ -1,4 +1,4 @@
-"""The credit of an account: what its owner sees of it, and corrections by an operator.
+"""The credit of an account: corrections by an operator, and below which balance its owner wants a notice.
 
 A correction takes free credit only, under the account's lock: never what requests in flight hold, never below zero.
 What processes have reserved without need is asked back first.
@@ -11,26 +11,13 @@ import msgspec
 from cadenza.control.accounts import NOTE_CHARS_MAX, find_account, get_account
 from cadenza.control.errors import ControlError
 from cadenza.core.money import AMOUNT_NANO_MAX, format_dollars
-from cadenza.core.usage_report import Span
 from cadenza.store import acts, credit
-from cadenza.store.accounts import Account
 from cadenza.store.acts import Act
 from cadenza.store.changes import make_change
 from cadenza.store.store import Store, Transaction
-from cadenza.store.usage import report
 
-DAY_MS = 24 * 60 * 60 * 1000
-PACE_DAYS = 7
-LASTS_DAYS_MAX = 3650
 LOOK_S = 0.05
 LOOKS = 20
-
-
-class Pace(msgspec.Struct, frozen=True):
-    """What the account spent a day of late, and when its credit ends at this pace; None where it does not soon."""
-
-    per_day_nano: int
-    lasts_until_ms: int | None
 
 
 class Correction(msgspec.Struct, frozen=True):
@@ -39,17 +26,6 @@ class Correction(msgspec.Struct, frozen=True):
     email: str
     taken_nano: int
     balance_nano: int
-
-
-async def spending_pace(store: Store, account: Account, now_ms: int) -> Pace:
-    """The average of the last seven days, or of the days since the account was made if those are fewer."""
-    start_ms = max(now_ms - PACE_DAYS * DAY_MS, account.created_at)
-    found = await report(store, account.id, Span(start_ms, now_ms + 1), "day")
-    span_ms = max(now_ms - start_ms, DAY_MS)
-    per_day_nano = found.totals.cost_nano * DAY_MS // span_ms
-    if per_day_nano == 0 or account.balance_nano > per_day_nano * LASTS_DAYS_MAX:
-        return Pace(per_day_nano, None)
-    return Pace(per_day_nano, now_ms + account.balance_nano * DAY_MS // per_day_nano)
 
 
 async def correct_credit(store: Store, email: str, amount_nano: int, reason: str, by: str, now_ms: int) -> Correction:

@@ -6,13 +6,15 @@ Guesses of voucher codes are limited for each account and each network; a code t
 import msgspec
 from starlette.responses import Response
 
-from cadenza.control.credit import Pace, set_low_balance, spending_pace
+from cadenza.control.credit import set_low_balance
 from cadenza.control.errors import ControlError
 from cadenza.control.payments import LEAST_NANO, MOST_NANO, list_payments
 from cadenza.control.statement import read_statement
+from cadenza.control.usage import pace
 from cadenza.control.vouchers import Redeemed, WrongCode, redeem_voucher
 from cadenza.core.money import format_dollars
 from cadenza.core.rates import Rate
+from cadenza.core.usage_report import Pace
 from cadenza.gateway.unknown_keys import network_of
 from cadenza.store.accounts import Account
 from cadenza.web.amounts import read_dollars, rfc3339
@@ -71,7 +73,7 @@ async def show_credit(visit: Visit, problem: PageError | ControlError | None = N
     response = visit.page(
         "credit.html",
         400 if problem else 200,
-        pace=await spending_pace(store, account, visit.now_ms),
+        pace=await pace(store, account.id, visit.now_ms),
         statement=await read_statement(store, account.id, count=RECENT),
         payments=await list_payments(store, account.id),
         takes_cards=visit.context.payments is not None,
@@ -105,7 +107,7 @@ async def change_notice(visit: Visit) -> Response:
 
 
 async def get_credit(visit: Visit) -> CreditView:
-    return _view(visit.account, await spending_pace(visit.context.store, visit.account, visit.now_ms))
+    return _view(visit.account, await pace(visit.context.store, visit.account.id, visit.now_ms))
 
 
 async def redeem_by_api(visit: Visit, form: VoucherForm) -> RedeemedView:
@@ -145,13 +147,13 @@ async def _change_notice(visit: Visit, form: NoticeForm) -> None:
     await set_low_balance(visit.context.store, account.id, read_dollars(form.amount), account.email, visit.now_ms)
 
 
-def _view(account: Account, pace: Pace) -> CreditView:
+def _view(account: Account, found: Pace) -> CreditView:
     return CreditView(
         balance=format_dollars(account.balance_nano),
         held=format_dollars(account.held_nano),
         free=format_dollars(account.balance_nano - account.held_nano),
-        per_day=format_dollars(pace.per_day_nano),
-        lasts_until=rfc3339(pace.lasts_until_ms) if pace.lasts_until_ms is not None else None,
+        per_day=format_dollars(found.per_day_nano),
+        lasts_until=rfc3339(found.lasts_until_ms) if found.lasts_until_ms is not None else None,
         low_balance=format_dollars(account.low_balance_nano),
         is_low=account.balance_nano < account.low_balance_nano,
     )
