@@ -3,12 +3,18 @@
 import contextlib
 import sqlite3
 
+<<<<<<< HEAD
 from tests.migrated import STORE_WAIT_S
 from tests.service import Service
+=======
+from tests.service import Service
+
+WAIT_S = 60.0
+>>>>>>> operator
 
 
 def make_operator(service: Service, email: str) -> None:
-    with contextlib.closing(sqlite3.connect(service.store, timeout=STORE_WAIT_S)) as store, store:
+    with contextlib.closing(sqlite3.connect(service.store, timeout=WAIT_S)) as store, store:
         store.execute("UPDATE accounts SET is_operator = TRUE WHERE email = ?", (email,))
 
 

@@ -124,6 +124,7 @@ async def _visit(context: WebContext, request: Request) -> Visit:
     if visit.signed_in is None and not cookie.startswith(ANONYMOUS):
         cookie = ANONYMOUS + secrets.token_urlsafe(24)
     visit.cookie = cookie
+    request.state.visit = visit
     return visit
 
 
@@ -162,7 +163,7 @@ async def _show_error(context: WebContext, request: Request, error: Exception) -
     if is_api or "text/html" not in request.headers.get("accept", ""):
         body = render_error(found.message, found.type)
         return _with_headers(Response(body, found.status, headers, JSON))
-    visit = Visit(request, context, "", None)
+    visit: Visit = getattr(request.state, "visit", None) or Visit(request, context, "", None)
     response = visit.page("problem.html", found.status, problem=found)
     response.headers.update(headers)
     return _with_headers(response)

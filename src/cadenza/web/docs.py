@@ -79,7 +79,7 @@ ERRORS = (
     ErrorRow(500, "api_error", "A fault of the service.", "Retry; report the x-request-id."),
     ErrorRow(502, "api_error", "The upstream model failed.", "Retry."),
 )
-PLATFORM_ERRORS = {STATUSES[name]: one["description"] for name, one in RESPONSES.items()}
+PLATFORM_ERRORS = {status: RESPONSES[name]["description"] for name, status in STATUSES.items()}
 
 
 async def docs_page(visit: Visit) -> Response:

@@ -9,11 +9,12 @@ from starlette.responses import HTMLResponse, RedirectResponse
 
 from cadenza.control.payments import describe_payment
 from cadenza.control.statement import describe_entry
-from cadenza.core.money import format_dollars
+from cadenza.core.money import NANO_PER_DOLLAR, format_dollars
 from cadenza.web.assets import Assets
 from cadenza.web.charts import about_dollars, compact, count
 
-NANO_PER_CENT = 10_000_000
+LARGE_STEP_NANO = 100_000
+SMALL_STEP_NANO = 1_000
 NOTES = {
     "signed-out": "You are signed out.",
     "saved": "Saved.",
@@ -61,14 +62,10 @@ def redirect(path: str, note: str = "") -> RedirectResponse:
 
 
 def dollars(amount_nano: int) -> str:
-    """For people: cents, and more decimals only where cents would show nothing."""
-    if amount_nano % NANO_PER_CENT == 0 or abs(amount_nano) >= 10**9:
-        return f"{amount_nano / 10**9:,.2f}"
-    return (
-        f"{amount_nano / 10**9:.6f}".rstrip("0").ljust(4, "0")
-        if abs(amount_nano) >= 1000
-        else format_dollars(amount_nano)
-    )
+    """For people: never more than there is, with at least two decimals, and at most four of a dollar and more."""
+    step_nano = LARGE_STEP_NANO if abs(amount_nano) >= NANO_PER_DOLLAR else SMALL_STEP_NANO
+    whole, _, decimals = format_dollars(amount_nano // step_nano * step_nano).partition(".")
+    return f"{int(whole):,}.{decimals}" if whole.lstrip("-") != "0" else f"{whole}.{decimals}"
 
 
 def signed_dollars(amount_nano: int) -> str:

@@ -9,6 +9,10 @@ function show(name, text) {
   if (place && place.textContent !== String(text)) place.textContent = text;
 }
 
+function grouped(number) {
+  return number.toLocaleString("en");
+}
+
 function listed(counts, none) {
   return counts.map((one) => `${one.name}: ${one.count}`).join(", ") || none;
 }
@@ -35,7 +39,7 @@ function showRates(load) {
 
 function showRoute(place, route) {
   for (const name of ["in_flight", "ceiling"]) {
-    document.querySelector(`[data-route="${place}/${name}"]`).textContent = route[name];
+    document.querySelector(`[data-route="${place}/${name}"]`).textContent = grouped(route[name]);
   }
   const badge = document.querySelector(`[data-route="${place}/state"]`);
   badge.className = `badge ${BADGES[route.state]}`;
@@ -43,7 +47,7 @@ function showRoute(place, route) {
 }
 
 function showLoad(load) {
-  for (const name of ["in_flight", "slots_taken", "slots_limit"]) show(name, load[name]);
+  for (const name of ["in_flight", "slots_taken", "slots_limit"]) show(name, grouped(load[name]));
   show("requests", listed(load.requests, "none yet"));
   show("refused", listed(load.refused, "none"));
   show("faults", listed(load.faults, "none"));
