@@ -14,7 +14,7 @@ from cadenza.web.assets import Assets
 from cadenza.web.charts import about_dollars, compact, count
 
 LARGE_STEP_NANO = 100_000
-SMALL_STEP_NANO = 1_000
+SMALL_STEP_NANO = 1_000  # a thousandth of a thousandth of a dollar
 NOTES = {
     "signed-out": "You are signed out.",
     "saved": "Saved.",
