@@ -246,7 +246,8 @@ def test_the_reader_is_not_pulled_to_the_end(open_page: OpenPage, upstream: Loop
     ask(page, "Count.")
     to_end = "thread => thread.scrollHeight - thread.scrollTop - thread.clientHeight < 100"
     thread = page.locator("#thread")
-    expect(thread.get_by_text("Line 59.")).to_be_in_viewport()
+    expect(thread.get_by_text("Line 59.")).to_be_visible()
+    assert thread.evaluate(to_end)
     thread.evaluate("thread => { thread.scrollTop = 0 }")
     pauses[0].release()
     expect(thread.get_by_text("Middle.")).to_have_count(1)

@@ -3,14 +3,9 @@
 import contextlib
 import sqlite3
 
-<<<<<<< HEAD
-from tests.migrated import STORE_WAIT_S
-from tests.service import Service
-=======
 from tests.service import Service
 
 WAIT_S = 60.0
->>>>>>> operator
 
 
 def make_operator(service: Service, email: str) -> None:

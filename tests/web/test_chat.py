@@ -9,7 +9,7 @@ import pytest
 from cadenza.web.cookies import csrf_token
 from tests.account import FORTE_INPUT_NANO, FORTE_OUTPUT_NANO, PROMPT_TOKENS
 from tests.conftest import StartService
-from tests.loopback import ROLE, STOP, USAGE, LoopbackUpstream, Pause, Sse, Status, said, usage_chunk
+from tests.loopback import ROLE, STOP, USAGE, LoopbackUpstream, Pause, Sse, Status, chunk, said, usage_chunk
 from tests.migrated import STORE_WAIT_S
 from tests.raw_client import Reply, read_all, read_until
 from tests.service import CREDIT_NANO, Service, wait_until
@@ -57,6 +57,16 @@ def test_a_reply_arrives_as_text_and_as_html(
     assert (usage["prompt_tokens"], usage["completion_tokens"], usage["class"]) == (11, 7, "forte")
     assert usage["cost"] == f"{COST_NANO / 10**9:.9f}".rstrip("0")
     assert balance_nano(service, email) == CREDIT_NANO - COST_NANO
+
+
+def test_reasoning_and_refusals_are_apart(chat: ChatClient, upstream: LoopbackUpstream) -> None:
+    """What a model thinks or refuses arrives as events of its own, and never as HTML."""
+    thought, refused = chunk({"reasoning_content": "Let me <b>think</b>."}), chunk({"refusal": "No."})
+    upstream.script(Sse([ROLE, thought, refused, said("*Yes*"), STOP, usage_chunk()]))
+    reply = chat.send()
+    assert event_of(reply, "reasoning")["text"] == "Let me <b>think</b>."
+    assert event_of(reply, "refusal")["text"] == "No."
+    assert html_of(reply) == "<p><em>Yes</em></p>\n"
 
 
 def test_a_block_is_sent_while_the_rest_is_still_generated(chat: ChatClient, upstream: LoopbackUpstream) -> None:

@@ -16,8 +16,8 @@ RENDER_RATE = Rate(2.0, 40)  # of one account
 TEXTS_MAX = 100
 SUGGESTIONS = (
     "Explain photosynthesis in one sentence.",
-    "Write a short poem about the sea.",
     "List three tips for learning to play the piano.",
+    "Write a Python function that adds two numbers.",
 )
 
 

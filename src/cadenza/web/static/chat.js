@@ -12,7 +12,10 @@ const prompt = byId("prompt");
 const picker = byId("class");
 const drawer = byId("drawer");
 const thread = new Thread(byId("thread"), byId("empty"));
-const store = await Store.open(byId("chat").dataset.account);
+const store = await Store.open(byId("chat").dataset.account).catch((error) => {
+  thread.showError(new Error("This browser does not let the page keep conversations. Allow it to store data, then reload."));
+  throw error;
+});
 
 let conversation = newConversation();
 let editing = null; // the message that the composer holds
@@ -75,10 +78,11 @@ function showFoot(view) {
   const { message } = view;
   const all = siblings(conversation, message);
   const place = all.indexOf(message);
+  const hasReply = Object.values(conversation.messages).some((one) => one.parent === message.id);
   const go = (step) => !running && switchTo(all[place + step]);
   const actions =
     message.role === "user"
-      ? [["Edit", () => edit(message)]]
+      ? [["Edit", () => edit(message)], ...(hasReply ? [] : [["Send again", () => reply(message.id)]])]
       : [
           ["Copy", (event) => copyText(event.target, message.text, view.element)],
           ["Regenerate", () => reply(message.parent)],
@@ -237,6 +241,7 @@ function stop() {
 function showRunning() {
   byId("stop").hidden = !running;
   byId("send").hidden = Boolean(running);
+  byId("chat").toggleAttribute("data-running", Boolean(running)); // nothing can be done with messages meanwhile
 }
 
 // The composer
@@ -301,6 +306,7 @@ async function rename() {
   const title = await question({ title: "Rename the conversation", label: "Title", value: conversation.title, yes: "Rename" });
   if (title === null) return;
   conversation.title = title.trim().slice(0, 200) || conversation.title;
+  conversation.changed = Date.now();
   await store.save(conversation);
   show();
   await showList();
@@ -413,6 +419,14 @@ byId("import-file").addEventListener("change", (event) => importFile(event.targe
 picker.addEventListener("change", () => store.set("class", picker.value));
 prompt.addEventListener("input", keepDraft);
 document.addEventListener("keydown", pressed);
+document.addEventListener("visibilitychange", async () => {
+  if (document.hidden || running || editing) return;
+  const saved = await store.get(conversation.id); // another tab may have changed it
+  if (!saved || saved.changed === conversation.changed || running) return;
+  conversation = saved;
+  show();
+  await showList();
+});
 addEventListener("hashchange", () => {
   const id = location.hash.slice(1);
   if (id && id !== conversation.id) void open(id);
