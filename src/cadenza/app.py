@@ -14,6 +14,8 @@ from functools import partial
 from pathlib import Path
 
 from cadenza.config import ConfigError, Provider, Settings, load_settings, missing_secrets
+from cadenza.config.settings import Mail
+from cadenza.control.outbox import Letter, Outbox
 from cadenza.control.store import prepare_store
 from cadenza.control.write_check import WriteCheck
 from cadenza.core.dialect import DIALECTS
@@ -64,6 +66,7 @@ class App:
         self._workers = WorkerMetrics(observer.metrics, workers_folder) if workers_folder else None
         render = self._workers.render if self._workers else None
         self._site = Site(self._why_not_ready, observer, token, render)
+        self._outbox = build_outbox(settings.mail, log) if settings.mail else None
         self._pages = AsgiAdapter(self._build_pages, log)
         self._started = AsyncExitStack()
         self._retiring: set[asyncio.Task[None]] = set()
@@ -99,7 +102,7 @@ class App:
         """Build the site. Its modules are imported now, because a service without visitors does not need them."""
         from cadenza.web.build import build_site  # noqa: PLC0415 import time
 
-        return build_site(self.gateway, self._shared.rates, self._log, site_settings(self._settings))
+        return build_site(self.gateway, self._shared.rates, self._log, site_settings(self._settings), self._outbox)
 
     async def start(self) -> bool:
         asyncio.get_running_loop().set_exception_handler(loop_errors(self._log))
@@ -137,6 +140,8 @@ class App:
         stack.push_async_callback(self._shared.stop)
         await self.gateway.start(await epochs.current(self._store, epochs.CLASSES))
         stack.push_async_callback(self.gateway.stop)
+        if self._outbox:
+            stack.push_async_callback(self._outbox.stop)
         revocation = Revocation(self.gateway)
         await revocation.start()
         stack.push_async_callback(revocation.stop)
@@ -225,6 +230,16 @@ def build_snapshot(settings: Settings, upstreams: Mapping[str, Upstream]) -> Sna
 def site_settings(settings: Settings) -> SiteSettings:
     site = settings.platform
     return SiteSettings(site.base_url, site.sign_up, site.opening_credit_nano, settings.store.region)
+
+
+def build_outbox(mail: Mail, log: Log) -> Outbox:
+    async def send(letter: Letter) -> None:
+        from cadenza.control.smtp import SmtpServer, send_letter  # noqa: PLC0415 import time
+
+        server = SmtpServer(mail.host, mail.port, mail.sender, mail.security, mail.username, mail.password)
+        await send_letter(server, letter)
+
+    return Outbox(send, log)
 
 
 def path_of(settings: Settings) -> str | None:

@@ -68,11 +68,9 @@ class Letters:
         """The link to the new address, and a notice to the old one."""
 
         async def write() -> Letter | None:
-            return (
-                Letter(email, "Your new e-mail address at Cadenza", _new_address(url))
-                if await self._may_send(email)
-                else None
-            )
+            if not await self._may_send(email):
+                return None
+            return Letter(email, "Your new e-mail address at Cadenza", _new_address(url))
 
         self._outbox.post(write)
         self.notice(account.email, "Somebody asked for a new e-mail address", _email_notice())
@@ -99,7 +97,10 @@ class Letters:
 
 
 def _invitation(url: str) -> str:
-    return f"Hello,\n\nto finish signing up, open this link and choose a password:\n\n{url}\n\nIt works once, within 7 days.\n{IGNORE}\n"
+    return (
+        f"Hello,\n\nto finish signing up, open this link and choose a password:\n\n{url}\n\n"
+        f"It works once, within 7 days.\n{IGNORE}\n"
+    )
 
 
 def _has_account(base_url: str) -> str:
@@ -114,7 +115,10 @@ def _reset(url: str) -> str:
 
 
 def _verify(url: str) -> str:
-    return f"Hello,\n\nto verify that this address is yours, open this link:\n\n{url}\n\nIt works once, within 3 days.\n{IGNORE}\n"
+    return (
+        f"Hello,\n\nto verify that this address is yours, open this link:\n\n{url}\n\n"
+        f"It works once, within 3 days.\n{IGNORE}\n"
+    )
 
 
 def _new_address(url: str) -> str:

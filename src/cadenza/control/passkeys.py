@@ -27,6 +27,7 @@ TIME_BYTES = 8
 NONCE_BYTES = 16
 CHALLENGE_BYTES = TIME_BYTES + NONCE_BYTES + 32
 CHALLENGE_MS = 5 * 60 * 1000
+SKEW_MS = 5000  # the clocks of two machines may differ by this much
 PASSKEYS_MAX = 20
 NAME_CHARS_MAX = 60
 REFUSED = "The passkey was not accepted. Try again."
@@ -102,7 +103,8 @@ class Passkeys:
             count = await asyncio.to_thread(ceremony.check_sign_in, site, challenge, credential, passkey)
         except Refused:
             raise ControlError(REFUSED) from None
-        is_first = await self._store.transact(lambda tx: passkeys.use(tx, passkey, asked_at, count, now_ms))
+        used_at = max(now_ms, asked_at)
+        is_first = await self._store.transact(lambda tx: passkeys.use(tx, passkey, asked_at, count, used_at))
         account = await accounts.get(self._store, passkey.account_id)
         if not is_first or account is None:
             raise ControlError(REFUSED)
@@ -137,7 +139,7 @@ class Passkeys:
         head, signature = challenge[: TIME_BYTES + NONCE_BYTES], challenge[TIME_BYTES + NONCE_BYTES :]
         asked_at = int.from_bytes(head[:TIME_BYTES])
         is_ours = await self._signer.is_signed(signature, f"passkey {purpose}", head, cookie.encode())
-        if not is_ours or not 0 <= now_ms - asked_at < CHALLENGE_MS:
+        if not is_ours or not -SKEW_MS <= now_ms - asked_at < CHALLENGE_MS:
             raise Refused
         return challenge, asked_at
 

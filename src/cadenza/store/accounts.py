@@ -9,7 +9,6 @@ from cadenza.store import schema
 from cadenza.store.statements import Statement
 from cadenza.store.store import Row, Store, Transaction
 
-
 Theme = Literal["system", "light", "dark"]
 
 

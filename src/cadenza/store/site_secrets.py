@@ -1,5 +1,6 @@
 """Random keys that the site signs with. The first process that needs one makes it; all others read it."""
 
+import contextlib
 import secrets
 
 from sqlalchemy import bindparam, insert, select
@@ -21,10 +22,8 @@ async def get_or_make(store: Store, name: str) -> bytes:
         def make(tx: Transaction) -> None:
             tx.change(INSERT, made)
 
-        try:
+        with contextlib.suppress(StoreRefused):  # another process made it first
             await store.transact(make)
-        except StoreRefused:
-            pass  # another process made it first
         found = await store.row(FIND, {"of": name})
     assert found
     return bytes(found[0])

@@ -6,7 +6,6 @@ cannot take the time of the API.
 
 import secrets
 from collections.abc import Awaitable, Callable
-from ipaddress import ip_address, ip_network
 from urllib.parse import quote
 
 import msgspec
@@ -18,12 +17,14 @@ from starlette.routing import Route
 
 from cadenza.control.errors import ControlError
 from cadenza.control.sessions import find_session
+from cadenza.control.throttle import Throttled
 from cadenza.core.errors import render_error
 from cadenza.core.rates import Rate
 from cadenza.store.store import StoreUnavailable
-from cadenza.web import home, sign_in
+from cadenza.web import home, links, passkeys, preferences, proof, second_factor, security, sign_in, sign_up
 from cadenza.web.context import WebContext
 from cadenza.web.errors import Missing, NotAllowed, NotSignedIn, PageError, TooMany
+from cadenza.web.network import network_of
 from cadenza.web.routes import Access, Endpoint, Page, Routes
 from cadenza.web.visit import ANONYMOUS, CSRF_HEADER, SAFE_METHODS, Visit, cookie_name
 
@@ -42,7 +43,9 @@ HEADERS = {
     "permissions-policy": "camera=(), microphone=(), geolocation=(), payment=()",
 }
 NO_STORE = "no-store"
-ROUTES: Routes = (*home.ROUTES, *sign_in.ROUTES)
+SIGN_IN_ROUTES: Routes = (*sign_in.ROUTES, *sign_up.ROUTES, *links.ROUTES, *passkeys.ROUTES, *proof.ROUTES)
+OWN_ROUTES: Routes = (*security.ROUTES, *second_factor.ROUTES, *preferences.ROUTES)
+ROUTES: Routes = (*home.ROUTES, *SIGN_IN_ROUTES, *OWN_ROUTES)
 
 Serve = Callable[[Request], Awaitable[Response]]
 
@@ -137,15 +140,6 @@ async def _check_rate(context: WebContext, address: str) -> None:
         raise TooMany("Too many requests from your network. Try again in a moment.", ticket.wait_s)
 
 
-def network_of(address: str) -> str:
-    """An IPv4 address, or the /64 network of an IPv6 address, which one client has for itself."""
-    try:
-        parsed = ip_address(address)
-    except ValueError:
-        return address
-    return address if parsed.version == 4 else str(ip_network(f"{address}/64", strict=False))
-
-
 async def _show_error(context: WebContext, request: Request, error: Exception) -> Response:
     found = _page_error(error)
     headers = {"retry-after": str(max(1, round(found.wait_s)))} if isinstance(found, TooMany) else {}
@@ -163,6 +157,8 @@ def _page_error(error: Exception) -> PageError:
     match error:
         case PageError():
             return error
+        case Throttled():
+            return TooMany(error.message, error.wait_s)
         case ControlError():
             return PageError(error.message)
         case StoreUnavailable():

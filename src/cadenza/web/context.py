@@ -2,6 +2,9 @@
 
 import msgspec
 
+from cadenza.control.letters import Letters
+from cadenza.control.passkeys import Passkeys
+from cadenza.control.sign_in import SignIns
 from cadenza.gateway.gateway import Gateway
 from cadenza.observe import Log
 from cadenza.store.shared.state import Rates
@@ -12,7 +15,7 @@ from cadenza.web.settings import SiteSettings
 
 
 class WebContext(msgspec.Struct, frozen=True):
-    """Shared by all pages."""
+    """Shared by all pages. Without `letters`, the service sends no e-mail."""
 
     store: Store
     gateway: Gateway
@@ -21,3 +24,6 @@ class WebContext(msgspec.Struct, frozen=True):
     settings: SiteSettings
     assets: Assets
     renderer: Renderer
+    sign_ins: SignIns
+    passkeys: Passkeys
+    letters: Letters | None
