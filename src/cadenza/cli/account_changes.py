@@ -10,6 +10,7 @@ from cadenza.core.records import CLASSES, DEFAULT_CLASS
 
 if TYPE_CHECKING:
     from cadenza.config import Settings
+    from cadenza.store.links import LinkKind
 
 
 @click.command()
@@ -91,7 +92,7 @@ def link(email: str, kind: str, config: str | None) -> None:
     from cadenza.store.acts import COMMAND_LINE  # noqa: PLC0415 import time
 
     settings = load_config(config)
-    chosen = "reset" if kind == "reset" else "verify"
+    chosen: LinkKind = "reset" if kind == "reset" else "verify"
     path = with_store(settings, lambda store: print_link(store, email, chosen, COMMAND_LINE, now_ms()))
     _print_link(settings, path, "an hour" if kind == "reset" else "3 days")
 

@@ -12,10 +12,15 @@ def build_platform(values: Table) -> Platform:
     return Platform(**values, opening_credit_nano=credit_nano)
 
 
-def build_mail(values: Table, reader: Reader, environ: Mapping[str, str]) -> Mail | None:
-    """None without the section: then the command line makes the links that would be sent."""
+def build_mail(values: Table, platform: Platform, reader: Reader, environ: Mapping[str, str]) -> Mail | None:
+    """None without the section: then the command line makes the links that would be sent.
+
+    The links need the site's address: the host that a request names may be anybody's.
+    """
     if not values:
         return None
+    if platform.base_url is None:
+        reader.problem(("platform", "base_url"), "missing; e-mails have links, which begin with it")
     for name in ("host", "sender"):
         if name not in values:
             reader.problem(("mail", name), "missing")

@@ -16,8 +16,8 @@ def preferences_of(account: Account) -> Preferences:
     return Preferences(
         account.preferred_class,
         account.theme,
-        bool(account.uses_search),
-        bool(account.uses_memory),
+        account.uses_search,
+        account.uses_memory,
         account.low_balance_nano,
     )
 

@@ -1,9 +1,9 @@
 """Accounts. Only `get_with_password` and `get_password` read a password's hash, and no record carries it."""
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
-from sqlalchemy import bindparam, func, insert, select, update
+from sqlalchemy import Boolean, bindparam, func, insert, select, update
 
 from cadenza.store import schema
 from cadenza.store.statements import Statement
@@ -42,6 +42,7 @@ class Preferences(msgspec.Struct, frozen=True):
 
 
 COLUMNS = [schema.accounts.c[name] for name in Account.__struct_fields__]
+FLAGS = [place for place, column in enumerate(COLUMNS) if isinstance(column.type, Boolean)]
 INSERT = Statement(insert(schema.accounts), *Account.__struct_fields__, "password_hash")
 BY_EMAIL = Statement(select(*COLUMNS).where(schema.accounts.c.email == bindparam("email")))
 WITH_PASSWORD = Statement(
@@ -83,7 +84,7 @@ async def get_by_email(store: Store, email: str) -> Account | None:
 
 async def get_with_password(store: Store, email: str) -> tuple[Account, str] | None:
     row = await store.row(WITH_PASSWORD, {"email": email})
-    return None if row is None else (Account(*row[1:]), row[0])
+    return None if row is None else (read_account(row[1:]), row[0])
 
 
 def find(tx: Transaction, account_id: str) -> Account | None:
@@ -139,7 +140,7 @@ def is_first(tx: Transaction) -> bool:
 
 
 async def list_all(store: Store) -> list[Account]:
-    return [Account(*row) for row in await store.rows(OLDEST_FIRST, {})]
+    return [read_account(row) for row in await store.rows(OLDEST_FIRST, {})]
 
 
 async def count(store: Store) -> int:
@@ -147,5 +148,11 @@ async def count(store: Store) -> int:
     return int(found)
 
 
+def read_account(row: Row) -> Account:
+    """The account of a row of COLUMNS. SQLite has numbers where Postgres has booleans."""
+    values: list[Any] = [bool(value) if place in FLAGS else value for place, value in enumerate(row)]
+    return Account(*values)
+
+
 def _account(row: Row | None) -> Account | None:
-    return None if row is None else Account(*row)
+    return None if row is None else read_account(row)

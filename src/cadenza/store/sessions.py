@@ -6,7 +6,7 @@ import msgspec
 from sqlalchemy import bindparam, delete, insert, select, update
 
 from cadenza.store.accounts import COLUMNS as ACCOUNT_COLUMNS
-from cadenza.store.accounts import Account
+from cadenza.store.accounts import Account, read_account
 from cadenza.store.schema import accounts, sessions
 from cadenza.store.statements import Statement
 from cadenza.store.store import Store, Transaction
@@ -53,7 +53,7 @@ def add(tx: Transaction, session: Session) -> None:
 
 async def find(store: Store, digest: bytes) -> tuple[Session, Account] | None:
     row = await store.row(FIND, {"session": digest})
-    return None if row is None else (Session(*row[: len(COLUMNS)]), Account(*row[len(COLUMNS) :]))
+    return None if row is None else (Session(*row[: len(COLUMNS)]), read_account(row[len(COLUMNS) :]))
 
 
 async def list_for_account(store: Store, account_id: str) -> list[Session]:

@@ -75,7 +75,7 @@ async def api_account(visit: Visit) -> AccountRecord:
     return AccountRecord(
         id=account.id,
         email=account.email,
-        is_operator=bool(account.is_operator),
+        is_operator=account.is_operator,
         created_at=rfc3339(account.created_at),
         verified_at=rfc3339_or_none(account.verified_at),
         preferences=_written(preferences_of(account)),

@@ -6,7 +6,7 @@ import msgspec
 
 
 class SiteSettings(msgspec.Struct, frozen=True):
-    """The settings of the site. Without a `base_url`, links carry the address of the request that asks for them."""
+    """The settings of the site. Without a `base_url`, the pages show the address that a request names."""
 
     base_url: str | None = None
     sign_up: Literal["closed", "invite", "open"] = "closed"
