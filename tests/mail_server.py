@@ -33,12 +33,15 @@ class Received(msgspec.Struct, frozen=True):
 
 
 class Mailbox:
-    """All letters that arrived, oldest first."""
+    """All letters that arrived, oldest first. With a `reply` they are refused."""
 
     def __init__(self) -> None:
         self.letters: list[Received] = []
+        self.reply = ""
 
     async def handle_DATA(self, _server: SMTP, _session: Session, envelope: Envelope) -> str:  # noqa: N802 aiosmtpd's name
+        if self.reply:
+            return self.reply
         assert isinstance(envelope.content, bytes)
         message = message_from_bytes(envelope.content, policy=default)
         assert isinstance(message, EmailMessage)
@@ -57,13 +60,16 @@ class Mailbox:
         return found[-1]
 
 
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
 @contextlib.contextmanager
 def running_mailbox() -> Iterator[tuple[Mailbox, int]]:
     """The mailbox, and its port."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    mailbox = Mailbox()
+    mailbox, port = Mailbox(), free_port()
     controller = Controller(mailbox, hostname="127.0.0.1", port=port)
     controller.start()
     try:

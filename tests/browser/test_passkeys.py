@@ -35,7 +35,7 @@ def test_a_passkey_is_added_and_signs_in(service: Service, page: Page) -> None:
     """A passkey gives recovery codes, signs in without a password, is a second factor, and can be removed."""
     email = service.create_account(CREDIT_NANO)
     sign_in(page, email)
-    page.goto("/security")
+    page.goto("/settings/security")
     page.get_by_label("Name").fill("My laptop")
     page.get_by_role("button", name="Add a passkey").click()
     codes = page.locator("#new-codes")
@@ -56,9 +56,9 @@ def test_a_passkey_is_added_and_signs_in(service: Service, page: Page) -> None:
     page.get_by_role("button", name="Use your passkey").click()
     page.wait_for_url(lambda url: "/sign-in" not in url)
 
-    page.goto("/confirm?next=/security")
+    page.goto("/confirm?next=/settings/security")
     page.get_by_role("button", name="Use your passkey").click()
-    page.wait_for_url("**/security")
+    page.wait_for_url("**/settings/security")
     page.get_by_role("button", name="Remove My laptop").click()
     page.get_by_text("The passkey is removed.").wait_for()
     page.get_by_role("button", name="Sign out", exact=True).click()
@@ -83,7 +83,7 @@ def test_a_passkey_answer_works_once_and_in_one_browser(service: Service, page: 
     """What a browser sent to sign in is refused when it is sent again, and from another browser."""
     email = service.create_account(CREDIT_NANO)
     sign_in(page, email)
-    page.goto("/security")
+    page.goto("/settings/security")
     page.get_by_role("button", name="Add a passkey").click()
     page.locator("#new-codes").wait_for()
     page.get_by_role("link", name="Done").click()
@@ -121,9 +121,9 @@ def test_the_pages_of_signing_in_look_right(service: Service, open_page: OpenPag
         page.goto("/sign-in")
         shoot(page, f"sign-in-{name}")
         sign_in(page, email)
-        for path in ("settings", "security"):
+        for path in ("settings", "settings/security"):
             page.goto(f"/{path}")
-            shoot(page, f"{path}-{name}")
+            shoot(page, f"{path.rpartition('/')[2]}-{name}")
         page.get_by_role("button", name="Add an authenticator app").click()
         page.get_by_label("Code that the app shows").wait_for()
         shoot(page, f"authenticator-{name}")

@@ -16,7 +16,7 @@ from tests.visitor import Visitor
 NEW_PASSWORD = "another horse battery staple"
 SECRET = re.compile(r'id="totp-secret">([A-Z2-7 ]+)<')
 CODE = re.compile(r"\b[2-9a-z]{4}-[2-9a-z]{4}-[2-9a-z]{4}\b")
-SESSION_FORM = re.compile(r"/security/sessions/[0-9a-f]{24}/end")
+SESSION_FORM = re.compile(r"/settings/security/sessions/[0-9a-f]{24}/end")
 STEP_MS = totp.STEP_S * 1000
 
 
@@ -38,17 +38,17 @@ def make_old(service: Service, email: str) -> None:
 
 def add_app(visitor: Visitor) -> tuple[bytes, list[str]]:
     """Add an authenticator app by the forms. Returns its secret and the recovery codes."""
-    assert visitor.post("/security/app").location == "/security/app"
-    page = visitor.get("/security/app")
+    assert visitor.post("/settings/security/app").location == "/settings/security/app"
+    page = visitor.get("/settings/security/app")
     assert "<svg" in page.text
     found = SECRET.search(page.text)
     assert found
     secret = b32decode(found[1].replace(" ", ""))
-    shown = visitor.post("/security/app/confirm", {"code": code_of(secret)})
+    shown = visitor.post("/settings/security/app/confirm", {"code": code_of(secret)})
     assert shown.status == 200, shown.words
     codes = CODE.findall(shown.words)
     assert len(codes) == 10
-    visitor.get("/security")
+    visitor.get("/settings/security")
     return secret, codes
 
 
@@ -59,9 +59,9 @@ def code_of(secret: bytes, drift: int = 0) -> str:
 def test_a_new_password_signs_all_others_out(visitor: Visitor, email: str) -> None:
     """After the change a stolen cookie is worthless, the old cookie of this browser too, and the new password works."""
     stolen, kept = another(visitor, email), visitor.cookies["cadenza_session"]
-    visitor.get("/security")
+    visitor.get("/settings/security")
     form = {"old_password": PASSWORD, "new_password": NEW_PASSWORD}
-    assert visitor.post("/security/password", form).location == "/security?note=password-changed"
+    assert visitor.post("/settings/security/password", form).location == "/settings/security?note=password-changed"
     assert visitor.cookies["cadenza_session"] != kept
     assert stolen.get("/settings").status == 303
     assert visitor.get("/settings").status == 200
@@ -72,9 +72,9 @@ def test_a_new_password_signs_all_others_out(visitor: Visitor, email: str) -> No
 
 def test_a_password_is_changed_only_with_the_old_one(visitor: Visitor) -> None:
     """A wrong old password, and a new one that is too short, are told beside the form."""
-    visitor.get("/security")
+    visitor.get("/settings/security")
     for old, new, reason in (("a wrong one", NEW_PASSWORD, "not your password"), (PASSWORD, "short", "8 to 1024")):
-        seen = visitor.post("/security/password", {"old_password": old, "new_password": new})
+        seen = visitor.post("/settings/security/password", {"old_password": old, "new_password": new})
         assert (seen.status, reason in seen.words, 'role="alert"' in seen.text) == (400, True, True)
 
 
@@ -86,17 +86,23 @@ def test_guesses_of_the_old_password_are_limited(visitor: Visitor) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["/security/email", "/security/app", "/security/recovery-codes", "/security/sessions/end-others"]
+    "path",
+    [
+        "/settings/security/email",
+        "/settings/security/app",
+        "/settings/security/recovery-codes",
+        "/settings/security/sessions/end-others",
+    ],
 )
 def test_sensitive_changes_need_a_recent_proof(service: Service, visitor: Visitor, email: str, path: str) -> None:
     """A session of 20 minutes asks for the password again, and leads back."""
     make_old(service, email)
-    assert visitor.post(path, {}).location == "/confirm?next=/security"
-    visitor.get("/confirm?next=/security")
-    assert visitor.post("/confirm", {"password": "a wrong one", "next": "/security"}).status == 400
+    assert visitor.post(path, {}).location == "/confirm?next=/settings/security"
+    visitor.get("/confirm?next=/settings/security")
+    assert visitor.post("/confirm", {"password": "a wrong one", "next": "/settings/security"}).status == 400
     kept = visitor.cookies["cadenza_session"]
-    seen = visitor.post("/confirm", {"password": PASSWORD, "next": "/security"})
-    assert seen.location == "/security?note=confirmed"
+    seen = visitor.post("/confirm", {"password": PASSWORD, "next": "/settings/security"})
+    assert seen.location == "/settings/security?note=confirmed"
     assert visitor.cookies["cadenza_session"] != kept
 
 
@@ -126,10 +132,10 @@ def test_endpoints_need_a_recent_proof(
 def test_sessions_are_listed_and_ended_one_by_one(visitor: Visitor, email: str) -> None:
     """The page names the browsers, and one of them can be signed out."""
     other = another(visitor, email)
-    page = visitor.get("/security")
+    page = visitor.get("/settings/security")
     assert "Firefox on Windows" in page.words
     [path] = SESSION_FORM.findall(page.text)
-    assert visitor.post(path).location == "/security?note=session-ended"
+    assert visitor.post(path).location == "/settings/security?note=session-ended"
     assert other.get("/settings").status == 303
     assert visitor.post(path).status == 404
 
@@ -148,7 +154,7 @@ def test_a_session_of_another_account_cannot_be_ended(service: Service, visitor:
 def test_signing_out_everywhere_else(visitor: Visitor, email: str) -> None:
     """All other browsers are signed out, this one stays."""
     others = [another(visitor, email) for _ in range(2)]
-    assert visitor.post("/security/sessions/end-others").location == "/security?note=sessions-ended"
+    assert visitor.post("/settings/security/sessions/end-others").location == "/settings/security?note=sessions-ended"
     assert [other.get("/settings").status for other in others] == [303, 303]
     assert visitor.get("/settings").status == 200
 
@@ -158,17 +164,20 @@ def test_with_an_app_the_password_alone_is_not_enough(visitor: Visitor, email: s
     secret, codes = add_app(visitor)
     browser = Visitor(visitor.port)
     browser.get("/sign-in")
-    seen = browser.post("/sign-in", {"email": email, "password": PASSWORD, "next": "/security"})
-    assert seen.location == "/sign-in/second-factor?next=/security"
+    seen = browser.post("/sign-in", {"email": email, "password": PASSWORD, "next": "/settings/security"})
+    assert seen.location == "/sign-in/second-factor?next=/settings/security"
     half = browser.cookies["cadenza_session"]
-    for path in ("/settings", "/security", "/confirm"):
+    for path in ("/settings", "/settings/security", "/confirm"):
         assert browser.get(path).location.startswith("/sign-in")
     assert browser.api("GET", "/account").status == 401
     assert browser.get("/sign-in").location.startswith("/sign-in/second-factor")
-    browser.get("/sign-in/second-factor?next=/security")
+    browser.get("/sign-in/second-factor?next=/settings/security")
     assert browser.post("/sign-in/second-factor", {"code": "000000"}).status == 400
     code = code_of(secret, 1)  # newer than the one that confirmed the app
-    assert browser.post("/sign-in/second-factor", {"code": code, "next": "/security"}).location == "/security"
+    assert (
+        browser.post("/sign-in/second-factor", {"code": code, "next": "/settings/security"}).location
+        == "/settings/security"
+    )
     assert browser.cookies["cadenza_session"] != half
     thief = Visitor(visitor.port)
     thief.get("/sign-in")
@@ -205,9 +214,9 @@ def test_guesses_of_codes_are_limited(visitor: Visitor, email: str) -> None:
 def test_an_app_can_be_removed(visitor: Visitor, email: str) -> None:
     """Without it the password is enough again, and the recovery codes are gone."""
     add_app(visitor)
-    assert "10 of 10 left" in visitor.get("/security").words
-    assert visitor.post("/security/app/remove").location == "/security?note=app-removed"
-    assert "Recovery codes" not in visitor.get("/security").words
+    assert "10 of 10 left" in visitor.get("/settings/security").words
+    assert visitor.post("/settings/security/app/remove").location == "/settings/security?note=app-removed"
+    assert "Recovery codes" not in visitor.get("/settings/security").words
     another(visitor, email)
 
 
@@ -229,10 +238,13 @@ def test_the_endpoints_of_the_app(visitor: Visitor) -> None:
 def test_without_mail_a_new_address_counts_at_once(service: Service, visitor: Visitor, email: str) -> None:
     """It is not verified; an address of another account is refused."""
     other, new = service.create_account(0), f"new-{email}"
-    assert "Another account" in visitor.post("/security/email", {"email": other}).words
-    visitor.get("/security")
-    assert visitor.post("/security/email", {"email": new.upper()}).location == "/security?note=address-changed"
-    page = visitor.get("/security").words
+    assert "Another account" in visitor.post("/settings/security/email", {"email": other}).words
+    visitor.get("/settings/security")
+    assert (
+        visitor.post("/settings/security/email", {"email": new.upper()}).location
+        == "/settings/security?note=address-changed"
+    )
+    page = visitor.get("/settings/security").words
     assert new in page
     assert "Not verified" in page
     another(visitor, new)
@@ -252,6 +264,6 @@ def test_passkeys_of_others_cannot_be_removed(visitor: Visitor) -> None:
     """An unknown passkey is a 404, whatever its id looks like."""
     for passkey_id in ("00", "zz", "ff" * 500):
         assert visitor.api("DELETE", f"/passkeys/{passkey_id}").status == 404
-        visitor.get("/security")  # an error page has no token
-        assert visitor.post(f"/security/passkeys/{passkey_id}/remove").status == 404
-        visitor.get("/security")
+        visitor.get("/settings/security")  # an error page has no token
+        assert visitor.post(f"/settings/security/passkeys/{passkey_id}/remove").status == 404
+        visitor.get("/settings/security")

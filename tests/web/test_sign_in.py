@@ -1,8 +1,10 @@
 """Signing in and out: sessions that cannot be fixed, forged or reused, forms of our own pages only, and limits."""
 
 import secrets
+import socket
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 
 import pytest
 
@@ -109,7 +111,7 @@ def test_a_tampered_cookie_is_no_session(visitor: Visitor, change: Callable[[str
 def test_a_form_of_another_site_is_refused(visitor: Visitor, fields: dict[str, str], headers: dict[str, str]) -> None:
     """Without its token, or from another origin, a form changes nothing."""
     form = {"old_password": PASSWORD, "new_password": NEW_PASSWORD, **fields}
-    assert visitor.post("/security/password", form, headers).status == 403
+    assert visitor.post("/settings/security/password", form, headers).status == 403
     assert visitor.post("/sign-out", fields, headers).status == 403
     assert visitor.get("/settings").status == 200
 
@@ -138,9 +140,9 @@ def test_a_sign_in_leads_to_our_own_pages_only(guest: Visitor, email: str, elsew
 
 def test_a_sign_in_leads_back_to_the_page_that_was_asked_for(guest: Visitor, email: str) -> None:
     """A page of our own in `next` is where the sign-in leads."""
-    assert 'value="/security"' in guest.get("/sign-in?next=/security").text
-    seen = guest.post("/sign-in", {"email": email, "password": PASSWORD, "next": "/security"})
-    assert seen.location == "/security"
+    assert 'value="/settings/security"' in guest.get("/sign-in?next=/settings/security").text
+    seen = guest.post("/sign-in", {"email": email, "password": PASSWORD, "next": "/settings/security"})
+    assert seen.location == "/settings/security"
 
 
 def test_signing_out_ends_the_session(visitor: Visitor) -> None:
@@ -189,6 +191,17 @@ def test_a_huge_password_is_not_hashed(guest: Visitor, email: str) -> None:
     """A password beyond the bound is wrong, and a form beyond 64 KiB is refused."""
     assert sign_in(guest, email, "x" * 60_000) == 400
     assert sign_in(guest, email, "x" * 70_000) == 413
+
+
+def test_a_slow_form_is_refused(service: Service) -> None:
+    """Forms that do not arrive in time are given up, and other visitors are served meanwhile."""
+    head = b"POST /sign-in HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 1000\r\n\r\nemail="
+    with ExitStack() as stack:
+        slow = [stack.enter_context(socket.create_connection(("127.0.0.1", service.port), 200)) for _ in range(20)]
+        for one in slow:
+            one.sendall(head)
+        assert Visitor(service.port).get("/sign-in").status == 200
+        assert {one.recv(12) for one in slow} == {b"HTTP/1.1 408"}
 
 
 def test_the_endpoints_sign_in_and_out(guest: Visitor, email: str) -> None:

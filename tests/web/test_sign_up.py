@@ -241,11 +241,11 @@ def test_an_address_is_verified_by_link(site: Site) -> None:
     email = site.service.create_account(0)
     visitor = site.visitor()
     visitor.sign_in(email)
-    assert visitor.post("/security/verification").location == "/security?note=link-sent"
+    assert visitor.post("/settings/security/verification").location == "/settings/security?note=link-sent"
     path = site.mailbox.wait_for(email, "Verify").path
     visitor.get(path)
     assert site.account(email)["verified_at"] is None
-    assert visitor.post(path).location == "/security?note=verified"
+    assert visitor.post(path).location == "/settings/security?note=verified"
     assert site.account(email)["verified_at"] is not None
     assert visitor.post(path).status == 404
     assert visitor.get(path).status == 404
@@ -257,12 +257,12 @@ def test_a_new_address_is_taken_by_link(site: Site) -> None:
     new = f"new-{email}"
     visitor = site.visitor()
     visitor.sign_in(email)
-    assert visitor.post("/security/email", {"email": new}).location == "/security?note=link-sent"
+    assert visitor.post("/settings/security/email", {"email": new}).location == "/settings/security?note=link-sent"
     path = site.mailbox.wait_for(new, "new e-mail address").path
     site.mailbox.wait_for(email, "asked for a new e-mail address")
     assert site.account(email)["email"] == email
     visitor.get(path)
-    assert visitor.post(path).location == "/security?note=address-changed"
+    assert visitor.post(path).location == "/settings/security?note=address-changed"
     assert site.account(new)["verified_at"] is not None
     site.mailbox.wait_for(email, "was changed")
 
@@ -273,7 +273,7 @@ def test_a_link_of_another_account_is_unknown(site: Site) -> None:
     visitor, other = site.visitor(), site.visitor()
     visitor.sign_in(email)
     other.sign_in(site.service.create_account(0))
-    visitor.post("/security/email", {"email": f"new-{email}"})
+    visitor.post("/settings/security/email", {"email": f"new-{email}"})
     path = site.mailbox.wait_for(f"new-{email}", "new e-mail address").path
     secret = path.rpartition("/")[2]
     assert other.get(path).status == 404
@@ -290,10 +290,10 @@ def test_a_password_change_stops_a_change_of_address(site: Site) -> None:
     email = site.service.create_account(0)
     visitor = site.visitor()
     visitor.sign_in(email)
-    visitor.post("/security/email", {"email": f"thief-{email}"})
+    visitor.post("/settings/security/email", {"email": f"thief-{email}"})
     path = site.mailbox.wait_for(f"thief-{email}", "new e-mail address").path
-    visitor.get("/security")
-    visitor.post("/security/password", {"old_password": PASSWORD, "new_password": NEW_PASSWORD})
+    visitor.get("/settings/security")
+    visitor.post("/settings/security/password", {"old_password": PASSWORD, "new_password": NEW_PASSWORD})
     assert visitor.get(path).status == 404
 
 

@@ -1,4 +1,4 @@
-"""Password hashes: argon2id, in threads of the lowest priority, so that the API is served first.
+"""Password hashes: argon2id, in threads of low priority, so that the API is served first.
 
 A hash takes 64 MiB of memory and a core for a while. There are two lanes, and each works on one hash at a time: one for
 browsers that have signed in to the account before, one for all others. A flood of sign-ins fills only its own lane. A
@@ -23,7 +23,7 @@ PASSWORD_CHARS_MIN = 8
 PASSWORD_CHARS_MAX = 1024
 WAITING_MAX = 16
 BUSY_S = 5.0
-LOWEST_PRIORITY = 19
+LOW_PRIORITY = 10  # of 19
 # The hash of a password that nobody knows, so that an unknown address takes as long as a known one.
 DECOY = "$argon2id$v=19$m=65536,t=3,p=4$l7kE/wY253lz9eVGvWck1g$6yNKS97TCXvCA3V6T45lxPn8Uynm1Px4Nm0ZsVtEWsw"
 
@@ -87,4 +87,4 @@ def clean_password(password: str) -> bytes:
 def _lower_priority() -> None:
     """On Linux a thread has a priority of its own, and the threads that argon2 starts inherit it."""
     if sys.platform == "linux":
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST_PRIORITY)
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOW_PRIORITY)

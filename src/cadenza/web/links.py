@@ -91,7 +91,7 @@ async def verify(visit: Visit) -> Response:
         await verify_email(visit.context.store, _secret(visit), visit.now_ms)
     except ControlError as error:
         raise Missing(error.message) from None
-    return redirect("/security" if visit.is_signed_in else "/sign-in", "verified")
+    return redirect("/settings/security" if visit.is_signed_in else "/sign-in", "verified")
 
 
 async def new_address_page(visit: Visit) -> Response:
@@ -104,7 +104,7 @@ async def new_address_page(visit: Visit) -> Response:
 async def use_new_address(visit: Visit) -> Response:
     await visit.form(Empty)
     await _use_new_address(visit, _secret(visit))
-    return redirect("/security", "address-changed")
+    return redirect("/settings/security", "address-changed")
 
 
 async def api_ask_reset(visit: Visit, given: Address) -> None:

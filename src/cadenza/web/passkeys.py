@@ -124,7 +124,7 @@ def _encode(credential: dict[str, Any]) -> str:
 
 
 ROUTES: Routes = (
-    post("/security/passkeys/{passkey_id}/remove", with_proof(remove)),
+    post("/settings/security/passkeys/{passkey_id}/remove", with_proof(remove)),
     Endpoint("POST", "/passkeys/ask", "Ask for a challenge, to sign in with a passkey.", ask, access=Access.ANYONE),
     Endpoint("POST", "/sign-in/passkey", "Sign in with a passkey.", sign_in, UsePasskey, Step, Access.ANYONE),
     Endpoint("POST", "/proof/passkey", "Use a passkey, for changes that need a recent proof.", prove, UsePasskey, Step),

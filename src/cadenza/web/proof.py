@@ -17,7 +17,7 @@ from cadenza.web.render import redirect
 from cadenza.web.routes import Endpoint, Routes, get, post
 from cadenza.web.visit import SAFE_METHODS, Visit
 
-SECURITY_PAGE = "/security"
+SECURITY_PAGE = "/settings/security"
 
 
 class ProofNeeded(PageError):

@@ -23,7 +23,7 @@ from cadenza.web.routes import Endpoint, Routes, get, post
 from cadenza.web.sign_in import Empty, GivenCode
 from cadenza.web.visit import Visit
 
-APP_PAGE = "/security/app"
+APP_PAGE = "/settings/security/app"
 
 
 class EnrolmentRecord(msgspec.Struct, frozen=True):
@@ -138,7 +138,7 @@ ROUTES: Routes = (
     post(APP_PAGE, with_proof(begin)),
     post(f"{APP_PAGE}/confirm", with_proof(confirm)),
     post(f"{APP_PAGE}/remove", with_proof(remove)),
-    post("/security/recovery-codes", with_proof(renew)),
+    post("/settings/security/recovery-codes", with_proof(renew)),
     Endpoint("GET", "/second-factor", "Which second factors the account has.", api_factors, returns=FactorsRecord),
     Endpoint("POST", "/totp", "Begin with an authenticator app.", api_begin, returns=EnrolmentRecord),
     Endpoint(

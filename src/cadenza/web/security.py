@@ -184,12 +184,12 @@ async def _show(
 
 
 ROUTES: Routes = (
-    get("/security", security_page),
-    post("/security/password", send_password),
-    post("/security/email", with_proof(send_email)),
-    post("/security/verification", send_verification),
-    post("/security/sessions/{session_id}/end", end_one),
-    post("/security/sessions/end-others", with_proof(end_others)),
+    get("/settings/security", security_page),
+    post("/settings/security/password", send_password),
+    post("/settings/security/email", with_proof(send_email)),
+    post("/settings/security/verification", send_verification),
+    post("/settings/security/sessions/{session_id}/end", end_one),
+    post("/settings/security/sessions/end-others", with_proof(end_others)),
     Endpoint(
         "PUT", "/password", "Change the password. All other sessions end.", api_change_password, PasswordChange, Step
     ),

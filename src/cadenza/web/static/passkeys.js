@@ -35,7 +35,7 @@ async function add(form) {
   const credential = await navigator.credentials.create({ publicKey });
   const found = await post("/passkeys", { name: form.elements.name.value, credential: credential.toJSON() });
   if (found.recovery_codes.length === 0) {
-    location.assign("/security");
+    location.assign("/settings/security");
     return;
   }
   document.querySelector("#new-codes").textContent = found.recovery_codes.join("\n");
@@ -52,7 +52,7 @@ async function attempt(work, subject) {
     await work(subject);
   } catch (error) {
     if (error.message.startsWith("Give your password again")) {
-      location.assign("/confirm?next=/security");
+      location.assign("/confirm?next=/settings/security");
       return;
     }
     const isRefused = error instanceof DOMException;
