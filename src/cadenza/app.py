@@ -14,6 +14,8 @@ from functools import partial
 from pathlib import Path
 
 from cadenza.config import ConfigError, Provider, Settings, load_settings, missing_secrets
+from cadenza.config.settings import Mail
+from cadenza.control.outbox import Letter, Outbox
 from cadenza.control.store import prepare_store
 from cadenza.control.stripe import StripeSettings
 from cadenza.control.write_check import WriteCheck
@@ -69,6 +71,7 @@ class App:
         render = self._workers.render if self._workers else None
         self._site = Site(self._why_not_ready, observer, token, render)
         self._chat = WebChat(log, settings.platform.base_url)
+        self._outbox = build_outbox(settings.mail, log) if settings.mail else None
         self._pages = AsgiAdapter(self._build_pages, log)
         self._started = AsyncExitStack()
         self._retiring: set[asyncio.Task[None]] = set()
@@ -108,9 +111,17 @@ class App:
         """Build the site. Its modules are imported now, because a service without visitors does not need them."""
         from cadenza.web.build import build_site  # noqa: PLC0415 import time
 
-        settings, shared = site_settings(self._settings), self._shared
-        parts = SiteParts(self.gateway, shared.rates, self._log, settings, self._read_metrics, self._chat.markdown)
-        return build_site(parts)
+        return build_site(
+            SiteParts(
+                gateway=self.gateway,
+                rates=self._shared.rates,
+                log=self._log,
+                settings=site_settings(self._settings),
+                read_metrics=self._read_metrics,
+                markdown=self._chat.markdown,
+                outbox=self._outbox,
+            )
+        )
 
     async def _read_metrics(self) -> list[Family]:
         """The metrics of all workers, or of this process if it is the only one."""
@@ -153,6 +164,8 @@ class App:
         stack.push_async_callback(self._chat.stop)
         await self.gateway.start(await epochs.current(self._store, epochs.CLASSES))
         stack.push_async_callback(self.gateway.stop)
+        if self._outbox:
+            stack.push_async_callback(self._outbox.stop)
         revocation = Revocation(self.gateway)
         await revocation.start()
         stack.push_async_callback(revocation.stop)
@@ -250,6 +263,16 @@ def stripe_settings(settings: Settings) -> StripeSettings | None:
     if given is None or not (given.secret_key and given.webhook_secret):
         return None
     return StripeSettings(given.api_url, given.secret_key, given.webhook_secret)
+
+
+def build_outbox(mail: Mail, log: Log) -> Outbox:
+    async def send(letter: Letter) -> None:
+        from cadenza.control.smtp import SmtpServer, send_letter  # noqa: PLC0415 import time
+
+        server = SmtpServer(mail.host, mail.port, mail.sender, mail.security, mail.username, mail.password)
+        await send_letter(server, letter)
+
+    return Outbox(send, log)
 
 
 def path_of(settings: Settings) -> str | None:

@@ -1,12 +1,11 @@
-"""cadenza account create | list | credit."""
+"""cadenza account create | list | credit. What changes an account is in account_changes.py."""
 
 import re
-import sys
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import click
 
+from cadenza.cli.account_changes import COMMANDS, read_password, usable_class
 from cadenza.cli.console import (
     config_option,
     format_time,
@@ -19,10 +18,7 @@ from cadenza.cli.console import (
     with_store,
 )
 from cadenza.core.money import format_dollars, parse_dollars
-from cadenza.core.records import CLASSES, DEFAULT_CLASS
-
-if TYPE_CHECKING:
-    from cadenza.config import Settings
+from cadenza.core.records import DEFAULT_CLASS
 
 COLUMNS = ("email", "class", "balance", "held", "created_at", "id")
 NEGATIVE_NUMBER = re.compile(r"-\.?\d.*")
@@ -65,8 +61,8 @@ def create(email: str, credit: str, preferred_class: str | None, password_stdin:
 
     settings = load_config(config)
     credit_nano = parse_dollars(credit)
-    class_id = _usable_class(settings, preferred_class)
-    password = sys.stdin.readline().rstrip("\r\n") if password_stdin else _ask_password()
+    class_id = usable_class(settings, preferred_class)
+    password = read_password(from_stdin=password_stdin)
     account = with_store(
         settings, lambda store: create_account(store, email, password, credit_nano, class_id, now_ms())
     )
@@ -109,18 +105,5 @@ def credit(email: str, amount: str, note: str, config: str | None) -> None:
     say(f"The balance of {account.email} is {format_dollars(account.balance_nano)} dollars.")
 
 
-def _usable_class(settings: "Settings", asked: str | None) -> str:
-    """The class that was asked for, if it has routes. Names that are no class are left to the control plane."""
-    usable = [class_id for class_id in CLASSES if class_id in settings.classes]
-    if asked in CLASSES and asked not in usable:
-        raise ValueError(f"The class '{asked}' has no routes in the config: choose one of {', '.join(usable)}.")
-    return asked or DEFAULT_CLASS
-
-
-def _ask_password() -> str:
-    try:
-        return str(click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True))
-    except click.Abort:
-        if sys.stdin.isatty():
-            raise  # Ctrl-C
-        raise ValueError("There is no terminal to ask for the password: send it with --password-stdin.") from None
+for command in COMMANDS:
+    accounts.add_command(command)

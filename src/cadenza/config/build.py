@@ -54,6 +54,7 @@ def build_settings(raw: Table, reader: Reader, source: Path | None, environ: Map
         example = _example_route(values["providers"])
         reader.problem(("classes",), f"no class has a route; add lines like these:\n{example}")
     providers = {name: _provider(name, given, reader, environ) for name, given in values["providers"].items()}
+    platform = build_platform(values["platform"])
     general = _character(values["character"], ("character",), reader)
     return Settings(
         source=source,
@@ -64,8 +65,8 @@ def build_settings(raw: Table, reader: Reader, source: Path | None, environ: Map
         prices={id_: _price(values["prices"].get(id_, {}), id_, reader) for id_ in DEFAULT_PRICES},
         providers=providers,
         classes={id_: _class(given, id_, providers, general, reader) for id_, given in values["classes"].items()},
-        platform=build_platform(values["platform"]),
-        mail=build_mail(values["mail"], reader, environ, has_base_url="base_url" in values["platform"]),
+        platform=platform,
+        mail=build_mail(values["mail"], platform, reader, environ),
         stripe=build_stripe(values["payments"].get("stripe", {}), reader, environ),
         fault_point=environ.get(FAULT_VARIABLE),
     )

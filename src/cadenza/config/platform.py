@@ -12,17 +12,20 @@ def build_platform(values: Table) -> Platform:
     return Platform(**values, opening_credit_nano=credit_nano)
 
 
-def build_mail(values: Table, reader: Reader, environ: Mapping[str, str], *, has_base_url: bool) -> Mail | None:
-    """None without the section: then the command line makes the links that would be sent."""
+def build_mail(values: Table, platform: Platform, reader: Reader, environ: Mapping[str, str]) -> Mail | None:
+    """None without the section: then the command line makes the links that would be sent.
+
+    The links need the site's address: the host that a request names may be anybody's.
+    """
     if not values:
         return None
+    if platform.base_url is None:
+        reader.problem(("platform", "base_url"), "missing; e-mails have links, which begin with it")
     for name in ("host", "sender"):
         if name not in values:
             reader.problem(("mail", name), "missing")
     if ("username" in values) != ("password_env" in values):
         reader.problem(("mail",), "username and password_env belong together: give both or none")
-    if not has_base_url:
-        reader.problem(("mail",), "the links in e-mails need the address of the site: set base_url in [platform]")
     given = {"host": "", "sender": "", **values}
     return Mail(**given, password=_secret(values.get("password_env"), environ))
 

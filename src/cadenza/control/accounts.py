@@ -1,80 +1,133 @@
-"""Accounts: create, list, sign in, give credit.
+"""Accounts: create, list, give credit, and what operators do to them.
 
-Passwords are hashed with argon2id, in a thread and never inside a transaction. A wrong password and an unknown email
-take the same time.
+Passwords are hashed with argon2id, in a thread and never inside a transaction. Every change is in the audit trail.
 """
 
 import asyncio
 import re
 import secrets
+from collections.abc import Callable
 
+import msgspec
 from argon2 import PasswordHasher
-from argon2.exceptions import VerifyMismatchError
 
 from cadenza.control.errors import ControlError
+from cadenza.control.passwords import clean_password
 from cadenza.core.money import format_dollars
-from cadenza.core.records import CLASSES
-from cadenza.store import accounts, ledger
+from cadenza.core.records import CLASSES, DEFAULT_CLASS
+from cadenza.store import accounts, acts, ledger, links, sessions
 from cadenza.store.accounts import Account
+from cadenza.store.acts import COMMAND_LINE, Act
 from cadenza.store.changes import make_change
 from cadenza.store.store import Store, StoreRefused, Transaction
 
-PASSWORD_CHARS_MIN = 8
-PASSWORD_CHARS_MAX = 1024
 EMAIL_CHARS_MAX = 254
 NOTE_CHARS_MAX = 200
 EMAIL = re.compile(r"[!-?A-~]+@[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?")
 OPENING_NOTE = "opening credit"
 
 
+class NewAccount(msgspec.Struct, frozen=True):
+    """An account to be created. `verified_at` is when its owner proved to read the address."""
+
+    email: str
+    password_hash: str
+    credit_nano: int = 0
+    preferred_class: str = DEFAULT_CLASS
+    verified_at: int | None = None
+
+
 async def create_account(
     store: Store, email: str, password: str, credit_nano: int, preferred_class: str, now_ms: int
 ) -> Account:
-    """Create the account and its opening grant in one transaction."""
-    normal = _normal_email(email)
-    if normal is None:
-        raise ControlError(f"{email!r} is not an email address: write it like name@example.org.")
-    _check_class(preferred_class)
+    """Create an account from the command line, with its opening grant, in one transaction."""
+    normal = require_email(email)
+    check_class(preferred_class)
     if not 0 <= credit_nano < ledger.BALANCE_NANO_LIMIT:
         raise ControlError(f"Opening credit is from zero to less than {format_dollars(ledger.BALANCE_NANO_LIMIT)}.")
-    account = Account(
-        id="acct_" + secrets.token_urlsafe(18),
-        email=normal,
-        preferred_class=preferred_class,
-        balance_nano=0,
-        held_nano=0,
-        created_at=now_ms,
-    )
-    password_hash = await asyncio.to_thread(PasswordHasher().hash, _clean_password(password))
-
-    def create(tx: Transaction) -> Account:
-        accounts.add(tx, account, password_hash)
-        if credit_nano:
-            ledger.grant(tx, account.id, credit_nano, OPENING_NOTE, now_ms)
-        return find_account(tx, normal)
-
+    password_hash = await asyncio.to_thread(PasswordHasher().hash, clean_password(password))
+    new = NewAccount(normal, password_hash, credit_nano, preferred_class)
     try:
-        return await store.transact(create)
+        return await store.transact(lambda tx: add_account(tx, new, COMMAND_LINE, now_ms))
     except StoreRefused:
         raise ControlError(f"There is an account for {normal} already.") from None
 
 
-async def verify_password(store: Store, email: str, password: str) -> Account | None:
-    """Return the account if the email and the password belong together."""
-    if len(password) > PASSWORD_CHARS_MAX:
-        return None
-    secret = password.encode(errors="replace")
-    normal = _normal_email(email)
-    found = await accounts.get_with_password(store, normal) if normal else None
-    if found is None:
-        await asyncio.to_thread(PasswordHasher().hash, secret)
-        return None
-    account, password_hash = found
-    try:
-        await asyncio.to_thread(PasswordHasher().verify, password_hash, secret)
-    except VerifyMismatchError:
-        return None
-    return account
+def add_account(tx: Transaction, new: NewAccount, by: str, now_ms: int) -> Account:
+    """Create an account and its opening grant. The first account of an installation is an operator's."""
+    account = Account(
+        id="acct_" + secrets.token_urlsafe(18),
+        email=new.email,
+        preferred_class=new.preferred_class,
+        balance_nano=0,
+        held_nano=0,
+        created_at=now_ms,
+        is_operator=accounts.is_first(tx),
+        verified_at=new.verified_at,
+    )
+    accounts.add(tx, account, new.password_hash)
+    if new.credit_nano:
+        ledger.grant(tx, account.id, new.credit_nano, OPENING_NOTE, now_ms)
+    acts.add(tx, Act(now_ms, by, "account.create", account.id))
+    return find_account(tx, new.email)
+
+
+async def set_operator(store: Store, email: str, by: str, now_ms: int, *, is_operator: bool) -> Account:
+    """Make an account an operator's, or an ordinary one again."""
+
+    def change(tx: Transaction, account: Account) -> None:
+        accounts.set_operator(tx, account.id, is_operator=is_operator)
+
+    return await _change(
+        store, email, Act(now_ms, by, "account.operator" if is_operator else "account.ordinary"), change
+    )
+
+
+async def set_class(store: Store, email: str, class_id: str, by: str, now_ms: int) -> Account:
+    """Choose the class that `auto` means, from the next request on."""
+    check_class(class_id)
+    act = Act(now_ms, by, "account.class", detail=class_id)
+    return await _change(store, email, act, lambda tx, account: accounts.set_class(tx, account.id, class_id))
+
+
+async def suspend_account(store: Store, email: str, by: str, now_ms: int) -> Account:
+    """Refuse the keys of an account, and end its sessions and links."""
+
+    def change(tx: Transaction, account: Account) -> None:
+        accounts.set_suspended(tx, account.id, account.suspended_at or now_ms)
+        sessions.remove_all(tx, account.id)
+        links.remove_all(tx, account.id)
+
+    return await _change(store, email, Act(now_ms, by, "account.suspend"), change)
+
+
+async def resume_account(store: Store, email: str, by: str, now_ms: int) -> Account:
+    act = Act(now_ms, by, "account.resume")
+    return await _change(store, email, act, lambda tx, account: accounts.set_suspended(tx, account.id, None))
+
+
+async def set_password(store: Store, email: str, password: str, by: str, now_ms: int) -> Account:
+    """Give an account a new password. All its sessions and links end."""
+    password_hash = await asyncio.to_thread(PasswordHasher().hash, clean_password(password))
+
+    def change(tx: Transaction, account: Account) -> None:
+        accounts.set_password(tx, account.id, password_hash)
+        sessions.remove_all(tx, account.id)
+        links.remove_all(tx, account.id)
+
+    return await _change(store, email, Act(now_ms, by, "account.password"), change)
+
+
+async def _change(store: Store, email: str, act: Act, change: Callable[[Transaction, Account], None]) -> Account:
+    """Change an account, and write down who did so. It counts from the next request on, in every process."""
+
+    def work(tx: Transaction) -> Account:
+        account = find_account(tx, email)
+        change(tx, account)
+        acts.add(tx, msgspec.structs.replace(act, account_id=account.id))
+        return find_account(tx, account.email)
+
+    return await make_change(store, work)
 
 
 async def list_accounts(store: Store) -> list[Account]:
@@ -101,12 +154,12 @@ async def give_credit(store: Store, email: str, amount_nano: int, note: str, now
 
 
 def find_account(tx: Transaction, email: str) -> Account:
-    normal = _normal_email(email)
+    normal = normal_email(email)
     return _existing(email, accounts.find_by_email(tx, normal) if normal else None)
 
 
 async def get_account(store: Store, email: str) -> Account:
-    normal = _normal_email(email)
+    normal = normal_email(email)
     return _existing(email, await accounts.get_by_email(store, normal) if normal else None)
 
 
@@ -116,21 +169,19 @@ def _existing(email: str, account: Account | None) -> Account:
     return account
 
 
-def _normal_email(email: str) -> str | None:
+def normal_email(email: str) -> str | None:
     """Trim and lower-case an address; None where it cannot be one."""
     email = email.strip()
     return email.lower() if len(email) <= EMAIL_CHARS_MAX and EMAIL.fullmatch(email) else None
 
 
-def _clean_password(password: str) -> bytes:
-    if not PASSWORD_CHARS_MIN <= len(password) <= PASSWORD_CHARS_MAX:
-        raise ControlError(f"A password has {PASSWORD_CHARS_MIN} to {PASSWORD_CHARS_MAX} characters.")
-    try:
-        return password.encode()
-    except UnicodeEncodeError:
-        raise ControlError("The password is not text in UTF-8: type it again.") from None
+def require_email(email: str) -> str:
+    normal = normal_email(email)
+    if normal is None:
+        raise ControlError(f"{email!r} is not an email address: write it like name@example.org.")
+    return normal
 
 
-def _check_class(preferred_class: str) -> None:
+def check_class(preferred_class: str) -> None:
     if preferred_class not in CLASSES:
         raise ControlError(f"{preferred_class!r} is not a class: choose one of {', '.join(CLASSES)}.")

@@ -1,11 +1,15 @@
-"""Accounts. Only `get_with_password` reads a password's hash, and no record carries it."""
+"""Accounts. Only `get_with_password` and `get_password` read a password's hash, and no record carries it."""
+
+from typing import Any, Literal
 
 import msgspec
-from sqlalchemy import bindparam, func, insert, select
+from sqlalchemy import Boolean, bindparam, func, insert, select, update
 
 from cadenza.store import schema
 from cadenza.store.statements import Statement
 from cadenza.store.store import Row, Store, Transaction
+
+Theme = Literal["system", "light", "dark"]
 
 
 class Account(msgspec.Struct, frozen=True):
@@ -20,19 +24,48 @@ class Account(msgspec.Struct, frozen=True):
     is_operator: bool = False
     suspended_at: int | None = None
     verified_at: int | None = None
-    theme: str = "system"
+    theme: Theme = "system"
     uses_search: bool = True
     uses_memory: bool = True
     low_balance_nano: int = 1_000_000_000
     low_noticed_at: int | None = None
 
 
+class Preferences(msgspec.Struct, frozen=True):
+    """What the owner of an account chooses."""
+
+    preferred_class: str
+    theme: Theme
+    uses_search: bool
+    uses_memory: bool
+    low_balance_nano: int
+
+
 COLUMNS = [schema.accounts.c[name] for name in Account.__struct_fields__]
+FLAGS = [place for place, column in enumerate(COLUMNS) if isinstance(column.type, Boolean)]
 INSERT = Statement(insert(schema.accounts), *Account.__struct_fields__, "password_hash")
 BY_EMAIL = Statement(select(*COLUMNS).where(schema.accounts.c.email == bindparam("email")))
 WITH_PASSWORD = Statement(
     select(schema.accounts.c.password_hash, *COLUMNS).where(schema.accounts.c.email == bindparam("email"))
 )
+_OF_ID = schema.accounts.c.id == bindparam("account")
+BY_ID = Statement(select(*COLUMNS).where(_OF_ID))
+PASSWORD = Statement(select(schema.accounts.c.password_hash).where(_OF_ID))
+SET_PASSWORD = Statement(update(schema.accounts).where(_OF_ID).values(password_hash=bindparam("hash")))
+SET_EMAIL = Statement(
+    update(schema.accounts).where(_OF_ID).values(email=bindparam("address"), verified_at=bindparam("verified"))
+)
+SET_VERIFIED = Statement(update(schema.accounts).where(_OF_ID).values(verified_at=bindparam("now")))
+SET_OPERATOR = Statement(update(schema.accounts).where(_OF_ID).values(is_operator=bindparam("given")))
+SET_SUSPENDED = Statement(update(schema.accounts).where(_OF_ID).values(suspended_at=bindparam("at")))
+SET_CLASS = Statement(update(schema.accounts).where(_OF_ID).values(preferred_class=bindparam("class_id")))
+SET_PREFERENCES = Statement(
+    update(schema.accounts)
+    .where(_OF_ID)
+    .values({name: bindparam(f"new_{name}") for name in Preferences.__struct_fields__})
+    .values(low_noticed_at=None)
+)
+LOCK_FIRST = Statement(select(schema.epochs.c.number).where(schema.epochs.c.name == "changes").with_for_update())
 OLDEST_FIRST = Statement(select(*COLUMNS).order_by(schema.accounts.c.created_at, schema.accounts.c.id))
 COUNT = Statement(select(func.count()).select_from(schema.accounts))
 
@@ -51,11 +84,63 @@ async def get_by_email(store: Store, email: str) -> Account | None:
 
 async def get_with_password(store: Store, email: str) -> tuple[Account, str] | None:
     row = await store.row(WITH_PASSWORD, {"email": email})
-    return None if row is None else (Account(*row[1:]), row[0])
+    return None if row is None else (read_account(row[1:]), row[0])
+
+
+def find(tx: Transaction, account_id: str) -> Account | None:
+    return _account(tx.row(BY_ID, {"account": account_id}))
+
+
+async def get(store: Store, account_id: str) -> Account | None:
+    return _account(await store.row(BY_ID, {"account": account_id}))
+
+
+async def get_password(store: Store, account_id: str) -> str | None:
+    row = await store.row(PASSWORD, {"account": account_id})
+    return None if row is None else str(row[0])
+
+
+def set_password(tx: Transaction, account_id: str, password_hash: str) -> None:
+    tx.change(SET_PASSWORD, {"account": account_id, "hash": password_hash})
+
+
+def set_email(tx: Transaction, account_id: str, email: str, verified_at: int | None) -> None:
+    """StoreRefused if another account has this address."""
+    tx.change(SET_EMAIL, {"account": account_id, "address": email, "verified": verified_at})
+
+
+def set_verified(tx: Transaction, account_id: str, now_ms: int) -> None:
+    tx.change(SET_VERIFIED, {"account": account_id, "now": now_ms})
+
+
+def set_operator(tx: Transaction, account_id: str, *, is_operator: bool) -> None:
+    tx.change(SET_OPERATOR, {"account": account_id, "given": is_operator})
+
+
+def set_suspended(tx: Transaction, account_id: str, at: int | None) -> None:
+    tx.change(SET_SUSPENDED, {"account": account_id, "at": at})
+
+
+def set_class(tx: Transaction, account_id: str, class_id: str) -> None:
+    tx.change(SET_CLASS, {"account": account_id, "class_id": class_id})
+
+
+def set_preferences(tx: Transaction, account_id: str, chosen: Preferences) -> None:
+    """Change them. A notice about a low balance may be sent again, because its limit may have changed."""
+    values = {f"new_{name}": value for name, value in msgspec.structs.asdict(chosen).items()}
+    tx.change(SET_PREFERENCES, {"account": account_id, **values})
+
+
+def is_first(tx: Transaction) -> bool:
+    """Whether there is no account yet. No other transaction can then make one before this one ends."""
+    if tx.row(COUNT, {}) != (0,):
+        return False
+    tx.row(LOCK_FIRST, {})
+    return tx.row(COUNT, {}) == (0,)
 
 
 async def list_all(store: Store) -> list[Account]:
-    return [Account(*row) for row in await store.rows(OLDEST_FIRST, {})]
+    return [read_account(row) for row in await store.rows(OLDEST_FIRST, {})]
 
 
 async def count(store: Store) -> int:
@@ -63,5 +148,11 @@ async def count(store: Store) -> int:
     return int(found)
 
 
+def read_account(row: Row) -> Account:
+    """The account of a row of COLUMNS. SQLite has numbers where Postgres has booleans."""
+    values: list[Any] = [bool(value) if place in FLAGS else value for place, value in enumerate(row)]
+    return Account(*values)
+
+
 def _account(row: Row | None) -> Account | None:
-    return None if row is None else Account(*row)
+    return None if row is None else read_account(row)

@@ -315,6 +315,13 @@ passkeys = Table(
     Index("ix_passkeys_account_id", "account_id"),
 )
 
+site_secrets = Table(  # random keys that the site signs with, the same in every process
+    "site_secrets",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("value", LargeBinary(32), nullable=False),
+)
+
 acts = Table(  # the audit trail: append-only, without content
     "acts",
     metadata,

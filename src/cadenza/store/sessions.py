@@ -6,7 +6,7 @@ import msgspec
 from sqlalchemy import bindparam, delete, insert, select, update
 
 from cadenza.store.accounts import COLUMNS as ACCOUNT_COLUMNS
-from cadenza.store.accounts import Account
+from cadenza.store.accounts import Account, read_account
 from cadenza.store.schema import accounts, sessions
 from cadenza.store.statements import Statement
 from cadenza.store.store import Store, Transaction
@@ -34,10 +34,16 @@ INSERT = Statement(insert(sessions), *Session.__struct_fields__)
 FIND = Statement(select(*COLUMNS, *ACCOUNT_COLUMNS).join_from(sessions, accounts).where(_OF_DIGEST))
 LIST = Statement(select(*COLUMNS).where(_OF_ACCOUNT).order_by(sessions.c.used_at.desc(), sessions.c.digest))
 TOUCH = Statement(update(sessions).where(_OF_DIGEST).values(used_at=bindparam("now")))
-PROVE = Statement(update(sessions).where(_OF_DIGEST).values(proved_at=bindparam("now")))
 REMOVE = Statement(delete(sessions).where(_OF_DIGEST))
 REMOVE_ALL = Statement(delete(sessions).where(_OF_ACCOUNT))
 REMOVE_OTHERS = Statement(delete(sessions).where(_OF_ACCOUNT, sessions.c.digest != bindparam("session")))
+_KEPT = (
+    select(sessions.c.digest)
+    .where(_OF_ACCOUNT)
+    .order_by(sessions.c.used_at.desc(), sessions.c.digest)
+    .limit(bindparam("kept"))
+)
+REMOVE_OLDEST = Statement(delete(sessions).where(_OF_ACCOUNT, sessions.c.digest.not_in(_KEPT)))
 FORGET = Statement(delete(sessions).where(sessions.c.expires_at < bindparam("now")))
 
 
@@ -47,7 +53,7 @@ def add(tx: Transaction, session: Session) -> None:
 
 async def find(store: Store, digest: bytes) -> tuple[Session, Account] | None:
     row = await store.row(FIND, {"session": digest})
-    return None if row is None else (Session(*row[: len(COLUMNS)]), Account(*row[len(COLUMNS) :]))
+    return None if row is None else (Session(*row[: len(COLUMNS)]), read_account(row[len(COLUMNS) :]))
 
 
 async def list_for_account(store: Store, account_id: str) -> list[Session]:
@@ -56,10 +62,6 @@ async def list_for_account(store: Store, account_id: str) -> list[Session]:
 
 async def touch(store: Store, digest: bytes, now_ms: int) -> None:
     await store.transact(lambda tx: tx.change(TOUCH, {"session": digest, "now": now_ms}), is_single=True)
-
-
-def prove(tx: Transaction, digest: bytes, now_ms: int) -> None:
-    tx.change(PROVE, {"session": digest, "now": now_ms})
 
 
 def remove(tx: Transaction, digest: bytes) -> bool:
@@ -71,6 +73,11 @@ def remove_all(tx: Transaction, account_id: str, but: bytes | None = None) -> in
     if but is None:
         return tx.change(REMOVE_ALL, {"account": account_id})
     return tx.change(REMOVE_OTHERS, {"account": account_id, "session": but})
+
+
+def remove_oldest(tx: Transaction, account_id: str, kept: int) -> None:
+    """End all sessions of an account but those that were used last."""
+    tx.change(REMOVE_OLDEST, {"account": account_id, "kept": kept})
 
 
 def forget_expired(tx: Transaction, now_ms: int) -> None:

@@ -6,7 +6,6 @@ cannot take the time of the API.
 
 import secrets
 from collections.abc import Awaitable, Callable
-from ipaddress import ip_address, ip_network
 from urllib.parse import quote
 
 import msgspec
@@ -18,12 +17,14 @@ from starlette.routing import Route
 
 from cadenza.control.errors import ControlError
 from cadenza.control.sessions import find_session
+from cadenza.control.throttle import Throttled
 from cadenza.core.errors import render_error
 from cadenza.core.rates import Rate
 from cadenza.store.store import StoreUnavailable
 from cadenza.web.context import WebContext
 from cadenza.web.cookies import ANONYMOUS, CSRF_HEADER, cookie_name
 from cadenza.web.errors import Missing, NotAllowed, NotSignedIn, PageError, TooMany
+from cadenza.web.network import network_of
 from cadenza.web.routes import Access, Endpoint, Page, Routes
 from cadenza.web.visit import SAFE_METHODS, Visit
 
@@ -147,15 +148,6 @@ async def _check_rate(context: WebContext, address: str) -> None:
         raise TooMany("Too many requests from your network. Try again in a moment.", ticket.wait_s)
 
 
-def network_of(address: str) -> str:
-    """An IPv4 address, or the /64 network of an IPv6 address, which one client has for itself."""
-    try:
-        parsed = ip_address(address)
-    except ValueError:
-        return address
-    return address if parsed.version == 4 else str(ip_network(f"{address}/64", strict=False))
-
-
 async def _show_error(context: WebContext, request: Request, error: Exception) -> Response:
     found = _page_error(error)
     headers = {"retry-after": str(max(1, round(found.wait_s)))} if isinstance(found, TooMany) else {}
@@ -173,6 +165,8 @@ def _page_error(error: Exception) -> PageError:
     match error:
         case PageError():
             return error
+        case Throttled():
+            return TooMany(error.message, error.wait_s)
         case ControlError():
             return PageError(error.message)
         case StoreUnavailable():

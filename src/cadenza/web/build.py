@@ -2,6 +2,11 @@
 
 from starlette.applications import Starlette
 
+from cadenza.control.letters import Letters
+from cadenza.control.passkeys import Passkeys
+from cadenza.control.passwords import PasswordWork
+from cadenza.control.sign_in import SignIns
+from cadenza.control.signing import Signer
 from cadenza.control.stripe import Stripe
 from cadenza.web.application import build_application
 from cadenza.web.assets import Assets
@@ -16,7 +21,7 @@ from cadenza.web.site_map import ROUTES
 
 def build_site(parts: SiteParts) -> Starlette:
     assets, store, stripe = Assets(), parts.gateway.store, parts.settings.stripe
-    document, renderer = build_document(ROUTES), Renderer(assets)
+    document, renderer, signer = build_document(ROUTES), Renderer(assets), Signer(store)
     context = WebContext(
         store=store,
         gateway=parts.gateway,
@@ -30,6 +35,9 @@ def build_site(parts: SiteParts) -> Starlette:
         ledger_check=LedgerCheck(store, parts.log),
         document=document,
         reference=Reference(document, renderer),
+        sign_ins=SignIns(store, parts.rates, PasswordWork(), signer),
+        passkeys=Passkeys(store, signer),
+        letters=Letters(store, parts.rates, parts.outbox) if parts.outbox else None,
         payments=Stripe(stripe) if stripe else None,
     )
     return build_application(context, ROUTES)

@@ -2,7 +2,10 @@
 
 import msgspec
 
+from cadenza.control.letters import Letters
+from cadenza.control.passkeys import Passkeys
 from cadenza.control.payments import PaymentProvider
+from cadenza.control.sign_in import SignIns
 from cadenza.gateway.gateway import Gateway
 from cadenza.observe import Log
 from cadenza.store.shared.state import Rates
@@ -17,7 +20,7 @@ from cadenza.web.settings import ReadMetrics, SiteSettings
 
 
 class WebContext(msgspec.Struct, frozen=True):
-    """Shared by all pages."""
+    """Shared by all pages. Without `letters`, the service sends no e-mail."""
 
     store: Store
     gateway: Gateway
@@ -31,4 +34,7 @@ class WebContext(msgspec.Struct, frozen=True):
     ledger_check: LedgerCheck
     document: ApiDocument
     reference: Reference
-    payments: PaymentProvider | None = None  # None: no payment by card
+    sign_ins: SignIns
+    passkeys: Passkeys
+    letters: Letters | None
+    payments: PaymentProvider | None  # None: no payment by card

@@ -29,6 +29,20 @@ NOTES = {
     "credit-taken-back": "The credit is taken back.",
     "check-started": "The ledger check has begun. Its result appears below.",
     "check-runs": "A ledger check is running already.",
+    "welcome": "Welcome. Your account is ready.",
+    "mail-sent": "If this address can be used, an e-mail is on its way. Open the link in it to choose a password.",
+    "reset-sent": "If there is an account for this address, an e-mail with a link is on its way.",
+    "link-sent": "An e-mail with a link is on its way.",
+    "password-set": "Your new password is set. Sign in with it.",
+    "password-changed": "Your password is changed, and all other browsers are signed out.",
+    "verified": "Your e-mail address is verified.",
+    "address-changed": "Your e-mail address is changed.",
+    "confirmed": "Confirmed. For 15 minutes you can make changes here.",
+    "session-ended": "That browser is signed out.",
+    "sessions-ended": "All other browsers are signed out.",
+    "app-added": "Your authenticator app is added.",
+    "app-removed": "The authenticator app is removed.",
+    "passkey-removed": "The passkey is removed.",
 }
 
 

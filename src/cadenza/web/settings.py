@@ -5,6 +5,7 @@ from typing import Literal
 
 import msgspec
 
+from cadenza.control.outbox import Outbox
 from cadenza.control.stripe import StripeSettings
 from cadenza.gateway.gateway import Gateway
 from cadenza.observe import Log
@@ -16,7 +17,7 @@ ReadMetrics = Callable[[], Awaitable[list[Family]]]
 
 
 class SiteSettings(msgspec.Struct, frozen=True):
-    """The settings of the site. Without a `base_url`, links carry the address of the request that asks for them."""
+    """The settings of the site. Without a `base_url`, the pages show the address that a request names."""
 
     base_url: str | None = None
     sign_up: Literal["closed", "invite", "open"] = "closed"
@@ -34,3 +35,4 @@ class SiteParts(msgspec.Struct, frozen=True):
     settings: SiteSettings
     read_metrics: ReadMetrics
     markdown: MarkdownRenderer
+    outbox: Outbox | None  # None: no e-mail is sent

@@ -1,12 +1,32 @@
-"""Signing in and out."""
+"""Signing in, by password and second factor, and out. Passkeys are in passkeys.py.
+
+The pages and the endpoints do the same: a password gives a session of stage `second_factor` if the account has one, and
+the code, or a passkey, makes it complete.
+"""
 
 import msgspec
 from starlette.responses import Response
 
-from cadenza.control.accounts import verify_password
-from cadenza.control.sessions import begin_session, end_session
+from cadenza.control.errors import ControlError
+from cadenza.control.second_factor import get_factors
+from cadenza.control.sessions import end_session
+from cadenza.control.sign_in import Attempt
+from cadenza.store.accounts import Account
+from cadenza.web.browser import (
+    FIRST_PAGE,
+    Step,
+    current,
+    device_cookie,
+    enter,
+    fill,
+    own_page,
+    second_factor_page,
+    status_of,
+)
+from cadenza.web.errors import NotSignedIn
+from cadenza.web.network import network_of
 from cadenza.web.render import redirect
-from cadenza.web.routes import Access, Routes, get, post
+from cadenza.web.routes import Access, Endpoint, Routes, get, post
 from cadenza.web.visit import Visit
 
 
@@ -15,7 +35,27 @@ class SignInForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     email: str
     password: str
-    next: str = "/"
+    next: str = FIRST_PAGE
+
+
+class Credentials(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An account and its password."""
+
+    email: str
+    password: str
+
+
+class CodeForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A code of the second factor, and the page to go to."""
+
+    code: str
+    next: str = FIRST_PAGE
+
+
+class GivenCode(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A code of the authenticator app, or a recovery code."""
+
+    code: str
 
 
 class Empty(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -23,45 +63,121 @@ class Empty(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 async def sign_in_page(visit: Visit) -> Response:
-    return visit.page("sign_in.html", next=_own_page(visit.request.query_params.get("next", "/")), email="", error="")
+    next_page = own_page(visit.request.query_params.get("next", FIRST_PAGE))
+    if visit.is_signed_in:
+        return redirect(next_page)
+    if visit.signed_in:
+        return second_factor_page(next_page)
+    return _show(visit, next_page)
 
 
 async def sign_in(visit: Visit) -> Response:
     form = await visit.form(SignInForm)
-    account = await verify_password(visit.context.store, form.email, form.password)
-    if account is None or account.suspended_at is not None:
-        error = "No account has this e-mail address and password."
-        return visit.page("sign_in.html", 400, next=_own_page(form.next), email=form.email, error=error)
-    secret = await visit.context.store.transact(
-        lambda tx: begin_session(tx, account.id, "complete", visit.agent, visit.now_ms)
-    )
-    response = redirect(_own_page(form.next))
-    visit.set_cookie(response, secret)
+    next_page = own_page(form.next)
+    try:
+        account, stage = await visit.context.sign_ins.check_password(_attempt(visit, form.email, form.password))
+    except ControlError as error:
+        return _show(visit, next_page, status_of(error), form.email, error.message)
+    response = redirect(next_page) if stage == "complete" else second_factor_page(next_page)
+    await enter(visit, account, stage, response)
     return response
 
 
-async def settings_page(visit: Visit) -> Response:
-    return visit.page("settings.html")
+async def second_factor_form(visit: Visit) -> Response:
+    next_page = own_page(visit.request.query_params.get("next", FIRST_PAGE))
+    if visit.signed_in is None or visit.is_signed_in:
+        return redirect("/sign-in")
+    return await _show_code(visit, next_page)
+
+
+async def give_code(visit: Visit) -> Response:
+    form = await visit.form(CodeForm)
+    next_page = own_page(form.next)
+    try:
+        account = await _check_code(visit, form.code)
+    except ControlError as error:
+        return await _show_code(visit, next_page, status_of(error), error.message)
+    response = redirect(next_page)
+    await enter(visit, account, "complete", response)
+    return response
 
 
 async def sign_out(visit: Visit) -> Response:
     await visit.form(Empty)
-    if visit.signed_in:
-        await end_session(visit.context.store, visit.signed_in.session.digest)
     response = redirect("/sign-in", "signed-out")
-    visit.clear_cookie(response)
+    await _leave(visit, response)
     return response
 
 
-def _own_page(path: str) -> str:
-    """A path of this site; the first page for anything else, so that no link leads elsewhere."""
-    is_own = path.startswith("/") and not path.startswith(("//", "/\\")) and "\\" not in path and path.isprintable()
-    return path if is_own else "/"
+async def api_sign_in(visit: Visit, given: Credentials) -> Response:
+    account, stage = await visit.context.sign_ins.check_password(_attempt(visit, given.email, given.password))
+    response = Response()
+    return fill(response, await enter(visit, account, stage, response))
+
+
+async def api_give_code(visit: Visit, given: GivenCode) -> Response:
+    account = await _check_code(visit, given.code)
+    response = Response()
+    return fill(response, await enter(visit, account, "complete", response))
+
+
+async def api_sign_out(visit: Visit) -> Response:
+    response = Response(status_code=204)
+    await _leave(visit, response)
+    return response
+
+
+async def _check_code(visit: Visit, code: str) -> Account:
+    signed_in = current(visit)
+    if signed_in.session.stage != "second_factor":
+        raise NotSignedIn
+    await visit.context.sign_ins.check_code(signed_in.account, code, device_cookie(visit), visit.now_ms)
+    return signed_in.account
+
+
+async def _leave(visit: Visit, response: Response) -> None:
+    if visit.signed_in:
+        await end_session(visit.context.store, visit.signed_in.session.digest)
+    visit.clear_cookie(response)
+
+
+def _attempt(visit: Visit, email: str, password: str) -> Attempt:
+    return Attempt(email, password, network_of(visit.address), device_cookie(visit))
+
+
+def _show(visit: Visit, next_page: str, status: int = 200, email: str = "", error: str = "") -> Response:
+    sign_up = visit.context.settings.sign_up
+    return visit.page("sign_in.html", status, next=next_page, email=email, error=error, sign_up=sign_up)
+
+
+async def _show_code(visit: Visit, next_page: str, status: int = 200, error: str = "") -> Response:
+    factors = await get_factors(visit.context.store, current(visit).account.id)
+    return visit.page("second_factor.html", status, next=next_page, error=error, factors=factors)
 
 
 ROUTES: Routes = (
     get("/sign-in", sign_in_page, Access.ANYONE),
-    get("/settings", settings_page),
     post("/sign-in", sign_in, Access.ANYONE),
-    post("/sign-out", sign_out),
+    get("/sign-in/second-factor", second_factor_form, Access.ANYONE),
+    post("/sign-in/second-factor", give_code, Access.ANYONE),
+    post("/sign-out", sign_out, Access.ANYONE),
+    Endpoint(
+        "POST",
+        "/sign-in",
+        "Sign in by password. The stage says whether a second factor is needed.",
+        api_sign_in,
+        takes=Credentials,
+        returns=Step,
+        access=Access.ANYONE,
+    ),
+    Endpoint(
+        "POST",
+        "/sign-in/second-factor",
+        "Give a code of the authenticator app, or a recovery code.",
+        api_give_code,
+        takes=GivenCode,
+        returns=Step,
+        access=Access.ANYONE,
+    ),
+    Endpoint("POST", "/sign-out", "Sign out in this browser.", api_sign_out, access=Access.ANYONE),
 )

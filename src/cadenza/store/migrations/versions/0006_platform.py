@@ -151,6 +151,12 @@ def create_second_factors() -> None:
         sa.ForeignKeyConstraint(["account_id"], ["accounts.id"], name="fk_passkeys_account_id"),
     )
     op.create_index("ix_passkeys_account_id", "passkeys", ["account_id"])
+    op.create_table(
+        "site_secrets",
+        sa.Column("name", sa.Text, nullable=False),
+        sa.Column("value", sa.LargeBinary(32), nullable=False),
+        sa.PrimaryKeyConstraint("name", name="pk_site_secrets"),
+    )
 
 
 def create_acts() -> None:

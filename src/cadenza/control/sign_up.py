@@ -1,0 +1,71 @@
+"""Signing up, and invitations. With e-mail, who signs up is sent an invitation, so every address is a real one.
+
+Nothing tells a visitor whether an address has an account, as long as e-mail is set up. The opening credit comes with
+the account.
+"""
+
+from collections.abc import Callable
+
+import msgspec
+
+from cadenza.control.accounts import NewAccount, add_account, require_email
+from cadenza.control.credentials import DEAD_LINK, require_link
+from cadenza.control.errors import ControlError
+from cadenza.control.links import make_link, take_link
+from cadenza.control.passwords import PasswordWork
+from cadenza.store import acts
+from cadenza.store.accounts import Account
+from cadenza.store.acts import Act
+from cadenza.store.store import Store, StoreRefused, Transaction
+
+TAKEN = "There is an account for this address already. Sign in, or reset its password."
+
+
+class Invitation(msgspec.Struct, frozen=True):
+    """The secret of an invitation, and what its reader chose. The address counts only if the invitation names none."""
+
+    secret: str
+    email: str
+    password: str
+
+
+async def sign_up(
+    store: Store, work: PasswordWork, email: str, password: str, credit_nano: int, now_ms: int
+) -> Account:
+    """Create an account whose address nobody has verified."""
+    normal = require_email(email)
+    new = NewAccount(normal, await work.hash(password), credit_nano)
+    return await _add(store, lambda tx: add_account(tx, new, normal, now_ms))
+
+
+async def join(store: Store, work: PasswordWork, invitation: Invitation, credit_nano: int, now_ms: int) -> Account:
+    """Create an account by an invitation. One that names an address proves that its reader has it."""
+    link = await require_link(store, invitation.secret, "invite", now_ms)
+    email = link.email or require_email(invitation.email)
+    verified_at = now_ms if link.email else None
+    new = NewAccount(email, await work.hash(invitation.password), credit_nano, verified_at=verified_at)
+
+    def add(tx: Transaction) -> Account:
+        if take_link(tx, invitation.secret, "invite", now_ms) is None:
+            raise ControlError(DEAD_LINK)
+        return add_account(tx, new, email, now_ms)
+
+    return await _add(store, add)
+
+
+async def invite(store: Store, email: str, by: str, now_ms: int) -> str:
+    """Make an invitation, for one address or, if it is empty, for anybody. Returns the path of its link."""
+    normal = require_email(email) if email else ""
+
+    def make(tx: Transaction) -> str:
+        acts.add(tx, Act(now_ms, by, "link.invite"))
+        return make_link(tx, "invite", None, normal, now_ms)
+
+    return await store.transact(make)
+
+
+async def _add(store: Store, add: Callable[[Transaction], Account]) -> Account:
+    try:
+        return await store.transact(add)
+    except StoreRefused:
+        raise ControlError(TAKEN) from None

@@ -1,0 +1,105 @@
+"""What the site keeps in a browser that signs in: the cookie of the session, and the long-lived one of the browser.
+
+Every step of signing in gives the browser a new session secret, and what it had before is worth nothing.
+"""
+
+from urllib.parse import quote
+
+import msgspec
+from starlette.responses import RedirectResponse, Response
+
+from cadenza.control.ceremony import Site
+from cadenza.control.devices import remember_device
+from cadenza.control.errors import ControlError
+from cadenza.control.sessions import SignedIn, begin_session, rotate_session
+from cadenza.control.throttle import Throttled
+from cadenza.store.accounts import Account
+from cadenza.store.sessions import Stage
+from cadenza.web.cookies import csrf_token
+from cadenza.web.errors import NotSignedIn
+from cadenza.web.visit import Visit
+
+DEVICE_COOKIE = "cadenza_device"
+DEVICE_S = 400 * 24 * 60 * 60  # the longest that browsers keep a cookie
+FIRST_PAGE = "/"
+
+
+class Step(msgspec.Struct, frozen=True):
+    """After a step of signing in: how far it is, and the token for the requests that follow."""
+
+    stage: Stage
+    csrf: str
+
+
+def own_page(path: str) -> str:
+    """A path of this site; the first page for anything else, so that no link leads elsewhere."""
+    is_own = path.startswith("/") and not path.startswith(("//", "/\\")) and "\\" not in path and path.isprintable()
+    return path if is_own else FIRST_PAGE
+
+
+def second_factor_page(next_page: str) -> RedirectResponse:
+    return RedirectResponse(f"/sign-in/second-factor?next={quote(next_page)}", 303)
+
+
+def device_cookie(visit: Visit) -> str:
+    return visit.request.cookies.get(_device_cookie_name(visit), "")
+
+
+def current(visit: Visit) -> SignedIn:
+    """The session of this visit, whatever its stage."""
+    if visit.signed_in is None:
+        raise NotSignedIn
+    return visit.signed_in
+
+
+async def enter(visit: Visit, account: Account, stage: Stage, response: Response) -> Step:
+    """Begin a session in this browser. The one that it had before ends."""
+    replaced = visit.signed_in.session.digest if visit.signed_in else None
+    secret = await visit.context.store.transact(
+        lambda tx: begin_session(tx, account.id, stage, visit.agent, visit.now_ms, replaced)
+    )
+    visit.set_cookie(response, secret)
+    if stage == "complete":
+        await _remember(visit, account, response)
+    return Step(stage, csrf_token(secret))
+
+
+async def rotate(visit: Visit, response: Response, *, is_proof: bool = False) -> Step:
+    """Give the session of this browser a new secret."""
+    session = current(visit).session
+    secret = await visit.context.store.transact(lambda tx: rotate_session(tx, session, visit.now_ms, is_proof=is_proof))
+    if secret is None:
+        raise NotSignedIn
+    visit.set_cookie(response, secret)
+    return Step(session.stage, csrf_token(secret))
+
+
+def fill(response: Response, record: object) -> Response:
+    """Make a record the body of a JSON reply that carries cookies."""
+    response.body = msgspec.json.encode(record)
+    response.media_type = "application/json"
+    response.headers["content-type"] = "application/json"
+    response.headers["content-length"] = str(len(response.body))
+    return response
+
+
+def status_of(error: ControlError) -> int:
+    return 429 if isinstance(error, Throttled) else 400
+
+
+def passkey_site(visit: Visit) -> Site:
+    """Passkeys belong to the host of the site's address."""
+    origin = visit.base_url
+    host = origin.partition("://")[2]
+    return Site(host.partition("]")[0] + "]" if host.startswith("[") else host.partition(":")[0], origin)
+
+
+async def _remember(visit: Visit, account: Account, response: Response) -> None:
+    """Mark this browser as one that has signed in to the account."""
+    value = await remember_device(visit.context.sign_ins.signer, device_cookie(visit), account.id)
+    is_secure = visit.base_url.startswith("https://")
+    response.set_cookie(_device_cookie_name(visit), value, DEVICE_S, secure=is_secure, httponly=True, samesite="lax")
+
+
+def _device_cookie_name(visit: Visit) -> str:
+    return f"__Host-{DEVICE_COOKIE}" if visit.base_url.startswith("https://") else DEVICE_COOKIE

@@ -1,0 +1,171 @@
+"""Signing up: open, by invitation, or closed. With e-mail, the account is made by the link that the page sends."""
+
+import msgspec
+from starlette.responses import Response
+
+from cadenza.control import throttle
+from cadenza.control.credentials import require_link
+from cadenza.control.errors import ControlError
+from cadenza.control.sign_up import Invitation, join, sign_up
+from cadenza.control.throttle import Limit
+from cadenza.core.rates import Rate
+from cadenza.store.accounts import Account
+from cadenza.web.browser import FIRST_PAGE, Step, enter, fill, status_of
+from cadenza.web.errors import Missing
+from cadenza.web.network import network_of
+from cadenza.web.render import redirect
+from cadenza.web.routes import Access, Endpoint, Routes, get, post
+from cadenza.web.visit import Visit
+
+SIGN_UP_RATE = Rate(1 / 300, 10)  # of one network
+CLOSED = "Sign-up is closed here. Ask the operator of this service for an account."
+INVITED_ONLY = "Sign-up is by invitation here. Open the link that you were sent."
+BY_MAIL = "This service sends a link to the address; the password is chosen there."
+
+
+class SignUpForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A new account. With e-mail, the password is chosen later."""
+
+    email: str
+    password: str = ""
+
+
+class JoinForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the reader of an invitation chooses."""
+
+    password: str
+    email: str = ""
+
+
+class JoinRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The secret of an invitation, and what its reader chooses. The address is needed if the invitation names none."""
+
+    secret: str
+    password: str
+    email: str = ""
+
+
+class SignUpStep(msgspec.Struct, frozen=True):
+    """What happens next: an e-mail with a link was sent if the address can be used, or the account is signed in."""
+
+    next: str
+    csrf: str
+
+
+async def sign_up_page(visit: Visit) -> Response:
+    return redirect(FIRST_PAGE) if visit.is_signed_in else _show(visit)
+
+
+async def send_sign_up(visit: Visit) -> Response:
+    form = await visit.form(SignUpForm)
+    try:
+        account = await _sign_up(visit, form)
+    except ControlError as error:
+        return _show(visit, status_of(error), form.email, error.message)
+    if account is None:
+        return redirect("/sign-up", "mail-sent")
+    response = redirect(FIRST_PAGE)
+    await enter(visit, account, "complete", response)
+    return response
+
+
+async def join_page(visit: Visit) -> Response:
+    return await _show_join(visit)
+
+
+async def send_join(visit: Visit) -> Response:
+    form = await visit.form(JoinForm)
+    try:
+        account = await _join(visit, Invitation(_secret(visit), form.email, form.password))
+    except ControlError as error:
+        return await _show_join(visit, status_of(error), form.email, error.message)
+    response = redirect(FIRST_PAGE, "welcome")
+    await enter(visit, account, "complete", response)
+    return response
+
+
+async def api_sign_up(visit: Visit, given: SignUpForm) -> Response:
+    account = await _sign_up(visit, given)
+    response = Response(status_code=201 if account else 202)
+    if account is None:
+        return fill(response, SignUpStep("link", visit.csrf))
+    step = await enter(visit, account, "complete", response)
+    return fill(response, SignUpStep("signed_in", step.csrf))
+
+
+async def api_join(visit: Visit, given: JoinRequest) -> Response:
+    account = await _join(visit, Invitation(given.secret, given.email, given.password))
+    response = Response(status_code=201)
+    return fill(response, await enter(visit, account, "complete", response))
+
+
+async def _sign_up(visit: Visit, form: SignUpForm) -> Account | None:
+    """The new account; None if a link was sent, or would have been if the address had no account."""
+    settings, context = visit.context.settings, visit.context
+    if settings.sign_up != "open":
+        raise ControlError(INVITED_ONLY if settings.sign_up == "invite" else CLOSED)
+    limits = [Limit(f"sign-up:network:{network_of(visit.address)}", SIGN_UP_RATE)]
+    await throttle.take(context.rates, limits, "Too many accounts were asked for from your network. Try again later.")
+    if context.letters:
+        context.letters.invite(form.email, visit.base_url, visit.now_ms)
+        return None
+    work, credit_nano = context.sign_ins.passwords, settings.opening_credit_nano
+    try:
+        return await sign_up(context.store, work, form.email, form.password, credit_nano, visit.now_ms)
+    except ControlError:
+        throttle.give_back(context.rates, limits)
+        raise
+
+
+async def _join(visit: Visit, invitation: Invitation) -> Account:
+    settings = visit.context.settings
+    if settings.sign_up == "closed":
+        raise Missing(CLOSED)
+    work = visit.context.sign_ins.passwords
+    return await join(visit.context.store, work, invitation, settings.opening_credit_nano, visit.now_ms)
+
+
+def _show(visit: Visit, status: int = 200, email: str = "", error: str = "") -> Response:
+    sends_mail = visit.context.letters is not None
+    sign_up = visit.context.settings.sign_up
+    return visit.page("sign_up.html", status, sign_up=sign_up, sends_mail=sends_mail, email=email, error=error)
+
+
+async def _show_join(visit: Visit, status: int = 200, email: str = "", error: str = "") -> Response:
+    if visit.context.settings.sign_up == "closed":
+        raise Missing(CLOSED)
+    try:
+        link = await require_link(visit.context.store, _secret(visit), "invite", visit.now_ms)
+    except ControlError as dead:
+        raise Missing(dead.message) from None
+    return visit.page("join.html", status, address=link.email, email=email, error=error, path=visit.request.url.path)
+
+
+def _secret(visit: Visit) -> str:
+    return str(visit.request.path_params["secret"])
+
+
+ROUTES: Routes = (
+    get("/sign-up", sign_up_page, Access.ANYONE),
+    post("/sign-up", send_sign_up, Access.ANYONE),
+    get("/join/{secret}", join_page, Access.ANYONE),
+    post("/join/{secret}", send_join, Access.ANYONE),
+    Endpoint(
+        "POST",
+        "/sign-up",
+        f"Sign up. {BY_MAIL} Without e-mail, the account is made at once.",
+        api_sign_up,
+        takes=SignUpForm,
+        returns=SignUpStep,
+        access=Access.ANYONE,
+    ),
+    Endpoint(
+        "POST",
+        "/join",
+        "Make an account by an invitation.",
+        api_join,
+        takes=JoinRequest,
+        returns=Step,
+        access=Access.ANYONE,
+    ),
+)

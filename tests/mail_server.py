@@ -1,0 +1,78 @@
+"""A real SMTP server on this machine that keeps what it receives."""
+
+import contextlib
+import re
+import socket
+from collections.abc import Iterator
+from email import message_from_bytes
+from email.message import EmailMessage
+from email.policy import default
+
+import msgspec
+from aiosmtpd.controller import Controller
+from aiosmtpd.smtp import SMTP, Envelope, Session
+
+from tests.service import wait_until
+
+LINK = re.compile(r"(?m)^http://[^/]+(/\S+)\s*$")
+
+
+class Received(msgspec.Struct, frozen=True):
+    """One letter."""
+
+    to: str
+    subject: str
+    text: str
+
+    @property
+    def path(self) -> str:
+        """The path of the link in it."""
+        found = LINK.search(self.text)
+        assert found, self.text
+        return found[1]
+
+
+class Mailbox:
+    """All letters that arrived, oldest first. With a `reply` they are refused."""
+
+    def __init__(self) -> None:
+        self.letters: list[Received] = []
+        self.reply = ""
+
+    async def handle_DATA(self, _server: SMTP, _session: Session, envelope: Envelope) -> str:  # noqa: N802 aiosmtpd's name
+        if self.reply:
+            return self.reply
+        assert isinstance(envelope.content, bytes)
+        message = message_from_bytes(envelope.content, policy=default)
+        assert isinstance(message, EmailMessage)
+        self.letters.append(Received(envelope.rcpt_tos[0], message["Subject"], message.get_content()))
+        return "250 taken"
+
+    def wait_for(self, to: str, subject: str) -> Received:
+        """The newest letter to an address whose subject contains these words."""
+        found: list[Received] = []
+
+        def has_come() -> bool:
+            found[:] = [one for one in self.letters if one.to == to and subject in one.subject]
+            return bool(found)
+
+        wait_until(has_come, f"a letter to {to} about {subject!r}")
+        return found[-1]
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+@contextlib.contextmanager
+def running_mailbox() -> Iterator[tuple[Mailbox, int]]:
+    """The mailbox, and its port."""
+    mailbox, port = Mailbox(), free_port()
+    controller = Controller(mailbox, hostname="127.0.0.1", port=port)
+    controller.start()
+    try:
+        yield mailbox, port
+    finally:
+        controller.stop()

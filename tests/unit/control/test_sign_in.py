@@ -1,0 +1,138 @@
+"""Signing in: the same work for every address, limits that spare the owner, and lanes for hashes."""
+
+import asyncio
+
+import pytest
+
+from cadenza.control.accounts import create_account, suspend_account
+from cadenza.control.devices import find_device, remember_device
+from cadenza.control.errors import ControlError
+from cadenza.control.passwords import Lane, PasswordWork
+from cadenza.control.sign_in import ACCOUNT_FAILURES, SUSPENDED, TOO_MANY, WRONG_PASSWORD, Attempt, SignIns
+from cadenza.control.signing import Signer
+from cadenza.control.throttle import Throttled
+from cadenza.store.accounts import Account
+from cadenza.store.acts import COMMAND_LINE
+from cadenza.store.shared.memory import MemoryRates
+from cadenza.store.store import Store
+
+NOW_MS = 1_800_000_000_000
+EMAIL = "owner@example.org"
+PASSWORD = "correct horse"
+
+
+@pytest.fixture
+def sign_ins(store: Store) -> SignIns:
+    """The clock of its rates stands still."""
+    return SignIns(store, MemoryRates(lambda: 0), PasswordWork(), Signer(store))
+
+
+@pytest.fixture
+async def account(store: Store) -> Account:
+    return await create_account(store, EMAIL, PASSWORD, 0, "forte", NOW_MS)
+
+
+async def attempt(
+    sign_ins: SignIns, password: str = PASSWORD, email: str = EMAIL, network: str = "192.0.2.1", device: str = ""
+) -> Account:
+    return (await sign_ins.check_password(Attempt(email, password, network, device)))[0]
+
+
+@pytest.mark.parametrize("password", ["12345678", "x" * 1024, "pässwörd €"])
+async def test_a_password_within_bounds_is_accepted(password: str) -> None:
+    """The shortest, the longest and one beyond ASCII all work, and no other does."""
+    work = PasswordWork()
+    made = await work.hash(password)
+    assert await work.matches(made, password)
+    assert not await work.matches(made, password + "x")
+
+
+async def test_the_right_password_returns_the_account(sign_ins: SignIns, account: Account) -> None:
+    """The address may be typed in any case."""
+    assert await attempt(sign_ins, email=" OWNER@example.org ") == account
+
+
+@pytest.mark.parametrize("email", [EMAIL, "nobody@example.org", "no address"])
+async def test_every_failure_takes_one_hash_and_says_the_same(sign_ins: SignIns, account: Account, email: str) -> None:
+    """A wrong password, an unknown address and a malformed one get the same text after the same work."""
+    with pytest.raises(ControlError, match=WRONG_PASSWORD):
+        await attempt(sign_ins, "wrong password", email)
+    assert sign_ins.passwords.finished == 1
+
+
+async def test_a_suspended_account_is_told_so_only_with_its_password(
+    store: Store, sign_ins: SignIns, account: Account
+) -> None:
+    """A stranger does not learn that the account is suspended."""
+    await suspend_account(store, EMAIL, COMMAND_LINE, NOW_MS)
+    with pytest.raises(ControlError, match=WRONG_PASSWORD):
+        await attempt(sign_ins, "wrong password")
+    with pytest.raises(ControlError, match=SUSPENDED):
+        await attempt(sign_ins)
+
+
+async def test_attempts_on_an_account_are_limited_without_locking_its_owner_out(
+    sign_ins: SignIns, account: Account
+) -> None:
+    """When strangers of many networks have used up the attempts, a browser of the owner still signs in."""
+    device = await remember_device(sign_ins.signer, "", account.id)
+    for number in range(ACCOUNT_FAILURES.burst):
+        with pytest.raises(ControlError, match=WRONG_PASSWORD):
+            await attempt(sign_ins, "wrong password", network=f"192.0.2.{number}")
+    with pytest.raises(Throttled, match=TOO_MANY):
+        await attempt(sign_ins, network="198.51.100.1")
+    assert await attempt(sign_ins, network="198.51.100.1", device=device) == account
+
+
+async def test_an_unknown_address_is_limited_like_a_known_one(sign_ins: SignIns, account: Account) -> None:
+    """The limit does not show which addresses have an account."""
+    for number in range(ACCOUNT_FAILURES.burst):
+        with pytest.raises(ControlError, match=WRONG_PASSWORD):
+            await attempt(sign_ins, "wrong password", "nobody@example.org", f"192.0.2.{number}")
+    with pytest.raises(Throttled, match=TOO_MANY):
+        await attempt(sign_ins, "wrong password", "nobody@example.org", "198.51.100.1")
+
+
+async def test_a_success_gives_the_attempt_back(sign_ins: SignIns, account: Account) -> None:
+    """Somebody who signs in often, rightly, is not limited by it."""
+    for _ in range(ACCOUNT_FAILURES.burst + 2):
+        assert await attempt(sign_ins) == account
+
+
+async def test_a_device_is_of_its_account_alone(sign_ins: SignIns) -> None:
+    """The cookie of a browser counts for the accounts that it signed in to, and cannot be forged."""
+    cookie = await remember_device(sign_ins.signer, "", "acct_a")
+    both = await remember_device(sign_ins.signer, cookie, "acct_b")
+    for account_id in ("acct_a", "acct_b"):
+        assert await find_device(sign_ins.signer, both, account_id)
+    for forged in (cookie[:-1] + "A", "A" * 64, cookie + "." * 9999, "é" * 64):
+        assert await find_device(sign_ins.signer, forged, "acct_c") is None
+    assert await find_device(sign_ins.signer, cookie, "acct_b") is None
+
+
+async def test_a_cookie_remembers_few_accounts(sign_ins: SignIns) -> None:
+    """The cookie does not grow: the oldest account is forgotten."""
+    cookie = ""
+    for number in range(6):
+        cookie = await remember_device(sign_ins.signer, cookie, f"acct_{number}")
+    assert len(cookie.split(".")) == 4
+    assert await find_device(sign_ins.signer, cookie, "acct_5")
+    assert await find_device(sign_ins.signer, cookie, "acct_1") is None
+
+
+async def test_a_flood_of_strangers_does_not_delay_known_browsers() -> None:
+    """A full lane refuses more at once, and the other lane still works."""
+    work = PasswordWork(waiting_max=3)
+    waiting = [asyncio.create_task(work.matches(None, "a guess")) for _ in range(3)]
+    await asyncio.sleep(0)
+    with pytest.raises(Throttled):
+        await work.matches(None, "a guess")
+    assert not await work.matches(None, "a guess", Lane.KNOWN)
+    assert await asyncio.gather(*waiting) == [False] * 3
+
+
+async def test_a_store_has_one_key_to_sign_with(store: Store) -> None:
+    """Two processes on one store sign alike, even if both need the key at the same time."""
+    first, second = await asyncio.gather(*(Signer(store).sign("purpose", b"part") for _ in range(2)))
+    assert first == second
+    assert first != await Signer(store).sign("purpose", b"pa", b"rt")

@@ -1,0 +1,270 @@
+"""The page of sign-in and security: password, address, sessions, second factor, and the proof that changes need."""
+
+import re
+import sqlite3
+import time
+from base64 import b32decode
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+
+import pytest
+
+from cadenza.control import totp
+from tests.migrated import STORE_WAIT_S
+from tests.service import PASSWORD, Service
+from tests.visitor import Visitor
+
+NEW_PASSWORD = "another horse battery staple"
+SECRET = re.compile(r'id="totp-secret">([A-Z2-7 ]+)<')
+CODE = re.compile(r"\b[2-9a-z]{4}-[2-9a-z]{4}-[2-9a-z]{4}\b")
+SESSION_FORM = re.compile(r"/settings/security/sessions/[0-9a-f]{24}/end")
+STEP_MS = totp.STEP_S * 1000
+
+
+def another(visitor: Visitor, email: str, password: str = PASSWORD) -> Visitor:
+    """One more browser of the same person."""
+    browser = Visitor(visitor.port, {"user-agent": "Mozilla/5.0 (Windows NT 10.0) Firefox/140.0"})
+    browser.sign_in(email, password)
+    return browser
+
+
+def make_old(service: Service, email: str) -> None:
+    """Move the last proof of all sessions of an account 20 minutes back."""
+    sql = (
+        "UPDATE sessions SET proved_at = proved_at - 1200000 WHERE account_id = (SELECT id FROM accounts WHERE email=?)"
+    )
+    with closing(sqlite3.connect(service.store, timeout=STORE_WAIT_S)) as store, store:
+        store.execute(sql, (email,))
+
+
+def add_app(visitor: Visitor) -> tuple[bytes, list[str]]:
+    """Add an authenticator app by the forms. Returns its secret and the recovery codes."""
+    assert visitor.post("/settings/security/app").location == "/settings/security/app"
+    page = visitor.get("/settings/security/app")
+    assert "<svg" in page.text
+    found = SECRET.search(page.text)
+    assert found
+    secret = b32decode(found[1].replace(" ", ""))
+    shown = visitor.post("/settings/security/app/confirm", {"code": code_of(secret)})
+    assert shown.status == 200, shown.words
+    codes = CODE.findall(shown.words)
+    assert len(codes) == 10
+    visitor.get("/settings/security")
+    return secret, codes
+
+
+def code_of(secret: bytes, drift: int = 0) -> str:
+    return totp.code_at(secret, time.time_ns() // 1_000_000 // STEP_MS + drift)
+
+
+def test_a_new_password_signs_all_others_out(visitor: Visitor, email: str) -> None:
+    """After the change a stolen cookie is worthless, the old cookie of this browser too, and the new password works."""
+    stolen, kept = another(visitor, email), visitor.cookies["cadenza_session"]
+    visitor.get("/settings/security")
+    form = {"old_password": PASSWORD, "new_password": NEW_PASSWORD}
+    assert visitor.post("/settings/security/password", form).location == "/settings/security?note=password-changed"
+    assert visitor.cookies["cadenza_session"] != kept
+    assert stolen.get("/settings").status == 303
+    assert visitor.get("/settings").status == 200
+    stolen.cookies["cadenza_session"] = kept
+    assert stolen.get("/settings").status == 303
+    another(visitor, email, NEW_PASSWORD)
+
+
+def test_a_password_is_changed_only_with_the_old_one(visitor: Visitor) -> None:
+    """A wrong old password, and a new one that is too short, are told beside the form."""
+    visitor.get("/settings/security")
+    for old, new, reason in (("a wrong one", NEW_PASSWORD, "not your password"), (PASSWORD, "short", "8 to 1024")):
+        seen = visitor.post("/settings/security/password", {"old_password": old, "new_password": new})
+        assert (seen.status, reason in seen.words, 'role="alert"' in seen.text) == (400, True, True)
+
+
+def test_guesses_of_the_old_password_are_limited(visitor: Visitor) -> None:
+    """A thief of a session has ten guesses."""
+    for _ in range(10):
+        assert visitor.api("POST", "/proof", {"password": "a guess of it"}).status == 400
+    assert visitor.api("POST", "/proof", {"password": PASSWORD}).status == 429
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/settings/security/email",
+        "/settings/security/app",
+        "/settings/security/recovery-codes",
+        "/settings/security/sessions/end-others",
+    ],
+)
+def test_sensitive_changes_need_a_recent_proof(service: Service, visitor: Visitor, email: str, path: str) -> None:
+    """A session of 20 minutes asks for the password again, and leads back."""
+    make_old(service, email)
+    assert visitor.post(path, {}).location == "/confirm?next=/settings/security"
+    visitor.get("/confirm?next=/settings/security")
+    assert visitor.post("/confirm", {"password": "a wrong one", "next": "/settings/security"}).status == 400
+    kept = visitor.cookies["cadenza_session"]
+    seen = visitor.post("/confirm", {"password": PASSWORD, "next": "/settings/security"})
+    assert seen.location == "/settings/security?note=confirmed"
+    assert visitor.cookies["cadenza_session"] != kept
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("PUT", "/email", {"email": "new@example.org"}),
+        ("POST", "/totp", None),
+        ("DELETE", "/totp", None),
+        ("POST", "/totp/confirm", {"code": "123456"}),
+        ("POST", "/recovery-codes", None),
+        ("POST", "/passkeys/ask-to-add", None),
+        ("POST", "/passkeys", {"credential": {}}),
+        ("DELETE", "/passkeys/00", None),
+        ("DELETE", "/sessions", None),
+    ],
+)
+def test_endpoints_need_a_recent_proof(
+    service: Service, visitor: Visitor, email: str, method: str, path: str, body: object
+) -> None:
+    """An endpoint for a sensitive change answers 403 and says how to prove it."""
+    make_old(service, email)
+    seen = visitor.api(method, path, body)
+    assert (seen.status, "/platform/api/proof" in seen.json["error"]["message"]) == (403, True)
+
+
+def test_sessions_are_listed_and_ended_one_by_one(visitor: Visitor, email: str) -> None:
+    """The page names the browsers, and one of them can be signed out."""
+    other = another(visitor, email)
+    page = visitor.get("/settings/security")
+    assert "Firefox on Windows" in page.words
+    [path] = SESSION_FORM.findall(page.text)
+    assert visitor.post(path).location == "/settings/security?note=session-ended"
+    assert other.get("/settings").status == 303
+    assert visitor.post(path).status == 404
+
+
+def test_a_session_of_another_account_cannot_be_ended(service: Service, visitor: Visitor) -> None:
+    """The id of somebody else's session is unknown, like any other."""
+    victim = Visitor(service.port)
+    victim.sign_in(service.create_account(0))
+    [session] = victim.api("GET", "/sessions").json["data"]
+    assert session["is_current"]
+    for unknown in (session["id"], "0" * 24):
+        assert visitor.api("DELETE", f"/sessions/{unknown}").status == 404
+    assert victim.get("/settings").status == 200
+
+
+def test_signing_out_everywhere_else(visitor: Visitor, email: str) -> None:
+    """All other browsers are signed out, this one stays."""
+    others = [another(visitor, email) for _ in range(2)]
+    assert visitor.post("/settings/security/sessions/end-others").location == "/settings/security?note=sessions-ended"
+    assert [other.get("/settings").status for other in others] == [303, 303]
+    assert visitor.get("/settings").status == 200
+
+
+def test_with_an_app_the_password_alone_is_not_enough(visitor: Visitor, email: str) -> None:
+    """The password gives half a session, which opens no page; the code makes it whole, once."""
+    secret, codes = add_app(visitor)
+    browser = Visitor(visitor.port)
+    browser.get("/sign-in")
+    seen = browser.post("/sign-in", {"email": email, "password": PASSWORD, "next": "/settings/security"})
+    assert seen.location == "/sign-in/second-factor?next=/settings/security"
+    half = browser.cookies["cadenza_session"]
+    for path in ("/settings", "/settings/security", "/confirm"):
+        assert browser.get(path).location.startswith("/sign-in")
+    assert browser.api("GET", "/account").status == 401
+    assert browser.get("/sign-in").location.startswith("/sign-in/second-factor")
+    browser.get("/sign-in/second-factor?next=/settings/security")
+    assert browser.post("/sign-in/second-factor", {"code": "000000"}).status == 400
+    code = code_of(secret, 1)  # newer than the one that confirmed the app
+    assert (
+        browser.post("/sign-in/second-factor", {"code": code, "next": "/settings/security"}).location
+        == "/settings/security"
+    )
+    assert browser.cookies["cadenza_session"] != half
+    thief = Visitor(visitor.port)
+    thief.get("/sign-in")
+    assert thief.post("/sign-in", {"email": email, "password": PASSWORD}).status == 303
+    thief.get("/sign-in/second-factor")
+    assert thief.post("/sign-in/second-factor", {"code": code}).status == 400
+    assert thief.post("/sign-in/second-factor", {"code": codes[0]}).status == 303
+
+
+def test_a_recovery_code_used_twice_at_the_same_instant(visitor: Visitor, email: str) -> None:
+    """Of several browsers that use the same code at once, one is signed in."""
+    _, codes = add_app(visitor)
+    browsers = [Visitor(visitor.port) for _ in range(4)]
+    for browser in browsers:
+        browser.get("/sign-in")
+        browser.post("/sign-in", {"email": email, "password": PASSWORD})
+        browser.get("/sign-in/second-factor")
+    with ThreadPoolExecutor(len(browsers)) as threads:
+        done = threads.map(lambda one: one.post("/sign-in/second-factor", {"code": codes[1]}).status, browsers)
+    assert sorted(done) == [303, 400, 400, 400]
+
+
+def test_guesses_of_codes_are_limited(visitor: Visitor, email: str) -> None:
+    """Who has the password has five guesses of the code."""
+    add_app(visitor)
+    browser = Visitor(visitor.port)
+    browser.get("/sign-in")
+    browser.post("/sign-in", {"email": email, "password": PASSWORD})
+    browser.get("/sign-in/second-factor")
+    statuses = [browser.post("/sign-in/second-factor", {"code": "000000"}).status for _ in range(6)]
+    assert statuses == [400, 400, 400, 400, 400, 429]
+
+
+def test_an_app_can_be_removed(visitor: Visitor, email: str) -> None:
+    """Without it the password is enough again, and the recovery codes are gone."""
+    add_app(visitor)
+    assert "10 of 10 left" in visitor.get("/settings/security").words
+    assert visitor.post("/settings/security/app/remove").location == "/settings/security?note=app-removed"
+    assert "Recovery codes" not in visitor.get("/settings/security").words
+    another(visitor, email)
+
+
+def test_the_endpoints_of_the_app(visitor: Visitor) -> None:
+    """A script adds an app, gets recovery codes once, replaces them, and removes the app."""
+    secret = b32decode(visitor.api("POST", "/totp").json["secret"].replace(" ", ""))
+    added = visitor.api("POST", "/totp/confirm", {"code": code_of(secret)}).json
+    visitor.csrf = added["csrf"]
+    assert len(added["recovery_codes"]) == 10
+    assert visitor.api("GET", "/second-factor").json == {"has_app": True, "passkeys": 0, "recovery_codes": 10}
+    renewed = visitor.api("POST", "/recovery-codes").json
+    assert set(renewed["recovery_codes"]).isdisjoint(added["recovery_codes"])
+    visitor.csrf = renewed["csrf"]
+    removed = visitor.api("DELETE", "/totp").json
+    visitor.csrf = removed["csrf"]
+    assert visitor.api("DELETE", "/totp").status == 404
+
+
+def test_without_mail_a_new_address_counts_at_once(service: Service, visitor: Visitor, email: str) -> None:
+    """It is not verified; an address of another account is refused."""
+    other, new = service.create_account(0), f"new-{email}"
+    assert "Another account" in visitor.post("/settings/security/email", {"email": other}).words
+    visitor.get("/settings/security")
+    assert (
+        visitor.post("/settings/security/email", {"email": new.upper()}).location
+        == "/settings/security?note=address-changed"
+    )
+    page = visitor.get("/settings/security").words
+    assert new in page
+    assert "Not verified" in page
+    another(visitor, new)
+
+
+@pytest.mark.parametrize("credential", [{}, {"id": 1}, {"response": {"clientDataJSON": "e30"}}, {"response": []}])
+def test_what_is_no_passkey_is_refused(visitor: Visitor, credential: dict[str, object]) -> None:
+    """A credential that a script made up is refused with a sentence, with and without a session."""
+    stranger = Visitor(visitor.port)
+    stranger.get("/sign-in")
+    for one, path in ((visitor, "/passkeys"), (visitor, "/proof/passkey"), (stranger, "/sign-in/passkey")):
+        seen = one.api("POST", path, {"credential": credential})
+        assert (seen.status, "not accepted" in seen.json["error"]["message"]) == (400, True)
+
+
+def test_passkeys_of_others_cannot_be_removed(visitor: Visitor) -> None:
+    """An unknown passkey is a 404, whatever its id looks like."""
+    for passkey_id in ("00", "zz", "ff" * 500):
+        assert visitor.api("DELETE", f"/passkeys/{passkey_id}").status == 404
+        visitor.get("/settings/security")  # an error page has no token
+        assert visitor.post(f"/settings/security/passkeys/{passkey_id}/remove").status == 404
+        visitor.get("/settings/security")

@@ -1,0 +1,334 @@
+"""Signing up: closed, by invitation, open, and open with e-mail. And the links that e-mails carry."""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+
+import msgspec
+import pytest
+
+from tests.loopback import LoopbackUpstream
+from tests.mail_server import Mailbox, running_mailbox
+from tests.migrated import STORE_WAIT_S
+from tests.service import EMAIL, PASSWORD, Service
+from tests.visitor import Visitor
+from tests.web.open_site import BASE_URL, OPENING_NANO, site_spec
+from tests.web.test_sign_in import from_elsewhere
+
+NEW = "new@example.org"
+NEW_PASSWORD = "another horse battery staple"
+
+
+class Site(msgspec.Struct, frozen=True):
+    """A service, and the mailbox that its e-mails go to."""
+
+    service: Service
+    mailbox: Mailbox
+
+    def visitor(self) -> Visitor:
+        return Visitor(self.service.port, from_elsewhere())
+
+    def account(self, email: str) -> dict[str, object]:
+        [found] = self.service.ledger.query("SELECT * FROM accounts WHERE email = ?", email)
+        return dict(found)
+
+
+@pytest.fixture(scope="module")
+def open_site(shared_upstream: LoopbackUpstream) -> Iterator[Service]:
+    """Sign-up is open, and there is no e-mail."""
+    with Service(site_spec(shared_upstream.base_url, "open")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def invite_site(shared_upstream: LoopbackUpstream) -> Iterator[Service]:
+    with Service(site_spec(shared_upstream.base_url, "invite")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def site(shared_upstream: LoopbackUpstream) -> Iterator[Site]:
+    """Sign-up is open, and there is e-mail."""
+    with ExitStack() as stack:
+        mailbox, port = stack.enter_context(running_mailbox())
+        service = stack.enter_context(Service(site_spec(shared_upstream.base_url, "open", port)))
+        yield Site(service, mailbox)
+
+
+def expire_links(service: Service) -> None:
+    with closing(sqlite3.connect(service.store, timeout=STORE_WAIT_S)) as store, store:
+        store.execute("UPDATE links SET created_at = 1, expires_at = 2")
+
+
+def test_sign_up_is_closed_by_default(stranger: Visitor) -> None:
+    """The page says so, the form is refused, and an invitation does not work."""
+    assert "Sign-up is closed" in stranger.get("/sign-up").words
+    assert "Create an account" not in stranger.get("/sign-in").words
+    assert stranger.post("/sign-up", {"email": NEW, "password": NEW_PASSWORD}).status == 400
+    assert stranger.get("/join/anything").status == 404
+
+
+def test_an_open_sign_up_makes_an_account(open_site: Service) -> None:
+    """The new account is signed in, is no operator, has the opening credit, and is not verified."""
+    visitor = Visitor(open_site.port, from_elsewhere())
+    visitor.get("/sign-up")
+    assert visitor.post("/sign-up", {"email": " New@Example.org ", "password": NEW_PASSWORD}).location == "/"
+    account = visitor.api("GET", "/account").json
+    assert (account["email"], account["is_operator"], account["verified_at"]) == (NEW, False, None)
+    [row] = open_site.ledger.query("SELECT balance_nano FROM accounts WHERE email = ?", NEW)
+    assert row["balance_nano"] == OPENING_NANO
+    [act] = open_site.ledger.query("SELECT actor FROM acts WHERE account_id = ?", account["id"])
+    assert act["actor"] == NEW
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"email": EMAIL}, "already"),
+        ({"email": "no address"}, "not an email address"),
+        ({"password": "short"}, "8 to 1024"),
+        ({"is_operator": "true"}, "is_operator"),
+        ({"balance_nano": "1000"}, "balance_nano"),
+    ],
+)
+def test_a_sign_up_that_cannot_be(open_site: Service, fields: dict[str, str], reason: str) -> None:
+    """A taken or malformed address, a short password, and fields that nobody may set are refused."""
+    visitor = Visitor(open_site.port, from_elsewhere())
+    visitor.get("/sign-up")
+    seen = visitor.post("/sign-up", {"email": "other@example.org", "password": NEW_PASSWORD, **fields})
+    assert (seen.status, reason in seen.words) == (400, True)
+    assert open_site.ledger.query("SELECT * FROM accounts WHERE email = ?", "other@example.org") == []
+
+
+def test_sign_ups_of_one_network_are_limited(open_site: Service) -> None:
+    """Opening credit cannot be collected by the hundred."""
+    visitor = Visitor(open_site.port, from_elsewhere())
+    statuses = []
+    for number in range(11):
+        visitor.cookies.clear()
+        visitor.get("/sign-up")
+        form = {"email": f"many-{number}@example.org", "password": NEW_PASSWORD}
+        statuses.append(visitor.post("/sign-up", form).status)
+    assert statuses == [303] * 10 + [429]
+
+
+def test_an_invitation_makes_one_account(invite_site: Service) -> None:
+    """The link of the command line works once; one for an address proves that address."""
+    done = invite_site.cli("account", "invite", NEW)
+    path = done.stdout.strip().removeprefix("http://127.0.0.1:8080")
+    visitor = Visitor(invite_site.port)
+    assert "by invitation" in visitor.get("/sign-up").words
+    assert NEW in visitor.get(path).words
+    assert visitor.post(path, {"email": "another@example.org", "password": NEW_PASSWORD}).status == 303
+    account = visitor.api("GET", "/account").json
+    assert (account["email"], account["verified_at"] is not None) == (NEW, True)
+    late = Visitor(invite_site.port)
+    assert late.get(path).status == 404
+    late.get("/sign-in")
+    seen = late.api("POST", "/join", {"secret": path.rpartition("/")[2], "password": NEW_PASSWORD})
+    assert "used before" in seen.json["error"]["message"]
+
+
+def test_an_open_invitation_is_for_anybody(invite_site: Service) -> None:
+    """Its reader chooses the address, which is not verified by that."""
+    path = invite_site.cli("account", "invite").stdout.strip().removeprefix("http://127.0.0.1:8080")
+    visitor = Visitor(invite_site.port)
+    visitor.get(path)
+    assert "already" in visitor.post(path, {"email": EMAIL, "password": NEW_PASSWORD}).words
+    assert visitor.post(path, {"email": "guest@example.org", "password": NEW_PASSWORD}).status == 303
+    assert visitor.api("GET", "/account").json["verified_at"] is None
+
+
+def test_with_mail_the_link_makes_the_account(site: Site) -> None:
+    """Signing up sends a link; opening it changes nothing, its button makes a verified account, and it works once."""
+    visitor = site.visitor()
+    visitor.get("/sign-up")
+    assert visitor.post("/sign-up", {"email": NEW}).location == "/sign-up?note=mail-sent"
+    path = site.mailbox.wait_for(NEW, "Your account").path
+    assert NEW in visitor.get(path).words
+    assert site.service.ledger.query("SELECT * FROM accounts WHERE email = ?", NEW) == []
+    assert visitor.post(path, {"password": NEW_PASSWORD}).status == 303
+    account = site.account(NEW)
+    assert (account["balance_nano"], account["verified_at"] is not None) == (OPENING_NANO, True)
+    assert site.visitor().get(path).status == 404
+
+
+def test_with_mail_a_taken_address_looks_like_a_free_one(site: Site) -> None:
+    """The reply is the same; only the owner of the address learns that it has an account."""
+    replies = []
+    for email in (EMAIL, "free@example.org"):
+        visitor = site.visitor()
+        visitor.get("/sign-up")
+        seen = visitor.post("/sign-up", {"email": email})
+        replies.append((seen.status, seen.location, seen.text))
+    assert replies[0] == replies[1]
+    letter = site.mailbox.wait_for(EMAIL, "already")
+    assert "/reset" in letter.text
+    assert "/join/" not in letter.text
+
+
+def test_a_reset_by_link(site: Site) -> None:
+    """The link sets a password once, ends all sessions, and the owner is told by e-mail."""
+    email = site.service.create_account(0)
+    signed_in = site.visitor()
+    signed_in.sign_in(email)
+    visitor = site.visitor()
+    visitor.get("/reset")
+    assert visitor.post("/reset", {"email": email.upper()}).location == "/reset?note=reset-sent"
+    path = site.mailbox.wait_for(email, "Reset").path
+    visitor.get(path)
+    assert "8 to 1024" in visitor.post(path, {"password": "short"}).words
+    assert signed_in.get("/settings").status == 200
+    assert visitor.post(path, {"password": NEW_PASSWORD}).location == "/sign-in?note=password-set"
+    assert signed_in.get("/settings").status == 303
+    visitor.get("/sign-in")
+    assert visitor.post(path, {"password": "a third password"}).status == 404
+    site.visitor().sign_in(email, NEW_PASSWORD)
+    site.mailbox.wait_for(email, "was changed")
+
+
+def test_a_link_begins_with_the_address_of_the_config(site: Site) -> None:
+    """Whatever host a request names, the link in the e-mail leads to our own site."""
+    email = site.service.create_account(0)
+    visitor = site.visitor()
+    visitor.get("/reset")
+    host = {"host": "evil.example", "origin": "http://evil.example"}
+    assert visitor.post("/reset", {"email": email}, host).status == 303
+    text = site.mailbox.wait_for(email, "Reset").text
+    assert f"{BASE_URL}/reset/" in text
+    assert "evil" not in text
+
+
+def test_a_reset_of_an_unknown_address_looks_the_same(site: Site) -> None:
+    """The reply does not tell whether there is an account, and nobody gets a letter for nothing."""
+    replies = []
+    for email in (site.service.create_account(0), "unknown@example.org", "no address"):
+        visitor = site.visitor()
+        visitor.get("/reset")
+        seen = visitor.post("/reset", {"email": email})
+        replies.append((seen.status, seen.location, seen.text))
+    assert replies[0] == replies[1] == replies[2]
+    last = site.service.create_account(0)
+    visitor = site.visitor()
+    visitor.get("/reset")
+    visitor.post("/reset", {"email": last})
+    site.mailbox.wait_for(last, "Reset")
+    assert not [one for one in site.mailbox.letters if one.to == "unknown@example.org"]
+
+
+def test_an_address_gets_few_letters(site: Site) -> None:
+    """However often a reset is asked for, four letters are sent at most, and every reply is the same."""
+    email, last = site.service.create_account(0), site.service.create_account(0)
+    for _ in range(6):
+        visitor = site.visitor()
+        visitor.get("/reset")
+        assert visitor.post("/reset", {"email": email}).status == 303
+    visitor.get("/reset")
+    visitor.post("/reset", {"email": last})
+    site.mailbox.wait_for(last, "Reset")  # the queue keeps the order
+    assert len([one for one in site.mailbox.letters if one.to == email]) == 4
+
+
+def test_a_network_asks_for_few_letters(site: Site) -> None:
+    """Nobody makes us send letters by the hundred."""
+    visitor = site.visitor()
+    visitor.get("/reset")
+    statuses = [visitor.post("/reset", {"email": f"{number}@example.org"}).status for number in range(11)]
+    assert statuses == [303] * 10 + [429]
+
+
+def test_an_address_is_verified_by_link(site: Site) -> None:
+    """The link that the page sends verifies the address, once."""
+    email = site.service.create_account(0)
+    visitor = site.visitor()
+    visitor.sign_in(email)
+    assert visitor.post("/settings/security/verification").location == "/settings/security?note=link-sent"
+    path = site.mailbox.wait_for(email, "Verify").path
+    visitor.get(path)
+    assert site.account(email)["verified_at"] is None
+    assert visitor.post(path).location == "/settings/security?note=verified"
+    assert site.account(email)["verified_at"] is not None
+    assert visitor.post(path).status == 404
+    assert visitor.get(path).status == 404
+
+
+def test_a_new_address_is_taken_by_link(site: Site) -> None:
+    """The link goes to the new address and a notice to the old; the address changes when its button is pressed."""
+    email = site.service.create_account(0)
+    new = f"new-{email}"
+    visitor = site.visitor()
+    visitor.sign_in(email)
+    assert visitor.post("/settings/security/email", {"email": new}).location == "/settings/security?note=link-sent"
+    path = site.mailbox.wait_for(new, "new e-mail address").path
+    site.mailbox.wait_for(email, "asked for a new e-mail address")
+    assert site.account(email)["email"] == email
+    visitor.get(path)
+    assert visitor.post(path).location == "/settings/security?note=address-changed"
+    assert site.account(new)["verified_at"] is not None
+    site.mailbox.wait_for(email, "was changed")
+
+
+def test_a_link_of_another_account_is_unknown(site: Site) -> None:
+    """Somebody else who is signed in cannot use the link, and a link for one purpose does not serve another."""
+    email = site.service.create_account(0)
+    visitor, other = site.visitor(), site.visitor()
+    visitor.sign_in(email)
+    other.sign_in(site.service.create_account(0))
+    visitor.post("/settings/security/email", {"email": f"new-{email}"})
+    path = site.mailbox.wait_for(f"new-{email}", "new e-mail address").path
+    secret = path.rpartition("/")[2]
+    assert other.get(path).status == 404
+    other.get("/settings")
+    assert other.api("POST", "/new-address", {"secret": secret}).status == 404
+    for wrong in (f"/reset/{secret}", f"/verify/{secret}", f"/join/{secret}"):
+        assert site.visitor().get(wrong).status == 404
+    visitor.get("/settings")
+    assert visitor.api("POST", "/new-address", {"secret": secret}).status == 204
+
+
+def test_a_password_change_stops_a_change_of_address(site: Site) -> None:
+    """A thief's link for a new address is dead once the owner has changed the password."""
+    email = site.service.create_account(0)
+    visitor = site.visitor()
+    visitor.sign_in(email)
+    visitor.post("/settings/security/email", {"email": f"thief-{email}"})
+    path = site.mailbox.wait_for(f"thief-{email}", "new e-mail address").path
+    visitor.get("/settings/security")
+    visitor.post("/settings/security/password", {"old_password": PASSWORD, "new_password": NEW_PASSWORD})
+    assert visitor.get(path).status == 404
+
+
+def test_an_expired_link_is_dead(site: Site) -> None:
+    """A link that is too old does nothing."""
+    email = site.service.create_account(0)
+    visitor = site.visitor()
+    visitor.get("/reset")
+    visitor.post("/reset", {"email": email})
+    path = site.mailbox.wait_for(email, "Reset").path
+    visitor.get(path)
+    expire_links(site.service)
+    assert "expired" in visitor.post(path, {"password": NEW_PASSWORD}).words
+    site.visitor().sign_in(email)
+
+
+def test_without_mail_the_operator_makes_the_link(service: Service, stranger: Visitor, email: str) -> None:
+    """The page says so, and the link of the command line resets the password."""
+    assert "cadenza account link EMAIL reset" in stranger.get("/reset").words
+    assert stranger.post("/reset", {"email": email}).status == 400
+    done = service.cli("account", "link", email, "reset")
+    path = done.stdout.strip().removeprefix("http://127.0.0.1:8080")
+    stranger.get(path)
+    assert stranger.post(path, {"password": NEW_PASSWORD}).status == 303
+    Visitor(service.port).sign_in(email, NEW_PASSWORD)
+
+
+def test_letters_and_logs_hold_no_more_than_they_need(site: Site) -> None:
+    """The log of the service has no address of a letter and no link."""
+    email = site.service.create_account(0)
+    visitor = site.visitor()
+    visitor.get("/reset")
+    visitor.post("/reset", {"email": email})
+    path = site.mailbox.wait_for(email, "Reset").path
+    visitor.get(path)
+    assert email not in site.service.output
+    assert path not in site.service.output
