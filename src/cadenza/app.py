@@ -15,7 +15,8 @@ from pathlib import Path
 
 from cadenza.config import ConfigError, Provider, Settings, load_settings, missing_secrets
 from cadenza.config.settings import Mail
-from cadenza.control.outbox import Letter, Outbox
+from cadenza.control.low_balance import LowBalanceNotices
+from cadenza.control.outbox import Letter, Outbox, Send
 from cadenza.control.store import prepare_store
 from cadenza.control.stripe import StripeSettings
 from cadenza.control.write_check import WriteCheck
@@ -71,7 +72,8 @@ class App:
         render = self._workers.render if self._workers else None
         self._site = Site(self._why_not_ready, observer, token, render)
         self._chat = WebChat(log, settings.platform.base_url)
-        self._outbox = build_outbox(settings.mail, log) if settings.mail else None
+        self._send = build_send(settings.mail) if settings.mail else None
+        self._outbox = Outbox(self._send, log) if self._send else None
         self._pages = AsgiAdapter(self._build_pages, log)
         self._started = AsyncExitStack()
         self._retiring: set[asyncio.Task[None]] = set()
@@ -164,8 +166,10 @@ class App:
         stack.push_async_callback(self._chat.stop)
         await self.gateway.start(await epochs.current(self._store, epochs.CLASSES))
         stack.push_async_callback(self.gateway.stop)
-        if self._outbox:
+        if self._send and self._outbox:
             stack.push_async_callback(self._outbox.stop)
+            notices = LowBalanceNotices(self._store, self._send, self._log, self._settings.platform.base_url)
+            stack.push_async_callback(stop_task, asyncio.create_task(notices.run()))
         revocation = Revocation(self.gateway)
         await revocation.start()
         stack.push_async_callback(revocation.stop)
@@ -251,6 +255,11 @@ def build_snapshot(settings: Settings, upstreams: Mapping[str, Upstream]) -> Sna
     return Snapshot(Catalogue(classes), upstreams, limits)
 
 
+async def stop_task(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
 def site_settings(settings: Settings) -> SiteSettings:
     site = settings.platform
     return SiteSettings(
@@ -265,14 +274,16 @@ def stripe_settings(settings: Settings) -> StripeSettings | None:
     return StripeSettings(given.api_url, given.secret_key, given.webhook_secret)
 
 
-def build_outbox(mail: Mail, log: Log) -> Outbox:
+def build_send(mail: Mail) -> Send:
+    """How an e-mail is sent. The SMTP client is imported with the first one."""
+
     async def send(letter: Letter) -> None:
         from cadenza.control.smtp import SmtpServer, send_letter  # noqa: PLC0415 import time
 
         server = SmtpServer(mail.host, mail.port, mail.sender, mail.security, mail.username, mail.password)
         await send_letter(server, letter)
 
-    return Outbox(send, log)
+    return send
 
 
 def path_of(settings: Settings) -> str | None:

@@ -7,7 +7,8 @@ import pytest
 
 from cadenza.control.credit import correct_credit, set_low_balance
 from cadenza.control.errors import ControlError
-from cadenza.control.low_balance import LowBalanceNotices, MailFailed
+from cadenza.control.low_balance import LowBalanceNotices
+from cadenza.control.outbox import Letter, SendFailed
 from cadenza.control.statement import export_statement, read_statement
 from cadenza.core.ledger import Held
 from cadenza.core.records import Usage
@@ -130,13 +131,13 @@ class Mailbox:
     """Keeps what is sent. It can be broken."""
 
     def __init__(self) -> None:
-        self.sent: list[tuple[str, str, str]] = []
+        self.sent: list[Letter] = []
         self.is_broken = False
 
-    async def send(self, to: str, subject: str, text: str) -> None:
+    async def send(self, letter: Letter) -> None:
         if self.is_broken:
-            raise MailFailed
-        self.sent.append((to, subject, text))
+            raise SendFailed("broken", retry_helps=True)
+        self.sent.append(letter)
 
 
 async def spent_account(store: Store) -> None:
@@ -150,11 +151,13 @@ async def test_a_low_balance_is_told_once(store: Store, url: str) -> None:
     await spent_account(store)
     mailbox = Mailbox()
     async with opened(url) as beside:
-        watchers = [LowBalanceNotices(one, mailbox, make_log(), "https://c.example") for one in (store, beside)]
+        watchers = [LowBalanceNotices(one, mailbox.send, make_log(), "https://c.example") for one in (store, beside)]
         for _ in range(3):
             await asyncio.gather(*(watcher.look(NOW_MS) for watcher in watchers))
-    [(to, subject, text)] = mailbox.sent
-    assert (to, "Your credit is low: 0.99" in subject, "https://c.example/credit" in text) == (EMAIL, True, True)
+    [letter] = mailbox.sent
+    assert letter.to == EMAIL
+    assert "Your credit is low: 0.99" in letter.subject
+    assert "https://c.example/credit" in letter.text
     await store.transact(lambda tx: ledger.grant(tx, "acct_a", DOLLAR_NANO, "", NOW_MS))
     assert await watchers[0].look(NOW_MS) == 0
     await correct(store, -DOLLAR_NANO)
@@ -165,7 +168,7 @@ async def test_a_new_account_is_not_low(store: Store) -> None:
     """An account that never made a request is not told that its credit is low."""
     await fund(store, 0)
     mailbox = Mailbox()
-    assert await LowBalanceNotices(store, mailbox, make_log(), None).look(NOW_MS) == 0
+    assert await LowBalanceNotices(store, mailbox.send, make_log(), None).look(NOW_MS) == 0
 
 
 async def test_a_notice_that_was_not_sent_is_sent_later(store: Store) -> None:
@@ -173,7 +176,7 @@ async def test_a_notice_that_was_not_sent_is_sent_later(store: Store) -> None:
     await spent_account(store)
     mailbox = Mailbox()
     mailbox.is_broken = True
-    watcher = LowBalanceNotices(store, mailbox, make_log(), None)
+    watcher = LowBalanceNotices(store, mailbox.send, make_log(), None)
     assert await watcher.look(NOW_MS) == 0
     mailbox.is_broken = False
     assert await watcher.look(NOW_MS) == 1
@@ -183,7 +186,7 @@ async def test_the_owner_chooses_what_is_low(store: Store) -> None:
     """Zero turns the notice off; a lower amount takes back a notice that does not apply any more."""
     await spent_account(store)
     mailbox = Mailbox()
-    watcher = LowBalanceNotices(store, mailbox, make_log(), None)
+    watcher = LowBalanceNotices(store, mailbox.send, make_log(), None)
     await set_low_balance(store, "acct_a", 0, EMAIL, NOW_MS)
     assert await watcher.look(NOW_MS) == 0
     await set_low_balance(store, "acct_a", DOLLAR_NANO, EMAIL, NOW_MS)

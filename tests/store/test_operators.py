@@ -4,16 +4,11 @@ import asyncio
 
 import pytest
 
-from cadenza.control.accounts import create_account
+from cadenza.control.accounts import create_account, give_credit, set_operator, suspend_account
 from cadenza.control.acts import list_acts
+from cadenza.control.credit import correct_credit
 from cadenza.control.errors import ControlError
-from cadenza.control.operators import (
-    correct_credit,
-    grant_credit,
-    revoke_any_key,
-    set_operator,
-    suspend_account,
-)
+from cadenza.control.operators import revoke_any_key
 from cadenza.control.overview import find_keys, get_details, get_overview, search_accounts
 from cadenza.core.records import Usage
 from cadenza.store import audit
@@ -48,25 +43,25 @@ async def test_the_last_operator_stays_one(store: Store) -> None:
     """Of two operators who take the role from each other at the same instant, one keeps it."""
     both = [await make_account(store, f"{name}@example.org") for name in ("ann", "bob")]
     for account in both:
-        await set_operator(store, account.id, True, BY, NOW_MS)
+        await set_operator(store, account.email, BY, NOW_MS, is_operator=True)
     ended = await asyncio.gather(
-        *(set_operator(store, account.id, False, BY, NOW_MS) for account in both),
+        *(set_operator(store, account.email, BY, NOW_MS, is_operator=False) for account in both),
         return_exceptions=True,
     )
-    assert [type(one) for one in ended if one is not None] == [ControlError]
+    assert [type(one) for one in ended if isinstance(one, Exception)] == [ControlError]
     assert (await get_overview(store, NOW_MS)).totals.operators == 1
 
 
 async def test_an_operator_is_not_suspended(store: Store) -> None:
     """An operator must lose the role first; a suspended account cannot get it."""
     account = await make_account(store, "ann@example.org")
-    await set_operator(store, account.id, True, BY, NOW_MS)
+    await set_operator(store, account.email, BY, NOW_MS, is_operator=True)
     with pytest.raises(ControlError, match="Take the role away first"):
-        await suspend_account(store, account.id, BY, NOW_MS)
+        await suspend_account(store, account.email, BY, NOW_MS)
     other = await make_account(store, "bob@example.org")
-    await suspend_account(store, other.id, BY, NOW_MS)
+    await suspend_account(store, other.email, BY, NOW_MS)
     with pytest.raises(ControlError, match="is suspended"):
-        await set_operator(store, other.id, True, BY, NOW_MS)
+        await set_operator(store, other.email, BY, NOW_MS, is_operator=True)
     totals = (await get_overview(store, NOW_MS)).totals
     assert (totals.accounts, totals.operators, totals.suspended) == (2, 1, 1)
 
@@ -75,26 +70,28 @@ async def test_corrections_never_go_below_zero(store: Store) -> None:
     """Of many corrections at once, only as many are made as the credit pays for, and the ledger holds."""
     account = await make_account(store, "ann@example.org", 3 * DOLLAR)
     ended = await asyncio.gather(
-        *(correct_credit(store, account.id, -DOLLAR, "a reason", BY, NOW_MS) for _ in range(5)), return_exceptions=True
+        *(correct_credit(store, account.email, -DOLLAR, "a reason", BY, NOW_MS) for _ in range(5)),
+        return_exceptions=True,
     )
     assert sum(isinstance(one, ControlError) for one in ended) == 2
     details = await get_details(store, account.id, NOW_MS)
     assert details
-    assert (details.account.balance_nano, len(details.acts)) == (0, 3)
+    assert (details.account.balance_nano, len(details.acts)) == (0, 4)
     assert await audit.check(store) == []
 
 
 async def test_every_act_is_written_with_the_change(store: Store) -> None:
     """A change and its act are written together; a refused change leaves no act."""
     account = await make_account(store, "ann@example.org")
-    await grant_credit(store, account.id, DOLLAR, "a note", BY, NOW_MS)
+    await give_credit(store, account.email, DOLLAR, "a note", NOW_MS, BY)
     with pytest.raises(ControlError):
-        await grant_credit(store, account.id, 2**62, "", BY, NOW_MS)
+        await give_credit(store, account.email, 2**62, "", NOW_MS, BY)
     with pytest.raises(ControlError, match="one line"):
-        await grant_credit(store, account.id, DOLLAR, "two\nlines", BY, NOW_MS)
-    [act] = await list_acts(store, "ann@example.org")
+        await give_credit(store, account.email, DOLLAR, "two\nlines", NOW_MS, BY)
+    act, created = await list_acts(store, "ann@example.org")
+    assert created.act == "account.create"
     assert (act.actor, act.act, act.email, act.detail) == (BY, "credit.grant", account.email, "1.00 dollars: a note")
-    assert await list_acts(store) == [act]
+    assert await list_acts(store) == [act, created]
 
 
 async def test_unknown_things_are_not_found(store: Store) -> None:
@@ -120,7 +117,7 @@ async def test_the_key_of_the_web_chat_is_not_revoked(store: Store) -> None:
         "key_own": ("revoked", False),
         "key_web": ("active", True),
     }
-    assert [act.act for act in details.acts] == ["key.revoke"]
+    assert [act.act for act in details.acts] == ["key.revoke", "account.create"]
 
 
 async def test_usage_of_today_is_by_class(store: Store) -> None:

@@ -73,14 +73,17 @@ def add_account(tx: Transaction, new: NewAccount, by: str, now_ms: int) -> Accou
 
 
 async def set_operator(store: Store, email: str, by: str, now_ms: int, *, is_operator: bool) -> Account:
-    """Make an account an operator's, or an ordinary one again."""
+    """Make an account an operator's, or an ordinary one again. The last operator stays one."""
 
     def change(tx: Transaction, account: Account) -> None:
+        if is_operator and account.suspended_at is not None:
+            raise ControlError(f"{account.email} is suspended. Resume the account first.")
+        if not is_operator and accounts.lock_operators(tx) <= {account.id}:
+            raise ControlError(f"{account.email} is the last operator. Make another account an operator first.")
         accounts.set_operator(tx, account.id, is_operator=is_operator)
 
-    return await _change(
-        store, email, Act(now_ms, by, "account.operator" if is_operator else "account.ordinary"), change
-    )
+    act = Act(now_ms, by, "account.operator" if is_operator else "account.ordinary")
+    return await _change(store, email, act, change)
 
 
 async def set_class(store: Store, email: str, class_id: str, by: str, now_ms: int) -> Account:
@@ -91,9 +94,11 @@ async def set_class(store: Store, email: str, class_id: str, by: str, now_ms: in
 
 
 async def suspend_account(store: Store, email: str, by: str, now_ms: int) -> Account:
-    """Refuse the keys of an account, and end its sessions and links."""
+    """Refuse the keys of an account, and end its sessions and links. An operator cannot be suspended."""
 
     def change(tx: Transaction, account: Account) -> None:
+        if account.is_operator:
+            raise ControlError(f"{account.email} is an operator. Take the role away first, then suspend the account.")
         accounts.set_suspended(tx, account.id, account.suspended_at or now_ms)
         sessions.remove_all(tx, account.id)
         links.remove_all(tx, account.id)
@@ -134,7 +139,9 @@ async def list_accounts(store: Store) -> list[Account]:
     return await accounts.list_all(store)
 
 
-async def give_credit(store: Store, email: str, amount_nano: int, note: str, now_ms: int) -> Account:
+async def give_credit(
+    store: Store, email: str, amount_nano: int, note: str, now_ms: int, by: str = COMMAND_LINE
+) -> Account:
     if amount_nano <= 0:
         raise ControlError("The amount of credit must be above zero.")
     if len(note) > NOTE_CHARS_MAX or not note.isprintable():
@@ -148,6 +155,8 @@ async def give_credit(store: Store, email: str, amount_nano: int, note: str, now
                 f"and must stay below {format_dollars(ledger.BALANCE_NANO_LIMIT)}."
             )
         ledger.grant(tx, account.id, amount_nano, note, now_ms)
+        detail = f"{format_dollars(amount_nano)} dollars" + (f": {note}" if note else "")
+        acts.add(tx, Act(now_ms, by, "credit.grant", account.id, detail=detail))
         return find_account(tx, account.email)
 
     return await make_change(store, give)

@@ -5,8 +5,8 @@ Every process looks once a minute. A store or a mail server that fails is logged
 
 import asyncio
 import time
-from typing import Protocol
 
+from cadenza.control.outbox import Letter, Send, SendFailed
 from cadenza.core.money import format_dollars
 from cadenza.observe import Log
 from cadenza.store import low_balances
@@ -17,22 +17,12 @@ LOOK_EVERY_S = 60.0
 NOTICES_MAX = 100  # in one look
 
 
-class MailFailed(Exception):
-    """The e-mail could not be handed to the mail server."""
-
-
-class Mailer(Protocol):
-    """Sends e-mail. MailFailed if the mail server does not take it."""
-
-    async def send(self, to: str, subject: str, text: str) -> None: ...
-
-
 class LowBalanceNotices:
     """The notices of one process."""
 
-    def __init__(self, store: Store, mailer: Mailer, log: Log, base_url: str | None) -> None:
+    def __init__(self, store: Store, send: Send, log: Log, base_url: str | None) -> None:
         self._store = store
-        self._mailer = mailer
+        self._send = send
         self._log = log
         self._base_url = base_url
 
@@ -53,15 +43,15 @@ class LowBalanceNotices:
             if not await low_balances.claim(self._store, account.id, now_ms):
                 continue
             try:
-                await self._mailer.send(account.email, *self._words(account))
-            except MailFailed:
+                await self._send(self._letter(account))
+            except SendFailed:
                 await low_balances.give_back(self._store, account.id)
                 self._log.warning("a notice of low credit was not sent: the mail server did not take it")
                 break
             told += 1
         return told
 
-    def _words(self, account: Account) -> tuple[str, str]:
+    def _letter(self, account: Account) -> Letter:
         where = f"{self._base_url}/credit" if self._base_url else "the page Credit of the platform"
         left = format_dollars(account.balance_nano)
         text = (
@@ -69,4 +59,4 @@ class LowBalanceNotices:
             "When it is used up, requests are refused with status 402.\n\n"
             f"Add credit, or change when you get this message: {where}\n"
         )
-        return f"Your credit is low: {left} dollars", text
+        return Letter(account.email, f"Your credit is low: {left} dollars", text)

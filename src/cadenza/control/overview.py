@@ -5,7 +5,7 @@ import msgspec
 from cadenza.core.apikey import DISPLAY_CHARS, digest_key, is_well_formed
 from cadenza.core.records import SCOPES
 from cadenza.core.usage_report import Report, Span
-from cadenza.store import acts, operators
+from cadenza.store import accounts, acts, operators
 from cadenza.store.accounts import Account
 from cadenza.store.acts import WrittenAct
 from cadenza.store.keys import KeyState
@@ -77,7 +77,7 @@ async def search_accounts(store: Store, part: str, after: str = "", count: int =
 
 
 async def get_account_by_id(store: Store, account_id: str) -> Account | None:
-    return await operators.get(store, account_id) if _is_plain(account_id) else None
+    return await accounts.get(store, account_id) if _is_plain(account_id) else None
 
 
 async def get_details(store: Store, account_id: str, now_ms: int) -> AccountDetails | None:

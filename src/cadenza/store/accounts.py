@@ -66,6 +66,7 @@ SET_PREFERENCES = Statement(
     .values(low_noticed_at=None)
 )
 LOCK_FIRST = Statement(select(schema.epochs.c.number).where(schema.epochs.c.name == "changes").with_for_update())
+OPERATORS = Statement(select(schema.accounts.c.id).where(schema.accounts.c.is_operator).with_for_update())
 OLDEST_FIRST = Statement(select(*COLUMNS).order_by(schema.accounts.c.created_at, schema.accounts.c.id))
 COUNT = Statement(select(func.count()).select_from(schema.accounts))
 
@@ -111,6 +112,11 @@ def set_email(tx: Transaction, account_id: str, email: str, verified_at: int | N
 
 def set_verified(tx: Transaction, account_id: str, now_ms: int) -> None:
     tx.change(SET_VERIFIED, {"account": account_id, "now": now_ms})
+
+
+def lock_operators(tx: Transaction) -> set[str]:
+    """The ids of all operators, who stay so until the transaction ends."""
+    return {row[0] for row in tx.rows(OPERATORS, {})}
 
 
 def set_operator(tx: Transaction, account_id: str, *, is_operator: bool) -> None:

@@ -1,15 +1,13 @@
-"""What operators read about all accounts, and change about one."""
+"""What operators read about all accounts and their keys."""
 
 from typing import Any
 
 import msgspec
-from sqlalchemy import ColumnElement, bindparam, case, func, insert, select, text, update
+from sqlalchemy import ColumnElement, bindparam, case, func, select, text
 
-from cadenza.store.accounts import COLUMNS, Account
-from cadenza.store.batch_rows import ADD_ENTRY
+from cadenza.store.accounts import COLUMNS, Account, read_account
 from cadenza.store.keys import scopes_of
-from cadenza.store.ledger import entry_row
-from cadenza.store.schema import accounts, keys, links, sessions, usage
+from cadenza.store.schema import accounts, keys, sessions, usage
 from cadenza.store.statements import Statement
 from cadenza.store.store import Row, Store, Transaction
 
@@ -62,8 +60,6 @@ def _sum(column: ColumnElement[Any]) -> ColumnElement[int]:
     return func.coalesce(func.sum(column), 0)
 
 
-_OF_ACCOUNT = accounts.c.id == bindparam("account")
-BY_ID = Statement(select(*COLUMNS).where(_OF_ACCOUNT))
 SEARCH = Statement(
     select(*COLUMNS)
     .where(accounts.c.email > bindparam("after"), accounts.c.email.like(bindparam("pattern"), escape=ESCAPE))
@@ -107,35 +103,13 @@ KEYS_OF_ACCOUNT = Statement(_SOME_KEYS.where(keys.c.account_id == bindparam("acc
 KEYS_BY_PREFIX = Statement(_SOME_KEYS.where(keys.c.prefix == bindparam("text")))
 KEY_BY_ID = Statement(_KEYS.where(keys.c.id == bindparam("text")))
 KEY_BY_DIGEST = Statement(_KEYS.where(keys.c.digest == bindparam("digest")))
-OPERATORS = Statement(select(accounts.c.id).where(accounts.c.is_operator).with_for_update())
-SET_OPERATOR = Statement(update(accounts).where(_OF_ACCOUNT).values(is_operator=bindparam("is_one")))
-SUSPEND = Statement(
-    update(accounts).where(_OF_ACCOUNT, accounts.c.suspended_at.is_(None)).values(suspended_at=bindparam("now"))
-)
-RESUME = Statement(update(accounts).where(_OF_ACCOUNT, accounts.c.suspended_at.is_not(None)).values(suspended_at=None))
-CORRECT = Statement(
-    update(accounts)
-    .where(_OF_ACCOUNT, accounts.c.balance_nano - accounts.c.held_nano + bindparam("amount") >= 0)
-    .values(balance_nano=accounts.c.balance_nano + bindparam("amount"))
-)
-ADD_LINK = Statement(insert(links), "digest", "kind", "account_id", "email", "created_at", "expires_at")
-
-
-async def get(store: Store, account_id: str) -> Account | None:
-    row = await store.row(BY_ID, {"account": account_id})
-    return None if row is None else Account(*row)
-
-
-def find(tx: Transaction, account_id: str) -> Account | None:
-    row = tx.row(BY_ID, {"account": account_id})
-    return None if row is None else Account(*row)
 
 
 async def search(store: Store, part: str, after: str, count: int) -> list[Account]:
     """Accounts whose address has this part, in the order of their addresses, after the last that was seen."""
     escaped = "".join(ESCAPE + letter if letter in f"%_{ESCAPE}" else letter for letter in part)
     values = {"after": after, "pattern": f"%{escaped}%", "count": count}
-    return [Account(*row) for row in await store.rows(SEARCH, values)]
+    return [read_account(row) for row in await store.rows(SEARCH, values)]
 
 
 async def totals(store: Store) -> Totals:
@@ -174,36 +148,6 @@ def find_key(tx: Transaction, key_id: str) -> OwnedKey | None:
 
 async def key_by_digest(store: Store, digest: bytes) -> list[OwnedKey]:
     return [_key(row) for row in await store.rows(KEY_BY_DIGEST, {"digest": digest})]
-
-
-def lock_operators(tx: Transaction) -> set[str]:
-    """The ids of all operators, who stay so until the transaction ends."""
-    return {row[0] for row in tx.rows(OPERATORS, {})}
-
-
-def set_operator(tx: Transaction, account_id: str, *, is_operator: bool) -> None:
-    tx.change(SET_OPERATOR, {"account": account_id, "is_one": is_operator})
-
-
-def suspend(tx: Transaction, account_id: str, now_ms: int) -> bool:
-    return tx.change(SUSPEND, {"account": account_id, "now": now_ms}) == 1
-
-
-def resume(tx: Transaction, account_id: str) -> bool:
-    return tx.change(RESUME, {"account": account_id}) == 1
-
-
-def correct(tx: Transaction, account_id: str, amount_nano: int, reason: str, now_ms: int) -> bool:
-    """Change the balance by an entry. False, and nothing is done, if the free credit would fall below zero."""
-    if tx.change(CORRECT, {"account": account_id, "amount": amount_nano}) != 1:
-        return False
-    tx.change(ADD_ENTRY, entry_row(account_id, "correction", amount_nano, now_ms, note=reason))
-    return True
-
-
-def add_reset_link(tx: Transaction, digest: bytes, account: Account, now_ms: int, expires_at: int) -> None:
-    values = {"digest": digest, "kind": "reset", "account_id": account.id, "email": account.email}
-    tx.change(ADD_LINK, {**values, "created_at": now_ms, "expires_at": expires_at})
 
 
 def _key(row: Row) -> OwnedKey:

@@ -5,8 +5,10 @@ from collections.abc import Awaitable, Callable
 import msgspec
 from starlette.responses import Response
 
-from cadenza.control import operators
+from cadenza.control.accounts import give_credit, resume_account, set_operator, suspend_account
+from cadenza.control.credit import correct_credit
 from cadenza.control.errors import ControlError
+from cadenza.control.links import print_link
 from cadenza.control.overview import AccountDetails, get_account_by_id, get_details, search_accounts
 from cadenza.core.money import parse_dollars
 from cadenza.store.accounts import Account
@@ -53,7 +55,7 @@ class OperatorRole(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ResetLink(msgspec.Struct, frozen=True):
-    """A link that sets a new password. It works once, for 24 hours."""
+    """A link that sets a new password. It works once, for an hour."""
 
     link: str
 
@@ -127,46 +129,40 @@ async def get_account(visit: Visit) -> OperatorAccountDetails:
 
 
 async def suspend(visit: Visit) -> OperatorAccount:
-    account_id, by = await _subject(visit)
-    await operators.suspend_account(visit.context.store, account_id, by, visit.now_ms)
-    return await _shown(visit)
+    account = await _account(visit)
+    return view_account(await suspend_account(visit.context.store, account.email, visit.account.email, visit.now_ms))
 
 
 async def resume(visit: Visit) -> OperatorAccount:
-    account_id, by = await _subject(visit)
-    await operators.resume_account(visit.context.store, account_id, by, visit.now_ms)
-    return await _shown(visit)
+    account = await _account(visit)
+    return view_account(await resume_account(visit.context.store, account.email, visit.account.email, visit.now_ms))
 
 
 async def set_role(visit: Visit, role: OperatorRole) -> OperatorAccount:
-    account_id, by = await _subject(visit)
-    await operators.set_operator(visit.context.store, account_id, role.is_operator, by, visit.now_ms)
-    return await _shown(visit)
+    account, by = await _account(visit), visit.account.email
+    is_operator = role.is_operator
+    changed = await set_operator(visit.context.store, account.email, by, visit.now_ms, is_operator=is_operator)
+    return view_account(changed)
 
 
 async def grant(visit: Visit, given: Grant) -> OperatorAccount:
-    account_id, by = await _subject(visit)
+    account, by = await _account(visit), visit.account.email
     amount_nano = _amount(given.amount)
-    await operators.grant_credit(visit.context.store, account_id, amount_nano, given.note, by, visit.now_ms)
-    return await _shown(visit)
+    return view_account(
+        await give_credit(visit.context.store, account.email, amount_nano, given.note, visit.now_ms, by)
+    )
 
 
 async def correct(visit: Visit, given: Correction) -> OperatorAccount:
-    account_id, by = await _subject(visit)
+    account, by = await _account(visit), visit.account.email
     amount_nano = -_amount(given.amount)
-    await operators.correct_credit(visit.context.store, account_id, amount_nano, given.reason, by, visit.now_ms)
+    await correct_credit(visit.context.store, account.email, amount_nano, given.reason, by, visit.now_ms)
     return await _shown(visit)
 
 
 async def make_link(visit: Visit) -> ResetLink:
-    account_id, by = await _subject(visit)
-    secret = await operators.make_reset_link(visit.context.store, account_id, by, visit.now_ms)
-    return ResetLink(f"{visit.base_url}/reset/{secret}")
-
-
-async def _subject(visit: Visit) -> tuple[str, str]:
-    """The id of the account, which exists, and the address of the operator."""
-    return (await _account(visit)).id, visit.account.email
+    account, by = await _account(visit), visit.account.email
+    return ResetLink(visit.base_url + await print_link(visit.context.store, account.email, "reset", by, visit.now_ms))
 
 
 async def _shown(visit: Visit) -> OperatorAccount:
