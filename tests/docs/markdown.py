@@ -9,7 +9,7 @@ import msgspec
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 CLIENTS = ROOT / "docs" / "clients.md"
-PAGES = (README, *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs" / "platform").glob("*.md")))
+PAGES = (README, *sorted((ROOT / "docs").glob("*.md")))
 
 _FENCE = re.compile(r"^```(\S*)[^\n]*\n(.*?)^```", re.DOTALL | re.MULTILINE)
 _HEADING = re.compile(r"^## (.+)$", re.MULTILINE)
