@@ -121,12 +121,7 @@ def test_hostile_replies_run_nothing(open_page: OpenPage, upstream: LoopbackUpst
     upstream.script(Sse([ROLE, *map(said, pieces), STOP, usage_chunk()]))
     page = open_page()
     shown = list[str]()
-
-    def note(dialog: Dialog) -> None:
-        shown.append(dialog.message)
-        dialog.dismiss()
-
-    page.on("dialog", note)
+    page.on("dialog", lambda dialog: note_dialog(dialog, shown))
     open_chat(page, email)
     ask(page, "Be hostile. <img src=x onerror=alert(1)> [x](javascript:alert(1))")
     expect(page.get_by_text("11 in, 7 out")).to_be_visible()
@@ -141,6 +136,11 @@ def test_hostile_replies_run_nothing(open_page: OpenPage, upstream: LoopbackUpst
         page.reload()
         page.wait_for_selector("#chat[data-ready]")
     assert shown == []
+
+
+def note_dialog(dialog: Dialog, shown: list[str]) -> None:
+    shown.append(dialog.message)
+    dialog.dismiss()
 
 
 def test_export_and_import(open_page: OpenPage, upstream: LoopbackUpstream, email: str, tmp_path: Path) -> None:

@@ -143,15 +143,14 @@ async def test_keys_of_a_suspended_account_are_found_as_revoked(store: Store) ->
 async def test_an_account_has_one_key_of_the_web_application(store: Store, url: str) -> None:
     """It is made once, also by two at once, has every scope, and is found by its account and by its digest."""
     await add_account(store)
-    assert await keys.look_up_web(store, "acct_a") is None
+    assert await keys.find_web(store, "acct_a") is None
     async with opened(url) as beside:
         first, second = await asyncio.gather(
             *(one.transact(lambda tx: keys.web_key(tx, "acct_a", NOW_MS)) for one in (store, beside))
         )
-    assert first == second
-    found = await keys.look_up_web(store, "acct_a")
+    assert first == second == await keys.find_web(store, "acct_a")
+    found = await keys.look_up(store, first)
     assert found is not None
-    assert found == await keys.look_up(store, first)
     assert keys.scopes_of(found.scopes) == {"inference", "models", "usage"}
     assert [key.id for key in await keys.list_for_account(store, "acct_a", with_web=True)] == [found.id]
     assert await keys.list_for_account(store, "acct_a") == []

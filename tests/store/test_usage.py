@@ -58,8 +58,7 @@ async def busy(store: Store) -> Store:
 async def test_the_web_application_has_a_name_in_the_report(store: Store) -> None:
     """Grouped by key, its requests are those of "Web chat"; other keys have their ids."""
     await fund(store, DOLLAR_NANO)
-    await store.transact(lambda tx: keys.web_key(tx, "acct_a", NOON_MS))
-    web = await keys.look_up_web(store, "acct_a")
+    web = await keys.look_up(store, await store.transact(lambda tx: keys.web_key(tx, "acct_a", NOON_MS)))
     assert web
     await served(store, "r1", NOON_MS, Usage(100, 10), key=web.id)
     await served(store, "r2", NOON_MS, Usage(100, 10))

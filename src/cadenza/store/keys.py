@@ -151,7 +151,6 @@ FOUND = select(
     *(NOT_OF_KEY[name].label(name) if name in NOT_OF_KEY else keys.c[name] for name in FoundKey._fields)
 ).join_from(keys, accounts)
 LOOK_UP = Statement(FOUND.where(keys.c.digest == bindparam("digest")))
-LOOK_UP_WEB = Statement(FOUND.where(*OF_WEB))
 LOOK_UP_MANY = Statement(  # for Postgres only
     FOUND.add_columns(keys.c.digest, CHANGES_EPOCH.label("changes_epoch")).where(
         keys.c.digest == func.any(bindparam("digests", type_=ARRAY(LargeBinary)))
@@ -203,10 +202,10 @@ async def look_up_many(store: Store, digests: Sequence[bytes]) -> FoundKeys:
     return FoundKeys(rows[0][-1] if rows else None, {bytes(row[-2]): FoundKey._make(row[:-2]) for row in rows})
 
 
-async def look_up_web(store: Store, account_id: str) -> FoundKey | None:
-    """The key with which the web application serves an account, as `look_up` finds it by its digest."""
-    row = await store.row(LOOK_UP_WEB, {"account": account_id})
-    return None if row is None else FoundKey._make(row)
+async def find_web(store: Store, account_id: str) -> bytes | None:
+    """The digest of the web application's key for an account; None before its first chat."""
+    row = await store.row(WEB_DIGEST, {"account": account_id})
+    return None if row is None else bytes(row[0])
 
 
 async def list_for_account(store: Store, account_id: str, *, with_web: bool = False) -> list[KeyRecord]:

@@ -5,7 +5,7 @@ from starlette.responses import Response
 
 from cadenza.core.money import format_dollars
 from cadenza.core.rates import Rate
-from cadenza.store.web_chat import find_cost
+from cadenza.store.replies import find_cost
 from cadenza.web.chat_relay import ChatCost
 from cadenza.web.errors import BadForm, Missing, TooMany
 from cadenza.web.markdown.blocks import Block, BlockSplitter

@@ -21,7 +21,7 @@ from cadenza.gateway.relay import ReplyHead
 from cadenza.gateway.request import ApiRequest
 from cadenza.http.exchange import Exchange
 from cadenza.observe import Log
-from cadenza.store import keys, web_chat
+from cadenza.store import keys
 from cadenza.store.store import StoreUnavailable
 from cadenza.web.chat_relay import ChatRelay
 from cadenza.web.cookies import ANONYMOUS, CSRF_HEADER, Origin, cookie_name, is_own_request
@@ -67,10 +67,10 @@ class WebChat:
             raise Forbidden(FOREIGN)
         now_ms = time.time_ns() // 1_000_000
         signed_in = await _find(gateway, exchange, secret, now_ms)
-        digest = await web_chat.find_key(gateway.store, signed_in.account.id)
+        digest = await keys.find_web(gateway.store, signed_in.account.id)
         if digest is None:
             account_id = signed_in.account.id
-            digest = await gateway.store.transact(lambda tx: web_chat.make_key(tx, account_id, now_ms))
+            digest = await gateway.store.transact(lambda tx: keys.web_key(tx, account_id, now_ms))
         gateway.in_flight.note_key(exchange, digest)
         found = await gateway.look_ups.find(digest)
         if found is None or keys.state_of(found, now_ms) != "active":
