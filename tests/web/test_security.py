@@ -201,6 +201,18 @@ def test_a_recovery_code_used_twice_at_the_same_instant(visitor: Visitor, email:
     assert sorted(done) == [303, 400, 400, 400]
 
 
+def test_a_reset_does_not_pass_the_second_factor(service: Service, visitor: Visitor, email: str) -> None:
+    """After a new password by link, the code is still asked for."""
+    add_app(visitor)
+    path = service.cli("account", "link", email, "reset").stdout.strip().removeprefix("http://127.0.0.1:8080")
+    browser = Visitor(service.port)
+    browser.get(path)
+    assert browser.post(path, {"password": NEW_PASSWORD}).location == "/sign-in?note=password-set"
+    browser.get("/sign-in")
+    seen = browser.post("/sign-in", {"email": email, "password": NEW_PASSWORD})
+    assert seen.location.startswith("/sign-in/second-factor")
+
+
 def test_guesses_of_codes_are_limited(visitor: Visitor, email: str) -> None:
     """Who has the password has five guesses of the code."""
     add_app(visitor)

@@ -112,6 +112,14 @@ def test_sign_ups_of_one_network_are_limited(open_site: Service) -> None:
     assert statuses == [303] * 10 + [429]
 
 
+def test_taken_addresses_are_not_tried_by_the_hundred(open_site: Service) -> None:
+    """Each attempt takes a hash, so a network has ten of them, whatever their result."""
+    visitor = Visitor(open_site.port, from_elsewhere())
+    visitor.get("/sign-up")
+    form = {"email": EMAIL, "password": NEW_PASSWORD}
+    assert [visitor.post("/sign-up", form).status for _ in range(11)] == [400] * 10 + [429]
+
+
 def test_an_invitation_makes_one_account(invite_site: Service) -> None:
     """The link of the command line works once; one for an address proves that address."""
     done = invite_site.cli("account", "invite", NEW)

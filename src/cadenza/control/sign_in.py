@@ -28,6 +28,7 @@ DEVICE_RATE = Rate(0.5, 20)
 DEVICE_FAILURES = Rate(1 / 30, 10)
 CODE_FAILURES = Rate(1 / 300, 5)
 RECOVERY_FAILURES = Rate(1 / 60, 10)
+PROOF_RATE = Rate(0.2, 20)  # of one account: each needs a hash
 PROOF_FAILURES = Rate(1 / 60, 10)
 WRONG_PASSWORD = "No account has this e-mail address and password."  # noqa: S105 a sentence
 TOO_MANY = "Too many attempts. Wait a while, or use a browser that you have signed in with before."
@@ -91,12 +92,12 @@ class SignIns:
 
     async def check_again(self, account: Account, session: Session, password: str) -> None:
         """Check the password of somebody who is signed in already. ControlError if it is wrong."""
-        limits = [Limit(f"proof:{session.digest.hex()}", PROOF_FAILURES)]
-        await throttle.take(self._rates, limits, TOO_MANY_HERE)
+        failures = [Limit(f"proof:{session.digest.hex()}", PROOF_FAILURES)]
+        await throttle.take(self._rates, [Limit(f"proof:{account.id}", PROOF_RATE), *failures], TOO_MANY_HERE)
         password_hash = await accounts.get_password(self._store, account.id)
         if not await self.passwords.matches(password_hash, password, Lane.KNOWN):
             raise ControlError("This is not your password.")
-        throttle.give_back(self._rates, limits)
+        throttle.give_back(self._rates, failures)
 
 
 def _limits(attempt: Attempt, email: str, device: str | None) -> tuple[list[Limit], list[Limit]]:

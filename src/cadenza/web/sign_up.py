@@ -4,8 +4,10 @@ import msgspec
 from starlette.responses import Response
 
 from cadenza.control import throttle
+from cadenza.control.accounts import require_email
 from cadenza.control.credentials import require_link
 from cadenza.control.errors import ControlError
+from cadenza.control.passwords import clean_password
 from cadenza.control.sign_up import Invitation, join, sign_up
 from cadenza.control.throttle import Limit
 from cadenza.core.rates import Rate
@@ -104,25 +106,32 @@ async def _sign_up(visit: Visit, form: SignUpForm) -> Account | None:
     settings, context = visit.context.settings, visit.context
     if settings.sign_up != "open":
         raise ControlError(INVITED_ONLY if settings.sign_up == "invite" else CLOSED)
-    limits = [Limit(f"sign-up:network:{network_of(visit.address)}", SIGN_UP_RATE)]
-    await throttle.take(context.rates, limits, "Too many accounts were asked for from your network. Try again later.")
     if context.letters:
+        await _limit(visit)
         context.letters.invite(form.email, visit.base_url, visit.now_ms)
         return None
+    require_email(form.email)
+    clean_password(form.password)
+    await _limit(visit)
     work, credit_nano = context.sign_ins.passwords, settings.opening_credit_nano
-    try:
-        return await sign_up(context.store, work, form.email, form.password, credit_nano, visit.now_ms)
-    except ControlError:
-        throttle.give_back(context.rates, limits)
-        raise
+    return await sign_up(context.store, work, form.email, form.password, credit_nano, visit.now_ms)
 
 
 async def _join(visit: Visit, invitation: Invitation) -> Account:
     settings = visit.context.settings
     if settings.sign_up == "closed":
         raise Missing(CLOSED)
+    clean_password(invitation.password)
+    await _limit(visit)
     work = visit.context.sign_ins.passwords
     return await join(visit.context.store, work, invitation, settings.opening_credit_nano, visit.now_ms)
+
+
+async def _limit(visit: Visit) -> None:
+    """Limit what one network makes us spend: hashes, letters and opening credit."""
+    limits = [Limit(f"sign-up:network:{network_of(visit.address)}", SIGN_UP_RATE)]
+    message = "Too many accounts were asked for from your network. Try again later."
+    await throttle.take(visit.context.rates, limits, message)
 
 
 def _show(visit: Visit, status: int = 200, email: str = "", error: str = "") -> Response:
