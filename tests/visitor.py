@@ -4,6 +4,7 @@ import dataclasses
 import http.client
 import json
 import re
+import secrets
 from collections.abc import Mapping, Sequence
 from html import unescape
 from http.cookies import SimpleCookie
@@ -43,13 +44,14 @@ class Seen:
 
 
 class Visitor:
-    """One browser. `headers` are sent with every request."""
+    """One browser, at an address of its own. `headers` are sent with every request."""
 
     def __init__(self, port: int, headers: Mapping[str, str] | None = None) -> None:
         self.port = port
         self.cookies: dict[str, str] = {}
         self.csrf = ""  # of the last page that was seen
-        self._headers = {"accept": "text/html", **(headers or {})}
+        address = ".".join(["10", *(str(secrets.randbelow(254) + 1) for _ in range(3))])
+        self._headers = {"accept": "text/html", "x-forwarded-for": address, **(headers or {})}
 
     def get(self, path: str, headers: Mapping[str, str] | None = None) -> Seen:
         return self.send("GET", path, b"", headers or {})

@@ -57,7 +57,9 @@ def add_keys(service: Service, email: str, count: int, created_at: int) -> None:
 
 def acts_of(service: Service, email: str) -> list[tuple[str, str]]:
     rows = service.ledger.query(
-        "SELECT act, actor FROM acts WHERE account_id = (SELECT id FROM accounts WHERE email = ?) ORDER BY id", email
+        "SELECT act, actor FROM acts WHERE account_id = (SELECT id FROM accounts WHERE email = ?) AND act LIKE 'key.%' "
+        "ORDER BY id",
+        email,
     )
     return [(row["act"], row["actor"]) for row in rows]
 

@@ -73,12 +73,12 @@ def add_account(tx: Transaction, new: NewAccount, by: str, now_ms: int) -> Accou
 
 
 async def set_operator(store: Store, email: str, by: str, now_ms: int, *, is_operator: bool) -> Account:
-    """Make an account an operator's, or an ordinary one again. The last operator stays one."""
+    """Make an account an operator's, or an ordinary one again. On the site, the last operator stays one."""
 
     def change(tx: Transaction, account: Account) -> None:
         if is_operator and account.suspended_at is not None:
             raise ControlError(f"{account.email} is suspended. Resume the account first.")
-        if not is_operator and accounts.lock_operators(tx) <= {account.id}:
+        if not is_operator and by != COMMAND_LINE and accounts.lock_operators(tx) <= {account.id}:
             raise ControlError(f"{account.email} is the last operator. Make another account an operator first.")
         accounts.set_operator(tx, account.id, is_operator=is_operator)
 
@@ -94,10 +94,10 @@ async def set_class(store: Store, email: str, class_id: str, by: str, now_ms: in
 
 
 async def suspend_account(store: Store, email: str, by: str, now_ms: int) -> Account:
-    """Refuse the keys of an account, and end its sessions and links. An operator cannot be suspended."""
+    """Refuse the keys of an account, and end its sessions and links. On the site, operators cannot be suspended."""
 
     def change(tx: Transaction, account: Account) -> None:
-        if account.is_operator:
+        if account.is_operator and by != COMMAND_LINE:
             raise ControlError(f"{account.email} is an operator. Take the role away first, then suspend the account.")
         accounts.set_suspended(tx, account.id, account.suspended_at or now_ms)
         sessions.remove_all(tx, account.id)

@@ -30,7 +30,7 @@ from cadenza.web.visit import SAFE_METHODS, Visit
 
 API = "/platform/api"
 JSON = "application/json"
-PAGE_RATE = Rate(20.0, 100)  # of one network
+PAGE_RATE = Rate(50.0, 300)  # of one network, which may be that of a whole office
 HEADERS = {
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "

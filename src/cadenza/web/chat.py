@@ -100,6 +100,7 @@ ROUTES: Routes = (
         "Ask for a reply. The answer is a stream of events: start, text, block, finish, usage, then [DONE]",
         serve_chat,
         ChatOrder,
+        media_type="text/event-stream",
     ),
     Endpoint("GET", "/chat/{completion_id}/cost", "What a reply cost", cost, returns=ChatCost),
     Endpoint("POST", "/render", "Render Markdown to clean HTML", render, RenderOrder, RenderedTexts),

@@ -194,5 +194,5 @@ def _date(at_ms: int) -> str:
 ROUTES: Routes = (
     get("/usage", usage_page),
     Endpoint("GET", "/usage", "The usage of a span of time, by day, model or key", get_usage, returns=UsageObject),
-    Endpoint("GET", "/usage.csv", "The same as a file for spreadsheets", get_usage_csv),
+    Endpoint("GET", "/usage.csv", "The same as a file for spreadsheets", get_usage_csv, media_type="text/csv"),
 )
