@@ -1,0 +1,47 @@
+"""The links between the pages lead somewhere."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.docs.markdown import PAGES, ROOT
+
+OTHERS = [ROOT / name for name in ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")]
+DECISIONS = sorted((ROOT / "docs" / "decisions").glob("*.md"))
+LINK = re.compile(r"(?<!!)\[[^\]]+\]\(([^)\s]+)\)")
+HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page, as code hosts make them from its headings."""
+    headings = HEADING.findall(page.read_text())
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def leads_somewhere(page: Path, link: str) -> bool:
+    path, _, anchor = link.partition("#")
+    target = (page.parent / path).resolve() if path else page
+    if not target.exists():
+        return False
+    return not anchor or (target.suffix == ".md" and anchor in anchors(target))
+
+
+@pytest.mark.parametrize("page", [*PAGES, *OTHERS, *DECISIONS], ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    """Every relative link of a page names a file that exists and, with an anchor, one of its headings."""
+    links = [link for link in LINK.findall(page.read_text()) if "://" not in link]
+    assert [link for link in links if not leads_somewhere(page, link)] == []
+
+
+def test_every_page_is_linked() -> None:
+    """A reader who follows links from the README reaches every page of docs/."""
+    seen, waiting = set[Path](), [ROOT / "README.md"]
+    while waiting:
+        page = waiting.pop()
+        if page in seen or page.suffix != ".md" or not page.is_file():
+            continue
+        seen.add(page)
+        found = [link.partition("#")[0] for link in LINK.findall(page.read_text()) if "://" not in link]
+        waiting += [(page.parent / link).resolve() for link in found if link]
+    assert set(PAGES) - seen == set()
