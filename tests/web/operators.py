@@ -18,10 +18,10 @@ def account_id_of(service: Service, email: str) -> str:
 
 
 def acts_of(service: Service, email: str) -> list[tuple[str, str, str]]:
-    """Actor, act and detail of each act that concerns an account, oldest first."""
+    """Actor, act and detail of each act on the site that concerns an account, oldest first."""
     rows = service.ledger.query(
         "SELECT c.actor, c.act, c.detail FROM acts c JOIN accounts a ON a.id = c.account_id "
-        "WHERE a.email = ? ORDER BY c.id",
+        "WHERE a.email = ? AND c.actor <> 'command line' ORDER BY c.id",
         email,
     )
     return [(row["actor"], row["act"], row["detail"]) for row in rows]
