@@ -7,8 +7,12 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Dialog, Page, Route, expect
 
+from cadenza.core.caps import Cap
+from tests.account import Account
 from tests.browser.conftest import OpenPage, shoot, sign_in
-from tests.service import Service
+from tests.loopback import Good, LoopbackUpstream
+from tests.service import CREDIT_NANO, Service
+from tests.web.operators import account_id_of, make_operator
 
 PARTS = Path(__file__).parent
 LOOKS: dict[str, dict[str, Any]] = {
@@ -17,6 +21,9 @@ LOOKS: dict[str, dict[str, Any]] = {
     "phone": {"viewport": {"width": 390, "height": 844}},
 }
 PATHS = ("/", "/sign-in", "/no-such-page", "/gallery", "/conversation")
+RICH = ("/keys", "/usage", "/credit", "/settings/security")  # tables, charts, forms and badges between them
+OTHERS = ("/keys/new", "/settings", "/docs/platform/keys")  # and the page of an account, for operators
+LIGHT = (*RICH, "/docs", "/docs/platform", "/credit/statement", "/operator", "/chat")
 PAGE_BYTES_MAX = 100_000
 DECODED_BYTES = """() => ["navigation", "resource"].flatMap((kind) => performance.getEntriesByType(kind))
     .reduce((sum, entry) => sum + entry.decodedBodySize, 0)"""
@@ -52,6 +59,61 @@ def test_parts_are_accessible(open_page: OpenPage, look: str) -> None:
         page.goto(path)
         assert serious_findings(page) == [], path
         shoot(page, f"{path.strip('/') or 'home'}-{look}")
+
+
+@pytest.fixture
+def owner(service: Service, upstream: LoopbackUpstream) -> str:
+    """The address of an operator who has used a key with a cap."""
+    upstream.always(Good("Yes."))
+    account = Account(service, CREDIT_NANO)
+    service.create_key(account.email, ("inference",), Cap(CREDIT_NANO, "month"), burst=5)
+    account.api.chat()
+    make_operator(service, account.email)
+    return account.email
+
+
+def test_pages_of_an_account(open_page: OpenPage, service: Service, owner: str) -> None:
+    """Forms, the reference and the operator's page of an account have no serious finding of axe-core."""
+    page = open_page()
+    sign_in(page, owner)
+    for path in (*OTHERS, f"/operator/accounts/{account_id_of(service, owner)}"):
+        page.goto(path)
+        assert serious_findings(page) == [], path
+
+
+def test_pages_with_data_are_light_and_narrow(open_page: OpenPage, owner: str) -> None:
+    """Pages with data have less than 100 kB, and do not scroll sideways at 320 pixels."""
+    page = open_page(viewport={"width": 320, "height": 640})
+    sign_in(page, owner)
+    for path in LIGHT:
+        page.goto(path, wait_until="networkidle" if path == "/chat" else "load")
+        assert page.evaluate(DECODED_BYTES) < PAGE_BYTES_MAX, path
+        assert page.evaluate("document.documentElement.scrollWidth") <= 320, path
+
+
+def test_rich_pages_in_the_dark_and_on_a_phone(open_page: OpenPage, owner: str) -> None:
+    """The pages with most parts have no serious finding in the dark scheme and at the size of a phone."""
+    page = open_page(**LOOKS["phone"])
+    sign_in(page, owner)
+    for path in RICH:
+        page.goto(path)
+        shoot(page, f"{path.strip('/').replace('/', '-')}-phone")
+        page.emulate_media(color_scheme="dark")
+        assert serious_findings(page) == [], path
+        page.emulate_media(color_scheme="light")
+        assert serious_findings(page) == [], path
+
+
+def test_a_table_is_a_list_on_a_phone(open_page: OpenPage, owner: str) -> None:
+    """On a phone every cell of a wide table is on the screen, with the name of its column."""
+    page = open_page(**LOOKS["phone"])
+    sign_in(page, owner)
+    page.goto("/keys")
+    cell = page.get_by_role("row").filter(has_text="test").first.get_by_role("cell").last
+    expect(cell).to_have_attribute("data-column", "Expires")
+    box = cell.bounding_box()
+    assert box is not None
+    assert box["x"] + box["width"] <= 390
 
 
 def test_nothing_is_wider_than_a_small_phone(open_page: OpenPage) -> None:

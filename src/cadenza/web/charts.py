@@ -15,7 +15,7 @@ from cadenza.core.money import NANO_PER_DOLLAR, format_dollars
 PLOT_PX = 200
 HEAD_PX = 12
 FOOT_PX = 24
-AXIS_PERCENT = 10  # of the width, for the labels of the values; the style sheet may give it a width in pixels
+AXIS_PERCENT = 6  # of the width, for the labels of the values; the style sheet may give it a width in pixels
 STEPS_MAX = 4
 DAY_LABELS_MAX = 5
 BAR_SHARE = 0.72  # of the width of a day

@@ -79,7 +79,20 @@ export function focusScrollers(root = document) {
   }
 }
 
+// On a phone a table of three columns and more becomes a list, in which each cell says its column.
+export function labelCells(root = document) {
+  for (const table of root.querySelectorAll(".scroll > table:not(.score)")) {
+    const columns = [...table.querySelectorAll("thead tr > *")].map((head) => head.textContent.trim());
+    table.classList.toggle("fold", columns.length > 2);
+    for (const cell of table.querySelectorAll("tbody td")) {
+      cell.classList.toggle("blank", !cell.textContent.trim() && !cell.firstElementChild);
+      if (columns[cell.cellIndex]) cell.dataset.column = columns[cell.cellIndex];
+    }
+  }
+}
+
 showLocalTimes();
+labelCells();
 followClicks();
 confirmForms();
 previewTheme();
