@@ -6,7 +6,7 @@ from starlette.responses import Response
 from cadenza.control import throttle
 from cadenza.control.credentials import require_link
 from cadenza.control.errors import ControlError
-from cadenza.control.sign_up import Invitation, join, sign_up
+from cadenza.control.sign_up import Invitation, Taken, join, sign_up
 from cadenza.control.throttle import Limit
 from cadenza.core.rates import Rate
 from cadenza.store.accounts import Account
@@ -104,14 +104,15 @@ async def _sign_up(visit: Visit, form: SignUpForm) -> Account | None:
     settings, context = visit.context.settings, visit.context
     if settings.sign_up != "open":
         raise ControlError(INVITED_ONLY if settings.sign_up == "invite" else CLOSED)
-    limits = [Limit(f"sign-up:network:{network_of(visit.address)}", SIGN_UP_RATE)]
-    await throttle.take(context.rates, limits, "Too many accounts were asked for from your network. Try again later.")
+    limits = await _take(visit)
     if context.letters:
         context.letters.invite(form.email, visit.base_url, visit.now_ms)
         return None
     work, credit_nano = context.sign_ins.passwords, settings.opening_credit_nano
     try:
         return await sign_up(context.store, work, form.email, form.password, credit_nano, visit.now_ms)
+    except Taken:
+        raise
     except ControlError:
         throttle.give_back(context.rates, limits)
         raise
@@ -121,8 +122,24 @@ async def _join(visit: Visit, invitation: Invitation) -> Account:
     settings = visit.context.settings
     if settings.sign_up == "closed":
         raise Missing(CLOSED)
-    work = visit.context.sign_ins.passwords
-    return await join(visit.context.store, work, invitation, settings.opening_credit_nano, visit.now_ms)
+    work, limits = visit.context.sign_ins.passwords, await _take(visit)
+    try:
+        account = await join(visit.context.store, work, invitation, settings.opening_credit_nano, visit.now_ms)
+    except Taken:
+        raise
+    except ControlError:
+        throttle.give_back(visit.context.rates, limits)
+        raise
+    throttle.give_back(visit.context.rates, limits)
+    return account
+
+
+async def _take(visit: Visit) -> list[Limit]:
+    """Count an account that this network asks for."""
+    limits = [Limit(f"sign-up:network:{network_of(visit.address)}", SIGN_UP_RATE)]
+    refusal = "Too many accounts were asked for from your network. Try again later."
+    await throttle.take(visit.context.rates, limits, refusal)
+    return limits
 
 
 def _show(visit: Visit, status: int = 200, email: str = "", error: str = "") -> Response:
