@@ -48,6 +48,12 @@ def test_a_page_of_keys_has_a_limit(visitor: Visitor, limit: str) -> None:
     assert visitor.api("GET", f"/keys?limit={limit}").status == 400
 
 
+def test_no_redirect_leads_to_the_host_of_the_request(visitor: Visitor) -> None:
+    """A slash at the end is another address, not a reason to name the host that the request named."""
+    seen = visitor.get("/keys/", {"host": "evil.example"})
+    assert (seen.status, seen.location) == (404, "")
+
+
 def test_a_proxy_that_sends_another_host(
     upstream: LoopbackUpstream, start_service: Callable[[ServiceSpec], Service]
 ) -> None:

@@ -1,14 +1,18 @@
 """Somebody who knows a password, or has a cookie: what it opens after a change, and what it costs others."""
 
 import secrets
+import sqlite3
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 from tests.loopback import LoopbackUpstream
+from tests.migrated import STORE_WAIT_S
 from tests.service import PASSWORD, Service
 from tests.service_config import ServiceSpec
 from tests.visitor import Visitor
 from tests.web.open_site import site_spec
+from tests.web.operators import account_id_of, make_operator
 
 NEW_PASSWORD = "another horse battery staple"
 THIEVES = 12
@@ -59,3 +63,18 @@ def test_addresses_that_have_an_account_cannot_be_tried_without_end(
     form = {"email": "owner@example.org", "password": PASSWORD}
     assert [stranger.post("/sign-up", form).status for _ in range(SIGN_UPS)] == [400] * SIGN_UPS
     assert stranger.post("/sign-up", form).status == 429
+
+
+def test_an_old_operator_session_cannot_take_accounts_over(service: Service, visitor: Visitor, email: str) -> None:
+    """A role, and a link that sets a password, need a recent proof. Then the form leads back to its page."""
+    make_operator(service, email)
+    page = f"/operator/accounts/{account_id_of(service, service.create_account(0))}"
+    with closing(sqlite3.connect(service.store, timeout=STORE_WAIT_S)) as store, store:
+        store.execute("UPDATE sessions SET proved_at = 0 WHERE account_id = ?", (account_id_of(service, email),))
+    for path, fields in (("/role", {"is_operator": "true"}), ("/reset-link", {})):
+        assert visitor.post(page + path, fields).location == f"/confirm?next={page}"
+    assert visitor.api("PUT", f"{page}/role", {"is_operator": True}).status == 403
+    assert visitor.api("POST", f"{page}/reset-link").status == 403
+    assert visitor.post("/confirm", {"password": PASSWORD, "next": page}).location == f"{page}?note=confirmed"
+    visitor.get(page)
+    assert "/reset/" in visitor.post(f"{page}/reset-link").text

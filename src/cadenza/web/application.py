@@ -72,7 +72,9 @@ def build_application(context: WebContext, listed: Routes) -> Starlette:
         *(_route(context, one) for one in listed),
     ]
     shown = (PageError, ControlError, StoreUnavailable, HTTPException)
-    return Starlette(routes=routes, exception_handlers=dict.fromkeys(shown, failed))
+    site = Starlette(routes=routes, exception_handlers=dict.fromkeys(shown, failed))
+    site.router.redirect_slashes = False  # it would redirect to the host that the request names
+    return site
 
 
 def _route(context: WebContext, one: Page | Endpoint) -> Route:
