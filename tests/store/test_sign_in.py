@@ -141,11 +141,19 @@ async def test_the_least_used_sessions_end(filled: Store) -> None:
     for number in range(3):
         session = Session(bytes([number]) * 32, "acct_a", "complete", "", NOW_MS, NOW_MS + number, NOW_MS, NOW_MS + 99)
         await filled.transact(lambda tx, one=session: sessions.add(tx, one))  # type: ignore[misc]
-    await filled.transact(lambda tx: sessions.remove_oldest(tx, "acct_a", 2))
+    await filled.transact(lambda tx: sessions.remove_oldest(tx, "acct_a", "complete", 2))
     assert [one.digest[0] for one in await sessions.list_for_account(filled, "acct_a")] == [2, 1]
     found = await sessions.find(filled, bytes([2]) * 32)
     assert found
     assert found[1] == ACCOUNT
+
+
+async def test_a_password_does_not_change_while_it_is_relied_on(filled: Store) -> None:
+    """Only the hash that the account has now is its password."""
+    await filled.transact(lambda tx: accounts.set_password(tx, "acct_a", "first"))
+    assert await filled.transact(lambda tx: accounts.has_password(tx, "acct_a", "first"))
+    assert not await filled.transact(lambda tx: accounts.has_password(tx, "acct_a", "second"))
+    assert not await filled.transact(lambda tx: accounts.has_password(tx, "acct_x", "first"))
 
 
 async def test_a_secret_is_made_once(store: Store) -> None:

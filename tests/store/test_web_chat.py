@@ -22,6 +22,7 @@ async def test_an_account_has_one_web_key(store: Store) -> None:
 
 
 async def test_the_cost_of_an_unknown_reply(store: Store) -> None:
-    """There is no cost for a reply that is not there."""
+    """There is no cost for a reply that is not there, whatever the text of its id."""
     await add_account(store)
-    assert await replies.find_cost(store, "acct_a", "chatcmpl-none") is None
+    for completion_id in ("chatcmpl-none", "\0", "é"):
+        assert await replies.find_cost(store, "acct_a", completion_id) is None

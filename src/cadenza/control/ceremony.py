@@ -30,7 +30,8 @@ from cadenza.store.passkeys import Passkey
 
 TIMEOUT_MS = 5 * 60 * 1000
 SITE_NAME = "Cadenza"
-MALFORMED = (WebAuthnException, ValueError, TypeError, KeyError)  # the library does not catch all that can be wrong
+# The library does not catch all that can be wrong.
+MALFORMED = (WebAuthnException, ValueError, TypeError, KeyError, RecursionError)
 
 
 class Site(msgspec.Struct, frozen=True):

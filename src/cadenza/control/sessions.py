@@ -22,7 +22,7 @@ LONGEST_MS = 30 * DAY_MS
 HALF_MS = 10 * 60 * 1000  # to give the second factor
 TOUCH_MS = 5 * 60 * 1000  # a use is written at most so often
 PROOF_MS = 15 * 60 * 1000
-SESSIONS_MAX = 50  # of an account: more end the one that was used least recently
+SESSIONS_MAX = 50  # of an account, in each stage: more end the one that was used least recently
 AGENT_CHARS_MAX = 200
 ID_CHARS = 24
 BROWSERS = (
@@ -82,7 +82,7 @@ def begin_session(
     lifetime_ms = LONGEST_MS if stage == "complete" else HALF_MS
     session = Session(digest_of(secret), account_id, stage, _clean(agent), now_ms, now_ms, now_ms, now_ms + lifetime_ms)
     sessions.add(tx, session)
-    sessions.remove_oldest(tx, account_id, SESSIONS_MAX)
+    sessions.remove_oldest(tx, account_id, stage, SESSIONS_MAX)
     return secret
 
 
@@ -94,6 +94,11 @@ def rotate_session(tx: Transaction, session: Session, now_ms: int, *, is_proof: 
     proved_at = now_ms if is_proof else session.proved_at
     sessions.add(tx, msgspec.structs.replace(session, digest=digest_of(secret), used_at=now_ms, proved_at=proved_at))
     return secret
+
+
+def end_for_next(tx: Transaction, session: Session) -> bool:
+    """End a session that the next step of signing in replaces. False if it has ended meanwhile: then there is none."""
+    return sessions.remove(tx, session.digest)
 
 
 async def find_session(store: Store, secret: str, now_ms: int) -> SignedIn | None:

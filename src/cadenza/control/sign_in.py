@@ -19,16 +19,16 @@ from cadenza.store import accounts, second_factors
 from cadenza.store.accounts import Account
 from cadenza.store.sessions import Session, Stage
 from cadenza.store.shared.state import Rates
-from cadenza.store.store import Store
+from cadenza.store.store import Store, Transaction
 
 NETWORK_RATE = Rate(4.0, 100)  # all attempts of a network that need a hash
 NETWORK_FAILURES = Rate(0.1, 30)
 ACCOUNT_FAILURES = Rate(1 / 60, 10)  # by browsers that have not signed in to it before
 DEVICE_RATE = Rate(0.5, 20)
+KNOWN_RATE = Rate(0.5, 30)  # of one account, by all its browsers together
 DEVICE_FAILURES = Rate(1 / 30, 10)
 CODE_FAILURES = Rate(1 / 300, 5)
 RECOVERY_FAILURES = Rate(1 / 60, 10)
-PROOF_RATE = Rate(0.2, 20)  # of one account: each needs a hash
 PROOF_FAILURES = Rate(1 / 60, 10)
 WRONG_PASSWORD = "No account has this e-mail address and password."  # noqa: S105 a sentence
 TOO_MANY = "Too many attempts. Wait a while, or use a browser that you have signed in with before."
@@ -45,6 +45,19 @@ class Attempt(msgspec.Struct, frozen=True):
     device: str  # the cookie of a browser that has signed in before
 
 
+class Checked(msgspec.Struct, frozen=True):
+    """An account whose password was right, what its session begins with, and the hash that was checked."""
+
+    account: Account
+    stage: Stage
+    password_hash: str
+
+    def require_unchanged(self, tx: Transaction) -> None:
+        """ControlError if the password was changed since: a hash takes a while, and a change ends all sessions."""
+        if not accounts.has_password(tx, self.account.id, self.password_hash):
+            raise ControlError(WRONG_PASSWORD)
+
+
 class SignIns:
     """Checks who signs in, for one process."""
 
@@ -54,13 +67,15 @@ class SignIns:
         self._store = store
         self._rates = rates
 
-    async def check_password(self, attempt: Attempt) -> tuple[Account, Stage]:
+    async def check_password(self, attempt: Attempt) -> Checked:
         """The account, and whether it asks for a second factor. ControlError if it cannot be signed in to."""
         normal = normal_email(attempt.email)
         found = await accounts.get_with_password(self._store, normal) if normal else None
         account, password_hash = found or (None, None)
         device = await find_device(self.signer, attempt.device, account.id if account else "")
         attempts, failures = _limits(attempt, normal or attempt.email, device)
+        if account and device:
+            attempts.append(_known_limit(account))
         await throttle.take(self._rates, attempts + failures, TOO_MANY)
         lane = Lane.KNOWN if device else Lane.OTHERS
         try:
@@ -68,10 +83,10 @@ class SignIns:
         except throttle.Throttled:
             throttle.give_back(self._rates, failures)
             raise
-        if account is None or not is_right:
+        if account is None or password_hash is None or not is_right:
             raise ControlError(WRONG_PASSWORD)
         throttle.give_back(self._rates, failures)
-        return account, await self.stage_after_password(account)
+        return Checked(account, await self.stage_after_password(account), password_hash)
 
     async def stage_after_password(self, account: Account) -> Stage:
         if account.suspended_at is not None:
@@ -93,11 +108,16 @@ class SignIns:
     async def check_again(self, account: Account, session: Session, password: str) -> None:
         """Check the password of somebody who is signed in already. ControlError if it is wrong."""
         failures = [Limit(f"proof:{session.digest.hex()}", PROOF_FAILURES)]
-        await throttle.take(self._rates, [Limit(f"proof:{account.id}", PROOF_RATE), *failures], TOO_MANY_HERE)
+        await throttle.take(self._rates, [_known_limit(account), *failures], TOO_MANY_HERE)
         password_hash = await accounts.get_password(self._store, account.id)
         if not await self.passwords.matches(password_hash, password, Lane.KNOWN):
             raise ControlError("This is not your password.")
         throttle.give_back(self._rates, failures)
+
+
+def _known_limit(account: Account) -> Limit:
+    """On all hashes that known browsers of an account ask for, so that no account fills their lane."""
+    return Limit(f"sign-in:known:{account.id}", KNOWN_RATE)
 
 
 def _limits(attempt: Attempt, email: str, device: str | None) -> tuple[list[Limit], list[Limit]]:

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 from urllib.parse import unquote
 
+from cadenza.gateway.unknown_keys import network_of
 from cadenza.http.body import BodyMemory, BodyMemoryFull, BodyTimeout, BodyTooLarge
 from cadenza.http.exchange import PENDING, STREAMING, Exchange
 from cadenza.http.headers import encode_headers
@@ -37,7 +38,7 @@ class AsgiAdapter:
         self._load = load
         self._log = log
         self._loading: asyncio.Task[AsgiApp] | None = None
-        self._memory = BodyMemory(ALL_BODIES_BYTES_MAX)
+        self._memory = PageMemory(ALL_BODIES_BYTES_MAX)
 
     async def serve(self, exchange: Exchange) -> None:
         try:
@@ -60,33 +61,59 @@ class AsgiAdapter:
             exchange.body.release()
 
     async def _serve(self, exchange: Exchange) -> None:
-        body = bytes(await exchange.read_body(PageBody(self._memory)))
+        body = bytes(await exchange.read_body(PageBody(self._memory, network_of(exchange.client_address))))
         if self._loading is None:
             self._loading = asyncio.create_task(asyncio.to_thread(self._load))
         app = await asyncio.shield(self._loading)
         await app(_scope(exchange), _receive(body), Reply(exchange).send)
 
 
+class PageMemory:
+    """The memory of all bodies. One network may take as much as it leaves free, and always one body."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._memory = BodyMemory(bytes_max)
+        self._taken_bytes: dict[str, int] = {}  # by network; nothing for those with none
+
+    def check(self, network: str, size_bytes: int) -> None:
+        """BodyMemoryFull if there is no room for so many bytes more."""
+        self._memory.expect(size_bytes)
+        left_bytes = self._memory.free_bytes - size_bytes
+        if self._taken_bytes.get(network, 0) + size_bytes > max(BODY_BYTES_MAX, left_bytes):
+            raise BodyMemoryFull
+
+    def take(self, network: str, size_bytes: int) -> None:
+        self.check(network, size_bytes)
+        self._memory.take(size_bytes)
+        self._taken_bytes[network] = self._taken_bytes.get(network, 0) + size_bytes
+
+    def give_back(self, network: str, size_bytes: int) -> None:
+        self._memory.give_back(size_bytes)
+        if left_bytes := self._taken_bytes.pop(network, 0) - size_bytes:
+            self._taken_bytes[network] = left_bytes
+
+
 class PageBody:
     """The memory of one body, which is small."""
 
-    def __init__(self, memory: BodyMemory) -> None:
+    def __init__(self, memory: PageMemory, network: str) -> None:
         self._memory = memory
+        self._network = network
         self._taken_bytes = 0
 
     def expect(self, size_bytes: int) -> None:
         if size_bytes > BODY_BYTES_MAX:
             raise BodyTooLarge
-        self._memory.expect(size_bytes)
+        self._memory.check(self._network, size_bytes)
 
     def take(self, size_bytes: int) -> None:
         if self._taken_bytes + size_bytes > BODY_BYTES_MAX:
             raise BodyTooLarge
-        self._memory.take(size_bytes)
+        self._memory.take(self._network, size_bytes)
         self._taken_bytes += size_bytes
 
     def give_back(self, _size_bytes: int) -> None:
-        self._memory.give_back(self._taken_bytes)
+        self._memory.give_back(self._network, self._taken_bytes)
         self._taken_bytes = 0
 
 

@@ -1,4 +1,4 @@
-"""Accounts. Only `get_with_password` and `get_password` read a password's hash, and no record carries it."""
+"""Accounts. No record carries a password's hash: `get_with_password`, `get_password` and `has_password` read it."""
 
 from typing import Any, Literal
 
@@ -51,6 +51,7 @@ WITH_PASSWORD = Statement(
 _OF_ID = schema.accounts.c.id == bindparam("account")
 BY_ID = Statement(select(*COLUMNS).where(_OF_ID))
 PASSWORD = Statement(select(schema.accounts.c.password_hash).where(_OF_ID))
+LOCK_PASSWORD = Statement(select(schema.accounts.c.password_hash).where(_OF_ID).with_for_update())
 SET_PASSWORD = Statement(update(schema.accounts).where(_OF_ID).values(password_hash=bindparam("hash")))
 SET_EMAIL = Statement(
     update(schema.accounts).where(_OF_ID).values(email=bindparam("address"), verified_at=bindparam("verified"))
@@ -99,6 +100,11 @@ async def get(store: Store, account_id: str) -> Account | None:
 async def get_password(store: Store, account_id: str) -> str | None:
     row = await store.row(PASSWORD, {"account": account_id})
     return None if row is None else str(row[0])
+
+
+def has_password(tx: Transaction, account_id: str, password_hash: str) -> bool:
+    """Whether this is the hash, which does not change before the transaction ends."""
+    return tx.row(LOCK_PASSWORD, {"account": account_id}) == (password_hash,)
 
 
 def set_password(tx: Transaction, account_id: str, password_hash: str) -> None:

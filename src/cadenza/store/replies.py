@@ -26,5 +26,7 @@ COST = Statement(
 
 
 async def find_cost(store: Store, account_id: str, completion_id: str) -> ReplyCost | None:
+    if not completion_id.isascii() or not completion_id.isprintable():
+        return None
     row = await store.row(COST, {"completion": completion_id, "account": account_id})
     return None if row is None else ReplyCost(*row)

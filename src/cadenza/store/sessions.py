@@ -37,13 +37,14 @@ TOUCH = Statement(update(sessions).where(_OF_DIGEST).values(used_at=bindparam("n
 REMOVE = Statement(delete(sessions).where(_OF_DIGEST))
 REMOVE_ALL = Statement(delete(sessions).where(_OF_ACCOUNT))
 REMOVE_OTHERS = Statement(delete(sessions).where(_OF_ACCOUNT, sessions.c.digest != bindparam("session")))
+_OF_STAGE = sessions.c.stage == bindparam("of_stage")
 _KEPT = (
     select(sessions.c.digest)
-    .where(_OF_ACCOUNT)
+    .where(_OF_ACCOUNT, _OF_STAGE)
     .order_by(sessions.c.used_at.desc(), sessions.c.digest)
     .limit(bindparam("kept"))
 )
-REMOVE_OLDEST = Statement(delete(sessions).where(_OF_ACCOUNT, sessions.c.digest.not_in(_KEPT)))
+REMOVE_OLDEST = Statement(delete(sessions).where(_OF_ACCOUNT, _OF_STAGE, sessions.c.digest.not_in(_KEPT)))
 FORGET = Statement(delete(sessions).where(sessions.c.expires_at < bindparam("now")))
 
 
@@ -75,9 +76,9 @@ def remove_all(tx: Transaction, account_id: str, but: bytes | None = None) -> in
     return tx.change(REMOVE_OTHERS, {"account": account_id, "session": but})
 
 
-def remove_oldest(tx: Transaction, account_id: str, kept: int) -> None:
-    """End all sessions of an account but those that were used last."""
-    tx.change(REMOVE_OLDEST, {"account": account_id, "kept": kept})
+def remove_oldest(tx: Transaction, account_id: str, stage: Stage, kept: int) -> None:
+    """End all sessions of an account in this stage but those that were used last."""
+    tx.change(REMOVE_OLDEST, {"account": account_id, "of_stage": stage, "kept": kept})
 
 
 def forget_expired(tx: Transaction, now_ms: int) -> None:

@@ -31,6 +31,7 @@ from cadenza.web.visit import SAFE_METHODS, Visit
 API = "/platform/api"
 JSON = "application/json"
 PAGE_RATE = Rate(50.0, 300)  # of one network, which may be that of a whole office
+CHANGE_RATE = Rate(1.0, 120)  # forms and changing requests of one account
 HEADERS = {
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -71,7 +72,9 @@ def build_application(context: WebContext, listed: Routes) -> Starlette:
         *(_route(context, one) for one in listed),
     ]
     shown = (PageError, ControlError, StoreUnavailable, HTTPException)
-    return Starlette(routes=routes, exception_handlers=dict.fromkeys(shown, failed))
+    site = Starlette(routes=routes, exception_handlers=dict.fromkeys(shown, failed))
+    site.router.redirect_slashes = False  # it would redirect to the host that the request names
+    return site
 
 
 def _route(context: WebContext, one: Page | Endpoint) -> Route:
@@ -89,6 +92,7 @@ def _serve_page(context: WebContext, page: Page) -> Serve:
             if request.method not in SAFE_METHODS:
                 raise
             return _with_headers(RedirectResponse(f"/sign-in?next={quote(request.url.path)}", 303))
+        await _check_changes(visit)
         response = await page.serve(visit)
         if visit.cookie != _cookie(visit) and visit.cookie.startswith(ANONYMOUS):
             visit.set_cookie(response, visit.cookie)
@@ -101,6 +105,7 @@ def _serve_endpoint(context: WebContext, endpoint: Endpoint) -> Serve:
     async def serve(request: Request) -> Response:
         visit = await _visit(context, request)
         _check_access(visit, endpoint.access)
+        await _check_changes(visit)
         if endpoint.takes is not None:
             result = await endpoint.serve(visit, await visit.json(endpoint.takes))
         else:
@@ -146,6 +151,14 @@ async def _check_rate(context: WebContext, address: str) -> None:
     ticket = await context.rates.take(f"pages:{network_of(address)}", PAGE_RATE)
     if not ticket.is_granted:
         raise TooMany("Too many requests from your network. Try again in a moment.", ticket.wait_s)
+
+
+async def _check_changes(visit: Visit) -> None:
+    """429 for an account that changes things too often, from however many networks: most changes write an act."""
+    if visit.is_signed_in and visit.request.method not in SAFE_METHODS:
+        ticket = await visit.context.rates.take(f"changes:{visit.account.id}", CHANGE_RATE)
+        if not ticket.is_granted:
+            raise TooMany("Too many changes at once. Try again in a moment.", ticket.wait_s)
 
 
 async def _show_error(context: WebContext, request: Request, error: Exception) -> Response:

@@ -3,6 +3,7 @@
 Every step of signing in gives the browser a new session secret, and what it had before is worth nothing.
 """
 
+from collections.abc import Callable
 from urllib.parse import quote
 
 import msgspec
@@ -11,10 +12,12 @@ from starlette.responses import RedirectResponse, Response
 from cadenza.control.ceremony import Site
 from cadenza.control.devices import remember_device
 from cadenza.control.errors import ControlError
-from cadenza.control.sessions import SignedIn, begin_session, rotate_session
+from cadenza.control.sessions import SignedIn, begin_session, end_for_next, rotate_session
+from cadenza.control.sign_in import Checked
 from cadenza.control.throttle import Throttled
 from cadenza.store.accounts import Account
 from cadenza.store.sessions import Stage
+from cadenza.store.store import Transaction
 from cadenza.web.cookies import csrf_token
 from cadenza.web.errors import NotSignedIn
 from cadenza.web.visit import Visit
@@ -52,12 +55,33 @@ def current(visit: Visit) -> SignedIn:
     return visit.signed_in
 
 
-async def enter(visit: Visit, account: Account, stage: Stage, response: Response) -> Step:
-    """Begin a session in this browser. The one that it had before ends."""
-    replaced = visit.signed_in.session.digest if visit.signed_in else None
-    secret = await visit.context.store.transact(
-        lambda tx: begin_session(tx, account.id, stage, visit.agent, visit.now_ms, replaced)
-    )
+async def enter_checked(visit: Visit, checked: Checked, response: Response) -> Step:
+    """`enter` after a password was given."""
+    return await enter(visit, checked.account, checked.stage, response, checked.require_unchanged)
+
+
+async def enter(
+    visit: Visit,
+    account: Account,
+    stage: Stage,
+    response: Response,
+    check: Callable[[Transaction], None] | None = None,
+) -> Step:
+    """Begin a session in this browser, if the check allows it. The one that it had before ends.
+
+    Without a check, a session that goes on from an earlier one of the account needs that one to be alive still.
+    """
+    before = visit.signed_in
+
+    def begin(tx: Transaction) -> str:
+        if check:
+            check(tx)
+        elif before and before.account.id == account.id and not end_for_next(tx, before.session):
+            raise NotSignedIn
+        replaced = before.session.digest if before else None
+        return begin_session(tx, account.id, stage, visit.agent, visit.now_ms, replaced)
+
+    secret = await visit.context.store.transact(begin)
     visit.set_cookie(response, secret)
     if stage == "complete":
         await _remember(visit, account, response)

@@ -62,7 +62,8 @@ class WebChat:
             raise Unauthenticated(NOT_SIGNED_IN)
         headers = exchange.request.headers
         token = _text(headers, CSRF_HEADER) or ""
-        origin = Origin(_text(headers, "sec-fetch-site"), _text(headers, "origin"), _text(headers, "host"))
+        site, origin_of_page, host = (_text(headers, name) for name in ("sec-fetch-site", "origin", "host"))
+        origin = Origin(site, origin_of_page, host, self._base_url)
         if not is_own_request(origin, token, secret):
             raise Forbidden(FOREIGN)
         now_ms = time.time_ns() // 1_000_000

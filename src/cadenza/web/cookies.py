@@ -2,7 +2,6 @@
 
 import hashlib
 import hmac
-from urllib.parse import urlsplit
 
 import msgspec
 
@@ -13,17 +12,29 @@ OWN_SITES = ("same-origin", "none")
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """Where a browser says that a request comes from, and the host that it is sent to."""
+    """Where a browser says that a request comes from, the host that it is sent to, and the address of the site.
+
+    A proxy may send another host than the browser did; the address of the site, where it is known, counts as well.
+    """
 
     site: str | None  # sec-fetch-site
     origin: str | None
     host: str | None
+    base_url: str | None = None
 
     @property
     def is_foreign(self) -> bool:
         if self.site is not None and self.site not in OWN_SITES:
             return True
-        return self.origin is not None and urlsplit(self.origin).netloc != self.host
+        if self.origin is None:
+            return False
+        own = {self.host, _host_of(self.base_url)}
+        return _host_of(self.origin) not in own
+
+
+def _host_of(url: str | None) -> str | None:
+    """The host and the port, as they are written. It reads every text: an Origin header may hold anything."""
+    return None if url is None else url.partition("://")[2].partition("/")[0]
 
 
 def cookie_name(*, is_secure: bool) -> str:

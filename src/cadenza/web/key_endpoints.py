@@ -191,7 +191,7 @@ def _time(at_ms: int) -> str:
 
 
 def _count(text: str) -> int:
-    if text.isdecimal() and 1 <= int(text[:9]) <= PAGE_KEYS_MAX:
+    if text.isdecimal() and len(text) < 10 and 1 <= int(text) <= PAGE_KEYS_MAX:
         return int(text)
     raise BadForm(f"limit: must be from 1 to {PAGE_KEYS_MAX}.")
 

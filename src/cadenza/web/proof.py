@@ -44,12 +44,15 @@ class Proof(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     password: str
 
 
-def with_proof(serve: Callable[[Visit], Awaitable[Response]]) -> Callable[[Visit], Awaitable[Response]]:
-    """A page that needs a recent proof."""
+def with_proof(
+    serve: Callable[[Visit], Awaitable[Response]], form_page: str = SECURITY_PAGE
+) -> Callable[[Visit], Awaitable[Response]]:
+    """A page that needs a recent proof. After it, a form leads back to the page that it stands on."""
 
     async def guarded(visit: Visit) -> Response:
         if not current(visit).is_proved(visit.now_ms):
-            back = visit.request.url.path if visit.request.method in SAFE_METHODS else SECURITY_PAGE
+            is_form = visit.request.method not in SAFE_METHODS
+            back = form_page.format(**visit.request.path_params) if is_form else visit.request.url.path
             return RedirectResponse(f"/confirm?next={quote(back)}", 303)
         return await serve(visit)
 

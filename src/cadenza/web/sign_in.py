@@ -18,6 +18,7 @@ from cadenza.web.browser import (
     current,
     device_cookie,
     enter,
+    enter_checked,
     fill,
     own_page,
     second_factor_page,
@@ -75,11 +76,11 @@ async def sign_in(visit: Visit) -> Response:
     form = await visit.form(SignInForm)
     next_page = own_page(form.next)
     try:
-        account, stage = await visit.context.sign_ins.check_password(_attempt(visit, form.email, form.password))
+        checked = await visit.context.sign_ins.check_password(_attempt(visit, form.email, form.password))
+        response = redirect(next_page) if checked.stage == "complete" else second_factor_page(next_page)
+        await enter_checked(visit, checked, response)
     except ControlError as error:
         return _show(visit, next_page, status_of(error), form.email, error.message)
-    response = redirect(next_page) if stage == "complete" else second_factor_page(next_page)
-    await enter(visit, account, stage, response)
     return response
 
 
@@ -110,9 +111,9 @@ async def sign_out(visit: Visit) -> Response:
 
 
 async def api_sign_in(visit: Visit, given: Credentials) -> Response:
-    account, stage = await visit.context.sign_ins.check_password(_attempt(visit, given.email, given.password))
+    checked = await visit.context.sign_ins.check_password(_attempt(visit, given.email, given.password))
     response = Response()
-    return fill(response, await enter(visit, account, stage, response))
+    return fill(response, await enter_checked(visit, checked, response))
 
 
 async def api_give_code(visit: Visit, given: GivenCode) -> Response:

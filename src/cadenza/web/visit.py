@@ -19,6 +19,7 @@ from cadenza.web.errors import BadForm, NotSignedIn, WrongOrigin
 from cadenza.web.render import NOTES
 
 CSRF_FIELD = "csrf"
+FORM = "application/x-www-form-urlencoded"
 SAFE_METHODS = ("GET", "HEAD")
 LONGEST_S = 30 * 24 * 60 * 60
 
@@ -68,7 +69,8 @@ class Visit:
     def check_origin(self, token: str) -> None:
         """403 unless a changing request comes from one of our own pages: by its origin, and by its token."""
         headers = self.request.headers
-        origin = Origin(headers.get("sec-fetch-site"), headers.get("origin"), headers.get("host"))
+        base_url = self.context.settings.base_url
+        origin = Origin(headers.get("sec-fetch-site"), headers.get("origin"), headers.get("host"), base_url)
         if not is_own_request(origin, token, self.cookie):
             raise WrongOrigin
 
@@ -79,7 +81,12 @@ class Visit:
         return self.context.renderer.page(template, status, {"visit": self, "account": account, "note": note, **values})
 
     async def form(self, kind: type[T]) -> T:
-        """The fields of a form, checked. Unknown fields are refused; a field of type list takes every value."""
+        """The fields of a form, checked. Unknown fields are refused; a field of type list takes every value.
+
+        Only the encoding of our own forms is read. A multipart form names the codec of its text, and some are slow.
+        """
+        if self.request.headers.get("content-type", "").partition(";")[0].strip().lower() not in ("", FORM):
+            raise BadForm(f"A form is sent as {FORM}.")
         async with self.request.form(max_files=0, max_fields=200) as given:
             fields = {name: given.getlist(name) for name in given}
         self.check_origin(str((fields.pop(CSRF_FIELD, None) or [""])[0]))
@@ -95,6 +102,8 @@ class Visit:
             return msgspec.json.decode(body or b"{}", type=kind)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise BadForm(f"The body is not as expected: {error}.") from None
+        except RecursionError:
+            raise BadForm("The body is nested too deeply.") from None
 
     def query(self, kind: type[T]) -> T:
         """The parameters of the address, checked. Unknown ones are ignored; an empty one counts as absent."""

@@ -96,3 +96,11 @@ async def test_an_account_has_a_bounded_number_of_sessions(store: Store, account
 def test_a_browser_has_a_name(agent: str, name: str) -> None:
     """The list of sessions names browsers as people do."""
     assert browser_name(agent) == name
+
+
+async def test_half_a_sign_in_ends_no_session(store: Store, account: Account) -> None:
+    """Who has the password alone cannot sign the owner out by beginning many times."""
+    secret = await begin(store, account)
+    for number in range(SESSIONS_MAX + 1):
+        await begin(store, account, "second_factor", NOW_MS + number)
+    assert await find_session(store, secret, NOW_MS)

@@ -4,15 +4,24 @@ import asyncio
 
 import pytest
 
-from cadenza.control.accounts import create_account, suspend_account
+from cadenza.control.accounts import create_account, set_password, suspend_account
 from cadenza.control.devices import find_device, remember_device
 from cadenza.control.errors import ControlError
 from cadenza.control.passwords import Lane, PasswordWork
-from cadenza.control.sign_in import ACCOUNT_FAILURES, SUSPENDED, TOO_MANY, WRONG_PASSWORD, Attempt, SignIns
+from cadenza.control.sign_in import (
+    ACCOUNT_FAILURES,
+    KNOWN_RATE,
+    SUSPENDED,
+    TOO_MANY,
+    WRONG_PASSWORD,
+    Attempt,
+    SignIns,
+)
 from cadenza.control.signing import Signer
 from cadenza.control.throttle import Throttled
 from cadenza.store.accounts import Account
 from cadenza.store.acts import COMMAND_LINE
+from cadenza.store.sessions import Session
 from cadenza.store.shared.memory import MemoryRates
 from cadenza.store.store import Store
 
@@ -35,7 +44,7 @@ async def account(store: Store) -> Account:
 async def attempt(
     sign_ins: SignIns, password: str = PASSWORD, email: str = EMAIL, network: str = "192.0.2.1", device: str = ""
 ) -> Account:
-    return (await sign_ins.check_password(Attempt(email, password, network, device)))[0]
+    return (await sign_ins.check_password(Attempt(email, password, network, device))).account
 
 
 @pytest.mark.parametrize("password", ["12345678", "x" * 1024, "pässwörd €"])
@@ -97,6 +106,31 @@ async def test_a_success_gives_the_attempt_back(sign_ins: SignIns, account: Acco
     """Somebody who signs in often, rightly, is not limited by it."""
     for _ in range(ACCOUNT_FAILURES.burst + 2):
         assert await attempt(sign_ins) == account
+
+
+async def test_one_account_does_not_fill_the_lane_of_known_browsers(sign_ins: SignIns, account: Account) -> None:
+    """All its browsers together get a bounded number of hashes, even with the right password."""
+    devices = [await remember_device(sign_ins.signer, "", account.id) for _ in range(KNOWN_RATE.burst)]
+    session = Session(b"digest", account.id, "complete", "", NOW_MS, NOW_MS, NOW_MS, NOW_MS)
+    for device in devices[1:]:
+        assert await attempt(sign_ins, device=device) == account
+    await sign_ins.check_again(account, session, PASSWORD)
+    with pytest.raises(Throttled):
+        await attempt(sign_ins, device=devices[0])
+    with pytest.raises(Throttled):
+        await sign_ins.check_again(account, session, PASSWORD)
+    assert await attempt(sign_ins) == account
+
+
+async def test_a_password_that_changed_meanwhile_is_not_the_right_one_any_more(
+    store: Store, sign_ins: SignIns, account: Account
+) -> None:
+    """Who gave the old one cannot begin a session after the change."""
+    checked = await sign_ins.check_password(Attempt(EMAIL, PASSWORD, "192.0.2.1", ""))
+    await store.transact(checked.require_unchanged)
+    await set_password(store, EMAIL, "another horse", COMMAND_LINE, NOW_MS)
+    with pytest.raises(ControlError, match=WRONG_PASSWORD):
+        await store.transact(checked.require_unchanged)
 
 
 async def test_a_device_is_of_its_account_alone(sign_ins: SignIns) -> None:

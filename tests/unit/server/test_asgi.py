@@ -8,10 +8,19 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from cadenza.http.body import BodyLimits
+from cadenza.http.body import BodyLimits, BodyMemoryFull
 from cadenza.http.exchange import Exchange
 from cadenza.observe import make_log
-from cadenza.server.asgi import BODY_BYTES_MAX, AsgiAdapter, AsgiApp, Message, Receive, Send
+from cadenza.server.asgi import (
+    BODY_BYTES_MAX,
+    AsgiAdapter,
+    AsgiApp,
+    Message,
+    PageBody,
+    PageMemory,
+    Receive,
+    Send,
+)
 from tests.unit.http.raw_client import RawClient, request, until
 from tests.unit.http.testing_site import Site
 
@@ -147,3 +156,21 @@ async def test_a_client_that_leaves_cancels_the_application() -> None:
         await until(has_begun.is_set)
         client.abort()
         await until(was_cancelled.is_set)
+
+
+def test_the_bodies_of_one_network_leave_room_for_others() -> None:
+    """Bodies that do not end take half of the memory at most, unless they come from several networks."""
+    memory = PageMemory(4 * BODY_BYTES_MAX)
+    kept = [PageBody(memory, "one") for _ in range(3)]
+    for body in kept[:2]:
+        body.take(BODY_BYTES_MAX)
+    with pytest.raises(BodyMemoryFull):
+        kept[2].expect(BODY_BYTES_MAX)
+    with pytest.raises(BodyMemoryFull):
+        kept[2].take(1)
+    other = PageBody(memory, "another")
+    other.expect(BODY_BYTES_MAX)
+    other.take(BODY_BYTES_MAX)
+    for body in (*kept, other):
+        body.give_back(BODY_BYTES_MAX)
+    kept[2].take(BODY_BYTES_MAX)

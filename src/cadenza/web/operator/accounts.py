@@ -20,6 +20,7 @@ from cadenza.web.operator.views import (
     view_account,
     view_details,
 )
+from cadenza.web.proof import require_proof, with_proof
 from cadenza.web.render import redirect
 from cadenza.web.routes import Access, Endpoint, Routes, get, post
 from cadenza.web.visit import Visit
@@ -139,6 +140,8 @@ async def resume(visit: Visit) -> OperatorAccount:
 
 
 async def set_role(visit: Visit, role: OperatorRole) -> OperatorAccount:
+    """Needs a recent proof, like the link that sets a password: a stolen session must not make itself permanent."""
+    require_proof(visit)
     account, by = await _account(visit), visit.account.email
     is_operator = role.is_operator
     changed = await set_operator(visit.context.store, account.email, by, visit.now_ms, is_operator=is_operator)
@@ -161,6 +164,7 @@ async def correct(visit: Visit, given: Correction) -> OperatorAccount:
 
 
 async def make_link(visit: Visit) -> ResetLink:
+    require_proof(visit)
     account, by = await _account(visit), visit.account.email
     return ResetLink(visit.base_url + await print_link(visit.context.store, account.email, "reset", by, visit.now_ms))
 
@@ -199,10 +203,10 @@ ROUTES: Routes = (
     get(ONE, account_page, Access.OPERATOR),
     post(f"{ONE}/suspend", suspend_form, Access.OPERATOR),
     post(f"{ONE}/resume", resume_form, Access.OPERATOR),
-    post(f"{ONE}/role", operator_form, Access.OPERATOR),
+    post(f"{ONE}/role", with_proof(operator_form, ONE), Access.OPERATOR),
     post(f"{ONE}/grants", grant_form, Access.OPERATOR),
     post(f"{ONE}/corrections", correct_form, Access.OPERATOR),
-    post(f"{ONE}/reset-link", link_form, Access.OPERATOR),
+    post(f"{ONE}/reset-link", with_proof(link_form, ONE), Access.OPERATOR),
     Endpoint(
         "GET",
         "/operator/accounts",

@@ -1,0 +1,80 @@
+"""Somebody who knows a password, or has a cookie: what it opens after a change, and what it costs others."""
+
+import secrets
+import sqlite3
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+
+from tests.loopback import LoopbackUpstream
+from tests.migrated import STORE_WAIT_S
+from tests.service import PASSWORD, Service
+from tests.service_config import ServiceSpec
+from tests.visitor import Visitor
+from tests.web.open_site import site_spec
+from tests.web.operators import account_id_of, make_operator
+
+NEW_PASSWORD = "another horse battery staple"
+THIEVES = 12
+CHANGES_BURST = 120
+SIGN_UPS = 10
+
+
+def from_elsewhere() -> dict[str, str]:
+    """The header of a trusted proxy, for a visitor from a network of its own."""
+    a, b, c = secrets.token_bytes(3)
+    return {"x-forwarded-for": f"10.{a}.{b}.{c}"}
+
+
+def test_a_sign_in_during_a_change_of_the_password_opens_nothing(
+    service: Service, visitor: Visitor, email: str
+) -> None:
+    """The old password is checked again when the session is made, so none of them outlives the change."""
+    thieves = [Visitor(service.port, from_elsewhere()) for _ in range(THIEVES)]
+    for thief in thieves:
+        thief.get("/sign-in")
+    form = {"email": email, "password": PASSWORD}
+    with ThreadPoolExecutor(THIEVES) as threads:
+        begun = [threads.submit(thief.post, "/sign-in", form) for thief in thieves]
+        change = {"old_password": PASSWORD, "new_password": NEW_PASSWORD}
+        assert visitor.post("/settings/security/password", change).status == 303
+        assert {one.result().status for one in begun} <= {303, 400, 429}
+    assert [thief.get("/settings").status for thief in thieves] == [303] * THIEVES
+
+
+def test_changes_of_one_account_are_limited(service: Service, visitor: Visitor) -> None:
+    """The audit trail of an account does not grow without end, from however many networks."""
+    statuses = []
+    for _ in range(CHANGES_BURST + 30):
+        change = {"theme": "dark"}
+        statuses.append(visitor.api("PATCH", "/preferences", change, from_elsewhere()).status)
+        if statuses[-1] != 200:
+            break
+    assert statuses[-1] == 429
+
+
+def test_addresses_that_have_an_account_cannot_be_tried_without_end(
+    upstream: LoopbackUpstream, start_service: Callable[[ServiceSpec], Service]
+) -> None:
+    """Without e-mail a sign-up tells that an address is taken, and that counts against its network."""
+    service = start_service(site_spec(upstream.base_url, "open"))
+    stranger = Visitor(service.port)
+    stranger.get("/sign-up")
+    form = {"email": "owner@example.org", "password": PASSWORD}
+    assert [stranger.post("/sign-up", form).status for _ in range(SIGN_UPS)] == [400] * SIGN_UPS
+    assert stranger.post("/sign-up", form).status == 429
+
+
+def test_an_old_operator_session_cannot_take_accounts_over(service: Service, visitor: Visitor, email: str) -> None:
+    """A role, and a link that sets a password, need a recent proof. Then the form leads back to its page."""
+    make_operator(service, email)
+    page = f"/operator/accounts/{account_id_of(service, service.create_account(0))}"
+    with closing(sqlite3.connect(service.store, timeout=STORE_WAIT_S)) as store, store:
+        store.execute("UPDATE sessions SET proved_at = 0 WHERE account_id = ?", (account_id_of(service, email),))
+    for path, fields in (("/role", {"is_operator": "true"}), ("/reset-link", {})):
+        assert visitor.post(page + path, fields).location == f"/confirm?next={page}"
+    assert visitor.api("PUT", f"{page}/role", {"is_operator": True}).status == 403
+    assert visitor.api("POST", f"{page}/reset-link").status == 403
+    assert visitor.post("/confirm", {"password": PASSWORD, "next": page}).location == f"{page}?note=confirmed"
+    visitor.get(page)
+    assert "/reset/" in visitor.post(f"{page}/reset-link").text
