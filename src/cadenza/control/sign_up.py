@@ -21,10 +21,6 @@ from cadenza.store.store import Store, StoreRefused, Transaction
 TAKEN = "There is an account for this address already. Sign in, or reset its password."
 
 
-class Taken(ControlError):
-    """The address has an account. It is said after a hash, so too many of these are limited."""
-
-
 class Invitation(msgspec.Struct, frozen=True):
     """The secret of an invitation, and what its reader chose. The address counts only if the invitation names none."""
 
@@ -72,4 +68,4 @@ async def _add(store: Store, add: Callable[[Transaction], Account]) -> Account:
     try:
         return await store.transact(add)
     except StoreRefused:
-        raise Taken(TAKEN) from None
+        raise ControlError(TAKEN) from None
