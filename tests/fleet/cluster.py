@@ -90,9 +90,13 @@ class Cluster:
         run_aside(lambda: with_store(self.url(TEMPLATE), fill))
 
     def create_database(self) -> str:
-        """The name of a new database with our schema."""
+        """The name of a new database with our schema.
+
+        In a copied database a sequence that was used falls back when Postgres is killed, until it is set once.
+        """
         name = f"fleet_{next(self._numbers)}"
         self.execute(f"CREATE DATABASE {name} TEMPLATE {TEMPLATE}")
+        self.execute("SELECT setval(pg_get_serial_sequence('acts', 'id'), 1000)", name)
         return name
 
     def replica(self, folder: Path, port: int) -> "Cluster":
