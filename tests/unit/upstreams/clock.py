@@ -16,7 +16,7 @@ class Clock:
     def __init__(
         self, loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch, *, is_stopped: bool = False
     ) -> None:
-        real_time, started_s = loop.time, float(int(loop.time()))  # whole, so that sums of leaps are exact
+        real_time, started_s = loop.time, loop.time()
         self._ahead_s = 0.0
         monkeypatch.setattr(loop, "time", lambda: (started_s if is_stopped else real_time()) + self._ahead_s)
 
