@@ -38,7 +38,7 @@ async def test_an_account_is_read_as_it_was_written(filled: Store) -> None:
 
 async def test_an_account_is_changed(filled: Store) -> None:
     """Each setter changes its own columns."""
-    chosen = Preferences("mezzo", "dark", False, False, 5)
+    chosen = Preferences("mezzo", "dark", False, False)
 
     def change(tx: Transaction) -> None:
         accounts.set_password(tx, "acct_a", "new hash")
@@ -62,7 +62,6 @@ async def test_an_account_is_changed(filled: Store) -> None:
             theme="dark",
             uses_search=False,
             uses_memory=False,
-            low_balance_nano=5,
         ),
         "new hash",
     )

@@ -5,7 +5,7 @@ from typing import get_args
 
 from cadenza.control.accounts import check_class
 from cadenza.control.errors import ControlError
-from cadenza.store import accounts, acts, ledger
+from cadenza.store import accounts, acts
 from cadenza.store.accounts import Account, Preferences, Theme
 from cadenza.store.acts import Act
 from cadenza.store.changes import make_change
@@ -13,13 +13,7 @@ from cadenza.store.store import Store, Transaction
 
 
 def preferences_of(account: Account) -> Preferences:
-    return Preferences(
-        account.preferred_class,
-        account.theme,
-        account.uses_search,
-        account.uses_memory,
-        account.low_balance_nano,
-    )
+    return Preferences(account.preferred_class, account.theme, account.uses_search, account.uses_memory)
 
 
 async def choose(
@@ -30,8 +24,6 @@ async def choose(
         raise ControlError(f"The class {chosen.preferred_class} is not offered here.")
     if chosen.theme not in get_args(Theme):
         raise ControlError("A theme is system, light or dark.")
-    if not 0 <= chosen.low_balance_nano < ledger.BALANCE_NANO_LIMIT:
-        raise ControlError("The limit of the low-balance notice is zero or more dollars.")
 
     def change(tx: Transaction) -> None:
         accounts.set_preferences(tx, account.id, chosen)

@@ -38,7 +38,6 @@ class Preferences(msgspec.Struct, frozen=True):
     theme: Theme
     uses_search: bool
     uses_memory: bool
-    low_balance_nano: int
 
 
 COLUMNS = [schema.accounts.c[name] for name in Account.__struct_fields__]
@@ -64,7 +63,6 @@ SET_PREFERENCES = Statement(
     update(schema.accounts)
     .where(_OF_ID)
     .values({name: bindparam(f"new_{name}") for name in Preferences.__struct_fields__})
-    .values(low_noticed_at=None)
 )
 LOCK_FIRST = Statement(select(schema.epochs.c.number).where(schema.epochs.c.name == "changes").with_for_update())
 OPERATORS = Statement(select(schema.accounts.c.id).where(schema.accounts.c.is_operator).with_for_update())
@@ -138,7 +136,6 @@ def set_class(tx: Transaction, account_id: str, class_id: str) -> None:
 
 
 def set_preferences(tx: Transaction, account_id: str, chosen: Preferences) -> None:
-    """Change them. A notice about a low balance may be sent again, because its limit may have changed."""
     values = {f"new_{name}": value for name, value in msgspec.structs.asdict(chosen).items()}
     tx.change(SET_PREFERENCES, {"account": account_id, **values})
 

@@ -1,11 +1,10 @@
-"""Preferences: the class that `auto` means, the theme, web search, memory, and the limit of the low-balance notice."""
+"""Preferences: the class that `auto` means, the theme, web search and memory."""
 
 import msgspec
 from starlette.responses import Response
 
 from cadenza.control.errors import ControlError
 from cadenza.control.preferences import choose, preferences_of
-from cadenza.core.money import format_dollars, parse_dollars
 from cadenza.core.records import CLASSES
 from cadenza.store.accounts import Preferences, Theme
 from cadenza.web.browser import status_of
@@ -20,7 +19,6 @@ class PreferencesForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     preferred_class: str
     theme: Theme
-    low_balance: str
     uses_search: bool = False
     uses_memory: bool = False
 
@@ -32,7 +30,6 @@ class PreferencesRecord(msgspec.Struct, frozen=True, rename={"preferred_class": 
     theme: Theme
     web_search: bool
     memory: bool
-    low_balance: str
 
 
 class PreferencesChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"preferred_class": "class"}):
@@ -42,7 +39,6 @@ class PreferencesChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     theme: Theme | msgspec.UnsetType = msgspec.UNSET
     web_search: bool | msgspec.UnsetType = msgspec.UNSET
     memory: bool | msgspec.UnsetType = msgspec.UNSET
-    low_balance: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class AccountRecord(msgspec.Struct, frozen=True):
@@ -62,7 +58,7 @@ async def settings_page(visit: Visit) -> Response:
 
 async def send_preferences(visit: Visit) -> Response:
     form = await visit.form(PreferencesForm)
-    typed = PreferencesRecord(form.preferred_class, form.theme, form.uses_search, form.uses_memory, form.low_balance)
+    typed = PreferencesRecord(form.preferred_class, form.theme, form.uses_search, form.uses_memory)
     try:
         await _choose(visit, typed)
     except ControlError as error:
@@ -88,17 +84,12 @@ async def api_change(visit: Visit, change: PreferencesChange) -> PreferencesReco
 
 
 async def _choose(visit: Visit, wanted: PreferencesRecord) -> PreferencesRecord:
-    try:
-        low_balance_nano = parse_dollars(wanted.low_balance)
-    except ValueError as error:
-        raise ControlError(f"The low-balance limit is an amount of dollars, like 1.00: {error}") from None
-    chosen = Preferences(wanted.preferred_class, wanted.theme, wanted.web_search, wanted.memory, low_balance_nano)
+    chosen = Preferences(wanted.preferred_class, wanted.theme, wanted.web_search, wanted.memory)
     return _written(await choose(visit.context.store, visit.account, chosen, _usable(visit), visit.now_ms))
 
 
 def _written(chosen: Preferences) -> PreferencesRecord:
-    low_balance = format_dollars(chosen.low_balance_nano)
-    return PreferencesRecord(chosen.preferred_class, chosen.theme, chosen.uses_search, chosen.uses_memory, low_balance)
+    return PreferencesRecord(chosen.preferred_class, chosen.theme, chosen.uses_search, chosen.uses_memory)
 
 
 def _usable(visit: Visit) -> list[str]:
