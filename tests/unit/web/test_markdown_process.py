@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from cadenza.gateway.large.messages import Limits
-from cadenza.gateway.large.turns import TurnLimits
+from cadenza.children.confine import Limits
+from cadenza.children.turns import TurnLimits
 from cadenza.observe import make_log
 from cadenza.web.markdown.blocks import Block
 from cadenza.web.markdown.process import MIB, MarkdownRenderer, RenderLimits

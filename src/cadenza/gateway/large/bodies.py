@@ -4,19 +4,21 @@ There are two children: one parses, and one counts, which only accounts with cre
 at a time, and keys take turns. If a child fails, the request is refused and the next one gets a new child.
 """
 
-import asyncio
 from functools import partial
 
 import msgspec
 
+from cadenza.children.confine import Limits
+from cadenza.children.lane import Lane, LaneSettings
+from cadenza.children.process import Died, TooHeavy
+from cadenza.children.turns import QueueFull, TurnLimits
 from cadenza.core.errors import InvalidRequest, RateLimited
-from cadenza.gateway.large.messages import Counted, Kind, Limits, Parsed, Refused, Reply, Span
-from cadenza.gateway.large.process import Child, Died, TooHeavy
-from cadenza.gateway.large.turns import QueueFull, TurnLimits, Turns
+from cadenza.gateway.large.messages import REPLIES, Counted, Parsed, Refused, Reply, Span, Task
 from cadenza.gateway.validate import ChatRequest
 from cadenza.observe import Observer
 from cadenza.routing.prompt import LargeTexts
 
+CHILD = "cadenza.gateway.large.child"
 MIB = 1024 * 1024
 RETRY_S = 2.0
 BUSY = "Too many large requests at once. Retry shortly."
@@ -32,26 +34,18 @@ class LargeLimits(msgspec.Struct, frozen=True):
     turns: TurnLimits = TurnLimits()
 
 
-class Task(msgspec.Struct, frozen=True):
-    """What a child is to do. An urgent task waits as long as it must."""
-
-    kind: Kind
-    body: bytes | bytearray
-    character: bytes = b""
-    is_urgent: bool = False
-
-
 class LargeBodies:
     """The two child processes of one service process."""
 
     def __init__(self, observer: Observer, limits: LargeLimits | None = None) -> None:
         limits = limits or LargeLimits()
-        self._parser = Lane(observer, limits.parse, limits)
-        self._counter = Lane(observer, limits.count, limits)
+        self._observer = observer
+        self._parser = Lane(LaneSettings(CHILD, limits.parse, limits.task_s, limits.turns))
+        self._counter = Lane(LaneSettings(CHILD, limits.count, limits.task_s, limits.turns))
 
     async def parse(self, key_id: str, body: bytes | bytearray) -> ChatRequest:
         """The request; 400 if it is invalid, 429 if its turn does not come soon. Its texts stay in the body."""
-        reply = await self._parser.run(key_id, Task(Kind.PARSE, body))
+        reply = await self._run(self._parser, key_id, Task("parse"), body)
         assert isinstance(reply, Parsed)
         texts = LargeTexts(reply.text_chars, partial(self.count, key_id, body))
         return _chat_request(reply, body, texts)
@@ -60,8 +54,7 @@ class LargeBodies:
         self, key_id: str, body: bytes | bytearray, character: str, *, is_urgent: bool = False
     ) -> tuple[int, int]:
         """The tokens of the texts of a valid body, and those of the character. An urgent count is never turned away."""
-        task = Task(Kind.COUNT, body, character.encode(), is_urgent)
-        reply = await self._counter.run(key_id, task)
+        reply = await self._run(self._counter, key_id, Task("count", character), body, is_urgent=is_urgent)
         assert isinstance(reply, Counted)
         return reply.tokens, reply.character_tokens
 
@@ -69,21 +62,12 @@ class LargeBodies:
         await self._parser.stop()
         await self._counter.stop()
 
-
-class Lane:
-    """One child process and the tasks that wait for it."""
-
-    def __init__(self, observer: Observer, of_child: Limits, limits: LargeLimits) -> None:
-        self._observer = observer
-        self._of_child = of_child
-        self._task_s = limits.task_s
-        self._turns = Turns(limits.turns)
-        self._child: Child | None = None
-
-    async def run(self, key_id: str, task: Task) -> Reply:
+    async def _run(
+        self, lane: Lane, key_id: str, task: Task, body: bytes | bytearray, *, is_urgent: bool = False
+    ) -> Reply:
+        """An urgent task waits as long as it must."""
         try:
-            async with self._turns.turn(key_id, is_bounded=not task.is_urgent):
-                reply = await self._ask(task)
+            answer = await lane.run(key_id, msgspec.msgpack.encode(task), [body], is_bounded=not is_urgent)
         except (QueueFull, Died, TimeoutError) as error:
             self._observer.metrics.refused.labels("large_bodies").inc()
             if not isinstance(error, QueueFull):
@@ -91,31 +75,10 @@ class Lane:
             raise RateLimited(BUSY, RETRY_S) from None
         except TooHeavy:
             raise InvalidRequest(HEAVY) from None
+        reply = REPLIES.decode(answer)
         if isinstance(reply, Refused):
             raise InvalidRequest(reply.message)
         return reply
-
-    async def _ask(self, task: Task) -> Reply:
-        child, self._child = self._child, None
-        if child and not child.is_alive:
-            await child.end()
-            child = None
-        child = child or await Child.start(self._of_child)
-        try:
-            async with asyncio.timeout(self._task_s):
-                reply = await child.ask(task.kind, task.body, task.character)
-        except (TooHeavy, Died):
-            raise
-        except BaseException:
-            await child.end()
-            raise
-        self._child = child
-        return reply
-
-    async def stop(self) -> None:
-        child, self._child = self._child, None
-        if child:
-            await child.end()
 
 
 def _chat_request(parsed: Parsed, body: bytes | bytearray, texts: LargeTexts) -> ChatRequest:

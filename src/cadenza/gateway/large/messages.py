@@ -1,32 +1,21 @@
 """The messages between the service and the child processes that parse and count large bodies.
 
-A task is a head of fixed size, the text of the character if it is to be counted, and the body. A reply is its length,
-then one of the records below as MessagePack. Raw JSON comes back as spans, so that a body crosses the socket once, and
-the service copies nothing.
+A task is a Task as MessagePack, and the body. A reply is one of the records below as MessagePack. Raw JSON comes back
+as spans, so that a body crosses the socket once, and the service copies nothing.
 """
 
-import struct
-from enum import IntEnum
+from typing import Literal
 
 import msgspec
 
-TASK = struct.Struct("<BII")  # the kind, and how many bytes the character and the body have
-REPLY = struct.Struct("<I")  # the number of bytes of the record
 Span = tuple[int, int]  # from, to: in the body, or beyond its end in `extra`
 
 
-class Kind(IntEnum):
-    """What the child is to do with a body."""
+class Task(msgspec.Struct, frozen=True):
+    """What the child is to do with a body. To count, it also gets the text of the character."""
 
-    PARSE = 1
-    COUNT = 2
-
-
-class Limits(msgspec.Struct, frozen=True):
-    """What a child may use. It gets them on its command line, as JSON."""
-
-    cpu_s: int  # for one task
-    memory_bytes: int  # of address space
+    kind: Literal["parse", "count"]
+    character: str = ""
 
 
 class Parsed(msgspec.Struct, frozen=True, tag=True):
@@ -59,4 +48,5 @@ class Counted(msgspec.Struct, frozen=True, tag=True):
 
 
 Reply = Parsed | Refused | Counted
+TASKS = msgspec.msgpack.Decoder(Task)
 REPLIES: msgspec.msgpack.Decoder[Reply] = msgspec.msgpack.Decoder(Reply)

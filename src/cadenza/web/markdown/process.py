@@ -5,20 +5,19 @@ cannot be rendered now: a reply never fails because of its Markdown. Accounts ta
 """
 
 import asyncio
-import struct
 from collections.abc import Sequence
 
 import msgspec
 
-from cadenza.gateway.large.messages import Limits
-from cadenza.gateway.large.process import Child, Died, TooHeavy
-from cadenza.gateway.large.turns import QueueFull, TurnLimits, Turns
+from cadenza.children.confine import Limits
+from cadenza.children.lane import Lane, LaneSettings
+from cadenza.children.process import Died, TooHeavy
+from cadenza.children.turns import QueueFull, TurnLimits
 from cadenza.observe import Log
 from cadenza.web.markdown.blocks import Block
 from cadenza.web.markdown.plain import plain_html
 
 CHILD = "cadenza.web.markdown.child"
-TASK = struct.Struct("<I")  # how many bytes the list of blocks has
 MIB = 1024 * 1024
 _HTML = msgspec.msgpack.Decoder(list[str])
 
@@ -43,14 +42,13 @@ class MarkdownRenderer:
 
     def __init__(self, log: Log, limits: RenderLimits | None = None) -> None:
         self._log = log
-        self._limits = limits or RenderLimits()
-        self._turns = Turns(self._limits.turns)
-        self._child: Child | None = None
+        limits = limits or RenderLimits()
+        self._lane = Lane(LaneSettings(CHILD, limits.child, limits.task_s, limits.turns))
         self._tasks: set[asyncio.Task[Rendered]] = set()
 
     def prepare(self, owner: str) -> None:
         """Start the child now, because this owner will soon need it."""
-        if self._child is None and not self._tasks:
+        if not self._lane.has_child and not self._tasks:
             self._begin(owner, [Block("")])
 
     async def render(self, owner: str, blocks: Sequence[Block]) -> Rendered:
@@ -66,7 +64,9 @@ class MarkdownRenderer:
     async def _run(self, owner: str, blocks: Sequence[Block]) -> Rendered:
         sources = [block.source for block in blocks if not block.is_plain]
         try:
-            rendered = iter(await self._render(owner, sources) if sources else [])
+            rendered = iter(
+                _HTML.decode(await self._lane.run(owner, msgspec.msgpack.encode(sources))) if sources else []
+            )
         except (QueueFull, Died, TooHeavy, TimeoutError) as error:
             self._log.warning("a reply is shown without Markdown", reason=type(error).__name__)
             return Rendered([plain_html(block.source) for block in blocks], is_plain=True)
@@ -76,25 +76,4 @@ class MarkdownRenderer:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        child, self._child = self._child, None
-        if child:
-            await child.end()
-
-    async def _render(self, owner: str, sources: list[str]) -> list[str]:
-        async with self._turns.turn(owner):
-            child, self._child = self._child, None
-            if child and not child.is_alive:
-                await child.end()
-                child = None
-            child = child or await Child.start(self._limits.child, CHILD)
-            task = msgspec.msgpack.encode(sources)
-            try:
-                async with asyncio.timeout(self._limits.task_s):
-                    html = _HTML.decode(await child.exchange(TASK.pack(len(task)), task))
-            except (TooHeavy, Died):
-                raise
-            except BaseException:
-                await child.end()
-                raise
-            self._child = child
-            return html
+        await self._lane.stop()

@@ -14,11 +14,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from cadenza.children.confine import Limits
 from cadenza.core.errors import CadenzaError, InvalidRequest, RateLimited
 from cadenza.core.tokens import MESSAGE_OVERHEAD_TOKENS
 from cadenza.gateway.large.bodies import LargeBodies, LargeLimits
 from cadenza.gateway.large.fields import FIELDS_MAX
-from cadenza.gateway.large.messages import Limits
 from cadenza.gateway.validate import CALLS_MAX, MESSAGES_MAX, PARTS_MAX, ChatRequest, parse_chat
 from cadenza.observe import Observer, make_log
 from cadenza.routing.prompt import LargeTexts

@@ -1,7 +1,6 @@
-"""One child process, as the service sees it. It is started when it is first needed, and again after it has died.
+"""One running child process, as the service sees it.
 
-Bodies go to it, and replies come back, in slices, so that the event loop is never held for long. A task that is
-cancelled or takes too long ends the process: there is no other way to stop it.
+Tasks go to it, and replies come back, in slices, so that the event loop is never held for long.
 """
 
 import asyncio
@@ -10,19 +9,20 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 
 import msgspec
 
-from cadenza.gateway.large.messages import REPLIES, REPLY, TASK, Kind, Limits, Reply
+from cadenza.children.confine import REPLY, TASK, Limits
 
-CHILD = "cadenza.gateway.large.child"
+Buffer = bytes | bytearray | memoryview
 SLICE_BYTES = 128 * 1024
 HEAVY_DEATHS = (-signal.SIGXCPU, -signal.SIGABRT)  # beyond its CPU time; beyond its memory
 
 
 class TooHeavy(Exception):
-    """The body takes more CPU time or memory than a child may use."""
+    """The task takes more CPU time or memory than a child may use."""
 
 
 class Died(Exception):
@@ -40,7 +40,7 @@ class Child:
         self._writer = writer
 
     @classmethod
-    async def start(cls, limits: Limits, module: str = CHILD) -> "Child":
+    async def start(cls, limits: Limits, module: str) -> "Child":
         """It gets one end of a socket pair and nothing else. It is started by the main thread, whose end ends it."""
         command = [sys.executable, "-S", "-m", module]
         arguments = [str(os.getpid()), msgspec.json.encode(limits).decode()]
@@ -70,11 +70,8 @@ class Child:
     def is_alive(self) -> bool:
         return self._process.poll() is None
 
-    async def ask(self, kind: Kind, body: bytes | bytearray, character: bytes = b"") -> Reply:
-        return REPLIES.decode(await self.exchange(TASK.pack(kind, len(character), len(body)) + character, body))
-
-    async def exchange(self, head: bytes, body: bytes | bytearray) -> bytearray:
-        """Send a task, and return the bytes of the reply."""
+    async def exchange(self, head: bytes, body: Sequence[Buffer] = ()) -> bytearray:
+        """Send a task, whose body may be in several pieces, and return the bytes of the reply."""
         try:
             await self._send(head, body)
             [size_bytes] = REPLY.unpack(await self._reader.readexactly(REPLY.size))
@@ -83,13 +80,14 @@ class Child:
             code = await self.end()
             raise (TooHeavy if code in HEAVY_DEATHS else Died) from None
 
-    async def _send(self, head: bytes, body: bytes | bytearray) -> None:
-        self._writer.write(head)
-        view = memoryview(body)
-        for start in range(0, len(view), SLICE_BYTES):
-            self._writer.write(view[start : start + SLICE_BYTES])
-            await self._writer.drain()
-            await asyncio.sleep(0)
+    async def _send(self, head: bytes, body: Sequence[Buffer]) -> None:
+        self._writer.write(TASK.pack(len(head), sum(map(len, body))))
+        for piece in (head, *body):
+            view = memoryview(piece)
+            for start in range(0, len(view), SLICE_BYTES):
+                self._writer.write(view[start : start + SLICE_BYTES])
+                await self._writer.drain()
+                await asyncio.sleep(0)
 
     async def _receive(self, size_bytes: int) -> bytearray:
         received = bytearray()

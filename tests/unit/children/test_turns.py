@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from cadenza.gateway.large.turns import QueueFull, TurnLimits, Turns
+from cadenza.children.turns import QueueFull, TurnLimits, Turns
 
 LIMITS = TurnLimits(waiting_max=6, waiting_per_key_max=3, wait_s=60)
 

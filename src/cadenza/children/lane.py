@@ -1,0 +1,59 @@
+"""One child process and the tasks that wait for it. It starts with the first task, and again after it has died."""
+
+import asyncio
+from collections.abc import Sequence
+
+import msgspec
+
+from cadenza.children.confine import Limits
+from cadenza.children.process import Buffer, Child, Died, TooHeavy
+from cadenza.children.turns import TurnLimits, Turns
+
+
+class LaneSettings(msgspec.Struct, frozen=True):
+    """The module that the child runs, what it may use, and how long a task may wait and take."""
+
+    module: str
+    limits: Limits
+    task_s: float  # by the clock, on a machine that is busy with other things
+    turns: TurnLimits = TurnLimits()
+
+
+class Lane:
+    """One task at a time; owners take turns."""
+
+    def __init__(self, settings: LaneSettings) -> None:
+        self._settings = settings
+        self._turns = Turns(settings.turns)
+        self._child: Child | None = None
+
+    @property
+    def has_child(self) -> bool:
+        return self._child is not None
+
+    async def run(self, owner: str, head: bytes, body: Sequence[Buffer] = (), *, is_bounded: bool = True) -> bytearray:
+        """The bytes of the child's reply. QueueFull, Died, TooHeavy or TimeoutError if there is none.
+
+        A task that is cancelled or takes too long ends the child: there is no other way to stop it.
+        """
+        async with self._turns.turn(owner, is_bounded=is_bounded):
+            child, self._child = self._child, None
+            if child and not child.is_alive:
+                await child.end()
+                child = None
+            child = child or await Child.start(self._settings.limits, self._settings.module)
+            try:
+                async with asyncio.timeout(self._settings.task_s):
+                    reply = await child.exchange(head, body)
+            except (TooHeavy, Died):
+                raise
+            except BaseException:
+                await child.end()
+                raise
+            self._child = child
+            return reply
+
+    async def stop(self) -> None:
+        child, self._child = self._child, None
+        if child:
+            await child.end()

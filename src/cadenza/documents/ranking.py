@@ -1,0 +1,53 @@
+"""Ranks texts by how well they fit a question: BM25, by the full-text index of SQLite, in memory.
+
+Words are compared by their stems, without accents and without regard to case. Chinese, Japanese and Korean have no
+spaces between words, so each of their characters counts as a word. Nothing is kept.
+"""
+
+import re
+import sqlite3
+from collections.abc import Sequence
+
+TOKENIZER = "porter unicode61 remove_diacritics 2"
+WORDS_MAX = 64  # of a question
+WORD = re.compile(r"[^\W_]+")
+UNSPACED = re.compile(r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff]")
+STOP_WORDS = frozenset(
+    """
+    a about an and any are as at be been but by can could did do does for from had has have how i if in into
+    is it its me my no not of on or our please so tell than that the their them then there these they this
+    those to us was we were what when where which who why will with would you your
+    """.split()
+)
+
+
+def spaced(text: str) -> str:
+    """The text with blanks around every character that is a word of its own."""
+    return UNSPACED.sub(r" \g<0> ", text) if UNSPACED.search(text) else text
+
+
+def words_of(question: str) -> list[str]:
+    """The words of a question that say what it is about, each once; all of its words if there are no others."""
+    words = list(dict.fromkeys(WORD.findall(spaced(question).lower())))
+    return ([word for word in words if word not in STOP_WORDS] or words)[:WORDS_MAX]
+
+
+def match_expression(words: Sequence[str]) -> str:
+    """What FTS5 is asked for: any of the words. Quotes keep it from reading a word as an operator."""
+    return " OR ".join(f'"{word}"' for word in words)
+
+
+def rank(texts: Sequence[str], question: str) -> list[int]:
+    """The indexes of the texts that have a word of the question, the best first."""
+    words = words_of(question)
+    if not words or not texts:
+        return []
+    with sqlite3.connect(":memory:") as index:
+        index.execute(f"create virtual table texts using fts5(text, content='', tokenize='{TOKENIZER}')")
+        index.executemany("insert into texts(rowid, text) values (?, ?)", enumerate(map(spaced, texts)))
+        found = index.execute(
+            "select rowid from texts where texts match ? order by rank, rowid", (match_expression(words),)
+        )
+        ranked = [row[0] for row in found]
+    index.close()
+    return ranked

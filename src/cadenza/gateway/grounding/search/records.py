@@ -1,0 +1,36 @@
+"""The records of web search."""
+
+import msgspec
+
+
+class Hit(msgspec.Struct, frozen=True):
+    """A result of an engine. `text` is all that is to be quoted where the engine has it; otherwise the page is read."""
+
+    url: str
+    title: str
+    snippet: str = ""
+    text: str = ""
+
+
+class FetchedPage(msgspec.Struct, frozen=True):
+    """A page as it came: its address after all redirects, the content type as the server gave it, and its bytes."""
+
+    url: str
+    content_type: str
+    body: bytes
+
+
+class EngineFailed(Exception):
+    """An engine that gave no usable answer. The reason is for metrics and the log: one word, never content."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class FetchFailed(Exception):
+    """A page that was not read. The reason is one word for the metrics: `refused`, `private`, `robots`, `too_large`…"""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
