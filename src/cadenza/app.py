@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from cadenza.config import ConfigError, Provider, Settings, load_settings, missing_secrets
-from cadenza.config.settings import Mail
+from cadenza.config.settings import Grounding, Mail
 from cadenza.control.low_balance import LowBalanceNotices
 from cadenza.control.outbox import Letter, Outbox, Send
 from cadenza.control.store import prepare_store
@@ -25,6 +25,8 @@ from cadenza.core.rates import Limits, Rate
 from cadenza.core.records import Plan
 from cadenza.gateway.api import serve_api
 from cadenza.gateway.gateway import Gateway, State, body_bytes_max
+from cadenza.gateway.grounding.search.web_search import SearchSettings, WebSearch
+from cadenza.gateway.grounding.stage import Grounder, GroundingSettings
 from cadenza.gateway.refusals import refuse_connection, refuse_malformed
 from cadenza.gateway.revocation import Revocation
 from cadenza.http.connection import ConnectionSettings
@@ -40,7 +42,7 @@ from cadenza.server.asgi import AsgiAdapter, AsgiApp
 from cadenza.store import epochs
 from cadenza.store.address import open_store
 from cadenza.store.shared.address import MEMORY, open_shared_state
-from cadenza.store.store import StoreUnavailable
+from cadenza.store.store import Store, StoreUnavailable
 from cadenza.upstreams.base import Upstream
 from cadenza.upstreams.embedded.upstream import EmbeddedUpstream
 from cadenza.upstreams.openai import OpenAIUpstream
@@ -65,7 +67,7 @@ class App:
         snapshot = build_snapshot(settings, build_upstreams(settings, log))
         body_bytes = body_bytes_max(memory_room(settings.server.workers))
         self._shared = open_shared_state(settings.shared_state.url, settings.server.workers, observer)
-        state = State(self._store, self._shared)
+        state = State(self._store, self._shared, build_grounder(settings.grounding, self._store, observer))
         self.gateway = Gateway(state, snapshot, self._load_snapshot, observer, body_bytes=body_bytes)
         token = settings.server.metrics_token
         self._workers = WorkerMetrics(observer.metrics, workers_folder) if workers_folder else None
@@ -272,6 +274,22 @@ def stripe_settings(settings: Settings) -> StripeSettings | None:
     if given is None or not (given.secret_key and given.webhook_secret):
         return None
     return StripeSettings(given.api_url, given.secret_key, given.webhook_secret)
+
+
+def build_grounder(given: Grounding, store: Store, observer: Observer) -> Grounder:
+    search = given.search
+    web = SearchSettings(
+        engine=search.engine,
+        index=search.index,
+        url=search.url,
+        api_key=search.api_key,
+        proxy=search.proxy,
+        max_results=search.max_results,
+        timeout_s=search.timeout_s,
+        allow_networks=search.allow_networks,
+    )
+    settings = GroundingSettings(given.attachments, given.memory)
+    return Grounder(store, observer, settings, WebSearch(web, observer))
 
 
 def build_send(mail: Mail) -> Send:

@@ -19,6 +19,7 @@ from cadenza.config.checks import (
     is_private,
     suggest,
 )
+from cadenza.config.grounding import build_grounding
 from cadenza.config.platform import build_mail, build_platform, build_stripe
 from cadenza.config.proxies import proxy_for
 from cadenza.config.read import KeyPath, Reader
@@ -65,6 +66,7 @@ def build_settings(raw: Table, reader: Reader, source: Path | None, environ: Map
         prices={id_: _price(values["prices"].get(id_, {}), id_, reader) for id_ in DEFAULT_PRICES},
         providers=providers,
         classes={id_: _class(given, id_, providers, general, reader) for id_, given in values["classes"].items()},
+        grounding=build_grounding(values["grounding"], reader, environ),
         platform=platform,
         mail=build_mail(values["mail"], platform, reader, environ),
         stripe=build_stripe(values["payments"].get("stripe", {}), reader, environ),

@@ -27,6 +27,7 @@ NETWORKS_RULE = 'must be an array of addresses and networks, like ["127.0.0.1", 
 LITERAL_TOKEN = "a token must not be in this file; name a variable with metrics_token_env"  # noqa: S105 a sentence
 LITERAL_PASSWORD = "a password must not be in this file; name a variable with password_env"  # noqa: S105 a sentence
 LITERAL_SECRET = "a secret must not be in this file; name a variable with secret_key_env and webhook_secret_env"  # noqa: S105 a sentence
+LITERAL_SEARCH_KEY = "a key must not be in this file; name a variable with api_key_env"
 NUMBER_MAX = 1_000_000_000
 PRIVATE_NAMES = (".localhost", ".local", ".internal")
 FIXED_FIELDS = frozenset({"model", "messages", "stream", "tools"})  # of a request; no route adds or leaves them out
@@ -230,6 +231,9 @@ ROUTE: Keys = {
     "reasoning": one_of("pass", "drop"),
     "always_send_max_tokens": boolean,
     "max_tokens_field": one_of("max_tokens", "max_completion_tokens"),
+    "vision": boolean,
+    "audio": boolean,
+    "files": boolean,
     "omit": field_names,
     "fields": json_fields,
     "timeouts": dict.fromkeys(Timeouts.__struct_fields__, positive),
@@ -253,6 +257,10 @@ MAIL: Keys = {"host": text, "port": integer(1, 65_535), "security": one_of("star
 MAIL |= {"username": text, "password_env": VARIABLE_NAME, "password": LITERAL_PASSWORD, "sender": sender}
 STRIPE: Keys = {"secret_key_env": VARIABLE_NAME, "webhook_secret_env": VARIABLE_NAME, "api_url": base_url}
 STRIPE |= dict.fromkeys(("secret_key", "webhook_secret"), LITERAL_SECRET)
+SEARCH: Keys = {"engine": one_of("searxng", "brave", "tavily", "local"), "url": base_url, "api_key_env": VARIABLE_NAME}
+SEARCH |= {"max_results": integer(1, 20), "timeout_s": positive, "index": text, "allow_networks": networks}
+SEARCH |= {"api_key": LITERAL_SEARCH_KEY}
+GROUNDING: Keys = {"attachments": boolean, "memory": boolean, "search": SEARCH}
 SECTIONS: Keys = {
     "server": SERVER,
     "store": {"url": STORE_URL, "region": text},
@@ -262,6 +270,7 @@ SECTIONS: Keys = {
     "prices": _by_class(PRICE),
     "providers": {},  # by name: the keys of each depend on its kind
     "classes": _by_class({"routes": [ROUTE], "character": CHARACTER}),
+    "grounding": GROUNDING,
     "platform": PLATFORM,
     "mail": MAIL,
     "payments": {"stripe": STRIPE},

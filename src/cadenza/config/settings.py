@@ -148,6 +148,28 @@ class Stripe(msgspec.Struct, frozen=True):
     api_url: str = "https://api.stripe.com"
 
 
+class Search(msgspec.Struct, frozen=True):
+    """The engine of web search. `api_key` comes from the variable `api_key_env`; `index` is the local engine's file."""
+
+    engine: Literal["searxng", "brave", "tavily", "local"]
+    index: Path
+    url: str | None = None
+    api_key_env: str | None = None
+    api_key: str | None = None
+    max_results: int = 5
+    timeout_s: float = 6.0
+    allow_networks: tuple[str, ...] = ()  # private addresses whose pages may be read all the same
+    proxy: str | None = None  # to the engine, from the environment
+
+
+class Grounding(msgspec.Struct, frozen=True):
+    """What is added to requests of the plain path."""
+
+    search: Search
+    attachments: bool = True
+    memory: bool = True
+
+
 class Settings(msgspec.Struct, frozen=True):
     """The whole configuration. `source` is the file that it came from, or None for the built-in default.
 
@@ -162,6 +184,7 @@ class Settings(msgspec.Struct, frozen=True):
     prices: dict[str, Price]
     providers: dict[str, Provider]
     classes: dict[str, ClassSettings]
+    grounding: Grounding
     platform: Platform = Platform()
     mail: Mail | None = None
     stripe: Stripe | None = None
@@ -189,6 +212,8 @@ def _secrets(settings: Settings) -> list[tuple[str, str | None, str | None, str]
             (f"{at}.secret_key_env", stripe.secret_key_env, stripe.secret_key, "the secret key of Stripe"),
             (f"{at}.webhook_secret_env", stripe.webhook_secret_env, stripe.webhook_secret, "the webhook's secret"),
         ]
+    search = settings.grounding.search
+    found.append(("grounding.search.api_key_env", search.api_key_env, search.api_key, "the key of the search engine"))
     return found + [
         (f"providers.{one.name}", one.api_key_env, one.api_key, "the provider's key")
         for one in settings.providers.values()

@@ -65,6 +65,7 @@ class ReplyMessage(msgspec.Struct, frozen=True, kw_only=True):
     reasoning: str | UnsetType = UNSET
     reasoning_details: list[Any] | UnsetType = UNSET
     tool_calls: list[ToolCall] | UnsetType = UNSET
+    annotations: list[dict[str, Any]] | UnsetType = UNSET
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):

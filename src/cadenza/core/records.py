@@ -25,6 +25,8 @@ class Principal(msgspec.Struct, frozen=True):
     burst: int | None = None
     balance_nano: int = 0  # of the account when the key was looked up, or less by now
     is_capped: bool = False  # the key has a spend cap: its credit is always held in the store
+    may_search: bool = True
+    has_notes: bool = False
 
 
 class Timeouts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -54,6 +56,9 @@ class Route(msgspec.Struct, frozen=True):
     omit: tuple[str, ...] = ()  # fields of a request that it is not sent
     fields: str = ""  # further fields of every request, as a JSON object
     custom_tools: bool = True  # it can take tools of type `custom`
+    vision: bool = False  # and parts of a message: `image_url`
+    audio: bool = False  # `input_audio`
+    files: bool = False  # `file`, on the tool path; on the plain path files are read here
 
 
 class Plan(msgspec.Struct, frozen=True):

@@ -16,19 +16,21 @@ from cadenza.core.tokens import OUTPUT_TOKENS_MIN
 from cadenza.gateway.billing import Credit, Quote, allowance, check_least_credit, hold_credit, idempotency_digest
 from cadenza.gateway.compose import compose, is_shortened
 from cadenza.gateway.gateway import Gateway
+from cadenza.gateway.grounding.additions import NO_GROUNDING, Grounding
+from cadenza.gateway.grounding.stage import Grounder
 from cadenza.gateway.large.bodies import LargeBodies
 from cadenza.gateway.relay import ReplyHead, StreamRelay, WholeRelay
 from cadenza.gateway.request import ApiRequest
 from cadenza.gateway.slots import slot
 from cadenza.gateway.uploads import Upload
-from cadenza.gateway.validate import ChatRequest, check_context, parse_chat
+from cadenza.gateway.validate import CUSTOM_TOOLS, ChatRequest, check_context, parse_chat
 from cadenza.http.body import BodyBudget, BodyTimeout, BodyTooLarge
 from cadenza.http.exchange import Exchange
 from cadenza.routing.catalogue import (
     check_largest_window,
     has_ample_room,
     routes_that_fit,
-    routes_with_custom_tools,
+    routes_that_take,
 )
 from cadenza.routing.continuation import open_reply
 from cadenza.routing.dispatch import Dispatch
@@ -42,8 +44,10 @@ async def serve_chat(gateway: Gateway, request: ApiRequest) -> None:
     upload, key_id = Upload(gateway.uploads, principal, snapshot.catalogue.least_nano), principal.key_id
     chat = await read_chat(request.exchange, upload, gateway.large_bodies, key_id)  # 415 413 402 408 429 400
     served = snapshot.catalogue.find(chat.model, principal)  # 400
-    prompt = PromptSize(gateway.tokenizer, served.character, chat.texts, request.exchange.body.size_bytes)
-    plan = await fit(served.plan, served.price, prompt, chat, principal.balance_nano)  # 400 402
+    plan = routes_for(served.plan, chat, gateway.grounder) if chat.needs or chat.files else served.plan  # 400
+    prompt = PromptSize(gateway.tokenizer, served.character, chat.texts, request.exchange.body.size_bytes, chat.media)
+    grounding = await ground(gateway.grounder, request, chat, plan, served.price, prompt)  # 402 400
+    plan = await fit(plan, served.price, prompt, chat, principal.balance_nano)  # 400 402
     quote = make_quote(request, plan, served.price, chat, prompt)
     at("quoted")
     async with (
@@ -51,11 +55,11 @@ async def serve_chat(gateway: Gateway, request: ApiRequest) -> None:
         hold_credit(gateway.ledger, gateway.tokenizer, request.record, quote) as credit,  # 402 409 429
     ):
         at("held")
-        ask = await compose(chat, served.character, prompt, credit.output_limit, plan)
-        wanted = Dispatch(plan, ask, prompt, snapshot.upstreams, key_id, request.record.request_id)
-        async with open_reply(gateway.dispatcher, wanted, request.record.routed) as reply:  # 400 429 502
+        ask = await compose(chat, served.character, prompt, credit.output_limit, plan, grounding)
+        dispatch = Dispatch(plan, ask, prompt, snapshot.upstreams, key_id, request.record.request_id)
+        async with open_reply(gateway.dispatcher, dispatch, request.record.routed) as reply:  # 400 429 502
             at("opened")
-            relay = start_relay(request, chat, quote.hold, credit, plan)
+            relay = start_relay(request, chat, quote.hold, credit, plan, grounding)
             result = await relay.run(reply)
             at("relayed")
             await credit.settle(result)
@@ -78,13 +82,33 @@ async def read_chat(exchange: Exchange, budget: BodyBudget, large_bodies: LargeB
     return parse_chat(body)
 
 
+def routes_for(plan: Plan, chat: ChatRequest, grounder: Grounder) -> Plan:
+    """The plan with the routes that take what the request has beside text; 400 if there is none."""
+    if chat.files and not grounder.settings.attachments:
+        return routes_that_take(plan, chat.needs | {"files"}, " Attachments are turned off here.")
+    note = " Grounding does not apply with tools: such parts go to the model unchanged." if chat.tools else ""
+    return routes_that_take(plan, chat.needs, "" if chat.needs == CUSTOM_TOOLS else note)
+
+
+async def ground(
+    grounder: Grounder, request: ApiRequest, chat: ChatRequest, plan: Plan, price: Price, prompt: PromptSize
+) -> Grounding:
+    """Add reference material to the prompt, if the request may have any and the account can pay for an answer."""
+    principal = request.principal
+    wanted = grounder.wanted(chat, principal, request.exchange.request.headers)
+    if not wanted:
+        return NO_GROUNDING
+    check_least_credit(principal.balance_nano, price, prompt, OUTPUT_TOKENS_MIN)
+    grounding = await grounder.ground(chat, plan, prompt, principal, wanted)
+    prompt.add_texts(grounding.texts, grounding.texts_bytes)
+    return grounding
+
+
 async def fit(plan: Plan, price: Price, prompt: PromptSize, chat: ChatRequest, balance_nano: int) -> Plan:
-    """The plan with the routes that can take the request and whose window is large enough; 400 if there is none.
+    """The plan with the routes whose window is large enough; 400 if there is none.
 
     Before a long prompt is counted, the free credit must pay for the fewest tokens that it can have: 402.
     """
-    if chat.has_custom_tools:
-        plan = routes_with_custom_tools(plan)
     if not prompt.is_quick:
         is_long = prompt.size_bytes > CONTEXT_TOKENS_MAX
         if is_long or not has_ample_room(plan, prompt.at_most, chat.room_tokens):
@@ -117,16 +141,18 @@ def make_quote(request: ApiRequest, plan: Plan, price: Price, chat: ChatRequest,
 
 
 def start_relay(
-    request: ApiRequest, chat: ChatRequest, hold: Hold, credit: Credit, plan: Plan
+    request: ApiRequest, chat: ChatRequest, hold: Hold, credit: Credit, plan: Plan, grounding: Grounding
 ) -> StreamRelay | WholeRelay:
     is_limited = is_shortened(chat, credit.output_limit, plan)
+    limit = b"x-cadenza-max-tokens: %d\r\n" % credit.output_limit if is_limited else b""
     head = ReplyHead(
         completion_id=hold.completion_id,
         created=hold.started_at // 1000,
         class_id=hold.class_id,
         price=hold.price,
         has_tools=bool(chat.tools),
-        headers=b"x-cadenza-max-tokens: %d\r\n" % credit.output_limit if is_limited else b"",
+        headers=limit + grounding.headers,
+        sources=grounding.sources,
     )
     if chat.stream:
         return request.make_stream_relay(request.exchange, request.answers, head, credit.meter)

@@ -1,6 +1,6 @@
 """Encodes the events of a streamed reply as the API defines them. Each chunk is one `data:` line."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -26,6 +26,9 @@ class Events(Protocol):
 
     def extras(self, extras: Mapping[str, Any], /) -> bytes:
         """A refusal or reasoning."""
+
+    def annotations(self, annotations: Sequence[Mapping[str, Any]], /) -> bytes:
+        """The sources of the reply."""
 
     def finish(self, reason: FinishReason, /) -> bytes: ...
 
@@ -58,6 +61,9 @@ class Chunks:
     def extras(self, extras: Mapping[str, Any]) -> bytes:
         """A refusal or reasoning."""
         return self._choice(_ENCODE(extras), b"null")
+
+    def annotations(self, annotations: Sequence[Mapping[str, Any]]) -> bytes:
+        return self._choice(_ENCODE({"annotations": annotations}), b"null")
 
     def finish(self, reason: FinishReason) -> bytes:
         return self._choice(b"{}", b'"' + reason.encode() + b'"')

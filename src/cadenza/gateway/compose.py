@@ -1,5 +1,7 @@
 """Builds the ask that goes upstream: the character layer first, then the client's messages in their order.
 
+Reference material is put into the messages, as `grounding` decided.
+
 The character layer comes first in the one leading system message, so a client's `system` or `developer` message adds to
 it and never replaces it. One message, because many chat templates refuse or silently drop a second one.
 """
@@ -9,6 +11,7 @@ import asyncio
 import msgspec
 
 from cadenza.core.records import Plan
+from cadenza.gateway.grounding.additions import NO_GROUNDING, Grounding
 from cadenza.gateway.validate import ChatRequest
 from cadenza.routing.prompt import Character, LargeTexts, PromptSize
 from cadenza.upstreams.base import Ask
@@ -16,12 +19,20 @@ from cadenza.upstreams.base import Ask
 SLICE_BYTES = 256 * 1024
 
 
-async def compose(chat: ChatRequest, character: Character, prompt: PromptSize, output_limit: int, plan: Plan) -> Ask:
-    separate = [character.message, *chat.messages]
+async def compose(
+    chat: ChatRequest,
+    character: Character,
+    prompt: PromptSize,
+    output_limit: int,
+    plan: Plan,
+    grounding: Grounding = NO_GROUNDING,
+) -> Ask:
+    sent = await _with_material(chat.messages, grounding) if grounding.edits else chat.messages
+    separate = [character.message, *sent]
     if leading := chat.leading_system:
         gap = b"\\n\\n" if chat.system else b""
         joined = await _join([b'{"role":"system","content":"', character.json, gap, chat.system, b'"}'])
-        messages = [msgspec.Raw(joined), *chat.messages[leading:]]
+        messages = [msgspec.Raw(joined), *sent[leading:]]
     return Ask(
         messages=messages if leading else separate,
         sampling=chat.sampling,
@@ -30,8 +41,15 @@ async def compose(chat: ChatRequest, character: Character, prompt: PromptSize, o
         tools=chat.tools,
         prompt_tokens=prompt.at_most,
         separate=separate if leading else (),
-        is_large=isinstance(chat.texts, LargeTexts),
+        is_large=isinstance(chat.texts, LargeTexts) or grounding.texts_bytes > SLICE_BYTES,
     )
+
+
+async def _with_material(messages: list[msgspec.Raw], grounding: Grounding) -> list[msgspec.Raw]:
+    edited = list(messages)
+    for index in grounding.edits:
+        edited[index] = msgspec.Raw(await _join(grounding.edited(index, messages[index])))
+    return edited
 
 
 async def _join(parts: list[bytes | memoryview]) -> bytes | bytearray:

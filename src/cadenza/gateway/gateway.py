@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 import msgspec
 
 from cadenza.core.tokens import Tokenizer
+from cadenza.gateway.grounding.stage import Grounder
 from cadenza.gateway.in_flight import InFlight
 from cadenza.gateway.key_use import KeyUse
 from cadenza.gateway.large.bodies import LargeBodies
@@ -34,10 +35,11 @@ def body_bytes_max(room_bytes: int | None) -> int:
 
 
 class State(msgspec.Struct, frozen=True):
-    """What outlives a request: the durable store, and the limits that processes share."""
+    """What outlives a request: the durable store, the limits that processes share, and the caches of grounding."""
 
     store: Store
     shared: SharedState
+    grounder: Grounder | None = None
 
 
 class Gateway:
@@ -63,6 +65,7 @@ class Gateway:
         self.look_ups = LookUps(store, self.ledger.presence)
         self.unknown_keys = UnknownKeyLimiter(observer.metrics, state.shared.networks)
         self.large_bodies = LargeBodies(observer)
+        self.grounder = state.grounder or Grounder(store, observer)
         self.in_flight = InFlight()
         self.key_use = KeyUse(store, observer.log)
         self.uploads = Uploads(BodyMemory(body_bytes), observer.metrics)
@@ -81,6 +84,7 @@ class Gateway:
         await self.key_use.stop()
         await self.ledger.stop()
         await self.large_bodies.stop()
+        await self.grounder.stop()
 
     def drain(self) -> None:
         """Refuse new requests from now on."""

@@ -20,6 +20,8 @@ from cadenza.core.records import ReplyResult
 from cadenza.core.tool_calls import ToolCallDelta, ToolCallNormalizer
 from cadenza.gateway.answers import Answers, error_event
 from cadenza.gateway.chunks import Chunks, Events
+from cadenza.gateway.grounding.search.citations import CitationFinder, find_citations
+from cadenza.gateway.grounding.search.records import Source
 from cadenza.gateway.meter import UsageMeter
 from cadenza.http.events import DONE, PING
 from cadenza.http.exchange import Exchange
@@ -29,7 +31,7 @@ PING_S = 15.0
 
 
 class ReplyHead(msgspec.Struct, frozen=True):
-    """The fields that every chunk of a reply repeats, its price, whether tool calls are expected, and extra headers."""
+    """The fields that every chunk of a reply repeats, its price, and what else is known before it begins."""
 
     completion_id: str
     created: int
@@ -37,6 +39,7 @@ class ReplyHead(msgspec.Struct, frozen=True):
     price: Price
     has_tools: bool = False
     headers: bytes = b""
+    sources: tuple[Source, ...] = ()  # that the answer may cite
 
 
 class WholeRelay:
@@ -70,6 +73,8 @@ class WholeRelay:
         if self._extras or self._deltas:
             calls = assemble_calls(self._deltas) if self._deltas else UNSET
             message = msgspec.structs.replace(message, **self._joined_extras(), tool_calls=calls)
+        if self._head.sources:
+            message = msgspec.structs.replace(message, annotations=find_citations(content, self._head.sources))
         completion = Completion(
             id=self._head.completion_id,
             created=self._head.created,
@@ -116,6 +121,7 @@ class StreamRelay:
         self._calls = ToolCallNormalizer() if head.has_tools else None
         self._unsent: list[bytes] = []  # chunks, until the pieces that arrived together are all here
         self._unsent_texts: list[str] = []
+        self._citations = CitationFinder() if head.sources else None
 
     async def run(self, reply: OpenReply) -> ReplyResult:
         self._answers.start_stream(self._head.headers)
@@ -140,6 +146,8 @@ class StreamRelay:
             return
         assert self._meter.finish_reason
         events = self._events
+        if self._citations:
+            self._exchange.write(events.annotations(self._citations.annotations(self._head.sources)))
         self._exchange.finish_stream(events.finish(self._meter.finish_reason) + events.usage(result.usage) + DONE)
 
     def take(self, piece: Piece) -> None:
@@ -151,6 +159,8 @@ class StreamRelay:
         if piece.content:
             self._unsent.append(self._events.content(piece.content))
             self._unsent_texts.append(piece.content)
+            if self._citations:
+                self._citations.take(piece.content)
         if piece.calls and self._calls:
             self._take_calls(self._calls.take(piece.calls))
 

@@ -13,14 +13,16 @@ import msgspec
 
 from cadenza.core.errors import ContextOverflow, InvalidRequest
 from cadenza.core.records import CONTEXT_TOKENS_MAX, OUTPUT_TOKENS_MAX
+from cadenza.gateway.parts import NOTHING_ATTACHED, Attached, FilePart, Part, check_part, find_attached, find_content
 from cadenza.gateway.tools import NOTHING, CallFields, History, ToolFields, check_choice, check_tools, with_upstream_ids
-from cadenza.routing.prompt import LargeTexts
+from cadenza.routing.prompt import NO_MEDIA, LargeTexts, Media
 
 T = TypeVar("T")
 
 MESSAGES_MAX = 4096
 PARTS_MAX = 16_384  # of all messages together
 CALLS_MAX = 4096  # of all messages together
+ASKED_MAX = 3  # the user messages that web search looks at
 FIELD_BYTES_MAX = 64 * 1024  # of a sampling field, except:
 SCHEMA_BYTES_MAX = 1024 * 1024  # a schema in `response_format`, or `logit_bias`
 ROLES = ("system", "developer", "user", "assistant", "tool")
@@ -45,6 +47,7 @@ SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 WHOLE_SURROGATES = re.compile(
     rb"(?:[^\\]++|\\[^u]|\\u(?![dD][89a-fA-F])|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})*+"
 )
+CUSTOM_TOOLS = frozenset({"custom_tools"})
 FALSY = (b"null", b"{}", b"[]", b'""', b"false", b"0")
 
 
@@ -60,7 +63,12 @@ class ChatRequest(msgspec.Struct, frozen=True):
     tools: dict[str, msgspec.Raw]  # the fields of the tool path, unchanged; empty on the plain path
     leading_system: int = 0  # how many system messages it begins with
     system: bytes | memoryview = b""  # their texts, as they stand inside a JSON string
-    has_custom_tools: bool = False  # it defines or has called tools of type `custom`
+    needs: frozenset[str] = frozenset()  # what a route must be able to take: `custom_tools`, `vision`, `audio`, `files`
+    asked: tuple[str, ...] = ()  # the texts of the last user messages, oldest first
+    last_user: int | None = None  # the index of the last user message
+    content_start: int | None = None  # where the content of that message stands in its JSON, if that was looked for
+    files: tuple[FilePart, ...] = ()  # to be read here, on the plain path
+    media: Media = NO_MEDIA
 
     @property
     def room_tokens(self) -> int:
@@ -68,15 +76,9 @@ class ChatRequest(msgspec.Struct, frozen=True):
         return self.max_tokens or OUTPUT_TOKENS_MAX
 
 
-class _Part(msgspec.Struct):
-    type: str
-    text: str | None = None
-    refusal: str | None = None
-
-
 class _Message(msgspec.Struct):
     role: str
-    content: str | list[_Part] | None = None
+    content: str | list[Part] | None = None
     tool_calls: list[CallFields] | None = None
     tool_call_id: str | None = None
     function_call: msgspec.Raw = NOTHING
@@ -133,10 +135,13 @@ def check_body(body: Body) -> ChatRequest:
     are_texts = _are_texts(messages)
     texts = [str(message.content) for message in messages] if are_texts else _check_messages(messages)
     raw_messages = RAW_ITEMS.decode(body.messages)
+    last_user, asked = _last_asked(messages, texts)
     leading = _count_leading_system(messages)
     system = "\n\n".join(filter(None, texts[:leading])) if leading else ""
     if tools:
         texts.append(str(memoryview(body.tools), "utf-8"))
+    attached = NOTHING_ATTACHED if are_texts else _attached(messages, raw_messages, reads_files=not tools)
+    has_custom_tools = bool(tools or not are_texts) and _has_custom_tools(messages, tools or ())
     return ChatRequest(
         model=body.model,
         messages=raw_messages if are_texts else list(map(_to_upstream, messages, raw_messages)),
@@ -147,8 +152,20 @@ def check_body(body: Body) -> ChatRequest:
         tools=_given(body, TOOL_FIELDS) if tools else {},
         leading_system=leading,
         system=msgspec.json.encode(system)[1:-1] if system else b"",
-        has_custom_tools=bool(tools or not are_texts) and _has_custom_tools(messages, tools or ()),
+        needs=attached.needs | CUSTOM_TOOLS if has_custom_tools else attached.needs,
+        asked=asked,
+        last_user=last_user,
+        files=attached.files,
+        media=attached.media,
     )
+
+
+def find_content_start(chat: ChatRequest) -> int | None:
+    """Where the content of the last user message stands in its JSON. None if it cannot be told."""
+    if chat.content_start is not None or chat.last_user is None:
+        return chat.content_start
+    span = find_content(chat.messages[chat.last_user])
+    return span[0] if span else None
 
 
 def check_context(counted: int) -> None:
@@ -289,11 +306,11 @@ def _check_message(index: int, message: _Message) -> str:
     if message.content is None:
         if message.role == "assistant" and (message.tool_calls is not None or message.refusal):
             return _text_of_calls(message) + (message.refusal or "")
-        raise InvalidRequest(f"{path}.content: must be a string or an array of text parts.")
+        raise InvalidRequest(f"{path}.content: must be a string or an array of parts.")
     if isinstance(message.content, str):
         return message.content + _text_of_calls(message)
     return _text_of_calls(message) + "".join(
-        _check_part(f"{path}.content[{index}]", part, message.role) for index, part in enumerate(message.content)
+        check_part(f"{path}.content[{index}]", part, message.role) for index, part in enumerate(message.content)
     )
 
 
@@ -308,19 +325,26 @@ def _count_leading_system(messages: list[_Message]) -> int:
     return len(messages)
 
 
+def _last_asked(messages: list[_Message], texts: list[str]) -> tuple[int | None, tuple[str, ...]]:
+    """The index of the last user message, and the texts of the last few, oldest first."""
+    last, asked = None, list[str]()
+    for index in range(len(messages) - 1, -1, -1):
+        if messages[index].role == "user":
+            last = index if last is None else last
+            asked.append(texts[index])
+            if len(asked) == ASKED_MAX:
+                break
+    return last, tuple(reversed(asked))
+
+
 def _has_custom_tools(messages: list[_Message], tools: Sequence[ToolFields]) -> bool:
     calls = (call for message in messages for call in message.tool_calls or ())
     return any(tool.type == "custom" for tool in tools) or any(call.type == "custom" for call in calls)
 
 
-def _check_part(path: str, part: _Part, role: str) -> str:
-    if part.type == "refusal" and role == "assistant" and part.refusal is not None:
-        return part.refusal
-    if part.type != "text":
-        raise InvalidRequest(f"{path}.type: only parts of type 'text' are supported.")
-    if part.text is None:
-        raise InvalidRequest(f"{path}.text: missing.")
-    return part.text
+def _attached(messages: list[_Message], raw_messages: list[msgspec.Raw], *, reads_files: bool) -> Attached:
+    contents = [(index, one.content) for index, one in enumerate(messages) if isinstance(one.content, list)]
+    return find_attached(raw_messages, contents, reads_files=reads_files)
 
 
 def _to_upstream(message: _Message, raw: msgspec.Raw) -> msgspec.Raw:

@@ -13,6 +13,12 @@ from cadenza.core.tokens import OUTPUT_TOKENS_MIN, output_room
 from cadenza.routing.prompt import Character, PromptSize
 from cadenza.upstreams.base import Upstream
 
+LACKS = {
+    "custom_tools": "tools: the model behind '{class_id}' takes no tools of type 'custom'. Use type 'function'.",
+    "vision": "messages: the model behind '{class_id}' takes no parts of type 'image_url'. Leave them out.",
+    "audio": "messages: the model behind '{class_id}' takes no parts of type 'input_audio'. Leave them out.",
+    "files": "messages: the model behind '{class_id}' takes no parts of type 'file'.",
+}
 CREATED = 1_767_225_600  # 2026-01-01: class ids are stable, and so is their creation time
 
 
@@ -103,11 +109,14 @@ async def routes_that_fit(plan: Plan, prompt: PromptSize, output_tokens: int) ->
     return Plan.of(plan.class_id, routes)
 
 
-def routes_with_custom_tools(plan: Plan) -> Plan:
-    """The plan without the routes that cannot take tools of type `custom`."""
-    routes = tuple([route for route in plan.routes if route.custom_tools])
-    if not routes:
-        raise InvalidRequest(
-            f"tools: the model behind '{plan.class_id}' takes no tools of type 'custom'. Use type 'function'."
-        )
-    return Plan.of(plan.class_id, routes)
+def routes_that_take(plan: Plan, needs: frozenset[str], note: str = "") -> Plan:
+    """The plan without the routes that cannot take what the request has: images, audio, files or custom tools.
+
+    If none is left: 400, which ends with the note.
+    """
+    routes = plan.routes
+    for need in sorted(needs):
+        routes = tuple([route for route in routes if getattr(route, need)])
+        if not routes:
+            raise InvalidRequest(LACKS[need].format(class_id=plan.class_id) + note)
+    return plan if len(routes) == len(plan.routes) else Plan.of(plan.class_id, routes)

@@ -44,18 +44,48 @@ class LargeTexts(msgspec.Struct, frozen=True):
     count: CountTexts
 
 
+class Media(msgspec.Struct, frozen=True):
+    """The parts of messages that are not text: their bytes in the body, and the tokens that they become."""
+
+    size_bytes: int = 0
+    tokens: int = 0  # of usual images and audio: models differ
+    tokens_max: int = 0
+
+
+NO_MEDIA = Media()
+
+
 class PromptSize:
-    """How many tokens a prompt has, the character layer included."""
+    """How many tokens a prompt has, the character layer included.
+
+    `size_bytes` is the upper bound that is known without counting: a text has no more tokens than bytes.
+    """
 
     def __init__(
-        self, tokenizer: Tokenizer, character: Character, texts: list[str] | LargeTexts, body_bytes: int
+        self,
+        tokenizer: Tokenizer,
+        character: Character,
+        texts: list[str] | LargeTexts,
+        body_bytes: int,
+        media: Media = NO_MEDIA,
     ) -> None:
-        self.size_bytes = character.size_bytes + body_bytes
+        self.size_bytes = character.size_bytes + body_bytes - media.size_bytes + media.tokens_max
         self._tokenizer = tokenizer
         self._character = character
         self._texts = texts
+        self._media = media
+        self._added: tuple[str, ...] = ()
+        self._added_bytes = 0
+        self._sent_tokens: int | None = None  # of what the client sent, and the character
         self._exact: int | None = None
         self._character_tokens: int | None = None
+
+    def add_texts(self, texts: tuple[str, ...], size_bytes: int) -> None:
+        """Texts were added to what the client sent. What was counted before need not be counted again."""
+        self.size_bytes += size_bytes
+        self._added += texts
+        self._added_bytes += size_bytes
+        self._exact = None
 
     @property
     def is_exact(self) -> bool:
@@ -78,17 +108,22 @@ class PromptSize:
         if self._exact is not None:
             return self._exact
         chars = sum(map(len, self._texts)) if isinstance(self._texts, list) else self._texts.chars
-        return least_tokens(chars)
+        return least_tokens(chars + sum(map(len, self._added)))
 
     async def exact(self, *, is_urgent: bool = False) -> int:
         """Our own count, made once. CadenzaError if a large body cannot be counted now."""
         if self._exact is None:
-            if isinstance(self._texts, LargeTexts):
-                tokens, self._character_tokens = await self._texts.count(self._character.text, is_urgent=is_urgent)
-                self._exact = tokens + self._character_tokens
-            else:
-                self._exact = await self._count([self._character.text, *self._texts], self.size_bytes)
+            if self._sent_tokens is None:
+                self._sent_tokens = await self._count_sent(is_urgent=is_urgent)
+            added_tokens = await self._count(list(self._added), self._added_bytes) if self._added else 0
+            self._exact = self._sent_tokens + added_tokens + self._media.tokens
         return self._exact
+
+    async def _count_sent(self, *, is_urgent: bool) -> int:
+        if isinstance(self._texts, LargeTexts):
+            tokens, self._character_tokens = await self._texts.count(self._character.text, is_urgent=is_urgent)
+            return tokens + self._character_tokens
+        return await self._count([self._character.text, *self._texts], self.size_bytes)
 
     async def exact_of_client(self) -> int:
         """The count of what the client sent, without the character layer."""

@@ -1,17 +1,17 @@
 """Sends a reply to the chat page: its text as it arrives, and each block of it as HTML once it is complete.
 
 Events, each with a `type`: `start` (id, class), `text`, `block` (html, and how many UTF-16 units of the text it stands
-for), `reasoning`, `refusal`, `call`, `finish` (reason) and `usage` (tokens, cost). [DONE] follows, or an error object.
-While blocks are being rendered, the upstream is not read: nothing piles up.
+for), `reasoning`, `refusal`, `call`, `sources` (numbers, titles, addresses), `finish` (reason) and `usage` (tokens,
+cost). [DONE] follows, or an error object. While blocks are being rendered, the upstream is not read: nothing piles up.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from cadenza.core.chat import FinishReason
-from cadenza.core.money import Price, format_dollars
+from cadenza.core.money import format_dollars
 from cadenza.core.records import ReplyResult, Usage
 from cadenza.core.tool_calls import ToolCallDelta
 from cadenza.gateway.answers import Answers
@@ -31,10 +31,11 @@ _ENCODE = msgspec.json.Encoder().encode
 class ChatEvents:
     """Encodes the events of one reply, and keeps the blocks that are complete until they are rendered."""
 
-    def __init__(self, completion_id: str, class_id: str, price: Price) -> None:
-        self._completion_id = completion_id
-        self._class_id = class_id
-        self._price = price
+    def __init__(self, head: ReplyHead) -> None:
+        self._completion_id = head.completion_id
+        self._class_id = head.class_id
+        self._price = head.price
+        self._sources = head.sources
         self._splitter = BlockSplitter()
         self.blocks: list[Block] = []
 
@@ -62,6 +63,16 @@ class ChatEvents:
 
     def end_text(self) -> None:
         self.blocks += self._splitter.end()
+
+    def annotations(self, annotations: Sequence[Mapping[str, Any]]) -> bytes:
+        """The sources of the reply that it cites, each with the number by which it does."""
+        cited = {(one["url_citation"]["url"], one["url_citation"]["title"]) for one in annotations}
+        sources = [
+            {"number": number, "url": source.url, "title": source.title}
+            for number, source in enumerate(self._sources, start=1)
+            if (source.url, source.title) in cited
+        ]
+        return _event("sources", {"sources": sources})
 
     def finish(self, reason: FinishReason) -> bytes:
         return _event("finish", {"reason": reason})
@@ -100,7 +111,7 @@ class ChatRelay(StreamRelay):
         account_id: str,
     ) -> None:
         super().__init__(exchange, answers, head, meter)
-        self._events: ChatEvents = ChatEvents(head.completion_id, head.class_id, head.price)
+        self._events: ChatEvents = ChatEvents(head)
         self._markdown = markdown
         self._account_id = account_id
         self._is_plain = False

@@ -14,6 +14,7 @@ from cadenza.children.process import Died, TooHeavy
 from cadenza.children.turns import QueueFull, TurnLimits
 from cadenza.core.errors import InvalidRequest, RateLimited
 from cadenza.gateway.large.messages import REPLIES, Counted, Parsed, Refused, Reply, Span, Task
+from cadenza.gateway.parts import FilePart
 from cadenza.gateway.validate import ChatRequest
 from cadenza.observe import Observer
 from cadenza.routing.prompt import LargeTexts
@@ -99,5 +100,12 @@ def _chat_request(parsed: Parsed, body: bytes | bytearray, texts: LargeTexts) ->
         tools={name: msgspec.Raw(view(span)) for name, span in parsed.tools.items()},
         leading_system=parsed.leading_system,
         system=view(parsed.system),
-        has_custom_tools=parsed.has_custom_tools,
+        needs=parsed.needs,
+        asked=parsed.asked,
+        last_user=parsed.last_user,
+        content_start=parsed.content_start,
+        files=tuple(
+            FilePart(one.message, one.start, one.end, one.name, msgspec.Raw(view(one.data))) for one in parsed.files
+        ),
+        media=parsed.media,
     )

@@ -11,10 +11,11 @@ from cadenza.children.confine import allow_cpu, confine, read_limits, serve_task
 from cadenza.core.errors import InvalidRequest
 from cadenza.core.tokens import Tokenizer
 from cadenza.gateway.large.fields import check_field_numbers
-from cadenza.gateway.large.messages import TASKS, Counted, Parsed, Refused, Reply
+from cadenza.gateway.large.messages import TASKS, Counted, FileSpan, Parsed, Refused, Reply
 from cadenza.gateway.large.spans import SpanFinder
-from cadenza.gateway.validate import RAW_ITEMS, Body, ChatRequest, check_body, decode_body
+from cadenza.gateway.validate import RAW_ITEMS, Body, ChatRequest, check_body, decode_body, find_content_start
 
+ASKED_CHARS = 4096
 MODEL_CHARS_MAX = 256  # no class has so long a name
 TOO_LARGE = "The body takes too much memory to read: it has too many fields, messages or parts."
 
@@ -59,6 +60,11 @@ def _texts(chat: ChatRequest) -> list[str]:
     return chat.texts
 
 
+def _shortened(text: str) -> str:
+    """The beginning and the end of a long text: that is where the question is."""
+    return text if len(text) <= 2 * ASKED_CHARS else text[:ASKED_CHARS] + "\n" + text[-ASKED_CHARS:]
+
+
 def describe(body: bytearray, decoded: Body, chat: ChatRequest) -> Parsed:
     spans, sent = SpanFinder(body), RAW_ITEMS.decode(decoded.messages)
     messages = [
@@ -74,7 +80,12 @@ def describe(body: bytearray, decoded: Body, chat: ChatRequest) -> Parsed:
         tools={name: spans.find(raw) for name, raw in chat.tools.items()},
         leading_system=chat.leading_system,
         system=spans.add(chat.system),
-        has_custom_tools=chat.has_custom_tools,
+        needs=chat.needs,
+        asked=tuple(map(_shortened, chat.asked)),
+        last_user=chat.last_user,
+        content_start=find_content_start(chat),
+        files=[FileSpan(one.message, one.start, one.end, one.name, spans.find(one.data)) for one in chat.files],
+        media=chat.media,
         text_chars=sum(map(len, _texts(chat))),
         extra=memoryview(spans.extra),
     )

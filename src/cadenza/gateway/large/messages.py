@@ -8,6 +8,8 @@ from typing import Literal
 
 import msgspec
 
+from cadenza.routing.prompt import Media
+
 Span = tuple[int, int]  # from, to: in the body, or beyond its end in `extra`
 
 
@@ -16,6 +18,16 @@ class Task(msgspec.Struct, frozen=True):
 
     kind: Literal["parse", "count"]
     character: str = ""
+
+
+class FileSpan(msgspec.Struct, frozen=True):
+    """A FilePart, with a span instead of its data."""
+
+    message: int
+    start: int
+    end: int
+    name: str
+    data: Span
 
 
 class Parsed(msgspec.Struct, frozen=True, tag=True):
@@ -29,7 +41,12 @@ class Parsed(msgspec.Struct, frozen=True, tag=True):
     tools: dict[str, Span]
     leading_system: int
     system: Span
-    has_custom_tools: bool
+    needs: frozenset[str]
+    asked: tuple[str, ...]
+    last_user: int | None
+    content_start: int | None
+    files: list[FileSpan]
+    media: Media
     text_chars: int  # of all texts together
     extra: memoryview  # what is not in the body as it came
 

@@ -19,7 +19,7 @@ from cadenza.core.errors import CadenzaError, InvalidRequest, RateLimited
 from cadenza.core.tokens import MESSAGE_OVERHEAD_TOKENS
 from cadenza.gateway.large.bodies import LargeBodies, LargeLimits
 from cadenza.gateway.large.fields import FIELDS_MAX
-from cadenza.gateway.validate import CALLS_MAX, MESSAGES_MAX, PARTS_MAX, ChatRequest, parse_chat
+from cadenza.gateway.validate import CALLS_MAX, MESSAGES_MAX, PARTS_MAX, ChatRequest, find_content_start, parse_chat
 from cadenza.observe import Observer, make_log
 from cadenza.routing.prompt import LargeTexts
 from tests.unit.gateway.prompts import TOKENIZER
@@ -54,7 +54,25 @@ VALID: dict[str, dict[str, Any]] = {
         "max_tokens": 9,
     },
 }
+FILE = {"type": "file", "file": {"filename": "a.txt", "file_data": "QUJD" * 30_000}}
+VALID |= {
+    "files": {"messages": [HI, {"name": "hi", "role": "user", "content": [FILE, {"type": "text", "text": "?"}, FILE]}]},
+    "files with tools": {"messages": [{"role": "user", "content": [FILE]}], "tools": [TOOL]},
+    "images and audio": {
+        "messages": [
+            {
+                "role": "user",
+                "content": [
+                    {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "QUJD" * 30_000}},
+                    {"type": "input_audio", "input_audio": {"data": "QUJD", "format": "wav"}},
+                ],
+            }
+        ]
+    },
+}
 INVALID: dict[str, dict[str, Any]] = {
+    "too many files": {"messages": [{"role": "user", "content": [FILE] * 21}]},
+    "a file by its id": {"messages": [USER, {"role": "user", "content": [{"type": "file", "file": {"file_id": "f"}}]}]},
     "too many messages": {"messages": [HI] * (MESSAGES_MAX + 1)},
     "too many parts": {"messages": [{"role": "user", "content": [{"type": "text", "text": ""}] * (PARTS_MAX + 1)}]},
     "too many calls": {
@@ -108,7 +126,10 @@ async def large_bodies() -> AsyncIterator[LargeBodies]:
 
 def shown(chat: ChatRequest) -> dict[str, Any]:
     """Everything but the texts, with copies instead of views."""
-    fields = {name: getattr(chat, name) for name in chat.__struct_fields__ if name != "texts"}
+    fields = {name: getattr(chat, name) for name in chat.__struct_fields__ if name not in ("texts", "asked")}
+    fields["asked"] = [(text[:1000], text[-1000:]) for text in chat.asked]
+    fields["content_start"] = find_content_start(chat)
+    fields["files"] = [(file.message, file.start, file.end, file.name, bytes(file.data)) for file in chat.files]
     for name in ("sampling", "tools"):
         fields[name] = {field: bytes(raw) for field, raw in fields[name].items()}
     return fields | {"messages": [bytes(raw) for raw in chat.messages], "system": bytes(chat.system)}

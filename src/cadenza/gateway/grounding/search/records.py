@@ -34,3 +34,11 @@ class FetchFailed(Exception):
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
+
+
+class Source(msgspec.Struct, frozen=True):
+    """What an answer may cite: a page or a document, and what is quoted from it."""
+
+    url: str
+    title: str
+    text: str

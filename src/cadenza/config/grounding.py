@@ -1,0 +1,40 @@
+"""Builds the settings of grounding: attachments, memory and web search."""
+
+from collections.abc import Mapping
+
+from cadenza.config.checks import Table, is_private
+from cadenza.config.proxies import proxy_for
+from cadenza.config.read import Reader
+from cadenza.config.settings import Grounding, Search, Secret
+
+AT = ("grounding", "search")
+DEFAULT_INDEX = "./data/index.db"
+NEEDS_KEY = ("brave", "tavily")
+
+
+def build_grounding(values: Table, reader: Reader, environ: Mapping[str, str]) -> Grounding:
+    """Without a section for search, the local engine is used once it has an index."""
+    search = _search(values.pop("search", {}), reader, environ)
+    return Grounding(search, **values)
+
+
+def _search(values: Table, reader: Reader, environ: Mapping[str, str]) -> Search:
+    engine, url = values.get("engine"), values.get("url")
+    if values and not engine and "index" not in values:
+        reader.problem((*AT, "engine"), 'missing; it must be "searxng", "brave", "tavily" or "local"')
+    if engine == "searxng" and not url:
+        reader.problem((*AT, "url"), 'missing; it must be the address of your SearXNG, like "http://127.0.0.1:8888"')
+    if engine in NEEDS_KEY and "api_key_env" not in values:
+        reader.problem((*AT, "api_key_env"), "missing; it must name the environment variable that has the engine's key")
+    if engine in (None, "local"):
+        for name in ("url", "api_key_env", "allow_networks"):
+            if name in values:
+                reader.problem((*AT, name), "the local engine does not use it")
+    if url and url.startswith("http://") and not is_private(url):
+        reader.problem((*AT, "url"), "http sends queries unencrypted; use https")
+    key = environ.get(values.get("api_key_env", ""), "").strip()
+    if not (key.isascii() and key.isprintable()):
+        reader.problem((*AT, "api_key_env"), "the key must be one line of printable ASCII characters, and nothing else")
+    proxy = reader.attempt((*AT, "url"), proxy_for, url, environ) if url else None
+    given = {"engine": "local", **values, "index": reader.folder / values.get("index", DEFAULT_INDEX)}
+    return Search(**given, api_key=Secret(key) if key else None, proxy=Secret(proxy) if proxy else None)

@@ -1,0 +1,93 @@
+"""What grounding adds to a request: the edits of its messages, their texts, and what the client is told."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from cadenza.gateway.grounding.edits import Edit, apply_edits, insert_before, replace_part
+from cadenza.gateway.grounding.fence import CITE, NOTICE, fence
+from cadenza.gateway.grounding.search.records import Source
+from cadenza.gateway.parts import FilePart
+from cadenza.gateway.validate import ChatRequest, find_content_start
+
+
+class ReadFile(msgspec.Struct, frozen=True):
+    """A file and its text; None if it could not be read now, through no fault of the client's."""
+
+    part: FilePart
+    text: str | None
+    shown: str = ""  # which part of the file the text is, where it is not the whole
+
+
+class Material(msgspec.Struct, frozen=True):
+    """What the parts of grounding found."""
+
+    files: Sequence[ReadFile] = ()
+    notes: Sequence[str] = ()
+    sources: Sequence[Source] = ()
+
+
+class Grounding(msgspec.Struct, frozen=True):
+    """What was added to one request. `sources` are those that its answer may cite; `headers` tell the client."""
+
+    edits: Mapping[int, Sequence[Edit]] = {}  # by the index of the message
+    texts: tuple[str, ...] = ()
+    sources: tuple[Source, ...] = ()
+    headers: bytes = b""
+
+    @property
+    def texts_bytes(self) -> int:
+        return sum(len(edit.json) for edits in self.edits.values() for edit in edits)
+
+    def edited(self, index: int, message: msgspec.Raw) -> list[bytes | memoryview]:
+        return apply_edits(message, self.edits[index])
+
+
+NO_GROUNDING = Grounding()
+
+
+def add_material(chat: ChatRequest, material: Material) -> Grounding:
+    """Files go where the client put them; notes and sources come before what the last user message says."""
+    edits: defaultdict[int, list[Edit]] = defaultdict(list)
+    texts = list[str]()
+    told = set[int]()  # the messages that have the notice
+    start = find_content_start(chat)
+    found = _reference_text(material) if start is not None else ""
+    if found and start is not None and chat.last_user is not None:
+        edits[chat.last_user].append(insert_before(chat.messages[chat.last_user], start, found))
+        texts.append(found)
+        told.add(chat.last_user)
+    for file in material.files:
+        text = _file_text(file)
+        if file.part.message not in told:
+            text = f"{NOTICE}\n{text}"
+            told.add(file.part.message)
+        edits[file.part.message].append(replace_part(file.part.start, file.part.end, f"{text}\n\n"))
+        texts.append(text)
+    counts = {
+        "memory": len(material.notes) if found else 0,
+        "search": len(material.sources) if found else 0,
+        "attachments": sum(file.text is not None for file in material.files),
+    }
+    added = " ".join([f"{part}={count}" for part, count in counts.items() if count])
+    headers = f"x-cadenza-grounding: {added}\r\n".encode() if added else b""
+    return Grounding(edits, tuple(texts), tuple(material.sources) if found else (), headers)
+
+
+def _reference_text(material: Material) -> str:
+    pieces = list[str]()
+    if material.notes:
+        notes = "\n".join([f"- {note}" for note in material.notes])
+        pieces.append(fence("memory", notes, about="notes that the user has saved"))
+    for number, source in enumerate(material.sources, start=1):
+        pieces.append(fence("source", source.text, number=str(number), title=source.title, url=source.url))
+    if not pieces:
+        return ""
+    return "\n".join([f"{NOTICE} {CITE}" if material.sources else NOTICE, *pieces])
+
+
+def _file_text(file: ReadFile) -> str:
+    if file.text is None:
+        return f'The file "{file.part.name}" could not be read at the moment. Say so if it matters.'
+    return fence("file", file.text, name=file.part.name, shows=file.shown)

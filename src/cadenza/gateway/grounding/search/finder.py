@@ -1,0 +1,139 @@
+"""Finds the sources for a question: decides, asks the engine, reads the best pages, and takes what fits.
+
+The pages that are read before the time is nearly over are quoted, the others by what the engine said of them. With the
+local engine nothing is fetched: the service needs no network.
+"""
+
+import asyncio
+import time
+from collections.abc import Iterable, Sequence
+from datetime import UTC, date, datetime
+from ipaddress import ip_network
+
+import msgspec
+
+from cadenza.core.tokens import estimate_tokens
+from cadenza.documents.reader import DocumentReader, PageSent, ReaderBusy
+from cadenza.gateway.grounding.search.cache import ResultCache
+from cadenza.gateway.grounding.search.decision import Decision, decide
+from cadenza.gateway.grounding.search.engines.base import Engine
+from cadenza.gateway.grounding.search.engines.build import build_engine
+from cadenza.gateway.grounding.search.pages.fetch import PageFetcher
+from cadenza.gateway.grounding.search.query import make_query
+from cadenza.gateway.grounding.search.records import EngineFailed, FetchedPage, FetchFailed, Hit, Source
+from cadenza.gateway.grounding.search.web_search import SearchSettings
+from cadenza.observe import Observer
+
+PAGES_MAX = 3  # of the results; the pages that the message names come on top
+PAGES_TIME = 0.75  # of the time limit: what is not fetched by then is left out
+SOURCE_TOKENS = 60  # what marks a source
+TITLE_CHARS_MAX = 200
+UNREAD = "This page could not be read."
+
+
+class Finder:
+    """The engine, the fetcher and the cache of one process."""
+
+    def __init__(
+        self, engine: Engine, fetcher: PageFetcher | None, reader: DocumentReader, max_results: int, timeout_s: float
+    ) -> None:
+        self._engine = engine
+        self._fetcher = fetcher
+        self._reader = reader
+        self._max_results = max_results
+        self._timeout_s = timeout_s
+        self._cache = ResultCache(time.monotonic)
+
+    async def find(self, owner: str, asked: Sequence[str], tokens_max: int) -> Sequence[Source]:
+        """The sources for the last of these messages. EngineFailed if the engine fails and no page was read."""
+        fetch_until_s = asyncio.get_running_loop().time() + self._timeout_s * PAGES_TIME
+        today = datetime.now(UTC).date()
+        if self._fetcher is None:
+            hits = await self._engine.search(make_query(asked, today), self._max_results)
+            return fitting(map(_source_of_hit, hits), tokens_max)
+        decision = decide(asked, today)
+        if not decision.needs_web:
+            return ()
+        hits = await self._hits(decision, asked, today)
+        urls = [*decision.urls, *(hit.url for hit in hits[:PAGES_MAX] if not hit.text)]
+        pages = await fetch_pages(self._fetcher, urls, fetch_until_s)
+        read = await self._read(owner, pages, asked, tokens_max)
+        named = [read.get(url) or Source(url, url, UNREAD) for url in decision.urls]
+        return fitting([*named, *(read.get(hit.url) or _source_of_hit(hit) for hit in hits)], tokens_max)
+
+    async def close(self) -> None:
+        await self._cache.close()
+        await self._engine.close()
+        if self._fetcher:
+            await self._fetcher.close()
+
+    async def _hits(self, decision: Decision, asked: Sequence[str], today: date) -> Sequence[Hit]:
+        """A message that only names pages is answered by these."""
+        if decision.reason == "url":
+            return ()
+        try:
+            return await self._cache.search(self._engine, make_query(asked, today), self._max_results)
+        except EngineFailed:
+            if not decision.urls:
+                raise
+            return ()
+
+    async def _read(
+        self, owner: str, pages: dict[str, FetchedPage], asked: Sequence[str], tokens_max: int
+    ) -> dict[str, Source]:
+        """The sources of the pages that could be read, by the address that was asked for."""
+        sent = [PageSent(page.url, page.content_type, page.body) for page in pages.values()]
+        if not sent:
+            return {}
+        try:
+            found = await self._reader.read_pages(owner, sent, asked[-1], tokens_max - len(sent) * SOURCE_TOKENS)
+        except ReaderBusy:
+            return {}
+        return {
+            url: Source(page.url, one.title[:TITLE_CHARS_MAX] or page.url, one.text)
+            for (url, page), one in zip(pages.items(), found, strict=True)
+            if one and one.text
+        }
+
+
+async def fetch_pages(fetcher: PageFetcher, urls: Iterable[str], until_s: float) -> dict[str, FetchedPage]:
+    """The pages that came in time, by the address that was asked for."""
+    tasks = {url: asyncio.create_task(fetcher.fetch(url)) for url in urls}
+    if not tasks:
+        return {}
+    try:
+        await asyncio.wait(tasks.values(), timeout=until_s - asyncio.get_running_loop().time())
+    finally:
+        for task in tasks.values():
+            task.cancel()
+    ended = dict(zip(tasks, await asyncio.gather(*tasks.values(), return_exceptions=True), strict=True))
+    for outcome in ended.values():
+        if isinstance(outcome, Exception) and not isinstance(outcome, FetchFailed):
+            raise outcome
+    return {url: page for url, page in ended.items() if isinstance(page, FetchedPage)}
+
+
+def fitting(sources: Iterable[Source], tokens_max: int) -> list[Source]:
+    """The sources that fit, in their order. Several passages of one document are one source."""
+    kept, left_tokens = dict[str, Source](), tokens_max
+    for source in sources:
+        before = kept.get(source.url)
+        tokens = estimate_tokens(source.text)
+        if before is None:
+            tokens += estimate_tokens(source.url + source.title) + SOURCE_TOKENS
+        if source.text and tokens <= left_tokens:
+            text = f"{before.text}\n\n[…]\n\n{source.text}" if before else source.text
+            kept[source.url] = msgspec.structs.replace(source, text=text)
+            left_tokens -= tokens
+    return list(kept.values())
+
+
+def _source_of_hit(hit: Hit) -> Source:
+    return Source(hit.url, hit.title or hit.url, hit.text or hit.snippet)
+
+
+def build_finder(settings: SearchSettings, reader: DocumentReader, observer: Observer) -> Finder:
+    fetcher = None
+    if settings.engine != "local":
+        fetcher = PageFetcher(observer.metrics, allow_networks=[ip_network(one) for one in settings.allow_networks])
+    return Finder(build_engine(settings), fetcher, reader, settings.max_results, settings.timeout_s)

@@ -1,0 +1,58 @@
+"""Web search as the stage sees it: whether it is ready, and the sources for a question.
+
+The engines and the fetcher are imported with the first search: a service that never searches does not need them.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from cadenza.documents.reader import DocumentReader
+from cadenza.gateway.grounding.search.records import Source
+from cadenza.observe import Observer
+
+if TYPE_CHECKING:
+    from cadenza.gateway.grounding.search.finder import Finder
+
+EngineName = Literal["searxng", "brave", "tavily", "local"]
+
+
+class SearchSettings(msgspec.Struct, frozen=True):
+    """The engine and its limits. `index` is the file of the local engine."""
+
+    engine: EngineName
+    index: Path
+    url: str | None = None
+    api_key: str | None = None
+    proxy: str | None = None
+    max_results: int = 5
+    timeout_s: float = 6.0
+    allow_networks: tuple[str, ...] = ()
+
+
+class WebSearch:
+    """The search of one process."""
+
+    def __init__(self, settings: SearchSettings, observer: Observer) -> None:
+        self.settings = settings
+        self.reader = DocumentReader(observer)
+        self._observer = observer
+        self._finder: Finder | None = None
+
+    def is_ready(self) -> bool:
+        """Whether there is an engine. The local one needs its index, which can appear at any time."""
+        return self.settings.engine != "local" or self.settings.index.exists()
+
+    async def find(self, owner: str, asked: Sequence[str], tokens_max: int) -> Sequence[Source]:
+        """The sources for the last of these messages; none if it needs no search. EngineFailed if the engine fails."""
+        if self._finder is None:
+            from cadenza.gateway.grounding.search.finder import build_finder  # noqa: PLC0415 import time
+
+            self._finder = build_finder(self.settings, self.reader, self._observer)
+        return await self._finder.find(owner, asked, tokens_max)
+
+    async def close(self) -> None:
+        if self._finder:
+            await self._finder.close()

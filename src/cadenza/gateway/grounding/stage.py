@@ -1,0 +1,193 @@
+"""The step of a chat request that adds reference material: attachments, memory and web search, all at once.
+
+It comes before the hold, so its tokens are paid for. A part that fails or is late is left out and counted, and the
+reply still comes. Only a file that cannot be read is an error: 400, with its name. Requests with tools get none of it.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Sequence
+from contextlib import suppress
+from typing import TypeVar
+
+import msgspec
+
+from cadenza.core.errors import CadenzaError, InvalidRequest
+from cadenza.core.records import Plan, Principal, Route
+from cadenza.core.tokens import output_room
+from cadenza.documents.reader import DocumentReader, ReaderBusy, SentFile, UnreadableFile
+from cadenza.gateway.grounding.additions import NO_GROUNDING, Grounding, Material, ReadFile, add_material
+from cadenza.gateway.grounding.memory import recall
+from cadenza.gateway.grounding.search.records import EngineFailed, Source
+from cadenza.gateway.grounding.search.web_search import WebSearch
+from cadenza.gateway.validate import ChatRequest
+from cadenza.observe import Observer
+from cadenza.routing.prompt import PromptSize
+from cadenza.store.store import Store, StoreUnavailable
+
+T = TypeVar("T")
+
+FILES_S = 60.0
+MEMORY_S = 1.0
+SEARCH_TOKENS_MAX = 4_000
+MEMORY_TOKENS_MAX = 1_000
+SEARCH_SHARE = 8  # search adds at most an eighth of the smallest window
+MEMORY_SHARE = 16
+ANSWER_TOKENS = 1024  # kept free for an answer whose length the client does not limit
+ANSWER_SHARE = 4  # but no more than a quarter of a window
+COUNT_SHARE = 4  # a prompt that may fill a quarter of a window is counted
+FENCE_TOKENS = 100  # what marks a piece of material
+LEAST_TOKENS = 64  # less room than this is of no use
+
+
+class GroundingSettings(msgspec.Struct, frozen=True):
+    """Which parts are on. Web search has settings of its own."""
+
+    attachments: bool = True
+    memory: bool = True
+
+
+class Budget(msgspec.Struct, frozen=True):
+    """How many tokens each part may add."""
+
+    files: int
+    memory: int
+    search: int
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """What one request may have: reading its files costs it nothing more, the others can be turned off."""
+
+    files: bool
+    memory: bool
+    search: bool
+
+    def __bool__(self) -> bool:
+        return self.files or self.memory or self.search
+
+
+NOTHING_WANTED = Wanted(files=False, memory=False, search=False)
+
+
+class LeftOut(Exception):
+    """A part failed or was late."""
+
+
+class Grounder:
+    """Adds reference material to the requests of one process."""
+
+    def __init__(
+        self,
+        store: Store,
+        observer: Observer,
+        settings: GroundingSettings | None = None,
+        search: WebSearch | None = None,
+    ) -> None:
+        self.settings = settings or GroundingSettings()
+        self._store = store
+        self._observer = observer
+        self._search = search
+        self._reader = search.reader if search else DocumentReader(observer)
+
+    def wanted(self, chat: ChatRequest, principal: Principal, headers: dict[bytes, bytes]) -> Wanted:
+        """Which parts apply to a request. Most requests have none."""
+        if chat.tools or chat.last_user is None:
+            return NOTHING_WANTED
+        memory = self.settings.memory and principal.has_notes
+        search = principal.may_search and self._search is not None and self._search.is_ready()
+        if (memory or search) and is_turned_off(headers):
+            memory = search = False
+        return Wanted(files=bool(chat.files) and self.settings.attachments, memory=memory, search=search)
+
+    async def ground(
+        self, chat: ChatRequest, plan: Plan, prompt: PromptSize, principal: Principal, wanted: Wanted
+    ) -> Grounding:
+        """Find what fits, and put it into the messages. 400 if a file cannot be read."""
+        budget = await budget_for(plan, prompt, chat)
+        files = await self._read_files(chat, budget.files, principal) if wanted.files else ()
+        notes, sources = await asyncio.gather(
+            self._recall(chat, budget.memory if wanted.memory else 0, principal),
+            self._find_sources(chat, budget.search if wanted.search else 0, principal),
+        )
+        if not (files or notes or sources):
+            return NO_GROUNDING
+        return add_material(chat, Material(files, notes, sources))
+
+    async def stop(self) -> None:
+        if self._search:
+            await self._search.close()
+        await self._reader.stop()
+
+    async def _read_files(self, chat: ChatRequest, tokens_max: int, principal: Principal) -> Sequence[ReadFile]:
+        sent = [SentFile(part.name, memoryview(part.data)) for part in chat.files]
+        reading = self._reader.read_files(principal.key_id, sent, question_of(chat), max(tokens_max, LEAST_TOKENS))
+        try:
+            texts = await self._within(FILES_S, "attachments", reading)
+        except LeftOut:
+            return [ReadFile(part, None) for part in chat.files]
+        except UnreadableFile as error:
+            raise InvalidRequest(f"messages: the file '{error.name}' cannot be read: {error.reason}.") from None
+        return [
+            ReadFile(part, one.text, one.shown if one.is_cut else "")
+            for part, one in zip(chat.files, texts, strict=True)
+        ]
+
+    async def _recall(self, chat: ChatRequest, tokens_max: int, principal: Principal) -> Sequence[str]:
+        if tokens_max < LEAST_TOKENS:
+            return ()
+        recalling = recall(self._store, principal.account_id, question_of(chat), tokens_max)
+        try:
+            return await self._within(MEMORY_S, "memory", recalling)
+        except LeftOut:
+            return ()
+
+    async def _find_sources(self, chat: ChatRequest, tokens_max: int, principal: Principal) -> Sequence[Source]:
+        if tokens_max < LEAST_TOKENS or self._search is None:
+            return ()
+        searching = self._search.find(principal.key_id, chat.asked, tokens_max)
+        try:
+            return await self._within(self._search.settings.timeout_s, "search", searching)
+        except LeftOut:
+            return ()
+
+    async def _within(self, limit_s: float, part: str, finding: Awaitable[Sequence[T]]) -> Sequence[T]:
+        """What a part finds, or LeftOut. Each end is counted."""
+        count = self._observer.metrics.grounding
+        try:
+            async with asyncio.timeout(limit_s):
+                found = await finding
+        except TimeoutError:
+            count.labels(part, "late").inc()
+            raise LeftOut from None
+        except (ReaderBusy, EngineFailed, StoreUnavailable):
+            count.labels(part, "failed").inc()
+            raise LeftOut from None
+        count.labels(part, "added" if found else "nothing").inc()
+        return found
+
+
+async def budget_for(plan: Plan, prompt: PromptSize, chat: ChatRequest) -> Budget:
+    """Memory and search fit the smallest window, so that they rule out no route; files may fill the largest."""
+    smallest = min(plan.routes, key=lambda route: route.context_tokens)
+    largest = max(plan.routes, key=lambda route: route.context_tokens)
+    tokens = prompt.at_most
+    if tokens > smallest.context_tokens // COUNT_SHARE:
+        with suppress(CadenzaError):  # it cannot be counted now: the bound leaves less room
+            tokens = await prompt.exact()
+    answer_tokens = chat.max_tokens or ANSWER_TOKENS
+
+    def room(route: Route) -> int:
+        return output_room(route, tokens) - min(answer_tokens, route.context_tokens // ANSWER_SHARE) - FENCE_TOKENS
+
+    left_tokens = max(0, room(smallest))
+    memory = min(MEMORY_TOKENS_MAX, smallest.context_tokens // MEMORY_SHARE, left_tokens)
+    search = min(SEARCH_TOKENS_MAX, smallest.context_tokens // SEARCH_SHARE, left_tokens - memory)
+    files = room(largest) - memory - search - FENCE_TOKENS * len(chat.files)
+    return Budget(max(0, files), memory, search)
+
+
+def is_turned_off(headers: dict[bytes, bytes]) -> bool:
+    return headers.get(b"x-cadenza-grounding", b"").strip().lower() == b"none"
+
+
+def question_of(chat: ChatRequest) -> str:
+    return chat.asked[-1] if chat.asked else ""

@@ -1,0 +1,190 @@
+"""The parts of a message: text and refusals, files, images and audio.
+
+Files are read here on the plain path (see `grounding`). Images and audio, and files on the tool path, go to a model
+that takes them. Their data stays raw JSON: it can be as large as the body.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import PurePosixPath, PureWindowsPath
+
+import msgspec
+
+from cadenza.core.errors import InvalidRequest
+from cadenza.gateway.tools import NOTHING
+from cadenza.routing.prompt import NO_MEDIA, Media
+
+FILES_MAX = 20
+NAME_CHARS_MAX = 120
+UNNAMED = "file"
+IMAGE_TOKENS = 1024  # of a usual image; models differ
+IMAGE_TOKENS_MAX = 8192
+BYTES_PER_TOKEN = 320  # of audio and files, as base64
+BYTES_PER_TOKEN_MIN = 32
+# What a route must be marked with, to be sent a part of this type.
+ABILITIES = {"image_url": "vision", "input_audio": "audio", "file": "files"}
+
+_RAW_FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_RAW_ITEMS = msgspec.json.Decoder(list[msgspec.Raw])
+_KEY = re.compile(rb'[\s,{]*+"(?:[^"\\]|\\.)*+"\s*+:\s*+')
+_GAP = re.compile(rb"[\s,\[]*+")
+
+
+class File(msgspec.Struct):
+    """The file of a part, as OpenAI has it."""
+
+    filename: str | None = None
+    file_data: msgspec.Raw = NOTHING
+    file_id: msgspec.Raw = NOTHING
+
+
+class Part(msgspec.Struct):
+    """The fields of a part that are looked at."""
+
+    type: str
+    text: str | None = None
+    refusal: str | None = None
+    file: File | None = None
+    image_url: msgspec.Raw = NOTHING
+    input_audio: msgspec.Raw = NOTHING
+
+
+class FilePart(msgspec.Struct, frozen=True):
+    """A file to be read: from where to where its part stands in the JSON of its message, its name and its data."""
+
+    message: int
+    start: int
+    end: int
+    name: str
+    data: msgspec.Raw  # a JSON string, with its quotes
+
+
+Contents = Sequence[tuple[int, list[Part]]]  # each with the index of its message
+
+
+class Attached(msgspec.Struct, frozen=True):
+    """All that a request has beside text, and what a route must be able to take because of it."""
+
+    files: tuple[FilePart, ...] = ()  # to be read here
+    media: Media = NO_MEDIA
+    needs: frozenset[str] = frozenset()
+
+
+NOTHING_ATTACHED = Attached()
+
+
+def check_part(path: str, part: Part, role: str) -> str:
+    """Check a part and return its text."""
+    if part.type == "text":
+        if part.text is None:
+            raise InvalidRequest(f"{path}.text: missing.")
+        return part.text
+    if part.type == "refusal" and role == "assistant" and part.refusal is not None:
+        return part.refusal
+    if part.type not in ABILITIES:
+        raise InvalidRequest(
+            f"{path}.type: only parts of type 'text' are supported, and in user messages 'file', 'image_url' and "
+            "'input_audio'."
+        )
+    if role != "user":
+        raise InvalidRequest(f"{path}.type: parts of type '{part.type}' are supported in user messages only.")
+    if part.type == "file":
+        _check_file(f"{path}.file", part.file)
+    elif _is_null(part.image_url if part.type == "image_url" else part.input_audio):
+        raise InvalidRequest(f"{path}.{part.type}: missing.")
+    return ""
+
+
+def _check_file(path: str, file: File | None) -> None:
+    if file is None:
+        raise InvalidRequest(f"{path}: missing.")
+    if not _is_null(file.file_id):
+        raise InvalidRequest(f"{path}.file_id: no files are kept here. Send the file inline, as `file_data`.")
+    if _is_null(file.file_data):
+        raise InvalidRequest(f"{path}.file_data: missing. Send the file inline, as a data URL or as base64.")
+    if memoryview(file.file_data)[0] != ord('"'):
+        raise InvalidRequest(f"{path}.file_data: must be a string: a data URL or base64.")
+
+
+def _is_null(raw: msgspec.Raw) -> bool:
+    return raw is NOTHING or raw == NOTHING
+
+
+def find_attached(messages: Sequence[msgspec.Raw], contents: Contents, *, reads_files: bool) -> Attached:
+    """What these contents have beside text. Where files are not read here, a route must take them."""
+    parts = [part for _, content in contents for part in content if part.type in ABILITIES]
+    if not parts:
+        return NOTHING_ATTACHED
+    file_count = sum(part.type == "file" for part in parts)
+    if file_count > FILES_MAX:
+        raise InvalidRequest(f"messages: {file_count} files were sent; at most {FILES_MAX} are allowed.")
+    needs = frozenset(ABILITIES[part.type] for part in parts)
+    if not reads_files:
+        return Attached((), _measure(parts, reads_files=False), needs)
+    return Attached(tuple(_find_files(messages, contents)), _measure(parts, reads_files=True), needs - {"files"})
+
+
+def _measure(parts: Iterable[Part], *, reads_files: bool) -> Media:
+    """A file that is read here is left out of the prompt: its text is added instead."""
+    images = image_bytes = audio_bytes = file_bytes = 0
+    for part in parts:
+        if part.type == "image_url":
+            images += 1
+            image_bytes += memoryview(part.image_url).nbytes
+        elif part.type == "input_audio":
+            audio_bytes += memoryview(part.input_audio).nbytes
+        elif part.file:
+            file_bytes += memoryview(part.file.file_data).nbytes
+    sent_bytes = audio_bytes if reads_files else audio_bytes + file_bytes
+    return Media(
+        image_bytes + audio_bytes + file_bytes,
+        images * IMAGE_TOKENS + sent_bytes // BYTES_PER_TOKEN,
+        images * IMAGE_TOKENS_MAX + sent_bytes // BYTES_PER_TOKEN_MIN,
+    )
+
+
+def _find_files(messages: Sequence[msgspec.Raw], contents: Contents) -> Iterator[FilePart]:
+    for message, parts in contents:
+        if any(part.type == "file" for part in parts):
+            span = find_content(messages[message])
+            if span is None:
+                raise InvalidRequest(f"messages[{message}]: has a field twice.")
+            yield from _files_in(message, memoryview(messages[message]), span, parts)
+
+
+def _files_in(message: int, raw: memoryview, span: tuple[int, int], parts: Sequence[Part]) -> Iterator[FilePart]:
+    end = span[0]
+    for part, item in zip(parts, _RAW_ITEMS.decode(raw[slice(*span)]), strict=True):
+        start = _skip(_GAP, raw, end)
+        end = start + memoryview(item).nbytes
+        if part.type == "file":
+            assert part.file
+            yield FilePart(message, start, end, file_name(part.file.filename), part.file.file_data)
+
+
+def find_content(message: msgspec.Raw) -> tuple[int, int] | None:
+    """From where to where the content stands in the JSON of a message. None if the message has a field twice.
+
+    The fields are followed one by one, because another field may have the same bytes as the content.
+    """
+    raw, end, found = memoryview(message), 0, None
+    for name, value in _RAW_FIELDS.decode(message).items():
+        start = _skip(_KEY, raw, end)
+        end = start + memoryview(value).nbytes
+        if raw[start:end] != memoryview(value):
+            return None
+        if name == "content":
+            found = start, end
+    return found if bytes(raw[end:]).strip() == b"}" else None
+
+
+def _skip(pattern: re.Pattern[bytes], raw: memoryview, start: int) -> int:
+    match = pattern.match(raw, start)
+    return match.end() if match else start
+
+
+def file_name(sent: str | None) -> str:
+    """The last component of the name that was sent, as one short line."""
+    last = PureWindowsPath(PurePosixPath(sent or "").name).name
+    printable = "".join([char if char.isprintable() else " " for char in last])
+    return " ".join(printable.split())[:NAME_CHARS_MAX] or UNNAMED

@@ -1,0 +1,97 @@
+"""Reference material in the messages: where it stands, what it leaves alone, and what the client is told."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cadenza.gateway.grounding.additions import Grounding, Material, ReadFile, add_material
+from cadenza.gateway.grounding.fence import CITE, NOTICE
+from cadenza.gateway.grounding.search.records import Source
+from cadenza.gateway.validate import ChatRequest, parse_chat
+
+FILE = {"type": "file", "file": {"filename": "a.txt", "file_data": "aGVsbG8="}}
+SOURCES = [Source("https://a.example/1", "One", "First."), Source("https://b.example/2", "Two", "Second.")]
+
+
+def chat_of(*messages: dict[str, Any], indent: int | None = None) -> ChatRequest:
+    return parse_chat(json.dumps({"messages": messages}, indent=indent).encode())
+
+
+def user(content: Any) -> dict[str, Any]:
+    return {"role": "user", "content": content}
+
+
+def edited(chat: ChatRequest, grounding: Grounding) -> list[Any]:
+    """The contents of the messages as an upstream gets them."""
+    messages = [
+        b"".join(grounding.edited(index, raw)) if index in grounding.edits else bytes(raw)
+        for index, raw in enumerate(chat.messages)
+    ]
+    return [json.loads(message)["content"] for message in messages]
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+def test_notes_and_sources_come_before_the_last_question(indent: int | None) -> None:
+    """They stand in the last user message, before its own words, which stay as they were."""
+    said = [user("earlier"), {"role": "assistant", "content": "yes"}, user('Who "is" it?\n')]
+    chat = chat_of(*said, indent=indent)
+    grounding = add_material(chat, Material(notes=["I live in Oslo."], sources=SOURCES))
+    first, second, last = edited(chat, grounding)
+    assert (first, second) == ("earlier", "yes")
+    assert last.startswith(f"{NOTICE} {CITE}\n<reference ")
+    assert last.endswith('</reference id="' + last.split('id="')[-1].split('"')[0] + '">\n\nWho "is" it?\n')
+    assert "- I live in Oslo." in last
+    assert 'number="2" title="Two" url="https://b.example/2"' in last
+    assert grounding.headers == b"x-cadenza-grounding: memory=1 search=2\r\n"
+
+
+@pytest.mark.parametrize("content", [[], [{"type": "text", "text": "Who?"}]])
+def test_a_content_of_parts_gets_a_part_more(content: list[Any]) -> None:
+    """The material is the first part."""
+    chat = chat_of(user(content))
+    [[first, *others]] = edited(chat, add_material(chat, Material(notes=["n"])))
+    assert first["type"] == "text"
+    assert others == content
+
+
+def test_a_file_becomes_text_where_it_stood() -> None:
+    """Each file is a part of type text in its place, the notice comes once a message, and the header counts files."""
+    chat = chat_of(user([FILE, {"type": "text", "text": "and"}, FILE]), user("Compare them."))
+    read = [ReadFile(part, f"text {number}", "page 2 of 9") for number, part in enumerate(chat.files)]
+    grounding = add_material(chat, Material(files=read))
+    [[first, word, second], question] = edited(chat, grounding)
+    assert word == {"type": "text", "text": "and"}
+    assert question == "Compare them."
+    assert first["text"].startswith(NOTICE)
+    assert NOTICE not in second["text"]
+    assert 'name="a.txt" shows="page 2 of 9">\ntext 1\n' in second["text"]
+    assert grounding.headers == b"x-cadenza-grounding: attachments=2\r\n"
+
+
+def test_a_file_that_could_not_be_read_now_is_named() -> None:
+    """The model is told, so that the answer can say so; it does not count as added."""
+    chat = chat_of(user([FILE]))
+    grounding = add_material(chat, Material(files=[ReadFile(chat.files[0], None)]))
+    [[part]] = edited(chat, grounding)
+    assert "could not be read at the moment" in part["text"]
+    assert grounding.headers == b""
+
+
+def test_a_message_that_says_its_content_twice_gets_nothing() -> None:
+    """Nobody knows which content counts, so the message stays as it is and the header says nothing."""
+    chat = parse_chat(b'{"messages":[{"role":"user","content":"a","content":"b"}]}')
+    grounding = add_material(chat, Material(notes=["n"], sources=SOURCES))
+    assert (dict(grounding.edits), grounding.headers, grounding.sources) == ({}, b"", ())
+
+
+@given(st.text(), st.lists(st.text(), min_size=1), st.booleans())
+def test_what_the_client_wrote_is_kept(question: str, notes: list[str], is_parts: bool) -> None:
+    """Whatever characters the question and the notes have, the JSON stays valid and ends with the question."""
+    chat = chat_of(user([{"type": "text", "text": question}] if is_parts else question))
+    grounding = add_material(chat, Material(notes=notes))
+    [content] = edited(chat, grounding)
+    assert (content[-1]["text"] if is_parts else content).endswith(question)
+    assert grounding.texts_bytes >= sum(len(note.encode("utf-8", "surrogatepass")) for note in notes)

@@ -1,0 +1,152 @@
+"""Parts of messages: files are found where they stand, images and audio need a model that takes them."""
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cadenza.core.errors import InvalidRequest
+from cadenza.gateway.parts import FILES_MAX, IMAGE_TOKENS, file_name, find_content
+from cadenza.gateway.validate import ChatRequest, find_content_start, parse_chat
+
+TEXT = {"type": "text", "text": "What is this?"}
+FILE = {"type": "file", "file": {"filename": "a.txt", "file_data": "aGVsbG8="}}
+IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,QUJD"}}
+AUDIO = {"type": "input_audio", "input_audio": {"data": "QUJD", "format": "wav"}}
+TOOL = {"type": "function", "function": {"name": "look"}}
+
+
+def parse(*content: Any, role: str = "user", indent: int | None = None, **fields: Any) -> ChatRequest:
+    body = {"messages": [{"role": role, "content": list(content)}], **fields}
+    return parse_chat(json.dumps(body, indent=indent).encode())
+
+
+@pytest.mark.parametrize("indent", [None, 1, 4])
+def test_a_file_is_found_where_it_stands(indent: int | None) -> None:
+    """Its span in the JSON of its message is exactly its part, and its data is the JSON string that was sent."""
+    url = "data:text/plain;base64,aGVsbG8="
+    other = {"type": "file", "file": {"file_data": url}}
+    chat = parse(FILE, TEXT, other, FILE, indent=indent)
+    [message] = chat.messages
+    assert [json.loads(bytes(message)[one.start : one.end]) for one in chat.files] == [FILE, other, FILE]
+    assert [json.loads(bytes(one.data)) for one in chat.files] == ["aGVsbG8=", url, "aGVsbG8="]
+    assert [one.name for one in chat.files] == ["a.txt", "file", "a.txt"]
+
+
+def test_files_are_no_text_of_the_prompt() -> None:
+    """Only the text parts are counted, and the data of a file adds no bytes to the bound."""
+    chat = parse(FILE, TEXT)
+    assert chat.texts == [TEXT["text"]]
+    assert (chat.media.size_bytes, chat.media.tokens) == (len('"aGVsbG8="'), 0)
+
+
+def test_images_and_audio_need_routes_that_take_them() -> None:
+    """They stay in the message, count as tokens, and name what a route must be marked with."""
+    chat = parse(TEXT, IMAGE, AUDIO)
+    assert chat.needs == {"vision", "audio"}
+    assert IMAGE_TOKENS <= chat.media.tokens <= chat.media.tokens_max
+    assert json.loads(bytes(chat.messages[0]))["content"] == [TEXT, IMAGE, AUDIO]
+
+
+def test_with_tools_files_are_passed_on() -> None:
+    """The tool path is a pass-through: files are not read, and a route must take them."""
+    chat = parse(FILE, TEXT, tools=[TOOL])
+    assert not chat.files
+    assert chat.needs == {"files"}
+    assert json.loads(bytes(chat.messages[0]))["content"] == [FILE, TEXT]
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "a file by its id": ({"type": "file", "file": {"file_id": "file-1"}}, "Send the file inline"),
+    "a file without data": ({"type": "file", "file": {"filename": "a.txt"}}, "file_data: missing"),
+    "a file that is no object": ({"type": "file", "file": "a.txt"}, "expected `object | null`"),
+    "no file at all": ({"type": "file"}, "file: missing"),
+    "data that is no string": ({"type": "file", "file": {"file_data": [1]}}, "must be a string"),
+    "an image without an address": ({"type": "image_url"}, "image_url: missing"),
+    "audio without data": ({"type": "input_audio", "input_audio": None}, "input_audio: missing"),
+    "a part of an unknown type": ({"type": "video"}, "only parts of type 'text'"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_bad_part_is_named(case: str) -> None:
+    """The message says which part it is and what to do."""
+    part, message = REFUSED[case]
+    with pytest.raises(InvalidRequest) as refusal:
+        parse(TEXT, part)
+    assert message in refusal.value.message
+    assert refusal.value.message.startswith("messages[0].content[1]")
+
+
+@pytest.mark.parametrize("role", ["system", "assistant", "developer"])
+@pytest.mark.parametrize("part", [FILE, IMAGE, AUDIO])
+def test_only_user_messages_have_files_images_and_audio(part: dict[str, Any], role: str) -> None:
+    """Elsewhere they are a 400 that says so."""
+    with pytest.raises(InvalidRequest, match="in user messages only"):
+        parse(part, role=role)
+
+
+def test_the_number_of_files_is_limited() -> None:
+    """Twenty files are accepted, one more is a 400."""
+    assert len(parse(*[FILE] * FILES_MAX).files) == FILES_MAX
+    with pytest.raises(InvalidRequest, match="21 files were sent; at most 20"):
+        parse(*[FILE] * (FILES_MAX + 1))
+
+
+@pytest.mark.parametrize(
+    ("sent", "shown"),
+    [
+        ("report.pdf", "report.pdf"),
+        ("../../etc/passwd", "passwd"),
+        ("C:\\Users\\x\\a.docx", "a.docx"),
+        ("a\x00\r\nb.txt", "a b.txt"),
+        ("", "file"),
+        (None, "file"),
+        ("..", ".."),
+        ("x" * 500, "x" * 120),
+    ],
+)
+def test_a_name_is_one_short_line_without_a_path(sent: str | None, shown: str) -> None:
+    """A client's file name cannot carry a path, a line break or a page of text."""
+    assert file_name(sent) == shown
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda some: st.lists(some) | st.dictionaries(st.text(), some),
+)
+
+
+@given(
+    before=st.dictionaries(st.text(), JSON, max_size=3),
+    content=st.text() | st.lists(JSON),
+    indent=st.none() | st.just(1),
+)
+def test_the_content_is_found_among_other_fields(before: dict[str, Any], content: Any, indent: int | None) -> None:
+    """Whatever the other fields are, also if they look like the content."""
+    fields = {**before, "other": content, "content": content, "content ": content}
+    raw = json.dumps(fields, indent=indent).encode()
+    span = find_content(msgspec.Raw(raw))
+    assert span is not None
+    assert json.loads(raw[slice(*span)]) == content
+    assert raw[: span[0]].rstrip().endswith(b'"content":')
+
+
+def test_a_message_with_a_field_twice_has_no_certain_content() -> None:
+    """Such a message gets nothing added; if it has files, it is refused."""
+    assert find_content(msgspec.Raw(b'{"role":"user","content":"a","content":"b"}')) is None
+    chat = parse_chat(b'{"messages":[{"role":"user","content":"a","content":"b"}]}')
+    assert find_content_start(chat) is None
+    twice = b'{"role":"user","content":[],"content":[%b]}' % json.dumps(FILE).encode()
+    with pytest.raises(InvalidRequest, match="has a field twice"):
+        parse_chat(b'{"messages":[%b]}' % twice)
+
+
+def test_the_last_questions_are_kept_for_the_search() -> None:
+    """The texts of the last three user messages, oldest first."""
+    said = [{"role": role, "content": str(number)} for number in range(5) for role in ("user", "assistant")]
+    chat = parse_chat(json.dumps({"messages": said}).encode())
+    assert (chat.asked, chat.last_user) == (("2", "3", "4"), 8)
