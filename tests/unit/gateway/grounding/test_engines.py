@@ -6,7 +6,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from cadenza.gateway.grounding.search.engines.build import WebEngineName, base_url
+from cadenza.gateway.grounding.search.engines.build import EngineChoice, WebEngineName, base_url
 from cadenza.gateway.grounding.search.records import Hit
 from tests.unit.gateway.grounding.engine_peer import (
     KEY,
@@ -139,3 +139,9 @@ def test_addresses_of_the_engines() -> None:
     assert base_url("brave") == "https://api.search.brave.com"
     assert base_url("tavily") == "https://api.tavily.com"
     assert base_url("tavily", "http://gateway.example") == "http://gateway.example"
+
+
+def test_secrets_are_not_shown() -> None:
+    """The representation of a choice has neither the key nor an address."""
+    choice = EngineChoice("brave", 1.0, "https://gateway.example", KEY, "http://user:secret@proxy.example:3128")
+    assert repr(choice) == "EngineChoice(brave)"

@@ -9,9 +9,11 @@ import msgspec
 import pytest
 
 from cadenza.gateway.grounding.search.cache import CacheBounds, ResultCache
+from cadenza.gateway.grounding.search.engines.resting import RestingEngine
 from cadenza.gateway.grounding.search.records import EngineFailed, Hit
+from tests.unit.gateway.grounding.engine_peer import answer, asking, reply, result
 from tests.unit.gateway.grounding.scripted_engine import HITS, ScriptedEngine, SecondsClock
-from tests.unit.http.peer import until
+from tests.unit.http.peer import always, until
 
 OTHER = [Hit("https://b.example/", "Other", "Other")]
 
@@ -228,3 +230,13 @@ async def test_closing_ends_the_searches(cache: ResultCache, engine: ScriptedEng
 async def test_any_string_is_a_query(cache: ResultCache, engine: ScriptedEngine) -> None:
     """Half a surrogate pair, which JSON can carry, does not break the digest."""
     assert await cache.search(engine, "\ud800", 5) == HITS
+
+
+async def test_requests_share_an_exchange(cache: ResultCache, clock: SecondsClock) -> None:
+    """With a real engine behind the circuit, five requests at once are one exchange."""
+    script = always(reply(answer("tavily", [result("https://a.example/", "A title", "A snippet")])))
+    async with asking("tavily", script) as (engine, peer):
+        resting = RestingEngine(engine, clock)
+        found = await asyncio.gather(*(cache.search(resting, "q", 5) for _ in range(5)))
+        assert found == [HITS] * 5
+        assert peer.requests_per_visit == [1]

@@ -23,6 +23,9 @@ class EngineChoice(msgspec.Struct, frozen=True):
     api_key: str = ""
     proxy: str | None = None
 
+    def __repr__(self) -> str:  # without the key and the passwords that addresses may have
+        return f"EngineChoice({self.name})"
+
 
 def base_url(name: WebEngineName, url: str = "") -> str:
     """The address that is asked. It decides which proxy of the environment is used."""
