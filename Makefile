@@ -38,7 +38,7 @@ lock: $(VENV)/.uv ## Pin the dependencies with their hashes (ARGS=--upgrade for 
 	@$(COMPILE) pyproject.toml -o requirements/run.txt $(ARGS)
 	@$(COMPILE) pyproject.toml --group dev -c requirements/run.txt -o requirements/dev.txt $(ARGS)
 	@$(COMPILE) pyproject.toml --group bench -c requirements/run.txt -o requirements/bench.txt $(ARGS)
-	@for pins in bench/peers/*.in requirements/clients/*.in requirements/localstripe/*.in; do $(COMPILE) $$pins -o $${pins%.in}.txt $(ARGS); done
+	@for pins in bench/peers/*.in requirements/clients/*.in requirements/localstripe/*.in requirements/searxng/*.in; do $(COMPILE) $$pins -o $${pins%.in}.txt $(ARGS); done
 	@if command -v npm >/dev/null; then cd tests/node && npm install --package-lock-only --ignore-scripts --no-audit --no-fund --silent; \
 	  else echo 'tests/node/package-lock.json was not refreshed: there is no npm'; fi
 

@@ -19,6 +19,7 @@ from tests.debian import CannotInstall, install, installed, skip_or_fail
 ROOT = Path(__file__).parents[1]
 PINS = ROOT / "requirements" / "clients"
 STRIPE_PINS = ROOT / "requirements" / "localstripe"
+SEARXNG_PINS = ROOT / "requirements" / "searxng"
 NODE_PINS = ROOT / "tests" / "node"
 PLACE = ROOT / ".venv-clients"
 INSTALL_S = 150.0
@@ -32,7 +33,16 @@ def give_up(reason: object) -> NoReturn:
 
 def python_environment(name: str) -> Path:
     """The bin folder of the environment with the pins of requirements/clients/NAME.txt."""
-    pins, folder = PINS / f"{name}.txt", PLACE / name
+    return _wheels_environment(name, PINS / f"{name}.txt")
+
+
+def searxng_environment() -> Path:
+    """The bin folder of the environment with SearXNG."""
+    return _wheels_environment("searxng", SEARXNG_PINS / "searxng.txt")
+
+
+def _wheels_environment(name: str, pins: Path) -> Path:
+    folder = PLACE / name
     uv, python = str(Path(sys.executable).parent / "uv"), str(folder / "bin" / "python")
 
     def fill() -> None:
