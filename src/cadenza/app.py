@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from cadenza.config import ConfigError, Provider, Settings, load_settings, missing_secrets
-from cadenza.config.settings import Grounding, Mail
+from cadenza.config.settings import Grounding, Mail, Search
 from cadenza.control.low_balance import LowBalanceNotices
 from cadenza.control.outbox import Letter, Outbox, Send
 from cadenza.control.store import prepare_store
@@ -277,19 +277,21 @@ def stripe_settings(settings: Settings) -> StripeSettings | None:
 
 
 def build_grounder(given: Grounding, store: Store, observer: Observer) -> Grounder:
-    search = given.search
-    web = SearchSettings(
-        engine=search.engine,
-        index=search.index,
-        url=search.url,
-        api_key=search.api_key,
-        proxy=search.proxy,
-        max_results=search.max_results,
-        timeout_s=search.timeout_s,
-        allow_networks=search.allow_networks,
+    search = WebSearch(search_settings(given.search), observer)
+    return Grounder(store, observer, GroundingSettings(given.attachments, given.memory), search)
+
+
+def search_settings(given: Search) -> SearchSettings:
+    return SearchSettings(
+        engine=given.engine,
+        index=given.index,
+        url=given.url,
+        api_key=given.api_key,
+        proxy=given.proxy,
+        max_results=given.max_results,
+        timeout_s=given.timeout_s,
+        allow_networks=given.allow_networks,
     )
-    settings = GroundingSettings(given.attachments, given.memory)
-    return Grounder(store, observer, settings, WebSearch(web, observer))
 
 
 def build_send(mail: Mail) -> Send:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from cadenza.app import build_upstreams
 from cadenza.cli.check import Check, TrialCheck
+from cadenza.cli.search_check import check_search
 from cadenza.cli.shared_check import check_shared_state
 from cadenza.cli.store_check import check_store
 from cadenza.config import Server, Settings, missing_secrets
@@ -36,6 +37,7 @@ async def _examine(settings: Settings) -> list[Check]:
     checks.append(await check_shared_state(settings.shared_state.url))
     checks.append(Check("region", "ok", f"account data and counters are stored in '{settings.store.region}'"))
     checks.append(check_metrics(settings.server))
+    checks.append(await check_search(settings))
     checks += [_check_retention(name, provider.dialect) for name, provider in settings.providers.items()]
     for name, upstream in build_upstreams(settings, make_log()).items():
         checks += _check_routes(settings, name, await _probe(upstream))

@@ -9,7 +9,7 @@ from cadenza.config.settings import Grounding, Search, Secret
 
 AT = ("grounding", "search")
 DEFAULT_INDEX = "./data/index.db"
-NEEDS_KEY = ("brave", "tavily")
+ENGINE_URLS = {"brave": "https://api.search.brave.com", "tavily": "https://api.tavily.com"}
 
 
 def build_grounding(values: Table, reader: Reader, environ: Mapping[str, str]) -> Grounding:
@@ -19,12 +19,13 @@ def build_grounding(values: Table, reader: Reader, environ: Mapping[str, str]) -
 
 
 def _search(values: Table, reader: Reader, environ: Mapping[str, str]) -> Search:
-    engine, url = values.get("engine"), values.get("url")
+    engine = values.get("engine")
+    url = values.get("url") or ENGINE_URLS.get(str(engine))
     if values and not engine and "index" not in values:
         reader.problem((*AT, "engine"), 'missing; it must be "searxng", "brave", "tavily" or "local"')
     if engine == "searxng" and not url:
         reader.problem((*AT, "url"), 'missing; it must be the address of your SearXNG, like "http://127.0.0.1:8888"')
-    if engine in NEEDS_KEY and "api_key_env" not in values:
+    if engine in ENGINE_URLS and "api_key_env" not in values:
         reader.problem((*AT, "api_key_env"), "missing; it must name the environment variable that has the engine's key")
     if engine in (None, "local"):
         for name in ("url", "api_key_env", "allow_networks"):
@@ -36,5 +37,5 @@ def _search(values: Table, reader: Reader, environ: Mapping[str, str]) -> Search
     if not (key.isascii() and key.isprintable()):
         reader.problem((*AT, "api_key_env"), "the key must be one line of printable ASCII characters, and nothing else")
     proxy = reader.attempt((*AT, "url"), proxy_for, url, environ) if url else None
-    given = {"engine": "local", **values, "index": reader.folder / values.get("index", DEFAULT_INDEX)}
+    given = {"engine": "local", **values, "url": url, "index": reader.folder / values.get("index", DEFAULT_INDEX)}
     return Search(**given, api_key=Secret(key) if key else None, proxy=Secret(proxy) if proxy else None)

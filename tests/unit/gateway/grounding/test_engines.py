@@ -6,7 +6,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from cadenza.gateway.grounding.search.engines.build import EngineChoice, WebEngineName, base_url
+from cadenza.gateway.grounding.search.engines.build import EngineChoice, WebEngineName
 from cadenza.gateway.grounding.search.records import Hit
 from tests.unit.gateway.grounding.engine_peer import (
     KEY,
@@ -132,13 +132,6 @@ async def test_query_of_nothing(name: WebEngineName, query: str) -> None:
     async with asking(name, responding()) as (engine, peer):
         assert await engine.search(query, 5) == []
         assert peer.visits == []
-
-
-def test_addresses_of_the_engines() -> None:
-    """The hosted engines have an address of their own, which the config may replace."""
-    assert base_url("brave") == "https://api.search.brave.com"
-    assert base_url("tavily") == "https://api.tavily.com"
-    assert base_url("tavily", "http://gateway.example") == "http://gateway.example"
 
 
 def test_secrets_are_not_shown() -> None:

@@ -17,7 +17,9 @@ from cadenza.documents.reader import DocumentReader, PageSent, ReaderBusy
 from cadenza.gateway.grounding.search.cache import ResultCache
 from cadenza.gateway.grounding.search.decision import Decision, decide
 from cadenza.gateway.grounding.search.engines.base import Engine
-from cadenza.gateway.grounding.search.engines.build import build_engine
+from cadenza.gateway.grounding.search.engines.build import EngineChoice, build_engine
+from cadenza.gateway.grounding.search.engines.local import LocalEngine
+from cadenza.gateway.grounding.search.engines.resting import RestingEngine
 from cadenza.gateway.grounding.search.pages.fetch import PageFetcher
 from cadenza.gateway.grounding.search.query import make_query
 from cadenza.gateway.grounding.search.records import EngineFailed, FetchedPage, FetchFailed, Hit, Source
@@ -25,6 +27,7 @@ from cadenza.gateway.grounding.search.web_search import SearchSettings
 from cadenza.observe import Observer
 
 PAGES_MAX = 3  # of the results; the pages that the message names come on top
+ENGINE_TIME = 0.5  # of the time limit
 PAGES_TIME = 0.75  # of the time limit: what is not fetched by then is left out
 SOURCE_TOKENS = 60  # what marks a source
 TITLE_CHARS_MAX = 200
@@ -133,7 +136,18 @@ def _source_of_hit(hit: Hit) -> Source:
 
 
 def build_finder(settings: SearchSettings, reader: DocumentReader, observer: Observer) -> Finder:
-    fetcher = None
-    if settings.engine != "local":
-        fetcher = PageFetcher(observer.metrics, allow_networks=[ip_network(one) for one in settings.allow_networks])
-    return Finder(build_engine(settings), fetcher, reader, settings.max_results, settings.timeout_s)
+    if settings.engine == "local":
+        return Finder(LocalEngine(settings.index), None, reader, settings.max_results, settings.timeout_s)
+    engine = RestingEngine(build_web_engine(settings), time.monotonic)
+    fetcher = PageFetcher(observer.metrics, allow_networks=[ip_network(one) for one in settings.allow_networks])
+    return Finder(engine, fetcher, reader, settings.max_results, settings.timeout_s)
+
+
+def build_web_engine(settings: SearchSettings) -> Engine:
+    """The engine that the operator chose. It gets half of the time, so that pages can be read in the other half."""
+    assert settings.engine != "local"
+    assert settings.url
+    limit_s = settings.timeout_s * ENGINE_TIME
+    return build_engine(
+        EngineChoice(settings.engine, limit_s, settings.url, settings.api_key or "", settings.proxy)
+    )

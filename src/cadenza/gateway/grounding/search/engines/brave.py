@@ -11,7 +11,6 @@ from cadenza.gateway.grounding.search.engines.text import fit_query
 from cadenza.gateway.grounding.search.records import Hit
 from cadenza.http.client import HttpClient
 
-BASE_URL = "https://api.search.brave.com"
 TOKEN_REFUSED = b"SUBSCRIPTION_TOKEN"  # in the code of an error: the key is missing or invalid
 
 

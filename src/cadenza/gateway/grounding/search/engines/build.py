@@ -4,7 +4,6 @@ from typing import Literal
 
 import msgspec
 
-from cadenza.gateway.grounding.search.engines import brave, tavily
 from cadenza.gateway.grounding.search.engines.base import Engine
 from cadenza.gateway.grounding.search.engines.brave import BraveEngine, brave_headers
 from cadenza.gateway.grounding.search.engines.searxng import HEADERS, SearxngEngine
@@ -15,11 +14,11 @@ WebEngineName = Literal["searxng", "brave", "tavily"]
 
 
 class EngineChoice(msgspec.Struct, frozen=True):
-    """An engine on the web. SearXNG needs a `url`; the others need a key, and a `url` only behind a gateway."""
+    """An engine on the web, and its address. Brave and Tavily need a key."""
 
     name: WebEngineName
     timeout_s: float
-    url: str = ""
+    url: str
     api_key: str = ""
     proxy: str | None = None
 
@@ -27,14 +26,8 @@ class EngineChoice(msgspec.Struct, frozen=True):
         return f"EngineChoice({self.name})"
 
 
-def base_url(name: WebEngineName, url: str = "") -> str:
-    """The address that is asked. It decides which proxy of the environment is used."""
-    return url or {"searxng": "", "brave": brave.BASE_URL, "tavily": tavily.BASE_URL}[name]
-
-
 def build_engine(choice: EngineChoice) -> Engine:
-    url = base_url(choice.name, choice.url)
-    assert url, "a SearXNG has a url"
+    url = choice.url
     match choice.name:
         case "searxng":
             return SearxngEngine(HttpClient(url, HEADERS, choice.proxy), choice.timeout_s)

@@ -9,7 +9,6 @@ from cadenza.gateway.grounding.search.engines.text import fit_query
 from cadenza.gateway.grounding.search.records import Hit
 from cadenza.http.client import HttpClient
 
-BASE_URL = "https://api.tavily.com"
 OVER_LIMIT = {432, 433}  # the limit of the plan or of the key, and that of paying as you go
 
 

@@ -1,0 +1,91 @@
+"""The configuration of grounding."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from cadenza.config import ConfigError, Settings, load_settings, missing_secrets
+
+SEARXNG = '[grounding.search]\nengine = "searxng"\nurl = "http://127.0.0.1:8888"\n'
+BRAVE = '[grounding.search]\nengine = "brave"\napi_key_env = "BRAVE_KEY"\n'
+SECRETS = {"BRAVE_KEY": "brave-secret"}
+
+
+def load(folder: Path, text: str, environ: Mapping[str, str] = SECRETS) -> Settings:
+    (folder / "cadenza.toml").write_text(text)
+    return load_settings(None, environ, folder)
+
+
+def test_defaults(tmp_path: Path) -> None:
+    """Files are read, notes are used, and the local engine searches once its index exists."""
+    given = load(tmp_path, "").grounding
+    assert (given.attachments, given.memory) == (True, True)
+    assert (given.search.engine, given.search.index) == ("local", tmp_path / "data/index.db")
+
+
+def test_everything_given(tmp_path: Path) -> None:
+    """The index is relative to the file, and networks have their one form."""
+    text = (
+        f"[grounding]\nattachments = false\nmemory = false\n{SEARXNG}"
+        'max_results = 3\ntimeout_s = 2.5\nindex = "docs.db"\nallow_networks = ["10.1.0.0/16"]\n'
+    )
+    given = load(tmp_path, text).grounding
+    search = given.search
+    assert (given.attachments, given.memory, search.engine, search.url) == (
+        False,
+        False,
+        "searxng",
+        "http://127.0.0.1:8888",
+    )
+    assert (search.max_results, search.timeout_s, search.index) == (3, 2.5, tmp_path / "docs.db")
+    assert search.allow_networks == ("10.1.0.0/16",)
+
+
+def test_a_hosted_engine_has_an_address_and_a_key(tmp_path: Path) -> None:
+    """The key comes from the environment, no repr shows it, a missing one is told, and a proxy is used."""
+    environ = SECRETS | {"HTTPS_PROXY": "http://proxy.example:3128"}
+    settings = load(tmp_path, BRAVE, environ)
+    search = settings.grounding.search
+    assert (search.url, search.api_key) == ("https://api.search.brave.com", "brave-secret")
+    assert search.proxy == "http://proxy.example:3128"
+    assert "brave-secret" not in repr(settings)
+    assert missing_secrets(settings) == []
+    [missing] = missing_secrets(load(tmp_path, BRAVE, {}))
+    assert "BRAVE_KEY" in missing
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ('[grounding.search]\nengine = "google"\n', 'must be "searxng" or "brave"'),
+        ('[grounding.search]\nengine = "searxng"\n', "grounding.search.url: missing"),
+        ('[grounding.search]\nengine = "tavily"\n', "grounding.search.api_key_env: missing"),
+        ("[grounding.search]\nmax_results = 5\n", "grounding.search.engine: missing"),
+        ('[grounding.search]\nengine = "local"\nurl = "http://127.0.0.1"\n', "the local engine does not use it"),
+        ('[grounding.search]\nengine = "searxng"\nurl = "http://search.example.org"\n', "use https"),
+        (SEARXNG + 'api_key = "x"\n', "a key must not be in this file"),
+        (SEARXNG + "max_results = 0\n", "from 1 to 20"),
+        (SEARXNG + 'allow_networks = ["10.0.0.1/8"]\n', "must be an array of addresses and networks"),
+        ("[grounding]\nsearch = true\n", "must be a table"),
+        ("[grounding]\nattachements = true\n", 'did you mean "attachments"?'),
+    ],
+)
+def test_mistakes(tmp_path: Path, text: str, problem: str) -> None:
+    """A mistake stops the start with a sentence that says what to do."""
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path, text)
+    assert problem in str(caught.value)
+
+
+def test_routes_take_what_the_file_says(tmp_path: Path) -> None:
+    """A route is marked for images, audio and files; by default it takes none of them."""
+    text = (
+        '[providers.local]\nkind = "embedded"\nretention = "zero"\n'
+        '[[classes.forte.routes]]\nprovider = "local"\nvision = true\naudio = true\nfiles = true\n'
+        '[[classes.mezzo.routes]]\nprovider = "local"\n'
+    )
+    classes = load(tmp_path, text).classes
+    [able], [plain] = classes["forte"].routes, classes["mezzo"].routes
+    assert (able.vision, able.audio, able.files) == (True, True, True)
+    assert (plain.vision, plain.audio, plain.files) == (False, False, False)
