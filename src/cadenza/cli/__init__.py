@@ -18,6 +18,7 @@ from cadenza.cli.credit import correct, vouchers
 from cadenza.cli.doctor import doctor
 from cadenza.cli.keys import keys
 from cadenza.cli.ledger import ledger, usage
+from cadenza.cli.memory import memory
 from cadenza.cli.serve import migrate, serve
 
 COMPLETE_VARIABLE = "_CADENZA_COMPLETE"
@@ -43,6 +44,7 @@ accounts.add_command(correct)
 app.add_command(accounts, "account")
 app.add_command(keys, "key")
 app.add_command(vouchers, "voucher")
+app.add_command(memory)
 app.add_command(classes)
 app.add_command(usage)
 app.add_command(ledger)
