@@ -16,6 +16,7 @@ from cadenza.cli.classes import classes
 from cadenza.cli.console import say
 from cadenza.cli.credit import correct, vouchers
 from cadenza.cli.doctor import doctor
+from cadenza.cli.erase import erase
 from cadenza.cli.keys import keys
 from cadenza.cli.ledger import ledger, usage
 from cadenza.cli.memory import memory
@@ -41,6 +42,7 @@ def completion(shell: str) -> None:
 
 app.add_command(serve)
 accounts.add_command(correct)
+accounts.add_command(erase)
 app.add_command(accounts, "account")
 app.add_command(keys, "key")
 app.add_command(vouchers, "voucher")
