@@ -42,6 +42,7 @@ MORE_ROWS = (
     f"INSERT INTO totp SELECT account_id, x'00ff', 8, NULL FROM {IDS}",
     f"INSERT INTO recovery_codes SELECT account_id, zeroblob(32) FROM {IDS}",
     f"INSERT INTO passkeys SELECT x'00', account_id, 'a phone', x'ff', 9, 1, NULL FROM {IDS}",
+    f"INSERT INTO notes SELECT 'note_1', account_id, 'für später', 1, 2 FROM {IDS}",
     "INSERT INTO site_secrets VALUES ('sign-in', x'00ff')",
     f"INSERT INTO acts SELECT 7, 1, 'command line', 'key.create', account_id, key_id, 'name=plain' FROM {IDS}",
     f"INSERT INTO vouchers SELECT 'vch_1', zeroblob(32), 'CDZ-1234', 5, '', 1, NULL, 2, account_id FROM {IDS}",

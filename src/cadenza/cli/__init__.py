@@ -16,8 +16,10 @@ from cadenza.cli.classes import classes
 from cadenza.cli.console import say
 from cadenza.cli.credit import correct, vouchers
 from cadenza.cli.doctor import doctor
+from cadenza.cli.erase import erase
 from cadenza.cli.keys import keys
 from cadenza.cli.ledger import ledger, usage
+from cadenza.cli.memory import memory
 from cadenza.cli.serve import migrate, serve
 
 COMPLETE_VARIABLE = "_CADENZA_COMPLETE"
@@ -40,9 +42,11 @@ def completion(shell: str) -> None:
 
 app.add_command(serve)
 accounts.add_command(correct)
+accounts.add_command(erase)
 app.add_command(accounts, "account")
 app.add_command(keys, "key")
 app.add_command(vouchers, "voucher")
+app.add_command(memory)
 app.add_command(classes)
 app.add_command(usage)
 app.add_command(ledger)

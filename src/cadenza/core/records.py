@@ -25,8 +25,8 @@ class Principal(msgspec.Struct, frozen=True):
     burst: int | None = None
     balance_nano: int = 0  # of the account when the key was looked up, or less by now
     is_capped: bool = False  # the key has a spend cap: its credit is always held in the store
-    may_search: bool = True
-    has_notes: bool = False
+    may_search: bool = True  # the account lets replies use web search
+    has_notes: bool = False  # the account has notes, and lets replies use them
 
 
 class Timeouts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -83,6 +83,8 @@ def principal_of(found: FoundKey) -> Principal:
         burst=found.burst,
         balance_nano=found.balance_nano,
         is_capped=bool(found.is_capped),
+        may_search=bool(found.uses_search),
+        has_notes=bool(found.has_notes),
     )
 
 

@@ -7,7 +7,7 @@ for each account that uses it: nobody knows it, and it is not found by prefix or
 import secrets
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 from sqlalchemy import (
@@ -90,6 +90,8 @@ class FoundKey(NamedTuple):
     burst: int | None
     is_capped: bool
     balance_nano: int
+    uses_search: bool
+    has_notes: bool  # and its account uses them
     classes_epoch: int
 
 
@@ -140,10 +142,12 @@ OF_WEB = (keys.c.account_id == bindparam("account"), IS_WEB)
 WEB_DIGEST = Statement(select(keys.c.digest).where(*OF_WEB))
 CLASSES_EPOCH = select(epochs.c.number).where(epochs.c.name == literal_column("'classes'")).scalar_subquery()
 CHANGES_EPOCH = select(epochs.c.number).where(epochs.c.name == literal_column("'changes'")).scalar_subquery()
-NOT_OF_KEY: dict[str, ColumnElement[object]] = {
+NOT_OF_KEY: dict[str, ColumnElement[Any]] = {
     "preferred_class": accounts.c.preferred_class,
     "balance_nano": accounts.c.balance_nano,
     "suspended_at": accounts.c.suspended_at,
+    "uses_search": accounts.c.uses_search,
+    "has_notes": and_(accounts.c.uses_memory, accounts.c.note_count > literal_column("0")),
     "revoked_at": func.coalesce(keys.c.revoked_at, accounts.c.suspended_at),
     "classes_epoch": CLASSES_EPOCH,
 }

@@ -15,6 +15,7 @@ REVISIONS = (
     "0004",
     "0005",
     "0006",
+    "0007",
 )  # the files of migrations/versions, oldest first; a test compares them
 
 

@@ -51,6 +51,8 @@ accounts = Table(
     Column("has_caps", Boolean, nullable=False, server_default=false()),  # a key of it has a spend cap
     Column("low_balance_nano", BigInteger, nullable=False, server_default=text("1000000000")),  # below it, a notice
     Column("low_noticed_at", BigInteger),  # the notice was sent, and the balance has not risen above since
+    Column("note_count", Integer, nullable=False, server_default=text("0")),
+    Column("erased_at", BigInteger),  # its personal data is gone; only its money and its usage remain
     CheckConstraint("email = lower(email)", name="email_is_lower_case"),
     CheckConstraint("preferred_class IN ('mezzo', 'forte', 'fortissimo')", name="preferred_class_is_known"),
     CheckConstraint("held_nano >= 0", name="held_is_not_negative"),
@@ -320,6 +322,18 @@ site_secrets = Table(  # random keys that the site signs with, the same in every
     metadata,
     Column("name", Text, primary_key=True),
     Column("value", LargeBinary(32), nullable=False),
+)
+
+notes = Table(  # what the owner of an account wants replies to know
+    "notes",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("account_id", Text, ForeignKey("accounts.id"), nullable=False),
+    Column("text", Text, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    Column("changed_at", BigInteger, nullable=False),
+    CheckConstraint("length(text) BETWEEN 1 AND 1000", name="text_is_short"),
+    Index("ix_notes_account_id", "account_id", "created_at", "id"),
 )
 
 acts = Table(  # the audit trail: append-only, without content

@@ -1,7 +1,49 @@
-"""Stand-in."""
+"""Memory: picks the notes of an account that fit a question, within a limit of tokens. One indexed read.
 
+All notes are given where they fit. Otherwise the best ones are, by rank, and then the newest ones as long as there is
+room. Notes are content: neither they nor the question are logged or kept.
+"""
+
+import asyncio
+import re
+
+from cadenza.documents.ranking import rank
+from cadenza.store import notes
 from cadenza.store.store import Store
+
+BYTES_PER_TOKEN = 3  # words have more, in every script, so that the estimate is too high rather than too low
+SIGNS = re.compile(r"[^\w\s]+|\d+")  # each of their bytes may be a token
+NOTE_OVERHEAD_TOKENS = 4  # what sets a note apart from the next one
+INLINE_CHARS = 4 * 1024  # more text is ranked off the event loop
+QUESTION_CHARS_MAX = 4000  # that are ranked by
 
 
 async def recall(store: Store, account_id: str, question: str, tokens_max: int) -> list[str]:
-    return []
+    """The texts of the notes to give with a question: oldest first if it is all of them, else the best first."""
+    texts = await notes.texts_of(store, account_id)
+    if sum(len(text.encode()) + NOTE_OVERHEAD_TOKENS for text in texts) <= tokens_max:  # a token is a byte or more
+        return texts
+    if sum(map(len, texts)) <= INLINE_CHARS:
+        return _pick(texts, question, tokens_max)
+    return await asyncio.to_thread(_pick, texts, question, tokens_max)
+
+
+def estimate_tokens(note: str) -> int:
+    sign_bytes = len("".join(SIGNS.findall(note)).encode())
+    word_bytes = len(note.encode()) - sign_bytes
+    return sign_bytes - (-word_bytes // BYTES_PER_TOKEN) + NOTE_OVERHEAD_TOKENS
+
+
+def _pick(texts: list[str], question: str, tokens_max: int) -> list[str]:
+    """All notes or, where they do not fit, by rank and then by age. Of notes that rank alike, the newer comes first."""
+    newest_first = texts[::-1]
+    costs = list(map(estimate_tokens, newest_first))
+    if sum(costs) <= tokens_max:
+        return texts
+    ranked = rank(newest_first, question[:QUESTION_CHARS_MAX])
+    picked, left_tokens = list[str](), tokens_max
+    for index in dict.fromkeys([*ranked, *range(len(texts))]):
+        if costs[index] <= left_tokens:
+            picked.append(newest_first[index])
+            left_tokens -= costs[index]
+    return picked

@@ -1,0 +1,97 @@
+"""cadenza memory add | list | edit | remove."""
+
+from typing import TYPE_CHECKING
+
+import click
+
+from cadenza.cli.console import (
+    config_option,
+    format_time,
+    json_option,
+    load_config,
+    now_ms,
+    print_list,
+    read_store,
+    say,
+    with_store,
+)
+
+if TYPE_CHECKING:
+    from cadenza.store.notes import Note
+    from cadenza.store.store import Store
+
+COLUMNS = ("id", "created_at", "changed_at", "text")
+
+account_option = click.option("--account", metavar="EMAIL", required=True, help="The account whose notes these are.")
+
+
+@click.group()
+def memory() -> None:
+    """Notes that the replies to an account may use."""
+
+
+@memory.command()
+@account_option
+@click.argument("text")
+@config_option
+def add(account: str, text: str, config: str | None) -> None:
+    """Add a note and print its id, alone on standard output."""
+    from cadenza.control.accounts import get_account  # noqa: PLC0415 import time
+    from cadenza.control.memory import add_note  # noqa: PLC0415 import time
+
+    async def work(store: "Store") -> "Note":
+        return await add_note(store, (await get_account(store, account)).id, text, now_ms())
+
+    note = with_store(load_config(config), work)
+    click.echo(note.id)
+    say(f"The note is added. To delete it: cadenza memory remove {note.id}")
+
+
+@memory.command("list")
+@account_option
+@json_option
+@config_option
+def list_(account: str, as_json: bool, config: str | None) -> None:
+    """List the notes of an account, oldest first."""
+    from cadenza.control.accounts import get_account  # noqa: PLC0415 import time
+    from cadenza.control.memory import list_notes  # noqa: PLC0415 import time
+
+    async def work(store: "Store") -> "list[Note]":
+        return await list_notes(store, (await get_account(store, account)).id)
+
+    rows = [_row(note) for note in read_store(load_config(config), work)]
+    if not as_json:
+        rows = [{**row, "text": " / ".join(str(row["text"]).splitlines())} for row in rows]
+    print_list(rows, COLUMNS, as_json=as_json)
+
+
+@memory.command()
+@click.argument("note", metavar="ID")
+@click.argument("text")
+@config_option
+def edit(note: str, text: str, config: str | None) -> None:
+    """Replace the text of a note."""
+    from cadenza.control.memory import change_note  # noqa: PLC0415 import time
+
+    changed = with_store(load_config(config), lambda store: change_note(store, note, text, now_ms()))
+    say(f"The note {changed.id} is changed.")
+
+
+@memory.command()
+@click.argument("note", metavar="ID")
+@config_option
+def remove(note: str, config: str | None) -> None:
+    """Delete a note for good."""
+    from cadenza.control.memory import remove_note  # noqa: PLC0415 import time
+
+    with_store(load_config(config), lambda store: remove_note(store, note, now_ms()))
+    say("The note is deleted.")
+
+
+def _row(note: "Note") -> dict[str, object]:
+    return {
+        "id": note.id,
+        "text": note.text,
+        "created_at": format_time(note.created_at),
+        "changed_at": format_time(note.changed_at),
+    }

@@ -1,0 +1,52 @@
+"""Erasing an account: its personal data is gone for good, and its keys stop at once, in every process.
+
+Its entries and its usage stay under its id, without a name, so that the ledger still adds up. Credit that is left is
+forfeited by a correction, which takes free credit only: while requests hold credit, the account is not erased.
+"""
+
+import msgspec
+
+from cadenza.control.accounts import find_account, get_account
+from cadenza.control.credit import gather_free_credit
+from cadenza.control.errors import ControlError
+from cadenza.core.money import format_dollars
+from cadenza.store import acts, credit, erasure
+from cadenza.store.acts import Act
+from cadenza.store.changes import make_change
+from cadenza.store.store import Store, Transaction
+
+NOTE = "left over when the account was erased"
+
+
+class Erased(msgspec.Struct, frozen=True):
+    """The id under which the entries and the usage of the account stay, and the credit that was forfeited."""
+
+    account_id: str
+    forfeited_nano: int
+
+
+async def erase_account(store: Store, email: str, by: str, now_ms: int) -> Erased:
+    found = await get_account(store, email)
+    await gather_free_credit(store, found.id, found.balance_nano)
+
+    def erase(tx: Transaction) -> Erased:
+        account = find_account(tx, email)
+        balance_nano, held_nano = credit.lock_money(tx, account.id)
+        if held_nano:
+            raise ControlError(_is_in_use(account.email, held_nano))
+        if balance_nano and credit.take(tx, account.id, balance_nano, NOTE, None, now_ms) is None:
+            raise AssertionError("credit that is free and locked can be taken")
+        erasure.erase(tx, account, now_ms)
+        detail = f"{format_dollars(balance_nano)} dollars forfeited"
+        acts.add(tx, Act(now_ms, by, "account.erase", account.id, detail=detail))
+        return Erased(account.id, balance_nano)
+
+    return await make_change(store, erase)
+
+
+def _is_in_use(email: str, held_nano: int) -> str:
+    return (
+        f"{email} cannot be erased now: requests of it hold {format_dollars(held_nano)} dollars. "
+        f"Run 'cadenza account suspend {email}', which ends them within a second, and then this command again. "
+        "If no request runs, a process died: start the service, which ends what it left."
+    )

@@ -1,0 +1,63 @@
+"""Notes in a real browser: added, edited and deleted without scripts, on a desk and on a phone."""
+
+from typing import Any
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Page, expect
+
+from tests.browser.conftest import OpenPage, shoot, sign_in
+from tests.service import CREDIT_NANO, Service
+
+LOOKS: dict[str, dict[str, Any]] = {
+    "light": {"color_scheme": "light"},
+    "dark-phone": {"color_scheme": "dark", "viewport": {"width": 390, "height": 844}},
+}
+LONG = "Unbreakable" * 20 + "\nsecond line, which is long enough to be wrapped on a phone and perhaps on a desk too"
+
+
+@pytest.fixture
+def email(service: Service) -> str:
+    return service.create_account(CREDIT_NANO)
+
+
+def write(page: Page, text: str) -> None:
+    form = page.get_by_role("region", name="Add a note")
+    form.get_by_label("Note").fill(text)
+    form.get_by_role("button", name="Add the note").click()
+    expect(page.get_by_role("status")).to_contain_text("The note is added")
+
+
+def test_a_note_lives_and_ends_without_scripts(open_page: OpenPage, email: str) -> None:
+    """It is added, edited and deleted by plain forms."""
+    page = open_page(java_script_enabled=False)
+    sign_in(page, email)
+    page.goto("/settings")
+    page.get_by_role("link", name="Memory", exact=True).click()
+    write(page, "I write British English.")
+    notes = page.get_by_role("region", name="Your notes")
+    expect(notes.get_by_role("listitem")).to_contain_text("I write British English.")
+    notes.get_by_text("Edit or delete").click()
+    notes.get_by_label("Note").fill("I write Canadian English.")
+    notes.get_by_role("button", name="Save").click()
+    expect(page.get_by_role("status")).to_contain_text("The note is changed")
+    expect(notes.get_by_role("listitem")).to_contain_text("I write Canadian English.")
+    notes.get_by_text("Edit or delete").click()
+    notes.get_by_role("button", name="Delete the note").click()
+    expect(page.get_by_role("heading", name="No notes yet")).to_be_visible()
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_the_page_is_accessible_and_fits(open_page: OpenPage, email: str, look: str) -> None:
+    """axe-core has no serious finding, empty and with notes, and no line is wider than the page."""
+    page = open_page(**LOOKS[look])
+    sign_in(page, email)
+    page.goto("/settings/memory")
+    shoot(page, f"memory-empty-{look}")
+    for text in ("I write British English.", LONG):
+        write(page, text)
+    page.get_by_text("Edit or delete").first.click()
+    shoot(page, f"memory-{look}")
+    found = Axe().run(page).response["violations"]
+    assert [(one["id"], one["nodes"][0]["html"]) for one in found if one["impact"] in {"serious", "critical"}] == []
+    assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")

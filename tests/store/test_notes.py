@@ -1,0 +1,175 @@
+"""Notes on both databases: their order and bounds, whose they are, and what the look-up of a key says about them."""
+
+import asyncio
+
+import pytest
+
+from cadenza.control.errors import ControlError
+from cadenza.control.memory import NOTES_MAX, UnknownNote, add_note, change_note, list_notes, remove_note
+from cadenza.control.preferences import choose, preferences_of
+from cadenza.core.records import CLASSES
+from cadenza.store import acts, keys
+from cadenza.store.accounts import Account, Preferences
+from cadenza.store.notes import Note, texts_of
+from cadenza.store.schema import accounts, notes
+from cadenza.store.store import Store, StoreRefused
+from tests.postgres import Postgres
+from tests.store.fleet import HOUR_S, member
+from tests.store.moves import opened
+from tests.store.rows import NOW_MS, add_account, add_key, rows_of, run_sql
+
+OWNER, OTHER = "acct_a", "acct_b"
+BY = "acct_a@example.org"
+
+
+@pytest.fixture(autouse=True)
+async def owner(store: Store) -> Account:
+    await add_account(store, OTHER)
+    return await add_account(store, OWNER)
+
+
+async def add(store: Store, text: str = "a note", now_ms: int = NOW_MS, account_id: str = OWNER) -> Note:
+    return await add_note(store, account_id, text, now_ms, by=BY)
+
+
+async def fill(store: Store, count: int) -> None:
+    """So many notes with one statement."""
+    numbers = f"WITH RECURSIVE t(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM t WHERE n < {count}) SELECT n FROM t"
+    await run_sql(
+        store,
+        f"INSERT INTO notes SELECT 'note_' || n, 'acct_a', 'many', 1, 1 FROM ({numbers}) AS numbers",
+        f"UPDATE accounts SET note_count = {count} WHERE id = 'acct_a'",
+    )
+
+
+async def switches(store: Store, digest: bytes) -> tuple[bool, bool]:
+    """What the look-up of a key says: whether replies may search, and whether there are notes to use."""
+    found = await keys.look_up(store, digest)
+    assert found
+    return bool(found.uses_search), bool(found.has_notes)
+
+
+async def count_of(store: Store) -> int:
+    return next(int(row.note_count) for row in await rows_of(store, accounts) if row.id == OWNER)
+
+
+async def test_notes_are_listed_oldest_first(store: Store) -> None:
+    """Every note of the account is listed once, and no note of another account."""
+    made = [await add(store, f"note {number}", NOW_MS + number) for number in (2, 0, 1)]
+    await add(store, account_id=OTHER)
+    expected = sorted(made, key=lambda note: note.created_at)
+    assert await list_notes(store, OWNER) == expected
+    assert await texts_of(store, OWNER) == ["note 0", "note 1", "note 2"]
+
+
+async def test_a_changed_note_keeps_its_place_and_its_first_time(store: Store) -> None:
+    """Only the text and the time of the change are new."""
+    first, second = await add(store), await add(store, now_ms=NOW_MS + 1)
+    changed = await change_note(store, first.id, " other words\r\n", NOW_MS + 9, OWNER, by=BY)
+    assert changed == Note(first.id, OWNER, "other words", NOW_MS, NOW_MS + 9)
+    assert await list_notes(store, OWNER) == [changed, second]
+
+
+@pytest.mark.parametrize("note_id", ["", "note_unknown", "note_\0", "nöte", "n" * 5000, "\udc80"])
+async def test_an_unknown_note_cannot_be_touched(store: Store, note_id: str) -> None:
+    """Whatever is given as an id, the answer is the same."""
+    for account_id in (OWNER, None):
+        with pytest.raises(UnknownNote):
+            await change_note(store, note_id, "words", NOW_MS, account_id)
+        with pytest.raises(UnknownNote):
+            await remove_note(store, note_id, NOW_MS, account_id)
+
+
+async def test_a_note_of_another_account_cannot_be_touched(store: Store) -> None:
+    """It is unknown to everybody but its owner and the command line, which names no account."""
+    foreign = await add(store, account_id=OTHER)
+    with pytest.raises(UnknownNote):
+        await change_note(store, foreign.id, "words", NOW_MS, OWNER)
+    with pytest.raises(UnknownNote):
+        await remove_note(store, foreign.id, NOW_MS, OWNER)
+    assert await list_notes(store, OTHER) == [foreign]
+    await remove_note(store, foreign.id, NOW_MS)
+    assert await list_notes(store, OTHER) == []
+
+
+async def test_an_account_has_a_bounded_number_of_notes(store: Store) -> None:
+    """Of several notes that are added at once, only as many are taken as there is room for; removing makes room."""
+    await fill(store, NOTES_MAX - 1)
+    done = await asyncio.gather(*(add(store) for _ in range(4)), return_exceptions=True)
+    assert sum(isinstance(one, Note) for one in done) == 1
+    assert {str(one) for one in done if not isinstance(one, Note)} == {
+        "An account has at most 200 notes. Delete one first."
+    }
+    await remove_note(store, "note_1", NOW_MS, OWNER)
+    await add(store)
+    assert (len(await list_notes(store, OWNER)), await count_of(store)) == (NOTES_MAX, NOTES_MAX)
+
+
+async def test_a_note_that_is_removed_twice_is_counted_once(store: Store) -> None:
+    """Of two that remove the same note, one succeeds, and the account's count stays right."""
+    note = await add(store)
+    await add(store)
+    done = await asyncio.gather(*(remove_note(store, note.id, NOW_MS, OWNER) for _ in range(2)), return_exceptions=True)
+    assert sorted(type(one).__name__ for one in done) == ["NoneType", "UnknownNote"]
+    assert await count_of(store) == 1
+
+
+async def test_the_look_up_of_a_key_tells_of_notes(store: Store, owner: Account) -> None:
+    """There are notes to use from the first one to the last, while the account uses memory."""
+    digest = await add_key(store)
+    assert await switches(store, digest) == (True, False)
+    first, second = await add(store), await add(store)
+    assert await switches(store, digest) == (True, True)
+    chosen = Preferences("forte", "system", uses_search=False, uses_memory=False)
+    await choose(store, owner, chosen, CLASSES, NOW_MS)
+    assert await switches(store, digest) == (False, False)
+    await choose(store, owner, preferences_of(owner), CLASSES, NOW_MS)
+    await remove_note(store, first.id, NOW_MS, OWNER)
+    assert await switches(store, digest) == (True, True)
+    await remove_note(store, second.id, NOW_MS, OWNER)
+    assert await switches(store, digest) == (True, False)
+
+
+async def test_the_audit_trail_has_no_text(store: Store) -> None:
+    """Every change is in it, with the id of the note alone; a change that is refused is not."""
+    note = await add(store, "my secret plan")
+    await change_note(store, note.id, "my other plan", NOW_MS, OWNER, by=BY)
+    with pytest.raises(ControlError):
+        await add(store, " ")
+    await remove_note(store, note.id, NOW_MS)
+    trail = [(one.act, one.actor, one.subject, one.detail) for one in reversed(await acts.list_newest(store, OWNER))]
+    assert trail == [
+        ("note.add", BY, note.id, ""),
+        ("note.change", BY, note.id, ""),
+        ("note.remove", "command line", note.id, ""),
+    ]
+
+
+@pytest.mark.parametrize("text", ["", "x" * 1001])
+async def test_the_store_refuses_texts_out_of_bounds(store: Store, text: str) -> None:
+    """The bound holds for every program that writes."""
+    with pytest.raises(StoreRefused):
+        await run_sql(store, f"INSERT INTO notes VALUES ('note_x', 'acct_a', '{text}', 1, 1)")
+    assert await rows_of(store, notes) == []
+
+
+async def test_every_process_knows_of_the_first_note_at_once(postgres: Postgres) -> None:
+    """A process that keeps the key looks it up again after the first note, the last one, and a switch."""
+    with postgres.migrated_database() as url:
+        async with opened(url) as command, member(url) as one, member(url) as two:
+            owner, digest = await add_account(command), await add_key(command)
+
+            async def seen() -> set[tuple[bool, bool]]:
+                found = [await process.look_ups.find(digest) for process in (one, two)]
+                return {(key.uses_search, key.has_notes) for key in found if key}
+
+            async with asyncio.timeout(HOUR_S):
+                assert await seen() == {(True, False)}
+                note = await add(command)
+                assert await seen() == {(True, True)}
+                chosen = Preferences("forte", "system", uses_search=False, uses_memory=False)
+                await choose(command, owner, chosen, CLASSES, NOW_MS)
+                assert await seen() == {(False, False)}
+                await choose(command, owner, preferences_of(owner), CLASSES, NOW_MS)
+                await remove_note(command, note.id, NOW_MS, OWNER)
+                assert await seen() == {(True, False)}

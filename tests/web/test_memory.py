@@ -1,0 +1,146 @@
+"""The page of notes and its endpoints: what they keep, what they refuse, and whose notes they touch."""
+
+from typing import Any
+
+import pytest
+
+from tests.service import CREDIT_NANO, Service
+from tests.visitor import Visitor
+
+PAGE = "/settings/memory"
+HOSTILE = '"></textarea><script>alert(1)</script><img src=x onerror=alert(1)>'
+
+
+def notes_of(visitor: Visitor) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = visitor.api("GET", "/memory").json["data"]
+    return found
+
+
+def add(visitor: Visitor, text: str = "I write British English.") -> str:
+    """Add a note by the endpoint and return its id."""
+    seen = visitor.api("POST", "/memory", {"text": text})
+    assert seen.status == 200, seen.text
+    return str(seen.json["id"])
+
+
+@pytest.fixture
+def neighbour(service: Service) -> Visitor:
+    """Signed in to another account."""
+    signed_in = Visitor(service.port)
+    signed_in.sign_in(service.create_account(CREDIT_NANO))
+    return signed_in
+
+
+def test_the_page_adds_changes_and_deletes_a_note(visitor: Visitor) -> None:
+    """All by plain forms; the newest note comes first."""
+    assert "No notes yet" in visitor.get(PAGE).words
+    assert visitor.post(PAGE, {"text": "Line one\r\nline two"}).location == f"{PAGE}?note=note-added"
+    visitor.post(PAGE, {"text": "The second"})
+    first, second = notes_of(visitor)
+    assert (first["text"], second["text"]) == ("Line one\nline two", "The second")
+    page = visitor.get(f"{PAGE}?note=note-added")
+    assert "The note is added." in page.words
+    assert page.words.index("The second") < page.words.index("Line one")
+    assert visitor.post(f"{PAGE}/{first['id']}", {"text": "Changed"}).location == f"{PAGE}?note=note-changed"
+    assert visitor.post(f"{PAGE}/{second['id']}/remove").location == f"{PAGE}?note=note-removed"
+    assert [note["text"] for note in notes_of(visitor)] == ["Changed"]
+
+
+def test_the_endpoints_do_the_same(visitor: Visitor) -> None:
+    """Notes are listed oldest first, with their times; a deleted note is gone."""
+    first, second = add(visitor), add(visitor, "The second")
+    assert [note["id"] for note in notes_of(visitor)] == [first, second]
+    changed = visitor.api("PATCH", f"/memory/{first}", {"text": " Changed "})
+    assert (changed.status, changed.json["text"], changed.json["object"]) == (200, "Changed", "note")
+    assert changed.json["changed_at"] >= changed.json["created_at"]
+    assert visitor.api("DELETE", f"/memory/{second}").status == 204
+    assert visitor.api("DELETE", f"/memory/{second}").status == 404
+    assert [note["id"] for note in notes_of(visitor)] == [first]
+
+
+def test_the_page_shows_whether_memory_is_on(visitor: Visitor) -> None:
+    """With a link to the preferences, where it is switched."""
+    assert "Memory is on" in visitor.get(PAGE).words
+    visitor.api("PATCH", "/preferences", {"memory": False})
+    page = visitor.get(PAGE)
+    assert "Memory is off Replies do not use your notes." in page.words
+    assert '<a href="/settings">' in page.text
+
+
+def test_notes_of_others_do_not_exist(visitor: Visitor, neighbour: Visitor) -> None:
+    """Another account's note is 404 everywhere, is not listed, and stays as it is."""
+    note = add(neighbour, "my own")
+    for seen in (
+        visitor.api("PATCH", f"/memory/{note}", {"text": "taken"}),
+        visitor.api("DELETE", f"/memory/{note}"),
+        visitor.post(f"{PAGE}/{note}", {"text": "taken"}),
+        visitor.post(f"{PAGE}/{note}/remove"),
+        visitor.api("DELETE", "/memory/note_unknown"),
+        visitor.api("DELETE", "/memory/%00%ff"),
+    ):
+        assert seen.status == 404
+    assert notes_of(visitor) == []
+    assert [one["text"] for one in notes_of(neighbour)] == ["my own"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"text": ""},
+        {"text": " \n "},
+        {"text": "x" * 1001},
+        {"text": "a\u0000b"},
+        {"text": 5},
+        {"text": None},
+        {"text": "words", "account_id": "acct_other"},
+    ],
+)
+def test_what_is_no_note_is_refused(visitor: Visitor, body: dict[str, Any]) -> None:
+    """400 in the one error shape, and nothing is kept."""
+    seen = visitor.api("POST", "/memory", body)
+    assert (seen.status, list(seen.json)) == (400, ["error"])
+    assert seen.json["error"]["type"] == "invalid_request_error"
+    assert notes_of(visitor) == []
+
+
+def test_after_a_mistake_the_text_stays_in_its_form(visitor: Visitor) -> None:
+    """Of the new note, and of the note that was edited."""
+    note = add(visitor)
+    seen = visitor.post(PAGE, {"text": "a\tb"})
+    assert (seen.status, 'role="alert"' in seen.text, "a\tb</textarea>" in seen.text) == (400, True, True)
+    seen = visitor.post(f"{PAGE}/{note}", {"text": "c\td"})
+    assert (seen.status, "<details open>" in seen.text, "c\td</textarea>" in seen.text) == (400, True, True)
+
+
+def test_a_hostile_note_is_only_text(visitor: Visitor) -> None:
+    """It is escaped wherever the page shows it."""
+    add(visitor, HOSTILE)
+    page = visitor.get(PAGE).text
+    assert "<script>alert" not in page
+    assert page.count("&lt;script&gt;alert(1)") >= 2
+
+
+def test_strangers_and_foreign_pages_are_refused(visitor: Visitor, stranger: Visitor) -> None:
+    """Notes need a session, and a change needs the token of its page."""
+    assert stranger.get(PAGE).location.startswith("/sign-in")
+    assert stranger.api("GET", "/memory").status == 401
+    assert visitor.api("POST", "/memory", {"text": "words"}, {"x-cadenza-csrf": "wrong"}).status == 403
+    assert visitor.post(PAGE, {"text": "words", "csrf": "wrong"}).status == 403
+    assert notes_of(visitor) == []
+
+
+def test_the_document_describes_the_endpoints(stranger: Visitor) -> None:
+    """/openapi.json has all four."""
+    paths = stranger.get("/openapi.json").json["paths"]
+    assert set(paths["/platform/api/memory"]) == {"get", "post"}
+    assert set(paths["/platform/api/memory/{note_id}"]) >= {"patch", "delete"}
+
+
+def test_changes_are_limited(visitor: Visitor) -> None:
+    """An account that changes its notes too fast gets 429 with the time to wait."""
+    replies = [visitor.api("DELETE", "/memory/note_unknown") for _ in range(70)]
+    assert replies[0].status == 404
+    limited = [seen for seen in replies if seen.status == 429]
+    assert limited
+    assert int(limited[0].headers["retry-after"]) >= 1
