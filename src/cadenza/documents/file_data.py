@@ -17,7 +17,7 @@ def decode_file_data(json_string: bytes | bytearray) -> tuple[str, bytes]:
     """The media type, if the data URL has one, and the bytes. Raises Unreadable."""
     try:
         text = _STRING.decode(json_string)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError):
         raise Unreadable("its file_data is not a JSON string") from None
     media_type, data = _decode_url(text) if text[:5].lower() == "data:" else ("", _decode_base64(text))
     if not data:

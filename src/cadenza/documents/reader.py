@@ -157,7 +157,7 @@ class DocumentReader:
     async def _run(self, lane: Lane, owner: str, task: Task, data: Buffer) -> Reply:
         try:
             reply = _checked(task, REPLIES.decode(await lane.run(owner, msgspec.msgpack.encode(task), [data])))
-        except (Died, TimeoutError, msgspec.DecodeError) as error:
+        except (Died, TimeoutError, msgspec.DecodeError, UnicodeDecodeError) as error:
             self._observer.log.warning("a process that reads documents failed", reason=type(error).__name__)
             raise Died from None
         if lane.has_open_door and not self._has_warned:
