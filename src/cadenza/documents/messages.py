@@ -1,6 +1,7 @@
 """The messages between the service and the child processes that read documents, as MessagePack.
 
-A task is one of the records below, and a body: the JSON string of a file, the bytes of a page, or those of a file.
+A task is one of the records below, and a body: the JSON string of a file, the bytes of a page, or those of a file. A
+hostile file may take over the child, so its replies are checked.
 """
 
 import msgspec
@@ -50,7 +51,29 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
     reason: str
 
 
+class BadReply(Exception):
+    """A reply that is none to its task, or whose parts do not fit together."""
+
+
 Task = FileTask | PageTask | PassagesTask
 Reply = RankedDocument | Passages | Failed
 TASKS: msgspec.msgpack.Decoder[Task] = msgspec.msgpack.Decoder(Task)
-REPLIES: msgspec.msgpack.Decoder[Reply] = msgspec.msgpack.Decoder(Reply)
+_REPLIES: msgspec.msgpack.Decoder[Reply] = msgspec.msgpack.Decoder(Reply)
+
+
+def decode_reply(task: Task, data: bytes | bytearray) -> Reply:
+    try:
+        reply = _REPLIES.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise BadReply from None
+    is_expected = isinstance(reply, Passages if isinstance(task, PassagesTask) else RankedDocument)
+    if not (isinstance(reply, Failed) or (is_expected and _is_sound(reply))):
+        raise BadReply
+    return reply
+
+
+def _is_sound(reply: Reply) -> bool:
+    if not isinstance(reply, RankedDocument):
+        return True
+    sections = len(reply.labels)
+    return len(reply.passage_counts) == sections and all(passage.section < sections for passage in reply.passages)

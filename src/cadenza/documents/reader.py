@@ -13,7 +13,18 @@ from cadenza.children.confine import Limits
 from cadenza.children.lane import Lane, LaneSettings
 from cadenza.children.process import Buffer, Died, TooHeavy
 from cadenza.children.turns import QueueFull, TurnLimits
-from cadenza.documents.messages import REPLIES, Failed, FileTask, PageTask, Passages, PassagesTask, Reply, Room, Task
+from cadenza.documents.messages import (
+    BadReply,
+    Failed,
+    FileTask,
+    PageTask,
+    Passages,
+    PassagesTask,
+    Reply,
+    Room,
+    Task,
+    decode_reply,
+)
 from cadenza.documents.records import Passage, RankedDocument
 from cadenza.documents.shares import share_out
 from cadenza.observe import Observer
@@ -156,8 +167,8 @@ class DocumentReader:
 
     async def _run(self, lane: Lane, owner: str, task: Task, data: Buffer) -> Reply:
         try:
-            reply = _checked(task, REPLIES.decode(await lane.run(owner, msgspec.msgpack.encode(task), [data])))
-        except (Died, TimeoutError, msgspec.DecodeError, UnicodeDecodeError) as error:
+            reply = decode_reply(task, await lane.run(owner, msgspec.msgpack.encode(task), [data]))
+        except (Died, TimeoutError, BadReply) as error:
             self._observer.log.warning("a process that reads documents failed", reason=type(error).__name__)
             raise Died from None
         if lane.has_open_door and not self._has_warned:
@@ -184,16 +195,3 @@ def _bounded(question: str) -> str:
     """Its beginning and its end: a long message has its question in one of them."""
     half = QUESTION_CHARS_MAX // 2
     return question if len(question) <= QUESTION_CHARS_MAX else f"{question[:half]}\n{question[-half:]}"
-
-
-def _checked(task: Task, reply: Reply) -> Reply:
-    """The reply, if it is one to this task, and all its parts fit together."""
-    if isinstance(reply, RankedDocument):
-        sections = len(reply.labels)
-        is_whole = len(reply.passage_counts) == sections and all(one.section < sections for one in reply.passages)
-        is_sound = is_whole and not isinstance(task, PassagesTask)
-    else:
-        is_sound = isinstance(reply, Failed) or isinstance(task, PassagesTask)
-    if not is_sound:
-        raise Died
-    return reply
