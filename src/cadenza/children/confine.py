@@ -1,7 +1,8 @@
 """What a child process calls: it limits itself, then takes one task after the other from its parent.
 
 It has no provider keys, no listening socket and no files, writes nothing, and leaves no core dump. Memory and CPU time
-are limited by the system; beyond a limit it dies. It ends when its socket closes, and with its parent.
+are limited by the system; beyond a limit it dies. Once it has imported what it needs, it gives up the network, other
+programs and files, as far as the system can take them away. It ends when its socket closes, and with its parent.
 """
 
 import os
@@ -15,10 +16,13 @@ from collections.abc import Callable
 
 import msgspec
 
+from cadenza.children.seccomp import refuse_system_calls
 from cadenza.process import end_with_parent, protect_memory
 
 TASK = struct.Struct("<II")  # how many bytes its head and its body have
-REPLY = struct.Struct("<I")  # how many bytes it has
+FRAME = struct.Struct("<BI")  # what comes back: its kind, and a number
+REPLY, CLOSED = 0, 1  # how many bytes the reply has; whether the system took away what close_door gives up
+READ_FILES_MAX = 64  # open at once, by a child that may read files
 NICENESS = 5  # where cores are scarce, the service itself goes first
 
 
@@ -46,6 +50,21 @@ def confine(limits: Limits) -> None:
     os.nice(NICENESS)
 
 
+def close_door(*, may_read_files: bool = False) -> None:
+    """Give up the network, other programs, and files. Call it when everything is imported, before the first task.
+
+    With `may_read_files`, a child can still import what it needs later. The parent is told whether the system refuses
+    these calls; where it does not, the limits below still stop most of them.
+    """
+    files_max = READ_FILES_MAX if may_read_files else 0
+    resource.setrlimit(resource.RLIMIT_NOFILE, (files_max, files_max))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+    is_closed = refuse_system_calls(may_read_files=may_read_files)
+    if not is_closed:
+        resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))  # of no effect for root
+    os.write(0, FRAME.pack(CLOSED, is_closed))
+
+
 def allow_cpu(seconds: int) -> None:
     """Beyond this, the system ends the process with SIGXCPU."""
     limit_s = int(time.process_time()) + 1 + seconds
@@ -58,7 +77,7 @@ def serve_tasks(serve: Callable[[bytearray, bytearray], bytes], after: Callable[
         while sizes := _receive(parent, TASK.size):
             head_bytes, body_bytes = TASK.unpack(sizes)
             reply = serve(_receive(parent, head_bytes), _receive(parent, body_bytes))
-            parent.sendall(REPLY.pack(len(reply)))
+            parent.sendall(FRAME.pack(REPLY, len(reply)))
             parent.sendall(reply)
             del reply
             after()

@@ -17,6 +17,7 @@ class LaneSettings(msgspec.Struct, frozen=True):
     limits: Limits
     task_s: float  # by the clock, on a machine that is busy with other things
     turns: TurnLimits = TurnLimits()
+    is_shared: bool = True  # whether one child serves several owners; if not, the next owner gets a new one
 
 
 class Lane:
@@ -26,10 +27,17 @@ class Lane:
         self._settings = settings
         self._turns = Turns(settings.turns)
         self._child: Child | None = None
+        self._owner = ""  # whose task ran last
+        self._has_open_door = False
 
     @property
     def has_child(self) -> bool:
         return self._child is not None
+
+    @property
+    def has_open_door(self) -> bool:
+        """Whether the child that ran last said that the system does not confine it."""
+        return self._has_open_door
 
     async def run(self, owner: str, head: bytes, body: Sequence[Buffer] = (), *, is_bounded: bool = True) -> bytearray:
         """The bytes of the child's reply. QueueFull, Died, TooHeavy or TimeoutError if there is none.
@@ -38,9 +46,10 @@ class Lane:
         """
         async with self._turns.turn(owner, is_bounded=is_bounded):
             child, self._child = self._child, None
-            if child and not child.is_alive:
+            if child and not (child.is_alive and (self._settings.is_shared or self._owner == owner)):
                 await child.end()
                 child = None
+            self._owner = owner
             child = child or await Child.start(self._settings.limits, self._settings.module)
             try:
                 async with asyncio.timeout(self._settings.task_s):
@@ -51,6 +60,7 @@ class Lane:
                 await child.end()
                 raise
             self._child = child
+            self._has_open_door = child.has_open_door
             return reply
 
     async def stop(self) -> None:

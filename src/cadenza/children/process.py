@@ -14,11 +14,13 @@ from contextlib import suppress
 
 import msgspec
 
-from cadenza.children.confine import REPLY, TASK, Limits
+from cadenza.children.confine import CLOSED, FRAME, TASK, Limits
 
 Buffer = bytes | bytearray | memoryview
 SLICE_BYTES = 128 * 1024
-HEAVY_DEATHS = (-signal.SIGXCPU, -signal.SIGABRT)  # beyond its CPU time; beyond its memory
+REPLY_BYTES_MAX = 256 * 1024 * 1024
+# Beyond its CPU time; beyond its memory, as different allocators end the process; beyond its stack.
+HEAVY_DEATHS = {-signal.SIGXCPU, -signal.SIGABRT, -signal.SIGTRAP, -signal.SIGILL, -signal.SIGSEGV}
 
 
 class TooHeavy(Exception):
@@ -30,7 +32,10 @@ class Died(Exception):
 
 
 class Child:
-    """A running child process."""
+    """A running child process.
+
+    `has_open_door`: it said that the system does not keep it from the network, other programs and files.
+    """
 
     def __init__(
         self, process: subprocess.Popen[bytes], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -38,6 +43,7 @@ class Child:
         self._process = process
         self._reader = reader
         self._writer = writer
+        self.has_open_door = False
 
     @classmethod
     async def start(cls, limits: Limits, module: str) -> "Child":
@@ -48,22 +54,21 @@ class Child:
             ours, theirs = socket.socketpair()
         except OSError:
             raise Died from None
-        try:
-            process = subprocess.Popen(  # noqa: ASYNC220, S603 it returns at once: there is nothing to wait for
-                [*command, *arguments],
-                stdin=theirs.fileno(),
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                env={"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-                cwd="/",
-                start_new_session=True,
-            )
-        except OSError:
-            ours.close()
-            raise Died from None
-        finally:
-            theirs.close()
-        reader, writer = await asyncio.open_connection(sock=ours, limit=SLICE_BYTES)
+        with theirs:
+            reader, writer = await asyncio.open_connection(sock=ours, limit=SLICE_BYTES)
+            try:
+                process = subprocess.Popen(  # noqa: ASYNC220, S603 it returns at once: there is nothing to wait for
+                    [*command, *arguments],
+                    stdin=theirs.fileno(),
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    env={"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+                    cwd="/",
+                    start_new_session=True,
+                )
+            except OSError:
+                writer.transport.abort()
+                raise Died from None
         return cls(process, reader, writer)
 
     @property
@@ -74,8 +79,7 @@ class Child:
         """Send a task, whose body may be in several pieces, and return the bytes of the reply."""
         try:
             await self._send(head, body)
-            [size_bytes] = REPLY.unpack(await self._reader.readexactly(REPLY.size))
-            return await self._receive(size_bytes)
+            return await self._receive(await self._reply_size())
         except (OSError, EOFError):
             code = await self.end()
             raise (TooHeavy if code in HEAVY_DEATHS else Died) from None
@@ -88,6 +92,16 @@ class Child:
                 self._writer.write(view[start : start + SLICE_BYTES])
                 await self._writer.drain()
                 await asyncio.sleep(0)
+
+    async def _reply_size(self) -> int:
+        while True:
+            kind, number = FRAME.unpack(await self._reader.readexactly(FRAME.size))
+            if kind == CLOSED:
+                self.has_open_door = not number
+            elif number > REPLY_BYTES_MAX:
+                raise EOFError
+            else:
+                return int(number)
 
     async def _receive(self, size_bytes: int) -> bytearray:
         received = bytearray()

@@ -20,10 +20,16 @@ def split_sections(sections: Iterable[Section], chars_max: int = PASSAGE_CHARS) 
 
 
 def split_text(text: str, chars_max: int = PASSAGE_CHARS) -> Iterator[str]:
+    return (piece.strip() for piece in split_exactly(text, chars_max))
+
+
+def split_exactly(text: str, chars_max: int = PASSAGE_CHARS) -> Iterator[str]:
+    """The passages with the blanks around them: together they are the text, but for passages that are all blank."""
     start, end = 0, len(text)
     while start < end:
         stop = end if end - start <= chars_max else _break(text, start, chars_max)
-        if piece := text[start:stop].strip():
+        piece = text[start:stop]
+        if not piece.isspace():
             yield piece
         start = stop
 

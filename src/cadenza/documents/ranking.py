@@ -1,88 +1,26 @@
 """Ranks texts by how well they fit a question: BM25, by the full-text index of SQLite, in memory.
 
 Words are compared by their stems, without accents and without regard to case. Chinese, Japanese and Korean have no
-spaces between words, so each of their characters counts as a word. Nothing is kept.
+spaces between words, so each of their characters counts as a word. Nothing is kept, and nothing is written to a disk.
 """
 
 import re
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import closing
 
 TOKENIZER = "porter unicode61 remove_diacritics 2"
-WORDS_MAX = 64  # of a question
+WORDS_MAX = 64  # of a question: half of them from its beginning, half from its end
 WORD = re.compile(r"[^\W_]+")
 UNSPACED = re.compile(r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff]")
 STOP_WORDS = frozenset(
-    [
-        "a",
-        "about",
-        "an",
-        "and",
-        "any",
-        "are",
-        "as",
-        "at",
-        "be",
-        "been",
-        "but",
-        "by",
-        "can",
-        "could",
-        "did",
-        "do",
-        "does",
-        "for",
-        "from",
-        "had",
-        "has",
-        "have",
-        "how",
-        "i",
-        "if",
-        "in",
-        "into",
-        "is",
-        "it",
-        "its",
-        "me",
-        "my",
-        "no",
-        "not",
-        "of",
-        "on",
-        "or",
-        "our",
-        "please",
-        "so",
-        "tell",
-        "than",
-        "that",
-        "the",
-        "their",
-        "them",
-        "then",
-        "there",
-        "these",
-        "they",
-        "this",
-        "those",
-        "to",
-        "us",
-        "was",
-        "we",
-        "were",
-        "what",
-        "when",
-        "where",
-        "which",
-        "who",
-        "why",
-        "will",
-        "with",
-        "would",
-        "you",
-        "your",
-    ]
+    {
+        *("a", "about", "an", "and", "any", "are", "as", "at", "be", "been", "but", "by", "can", "could", "did", "do"),
+        *("does", "for", "from", "had", "has", "have", "how", "i", "if", "in", "into", "is", "it", "its", "me", "my"),
+        *("no", "not", "of", "on", "or", "our", "please", "so", "tell", "than", "that", "the", "their", "them", "then"),
+        *("there", "these", "they", "this", "those", "to", "us", "was", "we", "were", "what", "when", "where", "which"),
+        *("who", "why", "will", "with", "would", "you", "your"),
+    }
 )
 
 
@@ -94,7 +32,8 @@ def spaced(text: str) -> str:
 def words_of(question: str) -> list[str]:
     """The words of a question that say what it is about, each once; all of its words if there are no others."""
     words = list(dict.fromkeys(WORD.findall(spaced(question).lower())))
-    return ([word for word in words if word not in STOP_WORDS] or words)[:WORDS_MAX]
+    words = [word for word in words if word not in STOP_WORDS] or words
+    return words if len(words) <= WORDS_MAX else words[: WORDS_MAX // 2] + words[-WORDS_MAX // 2 :]
 
 
 def match_expression(words: Sequence[str]) -> str:
@@ -107,12 +46,20 @@ def rank(texts: Sequence[str], question: str) -> list[int]:
     words = words_of(question)
     if not words or not texts:
         return []
-    with sqlite3.connect(":memory:") as index:
+    with closing(sqlite3.connect(":memory:")) as index:
+        index.execute("pragma temp_store = memory")  # a large sort would use a file
         index.execute(f"create virtual table texts using fts5(text, content='', tokenize='{TOKENIZER}')")
-        index.executemany("insert into texts(rowid, text) values (?, ?)", enumerate(map(spaced, texts)))
+        index.executemany("insert into texts(rowid, text) values (?, ?)", enumerate(_indexed(texts, words)))
         found = index.execute(
             "select rowid from texts where texts match ? order by rank, rowid", (match_expression(words),)
         )
-        ranked = [row[0] for row in found]
-    index.close()
-    return ranked
+        return [row[0] for row in found]
+
+
+def _indexed(texts: Sequence[str], words: Sequence[str]) -> Iterable[str]:
+    """The texts with blanks around those characters only that are asked for: the others need not be found."""
+    characters = [word for word in words if UNSPACED.fullmatch(word)]
+    if not characters:
+        return texts
+    asked = re.compile(f"[{''.join(characters)}]")
+    return (asked.sub(r" \g<0> ", text) for text in texts)

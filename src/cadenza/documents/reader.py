@@ -1,18 +1,60 @@
-"""Stand-in."""
+"""Reads files and web pages in confined child processes, and returns as much of them as there are tokens for.
+
+Files and pages have a child each, so that a hostile file does not hold up web search. A child reads one document at a
+time, owners take turns, and a document that takes too much ends the child and nothing else. A hostile file may take
+over its child: what comes back is checked, and the next owner gets a new child, so that it learns nothing of others.
+"""
 
 from collections.abc import Sequence
 
 import msgspec
 
+from cadenza.children.confine import Limits
+from cadenza.children.lane import Lane, LaneSettings
+from cadenza.children.process import Buffer, Died, TooHeavy
+from cadenza.children.turns import QueueFull, TurnLimits
+from cadenza.documents.messages import (
+    BadReply,
+    Failed,
+    FileTask,
+    PageTask,
+    Passages,
+    PassagesTask,
+    Reply,
+    Room,
+    Task,
+    decode_reply,
+)
+from cadenza.documents.records import Passage, RankedDocument
+from cadenza.documents.shares import share_out
 from cadenza.observe import Observer
+
+CHILD = "cadenza.documents.child"
+MIB = 1024 * 1024
+QUESTION_CHARS_MAX = 8192
+NAME_CHARS_MAX = 120
+SUFFIX_CHARS_MAX = 16
+HEAVY = "it takes too much time or memory to read"
+
+
+class ReaderLimits(msgspec.Struct, frozen=True):
+    """What reading one document may use, and how long it may wait for its turn."""
+
+    child: Limits = Limits(cpu_s=10, memory_bytes=768 * MIB)
+    task_s: float = 30.0  # by the clock
+    turns: TurnLimits = TurnLimits()
 
 
 class SentFile(msgspec.Struct, frozen=True):
+    """A file of a request. `data` is its `file_data` as it stands in the JSON, with its quotes."""
+
     name: str
-    data: memoryview
+    data: bytes | bytearray | memoryview
 
 
 class FileText(msgspec.Struct, frozen=True):
+    """What the model sees of a file. `shown` says so by labels, `tokens` is the most that the text can have."""
+
     name: str
     text: str
     is_cut: bool
@@ -20,22 +62,136 @@ class FileText(msgspec.Struct, frozen=True):
     tokens: int
 
 
+class PageSent(msgspec.Struct, frozen=True):
+    """A web page as it came."""
+
+    url: str
+    content_type: str
+    data: bytes | bytearray | memoryview
+
+
+class PageRead(msgspec.Struct, frozen=True):
+    """What the model sees of a web page."""
+
+    url: str
+    title: str
+    text: str
+    is_cut: bool
+    tokens: int
+
+
 class UnreadableFile(Exception):
+    """A file that cannot be read, for a reason that the client can mend. Its text has neither the name nor content.
+
+    `reason` ends the sentence "The file 'a.pdf' cannot be read: …".
+    """
+
     def __init__(self, name: str, reason: str) -> None:
+        super().__init__("a file cannot be read")
         self.name = name
         self.reason = reason
 
 
 class ReaderBusy(Exception):
-    pass
+    """A document was not read, for a reason of ours: too many wait, or the child failed. It may be tried again."""
 
 
 class DocumentReader:
-    def __init__(self, observer: Observer) -> None:
-        pass
+    """The two child processes of one service process."""
+
+    def __init__(self, observer: Observer, limits: ReaderLimits | None = None) -> None:
+        limits = limits or ReaderLimits()
+        settings = LaneSettings(CHILD, limits.child, limits.task_s, limits.turns, is_shared=False)
+        self._observer = observer
+        self._files = Lane(settings)
+        self._pages = Lane(settings)
+        self._has_warned = False
 
     async def read_files(self, owner: str, files: Sequence[SentFile], question: str, tokens_max: int) -> list[FileText]:
-        return [FileText(one.name, "text", False, "", 1) for one in files]
+        """The files, cut to so many tokens together. Raises UnreadableFile or ReaderBusy."""
+        room, names = _room(tokens_max, len(files)), [clean_name(file.name) for file in files]
+        documents = []
+        for name, file in zip(names, files, strict=True):
+            task = FileTask(name, _bounded(question), room)
+            document = await self._read_file(owner, task, file.data)
+            assert isinstance(document, RankedDocument)
+            documents.append(document)
+        return [
+            FileText(name, shown.text, shown.is_cut, shown.shown, shown.tokens)
+            for name, shown in zip(names, share_out(documents, tokens_max), strict=True)
+        ]
+
+    async def read_passages(self, owner: str, name: str, data: bytes) -> list[Passage]:
+        """All passages of a file, whose bytes these are. Raises UnreadableFile or ReaderBusy."""
+        reply = await self._read_file(owner, PassagesTask(clean_name(name)), data)
+        assert isinstance(reply, Passages)
+        return reply.passages
+
+    async def read_pages(
+        self, owner: str, pages: Sequence[PageSent], question: str, tokens_max: int
+    ) -> list[PageRead | None]:
+        """The pages, cut to so many tokens together; None for one that cannot be read. Raises ReaderBusy."""
+        room, documents = _room(tokens_max, len(pages)), dict[int, RankedDocument]()
+        for place, page in enumerate(pages):
+            task = PageTask(page.url, page.content_type, _bounded(question), room)
+            try:
+                reply = await self._run(self._pages, owner, task, page.data)
+            except (TooHeavy, Died):
+                continue  # of this page; the next one gets a new child
+            except QueueFull:
+                raise ReaderBusy from None
+            if isinstance(reply, RankedDocument):
+                documents[place] = reply
+        shown = dict(zip(documents, share_out(list(documents.values()), tokens_max), strict=True))
+        return [
+            PageRead(page.url, documents[place].title, shown[place].text, shown[place].is_cut, shown[place].tokens)
+            if place in shown
+            else None
+            for place, page in enumerate(pages)
+        ]
 
     async def stop(self) -> None:
-        pass
+        await self._files.stop()
+        await self._pages.stop()
+
+    async def _read_file(self, owner: str, task: FileTask | PassagesTask, data: Buffer) -> Reply:
+        try:
+            reply = await self._run(self._files, owner, task, data)
+        except (QueueFull, Died):
+            raise ReaderBusy from None
+        except TooHeavy:
+            raise UnreadableFile(task.name, HEAVY) from None
+        if isinstance(reply, Failed):
+            raise UnreadableFile(task.name, reply.reason)
+        return reply
+
+    async def _run(self, lane: Lane, owner: str, task: Task, data: Buffer) -> Reply:
+        try:
+            reply = decode_reply(task, await lane.run(owner, msgspec.msgpack.encode(task), [data]))
+        except (Died, TimeoutError, BadReply) as error:
+            self._observer.log.warning("a process that reads documents failed", reason=type(error).__name__)
+            raise Died from None
+        if lane.has_open_door and not self._has_warned:
+            self._has_warned = True
+            self._observer.log.warning("documents are read with limits, but the system does not filter system calls")
+        return reply
+
+
+def clean_name(name: str) -> str:
+    """The last part of a path, without control characters, and not too long. Its suffix is kept."""
+    base = "".join(filter(str.isprintable, name)).replace("\\", "/").rpartition("/")[2].strip()
+    if len(base) > NAME_CHARS_MAX:
+        stem, dot, suffix = base.rpartition(".")
+        suffix = f"{dot}{suffix}" if stem and len(suffix) < SUFFIX_CHARS_MAX else ""
+        base = base[: NAME_CHARS_MAX - len(suffix)] + suffix
+    return base or "file"
+
+
+def _room(tokens_max: int, documents: int) -> Room:
+    return Room(tokens_max, tokens_max // max(documents, 1))
+
+
+def _bounded(question: str) -> str:
+    """Its beginning and its end: a long message has its question in one of them."""
+    half = QUESTION_CHARS_MAX // 2
+    return question if len(question) <= QUESTION_CHARS_MAX else f"{question[:half]}\n{question[-half:]}"

@@ -1,6 +1,10 @@
 """The records of this room."""
 
+from typing import Annotated
+
 import msgspec
+
+Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class Section(msgspec.Struct, frozen=True):
@@ -18,6 +22,36 @@ class Passage(msgspec.Struct, frozen=True):
 
     label: str
     text: str
+
+
+class PageText(msgspec.Struct, frozen=True):
+    """The main text of a web page."""
+
+    title: str
+    sections: list[Section]
+
+
+class RankedPassage(msgspec.Struct, frozen=True, array_like=True):
+    """A passage that may be shown, exactly as it stands in its section. Showing it takes at most so many tokens."""
+
+    number: Count  # its place among all passages of the document
+    section: Count
+    text: str
+    tokens: Count
+
+
+class RankedDocument(msgspec.Struct, frozen=True, tag=True):
+    """A document as far as it may be shown: its passages, those that fit the question best first.
+
+    It has all of its passages if they take no more tokens than there are for all documents together; if so, `is_whole`.
+    """
+
+    title: str
+    labels: list[str]  # of all sections
+    passage_counts: list[Count]  # of all sections
+    passages: list[RankedPassage]
+    tokens: Count  # of all its passages, if it is whole
+    is_whole: bool
 
 
 class Unreadable(Exception):

@@ -6,7 +6,7 @@ be interrupted.
 
 import msgspec
 
-from cadenza.children.confine import allow_cpu, confine, read_limits, serve_tasks
+from cadenza.children.confine import allow_cpu, close_door, confine, read_limits, serve_tasks
 from cadenza.web.markdown.render import BlockRenderer
 
 
@@ -14,6 +14,7 @@ def main() -> None:
     limits = read_limits()
     confine(limits)
     renderer = BlockRenderer()
+    close_door(may_read_files=True)  # the lexers of languages are imported when they are needed
 
     def serve(head: bytearray, _: bytearray) -> bytes:
         rendered = []

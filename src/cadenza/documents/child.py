@@ -1,0 +1,95 @@
+"""The child process that reads documents, one after the other. Only reader.py starts it.
+
+It imports everything first, then gives up files: a parser that is taken over by a hostile file can open nothing. Beyond
+its memory it refuses the file, or dies; beyond its CPU time it dies.
+"""
+
+import encodings
+import gc
+import importlib
+import pkgutil
+import re
+from collections.abc import Callable
+
+import msgspec
+import rs_bpe.bpe  # noqa: F401 the tokenizer imports it when it is needed, which is too late
+
+from cadenza.children.confine import Limits, allow_cpu, close_door, confine, read_limits, serve_tasks
+from cadenza.core.tokens import Tokenizer
+from cadenza.documents.file_data import decode_file_data
+from cadenza.documents.formats.read import read_document, read_page
+from cadenza.documents.messages import TASKS, Failed, FileTask, PageTask, Passages, PassagesTask, Reply, Task
+from cadenza.documents.passages import split_sections
+from cadenza.documents.records import Section, Unreadable
+from cadenza.documents.select import rank_document
+
+LABEL_CHARS_MAX = 120
+TITLE_CHARS_MAX = 300
+NOT_TEXT = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")  # control characters, halves of characters
+WINDOWS_ONLY = {"mbcs", "oem"}
+TOO_LARGE = "it takes too much memory to read"
+NO_TEXT = "it has no text"
+
+
+def main() -> None:
+    limits = read_limits()
+    confine(limits)
+    serve = prepare(limits)
+    close_door()
+    serve_tasks(serve, gc.collect)
+
+
+def prepare(limits: Limits) -> Callable[[bytearray, bytearray], bytes]:
+    """Import what Python itself would import later: a text may be in any encoding."""
+    for module in pkgutil.iter_modules(encodings.__path__):
+        if module.name not in WINDOWS_ONLY:
+            importlib.import_module(f"encodings.{module.name}")
+    tokenizer = Tokenizer()
+    gc.freeze()  # the collection after each task looks only at what the task made
+
+    def serve(head: bytearray, body: bytearray) -> bytes:
+        allow_cpu(limits.cpu_s)
+        try:
+            return msgspec.msgpack.encode(answer(TASKS.decode(head), body, tokenizer))
+        except Unreadable as error:
+            return msgspec.msgpack.encode(Failed(error.reason))
+        except MemoryError:
+            return msgspec.msgpack.encode(Failed(TOO_LARGE))
+
+    return serve
+
+
+def answer(task: Task, body: bytearray, tokenizer: Tokenizer) -> Reply:
+    title = ""
+    if isinstance(task, PageTask):
+        page = read_page(task.url, task.content_type, bytes(body))
+        title, found = page.title, page.sections
+    elif isinstance(task, PassagesTask):
+        found = read_document(task.name, "", bytes(body))
+    else:
+        found = _read_sent_file(task, body)
+    sections = [cleaned for section in found if not (cleaned := _clean(section)).text.isspace() and cleaned.text]
+    if not sections:
+        raise Unreadable(NO_TEXT)
+    if isinstance(task, PassagesTask):
+        return Passages(list(split_sections(sections)))
+    title = _one_line(title, TITLE_CHARS_MAX)
+    return rank_document(title, sections, task.question, task.room, tokenizer.count)
+
+
+def _read_sent_file(task: FileTask, body: bytearray) -> list[Section]:
+    media_type, data = decode_file_data(body)
+    body.clear()  # a third of a gigabyte is soon reached
+    return read_document(task.name, media_type, data)
+
+
+def _clean(section: Section) -> Section:
+    return Section(_one_line(section.label, LABEL_CHARS_MAX), NOT_TEXT.sub("", section.text))
+
+
+def _one_line(text: str, chars_max: int) -> str:
+    return " ".join(NOT_TEXT.sub(" ", text).split())[:chars_max]
+
+
+if __name__ == "__main__":
+    main()

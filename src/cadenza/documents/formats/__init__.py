@@ -1,0 +1,1 @@
+"""The parsers of file formats. They run only in the confined child process."""

@@ -1,0 +1,341 @@
+"""14. Files and pages are read by a child that can do nothing else, and that may die: the service does not mind."""
+
+import asyncio
+import base64
+import io
+import os
+import signal
+import subprocess
+import sys
+import tracemalloc
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from cadenza.children.confine import Limits
+from cadenza.children.lane import Lane, LaneSettings
+from cadenza.children.seccomp import this_machine
+from cadenza.children.turns import TurnLimits
+from cadenza.documents.reader import (
+    MIB,
+    DocumentReader,
+    FileText,
+    PageSent,
+    ReaderBusy,
+    ReaderLimits,
+    SentFile,
+    UnreadableFile,
+)
+from cadenza.documents.records import Passage
+from cadenza.observe import Observer, make_log
+from tests.hostile.document_probe import HARMLESS
+from tests.unit.children.test_door import CHANGES, NETWORK, PROGRAMS, READING
+
+WAIT_S = 200.0  # of a busy machine
+CHILD = b"cadenza.documents.child"
+TURNS = TurnLimits(waiting_max=256, waiting_per_key_max=32, wait_s=WAIT_S)
+LIMITS = ReaderLimits(task_s=WAIT_S, turns=TURNS)
+QUICK = ReaderLimits(Limits(cpu_s=0, memory_bytes=768 * MIB), WAIT_S, TURNS)
+SECRET = "zanzibar"
+HEAVY_TEXT = "漢" * (4 << 20)  # to rank it by this character takes more than a second of CPU time
+
+pytestmark = pytest.mark.skipif(this_machine() is None, reason="reads /proc, and needs the filter")
+
+
+def sent(name: str, data: bytes | str) -> SentFile:
+    raw = data.encode() if isinstance(data, str) else data
+    return SentFile(name, b'"data:text/plain;base64,' + base64.b64encode(raw) + b'"')
+
+
+class Reading:
+    """A reader, and what it logged."""
+
+    def __init__(self, limits: ReaderLimits) -> None:
+        self.output = io.StringIO()
+        self.reader = DocumentReader(Observer(make_log(self.output)), limits)
+
+    async def read(
+        self, *files: SentFile, owner: str = "owner", question: str = "", tokens: int = 1000
+    ) -> list[FileText]:
+        return await self.reader.read_files(owner, files, question, tokens)
+
+
+@asynccontextmanager
+async def reading(limits: ReaderLimits = LIMITS) -> AsyncIterator[Reading]:
+    made = Reading(limits)
+    try:
+        yield made
+    finally:
+        await made.reader.stop()
+        assert children() == set()
+
+
+@pytest.fixture
+async def documents() -> AsyncIterator[Reading]:
+    async with reading() as made:
+        yield made
+
+
+def children() -> set[int]:
+    """The processes that read documents, zombies included."""
+    tasks = Path("/proc/self/task").iterdir()
+    pids = {int(pid) for task in tasks for pid in (task / "children").read_text().split()}
+    return {pid for pid in pids if CHILD in read(pid, "cmdline") or "State:\tZ" in read(pid, "status").decode()}
+
+
+def read(pid: int, name: str) -> bytes:
+    return Path(f"/proc/{pid}/{name}").read_bytes()
+
+
+def open_files(pid: int) -> list[str]:
+    return sorted(str(path.readlink()).partition(":")[0] for path in Path(f"/proc/{pid}/fd").iterdir())
+
+
+async def the_child() -> int:
+    """The process that reads, once it runs."""
+    async with asyncio.timeout(WAIT_S):
+        while True:
+            if found := children():
+                [pid] = found
+                return pid
+            await asyncio.sleep(0.01)
+
+
+async def test_nothing_is_left_to_the_child() -> None:
+    """In the child of documents no socket, no program, no write and no read of a file succeeds; its own work does."""
+    lane = Lane(LaneSettings("tests.hostile.document_probe", LIMITS.child, WAIT_S))
+    refused = {name: (await lane.run("", name.encode())).decode() for name in [*NETWORK, *PROGRAMS, *CHANGES, *READING]}
+    done = {name: (await lane.run("", name.encode())).decode() for name in HARMLESS}
+    await lane.stop()
+    assert refused.pop("import a module") in {"PermissionError", "ModuleNotFoundError"}
+    assert set(refused.values()) == {"PermissionError"}, refused
+    assert set(done.values()) == {"done"}, done
+
+
+async def test_the_real_child_is_confined(documents: Reading) -> None:
+    """It has its filter, can open and write nothing, and was given the path of its modules and one socket."""
+    await documents.read(sent("a.txt", "text"))
+    pid = await the_child()
+    status = dict(line.split(":\t", 1) for line in read(pid, "status").decode().splitlines() if ":\t" in line)
+    assert status["Seccomp"] == "2"
+    assert status["NoNewPrivs"] == "1"
+    limits = {line[:26].strip(): line[26:].split()[:2] for line in read(pid, "limits").decode().splitlines()}
+    assert limits["Max open files"] == ["0", "0"]
+    assert limits["Max file size"] == ["0", "0"]
+    assert limits["Max core file size"] == ["0", "0"]
+    assert limits["Max address space"] == [str(LIMITS.child.memory_bytes)] * 2
+    if os.geteuid() == 0:
+        assert [line.partition(b"=")[0] for line in read(pid, "environ").split(b"\0") if line] == [b"PYTHONPATH"]
+        assert open_files(pid) == ["/dev/null", "/dev/null", "socket"]
+
+
+async def test_files_are_read_in_their_order(documents: Reading) -> None:
+    """Each with its name, without its path, and what is shown of it."""
+    files = [sent("../../etc/a.txt", "first"), sent("b\n.md", "second\n"), SentFile("c", b'"dGhpcmQ"')]
+    read_files = await documents.read(*files)
+    assert [(file.name, file.text, file.is_cut, file.shown) for file in read_files] == [
+        ("a.txt", "first", False, "all of it"),
+        ("b.md", "second", False, "all of it"),
+        ("c", "third", False, "all of it"),
+    ]
+    assert await documents.read() == []
+
+
+async def test_a_long_file_is_cut_by_the_question(documents: Reading) -> None:
+    """The passage that answers is in, whatever the question has in it, and the tokens are kept to."""
+    book = "\n\n".join(f"Chapter {number}. " + "The sea was calm. " * 50 for number in range(500))
+    book = book.replace("Chapter 321.", "Chapter 321. The cook was called Barnaby.")
+    [file] = await documents.read(sent("book.txt", book), question="What was the cook's name?", tokens=1500)
+    assert "Barnaby" in file.text
+    assert file.text.startswith("Chapter 0.")
+    assert file.is_cut
+    assert file.tokens <= 1500
+    assert file.shown.endswith("passages")
+    [file] = await documents.read(sent("book.txt", book), question='") OR * NEAR(' + "x" * 10**6, tokens=1500)
+    assert file.is_cut
+
+
+@pytest.mark.parametrize(
+    ("bad", "reason"),
+    [
+        (sent("bad.txt", ""), "it is empty"),
+        (sent("bad.txt", " \n\0 "), "it has no text"),
+        (SentFile("x/bad.txt", b'"%%%"'), "its file_data is neither a data URL nor base64"),
+    ],
+)
+async def test_a_file_that_cannot_be_read_is_named(documents: Reading, bad: SentFile, reason: str) -> None:
+    """The error has its name and the reason; neither is in the error's own text or in the log."""
+    with pytest.raises(UnreadableFile) as caught:
+        await documents.read(sent("good.txt", "text"), bad, sent("other.txt", "text"))
+    assert (caught.value.name, caught.value.reason) == ("bad.txt", reason)
+    assert "bad" not in str(caught.value)
+    assert documents.output.getvalue() == ""
+
+
+async def test_a_file_that_takes_too_much_time_is_named() -> None:
+    """Of three files, it is the one that is refused; the child that it ended is gone, and the next file is read."""
+    async with reading(QUICK) as documents:
+        heavy = sent(f"{SECRET}.txt", HEAVY_TEXT)
+        with pytest.raises(UnreadableFile) as caught:
+            await documents.read(sent("a.txt", "漢"), heavy, sent("c.txt", "漢"), question="漢")
+        assert caught.value.name == f"{SECRET}.txt"
+        assert caught.value.reason == "it takes too much time or memory to read"
+        assert children() == set()
+        assert SECRET not in documents.output.getvalue()
+        assert len(await documents.read(sent("a.txt", "漢"))) == 1
+
+
+async def test_a_file_that_takes_too_much_memory_is_named() -> None:
+    """It is refused, and the child goes on."""
+    wasteful = SentFile("wasteful.txt", b'"data:,' + b"%41" * (8 * MIB) + b'"')  # each needs 50 bytes
+    async with reading(ReaderLimits(Limits(cpu_s=60, memory_bytes=384 * MIB), WAIT_S, TURNS)) as documents:
+        await documents.read(sent("a.txt", "text"))
+        pid = await the_child()
+        with pytest.raises(UnreadableFile) as caught:
+            await documents.read(wasteful)
+        assert (caught.value.name, caught.value.reason) == ("wasteful.txt", "it takes too much memory to read")
+        assert len(await documents.read(sent("a.txt", "text"))) == 1
+        assert await the_child() == pid
+
+
+async def test_a_child_that_is_killed_is_our_failure(documents: Reading) -> None:
+    """The request is told to try again, the log says so without content, there is no zombie, and the next is read."""
+    await documents.read(sent("a.txt", "text"))
+    pid = await the_child()
+    os.kill(pid, signal.SIGSTOP)
+    task = asyncio.create_task(documents.read(sent(f"{SECRET}.txt", SECRET)))
+    await asyncio.sleep(0)
+    os.kill(pid, signal.SIGKILL)
+    with pytest.raises(ReaderBusy):
+        await task
+    assert children() == set()
+    assert "a process that reads documents failed" in documents.output.getvalue()
+    assert SECRET not in documents.output.getvalue()
+    assert len(await documents.read(sent("a.txt", "text"))) == 1
+
+
+async def test_a_child_that_hangs_is_our_failure() -> None:
+    """Beyond its time by the clock it is killed, and the request is told to try again."""
+    async with reading(ReaderLimits(task_s=0.001, turns=TURNS)) as documents:
+        with pytest.raises(ReaderBusy):
+            await documents.read(sent("a.txt", "text"))
+        assert children() == set()
+
+
+async def test_a_request_that_gives_up_ends_the_child(documents: Reading) -> None:
+    """Whenever the caller cancels, nothing is left of the child."""
+    for delay_s in (0.0, 0.01, 0.3):
+        task = asyncio.create_task(documents.read(sent("a.txt", HEAVY_TEXT), question="漢"))
+        await asyncio.sleep(delay_s)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert children() == set()
+
+
+async def test_many_files_of_one_owner_do_not_starve_another(documents: Reading) -> None:
+    """Of 50 requests at once, those beyond the bound are refused, and another owner is next in turn."""
+    done = list[str]()
+
+    async def read_one(owner: str) -> None:
+        try:
+            await documents.read(sent("a.txt", "text"), owner=owner)
+            done.append(owner)
+        except ReaderBusy:
+            done.append("refused")
+
+    greedy = [asyncio.create_task(read_one("greedy")) for _ in range(50)]
+    await asyncio.sleep(0)
+    await read_one("other")
+    assert done.index("other") - done.count("refused") <= 2
+    await asyncio.gather(*greedy)
+    assert done.count("refused") == 50 - 33  # one runs, and 32 wait
+    assert done.count("greedy") == 33
+
+
+async def test_owners_do_not_share_a_child(documents: Reading) -> None:
+    """A file that takes over its child sees nothing of another owner's."""
+    await documents.read(sent("a.txt", "text"), owner="a")
+    first = await the_child()
+    await documents.read(sent("a.txt", "text"), owner="a")
+    assert await the_child() == first
+    await documents.read(sent("a.txt", "text"), owner="b")
+    assert await the_child() != first
+
+
+async def test_a_hung_file_does_not_hold_up_pages(documents: Reading) -> None:
+    """Pages have a child of their own."""
+    await documents.read(sent("a.txt", "text"))
+    os.kill(await the_child(), signal.SIGSTOP)
+    hung = asyncio.create_task(documents.read(sent("a.txt", "text")))
+    await asyncio.sleep(0)
+    [page] = await documents.reader.read_pages("owner", [PageSent("https://a.example/", "text/plain", b"text")], "", 99)
+    assert page
+    assert page.text == "text"
+    assert not hung.done()
+    hung.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await hung
+
+
+async def test_a_bad_page_is_left_out() -> None:
+    """Unreadable or too heavy, it is None, and the others are read and share the tokens."""
+    pages = [
+        PageSent("https://a.example/", "text/plain", b"first"),
+        PageSent("https://b.example/", "text/plain", b"\xff\xfe\x00\xd8\x81"),
+        PageSent("https://c.example/", "text/plain", HEAVY_TEXT.encode()),
+        PageSent("https://d.example/", "text/plain", memoryview("漢 last".encode())),
+    ]
+    async with reading(QUICK) as documents:
+        first, _, heavy, last = await documents.reader.read_pages("owner", pages, "漢", 500)
+    assert first
+    assert last
+    assert (first.url, first.text, first.is_cut) == ("https://a.example/", "first", False)
+    assert last.text == "漢 last"
+    assert heavy is None
+
+
+async def test_a_page_is_cut_by_the_question(documents: Reading) -> None:
+    """A long page gives what fits the question; all pages keep to the tokens together."""
+    long = "\n\n".join(f"Paragraph {number} " + "of the same words " * 40 for number in range(200))
+    long = long.replace("Paragraph 99 ", "Paragraph 99 says that the fee is 12 euros ")
+    pages = [PageSent(f"https://{name}.example/", "text/plain", long.encode()) for name in "abc"]
+    found = await documents.reader.read_pages("owner", pages, "How much is the fee?", 2400)
+    assert all(page and page.is_cut and "12 euros" in page.text for page in found)
+    assert sum(page.tokens for page in found if page) <= 2400
+
+
+async def test_all_passages_of_a_file(documents: Reading) -> None:
+    """For an index, nothing is left out, and the file comes as it is."""
+    text = "\n\n".join(f"Paragraph {number}." for number in range(1000))
+    passages = await documents.reader.read_passages("index", "/docs/a.txt", text.encode())
+    assert all(isinstance(passage, Passage) for passage in passages)
+    assert "".join("".join(passage.text for passage in passages).split()) == "".join(text.split())
+    with pytest.raises(UnreadableFile) as caught:
+        await documents.reader.read_passages("index", "/docs/b.txt", b"")
+    assert caught.value.name == "b.txt"
+
+
+async def test_a_large_file_is_not_copied(documents: Reading) -> None:
+    """Reading a view of 30 MiB takes a few slices of memory in the service, not its size."""
+    file = sent("large.txt", "The sea was calm. " * (22 * MIB // 18))
+    await documents.read(sent("a.txt", "text"))
+    tracemalloc.start()
+    try:
+        [read_file] = await documents.read(SentFile(file.name, memoryview(file.data)), question="sea", tokens=2000)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert read_file.is_cut
+    assert peak_bytes < 4 * MIB
+
+
+def test_a_missing_filter_is_logged_once() -> None:
+    """Where the system refuses the filter, files are still read, under the other limits, and one warning says so."""
+    command = [sys.executable, "-m", "tests.hostile.unfiltered_reader"]
+    path = os.pathsep.join(filter(None, sys.path))
+    done = subprocess.run(command, capture_output=True, timeout=WAIT_S, env={"PYTHONPATH": path}, check=False)
+    assert done.returncode == 0, done.stderr.decode()
+    assert done.stdout.decode().count("does not filter system calls") == 1

@@ -1,0 +1,102 @@
+"""A lane: its child is replaced when it dies or serves another owner, and nothing of it is left behind."""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+
+import pytest
+
+from cadenza.children.confine import Limits
+from cadenza.children.lane import Lane, LaneSettings
+from cadenza.children.process import Died, TooHeavy
+
+PROBE = "tests.unit.children.probe"
+LIMITS = Limits(cpu_s=10, memory_bytes=512 * 1024 * 1024)
+WAIT_S = 100.0
+
+
+@pytest.fixture
+async def lane() -> AsyncIterator[Lane]:
+    lane = Lane(LaneSettings(PROBE, LIMITS, WAIT_S))
+    yield lane
+    await lane.stop()
+
+
+async def process(lane: Lane, owner: str = "owner") -> int:
+    return int(await lane.run(owner, b"say the process"))
+
+
+def exists(pid: int) -> bool:
+    """Also if it is a zombie."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+async def test_a_child_serves_one_task_after_the_other(lane: Lane) -> None:
+    """It is started once, whoever asks."""
+    assert await process(lane) == await process(lane, "other")
+
+
+async def test_a_lane_may_keep_owners_apart() -> None:
+    """A child that may have been taken over by one owner's task does not see the tasks of the next."""
+    lane = Lane(LaneSettings(PROBE, LIMITS, WAIT_S, is_shared=False))
+    first = await process(lane, "a")
+    assert await process(lane, "a") == first
+    second = await process(lane, "b")
+    assert second != first
+    assert not exists(first)
+    await lane.stop()
+    assert not exists(second)
+
+
+@pytest.mark.parametrize("how", ["use CPU time", "abort", "crash"])
+async def test_a_task_that_takes_too_much_is_told_from_a_failure(lane: Lane, how: str) -> None:
+    """The child is gone without a zombie, and the next task gets a new one."""
+    first = await process(lane)
+    with pytest.raises(TooHeavy):
+        await lane.run("owner", how.encode())
+    assert not exists(first)
+    assert await process(lane) != first
+
+
+async def test_a_child_that_ends_by_itself_is_a_failure(lane: Lane) -> None:
+    """The task fails, and the next one gets a new child."""
+    first = await process(lane)
+    with pytest.raises(Died):
+        await lane.run("owner", b"exit")
+    assert not exists(first)
+    assert await process(lane)
+
+
+async def test_a_child_that_is_killed_while_it_waits_is_replaced(lane: Lane) -> None:
+    """The next task finds it dead, leaves no zombie, and runs in a new one."""
+    first = await process(lane)
+    os.kill(first, signal.SIGKILL)
+    second = await process_of_new_child(lane)
+    assert second != first
+    assert not exists(first)
+
+
+async def process_of_new_child(lane: Lane) -> int:
+    """A task that reaches the dying child in its last moment fails; the one after that does not."""
+    try:
+        return await process(lane)
+    except Died:
+        return await process(lane)
+
+
+async def test_a_cancelled_task_ends_its_child(lane: Lane) -> None:
+    """There is no other way to stop it; nothing is left of it, even if it was only just started."""
+    first = await process(lane)
+    for delay_s in (0.0, 0.01, 0.1):
+        task = asyncio.create_task(lane.run("owner", b"use CPU time"))
+        await asyncio.sleep(delay_s)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    assert not exists(first)
+    assert await process(lane) != first
