@@ -1,0 +1,110 @@
+"""Whether a site's robots.txt lets us read a page, as RFC 9309 says.
+
+A site without the file (4xx) allows everything. A site that does not answer, or answers with an error of its own,
+allows nothing, and so does a file with more lines than we read. Rules are kept in memory for minutes.
+"""
+
+import asyncio
+import re
+from weakref import WeakValueDictionary
+
+import msgspec
+from protego import Protego
+
+from cadenza.gateway.grounding.search.body import NOTHING, Allowance
+from cadenza.gateway.grounding.search.limits import FetchLimits
+from cadenza.gateway.grounding.search.page_client import Headers, PageClient
+from cadenza.gateway.grounding.search.recent import Recent
+from cadenza.gateway.grounding.search.records import FetchFailed
+from cadenza.gateway.grounding.search.redirects import get_following
+from cadenza.gateway.grounding.search.target import Target
+
+AGENT = "Cadenza"  # how a robots.txt names us
+FILE_BYTES_MAX = 500 * 1024
+LINES_MAX = 20_000  # that are not empty
+RULES_CHARS_MAX = 64 * 1024  # for us; the parser takes up to a second for all that 500 KiB can hold
+ALL_ALLOWED = ""
+NONE_ALLOWED = "user-agent: *\ndisallow: /\n"
+
+LINE_END = re.compile(r"[\r\n]+")
+AGENT_LINE = re.compile(r"user[-\s]*agent\s*:?\s*([^/\s]*)", re.IGNORECASE)
+RULE_LINE = re.compile(r"[a-z]{0,6}l[ao]w\b", re.IGNORECASE)  # allow and disallow, and how they are misspelled
+OF_ALL_LINE = re.compile(r"site-?maps?\b|host\b", re.IGNORECASE)  # belongs to no group
+SEPARATOR = "allow:"  # a rule that says nothing, but ends a list of agents
+
+# Failures that say nothing of the file, because the page would fail in the same way.
+OF_THE_HOST = {"private", "port", "unresolved", "unreachable", "tls", "busy"}
+
+
+class Robots:
+    """The rules of sites."""
+
+    def __init__(self, client: PageClient, limits: FetchLimits) -> None:
+        self._client = client
+        self._redirects_max = limits.redirects
+        self._rules: Recent[str] = Recent(limits.robots)
+        self._asking: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    async def check(self, target: Target) -> None:
+        """FetchFailed if the site does not let us read the page."""
+        lock = self._asking.setdefault(target.origin, asyncio.Lock())
+        async with lock:  # several pages of one site ask for its rules once
+            rules = self._rules.get(target.origin)
+            if rules is None:
+                rules = await self._fetch_rules(target)
+                self._rules.put(target.origin, rules, len(rules))
+        if rules and not await asyncio.to_thread(is_allowed, rules, target.url):
+            raise FetchFailed("robots")
+
+    def clear(self) -> None:
+        self._rules.clear()
+
+    async def _fetch_rules(self, target: Target) -> str:
+        file = msgspec.structs.replace(target, path="/robots.txt")
+        try:
+            _, answer = await get_following(self._client, file, _admit, self._redirects_max)
+        except FetchFailed as failure:
+            if failure.reason in OF_THE_HOST:
+                raise
+            return NONE_ALLOWED
+        if answer.status == 200:
+            return await asyncio.to_thread(rules_for_us, answer.body)
+        return ALL_ALLOWED if answer.status < 500 else NONE_ALLOWED
+
+
+def _admit(status: int, _headers: Headers) -> Allowance:
+    if status == 200:
+        return Allowance(FILE_BYTES_MAX, cuts=True)
+    if 400 <= status <= 599:
+        return NOTHING
+    raise FetchFailed("status")
+
+
+def rules_for_us(file: bytes) -> str:
+    """The lines of a robots.txt that concern us: the groups of our name and of `*`.
+
+    The rest is left out because the parser's time grows with the number of agents times the number of rules.
+    """
+    kept = list[str]()
+    is_in_agents = is_for_us = False
+    lines = LINE_END.split(file.decode(errors="replace").removeprefix("\ufeff"), LINES_MAX)
+    if len(lines) > LINES_MAX:
+        return NONE_ALLOWED
+    for line in lines:
+        text = line.partition("#")[0].strip()
+        if agent := AGENT_LINE.match(text):
+            names_us = agent[1].lower() in {"*", AGENT.lower()}
+            is_for_us = names_us or (is_in_agents and is_for_us)
+            is_in_agents = True
+            if names_us:
+                kept.append(f"user-agent: {agent[1]}")
+        elif (":" in text or RULE_LINE.match(text)) and not OF_ALL_LINE.match(text):
+            is_in_agents = False
+            if is_for_us:
+                kept.append(text if RULE_LINE.match(text) else SEPARATOR)
+    rules = "\n".join(kept)
+    return rules if len(rules) <= RULES_CHARS_MAX else NONE_ALLOWED
+
+
+def is_allowed(rules: str, url: str) -> bool:
+    return Protego.parse(rules).can_fetch(url, AGENT)
