@@ -16,6 +16,7 @@ from cadenza.cli.classes import classes
 from cadenza.cli.console import say
 from cadenza.cli.credit import correct, vouchers
 from cadenza.cli.doctor import doctor
+from cadenza.cli.index import index
 from cadenza.cli.keys import keys
 from cadenza.cli.ledger import ledger, usage
 from cadenza.cli.serve import migrate, serve
@@ -47,6 +48,7 @@ app.add_command(classes)
 app.add_command(usage)
 app.add_command(ledger)
 app.add_command(acts)
+app.add_command(index)
 app.add_command(migrate)
 app.add_command(backup)
 app.add_command(doctor)
