@@ -91,7 +91,7 @@ def read_file(folder: Path, path: str, bounds: FolderBounds) -> tuple[FolderFile
         _opened_beneath(root, path, FILE) as opened,
     ):
         before = os.fstat(opened)
-        if not stat.S_ISREG(before.st_mode):
+        if not stat.S_ISREG(before.st_mode) or before.st_size > bounds.file_bytes_max:
             raise FileChanged
         with open(opened, "rb", closefd=False) as file:
             data = file.read(bounds.file_bytes_max + 1)
