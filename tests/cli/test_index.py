@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.program import COMMAND_S, PROGRAM, Done, run, run_here, wait_until
+from tests.cli.program import COMMAND_S, PROGRAM, Done, run_here, wait_until
 from tests.service import environment
 
 LONG_AGO_S = 1_000_000_000
@@ -250,17 +250,17 @@ def test_a_run_that_is_stopped_leaves_a_good_index(tmp_path: Path) -> None:
     process = subprocess.Popen(
         [PROGRAM, "index", "docs"], cwd=tmp_path, env=environment(), stderr=subprocess.PIPE, text=True
     )
-    wait_until(lambda: bool(passages_so_far(tmp_path)), "the first files to be indexed")
+    wait_until(lambda: bool(files_so_far(tmp_path)), "the first files to be indexed")
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=COMMAND_S)
     assert process.returncode == 130, said
     assert said == "Stopped. What was indexed so far is in the index; the next run goes on from there.\n"
-    so_far = passages_so_far(tmp_path)
+    so_far = files_so_far(tmp_path)
     assert 0 < so_far < MANY
     assert counts(index(tmp_path, "docs"))["new"] == MANY - so_far
 
 
-def passages_so_far(folder: Path) -> int:
+def files_so_far(folder: Path) -> int:
     """How many files of the first folder are in the index."""
     done = run_here(folder, "index", "--json")
     listed = json.loads(done.stdout or "[]")
@@ -274,16 +274,14 @@ def test_a_second_run_at_the_same_time_says_so(tmp_path: Path) -> None:
     process = subprocess.Popen(
         [PROGRAM, "index", "docs"], cwd=tmp_path, env=environment(), stderr=subprocess.PIPE, text=True
     )
-    wait_until(lambda: bool(passages_so_far(tmp_path)), "the first files to be indexed")
+    wait_until(lambda: bool(files_so_far(tmp_path)), "the first files to be indexed")
     assert "Another 'cadenza index' is writing to" in refused(run_here(tmp_path, "index", "docs"))
     _, said = process.communicate(timeout=COMMAND_S)
     assert process.returncode == 0, said
     assert f"Indexed {MANY:,} files" in said
 
 
-def test_the_command_loads_no_service(tmp_path: Path, docs: Path) -> None:
-    """Help is plain and fits a narrow terminal; the program works as a process of its own."""
-    shown = run(tmp_path, "index", "--help").stdout
-    assert shown.startswith("Usage: cadenza index [OPTIONS] [FOLDER]")
-    assert max(map(len, shown.splitlines())) <= 80
-    assert "Indexed 3 files" in run(tmp_path, "index", "docs").stderr
+def test_the_index_does_not_index_itself(tmp_path: Path, docs: Path) -> None:
+    """The index and the files beside it are left out, if they are in the folder."""
+    for _ in range(2):
+        assert counts(index(tmp_path, "docs", "--index", "docs/index.db"))["files"] == 3

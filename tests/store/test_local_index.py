@@ -1,10 +1,13 @@
 """The index of local documents: what is stored, what a reader sees, and files that are not a usable index."""
 
 import contextlib
+import os
+import shutil
 import sqlite3
 import stat
+import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -22,6 +25,7 @@ from cadenza.store.local_index import (
 
 PATIENT_S = 60.0
 ROUNDS = 150
+NOBODY = 65534
 
 
 @pytest.fixture
@@ -48,6 +52,18 @@ def change(path: Path, *statements: str) -> None:
         for statement in statements:
             connection.execute(statement)
         connection.commit()
+
+
+@contextlib.contextmanager
+def without_root() -> Iterator[None]:
+    """Root may write everywhere, so be somebody else for a moment."""
+    user = os.geteuid()
+    if user == 0:
+        os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(user)
 
 
 def refusals(path: Path) -> Sequence[str]:
@@ -210,6 +226,21 @@ def test_a_folder_in_place_of_the_index_is_refused(path: Path) -> None:
     """A path that is a folder is told in one sentence."""
     path.mkdir(parents=True)
     assert all(str(path) in sentence for sentence in refusals(path))
+
+
+def test_a_read_only_folder_can_be_searched(path: Path) -> None:
+    """An index in a folder where nothing can be made, as in a mounted image, is read."""
+    put(path, "zebra")
+    with tempfile.TemporaryDirectory() as made:  # the folder of a test is closed to others
+        folder = Path(made, "data")
+        shutil.copytree(path.parent, folder)
+        (folder / path.name).chmod(0o444)
+        folder.chmod(0o555)
+        Path(made).chmod(0o755)
+        with without_root():
+            assert find(folder / path.name, "zebra") == ["zebra"]
+        assert not list(folder.glob("*-wal"))
+        folder.chmod(0o755)
 
 
 def test_a_reader_has_a_time_limit(path: Path) -> None:

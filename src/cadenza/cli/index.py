@@ -66,7 +66,7 @@ def _checked_url(url: str | None) -> str | None:
 
 
 def _list(path: Path, *, as_json: bool) -> None:
-    from cadenza.control.indexing import indexed_folders  # noqa: PLC0415 import time
+    from cadenza.control.index_folders import indexed_folders  # noqa: PLC0415 import time
 
     rows = [
         {
@@ -83,7 +83,7 @@ def _list(path: Path, *, as_json: bool) -> None:
 
 
 def _remove(path: Path, folder: Path) -> None:
-    from cadenza.control.indexing import remove_folder  # noqa: PLC0415 import time
+    from cadenza.control.index_folders import remove_folder  # noqa: PLC0415 import time
 
     removed = remove_folder(path, folder)
     say(f"Removed {removed.path} from the index: {_count(removed.files, 'file')}.")
@@ -92,7 +92,7 @@ def _remove(path: Path, folder: Path) -> None:
 def _update(path: Path, folder: Path, url: str | None) -> None:
     from cadenza.control.indexing import IndexOrder, look_at_folder  # noqa: PLC0415 import time
 
-    content = look_at_folder(folder)
+    content = look_at_folder(folder, path)
     try:
         with _progress(len(content.files)) as after_file:
             indexed = _run(path, IndexOrder(content, url, now_ms()), after_file)

@@ -6,9 +6,8 @@ every run. A file that changes while it is read keeps its old text until the nex
 """
 
 import asyncio
-import contextlib
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
@@ -25,17 +24,10 @@ from cadenza.control.folder_files import (
     list_files,
     read_file,
 )
+from cadenza.control.index_folders import usable_index
 from cadenza.documents.reader import ReaderBusy, UnreadableFile
 from cadenza.documents.records import Passage
-from cadenza.store.local_index import (
-    FILE_PASSAGES_MAX,
-    Folder,
-    IndexUnusable,
-    IndexWriter,
-    StoredFile,
-    list_folders,
-    open_writer,
-)
+from cadenza.store.local_index import FILE_PASSAGES_MAX, Folder, IndexWriter, StoredFile, open_writer
 
 OWNER = "index"
 CHANGES = "it changed while it was read"
@@ -70,13 +62,13 @@ class Indexed(msgspec.Struct, frozen=True):
     unread: tuple[Unread, ...]
 
 
-def look_at_folder(folder: Path, bounds: FolderBounds | None = None) -> FolderContent:
-    """List the files to index. ControlError if the folder cannot be opened or has too many."""
+def look_at_folder(folder: Path, index: Path, bounds: FolderBounds | None = None) -> FolderContent:
+    """List the files to index, without those of the index. ControlError if the folder cannot be read."""
     bounds = bounds or FolderBounds()
     try:
         path = folder.resolve(strict=True)
         str(path).encode()
-        return list_files(path, bounds)
+        return _without_index(list_files(path, bounds), str(index.resolve()))
     except UnicodeEncodeError:
         raise ControlError("The name of the folder is not UTF-8. Rename it.") from None
     except TooManyFiles:
@@ -87,7 +79,7 @@ def look_at_folder(folder: Path, bounds: FolderBounds | None = None) -> FolderCo
 
 async def index_folder(index: Path, order: IndexOrder, reader: Reader, after_file: Callable[[], None]) -> Indexed:
     """Index what is new or changed and remove what is gone. `after_file` is called for each file of the folder."""
-    with _mapped_errors(), open_writer(index) as writer:
+    with usable_index(), open_writer(index) as writer:
         path = str(order.content.folder)
         _refuse_overlap(writer.folders(), path)
         folder_id = writer.put_folder(path, order.url, order.now_ms)
@@ -109,25 +101,14 @@ async def index_folder(index: Path, order: IndexOrder, reader: Reader, after_fil
     )
 
 
+def _without_index(content: FolderContent, index: str) -> FolderContent:
+    """The files, without the index and what SQLite and the lock of the writer have beside it."""
+    files = tuple(file for file in content.files if not f"{content.folder}/{file.path}".startswith(index))
+    return FolderContent(content.folder, files, content.unread)
+
+
 def _size(index: Path) -> int:
     return index.stat().st_size
-
-
-def remove_folder(index: Path, folder: Path) -> Folder:
-    """Take a folder out of the index, whether it still exists or not, and return what it was."""
-    path = str(folder.resolve())
-    with _mapped_errors():
-        if path not in {one.path for one in list_folders(index)}:
-            raise ControlError(f"{folder} is not in the index. Run 'cadenza index' to see which folders are.")
-        with open_writer(index) as writer:
-            [found] = [one for one in writer.folders() if one.path == path]
-            writer.remove_folder(found.id)
-    return found
-
-
-def indexed_folders(index: Path) -> list[Folder]:
-    with _mapped_errors():
-        return list_folders(index)
 
 
 class _Run:
@@ -217,11 +198,3 @@ def _refuse_overlap(folders: list[Folder], path: str) -> None:
             raise ControlError(f"{path} is inside {folder.path}, which is indexed already.")
         if folder.path.startswith(path.rstrip("/") + "/") and path != folder.path:
             raise ControlError(f"{path} contains {folder.path}, which is indexed already: remove that first.")
-
-
-@contextlib.contextmanager
-def _mapped_errors() -> Iterator[None]:
-    try:
-        yield
-    except IndexUnusable as error:
-        raise ControlError(str(error)) from None

@@ -299,7 +299,8 @@ def _connect_beside_writer(path: Path) -> sqlite3.Connection:
         _check_version(connection, path)
     except sqlite3.OperationalError as error:
         connection.close()
-        if error.sqlite_errorcode != sqlite3.SQLITE_CANTOPEN or path.with_name(path.name + "-wal").exists():
+        is_refused = error.sqlite_errorcode & 0xFF in {sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY}
+        if not is_refused or path.with_name(path.name + "-wal").exists():
             raise
         connection = _connect(path, "immutable=1")
         _check_version(connection, path)

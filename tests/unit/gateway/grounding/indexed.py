@@ -13,7 +13,7 @@ HANDBOOK = Path(__file__).parent / "handbook"
 async def index(path: Path, folder: Path, url: str | None = None) -> Indexed:
     """Bring the index at `path` up to date with the folder."""
     reader = DocumentReader(Observer(make_log()))
-    order = IndexOrder(look_at_folder(folder), url, time.time_ns() // 1_000_000)
+    order = IndexOrder(look_at_folder(folder, path), url, time.time_ns() // 1_000_000)
     try:
         return await index_folder(path, order, reader, lambda: None)
     finally:

@@ -46,7 +46,7 @@ class LocalBounds(msgspec.Struct, frozen=True):
 
     share_min: float = 0.6
     words_min: int = 2  # besides numbers; all of them, if the question has fewer
-    time_s: float = 0.5
+    time_s: float = 1.0
     candidates: int = 50  # passages that are looked at
     at_once: int = 2  # searches
     per_file: int = 2  # hits, while there are others
@@ -66,13 +66,13 @@ class LocalEngine:
         return index_exists(self._path)
 
     async def search(self, query: str, count: int) -> list[Hit]:
-        async with self._turn:
-            return await asyncio.to_thread(self._search, query, count)
-
-    def _search(self, query: str, count: int) -> list[Hit]:
         words = topic_words(query)
         if not words or not self.exists():
             return []
+        async with self._turn:
+            return await asyncio.to_thread(self._search, words, count)
+
+    def _search(self, words: Sequence[str], count: int) -> list[Hit]:
         try:
             with open_reader(self._path, self._bounds.time_s) as index:
                 found = best_passages(index, words, self._bounds)
