@@ -39,6 +39,7 @@ STORE_COMMANDS = [
     ("ledger", "check"),
     ("ledger", "export"),
     ("acts", "list"),
+    ("index",),
     ("classes", "list"),
     ("classes", "reload"),
     ("backup", "copy.db"),
@@ -52,6 +53,7 @@ COMMANDS = [
     "key list",
     "usage",
     "ledger export",
+    "index",
     "migrate",
     "backup",
 ]

@@ -17,6 +17,7 @@ from cadenza.cli.console import say
 from cadenza.cli.credit import correct, vouchers
 from cadenza.cli.doctor import doctor
 from cadenza.cli.erase import erase
+from cadenza.cli.index import index
 from cadenza.cli.keys import keys
 from cadenza.cli.ledger import ledger, usage
 from cadenza.cli.memory import memory
@@ -51,6 +52,7 @@ app.add_command(classes)
 app.add_command(usage)
 app.add_command(ledger)
 app.add_command(acts)
+app.add_command(index)
 app.add_command(migrate)
 app.add_command(backup)
 app.add_command(doctor)

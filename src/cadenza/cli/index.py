@@ -1,0 +1,150 @@
+"""cadenza index: the folders that the local search engine answers from."""
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from cadenza.cli.console import config_option, format_time, json_option, load_config, now_ms, print_list, say
+
+if TYPE_CHECKING:
+    from cadenza.control.indexing import Indexed, IndexOrder
+
+COLUMNS = ("folder", "url", "files", "unreadable", "passages", "indexed_at")
+INDEX_NAME = Path("data") / "index.db"
+MEGABYTE = 1_000_000
+UNREAD_SHOWN = 20
+INTERRUPTED = 130
+
+
+@click.command()
+@click.argument("folder", required=False, type=click.Path(path_type=Path))
+@click.option("--url", metavar="BASE", help="Where the files are published: answers link to BASE and the path.")
+@click.option("--remove", is_flag=True, help="Take FOLDER out of the index.")
+@click.option(
+    "--index",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="The index.",
+    show_default="data/index.db beside the config file",
+)
+@json_option
+@config_option
+def index(
+    folder: Path | None, url: str | None, remove: bool, index: Path | None, as_json: bool, config: str | None
+) -> None:
+    """Index the documents of FOLDER for the local search engine.
+
+    Only new and changed files are read, and deleted ones are removed, so run it again whenever the folder has changed.
+    A running service sees the change on its next request. Without FOLDER, list the indexed folders.
+    """
+    path = index or _default_index(config)
+    if folder is None:
+        if remove or url is not None:
+            raise click.UsageError("--url and --remove need FOLDER.")
+        _list(path, as_json=as_json)
+    elif as_json:
+        raise click.UsageError("--json is for the list of folders, without FOLDER.")
+    elif remove:
+        _remove(path, folder)
+    else:
+        _update(path, folder, _checked_url(url))
+
+
+def _default_index(config: str | None) -> Path:
+    source = load_config(config).source
+    return (source.parent if source else Path.cwd()) / INDEX_NAME
+
+
+def _checked_url(url: str | None) -> str | None:
+    if url and not url.startswith(("https://", "http://")):
+        raise click.UsageError("--url begins with https:// or http://.")
+    return f"{url.rstrip('/')}/" if url else url
+
+
+def _list(path: Path, *, as_json: bool) -> None:
+    from cadenza.control.index_folders import indexed_folders  # noqa: PLC0415 import time
+
+    rows = [
+        {
+            "folder": folder.path,
+            "url": folder.url or None,
+            "files": folder.files - folder.unreadable,
+            "unreadable": folder.unreadable,
+            "passages": folder.passages,
+            "indexed_at": format_time(folder.indexed_at),
+        }
+        for folder in indexed_folders(path)
+    ]
+    print_list(rows, COLUMNS, as_json=as_json)
+
+
+def _remove(path: Path, folder: Path) -> None:
+    from cadenza.control.index_folders import remove_folder  # noqa: PLC0415 import time
+
+    removed = remove_folder(path, folder)
+    say(f"Removed {removed.path} from the index: {_count(removed.files, 'file')}.")
+
+
+def _update(path: Path, folder: Path, url: str | None) -> None:
+    from cadenza.control.indexing import IndexOrder, look_at_folder  # noqa: PLC0415 import time
+
+    content = look_at_folder(folder, path)
+    try:
+        with _progress(len(content.files)) as after_file:
+            indexed = _run(path, IndexOrder(content, url, now_ms()), after_file)
+    except KeyboardInterrupt:
+        say("Stopped. What was indexed so far is in the index; the next run goes on from there.")
+        sys.exit(INTERRUPTED)
+    _say_unread(indexed)
+    say(
+        f"Indexed {_count(indexed.files, 'file')}, {indexed.new:,} new, {indexed.changed:,} changed,"
+        f" {indexed.removed:,} removed, {len(indexed.unread):,} could not be read;"
+        f" {_count(indexed.passages, 'passage')}, {indexed.size_bytes / MEGABYTE:.1f} MB."
+    )
+
+
+def _run(path: Path, order: "IndexOrder", after_file: Callable[[], None]) -> "Indexed":
+    import asyncio  # noqa: PLC0415 import time
+
+    from cadenza.control.indexing import index_folder  # noqa: PLC0415 import time
+    from cadenza.documents.reader import DocumentReader  # noqa: PLC0415 import time
+    from cadenza.observe import Observer, make_log  # noqa: PLC0415 import time
+
+    async def run() -> "Indexed":
+        reader = DocumentReader(Observer(make_log()))
+        try:
+            return await index_folder(path, order, reader, after_file)
+        finally:
+            await reader.stop()
+
+    return asyncio.run(run())
+
+
+@contextlib.contextmanager
+def _progress(files: int) -> Iterator[Callable[[], None]]:
+    """A bar on a terminal; nothing otherwise."""
+    if not sys.stderr.isatty():
+        yield lambda: None
+        return
+    with click.progressbar(length=files, label="Indexing", file=sys.stderr) as bar:
+        yield lambda: bar.update(1)
+
+
+def _say_unread(indexed: "Indexed") -> None:
+    for one in indexed.unread[:UNREAD_SHOWN]:
+        say(f"Could not read {_printable(one.path) or 'a folder'}: {one.reason}.")
+    if (more := len(indexed.unread) - UNREAD_SHOWN) > 0:
+        say(f"… and {more:,} more.")
+
+
+def _printable(path: str) -> str:
+    """A name without control characters, which a terminal would obey."""
+    return "".join(letter if letter.isprintable() else "�" for letter in path)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
