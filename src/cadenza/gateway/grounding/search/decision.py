@@ -12,7 +12,7 @@ import msgspec
 
 from cadenza.gateway.grounding.search.follow_ups import is_follow_up
 from cadenza.gateway.grounding.search.phrases import find_kinds, split_words
-from cadenza.gateway.grounding.search.question import find_question, is_question
+from cadenza.gateway.grounding.search.question import asking_clause, find_question, is_question
 from cadenza.gateway.grounding.search.rules import RULES, Message
 from cadenza.gateway.grounding.search.urls import find_urls, without_urls
 
@@ -55,7 +55,8 @@ def _decide_alone(asked: str, today: date) -> tuple[Decision, list[str]]:
     urls = find_urls(question.text)
     text = without_urls(question.text)
     words = split_words(text)
-    message = Message(text, words, find_kinds(text, words), is_question(text), question.has_code, today)
+    opening = split_words(asking_clause(text))
+    message = Message(text, words, opening, find_kinds(text, words), is_question(text), question.has_code, today)
     reason = next((name for name, applies in RULES if applies(message)), "none")
     if urls and reason != "forbidden":
         reason = "url"

@@ -14,6 +14,7 @@ SHORT_CHARS = 700  # a message up to here is read whole
 PART_CHARS = 300  # of each end of a longer one
 FENCE = "```"
 SENTENCE_END = re.compile(r"[.!?](?=\s)|[。！？\n]")
+CLAUSE_END = re.compile(r"[.!?:,;]\s+|\n")
 QUESTION_MARKS = ("?", "？")
 OPENINGS = word_set(
     """
@@ -54,6 +55,15 @@ def is_question(text: str) -> bool:
         return True
     first = FIRST_WORD.search(text)
     return first is not None and first.group().lower().replace("’", "'") in OPENINGS
+
+
+def asking_clause(text: str) -> str:
+    """The last clause with a question mark, from its question word on; the whole text if it has none."""
+    end = max(text.rfind(mark) for mark in QUESTION_MARKS)
+    if end < 0:
+        return text
+    clauses = [clause for clause in CLAUSE_END.split(text[:end]) if clause.strip()]
+    return next((clause for clause in reversed(clauses) if is_question(clause)), text)
 
 
 def _ends(message: str) -> tuple[str, str]:

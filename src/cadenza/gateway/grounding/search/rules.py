@@ -19,7 +19,7 @@ DEFINITION = re.compile(r"\s*what(?:['’]s| is| are) an? ", re.IGNORECASE)
 THE_NEW = re.compile(r"\bthe new(?:est)? \w", re.IGNORECASE)
 IN_PLACE = re.compile(r"\b(?:in|near|around|at|à|en|of) (?:the )?[A-ZÀ-Ü]|near me|nearby|\bon\W*$")
 BEST_PLACE = re.compile(r"\bbest (?!way|time|practice|thing)[\w ]{1,40} (?:in|near|around) [A-Z]")
-NUMBERED_NAME = re.compile(r"\b[A-Z][A-Za-z]*-?\d[\w-]*|\b[A-Z]\w+ \d{1,2}\b(?![\d:%])")
+NUMBERED_NAME = re.compile(r"\b[A-Z][A-Za-z]*-?\d[\w-]*|\b\w*[A-Z]\w* \d{1,2}\b(?![\d:%])")
 NAME = re.compile(r"(?<=[a-z,] )[A-Z]\w+")
 NAMED_VERSION = re.compile(r"\b[A-Za-z]\w* v?\d+\.\d")
 MONTHS = "january february march april may june july august september october november december"
@@ -30,7 +30,18 @@ FACT_OPENINGS = word_set(
     quelle
     """
 )
-YES_NO_OPENINGS = word_set("how is are does did has have will can when which")
+PRESENT_OPENINGS = word_set("how is are does did has have will can when where which")
+HOW_MUCH = word_set("many much long old is are far often")
+TIMELESS = word_set(
+    """
+    capital tall deep river rivers mountain mountains planet planets ocean oceans continent plot theme themes
+    character characters author wrote written painted invented discovered founded born died death meaning language
+    languages flag war century empire theorem element symbol chemical novel poem myth god gods bible zones moons legs
+    bones organ mammal animal bird species dinosaur letters strings keys universe venus mars jupiter saturn galaxy
+    etiquette you
+    """
+)
+PAST_OF_OTHERS = word_set("war waren wurde wurden hat starb begann endete était a est mort fue murió nació empezó")
 WHO = word_set("who whos wer qui quién guy person")
 PAST = word_set("would could was were first former before during ancient war ehemalige ancien antiguo")
 FIRST_PERSON = word_set("i i'm im i've my we our ich je j'ai yo mein")
@@ -56,6 +67,7 @@ class Message(msgspec.Struct, frozen=True):
 
     text: str
     words: list[str]
+    opening: list[str]  # the words of the clause that asks
     kinds: dict[Kind, list[int]]
     asks: bool
     has_code: bool
@@ -69,7 +81,7 @@ class Message(msgspec.Struct, frozen=True):
         return places is not None and places[0] < OPENING_WORDS
 
     def opening_is(self, words: frozenset[str]) -> bool:
-        return bool(self.words) and self.words[0] in words
+        return bool(self.opening) and self.opening[0] in words
 
     def may_ask(self) -> bool:
         """Whether it is a question or a few keywords, as people type them into a search engine."""
@@ -102,7 +114,7 @@ def is_code(message: Message) -> bool:
         return False
     if message.has(Kind.VERSION) or _asks_about_version(message):
         return message.opening_is(word_set("write implement refactor fix"))
-    fact = message.opening_is(FACT_OPENINGS) or message.words[:2] == ["how", "much"]
+    fact = message.opening_is(FACT_OPENINGS) or message.opening[:2] == ["how", "much"]
     return message.has_code or not (fact and message.has(Kind.CHANGING, Kind.NEWS, Kind.OFFICE))
 
 
@@ -112,7 +124,7 @@ def is_maths(message: Message) -> bool:
     if message.opens_with(Kind.MATHS) or SUM.search(message.text):
         return True
     numbers = NUMBER.findall(message.text)
-    return len(numbers) >= 2 and ("%" in message.text or message.opening_is(frozenset(("if",))))
+    return len(numbers) >= 2 and ("%" in message.text or message.words[:1] == ["if"])
 
 
 def is_chat(message: Message) -> bool:
@@ -122,7 +134,7 @@ def is_chat(message: Message) -> bool:
         return False
     if any(place <= 1 for place in message.kinds.get(Kind.CHAT, ())):
         return len(message.words) <= OPENING_WORDS
-    return not message.asks and message.opening_is(FIRST_PERSON) and not WISHES.intersection(message.words[:4])
+    return not message.asks and message.words[0] in FIRST_PERSON and not WISHES.intersection(message.words[:4])
 
 
 def is_about_assistant(message: Message) -> bool:
@@ -142,14 +154,14 @@ def is_settled(message: Message) -> bool:
     if message.has(Kind.SETTLED) or message.years() or DEFINITION.match(message.text):
         return True
     if (
-        message.words[:2] in (["how", "do"], ["how", "does"])
+        message.opening[:2] in (["how", "do"], ["how", "does"])
         and not message.has(Kind.DAY)
         and not NAME.search(message.text)
     ):
         return True
     if message.words[-1:] in (["work"], ["works"]) or (message.words[:2] == ["what", "is"] and len(message.words) == 3):
         return True
-    return message.opening_is(FACT_OPENINGS) and not PAST.isdisjoint(message.words[:4])
+    return message.opening_is(FACT_OPENINGS) and not PAST.isdisjoint(message.opening[:4])
 
 
 def is_version(message: Message) -> bool:
@@ -169,27 +181,27 @@ def is_changing(message: Message) -> bool:
         return True
     if message.has(Kind.PLACE) and IN_PLACE.search(message.text) and message.may_ask():
         return True
-    return message.may_ask() and (message.has(Kind.CHANGING) or BEST_PLACE.search(message.text) is not None)
+    if message.has(Kind.CHANGING):
+        return message.may_ask() and TIMELESS.isdisjoint(message.words)
+    return message.may_ask() and (_asks_when(message) or BEST_PLACE.search(message.text) is not None)
 
 
 def is_named(message: Message) -> bool:
-    """A question about a product, a mission or a work that has a number, or about what a named one did lately."""
-    if not message.asks or not message.opening_is(YES_NO_OPENINGS):
+    """A question about the present of a named person, place or product, but not about what never changes in it."""
+    if not message.asks or not message.opening_is(PRESENT_OPENINGS) or not TIMELESS.isdisjoint(message.words):
         return False
-    named = NAME.search(message.text) is not None
-    if named and (
-        message.words[0] in ("did", "has", "have", "will") or message.words[:2] in (["how", "many"], ["how", "old"])
-    ):
+    first, second = (*message.opening[:2], "")[:2]
+    if (first == "how" and second not in HOW_MUCH) or second == "did":
+        return False
+    if first != "how" and NUMBERED_NAME.search(message.text):
         return True
-    return message.words[0] != "how" and NUMBERED_NAME.search(message.text) is not None
+    return NAME.search(message.text) is not None and PAST.isdisjoint(message.opening)
 
 
 def _asks_about_version(message: Message) -> bool:
-    return (
-        message.opening_is(YES_NO_OPENINGS)
-        and message.words[0] != "how"
-        and NAMED_VERSION.search(message.text) is not None
-    )
+    if not message.opening_is(PRESENT_OPENINGS) or message.opening[0] == "how":
+        return False
+    return NAMED_VERSION.search(message.text) is not None
 
 
 def _asks_who_is(message: Message) -> bool:
@@ -197,13 +209,21 @@ def _asks_who_is(message: Message) -> bool:
     who = not WHO.isdisjoint(message.words) or "谁" in message.text or "誰" in message.text
     if message.has(Kind.OFFICE) and who:
         return True
-    second = message.words[1] if message.words[:1] in (["who"], ["whos"]) and len(message.words) > 2 else ""
+    second = message.opening[1] if message.opening[:1] in (["who"], ["whos"]) and len(message.opening) > 2 else ""
     return (second.endswith("s") and second not in ("is", "was", "does", "has")) or (who and "win" in message.words)
+
+
+def _asks_when(message: Message) -> bool:
+    """Asks when something will be, not when it was."""
+    first, second = (*message.opening[:2], "", "")[:2]
+    if first == "when":
+        return second in ("is", "are", "do", "does", "will", "can")
+    return first in ("wann", "quand", "cuándo") and second not in PAST_OF_OTHERS
 
 
 def _asks_state(message: Message) -> bool:
     """Asks what is so at present: "is it open", "is the band touring", "which shops sell it", "did they win"."""
-    words = message.words
+    words = message.opening
     if not message.opening_is(FACT_OPENINGS) or not OWN.isdisjoint(words):
         return False
     if words[0] in ("is", "are", "did", "which") and not STATES.isdisjoint(words):
