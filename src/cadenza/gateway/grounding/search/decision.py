@@ -12,7 +12,7 @@ import msgspec
 
 from cadenza.gateway.grounding.search.follow_ups import is_follow_up
 from cadenza.gateway.grounding.search.phrases import find_kinds, split_words
-from cadenza.gateway.grounding.search.question import asking_clause, find_question, is_question
+from cadenza.gateway.grounding.search.question import asking_clause, find_question, is_question, without_quotations
 from cadenza.gateway.grounding.search.rules import RULES, Message
 from cadenza.gateway.grounding.search.urls import find_urls, without_urls
 
@@ -53,7 +53,7 @@ def decide(asked: Sequence[str], today: date) -> Decision:
 def _decide_alone(asked: str, today: date) -> tuple[Decision, list[str]]:
     question = find_question(asked)
     urls = find_urls(question.text)
-    text = without_urls(question.text)
+    text = without_quotations(without_urls(question.text))
     words = split_words(text)
     opening = split_words(asking_clause(text))
     message = Message(text, words, opening, find_kinds(text, words), is_question(text), question.has_code, today)

@@ -15,15 +15,17 @@ PART_CHARS = 300  # of each end of a longer one
 FENCE = "```"
 SENTENCE_END = re.compile(r"[.!?](?=\s)|[。！？\n]")
 CLAUSE_END = re.compile(r"[.!?:,;]\s+|\n")
+QUOTATION = re.compile(r"[\"“][^\"”\n]{12,}[\"”]|(?<!\w)'[^'\n]{12,}'(?!\w)")
+CODE_SIGN = re.compile(r"\(\)|\);|=>|[{;]$|</|==", re.MULTILINE)
 QUESTION_MARKS = ("?", "？")
 OPENINGS = word_set(
     """
     what whats what's who whos who's when whens when's where where's which why how how's whose is are do does did
-    has have can could will would should any tell give show list find search look google compare summarise summarize
-    explain translate rewrite write make turn extract proofread check describe fix convert use here wer was wann wo
-    wie welche welcher welches warum wieso ist sind gibt hat kann erkläre fasse übersetze such suche qui que quoi
-    quel quelle quels quelles quand où comment combien pourquoi est-ce résume traduis cherche explique qué quién
-    quiénes cuándo dónde cómo cuánto cuánta cuál cuáles hay resume traduce busca explica
+    has have can could will would should any best was were tell give show list find search look google compare
+    summarise summarize explain translate rewrite write make turn extract proofread check describe fix convert use
+    here wer wann wo wie welche welcher welches warum wieso ist sind gibt hat kann erkläre fasse übersetze such
+    suche qui que quoi quel quelle quels quelles quand où comment combien pourquoi est-ce résume traduis cherche
+    explique qué quién quiénes cuándo dónde cómo cuánto cuánta cuál cuáles hay resume traduce busca explica
     """
 )
 FIRST_WORD = re.compile(r"[^\W\d_][^\s,:;.!?]*")
@@ -66,6 +68,11 @@ def asking_clause(text: str) -> str:
     return next((clause for clause in reversed(clauses) if is_question(clause)), text)
 
 
+def without_quotations(text: str) -> str:
+    """A text without the sentences that it quotes: they are talked about, not said."""
+    return QUOTATION.sub(" ", text) if '"' in text or "'" in text or "“" in text else text
+
+
 def _ends(message: str) -> tuple[str, str]:
     if len(message) <= 2 * WINDOW_CHARS:
         return message, ""
@@ -74,7 +81,7 @@ def _ends(message: str) -> tuple[str, str]:
 
 def _without_code(text: str, *, begins_inside: bool = False) -> tuple[str, bool]:
     if FENCE not in text:
-        return ("", True) if begins_inside else (text, False)
+        return ("", True) if begins_inside else (text, CODE_SIGN.search(text) is not None)
     return "\n".join(text.split(FENCE)[begins_inside::2]), True
 
 

@@ -11,13 +11,15 @@ from cadenza.gateway.grounding.search.word_set import word_set
 
 OPENING_WORDS = 8  # a task is named at the beginning of a message
 KEYWORDS_MAX = 9  # a message of so few words may be keywords instead of a sentence
+FEW_WORDS = 6
 NEAR_DAYS = 45
 NUMBER = re.compile(r"\d+(?:[.,:]\d+)*")
-YEAR = re.compile(r"(?<![\d.,])(?:1\d|20)\d\d(?![\d.,]*\d)")
+YEAR = re.compile(r"(?<![\w.,-])(?:1\d|20)\d\d(?!\w|[.,]\d)")
 SUM = re.compile(r"\d ?[+*^×÷=] ?\d|\d [-/] \d|[a-z] ?\^ ?\d|\d ?% of")
 DEFINITION = re.compile(r"\s*what(?:['’]s| is| are) an? ", re.IGNORECASE)
 THE_NEW = re.compile(r"\bthe new(?:est)? \w", re.IGNORECASE)
 IN_PLACE = re.compile(r"\b(?:in|near|around|at|à|en|of) (?:the )?[A-ZÀ-Ü]|near me|nearby|\bon\W*$")
+IN_NAMED = re.compile(r"\b(?:in|on|at|for|to|from|with|by) (?:the )?[A-Z]")
 BEST_PLACE = re.compile(r"\bbest (?!way|time|practice|thing)[\w ]{1,40} (?:in|near|around) [A-Z]")
 NUMBERED_NAME = re.compile(r"\b[A-Z][A-Za-z]*-?\d[\w-]*|\b\w*[A-Z]\w* \d{1,2}\b(?![\d:%])")
 NAME = re.compile(r"(?<=[a-z,] )[A-Z]\w+")
@@ -30,20 +32,27 @@ FACT_OPENINGS = word_set(
     quelle
     """
 )
-PRESENT_OPENINGS = word_set("how is are does did has have will can when where which")
-HOW_MUCH = word_set("many much long old is are far often")
+PRESENT_OPENINGS = word_set("how does did has have will can when which")
+HOW_MUCH = word_set("many much long old often")
 TIMELESS = word_set(
     """
     capital tall deep river rivers mountain mountains planet planets ocean oceans continent plot theme themes
     character characters author wrote written painted invented discovered founded born died death meaning language
-    languages flag war century empire theorem element symbol chemical novel poem myth god gods bible zones moons legs
+    languages flag century empire theorem element symbol chemical novel poem myth god gods bible zones moons legs
     bones organ mammal animal bird species dinosaur letters strings keys universe venus mars jupiter saturn galaxy
     etiquette you
     """
 )
+IMPERATIVES = word_set(
+    """
+    generate name recommend teach suggest create outline plan design describe help brainstorm invent imagine continue
+    define discuss analyse analyze simplify expand quiz solve draw pick choose add remove change keep send remind
+    nenne erzähl erzähle zeig zeige hilf erstelle mach explícame dame cuéntame ayúdame crea donne-moi raconte aide-moi
+    """
+)
 PAST_OF_OTHERS = word_set("war waren wurde wurden hat starb begann endete était a est mort fue murió nació empezó")
 WHO = word_set("who whos wer qui quién guy person")
-PAST = word_set("would could was were first former before during ancient war ehemalige ancien antiguo")
+PAST = word_set("would could was were first former before during ancient ehemalige ancien antiguo")
 FIRST_PERSON = word_set("i i'm im i've my we our ich je j'ai yo mein")
 WISHES = word_set("need want like wonder wondering require")
 STATES = word_set(
@@ -97,6 +106,8 @@ def is_capability(message: Message) -> bool:
 
 
 def is_asked(message: Message) -> bool:
+    if message.opening[:2] in (["how", "do"], ["how", "to"], ["how", "can"]):
+        return False
     return message.has(Kind.ASK) or message.opening_is(word_set("search google browse busca cherche"))
 
 
@@ -123,8 +134,8 @@ def is_maths(message: Message) -> bool:
         return False
     if message.opens_with(Kind.MATHS) or SUM.search(message.text):
         return True
-    numbers = NUMBER.findall(message.text)
-    return len(numbers) >= 2 and ("%" in message.text or message.words[:1] == ["if"])
+    numbers = len(NUMBER.findall(message.text))
+    return numbers >= 4 or (numbers >= 2 and ("%" in message.text or message.words[:1] == ["if"]))
 
 
 def is_chat(message: Message) -> bool:
@@ -142,6 +153,8 @@ def is_about_assistant(message: Message) -> bool:
 
 
 def is_personal(message: Message) -> bool:
+    if message.opening_is(frozenset(("which", "can"))) and NAME.search(message.text):
+        return False
     return message.has(Kind.PERSONAL) and not message.has(Kind.NEWS, Kind.CHANGING, Kind.OFFICE, Kind.VERSION)
 
 
@@ -149,19 +162,7 @@ def is_settled(message: Message) -> bool:
     """Asks how something works, what a word means, or about the past."""
     if message.words[-1:] in (["mean"], ["means"]):
         return True
-    if message.has(Kind.NEWS) or _is_near(message) or (message.has(Kind.DAY) and message.has(Kind.CHANGING)):
-        return False
-    if message.has(Kind.SETTLED) or message.years() or DEFINITION.match(message.text):
-        return True
-    if (
-        message.opening[:2] in (["how", "do"], ["how", "does"])
-        and not message.has(Kind.DAY)
-        and not NAME.search(message.text)
-    ):
-        return True
-    if message.words[-1:] in (["work"], ["works"]) or (message.words[:2] == ["what", "is"] and len(message.words) == 3):
-        return True
-    return message.opening_is(FACT_OPENINGS) and not PAST.isdisjoint(message.opening[:4])
+    return not _asks_about_now(message) and (_asks_for_explanation(message) or _asks_about_past(message))
 
 
 def is_version(message: Message) -> bool:
@@ -171,6 +172,8 @@ def is_version(message: Message) -> bool:
 def is_recent(message: Message) -> bool:
     if message.has(Kind.NEWS) or _is_near(message):
         return message.may_ask()
+    if message.opening_is(frozenset(("has", "have"))) and message.opening[1:2] not in (["you"], ["i"], ["my"], ["we"]):
+        return True
     if message.asks and message.has(Kind.DAY):
         return OWN.isdisjoint(message.words)
     return message.asks and THE_NEW.search(message.text) is not None
@@ -188,18 +191,44 @@ def is_changing(message: Message) -> bool:
 
 def is_named(message: Message) -> bool:
     """A question about the present of a named person, place or product, but not about what never changes in it."""
-    if not message.asks or not message.opening_is(PRESENT_OPENINGS) or not TIMELESS.isdisjoint(message.words):
+    if not TIMELESS.isdisjoint(message.words) or not PAST.isdisjoint(message.opening):
         return False
-    first, second = (*message.opening[:2], "")[:2]
-    if (first == "how" and second not in HOW_MUCH) or second == "did":
+    named = NAME.search(message.text) is not None
+    if not message.asks:
+        return named and 2 <= len(message.words) <= FEW_WORDS and message.words[0] not in IMPERATIVES
+    first, second = (*message.opening[:2], "", "")[:2]
+    if (first == "how" and second not in HOW_MUCH) or second in ("did", "you", "we"):
         return False
-    if first != "how" and NUMBERED_NAME.search(message.text):
+    if first in ("is", "are", "do", "was"):
+        return "or" not in message.words and IN_NAMED.search(message.text) is not None
+    return first in PRESENT_OPENINGS and (named or (first != "how" and NUMBERED_NAME.search(message.text) is not None))
+
+
+def _asks_about_now(message: Message) -> bool:
+    if message.has(Kind.NEWS) or _is_near(message):
         return True
-    return NAME.search(message.text) is not None and PAST.isdisjoint(message.opening)
+    if message.has(Kind.DAY):
+        return message.has(Kind.CHANGING) or NAME.search(message.text) is not None
+    return "difference" in message.words and NUMBERED_NAME.search(message.text) is not None
+
+
+def _asks_for_explanation(message: Message) -> bool:
+    if message.has(Kind.SETTLED) or DEFINITION.match(message.text) or message.words[-1:] in (["work"], ["works"]):
+        return True
+    if message.opening[:2] in (["how", "do"], ["how", "does"]):
+        return not message.has(Kind.DAY) and not NAME.search(message.text)
+    return message.words[:2] == ["what", "is"] and len(message.words) == 3
+
+
+def _asks_about_past(message: Message) -> bool:
+    if message.years():
+        return True
+    return message.opening_is(FACT_OPENINGS) and not PAST.isdisjoint(message.opening[:4])
 
 
 def _asks_about_version(message: Message) -> bool:
-    if not message.opening_is(PRESENT_OPENINGS) or message.opening[0] == "how":
+    is_keywords = not message.asks and len(message.words) <= 6 and not message.has_code
+    if not is_keywords and (not message.opening_is(PRESENT_OPENINGS | {"is", "are"}) or message.opening[0] == "how"):
         return False
     return NAMED_VERSION.search(message.text) is not None
 
@@ -210,7 +239,11 @@ def _asks_who_is(message: Message) -> bool:
     if message.has(Kind.OFFICE) and who:
         return True
     second = message.opening[1] if message.opening[:1] in (["who"], ["whos"]) and len(message.opening) > 2 else ""
-    return (second.endswith("s") and second not in ("is", "was", "does", "has")) or (who and "win" in message.words)
+    return (
+        second == "got"
+        or (second.endswith("s") and second not in ("is", "was", "does", "has"))
+        or (who and "win" in message.words)
+    )
 
 
 def _asks_when(message: Message) -> bool:
