@@ -14,7 +14,6 @@ from cadenza.gateway.grounding.search.follow_ups import is_follow_up
 from cadenza.gateway.grounding.search.phrases import find_kinds, split_words
 from cadenza.gateway.grounding.search.question import asking_clause, find_question, is_question, without_quotations
 from cadenza.gateway.grounding.search.rules import RULES, Message
-from cadenza.gateway.grounding.search.urls import find_urls, without_urls
 
 LOOK_BACK = 4  # messages before the last one that a follow-up may refer to
 NEED_WEB = frozenset(("asked", "url", "recency", "changing", "version", "named"))
@@ -52,14 +51,13 @@ def decide(asked: Sequence[str], today: date) -> Decision:
 
 def _decide_alone(asked: str, today: date) -> tuple[Decision, list[str]]:
     question = find_question(asked)
-    urls = find_urls(question.text)
-    text = without_quotations(without_urls(question.text))
+    text = without_quotations(question.text)
     words = split_words(text)
     opening = split_words(asking_clause(text))
     message = Message(text, words, opening, find_kinds(text, words), is_question(text), question.has_code, today)
     reason = next((name for name, applies in RULES if applies(message)), "none")
-    if urls and reason != "forbidden":
+    if question.urls and reason != "forbidden":
         reason = "url"
     needs_web = reason in NEED_WEB
     asks_fact = needs_web or (message.asks and reason not in NO_FACTS)
-    return Decision(needs_web, reason, asks_fact, urls if needs_web else ()), words
+    return Decision(needs_web, reason, asks_fact, question.urls if needs_web else ()), words

@@ -12,7 +12,6 @@ from cadenza.gateway.grounding.search.fillers import LITTLE_WORDS, PREFIXES, SUF
 from cadenza.gateway.grounding.search.follow_ups import POINTERS, is_follow_up, points_back
 from cadenza.gateway.grounding.search.phrases import ARTICLES, WORD, split_words
 from cadenza.gateway.grounding.search.question import OPENINGS, WINDOW_CHARS, find_question, is_question
-from cadenza.gateway.grounding.search.urls import without_urls
 from cadenza.gateway.grounding.search.word_set import word_set
 
 CHARS_MAX = 200
@@ -32,7 +31,9 @@ NAME = re.compile(r"\"[^\"]{2,60}\"|(?<![^\W_])[A-ZÀ-Þ0-9][\w'’.+-]*(?: [A-Z
 PLACE = re.compile(r"(in|of|for|at|from|to|on|near|with|für|von|en|de|à)", re.IGNORECASE)
 DAYS = word_set("today tonight tomorrow yesterday now heute morgen gestern aujourd'hui demain hoy mañana ayer")
 YEAR = re.compile(r"(?:19|20)\d\d")
-UNSAFE = re.compile(r"[\x00-\x1f\x7f\u2028\u2029\\|*~^<>(){}\[\]`;]+")
+UNSAFE = re.compile(
+    r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ud800-\udfff\ufeff\\|*~^<>(){}\[\]`;]+"
+)
 OPERATOR = re.compile(r"(?<=[A-Za-z]):(?=\S)")
 LEADING_SIGNS = "-+!:&=@#/?.,–—：，、。"
 TRAILING_SIGNS = "?!.,:;？！。，：-+&="
@@ -65,7 +66,7 @@ def _needs_subject(message: str, tokens: list[str]) -> bool:
 
 def _own_tokens(message: str) -> list[str]:
     """The words of the question in a message, as they are written, without filler."""
-    text = without_urls(find_question(message).text)
+    text = find_question(message).text
     sentences = [
         sentence for sentence in SENTENCE_END.split(text.replace("“", '"').replace("”", '"')) if sentence.strip()
     ]

@@ -7,6 +7,7 @@ import re
 
 import msgspec
 
+from cadenza.gateway.grounding.search.urls import find_urls, without_urls
 from cadenza.gateway.grounding.search.word_set import word_set
 
 WINDOW_CHARS = 3000  # at each end of a message
@@ -32,11 +33,11 @@ FIRST_WORD = re.compile(r"[^\W\d_][^\s,:;.!?]*")
 
 
 class Question(msgspec.Struct, frozen=True):
-    """What the person says, and whether code or a long text came with it."""
+    """What the person says, without web addresses, the addresses in it, and whether code came with it."""
 
     text: str
+    urls: tuple[str, ...]
     has_code: bool
-    has_paste: bool
 
 
 def find_question(message: str) -> Question:
@@ -45,10 +46,11 @@ def find_question(message: str) -> Question:
     if tail:
         after, tail_has_code = _without_code(tail, begins_inside=message.count(FENCE, 0, -len(tail)) % 2 == 1)
         spoken, has_code = f"{spoken}\n{after}", has_code or tail_has_code
-    spoken = _without_quotes(spoken).strip()
-    if len(spoken) <= SHORT_CHARS:
-        return Question(spoken, has_code, has_paste=False)
-    return Question(_spoken_end(spoken), has_code, has_paste=True)
+    spoken = _without_quotes(spoken)
+    text = without_urls(spoken).strip()
+    if len(text) <= SHORT_CHARS:
+        return Question(text, find_urls(spoken), has_code)
+    return Question(_spoken_end(text), find_urls(spoken, PART_CHARS), has_code)
 
 
 def is_question(text: str) -> bool:

@@ -12,11 +12,14 @@ MARKS = ".,;:!?'*_~…"
 QUOTES = "\"'`"
 
 
-def find_urls(text: str) -> tuple[str, ...]:
+def find_urls(text: str, edge_chars: int | None = None) -> tuple[str, ...]:
+    """The addresses in a text, or only those within so many characters of its beginning or its end."""
     if "://" not in text and "www." not in text.lower():
         return ()
     found = dict[str, None]()
     for match in URL.finditer(text):
+        if edge_chars is not None and edge_chars <= match.start() and match.end() <= len(text) - edge_chars:
+            continue
         if not _is_in_code(text, match.start()) and (url := _cleaned(match.group())) is not None:
             found[url] = None
             if len(found) == URLS_MAX:
