@@ -17,6 +17,8 @@ POINTERS = word_set(
     """
 )
 UNSPACED_OPENERS = ("那", "那么", "では", "じゃあ", "それ")
+SHORT_WORDS = 3  # "since when?", "who scored?"
+ASKING = word_set("who when where since until which seit wann wo wer depuis quand où qui desde cuándo dónde quién")
 WHY = word_set("why how warum pourquoi")
 
 
@@ -28,7 +30,7 @@ def is_follow_up(words: Sequence[str]) -> bool:
         UNSPACED_OPENERS
     ):
         return True
-    return words[0] not in WHY and points_back(words)
+    return words[0] not in WHY and (points_back(words) or (len(words) <= SHORT_WORDS and words[0] in ASKING))
 
 
 def points_back(words: Sequence[str]) -> bool:

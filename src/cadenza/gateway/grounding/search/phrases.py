@@ -38,11 +38,14 @@ class Kind(enum.Enum):
 
 PHRASES = {
     Kind.ASK: """
-        cite them, cite studies, any studies, show studies, peer-reviewed, references for, check if, check whether,
-        source and link, link to source, any source, search web, search on web, search internet, search on internet,
-        search online, web search, internet search, look up, look it up, look that up, look this up, google it,
-        bing it, browse web, browse internet, browse for, check online, check web, check internet, check on internet,
-        find online, find on internet, find on web, find out online, look online, look on internet, search wikipedia,
+        give me link, give me links, send me link, verify online, verify that online, verify this online,
+        check that online, find me, find good, find cheap, find some, find article, find video, find paper,
+        find podcast, link to article, rausuchen, such mir, trouve-moi, encuéntrame, cite them, cite studies,
+        any studies, show studies, peer-reviewed, references for, check if, check whether, source and link,
+        link to source, any source, search web, search on web, search internet, search on internet, search online,
+        web search, internet search, look up, look it up, look that up, look this up, google it, bing it, browse web,
+        browse internet, browse for, check online, check web, check internet, check on internet, find online,
+        find on internet, find on web, find out online, look online, look on internet, search wikipedia,
         wikipedia say, wikipedia says, wikipedia article, according to wikipedia, with links, with link, with sources,
         with source, with citations, cite sources, cite your sources, give me sources, some sources, find sources,
         sources for that, citation for, source for that, fact check, fact-check, use web, use internet, go online,
@@ -96,6 +99,10 @@ PHRASES = {
         ahora
     """,
     Kind.CHANGING: """
+        most followed, most watched, most streamed, most subscribed, most visited, most used, most downloaded,
+        who is most, any good, contact, i contact, i apply, i register, i renew, i cancel, i claim, how to apply,
+        how to register, how to renew, how to cancel, how to contact, where do i, where to eat, where to stay, rents,
+        is doing, are doing, doing against, nueva temporada, nouvelle saison, neue staffel, temporada de, salió,
         is there app, is there website, is there tool, is there service, are there apps, say about, stance on,
         position on, warranty, patch notes, driver for, drivers for, top songs, charts, ranking of, rankings, ranked,
         farmers market, things to do in, what to do in, what to see in, short supply, shortage, taxed, under 500,
@@ -160,12 +167,12 @@ PHRASES = {
         apotheke, supermarkt, médecin, dentiste, concerts à, restaurante, restaurantes, médico, museo
     """,
     Kind.OFFICE: """
-        president, vice president, prime minister, pm of, chancellor, ceo, cto, cfo, chairman, chairwoman, chair of,
-        head of, king of, queen of, pope, mayor, governor, minister, secretary, secretary-general, director of,
-        manager of, coach, captain of, champion, champions, leader of, speaker of, owner, number one, record holder,
-        host of, bundeskanzler, bundeskanzlerin, kanzler, bundespräsident, präsident, präsidentin, ministerpräsident,
-        bürgermeister, papst, chef von, président, présidente, premier ministre, maire, pape, presidente, presidenta,
-        primer ministro, alcalde, papa, rey de
+        ministre, ministro, ministra, minister, president, vice president, prime minister, pm of, chancellor, ceo,
+        cto, cfo, chairman, chairwoman, chair of, head of, king of, queen of, pope, mayor, governor, secretary,
+        secretary-general, director of, manager of, coach, captain of, champion, champions, leader of, speaker of,
+        owner, number one, record holder, host of, bundeskanzler, bundeskanzlerin, kanzler, bundespräsident,
+        präsident, präsidentin, ministerpräsident, bürgermeister, papst, chef von, président, présidente,
+        premier ministre, maire, pape, presidente, presidenta, primer ministro, alcalde, papa, rey de
     """,
     Kind.VERSION: """
         version of, latest version, new version, neue version, version von, nouvelle version, nueva versión,

@@ -43,6 +43,7 @@ TIMELESS = word_set(
     etiquette you
     """
 )
+VERSUS = frozenset(("vs", "versus"))
 IMPERATIVES = word_set(
     """
     generate name recommend teach suggest create outline plan design describe help brainstorm invent imagine continue
@@ -117,7 +118,7 @@ def is_creative(message: Message) -> bool:
     if message.opening_is(FACT_OPENINGS):
         return False
     only_write = message.words[0] == "write" and len(message.kinds[Kind.CREATIVE]) == 1
-    return not (only_write and message.has(Kind.NEWS))
+    return not (only_write and message.kinds.get(Kind.NEWS, [0])[-1] >= 3)  # "write a summary of the latest …"
 
 
 def is_code(message: Message) -> bool:
@@ -135,7 +136,9 @@ def is_maths(message: Message) -> bool:
     if message.opens_with(Kind.MATHS) or SUM.search(message.text):
         return True
     numbers = len(NUMBER.findall(message.text))
-    return numbers >= 4 or (numbers >= 2 and ("%" in message.text or message.words[:1] == ["if"]))
+    return (numbers >= 4 and not IN_NAMED.search(message.text)) or (
+        numbers >= 2 and ("%" in message.text or message.words[:1] == ["if"])
+    )
 
 
 def is_chat(message: Message) -> bool:
@@ -149,6 +152,8 @@ def is_chat(message: Message) -> bool:
 
 
 def is_about_assistant(message: Message) -> bool:
+    if message.asks and message.has(Kind.CHANGING):
+        return False
     return message.has(Kind.ASSISTANT) and len(message.words) <= KEYWORDS_MAX
 
 
@@ -194,6 +199,8 @@ def is_named(message: Message) -> bool:
     if not TIMELESS.isdisjoint(message.words) or not PAST.isdisjoint(message.opening):
         return False
     named = NAME.search(message.text) is not None
+    if not VERSUS.isdisjoint(message.words) and (named or NUMBER.search(message.text)):
+        return True
     if not message.asks:
         return named and 2 <= len(message.words) <= FEW_WORDS and message.words[0] not in IMPERATIVES
     first, second = (*message.opening[:2], "", "")[:2]
@@ -215,6 +222,8 @@ def _asks_about_now(message: Message) -> bool:
 def _asks_for_explanation(message: Message) -> bool:
     if message.has(Kind.SETTLED) or DEFINITION.match(message.text) or message.words[-1:] in (["work"], ["works"]):
         return True
+    if message.opening[:3] == ["how", "do", "i"] and message.has(Kind.CHANGING):
+        return False
     if message.opening[:2] in (["how", "do"], ["how", "does"]):
         return not message.has(Kind.DAY) and not NAME.search(message.text)
     return message.words[:2] == ["what", "is"] and len(message.words) == 3

@@ -3,7 +3,9 @@
 import re
 from urllib.parse import urlsplit
 
-URL = re.compile(r"(?:https?://|(?<![\w.@/-])www\.)[^\s<>\"`|\\^{}\u3000-\u303f\uff00-\uff0f]+", re.IGNORECASE)
+DOMAIN = r"(?:[a-z0-9-]{1,63}\.){1,4}(?:com|org|net|io|ai|dev|edu|gov|info|eu|uk|de|fr|es|it|nl|ch|at|jp|cn|ca)/"
+REST = r"[^\s<>\"`|\\^{}\u3000-\u303f\uff00-\uff0f]+"
+URL = re.compile(rf"(?:https?://|(?<![\w.@/-])(?:www\.|{DOMAIN})){REST}", re.IGNORECASE)
 URLS_MAX = 3
 URL_CHARS_MAX = 2000
 CLOSING = {")": "(", "]": "["}
@@ -14,7 +16,7 @@ QUOTES = "\"'`"
 
 def find_urls(text: str, edge_chars: int | None = None) -> tuple[str, ...]:
     """The addresses in a text, or only those within so many characters of its beginning or its end."""
-    if "://" not in text and "www." not in text.lower():
+    if not _may_have_urls(text):
         return ()
     found = dict[str, None]()
     for match in URL.finditer(text):
@@ -28,7 +30,11 @@ def find_urls(text: str, edge_chars: int | None = None) -> tuple[str, ...]:
 
 
 def without_urls(text: str) -> str:
-    return URL.sub(" ", text) if "://" in text or "www." in text.lower() else text
+    return URL.sub(" ", text) if _may_have_urls(text) else text
+
+
+def _may_have_urls(text: str) -> bool:
+    return "/" in text or "www." in text.lower()
 
 
 def _is_in_code(text: str, start: int) -> bool:
@@ -43,7 +49,7 @@ def _cleaned(raw: str) -> str | None:
     if len(raw) > URL_CHARS_MAX:
         return None
     url = _without_trailing_marks(raw)
-    if url[:4].lower() == "www.":
+    if not url.lower().startswith(("http://", "https://")):
         url = f"https://{url}"
     try:
         parts = urlsplit(url)
