@@ -18,6 +18,7 @@ SENTENCE_END = re.compile(r"[.!?](?=\s)|[。！？\n]")
 CLAUSE_END = re.compile(r"[.!?:,;]\s+|\n")
 QUOTATION = re.compile(r"[\"“][^\"”\n]{12,}[\"”]|(?<!\w)'[^'\n]{12,}'(?!\w)")
 CODE_SIGN = re.compile(r"\(\)|\);|=>|[{;]$|</|==", re.MULTILINE)
+UNSPACED_QUESTION = re.compile(r"多少|什么|哪|几点|怎么|谁|吗|呢|何時|何で|誰|どこ|いつ|いくら|ですか|ますか")
 QUESTION_MARKS = ("?", "？")
 OPENINGS = word_set(
     """
@@ -56,6 +57,8 @@ def find_question(message: str) -> Question:
 def is_question(text: str) -> bool:
     """Whether a text has a question mark or opens as questions and requests do."""
     if any(mark in text for mark in QUESTION_MARKS):
+        return True
+    if not text.isascii() and UNSPACED_QUESTION.search(text):
         return True
     first = FIRST_WORD.search(text)
     return first is not None and first.group().lower().replace("’", "'") in OPENINGS

@@ -20,6 +20,8 @@ DEFINITION = re.compile(r"\s*what(?:['’]s| is| are) an? ", re.IGNORECASE)
 THE_NEW = re.compile(r"\bthe new(?:est)? \w", re.IGNORECASE)
 IN_PLACE = re.compile(r"\b(?:in|near|around|at|à|en|of) (?:the )?[A-ZÀ-Ü]|near me|nearby|\bon\W*$")
 IN_NAMED = re.compile(r"\b(?:in|on|at|for|to|from|with|by) (?:the )?[A-Z]")
+ROLE_OF_NAME = re.compile(r"\b[Ww]ho(?: is|['’]s) the [\w ]{1,40} (?:of|for|at|in) (?:the )?[A-Z]")
+IN_NAME = re.compile(r"\b(?:in|at) (?:the )?[A-Z]")
 BEST_PLACE = re.compile(r"\bbest (?!way|time|practice|thing)[\w ]{1,40} (?:in|near|around) [A-Z]")
 NUMBERED_NAME = re.compile(r"\b[A-Z][A-Za-z]*-?\d[\w-]*|\b\w*[A-Z]\w* \d{1,2}\b(?![\d:%])")
 NAME = re.compile(r"(?<=[a-z,] )[A-Z]\w+")
@@ -40,7 +42,7 @@ TIMELESS = word_set(
     character characters author wrote written painted invented discovered founded born died death meaning language
     languages flag century empire theorem element symbol chemical novel poem myth god gods bible zones moons legs
     bones organ mammal animal bird species dinosaur letters strings keys universe venus mars jupiter saturn galaxy
-    etiquette you
+    etiquette you protagonist hero villain father mother inventor founder composer painter religion
     """
 )
 VERSUS = frozenset(("vs", "versus"))
@@ -58,7 +60,7 @@ FIRST_PERSON = word_set("i i'm im i've my we our ich je j'ai yo mein")
 WISHES = word_set("need want like wonder wondering require")
 STATES = word_set(
     """
-    down open closed available alive dead sold-out cancelled canceled win won safe legal illegal allowed free
+    down approved licensed required mandatory banned recommended open closed available alive dead sold-out cancelled canceled win won safe legal illegal allowed free
     """
 )
 NOUNS_IN_ING = word_set(
@@ -69,7 +71,7 @@ NOUNS_IN_ING = word_set(
     """
 )
 OWN = word_set("my our mein meine meinen mon ma mi")
-SHOP_WORDS = word_set("sell sells carry stock offer offers")
+SHOP_WORDS = word_set("supports support includes sell sells carry stock offer offers")
 
 
 class Message(msgspec.Struct, frozen=True):
@@ -206,6 +208,8 @@ def is_named(message: Message) -> bool:
     first, second = (*message.opening[:2], "", "")[:2]
     if (first == "how" and second not in HOW_MUCH) or second in ("did", "you", "we"):
         return False
+    if first in ("what", "whats"):
+        return IN_NAME.search(message.text) is not None
     if first in ("is", "are", "do", "was"):
         return "or" not in message.words and IN_NAMED.search(message.text) is not None
     return first in PRESENT_OPENINGS and (named or (first != "how" and NUMBERED_NAME.search(message.text) is not None))
@@ -246,6 +250,8 @@ def _asks_who_is(message: Message) -> bool:
     """Asks who has an office, or who does something now: "who leads", "who is hosting"."""
     who = not WHO.isdisjoint(message.words) or "谁" in message.text or "誰" in message.text
     if message.has(Kind.OFFICE) and who:
+        return True
+    if message.opening_is(WHO) and ROLE_OF_NAME.search(message.text) and TIMELESS.isdisjoint(message.words):
         return True
     second = message.opening[1] if message.opening[:1] in (["who"], ["whos"]) and len(message.opening) > 2 else ""
     return (
