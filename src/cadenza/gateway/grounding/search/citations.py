@@ -1,17 +1,177 @@
-"""Stand-in."""
+"""Finds which of the numbered sources an answer cites, while the answer streams.
 
-from collections.abc import Sequence
+Pure. Each character is read once; only an unfinished marker and the last word are kept. Positions are in characters.
+
+    state  | "[" or "【"     | backticks             | line break | other characters
+    text   | begins a marker | 1-2: inline, 3: fence | skipped    | skipped
+    marker | begins another  | as in text            | as in text | belong to it, end it ("]", "】") or drop it
+    inline | begins a marker | the same number: text | text       | skipped
+    fence  | skipped         | 3 or more: text       | skipped    | skipped
+
+Markers in inline code count only if the line ends before the code does: then it was not code.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from cadenza.gateway.grounding.search.records import Source
+import msgspec
+
+from cadenza.gateway.grounding.search.word_set import word_set
+
+ANNOTATIONS_MAX = 100
+MARKS_MAX = 1000  # kept of one answer; the numbers of some may be beyond the sources
+MARKER_CHARS_MAX = 40
+FENCE_BACKTICKS = 3
+WORD_CHARS_MAX = 33
+CLOSING = {"[": "]", "【": "】"}
+STOP = re.compile(r"[\[【`\n]")
+MARKER_CHAR = re.compile(r"[0-9 ,;^–-]")
+MARKER = re.compile(r"\^?[0-9]{1,4}(?: ?[,;–-] ?\^?[0-9]{1,4})*(?:†.*)?")
+NUMBERS = re.compile(r"([0-9]{1,4})(?: ?[–-] ?([0-9]{1,4}))?")
+VARIABLE = re.compile(r"[a-z][0-9]*|[a-z]{2,}[A-Z][a-z]\w*|\w*[_$]\w*", re.ASCII)  # a, x2, itemList, row_2
+INDEXED = word_set("arr array arrays args argv data items list lst matrix vec row rows values result results")
+
+
+class Cited(msgspec.Struct, frozen=True):
+    """A source as it was given to the model. Its number is its place in the list, counted from one."""
+
+    url: str
+    title: str
+
+
+class Mark(msgspec.Struct, frozen=True):
+    """A marker in the answer, and the first and last number of each range in it."""
+
+    ranges: tuple[tuple[int, int], ...]
+    start: int
+    end: int
 
 
 class CitationFinder:
-    def take(self, text: str) -> None: ...
+    """Takes an answer piece by piece. Where the pieces are split makes no difference."""
 
-    def annotations(self, sources: Sequence[Source]) -> list[dict[str, Any]]:
-        return []
+    def __init__(self) -> None:
+        self._length = 0  # of the answer so far
+        self._marks: list[Mark] = []
+        self._doubtful: list[Mark] = []  # in inline code that may turn out to be none
+        self._code = 0  # backticks that opened the code, 0 outside of code
+        self._run = 0  # backticks just before
+        self._marker = ""  # what was read of a marker, with its bracket
+        self._is_index = False  # whether this marker is the index of an array
+        self._index_end = -1  # where the last index ended
+        self._before = ""  # the last characters of the piece before
+
+    def take(self, text: str) -> None:
+        place = 0
+        while place < len(text):
+            place = self._read(text, place)
+        self._length += len(text)
+        self._before = (self._before + text[-WORD_CHARS_MAX:])[-WORD_CHARS_MAX:]
+
+    def annotations(self, sources: Sequence[Cited]) -> list[dict[str, Any]]:
+        """The sources that the answer cites, or all of them, at the end of the answer, if it cites none."""
+        found = list[dict[str, Any]]()
+        for mark in self._all_marks():
+            for number in _numbers(mark, len(sources)):
+                if len(found) == ANNOTATIONS_MAX:
+                    return found
+                found.append(_annotation(sources[number - 1], mark.start, mark.end))
+        return found or [_annotation(source, self._length, self._length) for source in sources[:ANNOTATIONS_MAX]]
+
+    def _all_marks(self) -> list[Mark]:
+        is_closed = 0 < self._code == self._run
+        return self._marks if is_closed else self._marks + self._doubtful
+
+    def _read(self, text: str, place: int) -> int:
+        """Reads on from a place up to the next one that matters."""
+        if self._run:
+            if text[place] == "`":
+                self._run += 1
+                return place + 1
+            self._end_run()
+        if self._marker:
+            if self._extend(text[place], self._length + place + 1):
+                return place + 1
+            self._marker = ""
+        stop = STOP.search(text, place)
+        if stop is None:
+            return len(text)
+        self._stop_at(text, stop.start())
+        return stop.end()
+
+    def _stop_at(self, text: str, place: int) -> None:
+        if text[place] == "`":
+            self._run = 1
+        elif text[place] == "\n":
+            if self._code < FENCE_BACKTICKS:
+                self._marks += self._doubtful
+                self._doubtful = []
+                self._code = 0
+        elif self._code < FENCE_BACKTICKS:
+            self._marker = text[place]
+            self._is_index = self._length + place == self._index_end or self._follows_array(text, place)
+
+    def _end_run(self) -> None:
+        run, self._run = self._run, 0
+        if not self._code:
+            self._code = run
+        elif run == self._code or (run > self._code >= FENCE_BACKTICKS):
+            self._code = 0
+            self._doubtful = []
+
+    def _extend(self, char: str, end: int) -> bool:
+        """Adds a character to the marker. False if it cannot be part of one."""
+        if char == CLOSING[self._marker[0]]:
+            self._end_marker(end)
+            return True
+        has_note = self._marker[0] == "【" and ("†" in self._marker or (char == "†" and len(self._marker) > 1))
+        if len(self._marker) >= MARKER_CHARS_MAX or char in "\n`[【" or not (has_note or MARKER_CHAR.match(char)):
+            return False
+        self._marker += char
+        return True
+
+    def _end_marker(self, end: int) -> None:
+        start = end - len(self._marker) - 1
+        content, self._marker = self._marker[1:], ""
+        if self._is_index and not content.startswith("^"):
+            self._index_end = end
+        elif MARKER.fullmatch(content) and len(self._marks) + len(self._doubtful) < MARKS_MAX:
+            ranges = tuple(_ranges(content.partition("†")[0]))
+            (self._doubtful if self._code else self._marks).append(Mark(ranges, start, end))
+
+    def _follows_array(self, text: str, place: int) -> bool:
+        """Whether the word before a bracket is the name of a variable: `a[1]`, `row_2[1]`, `itemList[1]`."""
+        before = text[max(place - WORD_CHARS_MAX, 0) : place]
+        if len(before) < WORD_CHARS_MAX:
+            before = (self._before + before)[-WORD_CHARS_MAX:]
+        return text[place] == "[" and _is_variable(_last_word(before))
 
 
-def find_citations(text: str, sources: Sequence[Source]) -> list[dict[str, Any]]:
-    return []
+def _last_word(text: str) -> str:
+    start = len(text)
+    while start and (text[start - 1].isalnum() or text[start - 1] in "._$"):
+        start -= 1
+    return text[start:]
+
+
+def _is_variable(word: str) -> bool:
+    owner, _, name = word.rpartition(".")
+    return owner in ("self", "this") or name.lower() in INDEXED or VARIABLE.fullmatch(name) is not None
+
+
+def _ranges(content: str) -> Iterator[tuple[int, int]]:
+    for first, last in NUMBERS.findall(content):
+        yield int(first), int(last or first)
+
+
+def _numbers(mark: Mark, count: int) -> dict[int, None]:
+    """The sources that a marker names, each once, in its order."""
+    if any(first == 0 for first, _ in mark.ranges):  # [0, 1] is an interval
+        return {}
+    return dict.fromkeys(number for first, last in mark.ranges for number in range(first, min(last, count) + 1))
+
+
+def _annotation(source: Cited, start: int, end: int) -> dict[str, Any]:
+    citation = {"url": source.url, "title": source.title, "start_index": start, "end_index": end}
+    return {"type": "url_citation", "url_citation": citation}
