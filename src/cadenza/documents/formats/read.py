@@ -1,20 +1,115 @@
-"""Files and web pages to sections, by their format. Only UTF-8 text is known so far."""
+"""The face of the formats: bytes to sections of text.
 
-from cadenza.documents.records import PageText, Section, Unreadable
+What a file is, its bytes say; its name and media type decide only between kinds of text. Sections that have no text are
+left out. A fault of a parser that is not one of the expected ones is not caught here: the child ends with it.
+"""
+
+from collections.abc import Callable
+
+import msgspec
+
+from cadenza.documents.formats.archive import Archive
+from cadenza.documents.formats.book import read_book
+from cadenza.documents.formats.kinds import Kind, kind_of, office_kind
+from cadenza.documents.formats.limits import Allowance, FormatLimits
+from cadenza.documents.formats.mail import read_mail
+from cadenza.documents.formats.open_document import read_open_document
+from cadenza.documents.formats.package import Package
+from cadenza.documents.formats.pdf import read_pdf
+from cadenza.documents.formats.sheets import read_sheets
+from cadenza.documents.formats.slides import read_slides
+from cadenza.documents.formats.text import clean, decode, decode_file, known_charset
+from cadenza.documents.formats.web_page import decode_html, html_text, main_text
+from cadenza.documents.formats.word import read_word
+from cadenza.documents.records import Section, Unreadable
+
+DEFAULT_LIMITS = FormatLimits()
+NO_TEXT = "it has no text"
+LONG_LINE_CHARS = 2_000
+OFFICE: dict[str, Callable[[Package, Allowance], list[Section]]] = {
+    "word": read_word,
+    "sheets": read_sheets,
+    "slides": read_slides,
+}
 
 
-def read_document(name: str, media_type: str, data: bytes) -> list[Section]:  # noqa: ARG001 other formats need them
-    """The sections of a file. Raises Unreadable."""
-    return [Section("", _text(data))]
+class PageText(msgspec.Struct, frozen=True):
+    """A web page: its title, and its main text without navigation and banners."""
+
+    title: str
+    sections: list[Section]
 
 
-def read_page(url: str, content_type: str, data: bytes) -> PageText:  # noqa: ARG001 other formats need them
-    """The title and the main text of a web page. Raises Unreadable."""
-    return PageText("", [Section("", _text(data))])
+def read_document(name: str, media_type: str, data: bytes, limits: FormatLimits = DEFAULT_LIMITS) -> list[Section]:
+    return _read(name, media_type, data, Allowance(limits))
 
 
-def _text(data: bytes) -> str:
+def read_page(url: str, content_type: str, data: bytes, limits: FormatLimits = DEFAULT_LIMITS) -> PageText:
+    allowance = Allowance(limits)
+    media_type, _, parameters = content_type.partition(";")
+    charset = _charset(parameters)
+    kind = kind_of(url.partition("#")[0].partition("?")[0], media_type or "text/html", data)
+    if kind is Kind.HTML:
+        title, text = main_text(decode_html(data, charset), allowance)
+        return PageText(clean(title), _kept([Section("", text)]))
+    if kind in {Kind.TEXT, Kind.JSON} and charset and (codec := known_charset(charset)):
+        return PageText("", _kept([Section("", _text(decode(data, codec), kind, allowance))]))
+    return PageText("", _read(url, media_type, data, allowance))
+
+
+def _read(name: str, media_type: str, data: bytes, allowance: Allowance) -> list[Section]:
+    if not data:
+        raise Unreadable("it is empty")
+    kind = kind_of(name, media_type, data)
+    if kind is Kind.ZIP:
+        return _kept(_read_archive(data, allowance))
+    if kind is Kind.PDF:
+        return _kept(read_pdf(data, allowance))
+    if kind is Kind.MAIL:
+        return _kept(read_mail(data, allowance, _read))
+    if kind is Kind.HTML:
+        return _kept([Section("", html_text(decode_html(data), allowance))])
+    return _kept([Section("", _text(decode_file(data), kind, allowance))])
+
+
+def _read_archive(data: bytes, allowance: Allowance) -> list[Section]:
+    archive = Archive(data, allowance)
+    kind = office_kind(archive)
+    if kind == "book":
+        return read_book(archive, allowance)
+    if kind == "open":
+        return read_open_document(archive, allowance)
+    return OFFICE[kind](Package(archive), allowance)
+
+
+def _text(text: str, kind: Kind, allowance: Allowance) -> str:
+    allowance.take_chars(len(text))
+    if kind is Kind.JSON and len(text) > LONG_LINE_CHARS and "\n" not in text.strip():
+        return _indented(text, allowance)
+    return text
+
+
+def _indented(text: str, allowance: Allowance) -> str:
+    """JSON that is all on one line gets lines, so that it can be split into passages."""
     try:
-        return data.decode()
-    except UnicodeDecodeError:
-        raise Unreadable("it is not text") from None
+        formatted = msgspec.json.format(text, indent=1)
+    except (msgspec.DecodeError, RecursionError, UnicodeError):
+        return text
+    allowance.take_chars(max(0, len(formatted) - len(text)))
+    return formatted
+
+
+def _kept(sections: list[Section]) -> list[Section]:
+    cleaned = (Section(clean(one.label).replace("\n", " "), clean(one.text).strip("\n")) for one in sections)
+    kept = [one for one in cleaned if one.text.strip()]
+    if not kept:
+        raise Unreadable(NO_TEXT)
+    return kept
+
+
+def _charset(parameters: str) -> str:
+    for parameter in parameters.split(";"):
+        name, _, value = parameter.partition("=")
+        if name.strip().lower() == "charset":
+            return value.strip()
+    return ""

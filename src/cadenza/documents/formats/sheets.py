@@ -1,0 +1,163 @@
+"""XLSX to text: each sheet as a table, with the values that its formulas had when it was saved.
+
+A formula without such a value is shown as it is written; nothing is calculated. Cells come from the file one by one,
+so a sheet that claims a billion rows costs what its cells cost. Only rows and columns that have a value are shown.
+"""
+
+from cadenza.documents.formats.cells import CellFormats, column_of, show_number, unescaped
+from cadenza.documents.formats.limits import Allowance
+from cadenza.documents.formats.package import Package, relation_id
+from cadenza.documents.formats.tables import table_lines
+from cadenza.documents.formats.xml_events import Attributes, local
+from cadenza.documents.records import Section
+
+MAIN_PART = "xl/workbook.xml"
+NAME_CHARS_MAX = 64
+CELL_COST = 8  # characters that a cell is counted for beside its text, because it takes memory
+
+
+class _Workbook:
+    """The sheets by name and relationship, and from which day dates are counted."""
+
+    def __init__(self) -> None:
+        self.sheets: list[tuple[str, str]] = []
+        self.counts_from_1904 = False
+
+    def start(self, tag: str, attributes: Attributes) -> None:
+        if tag == "sheet":
+            name = " ".join(local(attributes, "name").split())
+            self.sheets.append((name[:NAME_CHARS_MAX], relation_id(attributes)))
+        elif tag == "workbookPr":
+            self.counts_from_1904 = local(attributes, "date1904") in {"1", "true"}
+
+    def end(self, tag: str) -> None:
+        pass
+
+    def text(self, data: str) -> None:
+        pass
+
+
+class _Strings:
+    """The shared strings. Phonetic readings are left out."""
+
+    def __init__(self, allowance: Allowance) -> None:
+        self.found: list[str] = []
+        self._allowance = allowance
+        self._pieces: list[str] = []
+        self._phonetic = 0
+        self._is_text = False
+
+    def start(self, tag: str, attributes: Attributes) -> None:  # noqa: ARG002 the events of XML have them
+        if tag == "si":
+            self._pieces = []
+        elif tag == "rPh":
+            self._phonetic += 1
+        self._is_text = tag == "t" and not self._phonetic
+
+    def end(self, tag: str) -> None:
+        self._is_text = False
+        if tag == "rPh":
+            self._phonetic -= 1
+        elif tag == "si":
+            self._allowance.take_chars(CELL_COST)
+            self.found.append(unescaped("".join(self._pieces)))
+
+    def text(self, data: str) -> None:
+        if self._is_text:
+            self._allowance.take_chars(len(data))
+            self._pieces.append(data)
+
+
+class _Sheet:
+    """The cells of one sheet."""
+
+    def __init__(self, strings: list[str], formats: CellFormats, allowance: Allowance) -> None:
+        self.rows: list[list[tuple[int, str]]] = []
+        self._strings = strings
+        self._formats = formats
+        self._allowance = allowance
+        self._kind = ""
+        self._style = ""
+        self._column = 0
+        self._parts: dict[str, list[str]] = {}
+        self._part = ""
+
+    def start(self, tag: str, attributes: Attributes) -> None:
+        if tag == "row":
+            self.rows.append([])
+            self._column = 0
+        elif tag == "c":
+            self._kind, self._style = attributes.get("t", ""), attributes.get("s", "")
+            self._column = column_of(attributes.get("r", "")) or self._column + 1
+            self._parts = {"v": [], "t": [], "f": []}
+        elif tag == "rPh":
+            self._part = "left out"
+        elif tag in self._parts and self._part != "left out":
+            self._part = tag
+
+    def end(self, tag: str) -> None:
+        if tag in {self._part, "rPh"}:
+            self._part = ""
+        elif tag == "c":
+            self._end_cell()
+        elif tag == "row" and self.rows and not self.rows[-1]:
+            self.rows.pop()
+
+    def text(self, data: str) -> None:
+        if self._part in self._parts:
+            self._allowance.take_chars(len(data))
+            self._parts[self._part].append(data)
+
+    def _end_cell(self) -> None:
+        text = self._shown()
+        if text and self.rows:
+            self._allowance.take_chars(CELL_COST + (len(text) if self._kind == "s" else 0))
+            self.rows[-1].append((self._column, text))
+
+    def _shown(self) -> str:
+        value, inline, formula = ("".join(self._parts.get(part, ())) for part in "vtf")
+        if self._kind == "s":
+            index = int(value) if value.isascii() and value.isdigit() and len(value) < 10 else -1
+            return self._strings[index] if 0 <= index < len(self._strings) else ""
+        if self._kind == "inlineStr":
+            return unescaped(inline or value)
+        if not value:
+            return f"={formula}" if formula else ""
+        if self._kind == "b":
+            return "TRUE" if value.strip() == "1" else "FALSE"
+        if self._kind in {"str", "e", "d"}:
+            return unescaped(value)
+        return show_number(value, self._formats.kind(self._style), self._formats.first_day)
+
+
+def read_sheets(package: Package, allowance: Allowance) -> list[Section]:
+    main = package.main_part(MAIN_PART)
+    workbook, strings = _Workbook(), _Strings(allowance)
+    package.read(main, workbook)
+    allowance.check_pages(len(workbook.sheets), "sheets")
+    formats = CellFormats(counts_from_1904=workbook.counts_from_1904)
+    for part in package.related(main, "styles"):
+        package.read(part, formats)
+    for part in package.related(main, "sharedStrings"):
+        package.read(part, strings)
+    relations, sections = package.relations(main), []
+    for name, id_ in workbook.sheets:
+        relation = relations.get(id_)
+        if relation and relation.kind == "worksheet" and package.archive.has(relation.target):
+            sheet = _Sheet(strings.found, formats, allowance)
+            package.read(relation.target, sheet)
+            sections.append(Section(f"sheet {name}", _table(sheet.rows, allowance)))
+    return sections
+
+
+def _table(rows: list[list[tuple[int, str]]], allowance: Allowance) -> str:
+    """The cells as a table of the columns that have a value."""
+    columns = {column: index for index, column in enumerate(sorted({cell[0] for row in rows for cell in row}))}
+    lines = []
+    for row in rows:
+        cells = [""] * (max((columns[column] for column, _ in row), default=-1) + 1)
+        allowance.take_chars(len(cells))  # a few values far apart make long rows of empty cells
+        for column, text in row:
+            cells[columns[column]] = text
+        lines.append(cells)
+    return "\n".join(table_lines(lines))

@@ -1,0 +1,21 @@
+"""Rows of cells to lines that a model reads as a table."""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+
+def table_lines(rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    """The rows as a Markdown table whose first row is its head. Empty rows are left out."""
+    is_first = True
+    for row in rows:
+        cells = [cell_text(cell) for cell in row]
+        if not any(cells):
+            continue
+        yield f"| {' | '.join(cells)} |"
+        if is_first:
+            yield f"|{' --- |' * len(cells)}"
+            is_first = False
+
+
+def cell_text(text: str) -> str:
+    """One line, in which a bar does not end the cell."""
+    return " ".join(text.split()).replace("|", "\\|")

@@ -1,0 +1,38 @@
+"""HTML, as a file or as a web page, to text."""
+
+import re
+
+from cadenza.documents.formats.html_text import HtmlText
+from cadenza.documents.formats.html_tree import parse_html
+from cadenza.documents.formats.limits import Allowance
+from cadenza.documents.formats.main_text import MainText, title_of
+from cadenza.documents.formats.text import clean, decode, known_charset
+
+HEAD_BYTES = 4096
+META_CHARSET = re.compile(rb"""<meta[^>]{0,400}?charset\s*=\s*["']?\s*([a-zA-Z0-9_:.-]{1,40})""", re.IGNORECASE)
+TITLE_CHARS_MAX = 300
+
+
+def decode_html(data: bytes, charset: str = "") -> str:
+    """By its byte order mark, else by what the server said, else by what the page says, else by its bytes."""
+    said = known_charset(charset) if charset else None
+    if said is None and (meta := META_CHARSET.search(data[:HEAD_BYTES])):
+        said = known_charset(meta[1].decode("ascii"))
+        if said and said.startswith("utf-16"):
+            said = "utf-8"  # it would not have been found
+    return clean(decode(data, said))
+
+
+def html_text(page: str, allowance: Allowance) -> str:
+    """Everything that the page shows."""
+    text = HtmlText().collect(parse_html(page, allowance.limits.elements_max))
+    allowance.take_chars(len(text))
+    return text
+
+
+def main_text(page: str, allowance: Allowance) -> tuple[str, str]:
+    """The title of the page, and its main text."""
+    root = parse_html(page, allowance.limits.elements_max)
+    text = MainText(root).extract()
+    allowance.take_chars(len(text))
+    return title_of(root)[:TITLE_CHARS_MAX], text
