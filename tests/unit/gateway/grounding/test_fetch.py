@@ -3,7 +3,7 @@
 import asyncio
 import gzip
 import ssl
-from ipaddress import IPv4Network
+from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 
 import msgspec
@@ -17,7 +17,6 @@ from cadenza.gateway.grounding.search.records import FetchedPage, FetchFailed
 from tests.unit.gateway.grounding.fetch_site import (
     HOST,
     HTML,
-    LOOPBACK,
     NOT_FOUND,
     PATIENT,
     Names,
@@ -58,9 +57,9 @@ async def test_what_is_sent() -> None:
 
 async def test_a_compressed_page() -> None:
     """A page in gzip is decompressed."""
-    sent = page(gzip.compress(b"hi" * 1000), "text/plain", b"content-encoding: gzip")
+    sent = page(gzip.compress(b"hi" * 500_000), "text/plain", b"content-encoding: gzip")
     async with Peer(serving({"/": sent})) as site, fetching() as fetcher:
-        assert (await fetcher.fetch(f"http://{HOST}:{site.port}/")).body == b"hi" * 1000
+        assert (await fetcher.fetch(f"http://{HOST}:{site.port}/")).body == b"hi" * 500_000
 
 
 @pytest.mark.parametrize(
@@ -127,11 +126,9 @@ async def test_loopback_is_refused_by_default() -> None:
 
 async def test_the_systems_resolver() -> None:
     """Without a resolver of the caller's, names are looked up by the system."""
-    networks = [*LOOPBACK, IPv4Network("127.0.0.0/8")]
     async with Peer(serving({"/": HI})) as site:
-        fetcher = PageFetcher(PATIENT, networks)
-        assert await failure(fetcher, "http://no-such-host.invalid/") == "unresolved"
-        assert (await fetcher.fetch(f"http://{LOCALHOST}:{site.port}/")).body == b"hi"
+        fetcher = PageFetcher(PATIENT, [IPv4Network("127.0.0.0/8"), IPv6Network("::1/128")])
+        assert (await fetcher.fetch(f"http://localhost:{site.port}/")).body == b"hi"
         await fetcher.close()
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cadenza.gateway.grounding.search.body import MEMBERS_MAX, Allowance, Body, HeldBytes
+from cadenza.gateway.grounding.search.body import MEMBERS_MAX, SLICE_BYTES, Allowance, Body, HeldBytes
 from cadenza.gateway.grounding.search.records import FetchFailed
 from cadenza.http.client_connection import STOP
 
@@ -29,7 +29,10 @@ def split(data: bytes, places: list[int]) -> list[bytes]:
 
 def read(body: Body, *parts: bytes) -> bytes:
     for part in parts:
-        body.receive(part)
+        must_stop = body.receive(part) == STOP
+        assert must_stop == (body.has_pending or body.is_full)
+        while body.has_pending:
+            body.decode_slice()
     return body.whole()
 
 
@@ -43,9 +46,14 @@ def reason(body: Body, *parts: bytes) -> str:
 def test_gzip_in_any_parts(members: list[bytes], places: list[int]) -> None:
     """Gzip of one or more members is decompressed however it is split into parts."""
     body = body_of()
-    for part in split(b"".join(map(gzip.compress, members)), places):
-        assert body.receive(part) == math.inf
-    assert body.whole() == b"".join(members)
+    assert read(body, *split(b"".join(map(gzip.compress, members)), places)) == b"".join(members)
+
+
+@given(st.lists(st.integers(0, 5000), max_size=6))
+def test_gzip_of_several_slices(places: list[int]) -> None:
+    """A small part that becomes large is decompressed slice by slice."""
+    wanted = bytes(3 * SLICE_BYTES + 17) + b"end"
+    assert read(body_of(len(wanted)), *split(gzip.compress(wanted), places)) == wanted
 
 
 @given(st.binary(max_size=2000), st.lists(st.integers(0, 5000), max_size=6), st.integers(0, 600))

@@ -1,4 +1,7 @@
-"""The body of a page as it arrives: decoded, and bounded in bytes, both as sent and decompressed."""
+"""The body of a page as it arrives: decoded, and bounded in bytes, both as sent and decompressed.
+
+Decompressing is done in slices, so that a part which explodes does not hold the event loop.
+"""
 
 import math
 import zlib
@@ -9,6 +12,7 @@ from cadenza.gateway.grounding.search.records import FetchFailed
 from cadenza.http.client_connection import STOP
 
 GZIP_WINDOW = 31  # zlib's word for: with the head and check sum of gzip
+SLICE_BYTES = 256 * 1024  # of decompressed output
 MEMBERS_MAX = 64  # of one gzip body
 IDENTITY = {b"", b"identity"}
 GZIP = {b"gzip", b"x-gzip"}
@@ -47,7 +51,8 @@ class Gunzip:
         self._members = 0
         self._is_over = False
 
-    def decode(self, data: bytes, bytes_max: int) -> bytes:
+    def decode(self, data: bytes, bytes_max: int) -> tuple[bytes, bytes]:
+        """At most so many bytes, and the data that was not needed for them."""
         decoded = bytearray()
         while data and len(decoded) < bytes_max and not self._is_over:
             try:
@@ -59,7 +64,7 @@ class Gunzip:
             data = self._stream.unconsumed_tail
             if self._stream.eof:
                 data = self._begin_member()
-        return bytes(decoded)
+        return bytes(decoded), b"" if self._is_over else data
 
     @property
     def is_whole(self) -> bool:
@@ -85,20 +90,35 @@ class Body:
         self._gunzip = Gunzip() if coding in GZIP else None
         self._held = held
         self._sent_bytes = 0
+        self._pending = b""  # not decompressed yet
         self._data = bytearray()
+        self.is_full = False
 
     def receive(self, part: bytes) -> float:
-        """The deadline for the next part, as a receiver of a connection returns it: none, or STOP where it is cut."""
+        """As a receiver of a connection: no deadline for the next part, or STOP where it is full or has more to do."""
+        assert not self._pending
         self._sent_bytes += len(part)
+        self._pending = part
+        self.decode_slice()
+        return STOP if self._pending or self.is_full else math.inf
+
+    @property
+    def has_pending(self) -> bool:
+        """Whether `decode_slice` must be called before the next part is received."""
+        return bool(self._pending)
+
+    def decode_slice(self) -> None:
         room = self._allowance.bytes_max - len(self._data)
-        decoded = self._gunzip.decode(part, room + 1) if self._gunzip else part
-        is_full = len(decoded) > room or self._sent_bytes > self._allowance.bytes_max
-        if is_full and not self._allowance.cuts:
+        decoded, rest = self._pending, b""
+        if self._gunzip:
+            decoded, rest = self._gunzip.decode(self._pending, min(room + 1, SLICE_BYTES))
+        self.is_full = len(decoded) > room or self._sent_bytes > self._allowance.bytes_max
+        if self.is_full and not self._allowance.cuts:
             raise FetchFailed("too_large")
+        self._pending = b"" if self.is_full else rest
         decoded = decoded[:room]
         self._held.take(len(decoded))
         self._data += decoded
-        return STOP if is_full else math.inf
 
     def whole(self) -> bytes:
         """The body, once all of it has arrived."""

@@ -120,8 +120,13 @@ class PageClient:
             raise FetchFailed("too_large")
         body = Body(allowance, connection.headers.get(b"content-encoding", b""), self._held)
         try:
-            is_cut = await connection.receive(body.receive)
-            return body.cut() if is_cut else body.whole()
+            while await connection.receive(body.receive):
+                while body.has_pending:
+                    await asyncio.sleep(0)
+                    body.decode_slice()
+                if body.is_full:
+                    return body.cut()
+            return body.whole()
         finally:
             body.close()
 

@@ -24,7 +24,9 @@ async def get_following(
         return NOTHING if status in REDIRECTS and b"location" in headers else admit(status, headers)
 
     seen = set[str]()
-    while len(seen) <= redirects_max and target.url not in seen:
+    for _ in range(redirects_max + 1):
+        if target.url in seen:
+            break
         seen.add(target.url)
         await permit(target)
         answer = await client.get(target, admit_redirects)
