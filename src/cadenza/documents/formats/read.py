@@ -21,7 +21,7 @@ from cadenza.documents.formats.slides import read_slides
 from cadenza.documents.formats.text import clean, decode, decode_file, known_charset
 from cadenza.documents.formats.web_page import decode_html, html_text, main_text
 from cadenza.documents.formats.word import read_word
-from cadenza.documents.records import Section, Unreadable
+from cadenza.documents.records import PageText, Section, Unreadable
 
 DEFAULT_LIMITS = FormatLimits()
 NO_TEXT = "it has no text"
@@ -31,13 +31,6 @@ OFFICE: dict[str, Callable[[Package, Allowance], list[Section]]] = {
     "sheets": read_sheets,
     "slides": read_slides,
 }
-
-
-class PageText(msgspec.Struct, frozen=True):
-    """A web page: its title, and its main text without navigation and banners."""
-
-    title: str
-    sections: list[Section]
 
 
 def read_document(name: str, media_type: str, data: bytes, limits: FormatLimits = DEFAULT_LIMITS) -> list[Section]:

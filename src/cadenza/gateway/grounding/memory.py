@@ -5,14 +5,12 @@ room. Notes are content: neither they nor the question are logged or kept.
 """
 
 import asyncio
-import re
 
+from cadenza.core.tokens import estimate_tokens
 from cadenza.documents.ranking import rank
 from cadenza.store import notes
 from cadenza.store.store import Store
 
-BYTES_PER_TOKEN = 3  # words have more, in every script, so that the estimate is too high rather than too low
-SIGNS = re.compile(r"[^\w\s]+|\d+")  # each of their bytes may be a token
 NOTE_OVERHEAD_TOKENS = 4  # what sets a note apart from the next one
 INLINE_CHARS = 4 * 1024  # more text is ranked off the event loop
 QUESTION_CHARS_MAX = 4000  # that are ranked by
@@ -28,16 +26,10 @@ async def recall(store: Store, account_id: str, question: str, tokens_max: int) 
     return await asyncio.to_thread(_pick, texts, question, tokens_max)
 
 
-def estimate_tokens(note: str) -> int:
-    sign_bytes = len("".join(SIGNS.findall(note)).encode())
-    word_bytes = len(note.encode()) - sign_bytes
-    return sign_bytes - (-word_bytes // BYTES_PER_TOKEN) + NOTE_OVERHEAD_TOKENS
-
-
 def _pick(texts: list[str], question: str, tokens_max: int) -> list[str]:
     """All notes or, where they do not fit, by rank and then by age. Of notes that rank alike, the newer comes first."""
     newest_first = texts[::-1]
-    costs = list(map(estimate_tokens, newest_first))
+    costs = [estimate_tokens(note) + NOTE_OVERHEAD_TOKENS for note in newest_first]
     if sum(costs) <= tokens_max:
         return texts
     ranked = rank(newest_first, question[:QUESTION_CHARS_MAX])

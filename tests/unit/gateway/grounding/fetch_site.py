@@ -7,9 +7,9 @@ from ipaddress import IPv4Network, ip_address
 
 import pytest
 
-from cadenza.gateway.grounding.search.addresses import Address, Network
-from cadenza.gateway.grounding.search.fetch import PageFetcher
-from cadenza.gateway.grounding.search.limits import FetchLimits
+from cadenza.gateway.grounding.search.pages.addresses import Address, Network
+from cadenza.gateway.grounding.search.pages.fetch import PageFetcher
+from cadenza.gateway.grounding.search.pages.limits import FetchLimits
 from cadenza.gateway.grounding.search.records import FetchFailed
 from tests.unit.http.peer import LOCALHOST, WAIT_S, Script, Visit
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cadenza.gateway.grounding.search.addresses import Address, AddressRules, plain_address
+from cadenza.gateway.grounding.search.pages.addresses import Address, AddressRules, plain_address
 from cadenza.gateway.grounding.search.records import FetchFailed
 
 PRIVATE_V4 = [

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cadenza.gateway.grounding.search.citations import CitationFinder, Cited
+from cadenza.gateway.grounding.search.citations import CitationFinder
+from cadenza.gateway.grounding.search.records import Cited
 
 SOURCES = [Cited(f"https://source-{number}.example/", f"Source {number}") for number in range(1, 5)]
 ODD_TEXT = st.text(st.sampled_from("[]【】`\n 1239-–,;^†ax_.(é今"), max_size=60)

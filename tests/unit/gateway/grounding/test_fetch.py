@@ -11,8 +11,8 @@ import pytest
 import trustme
 import uvloop
 
-from cadenza.gateway.grounding.search.fetch import PageFetcher
-from cadenza.gateway.grounding.search.limits import FetchLimits, Kept
+from cadenza.gateway.grounding.search.pages.fetch import PageFetcher
+from cadenza.gateway.grounding.search.pages.limits import FetchLimits, Kept
 from cadenza.gateway.grounding.search.records import FetchedPage, FetchFailed
 from tests.unit.gateway.grounding.fetch_site import (
     HOST,

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cadenza.gateway.grounding.search.body import MEMBERS_MAX, SLICE_BYTES, Allowance, Body, HeldBytes
+from cadenza.gateway.grounding.search.pages.body import MEMBERS_MAX, SLICE_BYTES, Allowance, Body, HeldBytes
 from cadenza.gateway.grounding.search.records import FetchFailed
 from cadenza.http.client_connection import STOP
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from cadenza.gateway.grounding.search.pages.resolver import LOOK_UPS_AT_ONCE, SystemResolver
 from cadenza.gateway.grounding.search.records import FetchFailed
-from cadenza.gateway.grounding.search.resolver import LOOK_UPS_AT_ONCE, SystemResolver
 from tests.unit.http.peer import WAIT_S, until
 
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cadenza.gateway.grounding.search.pages.target import URL_CHARS_MAX, Target, parse_target, redirect_target
 from cadenza.gateway.grounding.search.records import FetchFailed
-from cadenza.gateway.grounding.search.target import URL_CHARS_MAX, Target, parse_target, redirect_target
 
 REFUSED = [
     "", "/", "site.example", "//site.example/", "ftp://site.example/", "file:///etc/passwd", "gopher://site.example/",

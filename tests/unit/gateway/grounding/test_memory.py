@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from cadenza.control.memory import NOTE_CHARS_MAX, NOTES_MAX, add_note
-from cadenza.core.tokens import Tokenizer
-from cadenza.gateway.grounding.memory import estimate_tokens, recall
+from cadenza.core.tokens import Tokenizer, estimate_tokens
+from cadenza.gateway.grounding.memory import recall
 from cadenza.store import accounts
 from cadenza.store.accounts import Account
 from cadenza.store.sqlite import SqliteStore

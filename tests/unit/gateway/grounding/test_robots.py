@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cadenza.gateway.grounding.search.limits import Kept
-from cadenza.gateway.grounding.search.records import FetchFailed
-from cadenza.gateway.grounding.search.robots import (
+from cadenza.gateway.grounding.search.pages.limits import Kept
+from cadenza.gateway.grounding.search.pages.robots import (
     ALL_ALLOWED,
     FILE_BYTES_MAX,
     LINES_MAX,
@@ -18,6 +17,7 @@ from cadenza.gateway.grounding.search.robots import (
     is_allowed,
     rules_for_us,
 )
+from cadenza.gateway.grounding.search.records import FetchFailed
 from tests.unit.gateway.grounding.fetch_site import (
     HOST,
     OK,

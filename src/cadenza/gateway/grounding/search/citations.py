@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 
+from cadenza.gateway.grounding.search.records import Cited
 from cadenza.gateway.grounding.search.word_set import word_set
 
 ANNOTATIONS_MAX = 100
@@ -31,13 +32,6 @@ MARKER = re.compile(r"\^?[0-9]{1,4}(?: ?[,;–-] ?\^?[0-9]{1,4})*(?:†.*)?")
 NUMBERS = re.compile(r"([0-9]{1,4})(?: ?[–-] ?([0-9]{1,4}))?")
 VARIABLE = re.compile(r"[a-z][0-9]*|[a-z]{2,}[A-Z][a-z]\w*|\w*[_$]\w*", re.ASCII)  # a, x2, itemList, row_2
 INDEXED = word_set("arr array arrays args argv data items list lst matrix vec row rows values result results")
-
-
-class Cited(msgspec.Struct, frozen=True):
-    """A source as it was given to the model. Its number is its place in the list, counted from one."""
-
-    url: str
-    title: str
 
 
 class Mark(msgspec.Struct, frozen=True):
@@ -175,3 +169,10 @@ def _numbers(mark: Mark, count: int) -> dict[int, None]:
 def _annotation(source: Cited, start: int, end: int) -> dict[str, Any]:
     citation = {"url": source.url, "title": source.title, "start_index": start, "end_index": end}
     return {"type": "url_citation", "url_citation": citation}
+
+
+def find_citations(content: str, sources: Sequence[Cited]) -> list[dict[str, Any]]:
+    """The annotations of an answer that came whole."""
+    finder = CitationFinder()
+    finder.take(content)
+    return finder.annotations(sources)

@@ -15,7 +15,7 @@ import msgspec
 from cadenza.core.tokens import estimate_tokens
 from cadenza.documents.reader import DocumentReader, PageSent, ReaderBusy
 from cadenza.gateway.grounding.search.cache import ResultCache
-from cadenza.gateway.grounding.search.decision import Decision, decide
+from cadenza.gateway.grounding.search.decision import NO_FACTS, Decision, decide
 from cadenza.gateway.grounding.search.engines.base import Engine
 from cadenza.gateway.grounding.search.engines.build import EngineChoice, build_engine
 from cadenza.gateway.grounding.search.engines.local import LocalEngine
@@ -24,7 +24,6 @@ from cadenza.gateway.grounding.search.pages.fetch import PageFetcher
 from cadenza.gateway.grounding.search.query import make_query
 from cadenza.gateway.grounding.search.records import EngineFailed, FetchedPage, FetchFailed, Hit, Source
 from cadenza.gateway.grounding.search.web_search import SearchSettings
-from cadenza.observe import Observer
 
 PAGES_MAX = 3  # of the results; the pages that the message names come on top
 ENGINE_TIME = 0.5  # of the time limit
@@ -51,10 +50,9 @@ class Finder:
         """The sources for the last of these messages. EngineFailed if the engine fails and no page was read."""
         fetch_until_s = asyncio.get_running_loop().time() + self._timeout_s * PAGES_TIME
         today = datetime.now(UTC).date()
-        if self._fetcher is None:
-            hits = await self._engine.search(make_query(asked, today), self._max_results)
-            return fitting(map(_source_of_hit, hits), tokens_max)
         decision = decide(asked, today)
+        if self._fetcher is None:
+            return await self._find_local(decision, asked, today, tokens_max)
         if not decision.needs_web:
             return ()
         hits = await self._hits(decision, asked, today)
@@ -69,6 +67,15 @@ class Finder:
         await self._engine.close()
         if self._fetcher:
             await self._fetcher.close()
+
+    async def _find_local(
+        self, decision: Decision, asked: Sequence[str], today: date, tokens_max: int
+    ) -> Sequence[Source]:
+        """The local engine is asked for every fact: it knows itself when its documents have nothing to say."""
+        if decision.reason in NO_FACTS:
+            return ()
+        hits = await self._engine.search(make_query(asked, today), self._max_results)
+        return fitting(map(_source_of_hit, hits), tokens_max)
 
     async def _hits(self, decision: Decision, asked: Sequence[str], today: date) -> Sequence[Hit]:
         """A message that only names pages is answered by these."""
@@ -135,11 +142,11 @@ def _source_of_hit(hit: Hit) -> Source:
     return Source(hit.url, hit.title or hit.url, hit.text or hit.snippet)
 
 
-def build_finder(settings: SearchSettings, reader: DocumentReader, observer: Observer) -> Finder:
+def build_finder(settings: SearchSettings, reader: DocumentReader) -> Finder:
     if settings.engine == "local":
         return Finder(LocalEngine(settings.index), None, reader, settings.max_results, settings.timeout_s)
     engine = RestingEngine(build_web_engine(settings), time.monotonic)
-    fetcher = PageFetcher(observer.metrics, allow_networks=[ip_network(one) for one in settings.allow_networks])
+    fetcher = PageFetcher(allow_networks=[ip_network(one) for one in settings.allow_networks])
     return Finder(engine, fetcher, reader, settings.max_results, settings.timeout_s)
 
 
@@ -148,6 +155,4 @@ def build_web_engine(settings: SearchSettings) -> Engine:
     assert settings.engine != "local"
     assert settings.url
     limit_s = settings.timeout_s * ENGINE_TIME
-    return build_engine(
-        EngineChoice(settings.engine, limit_s, settings.url, settings.api_key or "", settings.proxy)
-    )
+    return build_engine(EngineChoice(settings.engine, limit_s, settings.url, settings.api_key or "", settings.proxy))

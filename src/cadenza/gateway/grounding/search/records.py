@@ -36,9 +36,14 @@ class FetchFailed(Exception):
         self.reason = reason
 
 
-class Source(msgspec.Struct, frozen=True):
-    """What an answer may cite: a page or a document, and what is quoted from it."""
+class Cited(msgspec.Struct, frozen=True):
+    """What an answer may cite: a page or a document."""
 
     url: str
     title: str
+
+
+class Source(Cited, frozen=True):
+    """What an answer may cite, and what the model is given of it."""
+
     text: str

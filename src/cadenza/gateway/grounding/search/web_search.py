@@ -38,7 +38,6 @@ class WebSearch:
     def __init__(self, settings: SearchSettings, observer: Observer) -> None:
         self.settings = settings
         self.reader = DocumentReader(observer)
-        self._observer = observer
         self._finder: Finder | None = None
 
     def is_ready(self) -> bool:
@@ -50,7 +49,7 @@ class WebSearch:
         if self._finder is None:
             from cadenza.gateway.grounding.search.finder import build_finder  # noqa: PLC0415 import time
 
-            self._finder = build_finder(self.settings, self.reader, self._observer)
+            self._finder = build_finder(self.settings, self.reader)
         return await self._finder.find(owner, asked, tokens_max)
 
     async def close(self) -> None:

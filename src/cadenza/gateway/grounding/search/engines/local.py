@@ -72,6 +72,9 @@ class LocalEngine:
         async with self._turn:
             return await asyncio.to_thread(self._search, words, count)
 
+    async def close(self) -> None:
+        """Nothing to do: each search closes what it opened."""
+
     def _search(self, words: Sequence[str], count: int) -> list[Hit]:
         try:
             with open_reader(self._path, self._bounds.time_s) as index:

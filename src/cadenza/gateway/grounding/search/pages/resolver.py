@@ -11,7 +11,7 @@ import threading
 from collections.abc import Awaitable, Callable, Sequence
 from ipaddress import ip_address
 
-from cadenza.gateway.grounding.search.addresses import Address
+from cadenza.gateway.grounding.search.pages.addresses import Address
 from cadenza.gateway.grounding.search.records import FetchFailed
 
 Resolve = Callable[[str], Awaitable[Sequence[Address]]]

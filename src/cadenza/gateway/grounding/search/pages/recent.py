@@ -5,7 +5,7 @@ from collections import OrderedDict
 from hashlib import sha256
 from typing import Generic, TypeVar
 
-from cadenza.gateway.grounding.search.limits import Kept
+from cadenza.gateway.grounding.search.pages.limits import Kept
 
 V = TypeVar("V")
 

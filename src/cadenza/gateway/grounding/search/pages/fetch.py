@@ -25,16 +25,16 @@ Every failure is FetchFailed with one of these words:
 import asyncio
 from collections.abc import Sequence
 
-from cadenza.gateway.grounding.search.addresses import AddressRules, Network
-from cadenza.gateway.grounding.search.body import Allowance
-from cadenza.gateway.grounding.search.limits import FetchLimits
-from cadenza.gateway.grounding.search.page_client import Answer, Headers, PageClient
-from cadenza.gateway.grounding.search.recent import Recent
+from cadenza.gateway.grounding.search.pages.addresses import AddressRules, Network
+from cadenza.gateway.grounding.search.pages.body import Allowance
+from cadenza.gateway.grounding.search.pages.limits import FetchLimits
+from cadenza.gateway.grounding.search.pages.page_client import Answer, Headers, PageClient
+from cadenza.gateway.grounding.search.pages.recent import Recent
+from cadenza.gateway.grounding.search.pages.redirects import get_following
+from cadenza.gateway.grounding.search.pages.resolver import Resolve, SystemResolver
+from cadenza.gateway.grounding.search.pages.robots import Robots
+from cadenza.gateway.grounding.search.pages.target import Target, parse_target
 from cadenza.gateway.grounding.search.records import FetchedPage, FetchFailed
-from cadenza.gateway.grounding.search.redirects import get_following
-from cadenza.gateway.grounding.search.resolver import Resolve, SystemResolver
-from cadenza.gateway.grounding.search.robots import Robots
-from cadenza.gateway.grounding.search.target import Target, parse_target
 
 USER_AGENT = "Cadenza/1.0 (reads pages that a user asks about)"
 PDF = "application/pdf"

@@ -7,7 +7,7 @@ from urllib.parse import quote, urljoin, urlsplit
 import idna
 import msgspec
 
-from cadenza.gateway.grounding.search.addresses import Address
+from cadenza.gateway.grounding.search.pages.addresses import Address
 from cadenza.gateway.grounding.search.records import FetchFailed
 
 URL_CHARS_MAX = 4096

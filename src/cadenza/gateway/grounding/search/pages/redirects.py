@@ -2,10 +2,10 @@
 
 from collections.abc import Awaitable, Callable
 
-from cadenza.gateway.grounding.search.body import NOTHING, Allowance
-from cadenza.gateway.grounding.search.page_client import Admit, Answer, Headers, PageClient
+from cadenza.gateway.grounding.search.pages.body import NOTHING, Allowance
+from cadenza.gateway.grounding.search.pages.page_client import Admit, Answer, Headers, PageClient
+from cadenza.gateway.grounding.search.pages.target import Target, redirect_target
 from cadenza.gateway.grounding.search.records import FetchFailed
-from cadenza.gateway.grounding.search.target import Target, redirect_target
 
 REDIRECTS = {301, 302, 303, 307, 308}
 Permit = Callable[[Target], Awaitable[None]]  # FetchFailed if the target must not be fetched

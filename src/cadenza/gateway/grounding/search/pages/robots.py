@@ -11,13 +11,13 @@ from weakref import WeakValueDictionary
 import msgspec
 from protego import Protego
 
-from cadenza.gateway.grounding.search.body import NOTHING, Allowance
-from cadenza.gateway.grounding.search.limits import FetchLimits
-from cadenza.gateway.grounding.search.page_client import Headers, PageClient
-from cadenza.gateway.grounding.search.recent import Recent
+from cadenza.gateway.grounding.search.pages.body import NOTHING, Allowance
+from cadenza.gateway.grounding.search.pages.limits import FetchLimits
+from cadenza.gateway.grounding.search.pages.page_client import Headers, PageClient
+from cadenza.gateway.grounding.search.pages.recent import Recent
+from cadenza.gateway.grounding.search.pages.redirects import get_following
+from cadenza.gateway.grounding.search.pages.target import Target
 from cadenza.gateway.grounding.search.records import FetchFailed
-from cadenza.gateway.grounding.search.redirects import get_following
-from cadenza.gateway.grounding.search.target import Target
 
 AGENT = "Cadenza"  # how a robots.txt names us
 FILE_BYTES_MAX = 500 * 1024

@@ -14,12 +14,12 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
-from cadenza.gateway.grounding.search.addresses import Address, AddressRules, plain_address
-from cadenza.gateway.grounding.search.body import Allowance, Body, HeldBytes
-from cadenza.gateway.grounding.search.limits import FetchLimits
+from cadenza.gateway.grounding.search.pages.addresses import Address, AddressRules, plain_address
+from cadenza.gateway.grounding.search.pages.body import Allowance, Body, HeldBytes
+from cadenza.gateway.grounding.search.pages.limits import FetchLimits
+from cadenza.gateway.grounding.search.pages.resolver import Resolve
+from cadenza.gateway.grounding.search.pages.target import Target
 from cadenza.gateway.grounding.search.records import FetchFailed
-from cadenza.gateway.grounding.search.resolver import Resolve
-from cadenza.gateway.grounding.search.target import Target
 from cadenza.http.client_connection import Broken, ClientConnection
 
 ADDRESSES_TRIED = 3
