@@ -13,7 +13,7 @@ import msgspec
 from cadenza.gateway.grounding.search.follow_ups import is_follow_up
 from cadenza.gateway.grounding.search.phrases import find_kinds, split_words
 from cadenza.gateway.grounding.search.question import asking_clause, find_question, is_question, without_quotations
-from cadenza.gateway.grounding.search.rules import RULES, Message
+from cadenza.gateway.grounding.search.rules import RULES, Message, find_years
 
 LOOK_BACK = 4  # messages before the last one that a follow-up may refer to
 NEED_WEB = frozenset(("asked", "url", "recency", "changing", "version", "named"))
@@ -53,8 +53,11 @@ def _decide_alone(asked: str, today: date) -> tuple[Decision, list[str]]:
     question = find_question(asked)
     text = without_quotations(question.text)
     words = split_words(text)
-    opening = split_words(asking_clause(text))
-    message = Message(text, words, opening, find_kinds(text, words), is_question(text), question.has_code, today)
+    clause = asking_clause(text)
+    opening = words if clause is text else split_words(clause)
+    message = Message(
+        text, words, opening, find_kinds(text, words), is_question(text), question.has_code, find_years(text), today
+    )
     reason = next((name for name, applies in RULES if applies(message)), "none")
     if question.urls and reason != "forbidden":
         reason = "url"

@@ -15,6 +15,8 @@ ARTICLES = frozenset(("the", "a", "an", "please", "pls", "plz", "quick", "quickl
 class Kind(enum.Enum):
     """What a phrase says about the message that it is in."""
 
+    __hash__ = object.__hash__  # members are looked up often, and Enum's own is slow
+
     ASK = enum.auto()  # search the web
     FORBID = enum.auto()  # do not search
     NEWS = enum.auto()  # asks for the state of things now
@@ -297,16 +299,20 @@ UNSPACED = {
 }
 
 
-def _table() -> dict[str, list[tuple[tuple[str, ...], Kind]]]:
-    table = dict[str, list[tuple[tuple[str, ...], Kind]]]()
+Rest = tuple[str, ...]  # the words of a phrase after its first one
+
+
+def _by_first_word() -> dict[str, tuple[tuple[int, dict[Rest, list[Kind]]], ...]]:
+    """For each first word, the phrases by the number of words that follow: one look-up for each number."""
+    table = dict[str, dict[int, dict[Rest, list[Kind]]]]()
     for kind, listed in PHRASES.items():
         for phrase in listed.split(","):
             first, *rest = (word for word in phrase.split() if word not in ARTICLES)
-            table.setdefault(first, []).append((tuple(rest), kind))
-    return table
+            table.setdefault(first, {}).setdefault(len(rest), {}).setdefault(tuple(rest), []).append(kind)
+    return {first: tuple(by_length.items()) for first, by_length in table.items()}
 
 
-BY_FIRST_WORD = _table()
+BY_FIRST_WORD = _by_first_word()
 BY_SUBSTRING = tuple((phrase, kind) for kind, listed in UNSPACED.items() for phrase in listed.split())
 
 
@@ -321,8 +327,8 @@ def find_kinds(text: str, words: Sequence[str]) -> dict[Kind, list[int]]:
     found = dict[Kind, list[int]]()
     following = tuple(words)
     for place, word in enumerate(words, 1):
-        for rest, kind in BY_FIRST_WORD.get(word, ()):
-            if not rest or following[place : place + len(rest)] == rest:
+        for length, phrases in BY_FIRST_WORD.get(word, ()):
+            for kind in phrases.get(following[place : place + length], ()):
                 found.setdefault(kind, []).append(place - 1)
     for place in found.pop(Kind.NEUTRAL, ()):
         _remove(found, place)

@@ -70,6 +70,8 @@ def asking_clause(text: str) -> str:
     if end < 0:
         return text
     clauses = [clause for clause in CLAUSE_END.split(text[:end]) if clause.strip()]
+    if len(clauses) == 1:
+        return text
     return next((clause for clause in reversed(clauses) if is_question(clause)), text)
 
 

@@ -60,7 +60,8 @@ FIRST_PERSON = word_set("i i'm im i've my we our ich je j'ai yo mein")
 WISHES = word_set("need want like wonder wondering require")
 STATES = word_set(
     """
-    down approved licensed required mandatory banned recommended open closed available alive dead sold-out cancelled canceled win won safe legal illegal allowed free
+    down approved licensed required mandatory banned recommended open closed available alive dead sold-out
+    cancelled canceled win won safe legal illegal allowed free
     """
 )
 NOUNS_IN_ING = word_set(
@@ -72,6 +73,16 @@ NOUNS_IN_ING = word_set(
 )
 OWN = word_set("my our mein meine meinen mon ma mi")
 SHOP_WORDS = word_set("supports support includes sell sells carry stock offer offers")
+SEARCHES = word_set("search google browse busca cherche")
+WRITES_CODE = word_set("write implement refactor fix")
+DRAFT = frozenset(("draft",))
+WHICH_OR_CAN = frozenset(("which", "can"))
+PERFECT = frozenset(("has", "have"))
+VERSION_OPENINGS = PRESENT_OPENINGS | {"is", "are"}
+
+
+def find_years(text: str) -> list[int]:
+    return [int(year) for year in YEAR.findall(text)]
 
 
 class Message(msgspec.Struct, frozen=True):
@@ -83,6 +94,7 @@ class Message(msgspec.Struct, frozen=True):
     kinds: dict[Kind, list[int]]
     asks: bool
     has_code: bool
+    years: list[int]
     today: date
 
     def has(self, *kinds: Kind) -> bool:
@@ -99,9 +111,6 @@ class Message(msgspec.Struct, frozen=True):
         """Whether it is a question or a few keywords, as people type them into a search engine."""
         return self.asks or len(self.words) <= KEYWORDS_MAX
 
-    def years(self) -> list[int]:
-        return [int(year) for year in YEAR.findall(self.text)]
-
 
 def is_capability(message: Message) -> bool:
     """Asks whether the assistant can search, not that it should."""
@@ -111,11 +120,11 @@ def is_capability(message: Message) -> bool:
 def is_asked(message: Message) -> bool:
     if message.opening[:2] in (["how", "do"], ["how", "to"], ["how", "can"]):
         return False
-    return message.has(Kind.ASK) or message.opening_is(word_set("search google browse busca cherche"))
+    return message.has(Kind.ASK) or message.opening_is(SEARCHES)
 
 
 def is_creative(message: Message) -> bool:
-    if not message.opens_with(Kind.CREATIVE) and not message.opening_is(frozenset(("draft",))):
+    if not message.opens_with(Kind.CREATIVE) and not message.opening_is(DRAFT):
         return False
     if message.opening_is(FACT_OPENINGS):
         return False
@@ -127,7 +136,7 @@ def is_code(message: Message) -> bool:
     if not message.has_code and not message.has(Kind.CODE):
         return False
     if message.has(Kind.VERSION) or _asks_about_version(message):
-        return message.opening_is(word_set("write implement refactor fix"))
+        return message.opening_is(WRITES_CODE)
     fact = message.opening_is(FACT_OPENINGS) or message.opening[:2] == ["how", "much"]
     return message.has_code or not (fact and message.has(Kind.CHANGING, Kind.NEWS, Kind.OFFICE))
 
@@ -160,14 +169,16 @@ def is_about_assistant(message: Message) -> bool:
 
 
 def is_personal(message: Message) -> bool:
-    if message.opening_is(frozenset(("which", "can"))) and NAME.search(message.text):
+    if message.opening_is(WHICH_OR_CAN) and NAME.search(message.text):
         return False
     return message.has(Kind.PERSONAL) and not message.has(Kind.NEWS, Kind.CHANGING, Kind.OFFICE, Kind.VERSION)
 
 
 def is_settled(message: Message) -> bool:
     """Asks how something works, what a word means, or about the past."""
-    if message.words[-1:] in (["mean"], ["means"]):
+    if message.words[-1:] in (["mean"], ["means"]) or (
+        message.opening[:2] == ["what", "does"] and "mean" in message.words
+    ):
         return True
     return not _asks_about_now(message) and (_asks_for_explanation(message) or _asks_about_past(message))
 
@@ -179,7 +190,7 @@ def is_version(message: Message) -> bool:
 def is_recent(message: Message) -> bool:
     if message.has(Kind.NEWS) or _is_near(message):
         return message.may_ask()
-    if message.opening_is(frozenset(("has", "have"))) and message.opening[1:2] not in (["you"], ["i"], ["my"], ["we"]):
+    if message.opening_is(PERFECT) and message.opening[1:2] not in (["you"], ["i"], ["my"], ["we"]):
         return True
     if message.asks and message.has(Kind.DAY):
         return OWN.isdisjoint(message.words)
@@ -205,6 +216,10 @@ def is_named(message: Message) -> bool:
         return True
     if not message.asks:
         return named and 2 <= len(message.words) <= FEW_WORDS and message.words[0] not in IMPERATIVES
+    return _asks_about_name(message, named=named)
+
+
+def _asks_about_name(message: Message, *, named: bool) -> bool:
     first, second = (*message.opening[:2], "", "")[:2]
     if (first == "how" and second not in HOW_MUCH) or second in ("did", "you", "we"):
         return False
@@ -234,14 +249,14 @@ def _asks_for_explanation(message: Message) -> bool:
 
 
 def _asks_about_past(message: Message) -> bool:
-    if message.years():
+    if message.years:
         return True
     return message.opening_is(FACT_OPENINGS) and not PAST.isdisjoint(message.opening[:4])
 
 
 def _asks_about_version(message: Message) -> bool:
     is_keywords = not message.asks and len(message.words) <= 6 and not message.has_code
-    if not is_keywords and (not message.opening_is(PRESENT_OPENINGS | {"is", "are"}) or message.opening[0] == "how"):
+    if not is_keywords and (not message.opening_is(VERSION_OPENINGS) or message.opening[0] == "how"):
         return False
     return NAMED_VERSION.search(message.text) is not None
 
@@ -290,9 +305,9 @@ def _has_two_currencies(message: Message) -> bool:
 def _is_near(message: Message) -> bool:
     """Whether the message has a date near today: a year from the last one on, or a day and a month."""
     year = message.today.year
-    if any(year - 1 <= named <= year + 3 for named in message.years()):
+    if any(year - 1 <= named <= year + 3 for named in message.years):
         return True
-    return not message.years() and any(
+    return not message.years and any(
         _is_near_day(message, place) for place, word in enumerate(message.words) if word in MONTH_NUMBERS
     )
 
