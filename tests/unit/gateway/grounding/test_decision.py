@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cadenza.gateway.grounding.search.decision import Decision, decide
+from cadenza.gateway.grounding.search.intent.decision import Decision, decide
 
 TODAY = date(2026, 11, 16)
 LABELLED: dict[str, Any] = tomllib.loads((Path(__file__).parent / "labelled_messages.toml").read_text())

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cadenza.gateway.grounding.search.model_decision import decision_messages, read_decision
+from cadenza.gateway.grounding.search.intent.model_decision import decision_messages, read_decision
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,8 @@ from typing import Any
 
 import msgspec
 
+from cadenza.gateway.grounding.search.intent.word_set import word_set
 from cadenza.gateway.grounding.search.records import Cited
-from cadenza.gateway.grounding.search.word_set import word_set
 
 ANNOTATIONS_MAX = 100
 MARKS_MAX = 1000  # kept of one answer; the numbers of some may be beyond the sources

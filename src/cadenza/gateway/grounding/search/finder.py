@@ -15,13 +15,13 @@ import msgspec
 from cadenza.core.tokens import estimate_tokens
 from cadenza.documents.reader import DocumentReader, PageSent, ReaderBusy
 from cadenza.gateway.grounding.search.cache import ResultCache
-from cadenza.gateway.grounding.search.decision import NO_FACTS, Decision, decide
 from cadenza.gateway.grounding.search.engines.base import Engine
 from cadenza.gateway.grounding.search.engines.build import EngineChoice, build_engine
 from cadenza.gateway.grounding.search.engines.local import LocalEngine
 from cadenza.gateway.grounding.search.engines.resting import RestingEngine
+from cadenza.gateway.grounding.search.intent.decision import NO_FACTS, Decision, decide
+from cadenza.gateway.grounding.search.intent.query import make_query
 from cadenza.gateway.grounding.search.pages.fetch import PageFetcher
-from cadenza.gateway.grounding.search.query import make_query
 from cadenza.gateway.grounding.search.records import EngineFailed, FetchedPage, FetchFailed, Hit, Source
 from cadenza.gateway.grounding.search.web_search import SearchSettings
 

@@ -10,10 +10,15 @@ from datetime import date
 
 import msgspec
 
-from cadenza.gateway.grounding.search.follow_ups import is_follow_up
-from cadenza.gateway.grounding.search.phrases import find_kinds, split_words
-from cadenza.gateway.grounding.search.question import asking_clause, find_question, is_question, without_quotations
-from cadenza.gateway.grounding.search.rules import RULES, Message, find_years
+from cadenza.gateway.grounding.search.intent.follow_ups import is_follow_up
+from cadenza.gateway.grounding.search.intent.phrases import find_kinds, split_words
+from cadenza.gateway.grounding.search.intent.question import (
+    asking_clause,
+    find_question,
+    is_question,
+    without_quotations,
+)
+from cadenza.gateway.grounding.search.intent.rules import RULES, Message, find_years
 
 LOOK_BACK = 4  # messages before the last one that a follow-up may refer to
 NEED_WEB = frozenset(("asked", "url", "recency", "changing", "version", "named"))

@@ -7,8 +7,8 @@ import re
 
 import msgspec
 
-from cadenza.gateway.grounding.search.urls import find_urls, without_urls
-from cadenza.gateway.grounding.search.word_set import word_set
+from cadenza.gateway.grounding.search.intent.urls import find_urls, without_urls
+from cadenza.gateway.grounding.search.intent.word_set import word_set
 
 WINDOW_CHARS = 3000  # at each end of a message
 SHORT_CHARS = 700  # a message up to here is read whole

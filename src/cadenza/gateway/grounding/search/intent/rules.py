@@ -6,8 +6,8 @@ from datetime import date
 
 import msgspec
 
-from cadenza.gateway.grounding.search.phrases import Kind
-from cadenza.gateway.grounding.search.word_set import word_set
+from cadenza.gateway.grounding.search.intent.phrases import Kind
+from cadenza.gateway.grounding.search.intent.word_set import word_set
 
 OPENING_WORDS = 8  # a task is named at the beginning of a message
 KEYWORDS_MAX = 9  # a message of so few words may be keywords instead of a sentence

@@ -1,6 +1,6 @@
 """Words that a query does not need: politeness, asks to search, and little words."""
 
-from cadenza.gateway.grounding.search.word_set import word_set
+from cadenza.gateway.grounding.search.intent.word_set import word_set
 
 PREFIXES = """
     hi, hello, hey, hey there, good morning, ok, okay, ok so, so, well, um, now, also, and, but, or, please, pls, plz,

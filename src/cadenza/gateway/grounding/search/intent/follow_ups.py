@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from cadenza.gateway.grounding.search.word_set import word_set
+from cadenza.gateway.grounding.search.intent.word_set import word_set
 
 FOLLOW_UP_WORDS_MAX = 10
 OPENERS = """
