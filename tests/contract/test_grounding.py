@@ -17,7 +17,7 @@ from tests.service_config import RouteSpec, ServiceSpec
 SECRET = "The vault opens at nine minutes past noon."
 HANDBOOK = "Travel costs are refunded within 30 days of the journey, if the Zurbaran form is sent in."
 NOTE = "I am allergic to peanuts."
-QUESTION = "How soon are travel costs refunded, according to the Zurbaran form?"
+QUESTION = "Within how many days are travel costs refunded with the Zurbaran form?"
 TOOLS = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,QUJD"}}
 AUDIO = {"type": "input_audio", "input_audio": {"data": "QUJD", "format": "wav"}}

@@ -7,7 +7,7 @@ import pytest
 
 from cadenza.control.memory import NOTE_CHARS_MAX, NOTES_MAX, add_note
 from cadenza.core.tokens import Tokenizer, estimate_tokens
-from cadenza.gateway.grounding.memory import recall
+from cadenza.gateway.grounding.memory import NOTE_OVERHEAD_TOKENS, recall
 from cadenza.store import accounts
 from cadenza.store.accounts import Account
 from cadenza.store.sqlite import SqliteStore
@@ -37,6 +37,10 @@ async def store(tmp_path: Path) -> AsyncIterator[Store]:
     await opened.close()
 
 
+def cost(note: str) -> int:
+    return estimate_tokens(note) + NOTE_OVERHEAD_TOKENS
+
+
 async def write(store: Store, texts: list[str], account_id: str = OWNER) -> None:
     for number, text in enumerate(texts):
         await add_note(store, account_id, text, number)
@@ -60,7 +64,7 @@ async def test_no_notes_give_nothing(store: Store) -> None:
 async def test_the_notes_that_suit_the_question_come_first(store: Store) -> None:
     """Where not all fit, those with the words of the question are given."""
     await write(store, TEXTS)
-    room = estimate_tokens(TEXTS[0])
+    room = cost(TEXTS[0])
     assert await recall(store, OWNER, "When is the shop open?", room) == [TEXTS[0]]
     assert await recall(store, OWNER, "What is the name of my CATS?", room) == [TEXTS[1]]
 
@@ -68,7 +72,7 @@ async def test_the_notes_that_suit_the_question_come_first(store: Store) -> None
 async def test_the_newest_notes_fill_what_is_left(store: Store) -> None:
     """After the notes that suit the question come others, newest first; without a fitting word, only these."""
     await write(store, TEXTS)
-    room = estimate_tokens(TEXTS[1]) + estimate_tokens(TEXTS[3])
+    room = cost(TEXTS[1]) + cost(TEXTS[3])
     assert await recall(store, OWNER, "my cat", room) == [TEXTS[1], TEXTS[3]]
     assert await recall(store, OWNER, "quarks", room) == [TEXTS[3], TEXTS[2]]
 
@@ -77,14 +81,14 @@ async def test_of_notes_that_suit_alike_the_newer_comes_first(store: Store) -> N
     """A newer note about the same thing is likelier to be true still."""
     texts = ["The cat is called Mina.", "Something else here.", "The cat is called Nora."]
     await write(store, texts)
-    assert await recall(store, OWNER, "cat", estimate_tokens(texts[0])) == [texts[2]]
+    assert await recall(store, OWNER, "cat", cost(texts[0])) == [texts[2]]
 
 
 async def test_a_note_that_does_not_fit_is_passed_over(store: Store) -> None:
     """A shorter one after it may still fit."""
     texts = ["cat", "cat " * 100]
     await write(store, texts)
-    assert await recall(store, OWNER, "cat", estimate_tokens("cat")) == ["cat"]
+    assert await recall(store, OWNER, "cat", cost("cat")) == ["cat"]
     assert await recall(store, OWNER, "cat", 1) == []
 
 
@@ -92,7 +96,7 @@ async def test_a_note_that_does_not_fit_is_passed_over(store: Store) -> None:
 async def test_any_question_can_be_asked(store: Store, question: str) -> None:
     """Words that mean something to the index, and very long questions, do no harm."""
     await write(store, TEXTS)
-    assert len(await recall(store, OWNER, question, estimate_tokens(TEXTS[0]))) == 1
+    assert len(await recall(store, OWNER, question, cost(TEXTS[0]))) == 1
 
 
 async def test_many_long_notes_keep_to_the_limit(store: Store) -> None:
@@ -119,4 +123,4 @@ async def test_many_long_notes_keep_to_the_limit(store: Store) -> None:
 )
 def test_the_estimate_is_not_too_low(text: str) -> None:
     """Ordinary text of any script has no more tokens than are estimated."""
-    assert Tokenizer().count(text) <= estimate_tokens(text)
+    assert Tokenizer().count(text) <= cost(text)
