@@ -18,7 +18,7 @@ from cadenza.children.confine import CLOSED, FRAME, TASK, Limits
 
 Buffer = bytes | bytearray | memoryview
 SLICE_BYTES = 128 * 1024
-REPLY_BYTES_MAX = 256 * 1024 * 1024
+REPLY_BYTES_MAX = 64 * 1024 * 1024  # a child that was taken over must not fill the memory of the service
 # Beyond its CPU time; beyond its memory, as different allocators end the process; beyond its stack.
 HEAVY_DEATHS = {-signal.SIGXCPU, -signal.SIGABRT, -signal.SIGTRAP, -signal.SIGILL, -signal.SIGSEGV}
 

@@ -83,11 +83,16 @@ def _describe_kind(kind: str, sections: _Kind) -> str:
 
 
 def _describe_counts(kinds: dict[str, _Kind]) -> str:
-    return "; ".join(
-        f"{len(sections.full)} of {sections.count} {_plural(kind, sections.count)}, and parts of {len(sections.part)}"
-        for kind, sections in kinds.items()
-        if sections.full or sections.part
-    )
+    said = list[str]()
+    for kind, sections in kinds.items():
+        of_all = f"of {sections.count} {_plural(kind, sections.count)}"
+        if sections.full:
+            said.append(f"{len(sections.full)} {of_all}")
+        if sections.part:
+            said.append(
+                f"parts of {len(sections.part)} more" if sections.full else f"parts of {len(sections.part)} {of_all}"
+            )
+    return "; ".join(said)
 
 
 def _plural(kind: str, count: int) -> str:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from cadenza.children.confine import allow_cpu, close_door, confine, read_limits, serve_tasks
+from cadenza.children.confine import FRAME, REPLY, allow_cpu, close_door, confine, read_limits, serve_tasks
 
 FOLDER = Path("/tmp")  # where anybody may write
 PTRACE_TRACEME = 0
@@ -82,6 +82,7 @@ ATTEMPTS: dict[str, Callable[[], object]] = {
     "use CPU time": spin,
     "abort": os.abort,
     "crash": lambda: ctypes.string_at(0),
+    "announce a huge reply": lambda: os.write(0, FRAME.pack(REPLY, 1 << 31)),
     "exit": lambda: os._exit(3),
     "say the process": os.getpid,
 }

@@ -63,11 +63,12 @@ async def test_a_task_that_takes_too_much_is_told_from_a_failure(lane: Lane, how
     assert await process(lane) != first
 
 
-async def test_a_child_that_ends_by_itself_is_a_failure(lane: Lane) -> None:
-    """The task fails, and the next one gets a new child."""
+@pytest.mark.parametrize("how", ["exit", "announce a huge reply"])
+async def test_a_child_that_fails_is_replaced(lane: Lane, how: str) -> None:
+    """It ends by itself, or its reply would fill the memory: the task fails, and the next one gets a new child."""
     first = await process(lane)
     with pytest.raises(Died):
-        await lane.run("owner", b"exit")
+        await lane.run("owner", how.encode())
     assert not exists(first)
     assert await process(lane)
 
