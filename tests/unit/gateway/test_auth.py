@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
+from cadenza.control.memory import add_note
 from cadenza.core.apikey import make_key
 from cadenza.core.caps import Cap
 from cadenza.core.errors import Forbidden, Unauthenticated
@@ -14,7 +15,7 @@ from cadenza.core.records import SCOPES, Principal
 from cadenza.gateway.auth import authorize, identify
 from cadenza.http.headers import Headers
 from cadenza.store import accounts, caps, keys
-from cadenza.store.accounts import Account
+from cadenza.store.accounts import Account, Preferences
 from cadenza.store.keys import NewKey
 from cadenza.store.statements import Statement
 from cadenza.store.store import StoreUnavailable, Transaction
@@ -68,6 +69,18 @@ async def test_a_live_key_identifies_its_principal(store: WatchedStore) -> None:
     """The key, its account, its scopes and the class that the account prefers."""
     principal = await enter(store, bearer(await new_key(store)))
     assert principal == Principal("key_a", "acct_a", frozenset(SCOPES), "mezzo")
+
+
+async def test_the_principal_tells_what_may_ground_its_replies(store: WatchedStore) -> None:
+    """Notes count while there are any and the account uses memory; search while the account uses it."""
+    key = bearer(await new_key(store))
+    await add_note(store, "acct_a", "a note", now_ms())
+    principal = await enter(store, key)
+    assert (principal.may_search, principal.has_notes) == (True, True)
+    off = Preferences("mezzo", "system", uses_search=False, uses_memory=False)
+    await store.transact(lambda tx: accounts.set_preferences(tx, "acct_a", off))
+    principal = await enter(store, key)
+    assert (principal.may_search, principal.has_notes) == (False, False)
 
 
 async def test_a_capped_key_is_known_to_be_capped(store: WatchedStore) -> None:
