@@ -250,4 +250,5 @@ def _bounded(tokens: Sequence[str]) -> str:
 def _balanced(text: str) -> str:
     if text.count('"') % 2 == 0 and '""' not in text:
         return text
-    return " ".join(text.replace('"', " ").split())
+    words = (word.lstrip(LEADING_SIGNS) for word in text.replace('"', " ").split())
+    return " ".join(filter(None, words))
