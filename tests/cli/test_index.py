@@ -21,6 +21,7 @@ SUMMARY = re.compile(
     r" (?P<unread>[\d,]+) could not be read; (?P<passages>[\d,]+) passages?, \d+\.\d MB\.\n$"
 )
 MANY = 2000
+BINARY = b"\x00\xff\x80\x01" * 100
 
 
 @pytest.fixture
@@ -110,16 +111,16 @@ def test_a_file_that_changed_just_now_is_compared_by_its_content(tmp_path: Path,
 
 def test_what_cannot_be_read_is_listed_and_tried_again(tmp_path: Path, docs: Path) -> None:
     """The list has names and reasons. The rest is indexed, and the next run tries the file again."""
-    write(docs, "bad\x1b[31m.md", b"\xff\xfe\x00")
+    write(docs, "bad\x1b[31m.md", BINARY)
     done = index(tmp_path, "docs")
-    assert "Could not read bad�[31m.md: it is not UTF-8 text.\n" in done.stderr
+    assert re.search(r"^Could not read bad�\[31m\.md: it is not .*text.*\.$", done.stderr, re.MULTILINE)
     assert changes(done) == (3, 0, 0, 1)
     assert changes(index(tmp_path, "docs")) == (0, 0, 0, 1)
     [listed] = folders(tmp_path)
     assert (listed["files"], listed["unreadable"]) == (3, 1)
     write(docs, "bad\x1b[31m.md", "Readable now.")
     assert changes(index(tmp_path, "docs")) == (0, 1, 0, 0)
-    write(docs, "a.md", b"\xff")
+    write(docs, "a.md", BINARY)
     assert changes(index(tmp_path, "docs")) == (0, 0, 0, 1)
     assert counts(index(tmp_path, "docs"))["passages"] == 3
 
@@ -127,7 +128,7 @@ def test_what_cannot_be_read_is_listed_and_tried_again(tmp_path: Path, docs: Pat
 def test_the_list_of_unreadable_files_is_short(tmp_path: Path, docs: Path) -> None:
     """Twenty are named, and the others counted."""
     for number in range(25):
-        write(docs, f"{number}.bin", b"\xff")
+        write(docs, f"{number}.bin", BINARY)
     done = index(tmp_path, "docs")
     assert done.stderr.count("Could not read") == 20
     assert "… and 5 more.\n" in done.stderr

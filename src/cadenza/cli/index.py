@@ -1,6 +1,7 @@
 """cadenza index: the folders that the local search engine answers from."""
 
 import contextlib
+import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -114,14 +115,14 @@ def _run(path: Path, order: "IndexOrder", after_file: Callable[[], None]) -> "In
     from cadenza.documents.reader import DocumentReader  # noqa: PLC0415 import time
     from cadenza.observe import Observer, make_log  # noqa: PLC0415 import time
 
-    async def run() -> "Indexed":
-        reader = DocumentReader(Observer(make_log()))
+    async def run(reader: DocumentReader) -> "Indexed":
         try:
             return await index_folder(path, order, reader, after_file)
         finally:
             await reader.stop()
 
-    return asyncio.run(run())
+    with Path(os.devnull).open("w") as nowhere:  # what the log would say is in the list of unreadable files
+        return asyncio.run(run(DocumentReader(Observer(make_log(nowhere)))))
 
 
 @contextlib.contextmanager

@@ -31,7 +31,7 @@ from cadenza.store.local_index import FILE_PASSAGES_MAX, Folder, IndexWriter, St
 
 OWNER = "index"
 CHANGES = "it changed while it was read"
-BUSY = "the reader is busy"
+READER_FAILED = "the reader failed; the next run tries again"
 TOO_MANY_PASSAGES = "it is too long"
 
 
@@ -162,7 +162,7 @@ class _Run:
             self._refuse(file, digest, error.reason)
             return
         except ReaderBusy:
-            self.unread.append(Unread(file.path, BUSY))
+            self.unread.append(Unread(file.path, READER_FAILED))
             return
         if len(passages) > FILE_PASSAGES_MAX:
             self._refuse(file, digest, TOO_MANY_PASSAGES)
