@@ -9,7 +9,9 @@ import msgspec
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 CLIENTS = ROOT / "docs" / "clients.md"
-DOCS = (*sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs" / "platform").glob("*.md")))
+DOCS = tuple(
+    page for folder in (".", "platform", "grounding") for page in sorted((ROOT / "docs" / folder).glob("*.md"))
+)
 PAGES = (README, *DOCS)
 
 _FENCE = re.compile(r"^```(\S*)[^\n]*\n(.*?)^```", re.DOTALL | re.MULTILINE)

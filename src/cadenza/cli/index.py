@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from cadenza.control.indexing import Indexed, IndexOrder
 
 COLUMNS = ("folder", "url", "files", "unreadable", "passages", "indexed_at")
-INDEX_NAME = Path("data") / "index.db"
 MEGABYTE = 1_000_000
 UNREAD_SHOWN = 20
 INTERRUPTED = 130
@@ -42,7 +41,7 @@ def index(
     Only new and changed files are read, and deleted ones are removed, so run it again whenever the folder has changed.
     A running service sees the change on its next request. Without FOLDER, list the indexed folders.
     """
-    path = index or _default_index(config)
+    path = index or load_config(config).grounding.search.index
     if folder is None:
         if remove or url is not None:
             raise click.UsageError("--url and --remove need FOLDER.")
@@ -53,11 +52,6 @@ def index(
         _remove(path, folder)
     else:
         _update(path, folder, _checked_url(url))
-
-
-def _default_index(config: str | None) -> Path:
-    source = load_config(config).source
-    return (source.parent if source else Path.cwd()) / INDEX_NAME
 
 
 def _checked_url(url: str | None) -> str | None:

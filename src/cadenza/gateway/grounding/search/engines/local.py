@@ -37,6 +37,8 @@ WEAK_WORDS = """
 GREETING = re.compile(r"\bgood (morning|afternoon|evening|night|day)\b", re.IGNORECASE)
 EMPTY_WORDS = STOP_WORDS | frozenset(WEAK_WORDS.split()) | frozenset(string.ascii_lowercase)
 
+MORE_PASSAGES = 20
+
 
 class LocalBounds(msgspec.Struct, frozen=True):
     """When a passage counts, and what one search may cost.
@@ -110,8 +112,12 @@ def best_passages(index: IndexReader, words: Sequence[str], bounds: LocalBounds)
 
 
 def _weights(terms: Sequence[Term], passages: int) -> dict[str, float]:
-    """The inverse document frequency of each stem."""
-    return {term.stem: math.log(1 + (passages - term.passages + 0.5) / (term.passages + 0.5)) for term in terms}
+    """The inverse document frequency of each stem, as if the index had a few passages more.
+
+    In a small index a word that occurs nowhere would otherwise outweigh all the words that do.
+    """
+    count = passages + MORE_PASSAGES
+    return {term.stem: math.log(1 + (count - term.passages + 0.5) / (term.passages + 0.5)) for term in terms}
 
 
 def _needed(terms: Sequence[Term], weights: dict[str, float], enough: float) -> list[Term]:
