@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from cadenza.gateway.grounding.edits import Edit, apply_edits, insert_before, replace_part
-from cadenza.gateway.grounding.fence import CITE, NOTICE, fence
+from cadenza.gateway.grounding.fence import CITE, NOTICE, QUESTION, fence
 from cadenza.gateway.grounding.search.records import Source
 from cadenza.gateway.parts import FilePart
 from cadenza.gateway.validate import ChatRequest, find_content_start
@@ -55,13 +55,13 @@ def add_material(chat: ChatRequest, material: Material) -> Grounding:
     start = find_content_start(chat)
     found = _reference_text(material) if start is not None else ""
     if found and start is not None and chat.last_user is not None:
-        edits[chat.last_user].append(insert_before(chat.messages[chat.last_user], start, found))
+        edits[chat.last_user].append(insert_before(chat.messages[chat.last_user], start, f"{found}\n\n{QUESTION}"))
         texts.append(found)
         told.add(chat.last_user)
     for file in material.files:
         text = _file_text(file)
         if file.part.message not in told:
-            text = f"{NOTICE}\n{text}"
+            text = f"{NOTICE}\n\n{text}"
             told.add(file.part.message)
         edits[file.part.message].append(replace_part(file.part.start, file.part.end, f"{text}\n\n"))
         texts.append(text)
@@ -84,7 +84,7 @@ def _reference_text(material: Material) -> str:
         pieces.append(fence("source", source.text, number=str(number), title=source.title, url=source.url))
     if not pieces:
         return ""
-    return "\n".join([f"{NOTICE} {CITE}" if material.sources else NOTICE, *pieces])
+    return "\n\n".join([f"{NOTICE} {CITE}" if material.sources else NOTICE, *pieces])
 
 
 def _file_text(file: ReadFile) -> str:

@@ -25,11 +25,11 @@ def insert_before(message: msgspec.Raw, content_start: int, text: str) -> Edit:
     """The text comes before all else that the message says. Its content is a string or an array of parts."""
     raw, at = memoryview(message), content_start + 1
     if raw[content_start] == ord('"'):
-        return Edit(at, at, msgspec.json.encode(text + "\n\n")[1:-1])
+        return Edit(at, at, msgspec.json.encode(text)[1:-1])
     assert raw[content_start] == ord("[")
     blank = _BLANK.match(raw, at)
     is_empty = blank is not None and raw[blank.end()] == ord("]")
-    return Edit(at, at, _text_part(text + "\n\n") + (b"" if is_empty else b","))
+    return Edit(at, at, _text_part(text) + (b"" if is_empty else b","))
 
 
 def apply_edits(message: msgspec.Raw, edits: Iterable[Edit]) -> list[bytes | memoryview]:

@@ -41,8 +41,8 @@ def test_notes_and_sources_come_before_the_last_question(indent: int | None) -> 
     grounding = add_material(chat, Material(notes=["I live in Oslo."], sources=SOURCES))
     first, second, last = edited(chat, grounding)
     assert (first, second) == ("earlier", "yes")
-    assert last.startswith(f"{NOTICE} {CITE}\n<reference ")
-    assert last.endswith('</reference id="' + last.split('id="')[-1].split('"')[0] + '">\n\nWho "is" it?\n')
+    assert last.startswith(f"{NOTICE} {CITE}\n\n<reference ")
+    assert last.endswith('>\n\nMy question: Who "is" it?\n')
     assert "- I live in Oslo." in last
     assert 'number="2" title="Two" url="https://b.example/2"' in last
     assert grounding.headers == b"x-cadenza-grounding: memory=1 search=2\r\n"
