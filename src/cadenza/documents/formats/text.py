@@ -28,7 +28,7 @@ LINE_ENDS = re.compile(r"\r\n?|[\v\f\x85\u2028\u2029]")
 UNWANTED = re.compile("[\x00-\x08\x0e-\x1f\x7f-\x9f\ufeff\ufffe\uffff\ud800-\udfff\U000e0000-\U000e007f]")
 BINARY = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f\x7f]")
 BINARY_SHARE_MAX = 0.001
-GOOD_PER_BAD = 10  # characters beyond ASCII in a UTF-8 file with errors
+GOOD_PER_BAD = 3  # characters beyond ASCII in a UTF-8 file with errors
 NOT_TEXT = "it is not text, and not a file of a kind that can be read"
 
 
