@@ -187,7 +187,7 @@ def test_tracked_changes_and_fields() -> None:
     assert read(made.make_word(body)) == {"": "box\n\nkept"}
 
 
-MADE = {
+MADE: dict[str, made.Make] = {
     "a.docx": made.make_docx,
     "a.xlsx": made.make_xlsx,
     "a.pptx": made.make_pptx,

@@ -130,6 +130,8 @@ def test_wrong_extensions_that_can_be_read() -> None:
     ):
         assert read_document(name, media_type, pdf)[0].label == "page 1"
     assert read_document("a.pdf", "application/pdf", b"only text")[0].text == "only text"
+    assert read_document("a.pdf", "", b"\x00\x01junk" + pdf)[0].label == "page 1"
+    assert read_document("a.py", "", b'if data.startswith(b"%PDF-"): ...')[0].label == ""
 
 
 @pytest.mark.parametrize("entities", ['<!ENTITY x SYSTEM "file:///etc/passwd">', f"{LAUGHS}<!ENTITY x '&j;'>"])
@@ -185,11 +187,28 @@ def test_deep_html(tag: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "piece", ["<", "<a ", "<a '\"x ", "<!--", "<!", "<script>", "</p", "<p x='", '<p x="', "&amp", "&#x", "]]>", "<?"]
+    "piece",
+    [
+        "<",
+        "<a ",
+        "<a '\"x ",
+        "<!--",
+        "<!",
+        "<script>",
+        "</p",
+        "<p x='",
+        '<p x="',
+        "&amp",
+        "&#x",
+        "]]>",
+        "<?",
+        "</b>",
+        "</div>",
+    ],
 )
 def test_html_takes_linear_time(piece: str) -> None:
-    """Unclosed tags, quotes, comments and scripts do not make the reader go back over and over."""
-    page = (f"<html><p>text</p>{piece * (MIB // len(piece))}>").encode()
+    """Unclosed tags, quotes, comments and scripts, and stray end tags, do not make the reader go back over and over."""
+    page = (f"<html><p>text</p>{'<i><section>' * 190}{piece * (MIB // len(piece))}>").encode()
     began_s = time.process_time()
     _, why = texts_or_reason(page, "a.html", FormatLimits())
     assert not why or "too many" in why
@@ -207,11 +226,13 @@ def test_too_many_elements() -> None:
         b"".join(b"Content-Type: multipart/mixed; boundary=b%d\n\n--b%d\n" % (n, n) for n in range(3000)),
         b"Content-Type: multipart/mixed; boundary=b\n\n" + b"--b\n\nx\n" * 3000,
         b"Content-Type: multipart/mixed\n\nno boundary",
+        b"X-Many: y\n" * 1_000_000,
+        b"Content-Type: text/plain; " + b"a*0=x; " * 1_000_000 + b"\n\nbody",
         b"Content-Type: text/plain; charset=rot13\nContent-Transfer-Encoding: base64\n\n%%%",
         b"Subject: =?utf-8?b?////?= =?nonsense?q?x?=\n\nbody",
         b"Content-Disposition: attachment; filename*=nonsense''%ff\n\nbody",
     ],
-    ids=["deep", "many parts", "no boundary", "charset", "header", "name"],
+    ids=["deep", "many parts", "no boundary", "many headers", "many parameters", "charset", "header", "name"],
 )
 def test_hostile_mail(body: bytes) -> None:
     """A hostile e-mail is read or refused, but never an error of the parser."""

@@ -14,6 +14,7 @@ LEFT_OUT = frozenset({"Fallback", "moveFrom", "del", "tabs", "tabLst", "instrTex
 LITERAL = {"tab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "-", "ptab": "\t"}
 HEADINGS_MAX = 6
 SPAN_MAX = 64
+PARAGRAPH_COST = 6  # characters that a paragraph is counted for beside its text, because it takes memory
 Start = Callable[[Attributes], None]
 
 
@@ -126,6 +127,7 @@ class OfficeText:
             self._paragraphs[-1].pieces.append(text)
 
     def _start_paragraph(self) -> None:
+        self._allowance.take_chars(PARAGRAPH_COST)
         paragraph = _Paragraph()
         paragraph.heading = self._next_heading
         self._paragraphs.append(paragraph)
