@@ -12,7 +12,7 @@ from pathlib import Path
 
 import rich.console
 
-from bench import alone, fleet, idle, ledger, machine, measure
+from bench import alone, documents, fleet, idle, ledger, machine, measure
 from bench.figures import Results, Section
 from bench.gateways.base import Gateway, running
 from bench.gateways.cadenza import Cadenza
@@ -25,7 +25,7 @@ from bench.plots import draw_plots
 from bench.report import show, write_report
 from bench.testbed import progress_bar, upstream
 
-PARTS = ("gateways", "alone", "growth", "ledger", "fleet")
+PARTS = ("gateways", "alone", "growth", "ledger", "documents", "fleet")
 STEPS_PER_GATEWAY = 5
 ALONE = (
     idle.measure_idle,  # first, while the process has no freed memory to reuse
@@ -102,6 +102,7 @@ def count_steps(options: argparse.Namespace, chosen: list[Gateway]) -> int:
         "alone": len(ALONE),
         "growth": len(sizes.accounts) + len(sizes.charges),
         "ledger": 1,
+        "documents": 1,
         "fleet": fleet.count_steps(has_valkey=False),
     }
     return sum(steps[part] for part in options.parts)
@@ -124,6 +125,10 @@ def measure_parts(results: Results, site: Site, chosen: list[Gateway], options: 
         with machine.on_all_cores():
             volume = ledger.QUICK if is_quick else ledger.FULL
             results.sections += _sections_or_failure("The ledger", lambda: ledger.measure_ledger(volume))
+    if has_own and "documents" in options.parts:
+        site.step("documents")
+        files = documents.QUICK if is_quick else documents.FULL
+        results.sections += _sections_or_failure("Documents to text", lambda: documents.measure_documents(files))
     if has_own and "fleet" in options.parts:
         size = fleet.QUICK if is_quick else fleet.FULL
         results.sections += _sections_or_failure("Shared state", lambda: measure_fleet(site, size))

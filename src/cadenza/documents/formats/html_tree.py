@@ -13,6 +13,7 @@ from cadenza.documents.records import Unreadable
 DEPTH_MAX = 200
 TAG_CHARS_MAX = 20_000
 NAME_CHARS_MAX = 64
+STRAYS_MAX = 10_000  # with more of them, an end tag is compared with the last open element only
 TAG = re.compile(r"""</?([a-zA-Z][^\s/>]*+)((?:[^>"']|"[^"]*"|'[^']*')*+)>""")
 BRACKET = re.compile(r"<(?=/?[a-zA-Z]|[!?])")
 NAME = re.compile(r"</?([a-zA-Z][^\s/>]*+)")
@@ -75,12 +76,17 @@ class TreeBuilder:
         self._open = [self.root]
         self._too_deep = 0  # open elements beyond the depth
         self._left = elements_max
+        self._strays = 0  # end tags that end nothing
 
     def add_text(self, text: str) -> None:
         if text:
             self._open[-1].children.append(unescape(text) if "&" in text else text)
 
     def start(self, tag: str, raw: str) -> None:
+        if len(self._open) >= DEPTH_MAX and tag not in VOID:
+            self._too_deep += 1
+            self.add_text(" ")
+            return
         if tag in PARAGRAPH_ENDERS and self._open[-1].tag == "p":
             self._open.pop()
         elif tag in CLOSED_BY:
@@ -90,24 +96,22 @@ class TreeBuilder:
             raise Unreadable("it has too many elements")
         element = Element(tag, raw)
         self._open[-1].children.append(element)
-        if tag in VOID:
-            return
-        if len(self._open) < DEPTH_MAX:
+        if tag not in VOID:
             self._open.append(element)
-        else:
-            self._too_deep += 1
 
     def end(self, tag: str) -> None:
         if self._too_deep:
             self._too_deep -= 1
             return
-        for index in range(len(self._open) - 1, 0, -1):
+        depth = len(self._open) if self._strays < STRAYS_MAX else 2
+        for index in range(len(self._open) - 1, len(self._open) - depth, -1):
             opened = self._open[index].tag
             if opened == tag:
                 del self._open[index:]
                 return
             if opened in TABLE_SCOPE and tag not in TABLE_PARTS:
-                return  # a stray end tag inside a cell does not end the table
+                break  # a stray end tag inside a cell does not end the table
+        self._strays += 1
 
     def _close_before(self, closed: frozenset[str], stops: frozenset[str]) -> None:
         keep = len(self._open)

@@ -58,12 +58,13 @@ JSON_NAMES = (".json", ".geojson", ".ipynb")
 
 def kind_of(name: str, media_type: str, data: bytes) -> Kind:
     start = data[:PDF_WITHIN_BYTES]
-    if b"%PDF-" in start:
+    name, media_type = name.lower().strip(), media_type.partition(";")[0].strip().lower()
+    says_pdf = name.endswith(".pdf") or media_type == "application/pdf"  # such a file may begin with other bytes
+    if start.lstrip().startswith(b"%PDF-") or (says_pdf and b"%PDF-" in start):
         return Kind.PDF
     if data.startswith((b"PK\x03\x04", b"PK\x05\x06", b"PK\x07\x08")):
         return Kind.ZIP
     _refuse(data)
-    name, media_type = name.lower().strip(), media_type.partition(";")[0].strip().lower()
     start = start.removeprefix(b"\xef\xbb\xbf").lstrip()
     if HTML_START.match(start) or name.endswith(HTML_NAMES) or media_type in {"text/html", "application/xhtml+xml"}:
         return Kind.HTML

@@ -12,7 +12,7 @@ class FormatLimits(msgspec.Struct, frozen=True):
     unpacked_bytes_max: int = 128 * 1024 * 1024  # of all parts of an archive that are read
     entries_max: int = 10_000  # of an archive
     pages_max: int = 3_000  # of a PDF; sheets of a workbook, slides, chapters
-    elements_max: int = 500_000  # of an HTML page
+    elements_max: int = 150_000  # of an HTML page
     attachments_max: int = 20  # of an e-mail, and of those inside it
     nesting_max: int = 3  # an e-mail in an e-mail in an e-mail
 

@@ -4,6 +4,7 @@ import email.errors
 import email.header
 import email.parser
 import email.policy
+import re
 from collections.abc import Callable, Iterator
 from email.message import Message
 
@@ -16,10 +17,15 @@ HEADERS = ("From", "To", "Cc", "Date", "Subject")
 HEADER_CHARS_MAX = 2_000
 NAME_CHARS_MAX = 120
 PARTS_MAX = 1_000
+HEAD_END = re.compile(rb"\r?\n\r?\n")
+HEAD_BYTES_MAX = 128 * 1024  # parsing takes time that grows faster than the headers
 ReadFile = Callable[[str, str, bytes, Allowance], list[Section]]
 
 
 def read_mail(data: bytes, allowance: Allowance, read_file: ReadFile) -> list[Section]:
+    head_end = HEAD_END.search(data)
+    if (head_end.start() if head_end else len(data)) > HEAD_BYTES_MAX:
+        raise Unreadable("it is an e-mail with too many headers")
     try:
         message = email.parser.BytesParser(policy=email.policy.compat32).parsebytes(data)
         parts = list(_parts(message))

@@ -4,17 +4,26 @@ Both formats have elements with the same names for these: p, r, t, tbl, tr, tc. 
 tracked, field codes and the fallback copies of shapes are left out.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from cadenza.documents.formats.limits import Allowance
-from cadenza.documents.formats.tables import cell_text, table_lines
+from cadenza.documents.formats.tables import table_lines
 from cadenza.documents.formats.xml_events import Attributes, local
 
 LEFT_OUT = frozenset({"Fallback", "moveFrom", "del", "tabs", "tabLst", "instrText", "delText"})
 LITERAL = {"tab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "-", "ptab": "\t"}
 HEADINGS_MAX = 6
 SPAN_MAX = 64
+PARAGRAPH_COST = 6  # characters that a paragraph is counted for beside its text, because it takes memory
 Start = Callable[[Attributes], None]
+
+
+class Styles:
+    """The styles of paragraphs that are headings, with their levels, and those that are items of lists."""
+
+    def __init__(self) -> None:
+        self.headings: dict[str, int] = {}
+        self.lists: dict[str, int] = {}
 
 
 class _Paragraph:
@@ -45,17 +54,17 @@ class _Table:
     def end_cell(self) -> None:
         if not self.rows:
             self.rows.append([])
-        self.rows[-1] += [cell_text(" / ".join(self.cell)), *[""] * (self.span - 1)]
+        self.rows[-1] += [" / ".join(self.cell), *[""] * (self.span - 1)]
         self.cell, self.span = [], 1
 
 
 class OfficeText:
-    """Takes the events of one part. `headings` maps the ids of styles to levels of headings."""
+    """Takes the events of one part."""
 
-    def __init__(self, allowance: Allowance, headings: Mapping[str, int] | None = None) -> None:
+    def __init__(self, allowance: Allowance, styles: Styles | None = None) -> None:
         self.blocks: list[str] = []
         self._allowance = allowance
-        self._headings = headings or {}
+        self._styles = styles or Styles()
         self._paragraphs: list[_Paragraph] = []  # more than one: a text box inside a paragraph
         self._tables: list[_Table] = []  # more than one: a table inside a cell
         self._left_out = 0  # depth inside an element that is left out
@@ -118,6 +127,7 @@ class OfficeText:
             self._paragraphs[-1].pieces.append(text)
 
     def _start_paragraph(self) -> None:
+        self._allowance.take_chars(PARAGRAPH_COST)
         paragraph = _Paragraph()
         paragraph.heading = self._next_heading
         self._paragraphs.append(paragraph)
@@ -142,7 +152,9 @@ class OfficeText:
 
     def _style(self, attributes: Attributes) -> None:
         if self._paragraphs:
-            self._paragraphs[-1].heading = self._headings.get(local(attributes, "val"), 0)
+            style, paragraph = local(attributes, "val"), self._paragraphs[-1]
+            paragraph.heading = self._styles.headings.get(style, 0)
+            paragraph.list_level = self._styles.lists.get(style, paragraph.list_level)
 
     def _outline(self, attributes: Attributes) -> None:
         level = _number(local(attributes, "val"))

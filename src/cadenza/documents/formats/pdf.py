@@ -3,7 +3,6 @@
 import pypdfium2
 
 from cadenza.documents.formats.limits import Allowance
-from cadenza.documents.formats.text import clean
 from cadenza.documents.records import Section, Unreadable
 
 PASSWORD = 4  # FPDF_ERR_PASSWORD
@@ -38,11 +37,11 @@ def _page(document: pypdfium2.PdfDocument, index: int, allowance: Allowance) -> 
         text_page = page.get_textpage()
         try:
             allowance.take_chars(text_page.count_chars())
-            text = text_page.get_text_bounded(errors="replace")
+            text: str = text_page.get_text_bounded(errors="replace")
         finally:
             text_page.close()
     except pypdfium2.PdfiumError:
         return ""
     finally:
         page.close()
-    return clean(text).strip()
+    return text.strip()

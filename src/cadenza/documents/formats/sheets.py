@@ -13,7 +13,7 @@ from cadenza.documents.records import Section
 
 MAIN_PART = "xl/workbook.xml"
 NAME_CHARS_MAX = 64
-CELL_COST = 8  # characters that a cell is counted for beside its text, because it takes memory
+CELL_COST = 12  # characters that a cell is counted for beside its text, because it takes memory
 
 
 class _Workbook:
@@ -79,7 +79,8 @@ class _Sheet:
         self._kind = ""
         self._style = ""
         self._column = 0
-        self._parts: dict[str, list[str]] = {}
+        self._columns: dict[str, int] = {}  # by their letters
+        self._parts: dict[str, str] = {}
         self._part = ""
 
     def start(self, tag: str, attributes: Attributes) -> None:
@@ -88,8 +89,8 @@ class _Sheet:
             self._column = 0
         elif tag == "c":
             self._kind, self._style = attributes.get("t", ""), attributes.get("s", "")
-            self._column = column_of(attributes.get("r", "")) or self._column + 1
-            self._parts = {"v": [], "t": [], "f": []}
+            self._column = self._column_of(attributes.get("r", ""))
+            self._parts = {"v": "", "t": "", "f": ""}
         elif tag == "rPh":
             self._part = "left out"
         elif tag in self._parts and self._part != "left out":
@@ -106,7 +107,14 @@ class _Sheet:
     def text(self, data: str) -> None:
         if self._part in self._parts:
             self._allowance.take_chars(len(data))
-            self._parts[self._part].append(data)
+            self._parts[self._part] += data
+
+    def _column_of(self, reference: str) -> int:
+        """A cell without a reference follows the one before it."""
+        letters = reference.rstrip("0123456789")
+        if letters not in self._columns:
+            self._columns[letters] = column_of(letters)
+        return self._columns[letters] or self._column + 1
 
     def _end_cell(self) -> None:
         text = self._shown()
@@ -115,7 +123,7 @@ class _Sheet:
             self.rows[-1].append((self._column, text))
 
     def _shown(self) -> str:
-        value, inline, formula = ("".join(self._parts.get(part, ())) for part in "vtf")
+        value, inline, formula = self._parts.values()
         if self._kind == "s":
             index = int(value) if value.isascii() and value.isdigit() and len(value) < 10 else -1
             return self._strings[index] if 0 <= index < len(self._strings) else ""

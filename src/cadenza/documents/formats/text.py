@@ -24,17 +24,18 @@ CHARSETS = words("""
     utf-16-le utf-8
     """)
 WEB_NAMES = {"iso8859-1": "cp1252", "ascii": "cp1252", "gb2312": "gb18030", "gbk": "gb18030", "shift_jis": "cp932"}
-LINE_ENDS = re.compile(r"\r\n?|[\v\f\x85\u2028\u2029]")
+LINE_END_CHARS = "\r\v\f\x85\u2028\u2029"
+LINE_ENDS = re.compile(rf"\r\n?|[{LINE_END_CHARS}]")
 UNWANTED = re.compile("[\x00-\x08\x0e-\x1f\x7f-\x9f\ufeff\ufffe\uffff\ud800-\udfff\U000e0000-\U000e007f]")
 BINARY = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f\x7f]")
 BINARY_SHARE_MAX = 0.001
-GOOD_PER_BAD = 10  # characters beyond ASCII in a UTF-8 file with errors
+GOOD_PER_BAD = 3  # characters beyond ASCII in a UTF-8 file with errors
 NOT_TEXT = "it is not text, and not a file of a kind that can be read"
 
 
 def clean(text: str) -> str:
     """The text with one kind of line end, and without control characters and the invisible tag characters."""
-    if LINE_ENDS.search(text):
+    if any(char in text for char in LINE_END_CHARS):
         text = LINE_ENDS.sub("\n", text)
     return UNWANTED.sub("", text) if UNWANTED.search(text) else text
 

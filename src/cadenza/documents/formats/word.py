@@ -1,21 +1,22 @@
 """DOCX to text: the body, then footnotes, comments, and what the headers and footers of its pages say."""
 
 from cadenza.documents.formats.limits import Allowance
-from cadenza.documents.formats.office_text import HEADINGS_MAX, OfficeText
+from cadenza.documents.formats.office_text import HEADINGS_MAX, OfficeText, Styles
 from cadenza.documents.formats.package import Package
 from cadenza.documents.formats.xml_events import Attributes, local
 from cadenza.documents.records import Section
 
 MAIN_PART = "word/document.xml"
 NOTES = (("footnotes", "footnotes"), ("endnotes", "endnotes"), ("comments", "comments"))
+DIGITS = frozenset("0123456789")
 SEPARATORS = {"separator", "continuationSeparator", "continuationNotice"}
 
 
-class _Styles:
-    """Which styles are headings. Their ids are in the writer's language, their names are not."""
+class _Styles(Styles):
+    """Takes the events of the styles. Their ids are in the writer's language, their names are not."""
 
     def __init__(self) -> None:
-        self.headings: dict[str, int] = {}
+        super().__init__()
         self._style = ""
 
     def start(self, tag: str, attributes: Attributes) -> None:
@@ -26,8 +27,12 @@ class _Styles:
             level = name.removeprefix("heading ")
             if name == "title":
                 self.headings[self._style] = 1
-            elif level != name and level.isascii() and level.isdigit() and 0 < int(level[:2]) <= 9:
-                self.headings[self._style] = min(int(level[:2]), HEADINGS_MAX)
+            elif level != name and level in DIGITS:
+                self.headings[self._style] = max(1, min(int(level), HEADINGS_MAX))
+
+        elif tag in {"numPr", "ilvl"} and self._style and self._style not in self.headings:
+            level = local(attributes, "val")
+            self.lists[self._style] = int(level) if level in DIGITS else 0
 
     def end(self, tag: str) -> None:
         if tag == "style":
@@ -58,7 +63,7 @@ def read_word(package: Package, allowance: Allowance) -> list[Section]:
     styles = _Styles()
     for part in package.related(main, "styles"):
         package.read(part, styles)
-    body = OfficeText(allowance, styles.headings)
+    body = OfficeText(allowance, styles)
     package.read(main, body)
     sections = [Section("", body.result)]
     for kind, label in NOTES:

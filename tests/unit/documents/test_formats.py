@@ -1,0 +1,214 @@
+"""Text of files that real programs write."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from cadenza.documents.formats.read import read_document
+from cadenza.documents.records import Section, Unreadable
+from tests.unit.documents import made_files as made
+
+MEMORY_BYTES = 768 * 1024 * 1024
+CONFINED = f"""
+import resource, sys
+resource.setrlimit(resource.RLIMIT_AS, ({MEMORY_BYTES}, {MEMORY_BYTES}))
+resource.setrlimit(resource.RLIMIT_NOFILE, (32, 32))
+import msgspec
+from cadenza.documents.formats.read import read_document
+sys.stdout.buffer.write(msgspec.json.encode(read_document(sys.argv[1], "", sys.stdin.buffer.read())))
+"""
+GRAIN = "<html><head><title>t</title></head><body><h1>Prices of grain</h1><p>Oats cost 3.20.</p></body></html>"
+
+
+def read(data: bytes, name: str = "", media_type: str = "") -> dict[str, str]:
+    return {section.label: section.text for section in read_document(name, media_type, data)}
+
+
+def test_word_document() -> None:
+    """A DOCX has its headings, lists, tables, comments and page headers."""
+    found = read(made.make_docx(), "report.docx")
+    assert found[""] == (
+        "# Annual report\n\n# Prices\n\nRevenue grew by 12 % to 4,200 dollars.\n\n- first point\n- second point\n\n"
+        "| Item | Price |\n| --- | --- |\n| Oat\\|meal | 3.20 |"
+    )
+    assert found["comments"] == "Ada: Check this figure."
+    assert found["headers and footers"] == "Invoice 4711"
+
+
+def test_spreadsheet() -> None:
+    """An XLSX has a section for each sheet, with dates as dates and without empty columns."""
+    found = read(made.make_xlsx(), "prices.xlsx")
+    assert found["sheet Prices"].split("\n") == [
+        "| Item | Price | Since |",
+        "| --- | --- | --- |",
+        "| Oats | 3.2 | 2026-03-01 |",
+        "| Milk | 110% |",
+        "| Sum | =B2+B3 |",
+    ]
+    assert found["sheet Far & away"] == "| corner |  |\n| --- | --- |\n|  | TRUE |"
+
+
+def test_computed_values() -> None:
+    """A formula that was computed shows its value, as text, number, error or truth."""
+    cells = (
+        "<c r='A1'><f>1+1</f><v>2</v></c><c r='B1' t='str'><f>X</f><v>two</v></c><c r='D1' t='e'><v>#N/A</v></c>"
+        "<c r='E1' t='b'><v>1</v></c><c r='F1'><v>0.30000000000000004</v></c>"
+        "<c r='G1' t='inlineStr'><is><t>in</t></is></c>"
+    )
+    assert read(made.make_sheet(f"<row>{cells}</row>"))["sheet One"].startswith(
+        "| 2 | two | #N/A | TRUE | 0.3 | in |\n"
+    )
+
+
+def test_slides() -> None:
+    """A PPTX has a section for each slide, with its title, table and notes."""
+    found = read(made.make_pptx(), "show.pptx")
+    assert found["slide 1"] == "# Welcome\n\nAgenda\n\nQuestions"
+    assert found["slide 2"] == (
+        "# Figures\n\nSee the table\n\n| Year | Sales |\n| --- | --- |\n| 2026 | 77 |\n\nNotes: Mention the new shop."
+    )
+
+
+def test_pdf() -> None:
+    """A PDF has a section for each page that has text, with the number of the page."""
+    found = read(made.make_pdf(["Oats cost 3.20.", "", "Milk costs 1.10."]), "prices.pdf")
+    assert found == {"page 1": "Oats cost 3.20.", "page 3": "Milk costs 1.10."}
+
+
+def test_mail() -> None:
+    """An EML has the headers that matter, its plain text, and the text of its attachments."""
+    found = read(made.make_eml({"../../prices.xlsx": made.make_xlsx(), "photo.png": b"\x89PNG\r\n\x1a\n"}), "a.eml")
+    assert found[""] == (
+        "From: Zoë <zoe@example.org>\nTo: sales@example.org\nDate: Mon, 02 Nov 2026 10:00:00 +0000\n"
+        "Subject: Grüße und Preise\nAttachments: prices.xlsx, photo.png\n\nPlease find the prices attached."
+    )
+    assert "Oats" in found["attachment prices.xlsx, sheet Prices"]
+    assert len(found) == 3
+
+
+def test_mail_in_html() -> None:
+    """An EML without plain text shows its HTML as text."""
+    found = read(made.make_eml({}, html="<p>Dear <b>all</b>,</p><script>x()</script><p>bye</p>"), "a.eml")
+    assert found[""].endswith("\n\nDear all,\n\nbye")
+
+
+def test_html_file() -> None:
+    """An HTML file shows all that a browser would, without scripts, as Markdown."""
+    page = f"{GRAIN}<script>alert(1)</script><ul><li>a &amp; b<li>c</ul><table><tr><th>x<th>y<tr><td>1<td>2</table>"
+    assert read(page.encode(), "page.html")[""] == (
+        "# Prices of grain\n\nOats cost 3.20.\n\n- a & b\n- c\n\n| x | y |\n| --- | --- |\n| 1 | 2 |"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "text"),
+    [
+        ("a.md", b"# Title\r\n\r\ntext", "# Title\n\ntext"),
+        ("a.csv", b"a;b\n1;2\n", "a;b\n1;2"),
+        ("a.py", b"def f() -> None: ...\n", "def f() -> None: ..."),
+        ("a.json", b'{"a": 1}', '{"a": 1}'),
+        ("", "Grüße".encode(), "Grüße"),
+        ("", b"\xef\xbb\xbfGr\xc3\xbc\xc3\x9fe", "Grüße"),
+        ("", "Grüße".encode("utf-16"), "Grüße"),
+        ("", b"\xfe\xff" + "Grüße".encode("utf-16-be"), "Grüße"),
+        ("", "Grüße".encode("utf-32"), "Grüße"),
+        ("", "“Grüße” €5".encode("cp1252"), "“Grüße” €5"),
+        ("", "Grüße aus Köln, schöne Äpfel und Öl für die Küche, süß".encode() + b"\xff", None),
+    ],
+)
+def test_text(name: str, data: bytes, text: str | None) -> None:
+    """Text is read in its encoding: UTF-8, UTF-16 and UTF-32 by their marks, UTF-8 with an error, else Windows-1252."""
+    found = read(data, name)[""]
+    assert found == text if text is not None else "schöne Äpfel" in found
+
+
+def test_json_on_one_line() -> None:
+    """Long JSON on one line gets lines, so that it can be cut into passages."""
+    found = read(b'{"a":[' + b",".join(b'"word"' for _ in range(1000)) + b"]}", "a.json")[""]
+    assert found.count("\n") > 1000
+
+
+def test_control_characters() -> None:
+    """Control characters, NUL and invisible tags are removed from the text."""
+    assert read(b"a\x1b[31mb" + "c\U000e0041d\u200b".encode() + b"\n" * 2)[""] == "a[31mbcd\u200b"
+    document = made.make_docx()
+    assert read_document("a\0b", "x/\0", document) == read_document("", "", document)
+
+
+def test_open_document() -> None:
+    """An ODS has its sheets, and repeated cells are not multiplied without bound."""
+    row = "<table:table-row table:number-rows-repeated='9999999'>{}</table:table-row>"
+    cell = "<table:table-cell table:number-columns-repeated='9999999'><text:p>x</text:p></table:table-cell>"
+    content = (
+        "<office:d xmlns:office='o' xmlns:table='t' xmlns:text='x'><office:spreadsheet><table:table table:name='One'>"
+        f"{row.format(cell)}</table:table></office:spreadsheet></office:d>"
+    )
+    data = made.make_zip({"mimetype": "application/vnd.oasis.opendocument.spreadsheet", "content.xml": content})
+    assert len(read(data)["sheet One"]) < 1000
+
+
+def test_book() -> None:
+    """An EPUB has its chapters in their order."""
+    package = (
+        "<package><manifest><item id='a' href='one.xhtml'/><item id='b' href='two%20b.xhtml'/></manifest>"
+        "<spine><itemref idref='b'/><itemref idref='a'/></spine></package>"
+    )
+    book = made.make_zip(
+        {
+            "mimetype": "application/epub+zip",
+            "META-INF/container.xml": "<c><rootfiles><rootfile full-path='o/p.opf'/></rootfiles></c>",
+            "o/p.opf": package,
+            "o/one.xhtml": "<html><p>second</p></html>",
+            "o/two b.xhtml": "<!DOCTYPE html><html><p>first</p></html>",
+        }
+    )
+    assert read(book) == {"chapter 1": "first", "chapter 2": "second"}
+
+
+@pytest.mark.parametrize("macros", ["word/vbaProject.bin", "xl/vbaProject.bin"])
+def test_macros_are_not_read(macros: str) -> None:
+    """A document with macros is read without them."""
+    body = "<w:p><w:r><w:t>text</w:t></w:r></w:p>"
+    assert read(made.make_word(body, {macros: b"\xd0\xcf\x11\xe0 Sub AutoOpen()"}), "a.docm") == {"": "text"}
+
+
+def test_tracked_changes_and_fields() -> None:
+    """Deleted text, field codes and the fallback copy of a text box are not part of the text."""
+    body = (
+        "<w:p><w:r><w:t>kept</w:t></w:r><w:del><w:r><w:delText>gone</w:delText></w:r></w:del>"
+        "<w:moveFrom><w:r><w:t>moved</w:t></w:r></w:moveFrom><w:r><w:instrText>PAGE</w:instrText></w:r>"
+        "<mc:AlternateContent xmlns:mc='m'><mc:Choice><w:p><w:r><w:t>box</w:t></w:r></w:p></mc:Choice>"
+        "<mc:Fallback><w:p><w:r><w:t>box</w:t></w:r></w:p></mc:Fallback></mc:AlternateContent></w:p>"
+    )
+    assert read(made.make_word(body)) == {"": "box\n\nkept"}
+
+
+MADE: dict[str, made.Make] = {
+    "a.docx": made.make_docx,
+    "a.xlsx": made.make_xlsx,
+    "a.pptx": made.make_pptx,
+    "a.pdf": lambda: made.make_pdf(["text"] * 20),
+    "a.eml": lambda: made.make_eml({"b.pdf": made.make_pdf(["inner text"])}),
+    "a.html": GRAIN.encode,
+}
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_it_works_in_the_memory_of_a_child(name: str) -> None:
+    """Every format is read in a process with 768 MiB of address space and few open files."""
+    data = MADE[name]()
+    command = [sys.executable, "-c", CONFINED, name]
+    environment = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run(command, input=data, capture_output=True, env=environment, cwd=Path("/"), check=True)
+    assert msgspec.json.decode(done.stdout, type=list[Section]) == read_document(name, "", data)
+
+
+@pytest.mark.parametrize("data", [b"", b" \n\t", made.make_xlsx()[:0]])
+def test_empty_files(data: bytes) -> None:
+    """An empty file is unreadable."""
+    with pytest.raises(Unreadable, match=r"it is empty|it has no text"):
+        read_document("a.txt", "text/plain", data)
