@@ -147,6 +147,13 @@ def test_entities_in_html_and_mail() -> None:
     assert read_document("a.eml", "", made.make_eml({}, html=page.decode()), LIMITS)[0].text.endswith("&j; <ok>")
 
 
+@pytest.mark.parametrize("encoding", ["UTF-9", "zlib", "utf-16-le", "shift_jis"])
+def test_unknown_encodings_of_xml(encoding: str) -> None:
+    """XML in an encoding that does not exist, or is not for XML, is damaged."""
+    body = f'<?xml version="1.0" encoding="{encoding}"?><w:document xmlns:w="w"><w:body/></w:document>'
+    assert "its XML cannot be parsed" in reason(made.make_word(body))
+
+
 def test_nothing_outside_is_followed() -> None:
     """A relationship to the outside, or out of the archive, leads nowhere."""
     relations = made.RELATIONS.format(
@@ -229,7 +236,7 @@ def test_too_many_elements() -> None:
         b"X-Many: y\n" * 1_000_000,
         b"Content-Type: text/plain; " + b"a*0=x; " * 1_000_000 + b"\n\nbody",
         b"Content-Type: text/plain; charset=rot13\nContent-Transfer-Encoding: base64\n\n%%%",
-        b"Subject: =?utf-8?b?////?= =?nonsense?q?x?=\n\nbody",
+        b"Subject: =?utf-8?b?////?= =?nonsense?q?x?= =?utf\xff8?q?x?=\n\nbody",
         b"Content-Disposition: attachment; filename*=nonsense''%ff\n\nbody",
     ],
     ids=["deep", "many parts", "no boundary", "many headers", "many parameters", "charset", "header", "name"],

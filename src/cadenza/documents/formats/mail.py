@@ -19,6 +19,7 @@ NAME_CHARS_MAX = 120
 PARTS_MAX = 1_000
 HEAD_END = re.compile(rb"\r?\n\r?\n")
 HEAD_BYTES_MAX = 128 * 1024  # parsing takes time that grows faster than the headers
+FAULTS = (RecursionError, ValueError, LookupError, TypeError, AttributeError, email.errors.MessageError)
 ReadFile = Callable[[str, str, bytes, Allowance], list[Section]]
 
 
@@ -27,10 +28,15 @@ def read_mail(data: bytes, allowance: Allowance, read_file: ReadFile) -> list[Se
     if (head_end.start() if head_end else len(data)) > HEAD_BYTES_MAX:
         raise Unreadable("it is an e-mail with too many headers")
     try:
-        message = email.parser.BytesParser(policy=email.policy.compat32).parsebytes(data)
-        parts = list(_parts(message))
-    except (RecursionError, ValueError, LookupError, TypeError):
+        return _read_message(
+            email.parser.BytesParser(policy=email.policy.compat32).parsebytes(data), allowance, read_file
+        )
+    except FAULTS:
         raise Unreadable("it is a damaged e-mail") from None
+
+
+def _read_message(message: Message, allowance: Allowance, read_file: ReadFile) -> list[Section]:
+    parts = list(_parts(message))
     if len(parts) > PARTS_MAX:
         raise Unreadable(f"it is an e-mail with more than {PARTS_MAX:,} parts")
     attached = [part for part in parts if _is_attachment(part)]
@@ -105,7 +111,7 @@ def _charset(part: Message) -> str:
 def _name(part: Message) -> str:
     try:
         name = _decoded(part.get_filename() or "")
-    except (LookupError, ValueError, TypeError):
+    except FAULTS:
         name = ""
     name = " ".join(clean(name.replace("\\", "/").rpartition("/")[2]).split())[:NAME_CHARS_MAX]
     return name or ("e-mail" if part.get_content_maintype() == "message" else "without a name")
@@ -119,5 +125,5 @@ def _decoded(text: str) -> str:
     """A header with its encoded words decoded; those that are damaged stay as they are."""
     try:
         return str(email.header.make_header(email.header.decode_header(text)))
-    except (LookupError, ValueError, email.errors.HeaderParseError):
+    except (LookupError, ValueError, email.errors.MessageError):
         return text

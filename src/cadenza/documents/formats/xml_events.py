@@ -32,7 +32,7 @@ def read_xml(pieces: Iterable[bytes], reader: XmlReader) -> None:
         for piece in pieces:
             parser.Parse(piece, False)
         parser.Parse(b"", True)
-    except expat.ExpatError:
+    except (expat.ExpatError, LookupError, ValueError):  # the last two for an encoding that is not one
         raise Unreadable("it is damaged: its XML cannot be parsed") from None
 
 
