@@ -2,6 +2,7 @@
 
 import base64
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from tests.loopback import LoopbackUpstream
 from tests.raw_client import RawClient, Reply
 from tests.service import EMAIL, Service
 from tests.service_config import RouteSpec, ServiceSpec
+from tests.unit.documents.made_files import make_pdf
 
 SECRET = "The vault opens at nine minutes past noon."
 HANDBOOK = "Travel costs are refunded within 30 days of the journey, if the Zurbaran form is sent in."
@@ -21,6 +23,7 @@ QUESTION = "Within how many days are travel costs refunded with the Zurbaran for
 TOOLS = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,QUJD"}}
 AUDIO = {"type": "input_audio", "input_audio": {"data": "QUJD", "format": "wav"}}
+SMALL_TOML = '[[classes.mezzo.routes]]\nprovider = "loopback"\nmodel = "small"\ncontext_tokens = 8_192\n'
 HEADER = "x-cadenza-grounding"
 
 
@@ -35,7 +38,7 @@ def ask(*parts: Any) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def grounded(shared_upstream: LoopbackUpstream, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """A service with an index and an account with a note. Fortissimo takes images, audio and files."""
+    """A service with an index and an account with a note. Fortissimo takes images, audio and files; mezzo is small."""
     folder: Path = tmp_path_factory.mktemp("handbook")
     (folder / "travel.md").write_text(f"# Travel\n\n{HANDBOOK}\n")
     (folder / "parking.md").write_text("# Parking\n\nVisitors park behind the north gate.\n")
@@ -44,7 +47,7 @@ def grounded(shared_upstream: LoopbackUpstream, tmp_path_factory: pytest.TempPat
         "forte": [RouteSpec("loopback")],
         "fortissimo": [RouteSpec("loopback", more_toml=able)],
     }
-    with Service(ServiceSpec({"loopback": shared_upstream.base_url}, routes)) as service:
+    with Service(ServiceSpec({"loopback": shared_upstream.base_url}, routes, SMALL_TOML)) as service:
         assert service.cli("index", str(folder)).returncode == 0
         added = service.cli("memory", "add", "--account", EMAIL, NOTE)
         assert added.returncode == 0, added.stderr
@@ -205,6 +208,21 @@ def test_a_large_file_passes_through_the_processes(api: RawClient, upstream: Loo
     before, file, after = sent(upstream)["messages"][-1]["content"][-3:]
     assert (before["text"], after["text"]) == ("é\n", "Summarise it.")
     assert "Paragraph 3999 says" in file["text"]
+
+
+def test_a_long_document_is_cut_by_relevance(api: RawClient, upstream: LoopbackUpstream) -> None:
+    """A PDF of 300 pages goes to a model with a small window: the page in question stays, and the cut is told."""
+    pages = [f"Page {number} is about ordinary matters of the company. " * 12 for number in range(1, 301)]
+    pages[211] = "The password of the lighthouse is heliotrope. " + pages[211]
+    question = {"type": "text", "text": "What is the password of the lighthouse?"}
+    reply = api.chat(messages=ask(file_part(make_pdf(pages), "long.pdf"), question), model="mezzo")
+    assert reply.status == 200
+    text = question_sent(upstream)
+    assert "heliotrope" in text
+    assert "Page 1 is about" in text
+    assert "[page 212]\nThe password" in text
+    assert re.search(r'shows="pages [-0-9, ]+ of 300"', text)
+    assert 4_000 < len(text) < 8_192 * 5
 
 
 def test_the_sdk_sends_a_file(grounded: Service, upstream: LoopbackUpstream) -> None:

@@ -46,6 +46,7 @@ class Started(msgspec.Struct, frozen=True):
     """A service, and the reply to a request that was sent as soon as it listened."""
 
     server: Server
+    folder: Path
     had_loaded: bool  # whether the model had loaded when that request was sent
     first_reply: Reply
 
@@ -66,7 +67,13 @@ def started(
     (folder / "cadenza.toml").write_text(TOML.format(base_url=shared_upstream.base_url))
     with serving(folder) as server:
         had_loaded = LOADED in server.output
-        yield Started(server, had_loaded, RawClient(server.port, account.key).chat(max_tokens=2))
+        yield Started(server, folder, had_loaded, RawClient(server.port, account.key).chat(max_tokens=2))
+
+
+@pytest.fixture(scope="session")
+def server_folder(started: Started) -> Path:
+    """Where the service runs."""
+    return started.folder
 
 
 @pytest.fixture

@@ -44,6 +44,7 @@ FAULT_VARIABLE = "CADENZA_FAULT_POINT"
 EMBEDDED_MODEL = "smollm2-135m-instruct"
 OPENAI_TOKENS = {"context_tokens": 128_000, "max_output_tokens": 16_384}
 EMBEDDED_TOKENS = {"context_tokens": 8_192, "max_output_tokens": 4_096}
+EMBEDDED_PATIENCE = {"first_token_s": 300.0}  # a full window takes a minute or more on a busy machine
 
 
 def build_settings(raw: Table, reader: Reader, source: Path | None, environ: Mapping[str, str]) -> Settings:
@@ -195,5 +196,6 @@ def _route(values: Table, at: KeyPath, providers: Mapping[str, Provider], reader
     defaults |= OPENAI_TOKENS if provider.kind == "openai" else EMBEDDED_TOKENS
     defaults["custom_tools"] = dialect.custom_tools
     own = {name: value for name, value in values.items() if name not in ("continue", "timeouts")}
-    timeouts = Timeouts(**values.get("timeouts", {}))
+    patience = EMBEDDED_PATIENCE if provider.kind == "embedded" else {}
+    timeouts = Timeouts(**patience | values.get("timeouts", {}))
     return Route(**defaults | own, continues=values.get("continue", False), timeouts=timeouts)

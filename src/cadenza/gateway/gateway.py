@@ -57,9 +57,8 @@ class Gateway:
         self.store = store = state.store
         self.snapshot = snapshot
         self.observer = observer
-        self.tokenizer = tokenizer or Tokenizer()
         self.ledger = LedgerWriter(store, observer)
-        self.dispatcher = Dispatcher(observer, snapshot.limits.concurrency, self.tokenizer)
+        self.dispatcher = Dispatcher(observer, snapshot.limits.concurrency, tokenizer or Tokenizer())
         self.rates = state.shared.rates
         self.slots = Slots(snapshot.limits.concurrency, lender=state.shared.lender)
         self.look_ups = LookUps(store, self.ledger.presence)
@@ -74,6 +73,11 @@ class Gateway:
         observer.metrics.slots.set_function(lambda: self.slots.taken)
         observer.metrics.in_flight.set_function(lambda: len(self.in_flight))
         observer.metrics.tasks.set_function(lambda: len(asyncio.all_tasks()))
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The one of the process."""
+        return self.dispatcher.tokenizer
 
     async def start(self, classes_epoch: int) -> None:
         self._reloader.begin_at(classes_epoch)

@@ -32,6 +32,7 @@ SEARCH_TOKENS_MAX = 4_000
 MEMORY_TOKENS_MAX = 1_000
 SEARCH_SHARE = 8  # search adds at most an eighth of the smallest window
 MEMORY_SHARE = 16
+FILES_SHARE = 2  # files get at most half of the largest window: the conversation goes on
 ANSWER_TOKENS = 1024  # kept free for an answer whose length the client does not limit
 ANSWER_SHARE = 4  # but no more than a quarter of a window
 COUNT_SHARE = 4  # a prompt that may fill a quarter of a window is counted
@@ -166,7 +167,7 @@ class Grounder:
 
 
 async def budget_for(plan: Plan, prompt: PromptSize, chat: ChatRequest) -> Budget:
-    """Memory and search fit the smallest window, so that they rule out no route; files may fill the largest."""
+    """Memory and search fit the smallest window, so that they rule out no route; files may fill half of the largest."""
     smallest = min(plan.routes, key=lambda route: route.context_tokens)
     largest = max(plan.routes, key=lambda route: route.context_tokens)
     tokens = prompt.at_most
@@ -181,7 +182,7 @@ async def budget_for(plan: Plan, prompt: PromptSize, chat: ChatRequest) -> Budge
     left_tokens = max(0, room(smallest))
     memory = min(MEMORY_TOKENS_MAX, smallest.context_tokens // MEMORY_SHARE, left_tokens)
     search = min(SEARCH_TOKENS_MAX, smallest.context_tokens // SEARCH_SHARE, left_tokens - memory)
-    files = room(largest) - memory - search - FENCE_TOKENS * len(chat.files)
+    files = min(room(largest) - memory - search, largest.context_tokens // FILES_SHARE) - FENCE_TOKENS * len(chat.files)
     return Budget(max(0, files), memory, search)
 
 

@@ -1,0 +1,71 @@
+"""Grounding on the embedded default, offline: documents on this machine, files in requests, and the real model."""
+
+import base64
+from pathlib import Path
+
+import openai
+import pytest
+
+from tests.cli.program import run
+from tests.raw_client import RawClient
+from tests.unit.documents.made_files import make_pdf
+
+QUESTION = "How long is parental leave?"
+FILES = {
+    "leave.txt": "Parental leave is 26 weeks. Apply at least three months before, on the form PL-7.",
+    "parking.md": "# Parking\n\nVisitors park behind the north gate. The barrier closes at 19:00.",
+    "travel.md": "# Travel\n\nTravel costs are refunded within 30 days. Hotels are paid up to 140 dollars a night.",
+}
+
+
+@pytest.fixture(scope="module")
+def indexed(server_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Three documents, indexed beside the running service."""
+    folder = tmp_path_factory.mktemp("documents")
+    for name, text in FILES.items():
+        (folder / name).write_text(text)
+    done = run(server_folder, "index", str(folder))
+    assert "Indexed 3 files, 3 new" in done.stdout + done.stderr
+
+
+@pytest.mark.usefixtures("indexed")
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_answer_cites_an_indexed_document(wire: RawClient, stream: bool) -> None:
+    """The model gets the passage, the client its source, and the added tokens are counted and charged."""
+    messages = [{"role": "user", "content": QUESTION}]
+    bare = wire.post({"messages": messages, "max_tokens": 12}, {"x-cadenza-grounding": "none"})
+    reply = wire.chat(messages=messages, max_tokens=24, stream=stream)
+    assert reply.headers["x-cadenza-grounding"] == "search=1"
+    assert "26" in reply.text
+    assert b'"url":"local:leave.txt"' in reply.body
+    assert reply.usage["prompt_tokens"] > bare.usage["prompt_tokens"] + 20
+    assert "x-cadenza-grounding" not in bare.headers
+
+
+@pytest.mark.usefixtures("indexed")
+def test_other_questions_are_left_alone(wire: RawClient) -> None:
+    """What the documents do not speak of gets no source."""
+    reply = wire.chat(messages=[{"role": "user", "content": "What is the capital of France?"}], max_tokens=4)
+    assert "x-cadenza-grounding" not in reply.headers
+
+
+def test_the_sdk_sends_a_pdf(client: openai.OpenAI) -> None:
+    """`openai-python` sends a PDF, and its text is in the prompt that the model counts."""
+    pages = ["The office closes at 17:00 on Fridays.", "The canteen is on the second floor."]
+    data = base64.b64encode(make_pdf(pages)).decode()
+    raw = client.chat.completions.with_raw_response.create(
+        model="forte",
+        max_tokens=24,
+        messages=[
+            {
+                "role": "user",
+                "content": [
+                    {"type": "file", "file": {"filename": "h.pdf", "file_data": f"data:application/pdf;base64,{data}"}},
+                    {"type": "text", "text": "When does the office close on Fridays?"},
+                ],
+            }
+        ],
+    )
+    completion = raw.parse()
+    assert raw.headers["x-cadenza-grounding"] == "attachments=1"
+    assert "17:00" in (completion.choices[0].message.content or "")
