@@ -16,12 +16,12 @@ from tests.service import CREDIT_NANO, Service
 expect.set_options(timeout=TIMEOUT_MS)
 HEADER = "x-cadenza-grounding"
 ADDED = "memory=2 search=5 attachments=1"
-TEXT = "Refunds take 30 days [1][2], `list[1]` does not, and [9] is unknown.\n\nSee the form [4]."
+TEXT = "Refunds take 30 days [1][2], `list[1]` does not, and [9] is unknown.\n\nSee the form [4], and [1, 9; 2]."
 FIRST_BLOCK = (
     "<p>Refunds take 30 days [1][2], <code>list[1]</code> does not, and [9] is unknown.</p>\n"
     '<div class="code"><pre><code>rows[1]</code></pre></div>\n'
 )
-LAST_BLOCK = "<p>See the <em>form [4]</em>.</p>\n"
+LAST_BLOCK = "<p>See the <em>form [4]</em>, and [1, 9; 2].</p>\n"
 SOURCES = [
     {"number": 1, "url": "https://travel.example/refunds?a=1&b=2", "title": "Refunds of travel costs"},
     {"number": 2, "url": "local:handbook/travel%20costs.md", "title": "Travel"},
@@ -101,9 +101,10 @@ def check_sources(page: Page) -> None:
         expect(link).to_have_attribute("target", "_blank")
         expect(link).to_have_attribute("rel", "noopener noreferrer nofollow")
     markers = replies(page).locator("a.cite")
-    expect(markers).to_have_text(["[1]", "[2]", "[4]"])
+    expect(markers).to_have_text(["[1]", "[2]", "[4]", "1", "2"])
     expect(replies(page).locator("code")).to_have_text(["list[1]", "rows[1]"])
     expect(replies(page)).to_contain_text("and [9] is unknown")
+    expect(replies(page)).to_contain_text("form [4], and [1, 9; 2].")
     address = page.url
     markers.nth(1).focus()
     page.keyboard.press("Enter")

@@ -4,7 +4,7 @@
 
 import { byId, element } from "./chat_elements.js";
 
-const MARKER = /\[(\d{1,3})\]/;
+const MARKER = /([[【]\^?\d{1,4}(?: ?[,;–-] ?\^?\d{1,4}){0,20}(?:†[^】]{0,40})?[\]】])/; // [1], [1, 2], [1-3] and what the service counts besides
 const NOT_LINKED = "a, button, code, details, pre, .open-block, .sources, .row";
 const LOCAL = "local:";
 
@@ -42,7 +42,7 @@ function documentName(url) {
   }
 }
 
-// Makes links of the markers, like [1], in what is rendered of a message.
+// Makes links of the numbers in markers, like [1] or [1, 2], in what is rendered of a message.
 export function linkMarkers(root, message) {
   const known = new Set(message.sources.map(({ number }) => number));
   const walker = document.createTreeWalker(root, NodeFilter.SHOW_TEXT);
@@ -51,21 +51,23 @@ export function linkMarkers(root, message) {
     const text = walker.currentNode;
     if (MARKER.test(text.data) && !text.parentElement.closest(NOT_LINKED)) texts.push(text);
   }
-  for (const text of texts) text.replaceWith(...linked(text.data, message, known));
+  for (const text of texts) {
+    const pieces = text.data.split(MARKER); // every second one is a marker
+    text.replaceWith(...pieces.flatMap((piece, index) => (index % 2 ? linked(piece, message, known) : piece)));
+  }
 }
 
-function linked(text, message, known) {
-  return text.split(MARKER).map((piece, index) => {
-    if (index % 2 === 0) return piece;
-    return known.has(Number(piece)) ? marker(message, Number(piece)) : `[${piece}]`;
-  });
+function linked(marker, message, known) {
+  const numbers = marker.replace(/†.*/, "").match(/\d+/g).map(Number);
+  if (numbers.length === 1) return known.has(numbers[0]) ? link(message, numbers[0], `[${numbers[0]}]`) : marker;
+  return marker.split(/(\d+)/).map((piece, index) => (index % 2 && known.has(Number(piece)) ? link(message, Number(piece), piece) : piece));
 }
 
 // The address of the page names the conversation: a marker moves the focus and leaves the address alone.
-function marker(message, number) {
+function link(message, number, text) {
   const go = (event) => {
     event.preventDefault();
     byId(placeOf(message, number))?.focus();
   };
-  return element("a", { className: "cite", href: `#${placeOf(message, number)}`, textContent: `[${number}]`, onclick: go });
+  return element("a", { className: "cite", href: `#${placeOf(message, number)}`, textContent: text, onclick: go });
 }
