@@ -42,6 +42,14 @@ window.fetch = async (url, options) => {
     if (url.endsWith("/chat")) await window.noteBody(await new Response(options.body).text());
     return send(url, options);
 };"""
+COUNT_STORED = """async () => {
+    const { name } = (await indexedDB.databases()).find(({ name }) => name.startsWith("cadenza-chat-files-"));
+    const done = (request) => new Promise((resolve) => { request.onsuccess = () => resolve(request.result); });
+    const database = await done(indexedDB.open(name));
+    const count = await done(database.transaction("files").objectStore("files").count());
+    database.close();
+    return count;
+}"""
 INSIDE = """parts => parts.length && parts.map(part => part.getBoundingClientRect())
     .every(box => box.left >= 0 && box.right <= innerWidth)"""
 SERIOUS = {"serious", "critical"}
@@ -162,7 +170,7 @@ def test_limits_are_told_before_sending(
 
 
 def test_files_are_dropped_and_pasted(open_page: OpenPage, upstream: LoopbackUpstream, email: str) -> None:
-    """Dropped and pasted files are attached; text with a picture of it is pasted as text; a draft keeps its files."""
+    """Both ways attach files, but not the picture of pasted text; a draft keeps its files; deleting removes them."""
     upstream.always(whole("Yes."))
     page = open_page()
     bodies = sent_bodies(page)
@@ -186,6 +194,11 @@ def test_files_are_dropped_and_pasted(open_page: OpenPage, upstream: LoopbackUps
     expect(attached(page)).to_have_count(0)
     page.get_by_role("button", name="Read them.").click()
     expect(attached(page)).to_contain_text(["draft.txt"])
+    assert page.evaluate(COUNT_STORED) == 3
+    page.get_by_role("button", name="Delete", exact=True).click()
+    page.get_by_role("dialog").get_by_role("button", name="Delete").click()
+    expect(page.get_by_role("button", name="Read them.")).to_have_count(0)
+    assert page.evaluate(COUNT_STORED) == 0
 
 
 def test_a_file_that_does_not_fit_is_not_kept(

@@ -158,7 +158,7 @@ async function prepareFiles(asked, path) {
   if (!missing.length) return true;
   show();
   const names = missing.map(({ name }) => name).join(", ");
-  const text = `This browser did not keep ${names}. To send it again, edit its message and attach it.`;
+  const text = `This browser did not keep ${names}. To send a file again, edit its message and attach it.`;
   if (!(await question({ title: "Send without the files?", text, yes: "Send without" }))) return false;
   for (const file of missing) file.isLeftOut = true;
   return true;

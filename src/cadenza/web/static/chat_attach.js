@@ -64,6 +64,7 @@ export class Attachments {
     if (over) problems.push(`At most ${FILES_MAX} files can be sent, with those of earlier messages: ${over} left out.`);
     this.#problem(problems);
     this.#showChips();
+    byId("status").textContent = `${this.files.length} ${this.files.length === 1 ? "file is" : "files are"} attached.`;
   }
 
   async #load(file) {
