@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Dialog, Locator, Page, expect
+from playwright.sync_api import Dialog, expect
 
-from tests.browser.conftest import TIMEOUT_MS, OpenPage, shoot, sign_in
+from tests.browser.chat_page import PHONE, ask, open_chat, replies, whole
+from tests.browser.conftest import TIMEOUT_MS, OpenPage, shoot
 from tests.loopback import ROLE, STOP, Good, LoopbackUpstream, Pause, Sse, Status, said, usage_chunk
 from tests.service import CREDIT_NANO, Service
 from tests.unit.web.hostile import HOSTILE
@@ -30,31 +31,11 @@ def grow(light):
 1. Water
 2. Light
 """
-PHONE = {"width": 390, "height": 844}
 
 
 @pytest.fixture
 def email(service: Service) -> str:
     return service.create_account(CREDIT_NANO)
-
-
-def open_chat(page: Page, email: str) -> None:
-    sign_in(page, email)
-    page.goto("/chat")
-    page.wait_for_selector("#chat[data-ready]")
-
-
-def ask(page: Page, text: str) -> None:
-    page.get_by_label("Message", exact=True).fill(text)
-    page.keyboard.press("Enter")
-
-
-def replies(page: Page) -> Locator:
-    return page.get_by_role("article", name="Reply")
-
-
-def whole(text: str) -> Sse:
-    return Sse([ROLE, said(text), STOP, usage_chunk()])
 
 
 def test_a_reply_is_streamed_rendered_and_kept(open_page: OpenPage, upstream: LoopbackUpstream, email: str) -> None:

@@ -1,5 +1,6 @@
 """The chat of the web application: a session stands in for a key, with the money and the limits of any request."""
 
+import base64
 import contextlib
 import sqlite3
 from concurrent.futures import ThreadPoolExecutor
@@ -97,6 +98,29 @@ def test_the_class_is_the_one_that_was_picked(chat: ChatClient, upstream: Loopba
     assert event_of(chat.send(model="auto"), "usage")["class"] == "forte"
     assert event_of(chat.send(model="mezzo"), "usage")["class"] == "mezzo"
     assert "does not exist" in chat.send(model="no-such").error(400)
+
+
+def test_a_file_goes_with_a_message(chat: ChatClient, upstream: LoopbackUpstream, service: Service) -> None:
+    """It is read as in the API: its text reaches the model, a header tells the page, and nothing of it is kept."""
+    data = base64.b64encode(b"zyxcontentzyx " * 10_000).decode()
+    file = {"filename": "zyxnamezyx.txt", "file_data": f"data:text/plain;base64,{data}"}
+    parts = [{"type": "file", "file": file}, {"type": "text", "text": "When?"}]
+    reply = chat.send({"x-cadenza-grounding": "none"}, messages=[{"role": "user", "content": parts}])
+    assert (reply.is_done, reply.headers["x-cadenza-grounding"]) == (True, "attachments=1")
+    read, asked = upstream.requests[0].json["messages"][-1]["content"]
+    assert 'name="zyxnamezyx.txt"' in read["text"]
+    assert asked["text"] == "When?"
+    for path in service.files():
+        content = path.read_bytes()
+        assert b"zyxnamezyx" not in content
+        assert b"zyxcontentzyx" not in content
+
+
+def test_an_image_needs_a_route_that_takes_it(chat: ChatClient, upstream: LoopbackUpstream) -> None:
+    """Without such a route the page gets a 400 that names the part, and no upstream is asked."""
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,QUJD"}}
+    assert "'image_url'" in chat.send(messages=[{"role": "user", "content": [image]}]).error(400)
+    assert upstream.requests == []
 
 
 def test_a_stopped_reply_is_charged_for_what_was_delivered(

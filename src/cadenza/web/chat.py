@@ -21,11 +21,33 @@ SUGGESTIONS = (
 )
 
 
+class ChatFile(msgspec.Struct, frozen=True):
+    """A file, with its content as a data URL or as base64."""
+
+    file_data: str
+    filename: str | None = None
+
+
+class ChatImage(msgspec.Struct, frozen=True):
+    """An image, as a data URL."""
+
+    url: str
+
+
+class ChatPart(msgspec.Struct, frozen=True):
+    """A part of a message: `text`, `file` or `image_url`, and the field of that name."""
+
+    type: str
+    text: str | None = None
+    file: ChatFile | None = None
+    image_url: ChatImage | None = None
+
+
 class ChatMessage(msgspec.Struct, frozen=True):
     """A message of the conversation, as POST /v1/chat/completions takes it."""
 
     role: str
-    content: str
+    content: str | list[ChatPart]
 
 
 class ChatOrder(msgspec.Struct, frozen=True):
@@ -97,7 +119,7 @@ ROUTES: Routes = (
     Endpoint(
         "POST",
         "/chat",
-        "Ask for a reply. The answer is a stream of events: start, text, block, finish, usage, then [DONE]",
+        "Ask for a reply. The answer is a stream of events: start, text, block, sources, finish, usage, then [DONE]",
         serve_chat,
         ChatOrder,
         media_type="text/event-stream",

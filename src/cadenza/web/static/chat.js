@@ -1,18 +1,22 @@
 // The chat page: conversations of this browser, replies of the service.
 
+import { Attachments, fillChips } from "./chat_attach.js";
+import { noteOf, totalOf } from "./chat_cost.js";
+import { button, byId, element } from "./chat_elements.js";
+import { Files, filesOf } from "./chat_files.js";
 import { Store, addMessage, endOf, newConversation, pathTo, siblings, titleOf } from "./chat_store.js";
 import { ask, findCost, render } from "./chat_stream.js";
-import { MessageView, Thread, button, byId, copyText, element, question } from "./chat_view.js";
+import { MessageView, Thread, copyText, question } from "./chat_view.js";
 
 const SAVE_EVERY_MS = 1000;
 const SPOKEN_CHARS_MAX = 2000; // of a reply, to a screen reader
-const NANO = 1_000_000_000n;
 
 const prompt = byId("prompt");
 const picker = byId("class");
 const drawer = byId("drawer");
 const thread = new Thread(byId("thread"), byId("empty"));
-const store = await Store.open(byId("chat").dataset.account).catch((error) => {
+const { account } = byId("chat").dataset;
+const [store, files] = await Promise.all([Store.open(account), Files.open(account)]).catch((error) => {
   thread.showError(new Error("This browser does not let the page keep conversations. Allow it to store data, then reload."));
   throw error;
 });
@@ -20,35 +24,11 @@ const store = await Store.open(byId("chat").dataset.account).catch((error) => {
 let conversation = newConversation();
 let editing = null; // the message that the composer holds
 let running = null; // the AbortController of the reply that is arriving
+const attachments = new Attachments(files, () => filesOf(pathTo(conversation, editing ? editing.parent : conversation.head)));
+const draftFiles = new Map(); // of messages that are not sent yet, while the page is open
 
-// Money
-
-const nano = (dollars) => {
-  const [whole, part] = dollars.split(".");
-  return BigInt(whole) * NANO + BigInt(part.padEnd(9, "0"));
-};
-
-const dollars = (amount) => {
-  const part = String(amount % NANO).padStart(9, "0").replace(/0+$/, "").padEnd(2, "0");
-  return `$${amount / NANO}.${part}`;
-};
-
-function showTotal() {
-  const costs = Object.values(conversation.messages).flatMap((message) => (message.cost ? [message.cost] : []));
-  const tokens = costs.reduce((sum, cost) => sum + cost.prompt_tokens + cost.completion_tokens, 0);
-  const spent = costs.reduce((sum, cost) => sum + nano(cost.cost), 0n);
-  byId("total").textContent = costs.length ? `${tokens.toLocaleString()} tokens · ${dollars(spent)}` : "";
-}
-
-function noteOf(message) {
-  const states = { stopped: "Stopped", broken: "Broke off", length: "Cut at its longest" };
-  const parts = states[message.state] ? [states[message.state]] : [];
-  if (message.cost) {
-    const { prompt_tokens: input, completion_tokens: output } = message.cost;
-    parts.push(message.cost.class, `${input.toLocaleString()} in, ${output.toLocaleString()} out`, dollars(nano(message.cost.cost)));
-  }
-  return parts.join(" · ");
-}
+// A conversation that the browser refuses to keep goes on, and the person is told.
+const save = (changed) => store.save(changed).catch((error) => thread.showError(error));
 
 // The thread
 
@@ -61,13 +41,19 @@ function show() {
   thread.empty.hidden = path.length > 0;
   for (const message of path) addView(message);
   byId("title").textContent = conversation.title || "New conversation";
+  byId("grounding").checked = conversation.grounding !== false;
   showTotal();
   thread.toEnd();
   void renderMissing(path);
 }
 
+function showTotal() {
+  byId("total").textContent = totalOf(conversation);
+}
+
 function addView(message) {
   const view = new MessageView(message);
+  if (message.files?.length) fillChips(view.files, message.files);
   views.set(message.id, view);
   thread.add(view.element);
   showFoot(view);
@@ -93,7 +79,7 @@ function showFoot(view) {
 function switchTo(message) {
   if (!message) return;
   conversation.head = endOf(conversation, message.id);
-  void store.save(conversation);
+  void save(conversation);
   show();
 }
 
@@ -108,18 +94,21 @@ async function renderMissing(path) {
     Object.assign(message, { html: html[index], htmlUnits: message.text.length });
     if (shown === conversation) views.get(message.id)?.restore();
   });
-  if (html.length) await store.save(shown);
+  if (html.length) await save(shown);
 }
 
 // Replies
 
 async function send(text) {
+  await attachments.added;
   text = text.trim();
-  if (!text || running) return;
+  const attached = attachments.files;
+  if ((!text && !attached.length) || running) return;
   const parent = editing ? editing.parent : conversation.head;
-  if (!editing) store.set(draftName(), "");
-  const message = addMessage(conversation, { role: "user", text, parent });
-  conversation.title ||= titleOf(text);
+  const fields = attached.length ? { files: attached.map((file) => ({ ...file })) } : {};
+  if (!editing) forgetDraft();
+  const message = addMessage(conversation, { role: "user", text, parent, ...fields });
+  conversation.title ||= titleOf(text || attached[0].name);
   if (editing) stopEditing();
   else prompt.value = "";
   show();
@@ -131,6 +120,11 @@ async function reply(parent) {
   const aborting = new AbortController();
   running = aborting;
   const asked = conversation;
+  if (!(await prepareFiles(asked, pathTo(asked, parent))) || aborting.signal.aborted) {
+    running = null;
+    await save(asked);
+    return showList();
+  }
   const message = addMessage(asked, { role: "assistant", parent, state: "running", html: "", htmlUnits: 0 });
   show();
   const view = views.get(message.id);
@@ -151,22 +145,37 @@ async function reply(parent) {
   view.finish();
   await end(asked, message);
   if (asked !== conversation) return;
-  if (failure) thread.showError(failure, () => retry(message, parent));
+  if (failure) thread.showError(failure, waysOut(failure, message, parent));
   else byId("status").textContent = message.state === "stopped" ? "Stopped." : message.text.slice(0, SPOKEN_CHARS_MAX);
+}
+
+// Stores the files of the last message. Asks about files that are to be sent again and are not here any more.
+async function prepareFiles(asked, path) {
+  const all = filesOf(path);
+  if (!all.length) return true;
+  await files.keep(asked.id, path.at(-1).files ?? []);
+  const missing = await files.missing(all);
+  if (!missing.length) return true;
+  show();
+  const names = missing.map(({ name }) => name).join(", ");
+  const text = `This browser did not keep ${names}. To send a file again, edit its message and attach it.`;
+  if (!(await question({ title: "Send without the files?", text, yes: "Send without" }))) return false;
+  for (const file of missing) file.isLeftOut = true;
+  return true;
 }
 
 async function receive(asked, message, view, signal) {
   let saved = Date.now();
-  await store.save(asked);
+  await save(asked);
   await showList();
   const instructions = store.setting("instructions").trim();
   const system = instructions ? [{ role: "system", content: instructions }] : [];
-  const before = pathTo(asked, message.parent).map(({ role, text }) => ({ role, content: text }));
-  for await (const event of ask(picker.value, [...system, ...before], signal)) {
+  const body = await files.bodyOf(picker.value, system, pathTo(asked, message.parent));
+  for await (const event of ask(body, asked.grounding !== false, signal)) {
     thread.keepingEnd(() => take(event, message, view));
     if (Date.now() - saved > SAVE_EVERY_MS) {
       saved = Date.now();
-      void store.save(asked);
+      void save(asked);
     }
   }
 }
@@ -190,6 +199,13 @@ function take(event, message, view) {
       message.htmlUnits += event.units;
       view.addBlock(event.html);
       break;
+    case "added":
+      message.added = event.counts;
+      break;
+    case "sources":
+      message.sources = event.sources;
+      view.showSources();
+      break;
     case "finish":
       if (event.reason === "length") message.state = "length";
       break;
@@ -206,7 +222,7 @@ async function end(asked, message) {
     asked.head = message.parent;
   }
   asked.changed = Date.now();
-  await store.save(asked);
+  await save(asked);
   await showList();
   if (message.completion && !message.cost) void askCost(asked, message);
   if (asked !== conversation) return;
@@ -220,11 +236,17 @@ async function askCost(asked, message) {
   const cost = await findCost(message.completion);
   if (!cost) return;
   message.cost = cost;
-  await store.save(asked);
+  await save(asked);
   if (asked !== conversation) return;
   const view = views.get(message.id);
   if (view) showFoot(view);
   showTotal();
+}
+
+// What can be done after an error: a message that the service does not take can be changed.
+function waysOut(failure, message, parent) {
+  const again = ["Try again", () => retry(message, parent)];
+  return failure.status === 400 ? [["Edit the message", () => edit(conversation.messages[parent])], again] : [again];
 }
 
 function retry(message, parent) {
@@ -248,8 +270,10 @@ function showRunning() {
 
 function edit(message) {
   if (running) return;
+  keepDraftFiles();
   editing = message;
   prompt.value = message.text;
+  attachments.show((message.files ?? []).filter((file) => !file.isLeftOut));
   byId("editing").hidden = false;
   prompt.focus();
 }
@@ -258,7 +282,7 @@ function stopEditing() {
   if (!editing) return;
   editing = null;
   byId("editing").hidden = true;
-  prompt.value = store.setting(draftName());
+  showDraft();
 }
 
 // A conversation that is not saved yet keeps its draft under no name.
@@ -268,14 +292,30 @@ function keepDraft() {
   if (!editing) store.set(draftName(), prompt.value);
 }
 
+function keepDraftFiles() {
+  if (!editing) draftFiles.set(draftName(), attachments.files);
+}
+
+function showDraft() {
+  prompt.value = store.setting(draftName());
+  attachments.show(draftFiles.get(draftName()) ?? []);
+}
+
+function forgetDraft() {
+  store.set(draftName(), "");
+  draftFiles.delete(draftName());
+  attachments.show([]);
+}
+
 // Conversations
 
 async function open(id) {
   stop();
   stopEditing();
+  keepDraftFiles();
   conversation = (id && (await store.get(id))) || newConversation();
   location.hash = conversation.head ? conversation.id : "";
-  prompt.value = store.setting(draftName());
+  showDraft();
   for (const message of Object.values(conversation.messages)) {
     if (message.state === "running") message.state = "stopped"; // the page was closed meanwhile
     if (message.completion && !message.cost) void askCost(conversation, message);
@@ -307,7 +347,7 @@ async function rename() {
   if (title === null) return;
   conversation.title = title.trim().slice(0, 200) || conversation.title;
   conversation.changed = Date.now();
-  await store.save(conversation);
+  await save(conversation);
   show();
   await showList();
 }
@@ -315,15 +355,18 @@ async function rename() {
 async function remove() {
   if (!(await question({ title: "Delete this conversation?", text: "It cannot be brought back.", yes: "Delete" }))) return;
   stop();
-  await store.remove(conversation.id);
+  await Promise.all([store.remove(conversation.id), files.removeOf(conversation.id)]);
   await open("");
 }
 
 async function removeAll() {
-  const text = "All conversations, drafts and instructions in this browser are deleted. They cannot be brought back.";
+  const text = "All conversations, files, drafts and instructions in this browser are deleted. They cannot be brought back.";
   if (!(await question({ title: "Delete everything?", text, yes: "Delete all" }))) return;
   stop();
-  await store.removeAll();
+  await Promise.all([store.removeAll(), files.removeAll()]);
+  stopEditing();
+  draftFiles.clear();
+  attachments.show([]);
   await open("");
 }
 
@@ -356,6 +399,12 @@ async function instruct() {
   });
   if (given !== null) store.set("instructions", given.trim());
   showInstructions();
+}
+
+// Whether the service may add search results and notes, in this conversation.
+async function setGrounding(isOn) {
+  Object.assign(conversation, { grounding: isOn, changed: Date.now() });
+  if (conversation.head) await save(conversation);
 }
 
 function showInstructions() {
@@ -416,6 +465,7 @@ byId("composer").addEventListener("submit", (event) => {
 });
 byId("search").addEventListener("input", showList);
 byId("import-file").addEventListener("change", (event) => importFile(event.target.files[0]));
+byId("grounding").addEventListener("change", (event) => setGrounding(event.target.checked));
 picker.addEventListener("change", () => store.set("class", picker.value));
 prompt.addEventListener("input", keepDraft);
 document.addEventListener("keydown", pressed);

@@ -5,16 +5,27 @@
 
 const IMPORT_BYTES_MAX = 20_000_000;
 const IMPORT_MESSAGES_MAX = 20_000;
+const NO_ROOM = "This browser has no room to keep the conversation. Delete conversations that you do not need.";
 const FORMAT = "cadenza-chat";
 const ROLES = ["user", "assistant"];
 
 export const newId = () => crypto.randomUUID?.() ?? [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
 
-const settled = (request) =>
+export const settled = (request) =>
   new Promise((resolve, reject) => {
     request.onsuccess = () => resolve(request.result);
     request.onerror = () => reject(request.error);
   });
+
+// Changes a table. A browser that has no room says so only when the transaction ends.
+export function change(database, name, act) {
+  const changing = database.transaction(name, "readwrite");
+  return new Promise((resolve, reject) => {
+    changing.oncomplete = resolve;
+    changing.onabort = () => reject(changing.error?.name === "QuotaExceededError" ? new Error(NO_ROOM) : changing.error);
+    act(changing.objectStore(name));
+  });
+}
 
 export class Store {
   static async open(account) {
@@ -28,8 +39,8 @@ export class Store {
     this.prefix = prefix;
   }
 
-  #table(mode = "readonly") {
-    return this.database.transaction("conversations", mode).objectStore("conversations");
+  #table() {
+    return this.database.transaction("conversations").objectStore("conversations");
   }
 
   get(id) {
@@ -37,16 +48,16 @@ export class Store {
   }
 
   save(conversation) {
-    return settled(this.#table("readwrite").put(conversation));
+    return change(this.database, "conversations", (table) => table.put(conversation));
   }
 
   async remove(id) {
-    await settled(this.#table("readwrite").delete(id));
+    await change(this.database, "conversations", (table) => table.delete(id));
     this.set(`draft-${id}`, "");
   }
 
   async removeAll() {
-    await settled(this.#table("readwrite").clear());
+    await change(this.database, "conversations", (table) => table.clear());
     const own = Object.keys(localStorage).filter((key) => key.startsWith(this.prefix));
     for (const key of own) localStorage.removeItem(key);
   }
@@ -62,7 +73,7 @@ export class Store {
         const cursor = reading.result;
         if (!cursor) return resolve();
         const one = cursor.value;
-        const text = wanted.length ? [one.title, ...Object.values(one.messages).map((message) => message.text)].join("\n").toLowerCase() : "";
+        const text = wanted.length ? textOf(one).toLowerCase() : "";
         if (wanted.every((word) => text.includes(word))) found.push({ id: one.id, title: one.title, changed: one.changed });
         cursor.continue();
       };
@@ -93,6 +104,12 @@ export class Store {
     for (const conversation of conversations) await this.save(conversation);
     return conversations.length;
   }
+}
+
+// What a search looks at.
+function textOf({ title, messages }) {
+  const said = Object.values(messages).flatMap(({ text, files = [] }) => [text, ...files.map(({ name }) => name)]);
+  return [title, ...said].join("\n");
 }
 
 export function newConversation() {
@@ -157,10 +174,14 @@ function readConversation(given) {
   conversation.title = isText(given.title) ? given.title.slice(0, 200) : "";
   conversation.created = time(given.created);
   conversation.changed = time(given.changed);
+  if (given.grounding === false) conversation.grounding = false;
   for (const [id, message] of Object.entries(given.messages)) {
     if (!ROLES.includes(message?.role) || !isText(message.text)) throw new Error("A message in the file is not as expected.");
     const known = { id: ids.get(id), parent: ids.get(message.parent) ?? null, role: message.role, text: message.text, created: time(message.created) };
     if (isText(message.cost?.cost) && /^\d+\.\d+$/.test(message.cost.cost)) known.cost = readCost(message.cost);
+    if (Array.isArray(message.files)) known.files = message.files.map(readFile);
+    if (Array.isArray(message.sources)) known.sources = message.sources.map(readSource);
+    if (message.added) known.added = readAdded(message.added);
     conversation.messages[known.id] = known;
   }
   for (const id of Object.keys(conversation.messages)) checkEnd(conversation, id);
@@ -168,9 +189,23 @@ function readConversation(given) {
   return conversation;
 }
 
+const count = (value) => (Number.isSafeInteger(value) && value >= 0 ? value : 0);
+
+// An export has no data of files.
+function readFile(given) {
+  if (!isText(given?.name) || !isText(given.type)) throw new Error("A file of a message is not as expected.");
+  return { id: newId(), name: given.name.slice(0, 200), type: given.type.slice(0, 100), size: count(given.size), isKept: false };
+}
+
+function readSource(given) {
+  if (!isText(given?.url) || !isText(given.title)) throw new Error("A source of a reply is not as expected.");
+  return { number: count(given.number), url: given.url.slice(0, 2000), title: given.title.slice(0, 500) };
+}
+
+const readAdded = ({ memory, search, attachments }) => ({ memory: count(memory), search: count(search), attachments: count(attachments) });
+
 function readCost(given) {
-  const count = (value) => (Number.isSafeInteger(value) && value >= 0 ? value : 0);
-  return {
+    return {
     class: isText(given.class) ? given.class.slice(0, 40) : "",
     prompt_tokens: count(given.prompt_tokens),
     completion_tokens: count(given.completion_tokens),

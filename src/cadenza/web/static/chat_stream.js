@@ -21,10 +21,10 @@ async function refusal(response) {
   return new Refused(message, response.status, Number(response.headers.get("retry-after")) || 0);
 }
 
-async function post(path, body, signal) {
+async function post(path, body, signal, more = {}) {
   let response;
   try {
-    response = await fetch(API + path, { method: "POST", headers: headers(), body: JSON.stringify(body), signal });
+    response = await fetch(API + path, { method: "POST", headers: { ...headers(), ...more }, body, signal });
   } catch (error) {
     if (error.name === "AbortError") throw error;
     throw new Refused("The service cannot be reached. Check your connection.", 0);
@@ -33,9 +33,12 @@ async function post(path, body, signal) {
   return response;
 }
 
-// The events of a reply, one by one. Ends after the last; throws Refused, or AbortError when it was stopped.
-export async function* ask(model, messages, signal) {
-  const response = await post("/chat", { model, messages, stream: true }, signal);
+// The events of a reply, one by one; the first says what the service added. Ends after the last; throws Refused, or AbortError
+// when it was stopped. Without grounding, the service adds neither search results nor notes.
+export async function* ask(body, hasGrounding, signal) {
+  const response = await post("/chat", body, signal, hasGrounding ? {} : { "x-cadenza-grounding": "none" });
+  const added = (response.headers.get("x-cadenza-grounding") ?? "").matchAll(/(\w+)=(\d+)/g);
+  yield { type: "added", counts: Object.fromEntries(Array.from(added, ([, part, count]) => [part, Number(count)])) };
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   for (;;) {
@@ -63,7 +66,7 @@ export async function render(texts) {
   let group = [];
   let bytes = 0;
   const flush = async () => {
-    if (group.length) html.push(...(await (await post("/render", { texts: group })).json()).data);
+    if (group.length) html.push(...(await (await post("/render", JSON.stringify({ texts: group }))).json()).data);
     group = [];
     bytes = 0;
   };

@@ -1,15 +1,10 @@
 // Shows messages. Text is text; the only HTML that is inserted is what our server rendered and cleaned.
 
+import { button, byId, element } from "./chat_elements.js";
+import { linkMarkers, sourceList } from "./chat_sources.js";
+
 const NEAR_END_PX = 80;
 const FENCE = /^\s*(`{3,}|~{3,})[^\n]*\n?/;
-
-export const byId = (id) => document.getElementById(id);
-
-export function element(tag, fields = {}, ...children) {
-  const made = Object.assign(document.createElement(tag), fields);
-  made.append(...children);
-  return made;
-}
 
 // The one place where HTML becomes elements: `html` is always our server's.
 function parse(html) {
@@ -20,12 +15,6 @@ function parse(html) {
     if (box) box.prepend(element("button", { type: "button", className: "quiet copy-code", textContent: "Copy" }));
   }
   return template.content;
-}
-
-export function button(label, name, act, className = "quiet") {
-  const made = element("button", { type: "button", className, textContent: label, onclick: act });
-  if (name) made.setAttribute("aria-label", name);
-  return made;
 }
 
 // The part of a reply whose block has not ended: code as code, everything else as text.
@@ -54,7 +43,10 @@ export class MessageView {
     this.element.setAttribute("aria-label", message.role === "user" ? "You" : "Reply");
     this.foot = element("p", { className: "row" });
     if (message.role === "user") {
-      this.element.append(element("div", { className: "said", textContent: message.text }), this.foot);
+      this.files = element("ul", { className: "files", hidden: true });
+      this.files.setAttribute("aria-label", "Files");
+      const said = element("div", { className: "said", textContent: message.text, hidden: !message.text });
+      this.element.append(this.files, said, this.foot);
     } else {
       this.open = new OpenBlock();
       this.element.append(this.open.element, this.foot);
@@ -70,6 +62,7 @@ export class MessageView {
     if (message.reasoning) this.#addReasoning();
     if (isWhole) this.open.element.before(parse(message.html));
     this.open.show(isWhole ? "" : message.text);
+    this.showSources();
   }
 
   begin() {
@@ -86,6 +79,15 @@ export class MessageView {
   addBlock(html) {
     this.open.element.before(parse(html));
     this.show();
+    if (this.message.sources?.length) linkMarkers(this.element, this.message);
+  }
+
+  showSources() {
+    this.sources?.remove();
+    if (!this.message.sources?.length) return;
+    this.sources = sourceList(this.message);
+    this.foot.before(this.sources);
+    linkMarkers(this.element, this.message);
   }
 
   showReasoning() {
@@ -152,7 +154,7 @@ export class Thread {
   }
 
   // Says what went wrong and what to do about it. Removed by the next message.
-  showError(error, retry) {
+  showError(error, actions = []) {
     this.root.querySelector("[role=alert]")?.remove();
     const box = element("div", { className: "error" });
     box.setAttribute("role", "alert");
@@ -161,7 +163,7 @@ export class Thread {
     else if (error.status === 401) box.append(element("a", { className: "button", href: "/sign-in?next=/chat", textContent: "Sign in" }));
     else {
       if (error.waitS) box.append(element("p", { textContent: `Try again in ${error.waitS} ${error.waitS === 1 ? "second" : "seconds"}.` }));
-      if (retry) box.append(button("Try again", "", retry, ""));
+      for (const [label, act] of actions) box.append(button(label, "", act, ""));
     }
     this.keepingEnd(() => this.root.append(box));
   }

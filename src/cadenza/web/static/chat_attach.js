@@ -1,0 +1,120 @@
+// Attaches files to the message that is being written: by a button, by dropping them on the page, and by pasting.
+
+import { button, byId, element } from "./chat_elements.js";
+import { BYTES_MAX, FILES_MAX } from "./chat_files.js";
+
+const UNITS = ["B", "kB", "MB", "GB"];
+
+export function sizeText(bytes) {
+  let unit = 0;
+  for (; bytes >= 999.5 && unit < UNITS.length - 1; unit += 1) bytes /= 1000;
+  return `${unit && bytes < 9.95 ? bytes.toFixed(1) : Math.round(bytes)} ${UNITS[unit]}`;
+}
+
+// A list of files. With `remove`, each has a button.
+export function fillChips(list, files, remove) {
+  list.hidden = !files.length;
+  list.replaceChildren(...files.map((file) => chip(file, remove)));
+}
+
+function chip(file, remove) {
+  const made = element("li", { className: "badge" }, element("span", { className: "truncate", textContent: file.name, title: file.name }));
+  made.append(element("span", { className: "muted", textContent: sizeText(file.size) }));
+  if (file.isKept === false) {
+    const title = "This browser did not store the file. It cannot be sent after the page is closed.";
+    made.append(element("span", { className: "warn", textContent: "not kept", title }));
+  }
+  if (remove) made.append(button("×", `Remove ${file.name}`, () => remove(file)));
+  return made;
+}
+
+export class Attachments {
+  files = [];
+  added = Promise.resolve(); // once all files that were chosen are read
+
+  // `before` gives the files of the earlier messages: they are sent again with every message, and count.
+  constructor(store, before) {
+    this.store = store;
+    this.before = before;
+    this.#listen();
+  }
+
+  show(files) {
+    this.files = [...files];
+    this.#problem([]);
+    this.#showChips();
+  }
+
+  add(chosen) {
+    const all = [...chosen]; // the browser's own list does not outlive its event
+    this.added = this.added.then(() => this.#addAll(all));
+  }
+
+  async #addAll(chosen) {
+    const problems = [];
+    let over = 0;
+    for (const file of chosen) {
+      const others = [...this.before(), ...this.files];
+      const bytes = others.reduce((sum, one) => sum + one.size, file.size);
+      if (!file.size) problems.push(`${file.name} is empty.`);
+      else if (others.length >= FILES_MAX) over += 1;
+      else if (bytes > BYTES_MAX) problems.push(`${file.name} (${sizeText(file.size)}) is too large: all files together can have 24 MB.`);
+      else await this.#load(file).catch(() => problems.push(`${file.name} cannot be read. A folder cannot be attached.`));
+    }
+    if (over) problems.push(`At most ${FILES_MAX} files can be sent, with those of earlier messages: ${over} left out.`);
+    this.#problem(problems);
+    this.#showChips();
+    byId("status").textContent = `${this.files.length} ${this.files.length === 1 ? "file is" : "files are"} attached.`;
+  }
+
+  async #load(file) {
+    this.files.push(await this.store.load(file));
+  }
+
+  #remove(file) {
+    const place = this.files.indexOf(file);
+    this.files.splice(place, 1);
+    this.#problem([]);
+    this.#showChips();
+    const buttons = byId("files").querySelectorAll("button");
+    (buttons[Math.min(place, buttons.length - 1)] ?? byId("attach")).focus();
+  }
+
+  #showChips() {
+    fillChips(byId("files"), this.files, (file) => this.#remove(file));
+  }
+
+  #problem(problems) {
+    byId("files-problem").textContent = problems.join(" ");
+    byId("files-problem").hidden = !problems.length;
+  }
+
+  #listen() {
+    const input = byId("attach-files");
+    byId("attach").addEventListener("click", () => input.click());
+    input.addEventListener("change", () => {
+      this.add(input.files);
+      input.value = "";
+    });
+    document.addEventListener("paste", (event) => {
+      const { types, files } = event.clipboardData;
+      if (!files.length || types.includes("text/html") || byId("question").open) return; // office programs add a picture of the text
+      event.preventDefault();
+      this.add(files);
+    });
+    const hasFiles = (event) => event.dataTransfer.types.includes("Files");
+    const mark = (isOver) => byId("chat").classList.toggle("dropping", isOver);
+    document.addEventListener("dragover", (event) => {
+      if (!hasFiles(event)) return;
+      event.preventDefault(); // the browser would open the file instead of the page
+      mark(true);
+    });
+    document.addEventListener("dragleave", (event) => event.relatedTarget || mark(false));
+    document.addEventListener("drop", (event) => {
+      if (!hasFiles(event)) return;
+      event.preventDefault();
+      mark(false);
+      this.add(event.dataTransfer.files);
+    });
+  }
+}

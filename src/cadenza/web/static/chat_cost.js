@@ -1,0 +1,39 @@
+// What is said about replies: their tokens, their cost, and what the service added to the question.
+
+const NANO = 1_000_000_000n;
+const STATES = { stopped: "Stopped", broken: "Broke off", length: "Cut at its longest" };
+const ADDED = { memory: ["note", "notes"], search: ["source", "sources"], attachments: ["file", "files"] };
+
+const nano = (dollars) => {
+  const [whole, part] = dollars.split(".");
+  return BigInt(whole) * NANO + BigInt(part.padEnd(9, "0"));
+};
+
+const dollars = (amount) => {
+  const part = String(amount % NANO).padStart(9, "0").replace(/0+$/, "").padEnd(2, "0");
+  return `$${amount / NANO}.${part}`;
+};
+
+// The sum of all replies of a conversation.
+export function totalOf(conversation) {
+  const costs = Object.values(conversation.messages).flatMap((message) => (message.cost ? [message.cost] : []));
+  const tokens = costs.reduce((sum, cost) => sum + cost.prompt_tokens + cost.completion_tokens, 0);
+  const spent = costs.reduce((sum, cost) => sum + nano(cost.cost), 0n);
+  return costs.length ? `${tokens.toLocaleString()} tokens · ${dollars(spent)}` : "";
+}
+
+// The line below a reply.
+export function noteOf(message) {
+  const parts = STATES[message.state] ? [STATES[message.state]] : [];
+  if (message.cost) {
+    const { prompt_tokens: input, completion_tokens: output } = message.cost;
+    parts.push(message.cost.class, `${input.toLocaleString()} in, ${output.toLocaleString()} out`, dollars(nano(message.cost.cost)));
+  }
+  const added = addedText(message.added ?? {});
+  return [...parts, ...(added ? [added] : [])].join(" · ");
+}
+
+function addedText(counts) {
+  const known = Object.entries(ADDED).filter(([part]) => counts[part]);
+  return known.map(([part, [one, many]]) => `${counts[part]} ${counts[part] === 1 ? one : many}`).join(", ");
+}

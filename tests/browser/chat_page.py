@@ -1,0 +1,32 @@
+"""What a person does on the chat page, and the replies of a scripted upstream."""
+
+from playwright.sync_api import Locator, Page
+
+from tests.browser.conftest import sign_in
+from tests.loopback import ROLE, STOP, Sse, said, usage_chunk
+
+PHONE = {"width": 390, "height": 844}
+
+
+def open_chat(page: Page, email: str) -> None:
+    sign_in(page, email)
+    page.goto("/chat")
+    page.wait_for_selector("#chat[data-ready]")
+
+
+def reload_chat(page: Page) -> None:
+    page.reload()
+    page.wait_for_selector("#chat[data-ready]")
+
+
+def ask(page: Page, text: str) -> None:
+    page.get_by_label("Message", exact=True).fill(text)
+    page.keyboard.press("Enter")
+
+
+def replies(page: Page) -> Locator:
+    return page.get_by_role("article", name="Reply")
+
+
+def whole(text: str) -> Sse:
+    return Sse([ROLE, said(text), STOP, usage_chunk()])

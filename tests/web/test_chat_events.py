@@ -1,0 +1,31 @@
+"""The events of a reply to the chat page that need no service."""
+
+import json
+from typing import Any
+
+from cadenza.core.money import Price
+from cadenza.gateway.grounding.search.records import Source
+from cadenza.gateway.relay import ReplyHead
+from cadenza.web.chat_relay import ChatEvents
+
+PAGE = Source("https://example.org/a", "A page", "Its text")
+OTHER = Source("https://example.org/b", "Another", "Its text")
+DOCUMENT = Source("local:travel.md", "Travel", "Its text")
+
+
+def citation(source: Source, start: int) -> dict[str, Any]:
+    place = {"start_index": start, "end_index": start + 3}
+    return {"type": "url_citation", "url_citation": {"url": source.url, "title": source.title, **place}}
+
+
+def test_sources_have_the_numbers_that_the_answer_cites() -> None:
+    """Each cited source comes once, with its place among all; neither its text nor what is not cited is sent."""
+    events = ChatEvents(ReplyHead("chatcmpl-one", 1, "forte", Price(1, 1), sources=(PAGE, OTHER, DOCUMENT)))
+    sent = events.annotations([citation(DOCUMENT, 40), citation(PAGE, 7), citation(DOCUMENT, 90)])
+    assert json.loads(sent.removeprefix(b"data: ")) == {
+        "type": "sources",
+        "sources": [
+            {"number": 1, "url": "https://example.org/a", "title": "A page"},
+            {"number": 3, "url": "local:travel.md", "title": "Travel"},
+        ],
+    }
