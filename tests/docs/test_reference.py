@@ -12,6 +12,8 @@ from tests.docs.markdown import DOCS, PAGES, code, shown_commands
 
 TABLES: dict[str, Keys] = {
     **{name: SECTIONS[name] for name in ("server", "store", "shared_state", "limits", "platform", "mail")},
+    "grounding": SECTIONS["grounding"],
+    "search": SECTIONS["grounding"]["search"],
     "payments": SECTIONS["payments"],
     "stripe": SECTIONS["payments"]["stripe"],
     "character": CHARACTER,
