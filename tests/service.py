@@ -23,6 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Self, TypeVar
 
+from argon2 import PasswordHasher
 from sqlalchemy import text
 
 from cadenza.control.accounts import create_account, give_credit
@@ -45,10 +46,11 @@ EMAIL = "owner@example.org"
 PASSWORD = "correct horse battery staple"
 CREDIT_NANO = 5 * 10**9
 PORT = re.compile(r"API +http://\S+:(\d+)/v1\n")
+INSTALLATION = Path(__file__).parent / "installation"
 DROPPED = {"CADENZA_CONFIG", "CADENZA_API_KEY", "COLUMNS"}
 COPY_ACCOUNT = """
     INSERT INTO accounts (id, email, password_hash, preferred_class, created_at)
-    SELECT ?, ?, password_hash, ?, created_at FROM accounts WHERE email = ?"""
+    SELECT ?, ?, coalesce(?, password_hash), ?, created_at FROM accounts WHERE email = ?"""
 
 SUSPEND = Statement(text("UPDATE accounts SET suspended_at = :at WHERE email = :email"))
 
@@ -227,11 +229,16 @@ class Deployment:
         order = KeyOrder("test", scopes, limits=KeyLimits(**limits), cap=cap)  # type: ignore[arg-type]
         return _with_store(self.store, lambda db: create_key(db, email, order, now_ms()))[0]
 
-    def create_account(self, credit_nano: int, preferred_class: str = "forte") -> str:
-        """The email address of one more account. It has the password of the first, since hashing one is slow."""
+    def create_account(self, credit_nano: int, preferred_class: str = "forte", *, has_costly_hash: bool = False) -> str:
+        """The email address of one more account. Its password is that of the first, but costs little to check.
+
+        A costly hash is the first account's, which control/ has made.
+        """
         email = f"account-{secrets.token_hex(8)}@example.org"
+        password_hash = None if has_costly_hash else _cheap_hash()
+        values = (f"acct_{secrets.token_hex(12)}", email, password_hash, preferred_class, EMAIL)
         with contextlib.closing(sqlite3.connect(self.store, timeout=STORE_WAIT_S)) as store, store:
-            store.execute(COPY_ACCOUNT, (f"acct_{secrets.token_hex(12)}", email, preferred_class, EMAIL))
+            store.execute(COPY_ACCOUNT, values)
         self.give_credit(email, credit_nano)
         return email
 
@@ -307,6 +314,12 @@ def _store_with_account() -> bytes:
         return checkpointed_bytes(store)
 
 
+@functools.cache
+def _cheap_hash() -> str:
+    """A hash has its cost in it. This one is checked in less than a millisecond."""
+    return PasswordHasher(time_cost=1, memory_cost=8, parallelism=1).hash(PASSWORD)
+
+
 def _with_store(path: Path, work: Callable[[Store], Awaitable[T]]) -> T:
     return run_aside(lambda: with_store(f"sqlite:///{path}", work))
 
@@ -332,9 +345,11 @@ def program() -> str:
 
 
 def environment(**variables: str) -> dict[str, str]:
-    """The environment of our processes."""
+    """The environment of our processes, where a module of tests/installation hides one of the same name."""
     kept = {name: value for name, value in os.environ.items() if name not in DROPPED}
-    return kept | {"NO_PROXY": "127.0.0.1,localhost", "no_proxy": "127.0.0.1,localhost"} | variables
+    no_proxy = {"NO_PROXY": "127.0.0.1,localhost", "no_proxy": "127.0.0.1,localhost"}
+    path = ":".join(filter(None, [str(INSTALLATION), os.environ.get("PYTHONPATH")]))
+    return kept | no_proxy | {"PYTHONPATH": path} | variables
 
 
 def now_ms() -> int:

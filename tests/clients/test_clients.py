@@ -35,6 +35,7 @@ def run_client(command: list[str], service: Service, folder: Path, cwd: Path) ->
         "CADENZA_API_KEY": service.key,
         "LLM_USER_PATH": str(folder),
         "HOME": str(folder),
+        "PYTHONPATH": "",  # they have packages of their own
     }
     done = subprocess.run(
         command,

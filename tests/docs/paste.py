@@ -54,7 +54,9 @@ class Terminal:
         shims = SHIMS if shutil.which("curl") else SHIMS | {"curl": CURL}
         for name, script in shims.items():
             self.add_program(name, script)
-        self._variables = environment(PATH=f"{self._bin}:{os.environ['PATH']}")
+        self._variables = environment(
+            PATH=f"{self._bin}:{os.environ['PATH']}", PYTHONPATH=os.environ.get("PYTHONPATH", "")
+        )
 
     def add_program(self, name: str, script: str) -> None:
         """Put a program on the PATH, in front of all others."""
