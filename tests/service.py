@@ -23,7 +23,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Self, TypeVar
 
-from argon2 import PasswordHasher
 from sqlalchemy import text
 
 from cadenza.control.accounts import create_account, give_credit
@@ -34,6 +33,7 @@ from cadenza.store.statements import Statement
 from cadenza.store.store import Store
 from tests.ledger_reader import LedgerReader
 from tests.migrated import STORE_WAIT_S, checkpointed_bytes, copy_migrated_store, run_aside, with_store
+from tests.passwords import cheap_hash
 from tests.service_config import ServiceSpec
 
 READY_S = 120.0
@@ -235,7 +235,7 @@ class Deployment:
         A costly hash is the first account's, which control/ has made.
         """
         email = f"account-{secrets.token_hex(8)}@example.org"
-        password_hash = None if has_costly_hash else _cheap_hash()
+        password_hash = None if has_costly_hash else cheap_hash(PASSWORD)
         values = (f"acct_{secrets.token_hex(12)}", email, password_hash, preferred_class, EMAIL)
         with contextlib.closing(sqlite3.connect(self.store, timeout=STORE_WAIT_S)) as store, store:
             store.execute(COPY_ACCOUNT, values)
@@ -312,12 +312,6 @@ def _store_with_account() -> bytes:
         copy_migrated_store(store)
         _with_store(store, lambda db: create_account(db, EMAIL, PASSWORD, 0, "forte", now_ms()))
         return checkpointed_bytes(store)
-
-
-@functools.cache
-def _cheap_hash() -> str:
-    """A hash has its cost in it. This one is checked in less than a millisecond."""
-    return PasswordHasher(time_cost=1, memory_cost=8, parallelism=1).hash(PASSWORD)
 
 
 def _with_store(path: Path, work: Callable[[Store], Awaitable[T]]) -> T:

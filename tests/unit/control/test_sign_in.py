@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from sqlalchemy import text
 
 from cadenza.control.accounts import create_account, set_password, suspend_account
 from cadenza.control.devices import find_device, remember_device
@@ -21,13 +22,17 @@ from cadenza.control.signing import Signer
 from cadenza.control.throttle import Throttled
 from cadenza.store.accounts import Account
 from cadenza.store.acts import COMMAND_LINE
+from cadenza.store.changes import make_change
 from cadenza.store.sessions import Session
 from cadenza.store.shared.memory import MemoryRates
+from cadenza.store.statements import Statement
 from cadenza.store.store import Store
+from tests.passwords import cheap_hash
 
 NOW_MS = 1_800_000_000_000
 EMAIL = "owner@example.org"
 PASSWORD = "correct horse"
+SET_HASH = Statement(text("UPDATE accounts SET password_hash = :hash"))
 
 
 @pytest.fixture
@@ -38,7 +43,10 @@ def sign_ins(store: Store) -> SignIns:
 
 @pytest.fixture
 async def account(store: Store) -> Account:
-    return await create_account(store, EMAIL, PASSWORD, 0, "forte", NOW_MS)
+    """Its password costs little to check."""
+    made = await create_account(store, EMAIL, PASSWORD, 0, "forte", NOW_MS)
+    await make_change(store, lambda tx: tx.change(SET_HASH, {"hash": cheap_hash(PASSWORD)}))
+    return made
 
 
 async def attempt(
