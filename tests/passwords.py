@@ -7,5 +7,5 @@ from argon2 import PasswordHasher
 
 @functools.cache
 def cheap_hash(password: str) -> str:
-    """A hash has its cost in it. This one is checked in less than a millisecond, and a real one in a tenth of a second."""
+    """A hash has its cost in it: a real one is checked in a tenth of a second, this one in less than a millisecond."""
     return PasswordHasher(time_cost=1, memory_cost=8, parallelism=1).hash(password)

@@ -3,9 +3,8 @@
 import asyncio
 
 import pytest
-from sqlalchemy import text
 
-from cadenza.control.accounts import create_account, set_password, suspend_account
+from cadenza.control.accounts import NewAccount, add_account, set_password, suspend_account
 from cadenza.control.devices import find_device, remember_device
 from cadenza.control.errors import ControlError
 from cadenza.control.passwords import Lane, PasswordWork
@@ -22,17 +21,14 @@ from cadenza.control.signing import Signer
 from cadenza.control.throttle import Throttled
 from cadenza.store.accounts import Account
 from cadenza.store.acts import COMMAND_LINE
-from cadenza.store.changes import make_change
 from cadenza.store.sessions import Session
 from cadenza.store.shared.memory import MemoryRates
-from cadenza.store.statements import Statement
 from cadenza.store.store import Store
 from tests.passwords import cheap_hash
 
 NOW_MS = 1_800_000_000_000
 EMAIL = "owner@example.org"
 PASSWORD = "correct horse"
-SET_HASH = Statement(text("UPDATE accounts SET password_hash = :hash"))
 
 
 @pytest.fixture
@@ -44,9 +40,8 @@ def sign_ins(store: Store) -> SignIns:
 @pytest.fixture
 async def account(store: Store) -> Account:
     """Its password costs little to check."""
-    made = await create_account(store, EMAIL, PASSWORD, 0, "forte", NOW_MS)
-    await make_change(store, lambda tx: tx.change(SET_HASH, {"hash": cheap_hash(PASSWORD)}))
-    return made
+    new = NewAccount(EMAIL, cheap_hash(PASSWORD))
+    return await store.transact(lambda tx: add_account(tx, new, COMMAND_LINE, NOW_MS))
 
 
 async def attempt(
