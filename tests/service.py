@@ -8,7 +8,6 @@ import contextlib
 import functools
 import http.client
 import itertools
-import os
 import re
 import secrets
 import signal
@@ -31,6 +30,7 @@ from cadenza.core.caps import Cap
 from cadenza.store.changes import make_change
 from cadenza.store.statements import Statement
 from cadenza.store.store import Store
+from tests.environment import environment
 from tests.ledger_reader import LedgerReader
 from tests.migrated import STORE_WAIT_S, checkpointed_bytes, copy_migrated_store, run_aside, with_store
 from tests.passwords import cheap_hash
@@ -46,8 +46,6 @@ EMAIL = "owner@example.org"
 PASSWORD = "correct horse battery staple"
 CREDIT_NANO = 5 * 10**9
 PORT = re.compile(r"API +http://\S+:(\d+)/v1\n")
-INSTALLATION = Path(__file__).parent / "installation"
-DROPPED = {"CADENZA_CONFIG", "CADENZA_API_KEY", "COLUMNS"}
 COPY_ACCOUNT = """
     INSERT INTO accounts (id, email, password_hash, preferred_class, created_at)
     SELECT ?, ?, coalesce(?, password_hash), ?, created_at FROM accounts WHERE email = ?"""
@@ -336,14 +334,6 @@ def refusing_address() -> Iterator[str]:
 
 def program() -> str:
     return str(Path(sys.executable).parent / "cadenza")
-
-
-def environment(**variables: str) -> dict[str, str]:
-    """The environment of our processes, where a module of tests/installation hides one of the same name."""
-    kept = {name: value for name, value in os.environ.items() if name not in DROPPED}
-    no_proxy = {"NO_PROXY": "127.0.0.1,localhost", "no_proxy": "127.0.0.1,localhost"}
-    path = ":".join(filter(None, [str(INSTALLATION), os.environ.get("PYTHONPATH")]))
-    return kept | no_proxy | {"PYTHONPATH": path} | variables
 
 
 def now_ms() -> int:

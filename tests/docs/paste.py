@@ -15,7 +15,7 @@ from typing import Protocol
 
 from tests.cli.program import COMMAND_S, LOADED, PROGRAM, ROOT, wait_until
 from tests.docs.markdown import Block
-from tests.service import environment
+from tests.environment import environment
 
 DOCS_ADDRESS = "127.0.0.1:8080"
 PASSWORDS = "correct horse battery staple\n" * 10
