@@ -4,6 +4,7 @@
 not use the network. `curl` is replaced where the machine has none.
 """
 
+import contextlib
 import os
 import re
 import shutil
@@ -92,8 +93,9 @@ class Terminal:
                 text=True,
             )
         assert process.stdin
-        process.stdin.write(PASSWORDS)
-        process.stdin.close()
+        with contextlib.suppress(BrokenPipeError):  # it has ended and read none
+            process.stdin.write(PASSWORDS)
+            process.stdin.close()
         if re.search(r"cadenza serve\s*$", block.text):
             wait_until(lambda: LOADED in output.read_text() or process.poll() is not None, f"{block.place} to serve")
             os.killpg(process.pid, signal.SIGINT)
