@@ -22,7 +22,7 @@ UPDATE_S = 120.0
 LOCK = Path(tempfile.gettempdir()) / "cadenza-apt.lock"
 PACKAGES = {  # a program of each, or where a file of it is
     "binutils": "objdump",
-    "chromium": "chromium",
+    "chromium-headless-shell": "chromium-headless-shell",
     "libfaketime": "/usr/lib/*/faketime/libfaketime.so.1",
     "nginx-light": "nginx",
     "nodejs": "node",

@@ -8,7 +8,6 @@ import contextlib
 import functools
 import http.client
 import itertools
-import os
 import re
 import secrets
 import signal
@@ -31,8 +30,10 @@ from cadenza.core.caps import Cap
 from cadenza.store.changes import make_change
 from cadenza.store.statements import Statement
 from cadenza.store.store import Store
+from tests.environment import environment
 from tests.ledger_reader import LedgerReader
 from tests.migrated import STORE_WAIT_S, checkpointed_bytes, copy_migrated_store, run_aside, with_store
+from tests.passwords import cheap_hash
 from tests.service_config import ServiceSpec
 
 READY_S = 120.0
@@ -45,10 +46,9 @@ EMAIL = "owner@example.org"
 PASSWORD = "correct horse battery staple"
 CREDIT_NANO = 5 * 10**9
 PORT = re.compile(r"API +http://\S+:(\d+)/v1\n")
-DROPPED = {"CADENZA_CONFIG", "CADENZA_API_KEY", "COLUMNS"}
 COPY_ACCOUNT = """
     INSERT INTO accounts (id, email, password_hash, preferred_class, created_at)
-    SELECT ?, ?, password_hash, ?, created_at FROM accounts WHERE email = ?"""
+    SELECT ?, ?, coalesce(?, password_hash), ?, created_at FROM accounts WHERE email = ?"""
 
 SUSPEND = Statement(text("UPDATE accounts SET suspended_at = :at WHERE email = :email"))
 
@@ -227,11 +227,16 @@ class Deployment:
         order = KeyOrder("test", scopes, limits=KeyLimits(**limits), cap=cap)  # type: ignore[arg-type]
         return _with_store(self.store, lambda db: create_key(db, email, order, now_ms()))[0]
 
-    def create_account(self, credit_nano: int, preferred_class: str = "forte") -> str:
-        """The email address of one more account. It has the password of the first, since hashing one is slow."""
+    def create_account(self, credit_nano: int, preferred_class: str = "forte", *, has_costly_hash: bool = False) -> str:
+        """The email address of one more account. Its password is that of the first, but costs little to check.
+
+        A costly hash is the first account's, which control/ has made.
+        """
         email = f"account-{secrets.token_hex(8)}@example.org"
+        password_hash = None if has_costly_hash else cheap_hash(PASSWORD)
+        values = (f"acct_{secrets.token_hex(12)}", email, password_hash, preferred_class, EMAIL)
         with contextlib.closing(sqlite3.connect(self.store, timeout=STORE_WAIT_S)) as store, store:
-            store.execute(COPY_ACCOUNT, (f"acct_{secrets.token_hex(12)}", email, preferred_class, EMAIL))
+            store.execute(COPY_ACCOUNT, values)
         self.give_credit(email, credit_nano)
         return email
 
@@ -329,12 +334,6 @@ def refusing_address() -> Iterator[str]:
 
 def program() -> str:
     return str(Path(sys.executable).parent / "cadenza")
-
-
-def environment(**variables: str) -> dict[str, str]:
-    """The environment of our processes."""
-    kept = {name: value for name, value in os.environ.items() if name not in DROPPED}
-    return kept | {"NO_PROXY": "127.0.0.1,localhost", "no_proxy": "127.0.0.1,localhost"} | variables
 
 
 def now_ms() -> int:

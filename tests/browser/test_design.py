@@ -15,10 +15,10 @@ from tests.service import CREDIT_NANO, Service
 from tests.web.operators import account_id_of, make_operator
 
 PARTS = Path(__file__).parent
+PHONE = {"width": 390, "height": 844}
 LOOKS: dict[str, dict[str, Any]] = {
     "light": {"color_scheme": "light"},
-    "dark": {"color_scheme": "dark"},
-    "phone": {"viewport": {"width": 390, "height": 844}},
+    "dark-phone": {"color_scheme": "dark", "viewport": PHONE},
 }
 PATHS = ("/", "/sign-in", "/no-such-page", "/gallery", "/conversation")
 RICH = ("/keys", "/usage", "/credit", "/settings/security")  # tables, charts, forms and badges between them
@@ -93,7 +93,7 @@ def test_pages_with_data_are_light_and_narrow(open_page: OpenPage, owner: str) -
 
 def test_rich_pages_in_the_dark_and_on_a_phone(open_page: OpenPage, owner: str) -> None:
     """The pages with most parts have no serious finding in the dark scheme and at the size of a phone."""
-    page = open_page(**LOOKS["phone"], reduced_motion="reduce")  # a colour in transition has no contrast
+    page = open_page(viewport=PHONE, reduced_motion="reduce")  # a colour in transition has no contrast
     sign_in(page, owner)
     for path in RICH:
         page.goto(path)
@@ -106,7 +106,7 @@ def test_rich_pages_in_the_dark_and_on_a_phone(open_page: OpenPage, owner: str) 
 
 def test_a_table_is_a_list_on_a_phone(open_page: OpenPage, owner: str) -> None:
     """On a phone every cell of a wide table is on the screen, with the name of its column."""
-    page = open_page(**LOOKS["phone"])
+    page = open_page(viewport=PHONE)
     sign_in(page, owner)
     page.goto("/keys")
     cell = page.get_by_role("row").filter(has_text="test").first.get_by_role("cell").last

@@ -16,7 +16,7 @@ from pathlib import Path
 from unittest import mock
 
 from cadenza.cli import main
-from tests.service import environment
+from tests.environment import environment
 
 PROGRAM = Path(sys.executable).parent / "cadenza"
 ROOT = Path(__file__).parents[2]

@@ -11,7 +11,7 @@ from argon2 import PasswordHasher
 
 from tests.cli.conftest import EMAIL, PASSWORD
 from tests.cli.program import COMMAND_S, PROGRAM, run, run_here
-from tests.service import environment
+from tests.environment import environment
 
 RFC_3339 = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 

@@ -17,9 +17,10 @@ import pytest
 from cadenza.server.server import STARTUP_FAILURE
 from tests.cli.conftest import EMAIL, PASSWORD
 from tests.cli.program import COMMAND_S, PROGRAM, ROOT, Server, is_alive, run_here, serving, wait_until
+from tests.environment import environment
 from tests.loopback import LoopbackUpstream, Pause, Sse, chunk, said
 from tests.raw_client import RawClient, read_all, read_until
-from tests.service import RELOADED, environment
+from tests.service import RELOADED
 from tests.service_config import RouteSpec, ServiceSpec
 
 COUNT = 2

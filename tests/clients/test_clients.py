@@ -10,9 +10,10 @@ import pytest
 
 from tests.clients.model import CITIES, GREETING, REPORT, ClientModel
 from tests.debian import CannotInstall
+from tests.environment import environment
 from tests.installed import INSTALL_S, PROGRAMS_S, ROOT, give_up, node_environment, python_environment
 from tests.loopback import LoopbackUpstream
-from tests.service import Service, environment
+from tests.service import Service
 
 RUN_S = 120.0
 PROGRAMS = Path(__file__).parent / "programs"
@@ -35,6 +36,7 @@ def run_client(command: list[str], service: Service, folder: Path, cwd: Path) ->
         "CADENZA_API_KEY": service.key,
         "LLM_USER_PATH": str(folder),
         "HOME": str(folder),
+        "PYTHONPATH": "",  # they have packages of their own
     }
     done = subprocess.run(
         command,

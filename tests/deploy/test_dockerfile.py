@@ -15,7 +15,8 @@ import pytest
 from tests.debian import find_or_install
 from tests.deploy.dockerfile import Build, read_dockerfile
 from tests.deploy.files import DEPLOY, ROOT, server_table
-from tests.service import Serving, environment
+from tests.environment import environment
+from tests.service import Serving
 
 BASE = "python:3.11-slim"
 # In the base image: the C library's own, and those that Debian's apt needs.

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.deploy.files import config_texts
+from tests.environment import environment
 from tests.postgres import running_postgres
-from tests.service import CLI_S, environment, program
+from tests.service import CLI_S, program
 
 PASSWORD = "correct horse battery staple"
 RULES = "local all postgres trust\nlocal all all scram-sha-256\n"

@@ -4,6 +4,7 @@
 not use the network. `curl` is replaced where the machine has none.
 """
 
+import contextlib
 import os
 import re
 import shutil
@@ -15,7 +16,7 @@ from typing import Protocol
 
 from tests.cli.program import COMMAND_S, LOADED, PROGRAM, ROOT, wait_until
 from tests.docs.markdown import Block
-from tests.service import environment
+from tests.environment import environment
 
 DOCS_ADDRESS = "127.0.0.1:8080"
 PASSWORDS = "correct horse battery staple\n" * 10
@@ -54,7 +55,9 @@ class Terminal:
         shims = SHIMS if shutil.which("curl") else SHIMS | {"curl": CURL}
         for name, script in shims.items():
             self.add_program(name, script)
-        self._variables = environment(PATH=f"{self._bin}:{os.environ['PATH']}")
+        self._variables = environment(
+            PATH=f"{self._bin}:{os.environ['PATH']}", PYTHONPATH=os.environ.get("PYTHONPATH", "")
+        )
 
     def add_program(self, name: str, script: str) -> None:
         """Put a program on the PATH, in front of all others."""
@@ -90,8 +93,9 @@ class Terminal:
                 text=True,
             )
         assert process.stdin
-        process.stdin.write(PASSWORDS)
-        process.stdin.close()
+        with contextlib.suppress(BrokenPipeError):  # it has ended and read none
+            process.stdin.write(PASSWORDS)
+            process.stdin.close()
         if re.search(r"cadenza serve\s*$", block.text):
             wait_until(lambda: LOADED in output.read_text() or process.poll() is not None, f"{block.place} to serve")
             os.killpg(process.pid, signal.SIGINT)

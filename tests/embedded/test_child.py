@@ -11,7 +11,7 @@ import pytest
 
 from cadenza.upstreams.embedded.messages import Ready, Start
 from cadenza.upstreams.embedded.upstream import bundled_model
-from tests.service import environment
+from tests.environment import environment
 
 ANSWER_S = 30.0
 KEY = "the-key-of-the-parent"

@@ -15,7 +15,7 @@ from cadenza.gateway.validate import parse_chat
 from cadenza.routing.prompt import Character
 from cadenza.upstreams.message_rules import MessageRules
 from cadenza.upstreams.writer import write_request
-from tests.service import environment
+from tests.environment import environment
 from tests.unit.gateway.prompts import prompt_of
 
 WAIT_S = 250.0

@@ -17,6 +17,7 @@ from typing import Any, Literal, Self
 
 import msgspec
 
+from tests.environment import environment
 from tests.load import allow_many_files
 from tests.loopback import (
     ROLE,
@@ -35,7 +36,7 @@ from tests.loopback import (
     usage_chunk,
     usage_of,
 )
-from tests.service import END_S, environment
+from tests.service import END_S
 
 ROOT = Path(__file__).parents[2]
 PROMPT_TOKENS = 19

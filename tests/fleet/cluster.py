@@ -8,9 +8,7 @@ import contextlib
 import itertools
 import os
 import secrets
-import shutil
 import signal
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,7 +20,7 @@ from cadenza.store.migrate import migrate
 from cadenza.store.store import Store
 from tests.fleet.ports import free_port
 from tests.migrated import run_aside, with_store
-from tests.postgres import OWNER, find_programs, run_as_owner
+from tests.postgres import OWNER, find_programs, postgres_folder, run_as_owner
 from tests.service import EMAIL, PASSWORD, now_ms, wait_until
 
 CONNECT_S = 30.0
@@ -33,6 +31,7 @@ SETTINGS = {
     "fsync": "off",
     "full_page_writes": "off",
     "shared_buffers": "32MB",
+    "dynamic_shared_memory_type": "mmap",
     "max_connections": "100",
     "deadlock_timeout": "50ms",
     "wal_level": "replica",
@@ -109,18 +108,6 @@ class Cluster:
 
     def _control(self, *words: str | Path) -> None:
         run_as_owner([self._programs / "pg_ctl", "-D", self._data, "-w", *words])
-
-
-@contextlib.contextmanager
-def postgres_folder() -> Iterator[Path]:
-    """A folder that belongs to the owner of Postgres."""
-    folder = Path(tempfile.mkdtemp(prefix="cadenza-pg-", dir="/tmp"))
-    if os.getuid() == 0:
-        shutil.chown(folder, OWNER)
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder)
 
 
 @contextlib.contextmanager

@@ -18,10 +18,11 @@ from cadenza.control.accounts import give_credit
 from cadenza.control.keys import KeyOrder, create_key
 from cadenza.store.address import open_store
 from cadenza.store.store import Store
+from tests.environment import environment
 from tests.fleet.cluster import Cluster
 from tests.fleet.fleet import NO_STATE, FleetSpec, write_config
 from tests.fleet.ledger import FleetLedger
-from tests.service import environment, now_ms
+from tests.service import now_ms
 
 TRANSACTIONS = int(os.environ.get("CADENZA_FLEET_TRANSACTIONS") or 900)
 PROCESSES = 3

@@ -11,12 +11,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.fleet.cluster import Cluster, postgres_folder, running_cluster, stopping
+from tests.fleet.cluster import Cluster, running_cluster, stopping
 from tests.fleet.fleet import LOOPBACK, Fleet, FleetSpec
 from tests.fleet.requests import Clients
 from tests.fleet.streams import RunningStreams
 from tests.link import Link
 from tests.loopback import LoopbackUpstream
+from tests.postgres import postgres_folder
 from tests.service import wait_until
 
 LOAD_S = 1.5

@@ -2,7 +2,8 @@
 
 import subprocess
 
-from tests.service import Deployment, ServiceProcess, Serving, environment, program
+from tests.environment import environment
+from tests.service import Deployment, ServiceProcess, Serving, program
 
 WITH_FILES = 'ulimit -n "$1" && shift && exec "$@"'
 

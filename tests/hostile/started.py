@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.service import END_S, Deployment, Serving, environment, program
+from tests.environment import environment
+from tests.service import END_S, Deployment, Serving, program
 
 LIMIT = re.compile(r"^Max core file size +(\S+) +(\S+) ", re.MULTILINE)
 

@@ -4,7 +4,7 @@ import uvloop
 
 from tests.hostile.fuzz_server import LOOSER, STRICTER, run
 
-CASES = 4000
+CASES = 2000
 SEED = 20
 
 

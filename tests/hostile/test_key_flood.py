@@ -27,7 +27,7 @@ ADDRESSES = 1000
 GUESSES_PER_S = 5000
 CONNECTIONS = 64
 GOOD_KEYS = 12
-GUESSES_BETWEEN = 600  # guesses answered before each good key
+GUESSES_BETWEEN = 350  # guesses answered before each good key
 BEAT_S = 0.01
 UNUSED_UPSTREAM = "http://127.0.0.1:9/v1"
 

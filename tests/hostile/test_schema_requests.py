@@ -45,15 +45,15 @@ class Batch(msgspec.Struct, frozen=True):
 
 
 BATCHES = [
-    Batch("POST", CHAT, VALID, 60),
-    Batch("POST", CHAT, VALID, 40, has_tools=True),
-    Batch("POST", CHAT, INVALID, 80),
+    Batch("POST", CHAT, VALID, 30),
+    Batch("POST", CHAT, VALID, 20, has_tools=True),
+    Batch("POST", CHAT, INVALID, 40),
     Batch("GET", "/v1/models", VALID, 10),
-    Batch("GET", "/v1/models", INVALID, 20),
+    Batch("GET", "/v1/models", INVALID, 10),
     Batch("GET", "/v1/models/{model}", VALID, 10),
-    Batch("GET", "/v1/models/{model}", INVALID, 30),
-    Batch("GET", "/v1/usage", VALID, 40),
-    Batch("GET", "/v1/usage", INVALID, 40),
+    Batch("GET", "/v1/models/{model}", INVALID, 15),
+    Batch("GET", "/v1/usage", VALID, 20),
+    Batch("GET", "/v1/usage", INVALID, 20),
 ]
 
 

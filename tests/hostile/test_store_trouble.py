@@ -14,9 +14,10 @@ import pytest
 
 from cadenza.store.migrate import REVISIONS
 from cadenza.store.sqlite import SqliteStore
-from tests.cli.program import Done, run, run_here
+from tests.cli.program import Done, run_here
 from tests.hostile.small_disk import full_disk, no_file_grows, read_only, small_disk
 from tests.loopback import LoopbackUpstream
+from tests.migrated import PRIVATE, checkpointed_bytes
 from tests.raw_client import RawClient
 from tests.service import Deployment, ServiceProcess, wait_until
 from tests.service_config import classes_spec
@@ -40,16 +41,26 @@ def deployment(upstream: LoopbackUpstream) -> Iterator[Deployment]:
         yield made
 
 
-@pytest.fixture
-def old_store(tmp_path: Path) -> Path:
-    """The path of a store that an older version has made."""
+@pytest.fixture(scope="module")
+def old_bytes(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """The file of a store that an older version has made."""
 
     async def make(store: SqliteStore) -> None:
         await store.upgrade(OLD)
         await store.close()
 
-    path = tmp_path / "data" / "cadenza.db"
+    path = tmp_path_factory.mktemp("old") / "cadenza.db"
     asyncio.run(make(SqliteStore(path)))
+    return checkpointed_bytes(path)
+
+
+@pytest.fixture
+def old_store(old_bytes: bytes, tmp_path: Path) -> Path:
+    """The path of a copy of it."""
+    path = tmp_path / "data" / "cadenza.db"
+    path.parent.mkdir()
+    path.write_bytes(old_bytes)
+    path.chmod(PRIVATE)
     return path
 
 
@@ -104,9 +115,9 @@ def test_doctor_finds_a_full_disk(deployment: Deployment) -> None:
     with small_disk(folder):
         process = deployment.start()
         with full_disk(folder):
-            assert "ree space" in store_fault(deployment.cli("doctor", "--json"))["todo"]
+            assert "ree space" in store_fault(doctor(deployment))["todo"]
             process.kill()
-            assert store_fault(deployment.cli("doctor", "--json"))["todo"]
+            assert store_fault(doctor(deployment))["todo"]
 
 
 def test_doctor_finds_a_full_disk_before_the_first_start(tmp_path: Path) -> None:
@@ -122,7 +133,7 @@ def test_doctor_finds_a_damaged_store(deployment: Deployment, at: int) -> None:
     content = bytearray(deployment.store.read_bytes())
     content[at : at + 2 * PAGE_BYTES] = b"\xa5" * (2 * PAGE_BYTES)
     deployment.store.write_bytes(content)
-    fault = store_fault(deployment.cli("doctor", "--json"))
+    fault = store_fault(doctor(deployment))
     assert "backup" in fault["todo"] or "move it away" in fault["todo"]
 
 
@@ -171,7 +182,7 @@ def test_reading_migrates_no_store(old_store: Path, command: tuple[str, ...]) ->
 @pytest.mark.parametrize("command", [("migrate",), ("account", "create", EMAIL, "--password-stdin")], ids=" ".join)
 def test_a_migration_copies_the_store_first(old_store: Path, command: tuple[str, ...]) -> None:
     """The copy beside the file has the old revision, in its name too, is private, and is named on standard error."""
-    done = run(old_store.parents[1], *command, given="correct horse battery staple\n")
+    done = run_here(old_store.parents[1], *command, given="correct horse battery staple\n")
     assert done.returncode == 0, done.stderr
     [copy] = copies_of(old_store)
     assert f"copied to {copy}." in done.stderr
@@ -190,6 +201,10 @@ def test_a_migration_without_room_for_the_copy_does_not_begin(tmp_path: Path, ol
             assert "space" in done.stderr
             assert copies_of(old_store) == []
         assert revision_of(old_store) == OLD
+
+
+def doctor(deployment: Deployment) -> Done:
+    return run_here(deployment.folder, "doctor", "--json", "--config", str(deployment.config))
 
 
 def store_fault(done: Done) -> dict[str, Any]:

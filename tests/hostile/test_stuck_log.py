@@ -19,8 +19,9 @@ from tests.raw_client import RawClient
 from tests.service import END_S, Deployment, wait_until
 from tests.service_config import classes_spec
 
-REQUESTS = 10_000  # each writes a line of some 170 bytes: far more than the pipe and the queue hold
+REQUESTS = 5_000  # each writes a line of some 300 bytes: far more than the pipe and the queue hold
 AT_ONCE = 100
+ID_CHARS = 128
 STOP_S = 20.0
 WORKERS_TOML = "[server]\nworkers = 2\n"
 
@@ -67,7 +68,7 @@ def stuck(deployment: Deployment, pipe: Pipe) -> Iterator[Started]:
 
 def fill_log(port: int) -> None:
     """Make requests for a path that does not exist, each of which writes one line; every one is answered."""
-    request = b"GET /v1/nothing HTTP/1.1\r\nhost: a\r\n\r\n"
+    request = b"GET /v1/nothing HTTP/1.1\r\nhost: a\r\nx-request-id: %b\r\n\r\n" % (b"a" * ID_CHARS)
     with socket.create_connection(("127.0.0.1", port), END_S) as connection:
         for _ in range(REQUESTS // AT_ONCE):
             connection.sendall(request * AT_ONCE)

@@ -78,9 +78,10 @@ async def hoard(attacker: RawClient, other: RawClient, connections: int) -> Hoar
     return Hoard([trickler.status for trickler in tricklers], answers, time.monotonic() - began_s)
 
 
-@pytest.fixture
-def service(upstream: LoopbackUpstream) -> Iterator[Service]:
-    with Service(classes_spec(upstream.base_url)) as running:
+@pytest.fixture(scope="module")
+def service(shared_upstream: LoopbackUpstream) -> Iterator[Service]:
+    shared_upstream.reset()
+    with Service(classes_spec(shared_upstream.base_url)) as running:
         yield running
 
 

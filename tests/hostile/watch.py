@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.service import POLL_S, ServiceProcess
+from tests.service import ServiceProcess
+
+WEIGH_S = 0.02  # between two looks at the memory
 
 # A process of its own, so that it does not wait for the interpreter of the attacker.
 PROBE = """
@@ -16,7 +18,7 @@ import http.client, sys, threading, time
 ended = threading.Event()
 threading.Thread(target=lambda: (sys.stdin.read(), ended.set())).start()
 connection, waits_s = http.client.HTTPConnection("127.0.0.1", int(sys.argv[1]), timeout=100), []
-while not ended.wait(0.002) or not waits_s:
+while not ended.wait(0.02) or not waits_s:
     started_s = time.perf_counter()
     connection.request("GET", "/healthz")
     connection.getresponse().read()
@@ -37,7 +39,7 @@ def watching(process: ServiceProcess) -> Iterator[Watch]:
     watch, ended = Watch(), threading.Event()
 
     def weigh() -> None:
-        while not ended.wait(POLL_S):
+        while not ended.wait(WEIGH_S):
             try:
                 watch.rss_bytes = max(watch.rss_bytes, process.rss_bytes)
             except (OSError, StopIteration):  # a child ended at this moment

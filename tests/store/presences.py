@@ -19,6 +19,7 @@ from cadenza.store.postgres import PostgresStore
 from cadenza.store.processes import Bounds, Presence
 from cadenza.store.statements import Statement, Values
 from cadenza.store.store import Row, Store, StoreUnavailable, T, Transaction
+from tests.environment import environment
 from tests.store.moves import comes_true
 
 ROOT = Path(__file__).parents[2]
@@ -98,7 +99,7 @@ async def pass_time(store: Store, clock: HandClock, seconds: float, *those: Pres
 async def other_process(url: str) -> AsyncIterator[tuple[Process, str]]:
     """A registered process and its name. It is killed at the end of the block."""
     command = (sys.executable, "-m", "tests.store.presences", url)
-    started = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdin=PIPE, stdout=PIPE)
+    started = await asyncio.create_subprocess_exec(*command, cwd=ROOT, env=environment(), stdin=PIPE, stdout=PIPE)
     assert started.stdout is not None
     name = (await started.stdout.readline()).decode().strip()
     try:

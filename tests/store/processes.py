@@ -9,6 +9,7 @@ from cadenza.store import keys, ledger
 from cadenza.store.address import open_store
 from cadenza.store.migrate import migrate
 from cadenza.store.store import Store
+from tests.environment import environment
 
 ROOT = Path(__file__).parents[2]
 WORK_S = 60.0
@@ -19,7 +20,9 @@ async def run_at_once(*works: tuple[str, ...]) -> list[str]:
     command = (sys.executable, "-m", "tests.store.processes")
     async with asyncio.timeout(WORK_S):
         started = [
-            await asyncio.create_subprocess_exec(*command, *work, cwd=ROOT, stdin=PIPE, stdout=PIPE, stderr=PIPE)
+            await asyncio.create_subprocess_exec(
+                *command, *work, cwd=ROOT, env=environment(), stdin=PIPE, stdout=PIPE, stderr=PIPE
+            )
             for work in works
         ]
         for process in started:

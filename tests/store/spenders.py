@@ -22,6 +22,7 @@ from cadenza.store.address import open_store
 from cadenza.store.processes import Bounds
 from cadenza.store.store import Store
 from cadenza.store.writer import LedgerWriter, Pace
+from tests.environment import environment
 from tests.store.moves import PATIENCE_S, Progress, make_hold, make_outcome, mark_of, writing
 
 ROOT = Path(__file__).parents[2]
@@ -34,7 +35,7 @@ BOUNDS = Bounds(beat_every_s=0.1, gap_s=3.0, dead_s=4.0)
 async def process(*words: str) -> AsyncIterator[Process]:
     """A process that is killed at the end of the block if it still runs."""
     command = (sys.executable, "-m", "tests.store.spenders", *words)
-    started = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdin=PIPE, stdout=PIPE)
+    started = await asyncio.create_subprocess_exec(*command, cwd=ROOT, env=environment(), stdin=PIPE, stdout=PIPE)
     try:
         async with asyncio.timeout(PROCESS_S):
             yield started

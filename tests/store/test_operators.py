@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from cadenza.control.accounts import create_account, give_credit, set_operator, suspend_account
+from cadenza.control.accounts import NewAccount, add_account, give_credit, set_operator, suspend_account
 from cadenza.control.acts import list_acts
 from cadenza.control.credit import correct_credit
 from cadenza.control.errors import ControlError
@@ -13,7 +13,9 @@ from cadenza.control.overview import find_keys, get_details, get_overview, searc
 from cadenza.core.records import Usage
 from cadenza.store import audit
 from cadenza.store.accounts import Account
+from cadenza.store.acts import COMMAND_LINE
 from cadenza.store.store import Store
+from tests.passwords import cheap_hash
 from tests.store.moves import finish, fund, make_hold, take
 from tests.store.rows import add_key, run_sql
 
@@ -23,7 +25,8 @@ BY = "operator@example.org"
 
 
 async def make_account(store: Store, email: str, credit_nano: int = DOLLAR) -> Account:
-    return await create_account(store, email, "correct horse", credit_nano, "forte", NOW_MS)
+    new = NewAccount(email, cheap_hash("correct horse"), credit_nano)
+    return await store.transact(lambda tx: add_account(tx, new, COMMAND_LINE, NOW_MS))
 
 
 async def test_accounts_are_paged_by_address(store: Store) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -51,21 +52,29 @@ MORE_ROWS = (
 )
 
 
-@pytest.fixture
-def source(tmp_path: Path) -> Path:
-    """A store with rows in every table that is carried over."""
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder whose store has rows in every table that is carried over."""
+    folder = tmp_path_factory.mktemp("source")
     for args in (
         ("account", "create", EMAIL, "--credit", "5.00", "--password-stdin"),
         ("key", "create", "--account", EMAIL, "--name", "plain"),
         ("key", "create", "--account", EMAIL, "--name", "limited", "--scope", "models", "--expires", "30"),
     ):
-        assert run_here(tmp_path, *args, given=PASSWORD).returncode == 0
-    database = tmp_path / "data" / "cadenza.db"
+        assert run_here(folder, *args, given=PASSWORD).returncode == 0
+    database = folder / "data" / "cadenza.db"
     change(database, *MORE_ROWS)
     with closing(sqlite3.connect(database)) as connection, connection:
         [(account_id,)] = connection.execute("SELECT id FROM accounts")
         connection.execute("INSERT INTO idempotency VALUES (?, ?, 'c', 'r', 8, NULL)", (account_id, DIGEST))
-    return database
+    return folder
+
+
+@pytest.fixture
+def source(made: Path, tmp_path: Path) -> Path:
+    """The store of a copy of it."""
+    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
+    return tmp_path / "data" / "cadenza.db"
 
 
 @pytest.fixture

@@ -11,8 +11,9 @@ import pytest
 from cadenza.core.errors import CadenzaError
 from cadenza.web.docs import ERRORS
 from cadenza.web.examples import BASE, EXAMPLES
+from tests.environment import environment
 from tests.loopback import LoopbackUpstream
-from tests.service import Service, environment
+from tests.service import Service
 from tests.visitor import Visitor
 
 RUN_S = 120.0

@@ -7,7 +7,7 @@ from collections.abc import Awaitable
 import pytest
 
 from cadenza.control import totp
-from cadenza.control.accounts import create_account
+from cadenza.control.accounts import NewAccount, add_account
 from cadenza.control.errors import ControlError
 from cadenza.control.second_factor import (
     Code,
@@ -22,14 +22,20 @@ from cadenza.control.second_factor import (
 from cadenza.store.accounts import Account
 from cadenza.store.acts import COMMAND_LINE
 from cadenza.store.store import Store
+from tests.passwords import cheap_hash
 
 NOW_MS = 1_800_000_000_000
 STEP_MS = totp.STEP_S * 1000
 
 
+async def make_account(store: Store, email: str) -> Account:
+    new = NewAccount(email, cheap_hash("correct horse"))
+    return await store.transact(lambda tx: add_account(tx, new, COMMAND_LINE, NOW_MS))
+
+
 @pytest.fixture
 async def account(store: Store) -> Account:
-    return await create_account(store, "owner@example.org", "correct horse", 0, "forte", NOW_MS)
+    return await make_account(store, "owner@example.org")
 
 
 def code_of(text: str, now_ms: int) -> str:
@@ -92,7 +98,7 @@ async def test_of_two_uses_at_the_same_instant_one_fails(store: Store, account: 
 async def test_a_recovery_code_may_be_typed_carelessly(store: Store, account: Account) -> None:
     """Case, spaces and dashes do not matter; the code of another account does not work."""
     _, codes = await enrol(store, account)
-    other = await create_account(store, "other@example.org", "correct horse", 0, "forte", NOW_MS)
+    other = await make_account(store, "other@example.org")
     assert not await use(store, other, codes[0])
     assert await use(store, account, f" {codes[0].upper().replace('-', ' ')} ")
     assert (await get_factors(store, account.id)).recovery_codes == 9

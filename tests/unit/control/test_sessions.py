@@ -2,7 +2,7 @@
 
 import pytest
 
-from cadenza.control.accounts import create_account
+from cadenza.control.accounts import NewAccount, add_account
 from cadenza.control.sessions import (
     HALF_MS,
     IDLE_MS,
@@ -17,8 +17,10 @@ from cadenza.control.sessions import (
     rotate_session,
 )
 from cadenza.store.accounts import Account
+from cadenza.store.acts import COMMAND_LINE
 from cadenza.store.sessions import Stage
 from cadenza.store.store import Store
+from tests.passwords import cheap_hash
 
 NOW_MS = 1_800_000_000_000
 FIREFOX = "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0"
@@ -30,7 +32,8 @@ SAFARI = (
 
 @pytest.fixture
 async def account(store: Store) -> Account:
-    return await create_account(store, "owner@example.org", "correct horse", 0, "forte", NOW_MS)
+    new = NewAccount("owner@example.org", cheap_hash("correct horse"))
+    return await store.transact(lambda tx: add_account(tx, new, COMMAND_LINE, NOW_MS))
 
 
 async def begin(store: Store, account: Account, stage: Stage = "complete", now_ms: int = NOW_MS) -> str:

@@ -157,7 +157,7 @@ def test_a_lower_limit_takes_no_place_away() -> None:
 
 def test_only_the_latest_refused_keys_are_remembered() -> None:
     """Of more refused keys than WANTING_KEYS_MAX the latest hold back a place each, and the earlier ones none."""
-    shares, places = Shares(10 * WANTING_KEYS_MAX), 4 * WANTING_KEYS_MAX
+    shares, places = Shares(5 * WANTING_KEYS_MAX), 2 * WANTING_KEYS_MAX
     take_all(shares, GREEDY)
     for number in range(3 * WANTING_KEYS_MAX):
         is_late = number >= 2 * WANTING_KEYS_MAX
