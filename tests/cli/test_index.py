@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.program import COMMAND_S, PROGRAM, Done, run_here, wait_until
-from tests.service import environment
+from tests.environment import environment
 
 LONG_AGO_S = 1_000_000_000
 SUMMARY = re.compile(
