@@ -13,7 +13,8 @@ import msgspec
 
 from cadenza.core.errors import ContextOverflow, InvalidRequest
 from cadenza.core.records import CONTEXT_TOKENS_MAX, OUTPUT_TOKENS_MAX
-from cadenza.gateway.parts import NOTHING_ATTACHED, Attached, FilePart, Part, check_part, find_attached, find_content
+from cadenza.gateway.asked import Asked
+from cadenza.gateway.parts import NOTHING_ATTACHED, Attached, FilePart, Part, check_part, find_attached
 from cadenza.gateway.tools import NOTHING, CallFields, History, ToolFields, check_choice, check_tools, with_upstream_ids
 from cadenza.routing.prompt import NO_MEDIA, LargeTexts, Media
 
@@ -22,7 +23,6 @@ T = TypeVar("T")
 MESSAGES_MAX = 4096
 PARTS_MAX = 16_384  # of all messages together
 CALLS_MAX = 4096  # of all messages together
-ASKED_MAX = 3  # the user messages that web search looks at
 FIELD_BYTES_MAX = 64 * 1024  # of a sampling field, except:
 SCHEMA_BYTES_MAX = 1024 * 1024  # a schema in `response_format`, or `logit_bias`
 ROLES = ("system", "developer", "user", "assistant", "tool")
@@ -64,9 +64,7 @@ class ChatRequest(msgspec.Struct, frozen=True):
     leading_system: int = 0  # how many system messages it begins with
     system: bytes | memoryview = b""  # their texts, as they stand inside a JSON string
     needs: frozenset[str] = frozenset()  # what a route must be able to take: `custom_tools`, `vision`, `audio`, `files`
-    asked: tuple[str, ...] = ()  # the texts of the last user messages, oldest first
-    last_user: int | None = None  # the index of the last user message
-    content_start: int | None = None  # where the content of that message stands in its JSON, if that was looked for
+    asked: Asked | None = None  # of a large body; that of a small one is found when it is needed
     files: tuple[FilePart, ...] = ()  # to be read here, on the plain path
     media: Media = NO_MEDIA
 
@@ -135,7 +133,6 @@ def check_body(body: Body) -> ChatRequest:
     are_texts = _are_texts(messages)
     texts = [str(message.content) for message in messages] if are_texts else _check_messages(messages)
     raw_messages = RAW_ITEMS.decode(body.messages)
-    last_user, asked = _last_asked(messages, texts)
     leading = _count_leading_system(messages)
     system = "\n\n".join(filter(None, texts[:leading])) if leading else ""
     if tools:
@@ -153,19 +150,9 @@ def check_body(body: Body) -> ChatRequest:
         leading_system=leading,
         system=msgspec.json.encode(system)[1:-1] if system else b"",
         needs=attached.needs | CUSTOM_TOOLS if has_custom_tools else attached.needs,
-        asked=asked,
-        last_user=last_user,
         files=attached.files,
         media=attached.media,
     )
-
-
-def find_content_start(chat: ChatRequest) -> int | None:
-    """Where the content of the last user message stands in its JSON. None if it cannot be told."""
-    if chat.content_start is not None or chat.last_user is None:
-        return chat.content_start
-    span = find_content(chat.messages[chat.last_user])
-    return span[0] if span else None
 
 
 def check_context(counted: int) -> None:
@@ -323,18 +310,6 @@ def _count_leading_system(messages: list[_Message]) -> int:
         if message.role not in SYSTEM_ROLES:
             return number
     return len(messages)
-
-
-def _last_asked(messages: list[_Message], texts: list[str]) -> tuple[int | None, tuple[str, ...]]:
-    """The index of the last user message, and the texts of the last few, oldest first."""
-    last, asked = None, list[str]()
-    for index in range(len(messages) - 1, -1, -1):
-        if messages[index].role == "user":
-            last = index if last is None else last
-            asked.append(texts[index])
-            if len(asked) == ASKED_MAX:
-                break
-    return last, tuple(reversed(asked))
 
 
 def _has_custom_tools(messages: list[_Message], tools: Sequence[ToolFields]) -> bool:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from cadenza.core.errors import InvalidRequest
 from cadenza.gateway.parts import FILES_MAX, IMAGE_TOKENS, file_name, find_content
-from cadenza.gateway.validate import ChatRequest, find_content_start, parse_chat
+from cadenza.gateway.validate import ChatRequest, parse_chat
 
 TEXT = {"type": "text", "text": "What is this?"}
 FILE = {"type": "file", "file": {"filename": "a.txt", "file_data": "aGVsbG8="}}
@@ -138,15 +138,6 @@ def test_the_content_is_found_among_other_fields(before: dict[str, Any], content
 def test_a_message_with_a_field_twice_has_no_certain_content() -> None:
     """Such a message gets nothing added; if it has files, it is refused."""
     assert find_content(msgspec.Raw(b'{"role":"user","content":"a","content":"b"}')) is None
-    chat = parse_chat(b'{"messages":[{"role":"user","content":"a","content":"b"}]}')
-    assert find_content_start(chat) is None
     twice = b'{"role":"user","content":[],"content":[%b]}' % json.dumps(FILE).encode()
     with pytest.raises(InvalidRequest, match="has a field twice"):
         parse_chat(b'{"messages":[%b]}' % twice)
-
-
-def test_the_last_questions_are_kept_for_the_search() -> None:
-    """The texts of the last three user messages, oldest first."""
-    said = [{"role": role, "content": str(number)} for number in range(5) for role in ("user", "assistant")]
-    chat = parse_chat(json.dumps({"messages": said}).encode())
-    assert (chat.asked, chat.last_user) == (("2", "3", "4"), 8)

@@ -5,11 +5,12 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from cadenza.gateway.asked import Asked
 from cadenza.gateway.grounding.edits import Edit, apply_edits, insert_before, replace_part
 from cadenza.gateway.grounding.fence import CITE, NOTICE, QUESTION, fence
 from cadenza.gateway.grounding.search.records import Source
 from cadenza.gateway.parts import FilePart
-from cadenza.gateway.validate import ChatRequest, find_content_start
+from cadenza.gateway.validate import ChatRequest
 
 
 class ReadFile(msgspec.Struct, frozen=True):
@@ -47,17 +48,17 @@ class Grounding(msgspec.Struct, frozen=True):
 NO_GROUNDING = Grounding()
 
 
-def add_material(chat: ChatRequest, material: Material) -> Grounding:
+def add_material(chat: ChatRequest, asked: Asked, material: Material) -> Grounding:
     """Files go where the client put them; notes and sources come before what the last user message says."""
     edits: defaultdict[int, list[Edit]] = defaultdict(list)
     texts = list[str]()
     told = set[int]()  # the messages that have the notice
-    start = find_content_start(chat)
+    last, start = asked.message, asked.content_start
     found = _reference_text(material) if start is not None else ""
-    if found and start is not None and chat.last_user is not None:
-        edits[chat.last_user].append(insert_before(chat.messages[chat.last_user], start, f"{found}\n\n{QUESTION}"))
+    if found and start is not None:
+        edits[last].append(insert_before(chat.messages[last], start, f"{found}\n\n{QUESTION}"))
         texts.append(found)
-        told.add(chat.last_user)
+        told.add(last)
     for file in material.files:
         text = _file_text(file)
         if file.part.message not in told:

@@ -15,10 +15,12 @@ from cadenza.core.errors import CadenzaError, InvalidRequest
 from cadenza.core.records import Plan, Principal, Route
 from cadenza.core.tokens import output_room
 from cadenza.documents.reader import DocumentReader, ReaderBusy, SentFile, UnreadableFile
+from cadenza.gateway.asked import Asked, find_asked
 from cadenza.gateway.grounding.additions import NO_GROUNDING, Grounding, Material, ReadFile, add_material
 from cadenza.gateway.grounding.memory import recall
 from cadenza.gateway.grounding.search.records import EngineFailed, Source
 from cadenza.gateway.grounding.search.web_search import WebSearch
+from cadenza.gateway.parts import FilePart
 from cadenza.gateway.validate import ChatRequest
 from cadenza.observe import Observer
 from cadenza.routing.prompt import PromptSize
@@ -91,10 +93,12 @@ class Grounder:
 
     def wanted(self, chat: ChatRequest, principal: Principal, headers: dict[bytes, bytes]) -> Wanted:
         """Which parts apply to a request. Most requests have none."""
-        if chat.tools or chat.last_user is None:
+        if chat.tools:
             return NOTHING_WANTED
-        memory = self.settings.memory and principal.has_notes
+        memory = principal.has_notes and self.settings.memory
         search = principal.may_search and self._search is not None and self._search.is_ready()
+        if not (memory or search or chat.files):
+            return NOTHING_WANTED
         if (memory or search) and is_turned_off(headers):
             memory = search = False
         return Wanted(files=bool(chat.files) and self.settings.attachments, memory=memory, search=search)
@@ -103,48 +107,52 @@ class Grounder:
         self, chat: ChatRequest, plan: Plan, prompt: PromptSize, principal: Principal, wanted: Wanted
     ) -> Grounding:
         """Find what fits, and put it into the messages. 400 if a file cannot be read."""
+        asked = chat.asked or (find_asked(chat.messages, chat.texts) if isinstance(chat.texts, list) else None)
+        if asked is None:
+            return NO_GROUNDING
         budget = await budget_for(plan, prompt, chat)
-        files = await self._read_files(chat, budget.files, principal) if wanted.files else ()
+        files = await self._read_files(chat.files, asked, budget.files, principal) if wanted.files else ()
         notes, sources = await asyncio.gather(
-            self._recall(chat, budget.memory if wanted.memory else 0, principal),
-            self._find_sources(chat, budget.search if wanted.search else 0, principal),
+            self._recall(asked, budget.memory if wanted.memory else 0, principal),
+            self._find_sources(asked, budget.search if wanted.search else 0, principal),
         )
         if not (files or notes or sources):
             return NO_GROUNDING
-        return add_material(chat, Material(files, notes, sources))
+        return add_material(chat, asked, Material(files, notes, sources))
 
     async def stop(self) -> None:
         if self._search:
             await self._search.close()
         await self._reader.stop()
 
-    async def _read_files(self, chat: ChatRequest, tokens_max: int, principal: Principal) -> Sequence[ReadFile]:
-        sent = [SentFile(part.name, memoryview(part.data)) for part in chat.files]
-        reading = self._reader.read_files(principal.key_id, sent, question_of(chat), max(tokens_max, LEAST_TOKENS))
+    async def _read_files(
+        self, files: Sequence[FilePart], asked: Asked, tokens_max: int, principal: Principal
+    ) -> Sequence[ReadFile]:
+        sent = [SentFile(part.name, memoryview(part.data)) for part in files]
+        reading = self._reader.read_files(principal.key_id, sent, asked.question, max(tokens_max, LEAST_TOKENS))
         try:
             texts = await self._within(FILES_S, "attachments", reading)
         except LeftOut:
-            return [ReadFile(part, None) for part in chat.files]
+            return [ReadFile(part, None) for part in files]
         except UnreadableFile as error:
             raise InvalidRequest(f"messages: the file '{error.name}' cannot be read: {error.reason}.") from None
         return [
-            ReadFile(part, one.text, one.shown if one.is_cut else "")
-            for part, one in zip(chat.files, texts, strict=True)
+            ReadFile(part, one.text, one.shown if one.is_cut else "") for part, one in zip(files, texts, strict=True)
         ]
 
-    async def _recall(self, chat: ChatRequest, tokens_max: int, principal: Principal) -> Sequence[str]:
+    async def _recall(self, asked: Asked, tokens_max: int, principal: Principal) -> Sequence[str]:
         if tokens_max < LEAST_TOKENS:
             return ()
-        recalling = recall(self._store, principal.account_id, question_of(chat), tokens_max)
+        recalling = recall(self._store, principal.account_id, asked.question, tokens_max)
         try:
             return await self._within(MEMORY_S, "memory", recalling)
         except LeftOut:
             return ()
 
-    async def _find_sources(self, chat: ChatRequest, tokens_max: int, principal: Principal) -> Sequence[Source]:
+    async def _find_sources(self, asked: Asked, tokens_max: int, principal: Principal) -> Sequence[Source]:
         if tokens_max < LEAST_TOKENS or self._search is None:
             return ()
-        searching = self._search.find(principal.key_id, chat.asked, tokens_max)
+        searching = self._search.find(principal.key_id, asked.texts, tokens_max)
         try:
             return await self._within(self._search.settings.timeout_s, "search", searching)
         except LeftOut:
@@ -188,7 +196,3 @@ async def budget_for(plan: Plan, prompt: PromptSize, chat: ChatRequest) -> Budge
 
 def is_turned_off(headers: dict[bytes, bytes]) -> bool:
     return headers.get(b"x-cadenza-grounding", b"").strip().lower() == b"none"
-
-
-def question_of(chat: ChatRequest) -> str:
-    return chat.asked[-1] if chat.asked else ""

@@ -102,8 +102,6 @@ def _chat_request(parsed: Parsed, body: bytes | bytearray, texts: LargeTexts) ->
         system=view(parsed.system),
         needs=parsed.needs,
         asked=parsed.asked,
-        last_user=parsed.last_user,
-        content_start=parsed.content_start,
         files=tuple(
             FilePart(one.message, one.start, one.end, one.name, msgspec.Raw(view(one.data))) for one in parsed.files
         ),

@@ -10,10 +10,11 @@ import msgspec
 from cadenza.children.confine import allow_cpu, close_door, confine, read_limits, serve_tasks
 from cadenza.core.errors import InvalidRequest
 from cadenza.core.tokens import Tokenizer
+from cadenza.gateway.asked import Asked, find_asked
 from cadenza.gateway.large.fields import check_field_numbers
 from cadenza.gateway.large.messages import TASKS, Counted, FileSpan, Parsed, Refused, Reply
 from cadenza.gateway.large.spans import SpanFinder
-from cadenza.gateway.validate import RAW_ITEMS, Body, ChatRequest, check_body, decode_body, find_content_start
+from cadenza.gateway.validate import RAW_ITEMS, Body, ChatRequest, check_body, decode_body
 
 ASKED_CHARS = 4096
 MODEL_CHARS_MAX = 256  # no class has so long a name
@@ -68,6 +69,11 @@ def _texts(chat: ChatRequest) -> list[str]:
     return chat.texts
 
 
+def _asked(chat: ChatRequest) -> Asked | None:
+    asked = find_asked(chat.messages, _texts(chat))
+    return asked and msgspec.structs.replace(asked, texts=tuple(map(_shortened, asked.texts)))
+
+
 def _shortened(text: str) -> str:
     """The beginning and the end of a long text: that is where the question is."""
     return text if len(text) <= 2 * ASKED_CHARS else text[:ASKED_CHARS] + "\n" + text[-ASKED_CHARS:]
@@ -89,9 +95,7 @@ def describe(body: bytearray, decoded: Body, chat: ChatRequest) -> Parsed:
         leading_system=chat.leading_system,
         system=spans.add(chat.system),
         needs=chat.needs,
-        asked=tuple(map(_shortened, chat.asked)),
-        last_user=chat.last_user,
-        content_start=find_content_start(chat),
+        asked=_asked(chat),
         files=[FileSpan(one.message, one.start, one.end, one.name, spans.find(one.data)) for one in chat.files],
         media=chat.media,
         text_chars=sum(map(len, _texts(chat))),

@@ -8,6 +8,7 @@ from typing import Literal
 
 import msgspec
 
+from cadenza.gateway.asked import Asked
 from cadenza.routing.prompt import Media
 
 Span = tuple[int, int]  # from, to: in the body, or beyond its end in `extra`
@@ -42,9 +43,7 @@ class Parsed(msgspec.Struct, frozen=True, tag=True):
     leading_system: int
     system: Span
     needs: frozenset[str]
-    asked: tuple[str, ...]
-    last_user: int | None
-    content_start: int | None
+    asked: Asked | None
     files: list[FileSpan]
     media: Media
     text_chars: int  # of all texts together

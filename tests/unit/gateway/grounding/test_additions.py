@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cadenza.gateway.asked import find_asked
 from cadenza.gateway.grounding.additions import Grounding, Material, ReadFile, add_material
 from cadenza.gateway.grounding.fence import CITE, NOTICE
 from cadenza.gateway.grounding.search.records import Source
@@ -24,6 +25,13 @@ def user(content: Any) -> dict[str, Any]:
     return {"role": "user", "content": content}
 
 
+def added(chat: ChatRequest, material: Material) -> Grounding:
+    assert isinstance(chat.texts, list)
+    asked = find_asked(chat.messages, chat.texts)
+    assert asked
+    return add_material(chat, asked, material)
+
+
 def edited(chat: ChatRequest, grounding: Grounding) -> list[Any]:
     """The contents of the messages as an upstream gets them."""
     messages = [
@@ -38,7 +46,7 @@ def test_notes_and_sources_come_before_the_last_question(indent: int | None) -> 
     """They stand in the last user message, before its own words, which stay as they were."""
     said = [user("earlier"), {"role": "assistant", "content": "yes"}, user('Who "is" it?\n')]
     chat = chat_of(*said, indent=indent)
-    grounding = add_material(chat, Material(notes=["I live in Oslo."], sources=SOURCES))
+    grounding = added(chat, Material(notes=["I live in Oslo."], sources=SOURCES))
     first, second, last = edited(chat, grounding)
     assert (first, second) == ("earlier", "yes")
     assert last.startswith(f"{NOTICE} {CITE}\n\n<reference ")
@@ -52,7 +60,7 @@ def test_notes_and_sources_come_before_the_last_question(indent: int | None) -> 
 def test_a_content_of_parts_gets_a_part_more(content: list[Any]) -> None:
     """The material is the first part."""
     chat = chat_of(user(content))
-    [[first, *others]] = edited(chat, add_material(chat, Material(notes=["n"])))
+    [[first, *others]] = edited(chat, added(chat, Material(notes=["n"])))
     assert first["type"] == "text"
     assert others == content
 
@@ -61,7 +69,7 @@ def test_a_file_becomes_text_where_it_stood() -> None:
     """Each file is a part of type text in its place, the notice comes once a message, and the header counts files."""
     chat = chat_of(user([FILE, {"type": "text", "text": "and"}, FILE]), user("Compare them."))
     read = [ReadFile(part, f"text {number}", "page 2 of 9") for number, part in enumerate(chat.files)]
-    grounding = add_material(chat, Material(files=read))
+    grounding = added(chat, Material(files=read))
     [[first, word, second], question] = edited(chat, grounding)
     assert word == {"type": "text", "text": "and"}
     assert question == "Compare them."
@@ -74,7 +82,7 @@ def test_a_file_becomes_text_where_it_stood() -> None:
 def test_a_file_that_could_not_be_read_now_is_named() -> None:
     """The model is told, so that the answer can say so; it does not count as added."""
     chat = chat_of(user([FILE]))
-    grounding = add_material(chat, Material(files=[ReadFile(chat.files[0], None)]))
+    grounding = added(chat, Material(files=[ReadFile(chat.files[0], None)]))
     [[part]] = edited(chat, grounding)
     assert "could not be read at the moment" in part["text"]
     assert grounding.headers == b""
@@ -83,7 +91,7 @@ def test_a_file_that_could_not_be_read_now_is_named() -> None:
 def test_a_message_that_says_its_content_twice_gets_nothing() -> None:
     """Nobody knows which content counts, so the message stays as it is and the header says nothing."""
     chat = parse_chat(b'{"messages":[{"role":"user","content":"a","content":"b"}]}')
-    grounding = add_material(chat, Material(notes=["n"], sources=SOURCES))
+    grounding = added(chat, Material(notes=["n"], sources=SOURCES))
     assert (dict(grounding.edits), grounding.headers, grounding.sources) == ({}, b"", ())
 
 
@@ -91,7 +99,7 @@ def test_a_message_that_says_its_content_twice_gets_nothing() -> None:
 def test_what_the_client_wrote_is_kept(question: str, notes: list[str], is_parts: bool) -> None:
     """Whatever characters the question and the notes have, the JSON stays valid and ends with the question."""
     chat = chat_of(user([{"type": "text", "text": question}] if is_parts else question))
-    grounding = add_material(chat, Material(notes=notes))
+    grounding = added(chat, Material(notes=notes))
     [content] = edited(chat, grounding)
     assert (content[-1]["text"] if is_parts else content).endswith(question)
     assert grounding.texts_bytes >= sum(len(note.encode("utf-8", "surrogatepass")) for note in notes)

@@ -17,9 +17,10 @@ import pytest
 from cadenza.children.confine import Limits
 from cadenza.core.errors import CadenzaError, InvalidRequest, RateLimited
 from cadenza.core.tokens import MESSAGE_OVERHEAD_TOKENS
+from cadenza.gateway.asked import find_asked
 from cadenza.gateway.large.bodies import LargeBodies, LargeLimits
 from cadenza.gateway.large.fields import FIELDS_MAX
-from cadenza.gateway.validate import CALLS_MAX, MESSAGES_MAX, PARTS_MAX, ChatRequest, find_content_start, parse_chat
+from cadenza.gateway.validate import CALLS_MAX, MESSAGES_MAX, PARTS_MAX, ChatRequest, parse_chat
 from cadenza.observe import Observer, make_log
 from cadenza.routing.prompt import LargeTexts
 from tests.unit.gateway.prompts import TOKENIZER
@@ -127,8 +128,8 @@ async def large_bodies() -> AsyncIterator[LargeBodies]:
 def shown(chat: ChatRequest) -> dict[str, Any]:
     """Everything but the texts, with copies instead of views."""
     fields = {name: getattr(chat, name) for name in chat.__struct_fields__ if name not in ("texts", "asked")}
-    fields["asked"] = [(text[:1000], text[-1000:]) for text in chat.asked]
-    fields["content_start"] = find_content_start(chat)
+    asked = chat.asked or (find_asked(chat.messages, chat.texts) if isinstance(chat.texts, list) else None)
+    fields["asked"] = asked and (asked.message, asked.content_start, [(t[:1000], t[-1000:]) for t in asked.texts])
     fields["files"] = [(file.message, file.start, file.end, file.name, bytes(file.data)) for file in chat.files]
     for name in ("sampling", "tools"):
         fields[name] = {field: bytes(raw) for field, raw in fields[name].items()}

@@ -3,6 +3,7 @@
 The engines and the fetcher are imported with the first search: a service that never searches does not need them.
 """
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -38,11 +39,13 @@ class WebSearch:
     def __init__(self, settings: SearchSettings, observer: Observer) -> None:
         self.settings = settings
         self.reader = DocumentReader(observer)
+        self._needs_no_index = settings.engine != "local"
+        self._index = str(settings.index)
         self._finder: Finder | None = None
 
     def is_ready(self) -> bool:
         """Whether there is an engine. The local one needs its index, which can appear at any time."""
-        return self.settings.engine != "local" or self.settings.index.exists()
+        return self._needs_no_index or os.path.exists(self._index)  # noqa: PTH110 a Path takes five times as long
 
     async def find(self, owner: str, asked: Sequence[str], tokens_max: int) -> Sequence[Source]:
         """The sources for the last of these messages; none if it needs no search. EngineFailed if the engine fails."""

@@ -1,0 +1,43 @@
+"""What the user asked last: the messages that grounding looks at. Most requests never need it."""
+
+import msgspec
+
+from cadenza.gateway.parts import find_content
+
+MESSAGES_MAX = 3  # the last user messages: what a short question refers to stands in the ones before
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """The last user message: its index, where its content stands in its JSON, and the texts of the last few.
+
+    The texts are oldest first. It cannot be told where the content stands if a field is there twice.
+    """
+
+    message: int
+    content_start: int | None
+    texts: tuple[str, ...]
+
+    @property
+    def question(self) -> str:
+        return self.texts[-1]
+
+
+class _Role(msgspec.Struct):
+    role: str
+
+
+_ROLE = msgspec.json.Decoder(_Role)
+
+
+def find_asked(messages: list[msgspec.Raw], texts: list[str]) -> Asked | None:
+    """None if there is no user message. `texts` has the text of each message, and may have more."""
+    found = list[int]()
+    for index in range(len(messages) - 1, -1, -1):
+        if _ROLE.decode(messages[index]).role == "user":
+            found.append(index)
+            if len(found) == MESSAGES_MAX:
+                break
+    if not found:
+        return None
+    content = find_content(messages[found[0]])
+    return Asked(found[0], content[0] if content else None, tuple(texts[index] for index in reversed(found)))
