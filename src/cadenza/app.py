@@ -251,7 +251,12 @@ def build_snapshot(settings: Settings, upstreams: Mapping[str, Upstream]) -> Sna
     rate, concurrency = Rate(given.requests_per_second, given.burst), -(-given.concurrency // processes)
     limits = Limits(rate, concurrency, given.revoked_streams)
     classes = {
-        class_id: ServedClass(Plan.of(class_id, one.routes), Character(one.character), settings.prices[class_id])
+        class_id: ServedClass(
+            Plan.of(class_id, one.routes),
+            Character(one.character),
+            settings.prices[class_id],
+            decides_by_model=one.search_decision == "model",
+        )
         for class_id, one in settings.classes.items()
     }
     return Snapshot(Catalogue(classes), upstreams, limits)

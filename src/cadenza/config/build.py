@@ -177,7 +177,7 @@ def _class(
     is_embedded = all(providers[route.provider].kind == "embedded" for route in usable)
     default = general or (EMBEDDED_CHARACTER if is_embedded else DEFAULT_CHARACTER)
     own = _character(values.get("character", {}), (*at, "character"), reader)
-    return ClassSettings(tuple(usable), own or default)
+    return ClassSettings(tuple(usable), own or default, values.get("search_decision", "rules"))
 
 
 def _route(values: Table, at: KeyPath, providers: Mapping[str, Provider], reader: Reader) -> Route | None:

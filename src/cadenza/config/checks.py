@@ -269,7 +269,7 @@ SECTIONS: Keys = {
     "character": CHARACTER,
     "prices": _by_class(PRICE),
     "providers": {},  # by name: the keys of each depend on its kind
-    "classes": _by_class({"routes": [ROUTE], "character": CHARACTER}),
+    "classes": _by_class({"routes": [ROUTE], "character": CHARACTER, "search_decision": one_of("rules", "model")}),
     "grounding": GROUNDING,
     "platform": PLATFORM,
     "mail": MAIL,

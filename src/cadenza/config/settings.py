@@ -109,10 +109,11 @@ class Provider(msgspec.Struct, frozen=True):
 
 
 class ClassSettings(msgspec.Struct, frozen=True):
-    """The routes of a class, sorted by order, and its character."""
+    """The routes of a class, sorted by order, its character, and whether rules or its model decide to search."""
 
     routes: tuple[Route, ...]
     character: str
+    search_decision: Literal["rules", "model"] = "rules"
 
 
 class Platform(msgspec.Struct, frozen=True):

@@ -7,6 +7,8 @@ test can kill the process.
 
 import time
 
+import msgspec
+
 from cadenza.core.chat import new_completion_id
 from cadenza.core.errors import BodyTimedOut, PayloadTooLarge, UnsupportedEncoding
 from cadenza.core.ledger import Hold
@@ -17,7 +19,8 @@ from cadenza.gateway.billing import Credit, Quote, allowance, check_least_credit
 from cadenza.gateway.compose import compose, is_shortened
 from cadenza.gateway.gateway import Gateway
 from cadenza.gateway.grounding.additions import NO_GROUNDING, Grounding
-from cadenza.gateway.grounding.stage import Grounder
+from cadenza.gateway.grounding.model_decision import ModelDecision
+from cadenza.gateway.grounding.stage import NOTHING_WANTED, Grounder, Sought
 from cadenza.gateway.large.bodies import LargeBodies
 from cadenza.gateway.relay import ReplyHead, StreamRelay, WholeRelay
 from cadenza.gateway.request import ApiRequest
@@ -27,6 +30,7 @@ from cadenza.gateway.validate import CUSTOM_TOOLS, ChatRequest, check_context, p
 from cadenza.http.body import BodyBudget, BodyTimeout, BodyTooLarge
 from cadenza.http.exchange import Exchange
 from cadenza.routing.catalogue import (
+    ServedClass,
     check_largest_window,
     has_ample_room,
     routes_that_fit,
@@ -44,10 +48,12 @@ async def serve_chat(gateway: Gateway, request: ApiRequest) -> None:
     upload, key_id = Upload(gateway.uploads, principal, snapshot.catalogue.least_nano), principal.key_id
     chat = await read_chat(request.exchange, upload, gateway.large_bodies, key_id)  # 415 413 402 408 429 400
     served = snapshot.catalogue.find(chat.model, principal)  # 400
-    plan = routes_for(served.plan, chat, gateway.grounder) if chat.needs or chat.files else served.plan  # 400
+    if chat.needs or chat.files:
+        served = with_able_routes(served, chat, gateway.grounder)  # 400
     prompt = PromptSize(gateway.tokenizer, served.character, chat.texts, request.exchange.body.size_bytes, chat.media)
-    grounding = await ground(gateway.grounder, request, chat, plan, served.price, prompt)  # 402 400
-    plan = await fit(plan, served.price, prompt, chat, principal.balance_nano)  # 400 402
+    decide = ModelDecision(gateway.dispatcher, snapshot, served, request) if served.decides_by_model else None
+    grounding = await ground(gateway.grounder, request, chat, served, prompt, decide)  # 402 400
+    plan = await fit(served.plan, served.price, prompt, chat, principal.balance_nano)  # 400 402
     quote = make_quote(request, plan, served.price, chat, prompt)
     at("quoted")
     async with (
@@ -82,24 +88,31 @@ async def read_chat(exchange: Exchange, budget: BodyBudget, large_bodies: LargeB
     return parse_chat(body)
 
 
-def routes_for(plan: Plan, chat: ChatRequest, grounder: Grounder) -> Plan:
-    """The plan with the routes that take what the request has beside text; 400 if there is none."""
+def with_able_routes(served: ServedClass, chat: ChatRequest, grounder: Grounder) -> ServedClass:
+    """The class with those of its routes that take what the request has beside text; 400 if there is none."""
+    needs, note = chat.needs, ""
     if chat.files and not grounder.settings.attachments:
-        return routes_that_take(plan, chat.needs | {"files"}, " Attachments are turned off here.")
-    note = " Grounding does not apply with tools: such parts go to the model unchanged." if chat.tools else ""
-    return routes_that_take(plan, chat.needs, "" if chat.needs == CUSTOM_TOOLS else note)
+        needs, note = needs | {"files"}, " Attachments are turned off here."
+    elif chat.tools and needs != CUSTOM_TOOLS:
+        note = " Grounding does not apply with tools: such parts go to the model unchanged."
+    return msgspec.structs.replace(served, plan=routes_that_take(served.plan, needs, note))
 
 
 async def ground(
-    grounder: Grounder, request: ApiRequest, chat: ChatRequest, plan: Plan, price: Price, prompt: PromptSize
+    grounder: Grounder,
+    request: ApiRequest,
+    chat: ChatRequest,
+    served: ServedClass,
+    prompt: PromptSize,
+    decide: ModelDecision | None,
 ) -> Grounding:
     """Add reference material to the prompt, if the request may have any and the account can pay for an answer."""
     principal = request.principal
     wanted = grounder.wanted(chat, principal, request.exchange.request.headers)
-    if not wanted:
+    if wanted is NOTHING_WANTED:
         return NO_GROUNDING
-    check_least_credit(principal.balance_nano, price, prompt, OUTPUT_TOKENS_MIN)
-    grounding = await grounder.ground(chat, plan, prompt, principal, wanted)
+    check_least_credit(principal.balance_nano, served.price, prompt, OUTPUT_TOKENS_MIN)
+    grounding = await grounder.ground(Sought(chat, served.plan, prompt, principal, decide), wanted)
     prompt.add_texts(grounding.texts, grounding.texts_bytes)
     return grounding
 

@@ -23,11 +23,12 @@ CREATED = 1_767_225_600  # 2026-01-01: class ids are stable, and so is their cre
 
 
 class ServedClass(msgspec.Struct, frozen=True):
-    """A class that has routes: its plan, its character and its price."""
+    """A class that has routes: its plan, its character and its price, and how it decides about web search."""
 
     plan: Plan
     character: Character
     price: Price
+    decides_by_model: bool = False
 
 
 class Catalogue:

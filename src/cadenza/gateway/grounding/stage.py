@@ -19,7 +19,7 @@ from cadenza.gateway.asked import Asked, find_asked
 from cadenza.gateway.grounding.additions import NO_GROUNDING, Grounding, Material, ReadFile, add_material
 from cadenza.gateway.grounding.memory import recall
 from cadenza.gateway.grounding.search.records import EngineFailed, Source
-from cadenza.gateway.grounding.search.web_search import WebSearch
+from cadenza.gateway.grounding.search.web_search import DecideByModel, WebSearch
 from cadenza.gateway.parts import FilePart
 from cadenza.gateway.validate import ChatRequest
 from cadenza.observe import Observer
@@ -71,6 +71,16 @@ class Wanted(msgspec.Struct, frozen=True):
 NOTHING_WANTED = Wanted(files=False, memory=False, search=False)
 
 
+class Sought(msgspec.Struct, frozen=True):
+    """The request that material is sought for. `decide` asks a model whether it needs the web; without it, rules do."""
+
+    chat: ChatRequest
+    plan: Plan
+    prompt: PromptSize
+    principal: Principal
+    decide: DecideByModel | None = None
+
+
 class LeftOut(Exception):
     """A part failed or was late."""
 
@@ -103,18 +113,17 @@ class Grounder:
             memory = search = False
         return Wanted(files=bool(chat.files) and self.settings.attachments, memory=memory, search=search)
 
-    async def ground(
-        self, chat: ChatRequest, plan: Plan, prompt: PromptSize, principal: Principal, wanted: Wanted
-    ) -> Grounding:
+    async def ground(self, sought: Sought, wanted: Wanted) -> Grounding:
         """Find what fits, and put it into the messages. 400 if a file cannot be read."""
+        chat, principal = sought.chat, sought.principal
         asked = chat.asked or (find_asked(chat.messages, chat.texts) if isinstance(chat.texts, list) else None)
         if asked is None:
             return NO_GROUNDING
-        budget = await budget_for(plan, prompt, chat)
+        budget = await budget_for(sought.plan, sought.prompt, chat)
         files = await self._read_files(chat.files, asked, budget.files, principal) if wanted.files else ()
         notes, sources = await asyncio.gather(
             self._recall(asked, budget.memory if wanted.memory else 0, principal),
-            self._find_sources(asked, budget.search if wanted.search else 0, principal),
+            self._find_sources(asked, budget.search if wanted.search else 0, sought),
         )
         if not (files or notes or sources):
             return NO_GROUNDING
@@ -149,10 +158,10 @@ class Grounder:
         except LeftOut:
             return ()
 
-    async def _find_sources(self, asked: Asked, tokens_max: int, principal: Principal) -> Sequence[Source]:
+    async def _find_sources(self, asked: Asked, tokens_max: int, sought: Sought) -> Sequence[Source]:
         if tokens_max < LEAST_TOKENS or self._search is None:
             return ()
-        searching = self._search.find(principal.key_id, asked.texts, tokens_max)
+        searching = self._search.find(sought.principal.key_id, asked.texts, tokens_max, sought.decide)
         try:
             return await self._within(self._search.settings.timeout_s, "search", searching)
         except LeftOut:

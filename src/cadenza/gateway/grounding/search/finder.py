@@ -23,13 +23,15 @@ from cadenza.gateway.grounding.search.intent.decision import NO_FACTS, Decision,
 from cadenza.gateway.grounding.search.intent.query import make_query
 from cadenza.gateway.grounding.search.pages.fetch import PageFetcher
 from cadenza.gateway.grounding.search.records import EngineFailed, FetchedPage, FetchFailed, Hit, Source
-from cadenza.gateway.grounding.search.web_search import SearchSettings
+from cadenza.gateway.grounding.search.web_search import DecideByModel, SearchSettings
 
 PAGES_MAX = 3  # of the results; the pages that the message names come on top
+DECISION_TIME = 0.25  # of the time limit, for a model that decides
 ENGINE_TIME = 0.5  # of the time limit
 PAGES_TIME = 0.75  # of the time limit: what is not fetched by then is left out
 SOURCE_TOKENS = 60  # what marks a source
 TITLE_CHARS_MAX = 200
+SAID = frozenset(("asked", "forbidden", "url"))  # the person says it: no model is asked
 UNREAD = "This page could not be read."
 
 
@@ -46,13 +48,19 @@ class Finder:
         self._timeout_s = timeout_s
         self._cache = ResultCache(time.monotonic)
 
-    async def find(self, owner: str, asked: Sequence[str], tokens_max: int) -> Sequence[Source]:
+    async def find(
+        self, owner: str, asked: Sequence[str], tokens_max: int, decide_by_model: DecideByModel | None = None
+    ) -> Sequence[Source]:
         """The sources for the last of these messages. EngineFailed if the engine fails and no page was read."""
         fetch_until_s = asyncio.get_running_loop().time() + self._timeout_s * PAGES_TIME
         today = datetime.now(UTC).date()
         decision = decide(asked, today)
         if self._fetcher is None:
             return await self._find_local(decision, asked, today, tokens_max)
+        if decide_by_model and decision.reason not in SAID:
+            needs_web = await decide_by_model(asked, self._timeout_s * DECISION_TIME)
+            if needs_web is not None:
+                decision = Decision(needs_web, "model", decision.is_question)
         if not decision.needs_web:
             return ()
         hits = await self._hits(decision, asked, today)

@@ -4,7 +4,7 @@ The engines and the fetcher are imported with the first search: a service that n
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -17,6 +17,7 @@ from cadenza.observe import Observer
 if TYPE_CHECKING:
     from cadenza.gateway.grounding.search.finder import Finder
 
+DecideByModel = Callable[[Sequence[str], float], Awaitable[bool | None]]  # within so many seconds
 EngineName = Literal["searxng", "brave", "tavily", "local"]
 
 
@@ -47,13 +48,15 @@ class WebSearch:
         """Whether there is an engine. The local one needs its index, which can appear at any time."""
         return self._needs_no_index or os.path.exists(self._index)  # noqa: PTH110 a Path takes five times as long
 
-    async def find(self, owner: str, asked: Sequence[str], tokens_max: int) -> Sequence[Source]:
+    async def find(
+        self, owner: str, asked: Sequence[str], tokens_max: int, decide_by_model: DecideByModel | None = None
+    ) -> Sequence[Source]:
         """The sources for the last of these messages; none if it needs no search. EngineFailed if the engine fails."""
         if self._finder is None:
             from cadenza.gateway.grounding.search.finder import build_finder  # noqa: PLC0415 import time
 
             self._finder = build_finder(self.settings, self.reader)
-        return await self._finder.find(owner, asked, tokens_max)
+        return await self._finder.find(owner, asked, tokens_max, decide_by_model)
 
     async def close(self) -> None:
         if self._finder:

@@ -1,0 +1,78 @@
+"""Who decides whether a message needs the web: rules, or the model of the class."""
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from tests.loopback import Good, LoopbackUpstream
+from tests.raw_client import RawClient
+from tests.scripted_searxng import ScriptedSearxng, running_searxng
+from tests.service import Service
+from tests.service_config import RouteSpec, ServiceSpec
+
+SETTLED = "Explain how photosynthesis works."
+RECENT = "What is the weather in Bergen today?"
+RESULTS = [{"url": "https://a.example/1", "title": "One", "content": "The first snippet."}]
+ANSWER = (200, "application/json", json.dumps({"query": "q", "results": RESULTS}).encode())
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[ScriptedSearxng]:
+    with running_searxng() as engine:
+        engine.answer = ANSWER
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def api(engine: ScriptedSearxng, shared_upstream: LoopbackUpstream) -> Iterator[RawClient]:
+    """Forte decides by rules, mezzo by its model."""
+    routes = {class_id: [RouteSpec("loopback", class_id)] for class_id in ("mezzo", "forte")}
+    toml = f'[classes.mezzo]\nsearch_decision = "model"\n{engine.toml}'
+    with Service(ServiceSpec({"loopback": shared_upstream.base_url}, routes, toml)) as service:
+        yield RawClient(service.port, service.key)
+
+
+def chat(api: RawClient, class_id: str, text: str) -> str:
+    """What the header of the reply says."""
+    reply = api.chat(model=class_id, messages=[{"role": "user", "content": text}])
+    assert reply.status == 200
+    return reply.headers.get("x-cadenza-grounding", "")
+
+
+def test_rules_decide(api: RawClient, upstream: LoopbackUpstream, engine: ScriptedSearxng) -> None:
+    """Without a model call: the upstream sees the request alone, and a settled question is not searched."""
+    engine.queries.clear()
+    assert chat(api, "forte", SETTLED) == ""
+    assert chat(api, "forte", RECENT) == "search=1"
+    assert len(upstream.requests) == 2
+    assert len(engine.queries) <= 1  # none if an earlier search is still kept
+
+
+@pytest.mark.parametrize(("verdict", "header"), [("Yes.", "search=1"), ("no", "")])
+@pytest.mark.parametrize("text", [SETTLED, RECENT])
+def test_the_model_decides(
+    api: RawClient, upstream: LoopbackUpstream, engine: ScriptedSearxng, text: str, verdict: str, header: str
+) -> None:
+    """Its verdict counts, whatever the rules say, and the reply is charged like any other."""
+    engine.queries.clear()
+    upstream.script(Good(verdict))
+    assert chat(api, "mezzo", text) == header
+    decision, request = upstream.requests
+    assert text in decision.json["messages"][-1]["content"]
+    assert decision.json["max_tokens"] == 16
+    assert request.json["messages"][-1]["content"].endswith(text)
+    assert header or not engine.queries
+
+
+def test_a_model_that_says_neither_leaves_it_to_the_rules(api: RawClient, upstream: LoopbackUpstream) -> None:
+    """An answer that is no verdict counts for nothing."""
+    upstream.script(Good("I am not sure."), Good(), Good("I am not sure."))
+    assert chat(api, "mezzo", SETTLED) == ""
+    assert chat(api, "mezzo", RECENT) == "search=1"
+
+
+def test_what_the_person_says_needs_no_model(api: RawClient, upstream: LoopbackUpstream) -> None:
+    """An explicit ask is followed without a call."""
+    assert chat(api, "mezzo", "Search the web for the height of Galdhøpiggen.") == "search=1"
+    assert len(upstream.requests) == 1
