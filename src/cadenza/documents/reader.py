@@ -25,6 +25,7 @@ from cadenza.documents.messages import (
     Task,
     decode_reply,
 )
+from cadenza.documents.names import clean_name
 from cadenza.documents.records import Passage, RankedDocument
 from cadenza.documents.shares import share_out
 from cadenza.observe import Observer
@@ -32,8 +33,6 @@ from cadenza.observe import Observer
 CHILD = "cadenza.documents.child"
 MIB = 1024 * 1024
 QUESTION_CHARS_MAX = 8192
-NAME_CHARS_MAX = 120
-SUFFIX_CHARS_MAX = 16
 HEAVY = "it takes too much time or memory to read"
 
 
@@ -175,16 +174,6 @@ class DocumentReader:
             self._has_warned = True
             self._observer.log.warning("documents are read with limits, but the system does not filter system calls")
         return reply
-
-
-def clean_name(name: str) -> str:
-    """The last part of a path, without control characters, and not too long. Its suffix is kept."""
-    base = "".join(filter(str.isprintable, name)).replace("\\", "/").rpartition("/")[2].strip()
-    if len(base) > NAME_CHARS_MAX:
-        stem, dot, suffix = base.rpartition(".")
-        suffix = f"{dot}{suffix}" if stem and len(suffix) < SUFFIX_CHARS_MAX else ""
-        base = base[: NAME_CHARS_MAX - len(suffix)] + suffix
-    return base or "file"
 
 
 def _room(tokens_max: int, documents: int) -> Room:

@@ -6,17 +6,15 @@ that takes them. Their data stays raw JSON: it can be as large as the body.
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import PurePosixPath, PureWindowsPath
 
 import msgspec
 
 from cadenza.core.errors import InvalidRequest
+from cadenza.documents.names import clean_name
 from cadenza.gateway.tools import NOTHING
 from cadenza.routing.prompt import NO_MEDIA, Media
 
 FILES_MAX = 20
-NAME_CHARS_MAX = 120
-UNNAMED = "file"
 IMAGE_TOKENS = 1024  # of a usual image; models differ
 IMAGE_TOKENS_MAX = 8192
 BYTES_PER_TOKEN = 320  # of audio and files, as base64
@@ -159,7 +157,7 @@ def _files_in(message: int, raw: memoryview, span: tuple[int, int], parts: Seque
         end = start + memoryview(item).nbytes
         if part.type == "file":
             assert part.file
-            yield FilePart(message, start, end, file_name(part.file.filename), part.file.file_data)
+            yield FilePart(message, start, end, clean_name(part.file.filename or ""), part.file.file_data)
 
 
 def find_content(message: msgspec.Raw) -> tuple[int, int] | None:
@@ -181,10 +179,3 @@ def find_content(message: msgspec.Raw) -> tuple[int, int] | None:
 def _skip(pattern: re.Pattern[bytes], raw: memoryview, start: int) -> int:
     match = pattern.match(raw, start)
     return match.end() if match else start
-
-
-def file_name(sent: str | None) -> str:
-    """The last component of the name that was sent, as one short line."""
-    last = PureWindowsPath(PurePosixPath(sent or "").name).name
-    printable = "".join([char if char.isprintable() else " " for char in last])
-    return " ".join(printable.split())[:NAME_CHARS_MAX] or UNNAMED

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cadenza.documents.reader import NAME_CHARS_MAX, clean_name
+from cadenza.documents.names import NAME_CHARS_MAX, clean_name
 
 
 @pytest.mark.parametrize(
