@@ -29,6 +29,7 @@ ROOT = Path(__file__).parents[2]
 PROCESS_S = 60.0
 PACE = Pace(mark_every_s=0.02, mark_after_s=0.0, sweep_every_s=0.1, ask_s=10.0)
 BOUNDS = Bounds(beat_every_s=0.1, gap_s=3.0, dead_s=4.0)
+PATIENT = Bounds(beat_every_s=0.1, gap_s=30.0, dead_s=40.0)  # of processes that live: a busy machine may hold them up
 
 
 @asynccontextmanager
@@ -122,7 +123,7 @@ async def main(work: str, url: str, *words: str) -> None:
         if work == "sweep":
             say("ready")
             await listen()
-        async with writing(store, pace=PACE, bounds=BOUNDS) as (writer, _):
+        async with writing(store, pace=PACE, bounds=PATIENT if work == "spend" else BOUNDS) as (writer, _):
             match work, words:
                 case "sweep", ():
                     await listen()

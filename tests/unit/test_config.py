@@ -108,6 +108,7 @@ timeouts = { connect_s = 1, first_token_s = 2, idle_s = 3.5, total_s = 4 }
 [[classes.forte.routes]]
 provider = "local"
 """
+PATIENT = Timeouts(first_token_s=300.0)  # of the embedded model
 
 
 def load(folder: Path, text: str, environ: Mapping[str, str] = NO_ENVIRONMENT) -> Settings:
@@ -140,7 +141,9 @@ def test_no_file_means_the_embedded_default(tmp_path: Path) -> None:
     assert settings.providers == {"local": Provider(name="local", kind="embedded", retention="zero")}
     assert tuple(settings.classes) == CLASSES
     for class_settings in settings.classes.values():
-        assert class_settings.routes == (Route("local", "smollm2-135m-instruct", 8192, 4096, custom_tools=False),)
+        assert class_settings.routes == (
+            Route("local", "smollm2-135m-instruct", 8192, 4096, timeouts=PATIENT, custom_tools=False),
+        )
     assert settings.prices == {
         "mezzo": Price(input_nano=100, output_nano=210, cached_input_nano=20),
         "forte": Price(input_nano=1_070, output_nano=3_450),
@@ -181,7 +184,7 @@ def test_every_key_is_read(tmp_path: Path) -> None:
     assert settings.providers["local"].model_path == tmp_path / "models" / "tiny.q8.gguf"
     assert settings.classes["forte"].character == "Be brief."
     assert settings.classes["forte"].routes == (
-        Route("local", "tiny.q8", 8192, 4096, custom_tools=False),
+        Route("local", "tiny.q8", 8192, 4096, timeouts=PATIENT, custom_tools=False),
         Route(
             *("acme", "acme-large", 1_000_000, 131_072, 1, 3, Timeouts(1.0, 2.0, 3.5, 4.0)),
             continues=True,
@@ -556,7 +559,7 @@ def test_route_defaults(tmp_path: Path) -> None:
     text = ACME + LOCAL + ROUTE + "timeouts = { idle_s = 7 }\n" + LOCAL_ROUTE
     assert load(tmp_path, text).classes["forte"].routes == (
         Route("acme", "acme-large", 128_000, 16_384, 0, 1, Timeouts(idle_s=7.0)),
-        Route("local", "smollm2-135m-instruct", 8_192, 4_096, custom_tools=False),
+        Route("local", "smollm2-135m-instruct", 8_192, 4_096, timeouts=PATIENT, custom_tools=False),
     )
 
 
