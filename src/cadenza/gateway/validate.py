@@ -13,7 +13,7 @@ import msgspec
 
 from cadenza.core.errors import ContextOverflow, InvalidRequest
 from cadenza.core.records import CONTEXT_TOKENS_MAX, OUTPUT_TOKENS_MAX
-from cadenza.gateway.parts import NOTHING_ATTACHED, Attached, FilePart, Part, check_part, find_attached, find_content
+from cadenza.gateway.parts import NOTHING_ATTACHED, Attached, FilePart, Part, check_part, find_attached, find_first
 from cadenza.gateway.tools import NOTHING, CallFields, History, ToolFields, check_choice, check_tools, with_upstream_ids
 from cadenza.routing.prompt import NO_MEDIA, LargeTexts, Media
 
@@ -66,7 +66,7 @@ class ChatRequest(msgspec.Struct, frozen=True):
     needs: frozenset[str] = frozenset()  # what a route must be able to take: `custom_tools`, `vision`, `audio`, `files`
     asked: tuple[str, ...] = ()  # the texts of the last user messages, oldest first
     last_user: int | None = None  # the index of the last user message
-    content_start: int | None = None  # where the content of that message stands in its JSON, if that was looked for
+    content_start: int | None = None  # what find_content_start returns, if the body was parsed in another process
     files: tuple[FilePart, ...] = ()  # to be read here, on the plain path
     media: Media = NO_MEDIA
 
@@ -161,11 +161,13 @@ def check_body(body: Body) -> ChatRequest:
 
 
 def find_content_start(chat: ChatRequest) -> int | None:
-    """Where the content of the last user message stands in its JSON. None if it cannot be told."""
-    if chat.content_start is not None or chat.last_user is None:
+    """Where the content of the last user message begins: its quote, or the first character inside its brackets.
+
+    None if it cannot be told. A large message is looked at where it is parsed.
+    """
+    if chat.last_user is None or isinstance(chat.texts, LargeTexts):
         return chat.content_start
-    span = find_content(chat.messages[chat.last_user])
-    return span[0] if span else None
+    return find_first(chat.messages[chat.last_user])
 
 
 def check_context(counted: int) -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from cadenza.core.errors import InvalidRequest
 from cadenza.gateway.parts import FILES_MAX, IMAGE_TOKENS, file_name, find_content
 from cadenza.gateway.validate import ChatRequest, find_content_start, parse_chat
+from cadenza.routing.prompt import LargeTexts
 
 TEXT = {"type": "text", "text": "What is this?"}
 FILE = {"type": "file", "file": {"filename": "a.txt", "file_data": "aGVsbG8="}}
@@ -143,6 +144,27 @@ def test_a_message_with_a_field_twice_has_no_certain_content() -> None:
     twice = b'{"role":"user","content":[],"content":[%b]}' % json.dumps(FILE).encode()
     with pytest.raises(InvalidRequest, match="has a field twice"):
         parse_chat(b'{"messages":[%b]}' % twice)
+
+
+@pytest.mark.parametrize(
+    ("content", "first"), [(b'"hi"', b'"hi"'), (b" []", b"]"), (b'[ \n {"type":"text","text":""} ]', b'{"type"')]
+)
+def test_the_beginning_of_the_content_is_found(content: bytes, first: bytes) -> None:
+    """It is the quote of a text, the first part of an array, or the end of an empty one."""
+    chat = parse_chat(b'{"messages":[{"role":"user","content":%b}]}' % content)
+    start = find_content_start(chat)
+    assert bytes(chat.messages[0])[start:].startswith(first)
+
+
+def test_a_large_message_is_not_searched_again() -> None:
+    """Where the process that parsed it could not tell, the service does not look for itself."""
+
+    async def count(character: str, *, is_urgent: bool) -> tuple[int, int]:
+        raise AssertionError(character, is_urgent)
+
+    small = parse_chat(b'{"messages":[{"role":"user","content":"hi"}]}')
+    assert find_content_start(small) is not None
+    assert find_content_start(msgspec.structs.replace(small, texts=LargeTexts(2, count))) is None
 
 
 def test_the_last_questions_are_kept_for_the_search() -> None:
