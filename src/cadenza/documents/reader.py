@@ -5,6 +5,7 @@ time, owners take turns, and a document that takes too much ends the child and n
 over its child: what comes back is checked, and the next owner gets a new child, so that it learns nothing of others.
 """
 
+import asyncio
 from collections.abc import Sequence
 
 import msgspec
@@ -26,13 +27,14 @@ from cadenza.documents.messages import (
     decode_reply,
 )
 from cadenza.documents.records import Passage, RankedDocument
-from cadenza.documents.shares import share_out
+from cadenza.documents.shares import Shown, share_out
 from cadenza.observe import Observer
 
 CHILD = "cadenza.documents.child"
 MIB = 1024 * 1024
 QUESTION_CHARS_MAX = 8192
 NAME_CHARS_MAX = 120
+INLINE_PASSAGES = 500  # 2 ms
 SUFFIX_CHARS_MAX = 16
 HEAVY = "it takes too much time or memory to read"
 
@@ -118,7 +120,7 @@ class DocumentReader:
             documents.append(document)
         return [
             FileText(name, shown.text, shown.is_cut, shown.shown, shown.tokens)
-            for name, shown in zip(names, share_out(documents, tokens_max), strict=True)
+            for name, shown in zip(names, await _share_out(documents, tokens_max), strict=True)
         ]
 
     async def read_passages(self, owner: str, name: str, data: bytes) -> list[Passage]:
@@ -142,7 +144,7 @@ class DocumentReader:
                 raise ReaderBusy from None
             if isinstance(reply, RankedDocument):
                 documents[place] = reply
-        shown = dict(zip(documents, share_out(list(documents.values()), tokens_max), strict=True))
+        shown = dict(zip(documents, await _share_out(list(documents.values()), tokens_max), strict=True))
         return [
             PageRead(page.url, documents[place].title, shown[place].text, shown[place].is_cut, shown[place].tokens)
             if place in shown
@@ -185,6 +187,13 @@ def clean_name(name: str) -> str:
         suffix = f"{dot}{suffix}" if stem and len(suffix) < SUFFIX_CHARS_MAX else ""
         base = base[: NAME_CHARS_MAX - len(suffix)] + suffix
     return base or "file"
+
+
+async def _share_out(documents: Sequence[RankedDocument], tokens_max: int) -> list[Shown]:
+    """Many passages are put together off the event loop."""
+    if sum(len(document.passages) for document in documents) > INLINE_PASSAGES:
+        return await asyncio.to_thread(share_out, documents, tokens_max)
+    return share_out(documents, tokens_max)
 
 
 def _room(tokens_max: int, documents: int) -> Room:
