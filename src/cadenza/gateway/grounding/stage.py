@@ -13,7 +13,7 @@ import msgspec
 
 from cadenza.core.errors import CadenzaError, InvalidRequest
 from cadenza.core.records import Plan, Principal, Route
-from cadenza.core.tokens import output_room
+from cadenza.core.tokens import estimate_tokens, output_room
 from cadenza.documents.reader import DocumentReader, ReaderBusy, SentFile, UnreadableFile
 from cadenza.gateway.grounding.additions import NO_GROUNDING, Grounding, Material, ReadFile, add_material
 from cadenza.gateway.grounding.memory import recall
@@ -186,7 +186,8 @@ async def budget_for(plan: Plan, prompt: PromptSize, chat: ChatRequest) -> Budge
     left_tokens = max(0, room(smallest))
     memory = min(MEMORY_TOKENS_MAX, smallest.context_tokens // MEMORY_SHARE, left_tokens)
     search = min(SEARCH_TOKENS_MAX, smallest.context_tokens // SEARCH_SHARE, left_tokens - memory)
-    files = min(room(largest) - memory - search, largest.context_tokens // FILES_SHARE) - FENCE_TOKENS * len(chat.files)
+    fences_tokens = sum(FENCE_TOKENS + estimate_tokens(file.name) for file in chat.files)
+    files = min(room(largest) - memory - search, largest.context_tokens // FILES_SHARE) - fences_tokens
     return Budget(max(0, files), memory, search)
 
 
