@@ -87,6 +87,7 @@ def test_notes_and_sources_are_added(api: RawClient, upstream: LoopbackUpstream,
     """Both stand before the question; the header counts them, and the sources are shown as annotations."""
     reply = api.chat(messages=ask({"type": "text", "text": QUESTION}), stream=stream)
     assert reply.headers[HEADER] == "memory=1 search=1"
+    assert HEADER in reply.headers["access-control-expose-headers"]  # for pages of other origins
     text = question_sent(upstream)
     assert HANDBOOK in text
     assert NOTE in text

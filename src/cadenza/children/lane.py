@@ -1,13 +1,17 @@
 """One child process and the tasks that wait for it. It starts with the first task, and again after it has died."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
 
 import msgspec
 
 from cadenza.children.confine import Limits
 from cadenza.children.process import Buffer, Child, Died, TooHeavy
 from cadenza.children.turns import TurnLimits, Turns
+
+Run = Callable[[bytes, Sequence[Buffer]], Awaitable[bytearray]]  # a task within a turn
 
 
 class LaneSettings(msgspec.Struct, frozen=True):
@@ -44,24 +48,33 @@ class Lane:
 
         A task that is cancelled or takes too long ends the child: there is no other way to stop it.
         """
+        async with self.turn(owner, is_bounded=is_bounded) as run:
+            return await run(head, body)
+
+    @asynccontextmanager
+    async def turn(self, owner: str, *, is_bounded: bool = True) -> AsyncIterator[Run]:
+        """For several tasks of one owner, one after the other: none of another owner comes between them."""
         async with self._turns.turn(owner, is_bounded=is_bounded):
-            child, self._child = self._child, None
-            if child and not (child.is_alive and (self._settings.is_shared or self._owner == owner)):
-                await child.end()
-                child = None
-            self._owner = owner
-            child = child or await Child.start(self._settings.limits, self._settings.module)
-            try:
-                async with asyncio.timeout(self._settings.task_s):
-                    reply = await child.exchange(head, body)
-            except (TooHeavy, Died):
-                raise
-            except BaseException:
-                await child.end()
-                raise
-            self._child = child
-            self._has_open_door = child.has_open_door
-            return reply
+            yield partial(self._run, owner)
+
+    async def _run(self, owner: str, head: bytes, body: Sequence[Buffer]) -> bytearray:
+        child, self._child = self._child, None
+        if child and not (child.is_alive and (self._settings.is_shared or self._owner == owner)):
+            await child.end()
+            child = None
+        self._owner = owner
+        child = child or await Child.start(self._settings.limits, self._settings.module)
+        try:
+            async with asyncio.timeout(self._settings.task_s):
+                reply = await child.exchange(head, body)
+        except (TooHeavy, Died):
+            raise
+        except BaseException:
+            await child.end()
+            raise
+        self._child = child
+        self._has_open_door = child.has_open_door
+        return reply
 
     async def stop(self) -> None:
         child, self._child = self._child, None

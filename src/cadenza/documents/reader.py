@@ -5,12 +5,14 @@ time, owners take turns, and a document that takes too much ends the child and n
 over its child: what comes back is checked, and the next owner gets a new child, so that it learns nothing of others.
 """
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
 
 import msgspec
 
 from cadenza.children.confine import Limits
-from cadenza.children.lane import Lane, LaneSettings
+from cadenza.children.lane import Lane, LaneSettings, Run
 from cadenza.children.process import Buffer, Died, TooHeavy
 from cadenza.children.turns import QueueFull, TurnLimits
 from cadenza.documents.messages import (
@@ -27,12 +29,16 @@ from cadenza.documents.messages import (
 )
 from cadenza.documents.names import clean_name
 from cadenza.documents.records import Passage, RankedDocument
-from cadenza.documents.shares import share_out
+from cadenza.documents.shares import Shown, share_out
 from cadenza.observe import Observer
+
+T = TypeVar("T", bound=Task)
+R = TypeVar("R")
 
 CHILD = "cadenza.documents.child"
 MIB = 1024 * 1024
 QUESTION_CHARS_MAX = 8192
+INLINE_PASSAGES = 500  # 2 ms
 HEAVY = "it takes too much time or memory to read"
 
 
@@ -42,6 +48,7 @@ class ReaderLimits(msgspec.Struct, frozen=True):
     child: Limits = Limits(cpu_s=10, memory_bytes=768 * MIB)
     task_s: float = 30.0  # by the clock
     turns: TurnLimits = TurnLimits()
+    turn_s: float = 2.0  # a request begins no further document in its turn; a new child takes a quarter of it
 
 
 class SentFile(msgspec.Struct, frozen=True):
@@ -104,25 +111,23 @@ class DocumentReader:
         self._observer = observer
         self._files = Lane(settings)
         self._pages = Lane(settings)
+        self._turn_s = limits.turn_s
         self._has_warned = False
 
     async def read_files(self, owner: str, files: Sequence[SentFile], question: str, tokens_max: int) -> list[FileText]:
         """The files, cut to so many tokens together. Raises UnreadableFile or ReaderBusy."""
         room, names = _room(tokens_max, len(files)), [clean_name(file.name) for file in files]
-        documents = []
-        for name, file in zip(names, files, strict=True):
-            task = FileTask(name, _bounded(question), room)
-            document = await self._read_file(owner, task, file.data)
-            assert isinstance(document, RankedDocument)
-            documents.append(document)
+        tasks = [(FileTask(name, _bounded(question), room), file.data) for name, file in zip(names, files, strict=True)]
+        replies = await self._in_turns(self._files, owner, tasks, self._read_file)
+        documents = [reply for reply in replies if isinstance(reply, RankedDocument)]
         return [
             FileText(name, shown.text, shown.is_cut, shown.shown, shown.tokens)
-            for name, shown in zip(names, share_out(documents, tokens_max), strict=True)
+            for name, shown in zip(names, await _share_out(documents, tokens_max), strict=True)
         ]
 
     async def read_passages(self, owner: str, name: str, data: bytes) -> list[Passage]:
         """All passages of a file, whose bytes these are. Raises UnreadableFile or ReaderBusy."""
-        reply = await self._read_file(owner, PassagesTask(clean_name(name)), data)
+        [reply] = await self._in_turns(self._files, owner, [(PassagesTask(clean_name(name)), data)], self._read_file)
         assert isinstance(reply, Passages)
         return reply.passages
 
@@ -130,18 +135,11 @@ class DocumentReader:
         self, owner: str, pages: Sequence[PageSent], question: str, tokens_max: int
     ) -> list[PageRead | None]:
         """The pages, cut to so many tokens together; None for one that cannot be read. Raises ReaderBusy."""
-        room, documents = _room(tokens_max, len(pages)), dict[int, RankedDocument]()
-        for place, page in enumerate(pages):
-            task = PageTask(page.url, page.content_type, _bounded(question), room)
-            try:
-                reply = await self._run(self._pages, owner, task, page.data)
-            except (TooHeavy, Died):
-                continue  # of this page; the next one gets a new child
-            except QueueFull:
-                raise ReaderBusy from None
-            if isinstance(reply, RankedDocument):
-                documents[place] = reply
-        shown = dict(zip(documents, share_out(list(documents.values()), tokens_max), strict=True))
+        room, asked = _room(tokens_max, len(pages)), _bounded(question)
+        tasks = [(PageTask(page.url, page.content_type, asked, room), page.data) for page in pages]
+        replies = await self._in_turns(self._pages, owner, tasks, self._read_page)
+        documents = {place: reply for place, reply in enumerate(replies) if isinstance(reply, RankedDocument)}
+        shown = dict(zip(documents, await _share_out(list(documents.values()), tokens_max), strict=True))
         return [
             PageRead(page.url, documents[place].title, shown[place].text, shown[place].is_cut, shown[place].tokens)
             if place in shown
@@ -153,10 +151,28 @@ class DocumentReader:
         await self._files.stop()
         await self._pages.stop()
 
-    async def _read_file(self, owner: str, task: FileTask | PassagesTask, data: Buffer) -> Reply:
+    async def _in_turns(
+        self, lane: Lane, owner: str, tasks: Sequence[tuple[T, Buffer]], read: Callable[[Run, T, Buffer], Awaitable[R]]
+    ) -> list[R]:
+        """Read one document after the other. Others take turns in between, but rarely: each turn costs a new child."""
+        replies, clock = list[R](), asyncio.get_running_loop().time
         try:
-            reply = await self._run(self._files, owner, task, data)
-        except (QueueFull, Died):
+            while len(replies) < len(tasks):
+                async with lane.turn(owner) as run:
+                    until_s = clock() + self._turn_s
+                    for task, data in tasks[len(replies) :]:
+                        replies.append(await read(run, task, data))
+                        if clock() > until_s:
+                            break
+        except QueueFull:
+            raise ReaderBusy from None
+        self._warn_once(lane)
+        return replies
+
+    async def _read_file(self, run: Run, task: FileTask | PassagesTask, data: Buffer) -> Reply:
+        try:
+            reply = await self._read(run, task, data)
+        except Died:
             raise ReaderBusy from None
         except TooHeavy:
             raise UnreadableFile(task.name, HEAVY) from None
@@ -164,16 +180,31 @@ class DocumentReader:
             raise UnreadableFile(task.name, reply.reason)
         return reply
 
-    async def _run(self, lane: Lane, owner: str, task: Task, data: Buffer) -> Reply:
+    async def _read_page(self, run: Run, task: PageTask, data: Buffer) -> Reply | None:
+        """None if it takes too much, or ends the child; the next page gets a new one."""
         try:
-            reply = decode_reply(task, await lane.run(owner, msgspec.msgpack.encode(task), [data]))
+            return await self._read(run, task, data)
+        except (TooHeavy, Died):
+            return None
+
+    async def _read(self, run: Run, task: Task, data: Buffer) -> Reply:
+        try:
+            return decode_reply(task, await run(msgspec.msgpack.encode(task), [data]))
         except (Died, TimeoutError, BadReply) as error:
             self._observer.log.warning("a process that reads documents failed", reason=type(error).__name__)
             raise Died from None
+
+    def _warn_once(self, lane: Lane) -> None:
         if lane.has_open_door and not self._has_warned:
             self._has_warned = True
             self._observer.log.warning("documents are read with limits, but the system does not filter system calls")
-        return reply
+
+
+async def _share_out(documents: Sequence[RankedDocument], tokens_max: int) -> list[Shown]:
+    """Many passages are put together off the event loop."""
+    if sum(len(document.passages) for document in documents) > INLINE_PASSAGES:
+        return await asyncio.to_thread(share_out, documents, tokens_max)
+    return share_out(documents, tokens_max)
 
 
 def _room(tokens_max: int, documents: int) -> Room:

@@ -16,6 +16,7 @@ JSON = b"content-type: application/json\r\n"
 CORS = (
     b"access-control-allow-origin: *\r\n"
     b"access-control-expose-headers: x-request-id, x-should-retry, retry-after, retry-after-ms, x-cadenza-max-tokens, "
+    b"x-cadenza-grounding, "
     b"x-ratelimit-limit-requests, x-ratelimit-remaining-requests, x-ratelimit-reset-requests\r\n"
 )
 STREAM = (

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from cadenza.gateway.parts import find_content
+from cadenza.gateway.parts import find_first
 
 MESSAGES_MAX = 3  # the last user messages: what a short question refers to stands in the ones before
 
@@ -39,5 +39,4 @@ def find_asked(messages: list[msgspec.Raw], texts: list[str]) -> Asked | None:
                 break
     if not found:
         return None
-    content = find_content(messages[found[0]])
-    return Asked(found[0], content[0] if content else None, tuple(texts[index] for index in reversed(found)))
+    return Asked(found[0], find_first(messages[found[0]]), tuple(texts[index] for index in reversed(found)))

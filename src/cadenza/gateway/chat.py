@@ -22,6 +22,7 @@ from cadenza.gateway.grounding.additions import NO_GROUNDING, Grounding
 from cadenza.gateway.grounding.model_decision import ModelDecision
 from cadenza.gateway.grounding.stage import NOTHING_WANTED, Grounder, Sought
 from cadenza.gateway.large.bodies import LargeBodies
+from cadenza.gateway.parts import with_files
 from cadenza.gateway.relay import ReplyHead, StreamRelay, WholeRelay
 from cadenza.gateway.request import ApiRequest
 from cadenza.gateway.slots import slot
@@ -38,7 +39,8 @@ from cadenza.routing.catalogue import (
 )
 from cadenza.routing.continuation import open_reply
 from cadenza.routing.dispatch import Dispatch
-from cadenza.routing.prompt import PromptSize
+from cadenza.routing.prompt import Media, PromptSize
+from cadenza.store.caps import find_left
 
 INLINE_BYTES = 64 * 1024  # a larger body is parsed in another process
 
@@ -50,28 +52,27 @@ async def serve_chat(gateway: Gateway, request: ApiRequest) -> None:
     served = snapshot.catalogue.find(chat.model, principal)  # 400
     if chat.needs or chat.files:
         served = with_able_routes(served, chat, gateway.grounder)  # 400
-    prompt = PromptSize(gateway.tokenizer, served.character, chat.texts, request.exchange.body.size_bytes, chat.media)
+    media = media_for_model(chat, gateway.grounder) if chat.files else chat.media
+    prompt = PromptSize(gateway.tokenizer, served.character, chat.texts, request.exchange.body.size_bytes, media)
     decide = ModelDecision(gateway.dispatcher, snapshot, served, request) if served.decides_by_model else None
-    grounding = await ground(gateway.grounder, request, chat, served, prompt, decide)  # 402 400
-    plan = await fit(served.plan, served.price, prompt, chat, principal.balance_nano)  # 400 402
-    quote = make_quote(request, plan, served.price, chat, prompt)
-    at("quoted")
-    async with (
-        slot(gateway.slots, key_id, gateway.observer.metrics),  # 429
-        hold_credit(gateway.ledger, gateway.tokenizer, request.record, quote) as credit,  # 402 409 429
-    ):
-        at("held")
-        ask = await compose(chat, served.character, prompt, credit.output_limit, plan, grounding)
-        dispatch = Dispatch(plan, ask, prompt, snapshot.upstreams, key_id, request.record.request_id)
-        async with open_reply(gateway.dispatcher, dispatch, request.record.routed) as reply:  # 400 429 502
-            at("opened")
-            relay = start_relay(request, chat, quote.hold, credit, plan, grounding)
-            result = await relay.run(reply)
-            at("relayed")
-            await credit.settle(result)
-            at("settled")
-            relay.finish(result)
-            at("finished")
+    async with slot(gateway.slots, key_id, gateway.observer.metrics):  # 429
+        grounding = await ground(gateway, request, chat, served, prompt, decide)  # 402 400
+        plan = await fit(served.plan, served.price, prompt, chat, principal.balance_nano)  # 400 402
+        quote = make_quote(request, plan, served.price, chat, prompt)
+        at("quoted")
+        async with hold_credit(gateway.ledger, gateway.tokenizer, request.record, quote) as credit:  # 402 409 429
+            at("held")
+            ask = await compose(chat, served.character, prompt, credit.output_limit, plan, grounding)
+            dispatch = Dispatch(plan, ask, prompt, snapshot.upstreams, key_id, request.record.request_id)
+            async with open_reply(gateway.dispatcher, dispatch, request.record.routed) as reply:  # 400 429 502
+                at("opened")
+                relay = start_relay(request, chat, quote.hold, credit, plan, grounding)
+                result = await relay.run(reply)
+                at("relayed")
+                await credit.settle(result)
+                at("settled")
+                relay.finish(result)
+                at("finished")
 
 
 async def read_chat(exchange: Exchange, budget: BodyBudget, large_bodies: LargeBodies, key_id: str) -> ChatRequest:
@@ -98,20 +99,27 @@ def with_able_routes(served: ServedClass, chat: ChatRequest, grounder: Grounder)
     return msgspec.structs.replace(served, plan=routes_that_take(served.plan, needs, note))
 
 
+def media_for_model(chat: ChatRequest, grounder: Grounder) -> Media:
+    """What the model gets beside text. Files that are not read here are a part of it, and paid for."""
+    return chat.media if grounder.settings.attachments else with_files(chat.media, chat.files)
+
+
 async def ground(
-    grounder: Grounder,
+    gateway: Gateway,
     request: ApiRequest,
     chat: ChatRequest,
     served: ServedClass,
     prompt: PromptSize,
     decide: ModelDecision | None,
 ) -> Grounding:
-    """Add reference material to the prompt, if the request may have any and the account can pay for an answer."""
-    principal = request.principal
+    """Add reference material to the prompt, if the request may have any, and account and cap can pay for an answer."""
+    principal, grounder = request.principal, gateway.grounder
     wanted = grounder.wanted(chat, principal, request.exchange.request.headers)
     if wanted is NOTHING_WANTED:
         return NO_GROUNDING
     check_least_credit(principal.balance_nano, served.price, prompt, OUTPUT_TOKENS_MIN)
+    if principal.is_capped and (left := await find_left(gateway.store, principal.key_id, time.time_ns() // 1_000_000)):
+        check_least_credit(left.left_nano, served.price, prompt, OUTPUT_TOKENS_MIN, left.cap)
     grounding = await grounder.ground(Sought(chat, served.plan, prompt, principal, decide), wanted)
     prompt.add_texts(grounding.texts, grounding.texts_bytes)
     return grounding

@@ -44,7 +44,7 @@ class UsageMeter:
     @property
     def needs_count(self) -> bool:
         """Whether the upstream reported no usage, or a prompt so long that our own count must replace it."""
-        return self._reported is None or not is_prompt_believable(self._reported, self._prompt.size_bytes)
+        return self._reported is None or not is_prompt_believable(self._reported, self._prompt.believable_tokens)
 
     @property
     def finish_reason(self) -> FinishReason | None:
@@ -85,7 +85,7 @@ class UsageMeter:
         """The reported counts, corrected if they cannot be true, or our own, which must have been made by now."""
         said = self._reported or self._own or Usage(0, 0, estimated=True)
         own_prompt_tokens = self._own.prompt_tokens if self._own else 0
-        usage, is_corrected = believable(said, own_prompt_tokens, self._prompt.size_bytes, self._output_limit)
+        usage, is_corrected = believable(said, own_prompt_tokens, self._prompt.believable_tokens, self._output_limit)
         return ReplyResult(
             usage,
             self.finish_reason,

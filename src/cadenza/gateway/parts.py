@@ -25,6 +25,7 @@ ABILITIES = {"image_url": "vision", "input_audio": "audio", "file": "files"}
 _RAW_FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _RAW_ITEMS = msgspec.json.Decoder(list[msgspec.Raw])
 _KEY = re.compile(rb'[\s,{]*+"(?:[^"\\]|\\.)*+"\s*+:\s*+')
+_BLANK = re.compile(rb"\s*+")
 _GAP = re.compile(rb"[\s,\[]*+")
 
 
@@ -141,6 +142,16 @@ def _measure(parts: Iterable[Part], *, reads_files: bool) -> Media:
     )
 
 
+def with_files(media: Media, files: Iterable[FilePart]) -> Media:
+    """What is sent beside text if these files are not read here, but go to the model."""
+    file_bytes = sum(memoryview(file.data).nbytes for file in files)
+    return Media(
+        media.size_bytes,
+        media.tokens + file_bytes // BYTES_PER_TOKEN,
+        media.tokens_max + file_bytes // BYTES_PER_TOKEN_MIN,
+    )
+
+
 def _find_files(messages: Sequence[msgspec.Raw], contents: Contents) -> Iterator[FilePart]:
     for message, parts in contents:
         if any(part.type == "file" for part in parts):
@@ -174,6 +185,14 @@ def find_content(message: msgspec.Raw) -> tuple[int, int] | None:
         if name == "content":
             found = start, end
     return found if bytes(raw[end:]).strip() == b"}" else None
+
+
+def find_first(message: msgspec.Raw) -> int | None:
+    """Where the content begins: its quote, or the first character inside its brackets that is not white space."""
+    raw, span = memoryview(message), find_content(message)
+    if span is None:
+        return None
+    return _skip(_BLANK, raw, span[0] + 1) if raw[span[0]] == ord("[") else span[0]
 
 
 def _skip(pattern: re.Pattern[bytes], raw: memoryview, start: int) -> int:

@@ -51,6 +51,7 @@ class WholeRelay:
         self._meter = meter
         self._texts: list[str] = []
         self._extras: dict[str, list[Any]] = {}
+        self._annotations: list[dict[str, Any]] = []
         self._deltas: list[ToolCallDelta] = []
         self._calls = ToolCallNormalizer() if head.has_tools else None
 
@@ -63,6 +64,8 @@ class WholeRelay:
         if self._meter.needs_count:
             text = "".join(self._texts) + text_of_extras(self._joined_extras()) + text_of_calls(self._deltas)
             await self._meter.count_whole(text)
+        if self._head.sources:
+            self._annotations = await find_citations("".join(self._texts), self._head.sources)
         return self._meter.result()
 
     def finish(self, result: ReplyResult) -> None:
@@ -74,7 +77,7 @@ class WholeRelay:
             calls = assemble_calls(self._deltas) if self._deltas else UNSET
             message = msgspec.structs.replace(message, **self._joined_extras(), tool_calls=calls)
         if self._head.sources:
-            message = msgspec.structs.replace(message, annotations=find_citations(content, self._head.sources))
+            message = msgspec.structs.replace(message, annotations=self._annotations)
         completion = Completion(
             id=self._head.completion_id,
             created=self._head.created,

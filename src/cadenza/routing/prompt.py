@@ -53,6 +53,7 @@ class Media(msgspec.Struct, frozen=True):
 
 
 NO_MEDIA = Media()
+MEDIA_DOUBT = 8  # an upstream may count so many times what we hold for images, audio and files
 
 
 class PromptSize:
@@ -70,6 +71,7 @@ class PromptSize:
         media: Media = NO_MEDIA,
     ) -> None:
         self.size_bytes = character.size_bytes + body_bytes - media.size_bytes + media.tokens_max
+        self._doubt_tokens = media.tokens_max * (MEDIA_DOUBT - 1)
         self._tokenizer = tokenizer
         self._character = character
         self._texts = texts
@@ -101,6 +103,11 @@ class PromptSize:
     def at_most(self) -> int:
         """The best known upper bound: the exact count if it was made, else the bytes."""
         return self.size_bytes if self._exact is None else self._exact
+
+    @property
+    def believable_tokens(self) -> int:
+        """An upstream that counts more than this for the prompt is not believed. Models differ much about images."""
+        return self.size_bytes + self._doubt_tokens
 
     @property
     def at_least(self) -> int:

@@ -9,11 +9,11 @@ from collections.abc import Iterable, Sequence
 import msgspec
 from sqlalchemy import ARRAY, ScalarSelect, Select, Text, bindparam, delete, exists, func, insert, select, text, update
 
-from cadenza.core.caps import Cap, CapState, month_of, other_months, span_of
+from cadenza.core.caps import Cap, CapShort, CapState, month_of, other_months, span_of
 from cadenza.core.ledger import Known
 from cadenza.store.schema import accounts, cap_holds, caps, keys, usage
 from cadenza.store.statements import Statement
-from cadenza.store.store import Row, Transaction
+from cadenza.store.store import Row, Store, Transaction
 
 LOCK = Statement(select(accounts.c.id).where(accounts.c.id == bindparam("account")).with_for_update(key_share=True))
 _OF_KEY = caps.c.key_id == bindparam("key")
@@ -82,6 +82,13 @@ class KeyMoves(msgspec.Struct, frozen=True):
     started_at: dict[str, list[int]]
 
 
+class CapLeft(msgspec.Struct, frozen=True):
+    """A cap, and what is left of it beyond what is held."""
+
+    cap: CapShort
+    left_nano: int
+
+
 def lock_account(tx: Transaction, account_id: str) -> None:
     """Let no other transaction change the account's money, caps or web key before this one ends."""
     tx.row(LOCK, {"account": account_id})
@@ -138,6 +145,15 @@ def write_caps(tx: Transaction, process: str, before: dict[str, CapState], after
                 tx.change(WRITE_HOLD, {**whose, "amount": state.mine_nano})
             else:
                 tx.change(DROP_HOLD, whose)
+
+
+async def find_left(store: Store, key_id: str, now_ms: int) -> CapLeft | None:
+    """What a key may still spend, before anything is held for it. None if it has no cap."""
+    for row in await store.rows(READ, {"key": key_id, "process": ""}):
+        _, limit_nano, period, month, spent_nano, _, held_nano, _ = row
+        spent = int(spent_nano) if month_of(period, now_ms) == month else 0
+        return CapLeft(CapShort(Cap(limit_nano, period), spent), limit_nano - spent - int(held_nano))
+    return None
 
 
 def drop_holds(tx: Transaction, process: str) -> None:

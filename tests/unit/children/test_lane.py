@@ -101,3 +101,16 @@ async def test_a_cancelled_task_ends_its_child(lane: Lane) -> None:
             await task
     assert not exists(first)
     assert await process(lane) != first
+
+
+async def test_no_other_owner_comes_between_the_tasks_of_a_turn() -> None:
+    """So a request with several tasks needs one child, even if owners are kept apart."""
+    lane = Lane(LaneSettings(PROBE, LIMITS, WAIT_S, is_shared=False))
+    async with lane.turn("a") as run:
+        first = int(await run(b"say the process", ()))
+        other = asyncio.create_task(process(lane, "b"))
+        await asyncio.sleep(0)
+        assert int(await run(b"say the process", ())) == first
+        assert not other.done()
+    assert await other != first
+    await lane.stop()

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from cadenza.core.tokens import COUNT_TOKENS_MAX, MESSAGE_OVERHEAD_TOKENS, Tokenizer
-from cadenza.routing.prompt import INLINE_BYTES, Character, PromptSize
+from cadenza.routing.prompt import INLINE_BYTES, Character, Media, PromptSize
 
 CHARACTER = Character("Be brief.")
 TEXTS = ["hello world", "hello"]
@@ -90,3 +90,13 @@ async def test_the_tokenizer_is_loaded_in_a_thread() -> None:
     await size_of(tokenizer).exact()
     assert tokenizer.is_loaded
     assert tokenizer.threads != [threading.get_ident()]
+
+
+def test_an_upstream_may_count_more_for_images_than_was_held() -> None:
+    """Models differ much about images: a count is believed up to a multiple of what we expect at most."""
+    media = Media(size_bytes=1_000, tokens=1_024, tokens_max=8_192)
+    prompt = PromptSize(Tokenizer(), CHARACTER, TEXTS, 2_000, media)
+    plain = PromptSize(Tokenizer(), CHARACTER, TEXTS, 1_000)
+    assert prompt.at_most == plain.at_most + 8_192
+    assert prompt.believable_tokens == plain.believable_tokens + 8 * 8_192
+    assert plain.believable_tokens == plain.at_most

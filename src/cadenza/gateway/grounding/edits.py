@@ -1,11 +1,8 @@
 """Puts reference material into the JSON of a message, without decoding what the client wrote around it."""
 
-import re
 from collections.abc import Iterable
 
 import msgspec
-
-_BLANK = re.compile(rb"\s*+")
 
 
 class Edit(msgspec.Struct, frozen=True):
@@ -22,14 +19,12 @@ def replace_part(start: int, end: int, text: str) -> Edit:
 
 
 def insert_before(message: msgspec.Raw, content_start: int, text: str) -> Edit:
-    """The text comes before all else that the message says. Its content is a string or an array of parts."""
-    raw, at = memoryview(message), content_start + 1
-    if raw[content_start] == ord('"'):
-        return Edit(at, at, msgspec.json.encode(text)[1:-1])
-    assert raw[content_start] == ord("[")
-    blank = _BLANK.match(raw, at)
-    is_empty = blank is not None and raw[blank.end()] == ord("]")
-    return Edit(at, at, _text_part(text) + (b"" if is_empty else b","))
+    """The text comes before all else that the message says. `content_start` is what `find_first` found."""
+    first = memoryview(message)[content_start]
+    if first == ord('"'):
+        return Edit(content_start + 1, content_start + 1, msgspec.json.encode(text)[1:-1])
+    assert first in b"{]", "an array of parts"
+    return Edit(content_start, content_start, _text_part(text) + (b"" if first == ord("]") else b","))
 
 
 def apply_edits(message: msgspec.Raw, edits: Iterable[Edit]) -> list[bytes | memoryview]:

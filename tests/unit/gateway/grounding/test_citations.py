@@ -1,5 +1,6 @@
 """Which sources an answer cites."""
 
+import asyncio
 from collections.abc import Iterable
 from itertools import pairwise
 from typing import Any
@@ -8,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cadenza.gateway.grounding.search.citations import CitationFinder
+from cadenza.gateway.grounding.search.citations import CitationFinder, find_citations
 from cadenza.gateway.grounding.search.records import Cited
 
 SOURCES = [Cited(f"https://source-{number}.example/", f"Source {number}") for number in range(1, 5)]
@@ -132,3 +133,14 @@ def test_an_annotation_points_at_its_marker(text: str) -> None:
         citation = annotation["url_citation"]
         marker = text[citation["start_index"] : citation["end_index"]]
         assert marker == "" or (marker[0], marker[-1]) in (("[", "]"), ("【", "】"))
+
+
+async def test_other_tasks_run_while_a_long_answer_is_searched() -> None:
+    """A whole answer of brackets, which take longest, is read in slices; the result is that of one piece."""
+    text, turns = "[" * 40_000 + "[2]", 0
+    finding = asyncio.create_task(find_citations(text, SOURCES))
+    while not finding.done():
+        turns += 1
+        await asyncio.sleep(0)
+    assert finding.result() == annotations_of([text])
+    assert turns > 10

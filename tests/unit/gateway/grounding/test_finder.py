@@ -1,5 +1,6 @@
 """The finder: from a question to sources, with a real engine's protocol, real pages and the real reader."""
 
+import asyncio
 import contextlib
 import io
 import json
@@ -8,7 +9,7 @@ from collections.abc import AsyncIterator, Mapping
 import pytest
 
 from cadenza.core.tokens import estimate_tokens
-from cadenza.documents.reader import DocumentReader
+from cadenza.documents.reader import DocumentReader, PageSent
 from cadenza.gateway.grounding.search.engines.build import EngineChoice, build_engine
 from cadenza.gateway.grounding.search.finder import UNREAD, Finder, fitting
 from cadenza.gateway.grounding.search.pages.fetch import PageFetcher
@@ -95,6 +96,22 @@ async def test_the_best_pages_are_read(web: Web, reader: DocumentReader) -> None
     assert sources[0].title == "A title"
     assert sources[3].text == "snippet d"
     assert "/d" not in web.asked
+
+
+async def test_results_are_quoted_without_pages_that_are_not_read_in_time(web: Web, reader: DocumentReader) -> None:
+    """If the reader is busy with a page of another owner, the snippets still come within the time limit."""
+    web.find({"/a": "snippet a"})
+    web.pages = {"/a": article("Ada Lark won the Vuelta.")}
+    heavy = PageSent("https://heavy.example/", "text/html", b"<div><p>word <b>x</b></p>" * 300_000)
+    busy = asyncio.create_task(reader.read_pages("other", [heavy] * 20, "what?", ROOM))
+    await asyncio.sleep(0)  # it has the turn
+    async with finding(web, reader, timeout_s=4.0) as finder:
+        sources = await finder.find("owner", ASKED, ROOM)
+    assert not busy.done()
+    assert [source.text for source in sources] == ["snippet a"]
+    busy.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await busy
 
 
 async def test_a_page_that_never_comes_is_left_out(web: Web, reader: DocumentReader) -> None:

@@ -7,6 +7,7 @@ local engine nothing is fetched: the service needs no network.
 import asyncio
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from datetime import UTC, date, datetime
 from ipaddress import ip_network
 
@@ -29,6 +30,7 @@ PAGES_MAX = 3  # of the results; the pages that the message names come on top
 DECISION_TIME = 0.25  # of the time limit, for a model that decides
 ENGINE_TIME = 0.5  # of the time limit
 PAGES_TIME = 0.75  # of the time limit: what is not fetched by then is left out
+READ_TIME = 0.95  # of the time limit: if the pages are not read by then, the results are quoted without them
 SOURCE_TOKENS = 60  # what marks a source
 TITLE_CHARS_MAX = 200
 SAID = frozenset(("asked", "forbidden", "url"))  # the person says it: no model is asked
@@ -52,7 +54,7 @@ class Finder:
         self, owner: str, asked: Sequence[str], tokens_max: int, decide_by_model: DecideByModel | None = None
     ) -> Sequence[Source]:
         """The sources for the last of these messages. EngineFailed if the engine fails and no page was read."""
-        fetch_until_s = asyncio.get_running_loop().time() + self._timeout_s * PAGES_TIME
+        now_s = asyncio.get_running_loop().time()
         today = datetime.now(UTC).date()
         decision = decide(asked, today)
         if self._fetcher is None:
@@ -65,8 +67,11 @@ class Finder:
             return ()
         hits = await self._hits(decision, asked, today)
         urls = [*decision.urls, *(hit.url for hit in hits[:PAGES_MAX] if not hit.text)]
-        pages = await fetch_pages(self._fetcher, urls, fetch_until_s)
-        read = await self._read(owner, pages, asked, tokens_max)
+        pages = await fetch_pages(self._fetcher, urls, now_s + self._timeout_s * PAGES_TIME)
+        read = dict[str, Source]()
+        with suppress(ReaderBusy, TimeoutError):
+            async with asyncio.timeout_at(now_s + self._timeout_s * READ_TIME):
+                read = await self._read(owner, pages, asked, tokens_max)
         named = [read.get(url) or Source(url, url, UNREAD) for url in decision.urls]
         return fitting([*named, *(read.get(hit.url) or _source_of_hit(hit) for hit in hits)], tokens_max)
 
@@ -103,10 +108,7 @@ class Finder:
         sent = [PageSent(page.url, page.content_type, page.body) for page in pages.values()]
         if not sent:
             return {}
-        try:
-            found = await self._reader.read_pages(owner, sent, asked[-1], tokens_max - len(sent) * SOURCE_TOKENS)
-        except ReaderBusy:
-            return {}
+        found = await self._reader.read_pages(owner, sent, asked[-1], tokens_max - len(sent) * SOURCE_TOKENS)
         return {
             url: Source(page.url, one.title[:TITLE_CHARS_MAX] or page.url, one.text)
             for (url, page), one in zip(pages.items(), found, strict=True)

@@ -1,0 +1,86 @@
+"""Grounding spends nothing for requests that are not served, and what it leaves to the model is paid for."""
+
+import base64
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from cadenza.core.caps import Cap
+from tests.loopback import Json, LoopbackUpstream, Pause, Raw, completion
+from tests.raw_client import RawClient
+from tests.service import EMAIL, Service
+from tests.service_config import RouteSpec, ServiceSpec
+
+QUESTION = [{"role": "user", "content": "Search the web: what is the latest news about the Zurbaran form?"}]
+FILE_BYTES = 1_500_000
+CENT_NANO = 10_000_000
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[LoopbackUpstream]:
+    """Stands in for SearXNG: it records who asks."""
+    with LoopbackUpstream() as engine:
+        engine.always(Json({"results": []}))
+        yield engine
+
+
+@pytest.fixture
+def searching(shared_upstream: LoopbackUpstream, engine: LoopbackUpstream) -> Iterator[Service]:
+    """A service with a search engine and a single slot."""
+    address = engine.base_url.removesuffix("/v1")
+    search = f'[grounding.search]\nengine = "searxng"\nurl = "{address}"\n'
+    routes = {"forte": [RouteSpec("loopback")]}
+    spec = ServiceSpec({"loopback": shared_upstream.base_url}, routes, search, {"concurrency": 1})
+    with Service(spec) as service:
+        yield service
+
+
+def searches(service: Service) -> float:
+    """How many requests got as far as web search."""
+    _, text = service.process.get("/metrics")
+    lines = [line for line in text.splitlines() if line.startswith('cadenza_grounding_total{part="search"')]
+    return sum(float(line.rpartition(" ")[2]) for line in lines)
+
+
+def test_a_key_without_room_under_its_cap_makes_no_search(searching: Service, upstream: LoopbackUpstream) -> None:
+    """The 402 comes before anything is asked or read for it."""
+    capped = RawClient(searching.port, searching.create_key(EMAIL, cap=Cap(1_000)))
+    for _ in range(2):
+        assert "This key has a spend cap of" in capped.chat(messages=QUESTION).error(402, "insufficient_quota")
+    assert searches(searching) == 0
+    assert RawClient(searching.port, searching.key).chat(messages=QUESTION).status == 200
+    assert searches(searching) == 1
+
+
+def test_a_request_without_a_slot_makes_no_search(searching: Service, upstream: LoopbackUpstream) -> None:
+    """The 429 of a saturated service comes before anything is asked or read for the request."""
+    upstream.always(Raw([Pause()]))
+    api = RawClient(searching.port, searching.key)
+    with api.open_chat(messages=[{"role": "user", "content": "hi"}]):
+        upstream.wait_for_request()
+        before = searches(searching)
+        assert "saturated" in api.chat(messages=QUESTION).error(429, "rate_limit_error")
+        assert searches(searching) == before
+
+
+def test_files_that_are_not_read_here_are_paid_for(
+    shared_upstream: LoopbackUpstream, upstream: LoopbackUpstream
+) -> None:
+    """With attachments off they go to the model: credit is held for them, and the upstream's count is charged."""
+    routes = {"forte": [RouteSpec("loopback", more_toml="files = true\n")]}
+    spec = ServiceSpec({"loopback": shared_upstream.base_url}, routes, "[grounding]\nattachments = false\n")
+    messages = [{"role": "user", "content": [file_part(b"\x00" * FILE_BYTES)]}]
+    tokens = FILE_BYTES // 240
+    upstream.always(Json(completion("hi", usage={"prompt_tokens": tokens, "completion_tokens": 1})))
+    with Service(spec) as service:
+        poor = RawClient(service.port, service.create_key(service.create_account(CENT_NANO // 2)))
+        assert "prompt tokens" in poor.chat(messages=messages).error(402, "insufficient_quota")
+        assert upstream.requests == []
+        reply = RawClient(service.port, service.key).chat(messages=messages)
+        assert reply.json["usage"]["prompt_tokens"] == tokens
+
+
+def file_part(data: bytes) -> dict[str, Any]:
+    file_data = f"data:application/pdf;base64,{base64.b64encode(data).decode()}"
+    return {"type": "file", "file": {"filename": "plan.pdf", "file_data": file_data}}
