@@ -22,7 +22,7 @@ SHORT = ("tests/unit/", "tests/contract/")
 NEED_PACKAGES = ("tests/fleet/", "tests/store/", "tests/clients/")
 
 # How long an example takes says nothing on a busy machine.
-settings.register_profile("busy machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("busy machine", deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy machine")
 
 # Each test process imports all tests, and tests start hundreds of processes: they share their bytecode.
@@ -38,8 +38,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """Twice as many as there are cores, because many tests wait for another process."""
-    return 2 * (os.cpu_count() or 1)
+    """More than twice as many as there are cores, because many tests wait for another process."""
+    return 2 * (os.cpu_count() or 1) + 1
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -140,10 +140,10 @@ class Carrier:
         try:
             await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
         finally:
+            asks.transport.abort()  # at once: this task may be cancelled while it waits for the others
             for task in both:
                 task.cancel()
             await asyncio.gather(*both, return_exceptions=True)
-            asks.transport.abort()
 
     async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Deliver each part `delay_s` after it was read, in order, while more is read. Ends with the connection."""

@@ -182,7 +182,7 @@ def test_cell_bombs() -> None:
     assert "more than 20,000 characters" in reason(made.make_sheet(far))
 
 
-@pytest.mark.parametrize("tag", ["div", "p", "ul><li", "table><tr><td", "b", "blockquote"])
+@pytest.mark.parametrize("tag", ["div", "table><tr><td", "b"])
 def test_deep_html(tag: str) -> None:
     """HTML that is nested 100,000 deep is read, in time that grows with its length only."""
     page = (f"<html>{f'<{tag}>' * 100_000}deep inside").encode()
