@@ -38,8 +38,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """More than twice as many as there are cores, because many tests wait for another process."""
-    return 2 * (os.cpu_count() or 1) + 1
+    """Twice as many as there are cores, because many tests wait for another process."""
+    return 2 * (os.cpu_count() or 1)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

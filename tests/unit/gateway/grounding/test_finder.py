@@ -13,6 +13,7 @@ from cadenza.documents.reader import DocumentReader, PageSent
 from cadenza.gateway.grounding.search.engines.build import EngineChoice, build_engine
 from cadenza.gateway.grounding.search.finder import UNREAD, Finder, fitting
 from cadenza.gateway.grounding.search.pages.fetch import PageFetcher
+from cadenza.gateway.grounding.search.pages.limits import FetchLimits
 from cadenza.gateway.grounding.search.records import EngineFailed, Source
 from cadenza.observe import Observer, make_log
 from tests.unit.gateway.grounding.engine_peer import reply
@@ -69,9 +70,11 @@ async def reader() -> AsyncIterator[DocumentReader]:
 
 
 @contextlib.asynccontextmanager
-async def finding(web: Web, reader: DocumentReader, timeout_s: float = WAIT_S) -> AsyncIterator[Finder]:
+async def finding(
+    web: Web, reader: DocumentReader, timeout_s: float = WAIT_S, limits: FetchLimits = PATIENT
+) -> AsyncIterator[Finder]:
     engine = build_engine(EngineChoice("searxng", timeout_s, web.engine_url))
-    finder = Finder(engine, PageFetcher(PATIENT, LOOPBACK, Names()), reader, 5, timeout_s)
+    finder = Finder(engine, PageFetcher(limits, LOOPBACK, Names()), reader, 5, timeout_s)
     try:
         yield finder
     finally:
@@ -118,7 +121,7 @@ async def test_a_page_that_never_comes_is_left_out(web: Web, reader: DocumentRea
     """It is quoted by its snippet, and the other pages are not lost."""
     web.find({"/slow": "snippet of the slow one", "/gone": "", "/b": "snippet b"})
     web.pages = {"/slow": None, "/b": article("Ada Lark won the Vuelta.")}
-    async with finding(web, reader, timeout_s=4.0) as finder:
+    async with finding(web, reader, limits=FetchLimits(connect_s=WAIT_S, page_s=5.0)) as finder:
         sources = await finder.find("owner", ASKED, ROOM)
     texts = {source.url.removeprefix(web.url): source.text for source in sources}
     assert texts["/slow"] == "snippet of the slow one"
