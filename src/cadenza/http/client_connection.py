@@ -287,3 +287,19 @@ class ClientConnection(asyncio.Protocol):
         if self.status:
             self._state = COMPLETE
             self._keeps_alive = self._parser.should_keep_alive()
+
+
+async def read_body(response: ClientConnection, deadline_s: float, bytes_max: int) -> bytes:
+    """The body. If it has more than `bytes_max` bytes, a beginning of it that has more too."""
+    if response.is_complete:
+        return response.take_arrived()
+    parts, size_bytes = list[bytes](), 0
+
+    def keep(data: bytes) -> float:
+        nonlocal size_bytes
+        parts.append(data)
+        size_bytes += len(data)
+        return deadline_s if size_bytes <= bytes_max else STOP
+
+    await response.receive(keep, deadline_s)
+    return b"".join(parts)

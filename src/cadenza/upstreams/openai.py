@@ -15,7 +15,7 @@ from cadenza.core.dialect import PLAIN, Dialect
 from cadenza.core.errors import RateLimited
 from cadenza.core.records import Route
 from cadenza.http.client import HttpClient, OutOfResources, Unreachable
-from cadenza.http.client_connection import STOP, Broken, ClientConnection, Unanswered
+from cadenza.http.client_connection import STOP, Broken, ClientConnection, Unanswered, read_body
 from cadenza.upstreams.base import Ask, Fault, FaultKind, Piece, Probe, ReplyBounds, Sink
 from cadenza.upstreams.errors import ERROR_BYTES_MAX, READ_STATUSES, classify_error
 from cadenza.upstreams.message_rules import MessageRules
@@ -161,7 +161,7 @@ class HttpReply:
         response, body = self._response, b""
         if response.status in READ_STATUSES:
             with suppress(TimeoutError, Broken):
-                body = await _read_body(response, min(deadline_s, self._clock() + ERROR_BODY_S), ERROR_BYTES_MAX)
+                body = await read_body(response, min(deadline_s, self._clock() + ERROR_BODY_S), ERROR_BYTES_MAX)
         return classify_error(response.status, response.headers.get(b"retry-after"), body)
 
     async def deliver(self, sink: Sink) -> None:
@@ -230,23 +230,7 @@ def _generation_s(route: Route, ask: Ask) -> float:
 
 async def _read_whole_body(response: ClientConnection, bytes_max: int, deadline_s: float = math.inf) -> bytes:
     """The body; OVERLONG if it exceeds `bytes_max`."""
-    body = await _read_body(response, deadline_s, bytes_max)
+    body = await read_body(response, deadline_s, bytes_max)
     if len(body) > bytes_max:
         raise Fault(FaultKind.OVERLONG)
     return body
-
-
-async def _read_body(response: ClientConnection, deadline_s: float, bytes_max: int) -> bytes:
-    """The body. If it has more than `bytes_max` bytes, a beginning of it that has more too."""
-    if response.is_complete:
-        return response.take_arrived()
-    parts, size_bytes = list[bytes](), 0
-
-    def keep(data: bytes) -> float:
-        nonlocal size_bytes
-        parts.append(data)
-        size_bytes += len(data)
-        return deadline_s if size_bytes <= bytes_max else STOP
-
-    await response.receive(keep, deadline_s)
-    return b"".join(parts)

@@ -14,7 +14,7 @@ from email.utils import parsedate_to_datetime
 from cadenza.gateway.grounding.search.engines.base import EngineBusy
 from cadenza.gateway.grounding.search.records import EngineFailed
 from cadenza.http.client import HttpClient, OutOfResources, Unreachable
-from cadenza.http.client_connection import STOP, Broken, ClientConnection
+from cadenza.http.client_connection import Broken, ClientConnection, read_body
 
 BODY_BYTES_MAX = 1024 * 1024
 ERROR_BYTES_MAX = 4 * 1024
@@ -73,7 +73,7 @@ class Endpoint:
         coding = response.headers.get(b"content-encoding", b"identity").strip().lower()
         if not _is_json(response.headers) or coding not in {b"identity", b"gzip"}:
             raise EngineFailed("not_json")
-        body = await _read_body(response, deadline_s, BODY_BYTES_MAX)
+        body = await read_body(response, deadline_s, BODY_BYTES_MAX)
         if len(body) <= BODY_BYTES_MAX and coding == b"gzip":
             body = _unzip(body)
         if len(body) > BODY_BYTES_MAX:
@@ -88,7 +88,7 @@ class Endpoint:
             return EngineFailed("redirected")
         body = b""
         with suppress(TimeoutError, Broken):
-            body = await _read_body(response, deadline_s, ERROR_BYTES_MAX)
+            body = await read_body(response, deadline_s, ERROR_BYTES_MAX)
         return EngineFailed(self._reason(status, body))
 
 
@@ -137,17 +137,3 @@ def _unzip(body: bytes) -> bytes:
     if not stream.eof and len(plain) <= BODY_BYTES_MAX:
         raise EngineFailed("broken")
     return plain
-
-
-async def _read_body(response: ClientConnection, deadline_s: float, bytes_max: int) -> bytes:
-    """The body. If it has more than `bytes_max` bytes, a beginning of it that has more too."""
-    parts, size_bytes = list[bytes](), 0
-
-    def keep(data: bytes) -> float:
-        nonlocal size_bytes
-        parts.append(data)
-        size_bytes += len(data)
-        return deadline_s if size_bytes <= bytes_max else STOP
-
-    await response.receive(keep, deadline_s)
-    return b"".join(parts)
