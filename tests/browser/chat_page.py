@@ -1,6 +1,6 @@
 """What a person does on the chat page, and the replies of a scripted upstream."""
 
-from playwright.sync_api import Locator, Page
+from playwright.sync_api import Locator, Page, expect
 
 from tests.browser.conftest import sign_in
 from tests.loopback import ROLE, STOP, Sse, said, usage_chunk
@@ -26,6 +26,12 @@ def ask(page: Page, text: str) -> None:
 
 def replies(page: Page) -> Locator:
     return page.get_by_role("article", name="Reply")
+
+
+def expect_replies(page: Page, count: int) -> None:
+    """Wait until so many replies are shown and the last one has ended: a reply is shown before it is asked for."""
+    expect(replies(page)).to_have_count(count)
+    expect(page.get_by_role("button", name="Stop")).to_be_hidden()
 
 
 def whole(text: str) -> Sse:
