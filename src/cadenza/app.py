@@ -240,7 +240,6 @@ def _is_api(exchange: Exchange) -> bool:
 
 def tune_garbage_collector() -> None:
     """What exists after the start stays, and is not examined again; requests make few cycles."""
-    gc.collect()
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
 
