@@ -63,10 +63,10 @@ class Unauthenticated(CadenzaError):
 
 
 class KeyRevoked(Unauthenticated):
-    """The key was live when the request began, and was revoked while it ran."""
+    """The key was live when the request began; while it ran, the key was revoked or its account was suspended."""
 
     def __init__(self) -> None:
-        super().__init__("The API key of this request was revoked, so the request was ended. Use another key.")
+        super().__init__("The request was ended: its API key was revoked, or its account was suspended.")
 
 
 class InsufficientCredit(CadenzaError):
