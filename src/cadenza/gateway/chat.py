@@ -13,7 +13,7 @@ from cadenza.core.chat import new_completion_id
 from cadenza.core.errors import BodyTimedOut, PayloadTooLarge, UnsupportedEncoding
 from cadenza.core.ledger import Hold
 from cadenza.core.money import Price
-from cadenza.core.records import CONTEXT_TOKENS_MAX, Plan
+from cadenza.core.records import CONTEXT_TOKENS_MAX, Plan, Principal
 from cadenza.core.tokens import OUTPUT_TOKENS_MIN
 from cadenza.gateway.billing import Credit, Quote, allowance, check_least_credit, hold_credit, idempotency_digest
 from cadenza.gateway.compose import compose, is_shortened
@@ -48,7 +48,7 @@ INLINE_BYTES = 64 * 1024  # a larger body is parsed in another process
 async def serve_chat(gateway: Gateway, request: ApiRequest) -> None:
     snapshot, principal, at = gateway.snapshot, request.principal, gateway.observer.at
     upload, key_id = Upload(gateway.uploads, principal, snapshot.catalogue.least_nano), principal.key_id
-    chat = await read_chat(request.exchange, upload, gateway.large_bodies, key_id)  # 415 413 402 408 429 400
+    chat = await read_chat(request.exchange, upload, gateway.large_bodies, principal)  # 415 413 402 408 429 400
     served = snapshot.catalogue.find(chat.model, principal)  # 400
     if chat.needs or chat.files:
         served = with_able_routes(served, chat, gateway.grounder)  # 400
@@ -75,7 +75,9 @@ async def serve_chat(gateway: Gateway, request: ApiRequest) -> None:
                 at("finished")
 
 
-async def read_chat(exchange: Exchange, budget: BodyBudget, large_bodies: LargeBodies, key_id: str) -> ChatRequest:
+async def read_chat(
+    exchange: Exchange, budget: BodyBudget, large_bodies: LargeBodies, principal: Principal
+) -> ChatRequest:
     if exchange.request.headers.get(b"content-encoding", b"identity").lower() != b"identity":
         raise UnsupportedEncoding
     try:
@@ -85,7 +87,7 @@ async def read_chat(exchange: Exchange, budget: BodyBudget, large_bodies: LargeB
     except BodyTimeout:
         raise BodyTimedOut(exchange.body.size_bytes) from None
     if len(body) > INLINE_BYTES:
-        return await large_bodies.parse(key_id, body)
+        return await large_bodies.parse(principal.account_id, body)
     return parse_chat(body)
 
 
