@@ -112,7 +112,8 @@ class Grounder:
             return NOTHING_WANTED
         if (memory or search) and is_turned_off(headers):
             memory = search = False
-        return Wanted(files=bool(chat.files) and self.settings.attachments, memory=memory, search=search)
+        files = bool(chat.files) and self.settings.attachments
+        return Wanted(files=files, memory=memory, search=search) or NOTHING_WANTED
 
     async def ground(self, sought: Sought, wanted: Wanted) -> Grounding:
         """Find what fits, and put it into the messages. 400 if a file cannot be read."""
