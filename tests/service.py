@@ -132,6 +132,11 @@ class ServiceProcess(Serving):
         """The resident memory of the process and of its children."""
         return sum(_rss_bytes(pid) for pid in [self.pid, *_children(self.pid)])
 
+    def children(self, module: str) -> list[int]:
+        """Its child processes that run this module."""
+        name = module.encode()
+        return [pid for pid in _children(self.pid) if name in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")]
+
     def wait_until_killed(self) -> None:
         """Wait until its fault point has killed it."""
         assert self.process.wait(END_S) == -signal.SIGKILL, self.output

@@ -268,6 +268,19 @@ def test_notes_belong_to_their_account(grounded: Service, upstream: LoopbackUpst
     assert NOTE not in question_sent(upstream)
 
 
+def test_the_files_of_an_account_are_read_by_one_child(grounded: Service, upstream: LoopbackUpstream) -> None:
+    """Whichever of its keys sends them, they are its own: only another account needs a new process."""
+    emails = [EMAIL, EMAIL, grounded.create_account(10**9)]
+    seen = list[list[int]]()
+    for email in emails:
+        api = RawClient(grounded.port, grounded.create_key(email))
+        assert api.chat(messages=ask(file_part(SECRET))).status == 200
+        seen.append(grounded.process.children("cadenza.documents.child"))
+    first, second, other = seen
+    assert len(first) == 1
+    assert first == second != other
+
+
 def test_metrics_count_what_was_added(grounded: Service, api: RawClient) -> None:
     """Each part counts what it did, without a word of content."""
     api.chat(messages=ask(file_part(SECRET)))

@@ -53,6 +53,21 @@ def test_a_key_without_room_under_its_cap_makes_no_search(searching: Service, up
     assert searches(searching) == 1
 
 
+def test_a_repeated_idempotency_key_makes_no_search(
+    searching: Service, upstream: LoopbackUpstream, engine: LoopbackUpstream
+) -> None:
+    """The 409 names the first request, and comes before the engine is asked or a file is read."""
+    api, once = RawClient(searching.port, searching.key), {"idempotency-key": "once"}
+    first = api.post({"messages": QUESTION}, once)
+    assert first.status == 200
+    asked, news = len(engine.requests), [{"role": "user", "content": "Search the web: what is new about Ada Lark?"}]
+    for messages in (QUESTION, news, [{"role": "user", "content": [file_part(b"not a PDF")]}]):
+        assert first.headers["x-request-id"] in api.post({"messages": messages}, once).error(409)
+    assert (searches(searching), len(engine.requests)) == (1, asked)
+    assert api.post({"messages": news}, {"idempotency-key": "twice"}).status == 200
+    assert len(engine.requests) > asked
+
+
 def test_a_request_without_a_slot_makes_no_search(searching: Service, upstream: LoopbackUpstream) -> None:
     """The 429 of a saturated service comes before anything is asked or read for the request."""
     upstream.always(Raw([Pause()]))

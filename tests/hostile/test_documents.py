@@ -35,7 +35,7 @@ from tests.unit.children.test_door import CHANGES, NETWORK, PROGRAMS, READING
 
 WAIT_S = 200.0  # of a busy machine
 CHILD = b"cadenza.documents.child"
-TURNS = TurnLimits(waiting_max=256, waiting_per_key_max=32, wait_s=WAIT_S)
+TURNS = TurnLimits(waiting_max=256, waiting_per_owner_max=32, wait_s=WAIT_S)
 LIMITS = ReaderLimits(task_s=WAIT_S, turns=TURNS)
 QUICK = ReaderLimits(Limits(cpu_s=0, memory_bytes=768 * MIB), WAIT_S, TURNS)
 SECRET = "zanzibar"

@@ -49,6 +49,23 @@ async def test_a_key_is_used_while_its_request_runs_and_after(store: Store) -> N
     assert await findings(store) == []
 
 
+async def test_a_used_key_is_found_before_a_hold(store: Store) -> None:
+    """As the hold would find it: while its request runs and after, for its account, for a day, unless it is freed."""
+    await fund(store, DOLLAR_NANO)
+    freed = make_hold("r2", key=OTHER_KEY)
+    for hold in (FIRST, freed):
+        await take(store, hold)
+
+    async def found(account: str = "acct_a", key: bytes = KEY, after_ms: int = 0) -> Repeated | None:
+        return await ledger.find_repeated(store, account, key, NOW_MS + after_ms)
+
+    assert [await found(), await found(key=OTHER_KEY)] == [REPEATED, Repeated("r2", "req-r2")]
+    await finish(store, FIRST, Usage(100, 7))
+    await finish(store, freed)
+    assert [await found(), await found(after_ms=IDEMPOTENCY_MS - 1)] == [REPEATED] * 2
+    assert [await found(key=OTHER_KEY), await found("acct_b"), await found(after_ms=IDEMPOTENCY_MS)] == [None] * 3
+
+
 async def test_keys_belong_to_their_account(store: Store) -> None:
     """Another key of the account and the same key of another account are both new."""
     await fund(store, DOLLAR_NANO)

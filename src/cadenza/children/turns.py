@@ -1,4 +1,4 @@
-"""Turns for one child process: one task at a time, keys in turn, and a bounded queue."""
+"""Turns for one child process: one task at a time, owners in turn, and a bounded queue."""
 
 import asyncio
 from collections import deque
@@ -12,7 +12,7 @@ class TurnLimits(msgspec.Struct, frozen=True):
     """How many tasks may wait, and for how long."""
 
     waiting_max: int = 256
-    waiting_per_key_max: int = 32
+    waiting_per_owner_max: int = 32
     wait_s: float = 20.0
 
 
@@ -21,31 +21,31 @@ class QueueFull(Exception):
 
 
 class Turns:
-    """Whose task runs next: the oldest of the key that was served least recently."""
+    """Whose task runs next: the oldest of the owner that was served least recently."""
 
     def __init__(self, limits: TurnLimits) -> None:
         self._limits = limits
         self._is_busy = False
-        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}  # by key, in the order of their turns
+        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}  # by owner, in the order of their turns
         self._waiting_count = 0
 
     @asynccontextmanager
-    async def turn(self, key: str, *, is_bounded: bool = True) -> AsyncIterator[None]:
+    async def turn(self, owner: str, *, is_bounded: bool = True) -> AsyncIterator[None]:
         """Wait for the turn. If that is bounded: QueueFull where there is no place, or it does not come in time."""
-        await self._take(key, is_bounded=is_bounded)
+        await self._take(owner, is_bounded=is_bounded)
         try:
             yield
         finally:
             self._pass_on()
 
-    async def _take(self, key: str, *, is_bounded: bool) -> None:
+    async def _take(self, owner: str, *, is_bounded: bool) -> None:
         if not self._is_busy:
             self._is_busy = True
             return
-        if is_bounded and self._is_full(key):
+        if is_bounded and self._is_full(owner):
             raise QueueFull
         turn = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(key, deque()).append(turn)
+        self._waiting.setdefault(owner, deque()).append(turn)
         self._waiting_count += 1
         try:
             async with asyncio.timeout(self._limits.wait_s if is_bounded else None):
@@ -54,28 +54,28 @@ class Turns:
             if turn.done() and not turn.cancelled():
                 self._pass_on()  # the turn came in the same instant
             else:
-                self._leave(key, turn)
+                self._leave(owner, turn)
             if isinstance(error, TimeoutError):
                 raise QueueFull from None
             raise
 
-    def _is_full(self, key: str) -> bool:
-        waiting = len(self._waiting.get(key, ()))
-        return self._waiting_count >= self._limits.waiting_max or waiting >= self._limits.waiting_per_key_max
+    def _is_full(self, owner: str) -> bool:
+        waiting = len(self._waiting.get(owner, ()))
+        return self._waiting_count >= self._limits.waiting_max or waiting >= self._limits.waiting_per_owner_max
 
-    def _leave(self, key: str, turn: asyncio.Future[None]) -> None:
-        self._waiting[key].remove(turn)
+    def _leave(self, owner: str, turn: asyncio.Future[None]) -> None:
+        self._waiting[owner].remove(turn)
         self._waiting_count -= 1
-        if not self._waiting[key]:
-            del self._waiting[key]
+        if not self._waiting[owner]:
+            del self._waiting[owner]
 
     def _pass_on(self) -> None:
-        for key, queue in self._waiting.items():
+        for owner, queue in self._waiting.items():
             turn = queue.popleft()
             self._waiting_count -= 1
-            del self._waiting[key]
+            del self._waiting[owner]
             if queue:
-                self._waiting[key] = queue  # behind the other keys
+                self._waiting[owner] = queue  # behind the other owners
             turn.set_result(None)
             return
         self._is_busy = False

@@ -103,7 +103,7 @@ class ReaderBusy(Exception):
 
 
 class DocumentReader:
-    """The two child processes of one service process."""
+    """The two child processes of one service process. The owner of a document is the account that it is read for."""
 
     def __init__(self, observer: Observer, limits: ReaderLimits | None = None) -> None:
         limits = limits or ReaderLimits()

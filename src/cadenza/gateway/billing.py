@@ -21,6 +21,8 @@ from cadenza.gateway.meter import UsageMeter
 from cadenza.gateway.record import RequestRecord
 from cadenza.process import is_exhausted
 from cadenza.routing.prompt import PromptSize
+from cadenza.store.ledger import find_repeated
+from cadenza.store.store import Store
 from cadenza.store.writer import LedgerWriter
 
 DEFAULT_ALLOWANCE_TOKENS = 1024
@@ -154,6 +156,13 @@ def idempotency_digest(headers: dict[bytes, bytes]) -> bytes | None:
     """The digest of the idempotency key. The key itself is text of the client's and is not stored."""
     key = headers.get(b"idempotency-key")
     return hashlib.sha256(key).digest() if key else None
+
+
+async def check_not_repeated(store: Store, account_id: str, headers: dict[bytes, bytes], now_ms: int) -> None:
+    """Refuse a request whose idempotency key was used before, without work for it: 409. Without a key it is free."""
+    digest = idempotency_digest(headers)
+    if digest and (repeated := await find_repeated(store, account_id, digest, now_ms)):
+        raise RequestRepeated(_say_repeated(repeated))
 
 
 def _say_repeated(answer: Repeated) -> str:

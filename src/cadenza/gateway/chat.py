@@ -13,9 +13,17 @@ from cadenza.core.chat import new_completion_id
 from cadenza.core.errors import BodyTimedOut, PayloadTooLarge, UnsupportedEncoding
 from cadenza.core.ledger import Hold
 from cadenza.core.money import Price
-from cadenza.core.records import CONTEXT_TOKENS_MAX, Plan
+from cadenza.core.records import CONTEXT_TOKENS_MAX, Plan, Principal
 from cadenza.core.tokens import OUTPUT_TOKENS_MIN
-from cadenza.gateway.billing import Credit, Quote, allowance, check_least_credit, hold_credit, idempotency_digest
+from cadenza.gateway.billing import (
+    Credit,
+    Quote,
+    allowance,
+    check_least_credit,
+    check_not_repeated,
+    hold_credit,
+    idempotency_digest,
+)
 from cadenza.gateway.compose import compose, is_shortened
 from cadenza.gateway.gateway import Gateway
 from cadenza.gateway.grounding.additions import NO_GROUNDING, Grounding
@@ -48,7 +56,7 @@ INLINE_BYTES = 64 * 1024  # a larger body is parsed in another process
 async def serve_chat(gateway: Gateway, request: ApiRequest) -> None:
     snapshot, principal, at = gateway.snapshot, request.principal, gateway.observer.at
     upload, key_id = Upload(gateway.uploads, principal, snapshot.catalogue.least_nano), principal.key_id
-    chat = await read_chat(request.exchange, upload, gateway.large_bodies, key_id)  # 415 413 402 408 429 400
+    chat = await read_chat(request.exchange, upload, gateway.large_bodies, principal)  # 415 413 402 408 429 400
     served = snapshot.catalogue.find(chat.model, principal)  # 400
     if chat.needs or chat.files:
         served = with_able_routes(served, chat, gateway.grounder)  # 400
@@ -56,7 +64,7 @@ async def serve_chat(gateway: Gateway, request: ApiRequest) -> None:
     prompt = PromptSize(gateway.tokenizer, served.character, chat.texts, request.exchange.body.size_bytes, media)
     decide = ModelDecision(gateway.dispatcher, snapshot, served, request) if served.decides_by_model else None
     async with slot(gateway.slots, key_id, gateway.observer.metrics):  # 429
-        grounding = await ground(gateway, request, chat, served, prompt, decide)  # 402 400
+        grounding = await ground(gateway, request, chat, served, prompt, decide)  # 409 402 400
         plan = await fit(served.plan, served.price, prompt, chat, principal.balance_nano)  # 400 402
         quote = make_quote(request, plan, served.price, chat, prompt)
         at("quoted")
@@ -75,7 +83,9 @@ async def serve_chat(gateway: Gateway, request: ApiRequest) -> None:
                 at("finished")
 
 
-async def read_chat(exchange: Exchange, budget: BodyBudget, large_bodies: LargeBodies, key_id: str) -> ChatRequest:
+async def read_chat(
+    exchange: Exchange, budget: BodyBudget, large_bodies: LargeBodies, principal: Principal
+) -> ChatRequest:
     if exchange.request.headers.get(b"content-encoding", b"identity").lower() != b"identity":
         raise UnsupportedEncoding
     try:
@@ -85,7 +95,7 @@ async def read_chat(exchange: Exchange, budget: BodyBudget, large_bodies: LargeB
     except BodyTimeout:
         raise BodyTimedOut(exchange.body.size_bytes) from None
     if len(body) > INLINE_BYTES:
-        return await large_bodies.parse(key_id, body)
+        return await large_bodies.parse(principal.account_id, body)
     return parse_chat(body)
 
 
@@ -113,12 +123,14 @@ async def ground(
     decide: ModelDecision | None,
 ) -> Grounding:
     """Add reference material to the prompt, if the request may have any, and account and cap can pay for an answer."""
-    principal, grounder = request.principal, gateway.grounder
-    wanted = grounder.wanted(chat, principal, request.exchange.request.headers)
+    principal, grounder, headers = request.principal, gateway.grounder, request.exchange.request.headers
+    wanted = grounder.wanted(chat, principal, headers)
     if wanted is NOTHING_WANTED:
         return NO_GROUNDING
+    now_ms = time.time_ns() // 1_000_000
+    await check_not_repeated(gateway.store, principal.account_id, headers, now_ms)
     check_least_credit(principal.balance_nano, served.price, prompt, OUTPUT_TOKENS_MIN)
-    if principal.is_capped and (left := await find_left(gateway.store, principal.key_id, time.time_ns() // 1_000_000)):
+    if principal.is_capped and (left := await find_left(gateway.store, principal.key_id, now_ms)):
         check_least_credit(left.left_nano, served.price, prompt, OUTPUT_TOKENS_MIN, left.cap)
     grounding = await grounder.ground(Sought(chat, served.plan, prompt, principal, decide), wanted)
     prompt.add_texts(grounding.texts, grounding.texts_bytes)

@@ -25,6 +25,7 @@ from cadenza.core.ledger import (
     KeyUse,
     Known,
     OpenHold,
+    Repeated,
     Short,
     Taken,
     begin_caps,
@@ -38,7 +39,7 @@ from cadenza.store.batch_rows import ADD_ENTRY, AccountChange, BatchRows, Reserv
 from cadenza.store.caps import KeyMoves, read_caps, write_caps
 from cadenza.store.schema import accounts, holds, idempotency, reserves, usage
 from cadenza.store.statements import Statement
-from cadenza.store.store import Row, Transaction
+from cadenza.store.store import Row, Store, Transaction
 
 BALANCE_NANO_LIMIT = 2**62
 NOTHING = Usage(0, 0)
@@ -231,13 +232,24 @@ def _read_known(tx: Transaction, moves: Sequence[AccountMoves], known: Known) ->
                 _read_key(tx, wanted.hold, digest, known)
 
 
+async def find_repeated(store: Store, account_id: str, digest: bytes, now_ms: int) -> Repeated | None:
+    """The request that used an idempotency key, before work is done for another. The hold asks again, and decides."""
+    found = await store.row(READ_KEY, {"account": account_id, "key": digest})
+    use = _key_use(found, now_ms) if found else None
+    return Repeated(use.completion_id, use.request_id) if use and not use.is_open else None
+
+
 def _read_key(tx: Transaction, hold: Hold, digest: bytes, known: Known) -> None:
-    """A key may be used again after 24 hours, and if the request that used it was not charged."""
     found = tx.row(READ_KEY, {"account": hold.account_id, "key": digest})
     if found:
-        completion_id, request_id, created_at, state = found
-        is_open = state == "released" or created_at <= hold.started_at - IDEMPOTENCY_MS
-        known.keys[hold.account_id, digest] = KeyUse(completion_id, request_id, is_open=is_open)
+        known.keys[hold.account_id, digest] = _key_use(found, hold.started_at)
+
+
+def _key_use(found: Row, now_ms: int) -> KeyUse:
+    """A key may be used again after 24 hours, and if the request that used it was not charged."""
+    completion_id, request_id, created_at, state = found
+    is_open = state == "released" or created_at <= now_ms - IDEMPOTENCY_MS
+    return KeyUse(completion_id, request_id, is_open=is_open)
 
 
 def _write_keys_and_marks(tx: Transaction, process: str, changes: Changes) -> None:

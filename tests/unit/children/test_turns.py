@@ -1,4 +1,4 @@
-"""Turns: one task at a time, keys in turn, a bounded queue, and nothing lost when a task is cancelled."""
+"""Turns: one task at a time, owners in turn, a bounded queue, and nothing lost when a task is cancelled."""
 
 import asyncio
 
@@ -6,20 +6,20 @@ import pytest
 
 from cadenza.children.turns import QueueFull, TurnLimits, Turns
 
-LIMITS = TurnLimits(waiting_max=6, waiting_per_key_max=3, wait_s=60)
+LIMITS = TurnLimits(waiting_max=6, waiting_per_owner_max=3, wait_s=60)
 
 
 class Line:
-    """Tasks that take turns. Each runs until it is released, and `ran` has their keys in the order of their turns."""
+    """Tasks that take turns. Each runs until it is released, and `ran` has their owners in the order of their turns."""
 
     def __init__(self, limits: TurnLimits = LIMITS) -> None:
         self.turns = Turns(limits)
         self.ran: list[str] = []
         self._running: asyncio.Queue[asyncio.Event] = asyncio.Queue()
 
-    async def task(self, key: str) -> None:
-        async with self.turns.turn(key):
-            self.ran.append(key)
+    async def task(self, owner: str) -> None:
+        async with self.turns.turn(owner):
+            self.ran.append(owner)
             released = asyncio.Event()
             self._running.put_nowait(released)
             await released.wait()
@@ -28,8 +28,8 @@ class Line:
         """Let the running task end."""
         (await self._running.get()).set()
 
-    async def start(self, *keys: str) -> list[asyncio.Task[None]]:
-        tasks = [asyncio.create_task(self.task(key)) for key in keys]
+    async def start(self, *owners: str) -> list[asyncio.Task[None]]:
+        tasks = [asyncio.create_task(self.task(owner)) for owner in owners]
         await asyncio.sleep(0)
         return tasks
 
@@ -49,18 +49,18 @@ async def test_one_task_runs_at_a_time() -> None:
     assert line.ran == ["a", "b"]
 
 
-async def test_keys_take_turns() -> None:
-    """A key that has many tasks waiting does not delay the one task of another."""
+async def test_owners_take_turns() -> None:
+    """An owner that has many tasks waiting does not delay the one task of another."""
     line = Line()
     await finish(line, await line.start("a", "a", "a", "a", "b", "c"))
     assert line.ran == ["a", "a", "b", "c", "a", "a"]
 
 
-@pytest.mark.parametrize(("keys", "refused"), [("aaaa", "a"), ("aabbccd", "e")])
-async def test_the_queue_is_bounded_for_each_key_and_in_all(keys: str, refused: str) -> None:
+@pytest.mark.parametrize(("owners", "refused"), [("aaaa", "a"), ("aabbccd", "e")])
+async def test_the_queue_is_bounded_for_each_owner_and_in_all(owners: str, refused: str) -> None:
     """A task beyond the bound is refused at once; those that wait are served."""
     line = Line()
-    tasks = await line.start(*keys)
+    tasks = await line.start(*owners)
     with pytest.raises(QueueFull):
         await line.task(refused)
     await finish(line, tasks)
@@ -68,7 +68,7 @@ async def test_the_queue_is_bounded_for_each_key_and_in_all(keys: str, refused: 
 
 async def test_an_unbounded_wait_ignores_the_bounds() -> None:
     """It gets its turn although the queue is full."""
-    line = Line(TurnLimits(waiting_max=0, waiting_per_key_max=0, wait_s=0))
+    line = Line(TurnLimits(waiting_max=0, waiting_per_owner_max=0, wait_s=0))
     tasks = await line.start("a")
     with pytest.raises(QueueFull):
         await line.task("b")

@@ -121,7 +121,7 @@ def test_html_file() -> None:
     ],
 )
 def test_text(name: str, data: bytes, text: str | None) -> None:
-    """Text is read in its encoding: UTF-8, UTF-16 and UTF-32 by their marks, UTF-8 with an error, else Windows-1252."""
+    """Text is read in its encoding: UTF-8, UTF-16 and UTF-32 by their marks, UTF-8 with an error, else by guessing."""
     found = read(data, name)[""]
     assert found == text if text is not None else "schöne Äpfel" in found
 

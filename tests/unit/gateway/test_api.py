@@ -36,6 +36,15 @@ async def test_an_internal_error_is_a_500_without_its_text(api: Api) -> None:
     assert "ZeroDivisionError" in api.observer.written.getvalue()
 
 
+async def test_without_grounding_an_idempotency_key_is_not_looked_up(api: Api) -> None:
+    """The hold finds a repeated key by itself: the request reads its API key and nothing more."""
+    client, before = Client(), api.funded.store.reads
+    body = b'{"messages":[{"role":"user","content":"hi"}]}'
+    client.open([*api.funded.key_headers, (b"idempotency-key", b"once")], body=body)
+    await client.serve(api.gateway)
+    assert (client.status, api.funded.store.reads - before) == (500, 1)
+
+
 async def test_an_internal_error_in_a_stream_is_not_a_clean_end(api: Api) -> None:
     """After the first byte, the connection is to be aborted: no client can take this for the end of the stream."""
     client = Client()

@@ -15,7 +15,7 @@ from cadenza.core.errors import CadenzaError, InsufficientCredit, RequestRepeate
 from cadenza.core.ledger import Held
 from cadenza.core.money import Price
 from cadenza.core.records import ReplyResult, Usage
-from cadenza.gateway.billing import Quote, allowance, idempotency_digest
+from cadenza.gateway.billing import Quote, allowance, check_not_repeated, idempotency_digest
 from cadenza.store import caps
 from cadenza.store.schema import reserves, usage
 from tests.unit.gateway.billing import (
@@ -83,6 +83,21 @@ async def test_a_repeated_request_is_refused_with_the_ids_of_the_first(billing: 
         await billing.settle(make_hold("chatcmpl-three", idempotency_digest=digest), GOOD)
     assert await billing.funded.funds() == (SMALL_NANO - GOOD_NANO, 0)
     assert [row["completion_id"] for row in await billing.funded.rows(usage)] == ["chatcmpl-one"]
+
+
+async def test_a_repeated_request_can_be_refused_before_its_hold(billing: Billing) -> None:
+    """The 409 is the same; a request without an idempotency key costs no look-up."""
+    digest, store, headers = hashlib.sha256(b"once").digest(), billing.funded.store, {b"idempotency-key": b"once"}
+    await billing.settle(make_hold(idempotency_digest=digest), GOOD)
+    with pytest.raises(RequestRepeated) as late:
+        await billing.settle(make_hold("chatcmpl-two", idempotency_digest=digest), GOOD)
+    with pytest.raises(RequestRepeated) as early:
+        await check_not_repeated(store, ACCOUNT_ID, headers, now_ms())
+    assert early.value.message == late.value.message
+    reads = store.reads
+    await check_not_repeated(store, ACCOUNT_ID, {}, now_ms())
+    assert store.reads == reads
+    await check_not_repeated(store, ACCOUNT_ID, {b"idempotency-key": b"twice"}, now_ms())
 
 
 @pytest.mark.parametrize("failure", [UpstreamFailed("m"), InsufficientCredit("m")])

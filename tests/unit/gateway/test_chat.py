@@ -1,15 +1,17 @@
 """Reading a chat request and fitting it to routes: a large prompt is counted, a small one need not be."""
 
+import asyncio
 import io
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
-from cadenza.core.errors import InsufficientCredit, InvalidRequest
+from cadenza.children.turns import TurnLimits
+from cadenza.core.errors import InsufficientCredit, InvalidRequest, RateLimited
 from cadenza.core.money import Price
-from cadenza.core.records import CONTEXT_TOKENS_MAX, Plan, Route
-from cadenza.gateway.chat import fit, read_chat
-from cadenza.gateway.large.bodies import LargeBodies
+from cadenza.core.records import CONTEXT_TOKENS_MAX, Plan, Principal, Route
+from cadenza.gateway.chat import INLINE_BYTES, fit, read_chat
+from cadenza.gateway.large.bodies import LargeBodies, LargeLimits
 from cadenza.gateway.validate import ChatRequest
 from cadenza.http.body import BodyMemory
 from cadenza.observe import Observer, make_log
@@ -20,6 +22,10 @@ from tests.unit.gateway.prompts import TOKENIZER, prompt_of
 SMALL, LARGE = Route("acme", "small", 2_000, 500), Route("acme", "large", 2_000_000, 1_000, 1)
 PLAN = Plan.of("forte", (SMALL, LARGE))
 PRICE, CREDIT_NANO = Price(1070, 3450), 10**12
+
+
+def principal(key: str, account: str = "account") -> Principal:
+    return Principal(key, account, frozenset(), "forte")
 
 
 @pytest.fixture
@@ -39,7 +45,7 @@ def read(large_bodies: LargeBodies) -> Read:
     async def read(text: str, character: str = "") -> tuple[PromptSize, ChatRequest]:
         body = b'{"messages":[{"role":"user","content":"%b"}]}' % text.encode()
         exchange = Client().open(body=body)
-        chat = await read_chat(exchange, BodyMemory(), large_bodies, "key")
+        chat = await read_chat(exchange, BodyMemory(), large_bodies, principal("key"))
         return PromptSize(TOKENIZER, Character(character), chat.texts, exchange.body.size_bytes), chat
 
     return read
@@ -82,3 +88,22 @@ async def test_a_prompt_that_no_window_can_take_is_refused_without_a_count(read:
     with pytest.raises(InvalidRequest, match=r"length is 2000 tokens.* resulted in 2008 tokens"):
         await fit(plan, PRICE, prompt, chat, 0)
     assert not prompt.is_exact
+
+
+async def test_an_account_with_many_keys_gets_the_turns_of_one() -> None:
+    """Large bodies of all its keys wait in one line, which is bounded and delays no other account."""
+    large_bodies = LargeBodies(
+        Observer(make_log(io.StringIO())), LargeLimits(turns=TurnLimits(waiting_per_owner_max=2, wait_s=200))
+    )
+    body = b'{"messages":[{"role":"user","content":"%b"}]}' % (b"a" * INLINE_BYTES)
+    served = list[str]()
+
+    async def send(sender: Principal) -> None:
+        await read_chat(Client().open(body=body), BodyMemory(), large_bodies, sender)
+        served.append(sender.key_id)
+
+    senders = [*(principal(f"key {number}") for number in range(4)), principal("other", "other account")]
+    ended = await asyncio.gather(*map(send, senders), return_exceptions=True)
+    await large_bodies.stop()
+    assert [type(end) for end in ended] == [type(None)] * 3 + [RateLimited, type(None)]
+    assert served == ["key 0", "key 1", "other", "key 2"]

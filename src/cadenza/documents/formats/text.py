@@ -3,6 +3,7 @@
 import codecs
 import re
 
+from cadenza.documents.formats.charsets import guess_charset
 from cadenza.documents.records import Unreadable
 
 
@@ -23,13 +24,14 @@ CHARSETS = words("""
     iso8859-4 iso8859-5 iso8859-6 iso8859-7 iso8859-8 koi8-r koi8-u mac-roman shift_jis tis-620 utf-16 utf-16-be
     utf-16-le utf-8
     """)
-WEB_NAMES = {"iso8859-1": "cp1252", "ascii": "cp1252", "gb2312": "gb18030", "gbk": "gb18030", "shift_jis": "cp932"}
+WEB_NAMES = {"iso8859-1": "cp1252", "gb2312": "gb18030", "gbk": "gb18030", "shift_jis": "cp932"}
 LINE_END_CHARS = "\r\v\f\x85\u2028\u2029"
 LINE_ENDS = re.compile(rf"\r\n?|[{LINE_END_CHARS}]")
 UNWANTED = re.compile("[\x00-\x08\x0e-\x1f\x7f-\x9f\ufeff\ufffe\uffff\ud800-\udfff\U000e0000-\U000e007f]")
 BINARY = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f\x7f]")
 BINARY_SHARE_MAX = 0.001
-GOOD_PER_BAD = 3  # characters beyond ASCII in a UTF-8 file with errors
+GOOD_PER_BAD = 3  # characters beyond ASCII in a text with errors
+OFTEN_WRONG = "cp1252"  # text that is said to have this charset, and is valid UTF-8, is UTF-8
 NOT_TEXT = "it is not text, and not a file of a kind that can be read"
 
 
@@ -55,15 +57,21 @@ def decode(data: bytes, charset: str | None = None) -> str:
     for mark, codec in BOMS:
         if data.startswith(mark):
             return data.decode(codec, "replace")
-    for said in (charset, "utf-8"):
+    for tried in ("utf-8", charset) if charset == OFTEN_WRONG else (charset, "utf-8"):
         try:
-            if said:
-                return data.decode(said)
+            if tried:
+                return data.decode(tried)
         except UnicodeDecodeError:
             pass
+    text = data.decode(charset or "utf-8", "replace")
+    if _has_few_errors(text):
+        return text
+    guess = guess_charset(data)
+    if guess:
+        return data.decode(guess, "replace")
     if charset:
-        return data.decode(charset, "replace")
-    return _decode_unknown(data)
+        return text
+    raise Unreadable("its text is in an unknown encoding; save it as UTF-8")
 
 
 def decode_file(data: bytes) -> str:
@@ -78,12 +86,6 @@ def _refuse_binary(data: bytes) -> None:
         raise Unreadable(NOT_TEXT)
 
 
-def _decode_unknown(data: bytes) -> str:
-    text = data.decode("utf-8", "replace")
-    bad = text.count("\ufffd")
-    if len(text) - len(re.sub(r"[^\x00-\x7f]", "", text)) > (1 + GOOD_PER_BAD) * bad:
-        return text  # UTF-8 with a few errors
-    try:
-        return data.decode("cp1252")
-    except UnicodeDecodeError:
-        raise Unreadable("its text is in an unknown encoding; save it as UTF-8") from None
+def _has_few_errors(text: str) -> bool:
+    beyond_ascii = len(text) - len(text.encode("ascii", "ignore"))
+    return beyond_ascii > (1 + GOOD_PER_BAD) * text.count("\ufffd")

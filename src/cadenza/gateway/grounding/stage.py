@@ -112,7 +112,8 @@ class Grounder:
             return NOTHING_WANTED
         if (memory or search) and is_turned_off(headers):
             memory = search = False
-        return Wanted(files=bool(chat.files) and self.settings.attachments, memory=memory, search=search)
+        files = bool(chat.files) and self.settings.attachments
+        return Wanted(files=files, memory=memory, search=search) or NOTHING_WANTED
 
     async def ground(self, sought: Sought, wanted: Wanted) -> Grounding:
         """Find what fits, and put it into the messages. 400 if a file cannot be read."""
@@ -142,7 +143,7 @@ class Grounder:
         self, files: Sequence[FilePart], asked: Asked, tokens_max: int, principal: Principal
     ) -> Sequence[ReadFile]:
         sent = [SentFile(part.name, memoryview(part.data)) for part in files]
-        reading = self._reader.read_files(principal.key_id, sent, asked.question, max(tokens_max, LEAST_TOKENS))
+        reading = self._reader.read_files(principal.account_id, sent, asked.question, max(tokens_max, LEAST_TOKENS))
         try:
             texts = await self._within(FILES_S, "attachments", reading)
         except LeftOut:
@@ -165,7 +166,7 @@ class Grounder:
     async def _find_sources(self, asked: Asked, tokens_max: int, sought: Sought) -> Sequence[Source]:
         if tokens_max < LEAST_TOKENS or self._search is None:
             return ()
-        searching = self._search.find(sought.principal.key_id, asked.texts, tokens_max, sought.decide)
+        searching = self._search.find(sought.principal.account_id, asked.texts, tokens_max, sought.decide)
         try:
             return await self._within(self._search.settings.timeout_s, "search", searching)
         except LeftOut:

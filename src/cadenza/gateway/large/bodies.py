@@ -1,7 +1,7 @@
 """Parses and counts large bodies in child processes, so that no body can hold up the other requests.
 
 There are two children: one parses, and one counts, which only accounts with credit can ask for. Each works on one body
-at a time, and keys take turns. If a child fails, the request is refused and the next one gets a new child.
+at a time, and accounts take turns. If a child fails, the request is refused and the next one gets a new child.
 """
 
 from functools import partial
@@ -44,18 +44,18 @@ class LargeBodies:
         self._parser = Lane(LaneSettings(CHILD, limits.parse, limits.task_s, limits.turns))
         self._counter = Lane(LaneSettings(CHILD, limits.count, limits.task_s, limits.turns))
 
-    async def parse(self, key_id: str, body: bytes | bytearray) -> ChatRequest:
+    async def parse(self, account_id: str, body: bytes | bytearray) -> ChatRequest:
         """The request; 400 if it is invalid, 429 if its turn does not come soon. Its texts stay in the body."""
-        reply = await self._run(self._parser, key_id, Task("parse"), body)
+        reply = await self._run(self._parser, account_id, Task("parse"), body)
         assert isinstance(reply, Parsed)
-        texts = LargeTexts(reply.text_chars, partial(self.count, key_id, body))
+        texts = LargeTexts(reply.text_chars, partial(self.count, account_id, body))
         return _chat_request(reply, body, texts)
 
     async def count(
-        self, key_id: str, body: bytes | bytearray, character: str, *, is_urgent: bool = False
+        self, account_id: str, body: bytes | bytearray, character: str, *, is_urgent: bool = False
     ) -> tuple[int, int]:
         """The tokens of the texts of a valid body, and those of the character. An urgent count is never turned away."""
-        reply = await self._run(self._counter, key_id, Task("count", character), body, is_urgent=is_urgent)
+        reply = await self._run(self._counter, account_id, Task("count", character), body, is_urgent=is_urgent)
         assert isinstance(reply, Counted)
         return reply.tokens, reply.character_tokens
 
@@ -64,11 +64,11 @@ class LargeBodies:
         await self._counter.stop()
 
     async def _run(
-        self, lane: Lane, key_id: str, task: Task, body: bytes | bytearray, *, is_urgent: bool = False
+        self, lane: Lane, account_id: str, task: Task, body: bytes | bytearray, *, is_urgent: bool = False
     ) -> Reply:
         """An urgent task waits as long as it must."""
         try:
-            answer = await lane.run(key_id, msgspec.msgpack.encode(task), [body], is_bounded=not is_urgent)
+            answer = await lane.run(account_id, msgspec.msgpack.encode(task), [body], is_bounded=not is_urgent)
         except (QueueFull, Died, TimeoutError) as error:
             self._observer.metrics.refused.labels("large_bodies").inc()
             if not isinstance(error, QueueFull):

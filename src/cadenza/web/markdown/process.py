@@ -27,7 +27,7 @@ class RenderLimits(msgspec.Struct, frozen=True):
 
     child: Limits = Limits(cpu_s=1, memory_bytes=512 * MIB)
     task_s: float = 20.0  # by the clock, on a machine that is busy with other things
-    turns: TurnLimits = TurnLimits(waiting_per_key_max=8, wait_s=10.0)
+    turns: TurnLimits = TurnLimits(waiting_per_owner_max=8, wait_s=10.0)
 
 
 class Rendered(msgspec.Struct, frozen=True):

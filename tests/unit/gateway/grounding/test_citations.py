@@ -1,6 +1,7 @@
 """Which sources an answer cites."""
 
 import asyncio
+import sys
 from collections.abc import Iterable
 from itertools import pairwise
 from typing import Any
@@ -133,6 +134,45 @@ def test_an_annotation_points_at_its_marker(text: str) -> None:
         citation = annotation["url_citation"]
         marker = text[citation["start_index"] : citation["end_index"]]
         assert marker == "" or (marker[0], marker[-1]) in (("[", "]"), ("【", "】"))
+
+
+def calls_for(text: str) -> int:
+    """How many functions are called to search one piece, those of Python's library included."""
+    finder, calls = CitationFinder(), 0
+
+    def count(_frame: object, event: str, _what: object) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        finder.take(text)
+    finally:
+        sys.setprofile(before)
+    return calls
+
+
+@pytest.mark.parametrize("unit", ["[", "[1]", "[1, 2-", "a[1]", "`", "`a", "`[1]\n", "\n", "【1†a", "w" * 33 + "[1"])
+def test_the_work_for_one_piece_is_bounded(unit: str) -> None:
+    """Four times as many brackets, backticks or line breaks in one piece are hardly more work."""
+    once, four_times = calls_for(unit * 20_000), calls_for(unit * 80_000)
+    assert four_times < once * 1.1 + 100
+    assert four_times < 200_000
+
+
+def test_small_pieces_are_searched_to_the_end() -> None:
+    """A long answer is cited to its end, however many pieces it comes in."""
+    pieces = ["One ", "more ", "word", ", `code`", " and ", "a line.\n"] * 5_000
+    assert [item["url_citation"]["title"] for item in annotations_of([*pieces, "See ", "[3", "]."])] == ["Source 3"]
+
+
+@pytest.mark.parametrize("rest", ["[1" * 200_000, " " * 200_000 + "[1", "[1" + " " * 200_000])
+def test_a_marker_does_not_go_on_behind_what_was_skipped(rest: str) -> None:
+    """If the rest of a piece is not searched, the next one does not end its last marker, and is searched itself."""
+    pieces = ["[2] ", rest, "2] [3]"]
+    found = [annotation["url_citation"] for annotation in annotations_of(pieces)]
+    assert ["".join(pieces)[item["start_index"] : item["end_index"]] for item in found] == ["[2]", "[3]"]
 
 
 async def test_other_tasks_run_while_a_long_answer_is_searched() -> None:

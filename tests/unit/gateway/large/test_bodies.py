@@ -26,7 +26,7 @@ from cadenza.routing.prompt import LargeTexts
 from tests.unit.gateway.prompts import TOKENIZER
 
 MIB = 1024 * 1024
-KEY = "key"
+ACCOUNT = "account"
 LONG = "Every word counts. " * 5_000
 USER = {"role": "user", "content": LONG}
 HI = {"role": "user", "content": "hi"}
@@ -140,14 +140,14 @@ async def test_a_large_body_is_parsed_as_the_service_would(large_bodies: LargeBo
     """The messages, tools and sampling fields are the same bytes, and all else is the same too."""
     for case, fields in VALID.items():
         body = json.dumps(fields, ensure_ascii=False, indent=1).encode()
-        assert shown(await large_bodies.parse(KEY, body)) == shown(parse_chat(body)), case
+        assert shown(await large_bodies.parse(ACCOUNT, body)) == shown(parse_chat(body)), case
 
 
 async def test_a_field_that_is_sent_twice_counts_once(large_bodies: LargeBodies) -> None:
     """The last one counts, as in a small body."""
     first, last = json.dumps(HI).encode(), json.dumps(USER).encode()
     body = b'{"messages":[%b],"seed":1,"messages":[ %b ],"seed":2}' % (first, last)
-    assert shown(await large_bodies.parse(KEY, body)) == shown(parse_chat(body))
+    assert shown(await large_bodies.parse(ACCOUNT, body)) == shown(parse_chat(body))
 
 
 async def test_an_invalid_large_body_has_the_same_message(large_bodies: LargeBodies) -> None:
@@ -157,7 +157,7 @@ async def test_an_invalid_large_body_has_the_same_message(large_bodies: LargeBod
         with pytest.raises(InvalidRequest) as expected:
             parse_chat(body)
         with pytest.raises(InvalidRequest) as refusal:
-            await large_bodies.parse(KEY, body)
+            await large_bodies.parse(ACCOUNT, body)
         assert refusal.value.message == expected.value.message, case
 
 
@@ -175,13 +175,13 @@ async def test_the_fields_of_a_message_are_bounded(large_bodies: LargeBodies, bo
     """A message or a tool with thousands of fields is refused: rewriting it would hold up other requests."""
     fields = b",".join(b'"%d":"%d"' % (number, number) for number in range(FIELDS_MAX * 10))
     with pytest.raises(InvalidRequest, match="at most 256 are allowed") as refusal:
-        await large_bodies.parse(KEY, body % fields)
+        await large_bodies.parse(ACCOUNT, body % fields)
     assert refusal.value.message.startswith(path)
 
 
 async def test_a_large_body_is_counted_with_its_character(large_bodies: LargeBodies) -> None:
     """Texts and tools have the tokenizer's own count, and so has the character."""
-    chat = await large_bodies.parse(KEY, json.dumps(VALID["tools"]).encode())
+    chat = await large_bodies.parse(ACCOUNT, json.dumps(VALID["tools"]).encode())
     assert isinstance(chat.texts, LargeTexts)
     expected = TOKENIZER.count_prompt([LONG, json.dumps([TOOL])]), 2 + MESSAGE_OVERHEAD_TOKENS
     assert await chat.texts.count("hello world", is_urgent=False) == expected
@@ -204,26 +204,26 @@ async def test_a_body_that_takes_too_much_is_refused(limits: LargeLimits) -> Non
     """A body beyond the CPU time or the memory of the child is a 400, and the next request is served."""
     async with running(limits) as large_bodies:
         with pytest.raises(InvalidRequest, match="takes too"):
-            await large_bodies.parse(KEY, body_with_keys(2_000_000))
-        assert (await large_bodies.parse(KEY, json.dumps(VALID["tools"]).encode())).tools
+            await large_bodies.parse(ACCOUNT, body_with_keys(2_000_000))
+        assert (await large_bodies.parse(ACCOUNT, json.dumps(VALID["tools"]).encode())).tools
 
 
 async def test_a_body_that_takes_too_long_is_refused() -> None:
     """After the time limit the child is killed, and the request gets a 429."""
     async with running(LargeLimits(task_s=0.001)) as large_bodies:
         with pytest.raises(RateLimited):
-            await large_bodies.parse(KEY, body_with_keys(500_000))
+            await large_bodies.parse(ACCOUNT, body_with_keys(500_000))
         assert not children()
 
 
 async def test_a_dead_child_is_replaced(large_bodies: LargeBodies) -> None:
     """The request after its death does not notice."""
     body = json.dumps(VALID["tools"]).encode()
-    await large_bodies.parse(KEY, body)
+    await large_bodies.parse(ACCOUNT, body)
     [pid] = children()
     os.kill(pid, signal.SIGKILL)
     await until(lambda: is_zombie(pid))
-    await large_bodies.parse(KEY, body)
+    await large_bodies.parse(ACCOUNT, body)
     assert len(children()) == 1
 
 
@@ -235,18 +235,18 @@ async def until(happened: Callable[[], object]) -> None:
 
 async def test_a_cancelled_task_ends_its_child(large_bodies: LargeBodies) -> None:
     """If the client leaves, its body is not parsed to the end, and the next request is served."""
-    parsing = asyncio.create_task(large_bodies.parse(KEY, body_with_keys(1_000_000)))
+    parsing = asyncio.create_task(large_bodies.parse(ACCOUNT, body_with_keys(1_000_000)))
     await until(children)
     parsing.cancel()
     with pytest.raises(asyncio.CancelledError):
         await parsing
     assert not children()
-    await large_bodies.parse(KEY, json.dumps(VALID["tools"]).encode())
+    await large_bodies.parse(ACCOUNT, json.dumps(VALID["tools"]).encode())
 
 
 async def test_a_child_that_dies_at_work_is_our_fault(large_bodies: LargeBodies) -> None:
     """The request gets a 429, because the body is not to blame."""
-    parsing = asyncio.create_task(large_bodies.parse(KEY, body_with_keys(1_000_000)))
+    parsing = asyncio.create_task(large_bodies.parse(ACCOUNT, body_with_keys(1_000_000)))
     await until(children)
     [pid] = children()
     os.kill(pid, signal.SIGKILL)
@@ -254,19 +254,19 @@ async def test_a_child_that_dies_at_work_is_our_fault(large_bodies: LargeBodies)
         await parsing
 
 
-async def test_tasks_of_one_key_queue_up_to_the_bound() -> None:
+async def test_tasks_of_one_account_queue_up_to_the_bound() -> None:
     """Requests beyond the bound are a 429 at once; those that wait are served."""
-    limits = LargeLimits(turns=msgspec.structs.replace(LargeLimits().turns, waiting_per_key_max=2))
+    limits = LargeLimits(turns=msgspec.structs.replace(LargeLimits().turns, waiting_per_owner_max=2))
     async with running(limits) as large_bodies:
         body = json.dumps(VALID["tools"]).encode()
-        replies = await asyncio.gather(*(large_bodies.parse(KEY, body) for _ in range(5)), return_exceptions=True)
+        replies = await asyncio.gather(*(large_bodies.parse(ACCOUNT, body) for _ in range(5)), return_exceptions=True)
     refused = [reply for reply in replies if isinstance(reply, CadenzaError)]
     assert [type(reply) for reply in refused] == [RateLimited] * 2
 
 
 async def test_the_child_has_nothing_of_the_service(large_bodies: LargeBodies) -> None:
     """It inherits no variables but the path of its modules, and no files but its socket."""
-    await large_bodies.parse(KEY, json.dumps(VALID["tools"]).encode())
+    await large_bodies.parse(ACCOUNT, json.dumps(VALID["tools"]).encode())
     [pid] = children()
     assert variables(pid) <= {b"PYTHONPATH", b"LC_CTYPE"}
     assert open_files(pid) == ["/dev/null", "/dev/null", "socket"]

@@ -1,6 +1,8 @@
 """Finds which of the numbered sources an answer cites, while the answer streams.
 
-Each character is read once; only an unfinished marker and the last word are kept. Positions are in characters.
+Each character is read once; only an unfinished marker and the last word are kept. Positions are in characters. No piece
+holds up other requests for long: a regular expression skips what does not matter, and the rest of a very long piece, or
+of an answer with thousands of brackets in long pieces, is not searched.
 
     state  | "[" or "【"     | backticks             | line break | other characters
     text   | begins a marker | 1-2: inline, 3: fence | skipped    | skipped
@@ -8,7 +10,8 @@ Each character is read once; only an unfinished marker and the last word are kep
     inline | begins a marker | the same number: text | text       | skipped
     fence  | skipped         | 3 or more: text       | skipped    | skipped
 
-Markers in inline code count only if the line ends before the code does: then it was not code.
+A bracket that cannot begin a marker is skipped everywhere. Markers in inline code count only if the line ends before
+the code does: then it was not code.
 """
 
 import asyncio
@@ -26,9 +29,16 @@ MARKS_MAX = 1000  # kept of one answer; the numbers of some may be beyond the so
 MARKER_CHARS_MAX = 40
 FENCE_BACKTICKS = 3
 WORD_CHARS_MAX = 33
-SLICE_CHARS = 512  # brackets alone take 3 µs each
+SLICE_CHARS = 512
+PIECE_CHARS_MAX = 200_000  # of one piece are searched: 12 ms if all are brackets
+FREE_STEPS = 16  # of each piece: no ordinary one has more
+STEPS_MAX = 4_000  # beyond these, of one answer: 2 to 5 µs each
 CLOSING = {"[": "]", "【": "】"}
-STOP = re.compile(r"[\[【`\n]")
+MAY_BE_MARKER = r"(?![^0-9 ,;^–\-\]】])"  # after a bracket
+STOP_IN_TEXT = re.compile(rf"[`\[【](?:(?<=`)|{MAY_BE_MARKER})")
+STOP_IN_INLINE = re.compile(rf"[`\n\[【](?:(?<=[`\n])|{MAY_BE_MARKER})")
+STOP_IN_FENCE = re.compile("`")
+BACKTICKS = re.compile("`*")
 MARKER_CHAR = re.compile(r"[0-9 ,;^–-]")
 MARKER = re.compile(r"\^?[0-9]{1,4}(?: ?[,;–-] ?\^?[0-9]{1,4})*(?:†.*)?")
 NUMBERS = re.compile(r"([0-9]{1,4})(?: ?[–-] ?([0-9]{1,4}))?")
@@ -49,6 +59,7 @@ class CitationFinder:
 
     def __init__(self) -> None:
         self._length = 0  # of the answer so far
+        self._steps_left = STEPS_MAX
         self._marks: list[Mark] = []
         self._doubtful: list[Mark] = []  # in inline code that may turn out to be none
         self._code = 0  # backticks that opened the code, 0 outside of code
@@ -59,9 +70,15 @@ class CitationFinder:
         self._before = ""  # the last characters of the piece before
 
     def take(self, text: str) -> None:
-        place = 0
-        while place < len(text):
-            place = self._read(text, place)
+        searched = text[:PIECE_CHARS_MAX]
+        place, steps, steps_max = 0, 0, FREE_STEPS + self._steps_left
+        while place < len(searched) and steps < steps_max:
+            place = self._read(searched, place)
+            steps += 1
+        if steps > FREE_STEPS:
+            self._steps_left -= steps - FREE_STEPS
+        if place < len(text):
+            self._marker = ""  # what follows it is not searched
         self._length += len(text)
         self._before = (self._before + text[-WORD_CHARS_MAX:])[-WORD_CHARS_MAX:]
 
@@ -83,30 +100,37 @@ class CitationFinder:
         """Reads on from a place up to the next one that matters."""
         if self._run:
             if text[place] == "`":
-                self._run += 1
-                return place + 1
+                return self._add_backticks(text, place)
             self._end_run()
         if self._marker:
             if self._extend(text[place], self._length + place + 1):
                 return place + 1
             self._marker = ""
-        stop = STOP.search(text, place)
-        if stop is None:
-            return len(text)
-        self._stop_at(text, stop.start())
-        return stop.end()
+        stop = self._stops().search(text, place)
+        return len(text) if stop is None else self._stop_at(text, stop.start())
 
-    def _stop_at(self, text: str, place: int) -> None:
+    def _stops(self) -> re.Pattern[str]:
+        if self._code >= FENCE_BACKTICKS:
+            return STOP_IN_FENCE
+        return STOP_IN_INLINE if self._code else STOP_IN_TEXT
+
+    def _stop_at(self, text: str, place: int) -> int:
         if text[place] == "`":
-            self._run = 1
-        elif text[place] == "\n":
-            if self._code < FENCE_BACKTICKS:
-                self._marks += self._doubtful
-                self._doubtful = []
-                self._code = 0
-        elif self._code < FENCE_BACKTICKS:
+            return self._add_backticks(text, place)
+        if text[place] == "\n":
+            self._marks += self._doubtful
+            self._doubtful = []
+            self._code = 0
+        else:
             self._marker = text[place]
             self._is_index = self._length + place == self._index_end or self._follows_array(text, place)
+        return place + 1
+
+    def _add_backticks(self, text: str, place: int) -> int:
+        found = BACKTICKS.match(text, place)
+        assert found
+        self._run += found.end() - place
+        return found.end()
 
     def _end_run(self) -> None:
         run, self._run = self._run, 0
