@@ -141,6 +141,16 @@ async def test_an_address_in_the_message_is_read(web: Web, reader: DocumentReade
     assert "/search" not in web.asked
 
 
+async def test_a_page_that_is_named_and_found_is_read_once(web: Web, reader: DocumentReader) -> None:
+    """A follow-up refers to the page of the message before, and the engine finds it too: its text is there once."""
+    web.find({"/here": "snippet"})
+    web.pages = {"/here": article("The treaty was signed in Lucerne.")}
+    async with finding(web, reader) as finder:
+        [source] = await finder.find("owner", [f"Who signed it, by {web.url}/here ?", "What about Tom?"], ROOM)
+    assert web.asked.count("/here") == 1
+    assert source.text.count("signed in Lucerne") == 1
+
+
 async def test_a_message_that_needs_no_web_asks_nobody(web: Web, reader: DocumentReader) -> None:
     """Chat, code and translation cost no request."""
     async with finding(web, reader) as finder:

@@ -118,7 +118,7 @@ class Finder:
 
 async def fetch_pages(fetcher: PageFetcher, urls: Iterable[str], until_s: float) -> dict[str, FetchedPage]:
     """The pages that came in time, by the address that was asked for."""
-    tasks = {url: asyncio.create_task(fetcher.fetch(url)) for url in urls}
+    tasks = {url: asyncio.create_task(fetcher.fetch(url)) for url in dict.fromkeys(urls)}
     if not tasks:
         return {}
     try:
@@ -134,9 +134,9 @@ async def fetch_pages(fetcher: PageFetcher, urls: Iterable[str], until_s: float)
 
 
 def fitting(sources: Iterable[Source], tokens_max: int) -> list[Source]:
-    """The sources that fit, in their order. Several passages of one document are one source."""
+    """The sources that fit, in their order. Several passages of one document are one source, each once."""
     kept, left_tokens = dict[str, Source](), tokens_max
-    for source in sources:
+    for source in dict.fromkeys(sources):
         before = kept.get(source.url)
         tokens = estimate_tokens(source.text)
         if before is None:
