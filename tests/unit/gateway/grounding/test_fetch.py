@@ -334,6 +334,18 @@ async def test_a_page_that_must_not_be_stored() -> None:
         assert len(site.visits) == 5
 
 
+async def test_a_page_takes_room_until_nobody_has_it() -> None:
+    """Pages that wait to be read are bounded together: a further one is refused until one of them is let go."""
+    answer = page(b"0123", "text/html", b"cache-control: no-store")
+    limits = msgspec.structs.replace(PATIENT, held_bytes=7)
+    async with Peer(serving({"/a": answer, "/b": answer})) as site, fetching(limits=limits) as fetcher:
+        waiting = await fetcher.fetch(f"http://{HOST}:{site.port}/a")
+        assert await failure(fetcher, f"http://{HOST}:{site.port}/b") == "busy"
+        assert waiting.body == b"0123"
+        del waiting
+        assert (await fetcher.fetch(f"http://{HOST}:{site.port}/b")).body == b"0123"
+
+
 async def test_a_closed_fetcher() -> None:
     """A closed fetcher has forgotten its pages and fetches none."""
     async with Peer(serving({"/": HI})) as site, fetching() as fetcher:

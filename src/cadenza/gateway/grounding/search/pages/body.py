@@ -4,6 +4,7 @@ Decompressing is done in slices, so that a part which explodes does not hold the
 """
 
 import math
+import weakref
 import zlib
 
 import msgspec
@@ -29,7 +30,7 @@ NOTHING = Allowance(0, cuts=True)
 
 
 class HeldBytes:
-    """The bytes of all bodies that are arriving, bounded together."""
+    """The bytes of all bodies that are arriving and of all pages that somebody still has, bounded together."""
 
     def __init__(self, bytes_max: int) -> None:
         self._free = bytes_max
@@ -41,6 +42,11 @@ class HeldBytes:
 
     def give_back(self, count: int) -> None:
         self._free += count
+
+    def hold_for(self, owner: object, count: int) -> None:
+        """Take so many bytes until nobody has the owner any more."""
+        self.take(count)
+        weakref.finalize(owner, self.give_back, count).atexit = False
 
 
 class Gunzip:

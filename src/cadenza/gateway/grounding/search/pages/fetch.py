@@ -41,7 +41,10 @@ PDF = "application/pdf"
 
 
 class PageFetcher:
-    """Fetches pages. Lately fetched ones are kept in memory, by the digest of their URL."""
+    """Fetches pages. Lately fetched ones are kept in memory, by the digest of their URL.
+
+    A page takes room as long as its caller has it: while its text waits to be read, no further one takes its place.
+    """
 
     def __init__(
         self,
@@ -81,6 +84,7 @@ class PageFetcher:
             self._client, target, self._admit, self._limits.redirects, self._robots.check
         )
         page = FetchedPage(found_at.url, _content_type(answer.headers), answer.body)
+        self._client.held.hold_for(page, len(page.body))
         if _may_be_kept(answer) and not self._is_closed:
             self._pages.put(target.url, page, len(page.body))
         return page

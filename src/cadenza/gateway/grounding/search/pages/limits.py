@@ -23,6 +23,6 @@ class FetchLimits(msgspec.Struct, frozen=True):
     redirects: int = 5
     at_once: int = 32  # in the whole process
     at_once_per_host: int = 4
-    held_bytes: int = 64 * MIB  # of all bodies that are arriving
+    held_bytes: int = 64 * MIB  # of all pages in memory: arriving, waiting to be read, and kept
     pages: Kept = Kept(seconds=600.0, entries=64, bytes=16 * MIB)
     robots: Kept = Kept(seconds=600.0, entries=256, bytes=4 * MIB)

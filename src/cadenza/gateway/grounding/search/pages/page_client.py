@@ -51,7 +51,7 @@ class PageClient:
         self._fields = f"user-agent: {user_agent}\r\n{FIELDS}"
         self._places = asyncio.Semaphore(limits.at_once)
         self._places_of_hosts: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
-        self._held = HeldBytes(limits.held_bytes)
+        self.held = HeldBytes(limits.held_bytes)
         self._tls: ssl.SSLContext | None = None
 
     async def get(self, target: Target, admit: Admit) -> Answer:
@@ -118,7 +118,7 @@ class PageClient:
         length = connection.headers.get(b"content-length", b"0")
         if int(length) > allowance.bytes_max and not allowance.cuts:
             raise FetchFailed("too_large")
-        body = Body(allowance, connection.headers.get(b"content-encoding", b""), self._held)
+        body = Body(allowance, connection.headers.get(b"content-encoding", b""), self.held)
         try:
             while await connection.receive(body.receive):
                 while body.has_pending:
