@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import io
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 
 import pytest
 
@@ -149,6 +149,20 @@ async def test_a_page_that_is_named_and_found_is_read_once(web: Web, reader: Doc
         [source] = await finder.find("owner", [f"Who signed it, by {web.url}/here ?", "What about Tom?"], ROOM)
     assert web.asked.count("/here") == 1
     assert source.text.count("signed in Lucerne") == 1
+
+
+async def test_a_page_that_is_referred_to_is_read_if_a_model_decides(web: Web, reader: DocumentReader) -> None:
+    """The model says only whether to search: the page of the message before is read as if rules had decided."""
+
+    async def yes(_asked: Sequence[str], _limit_s: float) -> bool:
+        return True
+
+    web.find({})
+    web.pages = {"/here": article("The treaty was signed in Lucerne.")}
+    async with finding(web, reader) as finder:
+        asked = [f"Who signed it, by {web.url}/here ?", "What about Tom?"]
+        [source] = await finder.find("owner", asked, ROOM, yes)
+    assert "signed in Lucerne" in source.text
 
 
 async def test_a_message_that_needs_no_web_asks_nobody(web: Web, reader: DocumentReader) -> None:

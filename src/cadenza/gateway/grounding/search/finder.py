@@ -62,7 +62,7 @@ class Finder:
         if decide_by_model and decision.reason not in SAID:
             needs_web = await decide_by_model(asked, self._timeout_s * DECISION_TIME)
             if needs_web is not None:
-                decision = Decision(needs_web, "model", decision.is_question)
+                decision = msgspec.structs.replace(decision, needs_web=needs_web, reason="model")
         if not decision.needs_web:
             return ()
         hits = await self._hits(decision, asked, today)
