@@ -334,6 +334,19 @@ async def test_a_page_that_must_not_be_stored() -> None:
         assert len(site.visits) == 5
 
 
+@pytest.mark.parametrize(("count", "size_bytes", "is_read"), [(900, 1, True), (3000, 200, True), (3000, 1, False)])
+async def test_tiny_chunks(count: int, size_bytes: int, is_read: bool) -> None:
+    """A body may come in many chunks, or in some tiny ones. Many tiny ones would hold the event loop: it is broken."""
+    chunks = b"%x\r\n%b\r\n" % (size_bytes, b"x" * size_bytes) * count
+    answer = HTML + b"transfer-encoding: chunked\r\n\r\n" + chunks + b"0\r\n\r\n"
+    async with Peer(serving({"/": answer})) as site, fetching() as fetcher:
+        url = f"http://{HOST}:{site.port}/"
+        if is_read:
+            assert len((await fetcher.fetch(url)).body) == count * size_bytes
+        else:
+            assert await failure(fetcher, url) == "broken"
+
+
 async def test_a_page_takes_room_until_nobody_has_it() -> None:
     """Pages that wait to be read are bounded together: a further one is refused until one of them is let go."""
     answer = page(b"0123", "text/html", b"cache-control: no-store")

@@ -13,7 +13,7 @@ from cadenza.gateway.grounding.search.records import FetchFailed
 from cadenza.http.client_connection import STOP
 
 GZIP_WINDOW = 31  # zlib's word for: with the head and check sum of gzip
-SLICE_BYTES = 256 * 1024  # of decompressed output
+SLICE_BYTES = 64 * 1024  # of decompressed output; several pages may be decompressed in one turn of the event loop
 MEMBERS_MAX = 64  # of one gzip body
 IDENTITY = {b"", b"identity"}
 GZIP = {b"gzip", b"x-gzip"}
