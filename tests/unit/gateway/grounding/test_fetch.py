@@ -390,6 +390,21 @@ async def test_how_many_are_fetched_at_once(limits: FetchLimits, most: int) -> N
     assert most_open == most
 
 
+async def test_slow_pages_of_one_owner_leave_room_for_others() -> None:
+    """An owner whose pages never come waits for places of its own, while a page of another owner is fetched."""
+    limits = msgspec.structs.replace(PATIENT, at_once=2, at_once_per_owner=1)
+    async with (
+        Peer(serving({**{f"/slow?{n}": Visit.until_left for n in range(3)}, "/b": HI})) as site,
+        fetching(limits=limits) as fetcher,
+    ):
+        slow = [asyncio.create_task(fetcher.fetch(f"http://{HOST}:{site.port}/slow?{n}", "a")) for n in range(3)]
+        fetched = await asyncio.wait_for(fetcher.fetch(f"http://{HOST}:{site.port}/b", "b"), WAIT_S)
+        assert fetched.body == b"hi"
+        for task in slow:
+            task.cancel()
+        await asyncio.gather(*slow, return_exceptions=True)
+
+
 async def test_pages_that_are_cancelled_while_they_wait() -> None:
     """A page that is cancelled while it waits for a place takes none."""
     limits = msgspec.structs.replace(PATIENT, at_once=1)

@@ -67,7 +67,7 @@ class Finder:
             return ()
         hits = await self._hits(decision, asked, today)
         urls = [*decision.urls, *(hit.url for hit in hits[:PAGES_MAX] if not hit.text)]
-        pages = await fetch_pages(self._fetcher, urls, now_s + self._timeout_s * PAGES_TIME)
+        pages = await fetch_pages(self._fetcher, owner, urls, now_s + self._timeout_s * PAGES_TIME)
         read = dict[str, Source]()
         with suppress(ReaderBusy, TimeoutError):
             async with asyncio.timeout_at(now_s + self._timeout_s * READ_TIME):
@@ -116,9 +116,9 @@ class Finder:
         }
 
 
-async def fetch_pages(fetcher: PageFetcher, urls: Iterable[str], until_s: float) -> dict[str, FetchedPage]:
+async def fetch_pages(fetcher: PageFetcher, owner: str, urls: Iterable[str], until_s: float) -> dict[str, FetchedPage]:
     """The pages that came in time, by the address that was asked for."""
-    tasks = {url: asyncio.create_task(fetcher.fetch(url)) for url in dict.fromkeys(urls)}
+    tasks = {url: asyncio.create_task(fetcher.fetch(url, owner)) for url in dict.fromkeys(urls)}
     if not tasks:
         return {}
     try:
