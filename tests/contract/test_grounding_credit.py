@@ -15,6 +15,7 @@ from tests.service_config import RouteSpec, ServiceSpec
 QUESTION = [{"role": "user", "content": "Search the web: what is the latest news about the Zurbaran form?"}]
 FILE_BYTES = 1_500_000
 CENT_NANO = 10_000_000
+SHORT_ANSWER_NANO = 200_000  # pays for the question and a few words, not for a page
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +26,7 @@ def engine() -> Iterator[LoopbackUpstream]:
         yield engine
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def searching(shared_upstream: LoopbackUpstream, engine: LoopbackUpstream) -> Iterator[Service]:
     """A service with a search engine and a single slot."""
     address = engine.base_url.removesuffix("/v1")
@@ -45,12 +46,25 @@ def searches(service: Service) -> float:
 
 def test_a_key_without_room_under_its_cap_makes_no_search(searching: Service, upstream: LoopbackUpstream) -> None:
     """The 402 comes before anything is asked or read for it."""
+    before = searches(searching)
     capped = RawClient(searching.port, searching.create_key(EMAIL, cap=Cap(1_000)))
     for _ in range(2):
         assert "This key has a spend cap of" in capped.chat(messages=QUESTION).error(402, "insufficient_quota")
-    assert searches(searching) == 0
+    assert searches(searching) == before
     assert RawClient(searching.port, searching.key).chat(messages=QUESTION).status == 200
-    assert searches(searching) == 1
+    assert searches(searching) == before + 1
+
+
+@pytest.mark.parametrize("is_capped", [False, True], ids=["credit", "cap"])
+def test_credit_that_does_not_pay_for_sources_makes_no_search(
+    searching: Service, upstream: LoopbackUpstream, is_capped: bool
+) -> None:
+    """The question alone can be paid for, so it is answered without sources, and the engine is not asked in vain."""
+    before = searches(searching)
+    email = EMAIL if is_capped else searching.create_account(SHORT_ANSWER_NANO)
+    key = searching.create_key(email, cap=Cap(SHORT_ANSWER_NANO) if is_capped else None)
+    assert RawClient(searching.port, key).chat(messages=QUESTION).status == 200
+    assert searches(searching) == before
 
 
 def test_a_repeated_idempotency_key_makes_no_search(
@@ -60,12 +74,13 @@ def test_a_repeated_idempotency_key_makes_no_search(
     api, once = RawClient(searching.port, searching.key), {"idempotency-key": "once"}
     first = api.post({"messages": QUESTION}, once)
     assert first.status == 200
-    asked, news = len(engine.requests), [{"role": "user", "content": "Search the web: what is new about Ada Lark?"}]
+    news = [{"role": "user", "content": "Search the web: what is new about Ada Lark?"}]
+    before = (searches(searching), len(engine.requests))
     for messages in (QUESTION, news, [{"role": "user", "content": [file_part(b"not a PDF")]}]):
         assert first.headers["x-request-id"] in api.post({"messages": messages}, once).error(409)
-    assert (searches(searching), len(engine.requests)) == (1, asked)
+    assert (searches(searching), len(engine.requests)) == before
     assert api.post({"messages": news}, {"idempotency-key": "twice"}).status == 200
-    assert len(engine.requests) > asked
+    assert len(engine.requests) > before[1]
 
 
 def test_a_request_without_a_slot_makes_no_search(searching: Service, upstream: LoopbackUpstream) -> None:

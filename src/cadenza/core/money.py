@@ -4,7 +4,7 @@ from decimal import Context, Decimal, Inexact, InvalidOperation
 
 import msgspec
 
-from cadenza.core.records import OUTPUT_TOKENS_MAX, Usage
+from cadenza.core.records import CONTEXT_TOKENS_MAX, OUTPUT_TOKENS_MAX, Usage
 
 NANO_PER_DOLLAR = 1_000_000_000
 NANO = Decimal("1e-9")
@@ -42,6 +42,13 @@ class Price(msgspec.Struct, frozen=True):
         if self.output_nano == 0:
             return OUTPUT_TOKENS_MAX if left_nano >= 0 else -1
         return left_nano // self.output_nano
+
+    def affordable_prompt(self, credit_nano: int, output_tokens: int) -> int:
+        """How many prompt tokens a credit pays for beside so many of output; negative if it does not pay for these."""
+        left_nano = credit_nano - output_tokens * self.output_nano
+        if self.input_nano == 0:
+            return CONTEXT_TOKENS_MAX if left_nano >= 0 else -1
+        return left_nano // self.input_nano
 
 
 def parse_dollars(text: str) -> int:

@@ -28,7 +28,7 @@ from cadenza.gateway.compose import compose, is_shortened
 from cadenza.gateway.gateway import Gateway
 from cadenza.gateway.grounding.additions import NO_GROUNDING, Grounding
 from cadenza.gateway.grounding.model_decision import ModelDecision
-from cadenza.gateway.grounding.stage import NOTHING_WANTED, Grounder, Sought
+from cadenza.gateway.grounding.stage import NOTHING_WANTED, Grounder, Means, Sought
 from cadenza.gateway.large.bodies import LargeBodies
 from cadenza.gateway.parts import with_files
 from cadenza.gateway.relay import ReplyHead, StreamRelay, WholeRelay
@@ -127,12 +127,14 @@ async def ground(
     wanted = grounder.wanted(chat, principal, headers)
     if wanted is NOTHING_WANTED:
         return NO_GROUNDING
-    now_ms = time.time_ns() // 1_000_000
+    now_ms, free_nano = time.time_ns() // 1_000_000, principal.balance_nano
     await check_not_repeated(gateway.store, principal.account_id, headers, now_ms)
-    check_least_credit(principal.balance_nano, served.price, prompt, OUTPUT_TOKENS_MIN)
+    check_least_credit(free_nano, served.price, prompt, OUTPUT_TOKENS_MIN)
     if principal.is_capped and (left := await find_left(gateway.store, principal.key_id, now_ms)):
         check_least_credit(left.left_nano, served.price, prompt, OUTPUT_TOKENS_MIN, left.cap)
-    grounding = await grounder.ground(Sought(chat, served.plan, prompt, principal, decide), wanted)
+        free_nano = min(free_nano, left.left_nano)
+    sought = Sought(chat, served.plan, prompt, principal, Means(free_nano, served.price), decide)
+    grounding = await grounder.ground(sought, wanted)
     prompt.add_texts(grounding.texts, grounding.texts_bytes)
     return grounding
 

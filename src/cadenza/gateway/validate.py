@@ -133,15 +133,16 @@ def check_body(body: Body) -> ChatRequest:
     are_texts = _are_texts(messages)
     texts = [str(message.content) for message in messages] if are_texts else _check_messages(messages)
     raw_messages = RAW_ITEMS.decode(body.messages)
+    forwarded = raw_messages if are_texts else list(map(_to_upstream, messages, raw_messages))
     leading = _count_leading_system(messages)
     system = "\n\n".join(filter(None, texts[:leading])) if leading else ""
     if tools:
         texts.append(str(memoryview(body.tools), "utf-8"))
-    attached = NOTHING_ATTACHED if are_texts else _attached(messages, raw_messages, reads_files=not tools)
+    attached = NOTHING_ATTACHED if are_texts else _attached(messages, forwarded, reads_files=not tools)
     has_custom_tools = bool(tools or not are_texts) and _has_custom_tools(messages, tools or ())
     return ChatRequest(
         model=body.model,
-        messages=raw_messages if are_texts else list(map(_to_upstream, messages, raw_messages)),
+        messages=forwarded,
         texts=texts,
         stream=body.stream or False,
         max_tokens=_max_tokens(body, has_tools=bool(tools)),
@@ -317,9 +318,10 @@ def _has_custom_tools(messages: list[_Message], tools: Sequence[ToolFields]) -> 
     return any(tool.type == "custom" for tool in tools) or any(call.type == "custom" for call in calls)
 
 
-def _attached(messages: list[_Message], raw_messages: list[msgspec.Raw], *, reads_files: bool) -> Attached:
+def _attached(messages: list[_Message], forwarded: list[msgspec.Raw], *, reads_files: bool) -> Attached:
+    """Files are found in the messages as they are forwarded: that is where their text is put."""
     contents = [(index, one.content) for index, one in enumerate(messages) if isinstance(one.content, list)]
-    return find_attached(raw_messages, contents, reads_files=reads_files)
+    return find_attached(forwarded, contents, reads_files=reads_files)
 
 
 def _to_upstream(message: _Message, raw: msgspec.Raw) -> msgspec.Raw:

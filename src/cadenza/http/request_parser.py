@@ -6,8 +6,9 @@
     CHUNKED  up to a blank line, where it may end            HEAD
 
 So httptools never sees a byte behind the end of a request before the next one is asked for. Bytes that are not body
-(heads, trailers, chunk sizes and their extensions) are bounded. For each request the receiver is told of the head, of
-the parts of the body and of the end, in this order. Malformed bytes end the parsing for good.
+(heads, trailers, chunk sizes and their extensions) are bounded, and so is the number of tiny chunks: each takes 2 µs,
+however small it is. For each request the receiver is told of the head, of the parts of the body and of the end, in this
+order. Malformed bytes end the parsing for good.
 """
 
 import re
@@ -27,6 +28,9 @@ LINE_BYTES = len(b"  HTTP/1.1\r")  # of a request line, beside its method and it
 HOST = re.compile(rb"[A-Za-z0-9\-._~!$&'()*+,;=:%\[\]]{0,255}")
 FIELDS_MAX = 1000
 PIECES_PER_TURN = 16  # fed to httptools before the loop may do something else
+CHUNKED_PIECES_PER_TURN = 2
+CHUNK_BYTES = 16  # that the chunks of a body have on average, at least
+SMALL_CHUNKS = 2000  # so many chunks of a body may have fewer
 
 
 class Malformed(Exception):
@@ -81,6 +85,7 @@ class RequestParser:
         self._fields: Headers = []
         self._host: bytes | None = None  # the last one that was found to be valid
         self._body_left_bytes = 0  # of a body whose length is known
+        self._spare_bytes = 0  # by which chunks may be smaller than CHUNK_BYTES
         self._overhead_bytes = 0  # of a head, or fed since the last progress in a body
         self._has_progressed = False  # the last piece completed a head or a request, or had a part of a body
         self._has_ended = False  # a request ended since read() was called
@@ -97,7 +102,9 @@ class RequestParser:
             self._feed(head)
             if self._has_ended:
                 return REQUEST_ENDED
-        for _ in range(PIECES_PER_TURN):
+        for number in range(PIECES_PER_TURN):
+            if self._phase is CHUNKED and number >= CHUNKED_PIECES_PER_TURN:
+                break
             piece = self._take_piece()
             if not piece:
                 return NEEDS_INPUT
@@ -182,6 +189,7 @@ class RequestParser:
         if b"transfer-encoding" in headers:
             _check_transfer_coding(request)
             self._phase = CHUNKED
+            self._spare_bytes = SMALL_CHUNKS * CHUNK_BYTES
         elif length := headers.get(b"content-length"):  # httptools has refused one that is beside a transfer coding
             self._body_left_bytes = int(length)
             self._phase = SIZED if self._body_left_bytes else HEAD
@@ -191,6 +199,10 @@ class RequestParser:
     def on_body(self, data: bytes) -> None:
         self._has_progressed = True
         self._overhead_bytes = 0
+        if self._phase is CHUNKED:
+            self._spare_bytes += len(data) - CHUNK_BYTES
+            if self._spare_bytes < 0:
+                raise Malformed
         self._receiver.receive_body(data)
 
     def on_message_complete(self) -> None:

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cadenza.core.money import AMOUNT_NANO_MAX, Price, format_dollars, parse_dollars, parse_price
-from cadenza.core.records import OUTPUT_TOKENS_MAX, Usage
+from cadenza.core.records import CONTEXT_TOKENS_MAX, OUTPUT_TOKENS_MAX, Usage
 
 MEZZO = Price(100, 210, 20)
 FORTE = Price(1_070, 3_450)
@@ -211,3 +211,11 @@ def test_free_output_is_affordable_up_to_the_limit() -> None:
     """With a zero output price the output limit is the bound, and the prompt must still be paid for."""
     assert FREE.affordable(0, 1_000_000) == OUTPUT_TOKENS_MAX
     assert Price(1, 0).affordable(999, 1_000) < 0
+
+
+def test_how_much_prompt_a_credit_pays_for() -> None:
+    """It is what is left beside the output, in whole tokens. A free prompt is bounded by the largest window."""
+    assert Price(10, 100).affordable_prompt(1_059, 10) == 5
+    assert Price(10, 100).affordable_prompt(999, 10) < 0
+    assert FREE.affordable_prompt(0, 10) == CONTEXT_TOKENS_MAX
+    assert Price(0, 1).affordable_prompt(9, 10) < 0

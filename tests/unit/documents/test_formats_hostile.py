@@ -70,7 +70,7 @@ def test_a_million_objects() -> None:
     ("objects", "told"),
     [
         (made.page_tree(20_000, 1), "it has no text; it may be a scan"),
-        (made.page_tree(1, 100), "it has 100 pages, and at most 30 are read"),
+        (made.page_tree(1, 100), "it has more than 30 pages"),
         ([b"<</Type/Catalog/Pages 2 0 R>>", b"<</Type/Pages/Count 9/Kids[2 0 R 2 0 R]/Parent 2 0 R>>"], "it has no"),
         ([b"<</Type/Catalog/Pages 2 0 R/X " + b"[" * 100_000], "PDF"),
     ],
@@ -256,6 +256,24 @@ def test_mail_in_mail_in_mail() -> None:
     assert max(label.count("inner.eml") for label in labels) == FormatLimits().nesting_max
     many = made.make_eml({f"{number}.txt": b"text" for number in range(40)})
     assert len(read_document("a.eml", "", many)) == 1 + FormatLimits().attachments_max
+
+
+def test_many_sheets_of_an_open_document() -> None:
+    """A spreadsheet of OpenDocument has no more sheets than another one: each is a section that costs the service."""
+    sheet = '<table name="a"><table-row><table-cell><p>x</p></table-cell></table-row></table>'
+    content = f"<spreadsheet>{sheet * 31}</spreadsheet>"
+    data = made.make_zip({"mimetype": "application/vnd.oasis.opendocument.spreadsheet", "content.xml": content})
+    assert reason(data) == "it has more than 30 sheets"
+
+
+def test_the_pages_of_all_attachments_are_bounded_together() -> None:
+    """An attachment that has more pages than are left is left out, and a shorter one after it is still read."""
+    long, short = made.make_pdf(["text"] * 20), made.make_pdf(["text"])
+    mail = made.make_eml({"a.pdf": long, "b.pdf": long, "c.pdf": short})
+    labels = [section.label for section in read_document("a.eml", "", mail, LIMITS)]
+    assert sum(label.startswith("attachment a.pdf") for label in labels) == 20
+    assert labels[-1] == "attachment c.pdf, page 1"
+    assert len(labels) == 22
 
 
 def test_names_cannot_pose_as_lines() -> None:

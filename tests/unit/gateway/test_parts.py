@@ -36,6 +36,15 @@ def test_a_file_is_found_where_it_stands(indent: int | None) -> None:
     assert [one.name for one in chat.files] == ["a.txt", "file", "a.txt"]
 
 
+def test_a_file_is_found_in_the_message_that_is_forwarded() -> None:
+    """A message that is written anew, because upstreams refuse a field of it, still has its file where it is said."""
+    message = {"role": "user", "tool_calls": [], "content": [TEXT, FILE]}
+    chat = parse_chat(json.dumps({"messages": [message]}, indent=2).encode())
+    [[file], [forwarded]] = chat.files, chat.messages
+    assert b"tool_calls" not in bytes(forwarded)
+    assert json.loads(bytes(forwarded)[file.start : file.end]) == FILE
+
+
 def test_files_are_no_text_of_the_prompt() -> None:
     """Only the text parts are counted, and the data of a file adds no bytes to the bound."""
     chat = parse(FILE, TEXT)

@@ -58,6 +58,20 @@ async def test_a_client_that_reads_slowly() -> None:
         assert size_bytes + len(rest) > len(PIECE) * PIECES
 
 
+@pytest.mark.parametrize(("count", "size_bytes", "is_read"), [(1900, 1, True), (5000, 20, True), (5000, 1, False)])
+async def test_a_body_in_small_chunks(count: int, size_bytes: int, is_read: bool) -> None:
+    """Many chunks, or some tiny ones, are a body like any other. Many tiny ones, which hold the loop, are refused."""
+    chunks = b"%x\r\n%b\r\n" % (size_bytes, b"x" * size_bytes) * count
+    async with Site() as site:
+        client = await site.connect()
+        await client.send(b"POST /body HTTP/1.1\r\nhost: h\r\ntransfer-encoding: chunked\r\n\r\n" + chunks + LAST_CHUNK)
+        if is_read:
+            assert (await client.reply())[2] == b"x" * count * size_bytes
+            await check_served(client)
+        else:
+            check_malformed(await client.read_to_end())
+
+
 async def test_a_connection_without_a_request() -> None:
     """A client that connects and sends nothing is closed after the head deadline."""
     async with Site(ConnectionLimits(head_s=SHORT_S)) as site:

@@ -43,7 +43,7 @@ def read_book(archive: Archive, allowance: Allowance) -> list[Section]:
     if not archive.has(outline.package):
         raise Unreadable(DAMAGED)
     read_xml(archive.stream(outline.package), outline)
-    allowance.check_pages(len(outline.order), "chapters")
+    allowance.take_pages(len(outline.order), "chapters")
     folder = posixpath.dirname(outline.package)
     parts = [posixpath.normpath(posixpath.join(folder, outline.items.get(one, ""))) for one in outline.order]
     pages = (html_text(decode_html(archive.read(part)), allowance) for part in parts if archive.has(part))

@@ -11,7 +11,7 @@ class FormatLimits(msgspec.Struct, frozen=True):
     chars_max: int = 8_000_000  # of text, in all
     unpacked_bytes_max: int = 128 * 1024 * 1024  # of all parts of an archive that are read
     entries_max: int = 10_000  # of an archive
-    pages_max: int = 3_000  # of a PDF; sheets of a workbook, slides, chapters
+    pages_max: int = 3_000  # of a PDF; sheets of a workbook, slides, chapters; of all attachments together
     elements_max: int = 150_000  # of an HTML page
     attachments_max: int = 20  # of an e-mail, and of those inside it
     nesting_max: int = 3  # an e-mail in an e-mail in an e-mail
@@ -24,6 +24,7 @@ class Allowance:
         self.limits = limits
         self._chars = limits.chars_max
         self._unpacked_bytes = limits.unpacked_bytes_max
+        self._pages = limits.pages_max
         self._attachments = limits.attachments_max
         self._nesting = limits.nesting_max
 
@@ -48,6 +49,8 @@ class Allowance:
     def leave(self) -> None:
         self._nesting += 1
 
-    def check_pages(self, count: int, what: str) -> None:
-        if count > self.limits.pages_max:
-            raise Unreadable(f"it has {count:,} {what}, and at most {self.limits.pages_max:,} are read")
+    def take_pages(self, count: int, what: str) -> None:
+        """An attachment with more pages than are left is not read; the next one may still be."""
+        if count > self._pages:
+            raise Unreadable(f"it has more than {self.limits.pages_max:,} {what}")
+        self._pages -= count

@@ -70,6 +70,8 @@ class _Content:
 
     def end_section(self) -> None:
         if self._blocks:
+            if self._label:
+                self._allowance.take_pages(1, f"{self._label.split()[0]}s")
             self.sections.append(Section(self._label, "\n\n".join(self._blocks)))
         self._blocks = []
 

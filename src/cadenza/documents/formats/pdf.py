@@ -18,7 +18,7 @@ def read_pdf(data: bytes, allowance: Allowance) -> list[Section]:
         raise Unreadable("it is encrypted" if is_encrypted else "it is a damaged or incomplete PDF") from None
     try:
         pages = len(document)
-        allowance.check_pages(pages, "pages")
+        allowance.take_pages(pages, "pages")
         texts = [_page(document, index, allowance) for index in range(pages)]
     finally:
         document.close()

@@ -142,7 +142,7 @@ def read_sheets(package: Package, allowance: Allowance) -> list[Section]:
     main = package.main_part(MAIN_PART)
     workbook, strings = _Workbook(), _Strings(allowance)
     package.read(main, workbook)
-    allowance.check_pages(len(workbook.sheets), "sheets")
+    allowance.take_pages(len(workbook.sheets), "sheets")
     formats = CellFormats(counts_from_1904=workbook.counts_from_1904)
     for part in package.related(main, "styles"):
         package.read(part, formats)

@@ -30,7 +30,7 @@ def read_slides(package: Package, allowance: Allowance) -> list[Section]:
     main = package.main_part(MAIN_PART)
     order = _Order()
     package.read(main, order)
-    allowance.check_pages(len(order.ids), "slides")
+    allowance.take_pages(len(order.ids), "slides")
     relations = package.relations(main)
     parts = [relations[id_].target for id_ in order.ids if id_ in relations]
     return [Section(f"slide {number}", _slide(package, part, allowance)) for number, part in enumerate(parts, 1)]

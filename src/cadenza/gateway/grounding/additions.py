@@ -19,6 +19,7 @@ class ReadFile(msgspec.Struct, frozen=True):
     part: FilePart
     text: str | None
     shown: str = ""  # which part of the file the text is, where it is not the whole
+    tokens: int = 0  # at most
 
 
 class Material(msgspec.Struct, frozen=True):

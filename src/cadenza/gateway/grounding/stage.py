@@ -1,7 +1,9 @@
 """The step of a chat request that adds reference material: attachments, memory and web search, all at once.
 
 It comes before the hold, so its tokens are paid for. A part that fails or is late is left out and counted, and the
-reply still comes. Only a file that cannot be read is an error: 400, with its name. Requests with tools get none of it.
+reply still comes. Memory and search add no more than the credit pays for beside a usual answer: a question that can be
+paid for is never refused because of them. Only a file that cannot be read is an error: 400, with its name. Requests
+with tools get none of it.
 """
 
 import asyncio
@@ -12,6 +14,7 @@ from typing import TypeVar
 import msgspec
 
 from cadenza.core.errors import CadenzaError, InvalidRequest
+from cadenza.core.money import Price
 from cadenza.core.records import Plan, Principal, Route
 from cadenza.core.tokens import estimate_tokens, output_room
 from cadenza.documents.reader import DocumentReader, ReaderBusy, SentFile, UnreadableFile
@@ -72,6 +75,18 @@ class Wanted(msgspec.Struct, frozen=True):
 NOTHING_WANTED = Wanted(files=False, memory=False, search=False)
 
 
+class Means(msgspec.Struct, frozen=True):
+    """What a request can be paid with: the credit of its account or, if that is less, what is left under a cap."""
+
+    free_nano: int
+    price: Price
+
+    def pay_for(self, prompt_tokens: int, chat: ChatRequest) -> int:
+        """How many tokens may be added to so long a prompt, if the answer has its usual length."""
+        answer_tokens = min(chat.max_tokens or ANSWER_TOKENS, ANSWER_TOKENS)
+        return self.price.affordable_prompt(self.free_nano, answer_tokens) - prompt_tokens - FENCE_TOKENS
+
+
 class Sought(msgspec.Struct, frozen=True):
     """The request that material is sought for. `decide` asks a model whether it needs the web; without it, rules do."""
 
@@ -79,6 +94,7 @@ class Sought(msgspec.Struct, frozen=True):
     plan: Plan
     prompt: PromptSize
     principal: Principal
+    means: Means
     decide: DecideByModel | None = None
 
 
@@ -123,9 +139,11 @@ class Grounder:
             return NO_GROUNDING
         budget = await budget_for(sought.plan, sought.prompt, chat)
         files = await self._read_files(chat.files, asked, budget.files, principal) if wanted.files else ()
+        paid_tokens = sought.means.pay_for(sought.prompt.at_most + sum(file.tokens for file in files), chat)
+        memory = min(budget.memory, paid_tokens) if wanted.memory else 0
+        search = min(budget.search, paid_tokens - memory) if wanted.search else 0
         notes, sources = await asyncio.gather(
-            self._recall(asked, budget.memory if wanted.memory else 0, principal),
-            self._find_sources(asked, budget.search if wanted.search else 0, sought),
+            self._recall(asked, memory, principal), self._find_sources(asked, search, sought)
         )
         if not (files or notes or sources):
             return NO_GROUNDING
@@ -151,7 +169,8 @@ class Grounder:
         except UnreadableFile as error:
             raise InvalidRequest(f"messages: the file '{error.name}' cannot be read: {error.reason}.") from None
         return [
-            ReadFile(part, one.text, one.shown if one.is_cut else "") for part, one in zip(files, texts, strict=True)
+            ReadFile(part, one.text, one.shown if one.is_cut else "", one.tokens)
+            for part, one in zip(files, texts, strict=True)
         ]
 
     async def _recall(self, asked: Asked, tokens_max: int, principal: Principal) -> Sequence[str]:

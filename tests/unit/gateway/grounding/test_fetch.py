@@ -334,6 +334,31 @@ async def test_a_page_that_must_not_be_stored() -> None:
         assert len(site.visits) == 5
 
 
+@pytest.mark.parametrize(("count", "size_bytes", "is_read"), [(900, 1, True), (3000, 200, True), (3000, 1, False)])
+async def test_tiny_chunks(count: int, size_bytes: int, is_read: bool) -> None:
+    """A body may come in many chunks, or in some tiny ones. Many tiny ones would hold the event loop: it is broken."""
+    chunks = b"%x\r\n%b\r\n" % (size_bytes, b"x" * size_bytes) * count
+    answer = HTML + b"transfer-encoding: chunked\r\n\r\n" + chunks + b"0\r\n\r\n"
+    async with Peer(serving({"/": answer})) as site, fetching() as fetcher:
+        url = f"http://{HOST}:{site.port}/"
+        if is_read:
+            assert len((await fetcher.fetch(url)).body) == count * size_bytes
+        else:
+            assert await failure(fetcher, url) == "broken"
+
+
+async def test_a_page_takes_room_until_nobody_has_it() -> None:
+    """Pages that wait to be read are bounded together: a further one is refused until one of them is let go."""
+    answer = page(b"0123", "text/html", b"cache-control: no-store")
+    limits = msgspec.structs.replace(PATIENT, held_bytes=7)
+    async with Peer(serving({"/a": answer, "/b": answer})) as site, fetching(limits=limits) as fetcher:
+        waiting = await fetcher.fetch(f"http://{HOST}:{site.port}/a")
+        assert await failure(fetcher, f"http://{HOST}:{site.port}/b") == "busy"
+        assert waiting.body == b"0123"
+        del waiting
+        assert (await fetcher.fetch(f"http://{HOST}:{site.port}/b")).body == b"0123"
+
+
 async def test_a_closed_fetcher() -> None:
     """A closed fetcher has forgotten its pages and fetches none."""
     async with Peer(serving({"/": HI})) as site, fetching() as fetcher:
@@ -363,6 +388,21 @@ async def test_how_many_are_fetched_at_once(limits: FetchLimits, most: int) -> N
         release.set()
         assert [fetched.body for fetched in await asyncio.gather(*tasks)] == [b"hi"] * 8
     assert most_open == most
+
+
+async def test_slow_pages_of_one_owner_leave_room_for_others() -> None:
+    """An owner whose pages never come waits for places of its own, while a page of another owner is fetched."""
+    limits = msgspec.structs.replace(PATIENT, at_once=2, at_once_per_owner=1)
+    async with (
+        Peer(serving({**{f"/slow?{n}": Visit.until_left for n in range(3)}, "/b": HI})) as site,
+        fetching(limits=limits) as fetcher,
+    ):
+        slow = [asyncio.create_task(fetcher.fetch(f"http://{HOST}:{site.port}/slow?{n}", "a")) for n in range(3)]
+        fetched = await asyncio.wait_for(fetcher.fetch(f"http://{HOST}:{site.port}/b", "b"), WAIT_S)
+        assert fetched.body == b"hi"
+        for task in slow:
+            task.cancel()
+        await asyncio.gather(*slow, return_exceptions=True)
 
 
 async def test_pages_that_are_cancelled_while_they_wait() -> None:

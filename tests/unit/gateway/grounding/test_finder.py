@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import io
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 
 import pytest
 
@@ -139,6 +139,30 @@ async def test_an_address_in_the_message_is_read(web: Web, reader: DocumentReade
     assert (here.title, here.url) == ("Treaty", f"{web.url}/here")
     assert (missing.url, missing.text) == (f"{web.url}/missing", UNREAD)
     assert "/search" not in web.asked
+
+
+async def test_a_page_that_is_named_and_found_is_read_once(web: Web, reader: DocumentReader) -> None:
+    """A follow-up refers to the page of the message before, and the engine finds it too: its text is there once."""
+    web.find({"/here": "snippet"})
+    web.pages = {"/here": article("The treaty was signed in Lucerne.")}
+    async with finding(web, reader) as finder:
+        [source] = await finder.find("owner", [f"Who signed it, by {web.url}/here ?", "What about Tom?"], ROOM)
+    assert web.asked.count("/here") == 1
+    assert source.text.count("signed in Lucerne") == 1
+
+
+async def test_a_page_that_is_referred_to_is_read_if_a_model_decides(web: Web, reader: DocumentReader) -> None:
+    """The model says only whether to search: the page of the message before is read as if rules had decided."""
+
+    async def yes(_asked: Sequence[str], _limit_s: float) -> bool:
+        return True
+
+    web.find({})
+    web.pages = {"/here": article("The treaty was signed in Lucerne.")}
+    async with finding(web, reader) as finder:
+        asked = [f"Who signed it, by {web.url}/here ?", "What about Tom?"]
+        [source] = await finder.find("owner", asked, ROOM, yes)
+    assert "signed in Lucerne" in source.text
 
 
 async def test_a_message_that_needs_no_web_asks_nobody(web: Web, reader: DocumentReader) -> None:

@@ -6,17 +6,21 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from protego import Protego
 
 from cadenza.gateway.grounding.search.pages.limits import Kept
 from cadenza.gateway.grounding.search.pages.robots import (
+    AGENT,
     ALL_ALLOWED,
     FILE_BYTES_MAX,
     LINES_MAX,
     NONE_ALLOWED,
     RULES_CHARS_MAX,
+    RULES_MAX,
     is_allowed,
     rules_for_us,
 )
+from cadenza.gateway.grounding.search.pages.target import parse_target
 from cadenza.gateway.grounding.search.records import FetchFailed
 from tests.unit.gateway.grounding.fetch_site import (
     HOST,
@@ -41,7 +45,7 @@ def robots(text: str) -> bytes:
 
 def allows(file: str, path: str) -> bool:
     rules = rules_for_us(file.encode())
-    return not rules or is_allowed(rules, f"https://{HOST}{path}")
+    return not rules or is_allowed(rules, parse_target(f"https://{HOST}{path}"))
 
 
 # file, path, whether it is allowed
@@ -93,13 +97,37 @@ WORDS = ["User-agent: *", "User-agent: Cadenza", "user agent x", "Disallow: /", 
 def test_any_file(lines: list[str], end: bytes) -> None:
     """Any file is read to an answer."""
     rules = rules_for_us("\n".join(lines).encode(errors="replace") + end)
-    assert is_allowed(rules, f"https://{HOST}/a") in {True, False}
+    assert is_allowed(rules, parse_target(f"https://{HOST}/a")) in {True, False}
+
+
+PATTERNS = ["/", "/a", "/a/b", "/%61", "/a%2Fb", "/*b", "/a$", "/a*b$", "//a", "//a/b", "/a?b=c", "/ü", "a", "*", "",
+            "/a//b", "/~a", "/A"]  # fmt: skip
+PATHS = ["/", "/a", "/a/b", "/%61/b", "/a%2fb", "//a", "//a/b", "/a//b", "/ab", "/%C3%BC", "/a?b=c", "/a%3Fb=c", "/~a",
+         "/%7Ea", "/b?/a"]  # fmt: skip
+LINES = [f"{rule}: {pattern}" for rule in ("allow", "disallow", "Dissalow") for pattern in PATTERNS]
+
+
+@given(
+    st.lists(st.sampled_from([*LINES, "user-agent: *", "user-agent: Cadenza", "disallow /a"])), st.sampled_from(PATHS)
+)
+def test_rules_that_are_left_out_change_nothing(lines: list[str], path: str) -> None:
+    """Only rules that cannot match a page are kept from the parser: it says the same as of all of them."""
+    rules, target = rules_for_us("\n".join(["user-agent: *", *lines]).encode()), parse_target(f"https://{HOST}{path}")
+    assert is_allowed(rules, target) == Protego.parse(rules).can_fetch(target.url, AGENT)
+
+
+def test_many_rules() -> None:
+    """A site may have thousands of rules, but not more than the parser gets through quickly for a single page."""
+    many = "".join(f"disallow: /{n}\n" for n in range(4000))
+    assert allows(f"user-agent: *\n{many}", "/a")
+    assert not allows(f"user-agent: *\n{many}", "/39990")
+    assert not allows("user-agent: *\n" + "disallow: /*b\n" * (RULES_MAX + 1), "/a")
 
 
 def test_a_file_that_is_made_to_be_slow() -> None:
     """A file with many lines or many rules for us allows nothing; other agents' rules are not parsed."""
-    agents = "".join(f"user-agent: {n}\n" for n in range(9000))
-    rules = "".join(f"allow: /{n}\n" for n in range(9000))
+    agents = "".join(f"user-agent: {n}\n" for n in range(4000))
+    rules = "".join(f"allow: /{n}\n" for n in range(4000))
     assert rules_for_us((agents + rules).encode()) == ALL_ALLOWED
     assert rules_for_us(b"user-agent: *\n" + b"allow: /\n" * (RULES_CHARS_MAX // 8)) == NONE_ALLOWED
     assert rules_for_us(b":\n" * (LINES_MAX + 1)) == NONE_ALLOWED

@@ -62,12 +62,12 @@ class Finder:
         if decide_by_model and decision.reason not in SAID:
             needs_web = await decide_by_model(asked, self._timeout_s * DECISION_TIME)
             if needs_web is not None:
-                decision = Decision(needs_web, "model", decision.is_question)
+                decision = msgspec.structs.replace(decision, needs_web=needs_web, reason="model")
         if not decision.needs_web:
             return ()
         hits = await self._hits(decision, asked, today)
         urls = [*decision.urls, *(hit.url for hit in hits[:PAGES_MAX] if not hit.text)]
-        pages = await fetch_pages(self._fetcher, urls, now_s + self._timeout_s * PAGES_TIME)
+        pages = await fetch_pages(self._fetcher, owner, urls, now_s + self._timeout_s * PAGES_TIME)
         read = dict[str, Source]()
         with suppress(ReaderBusy, TimeoutError):
             async with asyncio.timeout_at(now_s + self._timeout_s * READ_TIME):
@@ -116,9 +116,9 @@ class Finder:
         }
 
 
-async def fetch_pages(fetcher: PageFetcher, urls: Iterable[str], until_s: float) -> dict[str, FetchedPage]:
+async def fetch_pages(fetcher: PageFetcher, owner: str, urls: Iterable[str], until_s: float) -> dict[str, FetchedPage]:
     """The pages that came in time, by the address that was asked for."""
-    tasks = {url: asyncio.create_task(fetcher.fetch(url)) for url in urls}
+    tasks = {url: asyncio.create_task(fetcher.fetch(url, owner)) for url in dict.fromkeys(urls)}
     if not tasks:
         return {}
     try:
@@ -134,9 +134,9 @@ async def fetch_pages(fetcher: PageFetcher, urls: Iterable[str], until_s: float)
 
 
 def fitting(sources: Iterable[Source], tokens_max: int) -> list[Source]:
-    """The sources that fit, in their order. Several passages of one document are one source."""
+    """The sources that fit, in their order. Several passages of one document are one source, each once."""
     kept, left_tokens = dict[str, Source](), tokens_max
-    for source in sources:
+    for source in dict.fromkeys(sources):
         before = kept.get(source.url)
         tokens = estimate_tokens(source.text)
         if before is None:

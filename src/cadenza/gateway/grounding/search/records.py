@@ -12,7 +12,7 @@ class Hit(msgspec.Struct, frozen=True):
     text: str = ""
 
 
-class FetchedPage(msgspec.Struct, frozen=True):
+class FetchedPage(msgspec.Struct, frozen=True, weakref=True):
     """A page as it came: its address after all redirects, the content type as the server gave it, and its bytes."""
 
     url: str

@@ -3,6 +3,7 @@
 The engines and the fetcher are imported with the first search: a service that never searches does not need them.
 """
 
+import asyncio
 import os
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
@@ -52,12 +53,22 @@ class WebSearch:
         self, owner: str, asked: Sequence[str], tokens_max: int, decide_by_model: DecideByModel | None = None
     ) -> Sequence[Source]:
         """The sources for the last of these messages; none if it needs no search. EngineFailed if the engine fails."""
-        if self._finder is None:
-            from cadenza.gateway.grounding.search.finder import build_finder  # noqa: PLC0415 import time
-
-            self._finder = build_finder(self.settings, self.reader)
-        return await self._finder.find(owner, asked, tokens_max, decide_by_model)
+        finder = self._finder or await self._make_finder()
+        return await finder.find(owner, asked, tokens_max, decide_by_model)
 
     async def close(self) -> None:
         if self._finder:
             await self._finder.close()
+
+    async def _make_finder(self) -> "Finder":
+        """The import takes 100 ms, which other requests do not wait for."""
+        build = await asyncio.to_thread(_import_finder)
+        if self._finder is None:
+            self._finder = build(self.settings, self.reader)
+        return self._finder
+
+
+def _import_finder() -> "Callable[[SearchSettings, DocumentReader], Finder]":
+    from cadenza.gateway.grounding.search.finder import build_finder  # noqa: PLC0415 import time
+
+    return build_finder

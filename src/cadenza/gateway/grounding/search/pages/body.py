@@ -4,6 +4,7 @@ Decompressing is done in slices, so that a part which explodes does not hold the
 """
 
 import math
+import weakref
 import zlib
 
 import msgspec
@@ -12,7 +13,7 @@ from cadenza.gateway.grounding.search.records import FetchFailed
 from cadenza.http.client_connection import STOP
 
 GZIP_WINDOW = 31  # zlib's word for: with the head and check sum of gzip
-SLICE_BYTES = 256 * 1024  # of decompressed output
+SLICE_BYTES = 64 * 1024  # of decompressed output; several pages may be decompressed in one turn of the event loop
 MEMBERS_MAX = 64  # of one gzip body
 IDENTITY = {b"", b"identity"}
 GZIP = {b"gzip", b"x-gzip"}
@@ -29,7 +30,7 @@ NOTHING = Allowance(0, cuts=True)
 
 
 class HeldBytes:
-    """The bytes of all bodies that are arriving, bounded together."""
+    """The bytes of all bodies that are arriving and of all pages that somebody still has, bounded together."""
 
     def __init__(self, bytes_max: int) -> None:
         self._free = bytes_max
@@ -41,6 +42,11 @@ class HeldBytes:
 
     def give_back(self, count: int) -> None:
         self._free += count
+
+    def hold_for(self, owner: object, count: int) -> None:
+        """Take so many bytes until nobody has the owner any more."""
+        self.take(count)
+        weakref.finalize(owner, self.give_back, count).atexit = False
 
 
 class Gunzip:

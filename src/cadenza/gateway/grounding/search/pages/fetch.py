@@ -24,6 +24,7 @@ Every failure is FetchFailed with one of these words:
 
 import asyncio
 from collections.abc import Sequence
+from weakref import WeakValueDictionary
 
 from cadenza.gateway.grounding.search.pages.addresses import AddressRules, Network
 from cadenza.gateway.grounding.search.pages.body import Allowance
@@ -41,7 +42,10 @@ PDF = "application/pdf"
 
 
 class PageFetcher:
-    """Fetches pages. Lately fetched ones are kept in memory, by the digest of their URL."""
+    """Fetches pages. Lately fetched ones are kept in memory, by the digest of their URL.
+
+    A page takes room as long as its caller has it: while its text waits to be read, no further one takes its place.
+    """
 
     def __init__(
         self,
@@ -55,15 +59,17 @@ class PageFetcher:
         self._client = PageClient(self._limits, rules, resolve or SystemResolver(), user_agent)
         self._robots = Robots(self._client, self._limits)
         self._pages: Recent[FetchedPage] = Recent(self._limits.pages)
+        self._places: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()  # by owner
         self._is_closed = False
 
-    async def fetch(self, url: str) -> FetchedPage:
+    async def fetch(self, url: str, owner: str = "") -> FetchedPage:
         """FetchFailed if the page cannot or must not be read. Cancelling closes its connection."""
         target = parse_target(url)
         if page := self._pages.get(target.url):
             return page
+        place = self._places.setdefault(owner, asyncio.Semaphore(self._limits.at_once_per_owner))
         try:
-            async with asyncio.timeout(self._limits.page_s):
+            async with asyncio.timeout(self._limits.page_s), place:
                 return await self._fetch(target)
         except TimeoutError:
             raise FetchFailed("timeout") from None
@@ -81,6 +87,7 @@ class PageFetcher:
             self._client, target, self._admit, self._limits.redirects, self._robots.check
         )
         page = FetchedPage(found_at.url, _content_type(answer.headers), answer.body)
+        self._client.held.hold_for(page, len(page.body))
         if _may_be_kept(answer) and not self._is_closed:
             self._pages.put(target.url, page, len(page.body))
         return page

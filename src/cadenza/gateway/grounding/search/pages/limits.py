@@ -23,6 +23,7 @@ class FetchLimits(msgspec.Struct, frozen=True):
     redirects: int = 5
     at_once: int = 32  # in the whole process
     at_once_per_host: int = 4
-    held_bytes: int = 64 * MIB  # of all bodies that are arriving
+    at_once_per_owner: int = 8  # pages, each with its redirects; so slow ones leave room for those of others
+    held_bytes: int = 64 * MIB  # of all pages in memory: arriving, waiting to be read, and kept
     pages: Kept = Kept(seconds=600.0, entries=64, bytes=16 * MIB)
     robots: Kept = Kept(seconds=600.0, entries=256, bytes=4 * MIB)

@@ -23,6 +23,8 @@ from cadenza.gateway.grounding.search.records import FetchFailed
 from cadenza.http.client_connection import Broken, ClientConnection
 
 ADDRESSES_TRIED = 3
+PART_BYTES = 128  # that the parts of a body have on average, at least
+SMALL_PARTS = 1000  # so many parts of a body may have fewer
 Headers = Mapping[bytes, bytes]
 Admit = Callable[[int, Headers], Allowance]  # by the status and headers; FetchFailed if the answer is of no use
 
@@ -41,6 +43,23 @@ class Answer(msgspec.Struct, frozen=True):
     body: bytes
 
 
+class PageConnection(ClientConnection):
+    """A connection to a site that a stranger named.
+
+    Each part of a body takes 1 µs of the event loop, however small it is: millions of tiny chunks are refused.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._spare_bytes = SMALL_PARTS * PART_BYTES
+
+    def on_body(self, data: bytes) -> None:
+        self._spare_bytes += len(data) - PART_BYTES
+        if self._spare_bytes < 0:
+            raise Broken
+        super().on_body(data)
+
+
 class PageClient:
     """Makes the requests, a bounded number at once in all and for each host."""
 
@@ -51,7 +70,7 @@ class PageClient:
         self._fields = f"user-agent: {user_agent}\r\n{FIELDS}"
         self._places = asyncio.Semaphore(limits.at_once)
         self._places_of_hosts: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
-        self._held = HeldBytes(limits.held_bytes)
+        self.held = HeldBytes(limits.held_bytes)
         self._tls: ssl.SSLContext | None = None
 
     async def get(self, target: Target, admit: Admit) -> Answer:
@@ -90,7 +109,7 @@ class PageClient:
             try:
                 async with asyncio.timeout(self._limits.connect_s):
                     _, connection = await loop.create_connection(
-                        ClientConnection,
+                        PageConnection,
                         str(address),
                         target.port,
                         ssl=tls,
@@ -118,7 +137,7 @@ class PageClient:
         length = connection.headers.get(b"content-length", b"0")
         if int(length) > allowance.bytes_max and not allowance.cuts:
             raise FetchFailed("too_large")
-        body = Body(allowance, connection.headers.get(b"content-encoding", b""), self._held)
+        body = Body(allowance, connection.headers.get(b"content-encoding", b""), self.held)
         try:
             while await connection.receive(body.receive):
                 while body.has_pending:

@@ -16,7 +16,7 @@ from cadenza.gateway.grounding.search.records import FetchFailed
 
 Resolve = Callable[[str], Awaitable[Sequence[Address]]]
 
-LOOK_UPS_AT_ONCE = 16
+LOOK_UPS_AT_ONCE = 64  # one that is never answered takes its place for longer than its page is waited for
 
 
 class SystemResolver:
