@@ -29,9 +29,15 @@ class OutOfResources(Unreachable):
 
 
 class HttpClient:
-    """A pool of connections to one base address, direct or through an HTTP proxy."""
+    """A pool of connections, of one kind, to one base address, direct or through an HTTP proxy."""
 
-    def __init__(self, base_url: str, headers: Mapping[str, str], proxy: str | None = None) -> None:
+    def __init__(
+        self,
+        base_url: str,
+        headers: Mapping[str, str],
+        proxy: str | None = None,
+        kind: type[ClientConnection] = ClientConnection,
+    ) -> None:
         url = urlsplit(base_url)
         assert url.hostname
         self._host = url.hostname
@@ -42,6 +48,7 @@ class HttpClient:
         self._idle: list[ClientConnection] = []  # the one that is idle for longest first
         self._pruning: asyncio.TimerHandle | None = None
         self._is_closed = False
+        self._kind = kind
         fields = {"host": url.netloc, "user-agent": "cadenza", "accept-encoding": "identity", **headers}
         if self._proxy and not self._tls:  # without a tunnel, a proxy wants the whole address
             self._path = f"http://{url.netloc}{self._path}"
@@ -126,7 +133,7 @@ class HttpClient:
                 if self._proxy:
                     assert self._proxy.hostname
                     host, port = self._proxy.hostname, self._proxy.port or 80
-                return (await loop.create_connection(ClientConnection, host, port, ssl=self._tls))[1]
+                return (await loop.create_connection(self._kind, host, port, ssl=self._tls))[1]
         except (OSError, UnicodeError) as error:
             if isinstance(error, OSError) and ran_out(error):
                 raise OutOfResources from None
@@ -138,7 +145,7 @@ class HttpClient:
         try:
             loop = asyncio.get_running_loop()
             _, connection = await loop.create_connection(
-                ClientConnection, sock=tunnel, ssl=self._tls, server_hostname=self._host
+                self._kind, sock=tunnel, ssl=self._tls, server_hostname=self._host
             )
         except BaseException:
             tunnel.close()

@@ -26,6 +26,11 @@ every_engine = pytest.mark.parametrize("name", NAMES)
 SHORT_S = 0.05
 MIB = 1024 * 1024
 GOOD = result("https://a.example/")
+TINY_CHUNKS = (
+    b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n"
+    + b"1\r\n \r\n" * 3000
+    + b"2\r\n{}\r\n0\r\n\r\n"
+)
 
 WRONG_ANSWERS = {
     "a web page": (reply(b"<!DOCTYPE html><p>Sign in", content_type="text/html; charset=utf-8"), "not_json"),
@@ -52,6 +57,7 @@ WRONG_ANSWERS = {
     "zipped zeros": (reply(gzip.compress(b"0" * 20 * MIB), more="content-encoding: gzip\r\n"), "too_large"),
     "an unknown coding": (reply(b"x", more="content-encoding: br\r\n"), "not_json"),
     "a gzip that is cut": (reply(gzip.compress(b"{}" * 99)[:-9], more="content-encoding: gzip\r\n"), "broken"),
+    "tiny chunks": (TINY_CHUNKS, "broken"),
     "bytes that are not HTTP": (b"220 mail.example ESMTP\r\n", "broken"),
 }
 

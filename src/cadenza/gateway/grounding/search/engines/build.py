@@ -1,5 +1,6 @@
 """Makes the engine that the operator chose."""
 
+from collections.abc import Mapping
 from typing import Literal
 
 import msgspec
@@ -9,6 +10,7 @@ from cadenza.gateway.grounding.search.engines.brave import BraveEngine, brave_he
 from cadenza.gateway.grounding.search.engines.searxng import HEADERS, SearxngEngine
 from cadenza.gateway.grounding.search.engines.tavily import TavilyEngine, tavily_headers
 from cadenza.http.client import HttpClient
+from cadenza.http.client_connection import GuardedConnection
 
 WebEngineName = Literal["searxng", "brave", "tavily"]
 
@@ -27,11 +29,14 @@ class EngineChoice(msgspec.Struct, frozen=True):
 
 
 def build_engine(choice: EngineChoice) -> Engine:
-    url = choice.url
     match choice.name:
         case "searxng":
-            return SearxngEngine(HttpClient(url, HEADERS, choice.proxy), choice.timeout_s)
+            return SearxngEngine(_client(choice, HEADERS), choice.timeout_s)
         case "brave":
-            return BraveEngine(HttpClient(url, brave_headers(choice.api_key), choice.proxy), choice.timeout_s)
+            return BraveEngine(_client(choice, brave_headers(choice.api_key)), choice.timeout_s)
         case "tavily":
-            return TavilyEngine(HttpClient(url, tavily_headers(choice.api_key), choice.proxy), choice.timeout_s)
+            return TavilyEngine(_client(choice, tavily_headers(choice.api_key)), choice.timeout_s)
+
+
+def _client(choice: EngineChoice, headers: Mapping[str, str]) -> HttpClient:
+    return HttpClient(choice.url, headers, choice.proxy, GuardedConnection)

@@ -20,11 +20,9 @@ from cadenza.gateway.grounding.search.pages.limits import FetchLimits
 from cadenza.gateway.grounding.search.pages.resolver import Resolve
 from cadenza.gateway.grounding.search.pages.target import Target
 from cadenza.gateway.grounding.search.records import FetchFailed
-from cadenza.http.client_connection import Broken, ClientConnection
+from cadenza.http.client_connection import Broken, ClientConnection, GuardedConnection
 
 ADDRESSES_TRIED = 3
-PART_BYTES = 128  # that the parts of a body have on average, at least
-SMALL_PARTS = 1000  # so many parts of a body may have fewer
 Headers = Mapping[bytes, bytes]
 Admit = Callable[[int, Headers], Allowance]  # by the status and headers; FetchFailed if the answer is of no use
 
@@ -41,23 +39,6 @@ class Answer(msgspec.Struct, frozen=True):
     status: int
     headers: Headers
     body: bytes
-
-
-class PageConnection(ClientConnection):
-    """A connection to a site that a stranger named.
-
-    Each part of a body takes 1 µs of the event loop, however small it is: millions of tiny chunks are refused.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._spare_bytes = SMALL_PARTS * PART_BYTES
-
-    def on_body(self, data: bytes) -> None:
-        self._spare_bytes += len(data) - PART_BYTES
-        if self._spare_bytes < 0:
-            raise Broken
-        super().on_body(data)
 
 
 class PageClient:
@@ -109,7 +90,7 @@ class PageClient:
             try:
                 async with asyncio.timeout(self._limits.connect_s):
                     _, connection = await loop.create_connection(
-                        PageConnection,
+                        GuardedConnection,
                         str(address),
                         target.port,
                         ssl=tls,
