@@ -9,20 +9,18 @@ from bench.search_decision import (
     HELD_OUT,
     MESSAGES,
     TODAY,
-    WEIGHTS,
-    authors,
+    files_to_learn,
     learn,
     precision_and_recall,
     read_examples,
     read_messages,
-    write_lines,
 )
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cadenza.gateway.grounding.search.intent.decision import Decision, decide
 from cadenza.gateway.grounding.search.intent.question import find_question
-from cadenza.gateway.grounding.search.intent.scorer import explain
+from cadenza.gateway.grounding.search.intent.scorer import explain, read_weights
 
 DOCS = Path(__file__).parents[4] / "docs" / "grounding" / "when-it-searches.md"
 PAGE = "The latest price of the share rose today, the company said on Tuesday. " * 300
@@ -41,9 +39,11 @@ def test_the_docs_say_how_good_the_decision_is() -> None:
 
 
 def test_the_weights_are_learned_from_the_labelled_messages() -> None:
-    """`python -m bench.search_decision` makes the weights that the package has."""
-    weights = learn([example for author in authors() for example in read_examples(author)])
-    assert "".join(f"{line}\n" for line in write_lines(weights)) == WEIGHTS.read_text()
+    """`python -m bench.search_decision` makes the weights that the package has, but for rounding."""
+    learned = learn([example for name in files_to_learn() for example in read_examples(name)])
+    stored = read_weights()
+    features = learned.keys() | stored.keys()
+    assert not [feature for feature in features if abs(learned.get(feature, 0.0) - stored.get(feature, 0.0)) > 0.05]
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,8 @@ def find_question(message: str) -> Question:
     head, tail = _ends(message)
     spoken, has_code = _without_code(head)
     if tail:
-        after, tail_has_code = _without_code(tail, begins_inside=message.count(FENCE, 0, -len(tail)) % 2 == 1)
+        fences = tail.count(FENCE) or head.count(FENCE)  # an odd number: the tail begins inside code
+        after, tail_has_code = _without_code(tail, begins_inside=fences % 2 == 1)
         spoken, has_code = f"{spoken}\n{after}", has_code or tail_has_code
     spoken = _without_quotes(spoken)
     text = without_urls(spoken).strip()
