@@ -1,7 +1,7 @@
-"""Asks the model of a class whether a message needs the web, for classes that decide so instead of by rules.
+"""Asks the model of a class whether a message needs the web, for classes that decide so instead of by a score.
 
 The call is the operator's: it is not charged to the account. It runs on the routes of the class, counts for their
-health, and has a few tokens. If it fails, or says neither yes nor no, the rules decide.
+health, and has a few tokens. If it fails, or says neither yes nor no, the score decides.
 """
 
 import asyncio

@@ -1,77 +1,85 @@
 """Whether a message needs the web."""
 
-import re
 import time
-import tomllib
 from datetime import date
 from pathlib import Path
-from typing import Any
 
 import pytest
+from bench.search_decision import (
+    HELD_OUT,
+    TODAY,
+    files_to_learn,
+    learn,
+    precision_and_recall,
+    read_examples,
+    read_messages,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cadenza.gateway.grounding.search.intent.decision import Decision, decide
+from cadenza.gateway.grounding.search.intent.question import find_question
+from cadenza.gateway.grounding.search.intent.scorer import explain, read_weights
 
-TODAY = date(2026, 11, 16)
-LABELLED: dict[str, Any] = tomllib.loads((Path(__file__).parent / "labelled_messages.toml").read_text())
 DOCS = Path(__file__).parents[4] / "docs" / "grounding" / "when-it-searches.md"
 PAGE = "The latest price of the share rose today, the company said on Tuesday. " * 300
 FIRST_THREE = ("https://a.example/", "https://b.example/", "https://c.example/")
 ODD_TEXT = st.text(st.sampled_from("ab A1.,:;?!-'\"`>[](){}<\n/@www.http今日さ%+=2026"), max_size=300)
 
 
-def measured(part: str) -> tuple[int, int, str, str]:
-    """The number of messages, how many need the web, precision and recall."""
-    rows = [(decide(row["asked"], LABELLED["today"]).needs_web, row["needs_web"]) for row in LABELLED[part]]
-    found, needed = sum(decided for decided, _ in rows), sum(needs for _, needs in rows)
-    right = sum(decided and needs for decided, needs in rows)
-    return len(rows), needed, f"{right / found:.2f}", f"{right / needed:.2f}"
+def test_the_docs_say_how_good_the_decision_is() -> None:
+    """Precision and recall on the messages that nobody tuned on are those that the docs say."""
+    rows = read_messages(HELD_OUT)
+    precision, recall = precision_and_recall((decide(row.asked, TODAY).needs_web, row.needs_web) for row in rows)
+    needed = sum(row.needs_web for row in rows)
+    line = f"| {HELD_OUT} | {len(rows)} | {needed} | {precision:.2f} | {recall:.2f} |"
+    assert line in DOCS.read_text().splitlines()
 
 
-def documented(part: str) -> tuple[int, int, str, str]:
-    row = re.search(rf"^\| {part} \| (\d+) \| (\d+) \| ([\d.]+) \| ([\d.]+) \|$", DOCS.read_text(), re.MULTILINE)
-    assert row is not None
-    return int(row[1]), int(row[2]), row[3], row[4]
-
-
-@pytest.mark.parametrize("part", ["tuning", "held_out"])
-def test_the_docs_say_how_good_the_decision_is(part: str) -> None:
-    """Precision and recall are those that the docs say."""
-    assert measured(part) == documented(part)
+def test_the_weights_are_learned_from_the_labelled_messages() -> None:
+    """`python -m bench.search_decision` makes the weights that the package has, but for rounding."""
+    learned = learn([example for name in files_to_learn() for example in read_examples(name)])
+    stored = read_weights()
+    features = learned.keys() | stored.keys()
+    assert not [feature for feature in features if abs(learned.get(feature, 0.0) - stored.get(feature, 0.0)) > 0.05]
 
 
 @pytest.mark.parametrize(
-    ("message", "reason"),
+    ("message", "needs_web", "reason"),
     [
-        ("search the web for tide tables", "asked"),
-        ("what is on https://example.com/a?", "url"),
-        ("what are the latest findings on sleep?", "recency"),
-        ("What did the Fed decide in November 2026?", "recency"),
-        ("Is there a holiday on 30 November?", "recency"),
-        ("weather in Reykjavik", "changing"),
-        ("who is the CEO of Intel", "changing"),
-        ("100 usd to eur", "changing"),
-        ("does pandas support python 3.14", "version"),
-        ("Which terminal does Emirates use?", "named"),
-        ("Translate into French: what is the latest news?", "translation"),
-        ("Rewrite this email: the latest price is too high today", "text"),
-        ("Write a poem about today's weather", "creative"),
-        ("why does my python function return the latest price twice", "code"),
-        ("what is 17% of 2,340", "maths"),
-        ("how are you today?", "chat"),
-        ("can you search the web?", "assistant"),
-        ("what should I cook today with eggs", "personal"),
-        ("how does a stock exchange work", "settled"),
-        ("who won the world cup in 1998", "settled"),
-        ("don't search the web: who is the president of France?", "forbidden"),
-        ("without the internet, what is on https://example.com/a", "forbidden"),
-        ("", "chat"),
+        ("search the web for tide tables", True, "asked"),
+        ("帮我上网查一下高铁票价", True, "asked"),
+        ("what is on https://example.com/a?", True, "url"),
+        ("don't search the web: who is the president of France?", False, "forbidden"),
+        ("without the internet, what is on https://example.com/a", False, "forbidden"),
+        ("検索せずに教えて", False, "forbidden"),
+        ("weather in Reykjavik", True, "score"),
+        ("What did the Fed decide in November 2026?", True, "score"),
+        ("who is the CEO of Intel", True, "score"),
+        ("does pandas support python 3.14", True, "score"),
+        ("Translate into French: what is the latest news?", False, "score"),
+        ("Rewrite this email: the latest price is too high today", False, "score"),
+        ("Write a poem about today's weather", False, "score"),
+        ("why does my python function return the latest price twice", False, "score"),
+        ("what is 17% of 2,340", False, "score"),
+        ("how are you today?", False, "score"),
+        ("how does a stock exchange work", False, "score"),
+        ("", False, "none"),
+        ("?!", False, "none"),
     ],
 )
-def test_a_decision_has_a_reason(message: str, reason: str) -> None:
-    """The reason names the rule that decided."""
-    assert decide([message], TODAY).reason == reason
+def test_a_decision_has_a_reason(message: str, needs_web: bool, reason: str) -> None:
+    """The reason says what decided."""
+    decision = decide([message], TODAY)
+    assert (decision.needs_web, decision.reason) == (needs_web, reason)
+
+
+def test_a_score_can_be_explained() -> None:
+    """The words that weigh most come first, and a year counts by its distance from today."""
+    words = dict(explain([find_question("how did bread prices develop in 1930")], TODAY))
+    assert words["#past"] < 0
+    assert [*words] == sorted(words, key=lambda word: (-abs(words[word]), word))
+    assert "#past" not in dict(explain([find_question("how did bread prices develop in 1930")], date(1931, 1, 1)))
 
 
 def test_no_message_needs_nothing() -> None:
@@ -109,24 +117,25 @@ def test_urls_are_found(message: str, urls: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "reason"),
+    ("asked", "needs_web"),
     [
-        (["who is the CEO of Nestlé", "and of Unilever?"], "follow_up"),
-        (["who is the CEO of Nestlé", "and of Unilever?", "what about Danone"], "follow_up"),
-        (["what is the plot of Hamlet", "and of Macbeth?"], "none"),
-        (["weather in Oslo", "ok thanks"], "chat"),
-        (["weather in Oslo", "put that into one sentence"], "assistant"),
+        (["who is the CEO of Nestlé", "and of Unilever?"], True),
+        (["who is the CEO of Nestlé", "and of Unilever?", "what about Danone"], True),
+        (["what is the plot of Hamlet", "and of Macbeth?"], False),
+        (["weather in Oslo", "ok thanks"], False),
+        (["weather in Oslo", "put that into one sentence"], False),
+        (["weather in Oslo", f"Summarise the following text:\n\n{PAGE}"], False),
     ],
 )
-def test_a_follow_up_is_decided_by_what_it_refers_to(asked: list[str], reason: str) -> None:
-    """A follow-up needs the web if the message before did."""
-    assert decide(asked, TODAY).reason == reason
+def test_a_follow_up_is_decided_by_what_it_refers_to(asked: list[str], needs_web: bool) -> None:
+    """A short message needs the web if it continues one that did."""
+    assert decide(asked, TODAY).needs_web == needs_web
 
 
 def test_a_follow_up_reads_the_same_page() -> None:
     """The addresses of a follow-up are those of the message that it refers to."""
     decision = decide(["summarise https://example.com/a", "what else does it say?"], TODAY)
-    assert decision == Decision(needs_web=True, reason="follow_up", is_question=True, urls=("https://example.com/a",))
+    assert decision == Decision(needs_web=True, reason="follow_up", urls=("https://example.com/a",))
 
 
 @pytest.mark.parametrize(
@@ -142,20 +151,6 @@ def test_a_follow_up_reads_the_same_page() -> None:
 def test_a_pasted_page_does_not_decide(message: str, needs_web: bool) -> None:
     """What the person says decides, not the words of a page that was pasted."""
     assert decide([message], TODAY).needs_web == needs_web
-
-
-@pytest.mark.parametrize(
-    ("message", "is_question"),
-    [
-        ("What is the capital of Mongolia?", True),
-        ("weather in Oslo", True),
-        ("write a poem", False),
-        ("thanks!", False),
-    ],
-)
-def test_questions_of_fact_are_marked(message: str, is_question: bool) -> None:
-    """A question of fact is marked as one, even if it needs no web."""
-    assert decide([message], TODAY).is_question == is_question
 
 
 @given(st.lists(ODD_TEXT | st.text(max_size=300), max_size=3), st.dates(date(2001, 1, 1), date(2100, 1, 1)))

@@ -20,7 +20,7 @@ from cadenza.gateway.grounding.search.engines.base import Engine
 from cadenza.gateway.grounding.search.engines.build import EngineChoice, build_engine
 from cadenza.gateway.grounding.search.engines.local import LocalEngine
 from cadenza.gateway.grounding.search.engines.resting import RestingEngine
-from cadenza.gateway.grounding.search.intent.decision import NO_FACTS, Decision, decide
+from cadenza.gateway.grounding.search.intent.decision import Decision, decide
 from cadenza.gateway.grounding.search.intent.query import make_query
 from cadenza.gateway.grounding.search.pages.fetch import PageFetcher
 from cadenza.gateway.grounding.search.records import EngineFailed, FetchedPage, FetchFailed, Hit, Source
@@ -84,8 +84,8 @@ class Finder:
     async def _find_local(
         self, decision: Decision, asked: Sequence[str], today: date, tokens_max: int
     ) -> Sequence[Source]:
-        """The local engine is asked for every fact: it knows itself when its documents have nothing to say."""
-        if decision.reason in NO_FACTS:
+        """The local engine is asked every time: it knows itself when its documents have nothing to say."""
+        if decision.reason == "forbidden":
             return ()
         hits = await self._engine.search(make_query(asked, today), self._max_results)
         return fitting(map(_source_of_hit, hits), tokens_max)

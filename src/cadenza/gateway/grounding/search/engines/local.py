@@ -1,6 +1,6 @@
 """The engine that answers from documents on this machine: `cadenza index FOLDER` makes its index.
 
-It is asked for nearly every question, so it must know when it has nothing to say: a passage counts only if it has
+It is asked for every message, so it must know when it has nothing to say: a passage counts only if it has
 enough of what the question is about. That is the share of the question's words in the passage, where a rare word
 weighs more, and a word that is nowhere in the index counts against. Without an index there are no hits.
 """

@@ -1,6 +1,6 @@
-"""The decision by a model instead of rules: what to ask it, and how to read its answer. Pure.
+"""The decision by a model instead of a score: what to ask it, and how to read its answer. Pure.
 
-The messages of the person are quoted as data. An answer that is neither yes nor no is None: the rules decide then.
+The messages of the person are quoted as data. An answer that is neither yes nor no is None: the score decides then.
 """
 
 import re

@@ -10,9 +10,9 @@ from datetime import date
 
 from cadenza.gateway.grounding.search.intent.fillers import LITTLE_WORDS, PREFIXES, SUFFIXES, UNSPACED
 from cadenza.gateway.grounding.search.intent.follow_ups import POINTERS, is_follow_up, points_back
-from cadenza.gateway.grounding.search.intent.phrases import ARTICLES, WORD, split_words
 from cadenza.gateway.grounding.search.intent.question import OPENINGS, WINDOW_CHARS, find_question, is_question
 from cadenza.gateway.grounding.search.intent.word_set import word_set
+from cadenza.gateway.grounding.search.intent.words import ARTICLES, WORD, split_words
 
 CHARS_MAX = 200
 WORDS_MAX = 24

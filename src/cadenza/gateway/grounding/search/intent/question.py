@@ -15,7 +15,6 @@ SHORT_CHARS = 700  # a message up to here is read whole
 PART_CHARS = 300  # of each end of a longer one
 FENCE = "```"
 SENTENCE_END = re.compile(r"[.!?](?=\s)|[。！？\n]")
-CLAUSE_END = re.compile(r"[.!?:,;]\s+|\n")
 QUOTATION = re.compile(r"[\"“][^\"”\n]{12,}[\"”]|(?<!\w)'[^'\n]{12,}'(?!\w)")
 CODE_SIGN = re.compile(r"\(\)|\);|=>|[{;]$|</|==", re.MULTILINE)
 UNSPACED_QUESTION = re.compile(r"多少|什么|哪|几点|怎么|谁|吗|呢|何時|何で|誰|どこ|いつ|いくら|ですか|ますか")
@@ -45,7 +44,8 @@ def find_question(message: str) -> Question:
     head, tail = _ends(message)
     spoken, has_code = _without_code(head)
     if tail:
-        after, tail_has_code = _without_code(tail, begins_inside=message.count(FENCE, 0, -len(tail)) % 2 == 1)
+        fences = tail.count(FENCE) or head.count(FENCE)  # an odd number: the tail begins inside code
+        after, tail_has_code = _without_code(tail, begins_inside=fences % 2 == 1)
         spoken, has_code = f"{spoken}\n{after}", has_code or tail_has_code
     spoken = _without_quotes(spoken)
     text = without_urls(spoken).strip()
@@ -62,17 +62,6 @@ def is_question(text: str) -> bool:
         return True
     first = FIRST_WORD.search(text)
     return first is not None and first.group().lower().replace("’", "'") in OPENINGS
-
-
-def asking_clause(text: str) -> str:
-    """The last clause with a question mark, from its question word on; the whole text if it has none."""
-    end = max(text.rfind(mark) for mark in QUESTION_MARKS)
-    if end < 0:
-        return text
-    clauses = [clause for clause in CLAUSE_END.split(text[:end]) if clause.strip()]
-    if len(clauses) == 1:
-        return text
-    return next((clause for clause in reversed(clauses) if is_question(clause)), text)
 
 
 def without_quotations(text: str) -> str:
