@@ -37,7 +37,7 @@ WAIT_S = 200.0  # of a busy machine
 CHILD = b"cadenza.documents.child"
 TURNS = TurnLimits(waiting_max=256, waiting_per_owner_max=32, wait_s=WAIT_S)
 LIMITS = ReaderLimits(task_s=WAIT_S, turns=TURNS)
-QUICK = ReaderLimits(Limits(cpu_s=0, memory_bytes=768 * MIB), WAIT_S, TURNS)
+QUICK = ReaderLimits(Limits(cpu_s=0, memory_bytes=768 * MIB), task_s=WAIT_S, turns=TURNS)
 SECRET = "zanzibar"
 HEAVY_TEXT = "漢" * (4 << 20)  # to rank it by this character takes more than a second of CPU time
 
@@ -190,7 +190,7 @@ async def test_a_file_that_takes_too_much_time_is_named() -> None:
 async def test_a_file_that_takes_too_much_memory_is_named() -> None:
     """It is refused, and the child goes on."""
     wasteful = SentFile("wasteful.txt", b'"data:,' + b"%41" * (8 * MIB) + b'"')  # each needs 50 bytes
-    async with reading(ReaderLimits(Limits(cpu_s=60, memory_bytes=384 * MIB), WAIT_S, TURNS)) as documents:
+    async with reading(ReaderLimits(Limits(cpu_s=60, memory_bytes=384 * MIB), task_s=WAIT_S, turns=TURNS)) as documents:
         await documents.read(sent("a.txt", "text"))
         pid = await the_child()
         with pytest.raises(UnreadableFile) as caught:
@@ -281,14 +281,14 @@ async def test_a_hung_file_does_not_hold_up_pages(documents: Reading) -> None:
 
 
 async def test_a_bad_page_is_left_out() -> None:
-    """Unreadable or too heavy, it is None, and the others are read and share the tokens."""
+    """Unreadable, or too heavy for the time that a page has, it is None; the others are read and share the tokens."""
     pages = [
         PageSent("https://a.example/", "text/plain", b"first"),
         PageSent("https://b.example/", "text/plain", b"\xff\xfe\x00\xd8\x81"),
         PageSent("https://c.example/", "text/plain", HEAVY_TEXT.encode()),
         PageSent("https://d.example/", "text/plain", memoryview("漢 last".encode())),
     ]
-    async with reading(QUICK) as documents:
+    async with reading(ReaderLimits(page_cpu_s=0, task_s=WAIT_S, turns=TURNS)) as documents:
         first, _, heavy, last = await documents.reader.read_pages("owner", pages, "漢", 500)
     assert first
     assert last

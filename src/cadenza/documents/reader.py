@@ -46,6 +46,7 @@ class ReaderLimits(msgspec.Struct, frozen=True):
     """What reading one document may use, and how long it may wait for its turn."""
 
     child: Limits = Limits(cpu_s=10, memory_bytes=768 * MIB)
+    page_cpu_s: int = 2  # a search waits for its pages for seconds only, and heavy pages would keep others from theirs
     task_s: float = 30.0  # by the clock
     turns: TurnLimits = TurnLimits()
     turn_s: float = 2.0  # a request begins no further document in its turn; a new child takes a quarter of it
@@ -108,9 +109,10 @@ class DocumentReader:
     def __init__(self, observer: Observer, limits: ReaderLimits | None = None) -> None:
         limits = limits or ReaderLimits()
         settings = LaneSettings(CHILD, limits.child, limits.task_s, limits.turns, is_shared=False)
+        for_page = msgspec.structs.replace(limits.child, cpu_s=min(limits.page_cpu_s, limits.child.cpu_s))
         self._observer = observer
         self._files = Lane(settings)
-        self._pages = Lane(settings)
+        self._pages = Lane(msgspec.structs.replace(settings, limits=for_page))
         self._turn_s = limits.turn_s
         self._has_warned = False
 
