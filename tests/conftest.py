@@ -2,10 +2,12 @@
 
 import contextlib
 import gc
+import importlib
 import os
 import sys
 import zlib
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -32,9 +34,25 @@ gc.disable()  # until all tests are collected, none of which is garbage
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    is_whole_run = config.args_source is pytest.Config.ArgsSource.TESTPATHS
-    if is_whole_run and not hasattr(config, "workerinput") and not config.option.collectonly:
+    if _is_whole_run(config) and not hasattr(config, "workerinput") and not config.option.collectonly:
         begin_to_install_all()
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Import all tests, where several processes do so: each begins elsewhere, and compiles a part for the others."""
+    work: dict[str, str] = getattr(session.config, "workerinput", {})
+    if not work or not _is_whole_run(session.config):
+        return
+    root, folder = session.config.rootpath, Path(__file__).parent
+    files = sorted(folder.rglob("test_*.py"))
+    begin = len(files) * int(work["workerid"].removeprefix("gw")) // int(work["workercount"])
+    for file in files[begin:] + files[:begin]:
+        with contextlib.suppress(Exception):  # pytest imports it again, and reports it
+            importlib.import_module(".".join(file.relative_to(root).with_suffix("").parts))
+
+
+def _is_whole_run(config: pytest.Config) -> bool:
+    return config.args_source is pytest.Config.ArgsSource.TESTPATHS
 
 
 def pytest_xdist_auto_num_workers() -> int:

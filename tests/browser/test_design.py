@@ -149,6 +149,13 @@ def test_the_keyboard_follows_the_page(open_page: OpenPage) -> None:
     expect(page.locator("#main")).to_be_focused()
 
 
+def test_the_first_page_opens(open_page: OpenPage) -> None:
+    """The first page shows the name of the service and asks nobody else for anything."""
+    page = open_page()
+    page.goto("/")
+    assert "Cadenza" in page.title()
+
+
 def test_snippets_change_by_arrow_key(open_page: OpenPage) -> None:
     """The snippets of the first page are radio buttons: an arrow key shows the next language."""
     page = open_page()

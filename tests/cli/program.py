@@ -155,21 +155,17 @@ def wait_until(happened: Callable[[], bool], what: str, server: Server | None = 
 
 def model_process(parent: int) -> int | None:
     """The pid of the embedded model's process of this server."""
-    for entry in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            is_model = b"cadenza.upstreams.embedded.child" in (entry / "cmdline").read_bytes()
-            if is_model and int(_stat(entry)[1]) == parent:
-                return int(entry.name)
+    with contextlib.suppress(OSError):
+        for tasks in Path(f"/proc/{parent}/task").glob("*/children"):
+            for child in tasks.read_text().split():
+                if b"cadenza.upstreams.embedded.child" in Path(f"/proc/{child}/cmdline").read_bytes():
+                    return int(child)
     return None
 
 
 def is_alive(pid: int) -> bool:
     try:
-        return _stat(Path(f"/proc/{pid}"))[0] not in "ZX"
+        after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2]
     except OSError:
         return False
-
-
-def _stat(entry: Path) -> list[str]:
-    """State, parent and the fields after them. The name comes before, and ends with the last bracket."""
-    return (entry / "stat").read_text().rpartition(") ")[2].split()
+    return after_name[0] not in "ZX"

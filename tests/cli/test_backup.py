@@ -16,8 +16,8 @@ from tests.service import Service
 from tests.service_config import classes_spec
 
 COPY = re.compile(r"cadenza-\d{8}T\d{6}\.\d{3}Z\.db")
-CLIENTS = 8
-ROUNDS = 5
+CLIENTS = 4
+ROUNDS = 2
 
 
 def assert_refused(done: Done, sentence: str) -> None:

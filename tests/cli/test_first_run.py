@@ -66,8 +66,10 @@ def test_shown_key_works(first: First) -> None:
 
 
 def test_shown_curl_line_works(first: First) -> None:
-    """The curl line on the screen, pasted as it is, gets an answer from the model."""
-    reply = json.loads(curl(first.server.curl_line))
+    """The curl line on the screen, pasted with a lower limit, gets an answer from the model."""
+    line = first.server.curl_line
+    assert '"max_tokens": 60' in line
+    reply = json.loads(curl(line.replace('"max_tokens": 60', '"max_tokens": 4')))
     assert reply["object"] == "chat.completion"
     assert reply["choices"][0]["message"]["content"]
 
@@ -117,24 +119,22 @@ def test_port_in_use(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def check_stop(server: Server, number: signal.Signals) -> None:
+    model = server.wait_for_model()
+    assert server.end(number) == 0
+    assert not is_alive(model)
+    assert "Traceback" not in server.output
+
+
 def test_second_start_shows_no_key(furnished: Path) -> None:
-    """If there are accounts, a start shows no key and no password, but how to create a key."""
+    """If there are accounts, a start shows no key and no password, but how to create a key; SIGINT stops it too."""
     with serving(furnished) as server:
         shown = server.output
+        check_stop(server, signal.SIGINT)
     assert "sk-cdz-" not in shown
     assert "password" not in shown
     assert "cadenza key create --account EMAIL" in shown
     assert "$CADENZA_API_KEY" in shown
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_signal_stops_it(tmp_path: Path, number: signal.Signals) -> None:
-    """Either signal stops the server with exit code 0, and its model with it."""
-    with serving(tmp_path) as server:
-        model = server.wait_for_model()
-        assert server.end(number) == 0
-        assert not is_alive(model)
-        assert "Traceback" not in server.output
 
 
 def test_stop_while_the_model_loads(furnished: Path) -> None:
@@ -147,9 +147,14 @@ def test_stop_while_the_model_loads(furnished: Path) -> None:
         assert not is_alive(model)
 
 
-def test_model_ends_with_a_killed_server(tmp_path: Path) -> None:
+def test_model_ends_with_a_killed_server(furnished: Path) -> None:
     """When the server is killed, the process of the model ends by itself."""
-    with serving(tmp_path) as server:
+    with serving(furnished) as server:
         model = server.wait_for_model()
         os.kill(server.pid, signal.SIGKILL)
         wait_until(lambda: not is_alive(model), "the end of the model's process")
+
+
+def test_termination_stops_it(first: First) -> None:
+    """SIGTERM stops the server with exit code 0, and its model with it. This ends the first run: the last test."""
+    check_stop(first.server, signal.SIGTERM)

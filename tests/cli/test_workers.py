@@ -187,14 +187,6 @@ def assert_drains_after(crew: Crew, upstream: LoopbackUpstream, end: Callable[[]
     wait_until(lambda: not any(map(is_alive, everyone)), "the end of every process")
 
 
-def test_sigterm_drains(tmp_path: Path, upstream: LoopbackUpstream) -> None:
-    """SIGTERM reaches both workers: a running stream completes, all processes end and the exit code is 0."""
-    with crew_in(tmp_path, upstream.base_url) as crew:
-        assert_drains_after(crew, upstream, lambda: os.kill(crew.server.pid, signal.SIGTERM))
-        wait_until(crew.server.has_ended, "the end")
-        assert crew.server.end(0) == 0
-
-
 def test_workers_end_with_their_parent(tmp_path: Path, upstream: LoopbackUpstream) -> None:
     """When the parent is killed, its workers drain and end by themselves."""
     with crew_in(tmp_path, upstream.base_url) as crew:
@@ -221,3 +213,10 @@ def test_failed_start(tmp_path: Path, what: str) -> None:
     assert process.returncode == (1 if what == "store" else STARTUP_FAILURE), said_
     assert time.monotonic() - started_s < COMMAND_S
     wait_until(lambda: of_session(process.pid) == [], "the end of every process")
+
+
+def test_sigterm_drains(crew: Crew, upstream: LoopbackUpstream) -> None:
+    """SIGTERM reaches both workers: a stream completes, all processes end, the exit code is 0. It is the last test."""
+    assert_drains_after(crew, upstream, lambda: os.kill(crew.server.pid, signal.SIGTERM))
+    wait_until(crew.server.has_ended, "the end")
+    assert crew.server.end(0) == 0

@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 
+from tests.clients.clients import PYTHON_CLIENTS
 from tests.clients.model import CITIES, GREETING, REPORT, ClientModel
 from tests.debian import CannotInstall
+from tests.docs.markdown import CLIENTS, blocks
+from tests.docs.paste import at_port
 from tests.environment import environment
 from tests.installed import INSTALL_S, PROGRAMS_S, ROOT, give_up, node_environment, python_environment
 from tests.loopback import LoopbackUpstream
@@ -17,20 +20,14 @@ from tests.service import Service
 
 RUN_S = 120.0
 PROGRAMS = Path(__file__).parent / "programs"
-PYTHON_CLIENTS = {
-    "instructor": "openai-2",
-    "langchain": "openai-3",
-    "llama_index": "openai-2",
-    "llm": "openai-3",
-    "openai_agents": "openai-3",
-    "pydantic_ai": "openai-3",
-}
+EXAMPLES = {block.section: block.text for block in blocks(CLIENTS, "python")}
 NODE_CLIENTS = ["ai_sdk", "openai"]
 
 pytestmark = pytest.mark.timeout(PROGRAMS_S + 2 * INSTALL_S + RUN_S)
 
 
-def run_client(command: list[str], service: Service, folder: Path, cwd: Path) -> Any:
+def run_client(command: list[str], service: Service, folder: Path, cwd: Path, given: str = "") -> tuple[str, Any]:
+    """What the program on its standard input printed, and what the client's own program got."""
     variables = {
         "CADENZA_BASE_URL": service.base_url,
         "CADENZA_API_KEY": service.key,
@@ -42,14 +39,15 @@ def run_client(command: list[str], service: Service, folder: Path, cwd: Path) ->
         command,
         cwd=cwd,
         env=environment(**variables),
-        stdin=subprocess.DEVNULL,
+        input=given,
         capture_output=True,
         text=True,
         timeout=RUN_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    *before, told = done.stdout.splitlines()
+    return "\n".join(before), json.loads(told)
 
 
 def check_answers(told: Any) -> None:
@@ -63,13 +61,19 @@ def check_answers(told: Any) -> None:
 
 @pytest.mark.parametrize("client", PYTHON_CLIENTS)
 def test_python_client(client: str, service: Service, upstream: LoopbackUpstream, tmp_path: Path) -> None:
-    """A client gets an answer, a stream, both of two parallel calls that are streamed, and a filled-in schema."""
+    """It gets an answer, a stream, two parallel calls in a stream, and a schema; its example on the page runs too."""
     upstream.always(ClientModel())
+    section = PYTHON_CLIENTS[client].section
+    example = at_port(EXAMPLES[section], service.port) if section else ""
     try:
-        python = python_environment(PYTHON_CLIENTS[client]) / "python"
+        python = python_environment(PYTHON_CLIENTS[client].environment) / "python"
     except CannotInstall as reason:
         give_up(reason)
-    check_answers(run_client([str(python), "-m", f"tests.clients.programs.{client}"], service, tmp_path, ROOT))
+    command = [str(python), "-m", "tests.clients.programs.run", client]
+    printed, told = run_client(command, service, tmp_path, ROOT, example)
+    check_answers(told)
+    if section:
+        assert ("city='Oslo' degrees=4" if section == "Instructor" else GREETING) in printed
 
 
 @pytest.mark.parametrize("client", NODE_CLIENTS)
@@ -81,4 +85,5 @@ def test_node_client(client: str, service: Service, upstream: LoopbackUpstream, 
     except CannotInstall as reason:
         give_up(reason)
     program = shutil.copy(PROGRAMS / f"{client}.mjs", folder)
-    check_answers(run_client(["node", str(program)], service, tmp_path, folder))
+    _, told = run_client(["node", str(program)], service, tmp_path, folder)
+    check_answers(told)

@@ -11,14 +11,14 @@ from tests.service import Service
 
 @pytest.fixture
 def client(service: Service) -> Iterator[openai.OpenAI]:
-    http_client = openai.DefaultHttpxClient(trust_env=False)
+    http_client = openai.DefaultHttpxClient(trust_env=False, verify=False)
     with openai.OpenAI(base_url=service.base_url, api_key=service.key, http_client=http_client) as made:
         yield made
 
 
 @pytest.fixture
 async def async_client(service: Service) -> AsyncIterator[openai.AsyncOpenAI]:
-    http_client = openai.DefaultAsyncHttpxClient(trust_env=False)
+    http_client = openai.DefaultAsyncHttpxClient(trust_env=False, verify=False)
     async with openai.AsyncOpenAI(base_url=service.base_url, api_key=service.key, http_client=http_client) as made:
         yield made
 

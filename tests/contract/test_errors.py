@@ -47,7 +47,7 @@ class Counted:
 
     def __init__(self, base_url: str, key: str) -> None:
         self.sent = 0
-        http_client = openai.DefaultHttpxClient(trust_env=False, event_hooks={"request": [self._count]})
+        http_client = openai.DefaultHttpxClient(trust_env=False, verify=False, event_hooks={"request": [self._count]})
         self.client = openai.OpenAI(base_url=base_url, api_key=key, http_client=http_client)
 
     def _count(self, _request: httpx2.Request) -> None:

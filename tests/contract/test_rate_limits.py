@@ -228,7 +228,7 @@ def test_sdk_waits_for_the_rate_by_itself(limited: Service, account: Account, up
     def note(response: httpx2.Response) -> None:
         statuses.append(response.status_code)
 
-    http_client = openai.DefaultHttpxClient(trust_env=False, event_hooks={"response": [note]})
+    http_client = openai.DefaultHttpxClient(trust_env=False, verify=False, event_hooks={"response": [note]})
     key = account.create_key(requests_per_second=0.5, burst=1)
     with openai.OpenAI(base_url=limited.base_url, api_key=key, http_client=http_client, max_retries=3) as client:
         for _ in range(2):

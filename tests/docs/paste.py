@@ -1,7 +1,7 @@
 """A terminal for the blocks of a page: a folder with a running service, and programs that do no harm when pasted.
 
 `cadenza` is the real program, but `cadenza serve` takes a free port. `make` only prints what it would do. `pip` does
-not use the network. `curl` is replaced where the machine has none.
+not use the network. `curl` is replaced where the machine has none. Answers are shorter than the page asks for.
 """
 
 import contextlib
@@ -19,6 +19,8 @@ from tests.docs.markdown import Block
 from tests.environment import environment
 
 DOCS_ADDRESS = "127.0.0.1:8080"
+MAX_TOKENS = re.compile(r"(?<=max_tokens)(\W+)\d+")
+TOKENS = 4  # the embedded model writes some 30 a second
 PASSWORDS = "correct horse battery staple\n" * 10
 SHIMS = {
     "cadenza": f'#!/bin/sh\n[ "$1" = serve ] && set -- "$@" --port 0\nexec "{PROGRAM}" "$@"\n',
@@ -32,6 +34,11 @@ sys.path.insert(0, {str(ROOT)!r})
 from tests.cli.curl import send
 print(send(sys.argv))
 """
+
+
+def at_port(text: str, port: int) -> str:
+    """The text of a block, with the address of the service that is tested."""
+    return text.replace(DOCS_ADDRESS, f"127.0.0.1:{port}")
 
 
 class Running(Protocol):
@@ -69,7 +76,8 @@ class Terminal:
 
     def paste(self, block: Block) -> str:
         """Return what the block printed. It must succeed."""
-        text = block.text.replace(DOCS_ADDRESS, f"127.0.0.1:{self._server.port}")
+        text = at_port(block.text, self._server.port)
+        text = MAX_TOKENS.sub(rf"\g<1>{TOKENS}", text)
         if block.language == "python":
             return self._run(block, ["python", "-c", text])
         if block.language == "javascript":

@@ -14,7 +14,10 @@ from tests.docs.paste import Terminal
 
 TESTED = {"bash", "python", "javascript", "toml", "json", "yaml"}
 NOT_TESTED = {"text"}  # output and diagrams: there is nothing to run
-PAGES_TO_RUN = [page for page in PAGES if page != CLIENTS and blocks(page, "bash", "python")]
+PAGES_TO_RUN = sorted(
+    (page for page in PAGES if page != CLIENTS and blocks(page, "bash", "python")),
+    key=lambda page: "cadenza memory add" in page.read_text(),  # last: a note is part of every later prompt
+)
 
 
 def all_blocks(language: str) -> list[Block]:

@@ -8,7 +8,7 @@ import msgspec
 import openai
 import pytest
 
-from tests.cli.program import LOADED, Server, run, serving
+from tests.cli.program import LOADED, Server, run_here, serving
 from tests.loopback import LoopbackUpstream
 from tests.raw_client import RawClient, Reply
 
@@ -54,8 +54,8 @@ class Started(msgspec.Struct, frozen=True):
 @pytest.fixture(scope="session")
 def account(tmp_path_factory: pytest.TempPathFactory) -> Account:
     folder = tmp_path_factory.mktemp("account")
-    run(folder, "account", "create", EMAIL, "--credit", "5", "--password-stdin", given="password")
-    return Account(folder, run(folder, "key", "create", "--account", EMAIL).stdout.strip())
+    run_here(folder, "account", "create", EMAIL, "--credit", "5", "--password-stdin", given="password")
+    return Account(folder, run_here(folder, "key", "create", "--account", EMAIL).stdout.strip())
 
 
 @pytest.fixture(scope="session")
@@ -88,13 +88,13 @@ def wire(server: Server, account: Account) -> RawClient:
 
 @pytest.fixture
 def client(server: Server, account: Account) -> Iterator[openai.OpenAI]:
-    http_client = openai.DefaultHttpxClient(trust_env=False)
+    http_client = openai.DefaultHttpxClient(trust_env=False, verify=False)
     with openai.OpenAI(base_url=server.base_url, api_key=account.key, http_client=http_client) as made:
         yield made
 
 
 @pytest.fixture
 async def async_client(server: Server, account: Account) -> AsyncIterator[openai.AsyncOpenAI]:
-    http_client = openai.DefaultAsyncHttpxClient(trust_env=False)
+    http_client = openai.DefaultAsyncHttpxClient(trust_env=False, verify=False)
     async with openai.AsyncOpenAI(base_url=server.base_url, api_key=account.key, http_client=http_client) as made:
         yield made

@@ -32,6 +32,7 @@ def format_with(
     parameters.n_ctx = 256
     parameters.n_parallel = 1
     parameters.warmup = False
+    parameters.fit_params = False
     parameters.ui = False
     parameters.use_jinja = source is not None
     parameters.chat_template = source or name

@@ -1,4 +1,4 @@
-"""The real model behind the real API: whole and streamed answers, their counts, and no content left behind."""
+"""The real model behind the real API: whole, streamed and continued answers, their counts, and no content kept."""
 
 from collections.abc import Iterable
 
@@ -7,11 +7,16 @@ from openai.types.chat import ChatCompletionChunk, ChatCompletionMessageParam
 from openai.types.completion_usage import CompletionUsage
 
 from tests.cli.program import Server
+from tests.loopback import LoopbackUpstream, Reset, Sse, said
 from tests.raw_client import RawClient
+from tests.schemas import check_stream
+from tests.tokens import count_tokens
 
 HELLO: list[ChatCompletionMessageParam] = [{"role": "user", "content": "Say hello."}]
 OUTPUT_TOKENS = 8
 CANARY = "zugzwang-canary-82"
+BEGUN = "The notes are"
+BEGUN_TOKENS = count_tokens(BEGUN)
 
 
 def test_whole_answer(client: openai.OpenAI) -> None:
@@ -68,6 +73,22 @@ def test_content_is_not_stored(server: Server, wire: RawClient) -> None:
     kept = [path for path in server.folder.rglob("*") if path.is_file()]
     assert "cadenza.db" in {path.name for path in kept}
     assert [path.name for path in kept if CANARY.encode() in path.read_bytes()] == []
+
+
+def test_the_embedded_model_continues_a_broken_stream(wire: RawClient, upstream: LoopbackUpstream) -> None:
+    """A stream whose upstream dies is finished by the embedded model, as one answer within the one limit."""
+    upstream.script(Sse([said(BEGUN), Reset()]))
+    messages = [{"role": "user", "content": "Name the seven notes of the scale."}]
+    limit = BEGUN_TOKENS + OUTPUT_TOKENS
+    reply = wire.chat(model="fortissimo", messages=messages, stream=True, max_tokens=limit, temperature=0)
+    stream = check_stream(reply.body)
+    begun, more = stream.text[: len(BEGUN)], stream.text[len(BEGUN) :]
+    assert begun == BEGUN
+    assert more.strip()
+    assert not more.lstrip().startswith("The"), "it started again"
+    assert BEGUN_TOKENS < stream.usage["completion_tokens"] <= limit
+    assert 0 < stream.usage["prompt_tokens"] < 200
+    assert b'cadenza_continued_total{provider="local"} 1.0' in wire.get("/metrics").body
 
 
 def _check_usage(usage: CompletionUsage | None) -> None:

@@ -10,7 +10,7 @@ from tests.raw_client import RawClient
 from tests.schemas import Called, check_completion, check_stream, completed_calls
 
 OUTPUT_TOKENS = 100  # more than a call of these schemas takes, because strings are bounded
-WORDS_TOKENS = 16
+WORDS_TOKENS = 8
 
 
 def tool(name: str, description: str, **properties: Any) -> dict[str, Any]:
@@ -18,28 +18,19 @@ def tool(name: str, description: str, **properties: Any) -> dict[str, Any]:
     return {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}}
 
 
-WEATHER = tool("get_weather", "The weather of a city.", city={"type": "string"}, unit={"enum": ["celsius", "kelvin"]})
+WEATHER = tool("get_weather", "The weather of a city.", unit={"enum": ["celsius", "kelvin"]})
 ADD = tool("add", "Sum two numbers.", a={"type": "number"}, b={"type": "integer", "minimum": 0, "maximum": 9})
 BOOK = tool(
     "book",
     "Reserve a table.",
-    guest={
-        "type": "object",
-        "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
-        "required": ["name", "age"],
-    },
+    guest={"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]},
+    hour={"type": "integer", "minimum": 0, "maximum": 23},
+    wishes={"type": "array", "items": {"enum": ["window", "quiet"]}, "minItems": 1, "maxItems": 2},
+    note={"type": ["string", "null"], "maxLength": 8},
 )
-TAG = tool("tag", "Label a text.", tags={"type": "array", "items": {"enum": ["red", "blue"]}, "minItems": 1})
-NOTE = tool("note", "Write something down.", text={"type": ["string", "null"]})
+TAG = tool("tag", "Label a text.", tags={"type": "array", "items": {"enum": ["red", "blue"]}, "maxItems": 1})
 PING = {"type": "function", "function": {"name": "ping", "description": None}}
-ASKED = {
-    "get_weather": (WEATHER, "What is the weather in Paris?"),
-    "add": (ADD, "Add 2 and 3."),
-    "book": (BOOK, "A table for Ada, who is 36."),
-    "tag": (TAG, "The sky is blue."),
-    "note": (NOTE, "Write a note."),
-    "ping": (PING, "Is anybody there?"),
-}
+ASKED = {"book": (BOOK, "A table for Ada at 19."), "ping": (PING, "Is anybody there?")}
 
 
 def user(text: str) -> dict[str, str]:
@@ -78,7 +69,7 @@ def check_call(call: Called, definition: Any) -> None:
 
 @pytest.mark.parametrize("name", ASKED)
 def test_forced_call_fits_its_schema(wire: RawClient, name: str) -> None:
-    """A forced call is the whole reply, and its arguments fit: enum, number, nested object, array, null or none."""
+    """A forced call is the whole reply, and its arguments fit: object, string, number, array, enum, null, or none."""
     definition, text = ASKED[name]
     content, calls = ask(wire, [user(text)], [definition], tool_choice=force(name), stream=True)
     assert content is None
@@ -125,7 +116,7 @@ def test_auto_answers_small_talk(wire: RawClient) -> None:
 
 def test_result_is_answered_in_words(wire: RawClient) -> None:
     """The result of a tool is answered in words: without a call, and without a call written as text."""
-    function = {"name": "get_weather", "arguments": '{"city": "Paris", "unit": "celsius"}'}
+    function = {"name": "get_weather", "arguments": '{"unit": "celsius"}'}
     history = [
         user("What is the weather in Paris?"),
         {"role": "assistant", "content": None, "tool_calls": [{"id": "x", "type": "function", "function": function}]},

@@ -6,7 +6,7 @@ from pathlib import Path
 import openai
 import pytest
 
-from tests.cli.program import run
+from tests.cli.program import run_here
 from tests.raw_client import RawClient
 from tests.unit.documents.made_files import make_pdf
 
@@ -24,7 +24,7 @@ def indexed(server_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> No
     folder = tmp_path_factory.mktemp("documents")
     for name, text in FILES.items():
         (folder / name).write_text(text)
-    done = run(server_folder, "index", str(folder))
+    done = run_here(server_folder, "index", str(folder))
     assert "Indexed 3 files, 3 new" in done.stdout + done.stderr
 
 
@@ -32,8 +32,8 @@ def indexed(server_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> No
 def test_an_answer_cites_an_indexed_document(wire: RawClient) -> None:
     """The model gets the passage, the client its source, and the added tokens are counted."""
     messages = [{"role": "user", "content": QUESTION}]
-    bare = wire.post({"messages": messages, "max_tokens": 2}, {"x-cadenza-grounding": "none"})
-    reply = wire.chat(messages=messages, max_tokens=24, stream=True)
+    bare = wire.post({"messages": messages, "max_tokens": 1}, {"x-cadenza-grounding": "none"})
+    reply = wire.chat(messages=messages, max_tokens=4, stream=True)
     assert reply.headers["x-cadenza-grounding"] == "search=1"
     assert reply.text
     assert b'"url":"local:leave.txt"' in reply.body
@@ -44,7 +44,7 @@ def test_an_answer_cites_an_indexed_document(wire: RawClient) -> None:
 @pytest.mark.usefixtures("indexed")
 def test_other_questions_are_left_alone(wire: RawClient) -> None:
     """What the documents do not speak of gets no source."""
-    reply = wire.chat(messages=[{"role": "user", "content": "What is the capital of France?"}], max_tokens=4)
+    reply = wire.chat(messages=[{"role": "user", "content": "What is the capital of France?"}], max_tokens=1)
     assert "x-cadenza-grounding" not in reply.headers
 
 
@@ -54,7 +54,7 @@ def test_the_sdk_sends_a_pdf(client: openai.OpenAI) -> None:
     data = base64.b64encode(make_pdf(pages)).decode()
     raw = client.chat.completions.with_raw_response.create(
         model="forte",
-        max_tokens=8,
+        max_tokens=4,
         messages=[
             {
                 "role": "user",

@@ -54,7 +54,7 @@ class Stage:
 
     @contextlib.contextmanager
     def client(self) -> Iterator[openai.OpenAI]:
-        http_client = openai.DefaultHttpxClient(trust_env=False)
+        http_client = openai.DefaultHttpxClient(trust_env=False, verify=False)
         with openai.OpenAI(
             base_url=self.service.base_url, api_key=self.service.key, http_client=http_client, max_retries=0
         ) as made:

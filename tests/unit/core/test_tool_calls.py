@@ -131,7 +131,7 @@ def upstream_id_in(call_id: str) -> str:
     return "" if unwrap_id(call_id) == call_id else unwrap_id(call_id)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(replies())
 def test_calls_do_not_depend_on_how_their_parts_are_sent(
     reply: tuple[list[ModelCall], list[list[ToolCallPart]]],
@@ -143,7 +143,7 @@ def test_calls_do_not_depend_on_how_their_parts_are_sent(
     assert [upstream_id_in(call_id) for call_id, _, _ in calls] == [one.id for one in begun]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(replies())
 def test_id_and_name_are_on_the_first_delta_only(reply: tuple[list[ModelCall], list[list[ToolCallPart]]]) -> None:
     """Calls are numbered from 0 as they begin, and the first delta of each has its id and its name."""

@@ -139,12 +139,10 @@ def test_the_cost_is_linear(part: str) -> None:
 
     def measure_s(chars: int) -> float:
         source = part * (chars // len(part))
-        times = []
-        for _ in range(3):
-            begun_s = time.process_time()
-            RENDERER.render(source)
-            times.append(time.process_time() - begun_s)
-        return min(times)
+        begun_s = time.process_time()
+        RENDERER.render(source)
+        return time.process_time() - begun_s
 
     measure_s(500)
-    assert measure_s(16_000) < 10 * measure_s(4_000) + 0.01
+    limit_s = 10 * min(measure_s(4_000) for _ in range(3)) + 0.01
+    assert any(measure_s(16_000) < limit_s for _ in range(3))

@@ -48,6 +48,7 @@ def _parameters(start: Start) -> xllamacpp.CommonParams:
     parameters.endpoint_slots = False
     parameters.ui = False
     parameters.warmup = False
+    parameters.fit_params = len(xllamacpp.get_device_info()) > 1  # only a GPU's memory can be too small; it costs 0.4 s
     return parameters
 
 

@@ -1,6 +1,7 @@
 """Large bodies: a child process makes of them what the service itself would, and its failures stay its own."""
 
 import asyncio
+import functools
 import io
 import json
 import os
@@ -188,6 +189,7 @@ async def test_a_large_body_is_counted_with_its_character(large_bodies: LargeBod
     assert chat.texts.chars == len(LONG) + len(json.dumps([TOOL]))
 
 
+@functools.cache
 def body_with_keys(count: int) -> bytes:
     return MANY_KEYS % b",".join(b'"%d":1' % number for number in range(count))
 
