@@ -7,10 +7,13 @@ import itertools
 import os
 import shutil
 import signal
+import socket
+import struct
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from io import BufferedRWPair
 from pathlib import Path
 
 from tests.debian import CannotInstall, install, skip_or_fail, wait_for_installation
@@ -33,6 +36,7 @@ SETTINGS = {
 MEMORY = Path("/dev/shm")
 MEMORY_BYTES_MIN = 4 * 2**30
 FIRST_WITH_STRATEGIES = 15
+PROTOCOL = struct.pack("!i", 3 << 16)
 
 
 class Postgres:
@@ -86,12 +90,22 @@ class Postgres:
         name = f"test_{next(self._numbers)}"
         self._create(name, template)
         yield self._url(name)
-        run_as_owner([self.programs / "dropdb", "-h", self.folder, "--force", name])
+        self._execute(f"DROP DATABASE {name} WITH (FORCE)")
 
     def _create(self, name: str, template: str) -> None:
         version = int((self.folder / "data" / "PG_VERSION").read_text())
-        strategy = ["--strategy=file_copy"] if version >= FIRST_WITH_STRATEGIES else []
-        run_as_owner([self.programs / "createdb", "-h", self.folder, *strategy, "-T", template, name])
+        strategy = "STRATEGY file_copy" if version >= FIRST_WITH_STRATEGIES else ""
+        self._execute(f"CREATE DATABASE {name} TEMPLATE {template} {strategy}")
+
+    def _execute(self, sql: str) -> None:
+        """Run a statement over a bare socket, which takes a tenth of the time of Postgres's programs."""
+        with socket.socket(socket.AF_UNIX) as connection, connection.makefile("rwb") as wire:
+            connection.settimeout(RUN_S)
+            connection.connect(str(self.socket))
+            _send(wire, b"", PROTOCOL + f"user\0{OWNER}\0database\0{OWNER}\0\0".encode())
+            _wait_until_ready(wire)
+            _send(wire, b"Q", sql.encode() + b"\0")
+            _wait_until_ready(wire)
 
     def _url(self, name: str) -> str:
         return f"postgresql://{OWNER}@/{name}?host={self.folder}"
@@ -128,6 +142,20 @@ def running_postgres() -> Iterator[Postgres]:
             yield server
         finally:
             server.stop()
+
+
+def _send(wire: BufferedRWPair, kind: bytes, body: bytes) -> None:
+    wire.write(kind + struct.pack("!i", len(body) + 4) + body)
+    wire.flush()
+
+
+def _wait_until_ready(wire: BufferedRWPair) -> None:
+    """Read messages until the one that says that the server is ready. An error fails the test."""
+    kind = b""
+    while kind != b"Z":
+        kind, length = struct.unpack("!ci", wire.read(5))
+        body = wire.read(length - 4)
+        assert kind != b"E", body
 
 
 def _children_of(pid: int) -> list[int]:

@@ -40,7 +40,7 @@ READY_S = 120.0
 END_S = 120.0
 WAIT_S = 120.0
 CLI_S = 120.0
-POLL_S = 0.01
+POLL_S, POLL_S_MAX = 0.01, 0.2
 RELOADED = '"the config was reloaded"'
 EMAIL = "owner@example.org"
 PASSWORD = "correct horse battery staple"
@@ -322,11 +322,12 @@ def _with_store(path: Path, work: Callable[[Store], Awaitable[T]]) -> T:
 
 
 def wait_until(happened: Callable[[], bool], what: str, within_s: float = WAIT_S) -> None:
-    """Poll for a state of another process, for which there is no event."""
-    deadline_s = time.monotonic() + within_s
+    """Poll for a state of another process, for which there is no event: the longer it takes, the more rarely."""
+    began_s = time.monotonic()
     while not happened():
-        assert time.monotonic() < deadline_s, f"not within {within_s} s: {what}"
-        time.sleep(POLL_S)
+        waited_s = time.monotonic() - began_s
+        assert waited_s < within_s, f"not within {within_s} s: {what}"
+        time.sleep(min(max(POLL_S, waited_s / 10), POLL_S_MAX))
 
 
 @contextlib.contextmanager

@@ -17,7 +17,7 @@ from tests.raw_client import ChatRequest, Reply, send
 from tests.service import Deployment, ServiceProcess, wait_until
 from tests.service_config import RouteSpec, ServiceSpec
 
-REQUESTS = int(os.environ.get("CADENZA_MEMORY_REQUESTS") or 2400)
+REQUESTS = int(os.environ.get("CADENZA_MEMORY_REQUESTS") or 1200)
 STREAMS = int(os.environ.get("CADENZA_STREAMS") or 200)
 CREDIT_NANO = 10**15
 AT_ONCE = 16
@@ -25,7 +25,7 @@ READINGS = 12
 WARM_READINGS = 4  # caches and pools are full by then
 MIB = 2**20
 SPARE_BYTES = 8 * MIB  # what the allocator and the garbage collector may keep
-GROWTH_BYTES_MAX = 10 * MIB
+GROWTH_BYTES_MAX = 5 * MIB
 STREAM_BYTES_MAX = 100_000
 WAVES = 3
 ROOM = 4  # times the streams: a route far below its ceiling does not lower it when it is slow

@@ -21,7 +21,7 @@ from tests.loopback import LoopbackUpstream
 from tests.raw_client import Leave, Reply, leave_after, send
 from tests.service import Deployment, wait_until
 
-REQUESTS = int(os.environ.get("CADENZA_FAULT_REQUESTS") or 900)
+REQUESTS = int(os.environ.get("CADENZA_FAULT_REQUESTS") or 600)
 REQUESTS_PER_KILL = 300
 AT_ONCE = 32
 SIDES = 2

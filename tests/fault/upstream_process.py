@@ -36,9 +36,9 @@ from tests.loopback import (
     usage_chunk,
     usage_of,
 )
-from tests.service import END_S
 
 ROOT = Path(__file__).parents[2]
+END_S = 120.0
 PROMPT_TOKENS = 19
 CACHED_TOKENS = 4
 WORDS = (" time", " and", " tide", " wait", " for", " no", " one", " but", " all", " of")  # a token each

@@ -23,8 +23,8 @@ WORDS = ["One", " two", " three", " four"]  # a token each
 USAGE = usage_of(23, 9, 4)
 COST_NANO = usage_cost_nano("forte", USAGE)
 CREDIT_NANO = 10**12
-PAUSE_S = 0.03  # of a client after each reply: without it the load would take all cores
-REFUSED_PAUSE_S = 0.05
+PAUSE_S = 0.1  # of a client after each reply: without it the load would take all cores
+REFUSED_PAUSE_S = 0.1
 
 
 class FleetRequest(ChatRequest, frozen=True):

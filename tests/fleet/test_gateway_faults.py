@@ -21,7 +21,7 @@ from tests.service import wait_until
 STREAMS = 20
 CUT_OFF_S = 20.0
 SWEPT_S = 60.0
-LOAD_S = 1.0
+LOAD_S = 0.5
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +119,7 @@ def test_gateway_cut_off_from_postgres_charges_its_streams_in_full_or_fails(
         cut_s = time.monotonic()
         streams.release()
         others = [gateway.port for gateway in fleet.gateways[1:]]
-        async with clients.load(4, others):
+        async with clients.load(2, others):
             await asyncio.sleep(CUT_OFF_S)
         cut_off.store.restore()
         for reply in await streams.end():

@@ -94,7 +94,7 @@ def test_open_holds_of_the_release_before_are_respected(fleet: Fleet, upstream: 
         async with OldRelease.running(fleet.ledger, clients.email, clients.key) as old:
             held = await old.take_hold(HOLD_NANO)
             assert held
-            async with clients.load(4):
+            async with clients.load(2):
                 await asyncio.sleep(8.0)  # longer than a dead process is left alone
             assert await old.sweep() == 0, "this release has nothing that the release before would sweep"
             assert await old.settle(held, HOLD_NANO), "its hold was ended by another process"

@@ -59,7 +59,7 @@ def check_storm(clients: Clients, upstream: LoopbackUpstream, paid: int, asked: 
     clients.fleet.check()
 
 
-@pytest.mark.parametrize(("paid", "asked"), [(1, 30), (37, 300), (600, 900)])
+@pytest.mark.parametrize(("paid", "asked"), [(1, 30), (37, 150), (300, 450)])
 def test_storm_serves_exactly_what_the_balance_pays_for(
     fleet: Fleet, exact: LoopbackUpstream, paid: int, asked: int
 ) -> None:
@@ -71,14 +71,14 @@ def test_storm_serves_exactly_what_the_balance_pays_for(
 
 def test_spare_reserve_is_given_back_to_a_gateway_that_needs_it(fleet: Fleet, exact: LoopbackUpstream) -> None:
     """What one gateway has reserved beyond its requests pays at once for the requests of the others."""
-    clients, first = Clients(fleet, 400 * HOLD_NANO + REST_NANO), 100
+    clients, first = Clients(fleet, 200 * HOLD_NANO + REST_NANO), 50
 
     async def run() -> None:
         await storm(clients, first, fleet.ports[:1])
-        await storm(clients, 350, fleet.ports[1:])
+        await storm(clients, 175, fleet.ports[1:])
 
     asyncio.run(run())
-    check_storm(clients, exact, 400, first + 350)
+    check_storm(clients, exact, 200, first + 175)
 
 
 def test_one_account_s_storm_does_not_touch_another(fleet: Fleet, exact: LoopbackUpstream) -> None:
@@ -86,12 +86,12 @@ def test_one_account_s_storm_does_not_touch_another(fleet: Fleet, exact: Loopbac
     poor, rich = Clients(fleet, 20 * HOLD_NANO + REST_NANO), Clients(fleet)
 
     async def run() -> None:
-        await asyncio.gather(storm(poor, 150), storm(rich, 150))
+        await asyncio.gather(storm(poor, 80), storm(rich, 80))
 
     asyncio.run(run())
     statuses = [Counter(sent.reply.status for sent in clients.sent) for clients in (poor, rich)]
     assert [{status: counts[status] for status in (200, 402)} for counts in statuses] == [
-        {200: 20, 402: 130},
-        {200: 150, 402: 0},
+        {200: 20, 402: 60},
+        {200: 80, 402: 0},
     ]
     fleet.check()

@@ -1,12 +1,13 @@
 """An upstream that sends far more than it was asked for: bounded by the tokens that the request allowed."""
 
 import json
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import msgspec
 import pytest
 
-from tests.conftest import StartService
 from tests.contract.tool_upstream import TOOLS
 from tests.loopback import STOP, Endless, Json, LoopbackUpstream, Reply, Sse, chunk, completion, framed, said, sse_event
 from tests.loopback.chunks import SSE_HEAD
@@ -39,19 +40,28 @@ HOSTILE: dict[str, Reply] = {
 }
 
 
-@pytest.fixture
-def alone(shared_upstream: LoopbackUpstream, start_service: StartService) -> Service:
-    """A service of its own, whose memory nobody else uses."""
-    return start_service(classes_spec(shared_upstream.base_url))
+class Watched(msgspec.Struct, frozen=True):
+    """A service, and its memory before the first hostile reply."""
+
+    service: Service
+    before_bytes: int
+
+
+@pytest.fixture(scope="module")
+def watched(shared_upstream: LoopbackUpstream) -> Iterator[Watched]:
+    """A service whose memory nobody else uses."""
+    with Service(classes_spec(shared_upstream.base_url)) as service:
+        shared_upstream.script(Sse([said("Hi."), STOP]))
+        assert RawClient(service.port, service.key).chat(stream=True).is_done  # no usage: the tokenizer is loaded
+        yield Watched(service, service.process.rss_bytes)
 
 
 @pytest.mark.parametrize("case", HOSTILE)
-def test_a_reply_is_bounded_by_its_tokens(alone: Service, upstream: LoopbackUpstream, case: str) -> None:
+def test_a_reply_is_bounded_by_its_tokens(watched: Watched, upstream: LoopbackUpstream, case: str) -> None:
     """Against `max_tokens: 50` such a reply is cut off as broken, and the memory of the service stays bounded."""
-    api = RawClient(alone.port, alone.key)
-    upstream.script(Sse([said("Hi."), STOP]))
-    assert api.chat(stream=True).is_done  # without a usage: the tokenizer is loaded
-    before_bytes = alone.process.rss_bytes
+    service = watched.service
+    api = RawClient(service.port, service.key)
+    service.reload()  # the route rests after the replies of another case
     upstream.always(HOSTILE[case])
     with ThreadPoolExecutor(AT_ONCE) as threads:
         ask = lambda n: api.chat(tools=TOOLS, max_tokens=50, stream=n % 2 == 0)  # noqa: E731
@@ -62,4 +72,5 @@ def test_a_reply_is_bounded_by_its_tokens(alone: Service, upstream: LoopbackUpst
             check_error(json.loads(last), "api_error")
         else:
             reply.error(502, "api_error")
-    assert alone.process.rss_bytes - before_bytes < GROWTH_BYTES_MAX
+    assert len(upstream.requests) >= AT_ONCE / 2
+    assert service.process.rss_bytes - watched.before_bytes < GROWTH_BYTES_MAX

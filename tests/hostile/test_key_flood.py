@@ -26,7 +26,7 @@ from tests.service_config import ServiceSpec, classes_spec
 ADDRESSES = 1000
 GUESSES_PER_S = 5000
 CONNECTIONS = 64
-GOOD_KEYS = 12
+GOOD_KEYS = 6
 GUESSES_BETWEEN = 350  # guesses answered before each good key
 BEAT_S = 0.01
 UNUSED_UPSTREAM = "http://127.0.0.1:9/v1"

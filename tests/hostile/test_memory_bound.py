@@ -1,6 +1,5 @@
 """16. Out of memory: with the address space bounded, large bodies at once are refused with 429, and nothing dies."""
 
-import json
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -19,13 +18,22 @@ MIB = 2**20
 BODIES = 8
 BODY_BYTES = 20 * MIB
 ROUNDS = 2
-WORDS = "The quick brown fox jumps over the lazy dog. "
+WORDS = b"The quick brown fox jumps over the lazy dog. "
+TEXT = WORDS * (BODY_BYTES // len(WORDS))
 
 
-@pytest.fixture
-def deployment(upstream: LoopbackUpstream) -> Iterator[Deployment]:
-    with Deployment(classes_spec(upstream.base_url), 10**15) as made:
+@pytest.fixture(scope="module")
+def deployment(shared_upstream: LoopbackUpstream) -> Iterator[Deployment]:
+    shared_upstream.reset()
+    with Deployment(classes_spec(shared_upstream.base_url), 10**15) as made:
         yield made
+
+
+@pytest.fixture(scope="module")
+def size_bytes(deployment: Deployment) -> int:
+    """The address space that a process takes right after its start."""
+    with started(deployment) as running:
+        return size_of(running)
 
 
 def size_of(running: Started) -> int:
@@ -37,8 +45,7 @@ def size_of(running: Started) -> int:
 
 
 def body_of(number: int) -> bytes:
-    content = f"{number}. {WORDS * (BODY_BYTES // len(WORDS))}"
-    return json.dumps({"messages": [{"role": "user", "content": content}], "max_tokens": 5}).encode()
+    return b'{"messages":[{"role":"user","content":"%d. %b"}],"max_tokens":5}' % (number, TEXT)
 
 
 def send_all(wire: RawClient) -> list[Reply]:
@@ -47,10 +54,9 @@ def send_all(wire: RawClient) -> list[Reply]:
 
 
 @pytest.mark.parametrize("room_mib", [128, 576])
-def test_large_bodies_in_little_memory_are_refused(deployment: Deployment, room_mib: int) -> None:
+def test_large_bodies_in_little_memory_are_refused(deployment: Deployment, size_bytes: int, room_mib: int) -> None:
     """Each of eight large bodies at once is served, found too long or refused with 429 and a wait: none gets a 500."""
-    with started(deployment) as running:
-        limit = size_of(running) + room_mib * MIB
+    limit = size_bytes + room_mib * MIB
     with started(deployment, prefix=("prlimit", f"--as={limit}")) as running:
         wire = RawClient(running.port, deployment.key)
         replies = [reply for _ in range(ROUNDS) for reply in send_all(wire)]

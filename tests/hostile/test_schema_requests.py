@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis.strategies import booleans
 from schemathesis import Case, GenerationMode
 
+from tests.cli.program import run_here
 from tests.loopback import LoopbackUpstream
 from tests.openapi import EVENTS, Document, closed, read_document
 from tests.raw_client import RawClient
@@ -98,7 +99,7 @@ def test_service_is_well_afterwards(target: Target) -> None:
     assert target.service.process.get("/readyz") == (200, "ready\n")
     assert RawClient(target.service.port, target.service.key).chat().status == 200
     assert "internal error" not in target.service.output
-    assert target.service.cli("ledger", "check").returncode == 0
+    assert run_here(target.service.folder, "ledger", "check").returncode == 0
 
 
 def send_all(target: Target, batch: Batch, seed_: int) -> Counter[int]:

@@ -22,10 +22,10 @@ from tests.unit.http.testing_site import WHOLE, ObservedConnection, Site
 MIB = 2**20
 CONNECTIONS = 100
 PIPELINE = b"GET / HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n" * 2000
-ATTACK_S = 8.0
-PROBES = 100  # on a busy machine there are fewer in that time
+ATTACK_S = 4.0
+PROBES = 40  # on a busy machine there are fewer in that time
 RSS_BYTES_MAX = 50 * MIB
-PROBES_MEDIAN_S_MAX = 0.5
+PROBES_MEDIAN_S_MAX = 2.0  # on a busy machine; if whole pipelines were answered first, it would be far more
 REQUESTS_IN_ONE_READ = 7000  # of 33 bytes each
 HOST_BYTES_MAX = 255
 

@@ -1,14 +1,8 @@
-"""Processes that only register themselves, for the tests of the living and the dead.
+"""Presences, and processes that only register themselves, for the tests of the living and the dead."""
 
-python -m tests.store.presences URL     prints its name once it is registered, and stops after a line of input
-"""
-
-import asyncio
-import sys
-from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from pathlib import Path
+from multiprocessing.connection import Connection
 from typing import Any
 
 from sqlalchemy import select
@@ -19,10 +13,9 @@ from cadenza.store.postgres import PostgresStore
 from cadenza.store.processes import Bounds, Presence
 from cadenza.store.statements import Statement, Values
 from cadenza.store.store import Row, Store, StoreUnavailable, T, Transaction
-from tests.environment import environment
+from tests.store.forked import Fork, forked, listen
 from tests.store.moves import comes_true
 
-ROOT = Path(__file__).parents[2]
 QUICK = Bounds(beat_every_s=0.01)  # the bounds as they are, by a clock that only the test moves; beats come quickly
 BEATS = Statement(select(schema.processes.c.name, schema.processes.c.beats))
 
@@ -96,30 +89,18 @@ async def pass_time(store: Store, clock: HandClock, seconds: float, *those: Pres
 
 
 @asynccontextmanager
-async def other_process(url: str) -> AsyncIterator[tuple[Process, str]]:
+async def other_process(url: str) -> AsyncIterator[tuple[Fork, str]]:
     """A registered process and its name. It is killed at the end of the block."""
-    command = (sys.executable, "-m", "tests.store.presences", url)
-    started = await asyncio.create_subprocess_exec(*command, cwd=ROOT, env=environment(), stdin=PIPE, stdout=PIPE)
-    assert started.stdout is not None
-    name = (await started.stdout.readline()).decode().strip()
-    try:
-        yield started, name
-    finally:
-        if started.returncode is None:
-            started.kill()
-        await started.communicate()
+    async with forked(main, url) as started:
+        yield started, await started.hear()
 
 
-async def main(url: str) -> None:
+async def main(line: Connection, url: str) -> None:
+    """Say the name of its presence once it is registered, and stop when told."""
     store = open_store(url)
     presence = Presence(store)
     await presence.start()
-    sys.stdout.write(f"{presence.name}\n")
-    sys.stdout.flush()
-    await asyncio.to_thread(sys.stdin.readline)
+    line.send(presence.name)
+    await listen(line)
     await presence.stop()
     await store.close()
-
-
-if __name__ == "__main__":
-    asyncio.run(main(*sys.argv[1:]))

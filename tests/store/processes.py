@@ -1,37 +1,38 @@
-"""Other processes on the same store. Each loads, says `ready` and waits for a line, so that they run at once."""
+"""Other processes on the same store. Each says `ready` and waits to be told, so that they run at once."""
 
-import asyncio
-import sys
-from asyncio.subprocess import PIPE
-from pathlib import Path
+from contextlib import AsyncExitStack
+from multiprocessing.connection import Connection
+
+from sqlalchemy import text
 
 from cadenza.store import keys, ledger
 from cadenza.store.address import open_store
 from cadenza.store.migrate import migrate
-from cadenza.store.store import Store
-from tests.environment import environment
+from cadenza.store.statements import Statement
+from cadenza.store.store import Store, Transaction
+from tests.store.forked import forked, listen
 
-ROOT = Path(__file__).parents[2]
 WORK_S = 60.0
+CHANGE = Statement(text("UPDATE epochs SET number = number + 1"))
 
 
 async def run_at_once(*works: tuple[str, ...]) -> list[str]:
-    """Return what each process prints at its end. A process that fails fails the test."""
-    command = (sys.executable, "-m", "tests.store.processes")
-    async with asyncio.timeout(WORK_S):
-        started = [
-            await asyncio.create_subprocess_exec(
-                *command, *work, cwd=ROOT, env=environment(), stdin=PIPE, stdout=PIPE, stderr=PIPE
-            )
-            for work in works
-        ]
+    """Return what each process says at its end. A process that fails fails the test."""
+    async with AsyncExitStack() as stack:
+        started = [await stack.enter_async_context(forked(main, *work)) for work in works]
         for process in started:
-            assert process.stdout is not None
-            assert await process.stdout.readline() == b"ready\n"
-        ended = await asyncio.gather(*(process.communicate(b"go\n") for process in started))
-    for process, (_, complaint) in zip(started, ended, strict=True):
-        assert process.returncode == 0, complaint.decode()
-    return [said.decode().strip() for said, _ in ended]
+            await process.hear_word("ready")
+        for process in started:
+            process.tell()
+        said = [await process.hear() for process in started]
+        assert [await process.wait() for process in started] == [0] * len(works)
+    return said
+
+
+async def main(line: Connection, *words: str) -> None:
+    line.send("ready")
+    await listen(line)
+    line.send(await work(*words))
 
 
 async def work(name: str, url: str, *words: str) -> str:
@@ -42,6 +43,9 @@ async def work(name: str, url: str, *words: str) -> str:
                 return await migrate(store)
             case "grant", (account_id, amount_nano, times):
                 return await grant_often(store, account_id, int(amount_nano), int(times))
+            case "announce", ():
+                await store.transact(announce)
+                return "announced"
             case "revoke", (key_id, now_ms):
                 return str(await store.transact(lambda tx: keys.revoke(tx, key_id, int(now_ms))))
     finally:
@@ -58,8 +62,7 @@ async def grant_often(store: Store, account_id: str, amount_nano: int, times: in
     return str(balance_nano)
 
 
-if __name__ == "__main__":
-    sys.stdout.write("ready\n")
-    sys.stdout.flush()
-    sys.stdin.readline()
-    sys.stdout.write(asyncio.run(work(*sys.argv[1:])))
+def announce(tx: Transaction) -> None:
+    """Change something, and wake every watcher."""
+    tx.change(CHANGE, {})
+    tx.announce()

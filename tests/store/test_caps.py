@@ -1,6 +1,5 @@
 """Spend caps in the store: exact over all processes, through crashes and sweeps, in total and by month."""
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -36,7 +35,7 @@ from tests.store.moves import (
     writing,
 )
 from tests.store.rows import DOLLAR_NANO, NOW_MS, add_key, rows_of, run_sql
-from tests.store.spenders import hear, let_end, numbers, process, tell
+from tests.store.spenders import numbers, process
 
 ONE_NANO = PRICE.quote(100, 16)  # held whole or not at all
 WHOLE_NANO = 2500
@@ -149,8 +148,9 @@ async def test_processes_that_spend_at_once_do_not_pass_a_cap(store: Store, url:
     await cap(store, Cap(limit_nano), "key_rich7")
     async with process("spend", url, "one", "60") as one, process("spend", url, "two", "60") as two:
         for running in (one, two):
-            await hear(running, "ready")
-        await asyncio.gather(tell(one, "7 capped"), tell(two, "7 capped"))
+            await running.hear_word("ready")
+        for running in (one, two):
+            running.tell("7 capped")
         (held, charged_nano), (held_too, charged_too_nano) = await numbers(one), await numbers(two)
     found = await cap_of(store, "key_rich7")
     assert found
@@ -284,22 +284,21 @@ async def test_a_dead_process_is_charged_within_the_cap(rich: Store, url: str) -
     await cap(rich, Cap(2 * WHOLE_NANO))
     async with process("stay", url, "marked", "7") as one, process("stay", url, "silent", "0") as two:
         for running in (one, two):
-            await hear(running, "ready")
-            await tell(running)
-            await hear(running, "held")
+            await running.hear_word("ready")
+            running.tell()
+            await running.hear_word("held")
         assert await figures(rich) == (0, 2 * WHOLE_NANO)
         for running in (one, two):
-            running.kill()
-            await running.wait()
+            await running.kill()
         async with process("sweep", url) as sweeper:
-            await hear(sweeper, "ready")
-            await tell(sweeper)
+            await sweeper.hear_word("ready")
+            sweeper.tell()
 
             async def is_swept() -> bool:
                 return await figures(rich) == (1210, 0)
 
             assert await comes_true(is_swept)
-            await let_end(sweeper)
+            await sweeper.let_end()
     async with writing(rich) as (writer, _):
         await spend(writer, "r1")
         await refused(writer, "r2")

@@ -16,7 +16,8 @@ from cadenza.store.store import Store, StoreUnavailable, Transaction
 from tests.link import Link
 from tests.postgres import OWNER, Postgres, running_postgres
 from tests.store.aside import aside
-from tests.store.test_watch import announce, wait_for
+from tests.store.processes import announce
+from tests.store.test_watch import wait_for
 
 RECOVER_S = 100.0
 WAIT_S = 3.0  # longer than the default, because the machine may be busy

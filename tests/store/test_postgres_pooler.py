@@ -17,8 +17,9 @@ from cadenza.store.schema import accounts
 from cadenza.store.store import StoreUnavailable
 from tests.debian import find_or_install
 from tests.postgres import OWNER, Postgres
+from tests.store.processes import announce
 from tests.store.rows import add_account, rows_of
-from tests.store.test_watch import announce, wait_for
+from tests.store.test_watch import wait_for
 
 START_S = 60.0
 STOP_S = 30.0

@@ -7,7 +7,6 @@ import asyncio
 import contextlib
 import random
 import time
-from asyncio.subprocess import Process
 from collections.abc import AsyncIterator
 
 import msgspec
@@ -17,6 +16,7 @@ from cadenza.core.ledger import Held, Insufficient
 from cadenza.core.records import Usage
 from cadenza.store.store import Store
 from cadenza.store.writer import USUAL_PACE, LedgerWriter, Pace
+from tests.store.forked import Fork
 from tests.store.moves import (
     ALONE,
     HOUR_S,
@@ -38,7 +38,7 @@ from tests.store.moves import (
     writing,
 )
 from tests.store.rows import DOLLAR_NANO, run_sql
-from tests.store.spenders import hear, numbers, process, tell
+from tests.store.spenders import numbers, process
 
 ONE_NANO = PRICE.quote(100, 16)  # held whole or not at all
 REQUESTS = 500
@@ -207,21 +207,21 @@ async def writer_of(url: str, pace: Pace = PATIENT) -> AsyncIterator[LedgerWrite
 
 
 @contextlib.asynccontextmanager
-async def spenders(url: str) -> AsyncIterator[list[Process]]:
+async def spenders(url: str) -> AsyncIterator[list[Fork]]:
     times = f"{REQUESTS // PROCESSES}"
     async with contextlib.AsyncExitStack() as stack:
         running = [
             await stack.enter_async_context(process("spend", url, f"p{number}", times)) for number in range(PROCESSES)
         ]
         for one in running:
-            await hear(one, "ready")
+            await one.hear_word("ready")
         yield running
 
 
-async def spend_at_once(running: list[Process], seed: int, mix: str) -> tuple[int, int]:
+async def spend_at_once(running: list[Fork], seed: int, mix: str) -> tuple[int, int]:
     """Return how many requests all processes served, and the sum of their charges."""
     for one in running:
-        await tell(one, f"{seed} {mix}")
+        one.tell(f"{seed} {mix}")
     served = [await numbers(one) for one in running]
     assert [len(said) for said in served] == [2] * PROCESSES, f"a process failed with seed {seed}"
     return sum(held for held, _ in served), sum(charged_nano for _, charged_nano in served)

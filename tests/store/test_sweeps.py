@@ -1,10 +1,8 @@
 """Dead processes: what they reserved is freed once, and what was marked as delivered is charged once."""
 
-import asyncio
 import contextlib
 import io
 import json
-from asyncio.subprocess import Process
 from collections.abc import AsyncIterator
 
 import pytest
@@ -15,6 +13,7 @@ from cadenza.store import sweeps
 from cadenza.store.schema import entries, holds, marks, processes, reserves, usage
 from cadenza.store.sqlite import SqliteStore
 from cadenza.store.store import Store, StoreRefused
+from tests.store.forked import Fork
 from tests.store.moves import (
     ALONE,
     Progress,
@@ -35,7 +34,7 @@ from tests.store.moves import (
     writing,
 )
 from tests.store.rows import DOLLAR_NANO, NOW_MS, rows_of, run_sql
-from tests.store.spenders import hear, let_end, process, tell
+from tests.store.spenders import process
 
 WHOLE_NANO = 2500
 MARK = """
@@ -162,16 +161,17 @@ async def test_the_outcomes_of_a_dead_process_are_recorded(sqlite_store: SqliteS
 
 
 @contextlib.asynccontextmanager
-async def sweepers(url: str, count: int) -> AsyncIterator[list[Process]]:
+async def sweepers(url: str, count: int) -> AsyncIterator[list[Fork]]:
     """So many processes that begin to sweep at once, and go on."""
     async with contextlib.AsyncExitStack() as stack:
         running = [await stack.enter_async_context(process("sweep", url)) for _ in range(count)]
         for one in running:
-            await hear(one, "ready")
+            await one.hear_word("ready")
         for one in running:
-            await tell(one)
+            one.tell()
         yield running
-        await asyncio.gather(*map(let_end, running))
+        for one in running:
+            await one.let_end()
 
 
 async def test_a_killed_process_is_swept_once_and_a_living_one_never(store: Store, url: str) -> None:
@@ -183,12 +183,11 @@ async def test_a_killed_process_is_swept_once_and_a_living_one_never(store: Stor
         process("stay", url, "living", "3") as three,
     ):
         for running in (one, two, three):
-            await hear(running, "ready")
-            await tell(running)
-            await hear(running, "held")
-        one.kill()
-        two.kill()
-        await asyncio.gather(one.wait(), two.wait())
+            await running.hear_word("ready")
+            running.tell()
+            await running.hear_word("held")
+        await one.kill()
+        await two.kill()
         assert await money(store) == (100 * WHOLE_NANO, 3 * WHOLE_NANO)
 
         async def are_swept() -> bool:

@@ -1,7 +1,6 @@
 """Announcements: a transaction of one process wakes the watchers of all, on both databases."""
 
 import asyncio
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -13,28 +12,10 @@ from cadenza.store.statements import Statement
 from cadenza.store.store import Store, StoreUnavailable, Transaction
 from tests.postgres import Postgres
 from tests.store.aside import DROP_OTHERS, aside
+from tests.store.processes import announce, run_at_once
 
 WAIT_S = 60.0
 QUIET_S = 0.3  # long enough for a watcher to look several times
-ROOT = Path(__file__).parents[2]
-CHANGE = Statement(text("UPDATE epochs SET number = number + 1"))
-ANNOUNCE_ELSEWHERE = """
-import asyncio, sys
-from cadenza.store.address import open_store
-from tests.store.test_watch import announce
-
-async def main():
-    store = open_store(sys.argv[1], 60.0)
-    await store.transact(announce)
-    await store.close()
-
-asyncio.run(main())
-"""
-
-
-def announce(tx: Transaction) -> None:
-    tx.change(CHANGE, {})
-    tx.announce()
 
 
 async def wait_for(event: asyncio.Event) -> None:
@@ -66,10 +47,8 @@ async def test_another_process_wakes_a_watcher(store: Store, url: str) -> None:
     """An announcement crosses processes."""
     woken = asyncio.Event()
     async with store.watch(woken.set):
-        command = (sys.executable, "-c", ANNOUNCE_ELSEWHERE, url)
-        process = await asyncio.create_subprocess_exec(*command, cwd=ROOT)
+        assert await run_at_once(("announce", url)) == ["announced"]
         await wait_for(woken)
-        assert await process.wait() == 0
 
 
 async def test_a_watcher_sees_what_was_announced(store: Store, other: Store) -> None:

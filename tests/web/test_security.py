@@ -10,6 +10,7 @@ from contextlib import closing
 import pytest
 
 from cadenza.control import totp
+from tests.cli.program import run_here
 from tests.migrated import STORE_WAIT_S
 from tests.service import PASSWORD, Service
 from tests.visitor import Visitor
@@ -204,7 +205,9 @@ def test_a_recovery_code_used_twice_at_the_same_instant(visitor: Visitor, email:
 def test_a_reset_does_not_pass_the_second_factor(service: Service, visitor: Visitor, email: str) -> None:
     """After a new password by link, the code is still asked for."""
     add_app(visitor)
-    path = service.cli("account", "link", email, "reset").stdout.strip().removeprefix("http://127.0.0.1:8080")
+    path = (
+        run_here(service.folder, "account", "link", email, "reset").stdout.strip().removeprefix("http://127.0.0.1:8080")
+    )
     browser = Visitor(service.port)
     browser.get(path)
     assert browser.post(path, {"password": NEW_PASSWORD}).location == "/sign-in?note=password-set"

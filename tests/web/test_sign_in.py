@@ -8,6 +8,7 @@ from contextlib import ExitStack
 
 import pytest
 
+from tests.cli.program import run_here
 from tests.service import PASSWORD, Service
 from tests.visitor import Visitor
 
@@ -173,11 +174,11 @@ def test_attempts_on_one_account_are_limited_but_not_for_its_owner(service: Serv
 def test_a_suspended_account_cannot_be_used(service: Service, guest: Visitor, email: str) -> None:
     """Its sessions end with the suspension, and signing in says that it is suspended."""
     assert sign_in(guest, email) == 303
-    assert service.cli("account", "suspend", email).returncode == 0
+    assert run_here(service.folder, "account", "suspend", email).returncode == 0
     assert guest.get("/settings").status == 303
     guest.get("/sign-in")
     assert "suspended" in guest.post("/sign-in", {"email": email, "password": PASSWORD}).words
-    assert service.cli("account", "resume", email).returncode == 0
+    assert run_here(service.folder, "account", "resume", email).returncode == 0
     assert sign_in(guest, email) == 303
 
 

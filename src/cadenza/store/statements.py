@@ -5,6 +5,7 @@ Postgres, postgres_statements.py compiles the same statements.
 """
 
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from operator import itemgetter
 from typing import Any
 
@@ -20,21 +21,29 @@ SQLITE = sqlite.dialect(paramstyle="qmark")  # positional: the driver is slower 
 
 
 class Statement:
-    """One statement, compiled for SQLite when it is made. `columns` names the columns that an INSERT fills.
-
-    `sqlite_values` puts named values into the order of the placeholders of `sqlite_text`.
-    """
+    """One statement, compiled when it is first run: a start needs few of them. `columns` are those an INSERT fills."""
 
     core: ClauseElement
 
     def __init__(self, core: Executable, *columns: str) -> None:
         assert isinstance(core, ClauseElement)
-        compiled = core.compile(dialect=SQLITE, column_keys=columns or None)
-        assert isinstance(compiled, SQLCompiler)
         self.core = core
         self.columns = columns or None
-        self.sqlite_text = str(compiled)
-        self.sqlite_values = pick_values(compiled)
+
+    @cached_property
+    def sqlite_text(self) -> str:
+        return str(self._compiled)
+
+    @cached_property
+    def sqlite_values(self) -> PickValues:
+        """Puts named values into the order of the placeholders of `sqlite_text`."""
+        return pick_values(self._compiled)
+
+    @cached_property
+    def _compiled(self) -> SQLCompiler:
+        compiled = self.core.compile(dialect=SQLITE, column_keys=self.columns)
+        assert isinstance(compiled, SQLCompiler)
+        return compiled
 
 
 def pick_values(compiled: SQLCompiler) -> PickValues:

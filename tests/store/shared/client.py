@@ -1,8 +1,8 @@
 """A process that uses Valkey: `take` takes tickets as fast as it can, `hold` takes slots and keeps them."""
 
 import asyncio
-import sys
 import time
+from multiprocessing.connection import Connection
 
 from cadenza.core.rates import Rate
 from cadenza.gateway.slots import Slots
@@ -14,8 +14,8 @@ from cadenza.store.shared.valkey import ValkeyState
 AT_ONCE = 20
 
 
-async def take(url: str, per_s: str, burst: str, time_s: str) -> None:
-    """Print how many tickets were granted, then the monotonic times of the first and the last attempt."""
+async def take(line: Connection, url: str, per_s: str, burst: str, time_s: str) -> None:
+    """Say how many tickets were granted, then the monotonic times of the first and the last attempt."""
     state = ValkeyState(parse(url), 1, Observer(make_log()), Timing(trip_s=30.0, connect_s=30.0))
     await state.start()
     assert state.is_up
@@ -23,21 +23,16 @@ async def take(url: str, per_s: str, burst: str, time_s: str) -> None:
     while time.monotonic() < began_s + float(time_s):
         tickets = await asyncio.gather(*(state.rates.take("key", rate) for _ in range(AT_ONCE)))
         granted += sum(ticket.is_granted for ticket in tickets)
-    print(granted, began_s, time.monotonic())  # noqa: T201 its parent reads it
+    line.send(f"{granted} {began_s} {time.monotonic()}")
     await state.stop()
 
 
-async def hold(url: str, limit: str, count: str, lease_s: str) -> None:
+async def hold(line: Connection, url: str, limit: str, count: str, lease_s: str) -> None:
     state = ValkeyState(
         parse(url), 1, Observer(make_log()), Timing(trip_s=30.0, connect_s=30.0, lease_s=float(lease_s))
     )
     slots = Slots(int(limit), wait_s=30.0, lender=state.lender)
     await state.start()
     held = [await slots.enter("key_of_the_process") for _ in range(int(count))]
-    print(sum(held), flush=True)  # noqa: T201 its parent reads it
+    line.send(f"{sum(held)}")
     await asyncio.Event().wait()
-
-
-if __name__ == "__main__":
-    program = {"take": take, "hold": hold}[sys.argv[1]]
-    asyncio.run(program(*sys.argv[2:]))

@@ -1,7 +1,6 @@
 """Rates in the memory of one process and in Valkey: the same rule, and in Valkey one rate over all processes."""
 
 import asyncio
-import sys
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -10,6 +9,8 @@ from hypothesis import strategies as st
 from cadenza.core.rates import Rate, Ticket, take_ticket
 from cadenza.store.shared.memory import SWEEP_EVERY, MemoryRates
 from cadenza.store.shared.state import SharedState
+from tests.store.forked import forked
+from tests.store.shared import client
 from tests.store.shared.conftest import MakeValkeyState
 from tests.unit.gateway.clock import Clock
 from tests.valkey import Valkey
@@ -17,7 +18,7 @@ from tests.valkey import Valkey
 SLOW = Rate(per_s=0.001, burst=2)
 FAST = Rate(per_s=1e9, burst=1)
 RUN_S = 60.0
-TAKE_S = 1.5
+TAKE_S = 0.6
 RATES = st.builds(Rate, st.floats(1e-6, 1e6), st.integers(1, 50))
 TAKES = st.lists(st.tuples(st.sampled_from("abc"), RATES), min_size=1, max_size=40)
 
@@ -129,12 +130,8 @@ async def test_one_rate_over_three_processes_is_exact(valkey: Valkey, per_s: flo
     """Three processes that take tickets as fast as they can get together what one may have, and all of it."""
 
     async def run() -> list[float]:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "tests.store.shared.client", "take", valkey.url, str(per_s), str(burst), str(TAKE_S),
-            stdout=asyncio.subprocess.PIPE,
-        )  # fmt: skip
-        written, _ = await asyncio.wait_for(process.communicate(), RUN_S)
-        return [float(word) for word in written.split()]
+        async with forked(client.take, valkey.url, str(per_s), str(burst), str(TAKE_S)) as process:
+            return [float(word) for word in (await process.hear()).split()]
 
     counts, begun_s, ended_s = zip(*await asyncio.gather(run(), run(), run()), strict=True)
     span_s = max(ended_s) - min(begun_s)

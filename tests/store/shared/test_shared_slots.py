@@ -2,7 +2,6 @@
 
 import asyncio
 import random
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -10,6 +9,8 @@ import pytest
 
 from cadenza.gateway.slots import Slots
 from cadenza.store.shared.timing import Timing
+from tests.store.forked import Fork, forked
+from tests.store.shared import client
 from tests.store.shared.conftest import PATIENT, MakeValkeyState
 from tests.valkey import Valkey
 
@@ -41,20 +42,11 @@ async def fleet_slots(
 
 
 @asynccontextmanager
-async def holding(url: str, limit: int, count: int, lease_s: float) -> AsyncIterator[asyncio.subprocess.Process]:
+async def holding(url: str, limit: int, count: int, lease_s: float) -> AsyncIterator[Fork]:
     """A process that has so many slots."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tests.store.shared.client", "hold", url, str(limit), str(count), str(lease_s),
-        stdout=asyncio.subprocess.PIPE,
-    )  # fmt: skip
-    assert process.stdout
-    try:
-        assert int(await asyncio.wait_for(process.stdout.readline(), WAIT_S)) == count
+    async with forked(client.hold, url, str(limit), str(count), str(lease_s)) as process:
+        await process.hear_word(str(count))
         yield process
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.wait()
 
 
 async def enter_all(slots: Slots, key: str, count: int) -> None:
@@ -205,7 +197,6 @@ async def test_a_lease_lapses_after_a_kill(valkey: Valkey, make_valkey_state: Ma
         fourth = asyncio.create_task(slots.enter("key_a"))
         await asyncio.sleep(2 * SHORT_LEASE.lease_s)
         assert not fourth.done()
-        process.kill()
-        await process.wait()
+        await process.kill()
         assert await asyncio.wait_for(fourth, WAIT_S)
         await enter_all(slots, "key_a", 6)
