@@ -222,6 +222,25 @@ def test_an_uncertain_end_that_the_store_has_is_not_charged_again(cost_nano: int
     assert money(account) == (WHOLE_NANO, 0, 0)
 
 
+@pytest.mark.parametrize(
+    ("due_nano", "charged_nano"),
+    [
+        ((WHOLE_NANO + 900, WHOLE_NANO), (WHOLE_NANO, WHOLE_NANO)),
+        ((WHOLE_NANO, WHOLE_NANO + 900), (WHOLE_NANO, WHOLE_NANO)),
+        ((WHOLE_NANO + 900, WHOLE_NANO - 600), (WHOLE_NANO + 600, WHOLE_NANO - 600)),
+        ((WHOLE_NANO - 600, WHOLE_NANO + 900), (WHOLE_NANO - 600, WHOLE_NANO + 600)),
+    ],
+)
+def test_a_request_above_its_hold_takes_nothing_from_another_that_ends_with_it(
+    due_nano: tuple[int, int], charged_nano: tuple[int, int]
+) -> None:
+    """In a batch, it gets what the other does not need of its own hold, in either order; no hold is lost."""
+    account = make_account(0, reserve_nano=2 * WHOLE_NANO)
+    first, second = (make_end(due, completion_id=name) for due, name in zip(due_nano, ("r1", "r2"), strict=True))
+    ended = end(account, 0, first, second)
+    assert [(one.charged_nano, one.is_lost) for one in ended] == [(charged, False) for charged in charged_nano]
+
+
 def test_two_ends_of_one_request_in_a_batch_are_charged_once() -> None:
     """The second finds the first."""
     account, twice = make_account(0, 2 * WHOLE_NANO), make_end(WHOLE_NANO, is_uncertain=True)

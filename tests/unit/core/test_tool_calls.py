@@ -203,9 +203,9 @@ def test_many_calls_take_time_in_proportion() -> None:
     """Eight times as many calls take well below sixty-four times as long."""
 
     def seconds(count: int) -> float:
-        started = time.perf_counter()
+        started = time.thread_time()
         assemble_calls(normalize([[ToolCallPart(n, f"id{n}", "look", "{}")] for n in range(count)]))
-        return time.perf_counter() - started
+        return time.thread_time() - started
 
     assert min(seconds(8_000) for _ in range(3)) < 32 * min(seconds(1_000) for _ in range(3))
 
