@@ -37,7 +37,7 @@ def put(path: Path, *texts: str, name: str = "a.txt", folder: str = "/srv") -> N
     """Store one file whose passages have these texts."""
     with open_writer(path) as writer:
         folder_id = writer.put_folder(folder, None, 0)
-        writer.put_file(folder_id, StoredFile(name, 1, 1, b"d"), name, [Passage("", text) for text in texts])
+        writer.put_file(folder_id, StoredFile(name, 1, 1, b"d"), [Passage("", text) for text in texts])
 
 
 def find(path: Path, *words: str, time_s: float = PATIENT_S) -> list[str]:
@@ -121,6 +121,39 @@ def test_words_in_the_path_of_a_file_count(path: Path) -> None:
     assert find(path, "md") == []
 
 
+def test_words_of_names_are_found(path: Path) -> None:
+    """The name of the indexed folder counts too, and so do the parts of a name in one word."""
+    put(path, "a room", name="TravelCosts2026.docx", folder="/srv/handbook")
+    for word in ("handbook", "travel", "cost", "2026", "travelcosts2026"):
+        assert find(path, word) == ["a room"], word
+
+
+def test_folders_of_one_name_differ(path: Path) -> None:
+    """What is found says which folder it is from, also where two have the same name."""
+    for folder in ("/one/handbook", "/two/handbook", "/three/handbook-2", "/"):
+        put(path, "a zebra", folder=folder)
+    with open_reader(path, PATIENT_S) as reader:
+        terms = reader.terms(["zebra"])
+        names = {found.folder for found in reader.find(terms, terms, 10)}
+    assert names == {"handbook", "handbook-2", "handbook-2-2", "root"}
+
+
+def test_an_index_of_the_first_version_is_searched_and_brought_up_to_date(path: Path) -> None:
+    """It is searched as it is; the next writer adds the words that it lacks, and keeps the rest."""
+    put(path, "a zebra", "two zebras", folder="/srv/handbook")
+    change(
+        path,
+        "ALTER TABLE files ADD COLUMN title TEXT NOT NULL DEFAULT ''",
+        "UPDATE passages SET name = 'a'",
+        "PRAGMA user_version = 1",
+    )
+    assert find(path, "zebra") == ["a zebra", "two zebras"]
+    assert find(path, "handbook") == []
+    assert list_folders(path)[0].passages == 2
+    put(path, "a lion", name="b.txt", folder="/srv/handbook")
+    assert sorted(find(path, "handbook")) == ["a lion", "a zebra", "two zebras"]
+
+
 def test_a_moment_of_the_index_stays_the_same(path: Path) -> None:
     """A reader that is open while a file is replaced sees the old one to its end; the next reader sees the new one."""
     put(path, "old zebra")
@@ -155,7 +188,7 @@ def test_readers_beside_a_writer_see_whole_files(path: Path) -> None:
             [folder] = writer.folders()
             for version in range(ROUNDS):
                 passages = [Passage("", f"zebra {version}")] * 20
-                writer.put_file(folder.id, StoredFile("a.txt", 1, 1, b"d"), "a.txt", passages)
+                writer.put_file(folder.id, StoredFile("a.txt", 1, 1, b"d"), passages)
     finally:
         is_over.set()
         reader.join()

@@ -155,9 +155,8 @@ class _Run:
         if stored and not stored.error and stored.digest == digest:
             self._writer.touch_file(self._folder_id, _stored(file, digest))
             return
-        title = file.path.rpartition("/")[2]
         try:
-            passages = await self._reader.read_passages(OWNER, title, data)
+            passages = await self._reader.read_passages(OWNER, file.path.rpartition("/")[2], data)
         except UnreadableFile as error:
             self._refuse(file, digest, error.reason)
             return
@@ -167,13 +166,12 @@ class _Run:
         if len(passages) > FILE_PASSAGES_MAX:
             self._refuse(file, digest, TOO_MANY_PASSAGES)
             return
-        self._writer.put_file(self._folder_id, _stored(file, digest), title, passages)
+        self._writer.put_file(self._folder_id, _stored(file, digest), passages)
         self.new += stored is None
         self.changed += stored is not None
 
     def _refuse(self, file: FolderFile, digest: bytes, reason: str) -> None:
-        title = file.path.rpartition("/")[2]
-        self._writer.put_file(self._folder_id, _stored(file, digest, reason), title, [])
+        self._writer.put_file(self._folder_id, _stored(file, digest, reason), [])
         self.unread.append(Unread(file.path, reason))
 
     def _remove(self, path: str) -> None:

@@ -4,12 +4,14 @@ import asyncio
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
 from cadenza.documents.records import Passage
 from cadenza.gateway.grounding.search.engines.local import LocalBounds, LocalEngine, topic_words
-from cadenza.gateway.grounding.search.records import EngineFailed, Hit
+from cadenza.gateway.grounding.search.finder import fitting
+from cadenza.gateway.grounding.search.records import EngineFailed, Hit, Source
 from cadenza.store.local_index import StoredFile, open_writer
 from tests.unit.gateway.grounding.indexed import HANDBOOK, index, write
 from tests.unit.gateway.grounding.questions import (
@@ -67,10 +69,14 @@ async def test_fresh_questions(engine: LocalEngine, path: Path) -> None:
 
 
 async def test_a_hit_has_the_whole_passage_and_where_it_is_from(engine: LocalEngine, path: Path) -> None:
-    """The title is the file's name, the address its path, and the text the passage as it is in the file."""
+    """Title and address name the folder and the path of the file, and the text is the passage as it stands there."""
     await index(path, HANDBOOK)
     [hit, *_] = await engine.search("Where should I keep my passwords?", 5)
-    assert (hit.title, hit.url, hit.snippet) == ("computers.md", "local:it/computers.md", "")
+    assert (hit.title, hit.url, hit.snippet) == (
+        "handbook/it/computers.md",
+        "local:handbook/it/computers.md",
+        "",
+    )
     assert hit.text.startswith("# Computers, passwords and access\n")
     assert hit.text in (HANDBOOK / "it" / "computers.md").read_text()
 
@@ -86,11 +92,36 @@ async def test_an_address_names_the_place(
     """A published folder gives links; a page or sheet is the fragment of the address, and part of the title."""
     with open_writer(path) as writer:
         folder = writer.put_folder("/srv", url, 0)
-        writer.put_file(folder, StoredFile("x#1/a b.pdf", 1, 1, b""), "a b.pdf", [Passage(label, "Zebras run")])
-    title = f"a b.pdf, {label}" if label else "a b.pdf"
+        writer.put_file(folder, StoredFile("x#1/a b.pdf", 1, 1, b""), [Passage(label, "Zebras run")])
+    title = f"srv/x#1/a b.pdf, {label}" if label else "srv/x#1/a b.pdf"
     assert await engine.search("zebras?", 5) == [
-        Hit(f"{url or 'local:'}x%231/a%20b.pdf{fragment}", title, text="Zebras run")
+        Hit(f"{url or 'local:srv/'}x%231/a%20b.pdf{fragment}", title, text="Zebras run")
     ]
+
+
+async def test_files_of_one_name_are_two_sources(engine: LocalEngine, path: Path, tmp_path: Path) -> None:
+    """Two folders with a file of the same name, and even of the same name themselves, have different addresses."""
+    for parent in ("one", "two"):
+        (tmp_path / parent).mkdir()
+        await index(path, write(tmp_path / parent / "docs", travel=f"Zebras travel by train number {parent}."))
+    hits = await engine.search("How do zebras travel?", 5)
+    assert {hit.url for hit in hits} == {"local:docs/travel.md", "local:docs-2/travel.md"}
+    assert {hit.title for hit in hits} == {"docs/travel.md", "docs-2/travel.md"}
+    sources = fitting([Source(hit.url, hit.title, hit.text) for hit in hits], 1000)
+    assert len(sources) == 2
+    assert all("[…]" not in source.text for source in sources)
+
+
+async def test_a_long_path_is_cut_at_its_beginning(engine: LocalEngine, path: Path) -> None:
+    """The title keeps the name of the file; the address is whole."""
+    name = "/".join(["a very long name of a folder"] * 8) + "/zebras.md"
+    with open_writer(path) as writer:
+        writer.put_file(writer.put_folder("/srv", None, 0), StoredFile(name, 1, 1, b""), [Passage("", "Zebras run")])
+    [hit] = await engine.search("zebras", 5)
+    assert len(hit.title) == 120
+    assert hit.title.startswith("…")
+    assert hit.title.endswith("/zebras.md")
+    assert hit.url == f"local:srv/{quote(name)}"
 
 
 async def test_two_passages_of_a_file_come_before_a_third(engine: LocalEngine, path: Path, tmp_path: Path) -> None:
@@ -99,8 +130,8 @@ async def test_two_passages_of_a_file_come_before_a_third(engine: LocalEngine, p
     await index(path, write(tmp_path / "docs", many=many, other="Zebras have stripes and hooves."))
     names = [[hit.title for hit in await engine.search("zebra stripes", count)] for count in (1, 3, 5, 10)]
     assert [len(found) for found in names] == [1, 3, 5, 6]
-    assert sorted(names[1]) == ["many.md", "many.md", "other.md"]
-    assert names[3].count("many.md") == 5
+    assert sorted(names[1]) == ["docs/many.md", "docs/many.md", "docs/other.md"]
+    assert names[3].count("docs/many.md") == 5
 
 
 async def test_a_change_is_seen_by_the_next_search(engine: LocalEngine, path: Path, tmp_path: Path) -> None:
@@ -108,11 +139,11 @@ async def test_a_change_is_seen_by_the_next_search(engine: LocalEngine, path: Pa
     folder = tmp_path / "docs"
     assert (engine.exists(), await engine.search("zebras", 5)) == (False, [])
     await index(path, write(folder, a="Zebras have stripes."))
-    assert [hit.title for hit in await engine.search("zebras", 5)] == ["a.md"]
+    assert [hit.title for hit in await engine.search("zebras", 5)] == ["docs/a.md"]
     await index(path, write(folder, b="Zebras eat grass."))
-    assert {hit.title for hit in await engine.search("zebras", 5)} == {"a.md", "b.md"}
+    assert {hit.title for hit in await engine.search("zebras", 5)} == {"docs/a.md", "docs/b.md"}
     await index(path, write(folder, a="Giraffes have spots."))
-    assert {hit.title for hit in await engine.search("zebras", 5)} == {"b.md"}
+    assert {hit.title for hit in await engine.search("zebras", 5)} == {"docs/b.md"}
     (folder / "b.md").unlink()
     await index(path, folder)
     assert (engine.exists(), await engine.search("zebras", 5)) == (True, [])
@@ -156,7 +187,7 @@ async def test_chinese_japanese_and_korean_are_found(engine: LocalEngine, path: 
     await index(path, write(tmp_path / "docs", **texts))
     for name, query in {"zh": "退款支付", "ja": "返品受付", "ko": "환불 지급"}.items():
         [hit] = await engine.search(query, 5)
-        assert (hit.title, hit.text) == (f"{name}.md", texts[name])
+        assert (hit.title, hit.text) == (f"docs/{name}.md", texts[name])
 
 
 async def test_words_are_compared_by_stem_and_without_accents(engine: LocalEngine, path: Path, tmp_path: Path) -> None:
@@ -183,7 +214,7 @@ async def test_searches_beside_a_writer_see_whole_files(engine: LocalEngine, pat
 
         def put(version: int) -> None:
             passages = [Passage(f"page {page}", f"Zebra number{version}") for page in range(20)]
-            writer.put_file(folder, StoredFile("a.pdf", version, 1, b""), "a.pdf", passages)
+            writer.put_file(folder, StoredFile("a.pdf", version, 1, b""), passages)
 
         put(0)
         searches = [asyncio.ensure_future(engine.search("zebra", 50)) for _ in range(40)]

@@ -23,6 +23,7 @@ from cadenza.store.local_index import Found, IndexReader, IndexUnusable, Term, i
 
 LOCAL = "local:"
 QUESTION_CHARS_MAX = 4000
+TITLE_CHARS_MAX = 120
 # Words of questions that do not tell what a question is about. They neither count for a passage nor against it.
 WEAK_WORDS = """
     again all also always am anybody anyone anything aren ask before being best better bit both bring call called came
@@ -144,9 +145,11 @@ def _choose(found: Sequence[Found], count: int, per_file: int) -> list[Found]:
 
 
 def _hit(found: Found) -> Hit:
-    title = f"{found.title}, {found.label}" if found.label else found.title
-    url = f"{found.base_url or LOCAL}{quote(found.path)}"
-    return Hit(url + "".join(_fragment(found.label)), title, text=found.text)
+    """The title says which file it is, and so does the address, if the folder is not published elsewhere."""
+    name = f"{found.folder}/{found.path}"
+    title = name if len(name) <= TITLE_CHARS_MAX else f"…{name[1 - TITLE_CHARS_MAX :]}"
+    url = f"{found.base_url}{quote(found.path)}" if found.base_url else f"{LOCAL}{quote(name)}"
+    return Hit(url + "".join(_fragment(found.label)), ", ".join(filter(None, (title, found.label))), text=found.text)
 
 
 def _fragment(label: str) -> Iterator[str]:
