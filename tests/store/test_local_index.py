@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from cadenza.documents.records import Passage
+from cadenza.store.index_file import APPLICATION_ID, why_not_an_index
 from cadenza.store.local_index import (
-    APPLICATION_ID,
     VERSION,
     IndexUnusable,
     StoredFile,
@@ -209,6 +209,16 @@ def test_the_index_is_private(path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
+def test_the_first_bytes_tell_an_index(path: Path) -> None:
+    """An index is known by its header, also while a writer has it open; a folder and a missing file are not one."""
+    put(path, "x")
+    assert why_not_an_index(path) is None
+    with open_writer(path):
+        assert why_not_an_index(path) is None
+    assert why_not_an_index(path.parent) == "cannot be opened: Is a directory"
+    assert why_not_an_index(path.with_name("none.db")) == "cannot be opened: No such file or directory"
+
+
 def test_an_empty_file_becomes_an_index(path: Path) -> None:
     """A run that was killed before it made the tables leaves an empty file, which is no index yet."""
     path.parent.mkdir()
@@ -227,6 +237,7 @@ def test_a_foreign_file_is_never_changed(path: Path, kind: str) -> None:
     else:
         change(path, "CREATE TABLE notes (text)", "INSERT INTO notes VALUES ('mine')")
     before = path.read_bytes(), path.stat().st_mode
+    assert why_not_an_index(path) == "is not a search index"
     for sentence in refusals(path):
         assert str(path) in sentence
         assert "\n" not in sentence

@@ -16,10 +16,10 @@ import msgspec
 from cadenza.documents.ranking import TOKENIZER, match_expression, spaced
 from cadenza.documents.records import Passage
 from cadenza.store import files
+from cadenza.store.index_file import APPLICATION_ID, index_exists
 from cadenza.store.index_names import folder_names, words_of_path
 from cadenza.store.store import WAIT_S
 
-APPLICATION_ID = 0x63647A69  # "cdzi", in the header of the file
 VERSION = 2
 READABLE = (1, 2)  # an index of schema 1 has fewer words in `passages.name`, until the next writer adds them
 PASSAGE_BITS = 20  # the rowid of a passage is the id of its file, followed by this many bits for its number
@@ -270,14 +270,6 @@ def open_reader(path: Path, time_s: float) -> Iterator[IndexReader]:
         for statement in SCRATCH:
             connection.execute(statement)
         yield IndexReader(connection)
-
-
-def index_exists(path: Path) -> bool:
-    """Whether there is an index: one look at the file system. A file without content is none yet."""
-    try:
-        return path.stat().st_size > 0
-    except OSError:
-        return False
 
 
 def list_folders(path: Path) -> list[Folder]:

@@ -19,7 +19,8 @@ import msgspec
 
 from cadenza.documents.ranking import STOP_WORDS, words_of
 from cadenza.gateway.grounding.search.records import EngineFailed, Hit
-from cadenza.store.local_index import Found, IndexReader, IndexUnusable, Term, index_exists, open_reader
+from cadenza.store.index_file import index_exists
+from cadenza.store.local_index import Found, IndexReader, IndexUnusable, Term, open_reader
 
 LOCAL = "local:"
 QUESTION_CHARS_MAX = 4000
