@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import quote
@@ -9,11 +10,18 @@ from urllib.parse import quote
 import pytest
 
 from cadenza.documents.records import Passage
-from cadenza.gateway.grounding.search.engines.local import LocalBounds, LocalEngine, topic_words
+from cadenza.gateway.grounding.search.engines.local import LocalBounds, LocalEngine
+from cadenza.gateway.grounding.search.engines.local_topics import Topic, find_topics
 from cadenza.gateway.grounding.search.finder import fitting
 from cadenza.gateway.grounding.search.records import EngineFailed, Hit, Source
 from cadenza.store.local_index import StoredFile, open_writer
-from tests.unit.gateway.grounding.indexed import HANDBOOK, index, write
+from tests.unit.gateway.grounding.indexed import HANDBOOK, NORDLYS, index, write
+from tests.unit.gateway.grounding.natural_questions import (
+    HELD_OUT_ANSWERED,
+    HELD_OUT_UNANSWERED,
+    NATURAL_ANSWERED,
+    NATURAL_UNANSWERED,
+)
 from tests.unit.gateway.grounding.questions import (
     ANSWERED,
     FRESH_ANSWERED,
@@ -61,11 +69,42 @@ async def test_the_handbook_answers_what_it_knows_and_nothing_else(engine: Local
 
 
 async def test_fresh_questions(engine: LocalEngine, path: Path) -> None:
-    """On questions that the bounds were not fitted to: recall at least 65%, precision at least 90%."""
+    """On questions that the bounds were not fitted to: recall at least 70%, precision at least 90%."""
     await index(path, HANDBOOK)
     recall, precision = await measure(engine, FRESH_ANSWERED, FRESH_UNANSWERED)
-    assert recall >= 0.65
+    assert recall >= 0.7
     assert precision >= 0.9
+
+
+async def test_questions_in_the_words_of_people(engine: LocalEngine, path: Path) -> None:
+    """Tasks, file names, extra words and two questions in one: 95%, and 80% of the held-out ones; nothing false."""
+    await index(path, HANDBOOK)
+    await index(path, NORDLYS)
+    assert await measure(engine, NATURAL_ANSWERED, NATURAL_UNANSWERED) == (0.95, 1.0)
+    assert await measure(engine, HELD_OUT_ANSWERED, HELD_OUT_UNANSWERED) == (0.8, 1.0)
+    assert await measure(engine, ANSWERED, UNANSWERED) == (0.95, 1.0)
+
+
+async def test_a_named_file_is_meant(engine: LocalEngine, path: Path, tmp_path: Path) -> None:
+    """Only its passages are found, whatever its name. Several may be named, and an unknown one changes nothing."""
+    texts = {"report": "Zebras sleep.", "sick-leave": "Report to a doctor.", "leave": "Ask first.", "b c": "Lions."}
+    await index(path, write(tmp_path / "docs", **texts))
+
+    async def titles(query: str) -> list[str]:
+        return sorted(hit.title for hit in await engine.search(query, 5))
+
+    assert await titles("What does report.md say?") == ["docs/report.md"]
+    assert await titles("Summarise LEAVE.MD for a doctor") == ["docs/leave.md"]
+    assert await titles("Compare leave.md and report.md") == ["docs/leave.md", "docs/report.md"]
+    assert await titles("Translate b c.md") == ["docs/b c.md"]
+    assert await titles("Does zebras.pdf say something about zebras?") == ["docs/report.md"]
+
+
+async def test_each_part_of_a_question_is_answered(engine: LocalEngine, path: Path) -> None:
+    """Two questions in one message, with answers in two files, find both."""
+    await index(path, HANDBOOK)
+    hits = await engine.search("Where is the defibrillator by the lift, and how long are laptop backups kept?", 5)
+    assert {hit.title for hit in hits} == {"handbook/office.txt", "handbook/it/computers.md"}
 
 
 async def test_a_hit_has_the_whole_passage_and_where_it_is_from(engine: LocalEngine, path: Path) -> None:
@@ -245,6 +284,38 @@ async def test_a_search_that_takes_too_long_fails(path: Path, tmp_path: Path) ->
     assert failed.value.reason == "timeout"
 
 
-def test_only_words_with_a_topic_count() -> None:
-    """Question words, greetings, single letters and the second part of contractions are left out."""
-    assert topic_words("Good morning! What's the e-mail of my boss? I don't know.") == ["mail", "boss"]
+@pytest.mark.parametrize(
+    ("query", "topics"),
+    [
+        ("Good morning! Who's my boss? I don't know.", [Topic(("boss",))]),
+        ("Summarise the holiday policy in German", [Topic(("holiday",), ("policy",))]),
+        ("What is the phone number of Per Dahl?", [Topic(("dahl",), ("phone", "number"))]),
+        ("Where is the key?", [Topic(("key",))]),
+        ("Explain it in simple words", [Topic(("words",))]),
+        (
+            "Who leads customs in Oslo, and when does the terminal open?",
+            [
+                Topic(("leads", "customs", "oslo", "terminal", "open")),
+                Topic(("leads", "customs", "oslo")),
+                Topic(("terminal", "open")),
+            ],
+        ),
+        ("Dogs? Cats? Birds? Fish?", [Topic(("dogs", "cats", "birds", "fish"))]),
+        (
+            "What does Report_2026.PDF say?",
+            [Topic(("report", "2026"), files=("report_2026.pdf",)), Topic(("2026",), ("report",))],
+        ),
+        ("Read how-to.md", [Topic(("how", "to", "read"), files=("how-to.md",)), Topic(("read",))]),
+    ],
+)
+def test_what_a_question_is_about(query: str, topics: list[Topic]) -> None:
+    """Question words, greetings and tasks are left out, soft words stand apart, and a question may have parts."""
+    assert list(find_topics(query)) == topics
+
+
+def test_a_long_word_is_read_in_time() -> None:
+    """A question without blanks takes no longer than others."""
+    before_s = time.process_time()
+    for query in ("a" * 4000, "a." * 2000, "." * 4000, "a-" * 2000):
+        list(find_topics(query))
+    assert time.process_time() - before_s < 1
