@@ -21,7 +21,7 @@ from tests.environment import environment
 LONG_AGO_S = 1_000_000_000
 SUMMARY = re.compile(
     r"Indexed (?P<files>[\d,]+) files?, (?P<new>[\d,]+) new, (?P<changed>[\d,]+) changed, (?P<removed>[\d,]+) removed,"
-    r" (?P<unread>[\d,]+) could not be read; (?P<passages>[\d,]+) passages?, \d+\.\d MB\.\n$"
+    r" (?P<unread>[\d,]+) could not be read; (?P<passages>[\d,]+) passages?, (\d+\.\d MB|\d+ kB)\.\n$"
 )
 MANY = 500
 LONG = 400
@@ -81,9 +81,10 @@ def refused(done: Done) -> str:
 def test_a_first_run_indexes_all_and_a_second_one_nothing(tmp_path: Path, docs: Path) -> None:
     """The closing line has the counts; without a terminal it is all that is said."""
     first, second = index(tmp_path, "docs"), index(tmp_path, "docs")
-    assert first.stderr.startswith("Indexed 3 files, 3 new, 0 changed, 0 removed, 0 could not be read; 3 passages, 0.")
-    assert second.stderr.startswith("Indexed 3 files, 0 new, 0 changed, 0 removed, 0 could not be read; 3 passages, 0.")
+    assert first.stderr.startswith("Indexed 3 files, 3 new, 0 changed, 0 removed, 0 could not be read; 3 passages, ")
+    assert second.stderr.startswith("Indexed 3 files, 0 new, 0 changed, 0 removed, 0 could not be read; 3 passages, ")
     assert first.stderr.count("\n") == second.stderr.count("\n") == 1
+    assert re.search(r" passages, \d\d kB\.$", first.stderr)
 
 
 def test_only_what_changed_is_read(tmp_path: Path, docs: Path) -> None:
@@ -157,6 +158,9 @@ def test_links_and_hidden_files_are_left_out(tmp_path: Path, docs: Path) -> None
 
 def test_folders_are_listed_and_removed(tmp_path: Path, docs: Path) -> None:
     """The list is a table or a JSON array, oldest first; a removed folder leaves it, even if it is gone already."""
+    listed = run_here(tmp_path, "index")
+    assert (listed.returncode, listed.stdout) == (0, "")
+    assert "There is no index at " in listed.stderr
     assert folders(tmp_path) == []
     write(tmp_path, "more/d.md", "Lions roar.")
     index(tmp_path, "docs", "--url", "https://docs.example/animals")
@@ -167,6 +171,7 @@ def test_folders_are_listed_and_removed(tmp_path: Path, docs: Path) -> None:
     assert (second["folder"], second["url"], second["files"]) == (str(tmp_path / "more"), None, 1)
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", str(first["indexed_at"]))
     shutil.rmtree(docs)
+    assert "run 'cadenza index docs --remove'" in refused(run_here(tmp_path, "index", "docs"))
     assert index(tmp_path, "docs", "--remove").stderr == f"Removed {docs} from the index: 3 files.\n"
     table = run_here(tmp_path, "index").stdout
     assert str(tmp_path / "more") in table
@@ -206,7 +211,15 @@ def test_mistakes_are_one_sentence(tmp_path: Path, docs: Path) -> None:
     assert "remove that first" in refused(run_here(tmp_path, "index", "."))
     assert "cannot be used" in refused(run_here(tmp_path, "index", "docs", "--index", "docs/a.md"))
     assert (docs / "a.md").read_text() == "Zebras have stripes."
+    assert "There is no index at nope.db" in refused(run_here(tmp_path, "index", "--index", "nope.db"))
     assert len(folders(tmp_path)) == 1
+
+
+def test_documents_that_are_not_searched_are_told(tmp_path: Path, docs: Path) -> None:
+    """If the config names an engine of the web, a run says that the documents are not searched."""
+    config = '[grounding.search]\nengine = "searxng"\nurl = "http://127.0.0.1:8888"\n'
+    write(tmp_path, "cadenza.toml", config)
+    assert 'not searched: [grounding.search] has engine = "searxng"' in index(tmp_path, "docs").stderr
 
 
 @pytest.mark.parametrize(

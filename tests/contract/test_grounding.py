@@ -39,7 +39,8 @@ def ask(*parts: Any) -> list[dict[str, Any]]:
 @pytest.fixture(scope="module")
 def grounded(shared_upstream: LoopbackUpstream, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     """A service with an index and an account with a note. Fortissimo takes images, audio and files; mezzo is small."""
-    folder: Path = tmp_path_factory.mktemp("handbook")
+    folder: Path = tmp_path_factory.mktemp("documents") / "handbook"
+    folder.mkdir()
     (folder / "travel.md").write_text(f"# Travel\n\n{HANDBOOK}\n")
     (folder / "parking.md").write_text("# Parking\n\nVisitors park behind the north gate.\n")
     able = "vision = true\naudio = true\nfiles = true\n"
@@ -93,7 +94,7 @@ def test_notes_and_sources_are_added(api: RawClient, upstream: LoopbackUpstream,
     assert NOTE in text
     assert text.endswith(QUESTION)
     citation = annotations_of(reply)[0]["url_citation"]
-    assert citation["url"] == "local:travel.md"
+    assert citation["url"] == "local:handbook/travel.md"
     assert {"title", "start_index", "end_index"} < set(citation)
 
 
@@ -246,7 +247,7 @@ def test_the_sdk_sends_a_file(grounded: Service, upstream: LoopbackUpstream) -> 
     assert SECRET in question_sent(upstream)
     citations = completion.choices[0].message.annotations
     assert citations
-    assert citations[0].url_citation.url == "local:travel.md"
+    assert citations[0].url_citation.url == "local:handbook/travel.md"
 
 
 def test_nothing_of_it_is_written_down(grounded: Service, api: RawClient, upstream: LoopbackUpstream) -> None:

@@ -21,7 +21,8 @@ FILES = {
 @pytest.fixture(scope="module")
 def indexed(server_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Three documents, indexed beside the running service."""
-    folder = tmp_path_factory.mktemp("documents")
+    folder = tmp_path_factory.mktemp("indexed") / "documents"
+    folder.mkdir()
     for name, text in FILES.items():
         (folder / name).write_text(text)
     done = run_here(server_folder, "index", str(folder))
@@ -36,7 +37,7 @@ def test_an_answer_cites_an_indexed_document(wire: RawClient) -> None:
     reply = wire.chat(messages=messages, max_tokens=4, stream=True)
     assert reply.headers["x-cadenza-grounding"] == "search=1"
     assert reply.text
-    assert b'"url":"local:leave.txt"' in reply.body
+    assert b'"url":"local:documents/leave.txt"' in reply.body
     assert reply.usage["prompt_tokens"] > bare.usage["prompt_tokens"] + 20
     assert "x-cadenza-grounding" not in bare.headers
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from cadenza.documents.records import Passage
+from cadenza.store.index_file import APPLICATION_ID, why_not_an_index
 from cadenza.store.local_index import (
-    APPLICATION_ID,
     VERSION,
     IndexUnusable,
     StoredFile,
@@ -37,7 +37,7 @@ def put(path: Path, *texts: str, name: str = "a.txt", folder: str = "/srv") -> N
     """Store one file whose passages have these texts."""
     with open_writer(path) as writer:
         folder_id = writer.put_folder(folder, None, 0)
-        writer.put_file(folder_id, StoredFile(name, 1, 1, b"d"), name, [Passage("", text) for text in texts])
+        writer.put_file(folder_id, StoredFile(name, 1, 1, b"d"), [Passage("", text) for text in texts])
 
 
 def find(path: Path, *words: str, time_s: float = PATIENT_S) -> list[str]:
@@ -121,6 +121,39 @@ def test_words_in_the_path_of_a_file_count(path: Path) -> None:
     assert find(path, "md") == []
 
 
+def test_words_of_names_are_found(path: Path) -> None:
+    """The name of the indexed folder counts too, and so do the parts of a name in one word."""
+    put(path, "a room", name="TravelCosts2026.docx", folder="/srv/handbook")
+    for word in ("handbook", "travel", "cost", "2026", "travelcosts2026"):
+        assert find(path, word) == ["a room"], word
+
+
+def test_folders_of_one_name_differ(path: Path) -> None:
+    """What is found says which folder it is from, also where two have the same name."""
+    for folder in ("/one/handbook", "/two/handbook", "/three/handbook-2", "/"):
+        put(path, "a zebra", folder=folder)
+    with open_reader(path, PATIENT_S) as reader:
+        terms = reader.terms(["zebra"])
+        names = {found.folder for found in reader.find(terms, terms, 10)}
+    assert names == {"handbook", "handbook-2", "handbook-2-2", "root"}
+
+
+def test_an_index_of_the_first_version_is_searched_and_brought_up_to_date(path: Path) -> None:
+    """It is searched as it is; the next writer adds the words that it lacks, and keeps the rest."""
+    put(path, "a zebra", "two zebras", folder="/srv/handbook")
+    change(
+        path,
+        "ALTER TABLE files ADD COLUMN title TEXT NOT NULL DEFAULT ''",
+        "UPDATE passages SET name = 'a'",
+        "PRAGMA user_version = 1",
+    )
+    assert find(path, "zebra") == ["a zebra", "two zebras"]
+    assert find(path, "handbook") == []
+    assert list_folders(path)[0].passages == 2
+    put(path, "a lion", name="b.txt", folder="/srv/handbook")
+    assert sorted(find(path, "handbook")) == ["a lion", "a zebra", "two zebras"]
+
+
 def test_a_moment_of_the_index_stays_the_same(path: Path) -> None:
     """A reader that is open while a file is replaced sees the old one to its end; the next reader sees the new one."""
     put(path, "old zebra")
@@ -155,7 +188,7 @@ def test_readers_beside_a_writer_see_whole_files(path: Path) -> None:
             [folder] = writer.folders()
             for version in range(ROUNDS):
                 passages = [Passage("", f"zebra {version}")] * 20
-                writer.put_file(folder.id, StoredFile("a.txt", 1, 1, b"d"), "a.txt", passages)
+                writer.put_file(folder.id, StoredFile("a.txt", 1, 1, b"d"), passages)
     finally:
         is_over.set()
         reader.join()
@@ -176,6 +209,16 @@ def test_the_index_is_private(path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
+def test_the_first_bytes_tell_an_index(path: Path) -> None:
+    """An index is known by its header, also while a writer has it open; a folder and a missing file are not one."""
+    put(path, "x")
+    assert why_not_an_index(path) is None
+    with open_writer(path):
+        assert why_not_an_index(path) is None
+    assert why_not_an_index(path.parent) == "cannot be opened: Is a directory"
+    assert why_not_an_index(path.with_name("none.db")) == "cannot be opened: No such file or directory"
+
+
 def test_an_empty_file_becomes_an_index(path: Path) -> None:
     """A run that was killed before it made the tables leaves an empty file, which is no index yet."""
     path.parent.mkdir()
@@ -194,6 +237,7 @@ def test_a_foreign_file_is_never_changed(path: Path, kind: str) -> None:
     else:
         change(path, "CREATE TABLE notes (text)", "INSERT INTO notes VALUES ('mine')")
     before = path.read_bytes(), path.stat().st_mode
+    assert why_not_an_index(path) == "is not a search index"
     for sentence in refusals(path):
         assert str(path) in sentence
         assert "\n" not in sentence

@@ -34,7 +34,7 @@ LINE_WIDTH_MIN = 60
 @json_option
 @config_option
 def doctor(deep: bool, provider: str | None, timeout: float, as_json: bool, config: str | None) -> None:
-    """Check config, store, region, metrics, retention and routes. Exit 1 if there is a fault.
+    """Check config, store, region, metrics, search, retention and routes. Exit 1 if there is a fault.
 
     With --deep, requests are sent to the providers, one at a time: plain, streamed, with tools, sampling fields and
     system messages. They may cost a fraction of a cent for each model. What the provider does is printed, with the

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from cadenza.control.indexing import Indexed, IndexOrder
 
 COLUMNS = ("folder", "url", "files", "unreadable", "passages", "indexed_at")
-MEGABYTE = 1_000_000
+SMALLEST_MB = 0.1
 UNREAD_SHOWN = 20
 INTERRUPTED = 130
 
@@ -41,17 +41,30 @@ def index(
     Only new and changed files are read, and deleted ones are removed, so run it again whenever the folder has changed.
     A running service sees the change on its next request. Without FOLDER, list the indexed folders.
     """
-    path = index or load_config(config).grounding.search.index
+    path, engine = _index_and_engine(index, config)
     if folder is None:
         if remove or url is not None:
             raise click.UsageError("--url and --remove need FOLDER.")
-        _list(path, as_json=as_json)
+        _list(path, as_json=as_json, must_exist=index is not None)
     elif as_json:
         raise click.UsageError("--json is for the list of folders, without FOLDER.")
     elif remove:
         _remove(path, folder)
     else:
         _update(path, folder, _checked_url(url))
+        if engine != "local":
+            say(
+                f'These documents are not searched: [grounding.search] has engine = "{engine}".'
+                ' Set engine = "local" to answer from them.'
+            )
+
+
+def _index_and_engine(index: Path | None, config: str | None) -> tuple[Path, str]:
+    """The index, and the engine of the config. An index that --index names is for any service, so no config is read."""
+    if index:
+        return index, "local"
+    search = load_config(config).grounding.search
+    return search.index, search.engine
 
 
 def _checked_url(url: str | None) -> str | None:
@@ -60,8 +73,18 @@ def _checked_url(url: str | None) -> str | None:
     return f"{url.rstrip('/')}/" if url else url
 
 
-def _list(path: Path, *, as_json: bool) -> None:
+def _list(path: Path, *, as_json: bool, must_exist: bool) -> None:
+    from cadenza.control.errors import ControlError  # noqa: PLC0415 import time
     from cadenza.control.index_folders import indexed_folders  # noqa: PLC0415 import time
+    from cadenza.store.index_file import index_exists  # noqa: PLC0415 import time
+
+    if not index_exists(path):
+        missing = f"There is no index at {path}. 'cadenza index FOLDER' makes one."
+        if must_exist:
+            raise ControlError(missing)
+        say(missing)
+        if not as_json:
+            return
 
     rows = [
         {
@@ -98,7 +121,7 @@ def _update(path: Path, folder: Path, url: str | None) -> None:
     say(
         f"Indexed {_count(indexed.files, 'file')}, {indexed.new:,} new, {indexed.changed:,} changed,"
         f" {indexed.removed:,} removed, {len(indexed.unread):,} could not be read;"
-        f" {_count(indexed.passages, 'passage')}, {indexed.size_bytes / MEGABYTE:.1f} MB."
+        f" {_count(indexed.passages, 'passage')}, {_size(indexed.size_bytes)}."
     )
 
 
@@ -139,6 +162,11 @@ def _say_unread(indexed: "Indexed") -> None:
 def _printable(path: str) -> str:
     """A name without control characters, which a terminal would obey."""
     return "".join(letter if letter.isprintable() else "�" for letter in path)
+
+
+def _size(size_bytes: int) -> str:
+    megabytes = size_bytes / 1_000_000
+    return f"{megabytes:,.1f} MB" if megabytes >= SMALLEST_MB else f"{size_bytes / 1000:.0f} kB"
 
 
 def _count(number: int, noun: str) -> str:

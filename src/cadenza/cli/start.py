@@ -18,6 +18,7 @@ import uvloop
 
 from cadenza.app import WORKERS_FOLDER, App
 from cadenza.cli.console import now_ms, say_backup
+from cadenza.cli.index_check import index_problem
 from cadenza.config import ConfigError, Settings, missing_secrets
 from cadenza.control.accounts import create_account, list_accounts
 from cadenza.control.keys import KeyOrder, create_key
@@ -54,6 +55,8 @@ def run_service(settings: Settings, host: str, port: int) -> None:
     _print_screen(settings, _base_url(listener), demo, has_accounts=has_accounts)
     log = make_log()
     log.info("starting", **start_facts(settings, listener))
+    if problem := index_problem(settings.grounding.search):
+        log.warning("local search cannot work", reason=problem.found, todo=problem.todo)
     if settings.server.workers == 1:
         serve_one(App(settings, log), listener)
     else:

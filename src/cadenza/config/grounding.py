@@ -37,5 +37,8 @@ def _search(values: Table, reader: Reader, environ: Mapping[str, str]) -> Search
     if not (key.isascii() and key.isprintable()):
         reader.problem((*AT, "api_key_env"), "the key must be one line of printable ASCII characters, and nothing else")
     proxy = reader.attempt((*AT, "url"), proxy_for, url, environ) if url else None
+    wants_index = engine == "local" or (engine is None and "index" in values)
     given = {"engine": "local", **values, "url": url, "index": reader.folder / values.get("index", DEFAULT_INDEX)}
-    return Search(**given, api_key=Secret(key) if key else None, proxy=Secret(proxy) if proxy else None)
+    return Search(
+        **given, wants_index=wants_index, api_key=Secret(key) if key else None, proxy=Secret(proxy) if proxy else None
+    )

@@ -150,10 +150,14 @@ class Stripe(msgspec.Struct, frozen=True):
 
 
 class Search(msgspec.Struct, frozen=True):
-    """The engine of web search. `api_key` comes from the variable `api_key_env`; `index` is the local engine's file."""
+    """The engine of web search. `api_key` comes from the variable `api_key_env`; `index` is the local engine's file.
+
+    `wants_index` says that the config asks for local search. Without it, local search begins when there is an index.
+    """
 
     engine: Literal["searxng", "brave", "tavily", "local"]
     index: Path
+    wants_index: bool = False
     url: str | None = None
     api_key_env: str | None = None
     api_key: str | None = None

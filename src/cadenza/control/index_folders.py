@@ -14,10 +14,14 @@ def indexed_folders(index: Path) -> list[Folder]:
         return list_folders(index)
 
 
+def is_indexed(index: Path, folder: Path) -> bool:
+    return str(folder.resolve()) in {one.path for one in indexed_folders(index)}
+
+
 def remove_folder(index: Path, folder: Path) -> Folder:
     """Take a folder out of the index, whether it still exists or not, and return what it was."""
     path = str(folder.resolve())
-    if path not in {one.path for one in indexed_folders(index)}:
+    if not is_indexed(index, folder):
         raise ControlError(f"{folder} is not in the index. Run 'cadenza index' to see which folders are.")
     with usable_index(), open_writer(index) as writer:
         [found] = [one for one in writer.folders() if one.path == path]

@@ -24,7 +24,7 @@ from cadenza.control.folder_files import (
     list_files,
     read_file,
 )
-from cadenza.control.index_folders import usable_index
+from cadenza.control.index_folders import is_indexed, usable_index
 from cadenza.documents.reader import ReaderBusy, UnreadableFile
 from cadenza.documents.records import Passage
 from cadenza.store.local_index import FILE_PASSAGES_MAX, Folder, IndexWriter, StoredFile, open_writer
@@ -51,7 +51,7 @@ class IndexOrder(msgspec.Struct, frozen=True):
 
 
 class Indexed(msgspec.Struct, frozen=True):
-    """What a run did, and what the folder then has in the index."""
+    """What a run did, and what the folder then has in the index. `removed` are files that could be searched."""
 
     files: int
     new: int
@@ -74,7 +74,7 @@ def look_at_folder(folder: Path, index: Path, bounds: FolderBounds | None = None
     except TooManyFiles:
         raise ControlError(f"{folder} has more than {bounds.files_max:,} files. Index folders inside it.") from None
     except OSError as error:
-        raise ControlError(f"The folder {folder} cannot be read: {error.strerror}.") from None
+        raise ControlError(f"The folder {folder} cannot be read: {error.strerror}.{_hint(folder, index)}") from None
 
 
 async def index_folder(index: Path, order: IndexOrder, reader: Reader, after_file: Callable[[], None]) -> Indexed:
@@ -99,6 +99,13 @@ async def index_folder(index: Path, order: IndexOrder, reader: Reader, after_fil
         size_bytes=_size(index),
         unread=(*order.content.unread, *run.unread),
     )
+
+
+def _hint(folder: Path, index: Path) -> str:
+    """What to do about an indexed folder that is gone."""
+    if folder.exists() or not is_indexed(index, folder):
+        return ""
+    return f" It is in the index; to take it out, run 'cadenza index {folder} --remove'."
 
 
 def _without_index(content: FolderContent, index: str) -> FolderContent:
@@ -155,9 +162,8 @@ class _Run:
         if stored and not stored.error and stored.digest == digest:
             self._writer.touch_file(self._folder_id, _stored(file, digest))
             return
-        title = file.path.rpartition("/")[2]
         try:
-            passages = await self._reader.read_passages(OWNER, title, data)
+            passages = await self._reader.read_passages(OWNER, file.path.rpartition("/")[2], data)
         except UnreadableFile as error:
             self._refuse(file, digest, error.reason)
             return
@@ -167,19 +173,18 @@ class _Run:
         if len(passages) > FILE_PASSAGES_MAX:
             self._refuse(file, digest, TOO_MANY_PASSAGES)
             return
-        self._writer.put_file(self._folder_id, _stored(file, digest), title, passages)
+        self._writer.put_file(self._folder_id, _stored(file, digest), passages)
         self.new += stored is None
         self.changed += stored is not None
 
     def _refuse(self, file: FolderFile, digest: bytes, reason: str) -> None:
-        title = file.path.rpartition("/")[2]
-        self._writer.put_file(self._folder_id, _stored(file, digest, reason), title, [])
+        self._writer.put_file(self._folder_id, _stored(file, digest, reason), [])
         self.unread.append(Unread(file.path, reason))
 
     def _remove(self, path: str) -> None:
         if path in self._stored:
             self._writer.remove_file(self._folder_id, path)
-            self.removed += 1
+            self.removed += not self._stored[path].error
 
     def _settled(self, file: FolderFile) -> FolderFile:
         """The file; without its time if that is so young that the file may change again and keep it."""

@@ -16,10 +16,12 @@ import msgspec
 from cadenza.documents.ranking import TOKENIZER, match_expression, spaced
 from cadenza.documents.records import Passage
 from cadenza.store import files
+from cadenza.store.index_file import APPLICATION_ID, index_exists
+from cadenza.store.index_names import folder_names, words_of_path
 from cadenza.store.store import WAIT_S
 
-APPLICATION_ID = 0x63647A69  # "cdzi", in the header of the file
-VERSION = 1
+VERSION = 2
+READABLE = (1, 2)  # an index of schema 1 has fewer words in `passages.name`, until the next writer adds them
 PASSAGE_BITS = 20  # the rowid of a passage is the id of its file, followed by this many bits for its number
 FILE_PASSAGES_MAX = (1 << PASSAGE_BITS) - 1
 PASSAGE_CHARS_MAX = 8000  # read from one passage, even if another program wrote it
@@ -32,13 +34,21 @@ SCHEMA = (
     )""",
     """CREATE TABLE files (
         id INTEGER PRIMARY KEY, folder_id INTEGER NOT NULL REFERENCES folders (id), path TEXT NOT NULL,
-        size INTEGER NOT NULL, mtime_ns INTEGER NOT NULL, digest BLOB NOT NULL, title TEXT NOT NULL,
+        size INTEGER NOT NULL, mtime_ns INTEGER NOT NULL, digest BLOB NOT NULL,
         error TEXT NOT NULL, passage_count INTEGER NOT NULL, UNIQUE (folder_id, path)
     )""",
     f"""CREATE VIRTUAL TABLE passages USING fts5 (
         name, text, label UNINDEXED, original UNINDEXED, tokenize = '{TOKENIZER}'
     )""",
     f"PRAGMA application_id = {APPLICATION_ID}",
+    f"PRAGMA user_version = {VERSION}",
+)
+FROM_1 = (
+    f"""UPDATE passages SET name = (
+        SELECT words_of_path(folders.path, files.path) FROM files JOIN folders ON folders.id = files.folder_id
+        WHERE files.id = passages.rowid >> {PASSAGE_BITS}
+    )""",  # noqa: S608 a constant of ours
+    "ALTER TABLE files DROP COLUMN title",
     f"PRAGMA user_version = {VERSION}",
 )
 SCRATCH = (  # of one look at the index: in memory, with the question in it
@@ -85,11 +95,14 @@ class Term(msgspec.Struct, frozen=True):
 
 
 class Found(msgspec.Struct, frozen=True):
-    """A passage with a word of the question: the file and folder it is from, and the stems of the question in it."""
+    """A passage with a word of the question: the file and folder it is from, and the stems of the question in it.
+
+    `folder` is a name that no other folder of the index has, and `path` is the path in it.
+    """
 
     file_id: int
+    folder: str
     path: str
-    title: str
     base_url: str
     label: str
     text: str
@@ -123,20 +136,21 @@ class IndexWriter:
         )
         return {row[0]: StoredFile(*row) for row in rows}
 
-    def put_file(self, folder_id: int, file: StoredFile, title: str, passages: Sequence[Passage]) -> None:
+    def put_file(self, folder_id: int, file: StoredFile, passages: Sequence[Passage]) -> None:
         """Replace what is stored of a file, in one transaction."""
         assert len(passages) <= FILE_PASSAGES_MAX
         with self._transaction():
             self._delete_passages(folder_id, file.path)
             [(file_id,)] = self._connection.execute(
-                "INSERT INTO files (folder_id, path, size, mtime_ns, digest, title, error, passage_count)"
-                " VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+                "INSERT INTO files (folder_id, path, size, mtime_ns, digest, error, passage_count)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?)"
                 " ON CONFLICT (folder_id, path) DO UPDATE SET size = excluded.size, mtime_ns = excluded.mtime_ns,"
-                " digest = excluded.digest, title = excluded.title, error = excluded.error,"
-                " passage_count = excluded.passage_count RETURNING id",
-                (folder_id, file.path, file.size, file.mtime_ns, file.digest, title, file.error, len(passages)),
+                " digest = excluded.digest, error = excluded.error, passage_count = excluded.passage_count"
+                " RETURNING id",
+                (folder_id, file.path, file.size, file.mtime_ns, file.digest, file.error, len(passages)),
             ).fetchall()
-            name = spaced(file.path.rpartition(".")[0] or file.path)
+            [(folder,)] = self._connection.execute("SELECT path FROM folders WHERE id = ?", (folder_id,))
+            name = words_of_path(folder, file.path)
             self._connection.executemany(
                 "INSERT INTO passages (rowid, name, text, label, original) VALUES (?, ?, ?, ?, ?)",
                 (_passage_row(file_id << PASSAGE_BITS | number, name, one) for number, one in enumerate(passages)),
@@ -199,7 +213,7 @@ class IndexReader:
     def find(self, wanted: Sequence[Term], terms: Sequence[Term], count: int) -> list[Found]:
         """Passages that have a wanted term, the best by BM25 first, with those of `terms` that each has."""
         rows = self._connection.execute(
-            "SELECT files.id, files.path, files.title, folders.url, passages.label,"
+            "SELECT files.id, folders.id, files.path, folders.url, passages.label,"
             " substr(ifnull(passages.original, passages.text), 1, ?1),"
             " passages.name || char(10) || substr(passages.text, 1, ?1)"
             " FROM passages CROSS JOIN files ON files.id = passages.rowid >> ?2"
@@ -212,9 +226,10 @@ class IndexReader:
         for number, stem in self._stems([row[6] for row in rows]):
             if stem in asked:
                 stems[number].add(stem)
+        names = folder_names(self._connection.execute("SELECT id, path FROM folders ORDER BY id"))
         return [
-            Found(file_id, path, title, url, label, text, frozenset(own))
-            for (file_id, path, title, url, label, text, _), own in zip(rows, stems, strict=True)
+            Found(file_id, names[folder_id], path, url, label, text, frozenset(own))
+            for (file_id, folder_id, path, url, label, text, _), own in zip(rows, stems, strict=True)
         ]
 
     def _stems(self, texts: Sequence[str]) -> list[tuple[int, str]]:
@@ -237,10 +252,10 @@ def open_writer(path: Path) -> Iterator[IndexWriter]:
                 _check_version(found, path)
         files.make_private_file(path)
         with contextlib.closing(sqlite3.connect(path, timeout=WAIT_S, isolation_level=None)) as connection:
+            connection.create_function("words_of_path", 2, words_of_path, deterministic=True)
             with _transaction(connection):
-                if not _version(connection):
-                    for statement in SCHEMA:
-                        connection.execute(statement)
+                for statement in _steps_from(_version(connection)):
+                    connection.execute(statement)
             for pragma in ("journal_mode = WAL", "synchronous = NORMAL", "foreign_keys = ON"):
                 connection.execute(f"PRAGMA {pragma}")
             yield IndexWriter(connection)
@@ -255,14 +270,6 @@ def open_reader(path: Path, time_s: float) -> Iterator[IndexReader]:
         for statement in SCRATCH:
             connection.execute(statement)
         yield IndexReader(connection)
-
-
-def index_exists(path: Path) -> bool:
-    """Whether there is an index: one look at the file system. A file without content is none yet."""
-    try:
-        return path.stat().st_size > 0
-    except OSError:
-        return False
 
 
 def list_folders(path: Path) -> list[Folder]:
@@ -319,12 +326,17 @@ def _version(connection: sqlite3.Connection) -> int:
     return int(version)
 
 
+def _steps_from(version: int) -> tuple[str, ...]:
+    """What makes an index of this version, none or an older one."""
+    return {0: SCHEMA, 1: FROM_1}.get(version, ())
+
+
 def _check_version(connection: sqlite3.Connection, path: Path) -> None:
     [(application_id,)] = connection.execute("PRAGMA application_id")
     version = _version(connection)
     if application_id != APPLICATION_ID:
         raise IndexUnusable(f"{path} is not a search index, and is left as it is. Give another path with --index.")
-    if version != VERSION:
+    if version not in READABLE:
         raise IndexUnusable(
             f"The search index {path} was made by another version of Cadenza: it has schema {version}, and this version"
             f" reads schema {VERSION}. Use that version, or move the file away and index again."

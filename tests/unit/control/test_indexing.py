@@ -72,6 +72,22 @@ async def test_a_file_that_is_deleted_after_it_was_listed_is_removed(docs: Path)
     assert (done.files, done.removed, done.unread) == (1, 1, ())
 
 
+async def test_only_files_that_could_be_searched_count_as_removed(docs: Path) -> None:
+    """A deleted file that could not be read was not in the list of indexed files, and is not counted."""
+    (docs / "huge.md").write_bytes(b"x" * 100)
+    small = FolderBounds(file_bytes_max=50)
+
+    async def run_small() -> Indexed:
+        order = IndexOrder(look(docs), None, LATE_MS, small)
+        return await index_folder(docs.with_name("index.db"), order, LineReader(), lambda: None)
+
+    assert len((await run_small()).unread) == 1
+    for name in ("huge.md", "a.md"):
+        (docs / name).unlink()
+    done = await run_small()
+    assert (done.files, done.removed, done.unread) == (1, 1, ())
+
+
 async def test_a_file_that_changes_after_it_was_listed_is_stored_as_it_was_read(docs: Path) -> None:
     """The next run finds it unchanged."""
     content = look(docs)

@@ -8,6 +8,7 @@ from cadenza.documents.reader import DocumentReader
 from cadenza.observe import Observer, make_log
 
 HANDBOOK = Path(__file__).parent / "handbook"
+NORDLYS = Path(__file__).parent / "nordlys"
 
 
 async def index(path: Path, folder: Path, url: str | None = None) -> Indexed:

@@ -2,16 +2,26 @@
 
 import asyncio
 import hashlib
+import time
 from collections.abc import Sequence
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
 from cadenza.documents.records import Passage
-from cadenza.gateway.grounding.search.engines.local import LocalBounds, LocalEngine, topic_words
-from cadenza.gateway.grounding.search.records import EngineFailed, Hit
+from cadenza.gateway.grounding.search.engines.local import LocalBounds, LocalEngine
+from cadenza.gateway.grounding.search.engines.local_topics import Topic, find_topics
+from cadenza.gateway.grounding.search.finder import fitting
+from cadenza.gateway.grounding.search.records import EngineFailed, Hit, Source
 from cadenza.store.local_index import StoredFile, open_writer
-from tests.unit.gateway.grounding.indexed import HANDBOOK, index, write
+from tests.unit.gateway.grounding.indexed import HANDBOOK, NORDLYS, index, write
+from tests.unit.gateway.grounding.natural_questions import (
+    HELD_OUT_ANSWERED,
+    HELD_OUT_UNANSWERED,
+    NATURAL_ANSWERED,
+    NATURAL_UNANSWERED,
+)
 from tests.unit.gateway.grounding.questions import (
     ANSWERED,
     FRESH_ANSWERED,
@@ -59,18 +69,53 @@ async def test_the_handbook_answers_what_it_knows_and_nothing_else(engine: Local
 
 
 async def test_fresh_questions(engine: LocalEngine, path: Path) -> None:
-    """On questions that the bounds were not fitted to: recall at least 65%, precision at least 90%."""
+    """On questions that the bounds were not fitted to: recall at least 70%, precision at least 90%."""
     await index(path, HANDBOOK)
     recall, precision = await measure(engine, FRESH_ANSWERED, FRESH_UNANSWERED)
-    assert recall >= 0.65
+    assert recall >= 0.7
     assert precision >= 0.9
 
 
+async def test_questions_in_the_words_of_people(engine: LocalEngine, path: Path) -> None:
+    """Tasks, file names, extra words and two questions in one: 95%, and 80% of the held-out ones; nothing false."""
+    await index(path, HANDBOOK)
+    await index(path, NORDLYS)
+    assert await measure(engine, NATURAL_ANSWERED, NATURAL_UNANSWERED) == (0.95, 1.0)
+    assert await measure(engine, HELD_OUT_ANSWERED, HELD_OUT_UNANSWERED) == (0.8, 1.0)
+    assert await measure(engine, ANSWERED, UNANSWERED) == (0.95, 1.0)
+
+
+async def test_a_named_file_is_meant(engine: LocalEngine, path: Path, tmp_path: Path) -> None:
+    """Only its passages are found, whatever its name. Several may be named, and an unknown one changes nothing."""
+    texts = {"report": "Zebras sleep.", "sick-leave": "Report to a doctor.", "leave": "Ask first.", "b c": "Lions."}
+    await index(path, write(tmp_path / "docs", **texts))
+
+    async def titles(query: str) -> list[str]:
+        return sorted(hit.title for hit in await engine.search(query, 5))
+
+    assert await titles("What does report.md say?") == ["docs/report.md"]
+    assert await titles("Summarise LEAVE.MD for a doctor") == ["docs/leave.md"]
+    assert await titles("Compare leave.md and report.md") == ["docs/leave.md", "docs/report.md"]
+    assert await titles("Translate b c.md") == ["docs/b c.md"]
+    assert await titles("Does zebras.pdf say something about zebras?") == ["docs/report.md"]
+
+
+async def test_each_part_of_a_question_is_answered(engine: LocalEngine, path: Path) -> None:
+    """Two questions in one message, with answers in two files, find both."""
+    await index(path, HANDBOOK)
+    hits = await engine.search("Where is the defibrillator by the lift, and how long are laptop backups kept?", 5)
+    assert {hit.title for hit in hits} == {"handbook/office.txt", "handbook/it/computers.md"}
+
+
 async def test_a_hit_has_the_whole_passage_and_where_it_is_from(engine: LocalEngine, path: Path) -> None:
-    """The title is the file's name, the address its path, and the text the passage as it is in the file."""
+    """Title and address name the folder and the path of the file, and the text is the passage as it stands there."""
     await index(path, HANDBOOK)
     [hit, *_] = await engine.search("Where should I keep my passwords?", 5)
-    assert (hit.title, hit.url, hit.snippet) == ("computers.md", "local:it/computers.md", "")
+    assert (hit.title, hit.url, hit.snippet) == (
+        "handbook/it/computers.md",
+        "local:handbook/it/computers.md",
+        "",
+    )
     assert hit.text.startswith("# Computers, passwords and access\n")
     assert hit.text in (HANDBOOK / "it" / "computers.md").read_text()
 
@@ -86,11 +131,36 @@ async def test_an_address_names_the_place(
     """A published folder gives links; a page or sheet is the fragment of the address, and part of the title."""
     with open_writer(path) as writer:
         folder = writer.put_folder("/srv", url, 0)
-        writer.put_file(folder, StoredFile("x#1/a b.pdf", 1, 1, b""), "a b.pdf", [Passage(label, "Zebras run")])
-    title = f"a b.pdf, {label}" if label else "a b.pdf"
+        writer.put_file(folder, StoredFile("x#1/a b.pdf", 1, 1, b""), [Passage(label, "Zebras run")])
+    title = f"srv/x#1/a b.pdf, {label}" if label else "srv/x#1/a b.pdf"
     assert await engine.search("zebras?", 5) == [
-        Hit(f"{url or 'local:'}x%231/a%20b.pdf{fragment}", title, text="Zebras run")
+        Hit(f"{url or 'local:srv/'}x%231/a%20b.pdf{fragment}", title, text="Zebras run")
     ]
+
+
+async def test_files_of_one_name_are_two_sources(engine: LocalEngine, path: Path, tmp_path: Path) -> None:
+    """Two folders with a file of the same name, and even of the same name themselves, have different addresses."""
+    for parent in ("one", "two"):
+        (tmp_path / parent).mkdir()
+        await index(path, write(tmp_path / parent / "docs", travel=f"Zebras travel by train number {parent}."))
+    hits = await engine.search("How do zebras travel?", 5)
+    assert {hit.url for hit in hits} == {"local:docs/travel.md", "local:docs-2/travel.md"}
+    assert {hit.title for hit in hits} == {"docs/travel.md", "docs-2/travel.md"}
+    sources = fitting([Source(hit.url, hit.title, hit.text) for hit in hits], 1000)
+    assert len(sources) == 2
+    assert all("[…]" not in source.text for source in sources)
+
+
+async def test_a_long_path_is_cut_at_its_beginning(engine: LocalEngine, path: Path) -> None:
+    """The title keeps the name of the file; the address is whole."""
+    name = "/".join(["a very long name of a folder"] * 8) + "/zebras.md"
+    with open_writer(path) as writer:
+        writer.put_file(writer.put_folder("/srv", None, 0), StoredFile(name, 1, 1, b""), [Passage("", "Zebras run")])
+    [hit] = await engine.search("zebras", 5)
+    assert len(hit.title) == 120
+    assert hit.title.startswith("…")
+    assert hit.title.endswith("/zebras.md")
+    assert hit.url == f"local:srv/{quote(name)}"
 
 
 async def test_two_passages_of_a_file_come_before_a_third(engine: LocalEngine, path: Path, tmp_path: Path) -> None:
@@ -99,8 +169,8 @@ async def test_two_passages_of_a_file_come_before_a_third(engine: LocalEngine, p
     await index(path, write(tmp_path / "docs", many=many, other="Zebras have stripes and hooves."))
     names = [[hit.title for hit in await engine.search("zebra stripes", count)] for count in (1, 3, 5, 10)]
     assert [len(found) for found in names] == [1, 3, 5, 6]
-    assert sorted(names[1]) == ["many.md", "many.md", "other.md"]
-    assert names[3].count("many.md") == 5
+    assert sorted(names[1]) == ["docs/many.md", "docs/many.md", "docs/other.md"]
+    assert names[3].count("docs/many.md") == 5
 
 
 async def test_a_change_is_seen_by_the_next_search(engine: LocalEngine, path: Path, tmp_path: Path) -> None:
@@ -108,11 +178,11 @@ async def test_a_change_is_seen_by_the_next_search(engine: LocalEngine, path: Pa
     folder = tmp_path / "docs"
     assert (engine.exists(), await engine.search("zebras", 5)) == (False, [])
     await index(path, write(folder, a="Zebras have stripes."))
-    assert [hit.title for hit in await engine.search("zebras", 5)] == ["a.md"]
+    assert [hit.title for hit in await engine.search("zebras", 5)] == ["docs/a.md"]
     await index(path, write(folder, b="Zebras eat grass."))
-    assert {hit.title for hit in await engine.search("zebras", 5)} == {"a.md", "b.md"}
+    assert {hit.title for hit in await engine.search("zebras", 5)} == {"docs/a.md", "docs/b.md"}
     await index(path, write(folder, a="Giraffes have spots."))
-    assert {hit.title for hit in await engine.search("zebras", 5)} == {"b.md"}
+    assert {hit.title for hit in await engine.search("zebras", 5)} == {"docs/b.md"}
     (folder / "b.md").unlink()
     await index(path, folder)
     assert (engine.exists(), await engine.search("zebras", 5)) == (True, [])
@@ -156,7 +226,7 @@ async def test_chinese_japanese_and_korean_are_found(engine: LocalEngine, path: 
     await index(path, write(tmp_path / "docs", **texts))
     for name, query in {"zh": "退款支付", "ja": "返品受付", "ko": "환불 지급"}.items():
         [hit] = await engine.search(query, 5)
-        assert (hit.title, hit.text) == (f"{name}.md", texts[name])
+        assert (hit.title, hit.text) == (f"docs/{name}.md", texts[name])
 
 
 async def test_words_are_compared_by_stem_and_without_accents(engine: LocalEngine, path: Path, tmp_path: Path) -> None:
@@ -183,7 +253,7 @@ async def test_searches_beside_a_writer_see_whole_files(engine: LocalEngine, pat
 
         def put(version: int) -> None:
             passages = [Passage(f"page {page}", f"Zebra number{version}") for page in range(20)]
-            writer.put_file(folder, StoredFile("a.pdf", version, 1, b""), "a.pdf", passages)
+            writer.put_file(folder, StoredFile("a.pdf", version, 1, b""), passages)
 
         put(0)
         searches = [asyncio.ensure_future(engine.search("zebra", 50)) for _ in range(40)]
@@ -214,6 +284,38 @@ async def test_a_search_that_takes_too_long_fails(path: Path, tmp_path: Path) ->
     assert failed.value.reason == "timeout"
 
 
-def test_only_words_with_a_topic_count() -> None:
-    """Question words, greetings, single letters and the second part of contractions are left out."""
-    assert topic_words("Good morning! What's the e-mail of my boss? I don't know.") == ["mail", "boss"]
+@pytest.mark.parametrize(
+    ("query", "topics"),
+    [
+        ("Good morning! Who's my boss? I don't know.", [Topic(("boss",))]),
+        ("Summarise the holiday policy in German", [Topic(("holiday",), ("policy",))]),
+        ("What is the phone number of Per Dahl?", [Topic(("dahl",), ("phone", "number"))]),
+        ("Where is the key?", [Topic(("key",))]),
+        ("Explain it in simple words", [Topic(("words",))]),
+        (
+            "Who leads customs in Oslo, and when does the terminal open?",
+            [
+                Topic(("leads", "customs", "oslo", "terminal", "open")),
+                Topic(("leads", "customs", "oslo")),
+                Topic(("terminal", "open")),
+            ],
+        ),
+        ("Dogs? Cats? Birds? Fish?", [Topic(("dogs", "cats", "birds", "fish"))]),
+        (
+            "What does Report_2026.PDF say?",
+            [Topic(("report", "2026"), files=("report_2026.pdf",)), Topic(("2026",), ("report",))],
+        ),
+        ("Read how-to.md", [Topic(("how", "to", "read"), files=("how-to.md",)), Topic(("read",))]),
+    ],
+)
+def test_what_a_question_is_about(query: str, topics: list[Topic]) -> None:
+    """Question words, greetings and tasks are left out, soft words stand apart, and a question may have parts."""
+    assert list(find_topics(query)) == topics
+
+
+def test_a_long_word_is_read_in_time() -> None:
+    """A question without blanks takes no longer than others."""
+    before_s = time.process_time()
+    for query in ("a" * 4000, "a." * 2000, "." * 4000, "a-" * 2000):
+        list(find_topics(query))
+    assert time.process_time() - before_s < 1

@@ -7,36 +7,21 @@ weighs more, and a word that is nowhere in the index counts against. Without an 
 
 import asyncio
 import math
-import re
-import string
-import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from urllib.parse import quote
 
 import msgspec
 
-from cadenza.documents.ranking import STOP_WORDS, words_of
+from cadenza.gateway.grounding.search.engines.local_topics import Topic, find_topics
 from cadenza.gateway.grounding.search.records import EngineFailed, Hit
-from cadenza.store.local_index import Found, IndexReader, IndexUnusable, Term, index_exists, open_reader
+from cadenza.store.index_file import index_exists
+from cadenza.store.local_index import Found, IndexReader, IndexUnusable, Term, open_reader
 
 LOCAL = "local:"
-QUESTION_CHARS_MAX = 4000
-# Words of questions that do not tell what a question is about. They neither count for a passage nor against it.
-WEAK_WORDS = """
-    again all also always am anybody anyone anything aren ask before being best better bit both bring call called came
-    cannot come comes couldn describe didn doesn don else ever every everybody everyone everything explain few find
-    first get gets getting give go goes going good got happen happens hasn haven hello help helpful hey hi information
-    isn just keep kind know last let like list ll long look lot lots made make makes many may maybe mean means might
-    minus more most much must name need needs never new next nice now often ok okay old one ones only other out over own
-    per plus possible put quick quickly re really said same say says see should shouldn show since some somebody someone
-    something still such sure take takes thank thanks thing things think times today tomorrow too try under until up use
-    used using ve very want wants wasn way well whether while whom whose without won work works wouldn yes yesterday yet
-"""
-GREETING = re.compile(r"\bgood (morning|afternoon|evening|night|day)\b", re.IGNORECASE)
-EMPTY_WORDS = STOP_WORDS | frozenset(WEAK_WORDS.split()) | frozenset(string.ascii_lowercase)
-
+TITLE_CHARS_MAX = 120
 MORE_PASSAGES = 20
 
 
@@ -68,19 +53,19 @@ class LocalEngine:
         return index_exists(self._path)
 
     async def search(self, query: str, count: int) -> list[Hit]:
-        words = topic_words(query)
-        if not words or not self.exists():
+        topics = list(find_topics(query))
+        if not topics or not self.exists():
             return []
         async with self._turn:
-            return await asyncio.to_thread(self._search, words, count)
+            return await asyncio.to_thread(self._search, topics, count)
 
     async def close(self) -> None:
         """Nothing to do: each search closes what it opened."""
 
-    def _search(self, words: Sequence[str], count: int) -> list[Hit]:
+    def _search(self, topics: Sequence[Topic], count: int) -> list[Hit]:
         try:
             with open_reader(self._path, self._bounds.time_s) as index:
-                found = best_passages(index, words, self._bounds)
+                found = _find(index, topics, self._bounds)
         except TimeoutError:
             raise EngineFailed("timeout") from None
         except IndexUnusable:
@@ -90,25 +75,44 @@ class LocalEngine:
         return [_hit(one) for one in _choose(found, count, self._bounds.per_file)]
 
 
-def topic_words(query: str) -> list[str]:
-    """The words that tell what the question is about."""
-    text = unicodedata.normalize("NFC", query[:QUESTION_CHARS_MAX])
-    return [word for word in words_of(GREETING.sub(" ", text)) if word not in EMPTY_WORDS]
+def _find(index: IndexReader, topics: Sequence[Topic], bounds: LocalBounds) -> list[Found]:
+    """The passages of the files that the question names, if there are such files; else those that fit its topics."""
+    for topic in topics:
+        if topic.files and (found := passages_of_files(index, topic, bounds)):
+            return found
+    return _merged([best_passages(index, topic, bounds) for topic in topics if not topic.files])
 
 
-def best_passages(index: IndexReader, words: Sequence[str], bounds: LocalBounds) -> list[Found]:
-    """The passages that have enough of the words, the best first."""
-    terms = index.terms(words)
+def passages_of_files(index: IndexReader, topic: Topic, bounds: LocalBounds) -> list[Found]:
+    """The passages of the named files, those with the most words first."""
+    terms = [term for term in index.terms(topic.words) if term.passages]
+    if not terms:
+        return []
     weights = _weights(terms, index.passages())
-    enough = bounds.share_min * sum(weights.values())
+    names = tuple(f"{before}{name}" for name in topic.files for before in "/ ")
+    found = [one for one in index.find(terms, terms, bounds.candidates) if f"/{one.path}".lower().endswith(names)]
+    return sorted(found, key=lambda one: -sum(weights[stem] for stem in one.stems))
+
+
+def best_passages(index: IndexReader, topic: Topic, bounds: LocalBounds) -> list[Found]:
+    """The passages that have enough of the words, the best first."""
+    terms = index.terms(topic.words)
+    stems = {term.stem for term in terms}
+    soft = [term for term in index.terms(topic.soft) if term.stem not in stems]
+    weights = _weights([*terms, *soft], index.passages())
+    enough = bounds.share_min * sum(weights[stem] for stem in stems)
     names = {term.stem for term in terms if not term.word.isdigit()}
     names_min = max(1, min(bounds.words_min, len(names)))
     wanted = _needed(terms, weights, enough)
     if not wanted:
         return []
-    shares = {one: sum(weights[stem] for stem in one.stems) for one in index.find(wanted, terms, bounds.candidates)}
-    found = [one for one, share in shares.items() if share >= enough and len(one.stems & names) >= names_min]
-    return sorted(found, key=lambda one: -shares[one])  # equal ones stay in the order of BM25
+    found = [
+        one
+        for one in index.find(wanted, [*terms, *soft], bounds.candidates)
+        if sum(weights[stem] for stem in one.stems & stems) >= enough and len(one.stems & names) >= names_min
+    ]
+    # Equal ones stay in the order of BM25.
+    return sorted(found, key=lambda one: -sum(weights[stem] for stem in one.stems))
 
 
 def _weights(terms: Sequence[Term], passages: int) -> dict[str, float]:
@@ -133,6 +137,15 @@ def _needed(terms: Sequence[Term], weights: dict[str, float], enough: float) -> 
     return needed
 
 
+def _merged(found: Sequence[Sequence[Found]]) -> list[Found]:
+    """The passages for the whole question, then in turn those for each of its parts; each once."""
+    if not found:
+        return []
+    whole, *parts = found
+    in_turn = (one for row in zip_longest(*parts) for one in row if one)
+    return list({(one.file_id, one.label, one.text): one for one in (*whole, *in_turn)}.values())
+
+
 def _choose(found: Sequence[Found], count: int, per_file: int) -> list[Found]:
     """The best passages; those beyond `per_file` of one file come last."""
     seen = Counter[int]()
@@ -144,9 +157,11 @@ def _choose(found: Sequence[Found], count: int, per_file: int) -> list[Found]:
 
 
 def _hit(found: Found) -> Hit:
-    title = f"{found.title}, {found.label}" if found.label else found.title
-    url = f"{found.base_url or LOCAL}{quote(found.path)}"
-    return Hit(url + "".join(_fragment(found.label)), title, text=found.text)
+    """The title says which file it is, and so does the address, if the folder is not published elsewhere."""
+    name = f"{found.folder}/{found.path}"
+    title = name if len(name) <= TITLE_CHARS_MAX else f"…{name[1 - TITLE_CHARS_MAX :]}"
+    url = f"{found.base_url}{quote(found.path)}" if found.base_url else f"{LOCAL}{quote(name)}"
+    return Hit(url + "".join(_fragment(found.label)), ", ".join(filter(None, (title, found.label))), text=found.text)
 
 
 def _fragment(label: str) -> Iterator[str]:
