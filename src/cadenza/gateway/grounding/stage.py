@@ -21,7 +21,7 @@ from cadenza.documents.reader import DocumentReader, ReaderBusy, SentFile, Unrea
 from cadenza.gateway.asked import Asked, find_asked
 from cadenza.gateway.grounding.additions import NO_GROUNDING, Grounding, Material, ReadFile, add_material
 from cadenza.gateway.grounding.memory import recall
-from cadenza.gateway.grounding.search.records import EngineFailed, Source
+from cadenza.gateway.grounding.search.records import NOTHING_FOUND, EngineFailed, Found
 from cadenza.gateway.grounding.search.web_search import DecideByModel, WebSearch
 from cadenza.gateway.parts import FilePart
 from cadenza.gateway.validate import ChatRequest
@@ -142,12 +142,12 @@ class Grounder:
         paid_tokens = sought.means.pay_for(sought.prompt.at_most + sum(file.tokens for file in files), chat)
         memory = min(budget.memory, paid_tokens) if wanted.memory else 0
         search = min(budget.search, paid_tokens - memory) if wanted.search else 0
-        notes, sources = await asyncio.gather(
+        notes, found = await asyncio.gather(
             self._recall(asked, memory, principal), self._find_sources(asked, search, sought)
         )
-        if not (files or notes or sources):
+        if not (files or notes or found or found.unread):
             return NO_GROUNDING
-        material = Material(files, notes, sources)
+        material = Material(files, notes, found)
         if sum(len(file.text or "") for file in files) > INLINE_CHARS:
             return await asyncio.to_thread(add_material, chat, asked, material)
         return add_material(chat, asked, material)
@@ -182,16 +182,16 @@ class Grounder:
         except LeftOut:
             return ()
 
-    async def _find_sources(self, asked: Asked, tokens_max: int, sought: Sought) -> Sequence[Source]:
+    async def _find_sources(self, asked: Asked, tokens_max: int, sought: Sought) -> Found:
         if tokens_max < LEAST_TOKENS or self._search is None:
-            return ()
+            return NOTHING_FOUND
         searching = self._search.find(sought.principal.account_id, asked.texts, tokens_max, sought.decide)
         try:
             return await self._within(self._search.settings.timeout_s, "search", searching)
         except LeftOut:
-            return ()
+            return NOTHING_FOUND
 
-    async def _within(self, limit_s: float, part: str, finding: Awaitable[Sequence[T]]) -> Sequence[T]:
+    async def _within(self, limit_s: float, part: str, finding: Awaitable[T]) -> T:
         """What a part finds, or LeftOut. Each end is counted."""
         count = self._observer.metrics.grounding
         try:
