@@ -176,6 +176,24 @@ def test_one_request_can_turn_search_and_memory_off(api: RawClient, upstream: Lo
     assert reply.headers[HEADER] == "attachments=1"
 
 
+def test_an_unknown_value_of_the_switch_is_refused(api: RawClient, upstream: LoopbackUpstream) -> None:
+    """With tools and without: nothing is sent upstream that the client may have wanted to keep back."""
+    for more in ({}, {"tools": TOOLS}):
+        reply = api.post({"messages": ask({"type": "text", "text": QUESTION}), **more}, {HEADER: "off"})
+        assert "`none`" in reply.error(400)
+    assert not upstream.requests
+
+
+def test_a_reply_can_be_sent_back(api: RawClient, upstream: LoopbackUpstream) -> None:
+    """The message of a reply with sources, echoed whole as SDKs do, reaches the upstream without its annotations."""
+    asked = ask({"type": "text", "text": QUESTION})
+    said = api.chat(messages=asked).json["choices"][0]["message"]
+    assert said["annotations"]
+    assert api.chat(messages=[*asked, said, *ask({"type": "text", "text": "Thanks."})]).status == 200
+    echoed = sent(upstream)["messages"][2]
+    assert echoed == {name: value for name, value in said.items() if name != "annotations"}
+
+
 BAD_FILES: dict[str, tuple[dict[str, Any], str]] = {
     "a file by its id": ({"type": "file", "file": {"file_id": "file-abc"}}, "Send the file inline"),
     "an encrypted or broken PDF": (file_part(b"%PDF-1.7\n\x00broken", "plan.pdf"), "'plan.pdf'"),

@@ -23,8 +23,10 @@ from cadenza.gateway.grounding.additions import NO_GROUNDING, Grounding, Materia
 from cadenza.gateway.grounding.memory import recall
 from cadenza.gateway.grounding.search.records import NOTHING_FOUND, EngineFailed, Found
 from cadenza.gateway.grounding.search.web_search import DecideByModel, WebSearch
+from cadenza.gateway.grounding.switch import is_turned_off
 from cadenza.gateway.parts import FilePart
 from cadenza.gateway.validate import ChatRequest
+from cadenza.http.exchange import Request
 from cadenza.observe import Observer
 from cadenza.routing.prompt import PromptSize
 from cadenza.store.store import Store, StoreUnavailable
@@ -118,7 +120,7 @@ class Grounder:
         self._search = search
         self._reader = search.reader if search else DocumentReader(observer)
 
-    def wanted(self, chat: ChatRequest, principal: Principal, headers: dict[bytes, bytes]) -> Wanted:
+    def wanted(self, chat: ChatRequest, principal: Principal, request: Request) -> Wanted:
         """Which parts apply to a request. Most requests have none."""
         if chat.tools:
             return NOTHING_WANTED
@@ -126,7 +128,7 @@ class Grounder:
         search = principal.may_search and self._search is not None and self._search.is_ready()
         if not (memory or search or chat.files):
             return NOTHING_WANTED
-        if (memory or search) and is_turned_off(headers):
+        if (memory or search) and is_turned_off(request):
             memory = search = False
         files = bool(chat.files) and self.settings.attachments
         return Wanted(files=files, memory=memory, search=search) or NOTHING_WANTED
@@ -226,7 +228,3 @@ async def budget_for(plan: Plan, prompt: PromptSize, chat: ChatRequest) -> Budge
     fences_tokens = sum(FENCE_TOKENS + estimate_tokens(file.name) for file in chat.files)
     files = min(room(largest) - memory - search, largest.context_tokens // FILES_SHARE) - fences_tokens
     return Budget(max(0, files), memory, search)
-
-
-def is_turned_off(headers: dict[bytes, bytes]) -> bool:
-    return headers.get(b"x-cadenza-grounding", b"").strip().lower() == b"none"
