@@ -11,7 +11,9 @@ import openai
 import pytest
 
 from tests.loopback import LoopbackUpstream
+from tests.openapi import Document, read_document
 from tests.raw_client import RawClient, Reply
+from tests.schemas import check_completion, check_stream
 from tests.service import EMAIL, Service
 from tests.service_config import RouteSpec, ServiceSpec
 from tests.unit.documents.made_files import make_pdf
@@ -52,6 +54,11 @@ def grounded(shared_upstream: LoopbackUpstream, tmp_path_factory: pytest.TempPat
         added = service.cli("memory", "add", "--account", EMAIL, NOTE)
         assert added.returncode == 0, added.stderr
         yield service
+
+
+@pytest.fixture(scope="module")
+def document(grounded: Service) -> Document:
+    return read_document(grounded.port)
 
 
 @pytest.fixture
@@ -106,6 +113,28 @@ def test_notes_and_sources_are_added(api: RawClient, upstream: LoopbackUpstream,
     citation = annotations_of(reply)[0]["url_citation"]
     assert citation["url"] == "local:travel.md"
     assert {"title", "start_index", "end_index"} < set(citation)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("part", [file_part(SECRET), IMAGE, AUDIO], ids=["file", "image_url", "input_audio"])
+def test_requests_and_replies_are_as_the_document_describes(
+    api: RawClient, upstream: LoopbackUpstream, document: Document, part: dict[str, Any], stream: bool
+) -> None:
+    """/openapi.json accepts parts of all types, both headers, and the annotations of a reply, there and back."""
+    asked = ask(part, {"type": "text", "text": QUESTION})
+    reply = api.chat(messages=asked, model="fortissimo", stream=stream)
+    document.check_reply(("POST", "/v1/chat/completions"), reply.status, reply.headers, reply.body)
+    described = document.value["paths"]["/v1/chat/completions"]["post"]
+    assert {HEADER} <= described["responses"]["200"]["headers"].keys() & reply.headers.keys()
+    assert HEADER in [one.get("name") for one in described["parameters"]]
+    if stream:
+        annotations = list(check_stream(reply.body).annotations)
+    else:
+        check_completion(reply.json)
+        annotations = reply.json["choices"][0]["message"]["annotations"]
+    said = {"role": "assistant", "content": "x", "annotations": annotations}
+    request = {"model": "fortissimo", "messages": [*asked, said, *asked], "stream": stream}
+    document.check_value(request, {"$ref": "#/components/schemas/ChatRequest"})
 
 
 def annotations_of(reply: Reply) -> list[dict[str, Any]]:
