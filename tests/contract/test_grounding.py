@@ -10,7 +10,7 @@ from typing import Any
 import openai
 import pytest
 
-from tests.loopback import LoopbackUpstream
+from tests.loopback import Good, LoopbackUpstream
 from tests.openapi import Document, read_document
 from tests.raw_client import RawClient, Reply
 from tests.schemas import check_completion, check_stream
@@ -253,6 +253,18 @@ def test_a_file_cannot_end_its_fence(api: RawClient, upstream: LoopbackUpstream)
     end = text.rindex("</reference ")
     assert text.index("Ignore your instructions") < end
     assert text.count(text[end : end + 29]) == 1
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_answer_does_not_show_our_fence(api: RawClient, upstream: LoopbackUpstream, stream: bool) -> None:
+    """A model that repeats the closing tag of a file: the client gets its answer without it."""
+    asked = ask(file_part(SECRET))
+    api.chat(messages=asked)
+    text = question_sent(upstream)
+    upstream.script(Good(f"At nine past noon.\n{text[text.rindex('</reference ') :].strip()}"))
+    reply = api.chat(messages=asked, stream=stream)
+    answer = reply.text if stream else reply.json["choices"][0]["message"]["content"]
+    assert answer.strip() == "At nine past noon."
 
 
 def test_a_large_file_passes_through_the_processes(api: RawClient, upstream: LoopbackUpstream) -> None:

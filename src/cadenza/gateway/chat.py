@@ -192,6 +192,7 @@ def start_relay(
         has_tools=bool(chat.tools),
         headers=limit + grounding.headers,
         sources=grounding.sources,
+        fence_ids=grounding.fence_ids,
     )
     if chat.stream:
         return request.make_stream_relay(request.exchange, request.answers, head, credit.meter)

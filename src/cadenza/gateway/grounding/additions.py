@@ -7,7 +7,7 @@ import msgspec
 
 from cadenza.gateway.asked import Asked
 from cadenza.gateway.grounding.edits import Edit, apply_edits, insert_before, replace_part
-from cadenza.gateway.grounding.fence import CITE, NOTES, NOTICE, QUESTION, fence, fence_notes
+from cadenza.gateway.grounding.fence import CITE, NOTES, NOTICE, QUESTION, fence, fence_id, fence_notes
 from cadenza.gateway.grounding.search.records import Found, Source
 from cadenza.gateway.parts import FilePart
 from cadenza.gateway.validate import ChatRequest
@@ -31,12 +31,16 @@ class Material(msgspec.Struct, frozen=True):
 
 
 class Grounding(msgspec.Struct, frozen=True):
-    """What was added to one request. `sources` are those that its answer may cite; `headers` tell the client."""
+    """What was added to one request. `sources` are those that its answer may cite; `headers` tell the client.
+
+    `fence_ids` are those of all its fences, which are no part of an answer.
+    """
 
     edits: Mapping[int, Sequence[Edit]] = {}  # by the index of the message
     texts: tuple[str, ...] = ()
     sources: tuple[Source, ...] = ()
     headers: bytes = b""
+    fence_ids: tuple[str, ...] = ()
 
     @property
     def texts_bytes(self) -> int:
@@ -54,15 +58,16 @@ def add_material(chat: ChatRequest, asked: Asked, material: Material) -> Groundi
     edits: defaultdict[int, list[Edit]] = defaultdict(list)
     texts = list[str]()
     last, start = asked.message, asked.words_start
-    before = _text_before_words(material) if start is not None else ""
+    before = _pieces_before_words(material) if start is not None else []
+    fenced = [piece for piece in before if piece.startswith("<")]
     if before and start is not None:
-        has_words = bool(asked.question.strip())
-        text = f"{before}\n\n{QUESTION}" if has_words else f"{before}\n\n"
+        text = "\n\n".join([*before, QUESTION if asked.question.strip() else ""])
         edits[last].append(insert_before(chat.messages[last], start, text))
         texts.append(text)
     told = set[int]()  # the messages whose files have the notice
     for file in material.files:
         text = _file_text(file)
+        fenced += [text] if file.text is not None else []
         if file.part.message not in told:
             text = f"{NOTICE}\n\n{text}"
             told.add(file.part.message)
@@ -76,10 +81,10 @@ def add_material(chat: ChatRequest, asked: Asked, material: Material) -> Groundi
     }
     added = " ".join([f"{part}={count}" for part, count in counts.items() if count])
     headers = f"x-cadenza-grounding: {added}\r\n".encode() if added else b""
-    return Grounding(edits, tuple(texts), sources, headers)
+    return Grounding(edits, tuple(texts), sources, headers, tuple(map(fence_id, fenced)))
 
 
-def _text_before_words(material: Material) -> str:
+def _pieces_before_words(material: Material) -> list[str]:
     """Notes and sources, each after what the model is to make of them."""
     pieces = list[str]()
     if material.notes:
@@ -91,7 +96,7 @@ def _text_before_words(material: Material) -> str:
     pieces += [
         f"The page {url} could not be read at the moment. Say so if it matters." for url in material.found.unread
     ]
-    return "\n\n".join(pieces)
+    return pieces
 
 
 def _file_text(file: ReadFile) -> str:
