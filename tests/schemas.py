@@ -60,9 +60,12 @@ REASONING: Schema = {
     "reasoning": SOME_TEXT,
     "reasoning_details": {"type": "array", "minItems": 1},
 }
+CITATION = closed({"url": SOME_TEXT, "title": SOME_TEXT, "start_index": COUNT, "end_index": COUNT})
+ANNOTATION = closed({"type": {"const": "url_citation"}, "url_citation": CITATION})
+ANNOTATIONS: Schema = {"annotations": {"type": "array", "items": ANNOTATION, "minItems": 1, "maxItems": 100}}
 NULL: Schema = {"type": "null"}
 SAID: Schema = {"role": {"const": "assistant"}, "refusal": NULL}
-PLAIN_MESSAGE = closed({**SAID, "content": TEXT}, REASONING)
+PLAIN_MESSAGE = closed({**SAID, "content": TEXT}, {**REASONING, **ANNOTATIONS})
 REFUSAL_MESSAGE = closed({**SAID, "content": {"anyOf": [NULL, SOME_TEXT]}, "refusal": SOME_TEXT}, REASONING)
 CALLS_MESSAGE = closed(
     {
@@ -108,7 +111,7 @@ DELTA: Schema = {"role": {"const": "assistant"}, "content": TEXT, "tool_calls": 
 CHUNK_CHOICE = closed(
     {
         "index": {"const": 0},
-        "delta": closed({}, {**DELTA, **REASONING}),
+        "delta": closed({}, {**DELTA, **REASONING, **ANNOTATIONS}),
         "finish_reason": {"enum": [*FINISH_REASONS, None]},
     }
 )
@@ -154,6 +157,7 @@ class Stream(msgspec.Struct, frozen=True):
     usage: dict[str, Any]
     calls: tuple[Called, ...] = ()
     extras: dict[str, Any] = {}  # refusal and reasoning
+    annotations: tuple[dict[str, Any], ...] = ()
 
 
 class BrokenStream(msgspec.Struct, frozen=True):
@@ -202,11 +206,12 @@ def check_error(value: Any, type_: str) -> str:
 
 
 def check_stream(raw: bytes) -> Stream:
-    """Check a whole body: role, content or calls, an empty delta with a finish reason, usage, [DONE]."""
+    """Check a whole body: role, content or calls, annotations, an empty delta with a finish reason, usage, [DONE]."""
     *chunks, done = read_events(raw)
     assert done == b"[DONE]", f"the last event is {done!r}"
     role, *content, finish, usage = [json.loads(data) for data in chunks]
-    pieces, calls, extras = _check_content(role, content)
+    annotations = _check_annotations(content)
+    pieces, calls, extras = _check_content(role, content[: len(content) - bool(annotations)])
     check(finish, CHUNK)
     assert finish["choices"][0]["delta"] == {}, finish
     assert finish["choices"][0]["finish_reason"] is not None, finish
@@ -215,7 +220,9 @@ def check_stream(raw: bytes) -> Stream:
     _check_same_head([role, *content, finish, usage])
     reason = finish["choices"][0]["finish_reason"]
     _check_reason(reason, has_calls=bool(calls))
-    return Stream(role["id"], role["model"], "".join(pieces), pieces, reason, usage["usage"], calls, extras)
+    return Stream(
+        role["id"], role["model"], "".join(pieces), pieces, reason, usage["usage"], calls, extras, annotations
+    )
 
 
 def check_broken_stream(raw: bytes) -> BrokenStream:
@@ -240,6 +247,16 @@ def _event_lines(block: bytes) -> list[bytes]:
     assert len(lines) <= 1, f"an event of several lines: {block!r}"
     assert all(EVENT_LINE.fullmatch(line) for line in lines), f"not a data line: {block!r}"
     return lines
+
+
+def _check_annotations(content: list[Any]) -> tuple[dict[str, Any], ...]:
+    """Those of the last chunk before the finish, which has nothing else. No other chunk may have any."""
+    delta = content[-1]["choices"][0]["delta"] if content else {}
+    if "annotations" not in delta:
+        return ()
+    check(content[-1], CHUNK)
+    assert delta.keys() == {"annotations"}, delta
+    return tuple(delta["annotations"])
 
 
 def _check_content(role: Any, content: list[Any]) -> tuple[tuple[str, ...], tuple[Called, ...], dict[str, Any]]:

@@ -25,12 +25,17 @@ def engine() -> Iterator[ScriptedSearxng]:
 
 
 @pytest.fixture(scope="module")
-def api(engine: ScriptedSearxng, shared_upstream: LoopbackUpstream) -> Iterator[RawClient]:
+def searching(engine: ScriptedSearxng, shared_upstream: LoopbackUpstream) -> Iterator[Service]:
     """Forte decides by rules, mezzo by its model."""
     routes = {class_id: [RouteSpec("loopback", class_id)] for class_id in ("mezzo", "forte")}
     toml = f'[classes.mezzo]\nsearch_decision = "model"\n{engine.toml}'
     with Service(ServiceSpec({"loopback": shared_upstream.base_url}, routes, toml)) as service:
-        yield RawClient(service.port, service.key)
+        yield service
+
+
+@pytest.fixture
+def api(searching: Service) -> RawClient:
+    return RawClient(searching.port, searching.key)
 
 
 def chat(api: RawClient, class_id: str, text: str) -> str:
@@ -76,3 +81,19 @@ def test_what_the_person_says_needs_no_model(api: RawClient, upstream: LoopbackU
     """An explicit ask is followed without a call."""
     assert chat(api, "mezzo", "Search the web for the height of Galdhøpiggen.") == "search=1"
     assert len(upstream.requests) == 1
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_page_that_could_not_be_read_is_not_cited(
+    api: RawClient, searching: Service, upstream: LoopbackUpstream, stream: bool
+) -> None:
+    """The model is told so. No header, annotation or metric says that something was added."""
+    text = "Summarise http://10.1.2.3/a please"
+    reply = api.chat(messages=[{"role": "user", "content": text}], stream=stream)
+    assert (reply.status, reply.headers.get("x-cadenza-grounding")) == (200, None)
+    assert b"annotations" not in reply.body
+    content = upstream.requests[-1].json["messages"][-1]["content"]
+    assert content.startswith("The page http://10.1.2.3/a could not be read")
+    assert content.endswith(text)
+    counted = searching.process.get("/metrics")[1]
+    assert 'cadenza_grounding_total{part="search",result="nothing"}' in counted

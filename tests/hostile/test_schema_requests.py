@@ -4,6 +4,7 @@ No reply is a 5xx, because the upstream does not fail here, and no connection is
 failure comes again, reduced to a small request.
 """
 
+import base64
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -22,10 +23,12 @@ from tests.openapi import EVENTS, Document, closed, read_document
 from tests.raw_client import RawClient
 from tests.schemas import check_stream
 from tests.service import Service
-from tests.service_config import classes_spec
+from tests.service_config import CLASSES, RouteSpec, ServiceSpec
 
 SEED = 13
 TIMEOUT_S = 100.0
+TEXT_FILE = base64.b64encode(b"A file that can be read.").decode()
+ABLE = "vision = true\naudio = true\nfiles = true\n"
 CREDIT_NANO = 10**15
 CHAT = "/v1/chat/completions"
 VALID, INVALID = GenerationMode.POSITIVE, GenerationMode.NEGATIVE
@@ -80,7 +83,9 @@ class Target(msgspec.Struct, frozen=True):
 @pytest.fixture(scope="module")
 def target(shared_upstream: LoopbackUpstream) -> Iterator[Target]:
     shared_upstream.reset()
-    with Service(classes_spec(shared_upstream.base_url), CREDIT_NANO) as service, requests.Session() as session:
+    routes = {class_id: [RouteSpec("loopback", more_toml=ABLE)] for class_id in CLASSES}
+    spec = ServiceSpec({"loopback": shared_upstream.base_url}, routes)
+    with Service(spec, CREDIT_NANO) as service, requests.Session() as session:
         session.trust_env = False  # no proxy
         yield Target(service, read_document(service.port), session)
 
@@ -135,9 +140,12 @@ def need_tools(chat_request: dict[str, Any]) -> None:
 
 
 def coherent(body: dict[str, Any]) -> dict[str, Any]:
-    """Messages in which each call has an answer, and a tool choice that `tools` has: no schema can say this."""
+    """Each call has an answer, a file can be read, and `tools` has the tool choice: no schema can say this."""
     messages = list[dict[str, Any]]()
     for message in body["messages"]:
+        for part in message.get("content") or ():
+            if isinstance(part, dict) and "file" in part:
+                part["file"]["file_data"] = TEXT_FILE
         if message["role"] != "tool":
             called = dict.fromkeys(call["id"] for call in message.get("tool_calls") or ())
             messages += [message, *({"role": "tool", "tool_call_id": call_id, "content": ""} for call_id in called)]

@@ -29,6 +29,14 @@ def test_the_docs_are_open_to_everybody(stranger: Visitor) -> None:
         assert text in words, text
 
 
+def test_the_docs_tell_of_grounding(stranger: Visitor) -> None:
+    """The page has a paragraph about it, and the reference has its parts, headers and annotations."""
+    page = stranger.get("/docs")
+    assert '<section class="stack" id="grounding">' in page.text
+    for text in ("x-cadenza-grounding: none", "url_citation", "input_audio", "image_url", "file_data"):
+        assert text in page.words, text
+
+
 def test_providers_are_not_named(stranger: Visitor) -> None:
     """Neither the page nor the status names a provider or a model behind a class."""
     assert "loopback" not in stranger.get("/docs").text

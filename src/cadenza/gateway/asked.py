@@ -2,19 +2,19 @@
 
 import msgspec
 
-from cadenza.gateway.parts import find_first
+from cadenza.gateway.parts import find_words
 
 MESSAGES_MAX = 3  # the last user messages: what a short question refers to stands in the ones before
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """The last user message: its index, where its content stands in its JSON, and the texts of the last few.
+    """The last user message: its index, where the user's own words stand in its JSON, and the texts of the last few.
 
-    The texts are oldest first. It cannot be told where the content stands if a field is there twice.
+    The texts are oldest first. It cannot be told where the words stand if a field is there twice.
     """
 
     message: int
-    content_start: int | None
+    words_start: int | None
     texts: tuple[str, ...]
 
     @property
@@ -39,4 +39,4 @@ def find_asked(messages: list[msgspec.Raw], texts: list[str]) -> Asked | None:
                 break
     if not found:
         return None
-    return Asked(found[0], find_first(messages[found[0]]), tuple(texts[index] for index in reversed(found)))
+    return Asked(found[0], find_words(messages[found[0]]), tuple(texts[index] for index in reversed(found)))

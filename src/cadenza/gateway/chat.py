@@ -29,6 +29,7 @@ from cadenza.gateway.gateway import Gateway
 from cadenza.gateway.grounding.additions import NO_GROUNDING, Grounding
 from cadenza.gateway.grounding.model_decision import ModelDecision
 from cadenza.gateway.grounding.stage import NOTHING_WANTED, Grounder, Means, Sought
+from cadenza.gateway.grounding.switch import SWITCH, is_turned_off
 from cadenza.gateway.large.bodies import LargeBodies
 from cadenza.gateway.parts import with_files
 from cadenza.gateway.relay import ReplyHead, StreamRelay, WholeRelay
@@ -86,8 +87,11 @@ async def serve_chat(gateway: Gateway, request: ApiRequest) -> None:
 async def read_chat(
     exchange: Exchange, budget: BodyBudget, large_bodies: LargeBodies, principal: Principal
 ) -> ChatRequest:
-    if exchange.request.headers.get(b"content-encoding", b"identity").lower() != b"identity":
+    headers = exchange.request.headers
+    if headers.get(b"content-encoding", b"identity").lower() != b"identity":
         raise UnsupportedEncoding
+    if SWITCH in headers:
+        is_turned_off(exchange.request)  # refuses an unknown value, with tools too
     try:
         body = await exchange.read_body(budget)
     except BodyTooLarge:
@@ -123,12 +127,12 @@ async def ground(
     decide: ModelDecision | None,
 ) -> Grounding:
     """Add reference material to the prompt, if the request may have any, and account and cap can pay for an answer."""
-    principal, grounder, headers = request.principal, gateway.grounder, request.exchange.request.headers
-    wanted = grounder.wanted(chat, principal, headers)
+    principal, grounder, head = request.principal, gateway.grounder, request.exchange.request
+    wanted = grounder.wanted(chat, principal, head)
     if wanted is NOTHING_WANTED:
         return NO_GROUNDING
     now_ms, free_nano = time.time_ns() // 1_000_000, principal.balance_nano
-    await check_not_repeated(gateway.store, principal.account_id, headers, now_ms)
+    await check_not_repeated(gateway.store, principal.account_id, head.headers, now_ms)
     check_least_credit(free_nano, served.price, prompt, OUTPUT_TOKENS_MIN)
     if principal.is_capped and (left := await find_left(gateway.store, principal.key_id, now_ms)):
         check_least_credit(left.left_nano, served.price, prompt, OUTPUT_TOKENS_MIN, left.cap)
@@ -188,6 +192,7 @@ def start_relay(
         has_tools=bool(chat.tools),
         headers=limit + grounding.headers,
         sources=grounding.sources,
+        fence_ids=grounding.fence_ids,
     )
     if chat.stream:
         return request.make_stream_relay(request.exchange, request.answers, head, credit.meter)

@@ -48,6 +48,11 @@ class Part(msgspec.Struct):
     input_audio: msgspec.Raw = NOTHING
 
 
+class _Text(msgspec.Struct):
+    type: str
+    text: str | None = None
+
+
 class FilePart(msgspec.Struct, frozen=True):
     """A file to be read: from where to where its part stands in the JSON of its message, its name and its data."""
 
@@ -58,6 +63,7 @@ class FilePart(msgspec.Struct, frozen=True):
     data: msgspec.Raw  # a JSON string, with its quotes
 
 
+_TEXT = msgspec.json.Decoder(_Text)
 Contents = Sequence[tuple[int, list[Part]]]  # each with the index of its message
 
 
@@ -187,12 +193,22 @@ def find_content(message: msgspec.Raw) -> tuple[int, int] | None:
     return found if bytes(raw[end:]).strip() == b"}" else None
 
 
-def find_first(message: msgspec.Raw) -> int | None:
-    """Where the content begins: its quote, or the first character inside its brackets that is not white space."""
+def find_words(message: msgspec.Raw) -> int | None:
+    """Where the user's own words begin: the quote of a text, or the first part that is a text and not blank.
+
+    Without any, it is the first character inside the brackets that is not white space. None if a field is there twice.
+    """
     raw, span = memoryview(message), find_content(message)
-    if span is None:
-        return None
-    return _skip(_BLANK, raw, span[0] + 1) if raw[span[0]] == ord("[") else span[0]
+    if span is None or raw[span[0]] != ord("["):
+        return span and span[0]
+    first, end = _skip(_BLANK, raw, span[0] + 1), span[0]
+    for item in _RAW_ITEMS.decode(raw[slice(*span)]):
+        start = _skip(_GAP, raw, end)
+        end = start + memoryview(item).nbytes
+        part = _TEXT.decode(item)
+        if part.type == "text" and part.text and not part.text.isspace():
+            return start
+    return first
 
 
 def _skip(pattern: re.Pattern[bytes], raw: memoryview, start: int) -> int:

@@ -20,7 +20,7 @@ from cadenza.core.records import ReplyResult
 from cadenza.core.tool_calls import ToolCallDelta, ToolCallNormalizer
 from cadenza.gateway.answers import Answers, error_event
 from cadenza.gateway.chunks import Chunks, Events
-from cadenza.gateway.grounding.search.citations import CitationFinder, find_citations
+from cadenza.gateway.grounding.answer import GroundedStream, ground_whole
 from cadenza.gateway.grounding.search.records import Source
 from cadenza.gateway.meter import UsageMeter
 from cadenza.http.events import DONE, PING
@@ -40,6 +40,7 @@ class ReplyHead(msgspec.Struct, frozen=True):
     has_tools: bool = False
     headers: bytes = b""
     sources: tuple[Source, ...] = ()  # that the answer may cite
+    fence_ids: tuple[str, ...] = ()  # of reference material
 
 
 class WholeRelay:
@@ -64,8 +65,10 @@ class WholeRelay:
         if self._meter.needs_count:
             text = "".join(self._texts) + text_of_extras(self._joined_extras()) + text_of_calls(self._deltas)
             await self._meter.count_whole(text)
-        if self._head.sources:
-            self._annotations = await find_citations("".join(self._texts), self._head.sources)
+        if self._head.fence_ids:
+            content, ids = "".join(self._texts), self._head.fence_ids
+            content, self._annotations = await ground_whole(content, ids, self._head.sources)
+            self._texts = [content]
         return self._meter.result()
 
     def finish(self, result: ReplyResult) -> None:
@@ -124,7 +127,7 @@ class StreamRelay:
         self._calls = ToolCallNormalizer() if head.has_tools else None
         self._unsent: list[bytes] = []  # chunks, until the pieces that arrived together are all here
         self._unsent_texts: list[str] = []
-        self._citations = CitationFinder() if head.sources else None
+        self._grounded = GroundedStream(head.fence_ids, head.sources) if head.fence_ids else None
 
     async def run(self, reply: OpenReply) -> ReplyResult:
         self._answers.start_stream(self._head.headers)
@@ -138,6 +141,8 @@ class StreamRelay:
             else:
                 if self._calls:
                     self._take_calls(self._calls.finish())
+            if self._grounded:
+                self._take_answer(self._grounded.end())
             self.flush()
         if self._meter.needs_count and (fault is None or self._meter.has_delivered):
             await self._meter.count()
@@ -149,8 +154,8 @@ class StreamRelay:
             return
         assert self._meter.finish_reason
         events = self._events
-        if self._citations:
-            self._exchange.write(events.annotations(self._citations.annotations(self._head.sources)))
+        if self._grounded and self._head.sources:
+            self._exchange.write(events.annotations(self._grounded.annotations()))
         self._exchange.finish_stream(events.finish(self._meter.finish_reason) + events.usage(result.usage) + DONE)
 
     def take(self, piece: Piece) -> None:
@@ -160,12 +165,18 @@ class StreamRelay:
             self._unsent.append(self._events.extras(piece.extras))
             self._unsent_texts.append(text_of_extras(piece.extras))
         if piece.content:
-            self._unsent.append(self._events.content(piece.content))
-            self._unsent_texts.append(piece.content)
-            if self._citations:
-                self._citations.take(piece.content)
+            if self._grounded:
+                self._take_answer(self._grounded.take(piece.content))
+            else:
+                self._unsent.append(self._events.content(piece.content))
+                self._unsent_texts.append(piece.content)
         if piece.calls and self._calls:
             self._take_calls(self._calls.take(piece.calls))
+
+    def _take_answer(self, text: str) -> None:
+        if text:
+            self._unsent.append(self._events.content(text))
+            self._unsent_texts.append(text)
 
     def _take_calls(self, deltas: list[ToolCallDelta]) -> None:
         if deltas:

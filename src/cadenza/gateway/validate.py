@@ -7,7 +7,7 @@ Everything that OpenAI accepts is accepted, but for its deprecated `functions`; 
 import re
 from collections.abc import Sequence
 from operator import attrgetter
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import msgspec
 
@@ -81,6 +81,7 @@ class _Message(msgspec.Struct):
     tool_call_id: str | None = None
     function_call: msgspec.Raw = NOTHING
     refusal: str | None = None
+    annotations: msgspec.Raw = NOTHING  # of our own replies
 
 
 class Body(msgspec.Struct):
@@ -131,7 +132,7 @@ def check_body(body: Body) -> ChatRequest:
     if not messages:
         raise InvalidRequest(_messages_hint(body))
     are_texts = _are_texts(messages)
-    texts = [str(message.content) for message in messages] if are_texts else _check_messages(messages)
+    texts = cast("list[str]", [one.content for one in messages]) if are_texts else _check_messages(messages)
     raw_messages = RAW_ITEMS.decode(body.messages)
     forwarded = raw_messages if are_texts else list(map(_to_upstream, messages, raw_messages))
     leading = _count_leading_system(messages)
@@ -243,10 +244,11 @@ def _are_texts(messages: list[_Message]) -> bool:
     """Whether each message is one text. This is the usual case: there is nothing more to check or to change."""
     if len(messages) > MESSAGES_MAX:
         raise InvalidRequest(f"messages: {len(messages)} were sent; at most {MESSAGES_MAX} are allowed.")
+    nothing, roles = NOTHING, UNCHANGED_ROLES
     for message in messages:
-        if type(message.content) is not str or message.role not in UNCHANGED_ROLES:
+        if type(message.content) is not str or message.role not in roles or message.tool_calls is not None:
             return False
-        if message.tool_calls is not None or message.function_call is not NOTHING:
+        if message.function_call is not nothing or message.annotations is not nothing:
             return False
     return True
 
@@ -327,11 +329,13 @@ def _attached(messages: list[_Message], forwarded: list[msgspec.Raw], *, reads_f
 def _to_upstream(message: _Message, raw: msgspec.Raw) -> msgspec.Raw:
     """The message unchanged, except what upstreams do not accept.
 
-    That is the role `developer`, refusals as parts of the content, empty `tool_calls` and our call ids.
+    That is the role `developer`, refusals as parts of the content, empty `tool_calls`, our call ids and annotations.
     """
     has_refusal = isinstance(message.content, list) and any(part.type == "refusal" for part in message.content)
     if has_refusal:
         raw = _with_text(message, raw)
+    if message.role == "assistant" and message.annotations != NOTHING:
+        raw = _without_annotations(raw)
     if message.tool_calls or message.role == "tool":
         return with_upstream_ids(raw)
     if message.role != "developer" and message.tool_calls != []:
@@ -343,6 +347,12 @@ def _to_upstream(message: _Message, raw: msgspec.Raw) -> msgspec.Raw:
         del fields["tool_calls"]
         if message.content is None:
             fields["content"] = msgspec.Raw(b'""')
+    return msgspec.Raw(msgspec.json.encode(fields))
+
+
+def _without_annotations(raw: msgspec.Raw) -> msgspec.Raw:
+    fields = _RAW_FIELDS.decode(raw)
+    del fields["annotations"]
     return msgspec.Raw(msgspec.json.encode(fields))
 
 

@@ -19,7 +19,7 @@ def test_the_last_three_questions_are_found() -> None:
     found = asked(*said)
     assert found
     assert (found.message, found.texts, found.question) == (8, ("2", "3", "4"), "4")
-    assert found.content_start == len('{"role": "user", "content": ')
+    assert found.words_start == len('{"role": "user", "content": ')
 
 
 def test_a_conversation_without_a_question_has_none() -> None:
@@ -33,4 +33,4 @@ def test_a_message_with_a_field_twice_has_no_place() -> None:
     assert isinstance(chat.texts, list)
     found = find_asked(chat.messages, chat.texts)
     assert found
-    assert found.content_start is None
+    assert found.words_start is None

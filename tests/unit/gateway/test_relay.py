@@ -281,6 +281,16 @@ async def test_a_stream_that_breaks_off_ends_with_an_error_event() -> None:
     assert result == ReplyResult(Usage(PROMPT_TOKENS, 2, estimated=True), None, "truncated")
 
 
+async def test_text_that_may_become_a_tag_is_not_lost_in_a_fault() -> None:
+    """With reference material, the end of the text waits for the next piece; if none comes, it is still sent."""
+    head = msgspec.structs.replace(HEAD, fence_ids=("0123456789abcdef",))
+    stream = Stream(Piece("a </refer"), Fault(FaultKind.TRUNCATED), head=head)
+    result = await stream.run_and_finish()
+    said = [event["choices"][0]["delta"].get("content", "") for event in stream.events if "choices" in event]
+    assert "".join(said) == "a </refer"
+    assert result.usage.completion_tokens == TOKENIZER.count("a </refer")
+
+
 async def test_a_fault_before_any_content_is_free() -> None:
     """A stream that breaks off right after its head ends with the error event, and nothing was delivered."""
     stream = Stream(Fault(FaultKind.TRUNCATED))

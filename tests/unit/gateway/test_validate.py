@@ -225,6 +225,30 @@ def test_developer_becomes_system() -> None:
     }
 
 
+CITED = [{"type": "url_citation", "url_citation": {"url": "local:a", "title": "a", "start_index": 0, "end_index": 3}}]
+
+
+def test_annotations_of_our_replies_do_not_go_upstream() -> None:
+    """A client that echoes a whole reply sends them back; a null, and a field of another role, are left as they are."""
+    said = {"role": "assistant", "content": "a", "refusal": None}
+    assert forwarded(**said, annotations=CITED) == said
+    assert forwarded(**said, annotations=[]) == said
+    assert forwarded(**said, annotations=None) == {**said, "annotations": None}
+    assert forwarded(**said, tool_calls=[], annotations=CITED) == said
+    assert forwarded(role="user", content="a", annotations=CITED)["annotations"] == CITED
+    parts = [{"type": "text", "text": "a"}, {"type": "refusal", "refusal": "b"}]
+    assert forwarded(role="assistant", content=parts, annotations=CITED) == {"role": "assistant", "content": "ab"}
+
+
+def test_annotations_of_a_message_with_calls_do_not_go_upstream() -> None:
+    """On the tool path, too."""
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    said = {"role": "assistant", "content": None, "tool_calls": [call]}
+    messages = [{**said, "annotations": CITED}, {"role": "tool", "tool_call_id": "c", "content": "1"}]
+    [first, _] = parse(messages=messages).messages
+    assert json.loads(bytes(first)) == said
+
+
 def test_an_empty_list_of_calls_is_left_out() -> None:
     """Upstreams refuse an empty `tool_calls`: the message is forwarded without it, and always with content."""
     assert forwarded(role="assistant", content="a", tool_calls=[]) == {"role": "assistant", "content": "a"}

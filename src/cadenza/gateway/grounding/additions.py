@@ -7,8 +7,8 @@ import msgspec
 
 from cadenza.gateway.asked import Asked
 from cadenza.gateway.grounding.edits import Edit, apply_edits, insert_before, replace_part
-from cadenza.gateway.grounding.fence import CITE, NOTICE, QUESTION, fence
-from cadenza.gateway.grounding.search.records import Source
+from cadenza.gateway.grounding.fence import CITE, NOTES, NOTICE, QUESTION, fence, fence_id, fence_notes
+from cadenza.gateway.grounding.search.records import Found, Source
 from cadenza.gateway.parts import FilePart
 from cadenza.gateway.validate import ChatRequest
 
@@ -27,16 +27,20 @@ class Material(msgspec.Struct, frozen=True):
 
     files: Sequence[ReadFile] = ()
     notes: Sequence[str] = ()
-    sources: Sequence[Source] = ()
+    found: Found = Found()
 
 
 class Grounding(msgspec.Struct, frozen=True):
-    """What was added to one request. `sources` are those that its answer may cite; `headers` tell the client."""
+    """What was added to one request. `sources` are those that its answer may cite; `headers` tell the client.
+
+    `fence_ids` are those of all its fences, which are no part of an answer.
+    """
 
     edits: Mapping[int, Sequence[Edit]] = {}  # by the index of the message
     texts: tuple[str, ...] = ()
     sources: tuple[Source, ...] = ()
     headers: bytes = b""
+    fence_ids: tuple[str, ...] = ()
 
     @property
     def texts_bytes(self) -> int:
@@ -50,43 +54,49 @@ NO_GROUNDING = Grounding()
 
 
 def add_material(chat: ChatRequest, asked: Asked, material: Material) -> Grounding:
-    """Files go where the client put them; notes and sources come before what the last user message says."""
+    """Files go where the client put them; notes and sources come directly before the user's own words."""
     edits: defaultdict[int, list[Edit]] = defaultdict(list)
     texts = list[str]()
-    told = set[int]()  # the messages that have the notice
-    last, start = asked.message, asked.content_start
-    found = _reference_text(material) if start is not None else ""
-    if found and start is not None:
-        edits[last].append(insert_before(chat.messages[last], start, f"{found}\n\n{QUESTION}"))
-        texts.append(found)
-        told.add(last)
+    last, start = asked.message, asked.words_start
+    before = _pieces_before_words(material) if start is not None else []
+    fenced = [piece for piece in before if piece.startswith("<")]
+    if before and start is not None:
+        text = "\n\n".join([*before, QUESTION if asked.question.strip() else ""])
+        edits[last].append(insert_before(chat.messages[last], start, text))
+        texts.append(text)
+    told = set[int]()  # the messages whose files have the notice
     for file in material.files:
         text = _file_text(file)
+        fenced += [text] if file.text is not None else []
         if file.part.message not in told:
             text = f"{NOTICE}\n\n{text}"
             told.add(file.part.message)
         edits[file.part.message].append(replace_part(file.part.start, file.part.end, f"{text}\n\n"))
         texts.append(text)
+    sources = tuple(material.found.sources) if before else ()
     counts = {
-        "memory": len(material.notes) if found else 0,
-        "search": len(material.sources) if found else 0,
+        "memory": len(material.notes) if before else 0,
+        "search": len(sources),
         "attachments": sum(file.text is not None for file in material.files),
     }
     added = " ".join([f"{part}={count}" for part, count in counts.items() if count])
     headers = f"x-cadenza-grounding: {added}\r\n".encode() if added else b""
-    return Grounding(edits, tuple(texts), tuple(material.sources) if found else (), headers)
+    return Grounding(edits, tuple(texts), sources, headers, tuple(map(fence_id, fenced)))
 
 
-def _reference_text(material: Material) -> str:
+def _pieces_before_words(material: Material) -> list[str]:
+    """Notes and sources, each after what the model is to make of them."""
     pieces = list[str]()
     if material.notes:
-        notes = "\n".join([f"- {note}" for note in material.notes])
-        pieces.append(fence("memory", notes, about="notes that the user has saved"))
-    for number, source in enumerate(material.sources, start=1):
+        pieces += [NOTES, fence_notes(material.notes)]
+    if material.found.sources:
+        pieces.append(f"{NOTICE} {CITE}")
+    for number, source in enumerate(material.found.sources, start=1):
         pieces.append(fence("source", source.text, number=str(number), title=source.title, url=source.url))
-    if not pieces:
-        return ""
-    return "\n\n".join([f"{NOTICE} {CITE}" if material.sources else NOTICE, *pieces])
+    pieces += [
+        f"The page {url} could not be read at the moment. Say so if it matters." for url in material.found.unread
+    ]
+    return pieces
 
 
 def _file_text(file: ReadFile) -> str:

@@ -18,13 +18,13 @@ def replace_part(start: int, end: int, text: str) -> Edit:
     return Edit(start, end, _text_part(text))
 
 
-def insert_before(message: msgspec.Raw, content_start: int, text: str) -> Edit:
-    """The text comes before all else that the message says. `content_start` is what `find_first` found."""
-    first = memoryview(message)[content_start]
+def insert_before(message: msgspec.Raw, words_start: int, text: str) -> Edit:
+    """The text comes before the user's own words. `words_start` is what `find_words` found."""
+    first = memoryview(message)[words_start]
     if first == ord('"'):
-        return Edit(content_start + 1, content_start + 1, msgspec.json.encode(text)[1:-1])
+        return Edit(words_start + 1, words_start + 1, msgspec.json.encode(text)[1:-1])
     assert first in b"{]", "an array of parts"
-    return Edit(content_start, content_start, _text_part(text) + (b"" if first == ord("]") else b","))
+    return Edit(words_start, words_start, _text_part(text) + (b"" if first == ord("]") else b","))
 
 
 def apply_edits(message: msgspec.Raw, edits: Iterable[Edit]) -> list[bytes | memoryview]:

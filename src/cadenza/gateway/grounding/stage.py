@@ -21,10 +21,12 @@ from cadenza.documents.reader import DocumentReader, ReaderBusy, SentFile, Unrea
 from cadenza.gateway.asked import Asked, find_asked
 from cadenza.gateway.grounding.additions import NO_GROUNDING, Grounding, Material, ReadFile, add_material
 from cadenza.gateway.grounding.memory import recall
-from cadenza.gateway.grounding.search.records import EngineFailed, Source
+from cadenza.gateway.grounding.search.records import NOTHING_FOUND, EngineFailed, Found
 from cadenza.gateway.grounding.search.web_search import DecideByModel, WebSearch
+from cadenza.gateway.grounding.switch import is_turned_off
 from cadenza.gateway.parts import FilePart
 from cadenza.gateway.validate import ChatRequest
+from cadenza.http.exchange import Request
 from cadenza.observe import Observer
 from cadenza.routing.prompt import PromptSize
 from cadenza.store.store import Store, StoreUnavailable
@@ -118,7 +120,7 @@ class Grounder:
         self._search = search
         self._reader = search.reader if search else DocumentReader(observer)
 
-    def wanted(self, chat: ChatRequest, principal: Principal, headers: dict[bytes, bytes]) -> Wanted:
+    def wanted(self, chat: ChatRequest, principal: Principal, request: Request) -> Wanted:
         """Which parts apply to a request. Most requests have none."""
         if chat.tools:
             return NOTHING_WANTED
@@ -126,7 +128,7 @@ class Grounder:
         search = principal.may_search and self._search is not None and self._search.is_ready()
         if not (memory or search or chat.files):
             return NOTHING_WANTED
-        if (memory or search) and is_turned_off(headers):
+        if (memory or search) and is_turned_off(request):
             memory = search = False
         files = bool(chat.files) and self.settings.attachments
         return Wanted(files=files, memory=memory, search=search) or NOTHING_WANTED
@@ -142,12 +144,12 @@ class Grounder:
         paid_tokens = sought.means.pay_for(sought.prompt.at_most + sum(file.tokens for file in files), chat)
         memory = min(budget.memory, paid_tokens) if wanted.memory else 0
         search = min(budget.search, paid_tokens - memory) if wanted.search else 0
-        notes, sources = await asyncio.gather(
+        notes, found = await asyncio.gather(
             self._recall(asked, memory, principal), self._find_sources(asked, search, sought)
         )
-        if not (files or notes or sources):
+        if not (files or notes or found or found.unread):
             return NO_GROUNDING
-        material = Material(files, notes, sources)
+        material = Material(files, notes, found)
         if sum(len(file.text or "") for file in files) > INLINE_CHARS:
             return await asyncio.to_thread(add_material, chat, asked, material)
         return add_material(chat, asked, material)
@@ -182,16 +184,16 @@ class Grounder:
         except LeftOut:
             return ()
 
-    async def _find_sources(self, asked: Asked, tokens_max: int, sought: Sought) -> Sequence[Source]:
+    async def _find_sources(self, asked: Asked, tokens_max: int, sought: Sought) -> Found:
         if tokens_max < LEAST_TOKENS or self._search is None:
-            return ()
+            return NOTHING_FOUND
         searching = self._search.find(sought.principal.account_id, asked.texts, tokens_max, sought.decide)
         try:
             return await self._within(self._search.settings.timeout_s, "search", searching)
         except LeftOut:
-            return ()
+            return NOTHING_FOUND
 
-    async def _within(self, limit_s: float, part: str, finding: Awaitable[Sequence[T]]) -> Sequence[T]:
+    async def _within(self, limit_s: float, part: str, finding: Awaitable[T]) -> T:
         """What a part finds, or LeftOut. Each end is counted."""
         count = self._observer.metrics.grounding
         try:
@@ -226,7 +228,3 @@ async def budget_for(plan: Plan, prompt: PromptSize, chat: ChatRequest) -> Budge
     fences_tokens = sum(FENCE_TOKENS + estimate_tokens(file.name) for file in chat.files)
     files = min(room(largest) - memory - search, largest.context_tokens // FILES_SHARE) - fences_tokens
     return Budget(max(0, files), memory, search)
-
-
-def is_turned_off(headers: dict[bytes, bytes]) -> bool:
-    return headers.get(b"x-cadenza-grounding", b"").strip().lower() == b"none"

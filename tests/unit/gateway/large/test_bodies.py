@@ -130,7 +130,7 @@ def shown(chat: ChatRequest) -> dict[str, Any]:
     """Everything but the texts, with copies instead of views."""
     fields = {name: getattr(chat, name) for name in chat.__struct_fields__ if name not in ("texts", "asked")}
     asked = chat.asked or (find_asked(chat.messages, chat.texts) if isinstance(chat.texts, list) else None)
-    fields["asked"] = asked and (asked.message, asked.content_start, [(t[:1000], t[-1000:]) for t in asked.texts])
+    fields["asked"] = asked and (asked.message, asked.words_start, [(t[:1000], t[-1000:]) for t in asked.texts])
     fields["files"] = [(file.message, file.start, file.end, file.name, bytes(file.data)) for file in chat.files]
     for name in ("sampling", "tools"):
         fields[name] = {field: bytes(raw) for field, raw in fields[name].items()}

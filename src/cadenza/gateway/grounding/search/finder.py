@@ -23,7 +23,15 @@ from cadenza.gateway.grounding.search.engines.resting import RestingEngine
 from cadenza.gateway.grounding.search.intent.decision import Decision, decide
 from cadenza.gateway.grounding.search.intent.query import make_query
 from cadenza.gateway.grounding.search.pages.fetch import PageFetcher
-from cadenza.gateway.grounding.search.records import EngineFailed, FetchedPage, FetchFailed, Hit, Source
+from cadenza.gateway.grounding.search.records import (
+    NOTHING_FOUND,
+    EngineFailed,
+    FetchedPage,
+    FetchFailed,
+    Found,
+    Hit,
+    Source,
+)
 from cadenza.gateway.grounding.search.web_search import DecideByModel, SearchSettings
 
 PAGES_MAX = 3  # of the results; the pages that the message names come on top
@@ -34,7 +42,7 @@ READ_TIME = 0.95  # of the time limit: if the pages are not read by then, the re
 SOURCE_TOKENS = 60  # what marks a source
 TITLE_CHARS_MAX = 200
 SAID = frozenset(("asked", "forbidden", "url"))  # the person says it: no model is asked
-UNREAD = "This page could not be read."
+UNREAD_TOKENS = 30  # what says that a page could not be read, beside its address
 
 
 class Finder:
@@ -52,7 +60,7 @@ class Finder:
 
     async def find(
         self, owner: str, asked: Sequence[str], tokens_max: int, decide_by_model: DecideByModel | None = None
-    ) -> Sequence[Source]:
+    ) -> Found:
         """The sources for the last of these messages. EngineFailed if the engine fails and no page was read."""
         now_s = asyncio.get_running_loop().time()
         today = datetime.now(UTC).date()
@@ -64,7 +72,7 @@ class Finder:
             if needs_web is not None:
                 decision = msgspec.structs.replace(decision, needs_web=needs_web, reason="model")
         if not decision.needs_web:
-            return ()
+            return NOTHING_FOUND
         hits = await self._hits(decision, asked, today)
         urls = [*decision.urls, *(hit.url for hit in hits[:PAGES_MAX] if not hit.text)]
         pages = await fetch_pages(self._fetcher, owner, urls, now_s + self._timeout_s * PAGES_TIME)
@@ -72,8 +80,10 @@ class Finder:
         with suppress(ReaderBusy, TimeoutError):
             async with asyncio.timeout_at(now_s + self._timeout_s * READ_TIME):
                 read = await self._read(owner, pages, asked, tokens_max)
-        named = [read.get(url) or Source(url, url, UNREAD) for url in decision.urls]
-        return fitting([*named, *(read.get(hit.url) or _source_of_hit(hit) for hit in hits)], tokens_max)
+        named = [read[url] for url in decision.urls if url in read]
+        unread, unread_tokens = _told_of([url for url in decision.urls if url not in read], tokens_max)
+        sources = [*named, *(read.get(hit.url) or _source_of_hit(hit) for hit in hits)]
+        return Found(fitting(sources, tokens_max - unread_tokens), unread)
 
     async def close(self) -> None:
         await self._cache.close()
@@ -81,14 +91,12 @@ class Finder:
         if self._fetcher:
             await self._fetcher.close()
 
-    async def _find_local(
-        self, decision: Decision, asked: Sequence[str], today: date, tokens_max: int
-    ) -> Sequence[Source]:
+    async def _find_local(self, decision: Decision, asked: Sequence[str], today: date, tokens_max: int) -> Found:
         """The local engine is asked every time: it knows itself when its documents have nothing to say."""
         if decision.reason == "forbidden":
-            return ()
+            return NOTHING_FOUND
         hits = await self._engine.search(make_query(asked, today), self._max_results)
-        return fitting(map(_source_of_hit, hits), tokens_max)
+        return Found(fitting(map(_source_of_hit, hits), tokens_max))
 
     async def _hits(self, decision: Decision, asked: Sequence[str], today: date) -> Sequence[Hit]:
         """A message that only names pages is answered by these."""
@@ -146,6 +154,17 @@ def fitting(sources: Iterable[Source], tokens_max: int) -> list[Source]:
             kept[source.url] = msgspec.structs.replace(source, text=text)
             left_tokens -= tokens
     return list(kept.values())
+
+
+def _told_of(unread: Iterable[str], tokens_max: int) -> tuple[list[str], int]:
+    """The pages that could not be read, as far as there is room to say so, and the tokens that it takes."""
+    told, tokens = list[str](), 0
+    for url in unread:
+        more_tokens = estimate_tokens(url) + UNREAD_TOKENS
+        if tokens + more_tokens <= tokens_max:
+            told.append(url)
+            tokens += more_tokens
+    return told, tokens
 
 
 def _source_of_hit(hit: Hit) -> Source:

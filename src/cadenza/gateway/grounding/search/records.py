@@ -1,5 +1,7 @@
 """The records of web search."""
 
+from collections.abc import Sequence
+
 import msgspec
 
 
@@ -47,3 +49,17 @@ class Source(Cited, frozen=True):
     """What an answer may cite, and what the model is given of it."""
 
     text: str
+
+
+class Found(msgspec.Struct, frozen=True):
+    """What a search found, and the pages that the user named and that could not be read: the model is told of these."""
+
+    sources: Sequence[Source] = ()
+    unread: Sequence[str] = ()
+
+    def __bool__(self) -> bool:
+        """Whether there is anything to quote."""
+        return bool(self.sources)
+
+
+NOTHING_FOUND = Found()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from cadenza.documents.reader import DocumentReader
-from cadenza.gateway.grounding.search.records import Source
+from cadenza.gateway.grounding.search.records import Found
 from cadenza.observe import Observer
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class WebSearch:
 
     async def find(
         self, owner: str, asked: Sequence[str], tokens_max: int, decide_by_model: DecideByModel | None = None
-    ) -> Sequence[Source]:
+    ) -> Found:
         """The sources for the last of these messages; none if it needs no search. EngineFailed if the engine fails."""
         finder = self._finder or await self._make_finder()
         return await finder.find(owner, asked, tokens_max, decide_by_model)
