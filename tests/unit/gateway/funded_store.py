@@ -35,15 +35,19 @@ FUNDED_NANO = 5_000_000_000
 
 
 class WatchedStore(SqliteStore):
-    """A SQLite store that counts its small reads, and that takes no transaction while it is down."""
+    """A SQLite store that notes its small reads, and that takes no transaction while it is down."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder / "cadenza.db", WAIT_S)
-        self.reads = 0
+        self.statements = list[Statement]()  # of the small reads
         self.is_down = False
 
+    @property
+    def reads(self) -> int:
+        return len(self.statements)
+
     async def row(self, statement: Statement, values: Values) -> Row | None:
-        self.reads += 1
+        self.statements.append(statement)
         return await super().row(statement, values)
 
     async def transact(self, work: Callable[[Transaction], T], **how: Any) -> T:
