@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 import pytest
 
 from cadenza.core.tokens import estimate_tokens
-from cadenza.documents.reader import DocumentReader, PageSent
+from cadenza.documents.reader import DocumentReader, PageSent, ReaderLimits
 from cadenza.gateway.grounding.search.engines.build import EngineChoice, build_engine
 from cadenza.gateway.grounding.search.finder import Finder, fitting
 from cadenza.gateway.grounding.search.pages.fetch import PageFetcher
@@ -101,8 +101,9 @@ async def test_the_best_pages_are_read(web: Web, reader: DocumentReader) -> None
     assert "/d" not in web.asked
 
 
-async def test_results_are_quoted_without_pages_that_are_not_read_in_time(web: Web, reader: DocumentReader) -> None:
+async def test_results_are_quoted_without_pages_that_are_not_read_in_time(web: Web) -> None:
     """If the reader is busy with a page of another owner, the snippets still come within the time limit."""
+    reader = DocumentReader(Observer(make_log(io.StringIO())), ReaderLimits(page_cpu_s=10))
     web.find({"/a": "snippet a"})
     web.pages = {"/a": article("Ada Lark won the Vuelta.")}
     heavy = PageSent("https://heavy.example/", "text/html", b"<div><p>word <b>x</b></p>" * 300_000)
@@ -115,6 +116,7 @@ async def test_results_are_quoted_without_pages_that_are_not_read_in_time(web: W
     busy.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await busy
+    await reader.stop()
 
 
 async def test_a_page_that_never_comes_is_left_out(web: Web, reader: DocumentReader) -> None:
