@@ -192,19 +192,30 @@ class Grounder:
             return ()
 
     async def _within(self, limit_s: float, part: str, finding: Awaitable[Sequence[T]]) -> Sequence[T]:
-        """What a part finds, or LeftOut. Each end is counted."""
-        count = self._observer.metrics.grounding
+        """What a part finds, or LeftOut. Each end is counted, a failure with its reason."""
+        metrics = self._observer.metrics
         try:
             async with asyncio.timeout(limit_s):
                 found = await finding
-        except TimeoutError:
-            count.labels(part, "late").inc()
+        except (TimeoutError, ReaderBusy, EngineFailed, StoreUnavailable) as failure:
+            metrics.grounding.labels(part, "late" if isinstance(failure, TimeoutError) else "failed").inc()
+            metrics.grounding_failures.labels(part, reason_of(failure)).inc()
             raise LeftOut from None
-        except (ReaderBusy, EngineFailed, StoreUnavailable):
-            count.labels(part, "failed").inc()
-            raise LeftOut from None
-        count.labels(part, "added" if found else "nothing").inc()
+        metrics.grounding.labels(part, "added" if found else "nothing").inc()
         return found
+
+
+def reason_of(failure: Exception) -> str:
+    """One of few words: those of the engines (see `engines/base.py`), `late`, `store` and `readers`."""
+    match failure:
+        case EngineFailed():
+            return failure.reason
+        case TimeoutError():
+            return "late"
+        case StoreUnavailable():
+            return "store"
+        case _:
+            return "readers"
 
 
 async def budget_for(plan: Plan, prompt: PromptSize, chat: ChatRequest) -> Budget:
