@@ -103,7 +103,7 @@ class LeftOut(Exception):
 
 
 class Grounder:
-    """Adds reference material to the requests of one process."""
+    """Adds reference material to the requests of one process. A reload that changes `[grounding]` makes another one."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class Grounder:
         search: WebSearch | None = None,
     ) -> None:
         self.settings = settings or GroundingSettings()
-        self._store = store
+        self.store = store
         self._observer = observer
         self._search = search
         self._reader = search.reader if search else DocumentReader(observer)
@@ -176,7 +176,7 @@ class Grounder:
     async def _recall(self, asked: Asked, tokens_max: int, principal: Principal) -> Sequence[str]:
         if tokens_max < LEAST_TOKENS:
             return ()
-        recalling = recall(self._store, principal.account_id, asked.question, tokens_max)
+        recalling = recall(self.store, principal.account_id, asked.question, tokens_max)
         try:
             return await self._within(MEMORY_S, "memory", recalling)
         except LeftOut:
