@@ -7,6 +7,7 @@ with tools get none of it.
 """
 
 import asyncio
+import re
 from collections.abc import Awaitable, Sequence
 from contextlib import suppress
 from typing import TypeVar
@@ -43,6 +44,7 @@ ANSWER_SHARE = 4  # but no more than a quarter of a window
 COUNT_SHARE = 4  # a prompt that may fill a quarter of a window is counted
 FENCE_TOKENS = 100  # what marks a piece of material
 INLINE_CHARS = 256 * 1024  # more text of files is fenced and encoded off the event loop: 8 MB take 30 ms
+FOR_MODELS = re.compile(r"(?:PNG|JPEG|GIF|WebP) image|audio file")  # in the reasons of formats/kinds.py
 LEAST_TOKENS = 64  # less room than this is of no use
 
 
@@ -167,7 +169,8 @@ class Grounder:
         except LeftOut:
             return [ReadFile(part, None) for part in files]
         except UnreadableFile as error:
-            raise InvalidRequest(f"messages: the file '{error.name}' cannot be read: {error.reason}.") from None
+            reason = f"{error.reason}{other_part(error.reason)}"
+            raise InvalidRequest(f"messages: the file '{error.name}' cannot be read: {reason}.") from None
         return [
             ReadFile(part, one.text, one.shown if one.is_cut else "", one.tokens)
             for part, one in zip(files, texts, strict=True)
@@ -237,6 +240,14 @@ async def budget_for(plan: Plan, prompt: PromptSize, chat: ChatRequest) -> Budge
     fences_tokens = sum(FENCE_TOKENS + estimate_tokens(file.name) for file in chat.files)
     files = min(room(largest) - memory - search, largest.context_tokens // FILES_SHARE) - fences_tokens
     return Budget(max(0, files), memory, search)
+
+
+def other_part(reason: str) -> str:
+    """How a file can be sent that is no document, but that a model may take as it is."""
+    found = FOR_MODELS.search(reason)
+    return (
+        f", or send it as an '{'input_audio' if found[0].startswith('audio') else 'image_url'}' part" if found else ""
+    )
 
 
 def is_turned_off(headers: dict[bytes, bytes]) -> bool:
