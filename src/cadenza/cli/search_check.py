@@ -8,7 +8,10 @@ from cadenza.gateway.grounding.search.finder import build_web_engine
 
 
 async def check_search(settings: Settings) -> Check:
-    search = search_settings(settings.grounding.search)
+    given = settings.grounding.search
+    if given.api_key_env and not given.api_key:
+        return Check("search", "warning", f"{given.engine} was not asked: its key is not set")
+    search = search_settings(given)
     if search.engine == "local":
         if search.index.exists():
             return Check("search", "ok", f"local: the documents in {search.index}")
