@@ -8,7 +8,7 @@ from urllib.parse import parse_qs
 
 
 class ScriptedSearxng(http.server.ThreadingHTTPServer):
-    """Answers every search in the same way, or not at all until the end. `queries` has what it was asked."""
+    """Answers every search in the same way, or not before the end. `queries` has what it was asked."""
 
     daemon_threads = True
 
@@ -33,6 +33,7 @@ class Searches(http.server.BaseHTTPRequestHandler):
         engine.queries += parse_qs(body)["q"]
         if engine.answer is None:
             engine.ended.wait()
+        if engine.answer is None:
             return
         status, content_type, answer = engine.answer
         self.send_response(status)

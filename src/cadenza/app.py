@@ -1,17 +1,20 @@
 """The composition root: builds the object graph from the settings, sends each request to the gateway or to the site.
 
 Start: the store (SQLite is migrated), the shared state, the ledger, then the upstreams. A model may still be loading.
-Reload: classes, routes, providers, characters, prices and limits are read again; requests in flight keep the old ones.
+Reload: classes, routes, providers, characters, prices, limits and grounding are read again; requests in flight keep the
+old ones. The other sections stay as they were at the start, and a warning names those that changed.
 Stop: what was started is stopped, in the opposite order.
 """
 
 import asyncio
 import gc
 import os
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
+
+import msgspec
 
 from cadenza.config import ConfigError, Provider, Settings, load_settings, missing_secrets
 from cadenza.config.settings import Grounding, Mail, Search
@@ -53,6 +56,14 @@ from cadenza.web.site import Site
 
 WORKERS_FOLDER = "CADENZA_WORKERS_FOLDER"  # the variable by which the parent names it to its workers
 GC_THRESHOLDS = (100_000, 20, 20)
+SECTIONS_OF_A_START = {  # the fields of Settings that a reload does not change, by the section of the file
+    "server": "server",
+    "store": "store",
+    "shared_state": "shared_state",
+    "platform": "platform",
+    "mail": "mail",
+    "payments": "stripe",
+}
 
 
 class App:
@@ -189,6 +200,7 @@ class App:
         except ConfigError as error:
             self._log.error("the config was not reloaded: it has mistakes", problems=error.problems)
             return None
+        settings = self._keep_sections_of_the_start(settings)
         running = self.gateway.snapshot.upstreams
         upstreams = build_upstreams(settings, self._log, before, running)
         for name, upstream in upstreams.items():
@@ -196,17 +208,29 @@ class App:
                 await upstream.start()
         for name, upstream in running.items():
             if upstreams.get(name) is not upstream:
-                self._retire(upstream)
+                self._retire(upstream.stop)
+        if settings.grounding != before.grounding:
+            self._retire(self.gateway.grounder.stop)
+            self.gateway.grounder = build_grounder(settings.grounding, self._store, self._observer)
         self._settings = settings
         self._log.info("the config was reloaded", classes=list(settings.classes), providers=list(settings.providers))
         return build_snapshot(settings, upstreams)
 
-    def _retire(self, upstream: Upstream) -> None:
-        """Stop an upstream once the requests that may still use it have ended."""
+    def _keep_sections_of_the_start(self, loaded: Settings) -> Settings:
+        kept = {field: getattr(self._settings, field) for field in SECTIONS_OF_A_START.values()}
+        changed = [name for name, field in SECTIONS_OF_A_START.items() if getattr(loaded, field) != kept[field]]
+        if changed:
+            self._log.warning("the config has changes that need a restart", sections=changed)
+        return msgspec.structs.replace(loaded, **kept)
+
+    def _retire(self, stop: Callable[[], Awaitable[None]]) -> None:
+        """Stop something once the requests that may still use it have ended, or the service ends."""
 
         async def retire() -> None:
-            await self.gateway.in_flight.until_ended()
-            await upstream.stop()
+            try:
+                await self.gateway.in_flight.until_ended()
+            finally:
+                await stop()
 
         task = asyncio.create_task(retire())
         self._retiring.add(task)

@@ -29,6 +29,14 @@ def test_healthy(tmp_path: Path, upstream: LoopbackUpstream) -> None:
     assert upstream.wait_for_request().path == "/v1/models"
 
 
+def test_an_engine_without_its_key_is_not_asked(tmp_path: Path) -> None:
+    """The missing key is the fault; nothing is said about the engine's address."""
+    (tmp_path / "cadenza.toml").write_text('[grounding.search]\nengine = "brave"\napi_key_env = "NO_SUCH_KEY"\n')
+    checks = _unwell(_json(run_here(tmp_path, "doctor", "--json"), code=1))
+    assert [(check["check"], check["state"]) for check in checks] == [("secrets", "fault"), ("search", "warning")]
+    assert checks[1]["found"] == "brave was not asked: its key is not set"
+
+
 def test_built_in_default(tmp_path: Path) -> None:
     """In an empty folder doctor checks the embedded default, finds no fault and leaves the folder empty."""
     checks = _json(run_here(tmp_path, "doctor", "--json"), code=0)

@@ -1,6 +1,7 @@
 """cadenza account erase: it asks, it shows what is forfeited, and the books still add up."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -44,4 +45,5 @@ def test_nothing_is_erased_by_mistake(furnished: Path, args: tuple[str, ...], gi
     done = run_here(furnished, "account", "erase", *args, given=given)
     assert (done.returncode, done.stdout) == (1, "")
     assert reason in done.stderr
+    assert re.search(rf"^cadenza: {re.escape(reason)}", done.stderr, re.MULTILINE)  # not behind the question
     assert addresses(furnished) == [EMAIL]

@@ -14,7 +14,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from cadenza.cli.start import without_credentials
+from cadenza.cli.start import describe_grounding, without_credentials
+from cadenza.config import load_settings
 from tests.cli.curl import curl
 from tests.cli.program import Server, is_alive, model_process, run, run_here, serving, wait_until
 from tests.raw_client import RawClient
@@ -49,8 +50,25 @@ def test_screen(first: First) -> None:
     assert f"Pages     http://127.0.0.1:{first.server.port}/   (sign in as demo@localhost)\n" in shown
     assert f"API       http://127.0.0.1:{first.server.port}/v1\n" in shown
     assert "smollm2-135m-instruct on this machine answers for mezzo, forte, fortissimo" in shown
+    assert "Grounding files, memory, search of local documents (none indexed yet: " in shown
     assert "demo@localhost, with 5.00 dollars of credit; password " in shown
     assert f"{first.server.key}   (shown only this once)" in shown
+
+
+@pytest.mark.parametrize(
+    ("toml", "shown"),
+    [
+        ("", "files, memory, search of local documents (none indexed yet: cadenza index FOLDER)"),
+        ('search = { index = "here.db" }\n', "files, memory, search of local documents"),
+        ('memory = false\nsearch = { engine = "searxng", url = "http://[::1]" }\n', "files, web search by searxng"),
+        ("attachments = false\nmemory = false\n", "search of local documents (none indexed yet: cadenza index FOLDER)"),
+    ],
+)
+def test_screen_says_what_grounding_has(tmp_path: Path, toml: str, shown: str) -> None:
+    """What is turned off is not named, and without an index the line says how to make one."""
+    (tmp_path / "cadenza.toml").write_text(f"[grounding]\n{toml}")
+    (tmp_path / "here.db").touch()
+    assert describe_grounding(load_settings(None, {}, tmp_path).grounding, "cadenza") == shown
 
 
 def test_shown_account_exists(first: First) -> None:

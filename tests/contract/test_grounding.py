@@ -184,6 +184,17 @@ def test_parts_with_tools_need_a_route_that_takes_them(
     assert sent(upstream)["messages"][-1]["content"] == messages[0]["content"]
 
 
+@pytest.mark.parametrize(("start", "part"), [(b"\x89PNG\r\n\x1a\n", "image_url"), (b"ID3", "input_audio")])
+def test_an_image_as_a_file_is_told_its_part(
+    api: RawClient, upstream: LoopbackUpstream, start: bytes, part: str
+) -> None:
+    """The 400 for an image or audio that was sent as a file names the part that it belongs into."""
+    message = api.chat(messages=ask(file_part(start + bytes(100), "a.pdf"))).error(400)
+    assert message.startswith("messages: the file 'a.pdf' cannot be read: it is a")
+    assert message.endswith(f", or send it as an '{part}' part.")
+    assert upstream.requests == []
+
+
 @pytest.mark.parametrize("part", [IMAGE, AUDIO], ids=["image_url", "input_audio"])
 def test_images_and_audio_need_a_route_that_takes_them(
     api: RawClient, upstream: LoopbackUpstream, part: dict[str, Any]

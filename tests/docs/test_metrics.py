@@ -2,9 +2,11 @@
 
 import re
 
+from cadenza.gateway.grounding.search.engines import base
 from cadenza.observe import Metrics
 from tests.docs.markdown import PAGES, ROOT, code
 
+ENGINES = ROOT / "docs" / "grounding" / "search-engines.md"
 OPERATING = ROOT / "docs" / "operating.md"
 NAME = re.compile(r"\bcadenza_[a-z_]+\b")
 
@@ -24,3 +26,12 @@ def test_every_documented_metric_exists() -> None:
     """Each metric that a page names is on /metrics."""
     named = {name for page in PAGES for name in NAME.findall(code(page))}
     assert named - served_metrics() == set()
+
+
+def test_every_reason_of_an_engine_is_documented() -> None:
+    """The table of reasons has those that an engine may fail with, and the one of a search that is late."""
+    assert base.__doc__
+    known = set(re.findall(r"^([a-z_]+)  +\S", base.__doc__, re.MULTILINE)) - {"reason"}
+    table = ENGINES.read_text().partition("| reason |")[2]
+    assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == known | {"late"}
+    assert len(known) > 10

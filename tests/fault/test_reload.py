@@ -1,5 +1,6 @@
 """The config is read again while requests run: the next request uses it, none is dropped, mistakes change nothing."""
 
+import base64
 import json
 import os
 import re
@@ -19,6 +20,7 @@ from tests.cli.program import serving
 from tests.loopback import ROLE, STOP, Good, LoopbackUpstream, Pause, Sse, said, usage_chunk
 from tests.raw_client import RawClient, Reply, read_all, read_until
 from tests.schemas import check_stream
+from tests.scripted_searxng import running_searxng
 from tests.service import Service, wait_until
 from tests.service_config import CHARACTER, RouteSpec, ServiceSpec, ordinary_spec
 
@@ -197,6 +199,50 @@ def test_request_that_waits_for_the_store_is_served(reloads: Reloads, elsewhere:
         reloads.service.reload()
         lock.execute("ROLLBACK")
         assert waiting.result().status == 200
+
+
+def test_attachments_are_turned_off_at_once(reloads: Reloads) -> None:
+    """The next request with a file is refused, and the one after the switch is back is served."""
+    data = f"data:text/plain;base64,{base64.b64encode(b'The pump is green.').decode()}"
+    messages = [{"role": "user", "content": [{"type": "file", "file": {"filename": "a.txt", "file_data": data}}]}]
+    assert reloads.api.chat(messages=messages).headers["x-cadenza-grounding"] == "attachments=1"
+    reloads.change(more_toml="[grounding]\nattachments = false\n")
+    assert "Attachments are turned off here." in reloads.api.chat(messages=messages).error(400)
+    reloads.change(more_toml="")
+    assert reloads.api.chat(messages=messages).status == 200
+
+
+def test_new_search_engine_is_asked_at_once(reloads: Reloads) -> None:
+    """The next question goes to the new engine. A search that runs is answered by the old one, and not dropped."""
+    question = [{"role": "user", "content": "Search the web: who won the race yesterday?"}]
+    found = {"results": [{"url": "http://127.0.0.1:9/", "title": "The race", "content": "Per Dahl won."}]}
+    answer = (200, "application/json", json.dumps(found).encode())
+    with running_searxng() as old, running_searxng() as new, ThreadPoolExecutor(1) as other:
+        new.answer = answer
+        reloads.change(more_toml=f"{old.toml}timeout_s = 60\n")
+        waiting = other.submit(reloads.api.chat, messages=question)
+        wait_until(lambda: bool(old.queries), "the old engine being asked")
+        reloads.change(more_toml=f"{new.toml}timeout_s = 60\n")
+        assert reloads.api.chat(messages=question).headers["x-cadenza-grounding"] == "search=1"
+        assert (len(old.queries), len(new.queries)) == (1, 1)
+        old.answer = answer
+        old.ended.set()
+        assert waiting.result().headers["x-cadenza-grounding"] == "search=1"
+
+
+def test_sections_that_need_a_restart_are_named(reloads: Reloads) -> None:
+    """They stay as they are; each reload warns of them until the file has them as the running service does."""
+    event = "the config has changes that need a restart"
+    before = reloads.service.output.count(event)
+    changed = '[server]\ndrain_s = 1\nworkers = 4\n[platform]\nsign_up = "open"\n'
+    for _ in range(2):
+        reloads.write(msgspec.structs.replace(reloads.service.spec, more_toml=changed).toml())
+        reloads.service.reload()
+    lines = [json.loads(line) for line in reloads.service.output.splitlines() if event in line]
+    assert [(line["level"], line["sections"]) for line in lines[before:]] == [("warning", ["server", "platform"])] * 2
+    reloads.write(reloads.service.spec.toml())
+    reloads.service.reload()
+    assert reloads.service.output.count(event) == before + 2
 
 
 def slots_taken(api: RawClient) -> int:

@@ -1,5 +1,7 @@
 """A search engine that fails: the part is left out and counted, the reply comes, and nothing else is charged."""
 
+import json
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -17,6 +19,8 @@ FAULTS = {
     "a web page": (200, "text/html", b"<html>Sign in</html>"),
     "broken JSON": (200, "application/json", b'{"results": ['),
 }
+
+REASONS = re.compile(r'^cadenza_grounding_failures_total{part="search",reason="(\w+)"} (\S+)$', re.MULTILINE)
 
 
 @pytest.fixture(scope="module")
@@ -48,4 +52,10 @@ def test_a_failing_engine_is_left_out(service: Service, engine: ScriptedSearxng,
         for result in ("failed", "late")
     )
     assert failed + late == len(FAULTS)
+    counted = REASONS.findall(service.process.get("/metrics")[1])
+    assert sum(float(count) for _, count in counted) == len(FAULTS)
+    assert {reason for reason, _ in counted} <= {"broken", "failed", "not_json", "timeout", "resting", "late"}
+    warned = [json.loads(line) for line in service.output.splitlines() if "the search engine" in line]
+    assert {line["engine"] for line in warned} == {"searxng"}
+    assert [line["event"] for line in warned] == ["the search engine fails", "the search engine rests"][: len(warned)]
     assert "race" not in service.output

@@ -1,5 +1,8 @@
 """Erasing an account on both databases: no personal data remains, the books still add up, and others are untouched."""
 
+import contextlib
+import sqlite3
+
 import pytest
 
 from cadenza.control.accounts import NewAccount, add_account, get_account, resume_account
@@ -219,3 +222,31 @@ async def test_the_file_has_no_trace(sqlite_store: SqliteStore) -> None:
     await erase(sqlite_store)
     await sqlite_store.close()
     assert EMAIL.encode() not in checkpointed_bytes(path)
+
+
+async def test_the_log_has_no_trace_while_the_store_is_open(sqlite_store: SqliteStore) -> None:
+    """Beside a service that has the store open, neither the file nor its write-ahead log has the notes any more."""
+    await fill(sqlite_store)
+    await run_sql(sqlite_store, f"DELETE FROM notes WHERE account_id = '{OTHER}'")
+    path = sqlite_store.path
+    log = path.with_name(f"{path.name}-wal")
+    other = SqliteStore(path)
+    try:
+        assert await get_account(other, EMAIL)
+        assert EMAIL.encode() in log.read_bytes()
+        assert not (await erase(other)).leaves_log
+        assert log.stat().st_size == 0
+        assert EMAIL.encode() not in path.read_bytes()
+        assert await findings(sqlite_store) == []
+    finally:
+        await other.close()
+
+
+async def test_an_erasure_beside_a_reader_says_that_the_log_stays(sqlite_store: SqliteStore) -> None:
+    """While another program reads the store, the account is erased all the same, and the log is left."""
+    await fill(sqlite_store)
+    with contextlib.closing(sqlite3.connect(sqlite_store.path, isolation_level=None)) as reader:
+        reader.execute("BEGIN")
+        reader.execute("SELECT * FROM accounts").fetchall()
+        assert (await erase(sqlite_store)).leaves_log
+    assert (await erase_account(sqlite_store, OTHER_EMAIL, "command line", LATER_MS)).leaves_log is False

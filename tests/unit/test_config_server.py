@@ -47,9 +47,20 @@ def test_trusted_proxies(tmp_path: Path, given: str, proxies: tuple[str, ...]) -
     assert load(tmp_path, f"[server]\ntrusted_proxies = {given}\n").trusted_proxies == proxies
 
 
-@pytest.mark.parametrize("given", ['"127.0.0.1"', '["localhost"]', '["10.0.0.1/8"]', "[1]", '[["::1"]]', "{}", '["*"]'])
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [("10.20.0.1/16", '"10.20.0.0/16", or "10.20.0.1" alone'), ("fd00::1/8", '"fd00::/8", or "fd00::1" alone')],
+)
+def test_a_network_with_a_host_part(tmp_path: Path, given: str, meant: str) -> None:
+    """It is refused with what was probably meant."""
+    assert problems(tmp_path, f'[server]\ntrusted_proxies = ["{given}"]\n') == [
+        f"line 2: server.trusted_proxies: must give a network by its first address; did you mean {meant}?"
+    ]
+
+
+@pytest.mark.parametrize("given", ['"127.0.0.1"', '["localhost"]', "[1]", '[["::1"]]', "{}", '["*"]'])
 def test_wrong_proxies(tmp_path: Path, given: str) -> None:
-    """Names, wildcards, networks with a host part and other types are refused."""
+    """Names, wildcards and other types are refused."""
     assert problems(tmp_path, f"[server]\ntrusted_proxies = {given}\n") == [
         f"line 2: server.trusted_proxies: {NETWORKS_RULE}"
     ]

@@ -29,6 +29,8 @@ def erase(email: str, yes: bool, config: str | None) -> None:
     erased = with_store(settings, lambda store: erase_account(store, email, COMMAND_LINE, now_ms()))
     say(f"The account is erased. Its entries and its usage stay under {erased.account_id}.")
     say(f"Forfeited: {format_dollars(erased.forfeited_nano)} dollars.")
+    if erased.leaves_log:
+        say("Another program reads the store: until the service stops, its file *-wal may have what was erased.")
 
 
 def _ask(email: str) -> str:
@@ -39,3 +41,6 @@ def _ask(email: str) -> str:
         if sys.stdin.isatty():
             raise  # Ctrl-C
         raise ValueError("There is no terminal to ask: confirm with --yes. Nothing was erased.") from None
+    finally:
+        if not sys.stdin.isatty():
+            say("")  # nobody typed a line break after the question

@@ -20,6 +20,7 @@ from cadenza.app import WORKERS_FOLDER, App
 from cadenza.cli.console import now_ms, say_backup
 from cadenza.cli.index_check import index_problem
 from cadenza.config import ConfigError, Settings, missing_secrets
+from cadenza.config.settings import Grounding
 from cadenza.control.accounts import create_account, list_accounts
 from cadenza.control.keys import KeyOrder, create_key
 from cadenza.control.store import prepare_store
@@ -118,6 +119,7 @@ def _print_screen(settings: Settings, base_url: str, demo: Demo | None, *, has_a
         ("Pages", f"{pages}/" + (f"   (sign in as {DEMO_EMAIL})" if demo else "")),
         ("API", base_url),
         *_model_lines(settings),
+        ("Grounding", describe_grounding(settings.grounding, _command())),
     ]
     if demo:
         lines += [
@@ -148,6 +150,15 @@ def _model_lines(settings: Settings) -> list[tuple[str, str]]:
         where = "on this machine" if settings.providers[route.provider].kind == "embedded" else f"at {route.provider}"
         served.setdefault(f"{route.model} {where}", []).append(class_id)
     return [("Model", f"{model} answers for {', '.join(classes)}") for model, classes in served.items()]
+
+
+def describe_grounding(given: Grounding, command: str) -> str:
+    """What requests get beside their messages."""
+    parts = [name for name, is_on in (("files", given.attachments), ("memory", given.memory)) if is_on]
+    if given.search.engine != "local":
+        return ", ".join([*parts, f"web search by {given.search.engine}"])
+    hint = "" if given.search.index.exists() else f" (none indexed yet: {command} index FOLDER)"
+    return ", ".join([*parts, f"search of local documents{hint}"])
 
 
 def _base_url(listener: socket.socket) -> str:

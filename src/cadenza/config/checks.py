@@ -24,6 +24,7 @@ Keys = dict[str, Any]  # name -> a Check, a nested table's Keys, [Keys] of an ar
 RETENTION_RULE = 'must be exactly "zero": the service starts only if every provider has zero data retention'
 LITERAL_KEY = "a key must not be in this file; name a variable with api_key_env or a file with api_key_file"
 NETWORKS_RULE = 'must be an array of addresses and networks, like ["127.0.0.1", "10.0.0.0/8"]'
+FIRST_ADDRESS = "must give a network by its first address"
 LITERAL_TOKEN = "a token must not be in this file; name a variable with metrics_token_env"  # noqa: S105 a sentence
 LITERAL_PASSWORD = "a password must not be in this file; name a variable with password_env"  # noqa: S105 a sentence
 LITERAL_SECRET = "a secret must not be in this file; name a variable with secret_key_env and webhook_secret_env"  # noqa: S105 a sentence
@@ -59,7 +60,11 @@ def integer(low: int, high: int = NUMBER_MAX) -> Check:
 def one_of(*words: str) -> Check:
     def check(value: object) -> object:
         if text(value) not in words:
-            raise CheckError(f"must be {' or '.join(map(_quote, words))}; {suggest(str(value), words)}")
+            near = find_near(str(value), words)
+            *others, last = map(_quote, words)
+            raise CheckError(
+                f"must be {', '.join(others)} or {last}" + (f"; did you mean {_quote(near)}?" if near else "")
+            )
         return value
 
     return check
@@ -77,6 +82,7 @@ def matching(pattern: str, rule: str) -> Check:
 text = must_be("a non-empty string without null characters", lambda value: value.strip() and "\0" not in value, str)
 boolean = must_be("true or false", lambda _: True, bool)
 positive = must_be(f"a number above 0 and up to {NUMBER_MAX:,}", lambda value: 0 < value <= NUMBER_MAX, int, float)
+search_timeout = must_be("a number above 0 and up to 60", lambda value: 0 < value <= 60, int, float)
 table = must_be("a table", lambda _: True, dict)
 
 
@@ -102,17 +108,20 @@ def dollars(value: object) -> int:
     return parse_dollars(str(value) if type(value) is int else text(value))
 
 
-def base_url(value: object) -> str:
-    try:
-        parts = urlsplit(url := str(text(value)))
-        is_web = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        is_web = False
-    if not is_web or re.search(r"\s", url):
-        raise CheckError('must be an http or https address, like "https://host/v1"')
-    if "@" in parts.netloc or "?" in url or "#" in url:
-        raise CheckError("must not have a user name, password, query or fragment; for the key use api_key_env")
-    return url.rstrip("/")
+def address_like(example: str) -> Check:
+    def check(value: object) -> str:
+        try:
+            parts = urlsplit(url := str(text(value)))
+            is_web = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        except ValueError:
+            is_web = False
+        if not is_web or re.search(r"\s", url):
+            raise CheckError(f"must be an http or https address, like {_quote(example)}")
+        if "@" in parts.netloc or "?" in url or "#" in url:
+            raise CheckError("must not have a user name, password, query or fragment; for the key use api_key_env")
+        return url.rstrip("/")
+
+    return check
 
 
 def is_private(url: str) -> bool:
@@ -154,21 +163,31 @@ def networks(value: object) -> tuple[str, ...]:
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
             raise ValueError
         return tuple(str(_network(item.strip())) for item in value)
+    except CheckError:
+        raise
     except ValueError:
         raise CheckError(NETWORKS_RULE) from None
 
 
 def _network(item: str) -> IPv4Network | IPv6Network:
     """An IPv4 address that is mapped into IPv6 is the IPv4 address."""
-    network = ip_network(item)
+    try:
+        network = ip_network(item)
+    except ValueError:
+        network, host = ip_network(item, strict=False), item.partition("/")[0]
+        raise CheckError(f"{FIRST_ADDRESS}; did you mean {_quote(str(network))}, or {_quote(host)} alone?") from None
     mapped = network.network_address.ipv4_mapped if isinstance(network, IPv6Network) else None
     return ip_network(mapped) if mapped and network.num_addresses == 1 else network
 
 
 def suggest(word: str, known: Collection[str]) -> str:
     """The nearest known name or, if none is near, all of them."""
-    near = get_close_matches(word.lower(), known, n=1)
-    return f"did you mean {_quote(near[0])}?" if near else f"known names: {', '.join(known) or 'none'}"
+    near = find_near(word, known)
+    return f"did you mean {_quote(near)}?" if near else f"known names: {', '.join(known) or 'none'}"
+
+
+def find_near(word: str, known: Collection[str]) -> str | None:
+    return next(iter(get_close_matches(word.lower(), known, n=1)), None)
 
 
 def _quote(word: str) -> str:
@@ -240,7 +259,7 @@ ROUTE: Keys = {
 }
 PROVIDER: Keys = {"kind": one_of("openai", "embedded"), "retention": matching("zero", RETENTION_RULE)}
 PROVIDER |= dict.fromkeys(("api_key", "key", "token"), LITERAL_KEY)
-OPENAI: Keys = {"base_url": base_url, "api_key_env": VARIABLE_NAME, "api_key_file": text}
+OPENAI: Keys = {"base_url": address_like("https://host/v1"), "api_key_env": VARIABLE_NAME, "api_key_file": text}
 OPENAI |= {"dialect": one_of(*DIALECTS), "api_version": API_VERSION, "insecure": boolean}
 EMBEDDED: Keys = {"model_path": text}
 ANY_PROVIDER: Keys = PROVIDER | OPENAI | EMBEDDED
@@ -252,13 +271,22 @@ SERVER: Keys = {"host": text, "port": integer(0, 65_535), "workers": integer(1, 
 SERVER |= {"trusted_proxies": networks, "metrics_token_env": VARIABLE_NAME, "metrics_token": LITERAL_TOKEN}
 LIMITS: Keys = {"requests_per_second": positive, "burst": integer(1), "concurrency": integer(1)}
 LIMITS |= {"revoked_streams": one_of("end", "finish")}
-PLATFORM: Keys = {"base_url": base_url, "sign_up": one_of("closed", "invite", "open"), "opening_credit": dollars}
+PLATFORM: Keys = {
+    "base_url": address_like("https://chat.example.org"),
+    "sign_up": one_of("closed", "invite", "open"),
+    "opening_credit": dollars,
+}
 MAIL: Keys = {"host": text, "port": integer(1, 65_535), "security": one_of("starttls", "tls", "none")}
 MAIL |= {"username": text, "password_env": VARIABLE_NAME, "password": LITERAL_PASSWORD, "sender": sender}
-STRIPE: Keys = {"secret_key_env": VARIABLE_NAME, "webhook_secret_env": VARIABLE_NAME, "api_url": base_url}
+STRIPE: Keys = {
+    "secret_key_env": VARIABLE_NAME,
+    "webhook_secret_env": VARIABLE_NAME,
+    "api_url": address_like("https://api.stripe.com"),
+}
 STRIPE |= dict.fromkeys(("secret_key", "webhook_secret"), LITERAL_SECRET)
-SEARCH: Keys = {"engine": one_of("searxng", "brave", "tavily", "local"), "url": base_url, "api_key_env": VARIABLE_NAME}
-SEARCH |= {"max_results": integer(1, 20), "timeout_s": positive, "index": text, "allow_networks": networks}
+SEARCH: Keys = {"engine": one_of("searxng", "brave", "tavily", "local"), "url": address_like("http://127.0.0.1:8888")}
+SEARCH |= {"max_results": integer(1, 20), "timeout_s": search_timeout, "index": text, "allow_networks": networks}
+SEARCH |= {"api_key_env": VARIABLE_NAME}
 SEARCH |= {"api_key": LITERAL_SEARCH_KEY}
 GROUNDING: Keys = {"attachments": boolean, "memory": boolean, "search": SEARCH}
 SECTIONS: Keys = {

@@ -9,11 +9,12 @@ from cadenza.config.settings import Grounding, Search, Secret
 
 AT = ("grounding", "search")
 DEFAULT_INDEX = "./data/index.db"
+OF_WEB_ENGINES = ("url", "api_key_env", "allow_networks")
 ENGINE_URLS = {"brave": "https://api.search.brave.com", "tavily": "https://api.tavily.com"}
 
 
 def build_grounding(values: Table, reader: Reader, environ: Mapping[str, str]) -> Grounding:
-    """Without a section for search, the local engine is used once it has an index."""
+    """Without a section for search, or with an empty one, the local engine is used once it has an index."""
     search = _search(values.pop("search", {}), reader, environ)
     return Grounding(search, **values)
 
@@ -21,14 +22,14 @@ def build_grounding(values: Table, reader: Reader, environ: Mapping[str, str]) -
 def _search(values: Table, reader: Reader, environ: Mapping[str, str]) -> Search:
     engine = values.get("engine")
     url = values.get("url") or ENGINE_URLS.get(str(engine))
-    if values and not engine and "index" not in values:
+    if values and not engine and ("index" not in values or any(name in values for name in OF_WEB_ENGINES)):
         reader.problem((*AT, "engine"), 'missing; it must be "searxng", "brave", "tavily" or "local"')
     if engine == "searxng" and not url:
         reader.problem((*AT, "url"), 'missing; it must be the address of your SearXNG, like "http://127.0.0.1:8888"')
     if engine in ENGINE_URLS and "api_key_env" not in values:
         reader.problem((*AT, "api_key_env"), "missing; it must name the environment variable that has the engine's key")
-    if engine in (None, "local"):
-        for name in ("url", "api_key_env", "allow_networks"):
+    if engine == "local":
+        for name in OF_WEB_ENGINES:
             if name in values:
                 reader.problem((*AT, name), "the local engine does not use it")
     if url and url.startswith("http://") and not is_private(url):

@@ -1,7 +1,8 @@
 """Erasing an account: its personal data is gone for good, and its keys stop at once, in every process.
 
 Its entries and its usage stay under its id, without a name, so that the ledger still adds up. Credit that is left is
-forfeited by a correction, which takes free credit only: while requests hold credit, the account is not erased.
+forfeited by a correction, which takes free credit only: while requests hold credit, the account is not erased. The
+write-ahead log of SQLite is emptied, so that it has no trace either.
 """
 
 import msgspec
@@ -14,15 +15,20 @@ from cadenza.store import acts, credit, erasure
 from cadenza.store.acts import Act
 from cadenza.store.changes import make_change
 from cadenza.store.store import Store, Transaction
+from cadenza.store.write_ahead_log import empty_log
 
 NOTE = "left over when the account was erased"
 
 
 class Erased(msgspec.Struct, frozen=True):
-    """The id under which the entries and the usage of the account stay, and the credit that was forfeited."""
+    """The id under which the entries and the usage of the account stay, and the credit that was forfeited.
+
+    `leaves_log` if SQLite's write-ahead log could not be emptied: it may have what was erased until the service stops.
+    """
 
     account_id: str
     forfeited_nano: int
+    leaves_log: bool = False
 
 
 async def erase_account(store: Store, email: str, by: str, now_ms: int) -> Erased:
@@ -41,7 +47,8 @@ async def erase_account(store: Store, email: str, by: str, now_ms: int) -> Erase
         acts.add(tx, Act(now_ms, by, "account.erase", account.id, detail=detail))
         return Erased(account.id, balance_nano)
 
-    return await make_change(store, erase)
+    erased = await make_change(store, erase)
+    return msgspec.structs.replace(erased, leaves_log=not await empty_log(store))
 
 
 def _is_in_use(email: str, held_nano: int) -> str:

@@ -54,10 +54,14 @@ class RankedDocument(msgspec.Struct, frozen=True, tag=True):
     is_whole: bool
 
 
+IS_LOCKED = "it is encrypted; save it without a password"
+
+
 class Unreadable(Exception):
     """A file or page that cannot be read.
 
-    `reason` ends the sentence "The file 'a.pdf' cannot be read: …": "it is encrypted". It never quotes the content.
+    `reason` ends the sentence "The file 'a.pdf' cannot be read: …": "it is an archive; unpack it". What it advises
+    fits an attachment and a file of an indexed folder. It never quotes the content.
     """
 
     def __init__(self, reason: str) -> None:

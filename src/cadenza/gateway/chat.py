@@ -55,17 +55,17 @@ INLINE_BYTES = 64 * 1024  # a larger body is parsed in another process
 
 
 async def serve_chat(gateway: Gateway, request: ApiRequest) -> None:
-    snapshot, principal, at = gateway.snapshot, request.principal, gateway.observer.at
+    snapshot, grounder, principal, at = gateway.snapshot, gateway.grounder, request.principal, gateway.observer.at
     upload, key_id = Upload(gateway.uploads, principal, snapshot.catalogue.least_nano), principal.key_id
     chat = await read_chat(request.exchange, upload, gateway.large_bodies, principal)  # 415 413 402 408 429 400
     served = snapshot.catalogue.find(chat.model, principal)  # 400
     if chat.needs or chat.files:
-        served = with_able_routes(served, chat, gateway.grounder)  # 400
-    media = media_for_model(chat, gateway.grounder) if chat.files else chat.media
+        served = with_able_routes(served, chat, grounder)  # 400
+    media = media_for_model(chat, grounder) if chat.files else chat.media
     prompt = PromptSize(gateway.tokenizer, served.character, chat.texts, request.exchange.body.size_bytes, media)
     decide = ModelDecision(gateway.dispatcher, snapshot, served, request) if served.decides_by_model else None
     async with slot(gateway.slots, key_id, gateway.observer.metrics):  # 429
-        grounding = await ground(gateway, request, chat, served, prompt, decide)  # 409 402 400
+        grounding = await ground(grounder, request, chat, served, prompt, decide)  # 409 402 400
         plan = await fit(served.plan, served.price, prompt, chat, principal.balance_nano)  # 400 402
         quote = make_quote(request, plan, served.price, chat, prompt)
         at("quoted")
@@ -119,7 +119,7 @@ def media_for_model(chat: ChatRequest, grounder: Grounder) -> Media:
 
 
 async def ground(
-    gateway: Gateway,
+    grounder: Grounder,
     request: ApiRequest,
     chat: ChatRequest,
     served: ServedClass,
@@ -127,14 +127,14 @@ async def ground(
     decide: ModelDecision | None,
 ) -> Grounding:
     """Add reference material to the prompt, if the request may have any, and account and cap can pay for an answer."""
-    principal, grounder, head = request.principal, gateway.grounder, request.exchange.request
+    principal, head = request.principal, request.exchange.request
     wanted = grounder.wanted(chat, principal, head)
     if wanted is NOTHING_WANTED:
         return NO_GROUNDING
     now_ms, free_nano = time.time_ns() // 1_000_000, principal.balance_nano
-    await check_not_repeated(gateway.store, principal.account_id, head.headers, now_ms)
+    await check_not_repeated(grounder.store, principal.account_id, head.headers, now_ms)
     check_least_credit(free_nano, served.price, prompt, OUTPUT_TOKENS_MIN)
-    if principal.is_capped and (left := await find_left(gateway.store, principal.key_id, now_ms)):
+    if principal.is_capped and (left := await find_left(grounder.store, principal.key_id, now_ms)):
         check_least_credit(left.left_nano, served.price, prompt, OUTPUT_TOKENS_MIN, left.cap)
         free_nano = min(free_nano, left.left_nano)
     sought = Sought(chat, served.plan, prompt, principal, Means(free_nano, served.price), decide)

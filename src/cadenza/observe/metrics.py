@@ -92,6 +92,9 @@ class Metrics:
         self.faults = count("cadenza_upstream_faults", "Upstream failures.", "provider", "kind")
         self.refused = count("cadenza_refused", "Requests refused that may be retried later.", "reason")
         self.grounding = count("cadenza_grounding", "What a part of grounding did for a request.", "part", "result")
+        self.grounding_failures = count(
+            "cadenza_grounding_failures", "Parts of grounding that were left out.", "part", "reason"
+        )
         self.tasks = gauge("cadenza_tasks", "Tasks of the event loop.")
         self.slots = gauge("cadenza_slots_taken", "Chat requests in flight.")
         self.shared_state_up = gauge("cadenza_shared_state_up", "0 while this process limits alone, without Valkey.")

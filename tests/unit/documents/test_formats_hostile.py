@@ -82,9 +82,31 @@ def test_hostile_pdfs(objects: list[bytes], told: str) -> None:
 
 
 def test_encrypted_files() -> None:
-    """An encrypted PDF or Office file says that it is encrypted."""
-    assert reason(made.make_pdf(["secret"], password="open sesame")) == "it is encrypted"
-    assert reason(OLE + bytes(600) + "EncryptedPackage".encode("utf-16-le"), "a.docx") == "it is encrypted"
+    """An encrypted PDF or Office file says that it is encrypted, and what to do."""
+    told = "it is encrypted; save it without a password"
+    assert reason(made.make_pdf(["secret"], password="open sesame")) == told
+    assert reason(OLE + bytes(600) + "EncryptedPackage".encode("utf-16-le"), "a.docx") == told
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        (PNG, "it is a PNG image; save its text as PDF, DOCX or plain text"),
+        (b"RIFF\0\0\0\0WEBPVP8 ", "it is a WebP image; save its text as PDF, DOCX or plain text"),
+        (b"\0\0\0\x1cftypheic\0\0\0\0", "it is a HEIC image; save its text as PDF, DOCX or plain text"),
+        (b"RIFF\0\0\0\0WAVEfmt ", "it is an audio file; save what is said as text"),
+        (b"ID3\x04\0\0", "it is an audio file; save what is said as text"),
+        (b"\0\0\0\x1cftypisom\0\0\0\0", "it is a video file; save what is said as text"),
+        (b"RIFF\0\0\0\0AVI LIST", "it is a video file; save what is said as text"),
+        (b"\x1f\x8b\x08\0", "it is a gzip archive; unpack it and use the files in it"),
+        (made.make_zip({"a.txt": "x"}), "it is a ZIP archive; unpack it and use the files in it"),
+        (b"SQLite format 3\0", "it is a database; export what you need as CSV"),
+        (b"\x7fELF" + bytes(50), "it is a program; only documents and text are read"),
+    ],
+)
+def test_files_that_are_no_documents_say_what_to_do(data: bytes, told: str) -> None:
+    """The advice fits an attachment as well as a file of an indexed folder."""
+    assert reason(data, "a.pdf") == told
 
 
 @pytest.mark.parametrize("make", [made.make_docx, made.make_xlsx, made.make_pptx, lambda: made.make_pdf(["text"])])

@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Iterator
 
 from cadenza.documents.formats.limits import Allowance
-from cadenza.documents.records import Unreadable
+from cadenza.documents.records import IS_LOCKED, Unreadable
 
 DIRECTORY_ENTRY = b"PK\x01\x02"
 PIECE_BYTES = 64 * 1024
@@ -46,7 +46,7 @@ class Archive:
         if entry is None:
             raise Unreadable(DAMAGED)
         if entry.flag_bits & ENCRYPTED:
-            raise Unreadable("it is encrypted")
+            raise Unreadable(IS_LOCKED)
         if entry.compress_type not in METHODS:
             raise Unreadable("it is compressed by a method that is not supported")
         try:

@@ -37,7 +37,7 @@ class _Outline:
 
 def read_book(archive: Archive, allowance: Allowance) -> list[Section]:
     if archive.has("META-INF/encryption.xml") and archive.has("META-INF/rights.xml"):
-        raise Unreadable("it is encrypted")
+        raise Unreadable("it is encrypted; use a copy without copy protection")
     outline = _Outline()
     read_xml(archive.stream(CONTAINER), outline)
     if not archive.has(outline.package):

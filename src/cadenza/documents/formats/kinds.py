@@ -4,7 +4,7 @@ import re
 from enum import Enum
 
 from cadenza.documents.formats.archive import Archive
-from cadenza.documents.records import Unreadable
+from cadenza.documents.records import IS_LOCKED, Unreadable
 
 
 class Kind(Enum):
@@ -21,25 +21,38 @@ class Kind(Enum):
 OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 ENCRYPTED_PACKAGE = "EncryptedPackage".encode("utf-16-le")
 PDF_WITHIN_BYTES = 1024
+UNPACK = "unpack it and use the files in it"
+TEXT_OF_IT = "save its text as PDF, DOCX or plain text"
+IMAGE = f"it is {{}} image; {TEXT_OF_IT}"
+AUDIO = "it is an audio file; save what is said as text"
+VIDEO = "it is a video file; save what is said as text"
+PROGRAM = "it is a program; only documents and text are read"
 UNSUPPORTED = (
-    (b"\x89PNG\r\n\x1a\n", "it is a PNG image"),
-    (b"\xff\xd8\xff", "it is a JPEG image"),
-    (b"GIF8", "it is a GIF image"),
-    (b"II*\0", "it is a TIFF image"),
-    (b"MM\0*", "it is a TIFF image"),
-    (b"\x1f\x8b", "it is a gzip archive"),
-    (b"BZh", "it is a bzip2 archive"),
-    (b"\xfd7zXZ\0", "it is an xz archive"),
-    (b"\x28\xb5\x2f\xfd", "it is a zstd archive"),
-    (b"7z\xbc\xaf\x27\x1c", "it is a 7z archive"),
-    (b"Rar!\x1a\x07", "it is a RAR archive"),
-    (b"\x7fELF", "it is a program"),
-    (b"MZ\x90\0", "it is a program"),
-    (b"ID3", "it is an audio file"),
-    (b"OggS", "it is an audio file"),
-    (b"SQLite format 3\0", "it is a database"),
+    (b"\x89PNG\r\n\x1a\n", IMAGE.format("a PNG")),
+    (b"\xff\xd8\xff", IMAGE.format("a JPEG")),
+    (b"GIF8", IMAGE.format("a GIF")),
+    (b"II*\0", IMAGE.format("a TIFF")),
+    (b"MM\0*", IMAGE.format("a TIFF")),
+    (b"\x1f\x8b", f"it is a gzip archive; {UNPACK}"),
+    (b"BZh", f"it is a bzip2 archive; {UNPACK}"),
+    (b"\xfd7zXZ\0", f"it is an xz archive; {UNPACK}"),
+    (b"\x28\xb5\x2f\xfd", f"it is a zstd archive; {UNPACK}"),
+    (b"7z\xbc\xaf\x27\x1c", f"it is a 7z archive; {UNPACK}"),
+    (b"Rar!\x1a\x07", f"it is a RAR archive; {UNPACK}"),
+    (b"\x7fELF", PROGRAM),
+    (b"MZ\x90\0", PROGRAM),
+    (b"ID3", AUDIO),
+    (b"OggS", AUDIO),
+    (b"SQLite format 3\0", "it is a database; export what you need as CSV"),
     (b"{\\rtf", "it is RTF, which cannot be read; save it as DOCX or PDF"),
 )
+RIFF_KINDS = {b"WEBP": IMAGE.format("a WebP"), b"WAVE": AUDIO}
+BRANDS = {
+    b"heic": IMAGE.format("a HEIC"),
+    b"mif1": IMAGE.format("a HEIC"),
+    b"avif": IMAGE.format("an AVIF"),
+    b"M4A ": AUDIO,
+}
 MAIL_HEADER = re.compile(
     rb"(?:from|to|date|subject|received|return-path|delivered-to|message-id|mime-version|content-type|x-[\w-]+):[ \t]",
     re.IGNORECASE,
@@ -86,16 +99,18 @@ def office_kind(archive: Archive) -> str:
                 return kind
     if archive.has("mimetype") and (archive.has("content.xml") or archive.has("meta-inf/container.xml")):
         return "open" if archive.has("content.xml") else "book"
-    raise Unreadable("it is a ZIP archive; attach the files in it one by one")
+    raise Unreadable(f"it is a ZIP archive; {UNPACK}")
 
 
 def _refuse(data: bytes) -> None:
     if data.startswith(OLE):
         if ENCRYPTED_PACKAGE in data:
-            raise Unreadable("it is encrypted")
+            raise Unreadable(IS_LOCKED)
         raise Unreadable("it is in an old format of Office or Outlook; save it as DOCX, XLSX, PPTX, EML or PDF")
     for signature, reason in UNSUPPORTED:
         if data.startswith(signature):
             raise Unreadable(reason)
-    if data[:4] == b"RIFF" or data[4:8] == b"ftyp":
-        raise Unreadable("it is an image, audio or video file")
+    if data[:4] == b"RIFF":
+        raise Unreadable(RIFF_KINDS.get(data[8:12], VIDEO))
+    if data[4:8] == b"ftyp":
+        raise Unreadable(BRANDS.get(data[8:12], VIDEO))

@@ -4,7 +4,7 @@ from cadenza.documents.formats.archive import Archive
 from cadenza.documents.formats.limits import Allowance
 from cadenza.documents.formats.tables import table_lines
 from cadenza.documents.formats.xml_events import Attributes, local, read_xml
-from cadenza.documents.records import Section, Unreadable
+from cadenza.documents.records import IS_LOCKED, Section, Unreadable
 
 LEFT_OUT = frozenset({"tracked-changes", "annotation", "forms", "sequence-decls", "automatic-styles", "note-citation"})
 BLANKS = {"tab": "\t", "line-break": "\n", "s": " "}
@@ -115,7 +115,7 @@ class _Sheets(_Content):
 
 def read_open_document(archive: Archive, allowance: Allowance) -> list[Section]:
     if archive.has(MANIFEST) and b"encryption-data" in archive.read(MANIFEST):
-        raise Unreadable("it is encrypted")
+        raise Unreadable(IS_LOCKED)
     is_sheets = b"spreadsheet" in archive.read("mimetype")[:100]
     content = _Sheets(allowance) if is_sheets else _Content(allowance)
     read_xml(archive.stream("content.xml"), content)

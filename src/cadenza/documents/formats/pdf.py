@@ -3,7 +3,7 @@
 import pypdfium2
 
 from cadenza.documents.formats.limits import Allowance
-from cadenza.documents.records import Section, Unreadable
+from cadenza.documents.records import IS_LOCKED, Section, Unreadable
 
 PASSWORD = 4  # FPDF_ERR_PASSWORD
 SECURITY = 5
@@ -15,7 +15,7 @@ def read_pdf(data: bytes, allowance: Allowance) -> list[Section]:
         document = pypdfium2.PdfDocument(data)
     except pypdfium2.PdfiumError as error:
         is_encrypted = getattr(error, "err_code", None) in {PASSWORD, SECURITY}
-        raise Unreadable("it is encrypted" if is_encrypted else "it is a damaged or incomplete PDF") from None
+        raise Unreadable(IS_LOCKED if is_encrypted else "it is a damaged or incomplete PDF; save it again") from None
     try:
         pages = len(document)
         allowance.take_pages(pages, "pages")

@@ -7,6 +7,7 @@ with tools get none of it.
 """
 
 import asyncio
+import re
 from collections.abc import Awaitable, Sequence
 from contextlib import suppress
 from typing import TypeVar
@@ -45,6 +46,7 @@ ANSWER_SHARE = 4  # but no more than a quarter of a window
 COUNT_SHARE = 4  # a prompt that may fill a quarter of a window is counted
 FENCE_TOKENS = 100  # what marks a piece of material
 INLINE_CHARS = 256 * 1024  # more text of files is fenced and encoded off the event loop: 8 MB take 30 ms
+FOR_MODELS = re.compile(r"(?:PNG|JPEG|GIF|WebP) image|audio file")  # in the reasons of formats/kinds.py
 LEAST_TOKENS = 64  # less room than this is of no use
 
 
@@ -105,7 +107,7 @@ class LeftOut(Exception):
 
 
 class Grounder:
-    """Adds reference material to the requests of one process."""
+    """Adds reference material to the requests of one process. A reload that changes `[grounding]` makes another one."""
 
     def __init__(
         self,
@@ -115,7 +117,7 @@ class Grounder:
         search: WebSearch | None = None,
     ) -> None:
         self.settings = settings or GroundingSettings()
-        self._store = store
+        self.store = store
         self._observer = observer
         self._search = search
         self._reader = search.reader if search else DocumentReader(observer)
@@ -169,7 +171,8 @@ class Grounder:
         except LeftOut:
             return [ReadFile(part, None) for part in files]
         except UnreadableFile as error:
-            raise InvalidRequest(f"messages: the file '{error.name}' cannot be read: {error.reason}.") from None
+            reason = f"{error.reason}{other_part(error.reason)}"
+            raise InvalidRequest(f"messages: the file '{error.name}' cannot be read: {reason}.") from None
         return [
             ReadFile(part, one.text, one.shown if one.is_cut else "", one.tokens)
             for part, one in zip(files, texts, strict=True)
@@ -178,7 +181,7 @@ class Grounder:
     async def _recall(self, asked: Asked, tokens_max: int, principal: Principal) -> Sequence[str]:
         if tokens_max < LEAST_TOKENS:
             return ()
-        recalling = recall(self._store, principal.account_id, asked.question, tokens_max)
+        recalling = recall(self.store, principal.account_id, asked.question, tokens_max)
         try:
             return await self._within(MEMORY_S, "memory", recalling)
         except LeftOut:
@@ -194,19 +197,30 @@ class Grounder:
             return NOTHING_FOUND
 
     async def _within(self, limit_s: float, part: str, finding: Awaitable[T]) -> T:
-        """What a part finds, or LeftOut. Each end is counted."""
-        count = self._observer.metrics.grounding
+        """What a part finds, or LeftOut. Each end is counted, a failure with its reason."""
+        metrics = self._observer.metrics
         try:
             async with asyncio.timeout(limit_s):
                 found = await finding
-        except TimeoutError:
-            count.labels(part, "late").inc()
+        except (TimeoutError, ReaderBusy, EngineFailed, StoreUnavailable) as failure:
+            metrics.grounding.labels(part, "late" if isinstance(failure, TimeoutError) else "failed").inc()
+            metrics.grounding_failures.labels(part, reason_of(failure)).inc()
             raise LeftOut from None
-        except (ReaderBusy, EngineFailed, StoreUnavailable):
-            count.labels(part, "failed").inc()
-            raise LeftOut from None
-        count.labels(part, "added" if found else "nothing").inc()
+        metrics.grounding.labels(part, "added" if found else "nothing").inc()
         return found
+
+
+def reason_of(failure: Exception) -> str:
+    """One of few words: those of the engines (see `engines/base.py`), `late`, `store` and `readers`."""
+    match failure:
+        case EngineFailed():
+            return failure.reason
+        case TimeoutError():
+            return "late"
+        case StoreUnavailable():
+            return "store"
+        case _:
+            return "readers"
 
 
 async def budget_for(plan: Plan, prompt: PromptSize, chat: ChatRequest) -> Budget:
@@ -228,3 +242,11 @@ async def budget_for(plan: Plan, prompt: PromptSize, chat: ChatRequest) -> Budge
     fences_tokens = sum(FENCE_TOKENS + estimate_tokens(file.name) for file in chat.files)
     files = min(room(largest) - memory - search, largest.context_tokens // FILES_SHARE) - fences_tokens
     return Budget(max(0, files), memory, search)
+
+
+def other_part(reason: str) -> str:
+    """How a file can be sent that is no document, but that a model may take as it is."""
+    found = FOR_MODELS.search(reason)
+    return (
+        f", or send it as an '{'input_audio' if found[0].startswith('audio') else 'image_url'}' part" if found else ""
+    )

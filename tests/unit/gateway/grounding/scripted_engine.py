@@ -1,9 +1,13 @@
 """An engine whose answers the test gives, and a clock that only the test moves."""
 
 import asyncio
+import io
 from collections.abc import Callable
 
+from cadenza.gateway.grounding.search.engines.base import Engine
+from cadenza.gateway.grounding.search.engines.engine_log import EngineLog
 from cadenza.gateway.grounding.search.records import EngineFailed, Hit
+from cadenza.observe import make_log
 
 HITS = [Hit("https://a.example/", "A title", "A snippet")]
 
@@ -48,3 +52,7 @@ class ScriptedEngine:
 
     async def close(self) -> None:
         self.is_closed = True
+
+
+def engine_log(engine: Engine, clock: SecondsClock, written: io.StringIO | None = None) -> EngineLog:
+    return EngineLog(engine.name, make_log(written or io.StringIO()), clock)

@@ -1,15 +1,18 @@
 """An engine that fails is left alone for a while."""
 
 import asyncio
+import io
+import json
 import math
 
 import pytest
 
 from cadenza.gateway.grounding.search.engines.base import EngineBusy
+from cadenza.gateway.grounding.search.engines.engine_log import LoggedEngine
 from cadenza.gateway.grounding.search.engines.resting import RestingEngine
 from cadenza.gateway.grounding.search.records import EngineFailed, Hit
 from tests.unit.gateway.grounding.engine_peer import answer, asking, failure_of, reply
-from tests.unit.gateway.grounding.scripted_engine import HITS, ScriptedEngine, SecondsClock
+from tests.unit.gateway.grounding.scripted_engine import HITS, ScriptedEngine, SecondsClock, engine_log
 from tests.unit.http.peer import always, until
 
 
@@ -23,12 +26,21 @@ class Trial:
     def __init__(self) -> None:
         self.engine = ScriptedEngine()
         self.clock = SecondsClock()
-        self.resting = RestingEngine(self.engine, self.clock)
+        self.written = io.StringIO()
+        log = engine_log(self.engine, self.clock, self.written)
+        self.resting = RestingEngine(self.engine, self.clock, log)
 
-    async def fail(self, times: int) -> None:
-        self.engine.failure = timeout
+    async def fail(self, times: int, reason: str = "timeout") -> None:
+        self.engine.failure = lambda: EngineFailed(reason)
         for _ in range(times):
-            assert await failure_of(self.resting) == "timeout"
+            assert await failure_of(self.resting) == reason
+
+    def said(self) -> list[tuple[str, str, str]]:
+        """The lines of the log: level, event and reason. Each names the engine and has nothing of a query."""
+        lines = [json.loads(line) for line in self.written.getvalue().splitlines()]
+        assert all(line.keys() <= {"engine", "event", "level", "reason", "rest_s", "timestamp"} for line in lines)
+        assert all(line["engine"] == self.engine.name for line in lines)
+        return [(line["level"], line["event"], line.get("reason", "")) for line in lines]
 
     async def works(self) -> bool:
         """Whether a search reaches the engine now, which answers."""
@@ -148,7 +160,7 @@ class SlowThenBusy(ScriptedEngine):
 async def test_an_answer_from_before_does_not_end_a_rest() -> None:
     """A search that began before the engine was busy does not wake it when it ends."""
     engine, clock = SlowThenBusy(), SecondsClock()
-    resting = RestingEngine(engine, clock)
+    resting = RestingEngine(engine, clock, engine_log(engine, clock))
     engine.hold()
     early = asyncio.create_task(resting.search("early", 5))
     await until(lambda: bool(engine.asked))
@@ -172,7 +184,7 @@ async def test_retry_after_on_the_wire() -> None:
         engine,
         peer,
     ):
-        resting = RestingEngine(engine, clock)
+        resting = RestingEngine(engine, clock, engine_log(engine, clock))
         assert await failure_of(resting) == "busy"
         clock.advance(89)
         assert await failure_of(resting) == "resting"
@@ -186,6 +198,73 @@ async def test_a_good_engine_stays_reachable() -> None:
     """The circuit passes on the hits of a real exchange."""
     good = always(reply(answer("searxng", [{"url": "https://a.example/"}])))
     async with asking("searxng", good) as (engine, _):
-        resting = RestingEngine(engine, SecondsClock())
+        clock = SecondsClock()
+        resting = RestingEngine(engine, clock, engine_log(engine, clock))
         assert [hit.url for hit in await resting.search("q", 5)] == ["https://a.example/"]
         assert resting.name == "searxng"
+
+
+FAILS, RESTS = "the search engine fails", "the search engine rests"
+WORKS_AGAIN = ("info", "the search engine works again", "")
+
+
+async def test_an_outage_is_three_lines(trial: Trial) -> None:
+    """The log says that the engine fails and why, that it rests, and that it works again, however many ask."""
+    await trial.fail(3, "json_disabled")
+    for _ in range(10):
+        assert await failure_of(trial.resting) == "resting"
+        trial.clock.advance(30)
+        await trial.fail(1, "json_disabled")
+    warnings = [("warning", FAILS, "json_disabled"), ("warning", RESTS, "json_disabled")]
+    assert trial.said() == warnings
+    trial.clock.advance(30)
+    assert await trial.works()
+    assert await trial.works()
+    assert trial.said() == [*warnings, WORKS_AGAIN]
+
+
+async def test_another_reason_is_told(trial: Trial) -> None:
+    """An engine that can be reached again, but refuses the key, leaves a second line about its rest."""
+    await trial.fail(3, "unreachable")
+    trial.clock.advance(90)
+    await trial.fail(1, "key_refused")
+    assert trial.said()[1:] == [("warning", RESTS, "unreachable"), ("warning", RESTS, "key_refused")]
+
+
+async def test_an_engine_that_fails_now_and_then_is_told_once_a_minute(trial: Trial) -> None:
+    """A failure between answers is not a line for each request."""
+    for _ in range(30):
+        await trial.fail(1)
+        assert await trial.works()
+        trial.clock.advance(1)
+    assert trial.said() == [("warning", FAILS, "timeout"), WORKS_AGAIN]
+    trial.clock.advance(60)
+    await trial.fail(1)
+    assert trial.said()[2:] == [("warning", FAILS, "timeout")]
+
+
+async def test_a_long_rest_is_told_at_once(trial: Trial) -> None:
+    """A busy engine that asks for an hour is told, even right after another warning."""
+    await trial.fail(1)
+    assert await trial.works()
+    trial.engine.failure = lambda: EngineBusy(3600)
+    assert await failure_of(trial.resting) == "busy"
+    assert trial.said()[2:] == [("warning", RESTS, "busy")]
+
+
+@pytest.mark.parametrize("reason", ["refused", "no_files"])
+async def test_faults_of_a_query_or_of_this_process_are_not_told(trial: Trial, reason: str) -> None:
+    """They say nothing about the engine: only the metrics count them."""
+    await trial.fail(5, reason)
+    assert trial.said() == []
+
+
+async def test_failures_of_an_engine_that_never_rests_are_told(trial: Trial) -> None:
+    """The local engine goes on being asked; its log has one warning and one line when it works again."""
+    logged = LoggedEngine(trial.engine, engine_log(trial.engine, trial.clock, trial.written))
+    trial.engine.failure = lambda: EngineFailed("unusable")
+    for _ in range(5):
+        assert await failure_of(logged) == "unusable"
+    trial.engine.failure = None
+    assert await logged.search("q", 5) == HITS
+    assert trial.said() == [("warning", FAILS, "unusable"), WORKS_AGAIN]

@@ -12,7 +12,7 @@ from cadenza.gateway.grounding.search.cache import CacheBounds, ResultCache
 from cadenza.gateway.grounding.search.engines.resting import RestingEngine
 from cadenza.gateway.grounding.search.records import EngineFailed, Hit
 from tests.unit.gateway.grounding.engine_peer import answer, asking, reply, result
-from tests.unit.gateway.grounding.scripted_engine import HITS, ScriptedEngine, SecondsClock
+from tests.unit.gateway.grounding.scripted_engine import HITS, ScriptedEngine, SecondsClock, engine_log
 from tests.unit.http.peer import always, until
 
 OTHER = [Hit("https://b.example/", "Other", "Other")]
@@ -236,7 +236,7 @@ async def test_requests_share_an_exchange(cache: ResultCache, clock: SecondsCloc
     """With a real engine behind the circuit, five requests at once are one exchange."""
     script = always(reply(answer("tavily", [result("https://a.example/", "A title", "A snippet")])))
     async with asking("tavily", script) as (engine, peer):
-        resting = RestingEngine(engine, clock)
+        resting = RestingEngine(engine, clock, engine_log(engine, clock))
         found = await asyncio.gather(*(cache.search(resting, "q", 5) for _ in range(5)))
         assert found == [HITS] * 5
         assert peer.requests_per_visit == [1]

@@ -18,6 +18,7 @@ from cadenza.documents.reader import DocumentReader, PageSent, ReaderBusy
 from cadenza.gateway.grounding.search.cache import ResultCache
 from cadenza.gateway.grounding.search.engines.base import Engine
 from cadenza.gateway.grounding.search.engines.build import EngineChoice, build_engine
+from cadenza.gateway.grounding.search.engines.engine_log import EngineLog, LoggedEngine
 from cadenza.gateway.grounding.search.engines.local import LocalEngine
 from cadenza.gateway.grounding.search.engines.resting import RestingEngine
 from cadenza.gateway.grounding.search.intent.decision import Decision, decide
@@ -33,6 +34,7 @@ from cadenza.gateway.grounding.search.records import (
     Source,
 )
 from cadenza.gateway.grounding.search.web_search import DecideByModel, SearchSettings
+from cadenza.observe import Log
 
 PAGES_MAX = 3  # of the results; the pages that the message names come on top
 DECISION_TIME = 0.25  # of the time limit, for a model that decides
@@ -171,10 +173,12 @@ def _source_of_hit(hit: Hit) -> Source:
     return Source(hit.url, hit.title or hit.url, hit.text or hit.snippet)
 
 
-def build_finder(settings: SearchSettings, reader: DocumentReader) -> Finder:
+def build_finder(settings: SearchSettings, reader: DocumentReader, log: Log) -> Finder:
+    engine_log = EngineLog(settings.engine, log, time.monotonic)
     if settings.engine == "local":
-        return Finder(LocalEngine(settings.index), None, reader, settings.max_results, settings.timeout_s)
-    engine = RestingEngine(build_web_engine(settings), time.monotonic)
+        local = LoggedEngine(LocalEngine(settings.index), engine_log)
+        return Finder(local, None, reader, settings.max_results, settings.timeout_s)
+    engine = RestingEngine(build_web_engine(settings), time.monotonic, engine_log)
     fetcher = PageFetcher(allow_networks=[ip_network(one) for one in settings.allow_networks])
     return Finder(engine, fetcher, reader, settings.max_results, settings.timeout_s)
 

@@ -13,7 +13,7 @@ import msgspec
 
 from cadenza.documents.reader import DocumentReader
 from cadenza.gateway.grounding.search.records import Found
-from cadenza.observe import Observer
+from cadenza.observe import Log, Observer
 
 if TYPE_CHECKING:
     from cadenza.gateway.grounding.search.finder import Finder
@@ -41,6 +41,7 @@ class WebSearch:
     def __init__(self, settings: SearchSettings, observer: Observer) -> None:
         self.settings = settings
         self.reader = DocumentReader(observer)
+        self._log = observer.log
         self._needs_no_index = settings.engine != "local"
         self._index = str(settings.index)
         self._finder: Finder | None = None
@@ -64,11 +65,11 @@ class WebSearch:
         """The import takes 100 ms, which other requests do not wait for."""
         build = await asyncio.to_thread(_import_finder)
         if self._finder is None:
-            self._finder = build(self.settings, self.reader)
+            self._finder = build(self.settings, self.reader, self._log)
         return self._finder
 
 
-def _import_finder() -> "Callable[[SearchSettings, DocumentReader], Finder]":
+def _import_finder() -> "Callable[[SearchSettings, DocumentReader, Log], Finder]":
     from cadenza.gateway.grounding.search.finder import build_finder  # noqa: PLC0415 import time
 
     return build_finder

@@ -15,6 +15,7 @@ quota          has no searches left for the key                  yes
 failed         answered another status                           yes
 busy           asks to be left alone for a while (`EngineBusy`)  yes, at once
 refused        refuses this query                                no: it works
+unusable       is the local one, and its file is no index        yes; it never rests
 no_files       was not asked: this process has no file left      no
 resting        was not asked: it failed too often                no
 crowded        was not asked: too many searches run              no

@@ -6,6 +6,7 @@
     TRYING   one goes to the engine; meanwhile, others fail    WORKING by an answer, RESTING by a failure
 
 A rest lasts 30 s, or as long as a busy engine asks for. Searches that began before a rest change nothing when they end.
+The log says when an engine begins to fail, rests and works again (`engine_log`).
 """
 
 import math
@@ -14,6 +15,7 @@ from collections.abc import Callable
 import msgspec
 
 from cadenza.gateway.grounding.search.engines.base import Engine, EngineBusy
+from cadenza.gateway.grounding.search.engines.engine_log import EngineLog
 from cadenza.gateway.grounding.search.records import EngineFailed, Hit
 
 QUERY_FAULTS = {"refused"}  # the engine works
@@ -32,10 +34,13 @@ class RestBounds(msgspec.Struct, frozen=True):
 class RestingEngine:
     """An engine that is left alone for a while when it fails. The clock counts seconds and never goes back."""
 
-    def __init__(self, engine: Engine, clock: Callable[[], float], bounds: RestBounds | None = None) -> None:
+    def __init__(
+        self, engine: Engine, clock: Callable[[], float], engine_log: EngineLog, bounds: RestBounds | None = None
+    ) -> None:
         self.name = engine.name
         self._engine = engine
         self._clock = clock
+        self._engine_log = engine_log
         self._bounds = bounds or RestBounds()
         self._failures = 0  # in a row
         self._rest_began_s = -math.inf
@@ -67,19 +72,22 @@ class RestingEngine:
     def _note_answer(self) -> None:
         self._failures = 0
         self._rest_until_s = -math.inf
+        self._engine_log.works()
 
     def _note_failure(self, failed: EngineFailed, *, is_trial: bool) -> None:
         bounds = self._bounds
         if isinstance(failed, EngineBusy):
             asked_s = bounds.rest_s if failed.rest_s is None else failed.rest_s
-            self._rest(min(max(asked_s, bounds.busy_s_min), bounds.busy_s_max))
+            self._rest(min(max(asked_s, bounds.busy_s_min), bounds.busy_s_max), failed.reason)
         elif failed.reason in QUERY_FAULTS:
             self._note_answer()
         elif failed.reason not in OUR_FAULTS:
             self._failures += 1
+            self._engine_log.fails(failed.reason)
             if is_trial or self._failures >= bounds.failures_max:
-                self._rest(bounds.rest_s)
+                self._rest(bounds.rest_s, failed.reason)
 
-    def _rest(self, rest_s: float) -> None:
+    def _rest(self, rest_s: float, reason: str) -> None:
         self._rest_began_s = self._clock()
         self._rest_until_s = self._rest_began_s + rest_s
+        self._engine_log.rests(reason, rest_s)
