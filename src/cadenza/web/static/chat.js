@@ -130,7 +130,7 @@ async function reply(parent) {
   const message = addMessage(asked, { role: "assistant", parent, state: "running", html: "", htmlUnits: 0 });
   show();
   const view = views.get(message.id);
-  view.begin(filesOf(pathTo(asked, parent)).length);
+  view.begin(filesOf(pathTo(asked, parent)).length > 0);
   showRunning();
   thread.toEnd();
   location.hash = asked.id;

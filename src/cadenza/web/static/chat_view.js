@@ -67,16 +67,15 @@ export class MessageView {
   }
 
   // Until the first words: a mark and, after some seconds, what the wait is for. A screen reader is not told each second.
-  begin(fileCount) {
+  begin(hasFiles) {
     const began = Date.now();
-    const files = fileCount ? ` · ${fileCount} ${fileCount === 1 ? "file is" : "files are"} read first` : "";
     this.element.setAttribute("aria-busy", "true");
     this.thinking = element("p", { className: "thinking" });
     this.element.prepend(this.thinking);
     this.timer = setInterval(() => {
       const waited = Math.round((Date.now() - began) / 1000);
       if (waited < QUIET_S) return;
-      this.thinking.textContent = this.message.reasoning ? `Thinking … ${waited} s` : `Waiting for the first words … ${waited} s${files}`;
+      this.thinking.textContent = this.message.reasoning ? `Thinking … ${waited} s` : `Waiting for the first words … ${waited} s${hasFiles ? " · files are read first" : ""}`;
     }, 1000);
   }
 
