@@ -47,7 +47,7 @@ def test_an_index_appears(bare: Service) -> None:
     index.touch()
     try:
         settings = visitor.get("/settings")
-        assert "Replies may use what a search of the documents of this service finds." in settings.words
+        assert "Whether replies may use what a search of the documents of this service finds." in settings.words
         assert "Web search" not in settings.words
         assert 'id="grounding" checked>Search</label>' in visitor.get("/chat").text
         visitor.api("PATCH", "/preferences", {"web_search": False})
