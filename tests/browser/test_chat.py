@@ -39,15 +39,23 @@ def email(service: Service) -> str:
 
 
 def test_a_reply_is_streamed_rendered_and_kept(open_page: OpenPage, upstream: LoopbackUpstream, email: str) -> None:
-    """Blocks appear once they are complete, then cost and tokens; a reload shows the same, and search finds it."""
-    pause = Pause()
+    """A wait counts its seconds; blocks appear once complete, then cost and tokens; all is kept and can be found."""
+    wait, pause = Pause(), Pause()
     half = len(MARKDOWN) // 2
-    upstream.script(Sse([ROLE, said(MARKDOWN[:half]), pause, said(MARKDOWN[half:]), STOP, usage_chunk()]))
+    upstream.script(Sse([ROLE, wait, said(MARKDOWN[:half]), pause, said(MARKDOWN[half:]), STOP, usage_chunk()]))
     page = open_page()
+    page.clock.install()
     open_chat(page, email)
     ask(page, "How do plants grow?")
+    expect(replies(page).locator(".thinking")).to_have_text("")
+    page.clock.fast_forward(25_000)
+    expect(replies(page).locator(".thinking")).to_have_text(re.compile(r"^Waiting for the first words … \d\d s$"))
+    assert page.get_by_role("log").get_attribute("aria-live") == "off"
+    shoot(page, "chat-waiting")
+    wait.release()
     expect(replies(page).get_by_role("heading", name="Leaves")).to_be_visible()
     expect(page.get_by_role("button", name="Stop")).to_be_visible()
+    expect(replies(page).get_by_text("Waiting")).to_have_count(0)
     pause.release()
     expect(replies(page).get_by_text("11 in, 7 out")).to_be_visible()
     for _ in range(2):
@@ -182,6 +190,7 @@ def test_errors_say_what_to_do(open_page: OpenPage, service: Service, upstream: 
     upstream.script(Status(500), whole("Here I am."))
     ask(page, "Are you there?")
     expect(page.get_by_role("alert")).to_contain_text("Retry")
+    expect(page.get_by_role("button", name="Send again")).to_be_hidden()  # it would do the same
     page.get_by_role("button", name="Try again").click()
     expect(replies(page)).to_contain_text("Here I am.")
     expect(page.get_by_role("alert")).to_have_count(0)

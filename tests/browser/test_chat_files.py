@@ -144,7 +144,7 @@ def test_files_go_with_every_turn(open_page: OpenPage, upstream: LoopbackUpstrea
 def test_limits_are_told_before_sending(
     open_page: OpenPage, upstream: LoopbackUpstream, email: str, tmp_path: Path
 ) -> None:
-    """An empty file, more than 20 files and more than 24 MB are refused in words; the files of earlier turns count."""
+    """Files that are empty, too many, too large or of a type that is not taken are refused by name; all turns count."""
     upstream.always(whole("Yes."))
     page = open_page()
     open_chat(page, email)
@@ -166,8 +166,16 @@ def test_limits_are_told_before_sending(
     page.get_by_role("button", name="Send").click()  # without a word
     expect(replies(page)).to_contain_text("18 files")
     attach(page, *[payload(f"more-{number}.txt") for number in range(5)])
-    expect(problem).to_have_text("At most 20 files can be sent, with those of earlier messages: 3 left out.")
+    left_out = "Left out: more-2.txt, more-3.txt, more-4.txt."
+    expect(problem).to_have_text(f"At most 20 files can be sent, with those of earlier messages. {left_out}")
     expect(attached(page)).to_contain_text(["more-0.txt", "more-1.txt"])
+    field = page.get_by_label("Files to attach")
+    for images, words in (("1", "no files but images"), ("0", "no files")):
+        field.evaluate("(field, images) => { field.accept = 'image/png'; field.dataset.images = images; }", images)
+        assert page.evaluate(GIVE, ["drop", ["a.txt"], ""])
+        expect(problem).to_have_text(f"a.txt: this service takes {words}.")
+    attach(page, payload("pixel.png", PIXEL, "image/png"))
+    expect(problem).to_have_text("pixel.png: this service takes no images.")
 
 
 def test_files_are_dropped_and_pasted(open_page: OpenPage, upstream: LoopbackUpstream, email: str) -> None:
@@ -234,26 +242,28 @@ def test_a_file_that_does_not_fit_is_not_kept(
 
 
 def test_an_image_needs_a_class_that_takes_it(open_page: OpenPage, upstream: LoopbackUpstream, email: str) -> None:
-    """The refusal is shown, the message stays, and it can be sent without the image or to a class that sees."""
+    """A small picture is shown. The refusal names the class; the message stays, and can be changed or sent again."""
     upstream.always(whole("A pixel."))
     page = open_page()
     open_chat(page, email)
     attach(page, payload("pixel.png", PIXEL, "image/png"), payload("notes.txt"))
+    expect(attached(page).first.locator("canvas")).to_be_visible()
     ask(page, "What is this?")
     alert = page.get_by_role("alert")
-    expect(alert).to_contain_text("'image_url'")
+    expect(alert).to_have_text("forte takes no images. Remove them, or choose fortissimo.")
+    expect(alert.get_by_role("button")).to_have_count(0)
+    expect(chips(page).locator("canvas")).to_have_count(1)
+    shoot(page, "chat-image-refused")
     expect(chips(page)).to_contain_text(["pixel.png", "notes.txt"])
     assert upstream.requests == []
     page.get_by_label("Class").select_option("fortissimo")
-    alert.get_by_role("button", name="Try again").click()
+    page.get_by_role("button", name="Send again").click()
     expect(replies(page)).to_contain_text("fortissimo")
     image = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{base64.b64encode(PIXEL).decode()}"}}
     assert image in upstream.requests[-1].json["messages"][-1]["content"]
     page.get_by_label("Class").select_option("forte")
     ask(page, "Really?")
-    alert.get_by_role("button", name="Edit the message").click()
-    expect(page.get_by_label("Message", exact=True)).to_have_value("Really?")
-    page.keyboard.press("Escape")
+    expect(alert).to_be_visible()
     page.get_by_role("button", name="Edit").first.click()
     page.get_by_role("button", name="Remove pixel.png").click()
     page.get_by_role("button", name="Send", exact=True).click()

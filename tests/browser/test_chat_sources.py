@@ -28,8 +28,14 @@ SOURCES = [
     {"number": 3, "url": "javascript:alert(1)", "title": "<img src=x onerror=alert(1)>"},
     {"number": 4, "url": "http://user@evil.example/%22onclick=%22alert(1)", "title": "\u202etxt.exe"},
     {"number": 5, "url": "data:text/html,<script>alert(1)</script>", "title": " "},
+    {
+        "number": 6,
+        "url": "local:delay.eml#attachment=pump.pdf%2C%20page%202",
+        "title": "delay.eml, attachment pump.pdf",
+    },
+    {"number": 7, "url": "local:team/handbook/travel.md", "title": "travel.md"},
 ]
-LONG = {"number": 6, "url": "https://a-very-long-name-of-a-host.example/", "title": "A title that is long, " * 6}
+LONG = {"number": 8, "url": "https://a-very-long-name-of-a-host.example/", "title": "A title that is long, " * 6}
 COST = {"class": "forte", "prompt_tokens": 1234, "cached_tokens": 0, "completion_tokens": 56, "cost": "0.00123"}
 
 
@@ -42,7 +48,7 @@ def event(type_: str, **fields: Any) -> str:
     return f"data: {json.dumps({'type': type_, **fields})}\n\n"
 
 
-def answer(page: Page, sources: Sequence[Mapping[str, Any]], added: str = ADDED) -> list[dict[str, str]]:
+def answer(page: Page, sources: Sequence[Mapping[str, Any]], *, cited: bool = True) -> list[dict[str, str]]:
     """Let every chat be answered with these sources. Returns the headers of the requests, as they come."""
     seen = list[dict[str, str]]()
     body = "".join(
@@ -50,7 +56,7 @@ def answer(page: Page, sources: Sequence[Mapping[str, Any]], added: str = ADDED)
             event("start", id="chatcmpl-1", **{"class": "forte"}),
             event("text", text=TEXT),
             event("block", html=FIRST_BLOCK, units=TEXT.index("See")),
-            event("sources", sources=sources),
+            event("sources", sources=sources, cited=cited),
             event("finish", reason="stop"),
             event("usage", **COST),
             event("block", html=LAST_BLOCK, units=len(TEXT) - TEXT.index("See")),
@@ -60,7 +66,7 @@ def answer(page: Page, sources: Sequence[Mapping[str, Any]], added: str = ADDED)
 
     def fulfil(route: Route) -> None:
         seen.append(route.request.headers)
-        headers = {"content-type": "text/event-stream", HEADER: added}
+        headers = {"content-type": "text/event-stream", HEADER: ADDED}
         route.fulfill(headers=headers, body=body)
 
     page.route("**/platform/api/chat", fulfil)
@@ -68,8 +74,8 @@ def answer(page: Page, sources: Sequence[Mapping[str, Any]], added: str = ADDED)
 
 
 def test_sources_are_listed_and_linked(open_page: OpenPage, email: str) -> None:
-    """Only web addresses are links; markers outside code lead to the list; nothing of a stranger runs; all is kept."""
-    page = open_page()
+    """Only web addresses are links; markers lead to the list, which is kept and copied; nothing of a stranger runs."""
+    page = open_page(permissions=["clipboard-read", "clipboard-write"])
     opened = list[str]()
     page.on("dialog", lambda dialog: opened.append(dialog.message))
     open_chat(page, email)
@@ -79,6 +85,15 @@ def test_sources_are_listed_and_linked(open_page: OpenPage, email: str) -> None:
         expect(replies(page)).to_contain_text("forte · 1,234 in, 56 out · $0.00123 · 2 notes, 5 sources, 1 file")
         check_sources(page)
         reload_chat(page)
+    replies(page).get_by_role("button", name="Copy").last.click()
+    expect(page.get_by_role("button", name="Copied")).to_be_visible()
+    copied = page.evaluate("navigator.clipboard.readText()").splitlines()
+    assert copied[-8:-5] == [
+        "Sources:",
+        "[1] Refunds of travel costs, https://travel.example/refunds?a=1&b=2",
+        "[2] Travel, handbook/travel costs.md",
+    ]
+    assert copied[-2:] == ["[6] delay.eml, attachment pump.pdf", "[7] travel.md, team/handbook"]
     assert opened == []
 
 
@@ -91,6 +106,8 @@ def check_sources(page: Page) -> None:
             "<img src=x onerror=alert(1)>",
             "\u202etxt.exe evil.example",
             "Without a title",
+            "delay.eml, attachment pump.pdf",
+            "travel.md team/handbook",
         ]
     )
     expect(page.locator(".thread :is(img, script, [onerror], [onclick])")).to_have_count(0)
@@ -102,6 +119,8 @@ def check_sources(page: Page) -> None:
         expect(link).to_have_attribute("rel", "noopener noreferrer nofollow")
     markers = replies(page).locator("a.cite")
     expect(markers).to_have_text(["[1]", "[2]", "[4]", "1", "2"])
+    expect(replies(page).locator("span.cite")).to_have_text("[1, 9; 2]")
+    assert len(set(markers.evaluate_all("all => all.map((one) => getComputedStyle(one).fontSize)"))) == 1
     expect(replies(page).locator("code")).to_have_text(["list[1]", "rows[1]"])
     expect(replies(page)).to_contain_text("and [9] is unknown")
     expect(replies(page)).to_contain_text("form [4], and [1, 9; 2].")
@@ -113,12 +132,12 @@ def check_sources(page: Page) -> None:
 
 
 def test_sources_are_exported_and_imported(open_page: OpenPage, email: str) -> None:
-    """Another browser shows the sources, what was added and the names of files; a bad source is refused."""
+    """Another browser shows the sources, cited or not, what was added and the names of files; a bad one is refused."""
     page = open_page(accept_downloads=True)
     open_chat(page, email)
-    answer(page, SOURCES[:2])
+    answer(page, SOURCES[:2], cited=False)
     page.get_by_label("Files to attach").set_input_files({"name": "a.txt", "mimeType": "text/plain", "buffer": b"a"})
-    page.get_by_label("Search and memory").uncheck()
+    page.get_by_label("Memory", exact=True).uncheck()
     ask(page, "How long do refunds take?")
     expect(replies(page)).to_contain_text("2 notes")
     page.get_by_text("Kept in this browser only").click()
@@ -135,11 +154,12 @@ def test_sources_are_exported_and_imported(open_page: OpenPage, email: str) -> N
         if sources[0]["url"] == 1:
             expect(page.get_by_role("alert")).to_contain_text("A source of a reply is not as expected.")
     page.get_by_role("button", name="How long do refunds take?").click()
-    expect(replies(page).get_by_role("list", name="Sources")).to_contain_text("Refunds of travel costs")
+    found = replies(page).get_by_role("list", name="Found, but not cited")
+    expect(found).to_contain_text("Refunds of travel costs")
     expect(replies(page).locator("a.cite").first).to_have_text("[1]")
     expect(replies(page)).to_contain_text("2 notes, 5 sources, 1 file")
     expect(page.get_by_role("article", name="You").get_by_role("listitem")).to_contain_text(["not kept"])
-    expect(page.get_by_label("Search and memory")).not_to_be_checked()
+    expect(page.get_by_label("Memory", exact=True)).not_to_be_checked()
 
 
 def test_search_and_memory_can_be_turned_off(open_page: OpenPage, email: str, upstream: LoopbackUpstream) -> None:
@@ -149,7 +169,7 @@ def test_search_and_memory_can_be_turned_off(open_page: OpenPage, email: str, up
     seen = list[str | None]()
     page.on("request", lambda sent: seen.append(sent.headers.get(HEADER)) if sent.method == "POST" else None)
     upstream.always(whole("Yes."))
-    switch = page.get_by_label("Search and memory")
+    switch = page.get_by_label("Memory", exact=True)  # there is no index to search
     expect(switch).to_be_checked()
     switch.focus()
     page.keyboard.press("Space")

@@ -49,7 +49,7 @@ def test_a_note_lives_and_ends_without_scripts(open_page: OpenPage, email: str) 
 
 @pytest.mark.parametrize("look", LOOKS)
 def test_the_page_is_accessible_and_fits(open_page: OpenPage, email: str, look: str) -> None:
-    """axe-core has no serious finding, empty and with notes, and no line is wider than the page."""
+    """axe-core finds nothing serious, no line is too wide, a long text is counted, and deleting asks first."""
     page = open_page(**LOOKS[look])
     sign_in(page, email)
     page.goto("/settings/memory")
@@ -57,7 +57,16 @@ def test_the_page_is_accessible_and_fits(open_page: OpenPage, email: str, look: 
     for text in ("I write British English.", LONG):
         write(page, text)
     page.get_by_text("Edit or delete").first.click()
+    note = page.get_by_role("region", name="Add a note").get_by_label("Note")
+    note.fill("x" * 1_001)
+    expect(page.get_by_text("1,001 of 1,000 characters: shorten the note.")).to_be_visible()
+    assert note.evaluate("field => [field.value.length, field.validity.customError]") == [1001, True]
     shoot(page, f"memory-{look}")
     found = Axe().run(page).response["violations"]
     assert [(one["id"], one["nodes"][0]["html"]) for one in found if one["impact"] in {"serious", "critical"}] == []
     assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+    page.get_by_role("button", name="Delete the note").first.click()  # the question is dismissed
+    expect(page.get_by_role("region", name="Your notes").get_by_role("listitem")).to_have_count(2)
+    page.once("dialog", lambda dialog: dialog.accept())
+    page.get_by_role("button", name="Delete the note").first.click()
+    expect(page.get_by_role("status")).to_contain_text("The note is deleted.")

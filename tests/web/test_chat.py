@@ -117,9 +117,19 @@ def test_a_file_goes_with_a_message(chat: ChatClient, upstream: LoopbackUpstream
 
 
 def test_an_image_needs_a_route_that_takes_it(chat: ChatClient, upstream: LoopbackUpstream) -> None:
-    """Without such a route the page gets a 400 that names the part, and no upstream is asked."""
+    """Without such a route the page gets a 400 in plain words, and no upstream is asked."""
     image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,QUJD"}}
-    assert "'image_url'" in chat.send(messages=[{"role": "user", "content": [image]}]).error(400)
+    reply = chat.send(messages=[{"role": "user", "content": [image]}])
+    assert reply.error(400) == "forte takes no images. Remove them."
+    assert reply.headers["x-should-retry"] == "false"
+    assert upstream.requests == []
+
+
+def test_a_file_that_cannot_be_read_is_named_in_plain_words(chat: ChatClient, upstream: LoopbackUpstream) -> None:
+    """The page says which file and why, without the field of the API."""
+    part = {"type": "file", "file": {"filename": "letter.rtf", "file_data": base64.b64encode(b"{\\rtf1 x}").decode()}}
+    message = chat.send(messages=[{"role": "user", "content": [part]}]).error(400)
+    assert message.startswith("letter.rtf cannot be read: it is RTF")
     assert upstream.requests == []
 
 

@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 from cadenza.core.money import Price
+from cadenza.gateway.grounding.search.citations import CitationFinder
 from cadenza.gateway.grounding.search.records import Source
 from cadenza.gateway.relay import ReplyHead
 from cadenza.web.chat_relay import ChatEvents
@@ -24,8 +25,18 @@ def test_sources_have_the_numbers_that_the_answer_cites() -> None:
     sent = events.annotations([citation(DOCUMENT, 40), citation(PAGE, 7), citation(DOCUMENT, 90)])
     assert json.loads(sent.removeprefix(b"data: ")) == {
         "type": "sources",
+        "cited": True,
         "sources": [
             {"number": 1, "url": "https://example.org/a", "title": "A page"},
             {"number": 3, "url": "local:travel.md", "title": "Travel"},
         ],
     }
+
+
+def test_sources_that_are_not_cited_say_so() -> None:
+    """A reply that cites nothing has all that the model was given, marked as not cited."""
+    events = ChatEvents(ReplyHead("chatcmpl-one", 1, "forte", Price(1, 1), sources=(PAGE, OTHER)))
+    finder = CitationFinder()
+    finder.take("No marker here.")
+    sent = json.loads(events.annotations(finder.annotations((PAGE, OTHER))).removeprefix(b"data: "))
+    assert (sent["cited"], [source["number"] for source in sent["sources"]]) == (False, [1, 2])

@@ -5,6 +5,7 @@ key.
 """
 
 import math
+from collections.abc import Sequence
 
 import msgspec
 
@@ -48,6 +49,28 @@ class ContextOverflow(InvalidRequest):
             f"However, your messages resulted in {prompt_tokens} tokens. "
             "Shorten the messages or the tool definitions, or use a class with a larger window."
         )
+        self.window_tokens = window_tokens
+        self.prompt_tokens = prompt_tokens
+
+
+class UnreadableAttachment(InvalidRequest):
+    """A file of the request cannot be read. `reason` ends the sentence: "it is encrypted". `advice` is for programs."""
+
+    def __init__(self, name: str, reason: str, advice: str = "") -> None:
+        super().__init__(f"messages: the file '{name}' cannot be read: {reason}{advice}.")
+        self.name = name
+        self.reason = reason
+
+
+class NotTaken(InvalidRequest):
+    """No model of the class takes something that the request has beside text. `need` is the ability that lacks."""
+
+    def __init__(self, message: str, class_id: str, need: str, able_classes: Sequence[str] = ()) -> None:
+        able = f" Classes that take them: {', '.join(able_classes)}." if able_classes else ""
+        super().__init__(message + able)
+        self.class_id = class_id
+        self.need = need
+        self.able_classes = able_classes
 
 
 class Unauthenticated(CadenzaError):

@@ -40,6 +40,7 @@ from cadenza.gateway.validate import CUSTOM_TOOLS, ChatRequest, check_context, p
 from cadenza.http.body import BodyBudget, BodyTimeout, BodyTooLarge
 from cadenza.http.exchange import Exchange
 from cadenza.routing.catalogue import (
+    Catalogue,
     ServedClass,
     check_largest_window,
     has_ample_room,
@@ -60,7 +61,7 @@ async def serve_chat(gateway: Gateway, request: ApiRequest) -> None:
     chat = await read_chat(request.exchange, upload, gateway.large_bodies, principal)  # 415 413 402 408 429 400
     served = snapshot.catalogue.find(chat.model, principal)  # 400
     if chat.needs or chat.files:
-        served = with_able_routes(served, chat, grounder)  # 400
+        served = with_able_routes(served, chat, grounder, snapshot.catalogue)  # 400
     media = media_for_model(chat, grounder) if chat.files else chat.media
     prompt = PromptSize(gateway.tokenizer, served.character, chat.texts, request.exchange.body.size_bytes, media)
     decide = ModelDecision(gateway.dispatcher, snapshot, served, request) if served.decides_by_model else None
@@ -103,14 +104,15 @@ async def read_chat(
     return parse_chat(body)
 
 
-def with_able_routes(served: ServedClass, chat: ChatRequest, grounder: Grounder) -> ServedClass:
+def with_able_routes(served: ServedClass, chat: ChatRequest, grounder: Grounder, catalogue: Catalogue) -> ServedClass:
     """The class with those of its routes that take what the request has beside text; 400 if there is none."""
     needs, note = chat.needs, ""
     if chat.files and not grounder.settings.attachments:
         needs, note = needs | {"files"}, " Attachments are turned off here."
     elif chat.tools and needs != CUSTOM_TOOLS:
         note = " Grounding does not apply with tools: such parts go to the model unchanged."
-    return msgspec.structs.replace(served, plan=routes_that_take(served.plan, needs, note))
+    plan = routes_that_take(served.plan, needs, catalogue.able_classes(needs), note)
+    return msgspec.structs.replace(served, plan=plan)
 
 
 def media_for_model(chat: ChatRequest, grounder: Grounder) -> Media:

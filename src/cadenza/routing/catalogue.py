@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from cadenza.core.chat import Model, ModelList
-from cadenza.core.errors import ContextOverflow, InvalidRequest, NotFound
+from cadenza.core.errors import ContextOverflow, InvalidRequest, NotFound, NotTaken
 from cadenza.core.money import Price
 from cadenza.core.rates import Limits
 from cadenza.core.records import AUTO, CLASSES, DEFAULT_CLASS, RESERVED_CLASS, Plan, Principal, Route
@@ -55,6 +55,14 @@ class Catalogue:
 
     def routes(self) -> Iterator[Route]:
         return (route for served in self._classes.values() for route in served.plan.routes)
+
+    def able_classes(self, needs: frozenset[str]) -> tuple[str, ...]:
+        """The classes with a route that takes all of this."""
+        return tuple(
+            class_id
+            for class_id, served in self._classes.items()
+            if any(all(getattr(route, need) for need in needs) for route in served.plan.routes)
+        )
 
     def models(self) -> ModelList:
         return ModelList(data=[Model(id=class_id, created=CREATED) for class_id in self.ids])
@@ -110,14 +118,15 @@ async def routes_that_fit(plan: Plan, prompt: PromptSize, output_tokens: int) ->
     return Plan.of(plan.class_id, routes)
 
 
-def routes_that_take(plan: Plan, needs: frozenset[str], note: str = "") -> Plan:
+def routes_that_take(plan: Plan, needs: frozenset[str], able_classes: tuple[str, ...] = (), note: str = "") -> Plan:
     """The plan without the routes that cannot take what the request has: images, audio, files or custom tools.
 
-    If none is left: 400, which ends with the note.
+    If none is left: 400, which ends with the note and the classes that take all of it.
     """
     routes = plan.routes
     for need in sorted(needs):
         routes = tuple([route for route in routes if getattr(route, need)])
         if not routes:
-            raise InvalidRequest(LACKS[need].format(class_id=plan.class_id) + note)
+            message = LACKS[need].format(class_id=plan.class_id) + note
+            raise NotTaken(message, plan.class_id, need, able_classes)
     return plan if len(routes) == len(plan.routes) else Plan.of(plan.class_id, routes)

@@ -8,6 +8,7 @@ from cadenza.core.rates import Rate
 from cadenza.store.replies import find_cost
 from cadenza.web.chat_relay import ChatCost
 from cadenza.web.errors import BadForm, Missing, TooMany
+from cadenza.web.grounding import chat_switch, offer_of
 from cadenza.web.markdown.blocks import Block, BlockSplitter
 from cadenza.web.routes import Endpoint, Routes, get
 from cadenza.web.visit import Visit
@@ -72,11 +73,19 @@ class RenderedTexts(msgspec.Struct, frozen=True):
 
 
 async def chat_page(visit: Visit) -> Response:
-    """The page itself is the same for everyone: its script fills it from the browser's own storage."""
+    """The page has what the service and the account offer; its script fills it from the browser's own storage."""
     context = visit.context
     context.markdown.prepare(visit.account.id)
     ids = context.gateway.snapshot.catalogue.ids
-    return visit.page("chat.html", classes=ids, suggestions=SUGGESTIONS, preferred=visit.account.preferred_class)
+    offer = offer_of(context.gateway)
+    return visit.page(
+        "chat.html",
+        classes=ids,
+        suggestions=SUGGESTIONS,
+        preferred=visit.account.preferred_class,
+        offer=offer,
+        switch=chat_switch(offer, visit.account),
+    )
 
 
 async def serve_chat(_visit: Visit, _order: ChatOrder) -> None:

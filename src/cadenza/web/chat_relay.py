@@ -1,8 +1,9 @@
 """Sends a reply to the chat page: its text as it arrives, and each block of it as HTML once it is complete.
 
 Events, each with a `type`: `start` (id, class), `text`, `block` (html, and how many UTF-16 units of the text it stands
-for), `reasoning`, `refusal`, `call`, `sources` (numbers, titles, addresses), `finish` (reason) and `usage` (tokens,
-cost). [DONE] follows, or an error object. While blocks are being rendered, the upstream is not read: nothing piles up.
+for), `reasoning`, `refusal`, `call`, `sources` (numbers, titles, addresses, and whether they are cited), `finish`
+(reason) and `usage` (tokens, cost). [DONE] follows, or an error object. While blocks are being rendered, the upstream
+is not read: nothing piles up.
 """
 
 from collections.abc import Mapping, Sequence
@@ -65,14 +66,18 @@ class ChatEvents:
         self.blocks += self._splitter.end()
 
     def annotations(self, annotations: Sequence[Mapping[str, Any]]) -> bytes:
-        """The sources of the reply that it cites, each with the number by which it does."""
-        cited = {(one["url_citation"]["url"], one["url_citation"]["title"]) for one in annotations}
+        """The sources that the reply cites, each with its number; if it cites none, all that the model was given.
+
+        A marker has characters, so an annotation without any stands for a source that is not cited.
+        """
+        is_cited = any(one["url_citation"]["start_index"] < one["url_citation"]["end_index"] for one in annotations)
+        listed = {(one["url_citation"]["url"], one["url_citation"]["title"]) for one in annotations}
         sources = [
             {"number": number, "url": source.url, "title": source.title}
             for number, source in enumerate(self._sources, start=1)
-            if (source.url, source.title) in cited
+            if (source.url, source.title) in listed
         ]
-        return _event("sources", {"sources": sources})
+        return _event("sources", {"cited": is_cited, "sources": sources})
 
     def finish(self, reason: FinishReason) -> bytes:
         return _event("finish", {"reason": reason})

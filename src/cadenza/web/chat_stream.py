@@ -10,7 +10,7 @@ import time
 import msgspec
 
 from cadenza.control.sessions import SignedIn, digest_of, find_session
-from cadenza.core.errors import Forbidden, Unauthenticated
+from cadenza.core.errors import Forbidden, InvalidRequest, Unauthenticated
 from cadenza.gateway.answers import Answers
 from cadenza.gateway.api import Endpoint
 from cadenza.gateway.auth import Caller, count_request, principal_of
@@ -23,6 +23,7 @@ from cadenza.http.exchange import Exchange
 from cadenza.observe import Log
 from cadenza.store import keys
 from cadenza.store.store import StoreUnavailable
+from cadenza.web.chat_errors import in_plain_words
 from cadenza.web.chat_relay import ChatRelay
 from cadenza.web.cookies import ANONYMOUS, CSRF_HEADER, Origin, cookie_name, is_own_request
 from cadenza.web.markdown.process import MarkdownRenderer
@@ -53,7 +54,10 @@ class WebChat:
         def make_relay(exchange: Exchange, answers: Answers, head: ReplyHead, meter: UsageMeter) -> ChatRelay:
             return ChatRelay(exchange, answers, head, meter, self.markdown, account_id)
 
-        await serve_chat(gateway, msgspec.structs.replace(request, make_stream_relay=make_relay))
+        try:
+            await serve_chat(gateway, msgspec.structs.replace(request, make_stream_relay=make_relay))
+        except InvalidRequest as error:
+            raise in_plain_words(error) from None
 
     async def _identify(self, gateway: Gateway, exchange: Exchange) -> Caller:
         """The key of the session's account; 401 without a live session, 403 if the request is not of our own pages."""

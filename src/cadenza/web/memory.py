@@ -21,6 +21,7 @@ from cadenza.core.rates import Rate
 from cadenza.store.notes import Note
 from cadenza.web.browser import status_of
 from cadenza.web.errors import Missing, TooMany
+from cadenza.web.grounding import offer_of
 from cadenza.web.moments import rfc3339
 from cadenza.web.render import redirect
 from cadenza.web.routes import Endpoint, Routes, get, post
@@ -150,6 +151,7 @@ async def _show(
         notes=(await list_notes(visit.context.store, visit.account.id))[::-1],
         notes_max=NOTES_MAX,
         chars_max=NOTE_CHARS_MAX,
+        has_memory=offer_of(visit.context.gateway).memory,
         error=error.message if error else "",
         typed=typed,
         edited_id=edited_id,

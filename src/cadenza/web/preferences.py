@@ -1,4 +1,4 @@
-"""Preferences: the class that `auto` means, the theme, web search and memory."""
+"""Preferences: the class that `auto` means, the theme, search and memory."""
 
 import msgspec
 from starlette.responses import Response
@@ -8,6 +8,7 @@ from cadenza.control.preferences import choose, preferences_of
 from cadenza.core.records import CLASSES
 from cadenza.store.accounts import Preferences, Theme
 from cadenza.web.browser import status_of
+from cadenza.web.grounding import offer_of
 from cadenza.web.moments import rfc3339, rfc3339_or_none
 from cadenza.web.render import redirect
 from cadenza.web.routes import Endpoint, Routes, get, post
@@ -98,7 +99,14 @@ def _usable(visit: Visit) -> list[str]:
 
 
 def _show(visit: Visit, chosen: PreferencesRecord, status: int = 200, error: str = "") -> Response:
-    return visit.page("settings.html", status, chosen=chosen, classes=_usable(visit), error=error)
+    return visit.page(
+        "settings.html",
+        status,
+        chosen=chosen,
+        classes=_usable(visit),
+        offer=offer_of(visit.context.gateway),
+        error=error,
+    )
 
 
 ROUTES: Routes = (

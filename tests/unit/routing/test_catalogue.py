@@ -1,11 +1,12 @@
 """Classes: which one serves a request, which are listed, and how the others are refused."""
 
+import msgspec
 import pytest
 
-from cadenza.core.errors import InvalidRequest, NotFound
+from cadenza.core.errors import InvalidRequest, NotFound, NotTaken
 from cadenza.core.money import Price
 from cadenza.core.records import Plan, Principal, Route
-from cadenza.routing.catalogue import Catalogue, ServedClass
+from cadenza.routing.catalogue import Catalogue, ServedClass, routes_that_take
 from cadenza.routing.prompt import Character
 
 SERVED = {
@@ -117,3 +118,14 @@ def test_a_service_without_routes_does_not_start() -> None:
     """An empty catalogue is an error of our own."""
     with pytest.raises(AssertionError, match="without a single route"):
         Catalogue({})
+
+
+def test_a_refused_image_names_the_classes_that_take_it() -> None:
+    """Those with a route that takes everything the request has; a class with two half-able routes is not one."""
+    seeing = Plan.of("forte", (Route("acme", "a", 1000, 100, vision=True), Route("acme", "b", 1000, 100, audio=True)))
+    classes = Catalogue({**SERVED, "forte": msgspec.structs.replace(SERVED["forte"], plan=seeing)})
+    assert classes.able_classes(frozenset({"vision"})) == ("forte",)
+    assert classes.able_classes(frozenset({"vision", "audio"})) == ()
+    with pytest.raises(NotTaken, match=r"'mezzo' takes no parts .* Classes that take them: forte\.$") as refused:
+        routes_that_take(SERVED["mezzo"].plan, frozenset({"vision"}), ("forte",))
+    assert (refused.value.class_id, refused.value.need) == ("mezzo", "vision")

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import msgspec
 
-from cadenza.core.errors import CadenzaError, InvalidRequest
+from cadenza.core.errors import CadenzaError, UnreadableAttachment
 from cadenza.core.money import Price
 from cadenza.core.records import Plan, Principal, Route
 from cadenza.core.tokens import estimate_tokens, output_room
@@ -23,7 +23,7 @@ from cadenza.gateway.asked import Asked, find_asked
 from cadenza.gateway.grounding.additions import NO_GROUNDING, Grounding, Material, ReadFile, add_material
 from cadenza.gateway.grounding.memory import recall
 from cadenza.gateway.grounding.search.records import NOTHING_FOUND, EngineFailed, Found
-from cadenza.gateway.grounding.search.web_search import DecideByModel, WebSearch
+from cadenza.gateway.grounding.search.web_search import DecideByModel, EngineName, WebSearch
 from cadenza.gateway.grounding.switch import is_turned_off
 from cadenza.gateway.parts import FilePart
 from cadenza.gateway.validate import ChatRequest
@@ -135,6 +135,10 @@ class Grounder:
         files = bool(chat.files) and self.settings.attachments
         return Wanted(files=files, memory=memory, search=search) or NOTHING_WANTED
 
+    def search_engine(self) -> EngineName | None:
+        """The engine that is asked; None if there is none, or if the local one has no index yet."""
+        return self._search.settings.engine if self._search and self._search.is_ready() else None
+
     async def ground(self, sought: Sought, wanted: Wanted) -> Grounding:
         """Find what fits, and put it into the messages. 400 if a file cannot be read."""
         chat, principal = sought.chat, sought.principal
@@ -171,8 +175,7 @@ class Grounder:
         except LeftOut:
             return [ReadFile(part, None) for part in files]
         except UnreadableFile as error:
-            reason = f"{error.reason}{other_part(error.reason)}"
-            raise InvalidRequest(f"messages: the file '{error.name}' cannot be read: {reason}.") from None
+            raise UnreadableAttachment(error.name, error.reason, other_part(error.reason)) from None
         return [
             ReadFile(part, one.text, one.shown if one.is_cut else "", one.tokens)
             for part, one in zip(files, texts, strict=True)

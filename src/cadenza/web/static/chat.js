@@ -4,6 +4,7 @@ import { Attachments, fillChips } from "./chat_attach.js";
 import { noteOf, totalOf } from "./chat_cost.js";
 import { button, byId, element } from "./chat_elements.js";
 import { Files, filesOf } from "./chat_files.js";
+import { withSources } from "./chat_sources.js";
 import { Store, addMessage, endOf, newConversation, pathTo, siblings, titleOf } from "./chat_store.js";
 import { ask, findCost, render } from "./chat_stream.js";
 import { MessageView, Thread, copyText, question } from "./chat_view.js";
@@ -14,6 +15,7 @@ const SPOKEN_CHARS_MAX = 2000; // of a reply, to a screen reader
 const prompt = byId("prompt");
 const picker = byId("class");
 const drawer = byId("drawer");
+const grounding = byId("grounding"); // null where there is nothing to switch
 const thread = new Thread(byId("thread"), byId("empty"));
 const { account } = byId("chat").dataset;
 const [store, files] = await Promise.all([Store.open(account), Files.open(account)]).catch((error) => {
@@ -41,7 +43,7 @@ function show() {
   thread.empty.hidden = path.length > 0;
   for (const message of path) addView(message);
   byId("title").textContent = conversation.title || "New conversation";
-  byId("grounding").checked = conversation.grounding !== false;
+  if (grounding) grounding.checked = conversation.grounding !== false;
   showTotal();
   thread.toEnd();
   void renderMissing(path);
@@ -53,7 +55,7 @@ function showTotal() {
 
 function addView(message) {
   const view = new MessageView(message);
-  if (message.files?.length) fillChips(view.files, message.files);
+  if (message.files?.length) fillChips(view.files, message.files, files);
   views.set(message.id, view);
   thread.add(view.element);
   showFoot(view);
@@ -68,9 +70,9 @@ function showFoot(view) {
   const go = (step) => !running && switchTo(all[place + step]);
   const actions =
     message.role === "user"
-      ? [["Edit", () => edit(message)], ...(hasReply ? [] : [["Send again", () => reply(message.id)]])]
+      ? [["Edit", () => edit(message)], ...(hasReply ? [] : [["Send again", () => reply(message.id), "quiet again"]])]
       : [
-          ["Copy", (event) => copyText(event.target, message.text, view.element)],
+          ["Copy", (event) => copyText(event.target, withSources(message), view.element)],
           ["Regenerate", () => reply(message.parent)],
         ];
   view.showFoot(noteOf(message), { count: all.length, place: place + 1, go }, actions);
@@ -128,7 +130,7 @@ async function reply(parent) {
   const message = addMessage(asked, { role: "assistant", parent, state: "running", html: "", htmlUnits: 0 });
   show();
   const view = views.get(message.id);
-  view.begin();
+  view.begin(filesOf(pathTo(asked, parent)).length > 0);
   showRunning();
   thread.toEnd();
   location.hash = asked.id;
@@ -145,7 +147,8 @@ async function reply(parent) {
   view.finish();
   await end(asked, message);
   if (asked !== conversation) return;
-  if (failure) thread.showError(failure, waysOut(failure, message, parent));
+  const canRetry = failure && !failure.isFinal && !asked.messages[message.id];
+  if (failure) thread.showError(failure, canRetry ? [["Try again", () => reply(parent)]] : []);
   else byId("status").textContent = message.state === "stopped" ? "Stopped." : message.text.slice(0, SPOKEN_CHARS_MAX);
 }
 
@@ -203,7 +206,7 @@ function take(event, message, view) {
       message.added = event.counts;
       break;
     case "sources":
-      message.sources = event.sources;
+      Object.assign(message, { sources: event.sources, cited: event.cited });
       view.showSources();
       break;
     case "finish":
@@ -241,19 +244,6 @@ async function askCost(asked, message) {
   const view = views.get(message.id);
   if (view) showFoot(view);
   showTotal();
-}
-
-// What can be done after an error: a message that the service does not take can be changed.
-function waysOut(failure, message, parent) {
-  const again = ["Try again", () => retry(message, parent)];
-  return failure.status === 400 ? [["Edit the message", () => edit(conversation.messages[parent])], again] : [again];
-}
-
-function retry(message, parent) {
-  if (running) return;
-  conversation.head = parent;
-  if (!message.text) delete conversation.messages[message.id];
-  void reply(parent);
 }
 
 function stop() {
@@ -465,7 +455,7 @@ byId("composer").addEventListener("submit", (event) => {
 });
 byId("search").addEventListener("input", showList);
 byId("import-file").addEventListener("change", (event) => importFile(event.target.files[0]));
-byId("grounding").addEventListener("change", (event) => setGrounding(event.target.checked));
+grounding?.addEventListener("change", (event) => setGrounding(event.target.checked));
 picker.addEventListener("change", () => store.set("class", picker.value));
 prompt.addEventListener("input", keepDraft);
 document.addEventListener("keydown", pressed);

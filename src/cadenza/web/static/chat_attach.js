@@ -1,9 +1,10 @@
 // Attaches files to the message that is being written: by a button, by dropping them on the page, and by pasting.
 
 import { button, byId, element } from "./chat_elements.js";
-import { BYTES_MAX, FILES_MAX } from "./chat_files.js";
+import { BYTES_MAX, FILES_MAX, IMAGES } from "./chat_files.js";
 
 const UNITS = ["B", "kB", "MB", "GB"];
+const THUMBNAIL_PX = 48;
 
 export function sizeText(bytes) {
   let unit = 0;
@@ -11,13 +12,13 @@ export function sizeText(bytes) {
   return `${unit && bytes < 9.95 ? bytes.toFixed(1) : Math.round(bytes)} ${UNITS[unit]}`;
 }
 
-// A list of files. With `remove`, each has a button.
-export function fillChips(list, files, remove) {
+// A list of files whose data is in the store. With `remove`, each has a button.
+export function fillChips(list, files, store, remove) {
   list.hidden = !files.length;
-  list.replaceChildren(...files.map((file) => chip(file, remove)));
+  list.replaceChildren(...files.map((file) => chip(file, store, remove)));
 }
 
-function chip(file, remove) {
+function chip(file, store, remove) {
   const made = element("li", { className: "badge" }, element("span", { className: "truncate", textContent: file.name, title: file.name }));
   made.append(element("span", { className: "muted", textContent: sizeText(file.size) }));
   if (file.isKept === false) {
@@ -25,7 +26,29 @@ function chip(file, remove) {
     made.append(element("span", { className: "warn", textContent: "not kept", title }));
   }
   if (remove) made.append(button("×", `Remove ${file.name}`, () => remove(file)));
+  if (IMAGES.includes(file.type)) addThumbnail(made, file, store).catch(() => {}); // not an image after all
   return made;
+}
+
+// The middle of an image, in a square.
+async function addThumbnail(made, file, store) {
+  const data = await store.find(file.id);
+  if (!data) return;
+  const image = await createImageBitmap(data);
+  const { width, height } = image;
+  const side = Math.min(width, height);
+  const canvas = element("canvas", { width: THUMBNAIL_PX, height: THUMBNAIL_PX });
+  canvas.getContext("2d").drawImage(image, (width - side) / 2, (height - side) / 2, side, side, 0, 0, THUMBNAIL_PX, THUMBNAIL_PX);
+  image.close();
+  made.prepend(canvas);
+}
+
+// What the service does not take, in words; the field of the page knows it.
+function refusal({ name, type }) {
+  const { accept, dataset } = byId("attach-files");
+  const takesImages = dataset.images !== "0";
+  if (IMAGES.includes(type)) return takesImages ? "" : `${name}: this service takes no images.`;
+  return accept && `${name}: this service takes no files${takesImages ? " but images" : ""}.`;
 }
 
 export class Attachments {
@@ -52,16 +75,18 @@ export class Attachments {
 
   async #addAll(chosen) {
     const problems = [];
-    let over = 0;
+    const over = [];
     for (const file of chosen) {
       const others = [...this.before(), ...this.files];
       const bytes = others.reduce((sum, one) => sum + one.size, file.size);
-      if (!file.size) problems.push(`${file.name} is empty.`);
-      else if (others.length >= FILES_MAX) over += 1;
+      const refused = refusal(file);
+      if (refused) problems.push(refused);
+      else if (!file.size) problems.push(`${file.name} is empty.`);
+      else if (others.length >= FILES_MAX) over.push(file.name);
       else if (bytes > BYTES_MAX) problems.push(`${file.name} (${sizeText(file.size)}) is too large: all files together can have 24 MB.`);
       else await this.#load(file).catch(() => problems.push(`${file.name} cannot be read. A folder cannot be attached.`));
     }
-    if (over) problems.push(`At most ${FILES_MAX} files can be sent, with those of earlier messages: ${over} left out.`);
+    if (over.length) problems.push(`At most ${FILES_MAX} files can be sent, with those of earlier messages. Left out: ${over.join(", ")}.`);
     this.#problem(problems);
     this.#showChips();
     byId("status").textContent = `${this.files.length} ${this.files.length === 1 ? "file is" : "files are"} attached.`;
@@ -81,7 +106,7 @@ export class Attachments {
   }
 
   #showChips() {
-    fillChips(byId("files"), this.files, (file) => this.#remove(file));
+    fillChips(byId("files"), this.files, this.store, (file) => this.#remove(file));
   }
 
   #problem(problems) {

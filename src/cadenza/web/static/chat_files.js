@@ -10,7 +10,7 @@ export const FILES_MAX = 20; // of a request
 export const BYTES_MAX = 24_000_000; // of a request: as base64 they fit into its 32 MiB
 const SLICE_BYTES = 3 * 2 ** 18; // a multiple of 3: base64 has no padding but at the end
 const TYPE = /^[\w.+-]+\/[\w.+-]+$/;
-const IMAGES = ["image/png", "image/jpeg", "image/webp", "image/gif"];
+export const IMAGES = ["image/png", "image/jpeg", "image/webp", "image/gif"];
 
 export class Files {
   #loaded = new Map(); // data that is not stored: id -> Blob

@@ -10,21 +10,43 @@ const LOCAL = "local:";
 
 const placeOf = (message, number) => `source-${message.id}-${number}`;
 
+// A reply that cites nothing has all sources that the model was given.
 export function sourceList(message) {
+  const title = message.cited === false ? "Found, but not cited" : "Sources";
   const list = element("ol", {}, ...message.sources.map((source) => line(message, source)));
-  list.setAttribute("aria-label", "Sources");
-  return element("div", { className: "sources" }, element("p", { textContent: "Sources" }), list);
+  list.setAttribute("aria-label", title);
+  return element("div", { className: "sources" }, element("p", { textContent: title }), list);
 }
 
-function line(message, { number, url, title }) {
+// The text of a reply and, below it, the sources that it cites.
+export function withSources({ text, sources = [], cited }) {
+  if (!sources.length || cited === false) return text;
+  const lines = sources.map((source) => {
+    const { address, name, place } = describe(source);
+    return `[${source.number}] ${[name, address?.href ?? place].filter(Boolean).join(", ")}`;
+  });
+  return `${text.trimEnd()}\n\nSources:\n${lines.join("\n")}\n`;
+}
+
+// The name of a source, and the place where it is as far as the name does not say it.
+function describe({ url, title }) {
   const address = webAddress(url);
-  const place = address ? address.host : documentName(url);
-  const name = title.trim() || place || "Without a title";
+  const path = address ? address.host : documentName(url);
+  const name = title.trim() || path || "Without a title";
+  if (address) return { address, name, place: path === name ? "" : path };
+  const end = path.lastIndexOf("/");
+  const place = name.includes(path) ? "" : name.includes(path.slice(end + 1)) ? path.slice(0, end) : path;
+  return { name, place };
+}
+
+function line(message, source) {
+  const { number } = source;
+  const { address, name, place } = describe(source);
   const shown = address
     ? element("a", { href: address.href, target: "_blank", rel: "noopener noreferrer nofollow" }, element("bdi", { textContent: name }))
     : element("bdi", { textContent: name });
   const made = element("li", { id: placeOf(message, number), value: number, tabIndex: -1 }, shown);
-  if (place && place !== name) made.append(" ", element("bdi", { className: "place", textContent: place }));
+  if (place) made.append(" ", element("bdi", { className: "place", textContent: place }));
   return made;
 }
 
@@ -35,10 +57,11 @@ function webAddress(url) {
 
 function documentName(url) {
   if (!url.startsWith(LOCAL)) return "";
+  const [path] = url.slice(LOCAL.length).split("#");
   try {
-    return decodeURIComponent(url.slice(LOCAL.length));
+    return decodeURIComponent(path);
   } catch {
-    return url.slice(LOCAL.length);
+    return path;
   }
 }
 
@@ -60,7 +83,9 @@ export function linkMarkers(root, message) {
 function linked(marker, message, known) {
   const numbers = marker.replace(/†.*/, "").match(/\d+/g).map(Number);
   if (numbers.length === 1) return known.has(numbers[0]) ? link(message, numbers[0], `[${numbers[0]}]`) : marker;
-  return marker.split(/(\d+)/).map((piece, index) => (index % 2 && known.has(Number(piece)) ? link(message, Number(piece), piece) : piece));
+  if (!numbers.some((number) => known.has(number))) return marker;
+  const pieces = marker.split(/(\d+)/).map((piece, index) => (index % 2 && known.has(Number(piece)) ? link(message, Number(piece), piece) : piece));
+  return element("span", { className: "cite" }, ...pieces);
 }
 
 // The address of the page names the conversation: a marker moves the focus and leaves the address alone.

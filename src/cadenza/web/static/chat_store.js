@@ -144,8 +144,9 @@ export function endOf(conversation, id) {
 }
 
 export function titleOf(text) {
-  const words = text.trim().split(/\s+/).slice(0, 8).join(" ");
-  return words.length > 60 ? `${words.slice(0, 59)}…` : words;
+  const words = text.trim().split(/\s+/);
+  const start = words.slice(0, 8).join(" ").slice(0, 59);
+  return start.length < words.join(" ").length ? `${start}…` : start;
 }
 
 // Checks an exported file and makes conversations of it. Only known fields are taken, and never HTML.
@@ -181,6 +182,7 @@ function readConversation(given) {
     if (isText(message.cost?.cost) && /^\d+\.\d+$/.test(message.cost.cost)) known.cost = readCost(message.cost);
     if (Array.isArray(message.files)) known.files = message.files.map(readFile);
     if (Array.isArray(message.sources)) known.sources = message.sources.map(readSource);
+    if (message.cited === false) known.cited = false;
     if (message.added) known.added = readAdded(message.added);
     conversation.messages[known.id] = known;
   }

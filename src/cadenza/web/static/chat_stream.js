@@ -6,19 +6,19 @@ const COST_TRIES = 6;
 
 const headers = () => ({ "content-type": "application/json", "x-cadenza-csrf": document.body.dataset.csrf });
 
-// What the service says when it refuses, with its status and how long to wait.
+// What the service says when it refuses, with its status, how long to wait, and whether the same request fails again.
 export class Refused extends Error {
-  constructor(message, status, waitS = 0) {
+  constructor(message, status, waitS = 0, isFinal = false) {
     super(message);
-    this.status = status;
-    this.waitS = waitS;
+    Object.assign(this, { status, waitS, isFinal });
   }
 }
 
 async function refusal(response) {
   const body = await response.json().catch(() => null);
   const message = body?.error?.message ?? "The service gave no answer that can be read.";
-  return new Refused(message, response.status, Number(response.headers.get("retry-after")) || 0);
+  const { status, headers } = response;
+  return new Refused(message, status, Number(headers.get("retry-after")) || 0, headers.get("x-should-retry") === "false");
 }
 
 async function post(path, body, signal, more = {}) {

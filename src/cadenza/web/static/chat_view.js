@@ -4,6 +4,7 @@ import { button, byId, element } from "./chat_elements.js";
 import { linkMarkers, sourceList } from "./chat_sources.js";
 
 const NEAR_END_PX = 80;
+const QUIET_S = 3;
 const FENCE = /^\s*(`{3,}|~{3,})[^\n]*\n?/;
 
 // The one place where HTML becomes elements: `html` is always our server's.
@@ -65,14 +66,26 @@ export class MessageView {
     this.showSources();
   }
 
-  begin() {
+  // Until the first words: a mark and, after some seconds, what the wait is for. A screen reader is not told each second.
+  begin(hasFiles) {
+    const began = Date.now();
     this.element.setAttribute("aria-busy", "true");
     this.thinking = element("p", { className: "thinking" });
     this.element.prepend(this.thinking);
+    this.timer = setInterval(() => {
+      const waited = Math.round((Date.now() - began) / 1000);
+      if (waited < QUIET_S) return;
+      this.thinking.textContent = this.message.reasoning ? `Thinking … ${waited} s` : `Waiting for the first words … ${waited} s${hasFiles ? " · files are read first" : ""}`;
+    }, 1000);
+  }
+
+  #endWait() {
+    clearInterval(this.timer);
+    this.thinking?.remove();
   }
 
   show() {
-    if (this.message.text) this.thinking?.remove();
+    if (this.message.text) this.#endWait();
     this.open.show(this.message.text.slice(this.message.htmlUnits));
   }
 
@@ -101,7 +114,7 @@ export class MessageView {
   }
 
   finish() {
-    this.thinking?.remove();
+    this.#endWait();
     this.element.removeAttribute("aria-busy");
   }
 
@@ -116,7 +129,7 @@ export class MessageView {
         button("›", "Later version", () => variants.go(1)),
       );
     }
-    for (const [label, act] of actions) this.foot.append(button(label, "", act));
+    for (const [label, act, className] of actions) this.foot.append(button(label, "", act, className));
   }
 }
 

@@ -1,0 +1,65 @@
+"""What pages say about search, memory and files: what the service has, and what the account has turned off."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.loopback import LoopbackUpstream
+from tests.service import CREDIT_NANO, Service
+from tests.service_config import RouteSpec, ServiceSpec
+from tests.visitor import Visitor
+
+OFF = "[grounding]\nattachments = false\nmemory = false\n"
+
+
+@pytest.fixture(scope="module")
+def bare(shared_upstream: LoopbackUpstream) -> Iterator[Service]:
+    """A service without attachments, memory, index and images."""
+    routes = {"forte": [RouteSpec("loopback")]}
+    with Service(ServiceSpec({"loopback": shared_upstream.base_url}, routes, more_toml=OFF)) as running:
+        yield running
+
+
+def test_a_service_without_the_parts_says_so(bare: Service) -> None:
+    """Nothing is offered that would fail, and saving the settings keeps what was chosen before."""
+    visitor = Visitor(bare.port)
+    visitor.sign_in(bare.create_account(CREDIT_NANO))
+    memory = visitor.get("/settings/memory").words
+    assert "Memory is turned off on this service Replies do not use your notes." in memory
+    assert "Memory is on" not in memory
+    settings = visitor.get("/settings")
+    assert "Search is turned off on this service." in settings.words
+    assert "Memory is turned off on this service." in settings.words
+    assert settings.text.count('type="checkbox" disabled') == 2
+    kept = {"uses_search": "true", "uses_memory": "true"}
+    assert all(f'type="hidden" name="{name}" value="true"' in settings.text for name in kept)
+    chat = visitor.get("/chat").text
+    assert 'title="Attach images" hidden>' in chat
+    assert 'id="grounding"' not in chat
+    assert "turned off" not in chat
+
+
+def test_an_index_appears(bare: Service) -> None:
+    """From then on the settings offer a search of documents, and the chat a switch for it; the account can end both."""
+    visitor = Visitor(bare.port)
+    visitor.sign_in(bare.create_account(CREDIT_NANO))
+    index = bare.folder / "data" / "index.db"
+    index.touch()
+    try:
+        settings = visitor.get("/settings")
+        assert "Whether replies may use what a search of the documents of this service finds." in settings.words
+        assert "Web search" not in settings.words
+        assert 'id="grounding" checked>Search</label>' in visitor.get("/chat").text
+        visitor.api("PATCH", "/preferences", {"web_search": False})
+        chat = visitor.get("/chat")
+        assert "Search is turned off in your settings" in chat.words
+        assert 'id="grounding"' not in chat.text
+    finally:
+        index.unlink()
+
+
+def test_the_chat_follows_the_account(visitor: Visitor) -> None:
+    """With memory only, the switch is for memory; once the account has turned it off, the page says where."""
+    assert 'id="grounding" checked>Memory</label>' in visitor.get("/chat").text
+    visitor.api("PATCH", "/preferences", {"memory": False})
+    assert "Memory is turned off in your settings" in visitor.get("/chat").words
