@@ -8,13 +8,13 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from cadenza.gateway.grounding.fence import ID_CHARS, TAG_NAMES
+from cadenza.gateway.grounding.fence import ID_CHARS, TAG_NAME
 from cadenza.gateway.grounding.search.citations import CitationFinder, find_citations
 from cadenza.gateway.grounding.search.records import Cited
 
 TAG_CHARS_MAX = 4096
-STARTS = tuple(f"{bracket}{name} " for name in TAG_NAMES for bracket in ("<", "</"))
-TAG = re.compile(rf"\n?</?(?:{'|'.join(TAG_NAMES)}) ([0-9a-f]{{{ID_CHARS}}})(?: [^<>\n]*)?>")
+STARTS = (f"<{TAG_NAME} ", f"</{TAG_NAME} ")
+TAG = re.compile(rf"\n?</?{TAG_NAME} ([0-9a-f]{{{ID_CHARS}}})(?: [^<>\n]*)?>")
 PIECE_CHARS_MAX = 200_000  # of one piece are searched: it holds up other requests for a few milliseconds
 
 
