@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.loopback import LoopbackUpstream
-from tests.service import CREDIT_NANO, Service
+from tests.service import CREDIT_NANO, Service, wait_until
 from tests.service_config import RouteSpec, ServiceSpec
 from tests.visitor import Visitor
 
@@ -40,15 +40,15 @@ def test_a_service_without_the_parts_says_so(bare: Service) -> None:
 
 
 def test_an_index_appears(bare: Service) -> None:
-    """From then on the settings offer a search of documents, and the chat a switch for it; the account can end both."""
+    """Soon the settings offer a search of documents, and the chat a switch for it; the account can end both."""
     visitor = Visitor(bare.port)
     visitor.sign_in(bare.create_account(CREDIT_NANO))
     index = bare.folder / "data" / "index.db"
     index.touch()
     try:
-        settings = visitor.get("/settings")
-        assert "Whether replies may use what a search of the documents of this service finds." in settings.words
-        assert "Web search" not in settings.words
+        offer = "Whether replies may use what a search of the documents of this service finds."
+        wait_until(lambda: offer in visitor.get("/settings").words, "the index being seen")
+        assert "Web search" not in visitor.get("/settings").words
         assert 'id="grounding" checked>Search</label>' in visitor.get("/chat").text
         visitor.api("PATCH", "/preferences", {"web_search": False})
         chat = visitor.get("/chat")
