@@ -17,9 +17,9 @@ from tests.service_config import RouteSpec, ServiceSpec
 
 SLOTS = 64
 MANY = 2_000
-FEW_WARM_S, MANY_WARM_S = 1, 4  # to connect, and to learn to wait
-COUNTED_S = 2
-MEASUREMENTS = 3  # at most: on a busy machine one of them may have had less of it than the other
+FEW_WARM_S, MANY_WARM_S = 2, 5  # to connect, and to learn to wait
+COUNTED_S = 3
+MEASUREMENTS = 5  # at most: on a busy machine one of them may have had less of it than the other
 FLOOD_S = 60  # far longer than the requests beside it take
 TRIES = 5
 FLOODING = 640
@@ -106,7 +106,7 @@ def test_refusals_do_not_drown_the_service(
         )
         if many >= few / 2:
             break
-    assert many >= few / 2
+    assert many >= few / 2, (few, many)
 
 
 def test_another_account_is_served(wrk: str, overloaded: tuple[Deployment, ServiceProcess], tmp_path: Path) -> None:
