@@ -2,6 +2,8 @@
 
 import asyncio
 import base64
+import email
+import email.policy
 import io
 import os
 import signal
@@ -10,6 +12,7 @@ import sys
 import tracemalloc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from email.message import EmailMessage
 from pathlib import Path
 
 import pytest
@@ -32,6 +35,7 @@ from cadenza.documents.records import Passage
 from cadenza.observe import Observer, make_log
 from tests.hostile.document_probe import HARMLESS
 from tests.unit.children.test_door import CHANGES, NETWORK, PROGRAMS, READING
+from tests.unit.documents import made_files as made
 
 WAIT_S = 200.0  # of a busy machine
 CHILD = b"cadenza.documents.child"
@@ -141,6 +145,28 @@ async def test_files_are_read_in_their_order(documents: Reading) -> None:
         ("c", "third", False, "all of it"),
     ]
     assert await documents.read() == []
+
+
+async def test_every_format_is_read_in_the_real_child(documents: Reading) -> None:
+    """No reader opens or imports anything while it reads, not even for an e-mail with another one attached."""
+    forwarded = EmailMessage()
+    forwarded["From"] = "a@example.org"
+    forwarded.set_content("See the letter.")
+    forwarded.add_attachment(email.message_from_bytes(made.make_eml({"b.txt": b"innermost"}), policy=email.policy.SMTP))
+    files = {
+        "a.pdf": made.make_pdf(["text"]),
+        "a.docx": made.make_docx(),
+        "a.xlsx": made.make_xlsx(),
+        "a.pptx": made.make_pptx(),
+        "a.html": b"<html><body><p>text</p></body></html>",
+        "a.eml": bytes(forwarded),
+        "b.eml": b"From: a\nContent-Type: multipart/digest; boundary=x\n\n--x\n\nFrom: b\n\nfirst letter\n--x--\n",
+    }
+    read_files = await documents.read(*(sent(name, data) for name, data in files.items()), tokens=20_000)
+    texts = {file.name: file.text for file in read_files}
+    assert texts.keys() == files.keys()
+    assert "innermost" in texts["a.eml"]
+    assert "first letter" in texts["b.eml"]
 
 
 async def test_a_long_file_is_cut_by_the_question(documents: Reading) -> None:

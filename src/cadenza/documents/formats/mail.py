@@ -1,6 +1,7 @@
 """EML to text: the headers that matter, the body, the names of the attachments, and the text of those."""
 
 import email.errors
+import email.generator  # Message.as_bytes imports it when it is needed, which is too late in the child
 import email.header
 import email.parser
 import email.policy

@@ -12,6 +12,8 @@ from cadenza.gateway.grounding.search.records import Found, Source
 from cadenza.gateway.parts import FilePart
 from cadenza.gateway.validate import ChatRequest
 
+CUT = "the file is too long, the rest is left out"
+
 
 class ReadFile(msgspec.Struct, frozen=True):
     """A file and its text; None if it could not be read now, through no fault of the client's."""
@@ -102,4 +104,4 @@ def _pieces_before_words(material: Material) -> list[str]:
 def _file_text(file: ReadFile) -> str:
     if file.text is None:
         return f'The file "{file.part.name}" could not be read at the moment. Say so if it matters.'
-    return fence("file", file.text, name=file.part.name, shows=file.shown)
+    return fence("file", file.text, name=file.part.name, shows=file.shown, cut=CUT if file.shown else "")

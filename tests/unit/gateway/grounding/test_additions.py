@@ -138,8 +138,17 @@ def test_a_file_becomes_text_where_it_stood() -> None:
     assert question == "Compare them."
     assert first["text"].startswith(NOTICE)
     assert NOTICE not in second["text"]
-    assert 'name="a.txt" shows="page 2 of 9">\ntext 1\n' in second["text"]
+    assert (
+        'name="a.txt" shows="page 2 of 9" cut="the file is too long, the rest is left out">\ntext 1\n' in second["text"]
+    )
     assert grounding.headers == b"x-cadenza-grounding: attachments=2\r\n"
+
+
+def test_a_whole_file_is_not_said_to_be_cut() -> None:
+    """Only a file of which a part is shown is said to be cut."""
+    chat = chat_of(user([FILE]))
+    [[part]] = edited(chat, added(chat, Material(files=[ReadFile(chat.files[0], "all of it")])))
+    assert 'name="a.txt">\nall of it\n' in part["text"]
 
 
 def test_a_file_that_could_not_be_read_now_is_named() -> None:
