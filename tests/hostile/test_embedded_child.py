@@ -101,8 +101,13 @@ def test_a_hung_model_of_a_killed_service_ends_with_it() -> None:
 def listener_inode(port: int) -> str:
     """The number that the kernel gave to the socket that listens on this port."""
     address = f"0100007F:{port:04X}"
-    while address not in (found := listeners()):  # while the kernel's list changes, it may lack a line
-        pass
+    found = dict[str, str]()
+
+    def is_listed() -> bool:  # while the kernel's list changes, it may lack a line
+        found.update(listeners())
+        return address in found
+
+    wait_until(is_listed, "the port in the list of the kernel")
     return found[address]
 
 
