@@ -5,6 +5,7 @@ It runs in a thread of its own, so that synchronous and asynchronous tests can u
 
 import asyncio
 import contextlib
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,6 +25,7 @@ class Link:
         self.delay_s = 0.0  # for each direction
         self._loop = asyncio.new_event_loop()
         self._server: asyncio.Server | None = None
+        self._reserved = socket.socket()  # bound without listening: nobody else gets the port while it is cut
         self._carriers = set[Carrier]()
         self._is_stalled = False
 
@@ -39,6 +41,7 @@ class Link:
             self._loop.call_soon_threadsafe(self._loop.stop)
             thread.join(CONTROL_S)
             self._loop.close()
+            self._reserved.close()
 
     @property
     def connections(self) -> int:
@@ -90,9 +93,12 @@ class Link:
         asyncio.run_coroutine_threadsafe(run(), self._loop).result(CONTROL_S)
 
     async def _listen(self) -> None:
+        if self.port == 0:
+            self._reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self._reserved.bind(("127.0.0.1", 0))
+            self.port = self._reserved.getsockname()[1]
         if self._server is None:
             self._server = await asyncio.start_server(self._carry, "127.0.0.1", self.port)
-            self.port = self._server.sockets[0].getsockname()[1]
 
     async def _cut(self) -> None:
         if self._server is not None:

@@ -7,6 +7,7 @@ import openai
 import pytest
 
 from tests.account import PROMPT_TOKENS, Account, forte_nano, open_account
+from tests.ledger_reader import usage_cost_nano
 from tests.loopback import (
     ROLE,
     STOP,
@@ -29,7 +30,7 @@ from tests.service import Service
 from tests.service_config import CHARACTER, RouteSpec, ServiceSpec
 from tests.tokens import count_tokens
 
-SILENCE_S = 1.5
+IDLE_S = 3.5  # of an upstream that falls silent
 BEGUN = ["Once upon", " a time", " there"]
 SAID_TOKENS = count_tokens("".join(BEGUN))
 MAX_TOKENS = 40
@@ -44,12 +45,24 @@ FAILURES: dict[str, list[Event]] = {
     "end without a finish reason": [],
 }
 SMALL_TOKENS = 2_000
-SMALL_TOML = f"""
+HASTY = f"timeouts = {{ connect_s = 60, first_token_s = 60, idle_s = {IDLE_S} }}"
+MORE_TOML = f"""
+[[classes.mezzo.routes]]
+provider = "first"
+model = "one"
+{HASTY}
+
+[[classes.mezzo.routes]]
+provider = "second"
+model = "two"
+order = 1
+
 [[classes.fortissimo.routes]]
 provider = "first"
 model = "one"
 context_tokens = 128_000
 max_output_tokens = 8_192
+{HASTY}
 
 [[classes.fortissimo.routes]]
 provider = "second"
@@ -79,19 +92,19 @@ def continued(
 ) -> Iterator[Service]:
     """forte: three routes, the later two can continue an answer. mezzo: two that cannot.
 
-    fortissimo: two routes, the second can continue within a small context window.
+    fortissimo: two routes, the second can continue within a small context window. The first routes of mezzo and
+    fortissimo may not be silent for long.
     """
     spec = ServiceSpec(
         providers={"first": shared_upstream.base_url, "second": second.base_url, "third": third.base_url},
         routes={
             "forte": [
-                RouteSpec("first", "one", 0, SILENCE_S),
-                RouteSpec("second", "two", 1, SILENCE_S, continues=True),
-                RouteSpec("third", "three", 2, SILENCE_S, continues=True),
+                RouteSpec("first", "one"),
+                RouteSpec("second", "two", 1, continues=True),
+                RouteSpec("third", "three", 2, continues=True),
             ],
-            "mezzo": [RouteSpec("first", "one", 0, SILENCE_S), RouteSpec("second", "two", 1)],
         },
-        more_toml=SMALL_TOML,
+        more_toml=MORE_TOML,
     )
     with Service(spec) as service:
         yield service
@@ -120,10 +133,9 @@ def ask(account: Account, **fields: Any) -> bytes:
     return account.api.chat(**{"model": "forte", "stream": True, "max_tokens": MAX_TOKENS, **fields}).body
 
 
-def check_charge(account: Account, stream: Stream) -> None:
+def check_charge(account: Account, stream: Stream, model: str = "forte") -> None:
     """There is one charge, for exactly the usage that the client was told."""
-    shown = stream.usage
-    assert -account.charge()["amount_nano"] == forte_nano(shown["prompt_tokens"], shown["completion_tokens"])
+    assert -account.charge()["amount_nano"] == usage_cost_nano(model, stream.usage)
 
 
 @pytest.mark.parametrize("failure", FAILURES)
@@ -131,9 +143,10 @@ def test_stream_is_continued(
     account: Account, upstream: LoopbackUpstream, second: LoopbackUpstream, failure: str
 ) -> None:
     """However the first upstream fails, the client gets both texts as one stream and pays for one prompt and both."""
+    model = "fortissimo" if failure == "silent" else "forte"
     upstream.script(failing(*BEGUN, failure=failure))
     second.script(ending(" was", " a fox.", usage=usage_of(20 + SAID_TOKENS, 5, 7)))
-    stream = check_stream(ask(account))
+    stream = check_stream(ask(account, model=model))
     assert stream.text == "Once upon a time there was a fox."
     assert stream.finish_reason == "stop"
     assert stream.usage == {
@@ -142,7 +155,7 @@ def test_stream_is_continued(
         "total_tokens": 25 + SAID_TOKENS,
         "prompt_tokens_details": {"cached_tokens": 7},
     }
-    check_charge(account, stream)
+    check_charge(account, stream, model)
 
 
 def test_small_window_is_measured_in_tokens(
@@ -296,6 +309,13 @@ def test_stream_that_cannot_be_continued(
     assert check_broken_stream(ask(account, **NOT_CONTINUED[why])).text == "".join(BEGUN)
     assert second.requests == []
     assert -account.charge()["amount_nano"] > 0
+
+
+def test_silence_mid_stream_ends_it(account: Account, upstream: LoopbackUpstream) -> None:
+    """An upstream that falls silent after its first words is given up after its idle timeout."""
+    upstream.script(Sse([ROLE, *map(said, BEGUN), Pause()]))
+    assert check_broken_stream(ask(account, model="mezzo")).text == "".join(BEGUN)
+    upstream.wait_for_disconnect()
 
 
 def test_plain_reply_is_not_continued(account: Account, upstream: LoopbackUpstream, second: LoopbackUpstream) -> None:

@@ -16,7 +16,7 @@ from cadenza.gateway.unknown_keys import LOOK_UPS_OF_ONE_ADDRESS
 from tests.load import ConnectionPool, TimedReply
 from tests.loopback import LoopbackUpstream
 from tests.raw_client import RawClient
-from tests.service import Service
+from tests.service import Service, wait_until
 from tests.service_config import ordinary_spec
 
 CONNECTIONS = 20
@@ -154,7 +154,7 @@ def test_unknown_key_is_looked_up_after_the_wait(flooded: Service, flood: Flood)
 def test_service_works_after_the_flood(flooded: Service, flood: Flood, upstream: LoopbackUpstream) -> None:
     """The service is ready, chats are served, and none of the flood's keys was logged."""
     api = RawClient(flooded.port, flooded.key)
-    assert api.get("/readyz").status == 200
+    wait_until(lambda: api.get("/readyz").status == 200, "the service being ready")
     assert [api.chat(stream=stream).status for stream in (False, True)] == [200, 200]
     assert "internal error" not in flooded.output
     assert flooded.output.count("sk-cdz-") == 0

@@ -230,9 +230,10 @@ def test_sdk_waits_for_the_rate_by_itself(limited: Service, account: Account, up
 
     http_client = openai.DefaultHttpxClient(trust_env=False, verify=False, event_hooks={"response": [note]})
     key = account.create_key(requests_per_second=0.5, burst=1)
+    asked = 0
     with openai.OpenAI(base_url=limited.base_url, api_key=key, http_client=http_client, max_retries=3) as client:
-        for _ in range(2):
+        while 429 not in statuses:  # on a slow machine it is not too fast at first
             client.chat.completions.create(model="forte", messages=[{"role": "user", "content": "hi"}])
-    assert statuses.count(200) == len(upstream.requests) == 2
-    assert statuses.count(429) >= 1
+            asked += 1
+    assert statuses.count(200) == len(upstream.requests) == asked
     assert {*statuses} == {200, 429}

@@ -7,12 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from cadenza.routing.breaker import FAULTS_TO_OPEN, REST_S_MIN
+from cadenza.routing.breaker import FAULTS_TO_OPEN, REST_S_MIN, TRIAL_S
 from cadenza.routing.dispatch import RETRIES_PER_REQUEST
 from tests.loopback import ROLE, Good, LoopbackUpstream, Pause, Raw, Reset, Sse, Status, chunk, said
 from tests.raw_client import RawClient, Reply
 from tests.schemas import check_stream
-from tests.service import Service, wait_until
+from tests.service import Service, refusing_address, wait_until
 from tests.service_config import RouteSpec, ServiceSpec
 
 SLOTS = 20
@@ -27,17 +27,19 @@ def backup() -> Iterator[LoopbackUpstream]:
 
 @pytest.fixture(scope="module")
 def rested(shared_upstream: LoopbackUpstream, backup: LoopbackUpstream) -> Iterator[Service]:
-    """forte: first, then backup. mezzo: first alone."""
-    spec = ServiceSpec(
-        providers={"first": shared_upstream.base_url, "backup": backup.base_url},
-        routes={
-            "forte": [RouteSpec("first", "one"), RouteSpec("backup", "two", order=1)],
-            "mezzo": [RouteSpec("first", "sole")],
-        },
-        limits={"concurrency": SLOTS},
-    )
-    with Service(spec) as service:
-        yield service
+    """forte: first, then backup. mezzo: first alone. fortissimo: one that refuses connections alone."""
+    with refusing_address() as refused:
+        spec = ServiceSpec(
+            providers={"first": shared_upstream.base_url, "backup": backup.base_url, "refused": refused},
+            routes={
+                "forte": [RouteSpec("first", "one"), RouteSpec("backup", "two", order=1)],
+                "mezzo": [RouteSpec("first", "sole")],
+                "fortissimo": [RouteSpec("refused", "none")],
+            },
+            limits={"concurrency": SLOTS},
+        )
+        with Service(spec) as service:
+            yield service
 
 
 @pytest.fixture
@@ -60,6 +62,11 @@ def is_resting(api: RawClient, provider: str, model: str) -> bool:
     return found[1] == "1"
 
 
+def trials_since(started_s: float) -> float:
+    """How many trials there can have been since then, and one more for a kept connection that was closed."""
+    return 1 + (time.monotonic() - started_s) / REST_S_MIN
+
+
 def rest(api: RawClient, upstream: LoopbackUpstream, status: int, retry_after: str) -> Reply:
     """Make mezzo's only route rest, by one answer."""
     upstream.script(Status(status, headers={"retry-after": retry_after}))
@@ -72,8 +79,7 @@ def test_failing_route_rests_and_recovers(api: RawClient, upstream: LoopbackUpst
     upstream.always(failure)
     started_s = time.monotonic()
     assert {text_of(api.chat(model="forte")) for _ in range(40)} == {"from the backup"}
-    trials_max = 1 + (time.monotonic() - started_s) / REST_S_MIN  # and one more for a kept connection that was closed
-    assert FAULTS_TO_OPEN <= len(upstream.requests) <= FAULTS_TO_OPEN + trials_max
+    assert FAULTS_TO_OPEN <= len(upstream.requests) <= FAULTS_TO_OPEN + trials_since(started_s)
     wait_until(lambda: api.chat(model="forte").status == 200 and is_resting(api, "first", "one"), "the rest")
     upstream.always(Good("from the first"))
     wait_until(lambda: text_of(api.chat(model="forte")) == "from the first", "the recovery of the first route")
@@ -83,10 +89,13 @@ def test_failing_route_rests_and_recovers(api: RawClient, upstream: LoopbackUpst
 def test_route_with_broken_streams_rests(api: RawClient, upstream: LoopbackUpstream) -> None:
     """A route whose streams break off rests too, and the next requests go to another."""
     upstream.always(Sse([ROLE, said("half"), Reset()]))
+    started_s = time.monotonic()
     for _ in range(FAULTS_TO_OPEN):
         assert b'"error"' in api.chat(model="forte", stream=True).body
-    assert b"from" in api.chat(model="forte", stream=True).body
-    assert len(upstream.requests) == FAULTS_TO_OPEN
+    bodies = [api.chat(model="forte", stream=True).body for _ in range(FAULTS_TO_OPEN)]
+    asked = len(upstream.requests)
+    assert sum(b"from" in body for body in bodies) == 2 * FAULTS_TO_OPEN - asked > 0
+    assert asked <= FAULTS_TO_OPEN + trials_since(started_s) - 1
 
 
 def test_retry_after_is_kept(api: RawClient, upstream: LoopbackUpstream) -> None:
@@ -111,8 +120,9 @@ def test_a_few_429s_without_retry_after_are_no_rest(api: RawClient, upstream: Lo
 def test_a_route_that_is_always_busy_rests(api: RawClient, upstream: LoopbackUpstream) -> None:
     """Beside a healthy route every client is served, and the busy route is asked no more after five times."""
     upstream.always(Status(429))
+    started_s = time.monotonic()
     assert {text_of(api.chat(model="forte")) for _ in range(50)} == {"from the backup"}
-    assert len(upstream.requests) < 15  # five, and a trial after each rest
+    assert len(upstream.requests) <= FAULTS_TO_OPEN + trials_since(started_s)
 
 
 def test_refusals_do_not_make_a_route_rest(api: RawClient, upstream: LoopbackUpstream) -> None:
@@ -136,12 +146,14 @@ def test_only_route_is_tried_while_it_rests(api: RawClient, upstream: LoopbackUp
 def test_only_route_is_tried_by_one_request_at_a_time(api: RawClient, upstream: LoopbackUpstream) -> None:
     """One request tries the resting route; the others get 429 before that trial ends, without reaching the upstream."""
     rest(api, upstream, 429, str(REST_S))
-    pause = Pause()
+    pause, started_s = Pause(), time.monotonic()
+    upstream.always(Status(429, headers={"retry-after": str(REST_S)}))
     upstream.script(Sse([pause, ROLE, said("late"), chunk(finish="stop")]))
     with ThreadPoolExecutor(SLOTS) as threads:
         trial = threads.submit(api.chat, model="mezzo", stream=True)
         pause.wait_until_reached()
         refused = list(threads.map(lambda _: api.chat(model="mezzo"), range(SLOTS - 5)))
+        further_trials_max = (time.monotonic() - started_s) / TRIAL_S
         assert not trial.done()
         for reply in refused:
             reply.error(429, "rate_limit_error")
@@ -149,11 +161,11 @@ def test_only_route_is_tried_by_one_request_at_a_time(api: RawClient, upstream: 
             assert 1 <= int(reply.headers["retry-after-ms"]) <= 1000 * REST_S
         pause.release()
         assert check_stream(trial.result().body).text == "late"
-    assert len(upstream.requests) == 2
+    assert 2 <= len(upstream.requests) <= 2 + further_trials_max
 
 
 @pytest.mark.parametrize("status", [503, 529])
-@pytest.mark.parametrize("retry_after", [{}, {"retry-after": "1"}], ids=["", "with a time"])
+@pytest.mark.parametrize("retry_after", [{}, {"retry-after": str(REST_S)}], ids=["", "with a time"])
 def test_overloaded_upstream_is_502(
     api: RawClient, upstream: LoopbackUpstream, status: int, retry_after: dict[str, str]
 ) -> None:
@@ -172,9 +184,14 @@ def test_failing_class_is_not_retried_without_bound(
     backup.always(Status(500))
     with ThreadPoolExecutor(SLOTS) as threads:
         replies = list(threads.map(lambda number: api.chat(model="forte", stream=bool(number % 2)), range(200)))
-    assert {reply.status for reply in replies} <= {502, 429}
-    assert replies[0].status == 502
+    assert 502 in {reply.status for reply in replies} <= {502, 429}
     asked = len(upstream.requests) + len(backup.requests)
     assert asked <= 200 + SLOTS + 200 * RETRIES_PER_REQUEST
     upstream.always(Good("from the first"))
     wait_until(lambda: api.chat(model="forte").status == 200, "the recovery of the class")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_only_route_refusing_is_502(api: RawClient, stream: bool) -> None:
+    """A class whose only upstream is down is a 502."""
+    api.chat(model="fortissimo", stream=stream).error(502, "api_error")

@@ -7,7 +7,7 @@ import pytest
 from tests.account import FORTE_INPUT_NANO, FORTE_OUTPUT_NANO, PROMPT_TOKENS
 from tests.loopback import ROLE, STOP, LoopbackUpstream, Pause, Raw, Sse, said
 from tests.raw_client import RawClient, Reply, read_all, read_until
-from tests.service import EMAIL, Service
+from tests.service import CREDIT_NANO, EMAIL, Service
 from tests.service_config import RouteSpec, ServiceSpec
 from tests.tokens import count_tokens
 
@@ -29,7 +29,8 @@ def revoke(service: Service, key: str) -> None:
 
 def test_a_stream_ends_when_its_key_is_revoked(service: Service, upstream: LoopbackUpstream) -> None:
     """It gets an error event and no [DONE], its upstream is closed, and the delivered words are charged."""
-    key, pause = service.create_key(), Pause()
+    email, pause = service.create_account(CREDIT_NANO), Pause()
+    key = service.create_key(email)
     upstream.script(Sse([ROLE, said("first words"), pause]))
     with RawClient(service.port, key).open_chat(stream=True) as connection:
         begun = read_until(connection, b"first words")
@@ -39,7 +40,7 @@ def test_a_stream_ends_when_its_key_is_revoked(service: Service, upstream: Loopb
     assert b"[DONE]" not in reply.raw
     assert reply.events[-1]["error"]["type"] == "api_error"
     assert "revoked" in reply.events[-1]["error"]["message"]
-    charge = service.ledger.charges_of(EMAIL)[-1]
+    [charge] = service.ledger.charges_of(email)
     cost_nano = PROMPT_TOKENS * FORTE_INPUT_NANO + count_tokens("first words") * FORTE_OUTPUT_NANO
     [usage] = service.ledger.query(STATUS, charge["completion_id"])
     assert (charge["amount_nano"], usage["status"]) == (-cost_nano, 401)
@@ -48,15 +49,15 @@ def test_a_stream_ends_when_its_key_is_revoked(service: Service, upstream: Loopb
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_request_without_an_answer_gets_401(service: Service, upstream: LoopbackUpstream, stream: bool) -> None:
     """Before the first byte the reply is an ordinary error, and nothing is charged."""
-    key, pause = service.create_key(), Pause()
-    charges = len(service.ledger.charges_of(EMAIL))
+    email, pause = service.create_account(CREDIT_NANO), Pause()
+    key = service.create_key(email)
     upstream.script(Raw([pause]))
     with RawClient(service.port, key).open_chat(stream=stream) as connection:
         pause.wait_until_reached()
         revoke(service, key)
         Reply(read_all(connection)).error(401, "authentication_error")
     upstream.wait_for_disconnect()
-    assert len(service.ledger.charges_of(EMAIL)) == charges
+    assert service.ledger.charges_of(email) == []
 
 
 def test_streams_of_other_keys_go_on(service: Service, upstream: LoopbackUpstream) -> None:

@@ -28,7 +28,7 @@ def engine() -> Iterator[ScriptedSearxng]:
 def searching(engine: ScriptedSearxng, shared_upstream: LoopbackUpstream) -> Iterator[Service]:
     """Forte decides by rules, mezzo by its model."""
     routes = {class_id: [RouteSpec("loopback", class_id)] for class_id in ("mezzo", "forte")}
-    toml = f'[classes.mezzo]\nsearch_decision = "model"\n{engine.toml}'
+    toml = f'[classes.mezzo]\nsearch_decision = "model"\n{engine.toml}timeout_s = 60\n'
     with Service(ServiceSpec({"loopback": shared_upstream.base_url}, routes, toml)) as service:
         yield service
 

@@ -33,6 +33,7 @@ from cadenza.documents.reader import (
 )
 from cadenza.documents.records import Passage
 from cadenza.observe import Observer, make_log
+from tests.hostile import watch
 from tests.hostile.document_probe import HARMLESS
 from tests.unit.children.test_door import CHANGES, NETWORK, PROGRAMS, READING
 from tests.unit.documents import made_files as made
@@ -84,9 +85,14 @@ async def documents() -> AsyncIterator[Reading]:
 
 def children() -> set[int]:
     """The processes that read documents, zombies included."""
-    tasks = Path("/proc/self/task").iterdir()
-    pids = {int(pid) for task in tasks for pid in (task / "children").read_text().split()}
-    return {pid for pid in pids if CHILD in read(pid, "cmdline") or "State:\tZ" in read(pid, "status").decode()}
+    return {pid for pid in watch.children(os.getpid()) if reads_documents(pid)}
+
+
+def reads_documents(pid: int) -> bool:
+    try:
+        return CHILD in read(pid, "cmdline") or "State:\tZ" in read(pid, "status").decode()
+    except OSError:  # it ended at this moment
+        return False
 
 
 def read(pid: int, name: str) -> bytes:

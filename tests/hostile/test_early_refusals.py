@@ -26,6 +26,7 @@ TOO_LARGE = (33 * MIB, 36 * MIB, 40 * MIB, 44 * MIB, 48 * MIB)
 STATUSES = (401, 403, 404, 413, 415, 429)
 NGINX_REQUESTS = 60
 ENDLESS_CONNECTIONS = 16
+NGINX_SOCKET = "nginx.sock"
 NGINX = """
 daemon off;
 worker_processes 1;
@@ -40,7 +41,7 @@ http {{
   uwsgi_temp_path {folder}/uwsgi;
   scgi_temp_path {folder}/scgi;
   server {{
-    listen 127.0.0.1:{port};
+    listen unix:{folder}/{socket};
     client_max_body_size 64m;
     location / {{
       proxy_pass http://127.0.0.1:{upstream_port};
@@ -107,33 +108,44 @@ def test_a_refusal_reaches_a_client_that_keeps_its_connection(service: Service, 
 
 
 @pytest.fixture(scope="module")
-def nginx(service: Service) -> Iterator[int]:
-    """The port of an nginx that passes requests on to the service in HTTP/1.0."""
+def nginx(service: Service) -> Iterator[Path]:
+    """The socket of an nginx that passes requests on to the service in HTTP/1.0. A port could be taken by others."""
     program = find_or_install("nginx", "nginx-light")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
     with tempfile.TemporaryDirectory(prefix="cadenza-nginx-") as folder:
-        config = Path(folder) / "nginx.conf"
-        config.write_text(NGINX.format(folder=folder, port=port, upstream_port=service.port))
+        config, path = Path(folder) / "nginx.conf", Path(folder) / NGINX_SOCKET
+        config.write_text(NGINX.format(folder=folder, socket=NGINX_SOCKET, upstream_port=service.port))
         running = subprocess.Popen([program, "-p", folder, "-c", config, "-e", f"{folder}/error.log"])
         try:
-            wait_until(lambda: listens(port), "nginx listening")
-            yield port
+            wait_until(lambda: listens(path), "nginx listening")
+            yield path
         finally:
             running.terminate()
             running.wait(TIMEOUT_S)
 
 
-def listens(port: int) -> bool:
-    with socket.socket() as one:
-        return one.connect_ex(("127.0.0.1", port)) == 0
+def listens(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as one:
+        return one.connect_ex(str(path)) == 0
 
 
-def test_a_refusal_passes_through_nginx(nginx: int) -> None:
+class UnixConnection(http.client.HTTPConnection):
+    """HTTP on a unix socket."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__("127.0.0.1", timeout=TIMEOUT_S)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(TIMEOUT_S)
+        self.sock.connect(str(self._path))
+
+
+def test_a_refusal_passes_through_nginx(nginx: Path) -> None:
     """60 of 60 large requests without a key get 401 through a proxy that speaks HTTP/1.0, and none a 502."""
     statuses = list[int]()
     for number in range(NGINX_REQUESTS):
-        connection = http.client.HTTPConnection("127.0.0.1", nginx, timeout=TIMEOUT_S)
+        connection = UnixConnection(nginx)
         with contextlib.closing(connection):
             connection.request("POST", CHAT, b"x" * (4 + number % 5) * MIB)
             statuses.append(connection.getresponse().status)

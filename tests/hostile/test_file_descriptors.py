@@ -11,7 +11,7 @@ import pytest
 from tests.hostile.limited_service import LimitedProcess
 from tests.loopback import LoopbackUpstream
 from tests.raw_client import ChatRequest, RawClient, Reply, read_all, send
-from tests.service import Deployment
+from tests.service import Deployment, wait_until
 from tests.service_config import classes_spec
 
 FILES_MAX = 64
@@ -61,7 +61,7 @@ def test_idle_connections_up_to_the_limit(deployment: Deployment) -> None:
         idle = [opened.enter_context(socket.create_connection(("127.0.0.1", process.port))) for _ in range(IDLE)]
         replies = [api.chat(stream=True) for _ in range(5)]
         assert [outcome(reply) for reply in replies] == ["served"] * 5
-        assert process.get("/readyz")[0] == 200
+        wait_until(lambda: process.get("/readyz")[0] == 200, "the service being ready")
         idle[0].settimeout(TIMEOUT_S)
         assert read_all(idle[0]) == b""
     process.stop()

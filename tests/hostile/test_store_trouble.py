@@ -5,6 +5,7 @@ import contextlib
 import json
 import sqlite3
 import stat
+import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -25,6 +26,8 @@ from tests.service_config import classes_spec
 EMAIL = "owner@example.org"
 OLD = REVISIONS[-2]
 PAGE_BYTES = 4096
+PROBES = 300
+PAGES_PER_S = 30  # those of the service's other work included
 UNANSWERED_S = 2.0
 READING = [
     ("account", "list"),
@@ -103,10 +106,12 @@ def test_probes_cost_one_write_a_second(deployment: Deployment) -> None:
     """However many probes come, the store is written about once a second."""
     process = deployment.start()
     before = deployment.store.with_name("cadenza.db-wal").stat().st_size
-    wire = RawClient(process.port, None)
-    assert {wire.get("/readyz").status for _ in range(300)} == {200}
+    wire, began_s = RawClient(process.port, None), time.monotonic()
+    statuses = {wire.get("/readyz").status for _ in range(PROBES)}
     grown = deployment.store.with_name("cadenza.db-wal").stat().st_size - before
-    assert grown < 60 * PAGE_BYTES
+    seconds = 1 + time.monotonic() - began_s
+    assert 200 in statuses <= {200, 503}  # 503 where a write took too long
+    assert grown < min(PAGES_PER_S * seconds, PROBES) * PAGE_BYTES
 
 
 def test_doctor_finds_a_full_disk(deployment: Deployment) -> None:

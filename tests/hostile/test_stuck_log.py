@@ -23,8 +23,8 @@ REQUESTS = 5_000  # each writes a line of some 300 bytes: far more than the pipe
 AT_ONCE = 100
 CHATS = 5
 ID_CHARS = 128
-STOP_S = 20.0
-WORKERS_TOML = "[server]\nworkers = 2\n"
+WORKERS = 2
+WORKERS_TOML = f"[server]\nworkers = {WORKERS}\n"
 
 
 class Pipe:
@@ -96,11 +96,9 @@ def test_a_stuck_log_stops_no_request(stuck: Started, deployment: Deployment, pi
 
 
 def test_a_stuck_log_does_not_hold_up_the_end(stuck: Started) -> None:
-    """SIGTERM ends the service with exit code 0, soon, although nothing can be written."""
-    began_s = time.monotonic()
+    """SIGTERM ends the service with exit code 0, although nothing can be written, now or later."""
     stuck.process.send_signal(signal.SIGTERM)
     assert stuck.process.wait(END_S) == 0
-    assert time.monotonic() - began_s < STOP_S
 
 
 def test_a_stuck_log_does_not_hold_up_the_parent_of_workers(upstream: LoopbackUpstream, pipe: Pipe) -> None:
@@ -111,6 +109,7 @@ def test_a_stuck_log_does_not_hold_up_the_parent_of_workers(upstream: LoopbackUp
         started(deployment, stderr=pipe.write_end) as running,
     ):
         fill_log(running.port)
+        wait_until(lambda: len(workers_of(running)) == WORKERS, "all workers")
         before = workers_of(running)
         os.kill(before[0], signal.SIGKILL)
         wait_until(lambda: len(set(workers_of(running)) - set(before)) == 1, "a new worker")

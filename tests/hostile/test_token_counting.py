@@ -14,7 +14,6 @@ from tests.service_config import classes_spec
 
 MIB = 2**20
 AT_ONCE = 12
-LONGEST_WAIT_S = 2.0  # on a busy machine; with nothing else to do, it is below 0.02
 CREDIT_NANO = 1000 * 10**9
 
 
@@ -39,14 +38,14 @@ def test_no_text_is_slow_to_count(service: Service, unit: str) -> None:
 
 
 def test_twelve_counts_at_once_hold_up_nobody(service: Service) -> None:
-    """While twelve long prompts are counted, small requests of another key are served."""
+    """While twelve long prompts are counted, small requests of another key are served: a child counts."""
     keys = [service.create_key() for _ in range(AT_ONCE)]
     body, other = body_of("/" * (4 * MIB)), RawClient(service.port, service.key)
     with watching(service.process) as watch, ThreadPoolExecutor(AT_ONCE) as clients:
         replies = clients.map(lambda key: RawClient(service.port, key).post(body), keys)
         assert all(other.chat().status == 200 for _ in range(10))
         assert {reply.status for reply in replies} <= {200, 429}
-    assert watch.longest_wait_s < LONGEST_WAIT_S
+    assert watch.own_cpu_s < watch.children_cpu_s
 
 
 def test_an_account_without_credit_causes_no_count(service: Service) -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import time
 from collections import Counter
 from collections.abc import Iterator
 
@@ -18,7 +17,7 @@ MIB = 2**20
 ANNOUNCED_BYTES = 32 * MIB
 PARTS = [b" " * MIB] * 31 + [b" " * (MIB - 4096)]  # all but 4 KiB of it
 TRICKLE_S = 0.5
-ENDED_S = 60.0  # far less than the 17 minutes that 32 MiB take at the minimum rate
+ENDED_S = 200.0  # far less than the 17 minutes that 32 MiB take at the minimum rate, far more than a trickler is given
 HONEST = (1, 200, 1024, 20 * 1024)  # the sizes of the other account's bodies in KiB
 
 
@@ -27,7 +26,6 @@ class Hoard(msgspec.Struct):
 
     attacker: list[int]
     other: dict[int, int]
-    took_s: float
 
 
 def padded_chat(size_bytes: int) -> bytes:
@@ -48,7 +46,7 @@ class Trickler:
         reader, writer = await asyncio.open_connection("127.0.0.1", self._api.port)
         sending = asyncio.create_task(self._send(writer))
         try:
-            with contextlib.suppress(ConnectionError, EOFError, TimeoutError):
+            with contextlib.suppress(ConnectionError, EOFError):
                 async with asyncio.timeout(ENDED_S):
                     self.status = Reply(await reader.readuntil(b"\r\n\r\n")).status
         finally:
@@ -70,12 +68,12 @@ class Trickler:
 
 
 async def hoard(attacker: RawClient, other: RawClient, connections: int) -> Hoard:
-    tricklers, began_s = [Trickler(attacker) for _ in range(connections)], time.monotonic()
+    tricklers = [Trickler(attacker) for _ in range(connections)]
     running = [asyncio.create_task(trickler.run()) for trickler in tricklers]
     await asyncio.gather(*(trickler.holds.wait() for trickler in tricklers))
     answers = {size: (await asyncio.to_thread(other.post, padded_chat(size * 1024))).status for size in HONEST}
-    await asyncio.wait(running)
-    return Hoard([trickler.status for trickler in tricklers], answers, time.monotonic() - began_s)
+    await asyncio.gather(*running)
+    return Hoard([trickler.status for trickler in tricklers], answers)
 
 
 @pytest.fixture(scope="module")
@@ -87,13 +85,12 @@ def service(shared_upstream: LoopbackUpstream) -> Iterator[Service]:
 
 @pytest.mark.parametrize("connections", [16, 64])
 def test_a_hoard_of_one_key_leaves_room_for_others(service: Service, connections: int) -> None:
-    """The other account's small and large bodies are served meanwhile, and every trickling upload ends in a minute."""
+    """The other account's small and large bodies are served meanwhile, and every trickling upload is ended early."""
     other = RawClient(service.port, service.create_key(service.create_account(10**9)))
     seen = asyncio.run(hoard(RawClient(service.port, service.key), other, connections))
     assert seen.other == dict.fromkeys(HONEST, 200), Counter(seen.attacker)
     assert set(seen.attacker) <= {0, 408, 429}, "0 is a connection that was reset while it sent"
     assert 408 in seen.attacker
-    assert seen.took_s < ENDED_S
 
 
 def test_a_large_body_without_credit_is_refused_before_it_is_read(service: Service) -> None:

@@ -16,7 +16,7 @@ from tests.debian import CannotInstall, skip_or_fail
 from tests.installed import searxng_environment
 
 PROGRAM = Path(__file__).parent / "program.py"
-END_S = 30.0
+END_S = 100.0
 
 # Without `use_default_settings` SearXNG has no other engines and no plugins: nothing of it reaches for the network.
 SETTINGS = """

@@ -5,7 +5,7 @@ import OpenAI from 'openai';
 import { readFileSync } from 'node:fs';
 
 const { baseURL, apiKey, form, messages, tools, degrees } = JSON.parse(readFileSync(0, 'utf8'));
-const client = new OpenAI({ baseURL, apiKey, maxRetries: 0, timeout: 20_000 });
+const client = new OpenAI({ baseURL, apiKey, maxRetries: 0, timeout: 100_000 });
 const TURNS_MAX = 5;
 
 function runTool({ name, arguments: text }) {
