@@ -4,9 +4,8 @@ import itertools
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
 
 import pytest
 
@@ -17,15 +16,12 @@ from cadenza.store.shared.valkey_slots import SLOTS_KEY
 from tests.loopback import LoopbackUpstream
 from tests.service import Deployment, wait_until
 from tests.service_config import classes_spec
-from tests.valkey import Valkey
+from tests.valkey import DOWN, Valkey, run_while_up
 
 AT_ONCE = 8
 BURST = 6
-DOWN = "the shared state does not answer"
 LEASE = re.compile(rb"\r\n([0-9a-f]{16})\r\n\$\d+\r\n[\d ]+ (\d+)\r\n")
 LEASE_MS = round(Timing().lease_s * 1000)
-
-T = TypeVar("T")
 
 
 @pytest.fixture
@@ -49,20 +45,6 @@ def present(deployment: Deployment, key: str, count: int) -> Counter[int]:
     """The statuses of requests with this key, to all processes in turn."""
     serving = deployment.processes
     return Counter(serving[n % len(serving)].get("/v1/models", bearer(key))[0] for n in range(count))
-
-
-def are_up(deployment: Deployment) -> bool:
-    return all(process.metric("cadenza_shared_state_up") for process in deployment.processes)
-
-
-def run_while_up(deployment: Deployment, run: Callable[[], T]) -> T:
-    """What a run returned in which no process found Valkey late on a busy machine."""
-    while True:
-        wait_until(lambda: are_up(deployment), "every process having Valkey")
-        downs = [process.output.count(DOWN) for process in deployment.processes]
-        result = run()
-        if are_up(deployment) and downs == [process.output.count(DOWN) for process in deployment.processes]:
-            return result
 
 
 def leases(valkey: Valkey) -> dict[bytes, int]:
@@ -89,7 +71,7 @@ def wait_until_each_knows_the_other(valkey: Valkey) -> None:
 def test_processes_share_one_rate_and_go_on_without_valkey(deployment: Deployment, own_valkey: Valkey) -> None:
     """Exactly the burst of a key is served by two processes; without Valkey both serve, and say that it is gone."""
     processes = deployment.start_many(2)
-    served = run_while_up(deployment, lambda: present(deployment, slow_key(deployment), 3 * BURST))
+    served = run_while_up(deployment.processes, lambda: present(deployment, slow_key(deployment), 3 * BURST))
     assert served == {200: BURST, 429: 2 * BURST}
     wait_until_each_knows_the_other(own_valkey)
     own_valkey.kill()
@@ -97,7 +79,7 @@ def test_processes_share_one_rate_and_go_on_without_valkey(deployment: Deploymen
     other = slow_key(deployment)
     assert present(deployment, other, 3 * BURST) == {200: BURST, 429: 2 * BURST}  # half of it by each
     own_valkey.start()
-    served = run_while_up(deployment, lambda: present(deployment, slow_key(deployment), 3 * BURST))
+    served = run_while_up(deployment.processes, lambda: present(deployment, slow_key(deployment), 3 * BURST))
     assert served == {200: BURST, 429: 2 * BURST}
     for process in processes:
         process.stop()
@@ -118,6 +100,6 @@ def test_processes_share_the_limit_of_unknown_keys(deployment: Deployment, own_v
             statuses = Counter(one.result()[0] for one in tries)
         return statuses, rate.burst + rate.per_s * (time.monotonic() - began_s)
 
-    statuses, granted_most = run_while_up(deployment, try_unknown_keys)
+    statuses, granted_most = run_while_up(deployment.processes, try_unknown_keys)
     assert statuses.keys() <= {401, 429}
     assert rate.burst <= statuses[401] <= granted_most
