@@ -1,11 +1,14 @@
 """The tokenizer is loaded when something must be counted for the first time, and that first count is exact."""
 
 import asyncio
+import itertools
 import signal
+import time
 from pathlib import Path
 
 import pytest
 
+from cadenza.store.writer import USUAL_PACE
 from tests.fault.conftest import Deploy
 from tests.ledger_reader import cost_nano, delivered_cost_nano, estimate_tokens, usage_cost_nano
 from tests.loopback import ROLE, Close, LoopbackUpstream, Pause, Sse, Whole, said, usage_of
@@ -36,12 +39,16 @@ def check_charged(deployment: Deployment, reply: Reply, status: int) -> None:
 def test_requests_with_usage_load_no_tokenizer(deploy: Deploy, upstream: LoopbackUpstream) -> None:
     """Short prompts whose upstream sends usage, plain and streamed, with a limit and without, are not counted."""
     deployment = deploy(CREDIT_NANO)
-    process = deployment.start()
     upstream.always(Whole(WORDS, USAGE))
-    for number, max_tokens in enumerate((None, None, 50, 50)):
-        request = ChatRequest(number, stream=number % 2 == 0, max_tokens=max_tokens)
-        assert asyncio.run(send(process.port, deployment.key, request)).is_done
-    assert CREDIT_NANO - deployment.ledger.balance_nano == 4 * usage_cost_nano("forte", USAGE)
+    numbers, is_long = itertools.count(10), True
+    while is_long:  # on a busy machine, a request may take so long that what it delivered is marked, and so counted
+        process, before_nano, is_long = deployment.start(), deployment.ledger.balance_nano, False
+        for max_tokens in (None, None, 50, 50):
+            number, began_s = next(numbers), time.monotonic()
+            request = ChatRequest(number, stream=number % 2 == 0, max_tokens=max_tokens)
+            assert asyncio.run(send(process.port, deployment.key, request)).is_done
+            is_long = is_long or time.monotonic() - began_s >= USUAL_PACE.mark_after_s
+        assert before_nano - deployment.ledger.balance_nano == 4 * usage_cost_nano("forte", USAGE)
     assert not has_tokenizer(process)
     upstream.always(Whole(WORDS, None))
     assert asyncio.run(send(process.port, deployment.key, ChatRequest(9))).is_done

@@ -18,6 +18,7 @@ import pytest
 from tests.account import Account, open_account, run_command
 from tests.cli.program import serving
 from tests.loopback import ROLE, STOP, Good, LoopbackUpstream, Pause, Sse, said, usage_chunk
+from tests.migrated import STORE_WAIT_S
 from tests.raw_client import RawClient, Reply, read_all, read_until
 from tests.schemas import check_stream
 from tests.scripted_searxng import running_searxng
@@ -190,7 +191,7 @@ def test_stream_on_a_removed_provider_ends_whole(
 def test_request_that_waits_for_the_store_is_served(reloads: Reloads, elsewhere: LoopbackUpstream) -> None:
     """A request that was planned before its provider was removed is still served."""
     store = reloads.service.folder / "data" / "cadenza.db"
-    with closing(sqlite3.connect(store, isolation_level=None)) as lock, ThreadPoolExecutor(1) as other:
+    with closing(sqlite3.connect(store, STORE_WAIT_S, isolation_level=None)) as lock, ThreadPoolExecutor(1) as other:
         lock.execute("BEGIN IMMEDIATE")
         waiting = other.submit(reloads.api.chat)
         wait_until(lambda: slots_taken(reloads.api) == 1, "the request being planned")

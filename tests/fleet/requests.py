@@ -25,6 +25,7 @@ COST_NANO = usage_cost_nano("forte", USAGE)
 CREDIT_NANO = 10**12
 PAUSE_S = 0.1  # of a client after each reply: without it the load would take all cores
 REFUSED_PAUSE_S = 0.1
+NO_STORE = b"cannot reach its store"
 
 
 class FleetRequest(ChatRequest, frozen=True):
@@ -52,6 +53,14 @@ class Sent(msgspec.Struct, frozen=True):
         return self.answered_s - self.sent_s
 
 
+def disturbed(all_sent: Iterable[Sent]) -> list[bytes]:
+    """The replies that are not whole, but for those of a gateway that Postgres did not answer in time.
+
+    On a busy machine Postgres may be late, and the gateway then refuses the request.
+    """
+    return [sent.reply.raw for sent in all_sent if not sent.reply.is_done and NO_STORE not in sent.reply.raw]
+
+
 class Clients:
     """The clients of one account, with one key: what they send is kept."""
 
@@ -77,7 +86,7 @@ class Clients:
         return reply
 
     async def send_patiently(self, request: ChatRequest, port: int | None = None) -> Reply:
-        """Send it again, a little later, as long as it is refused with 429."""
+        """Send it again, a little later, as long as it is refused with 429, as on a busy machine it may be."""
         reply = await self.send(request, port)
         while reply.status == 429:
             await asyncio.sleep(REFUSED_PAUSE_S)

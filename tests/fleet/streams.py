@@ -9,6 +9,7 @@ from tests.raw_client import Reply
 from tests.service import wait_until
 
 MARKED_S = 30.0
+BEGUN_S = 120.0
 BEGUN = "".join(WORDS[:-1])
 
 
@@ -30,7 +31,8 @@ class RunningStreams:
             port = ports[number % len(ports)]
             self._replies.append(asyncio.create_task(self._stream(port, has_begun)))
         self._pauses.extend(pauses)
-        await asyncio.gather(*(each.wait() for each in begun))
+        async with asyncio.timeout(BEGUN_S):
+            await asyncio.gather(*(each.wait() for each in begun))
         if are_marked:
             await asyncio.to_thread(wait_until, self._are_marked, "a mark for each stream", MARKED_S)
 
@@ -53,7 +55,10 @@ class RunningStreams:
                 has_begun.set()
             return False
 
-        return await self._clients.send(self._clients.new_request(stream=True), port, note)
+        while True:  # on a busy machine it may be refused
+            reply = await self._clients.send(self._clients.new_request(stream=True), port, note)
+            if reply.status != 429:
+                return reply
 
     def _are_marked(self) -> bool:
         return self._clients.fleet.ledger.marked_tokens() == len(self._replies) * (len(WORDS) - 1)

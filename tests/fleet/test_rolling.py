@@ -11,7 +11,7 @@ import pytest
 from tests.fleet.cluster import Cluster
 from tests.fleet.fleet import Fleet, FleetSpec, running_fleet
 from tests.fleet.old_release import OldRelease
-from tests.fleet.requests import USAGE, WORDS, Clients
+from tests.fleet.requests import USAGE, WORDS, Clients, disturbed
 from tests.ledger_reader import estimate_tokens
 from tests.loopback import LoopbackUpstream, Whole, usage_of
 from tests.raw_client import ChatRequest
@@ -48,7 +48,7 @@ def test_rolling_restart_fails_no_request(fleet: Fleet, upstream: LoopbackUpstre
             await clients.wait_for_replies(100)
 
     asyncio.run(run())
-    assert [sent.reply.raw for sent in clients.sent if not sent.reply.is_done] == []
+    assert disturbed(clients.sent) == []
     fleet.check()
     clients.check_charges()
 
@@ -66,22 +66,23 @@ def test_drained_gateway_gives_its_reserve_back_at_once(fleet: Fleet, upstream: 
 
 def test_two_releases_share_one_balance(fleet: Fleet, upstream: LoopbackUpstream) -> None:
     """The release before, which holds by request, and this one serve together exactly what the balance pays for."""
-    paid, asked = 60, 90
+    paid, asked = 60, 45  # so neither can serve all
     clients = Clients(fleet, paid * HOLD_NANO)
     upstream.always(Whole(WORDS, usage_of(PROMPT_TOKENS, MAX_TOKENS)))
 
     async def run() -> int:
         async with OldRelease.running(fleet.ledger, clients.email, clients.key) as old:
             requests = [clients.new_request(max_tokens=MAX_TOKENS) for _ in range(asked)]
-            mine, _ = await asyncio.gather(old.serve(asked, HOLD_NANO), clients.send_all(requests))
-            return mine
+            serving = asyncio.create_task(old.serve(asked, HOLD_NANO))
+            await asyncio.gather(*map(clients.send_patiently, requests))
+            return await serving
 
     served_before = asyncio.run(run())
     served = sum(sent.reply.is_done for sent in clients.sent)
     assert served_before > 0
     assert served > 0
     assert served_before + served == paid
-    assert {sent.reply.status for sent in clients.sent} == {200, 402}
+    assert {sent.reply.status for sent in clients.sent} <= {200, 402, 429}
     assert fleet.ledger.balance_nano(clients.email) == 0
     fleet.check()
 
@@ -100,7 +101,7 @@ def test_open_holds_of_the_release_before_are_respected(fleet: Fleet, upstream: 
             assert await old.settle(held, HOLD_NANO), "its hold was ended by another process"
 
     asyncio.run(run())
-    assert [sent.reply.status for sent in clients.sent if not sent.reply.is_done] == []
+    assert disturbed(clients.sent) == []
     fleet.check()
 
 
@@ -117,5 +118,6 @@ def test_open_holds_of_a_dead_process_of_the_release_before_are_released(
     asyncio.run(run())
     wait_until(lambda: not any(fleet.ledger.still_held()), "the end of the hold", SWEPT_S)
     assert fleet.ledger.balance_nano(clients.email) == clients.credit_nano
-    assert asyncio.run(clients.send(clients.new_request())).usage["completion_tokens"] == USAGE["completion_tokens"]
+    reply = asyncio.run(clients.send_patiently(clients.new_request()))
+    assert reply.usage["completion_tokens"] == USAGE["completion_tokens"]
     fleet.check()

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import asyncpg  # type: ignore[import-untyped]
 
 WAIT_S = 60.0
+COUNT_OTHERS = "SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
 DROP_OTHERS = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()"
 
 

@@ -7,9 +7,11 @@ from typing import Any
 
 from cadenza.store.look_ups import KEPT_MAX, LookUps
 from cadenza.store.postgres import PostgresStore
+from cadenza.store.postgres_connect import PostgresBounds
 from cadenza.store.processes import Bounds, Presence
 from cadenza.store.statements import Statement, Values
 from cadenza.store.store import Row, T, Transaction
+from tests.store.moves import PATIENCE_S
 
 HOUR_S = 3600.0
 PATIENT = Bounds(fresh_s=HOUR_S)  # a command that returns at all has heard from every process
@@ -19,7 +21,7 @@ class CountingPostgres(PostgresStore):
     """Counts what it sends. It can be deaf to announcements, and its transactions can stall."""
 
     def __init__(self, url: str, *, is_deaf: bool = False) -> None:
-        super().__init__(url)
+        super().__init__(url, PostgresBounds().with_waits_of(PATIENCE_S))
         self.sent = 0
         self.queries = 0  # of many rows: the look-ups
         self.is_deaf = is_deaf
@@ -81,7 +83,7 @@ async def member(
 ) -> AsyncIterator[Member]:
     store = CountingPostgres(url, is_deaf=is_deaf)
     presence = Presence(store, bounds)
-    look_ups = LookUps(store, presence, kept_max=kept_max)
+    look_ups = LookUps(store, presence, PATIENCE_S, kept_max)
     await presence.start()
     try:
         yield Member(store, presence, look_ups)

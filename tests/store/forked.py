@@ -20,7 +20,7 @@ PROGRAMS = (
     "tests.store.shared.client",
     "tests.store.spenders",
 )
-FORK_S = 60.0  # from its start to its end
+FORK_S = 180.0  # from its start to its end
 
 Program = Callable[..., Coroutine[Any, Any, None]]
 

@@ -1,4 +1,4 @@
-"""A proxy before Postgres that can lose the answer to a COMMIT: it was carried out, and the client never learns it."""
+"""A proxy before Postgres that can lose an answer: a COMMIT was carried out, and the client never learns it."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -18,10 +18,14 @@ class LossyLine:
         self.folder = folder
         self.lost = asyncio.Event()
         self._target = server.folder
-        self._is_armed = False
+        self._word: bytes | None = None
 
     def lose_next_commit(self) -> None:
-        self._is_armed = True
+        self.lose_next(b"COMMIT")
+
+    def lose_next(self, word: bytes) -> None:
+        """Lose the connection instead of the answer to the next statement with this word."""
+        self._word = word
 
     def url_of(self, url: str) -> str:
         return url.replace(str(self._target), str(self.folder))
@@ -42,8 +46,8 @@ class LossyLine:
 
     async def _ask(self, reader: asyncio.StreamReader, asks: asyncio.StreamWriter, cut: asyncio.Event) -> None:
         while asked := await reader.read(READ_BYTES):
-            if self._is_armed and b"COMMIT" in asked:
-                self._is_armed = False
+            if self._word and self._word in asked:
+                self._word = None
                 cut.set()
             asks.write(asked)
 

@@ -304,8 +304,8 @@ async def comes_true(is_so: Callable[[], Awaitable[bool]], timeout_s: float = PA
 
 
 @asynccontextmanager
-async def opened(url: str, wait_s: float | None = None) -> AsyncIterator[Store]:
-    """Open the same store once more, as another process would."""
+async def opened(url: str, wait_s: float = PATIENCE_S) -> AsyncIterator[Store]:
+    """Open the same store once more, as another process would, but with patience: the machine may be busy."""
     store = open_store(url, wait_s)
     try:
         yield store

@@ -10,11 +10,12 @@ from sqlalchemy import select
 from cadenza.store import schema
 from cadenza.store.address import open_store
 from cadenza.store.postgres import PostgresStore
+from cadenza.store.postgres_connect import PostgresBounds
 from cadenza.store.processes import Bounds, Presence
 from cadenza.store.statements import Statement, Values
 from cadenza.store.store import Row, Store, StoreUnavailable, T, Transaction
 from tests.store.forked import Fork, forked, listen
-from tests.store.moves import comes_true
+from tests.store.moves import PATIENCE_S, comes_true
 
 QUICK = Bounds(beat_every_s=0.01)  # the bounds as they are, by a clock that only the test moves; beats come quickly
 BEATS = Statement(select(schema.processes.c.name, schema.processes.c.beats))
@@ -34,7 +35,7 @@ class FailingPostgres(PostgresStore):
     """Does not answer while it is down. `during` runs while a transaction is on its way."""
 
     def __init__(self, url: str) -> None:
-        super().__init__(url)
+        super().__init__(url, PostgresBounds().with_waits_of(PATIENCE_S))
         self.url = url
         self.is_down = False
         self.failures = 0
@@ -97,7 +98,7 @@ async def other_process(url: str) -> AsyncIterator[tuple[Fork, str]]:
 
 async def main(line: Connection, url: str) -> None:
     """Say the name of its presence once it is registered, and stop when told."""
-    store = open_store(url)
+    store = open_store(url, PATIENCE_S)
     presence = Presence(store)
     await presence.start()
     line.send(presence.name)

@@ -178,8 +178,10 @@ def test_readers_beside_a_writer_see_whole_files(path: Path) -> None:
     is_over, seen = threading.Event(), list[list[str]]()
 
     def read() -> None:
-        while not is_over.is_set():
+        while True:
             seen.append(find(path, "zebra"))
+            if is_over.is_set():
+                return
 
     reader = threading.Thread(target=read)
     reader.start()

@@ -8,10 +8,12 @@ import pytest
 from cadenza.store import keys
 from cadenza.store.look_ups import QUERIES_AT_ONCE, LookUps
 from cadenza.store.postgres import PostgresStore
+from cadenza.store.postgres_connect import PostgresBounds
 from cadenza.store.processes import Presence
 from cadenza.store.statements import Statement, Values
 from cadenza.store.store import Row, Store, StoreUnavailable
 from tests.postgres import Postgres
+from tests.store.moves import PATIENCE_S
 from tests.store.rows import NOW_MS, add_account, add_key
 
 UNKNOWN = [b"%032d" % number for number in range(2000)]
@@ -22,7 +24,7 @@ class WatchedPostgres(PostgresStore):
     """Counts its queries of many rows. Each waits until it may go on."""
 
     def __init__(self, url: str) -> None:
-        super().__init__(url)
+        super().__init__(url, PostgresBounds().with_waits_of(PATIENCE_S))
         self.queries = 0
         self.has_begun = asyncio.Event()
         self.may_go_on = asyncio.Event()
@@ -48,7 +50,7 @@ async def test_keys_are_found_among_unknown_ones(store: Store) -> None:
     """Of thousands of look-ups at once, those of stored keys find them, with the balance of the account."""
     await add_account(store)
     digests = [await add_key(store, f"key_{number}") for number in range(3)]
-    look_ups = LookUps(store, Presence(store))
+    look_ups = LookUps(store, Presence(store), PATIENCE_S)
     found = await asyncio.gather(*(look_ups.find(digest) for digest in [*UNKNOWN, *digests]))
     assert not any(found[: len(UNKNOWN)])
     assert [(key.id, key.balance_nano) for key in found if key] == [("key_0", 0), ("key_1", 0), ("key_2", 0)]
@@ -57,7 +59,7 @@ async def test_keys_are_found_among_unknown_ones(store: Store) -> None:
 
 async def test_look_ups_at_the_same_time_share_a_query(watched: WatchedPostgres) -> None:
     """Thousands of look-ups in the same instant are one query; look-ups one after the other are one each."""
-    look_ups = LookUps(watched, Presence(watched))
+    look_ups = LookUps(watched, Presence(watched), PATIENCE_S)
     assert not any(await asyncio.gather(*(look_ups.find(digest) for digest in UNKNOWN)))
     assert watched.queries == 1
     assert not any([await look_ups.find(digest) for digest in UNKNOWN[:5]])
@@ -67,7 +69,7 @@ async def test_look_ups_at_the_same_time_share_a_query(watched: WatchedPostgres)
 async def test_look_ups_that_wait_share_the_next_query(watched: WatchedPostgres) -> None:
     """While as many queries run as may, everything that is asked for meanwhile is one more."""
     watched.may_go_on.clear()
-    look_ups, finding = LookUps(watched, Presence(watched)), list[asyncio.Task[keys.FoundKey | None]]()
+    look_ups, finding = LookUps(watched, Presence(watched), PATIENCE_S), list[asyncio.Task[keys.FoundKey | None]]()
     for number in range(QUERIES_AT_ONCE):
         watched.has_begun.clear()
         finding.append(asyncio.create_task(look_ups.find(UNKNOWN[number])))
@@ -84,7 +86,7 @@ async def test_a_look_up_never_joins_a_query_that_has_begun(watched: WatchedPost
     await add_account(watched)
     digest = await add_key(watched)
     watched.may_go_on.clear()
-    look_ups = LookUps(watched, Presence(watched))
+    look_ups = LookUps(watched, Presence(watched), PATIENCE_S)
     earlier = asyncio.create_task(look_ups.find(digest))
     await watched.has_begun.wait()
     await watched.transact(lambda tx: keys.revoke(tx, "key_a", NOW_MS))
@@ -98,7 +100,7 @@ async def test_a_look_up_that_is_cancelled_leaves_the_others(watched: WatchedPos
     """A client that disconnects does not end the query that others wait for."""
     await add_account(watched)
     digest = await add_key(watched)
-    look_ups = LookUps(watched, Presence(watched))
+    look_ups = LookUps(watched, Presence(watched), PATIENCE_S)
     finding = [asyncio.create_task(look_ups.find(digest)) for _ in range(3)]
     await watched.has_begun.wait()
     finding[0].cancel()
@@ -118,4 +120,4 @@ async def test_a_store_that_hangs_fails_every_look_up(watched: WatchedPostgres) 
     failed = await asyncio.gather(*finding, return_exceptions=True)
     assert {type(error) for error in failed} == {StoreUnavailable}
     watched.may_go_on.set()
-    assert await LookUps(watched, Presence(watched)).find(UNKNOWN[0]) is None
+    assert await LookUps(watched, Presence(watched), PATIENCE_S).find(UNKNOWN[0]) is None

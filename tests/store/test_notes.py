@@ -11,6 +11,7 @@ from cadenza.core.records import CLASSES
 from cadenza.store import acts, keys
 from cadenza.store.accounts import Account, Preferences
 from cadenza.store.notes import Note, texts_of
+from cadenza.store.processes import USUAL_BOUNDS
 from cadenza.store.schema import accounts, notes
 from cadenza.store.store import Store, StoreRefused
 from tests.postgres import Postgres
@@ -156,7 +157,7 @@ async def test_the_store_refuses_texts_out_of_bounds(store: Store, text: str) ->
 async def test_every_process_knows_of_the_first_note_at_once(postgres: Postgres) -> None:
     """A process that keeps the key looks it up again after the first note, the last one, and a switch."""
     with postgres.migrated_database() as url:
-        async with opened(url) as command, member(url) as one, member(url) as two:
+        async with opened(url) as command, member(url, USUAL_BOUNDS) as one, member(url, USUAL_BOUNDS) as two:
             owner, digest = await add_account(command), await add_key(command)
 
             async def seen() -> set[tuple[bool, bool]]:

@@ -3,10 +3,13 @@
 import asyncio
 import contextlib
 import os
+import shutil
 import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -23,48 +26,47 @@ from tests.store.test_watch import wait_for
 
 START_S = 60.0
 STOP_S = 30.0
+PORT = 6432  # only the name of a socket
 CONFIG = """
 [databases]
 * = host={server} port=5432 user={owner}
 
 [pgbouncer]
-listen_addr = 127.0.0.1
+listen_addr =
 listen_port = {port}
-unix_socket_dir =
+unix_socket_dir = {folder}
 auth_type = any
 pool_mode = {mode}
 default_pool_size = {size}
 """
 
 
-def free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return int(taken.getsockname()[1])
-
-
 @contextlib.contextmanager
-def pgbouncer(server: Postgres, mode: str, size: int = 20) -> Iterator[int]:
-    """A running pgbouncer; the port that it listens on."""
-    program, port = find_or_install("pgbouncer", "pgbouncer"), free_port()
-    config = server.folder / f"pgbouncer-{port}.ini"
-    config.write_text(CONFIG.format(server=server.folder, owner=OWNER, port=port, mode=mode, size=size))
+def pgbouncer(server: Postgres, mode: str, size: int = 20) -> Iterator[Path]:
+    """A running pgbouncer; the folder of the socket that it listens on."""
+    program, folder = find_or_install("pgbouncer", "pgbouncer"), Path(tempfile.mkdtemp(dir=server.folder))
+    config = folder / "pgbouncer.ini"
+    values = {"server": server.folder, "folder": folder, "port": PORT, "owner": OWNER, "mode": mode, "size": size}
+    config.write_text(CONFIG.format(**values))
     config.chmod(0o644)
     owner = OWNER if os.getuid() == 0 else None
+    if owner:
+        shutil.chown(folder, owner)
     running = subprocess.Popen([program, config], user=owner, cwd="/", stderr=subprocess.DEVNULL)
     try:
-        wait_until_it_listens(port)
-        yield port
+        wait_until_it_listens(folder / f".s.PGSQL.{PORT}")
+        yield folder
     finally:
         running.kill()
         running.wait(STOP_S)
 
 
-def wait_until_it_listens(port: int) -> None:
+def wait_until_it_listens(path: Path) -> None:
     deadline_s = time.monotonic() + START_S
     while True:
         try:
-            socket.create_connection(("127.0.0.1", port)).close()
+            with socket.socket(socket.AF_UNIX) as line:
+                line.connect(str(path))
         except OSError:
             assert time.monotonic() < deadline_s, "pgbouncer does not listen"
             time.sleep(0.05)
@@ -75,21 +77,21 @@ def wait_until_it_listens(port: int) -> None:
 @pytest.fixture(
     params=[("transaction", 20), ("transaction", 1), ("statement", 20)], ids=lambda found: f"{found[0]}-{found[1]}"
 )
-def shared_port(request: pytest.FixtureRequest, postgres: Postgres) -> Iterator[int]:
-    with pgbouncer(postgres, *request.param) as port:
-        yield port
+def shared(request: pytest.FixtureRequest, postgres: Postgres) -> Iterator[Path]:
+    with pgbouncer(postgres, *request.param) as folder:
+        yield folder
 
 
 @pytest.fixture
-def session_port(postgres: Postgres) -> Iterator[int]:
-    with pgbouncer(postgres, "session") as port:
-        yield port
+def session(postgres: Postgres) -> Iterator[Path]:
+    with pgbouncer(postgres, "session") as folder:
+        yield folder
 
 
-async def test_a_pooler_without_sessions_is_refused(postgres: Postgres, shared_port: int) -> None:
+async def test_a_pooler_without_sessions_is_refused(postgres: Postgres, shared: Path) -> None:
     """In transaction or statement mode every use fails with what to do, with one server connection and with many."""
     with postgres.database() as url:
-        direct, pooled = open_store(url, START_S), open_store(pooled_url(shared_port, url))
+        direct, pooled = open_store(url, START_S), open_store(pooled_url(shared, url), START_S)
         await migrate(direct)
         for use in (pooled.ping, lambda: prepare_store(pooled), pooled.upgrade, pooled.ping):
             with pytest.raises(StoreUnavailable, match=r"needs a session.*directly, or use session mode"):
@@ -98,10 +100,10 @@ async def test_a_pooler_without_sessions_is_refused(postgres: Postgres, shared_p
         await direct.close()
 
 
-async def test_a_pooler_in_session_mode_works(postgres: Postgres, session_port: int) -> None:
+async def test_a_pooler_in_session_mode_works(postgres: Postgres, session: Path) -> None:
     """In session mode the schema is migrated, and transactions and announcements work."""
     with postgres.database() as url:
-        store, woken = open_store(pooled_url(session_port, url), START_S), asyncio.Event()
+        store, woken = open_store(pooled_url(session, url), START_S), asyncio.Event()
         await migrate(store)
         await prepare_store(store)
         await asyncio.gather(*(add_account(store, f"acct_{number}") for number in range(10)))
@@ -112,6 +114,6 @@ async def test_a_pooler_in_session_mode_works(postgres: Postgres, session_port: 
         await store.close()
 
 
-def pooled_url(port: int, url: str) -> str:
+def pooled_url(folder: Path, url: str) -> str:
     name = url.partition("@/")[2].partition("?")[0]
-    return f"postgresql://{OWNER}@127.0.0.1:{port}/{name}"
+    return f"postgresql://{OWNER}@/{name}?host={folder}&port={PORT}"

@@ -140,7 +140,7 @@ async def test_a_caller_cancelled_while_it_waits_for_the_lock(
     for task in (writing, queued):
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await asyncio.wait_for(task, 1)
+            await asyncio.wait_for(task, WAIT_S)
     other.execute("COMMIT")
     await asyncio.wait_for(store.transact(adding("next"), is_brief=is_brief), WAIT_S)
     assert count_in(other) == 3

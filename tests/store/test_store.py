@@ -19,7 +19,7 @@ from cadenza.store.sqlite import SqliteStore
 from cadenza.store.statements import Statement
 from cadenza.store.store import Store, StoreRefused, StoreUnavailable, Transaction
 from tests.postgres import Postgres
-from tests.store.aside import DROP_OTHERS, aside
+from tests.store.aside import COUNT_OTHERS, DROP_OTHERS, WAIT_S, aside
 from tests.store.rows import NOW_MS, add_account
 
 SECRET = "a-value-that-must-not-show"
@@ -194,13 +194,13 @@ async def test_a_locked_store_is_not_migrated(tmp_path: Path) -> None:
 
 async def test_a_writer_cancelled_while_it_waits_leaves_no_lock(sqlite_store: SqliteStore) -> None:
     """A transaction whose caller is cancelled while it waits for the lock does not keep the lock."""
-    hasty = SqliteStore(sqlite_store.path, wait_s=0.5)
+    patient = SqliteStore(sqlite_store.path, wait_s=30.0)
     with contextlib.closing(connect_aside(sqlite_store)) as other:
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(add_account(hasty, "acct_left"), 0.1)
-    await add_account(hasty)
-    await hasty.close()
+            await asyncio.wait_for(add_account(patient, "acct_left"), 0.1)
+    await add_account(patient)
+    await patient.close()
 
 
 async def test_sqlite_files_are_private(tmp_path: Path) -> None:
@@ -250,10 +250,13 @@ async def test_a_file_that_is_not_a_database_is_not_migrated(tmp_path: Path) -> 
 async def test_lost_connections_are_replaced(postgres: Postgres) -> None:
     """When Postgres drops its connections, at most one use fails and the next one connects again."""
     with postgres.database() as url:
-        store = open_store(url, 30.0)
+        store = open_store(url, WAIT_S)
         await asyncio.gather(*(store.ping() for _ in range(20)))
         async with aside(url) as other:
             await other.rows(DROP_OTHERS)
+            async with asyncio.timeout(WAIT_S):
+                while await other.rows(COUNT_OTHERS) != [(0,)]:
+                    pass
         with contextlib.suppress(StoreUnavailable):
             await store.ping()
         for _ in range(20):

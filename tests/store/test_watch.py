@@ -12,6 +12,7 @@ from cadenza.store.statements import Statement
 from cadenza.store.store import Store, StoreUnavailable, Transaction
 from tests.postgres import Postgres
 from tests.store.aside import DROP_OTHERS, aside
+from tests.store.lossy import lossy_line
 from tests.store.processes import announce, run_at_once
 
 WAIT_S = 60.0
@@ -99,6 +100,21 @@ async def test_a_lost_connection_is_made_again_and_wakes(postgres: Postgres) -> 
                 await announcing.execute("NOTIFY cadenza")
             await wait_for(woken)
         await store.close()
+
+
+async def test_a_connection_that_is_lost_before_it_listens_cannot_be_watched(
+    postgres: Postgres, tmp_path: Path
+) -> None:
+    """Postgres took the connection, and it was lost before the answer to LISTEN: a StoreUnavailable, too."""
+    with postgres.migrated_database() as url:
+        async with lossy_line(postgres, tmp_path) as line:
+            store = open_store(line.url_of(url), WAIT_S)
+            await store.ping()
+            line.lose_next(b"LISTEN")
+            with pytest.raises(StoreUnavailable):
+                async with store.watch(lambda: None):
+                    pass
+            await store.close()
 
 
 async def test_a_store_that_does_not_answer_cannot_be_watched(tmp_path: Path) -> None:

@@ -14,7 +14,10 @@ import pytest
 
 from cadenza.core.ledger import Ended, Held
 from cadenza.core.records import Usage
+from cadenza.store.address import open_store
 from cadenza.store.committer import BATCH_MAX
+from cadenza.store.postgres import PostgresStore
+from cadenza.store.postgres_connect import PostgresBounds
 from cadenza.store.sqlite import SqliteStore
 from cadenza.store.store import Store, StoreBusy, StoreUnavailable
 from tests.postgres import Postgres
@@ -23,6 +26,7 @@ from tests.store.lossy import lossy_line
 from tests.store.moves import (
     ALONE,
     MARKS_AT_ONCE,
+    PATIENCE_S,
     QUIET,
     STALE,
     Progress,
@@ -45,7 +49,7 @@ from tests.store.moves import (
 )
 from tests.store.rows import DOLLAR_NANO
 
-HASTY_S = 0.3  # how long a store of these tests waits for a lock
+HASTY_S = 0.3  # how long a hasty store waits for a lock
 SOON_S = 20.0
 WHOLE_NANO = 2500
 LITTLE_NANO = 200 * WHOLE_NANO  # near the end of a credit: nothing is kept for holds in memory
@@ -75,10 +79,25 @@ async def locked(url: str) -> AsyncIterator[None]:
         yield
 
 
+@asynccontextmanager
+async def hasty_store(url: str) -> AsyncIterator[Store]:
+    """The same store once more, which soon gives up waiting for a lock, and for nothing else."""
+    patient = PostgresBounds().with_waits_of(PATIENCE_S)
+    hasty = (
+        open_store(url, HASTY_S)
+        if url.startswith("sqlite")
+        else PostgresStore(url, msgspec.structs.replace(patient, lock_s=HASTY_S))
+    )
+    try:
+        yield hasty
+    finally:
+        await hasty.close()
+
+
 async def test_a_locked_store_fails_holds_and_keeps_outcomes(store: Store, url: str) -> None:
     """Holds fail and change nothing; outcomes are retried until the lock is released, and are then written once."""
     await fund(store, LITTLE_NANO)
-    async with opened(url, HASTY_S) as hasty, writing(hasty, pace=ALONE) as (writer, metrics):
+    async with hasty_store(url) as hasty, writing(hasty, pace=ALONE) as (writer, metrics):
         await hold_all(writer, [make_hold("r1"), make_hold("r2")])
         async with locked(url):
             ends = [writer.end(make_outcome("r1", Usage(100, 1))), writer.end(make_outcome("r2", Usage(100, 50)))]
@@ -97,7 +116,7 @@ async def test_a_locked_store_fails_holds_and_keeps_outcomes(store: Store, url: 
 async def test_a_reserve_lets_requests_through_while_the_store_stalls(store: Store, url: str) -> None:
     """Holds that the reserve covers are answered without the store; their charges are written when it answers again."""
     await fund(store, DOLLAR_NANO)
-    async with opened(url, HASTY_S) as hasty, writing(hasty, pace=ALONE, bounds=QUIET) as (writer, _):
+    async with hasty_store(url) as hasty, writing(hasty, pace=ALONE, bounds=QUIET) as (writer, _):
         await writer.hold(make_hold("r0"))
         async with locked(url):
             answers = [await writer.hold(make_hold(f"r{number}")) for number in range(1, 5)]
@@ -111,7 +130,7 @@ async def test_a_process_that_is_not_fresh_asks_the_store_for_every_hold(postgre
     """It may have been swept: a hold that its reserve covers fails while the store does not answer."""
     async with postgres_store(postgres) as (store, url):
         await fund(store, DOLLAR_NANO)
-        async with opened(url, HASTY_S) as hasty, writing(hasty, pace=ALONE, bounds=STALE) as (writer, _):
+        async with hasty_store(url) as hasty, writing(hasty, pace=ALONE, bounds=STALE) as (writer, _):
             await writer.hold(make_hold("r0"))
             assert (await reserves_of(store))[writer.presence.name] > 2 * WHOLE_NANO
             async with locked(url):
@@ -126,7 +145,7 @@ async def test_a_hold_behind_a_full_batch_fails_too(store: Store, url: str) -> N
     """When the store does not take a full batch of outcomes, a hold behind it fails at once."""
     await fund(store, LITTLE_NANO)
     names = [f"r{number}" for number in range(BATCH_MAX)]
-    async with opened(url, HASTY_S) as hasty, writing(hasty, pace=ALONE) as (writer, _):
+    async with hasty_store(url) as hasty, writing(hasty, pace=ALONE) as (writer, _):
         await hold_all(writer, map(make_hold, names))
         async with locked(url):
             ends = [writer.end(make_outcome(name)) for name in names]
@@ -139,7 +158,7 @@ async def test_a_hold_behind_a_full_batch_fails_too(store: Store, url: str) -> N
 async def test_stopping_on_a_locked_store_loses_nothing(store: Store, url: str) -> None:
     """The writer stops in bounded time, and what it could not write is freed once."""
     await fund(store, LITTLE_NANO)
-    async with opened(url, HASTY_S) as hasty, asyncio.timeout(SOON_S), contextlib.AsyncExitStack() as stack:
+    async with hasty_store(url) as hasty, asyncio.timeout(SOON_S), contextlib.AsyncExitStack() as stack:
         writer, _ = await stack.enter_async_context(writing(hasty, pace=ALONE))
         await writer.hold(make_hold())
         async with locked(url):
@@ -155,7 +174,7 @@ async def test_a_locked_account_delays_only_its_own_moves(postgres: Postgres) ->
     async with postgres_store(postgres) as (store, url):
         for account in "ab":
             await fund(store, LITTLE_NANO, account)
-        async with opened(url, HASTY_S) as hasty, writing(hasty, pace=ALONE) as (writer, metrics):
+        async with hasty_store(url) as hasty, writing(hasty, pace=ALONE) as (writer, metrics):
             await hold_all(writer, [make_hold("a1"), make_hold("b1", account="b")])
             async with transaction(url) as other:
                 await other.rows("SELECT * FROM accounts WHERE id = 'acct_a' FOR UPDATE")
@@ -203,7 +222,7 @@ async def test_a_caller_cancelled_while_its_hold_fails_is_cancelled(sqlite_store
         leaving[0].cancel()
 
     log = ListeningLog("did not take a batch", leave)
-    async with opened(url, HASTY_S) as hasty, writing(hasty, log_to=log) as (writer, _), locked(url):
+    async with hasty_store(url) as hasty, writing(hasty, log_to=log) as (writer, _), locked(url):
         leaving.append(asyncio.create_task(writer.hold(make_hold())))
         await asyncio.wait(leaving)
     assert leaving[0].cancelled()
@@ -216,7 +235,7 @@ async def test_a_lock_while_a_batch_is_written_one_by_one_loses_nothing(sqlite_s
     refused = make_hold("bad", key=KEY, started_at=2**63)
     with contextlib.closing(sqlite3.connect(str(sqlite_store.path), isolation_level=None)) as other:
         steps = Steps()
-        async with opened(url, HASTY_S) as hasty, writing(hasty, steps, pace=ALONE) as (writer, _):
+        async with hasty_store(url) as hasty, writing(hasty, steps, pace=ALONE) as (writer, _):
             await hold_all(writer, [make_hold("r1"), make_hold("r2")])
             queued = await queue_all(writer, [refused])
             ends = [writer.end(make_outcome("r1", Usage(100, 1))), writer.end(make_outcome("r2", Usage(100, 1)))]
@@ -263,7 +282,7 @@ async def test_a_hold_whose_commit_was_not_confirmed_is_released(
     """A hold that failed because its answer was lost, but was taken, leaves no credit held and its key free."""
     async with postgres_store(postgres) as (store, url), lossy_line(postgres, tmp_path) as line:
         await fund(store, WHOLE_NANO)
-        async with opened(line.url_of(url)) as far, writing(far, bounds=QUIET) as (writer, _):
+        async with opened(line.url_of(url)) as far, writing(far, pace=ALONE, bounds=QUIET) as (writer, _):
             line.lose_next_commit()
             with pytest.raises(StoreUnavailable):
                 await writer.hold(make_hold("r1", key=key))

@@ -137,6 +137,7 @@ def main() -> None:
     resources.Store.dump_to_disk = lambda _: None  # it would write to a fixed file in /tmp
     listening = socket.socket()
     listening.bind(("127.0.0.1", 0))
+    listening.listen()  # before the port is told: the test connects at once
     port = listening.getsockname()[1]
     app.router.add_post(SESSIONS, api_create(Session, SESSIONS))
     app.router.add_get(SESSIONS + "/{id}", api_retrieve(Session, SESSIONS))

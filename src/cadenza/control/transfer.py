@@ -8,10 +8,12 @@ from cadenza.store.migrate import migrate, schema_state
 from cadenza.store.store import Store
 from cadenza.store.transfer import Carried, transfer
 
+WAIT_S = 30.0  # the move is made once: a database that is busy for a moment does not end it
+
 
 async def move_store(source_url: str, target_url: str) -> Carried:
     """Carry all rows over and check both ledgers. It can be run again: a target that has the rows is left as it is."""
-    source, target = open_store(source_url), open_store(target_url)
+    source, target = open_store(source_url, WAIT_S), open_store(target_url, WAIT_S)
     try:
         if source.path is None or target.path is not None:
             raise ControlError(

@@ -4,8 +4,10 @@ Reads run without a transaction, so each sees the newest committed state. Every 
 for a connection, a lock, an answer. Work that met a deadlock, or a schema that a migration changed, runs once more.
 """
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -69,7 +71,7 @@ class PostgresStore:
 
     @contextlib.asynccontextmanager
     async def watch(self, wake: Callable[[], None]) -> AsyncIterator[None]:
-        async with postgres_watch.watch(lambda: self._connect(self._bounds), wake):
+        async with postgres_watch.watch(lambda listen: self._connect(self._bounds, listen), wake):
             yield
 
     async def ping(self) -> None:
@@ -128,7 +130,7 @@ class PostgresStore:
     async def _open_session(self) -> Session:
         return Session(await self._connect(self._bounds))
 
-    async def _connect(self, bounds: PostgresBounds) -> Connection:
+    async def _connect(self, bounds: PostgresBounds, listen: postgres_watch.Listen | None = None) -> Connection:
         """Open a connection, ready for use, or raise StoreUnavailable."""
         if not self._is_checked:
             bounds = msgspec.structs.replace(bounds, connect_s=max(bounds.connect_s, bounds.first_connect_s))
@@ -136,6 +138,9 @@ class PostgresStore:
             connection = await connect(self._address, bounds)
             try:
                 await self._prepare(connection, bounds)
+                if listen:
+                    async with asyncio.timeout(bounds.connect_s):
+                        await listen(connection)
             except BaseException:
                 connection.terminate()
                 raise
@@ -147,6 +152,7 @@ class PostgresStore:
 
     async def _prepare(self, connection: Connection, bounds: PostgresBounds) -> None:
         if not self._is_checked:
-            await check_session(connection, lambda: connect(self._address, bounds, keeps_statements=False))
+            another = partial(connect, self._address, bounds, keeps_statements=False)
+            await check_session(connection, another, bounds.connect_s)
             self._is_checked = True
         await set_up(connection, bounds)

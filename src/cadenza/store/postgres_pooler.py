@@ -22,14 +22,14 @@ class SessionShared(Exception):
     """Two statements of one connection ran in different sessions of Postgres."""
 
 
-async def check_session(connection: Connection, connect: Connect) -> None:
-    """Raise SessionShared behind such a pooler. Other errors are the driver's own.
+async def check_session(connection: Connection, connect: Connect, answer_s: float) -> None:
+    """Raise SessionShared behind such a pooler. Other errors are the driver's own, or a TimeoutError.
 
     When a connection begins Postgres tells the number of its session; a pooler tells a number of its own. Only then
     two more connections are made, by `connect`, that prepare no statements.
     """
     try:
-        if await connection.fetchval(PID, timeout=ANSWER_S) == connection.get_server_pid():
+        if await connection.fetchval(PID, timeout=answer_s) == connection.get_server_pid():
             return
     except LOST_STATEMENT:
         raise SessionShared from None

@@ -17,12 +17,16 @@ ANNOUNCE = f"NOTIFY {CHANNEL}"
 TEST_EVERY_S = 1.0
 TEST_S = 1.0
 RECONNECT_PAUSE_S = 0.25
-Connect = Callable[[], Awaitable[Connection]]
+Listen = Callable[[Connection], Awaitable[None]]
+Connect = Callable[[Listen], Awaitable[Connection]]
 
 
 @contextlib.asynccontextmanager
 async def watch(connect: Connect, wake: Callable[[], None]) -> AsyncIterator[None]:
-    """`connect` raises StoreUnavailable; the caller gets it the first time, and later it is tried again."""
+    """`connect` returns a connection that listens, or raises StoreUnavailable.
+
+    The caller gets the error of the first time; later it is tried again.
+    """
     listener = Listener(connect, wake)
     await listener.connect()
     keeping = asyncio.create_task(listener.keep_connected())
@@ -44,16 +48,12 @@ class Listener:
         self._lost = asyncio.Event()
 
     async def connect(self) -> None:
-        connection = await self._connect()
-        try:
-            self._lost.clear()
-            connection.add_termination_listener(lambda _: self._lost.set())
-            async with asyncio.timeout(TEST_S):
-                await connection.add_listener(CHANNEL, lambda *_: self._wake())
-        except BaseException:
-            connection.terminate()
-            raise
-        self._connection = connection
+        self._connection = await self._connect(self._listen)
+
+    async def _listen(self, connection: Connection) -> None:
+        self._lost.clear()
+        connection.add_termination_listener(lambda _: self._lost.set())
+        await connection.add_listener(CHANNEL, lambda *_: self._wake())
 
     def disconnect(self) -> None:
         if self._connection is not None:

@@ -1,6 +1,7 @@
 """A process that uses Valkey: `take` takes tickets as fast as it can, `hold` takes slots and keeps them."""
 
 import asyncio
+import math
 import time
 from multiprocessing.connection import Connection
 
@@ -15,15 +16,24 @@ AT_ONCE = 20
 
 
 async def take(line: Connection, url: str, per_s: str, burst: str, time_s: str) -> None:
-    """Say how many tickets were granted, then the monotonic times of the first and the last attempt."""
+    """Take tickets for a time, and then until none is left. Say how many were granted, and four monotonic times.
+
+    They are those before the first attempt, after the first refusal, before the last attempt, and after it.
+    """
     state = ValkeyState(parse(url), 1, Observer(make_log()), Timing(trip_s=30.0, connect_s=30.0))
     await state.start()
     assert state.is_up
-    rate, began_s, granted = Rate(float(per_s), int(burst)), time.monotonic(), 0
-    while time.monotonic() < began_s + float(time_s):
+    rate, granted, used_up_s = Rate(float(per_s), int(burst)), 0, math.inf
+    began_s = last_s = time.monotonic()
+    is_used_up = False
+    while not is_used_up or last_s < began_s + float(time_s):
+        last_s = time.monotonic()
         tickets = await asyncio.gather(*(state.rates.take("key", rate) for _ in range(AT_ONCE)))
         granted += sum(ticket.is_granted for ticket in tickets)
-    line.send(f"{granted} {began_s} {time.monotonic()}")
+        is_used_up = not tickets[-1].is_granted
+        if is_used_up:
+            used_up_s = min(used_up_s, time.monotonic())
+    line.send(f"{granted} {began_s} {used_up_s} {last_s} {time.monotonic()}")
     await state.stop()
 
 

@@ -53,9 +53,10 @@ async def test_a_ticket_that_is_given_back_can_be_taken_again(state: SharedState
 async def test_a_key_is_granted_after_the_wait_that_it_was_told(state: SharedState) -> None:
     """The wait in a refusal is enough."""
     rate = Rate(per_s=20.0, burst=1)
-    assert (await state.rates.take("key_a", rate)).is_granted
-    refused = await state.rates.take("key_a", rate)
-    await asyncio.sleep(refused.wait_s)
+    async with asyncio.timeout(RUN_S):
+        while (last := await state.rates.take("key_a", rate)).is_granted:
+            pass
+    await asyncio.sleep(last.wait_s)
     assert (await state.rates.take("key_a", rate)).is_granted
 
 
@@ -125,7 +126,7 @@ async def test_a_key_takes_no_memory_once_its_burst_is_full(valkey: Valkey, make
             await asyncio.sleep(0.01)
 
 
-@pytest.mark.parametrize(("per_s", "burst"), [(0.001, 100), (200.0, 20)])
+@pytest.mark.parametrize(("per_s", "burst"), [(0.001, 100), (50.0, 500)])
 async def test_one_rate_over_three_processes_is_exact(valkey: Valkey, per_s: float, burst: int) -> None:
     """Three processes that take tickets as fast as they can get together what one may have, and all of it."""
 
@@ -133,7 +134,7 @@ async def test_one_rate_over_three_processes_is_exact(valkey: Valkey, per_s: flo
         async with forked(client.take, valkey.url, str(per_s), str(burst), str(TAKE_S)) as process:
             return [float(word) for word in (await process.hear()).split()]
 
-    counts, begun_s, ended_s = zip(*await asyncio.gather(run(), run(), run()), strict=True)
-    span_s = max(ended_s) - min(begun_s)
-    assert burst + 0.5 * per_s * TAKE_S <= sum(counts) + 1
-    assert sum(counts) <= burst + per_s * span_s
+    counts, *times = zip(*await asyncio.gather(run(), run(), run()), strict=True)
+    begun_s, used_up_s, last_s, ended_s = times
+    assert sum(counts) <= burst + per_s * (max(ended_s) - min(begun_s))
+    assert sum(counts) + 1 >= burst + per_s * (max(last_s) - min(used_up_s))
