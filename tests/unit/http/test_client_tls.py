@@ -15,7 +15,6 @@ import trustme
 from cadenza.http.client import HttpClient, Unreachable
 from cadenza.http.client_connection import Broken
 from cadenza.http.tunnel import HEAD_BYTES_MAX
-from tests.unit.upstreams.clock import Clock
 from tests.unit.http.peer import (
     LOCALHOST,
     WAIT_S,
@@ -32,6 +31,7 @@ from tests.unit.http.peer import (
     responding,
     until,
 )
+from tests.unit.upstreams.clock import Clock
 
 OK = b"HTTP/1.1 200 OK\r\n"
 HI = OK + b"content-length: 2\r\n\r\nhi"
