@@ -81,7 +81,10 @@ class Site:
         for client in self._clients:
             client.abort()
         self._server.close()
+        for connection in self.connections:
+            connection.abort()
         await self.cancel_tasks()
+        await asyncio.sleep(0)  # the sockets are closed in the next turn
 
     async def connect(self) -> RawClient:
         self._clients.append(await connect_to(self._server.sockets[0].getsockname()))
