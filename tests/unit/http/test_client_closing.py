@@ -243,10 +243,12 @@ async def test_a_thousand_broken_requests_leak_nothing() -> None:
     async with talking(script) as (client, peer):
         open_before = open_sockets()
         for _ in range(10):
+            enough = len(peer.visits) + 20
             tasks = [asyncio.create_task(fetch(client)) for _ in range(100)]
             await asyncio.sleep(0)
             for task in tasks[::2]:
                 task.cancel()
+            await until(lambda enough=enough: len(peer.visits) >= enough)  # type: ignore[misc]
             leaving = asyncio.gather(*tasks, return_exceptions=True)
             async with asyncio.timeout(WAIT_S):
                 while sum(task.done() for task in tasks) < len(tasks):
