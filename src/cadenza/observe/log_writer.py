@@ -14,6 +14,7 @@ from typing import TextIO
 
 BYTES_MAX = 1024 * 1024  # a second or more of lines, at thousands of requests a second
 RETRY_S = 0.05  # a stream in non-blocking mode that is full
+FLUSH_SLICES = 20
 
 RenderDropped = Callable[[int], str]
 
@@ -52,11 +53,18 @@ class LogWriter:
             self._thread.start()
 
     def flush(self, within_s: float) -> None:
-        """Return once everything is written, or after `within_s`."""
+        """Return once everything is written, or after `within_s`.
+
+        The time is counted in slices: a machine that stops for a while uses up one of them, and the rest is left.
+        """
         while self._texts and not self._in_thread:
             self._write_next()
         with self._changed:
-            self.is_stuck = not self._changed.wait_for(lambda: not self._waiting_bytes, within_s)
+            waits = (self._changed.wait_for(self._is_done, within_s / FLUSH_SLICES) for _ in range(FLUSH_SLICES))
+            self.is_stuck = not any(waits)
+
+    def _is_done(self) -> bool:
+        return not self._waiting_bytes
 
     def _write_forever(self) -> None:
         while True:

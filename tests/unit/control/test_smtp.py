@@ -1,19 +1,20 @@
 """Letters go to a real SMTP server: with TLS that is verified, and without a word about the letter when it fails."""
 
+import asyncio
 import contextlib
 import ssl
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
 import trustme
-from aiosmtpd.controller import Controller
+from aiosmtpd.smtp import SMTP
 
 from cadenza.control.outbox import Letter, SendFailed
 from cadenza.control.smtp import SmtpServer, send_letter
-from tests.mail_server import Mailbox, free_port
+from tests.mail_server import Mailbox
+from tests.unit.http.peer import LOCALHOST, refusing_port
 
 LETTER = Letter("somebody@example.org", "A subject", "First line\nSecond line\n")
 SERVER = SmtpServer("localhost", 0, "Cadenza <cadenza@example.org>", "none", None, None)
@@ -28,21 +29,23 @@ def authority(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> trustme.CA:
     return made
 
 
-@contextlib.contextmanager
-def receiving(
+@contextlib.asynccontextmanager
+async def receiving(
     security: str, authority: trustme.CA | None = None, name: str = "localhost"
-) -> Iterator[tuple[Mailbox, int]]:
+) -> AsyncIterator[tuple[Mailbox, int]]:
+    """A server in the test's own loop."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     if authority:
         authority.issue_cert(name).configure_cert(context)
-    options: Any = {"tls": {"ssl_context": context}, "starttls": {"tls_context": context}}.get(security, {})
-    mailbox, port = Mailbox(), free_port()
-    controller = Controller(mailbox, hostname="localhost", port=port, **options)
-    controller.start()
-    try:
-        yield mailbox, port
-    finally:
-        controller.stop()
+    mailbox = Mailbox()
+    server = await asyncio.get_running_loop().create_server(
+        lambda: SMTP(mailbox, hostname="localhost", tls_context=context if security == "starttls" else None),
+        LOCALHOST,
+        0,
+        ssl=context if security == "tls" else None,
+    )
+    async with server:
+        yield mailbox, server.sockets[0].getsockname()[1]
 
 
 def server_at(port: int, security: str) -> SmtpServer:
@@ -52,7 +55,7 @@ def server_at(port: int, security: str) -> SmtpServer:
 @pytest.mark.parametrize("security", ["none", "starttls", "tls"])
 async def test_a_letter_arrives(authority: trustme.CA, security: str) -> None:
     """The text arrives as it was written, over each kind of connection."""
-    with receiving(security, authority) as (mailbox, port):
+    async with receiving(security, authority) as (mailbox, port):
         await send_letter(server_at(port, security), LETTER)
     [received] = mailbox.letters
     assert (received.to, received.subject) == (LETTER.to, LETTER.subject)
@@ -62,23 +65,25 @@ async def test_a_letter_arrives(authority: trustme.CA, security: str) -> None:
 @pytest.mark.parametrize("security", ["starttls", "tls"])
 async def test_a_server_with_the_certificate_of_another_is_refused(authority: trustme.CA, security: str) -> None:
     """The letter is not handed to a server that is not the one of the config."""
-    with receiving(security, authority, "evil.example") as (mailbox, port), pytest.raises(SendFailed) as caught:
-        await send_letter(server_at(port, security), LETTER)
+    async with receiving(security, authority, "evil.example") as (mailbox, port):
+        with pytest.raises(SendFailed) as caught:
+            await send_letter(server_at(port, security), LETTER)
     assert mailbox.letters == []
     assert caught.value.retry_helps
 
 
 async def test_a_server_without_tls_is_refused(authority: trustme.CA) -> None:
     """A server that offers no STARTTLS does not get the letter in plain text."""
-    with receiving("none") as (mailbox, port), pytest.raises(SendFailed):
-        await send_letter(server_at(port, "starttls"), LETTER)
+    async with receiving("none") as (mailbox, port):
+        with pytest.raises(SendFailed):
+            await send_letter(server_at(port, "starttls"), LETTER)
     assert mailbox.letters == []
 
 
 @pytest.mark.parametrize(("reply", "retry_helps"), [("451 later", True), ("550 no such address", False)])
 async def test_a_refusal_tells_whether_to_try_again(reply: str, retry_helps: bool) -> None:
     """A refusal for now is tried again, one for good is not, and neither reason has the address."""
-    with receiving("none") as (mailbox, port):
+    async with receiving("none") as (mailbox, port):
         mailbox.reply = reply
         with pytest.raises(SendFailed) as caught:
             await send_letter(server_at(port, "none"), LETTER)
@@ -89,6 +94,6 @@ async def test_a_refusal_tells_whether_to_try_again(reply: str, retry_helps: boo
 
 async def test_no_server_is_a_reason_to_try_again() -> None:
     """A mail server that is down is a passing trouble."""
-    with pytest.raises(SendFailed) as caught:
-        await send_letter(server_at(free_port(), "none"), LETTER)
+    with refusing_port() as port, pytest.raises(SendFailed) as caught:
+        await send_letter(server_at(port, "none"), LETTER)
     assert caught.value.retry_helps

@@ -16,7 +16,7 @@ WAIT_S = 60.0
 async def test_a_store_that_takes_writes_has_no_problem(store: Store) -> None:
     """A check on a sound store finds nothing and logs nothing."""
     out = io.StringIO()
-    check = WriteCheck(store, make_log(out))
+    check = WriteCheck(store, make_log(out), wait_s=WAIT_S)
     assert [await check.problem() for _ in range(3)] == [None] * 3
     assert out.getvalue() == ""
 
@@ -24,7 +24,7 @@ async def test_a_store_that_takes_writes_has_no_problem(store: Store) -> None:
 async def test_a_problem_is_told_until_it_ends_and_logged_once(store: Store) -> None:
     """While the table is gone every check fails with what to do; the log has one line; then it recovers."""
     out = io.StringIO()
-    check = WriteCheck(store, make_log(out), every_s=0.0)
+    check = WriteCheck(store, make_log(out), every_s=0.0, wait_s=WAIT_S)
     await sql(store, "ALTER TABLE alembic_version RENAME TO away")
     assert [await check.problem() for _ in range(3)] == [NO_WRITE] * 3
     [line] = map(json.loads, out.getvalue().splitlines())
@@ -35,7 +35,7 @@ async def test_a_problem_is_told_until_it_ends_and_logged_once(store: Store) -> 
 
 async def test_the_store_is_tried_once_in_a_while(store: Store) -> None:
     """Many checks at once and one after another share one trial."""
-    check = WriteCheck(store, make_log(io.StringIO()), every_s=WAIT_S)
+    check = WriteCheck(store, make_log(io.StringIO()), every_s=WAIT_S, wait_s=WAIT_S)
     assert await asyncio.gather(*(check.problem() for _ in range(20))) == [None] * 20
     await sql(store, "ALTER TABLE alembic_version RENAME TO away")
     assert await check.problem() is None

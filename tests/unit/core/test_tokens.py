@@ -157,10 +157,15 @@ def test_no_run_is_slower_than_words(unit: str) -> None:
 
 
 def cpu_s_of(text: str) -> float:
+    """The least of three trials: a busy neighbour makes some of them slower."""
+
+    def measure_s() -> float:
+        started_s = time.thread_time()
+        TOKENIZER.count(text)
+        return time.thread_time() - started_s
+
     TOKENIZER.load()
-    started_s = time.process_time()
-    TOKENIZER.count(text)
-    return time.process_time() - started_s
+    return min(measure_s() for _ in range(3))
 
 
 def test_a_prompt_is_not_counted_much_beyond_the_largest_window() -> None:

@@ -17,8 +17,8 @@ def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.Abstrac
 
 @pytest.fixture
 async def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """Only for tests that are marked to run on asyncio's own loop."""
-    return Clock(asyncio.get_running_loop(), monkeypatch)
+    """A stopped clock, only for tests that are marked to run on asyncio's own loop."""
+    return Clock(asyncio.get_running_loop(), monkeypatch, is_stopped=True)
 
 
 @pytest.fixture

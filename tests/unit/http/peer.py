@@ -164,7 +164,10 @@ async def read_all(response: ClientConnection) -> bytes:
     return b"".join(parts)
 
 
-async def fetch(client: HttpClient, path: str = "/path", body: bytes = b"", connect_s: float = WAIT_S) -> WholeResponse:
+async def fetch(
+    client: HttpClient, path: str = "/path", body: bytes = b"", connect_s: float = WAIT_S / 2
+) -> WholeResponse:
+    """The time to connect is the shorter one: a name server that does not answer makes a name Unreachable too."""
     async with asyncio.timeout(WAIT_S), client.request("POST", path, body, connect_s) as response:
         return WholeResponse(response.status, response.headers, await read_all(response))
 
@@ -214,6 +217,14 @@ def full_listener() -> Iterator[int]:
             waiting.setblocking(False)
             waiting.connect_ex(listener.getsockname())
         yield listener.getsockname()[1]
+
+
+@contextlib.contextmanager
+def refusing_port() -> Iterator[int]:
+    """A port that refuses connections, and that nobody else can listen on meanwhile."""
+    with socket.socket() as bound:
+        bound.bind((LOCALHOST, 0))
+        yield bound.getsockname()[1]
 
 
 @contextlib.contextmanager

@@ -82,7 +82,7 @@ async def until(holds: Callable[[], bool]) -> None:
     """For a condition that no event tells of."""
     async with asyncio.timeout(WAIT_S):
         while not holds():  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
+            await asyncio.sleep(0)  # not longer: the clock of the loop may be stopped
 
 
 def request(path: str, body: bytes = b"", method: str = "POST", request_id: str = "r-1", more: str = "") -> bytes:

@@ -17,9 +17,11 @@ from cadenza.http.body import (
 )
 from tests.unit.http.memory_transport import MemoryTransport
 from tests.unit.http.raw_client import WAIT_S
+from tests.unit.upstreams.clock import Clock
 
-SHORT = BodyLimits(time_s=0.2)
+SHORT = BodyLimits(time_s=5.0)
 SMALL = BodyLimits(bytes_max=1000)
+on_asyncio = pytest.mark.asyncio(loop_factories=["asyncio"])  # the only loop whose clock can be put forward
 
 
 def new_body(*parts: bytes, limits: BodyLimits | None = None, is_complete: bool = False) -> RequestBody:
@@ -134,33 +136,52 @@ async def test_a_body_of_exactly_the_limit() -> None:
     assert len(await read(transport)) == 1000
 
 
-async def test_a_body_that_stops_arriving() -> None:
+async def begin_to_read(transport: MemoryTransport, clock: Clock) -> "asyncio.Task[bytes]":
+    reading = asyncio.create_task(read(transport))
+    await clock.leap(0)
+    return reading
+
+
+@on_asyncio
+async def test_a_body_that_stops_arriving(clock: Clock) -> None:
     """A client that sends a part and then nothing is refused after the time limit; what it sent is counted."""
     transport = MemoryTransport(limits=SHORT)
     transport.parts.append(b"x" * 1500)
+    reading = await begin_to_read(transport, clock)
+    await clock.leap(SHORT.time_s - 1)
+    assert not reading.done()
+    await clock.leap(2)
     with pytest.raises(BodyTimeout):
-        await read(transport)
+        await reading
     assert transport.exchange.body.size_bytes == 1500
 
 
-async def test_a_body_that_trickles() -> None:
+@on_asyncio
+async def test_a_body_that_trickles(clock: Clock) -> None:
     """A byte now and then does not extend the time limit."""
     transport = MemoryTransport(limits=SHORT)
     transport.parts.extend([b"x"] * 10_000)
-    transport.pause_s = SHORT.time_s / 20
+    transport.pause_s = SHORT.time_s / 10
+    reading = await begin_to_read(transport, clock)
+    for _ in range(9):
+        await clock.leap(transport.pause_s)
+    assert (transport.asked_for_more, reading.done()) == (10, False)
+    await clock.leap(2 * transport.pause_s)
     with pytest.raises(BodyTimeout):
-        await read(transport)
-    assert transport.asked_for_more > 1
+        await reading
 
 
-async def test_a_slow_but_steady_body() -> None:
+@on_asyncio
+async def test_a_slow_but_steady_body(clock: Clock) -> None:
     """A large body may take longer than a small one, as long as it keeps the minimum rate."""
-    transport = MemoryTransport(limits=BodyLimits(time_s=0.2, bytes_per_s_min=1024))
+    transport = MemoryTransport(limits=BodyLimits(time_s=5.0, bytes_per_s_min=1024))
     transport.parts.extend([bytes(64 * 1024)] * 4 + [b""])
-    transport.pause_s = 0.1
-    started_s = asyncio.get_running_loop().time()
-    assert len(await read(transport)) == 256 * 1024
-    assert asyncio.get_running_loop().time() - started_s > 0.2
+    transport.pause_s = 4.0
+    reading = await begin_to_read(transport, clock)
+    for _ in range(5):
+        assert not reading.done()
+        await clock.leap(transport.pause_s)
+    assert len(await reading) == 256 * 1024
 
 
 def test_fast_bytes_earn_no_time() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import trustme
 
-from cadenza.http.client import Unreachable
+from cadenza.http.client import HttpClient, Unreachable
 from cadenza.http.client_connection import Broken
 from cadenza.http.tunnel import HEAD_BYTES_MAX
 from tests.unit.http.peer import (
@@ -31,6 +31,7 @@ from tests.unit.http.peer import (
     responding,
     until,
 )
+from tests.unit.upstreams.clock import Clock
 
 OK = b"HTTP/1.1 200 OK\r\n"
 HI = OK + b"content-length: 2\r\n\r\nhi"
@@ -38,6 +39,8 @@ NAME = "upstream.example"  # resolves nowhere: only a proxy can know where it is
 ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
 BASIC = "Basic " + base64.b64encode("us er:p@ss:wörd".encode()).decode()
 CREDENTIALS = "us%20er:p%40ss%3Aw%C3%B6rd"
+CONNECT_S = 10.0
+on_asyncio = pytest.mark.asyncio(loop_factories=["asyncio"])  # the only loop whose clock can be put forward
 
 
 @pytest.fixture
@@ -113,12 +116,23 @@ async def silent_script(visit: Visit) -> None:
     await visit.until_left()
 
 
-async def test_a_handshake_that_takes_too_long() -> None:
+async def given_up(client: HttpClient, peer: Peer, clock: Clock) -> None:
+    """The time to connect passes once the peer has the connection; then the client closes it."""
+    fetching = asyncio.create_task(fetch(client, connect_s=CONNECT_S))
+    await until(lambda: bool(peer.visits))
+    await clock.leap(CONNECT_S - 1)
+    assert not fetching.done()
+    await clock.leap(2)
+    with pytest.raises(Unreachable):
+        await fetching
+    await client_leaves(peer)
+
+
+@on_asyncio
+async def test_a_handshake_that_takes_too_long(clock: Clock) -> None:
     """The time to connect includes the handshake; a silent peer is given up, and the connection closed."""
     async with Peer(silent_script) as peer, client_of(f"https://{LOCALHOST}:{peer.port}/v1") as client:
-        with pytest.raises(Unreachable):
-            await fetch(client, connect_s=0.1)
-        await client_leaves(peer)
+        await given_up(client, peer, clock)
 
 
 async def test_cancelling_inside_a_handshake_closes_the_connection() -> None:
@@ -364,15 +378,14 @@ async def asked_script(visit: Visit) -> None:
     await visit.until_left()
 
 
-async def test_a_silent_proxy() -> None:
+@on_asyncio
+async def test_a_silent_proxy(clock: Clock) -> None:
     """The time to connect includes the proxy's; a silent one is given up, and the connection closed."""
     async with (
         Peer(asked_script) as proxy,
         client_of(f"https://{NAME}/v1", f"http://{LOCALHOST}:{proxy.port}") as client,
     ):
-        with pytest.raises(Unreachable):
-            await fetch(client, connect_s=0.1)
-        await client_leaves(proxy)
+        await given_up(client, proxy, clock)
 
 
 @pytest.mark.parametrize("sent", [b"", b"HTTP/1.1 200 Conn", ESTABLISHED], ids=["asked", "answering", "inside"])

@@ -79,11 +79,13 @@ async def test_lingering_is_bounded_in_bytes() -> None:
     """After so many bytes the connection is closed, though the client sends on."""
     async with Site(ConnectionLimits(linger_bytes_max=128 * KIB), SMALL) as site:
         client = await refused(site)
-        sent_bytes = 0
+        sent_bytes, received_bytes = 0, site.connection.received_bytes
         while len(site.connections):
+            assert sent_bytes < 2048 * KIB
             await client.send(b"x" * 16 * KIB)
             sent_bytes += 16 * KIB
-            assert sent_bytes < 2048 * KIB
+            arrived = received_bytes + sent_bytes
+            await until(lambda sent=arrived: not site.connections or site.connection.received_bytes == sent)  # type: ignore[misc]
         assert sent_bytes > 128 * KIB
 
 

@@ -23,6 +23,7 @@ class ObservedConnection(Connection):
 
     received_bytes = 0
     heads = 0  # that were parsed
+    resumed = 0  # how often the client had read enough to be sent more
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)
@@ -35,6 +36,10 @@ class ObservedConnection(Connection):
     def receive_head(self, request: Request, *, keep_alive: bool) -> None:
         self.heads += 1
         super().receive_head(request, keep_alive=keep_alive)
+
+    def resume_writing(self) -> None:
+        self.resumed += 1
+        super().resume_writing()
 
     @property
     def is_reading(self) -> bool:
@@ -76,7 +81,10 @@ class Site:
         for client in self._clients:
             client.abort()
         self._server.close()
+        for connection in self.connections:
+            connection.abort()
         await self.cancel_tasks()
+        await asyncio.sleep(0)  # the sockets are closed in the next turn
 
     async def connect(self) -> RawClient:
         self._clients.append(await connect_to(self._server.sockets[0].getsockname()))

@@ -8,11 +8,12 @@ from cadenza.http.exchange import Exchange
 from cadenza.server.acceptor import connections_limits
 from cadenza.server.server import ServerLimits
 from tests.unit.http.peer import no_files_left
-from tests.unit.http.raw_client import request, until
+from tests.unit.http.raw_client import WAIT_S, RawClient, request, until
 from tests.unit.http.testing_site import WHOLE, check_served
 from tests.unit.server.test_server import RecordedService, running
 
 FULL = ServerLimits(connections=ConnectionsLimits(served_max=2, refused_max=1, quiet_s_min=0.05))
+PATIENT = ServerLimits(connections=ConnectionsLimits(served_max=2, refused_max=1, quiet_s_min=WAIT_S))
 
 
 class RefusingService(RecordedService):
@@ -28,9 +29,10 @@ def test_the_quietest_connection_makes_room() -> None:
 
     async def script() -> None:
         async with running(RefusingService(), limits=FULL) as server:
-            clients = [await server.connect() for _ in range(3)]
-            for client in clients:
-                await check_served(client)
+            clients = list[RawClient]()
+            for _ in range(3):
+                clients.append(await server.connect())
+                await check_served(clients[-1])
             assert await clients[0].read_to_end() == b""
             await check_served(clients[1])
 
@@ -63,7 +65,7 @@ def test_clients_beyond_the_refused_ones_wait() -> None:
 
     async def script() -> None:
         service = RefusingService()
-        async with running(service, limits=FULL) as server:
+        async with running(service, limits=PATIENT) as server:
             busy = [await server.connect() for _ in range(2)]
             for client in busy:
                 await client.send(request("/when-told"))
@@ -74,6 +76,7 @@ def test_clients_beyond_the_refused_ones_wait() -> None:
             service.go_on.set()
             for client in busy:
                 await client.reply()
+                client.abort()
             assert (await waiting.reply())[2] == WHOLE
             silent.abort()
 

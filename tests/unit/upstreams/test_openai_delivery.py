@@ -285,7 +285,7 @@ async def test_cancelling_a_delivery_closes_the_connection(upstream: LoopbackUps
 
 @on_asyncio
 @pytest.mark.parametrize("stream", [True, False])
-async def test_a_complete_reply_leaves_its_connection_to_the_next(stream: bool) -> None:
+async def test_a_complete_reply_leaves_its_connection_to_the_next(clock: Clock, stream: bool) -> None:
     """Complete replies use one connection, also if the end of the body arrives after [DONE]."""
 
     async def script(visit: Visit) -> None:

@@ -1,7 +1,6 @@
 """Every reply that is not a complete answer ends with a Fault of a known kind."""
 
 import asyncio
-import socket
 from typing import Any
 
 import pytest
@@ -24,7 +23,7 @@ from tests.loopback import (
     said,
 )
 from tests.loopback import Raw as RawReply
-from tests.unit.http.peer import until
+from tests.unit.http.peer import refusing_port, until
 from tests.unit.upstreams.asks import (
     FINISH,
     ROLE,
@@ -206,9 +205,8 @@ async def test_no_fault_after_a_finish_reason(upstream: LoopbackUpstream, events
 @on_uvloop
 async def test_a_port_without_a_listener() -> None:
     """A refused connection is UNREACHABLE."""
-    with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))
-        async with asyncio.timeout(WAIT_S), running(f"http://127.0.0.1:{bound.getsockname()[1]}/v1") as openai:
+    with refusing_port() as port:
+        async with asyncio.timeout(WAIT_S), running(f"http://127.0.0.1:{port}/v1") as openai:
             fault = await deliver(openai, RecordingSink())
     assert fault is not None
     assert fault.kind is FaultKind.UNREACHABLE

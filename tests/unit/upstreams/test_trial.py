@@ -13,11 +13,11 @@ from cadenza.upstreams.trial.session import TrialLimits
 from cadenza.upstreams.trial.trial import REQUESTS_MAX, try_model, try_plain_reply
 from tests.loopback import ByMode, Json, LoopbackUpstream, Reply, Status, completion, said
 from tests.trial_upstream import Body, Provider, chats
-from tests.unit.upstreams.asks import WAIT_S, on_uvloop, running
+from tests.unit.upstreams.asks import TIMEOUTS, WAIT_S, on_uvloop, running
 
 pytestmark = on_uvloop
 
-ROUTE = Route("acme", "large", 100_000, 1000)
+ROUTE = Route("acme", "large", 100_000, 1000, timeouts=TIMEOUTS)
 LIMITS = TrialLimits(request_s=WAIT_S)
 
 

@@ -12,7 +12,7 @@ from cadenza.web.markdown.process import MIB, MarkdownRenderer, RenderLimits
 
 HEAVY = Block("![" * 200_000)  # more CPU time than a child may use
 WAIT_S = 100.0
-QUICK = RenderLimits(Limits(cpu_s=0, memory_bytes=512 * MIB), task_s=WAIT_S)
+QUICK = RenderLimits(Limits(cpu_s=1, memory_bytes=512 * MIB), task_s=WAIT_S)
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from tests.unit.gateway.grounding.engine_peer import (
     reply,
     result,
 )
-from tests.unit.http.peer import Script, Visit, always, full_listener, no_files_left, responding
+from tests.unit.http.peer import Script, Visit, always, full_listener, no_files_left, refusing_port, responding
 
 every_engine = pytest.mark.parametrize("name", NAMES)
 SHORT_S = 0.05
@@ -151,9 +151,10 @@ async def test_body_that_never_ends() -> None:
             await peer.visits[0].left.wait()
 
 
-async def test_engine_that_is_not_there(unused_tcp_port: int) -> None:
+async def test_engine_that_is_not_there() -> None:
     """A port without a server is unreachable."""
-    assert await failure_of(engine_at("searxng", f"http://127.0.0.1:{unused_tcp_port}")) == "unreachable"
+    with refusing_port() as port:
+        assert await failure_of(engine_at("searxng", f"http://127.0.0.1:{port}")) == "unreachable"
 
 
 async def test_no_file_left() -> None:

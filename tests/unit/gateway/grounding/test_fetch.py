@@ -26,7 +26,7 @@ from tests.unit.gateway.grounding.fetch_site import (
     redirect,
     serving,
 )
-from tests.unit.http.peer import LOCALHOST, WAIT_S, Peer, Visit, full_listener, happens, until
+from tests.unit.http.peer import LOCALHOST, WAIT_S, Peer, Visit, full_listener, happens, refusing_port, until
 from tests.unit.upstreams.clock import Clock
 
 HI = page(b"hi")
@@ -170,7 +170,8 @@ async def test_a_host_that_does_not_accept() -> None:
     async with fetching(limits=limits) as fetcher:
         with full_listener() as port:
             assert await failure(fetcher, f"http://{HOST}:{port}/") == "unreachable"
-        assert await failure(fetcher, f"http://{HOST}:{port}/") == "unreachable"
+        with refusing_port() as port:
+            assert await failure(fetcher, f"http://{HOST}:{port}/") == "unreachable"
 
 
 async def test_proxies_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

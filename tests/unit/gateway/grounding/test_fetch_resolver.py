@@ -18,12 +18,16 @@ class NameServer:
     """Stands in for getaddrinfo. Names that begin with `silent` are not answered until the test ends."""
 
     def __init__(self) -> None:
-        self.waiting = 0
+        self._silent = list[str]()  # appended to by several threads
         self.release = threading.Event()
+
+    @property
+    def waiting(self) -> int:
+        return len(self._silent)
 
     def __call__(self, host: str, *_: object, **__: object) -> list[tuple[Any, ...]]:
         if host.startswith("silent"):
-            self.waiting += 1
+            self._silent.append(host)
             self.release.wait(WAIT_S)
         if host == "none.example":
             raise socket.gaierror(socket.EAI_NONAME)

@@ -18,7 +18,8 @@ from cadenza.gateway.grounding.search.records import EngineFailed, Source
 from cadenza.observe import Observer, make_log
 from tests.unit.gateway.grounding.engine_peer import reply
 from tests.unit.gateway.grounding.fetch_site import HOST, LOOPBACK, NOT_FOUND, PATIENT, Names, page
-from tests.unit.http.peer import WAIT_S, Peer, Visit
+from tests.unit.http.peer import WAIT_S, Peer, Visit, until
+from tests.unit.upstreams.clock import Clock
 
 ASKED = ["Who won the Vuelta in 2026? Search the web."]
 ROOM = 2_000
@@ -70,11 +71,9 @@ async def reader() -> AsyncIterator[DocumentReader]:
 
 
 @contextlib.asynccontextmanager
-async def finding(
-    web: Web, reader: DocumentReader, timeout_s: float = WAIT_S, limits: FetchLimits = PATIENT
-) -> AsyncIterator[Finder]:
-    engine = build_engine(EngineChoice("searxng", timeout_s, web.engine_url))
-    finder = Finder(engine, PageFetcher(limits, LOOPBACK, Names()), reader, 5, timeout_s)
+async def finding(web: Web, reader: DocumentReader, limits: FetchLimits = PATIENT) -> AsyncIterator[Finder]:
+    engine = build_engine(EngineChoice("searxng", WAIT_S, web.engine_url))
+    finder = Finder(engine, PageFetcher(limits, LOOPBACK, Names()), reader, 5, WAIT_S)
     try:
         yield finder
     finally:
@@ -101,16 +100,24 @@ async def test_the_best_pages_are_read(web: Web, reader: DocumentReader) -> None
     assert "/d" not in web.asked
 
 
-async def test_results_are_quoted_without_pages_that_are_not_read_in_time(web: Web) -> None:
+async def test_results_are_quoted_without_pages_that_are_not_read_in_time(
+    web: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """If the reader is busy with a page of another owner, the snippets still come within the time limit."""
+    clock = Clock(asyncio.get_running_loop(), monkeypatch, is_stopped=True)
     reader = DocumentReader(Observer(make_log(io.StringIO())), ReaderLimits(page_cpu_s=10))
     web.find({"/a": "snippet a"})
     web.pages = {"/a": article("Ada Lark won the Vuelta.")}
     heavy = PageSent("https://heavy.example/", "text/html", b"<div><p>word <b>x</b></p>" * 300_000)
     busy = asyncio.create_task(reader.read_pages("other", [heavy] * 20, "what?", ROOM))
     await asyncio.sleep(0)  # it has the turn
-    async with finding(web, reader, timeout_s=4.0) as finder:
-        sources = (await finder.find("owner", ASKED, ROOM)).sources
+    async with finding(web, reader) as finder:
+        search = asyncio.create_task(finder.find("owner", ASKED, ROOM))
+        await until(lambda: "/a" in web.asked)
+        await clock.leap(0)
+        assert not search.done()
+        await clock.leap(WAIT_S)
+        sources = (await search).sources
     assert not busy.done()
     assert [source.text for source in sources] == ["snippet a"]
     busy.cancel()

@@ -268,7 +268,7 @@ async def test_searches_beside_a_writer_see_whole_files(engine: LocalEngine, pat
 async def test_a_damaged_index_fails_in_one_word(path: Path) -> None:
     """A file that is no index is a failure of the engine, whose reason holds no content."""
     write(path.parent, no_index="no index at all " * 1000)
-    engine = LocalEngine(path.parent / "no_index.md")
+    engine = LocalEngine(path.parent / "no_index.md", PATIENT)
     with pytest.raises(EngineFailed) as failed:
         await engine.search("zebras", 5)
     assert failed.value.reason == "unusable"

@@ -33,7 +33,7 @@ from tests.unit.gateway.grounding.fetch_site import (
     redirect,
     serving,
 )
-from tests.unit.http.peer import LOCALHOST, Peer, Script, Visit
+from tests.unit.http.peer import LOCALHOST, Peer, Script, Visit, refusing_port
 from tests.unit.upstreams.clock import Clock
 
 HI = page(b"hi")
@@ -228,7 +228,6 @@ async def test_kept_rules_are_bounded() -> None:
 
 async def test_a_site_that_cannot_be_reached() -> None:
     """A host that refuses connections is unreachable, not forbidden, and is tried again at the next request."""
-    async with fetching() as fetcher:
-        async with Peer(serving({"/": HI})) as site:
-            url = f"http://{HOST}:{site.port}/"
-        assert await failure(fetcher, url) == "unreachable"
+    with refusing_port() as port:
+        async with fetching() as fetcher:
+            assert await failure(fetcher, f"http://{HOST}:{port}/") == "unreachable"

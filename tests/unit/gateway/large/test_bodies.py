@@ -12,10 +12,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from cadenza.children.confine import Limits
+from cadenza.children.turns import TurnLimits
 from cadenza.core.errors import CadenzaError, InvalidRequest, RateLimited
 from cadenza.core.tokens import MESSAGE_OVERHEAD_TOKENS
 from cadenza.gateway.asked import find_asked
@@ -89,13 +89,20 @@ INVALID: dict[str, dict[str, Any]] = {
 
 def children() -> set[int]:
     """The child processes that parse or count; a test process may have others."""
-    tasks = Path("/proc/self/task").iterdir()
-    pids = {int(pid) for task in tasks for pid in (task / "children").read_text().split()}
+    pids = {int(pid) for task in Path("/proc/self/task").iterdir() for pid in content(task / "children").split()}
     return {pid for pid in pids if b"cadenza.gateway.large.child" in read(pid, "cmdline")}
 
 
 def read(pid: int, name: str) -> bytes:
-    return Path(f"/proc/{pid}/{name}").read_bytes()
+    return content(Path(f"/proc/{pid}/{name}"))
+
+
+def content(path: Path) -> bytes:
+    """Of a file of a thread or process; nothing, if that has ended meanwhile."""
+    try:
+        return path.read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return b""
 
 
 def is_zombie(pid: int) -> bool:
@@ -235,10 +242,19 @@ async def until(happened: Callable[[], object]) -> None:
             await asyncio.sleep(0.001)
 
 
+async def begin_to_parse(large_bodies: LargeBodies) -> tuple[int, "asyncio.Task[ChatRequest]"]:
+    """Send a large body to a child that is stopped, so that its work cannot end before the test does."""
+    await large_bodies.parse(ACCOUNT, json.dumps(VALID["tools"]).encode())
+    [pid] = children()
+    os.kill(pid, signal.SIGSTOP)
+    parsing = asyncio.create_task(large_bodies.parse(ACCOUNT, body_with_keys(500_000)))
+    await asyncio.sleep(0)  # the first bytes are sent
+    return pid, parsing
+
+
 async def test_a_cancelled_task_ends_its_child(large_bodies: LargeBodies) -> None:
     """If the client leaves, its body is not parsed to the end, and the next request is served."""
-    parsing = asyncio.create_task(large_bodies.parse(ACCOUNT, body_with_keys(1_000_000)))
-    await until(children)
+    _, parsing = await begin_to_parse(large_bodies)
     parsing.cancel()
     with pytest.raises(asyncio.CancelledError):
         await parsing
@@ -248,9 +264,7 @@ async def test_a_cancelled_task_ends_its_child(large_bodies: LargeBodies) -> Non
 
 async def test_a_child_that_dies_at_work_is_our_fault(large_bodies: LargeBodies) -> None:
     """The request gets a 429, because the body is not to blame."""
-    parsing = asyncio.create_task(large_bodies.parse(ACCOUNT, body_with_keys(1_000_000)))
-    await until(children)
-    [pid] = children()
+    pid, parsing = await begin_to_parse(large_bodies)
     os.kill(pid, signal.SIGKILL)
     with pytest.raises(RateLimited):
         await parsing
@@ -258,7 +272,7 @@ async def test_a_child_that_dies_at_work_is_our_fault(large_bodies: LargeBodies)
 
 async def test_tasks_of_one_account_queue_up_to_the_bound() -> None:
     """Requests beyond the bound are a 429 at once; those that wait are served."""
-    limits = LargeLimits(turns=msgspec.structs.replace(LargeLimits().turns, waiting_per_owner_max=2))
+    limits = LargeLimits(turns=TurnLimits(waiting_per_owner_max=2, wait_s=200))
     async with running(limits) as large_bodies:
         body = json.dumps(VALID["tools"]).encode()
         replies = await asyncio.gather(*(large_bodies.parse(ACCOUNT, body) for _ in range(5)), return_exceptions=True)
