@@ -86,7 +86,7 @@ class Server:
 
     @property
     def output(self) -> str:
-        return self._file.read_text()
+        return self._file.read_text(errors="replace")  # it may end in the middle of a character
 
     @property
     def port(self) -> int:
