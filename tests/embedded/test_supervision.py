@@ -15,7 +15,7 @@ from tests.raw_client import RawClient, Reply, read_all, read_until
 
 END_OF_TURN = "2"  # the token with which this model ends an answer
 SHORT_TOKENS, LONG_TOKENS = 16, 4096
-FIRST_TOKEN_S = 2.0
+FIRST_TOKEN_S = 2.0  # the client would not wait for the default of 300 s
 TAKEN = re.compile(rb"^cadenza_slots_taken [1-9]", re.MULTILINE)
 BROKEN_TOML = f"""
 [providers.local]
@@ -68,10 +68,7 @@ def test_client_that_disconnects_frees_its_slot(server: Server, wire: RawClient)
 
 
 def test_file_that_is_not_a_model(tmp_path: Path, account: Account) -> None:
-    """With a broken model the service stays up, logs it, and answers chat with 502 after the first-token timeout.
-
-    The client would not wait for the default of such a route.
-    """
+    """With a broken model the service stays up, logs it, and answers chat with 502 after the first-token timeout."""
     folder = Path(shutil.copytree(account.folder, tmp_path / "broken"))
     (folder / "broken.gguf").write_text("This is not a model.")
     (folder / "cadenza.toml").write_text(BROKEN_TOML)
