@@ -1,19 +1,22 @@
 """A real SMTP server on this machine that keeps what it receives."""
 
+import asyncio
 import contextlib
 import re
 import socket
+import threading
 from collections.abc import Iterator
+from concurrent.futures import Future
 from email import message_from_bytes
 from email.message import EmailMessage
 from email.policy import default
 
 import msgspec
-from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import SMTP, Envelope, Session
 
 from tests.service import wait_until
 
+START_S = 60.0
 LINK = re.compile(r"(?m)^http://[^/]+(/\S+)\s*$")
 
 
@@ -68,11 +71,25 @@ def free_port() -> int:
 
 @contextlib.contextmanager
 def running_mailbox() -> Iterator[tuple[Mailbox, int]]:
-    """The mailbox, and its port."""
-    mailbox, port = Mailbox(), free_port()
-    controller = Controller(mailbox, hostname="127.0.0.1", port=port)
-    controller.start()
+    """The mailbox, and its port. It serves in a thread with an event loop of its own."""
+    mailbox, loop, listening = Mailbox(), asyncio.new_event_loop(), Future[int]()
+
+    def serve() -> None:
+        asyncio.set_event_loop(loop)
+        creating = loop.create_server(lambda: SMTP(mailbox, hostname="localhost"), "127.0.0.1", 0)
+        server = loop.run_until_complete(creating)
+        listening.set_result(server.sockets[0].getsockname()[1])
+        loop.run_forever()
+        server.close()
+        for task in (tasks := asyncio.all_tasks(loop)):
+            task.cancel()
+        loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+        loop.close()
+
+    thread = threading.Thread(target=serve, name="mailbox", daemon=True)
+    thread.start()
     try:
-        yield mailbox, port
+        yield mailbox, listening.result(START_S)
     finally:
-        controller.stop()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(START_S)

@@ -135,7 +135,7 @@ class ServiceProcess(Serving):
     def children(self, module: str) -> list[int]:
         """Its child processes that run this module."""
         name = module.encode()
-        return [pid for pid in _children(self.pid) if name in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")]
+        return [pid for pid in _children(self.pid) if name in _read(f"/proc/{pid}/cmdline").split(b"\0")]
 
     def wait_until_killed(self) -> None:
         """Wait until its fault point has killed it."""
@@ -347,8 +347,15 @@ def now_ms() -> int:
 
 
 def _children(pid: int) -> list[int]:
-    tasks = Path(f"/proc/{pid}/task").glob("*/children")
-    return [int(child) for task in tasks for child in task.read_text().split()]
+    tasks = [task.name for task in Path(f"/proc/{pid}/task").glob("*")]
+    return [int(child) for task in tasks for child in _read(f"/proc/{pid}/task/{task}/children").split()]
+
+
+def _read(path: str) -> bytes:
+    """What is there of a process or thread; nothing once it has ended."""
+    with contextlib.suppress(OSError):
+        return Path(path).read_bytes()
+    return b""
 
 
 def _rss_bytes(pid: int) -> int:

@@ -5,7 +5,7 @@ import http.client
 import json
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from html import unescape
 from http.cookies import SimpleCookie
 from typing import Any
@@ -13,10 +13,11 @@ from urllib.parse import urlencode
 
 from tests.service import EMAIL, PASSWORD
 
-TIMEOUT_S = 100.0
+TIMEOUT_S = 200.0
 CSRF = re.compile(r'data-csrf="([0-9a-f]*)"')
 TAG = re.compile(r"<[^>]+>")
 API = "/platform/api"
+TRIES = 1000
 
 Fields = Mapping[str, str | Sequence[str]]
 
@@ -100,3 +101,11 @@ class Visitor:
                 self.cookies.pop(name, None)
             else:
                 self.cookies[name] = morsel.value
+
+
+def until_refused(ask: Callable[[], Seen]) -> list[Seen]:
+    """The replies up to the first 429. On a slow machine there are more of them: the rate is refilled meanwhile."""
+    replies = list[Seen]()
+    while len(replies) < TRIES and (not replies or replies[-1].status != 429):
+        replies.append(ask())
+    return replies

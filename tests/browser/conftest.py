@@ -5,26 +5,31 @@ While Playwright runs, its thread has a running event loop. So it ends with each
 
 import os
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 from tests.debian import find_or_install, installed
 from tests.service import PASSWORD, Service
 
 SHOTS = Path(__file__).parents[2] / ".pytest_cache" / "screenshots"
 TIMEOUT_MS = 60_000
+LAUNCH_MS = 120_000
 SHELL = "chromium-headless-shell"  # Chromium without its own windows: it takes less than half of the CPU time
 
 OpenPage = Callable[..., Page]
+expect.set_options(timeout=TIMEOUT_MS)
 
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
     path = installed(SHELL) or installed("chromium") or find_or_install(SHELL, SHELL)
     with sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-dev-shm-usage"])
+        browser = driver.chromium.launch(
+            executable_path=path, args=["--no-sandbox", "--disable-dev-shm-usage"], timeout=LAUNCH_MS
+        )
         yield browser
         browser.close()
 
@@ -33,14 +38,15 @@ def chromium() -> Iterator[Browser]:
 def open_page(chromium: Browser, service: Service) -> Iterator[OpenPage]:
     """Opens a page in a browser of its own. Keyword arguments are Playwright's of a new context, like a viewport.
 
-    The test fails if a script fails or the page asks for anything that is not ours.
+    Nothing moves, so that nothing is measured on its way. The test fails if a script fails or the page asks for
+    anything that is not ours.
     """
     contexts: list[BrowserContext] = []
     faults: list[str] = []
     base_url = f"http://127.0.0.1:{service.port}"
 
     def open_one(**options: object) -> Page:
-        context = chromium.new_context(base_url=base_url, **options)  # type: ignore[arg-type]
+        context = chromium.new_context(base_url=base_url, **{"reduced_motion": "reduce", **options})  # type: ignore[arg-type]
         context.set_default_timeout(TIMEOUT_MS)
         contexts.append(context)
         page = context.new_page()
@@ -65,6 +71,12 @@ def sign_in(page: Page, email: str, password: str = PASSWORD) -> None:
     page.get_by_label("Password", exact=True).fill(password)
     page.get_by_role("button", name="Sign in", exact=True).click()
     page.wait_for_url(lambda url: "/sign-in" not in url)
+
+
+def stop_clock(page: Page) -> None:
+    """Stop the time of the page's scripts, so that what they show for some seconds stays."""
+    page.clock.install()
+    page.clock.pause_at(datetime.now(UTC) + timedelta(days=1))
 
 
 def shoot(page: Page, name: str) -> None:

@@ -11,12 +11,11 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import FilePayload, Locator, Page, expect
 
 from tests.browser.chat_page import PHONE, ask, expect_replies, open_chat, reload_chat, replies, whole
-from tests.browser.conftest import TIMEOUT_MS, OpenPage, shoot
+from tests.browser.conftest import OpenPage, shoot
 from tests.loopback import LoopbackUpstream
 from tests.service import CREDIT_NANO, Service
 from tests.service_config import RouteSpec, ServiceSpec
 
-expect.set_options(timeout=TIMEOUT_MS)
 NOTES = b"The vault opens at noon.\n"
 PIXEL = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
@@ -275,7 +274,7 @@ def test_an_image_needs_a_class_that_takes_it(open_page: OpenPage, upstream: Loo
 def test_files_look_well(open_page: OpenPage, upstream: LoopbackUpstream, email: str, scheme: str) -> None:
     """On a phone and on a screen, nothing is wider than the page, and axe-core has no serious finding."""
     upstream.always(whole("Both say **noon**."))
-    page = open_page(viewport=PHONE, color_scheme=scheme, reduced_motion="reduce")
+    page = open_page(viewport=PHONE, color_scheme=scheme)
     open_chat(page, email)
     attach(page, payload("notes.txt"), payload("a-name-that-is-much-too-long-for-the-width-of-a-phone-2026-11-16.csv"))
     ask(page, "What do these say?")

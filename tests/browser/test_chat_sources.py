@@ -9,11 +9,10 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, Route, expect
 
 from tests.browser.chat_page import PHONE, ask, open_chat, reload_chat, replies, whole
-from tests.browser.conftest import TIMEOUT_MS, OpenPage, shoot
+from tests.browser.conftest import OpenPage, shoot, stop_clock
 from tests.loopback import LoopbackUpstream
 from tests.service import CREDIT_NANO, Service
 
-expect.set_options(timeout=TIMEOUT_MS)
 HEADER = "x-cadenza-grounding"
 ADDED = "memory=2 search=5 attachments=1"
 TEXT = "Refunds take 30 days [1][2], `list[1]` does not, and [9] is unknown.\n\nSee the form [4], and [1, 9; 2]."
@@ -85,6 +84,7 @@ def test_sources_are_listed_and_linked(open_page: OpenPage, email: str) -> None:
         expect(replies(page)).to_contain_text("forte · 1,234 in, 56 out · $0.00123 · 2 notes, 5 sources, 1 file")
         check_sources(page)
         reload_chat(page)
+    stop_clock(page)
     replies(page).get_by_role("button", name="Copy").last.click()
     expect(page.get_by_role("button", name="Copied")).to_be_visible()
     copied = page.evaluate("navigator.clipboard.readText()").splitlines()
@@ -146,6 +146,7 @@ def test_sources_are_exported_and_imported(open_page: OpenPage, email: str) -> N
     exported = json.loads(download.value.path().read_text())
     page.get_by_role("button", name="Delete all").click()
     page.get_by_role("dialog").get_by_role("button", name="Delete all").click()
+    expect(page.get_by_text("What would you like to know?")).to_be_visible()
     message = next(one for one in exported["conversations"][0]["messages"].values() if one["role"] == "assistant")
     for sources in ([{"number": 1, "url": 1, "title": ""}], message["sources"]):
         message["sources"] = sources
@@ -193,7 +194,7 @@ def test_search_and_memory_can_be_turned_off(open_page: OpenPage, email: str, up
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_sources_look_well(open_page: OpenPage, email: str, scheme: str) -> None:
     """On a phone and on a screen, nothing is wider than the page, and axe-core has no serious finding."""
-    page = open_page(viewport=PHONE, color_scheme=scheme, reduced_motion="reduce")
+    page = open_page(viewport=PHONE, color_scheme=scheme)
     open_chat(page, email)
     answer(page, [*SOURCES[:2], {**LONG, "number": 4}])
     ask(page, "How long do refunds take?")

@@ -9,7 +9,7 @@ from playwright.sync_api import Dialog, Page, Route, expect
 
 from cadenza.core.caps import Cap
 from tests.account import Account
-from tests.browser.conftest import OpenPage, shoot, sign_in
+from tests.browser.conftest import TIMEOUT_MS, OpenPage, shoot, sign_in, stop_clock
 from tests.loopback import Good, LoopbackUpstream
 from tests.service import CREDIT_NANO, Service
 from tests.web.operators import account_id_of, make_operator
@@ -34,7 +34,7 @@ def show_parts(page: Page) -> None:
     """Let /gallery and /conversation answer with the sign-in page whose content is replaced by our parts."""
 
     def answer(route: Route) -> None:
-        response = route.fetch(url=route.request.url.rpartition("/")[0] + "/sign-in")
+        response = route.fetch(url=route.request.url.rpartition("/")[0] + "/sign-in", timeout=TIMEOUT_MS)
         head, _, rest = response.text().partition('<main id="main" tabindex="-1">')
         parts = (PARTS / f"{route.request.url.rpartition('/')[2]}.html").read_text()
         body = f'{head}<main id="main" tabindex="-1">{parts}</main>{rest.partition("</main>")[2]}'
@@ -93,7 +93,7 @@ def test_pages_with_data_are_light_and_narrow(open_page: OpenPage, owner: str) -
 
 def test_rich_pages_in_the_dark_and_on_a_phone(open_page: OpenPage, owner: str) -> None:
     """The pages with most parts have no serious finding in the dark scheme and at the size of a phone."""
-    page = open_page(viewport=PHONE, reduced_motion="reduce")  # a colour in transition has no contrast
+    page = open_page(viewport=PHONE)
     sign_in(page, owner)
     for path in RICH:
         page.goto(path)
@@ -173,9 +173,11 @@ def test_parts_act(open_page: OpenPage) -> None:
     page.goto("/gallery")
     expect(page.locator("time")).to_have_text("15 Nov 2026, 19:00")
 
+    stop_clock(page)
     page.get_by_role("button", name="Copy").first.click()
     expect(page.get_by_role("button", name="Copied")).to_be_visible()
     assert page.evaluate("navigator.clipboard.readText()") == page.locator("#secret").text_content()
+    page.clock.resume()
 
     page.get_by_role("button", name="Open the dialog").click()
     expect(page.get_by_role("dialog", name="Rename the key")).to_be_visible()

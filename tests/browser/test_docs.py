@@ -1,6 +1,7 @@
 """The docs in a real browser: the console sends a request with a pasted key, and streams the reply."""
 
 from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import expect
 
 from tests.browser.conftest import OpenPage, shoot
 from tests.loopback import LoopbackUpstream
@@ -17,9 +18,9 @@ def test_the_console_sends_a_request(open_page: OpenPage, service: Service, upst
     page.get_by_role("button", name="Send").click()
     reply = page.locator('[data-part="reply"]')
     reply.get_by_text("[DONE]").wait_for()
-    assert "200" in reply.get_by_role("heading").inner_text()
+    expect(reply.get_by_role("heading")).to_contain_text("200")
     reply.get_by_text("Headers", exact=True).click()
-    assert reply.get_by_text("x-request-id", exact=True).is_visible()
+    expect(reply.get_by_text("x-request-id", exact=True)).to_be_visible()
     assert service.key not in page.evaluate("JSON.stringify({...localStorage, ...sessionStorage}) + document.cookie")
     shoot(page, "docs")
 
@@ -29,7 +30,7 @@ def test_the_console_shows_an_error(open_page: OpenPage) -> None:
     page = open_page()
     page.goto("/docs")
     page.get_by_label("Endpoint").select_option("listModels")
-    assert page.get_by_label("Body").is_hidden()
+    expect(page.get_by_label("Body")).to_be_hidden()
     page.get_by_role("button", name="Send").click()
     page.locator('[data-part="reply"]').get_by_text('"authentication_error"').wait_for()
 

@@ -12,7 +12,7 @@ from tests.cli.conftest import EMAIL
 from tests.cli.program import Done, run_here
 from tests.loopback import LoopbackUpstream
 from tests.raw_client import RawClient
-from tests.service import Service
+from tests.service import Service, wait_until
 from tests.service_config import classes_spec
 
 COPY = re.compile(r"cadenza-\d{8}T\d{6}\.\d{3}Z\.db")
@@ -103,6 +103,7 @@ def test_a_copy_beside_a_loaded_service_is_complete(tmp_path: Path, upstream: Lo
         with ThreadPoolExecutor(CLIENTS) as crowd:
             clients = [crowd.submit(keep_asking) for _ in range(CLIENTS)]
             try:
+                wait_until(lambda: count_entries(service.store) > 1, "the first charge")
                 for number in range(ROUNDS):
                     before, copy = count_entries(service.store), tmp_path / f"{number}.db"
                     done = service.cli("backup", str(copy))
@@ -112,6 +113,5 @@ def test_a_copy_beside_a_loaded_service_is_complete(tmp_path: Path, upstream: Lo
                 is_over.set()
             for client in clients:
                 client.result()
-    assert before > 1
     use_as_store(tmp_path, copy)
     assert run_here(tmp_path, "ledger", "check").returncode == 0

@@ -1,7 +1,6 @@
 """cadenza doctor --deep: the real command against a real server on loopback, which does some things badly."""
 
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -86,12 +85,9 @@ def test_silence(tmp_path: Path, upstream: LoopbackUpstream) -> None:
     upstream.script(Provider())  # GET /models
     upstream.always(Raw([Wait()]))
     configure(tmp_path, upstream.base_url)
-    begun_s = time.monotonic()
-    findings = deep(run_here(tmp_path, "doctor", "--deep", "--timeout", "0.5", "--json"), code=1)
-    assert time.monotonic() - begun_s < 30
-    (fault,) = unwell(findings)
+    (fault,) = unwell(deep(run_here(tmp_path, "doctor", "--deep", "--timeout", "4.5", "--json"), code=1))
     assert (fault["check"], fault["state"]) == ("plain", "fault")
-    assert fault["found"] == "no complete answer within 0.5 s; the rest was not tried"
+    assert fault["found"] == "no complete answer within 4.5 s; the rest was not tried"
     assert len(chats(upstream.requests)) == 1
 
 

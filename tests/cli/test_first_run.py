@@ -35,7 +35,7 @@ def first(tmp_path_factory: pytest.TempPathFactory) -> Iterator[First]:
     folder = tmp_path_factory.mktemp("first")
     started_s = time.monotonic()
     with serving(folder) as server:
-        assert RawClient(server.port, None).get("/readyz").status == 200
+        wait_until(lambda: RawClient(server.port, None).get("/readyz").status == 200, "being ready", server)
         yield First(server, time.monotonic() - started_s)
 
 

@@ -25,6 +25,7 @@ SUMMARY = re.compile(
 )
 MANY = 500
 LONG = 400
+TRIES = 10
 BINARY = b"\x00\xff\x80\x01" * 100
 
 
@@ -251,10 +252,12 @@ def test_a_bar_shows_progress_on_a_terminal(tmp_path: Path, docs: Path) -> None:
     process = subprocess.Popen(
         [PROGRAM, "index", "docs"], cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, stderr=theirs
     )
-    out, _ = process.communicate(timeout=COMMAND_S)
     os.close(theirs)
-    with os.fdopen(ours, "rb", buffering=0) as terminal:
-        shown = terminal.read(100_000)
+    shown = b""
+    with os.fdopen(ours, "rb", buffering=0) as terminal, suppress(OSError):  # the error is its end
+        while more := terminal.read(4096):
+            shown += more
+    out, _ = process.communicate(timeout=COMMAND_S)
     assert (process.returncode, out) == (0, b"")
     assert b"Indexing" in shown
     assert b"100%" in shown
@@ -266,16 +269,34 @@ def begun_run(folder: Path) -> Iterator[subprocess.Popen[str]]:
     """A run that has indexed some files of many, and is then paused."""
     for number in range(LONG):
         write(folder / "docs", f"{number:04}.md", f"Zebra {number} has stripes.\n" * 300)
-    process = subprocess.Popen(
-        [PROGRAM, "index", "docs"], cwd=folder, env=environment(), stderr=subprocess.PIPE, text=True
-    )
+    process = next(filter(None, (begin_and_pause(folder) for _ in range(TRIES))), None)
+    assert process, "no run could be paused in time"
     try:
-        wait_until(lambda: bool(files_so_far(folder)), "the first files to be indexed")
-        process.send_signal(signal.SIGSTOP)
         yield process
     finally:
         process.kill()
         process.communicate()
+
+
+def begin_and_pause(folder: Path) -> subprocess.Popen[str] | None:
+    """A run that is paused before the middle; none if it got further while this process stood still."""
+    process = subprocess.Popen(
+        [PROGRAM, "index", "docs"], cwd=folder, env=environment(), stderr=subprocess.PIPE, text=True
+    )
+    wait_until(lambda: bool(files_so_far(folder)), "the first files to be indexed")
+    process.send_signal(signal.SIGSTOP)
+    wait_until(lambda: is_stopped(process), "the pause")
+    if files_so_far(folder) <= LONG // 2:
+        return process
+    process.kill()
+    process.communicate()
+    shutil.rmtree(folder / "data")
+    return None
+
+
+def is_stopped(process: subprocess.Popen[str]) -> bool:
+    """Whether it is paused, or has ended."""
+    return Path(f"/proc/{process.pid}/stat").read_text().rpartition(") ")[2][0] in "TZ"
 
 
 def test_a_run_that_is_stopped_leaves_a_good_index(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -54,8 +53,8 @@ class Crew:
 
 
 def children_of(pid: int) -> list[int]:
-    found = Path(f"/proc/{pid}/task").glob("*/children")
-    return [int(child) for path in found for child in path.read_text().split()]
+    tasks = [path.name for path in Path(f"/proc/{pid}/task").glob("*")]
+    return [int(child) for task in tasks for child in read_of(pid, f"task/{task}/children").split()]
 
 
 def read_of(pid: int, name: str) -> bytes:
@@ -153,9 +152,9 @@ def test_killed_worker_is_replaced(crew: Crew) -> None:
     killed, kept = crew.workers
     os.kill(killed, signal.SIGKILL)
     assert crew.serves()
+    wait_until(lambda: killed not in crew.workers, "the end of the killed worker", crew.server)
     wait_until(lambda: len(crew.workers) == COUNT, "two workers", crew.server)
     assert kept in crew.workers
-    assert killed not in crew.workers
     assert crew.serves()
 
 
@@ -199,7 +198,6 @@ def test_failed_start(tmp_path: Path, what: str) -> None:
     toml = json.dumps(f"sqlite:///{tmp_path}/cadenza.toml/no.db")
     (tmp_path / "cadenza.toml").write_text(f"{WORKERS_TOML}[store]\nurl = {toml}\n")
     command = [str(PROGRAM), "serve", "--port", "0", "--config", str(tmp_path / "cadenza.toml")]
-    started_s = time.monotonic()
     process = subprocess.Popen(
         command if what == "store" else [sys.executable, "-c", FAILING],
         cwd=ROOT,
@@ -211,7 +209,6 @@ def test_failed_start(tmp_path: Path, what: str) -> None:
     )
     _, said_ = process.communicate(timeout=COMMAND_S)
     assert process.returncode == (1 if what == "store" else STARTUP_FAILURE), said_
-    assert time.monotonic() - started_s < COMMAND_S
     wait_until(lambda: of_session(process.pid) == [], "the end of every process")
 
 

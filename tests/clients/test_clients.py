@@ -18,7 +18,7 @@ from tests.installed import INSTALL_S, PROGRAMS_S, ROOT, give_up, node_environme
 from tests.loopback import LoopbackUpstream
 from tests.service import Service
 
-RUN_S = 120.0
+RUN_S = 240.0
 PROGRAMS = Path(__file__).parent / "programs"
 EXAMPLES = {block.section: block.text for block in blocks(CLIENTS, "python")}
 NODE_CLIENTS = ["ai_sdk", "openai"]

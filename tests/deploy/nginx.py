@@ -36,8 +36,10 @@ class Nginx:
 
     def open_temporary_files(self) -> list[str]:
         """The files that its workers have open in its folder. nginx deletes them at once, but they are on the disk."""
-        links = [link for worker in self._workers() for link in Path(f"/proc/{worker}/fd").iterdir()]
-        targets = [str(link.readlink()) for link in links if link.is_symlink()]
+        targets = list[str]()
+        for link in [link for worker in self._workers() for link in Path(f"/proc/{worker}/fd").iterdir()]:
+            with contextlib.suppress(FileNotFoundError):  # it was closed meanwhile
+                targets.append(str(link.readlink()))
         return [target for target in targets if target.startswith(str(self._folder))]
 
     def _workers(self) -> set[str]:
@@ -54,12 +56,19 @@ class Nginx:
 
 
 @contextlib.contextmanager
+def kept_port() -> Iterator[int]:
+    """A port that the system gives to nobody else, but where another socket can listen that shares its address."""
+    with socket.socket() as kept:
+        kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        kept.bind(("127.0.0.1", 0))
+        yield kept.getsockname()[1]
+
+
+@contextlib.contextmanager
 def running_nginx(gateway_ports: Sequence[int]) -> Iterator[Nginx]:
     """In front of these gateways; the first is asked first."""
     program = find_or_install("nginx", "nginx-light")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    with tempfile.TemporaryDirectory(prefix="cadenza-nginx-") as folder:
+    with kept_port() as port, tempfile.TemporaryDirectory(prefix="cadenza-nginx-") as folder:
         config = render(Path(folder), port, gateway_ports)
         process = subprocess.Popen([program, "-c", config, "-e", "stderr", "-g", "daemon off;"])
         try:

@@ -9,7 +9,7 @@ import pytest
 from tests.deploy.files import config_texts
 from tests.environment import environment
 from tests.postgres import running_postgres
-from tests.service import CLI_S, program
+from tests.service import CLI_S, program, wait_until
 
 PASSWORD = "correct horse battery staple"
 RULES = "local all postgres trust\nlocal all all scram-sha-256\n"
@@ -20,10 +20,14 @@ def store_url() -> Iterator[str]:
     """A database whose user cadenza has a password, by an address without it."""
     with running_postgres() as postgres, postgres.database() as address:
         name = address.partition("@/")[2].partition("?")[0]
-        psql: list[str | Path] = [postgres.programs / "psql", "-q", "-h", postgres.folder, "-U", "postgres", "-d", name]
+        psql: list[str | Path] = [postgres.programs / "psql", "-q", "-w", "-h", postgres.folder, "-d", name, "-U"]
         made = f"CREATE ROLE cadenza LOGIN PASSWORD '{PASSWORD}'; ALTER DATABASE {name} OWNER TO cadenza;"
         (postgres.folder / "data" / "pg_hba.conf").write_text(RULES)
-        subprocess.run([*psql, "-c", made, "-c", "SELECT pg_reload_conf()"], check=True, timeout=CLI_S)
+        subprocess.run([*psql, "postgres", "-c", made, "-c", "SELECT pg_reload_conf()"], check=True, timeout=CLI_S)
+        without_password = [*psql, "cadenza", "-c", "SELECT 1"]
+        wait_until(
+            lambda: subprocess.run(without_password, check=False, timeout=CLI_S).returncode != 0, "the new rules"
+        )
         yield f"postgresql://cadenza@/{name}?host={postgres.folder}"
 
 

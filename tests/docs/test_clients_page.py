@@ -17,12 +17,12 @@ from tests.clients.clients import PYTHON_CLIENTS
 from tests.clients.model import GREETING, ClientModel
 from tests.debian import CannotInstall
 from tests.docs.markdown import CLIENTS, Block, blocks
-from tests.docs.paste import Terminal
+from tests.docs.paste import PASTE_S, Terminal
 from tests.installed import INSTALL_S, NODE_PINS, PINS, PROGRAMS_S, give_up, node_environment, python_environment
 from tests.loopback import LoopbackUpstream
 from tests.service import Service
 
-RUN_S = 2 * COMMAND_S
+RUN_S = PASTE_S + COMMAND_S
 PYTHON = {client.section for client in PYTHON_CLIENTS.values() if client.section}
 NODE = ["OpenAI for Node", "Vercel AI SDK"]
 NOT_INSTALLED = {"LiteLLM", "aider", "opencode", "Qwen Code", "Continue", "Open WebUI"}

@@ -8,7 +8,7 @@ import msgspec
 import openai
 import pytest
 
-from tests.cli.program import LOADED, Server, run_here, serving
+from tests.cli.program import Server, run_here, serving
 from tests.loopback import LoopbackUpstream
 from tests.raw_client import RawClient, Reply
 
@@ -47,7 +47,6 @@ class Started(msgspec.Struct, frozen=True):
 
     server: Server
     folder: Path
-    had_loaded: bool  # whether the model had loaded when that request was sent
     first_reply: Reply
 
 
@@ -66,14 +65,7 @@ def started(
     folder = Path(shutil.copytree(account.folder, tmp_path_factory.mktemp("embedded"), dirs_exist_ok=True))
     (folder / "cadenza.toml").write_text(TOML.format(base_url=shared_upstream.base_url))
     with serving(folder) as server:
-        had_loaded = LOADED in server.output
-        yield Started(server, folder, had_loaded, RawClient(server.port, account.key).chat(max_tokens=2))
-
-
-@pytest.fixture(scope="session")
-def server_folder(started: Started) -> Path:
-    """Where the service runs."""
-    return started.folder
+        yield Started(server, folder, RawClient(server.port, account.key).chat(max_tokens=2))
 
 
 @pytest.fixture

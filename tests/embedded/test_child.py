@@ -13,7 +13,7 @@ from cadenza.upstreams.embedded.messages import Ready, Start
 from cadenza.upstreams.embedded.upstream import bundled_model
 from tests.environment import environment
 
-ANSWER_S = 30.0
+ANSWER_S = 120.0
 KEY = "the-key-of-the-parent"
 CHAT = '{"messages": [{"role": "user", "content": "Hi."}], "max_tokens": 1}'
 

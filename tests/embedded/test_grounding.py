@@ -1,16 +1,17 @@
 """Grounding on the embedded default, offline: documents on this machine, files in requests, and the real model."""
 
 import base64
-from pathlib import Path
 
 import openai
 import pytest
 
-from tests.cli.program import run_here
-from tests.raw_client import RawClient
+from tests.cli.program import run_here, wait_until
+from tests.embedded.conftest import Account, Started
+from tests.raw_client import RawClient, Reply
 from tests.unit.documents.made_files import make_pdf
 
-QUESTION = "How long is parental leave?"
+HEADER = "x-cadenza-grounding"
+ASKED = [{"role": "user", "content": "How long is parental leave?"}]
 FILES = {
     "leave.txt": "Parental leave is 26 weeks. Apply at least three months before, on the form PL-7.",
     "parking.md": "# Parking\n\nVisitors park behind the north gate. The barrier closes at 19:00.",
@@ -19,34 +20,42 @@ FILES = {
 
 
 @pytest.fixture(scope="module")
-def indexed(server_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Three documents, indexed beside the running service."""
+def indexed(started: Started, account: Account, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Three documents, indexed beside the running service, which has found the index."""
     folder = tmp_path_factory.mktemp("indexed") / "documents"
     folder.mkdir()
     for name, text in FILES.items():
         (folder / name).write_text(text)
-    done = run_here(server_folder, "index", str(folder))
+    done = run_here(started.folder, "index", str(folder))
     assert "Indexed 3 files, 3 new" in done.stdout + done.stderr
+    wire = RawClient(started.server.port, account.key)
+    wait_until(lambda: HEADER in wire.chat(messages=ASKED, max_tokens=1).headers, "the index being used")
 
 
 @pytest.mark.usefixtures("indexed")
 def test_an_answer_cites_an_indexed_document(wire: RawClient) -> None:
     """The model gets the passage, the client its source, and the added tokens are counted."""
-    messages = [{"role": "user", "content": QUESTION}]
-    bare = wire.post({"messages": messages, "max_tokens": 1}, {"x-cadenza-grounding": "none"})
-    reply = wire.chat(messages=messages, max_tokens=4, stream=True)
-    assert reply.headers["x-cadenza-grounding"] == "search=1"
+    bare = wire.post({"messages": ASKED, "max_tokens": 1}, {HEADER: "none"})
+    replies = list[Reply]()
+
+    def has_found() -> bool:
+        replies.append(wire.chat(messages=ASKED, max_tokens=4, stream=True))
+        return HEADER in replies[-1].headers
+
+    wait_until(has_found, "a search that was not late")
+    reply = replies[-1]
+    assert reply.headers[HEADER] == "search=1"
     assert reply.text
     assert b'"url":"local:documents/leave.txt"' in reply.body
     assert reply.usage["prompt_tokens"] > bare.usage["prompt_tokens"] + 20
-    assert "x-cadenza-grounding" not in bare.headers
+    assert HEADER not in bare.headers
 
 
 @pytest.mark.usefixtures("indexed")
 def test_other_questions_are_left_alone(wire: RawClient) -> None:
     """What the documents do not speak of gets no source."""
     reply = wire.chat(messages=[{"role": "user", "content": "What is the capital of France?"}], max_tokens=1)
-    assert "x-cadenza-grounding" not in reply.headers
+    assert HEADER not in reply.headers
 
 
 def test_the_sdk_sends_a_pdf(client: openai.OpenAI) -> None:
@@ -67,7 +76,7 @@ def test_the_sdk_sends_a_pdf(client: openai.OpenAI) -> None:
         ],
     )
     completion = raw.parse()
-    assert raw.headers["x-cadenza-grounding"] == "attachments=1"
+    assert raw.headers[HEADER] == "attachments=1"
     assert completion.choices[0].message.content
     assert completion.usage
     assert completion.usage.prompt_tokens > 60

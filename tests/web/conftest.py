@@ -1,9 +1,20 @@
-"""A visitor of the ordinary service, signed in or not."""
+"""A visitor of the ordinary service, signed in or not, and a day that does not end during a test."""
+
+import time
 
 import pytest
 
-from tests.service import CREDIT_NANO, Service
+from tests.service import CREDIT_NANO, Service, wait_until
 from tests.visitor import Visitor
+
+DAY_S = 24 * 60 * 60
+TEST_S = 60.0
+
+
+@pytest.fixture
+def far_from_midnight() -> None:
+    """Wait for the next day (UTC) in the last minute of one, because usage is counted by days."""
+    wait_until(lambda: DAY_S - time.time() % DAY_S > TEST_S, "the next day")
 
 
 @pytest.fixture

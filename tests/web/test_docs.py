@@ -78,8 +78,9 @@ def test_the_error_table_is_complete() -> None:
     assert {(error.status, error.type) for error in ERRORS} == kinds(CadenzaError)
 
 
-def test_the_status_says_what_a_class_costs(stranger: Visitor) -> None:
+def test_the_status_says_what_a_class_costs(stranger: Visitor, service: Service) -> None:
     """The endpoint for everybody has the prices, the state and the limits."""
+    service.reload()  # no route rests from an earlier test
     status = stranger.api("GET", "/status").json
     mezzo = status["classes"][0]
     assert (mezzo["id"], mezzo["state"]) == ("mezzo", "usable")

@@ -230,7 +230,8 @@ async function end(asked, message) {
   if (message.completion && !message.cost) void askCost(asked, message);
   if (asked !== conversation) return;
   if (isEmpty) return show();
-  showFoot(views.get(message.id));
+  const view = views.get(message.id); // none, if the reader went to another branch meanwhile
+  if (view) showFoot(view);
   showTotal();
   void renderMissing([message]);
 }
