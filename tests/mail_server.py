@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import re
-import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -61,12 +60,6 @@ class Mailbox:
 
         wait_until(has_come, f"a letter to {to} about {subject!r}")
         return found[-1]
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
 
 
 @contextlib.contextmanager
