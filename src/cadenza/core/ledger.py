@@ -226,9 +226,11 @@ def end_requests(account: Account, demand: Demand, ends: list[End], known: Known
 
     `account`, `known` and `changes` are changed in place, here and below.
     """
-    ended, following_nano = list[Ended](), sum(map(_held_nano, ends))
-    for end in ends:
-        following_nano -= _held_nano(end)  # the holds of those that follow: this one must not use them
+    ended: list[Ended] = []
+    due_and_held_nano = [min(end.due_nano, end.hold.amount_nano) for end in ends]
+    following_nano = sum(due_and_held_nano)
+    for end, own_nano in zip(ends, due_and_held_nano, strict=True):
+        following_nano -= own_nano  # the holds of those that follow: this one must not use them
         ended.append(_end(account, demand.kept_nano + following_nano, end, known, changes))
     _resize(account, demand.kept_nano)
     return ended
@@ -270,11 +272,6 @@ def grow(account: Account, demand: Demand) -> None:
 def has_spare(account: Account, demand: Demand, held_nano: int) -> bool:
     """Whether the reserve is larger than the requests in flight need, with the holds that were just taken."""
     return account.reserve_nano > demand.in_use_nano + held_nano
-
-
-def _held_nano(end: End) -> int:
-    """What is due and held for it."""
-    return min(end.due_nano, end.hold.amount_nano)
 
 
 def _end(account: Account, kept_nano: int, end: End, known: Known, changes: Changes) -> Ended:

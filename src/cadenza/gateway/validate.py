@@ -7,7 +7,7 @@ Everything that OpenAI accepts is accepted, but for its deprecated `functions`; 
 import re
 from collections.abc import Sequence
 from operator import attrgetter
-from typing import TypeVar, cast
+from typing import TypeVar
 
 import msgspec
 
@@ -131,8 +131,9 @@ def check_body(body: Body) -> ChatRequest:
     _refuse_unsupported(body, tools)
     if not messages:
         raise InvalidRequest(_messages_hint(body))
-    are_texts = _are_texts(messages)
-    texts = cast("list[str]", [one.content for one in messages]) if are_texts else _check_messages(messages)
+    plain_texts = _plain_texts(messages)
+    are_texts = plain_texts is not None
+    texts = _check_messages(messages) if plain_texts is None else plain_texts
     raw_messages = RAW_ITEMS.decode(body.messages)
     forwarded = raw_messages if are_texts else list(map(_to_upstream, messages, raw_messages))
     leading = _count_leading_system(messages)
@@ -240,17 +241,20 @@ def _messages_hint(body: Body) -> str:
     return "messages: must be an array of at least one message."
 
 
-def _are_texts(messages: list[_Message]) -> bool:
-    """Whether each message is one text. This is the usual case: there is nothing more to check or to change."""
+def _plain_texts(messages: list[_Message]) -> list[str] | None:
+    """The texts, if each message is just one. This is the usual case: there is nothing more to check or to change."""
     if len(messages) > MESSAGES_MAX:
         raise InvalidRequest(f"messages: {len(messages)} were sent; at most {MESSAGES_MAX} are allowed.")
+    texts: list[str] = []
     nothing, roles = NOTHING, UNCHANGED_ROLES
     for message in messages:
-        if type(message.content) is not str or message.role not in roles or message.tool_calls is not None:
-            return False
+        content = message.content
+        if type(content) is not str or message.role not in roles or message.tool_calls is not None:
+            return None
         if message.function_call is not nothing or message.annotations is not nothing:
-            return False
-    return True
+            return None
+        texts.append(content)
+    return texts
 
 
 def _check_messages(messages: list[_Message]) -> list[str]:
