@@ -229,8 +229,8 @@ def end_requests(account: Account, demand: Demand, ends: list[End], known: Known
     ended: list[Ended] = []
     due_and_held_nano = [min(end.due_nano, end.hold.amount_nano) for end in ends]
     following_nano = sum(due_and_held_nano)
-    for end, own_nano in zip(ends, due_and_held_nano, strict=True):
-        following_nano -= own_nano  # the holds of those that follow: this one must not use them
+    for number, end in enumerate(ends):
+        following_nano -= due_and_held_nano[number]  # the holds of those that follow: this one must not use them
         ended.append(_end(account, demand.kept_nano + following_nano, end, known, changes))
     _resize(account, demand.kept_nano)
     return ended

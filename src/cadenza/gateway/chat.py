@@ -61,10 +61,10 @@ async def serve_chat(gateway: Gateway, request: ApiRequest) -> None:
     tokenizer = gateway.dispatcher.tokenizer
     upload, key_id = Upload(gateway.uploads, principal, snapshot.catalogue.least_nano), principal.key_id
     chat = await read_chat(request.exchange, upload, gateway.large_bodies, principal)  # 415 413 402 408 429 400
-    served = snapshot.catalogue.find(chat.model, principal)  # 400
+    served, media = snapshot.catalogue.find(chat.model, principal), chat.media  # 400
     if chat.needs or chat.files:
         served = with_able_routes(served, chat, grounder, snapshot.catalogue)  # 400
-    media = media_for_model(chat, grounder) if chat.files else chat.media
+        media = media_for_model(chat, grounder)
     prompt = PromptSize(tokenizer, served.character, chat.texts, request.exchange.body.size_bytes, media)
     async with slot(gateway.slots, key_id, gateway.observer.metrics):  # 429
         grounding, wanted = NO_GROUNDING, grounder.wanted(chat, principal, request.exchange.request)

@@ -6,7 +6,6 @@ Everything that OpenAI accepts is accepted, but for its deprecated `functions`; 
 
 import re
 from collections.abc import Sequence
-from operator import attrgetter
 from typing import TypeVar
 
 import msgspec
@@ -117,7 +116,6 @@ _MESSAGES = msgspec.json.Decoder(list[_Message] | None)
 _TOOLS = msgspec.json.Decoder(list[ToolFields] | None)
 _NUMBER = msgspec.json.Decoder(float | None)
 _RAW_FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_sampling_fields = attrgetter(*SAMPLING)
 RAW_ITEMS = msgspec.json.Decoder(list[msgspec.Raw])
 
 
@@ -171,7 +169,7 @@ def decode_body(body: bytes | bytearray) -> Body:
         except UnicodeDecodeError:
             raise InvalidRequest("The body is not valid UTF-8.") from None
     decoded = _decode(_BODY, body)
-    if b"\\u" in body and SURROGATE.search(body) and not WHOLE_SURROGATES.fullmatch(body):
+    if body.find(b"\\u") >= 0 and SURROGATE.search(body) and not WHOLE_SURROGATES.fullmatch(body):
         raise InvalidRequest("The body is not valid JSON: a string has half of a surrogate pair.")
     return decoded
 
@@ -206,8 +204,7 @@ def _given(body: Body, names: tuple[str, ...]) -> dict[str, msgspec.Raw]:
 
 
 def _sampling(body: Body) -> dict[str, msgspec.Raw]:
-    given = zip(SAMPLING, _sampling_fields(body), strict=True)
-    fields = {name: raw for name, raw in given if raw is not NOTHING and raw != NOTHING}
+    fields = _given(body, SAMPLING)
     for name, raw in fields.items():
         bytes_max = SCHEMA_BYTES_MAX if name in LARGE_SAMPLING else FIELD_BYTES_MAX
         if memoryview(raw).nbytes > bytes_max:
