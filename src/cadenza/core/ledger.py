@@ -296,7 +296,7 @@ def _end(account: Account, kept_nano: int, end: End, known: Known, changes: Chan
     known.cost_nano[hold.completion_id] = charged_nano
     if hold.idempotency_digest:
         (changes.kept_keys if outcome.usage else changes.freed_keys).append(hold)
-    is_lost = charged_nano < min(end.due_nano, hold.amount_nano)  # another process took back the reserve
+    is_lost = charged_nano < end.due_nano and charged_nano < hold.amount_nano  # another process took back the reserve
     return Ended(charged_nano, end.due_nano - charged_nano, is_lost=is_lost)
 
 
