@@ -226,9 +226,11 @@ def end_requests(account: Account, demand: Demand, ends: list[End], known: Known
 
     `account`, `known` and `changes` are changed in place, here and below.
     """
-    ended, following_nano = list[Ended](), sum(map(_held_nano, ends))
-    for end in ends:
-        following_nano -= _held_nano(end)  # the holds of those that follow: this one must not use them
+    ended: list[Ended] = []
+    due_and_held_nano = [min(end.due_nano, end.hold.amount_nano) for end in ends]
+    following_nano = sum(due_and_held_nano)
+    for number, end in enumerate(ends):
+        following_nano -= due_and_held_nano[number]  # the holds of those that follow: this one must not use them
         ended.append(_end(account, demand.kept_nano + following_nano, end, known, changes))
     _resize(account, demand.kept_nano)
     return ended
@@ -272,11 +274,6 @@ def has_spare(account: Account, demand: Demand, held_nano: int) -> bool:
     return account.reserve_nano > demand.in_use_nano + held_nano
 
 
-def _held_nano(end: End) -> int:
-    """What is due and held for it."""
-    return min(end.due_nano, end.hold.amount_nano)
-
-
 def _end(account: Account, kept_nano: int, end: End, known: Known, changes: Changes) -> Ended:
     """Charge what is due, from the part of the reserve that is not kept and from free credit, never more."""
     hold, outcome = end.hold, end.outcome
@@ -299,7 +296,7 @@ def _end(account: Account, kept_nano: int, end: End, known: Known, changes: Chan
     known.cost_nano[hold.completion_id] = charged_nano
     if hold.idempotency_digest:
         (changes.kept_keys if outcome.usage else changes.freed_keys).append(hold)
-    is_lost = charged_nano < min(end.due_nano, hold.amount_nano)  # another process took back the reserve
+    is_lost = charged_nano < end.due_nano and charged_nano < hold.amount_nano  # another process took back the reserve
     return Ended(charged_nano, end.due_nano - charged_nano, is_lost=is_lost)
 
 

@@ -72,7 +72,7 @@ class Shares:
         if free <= 0 or now_s >= self._until_s or (self._wants and self._must_leave(key, free, now_s)):
             return False
         self.taken += 1
-        self._held[key] = self.held_by(key) + 1
+        self._held[key] = self._held.get(key, 0) + 1
         if (want := self._wants.get(key)) is not None:
             want.count -= 1
             if want.count <= 0:

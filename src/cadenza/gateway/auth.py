@@ -64,7 +64,14 @@ async def _find_principal(gateway: Gateway, exchange: Exchange) -> Principal:
             raise Unauthenticated
         await gateway.unknown_keys.begin(digest, exchange.client_address)
     gateway.in_flight.note_key(exchange, digest)
-    found = await _look_up(gateway, digest)
+    try:
+        found = await gateway.look_ups.find(digest)
+    except asyncio.CancelledError:
+        gateway.unknown_keys.spend(digest)
+        raise
+    except StoreUnavailable:
+        gateway.unknown_keys.give_back(digest)
+        raise
     if found is None or keys.state_of(found, time.time_ns() // 1_000_000) != "active":
         gateway.unknown_keys.found_dead(digest, for_good=found is None or found.suspended_at is None)
         raise Unauthenticated
@@ -86,17 +93,6 @@ def principal_of(found: FoundKey) -> Principal:
         may_search=bool(found.uses_search),
         has_notes=bool(found.has_notes),
     )
-
-
-async def _look_up(gateway: Gateway, digest: bytes) -> FoundKey | None:
-    try:
-        return await gateway.look_ups.find(digest)
-    except asyncio.CancelledError:
-        gateway.unknown_keys.spend(digest)
-        raise
-    except StoreUnavailable:
-        gateway.unknown_keys.give_back(digest)
-        raise
 
 
 def _presented_key(headers: dict[bytes, bytes]) -> bytes:

@@ -51,26 +51,33 @@ from cadenza.routing.continuation import open_reply
 from cadenza.routing.dispatch import Dispatch
 from cadenza.routing.prompt import Media, PromptSize
 from cadenza.store.caps import find_left
+from cadenza.store.store import Store
 
 INLINE_BYTES = 64 * 1024  # a larger body is parsed in another process
 
 
 async def serve_chat(gateway: Gateway, request: ApiRequest) -> None:
     snapshot, grounder, principal, at = gateway.snapshot, gateway.grounder, request.principal, gateway.observer.at
+    tokenizer = gateway.dispatcher.tokenizer
     upload, key_id = Upload(gateway.uploads, principal, snapshot.catalogue.least_nano), principal.key_id
     chat = await read_chat(request.exchange, upload, gateway.large_bodies, principal)  # 415 413 402 408 429 400
-    served = snapshot.catalogue.find(chat.model, principal)  # 400
+    served, media = snapshot.catalogue.find(chat.model, principal), chat.media  # 400
     if chat.needs or chat.files:
         served = with_able_routes(served, chat, grounder, snapshot.catalogue)  # 400
-    media = media_for_model(chat, grounder) if chat.files else chat.media
-    prompt = PromptSize(gateway.tokenizer, served.character, chat.texts, request.exchange.body.size_bytes, media)
-    decide = ModelDecision(gateway.dispatcher, snapshot, served, request) if served.decides_by_model else None
+        media = media_for_model(chat, grounder)
+    prompt = PromptSize(tokenizer, served.character, chat.texts, request.exchange.body.size_bytes, media)
     async with slot(gateway.slots, key_id, gateway.observer.metrics):  # 429
-        grounding = await ground(grounder, request, chat, served, prompt, decide)  # 409 402 400
+        grounding, wanted = NO_GROUNDING, grounder.wanted(chat, principal, request.exchange.request)
+        if wanted is not NOTHING_WANTED:
+            means = await find_means(grounder.store, request, served.price, prompt)  # 409 402
+            decide = ModelDecision(gateway.dispatcher, snapshot, served, request) if served.decides_by_model else None
+            sought = Sought(chat, served.plan, prompt, principal, means, decide)
+            grounding = await grounder.ground(sought, wanted)  # 400
+            prompt.add_texts(grounding.texts, grounding.texts_bytes)
         plan = await fit(served.plan, served.price, prompt, chat, principal.balance_nano)  # 400 402
         quote = make_quote(request, plan, served.price, chat, prompt)
         at("quoted")
-        async with hold_credit(gateway.ledger, gateway.tokenizer, request.record, quote) as credit:  # 402 409 429
+        async with hold_credit(gateway.ledger, tokenizer, request.record, quote) as credit:  # 402 409 429
             at("held")
             ask = await compose(chat, served.character, prompt, credit.output_limit, plan, grounding)
             dispatch = Dispatch(plan, ask, prompt, snapshot.upstreams, key_id, request.record.request_id)
@@ -120,29 +127,19 @@ def media_for_model(chat: ChatRequest, grounder: Grounder) -> Media:
     return chat.media if grounder.settings.attachments else with_files(chat.media, chat.files)
 
 
-async def ground(
-    grounder: Grounder,
-    request: ApiRequest,
-    chat: ChatRequest,
-    served: ServedClass,
-    prompt: PromptSize,
-    decide: ModelDecision | None,
-) -> Grounding:
-    """Add reference material to the prompt, if the request may have any, and account and cap can pay for an answer."""
-    principal, head = request.principal, request.exchange.request
-    wanted = grounder.wanted(chat, principal, head)
-    if wanted is NOTHING_WANTED:
-        return NO_GROUNDING
+async def find_means(store: Store, request: ApiRequest, price: Price, prompt: PromptSize) -> Means:
+    """What reference material can be paid with. No work is done for a request that repeats another: 409.
+
+    Account and cap must be able to pay for an answer without it: 402.
+    """
+    principal, headers = request.principal, request.exchange.request.headers
     now_ms, free_nano = time.time_ns() // 1_000_000, principal.balance_nano
-    await check_not_repeated(grounder.store, principal.account_id, head.headers, now_ms)
-    check_least_credit(free_nano, served.price, prompt, OUTPUT_TOKENS_MIN)
-    if principal.is_capped and (left := await find_left(grounder.store, principal.key_id, now_ms)):
-        check_least_credit(left.left_nano, served.price, prompt, OUTPUT_TOKENS_MIN, left.cap)
+    await check_not_repeated(store, principal.account_id, headers, now_ms)
+    check_least_credit(free_nano, price, prompt, OUTPUT_TOKENS_MIN)
+    if principal.is_capped and (left := await find_left(store, principal.key_id, now_ms)):
+        check_least_credit(left.left_nano, price, prompt, OUTPUT_TOKENS_MIN, left.cap)
         free_nano = min(free_nano, left.left_nano)
-    sought = Sought(chat, served.plan, prompt, principal, Means(free_nano, served.price), decide)
-    grounding = await grounder.ground(sought, wanted)
-    prompt.add_texts(grounding.texts, grounding.texts_bytes)
-    return grounding
+    return Means(free_nano, price)
 
 
 async def fit(plan: Plan, price: Price, prompt: PromptSize, chat: ChatRequest, balance_nano: int) -> Plan:

@@ -74,11 +74,6 @@ class Gateway:
         observer.metrics.in_flight.set_function(lambda: len(self.in_flight))
         observer.metrics.tasks.set_function(lambda: len(asyncio.all_tasks()))
 
-    @property
-    def tokenizer(self) -> Tokenizer:
-        """The one of the process."""
-        return self.dispatcher.tokenizer
-
     async def start(self, classes_epoch: int) -> None:
         self._reloader.begin_at(classes_epoch)
         await self.ledger.start()
@@ -97,8 +92,8 @@ class Gateway:
     async def reload(self) -> None:
         await self._reloader.reload()
 
-    async def catch_up(self, classes_epoch: int) -> None:
-        await self._reloader.catch_up(classes_epoch)
+    def catch_up(self, classes_epoch: int) -> Awaitable[None]:
+        return self._reloader.catch_up(classes_epoch)
 
     def has_usable_route(self) -> bool:
         """Whether any route of any class may be asked."""

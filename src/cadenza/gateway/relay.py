@@ -72,8 +72,8 @@ class WholeRelay:
         return self._meter.result()
 
     def finish(self, result: ReplyResult) -> None:
-        assert self._meter.finish_reason
-        content = "".join(self._texts)
+        reason, content = self._meter.finish_reason, "".join(self._texts)
+        assert reason
         has_other = bool(self._deltas or "refusal" in self._extras)
         message = ReplyMessage(content=None if has_other and not content else content)
         if self._extras or self._deltas:
@@ -85,7 +85,7 @@ class WholeRelay:
             id=self._head.completion_id,
             created=self._head.created,
             model=self._head.class_id,
-            choices=(Choice(message=message, finish_reason=self._meter.finish_reason),),
+            choices=(Choice(message=message, finish_reason=reason),),
             usage=usage_object(result.usage),
         )
         self._answers.send_json(msgspec.json.encode(completion), self._head.headers)
@@ -152,11 +152,11 @@ class StreamRelay:
         if result.fault:
             self._exchange.abort_stream(error_event("The model's answer broke off before its end. Retry."))
             return
-        assert self._meter.finish_reason
-        events = self._events
+        reason, events = self._meter.finish_reason, self._events
+        assert reason
         if self._grounded and self._head.sources:
             self._exchange.write(events.annotations(self._grounded.annotations()))
-        self._exchange.finish_stream(events.finish(self._meter.finish_reason) + events.usage(result.usage) + DONE)
+        self._exchange.finish_stream(events.finish(reason) + events.usage(result.usage) + DONE)
 
     def take(self, piece: Piece) -> None:
         if piece.usage or piece.finish_reason or piece.has_bad_usage:

@@ -71,7 +71,8 @@ class Slots:
 
     def leave(self, key: str) -> None:
         self._shares.give_back(key)
-        self._let_in()
+        if self._waiting:
+            self._let_in()
 
     def change_limit(self, limit: int) -> None:
         if self._lender:

@@ -6,8 +6,7 @@ Everything that OpenAI accepts is accepted, but for its deprecated `functions`; 
 
 import re
 from collections.abc import Sequence
-from operator import attrgetter
-from typing import TypeVar, cast
+from typing import TypeVar
 
 import msgspec
 
@@ -117,7 +116,6 @@ _MESSAGES = msgspec.json.Decoder(list[_Message] | None)
 _TOOLS = msgspec.json.Decoder(list[ToolFields] | None)
 _NUMBER = msgspec.json.Decoder(float | None)
 _RAW_FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_sampling_fields = attrgetter(*SAMPLING)
 RAW_ITEMS = msgspec.json.Decoder(list[msgspec.Raw])
 
 
@@ -131,8 +129,9 @@ def check_body(body: Body) -> ChatRequest:
     _refuse_unsupported(body, tools)
     if not messages:
         raise InvalidRequest(_messages_hint(body))
-    are_texts = _are_texts(messages)
-    texts = cast("list[str]", [one.content for one in messages]) if are_texts else _check_messages(messages)
+    plain_texts = _plain_texts(messages)
+    are_texts = plain_texts is not None
+    texts = _check_messages(messages) if plain_texts is None else plain_texts
     raw_messages = RAW_ITEMS.decode(body.messages)
     forwarded = raw_messages if are_texts else list(map(_to_upstream, messages, raw_messages))
     leading = _count_leading_system(messages)
@@ -170,7 +169,7 @@ def decode_body(body: bytes | bytearray) -> Body:
         except UnicodeDecodeError:
             raise InvalidRequest("The body is not valid UTF-8.") from None
     decoded = _decode(_BODY, body)
-    if b"\\u" in body and SURROGATE.search(body) and not WHOLE_SURROGATES.fullmatch(body):
+    if body.find(b"\\u") >= 0 and SURROGATE.search(body) and not WHOLE_SURROGATES.fullmatch(body):
         raise InvalidRequest("The body is not valid JSON: a string has half of a surrogate pair.")
     return decoded
 
@@ -205,8 +204,7 @@ def _given(body: Body, names: tuple[str, ...]) -> dict[str, msgspec.Raw]:
 
 
 def _sampling(body: Body) -> dict[str, msgspec.Raw]:
-    given = zip(SAMPLING, _sampling_fields(body), strict=True)
-    fields = {name: raw for name, raw in given if raw is not NOTHING and raw != NOTHING}
+    fields = _given(body, SAMPLING)
     for name, raw in fields.items():
         bytes_max = SCHEMA_BYTES_MAX if name in LARGE_SAMPLING else FIELD_BYTES_MAX
         if memoryview(raw).nbytes > bytes_max:
@@ -240,17 +238,20 @@ def _messages_hint(body: Body) -> str:
     return "messages: must be an array of at least one message."
 
 
-def _are_texts(messages: list[_Message]) -> bool:
-    """Whether each message is one text. This is the usual case: there is nothing more to check or to change."""
+def _plain_texts(messages: list[_Message]) -> list[str] | None:
+    """The texts, if each message is just one. This is the usual case: there is nothing more to check or to change."""
     if len(messages) > MESSAGES_MAX:
         raise InvalidRequest(f"messages: {len(messages)} were sent; at most {MESSAGES_MAX} are allowed.")
+    texts: list[str] = []
     nothing, roles = NOTHING, UNCHANGED_ROLES
     for message in messages:
-        if type(message.content) is not str or message.role not in roles or message.tool_calls is not None:
-            return False
+        content = message.content
+        if type(content) is not str or message.role not in roles or message.tool_calls is not None:
+            return None
         if message.function_call is not nothing or message.annotations is not nothing:
-            return False
-    return True
+            return None
+        texts.append(content)
+    return texts
 
 
 def _check_messages(messages: list[_Message]) -> list[str]:

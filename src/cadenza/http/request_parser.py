@@ -26,6 +26,7 @@ FRAMING = (b"content-length", b"transfer-encoding")
 LINE_ENDS = (b" HTTP/1.1\r", b" HTTP/1.0\r")
 LINE_BYTES = len(b"  HTTP/1.1\r")  # of a request line, beside its method and its target
 HOST = re.compile(rb"[A-Za-z0-9\-._~!$&'()*+,;=:%\[\]]{0,255}")
+NUMBER_SIGN, PERCENT = b"#%"  # numbers: `b"#" in target` raises an error inside and takes 20 times as long
 FIELDS_MAX = 1000
 PIECES_PER_TURN = 16  # fed to httptools before the loop may do something else
 CHUNKED_PIECES_PER_TURN = 2
@@ -251,7 +252,7 @@ def _check_transfer_coding(request: Request) -> None:
 
 def _split_target(target: bytes) -> tuple[str, bytes]:
     """The path, decoded, and the query as it came; Malformed for a target without a path."""
-    if target.startswith(b"/") and b"#" not in target:  # the usual form, which needs no parser
+    if target.startswith(b"/") and NUMBER_SIGN not in target:  # the usual form, which needs no parser
         path, _, query = target.partition(b"?")
     else:
         try:
@@ -261,4 +262,4 @@ def _split_target(target: bytes) -> tuple[str, bytes]:
         path, query = url.path or b"/", url.query or b""
         if path == b"*":
             raise Malformed
-    return unquote(path.decode("latin-1")) if b"%" in path else path.decode("latin-1"), query
+    return unquote(path.decode("latin-1")) if PERCENT in path else path.decode("latin-1"), query

@@ -59,7 +59,8 @@ MEDIA_DOUBT = 8  # an upstream may count so many times what we hold for images, 
 class PromptSize:
     """How many tokens a prompt has, the character layer included.
 
-    `size_bytes` is the upper bound that is known without counting: a text has no more tokens than bytes.
+    `size_bytes` is the upper bound that is known without counting: a text has no more tokens than bytes. An upstream
+    that counts more than `believable_tokens` for the prompt is not believed: models differ much about images.
     """
 
     def __init__(
@@ -71,7 +72,7 @@ class PromptSize:
         media: Media = NO_MEDIA,
     ) -> None:
         self.size_bytes = character.size_bytes + body_bytes - media.size_bytes + media.tokens_max
-        self._doubt_tokens = media.tokens_max * (MEDIA_DOUBT - 1)
+        self.believable_tokens = self.size_bytes + media.tokens_max * (MEDIA_DOUBT - 1)
         self._tokenizer = tokenizer
         self._character = character
         self._texts = texts
@@ -85,6 +86,7 @@ class PromptSize:
     def add_texts(self, texts: tuple[str, ...], size_bytes: int) -> None:
         """Texts were added to what the client sent. What was counted before need not be counted again."""
         self.size_bytes += size_bytes
+        self.believable_tokens += size_bytes
         self._added += texts
         self._added_bytes += size_bytes
         self._exact = None
@@ -103,11 +105,6 @@ class PromptSize:
     def at_most(self) -> int:
         """The best known upper bound: the exact count if it was made, else the bytes."""
         return self.size_bytes if self._exact is None else self._exact
-
-    @property
-    def believable_tokens(self) -> int:
-        """An upstream that counts more than this for the prompt is not believed. Models differ much about images."""
-        return self.size_bytes + self._doubt_tokens
 
     @property
     def at_least(self) -> int:

@@ -43,10 +43,7 @@ class Grounding(msgspec.Struct, frozen=True):
     sources: tuple[Source, ...] = ()
     headers: bytes = b""
     fence_ids: tuple[str, ...] = ()
-
-    @property
-    def texts_bytes(self) -> int:
-        return sum(len(edit.json) for edits in self.edits.values() for edit in edits)
+    texts_bytes: int = 0  # of the texts, as they stand in the JSON
 
     def edited(self, index: int, message: msgspec.Raw) -> list[bytes | memoryview]:
         return apply_edits(message, self.edits[index])
@@ -83,7 +80,8 @@ def add_material(chat: ChatRequest, asked: Asked, material: Material) -> Groundi
     }
     added = " ".join([f"{part}={count}" for part, count in counts.items() if count])
     headers = f"x-cadenza-grounding: {added}\r\n".encode() if added else b""
-    return Grounding(edits, tuple(texts), sources, headers, tuple(map(fence_id, fenced)))
+    texts_bytes = sum(len(edit.json) for of_message in edits.values() for edit in of_message)
+    return Grounding(edits, tuple(texts), sources, headers, tuple(map(fence_id, fenced)), texts_bytes)
 
 
 def _pieces_before_words(material: Material) -> list[str]:

@@ -51,7 +51,12 @@ class WebSearch:
 
     def is_ready(self) -> bool:
         """Whether there is an engine. The local one needs its index, which is seen soon after it appears."""
-        return self._needs_no_index or self._sees_index(time.monotonic())
+        if self._needs_no_index:
+            return True
+        now_s = time.monotonic()
+        if now_s - self._looked_s > LOOK_S:
+            self._has_index, self._looked_s = self._index.exists(), now_s
+        return self._has_index
 
     async def find(
         self, owner: str, asked: Sequence[str], tokens_max: int, decide_by_model: DecideByModel | None = None
@@ -63,11 +68,6 @@ class WebSearch:
     async def close(self) -> None:
         if self._finder:
             await self._finder.close()
-
-    def _sees_index(self, now_s: float) -> bool:
-        if now_s - self._looked_s > LOOK_S:
-            self._has_index, self._looked_s = self._index.exists(), now_s
-        return self._has_index
 
     async def _make_finder(self) -> "Finder":
         """The import takes 100 ms, which other requests do not wait for."""
