@@ -119,15 +119,22 @@ class ConnectionPool:
         return await asyncio.gather(*replies)
 
     async def send_repeatedly(
-        self, request: bytes, clients: int, is_enough: Callable[[Sequence[TimedReply]], bool], refused_s: float
+        self, request: bytes, clients: int, is_enough: Callable[[int], bool], refused_s: float
     ) -> list[TimedReply]:
-        """Each client sends its next request when it has its reply, and after a refusal a little later."""
-        dice, replies = random.Random(2), list[TimedReply]()
+        """Each client sends its next request when it has its reply, and after a refusal a little later.
+
+        `is_enough` is asked with the number of requests that were served so far.
+        """
+        dice, replies, served = random.Random(2), list[TimedReply](), 0
 
         async def client() -> None:
-            while not is_enough(replies):
-                replies.append(await self.ask(request))
-                if replies[-1].status != 200:
+            nonlocal served
+            while not is_enough(served):
+                reply = await self.ask(request)
+                replies.append(reply)
+                if reply.status == 200:
+                    served += 1
+                else:
                     await asyncio.sleep(refused_s * dice.uniform(0.5, 1.5))
 
         await asyncio.gather(*(client() for _ in range(clients)))

@@ -6,7 +6,7 @@ Every claim about time is a ratio within one run, or an order of events. The fig
 import asyncio
 import random
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import groupby
 
@@ -76,11 +76,6 @@ def of_status(replies: Iterable[TimedReply], status: int) -> list[TimedReply]:
     return [reply for reply in replies if reply.status == status]
 
 
-def have_served(count: int) -> Callable[[Sequence[TimedReply]], bool]:
-    """Whether so many of the replies are a 200."""
-    return lambda replies: len(of_status(replies, 200)) >= count
-
-
 async def latency_alone(pool: ConnectionPool, request: bytes) -> Latency:
     """With nothing else to do."""
     replies = [await pool.ask(request) for _ in range(5)]
@@ -118,7 +113,9 @@ def test_admitted_requests_keep_their_pace(narrow: Overload, show: Show) -> None
         pool = ConnectionPool(narrow.process.port)
         alone = await latency_alone(pool, request)
         async with pinged(narrow.upstream.port, "/counts") as pings:
-            replies = await pool.send_repeatedly(request, 3 * CEILING, have_served(SERVED), refused_s=REPLY_S)
+            replies = await pool.send_repeatedly(
+                request, 3 * CEILING, lambda served: served >= SERVED, refused_s=REPLY_S
+            )
         pool.close()
         return alone, replies, Latency.of(pings)
 
@@ -197,10 +194,10 @@ def under_pressure(running: Overload, show: Show, limit_min: float, limit_max: f
     """
     request, limits = chat_request(running.deployment.key), list[int]()
 
-    def has_settled(replies: Sequence[TimedReply]) -> bool:
+    def has_settled(served: int) -> bool:
         last = limits[-SETTLED:]
         is_within = len(last) == SETTLED and limit_min < statistics.mean(last) and max(last) < limit_max
-        return have_served(CAPACITY_SERVED)(replies) and (is_within or have_served(SERVED_MAX)(replies))
+        return served >= CAPACITY_SERVED and (is_within or served >= SERVED_MAX)
 
     async def run() -> tuple[Latency, list[TimedReply], Latency]:
         pool, enough = ConnectionPool(running.process.port), asyncio.Event()
