@@ -35,8 +35,10 @@ class Link:
         thread.start()
         try:
             self.restore()
-            yield self
-            self.cut()
+            try:
+                yield self
+            finally:
+                self.cut()
         finally:
             self._loop.call_soon_threadsafe(self._loop.stop)
             thread.join(CONTROL_S)
