@@ -305,11 +305,12 @@ def stripe_settings(settings: Settings) -> StripeSettings | None:
 
 
 def build_grounder(given: Grounding, store: Store, observer: Observer) -> Grounder:
-    search = WebSearch(search_settings(given.search), observer)
+    search = None if given.search.engine == "off" else WebSearch(search_settings(given.search), observer)
     return Grounder(store, observer, GroundingSettings(given.attachments, given.memory), search)
 
 
 def search_settings(given: Search) -> SearchSettings:
+    assert given.engine != "off"
     return SearchSettings(
         engine=given.engine,
         index=given.index,

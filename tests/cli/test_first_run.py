@@ -61,6 +61,8 @@ def test_screen(first: First) -> None:
         ("", "files, memory, search of local documents (none indexed yet: cadenza index FOLDER)"),
         ('search = { index = "here.db" }\n', "files, memory, search of local documents"),
         ('memory = false\nsearch = { engine = "searxng", url = "http://[::1]" }\n', "files, web search by searxng"),
+        ("search = false\n", "files, memory"),
+        ("attachments = false\nmemory = false\nsearch = false\n", "turned off in the config"),
         ("attachments = false\nmemory = false\n", "search of local documents (none indexed yet: cadenza index FOLDER)"),
     ],
 )

@@ -131,6 +131,24 @@ def test_what_cannot_be_read_is_listed_and_tried_again(tmp_path: Path, docs: Pat
     assert counts(index(tmp_path, "docs"))["passages"] == 3
 
 
+def test_names_that_are_not_utf8_count_as_unreadable(tmp_path: Path, docs: Path) -> None:
+    """A run and the list count the same files, on every run, until they have a readable name or are gone."""
+    write(docs, "bad.md", BINARY)
+    odd, odd_folder = docs / os.fsdecode(b"caf\xe9.md"), docs / os.fsdecode(b"\xe9t\xe9")
+    odd.write_text("Coffee.")
+    odd_folder.mkdir()
+    write(docs, "caf\\udce9.md", "Its name is what the other one would be written as.")
+    for new in (4, 0):
+        assert changes(index(tmp_path, "docs")) == (new, 0, 0, 3)
+        [listed] = folders(tmp_path)
+        assert (listed["files"], listed["unreadable"], listed["passages"]) == (4, 3, 4)
+    odd.rename(docs / "café.md")
+    odd_folder.rmdir()
+    assert changes(index(tmp_path, "docs")) == (1, 0, 0, 1)
+    [listed] = folders(tmp_path)
+    assert (listed["files"], listed["unreadable"]) == (5, 1)
+
+
 def test_the_list_of_unreadable_files_is_short(tmp_path: Path, docs: Path) -> None:
     """Twenty are named, and the others counted."""
     for number in range(25):
@@ -217,10 +235,14 @@ def test_mistakes_are_one_sentence(tmp_path: Path, docs: Path) -> None:
 
 
 def test_documents_that_are_not_searched_are_told(tmp_path: Path, docs: Path) -> None:
-    """If the config names an engine of the web, a run says that the documents are not searched."""
+    """If the config names an engine of the web, or turns search off, a run says that they are not searched."""
     config = '[grounding.search]\nengine = "searxng"\nurl = "http://127.0.0.1:8888"\n'
     write(tmp_path, "cadenza.toml", config)
     assert 'not searched: [grounding.search] has engine = "searxng"' in index(tmp_path, "docs").stderr
+    write(tmp_path, "cadenza.toml", "[grounding]\nsearch = false\n")
+    done = index(tmp_path, "docs")
+    assert "not searched: search is turned off in the config. Remove search = false" in done.stderr
+    assert "Indexed 3 files" in done.stderr
 
 
 @pytest.mark.parametrize(

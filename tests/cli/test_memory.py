@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import EMAIL
+from tests.cli.conftest import EMAIL, PASSWORD
 from tests.cli.program import run_here
 
 FIELDS = ["id", "text", "created_at", "changed_at"]
@@ -46,6 +46,20 @@ def test_a_note_has_one_line_in_the_table(furnished: Path) -> None:
     lines = run_here(furnished, "memory", "list", "--account", EMAIL).stdout.splitlines()
     assert len(lines) == 2
     assert lines[1].endswith("Line one / line two")
+
+
+def test_the_only_account_needs_no_name(furnished: Path) -> None:
+    """Without --account, the notes of the only account are listed; among several, the error says to name one."""
+    note = add(furnished, "I live in Oslo.")
+    done = run_here(furnished, "memory", "list", "--json")
+    assert [one["id"] for one in json.loads(done.stdout)] == [note]
+    create = ("account", "create", "second@example.org", "--password-stdin")
+    assert run_here(furnished, *create, given=PASSWORD + "\n").returncode == 0
+    done = run_here(furnished, "memory", "list")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "There are 2 accounts: name one with --account EMAIL. 'cadenza account list' shows them." in done.stderr
+    assert run_here(furnished, "account", "erase", "second@example.org", "--yes").returncode == 0
+    assert run_here(furnished, "memory", "list").stdout.count(note) == 1
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from cadenza.cli.index_check import index_problem
-from cadenza.cli.search_check import check_index
+from cadenza.cli.search_check import check_index, check_search
 from cadenza.config import load_settings
 from cadenza.config.settings import Search
 from cadenza.documents.records import Passage
@@ -14,6 +14,7 @@ from cadenza.store.local_index import StoredFile, open_writer
 from tests.cli.program import run_here, serving
 
 LOCAL = '[grounding.search]\nengine = "local"\nindex = "my.db"\n'
+OFF = "[grounding]\nsearch = false\n"
 UNNAMED = '[grounding.search]\nindex = "my.db"\n'
 PROVIDER = """
 [providers.acme]
@@ -56,6 +57,15 @@ def test_a_missing_index_is_a_fault_if_the_config_asks_for_it(tmp_path: Path, co
     assert index_problem(search(tmp_path, config)) is not None
     assert check_index(search(tmp_path, "")).found.startswith("off: ")
     assert index_problem(search(tmp_path, "")) is None
+
+
+async def test_search_that_is_turned_off_is_told(tmp_path: Path) -> None:
+    """Doctor names the setting. The index is not looked at, even if it cannot be used."""
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "index.db").write_bytes(b"%PDF-1.7\n" * 100)
+    assert index_problem(search(tmp_path, OFF)) is None
+    check = await check_search(load_settings(None, {}, tmp_path))
+    assert (check.state, check.found) == ("ok", "turned off in the config: [grounding] has search = false")
 
 
 def test_an_index_that_cannot_be_used_is_a_fault(tmp_path: Path) -> None:

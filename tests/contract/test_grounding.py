@@ -228,6 +228,16 @@ def test_one_request_can_turn_search_and_memory_off(api: RawClient, upstream: Lo
     assert reply.headers[HEADER] == "attachments=1"
 
 
+def test_an_address_that_is_not_opened_is_told(api: RawClient, upstream: LoopbackUpstream) -> None:
+    """The local engine opens no page: the model is told, the header does not count it, and the switch ends it."""
+    asked = ask({"type": "text", "text": "Summarise https://a.example/x for me."})
+    assert api.chat(messages=asked).headers[HEADER] == "memory=1"
+    told = "The page https://a.example/x could not be read: this service does not open web pages. Say so if it matters."
+    assert told in question_sent(upstream)
+    api.post({"messages": asked}, {HEADER: "none"})
+    assert "could not be read" not in question_sent(upstream)
+
+
 def test_an_unknown_value_of_the_switch_is_refused(api: RawClient, upstream: LoopbackUpstream) -> None:
     """With tools and without: nothing is sent upstream that the client may have wanted to keep back."""
     for more in ({}, {"tools": TOOLS}):

@@ -7,13 +7,13 @@ import pytest
 from click.testing import CliRunner
 
 from cadenza.cli import app
-from cadenza.config.checks import ANY_PROVIDER, CHARACTER, PRICE, ROUTE, SECTIONS, Keys
+from cadenza.config.checks import ANY_PROVIDER, CHARACTER, PRICE, ROUTE, SEARCH, SECTIONS, Keys
 from tests.docs.markdown import DOCS, PAGES, code, shown_commands
 
 TABLES: dict[str, Keys] = {
     **{name: SECTIONS[name] for name in ("server", "store", "shared_state", "limits", "platform", "mail")},
     "grounding": SECTIONS["grounding"],
-    "search": SECTIONS["grounding"]["search"],
+    "search": SEARCH,
     "payments": SECTIONS["payments"],
     "stripe": SECTIONS["payments"]["stripe"],
     "character": CHARACTER,

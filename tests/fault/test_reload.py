@@ -213,6 +213,22 @@ def test_attachments_are_turned_off_at_once(reloads: Reloads) -> None:
     assert reloads.api.chat(messages=messages).status == 200
 
 
+def test_search_is_turned_off_at_once(reloads: Reloads, tmp_path: Path) -> None:
+    """With `search = false` an index is not searched, and without it the next request is answered from it again."""
+    documents = tmp_path / "documents"
+    documents.mkdir()
+    (documents / "pump.md").write_text("The pump of the Zurbaran plant is green.")
+    messages = [{"role": "user", "content": "Which colour has the pump of the Zurbaran plant?"}]
+    run_command(reloads.service, "index", str(documents))
+    try:
+        reloads.change(more_toml="[grounding]\nsearch = false\n")
+        assert "x-cadenza-grounding" not in reloads.api.chat(messages=messages).headers
+        reloads.change(more_toml="[grounding]\nsearch = true\n")
+        assert reloads.api.chat(messages=messages).headers["x-cadenza-grounding"] == "search=1"
+    finally:
+        run_command(reloads.service, "index", str(documents), "--remove")
+
+
 def test_new_search_engine_is_asked_at_once(reloads: Reloads) -> None:
     """The next question goes to the new engine. A search that runs is answered by the old one, and not dropped."""
     question = [{"role": "user", "content": "Search the web: who won the race yesterday?"}]

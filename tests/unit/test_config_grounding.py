@@ -72,7 +72,12 @@ def test_a_hosted_engine_has_an_address_and_a_key(tmp_path: Path) -> None:
         (SEARXNG + "max_results = 0\n", "from 1 to 20"),
         (SEARXNG + 'allow_networks = ["10.0.0.1/8"]\n', 'did you mean "10.0.0.0/8", or "10.0.0.1" alone?'),
         (SEARXNG + 'allow_networks = ["intranet"]\n', "must be an array of addresses and networks"),
-        ("[grounding]\nsearch = true\n", "must be a table"),
+        (
+            '[grounding]\nsearch = "brave"\n',
+            "grounding.search: must be true, false, or a table with an engine, not a s",
+        ),
+        ("[grounding]\nsearch = 0\n", "grounding.search: must be true, false, or a table with an engine, not a whole"),
+        (f"[grounding]\nsearch = false\n{SEARXNG}", "line 3"),
         ("[grounding]\nattachements = true\n", 'did you mean "attachments"?'),
     ],
 )
@@ -97,6 +102,18 @@ def test_an_address_without_an_engine_is_one_mistake(tmp_path: Path, engine: str
 def test_an_empty_section_is_the_local_engine(tmp_path: Path) -> None:
     """As if there were none."""
     assert load(tmp_path, "[grounding.search]\n").grounding == load(tmp_path, "").grounding
+
+
+def test_search_is_turned_off(tmp_path: Path) -> None:
+    """With `search = false` there is no engine; `cadenza index` still has its file."""
+    given = load(tmp_path, "[grounding]\nsearch = false\n").grounding
+    assert (given.search.engine, given.search.index) == ("off", tmp_path / "data/index.db")
+    assert (given.attachments, given.memory) == (True, True)
+
+
+def test_search_that_is_on_without_an_engine_is_the_local_one(tmp_path: Path) -> None:
+    """`search = true` is the same as no setting."""
+    assert load(tmp_path, "[grounding]\nsearch = true\n").grounding == load(tmp_path, "").grounding
 
 
 def test_routes_take_what_the_file_says(tmp_path: Path) -> None:

@@ -58,6 +58,25 @@ def test_an_index_appears(bare: Service) -> None:
         index.unlink()
 
 
+def test_search_that_the_config_turns_off_is_not_offered(bare: Service) -> None:
+    """The settings say so, and the chat has no switch, although there is an index."""
+    visitor = Visitor(bare.port)
+    visitor.sign_in(bare.create_account(CREDIT_NANO))
+    index, toml = bare.folder / "data" / "index.db", bare.config.read_text()
+    index.touch()
+    bare.config.write_text(toml.replace(OFF, OFF + "search = false\n"))
+    bare.reload()
+    try:
+        settings = visitor.get("/settings")
+        assert "Search is turned off on this service." in settings.words
+        assert settings.text.count('type="checkbox" disabled') == 2
+        assert 'id="grounding"' not in visitor.get("/chat").text
+    finally:
+        index.unlink()
+        bare.config.write_text(toml)
+        bare.reload()
+
+
 def test_the_chat_follows_the_account(visitor: Visitor) -> None:
     """With memory only, the switch is for memory; once the account has turned it off, the page says where."""
     assert 'id="grounding" checked>Memory</label>' in visitor.get("/chat").text

@@ -52,11 +52,8 @@ def index(
         _remove(path, folder)
     else:
         _update(path, folder, _checked_url(url))
-        if engine != "local":
-            say(
-                f'These documents are not searched: [grounding.search] has engine = "{engine}".'
-                ' Set engine = "local" to answer from them.'
-            )
+        if why_not := _why_not_searched(engine):
+            say(f"These documents are not searched: {why_not}")
 
 
 def _index_and_engine(index: Path | None, config: str | None) -> tuple[Path, str]:
@@ -65,6 +62,16 @@ def _index_and_engine(index: Path | None, config: str | None) -> tuple[Path, str
         return index, "local"
     search = load_config(config).grounding.search
     return search.index, search.engine
+
+
+def _why_not_searched(engine: str) -> str | None:
+    match engine:
+        case "local":
+            return None
+        case "off":
+            return "search is turned off in the config. Remove search = false from [grounding] to answer from them."
+        case web_engine:
+            return f'[grounding.search] has engine = "{web_engine}". Set engine = "local" to answer from them.'
 
 
 def _checked_url(url: str | None) -> str | None:

@@ -17,6 +17,7 @@ from cadenza.cli.console import (
 )
 
 if TYPE_CHECKING:
+    from cadenza.store.accounts import Account
     from cadenza.store.notes import Note
     from cadenza.store.store import Store
 
@@ -48,16 +49,17 @@ def add(account: str, text: str, config: str | None) -> None:
 
 
 @memory.command("list")
-@account_option
+@click.option("--account", metavar="EMAIL", help="The account whose notes these are.", show_default="the only account")
 @json_option
 @config_option
-def list_(account: str, as_json: bool, config: str | None) -> None:
+def list_(account: str | None, as_json: bool, config: str | None) -> None:
     """List the notes of an account, oldest first."""
     from cadenza.control.accounts import get_account  # noqa: PLC0415 import time
     from cadenza.control.memory import list_notes  # noqa: PLC0415 import time
 
     async def work(store: "Store") -> "list[Note]":
-        return await list_notes(store, (await get_account(store, account)).id)
+        owner = await _only_account(store) if account is None else await get_account(store, account)
+        return await list_notes(store, owner.id)
 
     rows = [_row(note) for note in read_store(load_config(config), work)]
     if not as_json:
@@ -86,6 +88,20 @@ def remove(note: str, config: str | None) -> None:
 
     with_store(load_config(config), lambda store: remove_note(store, note, now_ms()))
     say("The note is deleted.")
+
+
+async def _only_account(store: "Store") -> "Account":
+    from cadenza.control.accounts import list_accounts  # noqa: PLC0415 import time
+    from cadenza.control.errors import ControlError  # noqa: PLC0415 import time
+
+    found = [account for account in await list_accounts(store) if "@" in account.email]  # erased ones have no address
+    if not found:
+        raise ControlError("There is no account. 'cadenza account create EMAIL' makes one.")
+    if len(found) > 1:
+        raise ControlError(
+            f"There are {len(found):,} accounts: name one with --account EMAIL. 'cadenza account list' shows them."
+        )
+    return found[0]
 
 
 def _row(note: "Note") -> dict[str, object]:

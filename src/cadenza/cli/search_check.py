@@ -14,6 +14,8 @@ from cadenza.store.index_file import index_exists
 
 async def check_search(settings: Settings) -> Check:
     search = settings.grounding.search
+    if search.engine == "off":
+        return Check("search", "ok", "turned off in the config: [grounding] has search = false")
     if search.api_key_env and not search.api_key:
         return Check("search", "warning", f"{search.engine} was not asked: its key is not set")
     if search.engine == "local":

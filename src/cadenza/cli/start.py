@@ -155,10 +155,14 @@ def _model_lines(settings: Settings) -> list[tuple[str, str]]:
 def describe_grounding(given: Grounding, command: str) -> str:
     """What requests get beside their messages."""
     parts = [name for name, is_on in (("files", given.attachments), ("memory", given.memory)) if is_on]
-    if given.search.engine != "local":
-        return ", ".join([*parts, f"web search by {given.search.engine}"])
-    hint = "" if given.search.index.exists() else f" (none indexed yet: {command} index FOLDER)"
-    return ", ".join([*parts, f"search of local documents{hint}"])
+    match given.search.engine:
+        case "off":
+            return ", ".join(parts) or "turned off in the config"
+        case "local":
+            hint = "" if given.search.index.exists() else f" (none indexed yet: {command} index FOLDER)"
+            return ", ".join([*parts, f"search of local documents{hint}"])
+        case web_engine:
+            return ", ".join([*parts, f"web search by {web_engine}"])
 
 
 def _base_url(listener: socket.socket) -> str:

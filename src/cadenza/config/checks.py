@@ -19,7 +19,9 @@ from cadenza.core.records import AUTO, CLASSES, CONTEXT_TOKENS_MAX, OUTPUT_TOKEN
 
 Table = dict[str, Any]
 Check = Callable[[Any], Any]
-Keys = dict[str, Any]  # name -> a Check, a nested table's Keys, [Keys] of an array of tables, or why it is refused
+# name -> a Check, a nested table's Keys, (Check, Keys) of a value or a table, [Keys] of an array of tables, or why the
+# key is refused
+Keys = dict[str, Any]
 
 RETENTION_RULE = 'must be exactly "zero": the service starts only if every provider has zero data retention'
 LITERAL_KEY = "a key must not be in this file; name a variable with api_key_env or a file with api_key_file"
@@ -84,6 +86,7 @@ boolean = must_be("true or false", lambda _: True, bool)
 positive = must_be(f"a number above 0 and up to {NUMBER_MAX:,}", lambda value: 0 < value <= NUMBER_MAX, int, float)
 search_timeout = must_be("a number above 0 and up to 60", lambda value: 0 < value <= 60, int, float)
 table = must_be("a table", lambda _: True, dict)
+search_switch = must_be("true, false, or a table with an engine", lambda _: True, bool)
 
 
 def tables(value: object) -> list[Table]:
@@ -288,7 +291,7 @@ SEARCH: Keys = {"engine": one_of("searxng", "brave", "tavily", "local"), "url": 
 SEARCH |= {"max_results": integer(1, 20), "timeout_s": search_timeout, "index": text, "allow_networks": networks}
 SEARCH |= {"api_key_env": VARIABLE_NAME}
 SEARCH |= {"api_key": LITERAL_SEARCH_KEY}
-GROUNDING: Keys = {"attachments": boolean, "memory": boolean, "search": SEARCH}
+GROUNDING: Keys = {"attachments": boolean, "memory": boolean, "search": (search_switch, SEARCH)}
 SECTIONS: Keys = {
     "server": SERVER,
     "store": {"url": STORE_URL, "region": text},

@@ -14,9 +14,11 @@ ENGINE_URLS = {"brave": "https://api.search.brave.com", "tavily": "https://api.t
 
 
 def build_grounding(values: Table, reader: Reader, environ: Mapping[str, str]) -> Grounding:
-    """Without a section for search, or with an empty one, the local engine is used once it has an index."""
-    search = _search(values.pop("search", {}), reader, environ)
-    return Grounding(search, **values)
+    """Without a section for search, with an empty one or with `true`, the local engine is used once it has an index."""
+    given = values.pop("search", True)
+    if given is False:
+        return Grounding(Search("off", reader.folder / DEFAULT_INDEX), **values)
+    return Grounding(_search({} if given is True else given, reader, environ), **values)
 
 
 def _search(values: Table, reader: Reader, environ: Mapping[str, str]) -> Search:

@@ -75,6 +75,8 @@ class Reader:
         ]
 
     def _value(self, value: object, check: object, at: KeyPath) -> object:
+        if isinstance(check, tuple):
+            check = check[isinstance(value, dict)]
         if callable(check):
             return check(value)
         if isinstance(check, dict):

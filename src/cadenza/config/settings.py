@@ -153,9 +153,10 @@ class Search(msgspec.Struct, frozen=True):
     """The engine of web search. `api_key` comes from the variable `api_key_env`; `index` is the local engine's file.
 
     `wants_index` says that the config asks for local search. Without it, local search begins when there is an index.
+    "off" is for `search = false`; even then, `index` is the file that `cadenza index` writes.
     """
 
-    engine: Literal["searxng", "brave", "tavily", "local"]
+    engine: Literal["searxng", "brave", "tavily", "local", "off"]
     index: Path
     wants_index: bool = False
     url: str | None = None

@@ -89,6 +89,7 @@ async def index_folder(index: Path, order: IndexOrder, reader: Reader, after_fil
             after_file()
             await asyncio.sleep(0)  # Ctrl-C is seen here, even if no file needs the reader
         run.remove_missing()
+        run.note_unread()
         [folder] = [folder for folder in writer.folders() if folder.id == folder_id]
     return Indexed(
         files=folder.files - folder.unreadable,
@@ -157,6 +158,11 @@ class _Run:
             if not path.startswith(closed):
                 self._remove(path)
 
+    def note_unread(self) -> None:
+        """Store the names and folders that cannot be read, so that the list of folders counts them."""
+        for one in self._order.content.unread:
+            self._writer.put_file(self._folder_id, StoredFile(_noted_path(one.path), 0, 0, b"", one.reason), [])
+
     async def _index(self, file: FolderFile, data: bytes) -> None:
         digest, stored = hashlib.sha256(data).digest(), self._stored.get(file.path)
         if stored and not stored.error and stored.digest == digest:
@@ -190,6 +196,11 @@ class _Run:
         """The file; without its time if that is so young that the file may change again and keep it."""
         young_ns = self._order.now_ms * 1_000_000 - round(self._order.bounds.settled_s * 1e9)
         return FolderFile(file.path, file.size, 0) if file.mtime_ns > young_ns else file
+
+
+def _noted_path(path: str) -> str:
+    """A path in UTF-8 that no file can have: those of files do not begin with a slash."""
+    return "/" + path.encode(errors="backslashreplace").decode()
 
 
 def _stored(file: FolderFile, digest: bytes, error: str = "") -> StoredFile:

@@ -93,9 +93,7 @@ def _pieces_before_words(material: Material) -> list[str]:
         pieces.append(f"{NOTICE} {CITE}")
     for number, source in enumerate(material.found.sources, start=1):
         pieces.append(fence("source", source.text, number=str(number), title=source.title, url=source.url))
-    pieces += [
-        f"The page {url} could not be read at the moment. Say so if it matters." for url in material.found.unread
-    ]
+    pieces += [f"The page {page.url} {page.reason}. Say so if it matters." for page in material.found.unread]
     return pieces
 
 

@@ -1,6 +1,7 @@
 """An answer to a request with reference material: without the tags of our fences, and with its citations.
 
 A small model may repeat a tag. Only tags with an id of this request are removed; whatever else looks like one stays.
+An answer may end inside a tag, at its limit of tokens: if the id is complete, this tag is removed too.
 """
 
 import asyncio
@@ -14,14 +15,17 @@ from cadenza.gateway.grounding.search.records import Cited
 
 TAG_CHARS_MAX = 4096
 STARTS = (f"<{TAG_NAME} ", f"</{TAG_NAME} ")
-TAG = re.compile(rf"\n?</?{TAG_NAME} ([0-9a-f]{{{ID_CHARS}}})(?: [^<>\n]*)?>")
+ATTRIBUTES_CHARS_MAX = 4000  # so that a tag is no longer than TAG_CHARS_MAX
+TAG = re.compile(rf"\n?</?{TAG_NAME} ([0-9a-f]{{{ID_CHARS}}})(?: [^<>\n]{{0,{ATTRIBUTES_CHARS_MAX}}})?>")
+CUT_TAG = re.compile(rf"\n?</?{TAG_NAME} [0-9a-f]{{{ID_CHARS}}}(?: .*)?")  # at the end of an answer
 PIECE_CHARS_MAX = 200_000  # of one piece are searched: it holds up other requests for a few milliseconds
 
 
 class TagRemover:
     """Takes an answer piece by piece. The end of a piece that may be the beginning of a tag is kept for the next.
 
-    The line break before a tag goes too, if it comes in the same piece.
+    The line break before a tag goes too, so one at the end of a piece is kept. Where an answer is split makes no
+    difference to what is removed.
     """
 
     def __init__(self, ids: Sequence[str]) -> None:
@@ -31,19 +35,25 @@ class TagRemover:
     def take(self, text: str) -> str:
         """What can be sent."""
         text, self._kept = self._kept + text, ""
-        if "<" not in text or len(text) > PIECE_CHARS_MAX:
+        if len(text) > PIECE_CHARS_MAX:
             return text
+        begin = self._begin_of_tag(text)
+        text, self._kept = text[:begin], text[begin:]
         if any(start in text for start in STARTS):
             text = TAG.sub(lambda found: "" if found[1] in self._ids else found[0], text)
-        begin = text.rfind("<")
-        if begin >= 0 and self._may_be_tag(text[begin : begin + TAG_CHARS_MAX + 1]):
-            text, self._kept = text[:begin], text[begin:]
         return text
 
     def end(self) -> str:
-        """What was kept, and is no tag."""
+        """What was kept, unless it is a tag that was cut."""
         kept, self._kept = self._kept, ""
-        return kept
+        return "" if CUT_TAG.fullmatch(kept) else kept
+
+    def _begin_of_tag(self, text: str) -> int:
+        """Where the end of the text begins that more text can make a tag of, with the line break before it."""
+        begin = text.rfind("<")
+        if begin < 0 or not self._may_be_tag(text[begin : begin + TAG_CHARS_MAX + 1]):
+            begin = len(text)
+        return begin - 1 if text.endswith("\n", 0, begin) else begin
 
     def _may_be_tag(self, text: str) -> bool:
         """Whether more text can make a tag of it."""

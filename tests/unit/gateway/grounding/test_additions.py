@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from cadenza.gateway.asked import find_asked
 from cadenza.gateway.grounding.additions import Grounding, Material, ReadFile, add_material
 from cadenza.gateway.grounding.fence import CITE, NOTES, NOTICE, QUESTION
-from cadenza.gateway.grounding.search.records import Found, Source
+from cadenza.gateway.grounding.search.records import Found, Source, Unread
 from cadenza.gateway.validate import ChatRequest, parse_chat
 
 FILE = {"type": "file", "file": {"filename": "a.txt", "file_data": "aGVsbG8="}}
@@ -118,12 +118,14 @@ def test_a_message_without_words_has_no_question(content: list[Any]) -> None:
 def test_a_page_that_could_not_be_read_is_no_source() -> None:
     """The model is told, so that it does not invent the page; it is not counted, and cannot be cited."""
     chat = chat_of(user("Summarise https://a.example/x"))
-    grounding = added(chat, Material(found=Found(unread=["https://a.example/x"])))
+    grounding = added(chat, Material(found=Found(unread=[Unread("https://a.example/x")])))
     [content] = edited(chat, grounding)
     assert content.startswith("The page https://a.example/x could not be read")
     assert content.endswith(f"{QUESTION}Summarise https://a.example/x")
     assert (grounding.headers, grounding.sources) == (b"", ())
-    both = added(chat, Material(found=Found(FOUND.sources, ["https://a.example/x"])))
+    unread = Unread("https://a.example/x", "was not opened: it is raining")
+    both = added(chat, Material(found=Found(FOUND.sources, [unread])))
+    assert "The page https://a.example/x was not opened: it is raining. Say so if it matters." in edited(chat, both)[0]
     assert both.headers == b"x-cadenza-grounding: search=2\r\n"
     assert list(both.sources) == FOUND.sources
 

@@ -2,6 +2,7 @@
 
 import time
 from datetime import date
+from ipaddress import ip_network
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ from cadenza.gateway.grounding.search.intent.scorer import explain, read_weights
 
 DOCS = Path(__file__).parents[4] / "docs" / "grounding" / "when-it-searches.md"
 PAGE = "The latest price of the share rose today, the company said on Tuesday. " * 300
-FIRST_THREE = ("https://a.example/", "https://b.example/", "https://c.example/")
+FOUR = ("https://a.example/", "https://b.example/", "https://c.example/", "https://d.example/")
 ODD_TEXT = st.text(st.sampled_from("ab A1.,:;?!-'\"`>[](){}<\n/@www.http今日さ%+=2026"), max_size=300)
 
 
@@ -96,7 +97,7 @@ def test_no_message_needs_nothing() -> None:
         ("看https://example.com/页。好", ("https://example.com/页",)),
         ("is www.example.com/claim legit?", ("https://www.example.com/claim",)),
         ("HTTPS://Example.com/A twice HTTPS://Example.com/A", ("HTTPS://Example.com/A",)),
-        ("https://a.example/ https://b.example/ https://c.example/ https://d.example/", FIRST_THREE),
+        ("https://a.example/ https://b.example/ https://c.example/ https://d.example/", FOUR),
         ("https://user:password@example.com/ and https://user@example.com/", ()),
         ("http://localhost:8080/v1 http://127.0.0.1/ http://[::1]/", ()),
         ("https:// http://[bad/ https://example.com:port/", ()),
@@ -110,7 +111,7 @@ def test_no_message_needs_nothing() -> None:
     ],
 )  # fmt: skip
 def test_urls_are_found(message: str, urls: tuple[str, ...]) -> None:
-    """Up to three addresses are found, without the marks around them, and none in code or with credentials."""
+    """Addresses are found without the marks around them, and none in code, with credentials or of this machine."""
     decision = decide([message], TODAY)
     assert decision.urls == urls
     assert (decision.reason == "url") == bool(urls)
@@ -130,6 +131,29 @@ def test_urls_are_found(message: str, urls: tuple[str, ...]) -> None:
 def test_a_follow_up_is_decided_by_what_it_refers_to(asked: list[str], needs_web: bool) -> None:
     """A short message needs the web if it continues one that did."""
     assert decide(asked, TODAY).needs_web == needs_web
+
+
+@pytest.mark.parametrize(
+    ("networks", "urls"),
+    [
+        (["127.0.0.0/8"], ("http://localhost:8080/a", "http://127.0.0.1/b")),
+        (["127.0.0.1"], ("http://localhost:8080/a", "http://127.0.0.1/b")),
+        (["127.0.0.2"], ()),
+        (["::1"], ("http://localhost:8080/a", "http://[::1]/c")),
+    ],
+)
+def test_addresses_of_this_machine_are_found_where_they_are_allowed(networks: list[str], urls: tuple[str, ...]) -> None:
+    """They are read like others, also by a follow-up."""
+    message = "see http://localhost:8080/a http://127.0.0.1/b http://[::1]/c http://127.example.org/"
+    loopback = [ip_network(network) for network in networks]
+    assert decide([message], TODAY, loopback).urls == urls
+    assert decide([message, "what else does it say?"], TODAY, loopback).urls == urls
+
+
+def test_many_addresses_are_found_up_to_a_bound() -> None:
+    """Twenty, so that the model can be told which were not read."""
+    decision = decide([" ".join(f"https://{number}.example/" for number in range(30))], TODAY)
+    assert decision.urls == tuple(f"https://{number}.example/" for number in range(20))
 
 
 def test_a_follow_up_reads_the_same_page() -> None:
@@ -155,10 +179,10 @@ def test_a_pasted_page_does_not_decide(message: str, needs_web: bool) -> None:
 
 @given(st.lists(ODD_TEXT | st.text(max_size=300), max_size=3), st.dates(date(2001, 1, 1), date(2100, 1, 1)))
 def test_every_message_is_decided(asked: list[str], today: date) -> None:
-    """Every text has a decision, with a reason and at most three web addresses."""
+    """Every text has a decision, with a reason and at most twenty web addresses."""
     decision = decide(asked, today)
     assert decision.reason.replace("_", "").isalpha()
-    assert len(decision.urls) <= 3
+    assert len(decision.urls) <= 20
     assert all(url.lower().startswith(("http://", "https://")) for url in decision.urls)
     assert decision.needs_web or not decision.urls
 

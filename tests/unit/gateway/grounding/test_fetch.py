@@ -3,6 +3,7 @@
 import asyncio
 import gzip
 import ssl
+from importlib.metadata import version
 from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 
@@ -50,7 +51,7 @@ async def test_what_is_sent() -> None:
     for request in requests:
         assert request.method == "GET"
         assert request.headers["host"] == f"{HOST}:{site.port}"
-        assert request.headers["user-agent"].startswith("Cadenza/")
+        assert request.headers["user-agent"].startswith(f"Cadenza/{version('cadenza')} (")
         assert request.headers["accept-encoding"] == "gzip, identity"
         assert request.headers.keys() == {"host", "user-agent", "accept", "accept-encoding", "connection"}
 

@@ -5,19 +5,23 @@ import contextlib
 import io
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
 
 import pytest
 
 from cadenza.core.tokens import estimate_tokens
 from cadenza.documents.reader import DocumentReader, PageSent, ReaderLimits
 from cadenza.gateway.grounding.search.engines.build import EngineChoice, build_engine
+from cadenza.gateway.grounding.search.engines.local import LocalBounds, LocalEngine
 from cadenza.gateway.grounding.search.finder import Finder, fitting
+from cadenza.gateway.grounding.search.pages.addresses import Network
 from cadenza.gateway.grounding.search.pages.fetch import PageFetcher
 from cadenza.gateway.grounding.search.pages.limits import FetchLimits
-from cadenza.gateway.grounding.search.records import EngineFailed, Source
+from cadenza.gateway.grounding.search.records import EngineFailed, Found, Source, Unread
 from cadenza.observe import Observer, make_log
 from tests.unit.gateway.grounding.engine_peer import reply
 from tests.unit.gateway.grounding.fetch_site import HOST, LOOPBACK, NOT_FOUND, PATIENT, Names, page
+from tests.unit.gateway.grounding.indexed import index, write
 from tests.unit.http.peer import WAIT_S, Peer, Visit, until
 from tests.unit.upstreams.clock import Clock
 
@@ -71,9 +75,11 @@ async def reader() -> AsyncIterator[DocumentReader]:
 
 
 @contextlib.asynccontextmanager
-async def finding(web: Web, reader: DocumentReader, limits: FetchLimits = PATIENT) -> AsyncIterator[Finder]:
+async def finding(
+    web: Web, reader: DocumentReader, limits: FetchLimits = PATIENT, networks: Sequence[Network] = LOOPBACK
+) -> AsyncIterator[Finder]:
     engine = build_engine(EngineChoice("searxng", WAIT_S, web.engine_url))
-    finder = Finder(engine, PageFetcher(limits, LOOPBACK, Names()), reader, 5, WAIT_S)
+    finder = Finder(engine, PageFetcher(limits, networks, Names()), reader, 5, WAIT_S)
     try:
         yield finder
     finally:
@@ -147,7 +153,7 @@ async def test_an_address_in_the_message_is_read(web: Web, reader: DocumentReade
     [here] = found.sources
     assert "signed in Lucerne" in here.text
     assert (here.title, here.url) == ("Treaty", f"{web.url}/here")
-    assert found.unread == [f"{web.url}/missing"]
+    assert found.unread == [Unread(f"{web.url}/missing", "could not be read at the moment")]
     assert "/search" not in web.asked
 
 
@@ -156,8 +162,61 @@ async def test_nothing_was_found_if_no_page_could_be_read(web: Web, reader: Docu
     async with finding(web, reader) as finder:
         asked = [f"Summarise {web.url}/missing please."]
         found, cramped = await finder.find("owner", asked, ROOM), await finder.find("owner", asked, 20)
-    assert (bool(found), found.sources, found.unread) == (False, [], [f"{web.url}/missing"])
+    assert (bool(found), found.sources, found.unread) == (False, [], [Unread(f"{web.url}/missing")])
     assert (cramped.sources, cramped.unread) == ([], [])
+
+
+async def test_three_addresses_of_a_message_are_read(web: Web, reader: DocumentReader) -> None:
+    """The model is told of the others, as far as half of the room suffices, and why they were not read."""
+    web.pages = {f"/{number}": article(f"Number {number}.") for number in range(9)}
+    urls = [f"{web.url}/{number}" for number in range(9)]
+    async with finding(web, reader) as finder:
+        found = await finder.find("owner", [f"Compare {' '.join(urls)}"], ROOM)
+        cramped = await finder.find("owner", [f"Compare {' '.join(urls)}"], 200)
+    reason = "was not read: only the first 3 addresses of a message are read"
+    assert [source.url for source in found.sources] == urls[:3]
+    assert found.unread == [Unread(url, reason) for url in urls[3:]]
+    assert {"/3", "/8"}.isdisjoint(web.asked)
+    assert 0 < len(cramped.unread) < 6
+
+
+async def test_addresses_of_this_machine_are_read_if_they_are_allowed(web: Web, reader: DocumentReader) -> None:
+    """Like others where `allow_networks` has them; otherwise they are part of a developer's text."""
+    web.find({})
+    web.pages = {"/here": article("The pump is green.")}
+    asked = [f"Which colour has the pump, by {web.engine_url}/here ?"]
+    async with finding(web, reader) as finder:
+        [source] = (await finder.find("owner", asked, ROOM)).sources
+    assert "The pump is green." in source.text
+    web.asked.clear()
+    async with finding(web, reader, networks=()) as finder:
+        assert not (await finder.find("owner", asked, ROOM)).unread
+    assert "/here" not in web.asked
+
+
+async def test_the_local_engine_opens_no_page_and_the_model_is_told(reader: DocumentReader, tmp_path: Path) -> None:
+    """Of every address that the person wants read, beside what the documents say; not in code, nor if forbidden."""
+    await index(tmp_path / "index.db", write(tmp_path / "docs", pump="The pump of the Zurbaran plant is green."))
+    finder = Finder(LocalEngine(tmp_path / "index.db", LocalBounds(time_s=60.0)), None, reader, 5, WAIT_S)
+    pages = [f"https://{name}.example/x" for name in "abcd"]
+    told = [Unread(url, "could not be read: this service does not open web pages") for url in pages]
+
+    async def find(*asked: str, tokens_max: int = ROOM) -> Found:
+        return await finder.find("owner", asked, tokens_max)
+
+    both = await find(f"Which colour has the pump of the Zurbaran plant, and in {' '.join(pages)} ?")
+    assert ([source.title for source in both.sources], both.unread) == (["docs/pump.md"], told)
+    only = await find(f"Summarise {pages[0]}")
+    assert (bool(only), only.unread) == (False, told[:1])
+    assert (await find(f"Summarise {pages[0]}", "what else does it say?")).unread == told[:1]
+    assert (await find(f"Summarise {pages[0]}", tokens_max=20)).unread == []
+    for text in (
+        f"What does `curl {pages[0]}` do?",
+        f"Without searching: what is {pages[0]}?",
+        "Why http://localhost/?",
+    ):
+        assert not (await find(text)).unread
+    await finder.close()
 
 
 async def test_a_page_that_is_named_and_found_is_read_once(web: Web, reader: DocumentReader) -> None:

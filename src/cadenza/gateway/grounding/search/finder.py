@@ -1,12 +1,13 @@
 """Finds the sources for a question: decides, asks the engine, reads the best pages, and takes what fits.
 
 The pages that are read before the time is nearly over are quoted, the others by what the engine said of them. With the
-local engine nothing is fetched: the service needs no network.
+local engine nothing is fetched: the service needs no network. An address that the person wants read, and that is not,
+is told to the model.
 """
 
 import asyncio
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from contextlib import suppress
 from datetime import UTC, date, datetime
 from ipaddress import ip_network
@@ -32,11 +33,15 @@ from cadenza.gateway.grounding.search.records import (
     Found,
     Hit,
     Source,
+    Unread,
 )
 from cadenza.gateway.grounding.search.web_search import DecideByModel, SearchSettings
 from cadenza.observe import Log
 
 PAGES_MAX = 3  # of the results; the pages that the message names come on top
+NAMED_PAGES_MAX = 3
+NOT_OPENED = "could not be read: this service does not open web pages"
+TOO_MANY = f"was not read: only the first {NAMED_PAGES_MAX} addresses of a message are read"
 DECISION_TIME = 0.25  # of the time limit, for a model that decides
 ENGINE_TIME = 0.5  # of the time limit
 PAGES_TIME = 0.75  # of the time limit: what is not fetched by then is left out
@@ -44,7 +49,8 @@ READ_TIME = 0.95  # of the time limit: if the pages are not read by then, the re
 SOURCE_TOKENS = 60  # what marks a source
 TITLE_CHARS_MAX = 200
 SAID = frozenset(("asked", "forbidden", "url"))  # the person says it: no model is asked
-UNREAD_TOKENS = 30  # what says that a page could not be read, beside its address
+UNREAD_TOKENS = 30  # what says that a page was not read, beside its address
+UNREAD_SHARE = 2  # at most half of the tokens say so: the rest is for sources
 
 
 class Finder:
@@ -66,7 +72,7 @@ class Finder:
         """The sources for the last of these messages. EngineFailed if the engine fails and no page was read."""
         now_s = asyncio.get_running_loop().time()
         today = datetime.now(UTC).date()
-        decision = decide(asked, today)
+        decision = decide(asked, today, self._fetcher.loopback if self._fetcher else ())
         if self._fetcher is None:
             return await self._find_local(decision, asked, today, tokens_max)
         if decide_by_model and decision.reason not in SAID:
@@ -76,14 +82,14 @@ class Finder:
         if not decision.needs_web:
             return NOTHING_FOUND
         hits = await self._hits(decision, asked, today)
-        urls = [*decision.urls, *(hit.url for hit in hits[:PAGES_MAX] if not hit.text)]
+        urls = [*decision.urls[:NAMED_PAGES_MAX], *(hit.url for hit in hits[:PAGES_MAX] if not hit.text)]
         pages = await fetch_pages(self._fetcher, owner, urls, now_s + self._timeout_s * PAGES_TIME)
         read = dict[str, Source]()
         with suppress(ReaderBusy, TimeoutError):
             async with asyncio.timeout_at(now_s + self._timeout_s * READ_TIME):
                 read = await self._read(owner, pages, asked, tokens_max)
         named = [read[url] for url in decision.urls if url in read]
-        unread, unread_tokens = _told_of([url for url in decision.urls if url not in read], tokens_max)
+        unread, unread_tokens = _fitting_unread(_not_read(decision.urls, read), tokens_max)
         sources = [*named, *(read.get(hit.url) or _source_of_hit(hit) for hit in hits)]
         return Found(fitting(sources, tokens_max - unread_tokens), unread)
 
@@ -98,7 +104,8 @@ class Finder:
         if decision.reason == "forbidden":
             return NOTHING_FOUND
         hits = await self._engine.search(make_query(asked, today), self._max_results)
-        return Found(fitting(map(_source_of_hit, hits), tokens_max))
+        unread, unread_tokens = _fitting_unread([Unread(url, NOT_OPENED) for url in decision.urls], tokens_max)
+        return Found(fitting(map(_source_of_hit, hits), tokens_max - unread_tokens), unread)
 
     async def _hits(self, decision: Decision, asked: Sequence[str], today: date) -> Sequence[Hit]:
         """A message that only names pages is answered by these."""
@@ -158,13 +165,19 @@ def fitting(sources: Iterable[Source], tokens_max: int) -> list[Source]:
     return list(kept.values())
 
 
-def _told_of(unread: Iterable[str], tokens_max: int) -> tuple[list[str], int]:
-    """The pages that could not be read, as far as there is room to say so, and the tokens that it takes."""
-    told, tokens = list[str](), 0
-    for url in unread:
-        more_tokens = estimate_tokens(url) + UNREAD_TOKENS
-        if tokens + more_tokens <= tokens_max:
-            told.append(url)
+def _not_read(urls: Sequence[str], read: Container[str]) -> list[Unread]:
+    """The pages that the person named, without those that were read."""
+    failed = [Unread(url) for url in urls[:NAMED_PAGES_MAX] if url not in read]
+    return failed + [Unread(url, TOO_MANY) for url in urls[NAMED_PAGES_MAX:] if url not in read]
+
+
+def _fitting_unread(unread: Iterable[Unread], tokens_max: int) -> tuple[list[Unread], int]:
+    """The pages that were not read, as far as there is room to say so, and the tokens that it takes."""
+    told, tokens = list[Unread](), 0
+    for page in unread:
+        more_tokens = estimate_tokens(page.url) + UNREAD_TOKENS
+        if tokens + more_tokens <= tokens_max // UNREAD_SHARE:
+            told.append(page)
             tokens += more_tokens
     return told, tokens
 

@@ -51,11 +51,18 @@ class Source(Cited, frozen=True):
     text: str
 
 
+class Unread(msgspec.Struct, frozen=True):
+    """A page that the user named and that was not read. The reason ends a sentence that begins with "The page"."""
+
+    url: str
+    reason: str = "could not be read at the moment"
+
+
 class Found(msgspec.Struct, frozen=True):
-    """What a search found, and the pages that the user named and that could not be read: the model is told of these."""
+    """What a search found, and the pages that the user named and that were not read: the model is told of these."""
 
     sources: Sequence[Source] = ()
-    unread: Sequence[str] = ()
+    unread: Sequence[Unread] = ()
 
     def __bool__(self) -> bool:
         """Whether there is anything to quote."""

@@ -4,11 +4,13 @@ Of a long message only the beginning and the end are looked at: a question about
 """
 
 import re
+from collections.abc import Sequence
 
 import msgspec
 
 from cadenza.gateway.grounding.search.intent.urls import find_urls, without_urls
 from cadenza.gateway.grounding.search.intent.word_set import word_set
+from cadenza.gateway.grounding.search.pages.addresses import Network
 
 WINDOW_CHARS = 3000  # at each end of a message
 SHORT_CHARS = 700  # a message up to here is read whole
@@ -40,7 +42,8 @@ class Question(msgspec.Struct, frozen=True):
     has_code: bool
 
 
-def find_question(message: str) -> Question:
+def find_question(message: str, loopback: Sequence[Network] = ()) -> Question:
+    """`loopback` are the networks of this machine that may be read: addresses in others are left out."""
     head, tail = _ends(message)
     spoken, has_code = _without_code(head)
     if tail:
@@ -50,8 +53,8 @@ def find_question(message: str) -> Question:
     spoken = _without_quotes(spoken)
     text = without_urls(spoken).strip()
     if len(text) <= SHORT_CHARS:
-        return Question(text, find_urls(spoken), has_code)
-    return Question(_spoken_end(text), find_urls(spoken, PART_CHARS), has_code)
+        return Question(text, find_urls(spoken, loopback=loopback), has_code)
+    return Question(_spoken_end(text), find_urls(spoken, PART_CHARS, loopback), has_code)
 
 
 def is_question(text: str) -> bool:

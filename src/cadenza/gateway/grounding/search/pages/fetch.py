@@ -24,6 +24,7 @@ Every failure is FetchFailed with one of these words:
 
 import asyncio
 from collections.abc import Sequence
+from importlib.metadata import version
 from weakref import WeakValueDictionary
 
 from cadenza.gateway.grounding.search.pages.addresses import AddressRules, Network
@@ -37,7 +38,7 @@ from cadenza.gateway.grounding.search.pages.robots import Robots
 from cadenza.gateway.grounding.search.pages.target import Target, parse_target
 from cadenza.gateway.grounding.search.records import FetchedPage, FetchFailed
 
-USER_AGENT = "Cadenza/1.0 (reads pages that a user asks about)"
+USER_AGENT = f"Cadenza/{version('cadenza')} (reads pages that a user asks about)"
 PDF = "application/pdf"
 
 
@@ -45,6 +46,7 @@ class PageFetcher:
     """Fetches pages. Lately fetched ones are kept in memory, by the digest of their URL.
 
     A page takes room as long as its caller has it: while its text waits to be read, no further one takes its place.
+    `loopback` are the networks of this machine that the operator allows.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class PageFetcher:
         resolve: Resolve | None = None,
         user_agent: str = USER_AGENT,
     ) -> None:
+        self.loopback = tuple(network for network in allow_networks if network.is_loopback)
         self._limits = limits or FetchLimits()
         rules = AddressRules(allow_networks)
         self._client = PageClient(self._limits, rules, resolve or SystemResolver(), user_agent)
