@@ -74,7 +74,7 @@ async def serve_chat(gateway: Gateway, request: ApiRequest) -> None:
             at("held")
             ask = await compose(chat, served.character, prompt, credit.output_limit, plan, grounding)
             dispatch = Dispatch(plan, ask, prompt, snapshot.upstreams, key_id, request.record.request_id)
-            async with open_reply(gateway.dispatcher, dispatch, request.record.routed) as reply:  # 400 429 502
+            async with open_reply(gateway.dispatcher, dispatch, credit.routed) as reply:  # 400 429 502
                 at("opened")
                 relay = start_relay(request, chat, quote.hold, credit, plan, grounding)
                 result = await relay.run(reply)
@@ -163,13 +163,14 @@ async def fit(plan: Plan, price: Price, prompt: PromptSize, chat: ChatRequest, b
 def make_quote(request: ApiRequest, plan: Plan, price: Price, chat: ChatRequest, prompt: PromptSize) -> Quote:
     """The quote: the prompt tokens that are known so far, and the output tokens to hold credit for."""
     now_ms, principal = time.time_ns() // 1_000_000, request.principal
+    window_tokens = max(route.context_tokens for route in plan.routes)
     hold = Hold(
         completion_id=new_completion_id(now_ms),
         request_id=request.record.request_id,
         account_id=principal.account_id,
         key_id=principal.key_id,
         class_id=plan.class_id,
-        prompt_tokens=prompt.at_most,
+        prompt_tokens=prompt.to_hold(window_tokens),
         is_counted=prompt.is_exact,
         allowance_tokens=allowance(chat.max_tokens, plan.max_output_tokens),
         price=price,
@@ -178,7 +179,7 @@ def make_quote(request: ApiRequest, plan: Plan, price: Price, chat: ChatRequest,
         idempotency_digest=idempotency_digest(request.exchange.request.headers),
         is_capped=principal.is_capped,
     )
-    return Quote(hold, prompt, chat.max_tokens, plan.max_output_tokens)
+    return Quote(hold, prompt, chat.max_tokens, plan.max_output_tokens, window_tokens)
 
 
 def start_relay(
