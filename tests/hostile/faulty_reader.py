@@ -5,6 +5,7 @@ It is confined as the real one. It stands for any parser that raises what nobody
 
 import builtins
 import os
+import signal
 
 from cadenza.children.confine import close_door, confine, read_limits, serve_tasks
 from cadenza.core.tokens import Tokenizer
@@ -23,6 +24,8 @@ class FailingTokenizer(Tokenizer):
         name = text.partition(" ")[0]
         if name == "exit":
             os._exit(1)
+        if name == "crash":
+            signal.raise_signal(signal.SIGSEGV)
         if name == "StrangeError":
             raise StrangeError(text)
         error = getattr(builtins, name, None)

@@ -1,4 +1,4 @@
-"""15. A parser that fails on a file makes the file unreadable, and is not taken for a failure of the service."""
+"""A parser that fails on a file makes the file unreadable, and is not taken for a failure of the service."""
 
 import io
 import json
@@ -84,6 +84,17 @@ async def test_a_page_that_a_parser_fails_on_is_left_out() -> None:
         assert last
         assert [warning["error"] for warning in documents.warnings] == ["ValueError"]
         assert SECRET not in documents.output.getvalue()
+
+
+async def test_a_file_that_crashes_its_parser_is_named() -> None:
+    """A crash is the file's fault, too; the log has the signal, and the next files are read by a new child."""
+    async with reading(FAULTY) as documents:
+        with pytest.raises(UnreadableFile) as caught:
+            await documents.read(sent("a.txt", "text"), sent("b.txt", f"crash {SECRET}"))
+        assert caught.value.name == "b.txt"
+        assert [warning["signal"] for warning in documents.warnings] == ["SIGSEGV"]
+        assert SECRET not in documents.output.getvalue()
+        assert len(await documents.read(sent("a.txt", "text"), sent("b.txt", "text"))) == 2
 
 
 async def test_a_child_that_ends_is_our_failure() -> None:

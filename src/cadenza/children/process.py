@@ -28,7 +28,11 @@ HEAVY_DEATHS = {
 
 
 class TooHeavy(Exception):
-    """The task takes more CPU time or memory than a child may use, or crashes it."""
+    """The task takes more CPU time or memory than a child may use, or crashes it: the signal that ended it."""
+
+    def __init__(self, signal_number: int) -> None:
+        super().__init__()
+        self.signal_name = signal.Signals(signal_number).name
 
 
 class Died(Exception):
@@ -86,7 +90,7 @@ class Child:
             return await self._receive(await self._reply_size())
         except (OSError, EOFError):
             code = await self.end()
-            raise (TooHeavy if code in HEAVY_DEATHS else Died) from None
+            raise (TooHeavy(-code) if code in HEAVY_DEATHS else Died()) from None
 
     async def _send(self, head: bytes, body: Sequence[Buffer]) -> None:
         self._writer.write(TASK.pack(len(head), sum(map(len, body))))

@@ -197,6 +197,9 @@ class DocumentReader:
         except (Died, TimeoutError, BadReply) as error:
             log.warning("a process that reads documents failed", reason=type(error).__name__)
             raise Died from None
+        except TooHeavy as error:
+            log.warning("a document ended the process that read it", signal=error.signal_name)
+            raise
         if isinstance(reply, Failed) and reply.fault:
             log.warning("a parser failed on a document", parser=reply.fault.module, error=reply.fault.error)
         return reply
