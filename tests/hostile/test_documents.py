@@ -216,6 +216,7 @@ async def test_a_file_that_takes_too_much_time_is_named() -> None:
         assert caught.value.reason == "it takes too much time or memory to read"
         assert children() == set()
         assert SECRET not in documents.output.getvalue()
+        assert '"signal":"SIGXCPU"' in documents.output.getvalue()
         assert len(await documents.read(sent("a.txt", "漢"))) == 1
 
 

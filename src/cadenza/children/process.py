@@ -19,12 +19,20 @@ from cadenza.children.confine import CLOSED, FRAME, TASK, Limits
 Buffer = bytes | bytearray | memoryview
 SLICE_BYTES = 128 * 1024
 REPLY_BYTES_MAX = 64 * 1024 * 1024  # a child that was taken over must not fill the memory of the service
-# Beyond its CPU time; beyond its memory, as different allocators end the process; beyond its stack.
-HEAVY_DEATHS = {-signal.SIGXCPU, -signal.SIGABRT, -signal.SIGTRAP, -signal.SIGILL, -signal.SIGSEGV}
+# Beyond its CPU time; beyond its memory, as different allocators end the process; beyond its stack; by a fault of its
+# own code, or a system call of another architecture. Nobody else sends these: SIGKILL and SIGTERM come from outside.
+HEAVY_DEATHS = {
+    *(-signal.SIGXCPU, -signal.SIGABRT, -signal.SIGTRAP, -signal.SIGILL, -signal.SIGSEGV),
+    *(-signal.SIGBUS, -signal.SIGFPE, -signal.SIGSYS),
+}
 
 
 class TooHeavy(Exception):
-    """The task takes more CPU time or memory than a child may use."""
+    """The task takes more CPU time or memory than a child may use, or crashes it: the signal that ended it."""
+
+    def __init__(self, signal_number: int) -> None:
+        super().__init__()
+        self.signal_name = signal.Signals(signal_number).name
 
 
 class Died(Exception):
@@ -82,7 +90,7 @@ class Child:
             return await self._receive(await self._reply_size())
         except (OSError, EOFError):
             code = await self.end()
-            raise (TooHeavy if code in HEAVY_DEATHS else Died) from None
+            raise (TooHeavy(-code) if code in HEAVY_DEATHS else Died()) from None
 
     async def _send(self, head: bytes, body: Sequence[Buffer]) -> None:
         self._writer.write(TASK.pack(len(head), sum(map(len, body))))

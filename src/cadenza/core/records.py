@@ -67,10 +67,16 @@ class Plan(msgspec.Struct, frozen=True):
     class_id: str
     routes: tuple[Route, ...]
     max_output_tokens: int  # the most that any of its routes can generate
+    context_tokens: int  # the largest window of its routes
 
     @classmethod
     def of(cls, class_id: str, routes: tuple[Route, ...]) -> "Plan":
-        return cls(class_id, routes, max(route.max_output_tokens for route in routes))
+        return cls(
+            class_id,
+            routes,
+            max(route.max_output_tokens for route in routes),
+            max(route.context_tokens for route in routes),
+        )
 
 
 class Usage(msgspec.Struct, frozen=True):

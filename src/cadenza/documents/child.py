@@ -1,7 +1,8 @@
 """The child process that reads documents, one after the other. Only reader.py starts it.
 
-It imports everything first, then gives up files: a parser that is taken over by a hostile file can open nothing. Beyond
-its memory it refuses the file, or dies; beyond its CPU time it dies.
+It imports everything first, then gives up files: a parser that is taken over by a hostile file can open nothing. If a
+parser fails on a file, in whatever way, the file is unreadable, and the child goes on. Beyond its memory it refuses the
+file, or dies; beyond its CPU time it dies.
 """
 
 import encodings
@@ -18,7 +19,17 @@ from cadenza.children.confine import Limits, allow_cpu, close_door, confine, rea
 from cadenza.core.tokens import Tokenizer
 from cadenza.documents.file_data import decode_file_data
 from cadenza.documents.formats.read import read_document, read_page
-from cadenza.documents.messages import TASKS, Failed, FileTask, PageTask, Passages, PassagesTask, Reply, Task
+from cadenza.documents.messages import (
+    TASKS,
+    Failed,
+    FileTask,
+    PageTask,
+    ParserFault,
+    Passages,
+    PassagesTask,
+    Reply,
+    Task,
+)
 from cadenza.documents.passages import split_sections
 from cadenza.documents.records import Section, Unreadable
 from cadenza.documents.select import rank_document
@@ -29,6 +40,9 @@ NOT_TEXT = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")  # contr
 WINDOWS_ONLY = {"mbcs", "oem"}
 TOO_LARGE = "it takes too much memory to read"
 NO_TEXT = "it has no text"
+FAULTY = "it is damaged, or has something in it that cannot be read here; save it again, or as PDF or plain text"
+ROOM = "cadenza.documents."
+NAME_CHARS_MAX = 40
 
 
 def main() -> None:
@@ -49,14 +63,31 @@ def prepare(limits: Limits) -> Callable[[bytearray, bytearray], bytes]:
 
     def serve(head: bytearray, body: bytearray) -> bytes:
         allow_cpu(limits.cpu_s)
-        try:
-            return msgspec.msgpack.encode(answer(TASKS.decode(head), body, tokenizer))
-        except Unreadable as error:
-            return msgspec.msgpack.encode(Failed(error.reason))
-        except MemoryError:
-            return msgspec.msgpack.encode(Failed(TOO_LARGE))
+        return serve_task(TASKS.decode(head), body, tokenizer)
 
     return serve
+
+
+def serve_task(task: Task, body: bytearray, tokenizer: Tokenizer) -> bytes:
+    """The reply to one task, as it is sent. Whatever a document makes a parser raise, the reply says so."""
+    try:
+        return msgspec.msgpack.encode(answer(task, body, tokenizer))
+    except Unreadable as error:
+        return msgspec.msgpack.encode(Failed(error.reason))
+    except MemoryError:
+        return msgspec.msgpack.encode(Failed(TOO_LARGE))
+    except Exception as error:  # noqa: BLE001 the task's edge: no list has all that parsers raise for hostile files
+        return msgspec.msgpack.encode(Failed(FAULTY, fault_of(error)))
+
+
+def fault_of(error: Exception) -> ParserFault:
+    """Where it was raised, or came up in our code, and its class; never its message, which may quote the document."""
+    module, step = "", error.__traceback__
+    while step:
+        name = str(step.tb_frame.f_globals.get("__name__", ""))
+        module = name if name.startswith(ROOM) else module
+        step = step.tb_next
+    return ParserFault(module.rpartition(".")[2][:NAME_CHARS_MAX], type(error).__name__[:NAME_CHARS_MAX])
 
 
 def answer(task: Task, body: bytearray, tokenizer: Tokenizer) -> Reply:

@@ -4,9 +4,13 @@ A task is one of the records below, and a body: the JSON string of a file, the b
 hostile file may take over the child, so its replies are checked.
 """
 
+from typing import Annotated
+
 import msgspec
 
 from cadenza.documents.records import Passage, RankedDocument
+
+Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_]{0,40}\Z")]  # it is logged: no text of a document
 
 
 class Room(msgspec.Struct, frozen=True):
@@ -45,10 +49,18 @@ class Passages(msgspec.Struct, frozen=True, tag=True):
     passages: list[Passage]
 
 
+class ParserFault(msgspec.Struct, frozen=True):
+    """A fault of a parser: the module of ours that it came up in, and the class of the exception."""
+
+    module: Name
+    error: Name
+
+
 class Failed(msgspec.Struct, frozen=True, tag=True):
-    """A file or page that cannot be read, and the reason of its Unreadable."""
+    """A file or page that cannot be read, and why. `fault` if a parser failed in a way that is not foreseen."""
 
     reason: str
+    fault: ParserFault | None = None
 
 
 class BadReply(Exception):

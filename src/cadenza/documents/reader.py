@@ -1,8 +1,9 @@
 """Reads files and web pages in confined child processes, and returns as much of them as there are tokens for.
 
 Files and pages have a child each, so that a hostile file does not hold up web search. A child reads one document at a
-time, owners take turns, and a document that takes too much ends the child and nothing else. A hostile file may take
-over its child: what comes back is checked, and the next owner gets a new child, so that it learns nothing of others.
+time, and owners take turns. A document that takes too much, or that a parser fails on, is unreadable; the first also
+ends the child. A hostile file may take over its child: what comes back is checked, and the next owner gets a new child,
+so that it learns nothing of others.
 """
 
 import asyncio
@@ -106,9 +107,9 @@ class ReaderBusy(Exception):
 class DocumentReader:
     """The two child processes of one service process. The owner of a document is the account that it is read for."""
 
-    def __init__(self, observer: Observer, limits: ReaderLimits | None = None) -> None:
+    def __init__(self, observer: Observer, limits: ReaderLimits | None = None, module: str = CHILD) -> None:
         limits = limits or ReaderLimits()
-        settings = LaneSettings(CHILD, limits.child, limits.task_s, limits.turns, is_shared=False)
+        settings = LaneSettings(module, limits.child, limits.task_s, limits.turns, is_shared=False)
         for_page = msgspec.structs.replace(limits.child, cpu_s=min(limits.page_cpu_s, limits.child.cpu_s))
         self._observer = observer
         self._files = Lane(settings)
@@ -190,11 +191,18 @@ class DocumentReader:
             return None
 
     async def _read(self, run: Run, task: Task, data: Buffer) -> Reply:
+        log = self._observer.log
         try:
-            return decode_reply(task, await run(msgspec.msgpack.encode(task), [data]))
+            reply = decode_reply(task, await run(msgspec.msgpack.encode(task), [data]))
         except (Died, TimeoutError, BadReply) as error:
-            self._observer.log.warning("a process that reads documents failed", reason=type(error).__name__)
+            log.warning("a process that reads documents failed", reason=type(error).__name__)
             raise Died from None
+        except TooHeavy as error:
+            log.warning("a document ended the process that read it", signal=error.signal_name)
+            raise
+        if isinstance(reply, Failed) and reply.fault:
+            log.warning("a parser failed on a document", parser=reply.fault.module, error=reply.fault.error)
+        return reply
 
     def _warn_once(self, lane: Lane) -> None:
         if lane.has_open_door and not self._has_warned:

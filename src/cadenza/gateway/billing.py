@@ -15,7 +15,7 @@ from cadenza.core.caps import CapShort
 from cadenza.core.errors import CadenzaError, InsufficientCredit, NotCharged, RateLimited, RequestRepeated
 from cadenza.core.ledger import Ended, Held, Hold, Insufficient, Repeated
 from cadenza.core.money import Price, format_dollars
-from cadenza.core.records import ReplyResult
+from cadenza.core.records import ReplyResult, Route
 from cadenza.core.tokens import OUTPUT_TOKENS_MIN, Tokenizer
 from cadenza.gateway.meter import UsageMeter
 from cadenza.gateway.record import RequestRecord
@@ -41,6 +41,11 @@ class Credit:
         self._ledger = ledger_writer
         self._record = record
         self._wait_s = wait_s
+
+    def routed(self, route: Route) -> None:
+        """A route began to answer."""
+        self.meter.bound(route.context_tokens)
+        self._record.routed(route)
 
     async def settle(self, result: ReplyResult) -> None:
         """Return once the charge is durable. An error if the ledger could not charge it in full after a failure."""
@@ -119,11 +124,16 @@ class Quote(msgspec.Struct, frozen=True):
     prompt: PromptSize
     max_tokens: int | None
     route_tokens: int  # the longest answer that a route of the plan can give
+    window_tokens: int  # the largest window of the plan
 
     async def counted(self) -> "Quote":
         """The same quote with an exact count of the prompt."""
-        hold = msgspec.structs.replace(self.hold, prompt_tokens=await self.prompt.exact(), is_counted=True)
+        hold = msgspec.structs.replace(self.hold, prompt_tokens=await self._counted_tokens(), is_counted=True)
         return msgspec.structs.replace(self, hold=hold)
+
+    async def _counted_tokens(self) -> int:
+        await self.prompt.exact()
+        return self.prompt.to_hold(self.window_tokens)
 
     async def output_limit(self, held: Held) -> int:
         """How many tokens the answer may have: what was asked for, as far as the account and the key's cap can pay.
@@ -134,7 +144,7 @@ class Quote(msgspec.Struct, frozen=True):
             return min(held.allowance_tokens, self.route_tokens)
         price, left_nano = self.hold.price, held.left_nano
         if left_nano < price.quote(0, self.route_tokens) and not self.hold.is_counted:
-            left_nano += price.quote(self.hold.prompt_tokens - await self.prompt.exact(), 0)
+            left_nano += price.quote(self.hold.prompt_tokens - await self._counted_tokens(), 0)
         more_tokens = left_nano // price.output_nano if price.output_nano else self.route_tokens
         return min(held.allowance_tokens + more_tokens, self.route_tokens)
 

@@ -81,7 +81,7 @@ async def serve_chat(gateway: Gateway, request: ApiRequest) -> None:
             at("held")
             ask = await compose(chat, served.character, prompt, credit.output_limit, plan, grounding)
             dispatch = Dispatch(plan, ask, prompt, snapshot.upstreams, key_id, request.record.request_id)
-            async with open_reply(gateway.dispatcher, dispatch, request.record.routed) as reply:  # 400 429 502
+            async with open_reply(gateway.dispatcher, dispatch, credit.routed) as reply:  # 400 429 502
                 at("opened")
                 relay = start_relay(request, chat, quote.hold, credit, plan, grounding)
                 result = await relay.run(reply)
@@ -166,7 +166,7 @@ def make_quote(request: ApiRequest, plan: Plan, price: Price, chat: ChatRequest,
         account_id=principal.account_id,
         key_id=principal.key_id,
         class_id=plan.class_id,
-        prompt_tokens=prompt.at_most,
+        prompt_tokens=prompt.to_hold(plan.context_tokens),
         is_counted=prompt.is_exact,
         allowance_tokens=allowance(chat.max_tokens, plan.max_output_tokens),
         price=price,
@@ -175,7 +175,7 @@ def make_quote(request: ApiRequest, plan: Plan, price: Price, chat: ChatRequest,
         idempotency_digest=idempotency_digest(request.exchange.request.headers),
         is_capped=principal.is_capped,
     )
-    return Quote(hold, prompt, chat.max_tokens, plan.max_output_tokens)
+    return Quote(hold, prompt, chat.max_tokens, plan.max_output_tokens, plan.context_tokens)
 
 
 def start_relay(

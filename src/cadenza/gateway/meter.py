@@ -14,6 +14,7 @@ from cadenza.upstreams.base import Fault, Piece
 
 TAIL_CHARS_MAX = 4096
 UNCOUNTED_CHARS_MAX = 16 * 1024
+WINDOW_DOUBT = 2  # our count of the prompt fits the window, and no tokenizer in use counts twice as many
 FINISH_REASONS: dict[str, FinishReason] = {
     "stop": "stop",
     "length": "length",
@@ -29,6 +30,8 @@ class UsageMeter:
         self._tokenizer = tokenizer
         self._prompt = prompt
         self._output_limit = output_limit
+        self._window_tokens = 0
+        self._believable_tokens = prompt.believable_tokens  # the most that is believed for the prompt
         self._delivered = DeliveredText(tokenizer)
         self.deliver = self._delivered.add  # the client was sent this text
         self._has_calls = False
@@ -37,6 +40,11 @@ class UsageMeter:
         self._own: Usage | None = None
         self._is_doubtful = False
 
+    def bound(self, window_tokens: int) -> None:
+        """A route with this window answers. If a second one continues the reply, the larger window counts."""
+        self._window_tokens = max(self._window_tokens, window_tokens)
+        self._believable_tokens = min(self._prompt.believable_tokens, WINDOW_DOUBT * self._window_tokens)
+
     @property
     def has_delivered(self) -> bool:
         return self._delivered.has_any
@@ -44,7 +52,7 @@ class UsageMeter:
     @property
     def needs_count(self) -> bool:
         """Whether the upstream reported no usage, or a prompt so long that our own count must replace it."""
-        return self._reported is None or not is_prompt_believable(self._reported, self._prompt.believable_tokens)
+        return self._reported is None or not is_prompt_believable(self._reported, self._believable_tokens)
 
     @property
     def finish_reason(self) -> FinishReason | None:
@@ -85,7 +93,7 @@ class UsageMeter:
         """The reported counts, corrected if they cannot be true, or our own, which must have been made by now."""
         said = self._reported or self._own or Usage(0, 0, estimated=True)
         own_prompt_tokens = self._own.prompt_tokens if self._own else 0
-        usage, is_corrected = believable(said, own_prompt_tokens, self._prompt.believable_tokens, self._output_limit)
+        usage, is_corrected = believable(said, own_prompt_tokens, self._believable_tokens, self._output_limit)
         return ReplyResult(
             usage,
             self.finish_reason,

@@ -11,14 +11,13 @@ import msgspec
 
 from cadenza.core.errors import InvalidRequest
 from cadenza.documents.names import clean_name
+from cadenza.gateway.file_tokens import IMAGE_TOKENS, IMAGE_TOKENS_MAX, tokens_of_file
 from cadenza.gateway.tools import NOTHING
 from cadenza.routing.prompt import NO_MEDIA, Media
 
 FILES_MAX = 20
-IMAGE_TOKENS = 1024  # of a usual image; models differ
-IMAGE_TOKENS_MAX = 8192
-BYTES_PER_TOKEN = 320  # of audio and files, as base64
-BYTES_PER_TOKEN_MIN = 32
+AUDIO_BYTES_PER_TOKEN = 320  # as base64
+AUDIO_BYTES_PER_TOKEN_MIN = 32
 # What a route must be marked with, to be sent a part of this type.
 ABILITIES = {"image_url": "vision", "input_audio": "audio", "file": "files"}
 
@@ -132,6 +131,7 @@ def find_attached(messages: Sequence[msgspec.Raw], contents: Contents, *, reads_
 def _measure(parts: Iterable[Part], *, reads_files: bool) -> Media:
     """A file that is read here is left out of the prompt: its text is added instead."""
     images = image_bytes = audio_bytes = file_bytes = 0
+    files = list[msgspec.Raw]()
     for part in parts:
         if part.type == "image_url":
             images += 1
@@ -140,21 +140,27 @@ def _measure(parts: Iterable[Part], *, reads_files: bool) -> Media:
             audio_bytes += memoryview(part.input_audio).nbytes
         elif part.file:
             file_bytes += memoryview(part.file.file_data).nbytes
-    sent_bytes = audio_bytes if reads_files else audio_bytes + file_bytes
-    return Media(
-        image_bytes + audio_bytes + file_bytes,
-        images * IMAGE_TOKENS + sent_bytes // BYTES_PER_TOKEN,
-        images * IMAGE_TOKENS_MAX + sent_bytes // BYTES_PER_TOKEN_MIN,
-    )
+            files.append(part.file.file_data)
+    tokens = images * IMAGE_TOKENS + audio_bytes // AUDIO_BYTES_PER_TOKEN
+    tokens_max = images * IMAGE_TOKENS_MAX + audio_bytes // AUDIO_BYTES_PER_TOKEN_MIN
+    media = Media(image_bytes + audio_bytes + file_bytes, tokens, tokens, tokens_max, tokens_max)
+    return media if reads_files else _add_files(media, files)
 
 
 def with_files(media: Media, files: Iterable[FilePart]) -> Media:
     """What is sent beside text if these files are not read here, but go to the model."""
-    file_bytes = sum(memoryview(file.data).nbytes for file in files)
+    return _add_files(media, [file.data for file in files])
+
+
+def _add_files(media: Media, files: Iterable[msgspec.Raw]) -> Media:
+    counts = [tokens_of_file(data) for data in files]
+    most = sum(one.most for one in counts)
     return Media(
         media.size_bytes,
-        media.tokens + file_bytes // BYTES_PER_TOKEN,
-        media.tokens_max + file_bytes // BYTES_PER_TOKEN_MIN,
+        media.tokens + sum(one.usual for one in counts),
+        media.tokens_held + most,
+        media.tokens_max + most,
+        media.doubtful_tokens + sum(one.most for one in counts if not one.is_certain),
     )
 
 

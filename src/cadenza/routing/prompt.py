@@ -48,12 +48,14 @@ class Media(msgspec.Struct, frozen=True):
     """The parts of messages that are not text: their bytes in the body, and the tokens that they become."""
 
     size_bytes: int = 0
-    tokens: int = 0  # of usual images and audio: models differ
+    tokens: int = 0  # of usual images, audio and files: models differ
+    tokens_held: int = 0  # what credit is held for, if the prompt was counted
     tokens_max: int = 0
+    doubtful_tokens: int = 0  # those of `tokens_max` of which models may count a multiple
 
 
 NO_MEDIA = Media()
-MEDIA_DOUBT = 8  # an upstream may count so many times what we hold for images, audio and files
+MEDIA_DOUBT = 8  # an upstream may count so many times what we expect at most for images, audio and PDFs
 
 
 class PromptSize:
@@ -72,7 +74,7 @@ class PromptSize:
         media: Media = NO_MEDIA,
     ) -> None:
         self.size_bytes = character.size_bytes + body_bytes - media.size_bytes + media.tokens_max
-        self.believable_tokens = self.size_bytes + media.tokens_max * (MEDIA_DOUBT - 1)
+        self.believable_tokens = self.size_bytes + media.doubtful_tokens * (MEDIA_DOUBT - 1)
         self._tokenizer = tokenizer
         self._character = character
         self._texts = texts
@@ -105,6 +107,11 @@ class PromptSize:
     def at_most(self) -> int:
         """The best known upper bound: the exact count if it was made, else the bytes."""
         return self.size_bytes if self._exact is None else self._exact
+
+    def to_hold(self, window_tokens: int) -> int:
+        """How many tokens credit is held for, if the largest window is this: no model takes more."""
+        in_doubt_tokens = 0 if self._exact is None else self._media.tokens_held - self._media.tokens
+        return min(self.at_most + in_doubt_tokens, window_tokens)
 
     @property
     def at_least(self) -> int:

@@ -53,7 +53,9 @@ async def test_a_lane_may_keep_owners_apart() -> None:
     assert not exists(second)
 
 
-@pytest.mark.parametrize("how", ["use CPU time", "abort", "crash"])
+@pytest.mark.parametrize(
+    "how", ["use CPU time", "abort", "crash", "divide by zero", "lose its memory", "call another system"]
+)
 async def test_a_task_that_takes_too_much_is_told_from_a_failure(lane: Lane, how: str) -> None:
     """The child is gone without a zombie, and the next task gets a new one."""
     first = await process(lane)
@@ -63,9 +65,9 @@ async def test_a_task_that_takes_too_much_is_told_from_a_failure(lane: Lane, how
     assert await process(lane) != first
 
 
-@pytest.mark.parametrize("how", ["exit", "announce a huge reply"])
+@pytest.mark.parametrize("how", ["exit", "announce a huge reply", "be killed"])
 async def test_a_child_that_fails_is_replaced(lane: Lane, how: str) -> None:
-    """It ends by itself, or its reply would fill the memory: the task fails, and the next one gets a new child."""
+    """It ends by itself, is killed, or its reply would fill the memory: the task fails, and the next gets a new one."""
     first = await process(lane)
     with pytest.raises(Died):
         await lane.run("owner", how.encode())

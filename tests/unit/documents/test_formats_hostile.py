@@ -4,6 +4,7 @@ import time
 
 import pytest
 
+from cadenza.documents.formats.cells import FIRST_DAY_1900, FIRST_DAY_1904, NumberKind, show_number
 from cadenza.documents.formats.limits import FormatLimits
 from cadenza.documents.formats.read import read_document, read_page
 from cadenza.documents.records import Unreadable
@@ -302,6 +303,13 @@ def test_names_cannot_pose_as_lines() -> None:
     """The name of a sheet or an attachment stays on one line of a label, without its path."""
     mail = made.make_eml({"x/..\\evil name.txt": b"text"})
     assert read_document("a.eml", "", mail)[1].label == "attachment evil name.txt"
+
+
+@pytest.mark.parametrize("days", ["2958465", "2957004", "2958465.999999995"])
+def test_a_date_beyond_the_year_9999(days: str) -> None:
+    """If days are counted from 1904, the last ones have no date: the number is shown."""
+    assert show_number(days, NumberKind.DATE, FIRST_DAY_1904).startswith(days[:6])
+    assert show_number("2958465", NumberKind.DATE, FIRST_DAY_1900) == "9999-12-31"
 
 
 def test_deep_json() -> None:

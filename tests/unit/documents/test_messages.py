@@ -7,7 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cadenza.documents.messages import BadReply, Failed, FileTask, Passages, PassagesTask, Room, decode_reply
+from cadenza.documents.messages import (
+    BadReply,
+    Failed,
+    FileTask,
+    ParserFault,
+    Passages,
+    PassagesTask,
+    Room,
+    decode_reply,
+)
 from cadenza.documents.records import Passage, RankedDocument, RankedPassage
 
 TASK = FileTask("a.txt", "", Room(10, 10))
@@ -28,6 +37,16 @@ def test_a_reply_to_its_task_is_taken() -> None:
     assert decode_reply(TASK, msgspec.msgpack.encode(Failed("it is empty"))) == Failed("it is empty")
     passages = Passages([Passage("", "text")])
     assert decode_reply(PassagesTask("a.txt"), msgspec.msgpack.encode(passages)) == passages
+
+
+@pytest.mark.parametrize("name", ["the words of a file", "line\nbreak", "é", "x" * 41, "name\n"])
+def test_a_fault_has_names_only(name: str) -> None:
+    """They are logged, so a child that was taken over cannot put the text of a file there."""
+    for fault in (ParserFault(name, "ValueError"), ParserFault("mail", name)):
+        with pytest.raises(BadReply):
+            decode_reply(TASK, msgspec.msgpack.encode(Failed("it is damaged", fault)))
+    known = Failed("it is damaged", ParserFault("mail", "ValueError"))
+    assert decode_reply(TASK, msgspec.msgpack.encode(known)) == known
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from tests.unit.gateway.prompts import TOKENIZER, prompt_of
 SMALL_NANO = 10_000_000
 PROMPT_TOKENS, PROMPT_BYTES = 100, 400
 ROUTE_TOKENS = 4_096
+WINDOW_TOKENS = 1_000_000
 GOOD = ReplyResult(Usage(90, 40, 10), "stop")
 GOOD_NANO = 90 * 1_070 + 40 * 3_450
 AMPLE_NANO = AMPLE_TIMES * FORTE.quote(PROMPT_BYTES, 1_000)
@@ -63,7 +64,9 @@ class Billing(NamedTuple):
         record.found("chat")
         record.identified(PRINCIPAL)
         record.routed(ROUTE)
-        quote = Quote(wanted, prompt or prompt_of(PROMPT_TOKENS, PROMPT_BYTES, tokenizer), max_tokens, ROUTE_TOKENS)
+        quote = Quote(
+            wanted, prompt or prompt_of(PROMPT_TOKENS, PROMPT_BYTES, tokenizer), max_tokens, ROUTE_TOKENS, WINDOW_TOKENS
+        )
         return hold_credit(self.ledger, tokenizer, record, quote, wait_s)
 
     async def settle(self, wanted: Hold, result: ReplyResult) -> None:

@@ -27,6 +27,7 @@ from tests.unit.gateway.billing import (
     ROUTE_TOKENS,
     SMALL_NANO,
     UNCOUNTED,
+    WINDOW_TOKENS,
     Billing,
     SlowTokenizer,
 )
@@ -130,13 +131,13 @@ async def test_a_key_whose_request_cost_nothing_may_be_used_again(billing: Billi
 )
 async def test_the_output_limit(held: Held, max_tokens: int | None, limit: int) -> None:
     """With `max_tokens`, what is held for it; without, as much as the free credit pays for, up to the route's limit."""
-    quote = Quote(make_hold(), prompt_of(PROMPT_TOKENS), max_tokens, ROUTE_TOKENS)
+    quote = Quote(make_hold(), prompt_of(PROMPT_TOKENS), max_tokens, ROUTE_TOKENS, WINDOW_TOKENS)
     assert await quote.output_limit(held) == limit
 
 
 async def test_free_output_is_limited_by_the_route() -> None:
     """A price of zero for output is not divided by."""
-    quote = Quote(make_hold(price=Price(1, 0)), prompt_of(PROMPT_TOKENS), None, ROUTE_TOKENS)
+    quote = Quote(make_hold(price=Price(1, 0)), prompt_of(PROMPT_TOKENS), None, ROUTE_TOKENS, WINDOW_TOKENS)
     assert await quote.output_limit(Held(1, 1_024, 0)) == ROUTE_TOKENS
 
 

@@ -18,6 +18,7 @@ PROMPT_TOKENS = 17
 PROMPT_BYTES = 200
 PROMPT_MAX = PROMPT_BYTES + TEMPLATE_TOKENS_MAX
 LIMIT = 100
+WINDOW = 10_000
 
 
 def meter_of(*pieces: Piece, limit: int = LIMIT, tokenizer: Tokenizer = TOKENIZER) -> UsageMeter:
@@ -215,3 +216,26 @@ async def test_a_fault_after_a_delivery_is_not_free() -> None:
 def test_an_empty_reply_without_a_fault_is_not_free() -> None:
     """A model that finished and said nothing has still read its prompt."""
     assert not meter_of(Piece(finish_reason="stop")).result().is_free
+
+
+@pytest.mark.parametrize(("said", "is_believed"), [(2 * WINDOW + TEMPLATE_TOKENS_MAX, True), (3 * WINDOW, False)])
+async def test_a_count_far_beyond_the_window_is_not_believed(said: int, is_believed: bool) -> None:
+    """The route accepted the prompt, so it is no longer than the window: our own count is taken."""
+    meter = UsageMeter(TOKENIZER, prompt_of(PROMPT_TOKENS, 10**6), LIMIT)
+    meter.bound(WINDOW)
+    meter.take(Piece(finish_reason="stop", usage=Usage(said, 5)))
+    assert meter.needs_count is not is_believed
+    await meter.count()
+    result = meter.result()
+    assert result.usage.prompt_tokens == (said if is_believed else PROMPT_TOKENS)
+    assert (result.usage.estimated, result.is_doubtful) == (not is_believed, not is_believed)
+
+
+def test_the_larger_window_of_a_continued_reply_counts() -> None:
+    """The first route counted the prompt, and the second may have a smaller window."""
+    meter = UsageMeter(TOKENIZER, prompt_of(PROMPT_TOKENS, 10**6), LIMIT)
+    meter.take(Piece(finish_reason="stop", usage=Usage(15 * WINDOW, 5)))
+    assert not meter.needs_count  # no route yet: by the bytes alone
+    for window_tokens, needs_count in ((WINDOW, True), (10 * WINDOW, False), (WINDOW, False)):
+        meter.bound(window_tokens)
+        assert meter.needs_count is needs_count

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cadenza.core.errors import InvalidRequest
-from cadenza.gateway.parts import FILES_MAX, IMAGE_TOKENS, find_content
+from cadenza.gateway.file_tokens import IMAGE_TOKENS
+from cadenza.gateway.parts import FILES_MAX, find_content
 from cadenza.gateway.validate import ChatRequest, parse_chat
 
 TEXT = {"type": "text", "text": "What is this?"}

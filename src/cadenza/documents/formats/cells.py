@@ -1,6 +1,7 @@
 """Numbers of spreadsheet cells as people see them: dates, times and percentages are numbers with a format."""
 
 import re
+from contextlib import suppress
 from datetime import datetime, timedelta
 from enum import Enum
 
@@ -106,7 +107,8 @@ def show_number(value: str, kind: NumberKind, first_day: datetime) -> str:
         minutes, seconds = divmod(round(number * 86_400), 60)
         return f"{minutes // 60}:{minutes % 60:02}:{seconds:02}"
     if kind is NumberKind.DATE and 0 <= number < DAYS_MAX:
-        return _show_date(number, first_day)
+        with suppress(OverflowError):  # beyond the year 9999, if days are counted from 1904
+            return _show_date(number, first_day)
     return f"{number * 100:.10g}%" if kind is NumberKind.PERCENT else f"{number:.15g}"
 
 

@@ -1,7 +1,7 @@
 """The face of the formats: bytes to sections of text.
 
 What a file is, its bytes say; its name and media type decide only between kinds of text. Sections that have no text are
-left out. A fault of a parser that is not one of the expected ones is not caught here: the child ends with it.
+left out. A fault of a parser that is not one of the expected ones is not caught here, but by the child.
 """
 
 from collections.abc import Callable
