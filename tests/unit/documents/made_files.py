@@ -129,7 +129,7 @@ def make_word(body: str, more: Mapping[str, bytes | str] | None = None) -> bytes
     )
 
 
-def make_sheet(rows: str, strings: str = "") -> bytes:
+def make_sheet(rows: str, strings: str = "", merged: str = "") -> bytes:
     """An XLSX of the least parts, with one sheet. `rows` is the XML of its rows."""
     relations = RELATION.format("rId1", "worksheet", "worksheets/sheet1.xml")
     relations += RELATION.format("rId2", "sharedStrings", "sharedStrings.xml")
@@ -142,7 +142,7 @@ def make_sheet(rows: str, strings: str = "") -> bytes:
             "xl/workbook.xml": f'<workbook xmlns="{SHEET}" xmlns:r="r">{workbook}</workbook>',
             "xl/sharedStrings.xml": f'<sst xmlns="{SHEET}">{strings}</sst>',
             "xl/worksheets/sheet1.xml": f'<worksheet xmlns="{SHEET}"><dimension ref="A1:XFD1048576"/>'
-            f"<sheetData>{rows}</sheetData></worksheet>",
+            f"<sheetData>{rows}</sheetData><mergeCells>{merged}</mergeCells></worksheet>",
         }
     )
 
