@@ -253,6 +253,10 @@ def test_deep_html(tag: str) -> None:
         "<?",
         "</b>",
         "</div>",
+        "<span hidden>",
+        "<b hidden></b>",
+        "<a href=https://example.org>x",
+        "<p style='display      '>",
     ],
 )
 def test_html_takes_linear_time(piece: str) -> None:
