@@ -147,6 +147,27 @@ def make_sheet(rows: str, strings: str = "", merged: str = "") -> bytes:
     )
 
 
+def make_slide(shapes: str) -> bytes:
+    """A PPTX of the least parts, with one slide. `shapes` is the XML of its shapes."""
+    return make_zip(
+        {
+            "[Content_Types].xml": CONTENT_TYPES,
+            "_rels/.rels": RELATIONS.format(RELATION.format("rId1", "officeDocument", "ppt/presentation.xml")),
+            "ppt/_rels/presentation.xml.rels": RELATIONS.format(RELATION.format("rId1", "slide", "slides/slide1.xml")),
+            "ppt/presentation.xml": '<presentation xmlns:r="r"><sldId r:id="rId1"/></presentation>',
+            "ppt/slides/slide1.xml": f"<sld><cSld><spTree>{shapes}</spTree></cSld></sld>",
+        }
+    )
+
+
+def make_form(annotations: Sequence[bytes]) -> bytes:
+    """A PDF with one page, which has these annotations and no text."""
+    objects = page_tree(0, 1)
+    references = b" ".join(b"%d 0 R" % (len(objects) + number) for number in range(1, len(annotations) + 1))
+    objects[-1] = objects[-1].removesuffix(b">>") + b"/Annots[%s]>>" % references
+    return make_raw_pdf([*objects, *(b"<</Type/Annot/Rect[0 0 9 9]%s>>" % one for one in annotations)])
+
+
 def with_stated_size(archive: bytes, size_bytes: int) -> bytes:
     """The archive, all of whose entries state another size than they have."""
     data, at = bytearray(archive), 0

@@ -68,6 +68,30 @@ def test_pdf() -> None:
     assert found == {"page 1": "Oats cost 3.20.", "page 3": "Milk costs 1.10."}
 
 
+def test_pdf_forms_and_notes() -> None:
+    """What was filled into the form of a PDF, and the notes in it, follow the text of the page."""
+    long = b"x" * 3_000
+    data = made.make_form(
+        [
+            b"/Subtype/Widget/FT/Tx/T(n1)/TU(Full name)/V(Ada \\(Lovelace\\))",
+            b"/Subtype/Widget/FT/Btn/T(agreed)/V/Yes",
+            b"/Subtype/Widget/FT/Btn/T(declined)/V/Off",
+            b"/Subtype/Widget/FT/Tx/T(empty)",
+            b"/Subtype/Widget/FT/Tx/T(unseen)/V(secret)/F 2",
+            b"/Subtype/Widget/FT/Tx/T(long)/V(%s)" % long,
+            b"/Subtype/Text/Contents<FEFF00470072006F00DF>",
+            b"/Subtype/Popup/Contents(secret)",
+            b"/Subtype/Link/Contents(secret)",
+        ]
+    )
+    assert read(data, "form.pdf")["page 1"].split("\n") == [
+        "[field Full name: Ada (Lovelace)]",
+        "[field agreed: Yes]",
+        f"[field long: {long.decode()}]",
+        "[note: Groß]",
+    ]
+
+
 def test_mail() -> None:
     """An EML has the headers that matter, its plain text, and the text of its attachments."""
     prices = made.make_xlsx()

@@ -82,6 +82,14 @@ def test_hostile_pdfs(objects: list[bytes], told: str) -> None:
     assert told in reason(made.make_raw_pdf(objects))
 
 
+def test_many_annotations() -> None:
+    """Annotations are bounded by the characters of text, though they may have none."""
+    objects = made.page_tree(0, 1)
+    annotations = b"/Annots[%s]>>" % (b"<</Subtype/Link>>" * 2_000)
+    objects[-1] = objects[-1].removesuffix(b">>") + annotations
+    assert "more than 20,000 characters" in reason(made.make_raw_pdf(objects))
+
+
 def test_encrypted_files() -> None:
     """An encrypted PDF or Office file says that it is encrypted, and what to do."""
     told = "it is encrypted; save it without a password"
@@ -331,6 +339,14 @@ def test_names_cannot_pose_as_lines() -> None:
 def test_deep_json() -> None:
     """JSON that is nested too deep is text like any other."""
     assert read_document("a.json", "", b"[" * 100_000)[0].text == "[" * 100_000
+
+
+def test_deep_groups_of_shapes() -> None:
+    """Groups of shapes inside each other are read in time that grows with their length only."""
+    deep = "<grpSp><grpSpPr><xfrm><off x='1' y='1'/></xfrm></grpSpPr><sp><p><r><t>a</t></r></p></sp>"
+    began_s = time.process_time()
+    assert "a" in read_document("", "", made.make_slide(deep * 30_000 + "</grpSp>" * 30_000))[0].text
+    assert time.process_time() - began_s < CPU_S
 
 
 def test_deep_xml() -> None:
