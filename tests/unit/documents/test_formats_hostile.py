@@ -341,6 +341,16 @@ def test_deep_json() -> None:
     assert read_document("a.json", "", b"[" * 100_000)[0].text == "[" * 100_000
 
 
+def test_long_lists() -> None:
+    """A list of 100,000 items, in HTML or in Word, is read in time that grows with its length only."""
+    item = "<w:p><w:pPr><w:numPr/></w:pPr><w:r><w:t>long enough to be slow</w:t></w:r></w:p>"
+    began_s = time.process_time()
+    assert read_document("", "", made.make_word(item * 100_000))[0].text.count("\n") == 99_999
+    page = b"<html>" + b"<li>long enough to be slow" * 100_000
+    assert read_document("", "", page)[0].text.count("\n") == 99_999
+    assert time.process_time() - began_s < CPU_S
+
+
 def test_deep_groups_of_shapes() -> None:
     """Groups of shapes inside each other are read in time that grows with their length only."""
     deep = "<grpSp><grpSpPr><xfrm><off x='1' y='1'/></xfrm></grpSpPr><sp><p><r><t>a</t></r></p></sp>"

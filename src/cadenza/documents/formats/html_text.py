@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Iterator
 
+from cadenza.documents.formats.blocks import ListItem, join_blocks
 from cadenza.documents.formats.html_tree import Element
 from cadenza.documents.formats.tables import table_lines
 from cadenza.documents.formats.text import words
@@ -38,7 +39,7 @@ class HtmlText:
     def collect(self, root: Element) -> str:
         self._element(root)
         self._end_block()
-        return "\n\n".join(self._blocks)
+        return join_blocks(self._blocks)
 
     def _element(self, element: Element) -> None:
         tag = element.tag
@@ -97,11 +98,7 @@ class HtmlText:
         own = self._blocks[before:]
         del self._blocks[before:]
         if own:
-            item = "- " + "\n".join(own).replace("\n", "\n  ")
-            if self._blocks and self._blocks[-1].startswith("- "):
-                self._blocks[-1] += f"\n{item}"
-            else:
-                self._blocks.append(item)
+            self._blocks.append(ListItem("- " + "\n".join(own).replace("\n", "\n  ")))
 
     def _end_block(self) -> None:
         lines = (" ".join(line.split()) for line in "".join(self._line).split("\n"))

@@ -6,8 +6,9 @@ bottom, after the title.
 
 from enum import IntEnum
 
+from cadenza.documents.formats.blocks import join_blocks
 from cadenza.documents.formats.limits import Allowance
-from cadenza.documents.formats.office_text import OfficeText
+from cadenza.documents.formats.office_text import OfficeText, number_of
 from cadenza.documents.formats.package import Package, relation_id
 from cadenza.documents.formats.xml_events import Attributes
 from cadenza.documents.records import Section
@@ -64,23 +65,16 @@ class _Slide(OfficeText):
         self._shapes = [_Shape()]
         self._too_deep = 0
         self.blocks = self._shapes[0].blocks
+        self._starts |= {"sld": self._slide, "ph": self._placeholder, "off": self._position, "pPr": self._level}
 
     @property
     def result(self) -> str:
-        return "\n\n".join(self._shapes[0].all_blocks())
+        return join_blocks(self._shapes[0].all_blocks())
 
     def start(self, tag: str, attributes: Attributes) -> None:
         super().start(tag, attributes)
         if tag in SHAPES:
             self._start_shape()
-        elif tag == "ph":
-            self._place_by(attributes.get("type", ""))
-        elif tag == "off" and not self._too_deep:
-            self._position(attributes)
-        elif tag == "pPr" and attributes.get("lvl", "0") != "0":
-            self._starts["ilvl"]({"val": attributes["lvl"]})
-        elif tag == "sld":
-            self.is_hidden = attributes.get("show") in {"0", "false"}
 
     def end(self, tag: str) -> None:
         super().end(tag)
@@ -101,18 +95,26 @@ class _Slide(OfficeText):
         self._shapes.append(shape)
         self.blocks = shape.blocks
 
-    def _place_by(self, placeholder: str) -> None:
-        shape = self._shapes[-1]
-        if placeholder in {"title", "ctrTitle"}:
+    def _slide(self, attributes: Attributes) -> None:
+        self.is_hidden = attributes.get("show") in {"0", "false"}
+
+    def _placeholder(self, attributes: Attributes) -> None:
+        super()._placeholder(attributes)
+        shape, kind = self._shapes[-1], attributes.get("type", "")
+        if kind in {"title", "ctrTitle"}:
             shape.place = Place.TITLE
-        elif placeholder in MARGINS:
+        elif kind in MARGINS:
             shape.place = Place.MARGIN
 
     def _position(self, attributes: Attributes) -> None:
         shape = self._shapes[-1]
-        if shape.place is Place.LAYOUT:
+        if shape.place is Place.LAYOUT and not self._too_deep:
             shape.place = Place.POSITION
             shape.top, shape.left = _emu(attributes.get("y", "")), _emu(attributes.get("x", ""))
+
+    def _level(self, attributes: Attributes) -> None:
+        if attributes.get("lvl", "0") != "0":
+            self._list_item(number_of(attributes["lvl"]))
 
 
 class _Order:
