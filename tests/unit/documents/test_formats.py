@@ -110,6 +110,8 @@ def test_mail() -> None:
     [
         ("a.md", b"# Title\r\n\r\ntext", "# Title\n\ntext"),
         ("a.csv", b"a;b\n1;2\n", "a;b\n1;2"),
+        ("a.csv", b'a;b\r\n1;"x\r\ny"\r\n\r\n2;z\r\n', 'a;b\n1;"x\ny"\n\n2;z'),
+        ("a.tsv", b'a\tb\n1\t"2 ""3"""\n', 'a\tb\n1\t"2 ""3"""'),
         ("a.py", b"def f() -> None: ...\n", "def f() -> None: ..."),
         ("a.json", b'{"a": 1}', '{"a": 1}'),
         ("", "Grüße".encode(), "Grüße"),

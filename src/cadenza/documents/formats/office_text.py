@@ -14,6 +14,7 @@ from cadenza.documents.formats.xml_events import Attributes, local
 
 LEFT_OUT = frozenset({"Fallback", "moveFrom", "del", "tabs", "tabLst", "instrText", "delText"})
 LITERAL = {"tab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "-", "ptab": "\t"}
+SHAPES = frozenset({"sp", "grpSp", "graphicFrame", "pic", "cxnSp"})
 HEADINGS_MAX = 6
 SPAN_MAX = 64
 PARAGRAPH_COST = 6  # characters that a paragraph is counted for beside its text, because it takes memory
@@ -122,12 +123,15 @@ class OfficeText:
             self._tables[-1].end_cell()
         elif tag == "tbl" and self._tables:
             self._end_table(self._tables.pop())
-        elif tag == "sp":
-            self._next_heading = 0
+        elif tag in SHAPES:
+            self._end_shape()
 
     def text(self, data: str) -> None:
         if self._is_text and not self._left_out and not self._is_hidden:
             self._add(data)
+
+    def _end_shape(self) -> None:
+        self._next_heading = 0
 
     def _set_text(self, *, is_text: bool) -> None:
         self._is_text = is_text

@@ -8,7 +8,7 @@ from enum import IntEnum
 
 from cadenza.documents.formats.blocks import join_blocks
 from cadenza.documents.formats.limits import Allowance
-from cadenza.documents.formats.office_text import OfficeText, number_of
+from cadenza.documents.formats.office_text import SHAPES, OfficeText, number_of
 from cadenza.documents.formats.package import Package, relation_id
 from cadenza.documents.formats.xml_events import Attributes
 from cadenza.documents.records import Section
@@ -16,7 +16,6 @@ from cadenza.documents.records import Section
 MAIN_PART = "ppt/presentation.xml"
 
 
-SHAPES = frozenset({"sp", "grpSp", "graphicFrame", "pic", "cxnSp"})
 GROUPS_MAX = 20  # groups inside each other; deeper ones are taken as a part of the deepest allowed one
 LINE_EMU = 228_600  # a quarter of an inch: shapes whose tops are as near are read from left to right
 MARGINS = frozenset({"ftr", "dt", "sldNum", "hdr"})
@@ -66,27 +65,13 @@ class _Slide(OfficeText):
         self._too_deep = 0
         self.blocks = self._shapes[0].blocks
         self._starts |= {"sld": self._slide, "ph": self._placeholder, "off": self._position, "pPr": self._level}
+        self._starts |= dict.fromkeys(SHAPES, self._start_shape)
 
     @property
     def result(self) -> str:
         return join_blocks(self._shapes[0].all_blocks())
 
-    def start(self, tag: str, attributes: Attributes) -> None:
-        super().start(tag, attributes)
-        if tag in SHAPES:
-            self._start_shape()
-
-    def end(self, tag: str) -> None:
-        super().end(tag)
-        if tag not in SHAPES:
-            return
-        if self._too_deep:
-            self._too_deep -= 1
-        elif len(self._shapes) > 1:
-            self._shapes.pop().all_blocks()
-            self.blocks = self._shapes[-1].blocks
-
-    def _start_shape(self) -> None:
+    def _start_shape(self, attributes: Attributes) -> None:  # noqa: ARG002 the events of XML have them
         if len(self._shapes) > GROUPS_MAX:
             self._too_deep += 1
             return
@@ -94,6 +79,14 @@ class _Slide(OfficeText):
         self._shapes[-1].inner.append(shape)
         self._shapes.append(shape)
         self.blocks = shape.blocks
+
+    def _end_shape(self) -> None:
+        super()._end_shape()
+        if self._too_deep:
+            self._too_deep -= 1
+        elif len(self._shapes) > 1:
+            self._shapes.pop().all_blocks()
+            self.blocks = self._shapes[-1].blocks
 
     def _slide(self, attributes: Attributes) -> None:
         self.is_hidden = attributes.get("show") in {"0", "false"}
