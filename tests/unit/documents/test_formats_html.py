@@ -32,7 +32,7 @@ def test_a_title_that_is_also_a_heading() -> None:
             "<a href='https://example.org/?a=1&amp;b=2'>the <b>prices</b></a>",
             "[the prices](https://example.org/?a=1&b=2)",
         ),
-        ('<a class=x href="HTTP://example.org/a b">a<br>b</a>', "[a b](HTTP://example.org/ab)"),
+        ('<a class=x href="HTTP://example.org/a b">a<br>b</a>', "[a b](HTTP://example.org/a%20b)"),
         ("<a href=mailto:zoe@example.org>Zoë</a>", "[Zoë](mailto:zoe@example.org)"),
         ("<a href=mailto:zoe@example.org>zoe@example.org</a>", "zoe@example.org"),
         ("<a href='https://example.org/'>example.org</a>", "example.org"),

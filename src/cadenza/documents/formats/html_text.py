@@ -132,7 +132,7 @@ class ShownText(HtmlText):
 
 def link_target(element: Element) -> str:
     """The address that a link leads to, if it is one outside of the page and not too long to be shown."""
-    target = "".join(element.attributes().get("href", "").split())
+    target = "%20".join(element.attributes().get("href", "").split())
     return target if len(target) <= LINK_CHARS_MAX and target.lower().startswith(LINK_STARTS) else ""
 
 
