@@ -129,7 +129,7 @@ def make_word(body: str, more: Mapping[str, bytes | str] | None = None) -> bytes
     )
 
 
-def make_sheet(rows: str, strings: str = "") -> bytes:
+def make_sheet(rows: str, strings: str = "", merged: str = "") -> bytes:
     """An XLSX of the least parts, with one sheet. `rows` is the XML of its rows."""
     relations = RELATION.format("rId1", "worksheet", "worksheets/sheet1.xml")
     relations += RELATION.format("rId2", "sharedStrings", "sharedStrings.xml")
@@ -142,9 +142,30 @@ def make_sheet(rows: str, strings: str = "") -> bytes:
             "xl/workbook.xml": f'<workbook xmlns="{SHEET}" xmlns:r="r">{workbook}</workbook>',
             "xl/sharedStrings.xml": f'<sst xmlns="{SHEET}">{strings}</sst>',
             "xl/worksheets/sheet1.xml": f'<worksheet xmlns="{SHEET}"><dimension ref="A1:XFD1048576"/>'
-            f"<sheetData>{rows}</sheetData></worksheet>",
+            f"<sheetData>{rows}</sheetData><mergeCells>{merged}</mergeCells></worksheet>",
         }
     )
+
+
+def make_slide(shapes: str) -> bytes:
+    """A PPTX of the least parts, with one slide. `shapes` is the XML of its shapes."""
+    return make_zip(
+        {
+            "[Content_Types].xml": CONTENT_TYPES,
+            "_rels/.rels": RELATIONS.format(RELATION.format("rId1", "officeDocument", "ppt/presentation.xml")),
+            "ppt/_rels/presentation.xml.rels": RELATIONS.format(RELATION.format("rId1", "slide", "slides/slide1.xml")),
+            "ppt/presentation.xml": '<presentation xmlns:r="r"><sldId r:id="rId1"/></presentation>',
+            "ppt/slides/slide1.xml": f"<sld><cSld><spTree>{shapes}</spTree></cSld></sld>",
+        }
+    )
+
+
+def make_form(annotations: Sequence[bytes]) -> bytes:
+    """A PDF with one page, which has these annotations and no text."""
+    objects = page_tree(0, 1)
+    references = b" ".join(b"%d 0 R" % (len(objects) + number) for number in range(1, len(annotations) + 1))
+    objects[-1] = objects[-1].removesuffix(b">>") + b"/Annots[%s]>>" % references
+    return make_raw_pdf([*objects, *(b"<</Type/Annot/Rect[0 0 9 9]%s>>" % one for one in annotations)])
 
 
 def with_stated_size(archive: bytes, size_bytes: int) -> bytes:

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from cadenza.documents.formats.cells import FIRST_DAY_1900, FIRST_DAY_1904, NumberKind, show_number
+from cadenza.documents.formats.cells import FIRST_DAY_1900, FIRST_DAY_1904, NumberKind, parse_format, show_number
 from cadenza.documents.formats.limits import FormatLimits
 from cadenza.documents.formats.read import read_document, read_page
 from cadenza.documents.records import Unreadable
@@ -15,6 +15,7 @@ PNG = b"\x89PNG\r\n\x1a\n" + bytes(100)
 OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 LIMITS = FormatLimits(chars_max=20_000, unpacked_bytes_max=4 * MIB, entries_max=50, pages_max=30, elements_max=20_000)
 CPU_S = 10.0
+DATE = parse_format("yyyy-mm-dd")
 BODY = "<w:p><w:r><w:t>{}</w:t></w:r></w:p>"
 ENTITY = (
     '<?xml version="1.0"?><!DOCTYPE d [{}]><w:document xmlns:w="w"><w:body>'
@@ -80,6 +81,14 @@ def test_a_million_objects() -> None:
 def test_hostile_pdfs(objects: list[bytes], told: str) -> None:
     """A PDF with a deep or circular page tree, or with too many pages, is told apart from one with text."""
     assert told in reason(made.make_raw_pdf(objects))
+
+
+def test_many_annotations() -> None:
+    """Annotations are bounded by the characters of text, though they may have none."""
+    objects = made.page_tree(0, 1)
+    annotations = b"/Annots[%s]>>" % (b"<</Subtype/Link>>" * 2_000)
+    objects[-1] = objects[-1].removesuffix(b">>") + annotations
+    assert "more than 20,000 characters" in reason(made.make_raw_pdf(objects))
 
 
 def test_encrypted_files() -> None:
@@ -190,7 +199,7 @@ def test_nothing_outside_is_followed() -> None:
 def test_a_sheet_that_claims_a_billion_rows() -> None:
     """What a sheet says about its size costs nothing; its cells count."""
     rows = "<row r='1048576'><c r='XFD1048576'><v>7</v></c></row>"
-    assert read_document("", "", made.make_sheet(rows))[0].text == "| 7 |\n| --- |"
+    assert read_document("", "", made.make_sheet(rows))[0].text.endswith("| 1048576 | 7 |")
 
 
 def test_cell_bombs() -> None:
@@ -203,6 +212,25 @@ def test_cell_bombs() -> None:
         f"<row><c r='A{row}'><v>1</v></c><c r='{chr(65 + row % 26)}Z{row}'><v>1</v></c></row>" for row in range(3000)
     )
     assert "more than 20,000 characters" in reason(made.make_sheet(far))
+
+
+def test_merged_cells_are_bounded() -> None:
+    """Ranges of merged cells that overlap are bounded by the characters of text, and cover only rows with a value."""
+    rows = "".join(f"<row r='{row}'><c r='A{row}'><v>1</v></c></row>" for row in range(1, 500))
+    merged = "<mergeCell ref='A1:XFD1048576'/>"
+    assert "more than 20,000 characters" in reason(made.make_sheet(rows, merged=merged * 1_000_000))
+    assert read_document("", "", made.make_sheet(rows, merged=merged), LIMITS)[0].text.endswith("| 499 | 1 |")
+
+
+def test_hostile_numbers() -> None:
+    """A number of a million digits, one that is none, and formats that never end, are shown as text in linear time."""
+    began_s = time.process_time()
+    for value in ("9" * MIB, "1e999999", "nan", "-", "1_0", "9" * MIB + ".5"):
+        rows = f"<row><c><v>{value}</v></c></row>"
+        assert read_document("", "", made.make_sheet(rows))[0].text.startswith("|  | A |")
+    for code in ('"' * 100_000, "[" * 100_000, "0;" * 50_000, "_*" * 50_000, "0 " * 50_000 + "x"):
+        assert parse_format(code).kind in NumberKind
+    assert time.process_time() - began_s < CPU_S
 
 
 @pytest.mark.parametrize("tag", ["div", "table><tr><td", "b"])
@@ -234,6 +262,10 @@ def test_deep_html(tag: str) -> None:
         "<?",
         "</b>",
         "</div>",
+        "<span hidden>",
+        "<b hidden></b>",
+        "<a href=https://example.org>x",
+        "<p style='display      '>",
     ],
 )
 def test_html_takes_linear_time(piece: str) -> None:
@@ -308,13 +340,31 @@ def test_names_cannot_pose_as_lines() -> None:
 @pytest.mark.parametrize("days", ["2958465", "2957004", "2958465.999999995"])
 def test_a_date_beyond_the_year_9999(days: str) -> None:
     """If days are counted from 1904, the last ones have no date: the number is shown."""
-    assert show_number(days, NumberKind.DATE, FIRST_DAY_1904).startswith(days[:6])
-    assert show_number("2958465", NumberKind.DATE, FIRST_DAY_1900) == "9999-12-31"
+    assert show_number(days, DATE, FIRST_DAY_1904).startswith(days[:6])
+    assert show_number("2958465", DATE, FIRST_DAY_1900) == "9999-12-31"
 
 
 def test_deep_json() -> None:
     """JSON that is nested too deep is text like any other."""
     assert read_document("a.json", "", b"[" * 100_000)[0].text == "[" * 100_000
+
+
+def test_long_lists() -> None:
+    """A list of 100,000 items, in HTML or in Word, is read in time that grows with its length only."""
+    item = "<w:p><w:pPr><w:numPr/></w:pPr><w:r><w:t>long enough to be slow</w:t></w:r></w:p>"
+    began_s = time.process_time()
+    assert read_document("", "", made.make_word(item * 100_000))[0].text.count("\n") == 99_999
+    page = b"<html>" + b"<li>long enough to be slow" * 100_000
+    assert read_document("", "", page)[0].text.count("\n") == 99_999
+    assert time.process_time() - began_s < CPU_S
+
+
+def test_deep_groups_of_shapes() -> None:
+    """Groups of shapes inside each other are read in time that grows with their length only."""
+    deep = "<grpSp><grpSpPr><xfrm><off x='1' y='1'/></xfrm></grpSpPr><sp><p><r><t>a</t></r></p></sp>"
+    began_s = time.process_time()
+    assert "a" in read_document("", "", made.make_slide(deep * 30_000 + "</grpSp>" * 30_000))[0].text
+    assert time.process_time() - began_s < CPU_S
 
 
 def test_deep_xml() -> None:

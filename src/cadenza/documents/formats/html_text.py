@@ -1,7 +1,9 @@
 """A tree of HTML to text: paragraphs, headings, lists and tables as Markdown."""
 
+import re
 from collections.abc import Callable, Iterator
 
+from cadenza.documents.formats.blocks import ListItem, join_blocks
 from cadenza.documents.formats.html_tree import Element
 from cadenza.documents.formats.tables import table_lines
 from cadenza.documents.formats.text import words
@@ -18,6 +20,10 @@ BLOCK = words("""
 HEADINGS = {f"h{level}": f"{'#' * level} " for level in range(1, 7)}
 CELL_CHARS_MAX = 400  # a table with longer cells is there for the layout
 CELL_BLOCKS = frozenset({"table", "article", "section", "h1", "h2", "h3"})
+SPAN_MAX = 20
+LINK_CHARS_MAX = 300
+LINK_STARTS = ("http://", "https://", "mailto:")
+TARGET = re.compile(r"\]\((?:https?|mailto):[^\s)]*+\)")
 Filter = Callable[[Element], bool]
 
 
@@ -33,7 +39,7 @@ class HtmlText:
     def collect(self, root: Element) -> str:
         self._element(root)
         self._end_block()
-        return "\n\n".join(self._blocks)
+        return join_blocks(self._blocks)
 
     def _element(self, element: Element) -> None:
         tag = element.tag
@@ -44,13 +50,17 @@ class HtmlText:
         elif tag == "pre":
             self._end_block()
             self._blocks.append("```\n" + "".join(texts(element)).strip("\n") + "\n```")
-        elif tag == "table" and (rows := data_rows(element)):
+        elif tag == "table" and (rows := data_rows(element, self._cell)):
             self._end_block()
+            self._blocks += filter(None, [self._cell(caption) for caption in parts_of(element, "caption")])
             self._blocks.append("\n".join(table_lines(rows)))
         elif tag == "li":
             self._item(element)
         else:
             self._plain(element)
+
+    def _cell(self, element: Element) -> str:
+        return HtmlText().collect(element)
 
     def _plain(self, element: Element) -> None:
         is_block = element.tag in BLOCK
@@ -88,17 +98,50 @@ class HtmlText:
         own = self._blocks[before:]
         del self._blocks[before:]
         if own:
-            item = "- " + "\n".join(own).replace("\n", "\n  ")
-            if self._blocks and self._blocks[-1].startswith("- "):
-                self._blocks[-1] += f"\n{item}"
-            else:
-                self._blocks.append(item)
+            self._blocks.append(ListItem("- " + "\n".join(own).replace("\n", "\n  ")))
 
     def _end_block(self) -> None:
         lines = (" ".join(line.split()) for line in "".join(self._line).split("\n"))
         if text := "\n".join(filter(None, lines)):
             self._blocks.append(self._prefix + (text.replace("\n", " ") if self._prefix else text))
         self._line, self._prefix = [], ""
+
+
+class ShownText(HtmlText):
+    """Everything that a page shows, with the targets of its links."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda element: not element.is_hidden())
+        self._is_in_link = False
+
+    def _cell(self, element: Element) -> str:
+        return ShownText().collect(element)
+
+    def _plain(self, element: Element) -> None:
+        target = "" if element.tag != "a" or self._is_in_link else link_target(element)
+        if not target:
+            super()._plain(element)
+            return
+        blocks, start = len(self._blocks), len(self._line)
+        self._is_in_link = True
+        super()._plain(element)
+        self._is_in_link = False
+        if len(self._blocks) == blocks and start <= len(self._line):
+            self._line[start:] = [linked("".join(self._line[start:]), target)]
+
+
+def link_target(element: Element) -> str:
+    """The address that a link leads to, if it is one outside of the page and not too long to be shown."""
+    target = "%20".join(element.attributes().get("href", "").split())
+    return target if len(target) <= LINK_CHARS_MAX and target.lower().startswith(LINK_STARTS) else ""
+
+
+def linked(text: str, target: str) -> str:
+    shown = " ".join(text.split())
+    if not shown or shown.rstrip("/") in {target.rstrip("/"), target.partition(":")[2].lstrip("/").rstrip("/")}:
+        return text
+    before, after = text[0].isspace(), text[-1].isspace()
+    return f"{' ' * before}[{shown}]({target}){' ' * after}"
 
 
 def texts(element: Element) -> Iterator[str]:
@@ -108,11 +151,11 @@ def texts(element: Element) -> Iterator[str]:
             yield child
         elif child.tag == "br":
             yield "\n"
-        elif child.tag not in HIDDEN:
+        elif child.tag not in HIDDEN and not child.is_hidden():
             yield from texts(child)
 
 
-def data_rows(table: Element) -> list[list[str]]:
+def data_rows(table: Element, cell_text: Callable[[Element], str]) -> list[list[str]]:
     """The cells of a table that holds data; none if it is there for the layout."""
     rows: list[list[str]] = []
     for row in _rows(table):
@@ -122,17 +165,27 @@ def data_rows(table: Element) -> list[list[str]]:
                 continue
             if any(isinstance(child, Element) and child.tag in CELL_BLOCKS for child in cell.children):
                 return []
-            text = HtmlText().collect(cell).replace("\n", " ")
-            if len(text) > CELL_CHARS_MAX:
+            text = cell_text(cell).replace("\n", " ")
+            if len(text) > CELL_CHARS_MAX and len(TARGET.sub("", text)) > CELL_CHARS_MAX:
                 return []
-            cells.append(text)
+            cells += [text, *[""] * (_span(cell) - 1)]
         rows.append(cells)
     return rows if max(map(len, rows), default=0) > 1 else []
 
 
+def parts_of(element: Element, tag: str) -> Iterator[Element]:
+    return (child for child in element.children if isinstance(child, Element) and child.tag == tag)
+
+
+def _span(cell: Element) -> int:
+    """How many columns a cell takes."""
+    said = cell.attributes().get("colspan", "") if cell.says("colspan") else ""
+    return max(1, min(int(said), SPAN_MAX)) if said.isascii() and said.isdigit() and len(said) < 6 else 1
+
+
 def _rows(element: Element) -> Iterator[Element]:
     for child in element.children:
-        if isinstance(child, Element):
+        if isinstance(child, Element) and not child.is_hidden():
             if child.tag == "tr":
                 yield child
             elif child.tag in {"thead", "tbody", "tfoot"}:

@@ -1,4 +1,4 @@
-"""HTML to a small tree: what browsers show, without scripts, styles and inline formatting.
+"""HTML to a small tree: what browsers show, without scripts, styles and inline formatting that hides nothing.
 
 Every step is linear in the size of the page, and the tree has a limited depth: deeper elements are taken as part of
 the deepest allowed one. There are no entities but those of HTML, and nothing is fetched.
@@ -18,6 +18,8 @@ TAG = re.compile(r"""</?([a-zA-Z][^\s/>]*+)((?:[^>"']|"[^"]*"|'[^']*')*+)>""")
 BRACKET = re.compile(r"<(?=/?[a-zA-Z]|[!?])")
 NAME = re.compile(r"</?([a-zA-Z][^\s/>]*+)")
 ATTRIBUTE = re.compile(r"""([^\s"'>/=]++)(?:\s*+=\s*+("[^"]*"|'[^']*'|[^\s"'>]++))?+""")
+HIDES = re.compile(r"hidden|display\s*+:\s*+none", re.IGNORECASE)  # may hide: the attributes say whether
+INVISIBLE = re.compile(r"display\s*+:\s*+none|visibility\s*+:\s*+hidden", re.IGNORECASE)
 VOID = words("area base br col embed hr img input link meta param source track wbr")
 INLINE = words("""
     abbr acronym b bdi bdo big cite data del dfn em font i ins kbd mark nobr q rp ruby s samp small span strike strong
@@ -59,6 +61,17 @@ class Element:
             found.setdefault(match[1].lower(), unescape((match[2] or "").strip("\"'")))
         return found
 
+    def says(self, word: str) -> bool:
+        """Whether a word is anywhere in its tag, which is found sooner than an attribute."""
+        return word in self._raw
+
+    def is_hidden(self) -> bool:
+        """Whether its own attributes hide it. Scripts often show the body of a page, so that it never counts."""
+        if not self._raw or not HIDES.search(self._raw) or self.tag in {"html", "body"}:
+            return False
+        attributes = self.attributes()
+        return "hidden" in attributes or bool(INVISIBLE.search(attributes.get("style", "")))
+
     def find(self, tag: str) -> "Element | None":
         for child in self.children:
             if isinstance(child, Element):
@@ -77,6 +90,15 @@ class TreeBuilder:
         self._too_deep = 0  # open elements beyond the depth
         self._left = elements_max
         self._strays = 0  # end tags that end nothing
+        self._hidden_from = 0  # how many elements are open with the outermost hidden inline element; 0 without one
+
+    def takes_inline(self, tag: str, raw: str) -> bool:
+        """Whether a tag of inline formatting matters: it hides text, or is inside an element that does."""
+        if self._hidden_from and len(self._open) >= self._hidden_from:
+            return True
+        is_hidden = bool(raw) and len(self._open) < DEPTH_MAX and Element(tag, raw).is_hidden()
+        self._hidden_from = len(self._open) + 1 if is_hidden else 0
+        return is_hidden
 
     def add_text(self, text: str) -> None:
         if text:
@@ -145,7 +167,7 @@ def _take_tag(page: str, at: int, builder: TreeBuilder) -> int:
         name, raw, after = match[1].lower(), match[2], match.end()
     else:  # a quote is never closed, or the tag is enormous
         name, raw, after = NAME.split(page[at : at + NAME_CHARS_MAX])[1].lower(), "", page.find(">", at) + 1
-    if name in INLINE:
+    if name in INLINE and not builder.takes_inline(name, raw):
         return after
     if page[at + 1] == "/":
         builder.end(name)

@@ -54,7 +54,8 @@ BRANDS = {
     b"M4A ": AUDIO,
 }
 MAIL_HEADER = re.compile(
-    rb"(?:from|to|date|subject|received|return-path|delivered-to|message-id|mime-version|content-type|x-[\w-]+):[ \t]",
+    rb"(?:from|to|cc|date|subject|sender|reply-to|received|return-path|delivered-to|message-id|mime-version|content-type|"
+    rb"dkim-signature|arc-[\w-]+|x-[\w-]+):[ \t]",
     re.IGNORECASE,
 )
 HTML_START = re.compile(

@@ -7,7 +7,7 @@ links are left out by their tags, their names and the share of their text that i
 import re
 
 from cadenza.documents.formats.html_text import HIDDEN, HtmlText, texts
-from cadenza.documents.formats.html_tree import Element
+from cadenza.documents.formats.html_tree import INVISIBLE, Element
 
 NEVER = frozenset({"nav", "aside", "footer", "form", "menu", "menuitem"})
 ROLES = frozenset({"navigation", "banner", "contentinfo", "complementary", "dialog", "alertdialog", "search", "menu"})
@@ -27,7 +27,6 @@ MAIN_CHARS_MIN = 250  # with less, the page is taken as a whole
 LINK_SHARE_MAX = 0.4
 DROPPED_SHARE_MAX = 0.4  # of the page: an element with more text than this is never left out for its name
 SPACES = re.compile(r"\s+")
-INVISIBLE = re.compile(r"display\s*:\s*none|visibility\s*:\s*hidden", re.IGNORECASE)
 COMMA = re.compile("[,،、，.。!?！？]")
 
 

@@ -19,7 +19,7 @@ from cadenza.documents.formats.pdf import read_pdf
 from cadenza.documents.formats.sheets import read_sheets
 from cadenza.documents.formats.slides import read_slides
 from cadenza.documents.formats.text import clean, decode, decode_file, known_charset
-from cadenza.documents.formats.web_page import decode_html, html_text, main_text
+from cadenza.documents.formats.web_page import decode_html, html_file, main_text
 from cadenza.documents.formats.word import read_word
 from cadenza.documents.records import PageText, Section, Unreadable
 
@@ -61,7 +61,7 @@ def _read(name: str, media_type: str, data: bytes, allowance: Allowance) -> list
     if kind is Kind.MAIL:
         return _kept(read_mail(data, allowance, _read))
     if kind is Kind.HTML:
-        return _kept([Section("", html_text(decode_html(data), allowance))])
+        return _kept([Section("", html_file(decode_html(data), allowance))])
     return _kept([Section("", _text(decode_file(data), kind, allowance))])
 
 

@@ -1,10 +1,14 @@
 """XLSX to text: each sheet as a table, with the values that its formulas had when it was saved.
 
 A formula without such a value is shown as it is written; nothing is calculated. Cells come from the file one by one,
-so a sheet that claims a billion rows costs what its cells cost. Only rows and columns that have a value are shown.
+so a sheet that claims a billion rows costs what its cells cost. Only rows and columns that have a value are shown,
+with their numbers and letters. A value in merged cells is shown in each row of them.
 """
 
-from cadenza.documents.formats.cells import CellFormats, column_of, show_number, unescaped
+import re
+from bisect import bisect_left
+
+from cadenza.documents.formats.cells import CellFormats, column_letters, column_of, show_number, unescaped
 from cadenza.documents.formats.limits import Allowance
 from cadenza.documents.formats.package import Package, relation_id
 from cadenza.documents.formats.tables import table_lines
@@ -13,6 +17,8 @@ from cadenza.documents.records import Section
 
 MAIN_PART = "xl/workbook.xml"
 NAME_CHARS_MAX = 64
+HIDDEN = {"hidden", "veryHidden"}
+MERGED = re.compile(r"([A-Za-z]{1,3})([0-9]{1,7}):[A-Za-z]{1,3}([0-9]{1,7})")
 CELL_COST = 12  # characters that a cell is counted for beside its text, because it takes memory
 
 
@@ -25,8 +31,9 @@ class _Workbook:
 
     def start(self, tag: str, attributes: Attributes) -> None:
         if tag == "sheet":
-            name = " ".join(local(attributes, "name").split())
-            self.sheets.append((name[:NAME_CHARS_MAX], relation_id(attributes)))
+            name = " ".join(local(attributes, "name").split())[:NAME_CHARS_MAX]
+            hidden = " (hidden)" if local(attributes, "state") in HIDDEN else ""
+            self.sheets.append((name + hidden, relation_id(attributes)))
         elif tag == "workbookPr":
             self.counts_from_1904 = local(attributes, "date1904") in {"1", "true"}
 
@@ -68,14 +75,25 @@ class _Strings:
             self._pieces.append(data)
 
 
+class _Row:
+    """The cells of a row that have a value, by their columns."""
+
+    __slots__ = ("cells", "number")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.cells: dict[int, str] = {}
+
+
 class _Sheet:
     """The cells of one sheet."""
 
     def __init__(self, strings: list[str], formats: CellFormats, allowance: Allowance) -> None:
-        self.rows: list[list[tuple[int, str]]] = []
+        self.rows: list[_Row] = []  # those with a value
         self._strings = strings
         self._formats = formats
         self._allowance = allowance
+        self._row = _Row(0)
         self._kind = ""
         self._style = ""
         self._column = 0
@@ -84,30 +102,49 @@ class _Sheet:
         self._part = ""
 
     def start(self, tag: str, attributes: Attributes) -> None:
-        if tag == "row":
-            self.rows.append([])
-            self._column = 0
-        elif tag == "c":
+        if tag == "c":
             self._kind, self._style = attributes.get("t", ""), attributes.get("s", "")
             self._column = self._column_of(attributes.get("r", ""))
             self._parts = {"v": "", "t": "", "f": ""}
+        elif tag == "row":
+            self._row = _Row(self._row_number(attributes.get("r", "")))
+            self._column = 0
         elif tag == "rPh":
             self._part = "left out"
         elif tag in self._parts and self._part != "left out":
             self._part = tag
+        elif tag == "mergeCell" and (found := MERGED.fullmatch(attributes.get("ref", ""))):
+            self._merge(column_of(found[1]), int(found[2]), int(found[3]))
 
     def end(self, tag: str) -> None:
         if tag in {self._part, "rPh"}:
             self._part = ""
         elif tag == "c":
             self._end_cell()
-        elif tag == "row" and self.rows and not self.rows[-1]:
-            self.rows.pop()
+        elif tag == "row" and self._row.cells:
+            self.rows.append(self._row)
 
     def text(self, data: str) -> None:
         if self._part in self._parts:
             self._allowance.take_chars(len(data))
             self._parts[self._part] += data
+
+    def _row_number(self, said: str) -> int:
+        """A row without a number, or with one that is too low, follows the one before it."""
+        number = int(said) if said.isascii() and said.isdigit() and len(said) < 10 else 0
+        return max(number, self._row.number + 1)
+
+    def _merge(self, column: int, first: int, last: int) -> None:
+        """Show a value in the merged cells of its column. Merged cells come after all rows."""
+        index = bisect_left(self.rows, first, key=lambda row: row.number)
+        if index == len(self.rows) or self.rows[index].number != first:
+            return
+        text = self.rows[index].cells.get(column, "")
+        for row in self.rows[index + 1 :] if text else ():
+            if row.number > last:
+                break
+            self._allowance.take_chars(CELL_COST + len(text))
+            row.cells.setdefault(column, text)
 
     def _column_of(self, reference: str) -> int:
         """A cell without a reference follows the one before it."""
@@ -118,9 +155,9 @@ class _Sheet:
 
     def _end_cell(self) -> None:
         text = self._shown()
-        if text and self.rows:
+        if text:
             self._allowance.take_chars(CELL_COST + (len(text) if self._kind == "s" else 0))
-            self.rows[-1].append((self._column, text))
+            self._row.cells[self._column] = text
 
     def _shown(self) -> str:
         value, inline, formula = self._parts.values()
@@ -129,13 +166,13 @@ class _Sheet:
             return self._strings[index] if 0 <= index < len(self._strings) else ""
         if self._kind == "inlineStr":
             return unescaped(inline or value)
-        if not value:
-            return f"={formula}" if formula else ""
+        if not value:  # the result of a formula may be an empty text
+            return f"={formula}" if formula and self._kind != "str" else ""
         if self._kind == "b":
             return "TRUE" if value.strip() == "1" else "FALSE"
         if self._kind in {"str", "e", "d"}:
             return unescaped(value)
-        return show_number(value, self._formats.kind(self._style), self._formats.first_day)
+        return show_number(value, self._formats.find(self._style), self._formats.first_day)
 
 
 def read_sheets(package: Package, allowance: Allowance) -> list[Section]:
@@ -158,14 +195,15 @@ def read_sheets(package: Package, allowance: Allowance) -> list[Section]:
     return sections
 
 
-def _table(rows: list[list[tuple[int, str]]], allowance: Allowance) -> str:
-    """The cells as a table of the columns that have a value."""
-    columns = {column: index for index, column in enumerate(sorted({cell[0] for row in rows for cell in row}))}
-    lines = []
+def _table(rows: list[_Row], allowance: Allowance) -> str:
+    """The cells as a table of the columns that have a value, with the letters of these and the numbers of the rows."""
+    columns = {column: index for index, column in enumerate(sorted({one for row in rows for one in row.cells}), 1)}
+    lines = [["", *map(column_letters, columns)]] if rows else []
     for row in rows:
-        cells = [""] * (max((columns[column] for column, _ in row), default=-1) + 1)
+        cells = [""] * (max(columns[column] for column in row.cells) + 1)
         allowance.take_chars(len(cells))  # a few values far apart make long rows of empty cells
-        for column, text in row:
+        cells[0] = str(row.number)
+        for column, text in row.cells.items():
             cells[columns[column]] = text
         lines.append(cells)
     return "\n".join(table_lines(lines))

@@ -2,8 +2,8 @@
 
 import re
 
-from cadenza.documents.formats.html_text import HtmlText
-from cadenza.documents.formats.html_tree import parse_html
+from cadenza.documents.formats.html_text import HtmlText, ShownText
+from cadenza.documents.formats.html_tree import Element, parse_html
 from cadenza.documents.formats.limits import Allowance
 from cadenza.documents.formats.main_text import MainText, title_of
 from cadenza.documents.formats.text import clean, decode, known_charset
@@ -24,8 +24,20 @@ def decode_html(data: bytes, charset: str = "") -> str:
 
 
 def html_text(page: str, allowance: Allowance) -> str:
-    """Everything that the page shows."""
-    text = HtmlText().collect(parse_html(page, allowance.limits.elements_max))
+    """Everything that the page shows. A page that shows nothing until its scripts run gives what it hides."""
+    return _shown(parse_html(page, allowance.limits.elements_max), allowance)
+
+
+def html_file(page: str, allowance: Allowance) -> str:
+    """Everything that the page shows, after its title."""
+    root = parse_html(page, allowance.limits.elements_max)
+    text, title = _shown(root, allowance), title_of(root)[:TITLE_CHARS_MAX]
+    is_heading = f"# {title}\n" in f"{text}\n"
+    return text if is_heading or not title or not text else f"Title: {title}\n\n{text}"
+
+
+def _shown(root: Element, allowance: Allowance) -> str:
+    text = ShownText().collect(root) or HtmlText().collect(root)
     allowance.take_chars(len(text))
     return text
 

@@ -1,6 +1,7 @@
 """DOCX to text: the body, then footnotes, comments, and what the headers and footers of its pages say."""
 
 from cadenza.documents.formats.limits import Allowance
+from cadenza.documents.formats.numbering import Numbering
 from cadenza.documents.formats.office_text import HEADINGS_MAX, OfficeText, Styles
 from cadenza.documents.formats.package import Package
 from cadenza.documents.formats.xml_events import Attributes, local
@@ -29,10 +30,11 @@ class _Styles(Styles):
                 self.headings[self._style] = 1
             elif level != name and level in DIGITS:
                 self.headings[self._style] = max(1, min(int(level), HEADINGS_MAX))
-
-        elif tag in {"numPr", "ilvl"} and self._style and self._style not in self.headings:
+        elif tag in {"numPr", "ilvl"} and self._style:
             level = local(attributes, "val")
             self.lists[self._style] = int(level) if level in DIGITS else 0
+        elif tag == "numId" and self._style:
+            self.list_ids[self._style] = local(attributes, "val")
 
     def end(self, tag: str) -> None:
         if tag == "style":
@@ -63,7 +65,10 @@ def read_word(package: Package, allowance: Allowance) -> list[Section]:
     styles = _Styles()
     for part in package.related(main, "styles"):
         package.read(part, styles)
-    body = OfficeText(allowance, styles)
+    numbering = Numbering()
+    for part in package.related(main, "numbering"):
+        package.read(part, numbering)
+    body = OfficeText(allowance, styles, numbering)
     package.read(main, body)
     sections = [Section("", body.result)]
     for kind, label in NOTES:
