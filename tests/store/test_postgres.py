@@ -111,9 +111,10 @@ async def test_a_deadlock_is_resolved(store: PostgresStore, url: str) -> None:
     def lock_both(tx: Transaction) -> None:
         nonlocal runs
         runs += 1
-        tx.row(LOCK, {"id": "acct_a"})
+        first, second = ("acct_a", "acct_b") if runs == 1 else ("acct_b", "acct_a")  # no deadlock with the same other
+        tx.row(LOCK, {"id": first})
         tx.row(GATE, {})
-        tx.row(LOCK, {"id": "acct_b"})
+        tx.row(LOCK, {"id": second})
 
     async with opened(PostgresStore(url, PATIENT)) as patient, aside(url) as gate, transaction(url) as other:
         await gate.execute("SELECT pg_advisory_lock(7)")
