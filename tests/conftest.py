@@ -4,6 +4,7 @@ import contextlib
 import gc
 import importlib
 import os
+import signal
 import sys
 import zlib
 from collections.abc import Callable, Iterator
@@ -30,6 +31,7 @@ settings.load_profile("busy machine")
 # Each test process imports all tests, and tests start hundreds of processes: they share their bytecode.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a background job, and then by all programs too
 gc.disable()  # until all tests are collected, none of which is garbage
 
 

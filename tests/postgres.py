@@ -6,7 +6,6 @@ If Postgres is missing and the tests run as root, Debian's package is installed;
 import itertools
 import os
 import shutil
-import signal
 import socket
 import struct
 import subprocess
@@ -18,6 +17,7 @@ from pathlib import Path
 
 from tests.debian import CannotInstall, install, skip_or_fail, wait_for_installation
 from tests.migrated import migrate_store
+from tests.processes import children, stopped
 
 RUN_S = 120.0
 INSTALL_S = 240.0
@@ -60,14 +60,8 @@ class Postgres:
     @contextmanager
     def frozen(self) -> Iterator[None]:
         """All processes of the server are stopped for the block: nothing is answered and nothing is closed."""
-        pids = [self._pid, *_children_of(self._pid)]
-        for pid in pids:
-            os.kill(pid, signal.SIGSTOP)
-        try:
+        with stopped([self._pid, *children(self._pid)]):
             yield
-        finally:
-            for pid in pids:
-                os.kill(pid, signal.SIGCONT)
 
     @contextmanager
     def database(self) -> Iterator[str]:
@@ -156,13 +150,6 @@ def _wait_until_ready(wire: BufferedRWPair) -> None:
         kind, length = struct.unpack("!ci", wire.read(5))
         body = wire.read(length - 4)
         assert kind != b"E", body
-
-
-def _children_of(pid: int) -> list[int]:
-    found = list[int]()
-    for tasks in Path(f"/proc/{pid}/task").iterdir():
-        found += map(int, (tasks / "children").read_text().split())
-    return found
 
 
 def find_programs() -> Path:

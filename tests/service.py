@@ -34,6 +34,7 @@ from tests.environment import environment
 from tests.ledger_reader import LedgerReader
 from tests.migrated import STORE_WAIT_S, checkpointed_bytes, copy_migrated_store, run_aside, with_store
 from tests.passwords import cheap_hash
+from tests.processes import children, command_of
 from tests.service_config import ServiceSpec
 
 READY_S = 120.0
@@ -130,12 +131,12 @@ class ServiceProcess(Serving):
     @property
     def rss_bytes(self) -> int:
         """The resident memory of the process and of its children."""
-        return sum(_rss_bytes(pid) for pid in [self.pid, *_children(self.pid)])
+        return sum(_rss_bytes(pid) for pid in [self.pid, *children(self.pid)])
 
     def children(self, module: str) -> list[int]:
         """Its child processes that run this module."""
         name = module.encode()
-        return [pid for pid in _children(self.pid) if name in _read(f"/proc/{pid}/cmdline").split(b"\0")]
+        return [pid for pid in children(self.pid) if name in command_of(pid)]
 
     def wait_until_killed(self) -> None:
         """Wait until its fault point has killed it."""
@@ -344,18 +345,6 @@ def program() -> str:
 
 def now_ms() -> int:
     return time.time_ns() // 1_000_000
-
-
-def _children(pid: int) -> list[int]:
-    tasks = [task.name for task in Path(f"/proc/{pid}/task").glob("*")]
-    return [int(child) for task in tasks for child in _read(f"/proc/{pid}/task/{task}/children").split()]
-
-
-def _read(path: str) -> bytes:
-    """What is there of a process or thread; nothing once it has ended."""
-    with contextlib.suppress(OSError):
-        return Path(path).read_bytes()
-    return b""
 
 
 def _rss_bytes(pid: int) -> int:

@@ -17,9 +17,11 @@ from unittest import mock
 
 from cadenza.cli import main
 from tests.environment import environment
+from tests.processes import children, command_of
 
 PROGRAM = Path(sys.executable).parent / "cadenza"
 ROOT = Path(__file__).parents[2]
+MODEL = b"cadenza.upstreams.embedded.child"
 COMMAND_S = 110.0
 START_S = 120.0
 STOP_S = 120.0
@@ -155,17 +157,4 @@ def wait_until(happened: Callable[[], bool], what: str, server: Server | None = 
 
 def model_process(parent: int) -> int | None:
     """The pid of the embedded model's process of this server."""
-    with contextlib.suppress(OSError):
-        for tasks in Path(f"/proc/{parent}/task").glob("*/children"):
-            for child in tasks.read_text().split():
-                if b"cadenza.upstreams.embedded.child" in Path(f"/proc/{child}/cmdline").read_bytes():
-                    return int(child)
-    return None
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2]
-    except OSError:
-        return False
-    return after_name[0] not in "ZX"
+    return next((child for child in children(parent) if MODEL in command_of(child)), None)

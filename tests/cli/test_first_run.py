@@ -17,7 +17,8 @@ import pytest
 from cadenza.cli.start import describe_grounding, without_credentials
 from cadenza.config import load_settings
 from tests.cli.curl import curl
-from tests.cli.program import Server, is_alive, model_process, run, run_here, serving, wait_until
+from tests.cli.program import Server, model_process, run, run_here, serving, wait_until
+from tests.processes import is_alive
 from tests.raw_client import RawClient
 
 READY_S = 60.0  # about a second on an idle machine

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from tests.loopback import LoopbackUpstream
+from tests.processes import children, read_of, stopped
 from tests.raw_client import RawClient
 from tests.service import Service, wait_until
 from tests.service_config import classes_spec
@@ -29,8 +30,7 @@ class Crew:
 
     @property
     def pids(self) -> list[int]:
-        children = Path(f"/proc/{self.service.pid}/task/{self.service.pid}/children").read_text().split()
-        return [pid for pid in map(int, children) if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+        return [pid for pid in children(self.service.pid) if b"spawn_main" in read_of(pid, "cmdline")]
 
     def scrape(self) -> tuple[int, int]:
         """The chats that were served, and the number of workers that are shown."""
@@ -92,10 +92,7 @@ def test_a_killed_worker_stays_counted(crew: Crew) -> None:
 
 def test_a_stopped_worker_holds_up_no_scrape(crew: Crew) -> None:
     """The others answer without waiting for it: with its last counters, and with one worker less."""
-    before, stopped = crew.wait_for(COUNT), crew.pids[0]
-    os.kill(stopped, signal.SIGSTOP)
-    try:
+    before = crew.wait_for(COUNT)
+    with stopped(crew.pids[:1]):
         assert crew.wait_for(COUNT - 1) == before
-    finally:
-        os.kill(stopped, signal.SIGCONT)
     assert crew.wait_for(COUNT) == before

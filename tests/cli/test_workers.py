@@ -15,9 +15,10 @@ import pytest
 
 from cadenza.server.server import STARTUP_FAILURE
 from tests.cli.conftest import EMAIL, PASSWORD
-from tests.cli.program import COMMAND_S, PROGRAM, ROOT, Server, is_alive, run_here, serving, wait_until
+from tests.cli.program import COMMAND_S, PROGRAM, ROOT, Server, run_here, serving, wait_until
 from tests.environment import environment
 from tests.loopback import LoopbackUpstream, Pause, Sse, chunk, said
+from tests.processes import children, is_alive, read_of
 from tests.raw_client import RawClient, read_all, read_until
 from tests.service import RELOADED
 from tests.service_config import RouteSpec, ServiceSpec
@@ -45,22 +46,11 @@ class Crew:
 
     @property
     def workers(self) -> list[int]:
-        return [pid for pid in children_of(self.server.pid) if b"spawn_main" in read_of(pid, "cmdline")]
+        return [pid for pid in children(self.server.pid) if b"spawn_main" in read_of(pid, "cmdline")]
 
     def serves(self, times: int = 12) -> bool:
         """Each request opens a connection, so that any worker may get it."""
         return all(self.wire.chat().status == 200 for _ in range(times))
-
-
-def children_of(pid: int) -> list[int]:
-    tasks = [path.name for path in Path(f"/proc/{pid}/task").glob("*")]
-    return [int(child) for task in tasks for child in read_of(pid, f"task/{task}/children").split()]
-
-
-def read_of(pid: int, name: str) -> bytes:
-    with suppress(OSError):
-        return Path(f"/proc/{pid}/{name}").read_bytes()
-    return b""
 
 
 def catches_hangup(pid: int) -> bool:
@@ -174,7 +164,7 @@ def test_worker_dies_while_the_config_is_broken(crew: Crew) -> None:
 
 def assert_drains_after(crew: Crew, upstream: LoopbackUpstream, end: Callable[[], None]) -> None:
     """A stream that runs when the drain begins is completed. Then no process is left."""
-    everyone = children_of(crew.server.pid)
+    everyone = children(crew.server.pid)
     pause = Pause()
     upstream.script(Sse([said("half"), pause, said(" done"), FINISH]))
     with crew.wire.open_chat(stream=True) as connection:

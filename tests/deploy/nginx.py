@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tests.debian import find_or_install
 from tests.deploy.files import DEPLOY
+from tests.processes import children, read_of
 from tests.service import wait_until
 
 END_S = 60.0
@@ -42,17 +43,13 @@ class Nginx:
                 targets.append(str(link.readlink()))
         return [target for target in targets if target.startswith(str(self._folder))]
 
-    def _workers(self) -> set[str]:
-        return set(Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split())
+    def _workers(self) -> set[int]:
+        return children(self._process.pid)
 
-    def _accepting(self) -> set[str]:
-        """The workers that are not shutting down."""
-        found = set[str]()
-        for worker in self._workers():
-            with contextlib.suppress(FileNotFoundError):  # it has ended meanwhile
-                if b"shutting down" not in Path(f"/proc/{worker}/cmdline").read_bytes():
-                    found.add(worker)
-        return found
+    def _accepting(self) -> set[int]:
+        """The workers that have neither ended nor begun to."""
+        commands = {worker: read_of(worker, "cmdline") for worker in self._workers()}
+        return {worker for worker, command in commands.items() if command and b"shutting down" not in command}
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ from pathlib import Path
 from cadenza.upstreams.embedded.upstream import SLOTS
 from tests.cli.program import Server, model_process, serving, wait_until
 from tests.embedded.conftest import Account, Started
-from tests.hostile.watch import cpu_s
+from tests.processes import cpu_s
 from tests.raw_client import RawClient, Reply, read_all, read_until
 
 END_OF_TURN = "2"  # the token with which this model ends an answer

@@ -21,6 +21,7 @@ from cadenza.store.store import Store
 from tests.fleet.ports import free_port
 from tests.migrated import run_aside, with_store
 from tests.postgres import OWNER, find_programs, postgres_folder, run_as_owner
+from tests.processes import children
 from tests.service import EMAIL, PASSWORD, now_ms, wait_until
 
 CONNECT_S = 30.0
@@ -70,9 +71,9 @@ class Cluster:
     def kill(self) -> None:
         """kill -9 of the server. Its children notice and end by themselves."""
         pid = int((self._data / "postmaster.pid").read_text().split()[0])
-        children = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+        all_of_them = {pid, *children(pid)}
         os.kill(pid, signal.SIGKILL)
-        wait_until(lambda: not any(Path(f"/proc/{each}").exists() for each in (pid, *children)), "the end of Postgres")
+        wait_until(lambda: not any(Path(f"/proc/{each}").exists() for each in all_of_them), "the end of Postgres")
 
     def promote(self) -> None:
         self._control("promote")

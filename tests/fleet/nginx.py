@@ -14,6 +14,7 @@ from typing import Self
 
 from tests.debian import find_or_install
 from tests.fleet.ports import free_port
+from tests.processes import children
 from tests.service import END_S, wait_until
 
 CONFIG = """
@@ -86,5 +87,4 @@ class Nginx:
         (self._folder / "nginx.conf").write_text(config)
 
     def _workers(self) -> set[int]:
-        pid = self._process.pid
-        return {int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()}
+        return children(self._process.pid)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.environment import environment
+from tests.processes import children
 from tests.service import END_S, Deployment, Serving, program
 
 LIMIT = re.compile(r"^Max core file size +(\S+) +(\S+) ", re.MULTILINE)
@@ -18,8 +19,7 @@ class Started(Serving):
 
     @property
     def children(self) -> list[int]:
-        found = Path(f"/proc/{self.pid}/task").glob("*/children")
-        return [int(child) for path in found for child in path.read_text().split()]
+        return list(children(self.pid))
 
 
 @contextlib.contextmanager

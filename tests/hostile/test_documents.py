@@ -33,8 +33,9 @@ from cadenza.documents.reader import (
 )
 from cadenza.documents.records import Passage
 from cadenza.observe import Observer, make_log
-from tests.hostile import watch
+from tests import processes
 from tests.hostile.document_probe import HARMLESS
+from tests.processes import read_of
 from tests.unit.children.test_door import CHANGES, NETWORK, PROGRAMS, READING
 from tests.unit.documents import made_files as made
 
@@ -85,18 +86,11 @@ async def documents() -> AsyncIterator[Reading]:
 
 def children() -> set[int]:
     """The processes that read documents, zombies included."""
-    return {pid for pid in watch.children(os.getpid()) if reads_documents(pid)}
+    return {pid for pid in processes.children(os.getpid()) if reads_documents(pid)}
 
 
 def reads_documents(pid: int) -> bool:
-    try:
-        return CHILD in read(pid, "cmdline") or "State:\tZ" in read(pid, "status").decode()
-    except OSError:  # it ended at this moment
-        return False
-
-
-def read(pid: int, name: str) -> bytes:
-    return Path(f"/proc/{pid}/{name}").read_bytes()
+    return CHILD in read_of(pid, "cmdline") or b"State:\tZ" in read_of(pid, "status")
 
 
 def open_files(pid: int) -> list[str]:
@@ -128,16 +122,16 @@ async def test_the_real_child_is_confined(documents: Reading) -> None:
     """It has its filter, can open and write nothing, and was given the path of its modules and one socket."""
     await documents.read(sent("a.txt", "text"))
     pid = await the_child()
-    status = dict(line.split(":\t", 1) for line in read(pid, "status").decode().splitlines() if ":\t" in line)
+    status = dict(line.split(":\t", 1) for line in read_of(pid, "status").decode().splitlines() if ":\t" in line)
     assert status["Seccomp"] == "2"
     assert status["NoNewPrivs"] == "1"
-    limits = {line[:26].strip(): line[26:].split()[:2] for line in read(pid, "limits").decode().splitlines()}
+    limits = {line[:26].strip(): line[26:].split()[:2] for line in read_of(pid, "limits").decode().splitlines()}
     assert limits["Max open files"] == ["0", "0"]
     assert limits["Max file size"] == ["0", "0"]
     assert limits["Max core file size"] == ["0", "0"]
     assert limits["Max address space"] == [str(LIMITS.child.memory_bytes)] * 2
     if os.geteuid() == 0:
-        assert [line.partition(b"=")[0] for line in read(pid, "environ").split(b"\0") if line] == [b"PYTHONPATH"]
+        assert [line.partition(b"=")[0] for line in read_of(pid, "environ").split(b"\0") if line] == [b"PYTHONPATH"]
         assert open_files(pid) == ["/dev/null", "/dev/null", "socket"]
 
 

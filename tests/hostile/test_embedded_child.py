@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.program import is_alive, model_process
+from tests.cli.program import model_process
 from tests.hostile.started import Started, started
+from tests.processes import is_alive
 from tests.service import END_S, Deployment, wait_until
 from tests.service_config import RouteSpec, ServiceSpec
 

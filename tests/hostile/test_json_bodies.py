@@ -1,9 +1,6 @@
 """7. JSON that holds the interpreter: whatever the body, other requests go on, and memory is bounded."""
 
-import contextlib
 import functools
-import os
-import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -11,8 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.hostile.watch import children, is_running, watching
+from tests.hostile.watch import watching
 from tests.loopback import LoopbackUpstream
+from tests.processes import children, is_alive, stopped
 from tests.raw_client import RawClient, Reply, read_all
 from tests.service import Service, wait_until
 from tests.service_config import classes_spec
@@ -72,18 +70,6 @@ def test_no_body_holds_up_other_requests(service: Service, case: str) -> None:
     assert watch.rss_bytes < MEMORY_BYTES
 
 
-@contextlib.contextmanager
-def stopped(pids: set[int]) -> Iterator[None]:
-    """These processes do nothing during the block."""
-    for pid in pids:
-        os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        for pid in pids:
-            os.kill(pid, signal.SIGCONT)
-
-
 def test_a_child_that_hangs_holds_up_nobody(service: Service) -> None:
     """While the child has a body and does not answer, others are served."""
     api, body = RawClient(service.port, service.key), BODIES["messages"]()
@@ -105,7 +91,7 @@ def test_the_child_ends_with_a_killed_service(shared_upstream: LoopbackUpstream)
         with api.connect() as connection:
             connection.sendall(api.chat_bytes(BODIES["tiny messages"]()))
             service.process.kill()
-        wait_until(lambda: not is_running(child), "the end of the child")
+        wait_until(lambda: not is_alive(child), "the end of the child")
         service.start()
 
 

@@ -6,8 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.hostile.watch import cpu_s, watching
+from tests.hostile.watch import watching
 from tests.loopback import LoopbackUpstream
+from tests.processes import cpu_s
 from tests.raw_client import RawClient
 from tests.service import Service
 from tests.service_config import classes_spec

@@ -1,11 +1,10 @@
 """What an attack costs the service: its memory, and its CPU time, which a busy machine does not stretch."""
 
-import os
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from contextlib import contextmanager
 
+from tests.processes import cpu_s, own_cpu_s
 from tests.service import ServiceProcess
 
 WEIGH_S = 0.02  # between two looks at the memory
@@ -40,36 +39,3 @@ def watching(process: ServiceProcess) -> Iterator[Watch]:
         weighing.join()
     watch.own_cpu_s = own_cpu_s(process.pid) - own_before_s
     watch.children_cpu_s = cpu_s(process.pid) - all_before_s - watch.own_cpu_s
-
-
-def children(pid: int) -> set[int]:
-    found = set[int]()
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        with suppress(OSError):  # a thread that ended at this moment
-            found |= {int(child) for child in (task / "children").read_text().split()}
-    return found
-
-
-def is_running(pid: int) -> bool:
-    try:
-        return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
-    except OSError:  # it ended at this moment
-        return False
-
-
-def own_cpu_s(pid: int) -> float:
-    """The CPU time of a process alone."""
-    return sum(_ticks(pid)[:2]) / os.sysconf("SC_CLK_TCK")
-
-
-def cpu_s(pid: int) -> float:
-    """The CPU time of a process and of its children, those that have ended included."""
-    while True:
-        with suppress(OSError):  # a child ended at this moment: now it is among the ended ones
-            working = [sum(_ticks(child)[:2]) for child in children(pid)]
-            return (sum(_ticks(pid)) + sum(working)) / os.sysconf("SC_CLK_TCK")
-
-
-def _ticks(pid: int) -> list[int]:
-    """The time in its own code, in the kernel, and both for its ended children."""
-    return [int(field) for field in Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[11:15]]

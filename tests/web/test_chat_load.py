@@ -1,16 +1,12 @@
 """What the chat costs others: hostile replies do not hold up the API, and a service that ends lets a reply finish."""
 
-import os
-import signal
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
 from tests.conftest import StartService
 from tests.loopback import ROLE, STOP, LoopbackUpstream, Pause, Sse, said, usage_chunk
+from tests.processes import own_cpu_s, stopped
 from tests.raw_client import RawClient, Reply, read_all, read_until
 from tests.service import Service
 from tests.service_config import ordinary_spec
@@ -27,22 +23,6 @@ REPLIES = {
 }
 
 
-def own_cpu_s(pid: int) -> float:
-    """The CPU time of a process without its children."""
-    user, kernel = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[11:13]
-    return (int(user) + int(kernel)) / os.sysconf("SC_CLK_TCK")
-
-
-@contextmanager
-def stopped(pid: int) -> Iterator[None]:
-    """A process that does nothing until the block ends."""
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(pid, signal.SIGCONT)
-
-
 @pytest.mark.parametrize("name", REPLIES)
 def test_a_hostile_reply_does_not_hold_up_the_api(
     service: Service, visitor: Visitor, upstream: LoopbackUpstream, name: str
@@ -56,7 +36,7 @@ def test_a_hostile_reply_does_not_hold_up_the_api(
     [renderer] = service.process.children(RENDERER)
     before_s = own_cpu_s(service.pid)
     with ThreadPoolExecutor(1) as thread:
-        with stopped(renderer):
+        with stopped([renderer]):
             chatting = thread.submit(chat.send)
             upstream.wait_for_request(2)
             assert {api.get("/v1/models").status for _ in range(REQUESTS)} == {200}

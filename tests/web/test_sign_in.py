@@ -8,7 +8,7 @@ from contextlib import ExitStack
 import pytest
 
 from tests.cli.program import run_here
-from tests.hostile.watch import cpu_s
+from tests.processes import cpu_s
 from tests.service import PASSWORD, Service
 from tests.visitor import Visitor
 

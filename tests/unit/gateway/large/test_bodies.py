@@ -24,6 +24,8 @@ from cadenza.gateway.large.fields import FIELDS_MAX
 from cadenza.gateway.validate import CALLS_MAX, MESSAGES_MAX, PARTS_MAX, ChatRequest, parse_chat
 from cadenza.observe import Observer, make_log
 from cadenza.routing.prompt import LargeTexts
+from tests import processes
+from tests.processes import command_of, read_of
 from tests.unit.gateway.prompts import TOKENIZER
 
 MIB = 1024 * 1024
@@ -89,29 +91,16 @@ INVALID: dict[str, dict[str, Any]] = {
 
 def children() -> set[int]:
     """The child processes that parse or count; a test process may have others."""
-    pids = {int(pid) for task in Path("/proc/self/task").iterdir() for pid in content(task / "children").split()}
-    return {pid for pid in pids if b"cadenza.gateway.large.child" in read(pid, "cmdline")}
-
-
-def read(pid: int, name: str) -> bytes:
-    return content(Path(f"/proc/{pid}/{name}"))
-
-
-def content(path: Path) -> bytes:
-    """Of a file of a thread or process; nothing, if that has ended meanwhile."""
-    try:
-        return path.read_bytes()
-    except (FileNotFoundError, ProcessLookupError):
-        return b""
+    return {pid for pid in processes.children(os.getpid()) if b"cadenza.gateway.large.child" in command_of(pid)}
 
 
 def is_zombie(pid: int) -> bool:
-    return b"State:\tZ" in read(pid, "status")
+    return b"State:\tZ" in read_of(pid, "status")
 
 
 def variables(pid: int) -> set[bytes]:
     """The names of its environment variables."""
-    return {line.partition(b"=")[0] for line in read(pid, "environ").split(b"\0") if line}
+    return {line.partition(b"=")[0] for line in read_of(pid, "environ").split(b"\0") if line}
 
 
 def open_files(pid: int) -> list[str]:
@@ -286,4 +275,4 @@ async def test_the_child_has_nothing_of_the_service(large_bodies: LargeBodies) -
     [pid] = children()
     assert variables(pid) <= {b"PYTHONPATH", b"LC_CTYPE"}
     assert open_files(pid) == ["/dev/null", "/dev/null", "socket"]
-    assert re.search(r"Max core file size +0 +0 ", read(pid, "limits").decode())
+    assert re.search(r"Max core file size +0 +0 ", read_of(pid, "limits").decode())
