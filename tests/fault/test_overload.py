@@ -28,6 +28,7 @@ CAPACITY = 12
 QUICK_S = 0.2
 CAPACITY_SERVED = 200
 SERVED_MAX = 3000  # a busy machine may lower a limit for a while
+BEGINNINGS = 5  # of a service, at most
 SETTLED = 6  # readings of a route's limit in a row
 LIMIT = r'cadenza_route_limit\{model="upstream",provider="upstream"\}'
 HOPS = 5  # between processes, more than a ping has
@@ -178,10 +179,30 @@ def test_modest_key_is_served_beside_a_greedy_one(narrow: Overload, show: Show) 
     narrow.deployment.ledger.check()
 
 
-class Pressure(msgspec.Struct, frozen=True):
-    """The latency alone, the later half of the replies under pressure, and the route's limits and the lag meanwhile."""
+@contextmanager
+def known_to_be_quick(behaviour: Behaviour) -> Iterator[tuple[Overload, Latency]]:
+    """A service that has learned how quick its upstream is, and that latency.
 
-    alone: Latency
+    What is slow is judged by it, so it is learned again by another process if the machine stood still meanwhile.
+    """
+    for tries_left in reversed(range(BEGINNINGS)):
+        with overloaded(behaviour, WIDE_CEILING) as running:
+            alone = asyncio.run(ask_alone(running))
+            if alone.max_ms < 2 * behaviour.reply_s * 1000 or not tries_left:
+                yield running, alone
+                return
+
+
+async def ask_alone(running: Overload) -> Latency:
+    pool = ConnectionPool(running.process.port)
+    alone = await latency_alone(pool, chat_request(running.deployment.key))
+    pool.close()
+    return alone
+
+
+class Pressure(msgspec.Struct, frozen=True):
+    """The later half of the replies under pressure, and the route's limits and the lag meanwhile."""
+
     late: list[TimedReply]
     limits: list[int]
     lag: Latency
@@ -199,9 +220,8 @@ def under_pressure(running: Overload, show: Show, limit_min: float, limit_max: f
         is_within = len(last) == SETTLED and limit_min < statistics.mean(last) and max(last) < limit_max
         return served >= CAPACITY_SERVED and (is_within or served >= SERVED_MAX)
 
-    async def run() -> tuple[Latency, list[TimedReply], Latency]:
+    async def run() -> tuple[list[TimedReply], Latency]:
         pool, enough = ConnectionPool(running.process.port), asyncio.Event()
-        alone = await latency_alone(pool, request)
 
         async def watch_limit() -> None:
             while not enough.is_set():
@@ -214,32 +234,32 @@ def under_pressure(running: Overload, show: Show, limit_min: float, limit_max: f
             enough.set()
             await watching
         pool.close()
-        return alone, replies, Latency.of(pings)
+        return replies, Latency.of(pings)
 
-    alone, replies, lag = asyncio.run(run())
+    replies, lag = asyncio.run(run())
     show(
-        f"capacity {CAPACITY}: alone {alone}\n  served {Latency.of(of_status(replies, 200))}\n"
+        f"capacity {CAPACITY}: served {Latency.of(of_status(replies, 200))}\n"
         f"  refused {Latency.of(of_status(replies, 429))}\n  limits {limits}; lag {lag}"
     )
     assert {reply.status for reply in replies} == {200, 429}
     assert limit_min < statistics.mean(limits[-SETTLED:])
     assert max(limits[-SETTLED:]) < limit_max
     running.deployment.ledger.check()
-    return Pressure(alone, replies[len(replies) // 2 :], limits, lag)
+    return Pressure(replies[len(replies) // 2 :], limits, lag)
 
 
 def test_limit_follows_an_upstream_that_refuses(show: Show) -> None:
     """An upstream that refuses above its capacity is soon asked for no more, is kept busy, and the rest get 429."""
-    with overloaded(Behaviour(reply_s=QUICK_S, capacity=CAPACITY), WIDE_CEILING) as running:
+    with known_to_be_quick(Behaviour(reply_s=QUICK_S, capacity=CAPACITY)) as (running, alone):
         pressure = under_pressure(running, show, CAPACITY / 2, 2 * CAPACITY)
         late, refused = (Latency.of(of_status(pressure.late, status)) for status in (200, 429))
         assert running.upstream.counts().refused < len(of_status(pressure.late, 429))
-        assert late.p50_ms < 3 * pressure.alone.p50_ms + HOPS * pressure.lag.p50_ms
+        assert late.p50_ms < 3 * alone.p50_ms + HOPS * pressure.lag.p50_ms
         assert refused.p50_ms < late.p50_ms + HOPS * pressure.lag.p50_ms
 
 
 def test_limit_follows_an_upstream_that_queues(show: Show) -> None:
     """An upstream that only becomes slow above its capacity is asked for less, so that its queue does not grow."""
-    with overloaded(Behaviour(reply_s=QUICK_S, capacity=CAPACITY, beyond="queues"), WIDE_CEILING) as running:
+    with known_to_be_quick(Behaviour(reply_s=QUICK_S, capacity=CAPACITY, beyond="queues")) as (running, _):
         pressure = under_pressure(running, show, 0, 4 * CAPACITY)
         assert of_status(pressure.late, 429)
