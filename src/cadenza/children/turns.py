@@ -68,7 +68,7 @@ class Turns:
         self._budgets.charge(owner, cpu_s)
 
     async def _take(self, owner: str, *, is_bounded: bool, is_budgeted: bool) -> None:
-        self._budgets.charge(owner, 0.0)  # the others see that it is here
+        self._budgets.note(owner)
         if is_budgeted and (wait_s := self._budgets.wait_s(owner)):
             raise OverBudget(wait_s)
         if not self._is_busy:

@@ -7,6 +7,7 @@ import msgspec
 
 from cadenza.core.tokens import Tokenizer
 from cadenza.gateway.grounding.stage import Grounder
+from cadenza.gateway.heartbeat import PING_S
 from cadenza.gateway.in_flight import InFlight
 from cadenza.gateway.key_use import KeyUse
 from cadenza.gateway.large.bodies import LargeBodies
@@ -68,6 +69,7 @@ class Gateway:
         self.in_flight = InFlight()
         self.key_use = KeyUse(store, observer.log)
         self.uploads = Uploads(BodyMemory(body_bytes), observer.metrics)
+        self.ping_s = PING_S  # of streams
         self.is_draining = False
         self._reloader = Reloader(load_snapshot, self._use)
         observer.metrics.slots.set_function(lambda: self.slots.taken)

@@ -3,6 +3,7 @@
 import base64
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -15,7 +16,7 @@ from cadenza.gateway.grounding.stage import Grounder
 from cadenza.store.shared.memory import MemoryState
 from cadenza.upstreams.base import Piece
 from tests.unit.gateway.client import Client
-from tests.unit.gateway.funded_store import FundedStore
+from tests.unit.gateway.funded_store import FundedStore, open_funded_store
 from tests.unit.gateway.gateways import PROVIDER, Api, load_nothing, snapshot_of
 from tests.unit.gateway.prompts import TOKENIZER
 from tests.unit.gateway.scripted_upstream import ScriptedUpstream
@@ -86,6 +87,15 @@ async def test_a_file_that_cannot_be_read_now_is_a_429(funded: FundedStore, limi
         assert error_of(client).startswith("The files were not read: ")
         assert int(client.headers[b"retry-after"]) >= 1
         assert files.upstream.asks == []
+
+
+async def test_no_file_is_read_without_credit(tmp_path: Path) -> None:
+    """The 402 comes before a process for it is even started."""
+    async with (
+        open_funded_store(tmp_path, 0) as poor,
+        files_of(poor, module="tests.hostile.no_such_module") as files,
+    ):
+        assert (await files.ask(["text"])).status == 402
 
 
 async def test_a_file_that_crashes_its_parser_is_a_400(funded: FundedStore) -> None:
