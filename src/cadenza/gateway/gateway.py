@@ -46,6 +46,8 @@ class State(msgspec.Struct, frozen=True):
 class Gateway:
     """Shared by all requests; it has no state of a single request. New requests are served by `snapshot`."""
 
+    ping_s = PING_S  # how long a stream may be silent
+
     def __init__(
         self,
         state: State,
@@ -69,7 +71,6 @@ class Gateway:
         self.in_flight = InFlight()
         self.key_use = KeyUse(store, observer.log)
         self.uploads = Uploads(BodyMemory(body_bytes), observer.metrics)
-        self.ping_s = PING_S  # of streams
         self.is_draining = False
         self._reloader = Reloader(load_snapshot, self._use)
         observer.metrics.slots.set_function(lambda: self.slots.taken)
