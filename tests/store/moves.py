@@ -35,9 +35,14 @@ PATIENCE_S = 60.0  # how long a test waits for something that must happen
 LOOK_EVERY_S = 0.02
 HOUR_S = 3600.0
 MARKS_AT_ONCE = Pace(mark_every_s=0.02, mark_after_s=0.0)
-PATIENT = Pace(ask_s=10.0)  # other processes have time to give back credit, even on a busy machine
+PATIENT = Pace(wait_s=PATIENCE_S, ask_s=10.0)  # other processes have time to give back credit, even on a busy machine
 ALONE = Pace(
-    mark_every_s=HOUR_S, mark_after_s=0.0, sweep_every_s=HOUR_S, give_back_every_s=HOUR_S, reconcile_every_s=HOUR_S
+    wait_s=PATIENCE_S,
+    mark_every_s=HOUR_S,
+    mark_after_s=0.0,
+    sweep_every_s=HOUR_S,
+    give_back_every_s=HOUR_S,
+    reconcile_every_s=HOUR_S,
 )  # nothing happens unless the test makes it happen
 QUIET = Bounds(beat_every_s=HOUR_S, fresh_s=2 * HOUR_S, dead_s=3 * HOUR_S)  # no beats, and always fresh
 STALE = Bounds(beat_every_s=HOUR_S, fresh_s=0.0)  # no beats, and never fresh
