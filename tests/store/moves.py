@@ -203,12 +203,10 @@ def move(
 async def sweep_process(store: Store, process: str = PROCESS) -> list[Outcome]:
     """Sweep a process as if it were dead."""
 
-    def work(tx: Transaction) -> list[Outcome]:
-        outcomes = sweeps.free_process(tx, process, NOW_MS + 1000)
-        processes.remove(tx, process)
-        return outcomes
-
-    return await store.transact(work)
+    outcomes: list[Outcome] = []
+    assert await sweeps.free_process(store, process, NOW_MS + 1000, outcomes.extend) == set()
+    await store.transact(lambda tx: processes.remove(tx, process))
+    return outcomes
 
 
 async def money(store: Store, account: str = "a") -> tuple[int, int]:

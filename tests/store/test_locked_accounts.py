@@ -78,12 +78,12 @@ async def test_locked_accounts_delay_no_others(postgres: Postgres, count: int) -
             await hold_all(writer, [make_hold(f"{name}-0", account=name) for name in [*names, "brief"]])
             async with locked_accounts(url, names):
                 async with locked_accounts(url, ["brief"]):
-                    late = [writer.end(make_outcome(f"{n}-0", Usage(100, 1), account=n)) for n in [*names, "brief"]]
-                    late += await queue_all(writer, [make_hold(f"{name}-1", account=name) for name in names])
+                    ends = [writer.end(make_outcome(f"{n}-0", Usage(100, 1), account=n)) for n in [*names, "brief"]]
+                    holds = await queue_all(writer, [make_hold(f"{name}-1", account=name) for name in names])
                     for number in range(ROUNDS):
                         await asyncio.wait_for(serve_others(writer, number), SOON_S)
                 assert await comes_true(is_brief_charged, SOON_S)
-                answers = await asyncio.wait_for(asyncio.gather(*late, return_exceptions=True), SOON_S)
+                answers = await asyncio.wait_for(asyncio.gather(*ends, *holds, return_exceptions=True), SOON_S)
                 assert [type(one) for one in answers if not isinstance(one, StoreUnavailable)] in ([], [Ended])
             await writer.drained()
             assert isinstance(await writer.hold(make_hold("l0-2", account="l0")), Held)

@@ -63,7 +63,11 @@ HOLDS_OF_PROCESS = Statement(
     .join_from(cap_holds, keys)
     .where(cap_holds.c.process == bindparam("process"))
 )
-DROP_HOLDS_OF_PROCESS = Statement(delete(cap_holds).where(cap_holds.c.process == bindparam("process")))
+HELD_BY_PROCESS = Statement(
+    select(cap_holds.c.amount_nano).where(
+        cap_holds.c.key_id == bindparam("key"), cap_holds.c.process == bindparam("process")
+    )
+)
 ADD = Statement(insert(caps), *caps.c.keys())
 REMOVE = Statement(delete(caps).where(_OF_KEY))
 REMOVE_HOLDS = Statement(delete(cap_holds).where(cap_holds.c.key_id == bindparam("key")))
@@ -154,11 +158,6 @@ async def find_left(store: Store, key_id: str, now_ms: int) -> CapLeft | None:
         spent = int(spent_nano) if month_of(period, now_ms) == month else 0
         return CapLeft(CapShort(Cap(limit_nano, period), spent), limit_nano - spent - int(held_nano))
     return None
-
-
-def drop_holds(tx: Transaction, process: str) -> None:
-    """Give back what a dead process holds of all caps. Their accounts are locked."""
-    tx.change(DROP_HOLDS_OF_PROCESS, {"process": process})
 
 
 def _rows(tx: Transaction, process: str, key_ids: list[str]) -> list[Row]:

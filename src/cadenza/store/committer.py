@@ -33,7 +33,7 @@ BATCH_LEAST = 64  # for another batch beside one in flight: fewer moves wait, an
 LOCK_S = 0.1  # how long a batch waits for accounts that another process is writing
 PROBE_EVERY_S = 0.1
 LOOK_EVERY_S = 0.25  # for moves that wait for too long
-REGISTERED = Statement(select(processes.c.name).where(processes.c.name == bindparam("of")))
+REGISTERED = Statement(select(processes.c.name).where(processes.c.name == bindparam("of"), processes.c.beats >= 0))
 
 Moves = dict[str, tuple[AccountMoves, list[Waiting], list[Waiting]]]  # with the callers of its ends and of its holds
 
