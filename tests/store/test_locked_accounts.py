@@ -12,6 +12,7 @@ from cadenza.core.records import Usage
 from cadenza.store.committer import BATCH_MAX
 from cadenza.store.postgres import PostgresStore
 from cadenza.store.postgres_connect import PostgresBounds
+from cadenza.store.schema import marks
 from cadenza.store.sqlite import SqliteStore
 from cadenza.store.store import Store, StoreUnavailable
 from cadenza.store.writer import LedgerWriter
@@ -21,6 +22,7 @@ from tests.store.moves import (
     ALONE,
     PATIENCE_S,
     QUIET,
+    Progress,
     comes_true,
     end_all,
     findings,
@@ -28,12 +30,13 @@ from tests.store.moves import (
     hold_all,
     make_hold,
     make_outcome,
+    mark_of,
     money,
     postgres_store,
     queue_all,
     writing,
 )
-from tests.store.rows import DOLLAR_NANO
+from tests.store.rows import DOLLAR_NANO, rows_of
 
 WHOLE_NANO = 2500
 LITTLE_NANO = 200 * WHOLE_NANO  # near the end of a credit: nothing is kept for holds in memory
@@ -128,3 +131,20 @@ async def test_an_account_with_many_moves_does_not_delay_others(sqlite_store: Sq
         assert sum(end.done() for end in ends) <= 2 * BATCH_MAX
         await asyncio.gather(*ends)
     assert await findings(sqlite_store) == []
+
+
+async def test_the_marks_of_a_locked_account_delay_no_others(postgres: Postgres) -> None:
+    """What requests of other accounts have delivered is marked, and its own is once the lock is released."""
+    async with postgres_store(postgres) as (store, url):
+        async with serving_store(url) as serving, writing(serving, pace=ALONE) as (writer, _):
+            for name in "abc":
+                await fund(store, LITTLE_NANO, name)
+                await writer.hold(make_hold(name, account=name))
+                writer.track(name, Progress(7))
+            async with locked_accounts(url, "b"):
+                await writer.mark()
+                assert [await mark_of(store, name) for name in "abc"] == [7, 0, 7]
+            await writer.mark()
+            assert await mark_of(store, "b") == 7
+            await end_all(writer, [make_outcome(name, account=name) for name in "abc"])
+        assert (await rows_of(store, marks), await findings(store)) == ([], [])

@@ -33,8 +33,8 @@ LEFT_KEYS = Statement(
         idempotency.c.process == bindparam("of")
     )
 )
-_MARKED = select(*[literal_column("0") if name == "amount_nano" else marks.c[name] for name in HOLD_FIELDS]).where(
-    marks.c.process == bindparam("of")
+_MARKED = select(  # by completion id only: an index on the process would lead through all of its marks each time
+    marks.c.process, *[literal_column("0") if name == "amount_nano" else marks.c[name] for name in HOLD_FIELDS]
 )
 MARKED = Statement(_MARKED.where(marks.c.completion_id == bindparam("completion")))
 MANY_MARKED = Statement(_MARKED.where(marks.c.completion_id == func.any(bindparam("completions", type_=ARRAY(Text)))))
@@ -163,10 +163,10 @@ def _read_marked(tx: Transaction, name: str, completion_ids: list[str]) -> list[
     """The marks that are still there. Their requests are charged as far as the caps of their keys allow."""
     rows: Sequence[Row | None] = ()
     if tx.is_sqlite:
-        rows = [tx.row(MARKED, {"of": name, "completion": one}) for one in completion_ids]
+        rows = [tx.row(MARKED, {"completion": one}) for one in completion_ids]
     elif completion_ids:
-        rows = tx.rows(MANY_MARKED, {"of": name, "completions": completion_ids})
-    return [OpenHold(*row)._replace(is_capped=True) for row in rows if row]
+        rows = tx.rows(MANY_MARKED, {"completions": completion_ids})
+    return [OpenHold(*row[1:])._replace(is_capped=True) for row in rows if row and row[0] == name]
 
 
 def _moves(tx: Transaction, name: str, account: Account, share: Share, ends: list[End]) -> AccountMoves:
