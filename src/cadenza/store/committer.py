@@ -101,7 +101,11 @@ class Committer:
         locked wait, the store hangs: no reserve is used until it has taken a batch again.
         """
         late = self._backlog.late(round(wait_s / LOOK_EVERY_S))
+        if any(waiting.hold or waiting.end for waiting in late):
+            self._observer.log.warning("the store did not answer the ledger in time", moves=len(late))
         for waiting in late:
+            if waiting.is_recorded:
+                self._observer.metrics.ledger_unconfirmed.inc()
             fail(waiting, StoreUnavailable(f"The store did not answer within {wait_s:g} seconds."))
         self.has_failed = self.has_failed or not all(self._backlog.is_aside(waiting.account_id) for waiting in late)
 
@@ -166,8 +170,9 @@ class Committer:
         except Exception as error:  # noqa: BLE001 the writer's loop: one bad move must not stop the others
             return await self._commit_apart(batch, error, lane)
         self._observer.at("ledger-committed")
-        self.has_failed = False
-        self._observer.metrics.ledger_commits.inc()
+        if applied:  # or all accounts are locked
+            self.has_failed = False
+            self._observer.metrics.ledger_commits.inc()
         for account_id, (_, ends, holds) in moves.items():
             if account_id in applied:
                 self._answer(applied[account_id], ends, holds)
