@@ -148,3 +148,21 @@ async def test_the_marks_of_a_locked_account_delay_no_others(postgres: Postgres)
             assert await mark_of(store, "b") == 7
             await end_all(writer, [make_outcome(name, account=name) for name in "abc"])
         assert (await rows_of(store, marks), await findings(store)) == ([], [])
+
+
+async def test_a_locked_row_of_one_account_delays_no_others(postgres: Postgres) -> None:
+    """A session locks a mark: the charges of other accounts that are in the same batch are written at once."""
+    async with postgres_store(postgres) as (store, url):
+        async with serving_store(url) as serving, writing(serving, pace=ALONE) as (writer, _):
+            for name in "abc":
+                await fund(store, LITTLE_NANO, name)
+                await writer.hold(make_hold(name, account=name))
+                writer.track(name, Progress(7))
+            await writer.mark()
+            async with transaction(url) as other:
+                await other.rows("SELECT * FROM marks WHERE completion_id = 'b' FOR UPDATE")
+                ends = {name: writer.end(make_outcome(name, Usage(100, 1), account=name)) for name in "abc"}
+                assert await asyncio.wait_for(asyncio.gather(ends["a"], ends["c"]), SOON_S) == [Ended(1030)] * 2
+                assert not ends["b"].done()
+            assert await ends["b"] == Ended(1030)
+        assert (await rows_of(store, marks), await findings(store)) == ([], [])

@@ -165,6 +165,8 @@ class Committer:
         try:
             applied = await self._apply([move for move, _, _ in moves.values()], lane)
         except StoreUnavailable as error:
+            if isinstance(error, StoreBusy) and lane is not Lane.ALONE:
+                return await self._commit_by_account(batch, lane)
             self._fail(batch, error)
             return False
         except Exception as error:  # noqa: BLE001 the writer's loop: one bad move must not stop the others
@@ -194,7 +196,23 @@ class Committer:
             except StoreBusy:
                 if lane is Lane.ALONE:
                     raise
-        return await self._store.transact(lambda tx: ledger.apply_moves(tx, name, moves, waits=False))
+        return await self._store.transact(lambda tx: ledger.apply_moves(tx, name, moves, waits=False), lock_s=LOCK_S)
+
+    async def _commit_by_account(self, batch: list[Waiting], lane: Lane) -> bool:
+        """Another row of an account is locked, such as a mark. Write the others without it, and set it aside."""
+        by_account: dict[str, list[Waiting]] = {}
+        for waiting in batch:
+            by_account.setdefault(waiting.account_id, []).append(waiting)
+        if len(by_account) == 1:
+            self._backlog.set_aside(batch[0].account_id)
+            self._backlog.put_back(batch)
+            return True
+        groups = [*by_account.values()]
+        for number, group in enumerate(groups, start=1):
+            if not await self._commit(group, lane):
+                self._backlog.put_back([waiting for rest in groups[number:] for waiting in rest])
+                return False
+        return True
 
     def _build(self, batch: list[Waiting]) -> Moves:
         """Group the moves by account. What a reserve covers by now is held in memory and answered at once."""
