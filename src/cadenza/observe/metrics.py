@@ -111,10 +111,6 @@ class Metrics:
         self.ledger_retries = count("cadenza_ledger_retries", "Batches of the ledger that the store did not accept.")
         self.ledger_refused = count("cadenza_ledger_refused", "Ledger entries refused by a rule: see the log.")
         self.ledger_short = count("cadenza_ledger_short_nano", "Nano-dollars due that the accounts did not have.")
-        self.ledger_unconfirmed = count(
-            "cadenza_ledger_unconfirmed",
-            "Replies ended with an error because the store had not confirmed their charge.",
-        )
         self.ledger_lost = count(
             "cadenza_ledger_lost", "Replies ended with an error because they could not be charged."
         )

@@ -104,8 +104,6 @@ class Committer:
         if any(waiting.hold or waiting.end for waiting in late):
             self._observer.log.warning("the store did not answer the ledger in time", moves=len(late))
         for waiting in late:
-            if waiting.is_recorded:
-                self._observer.metrics.ledger_unconfirmed.inc()
             fail(waiting, StoreUnavailable(f"The store did not answer within {wait_s:g} seconds."))
         self.has_failed = self.has_failed or not all(self._backlog.is_aside(waiting.account_id) for waiting in late)
 
