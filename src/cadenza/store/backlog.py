@@ -30,7 +30,7 @@ class Waiting(msgspec.Struct):
     is_final: bool = False  # no other process is asked for credit any more
     is_recorded: bool = False  # the outcome is a request's own: it is counted and logged once it is durable
     is_off_reserve: bool = False  # what is due was taken off the reserve in memory
-    looks: int = 0  # of those who look for moves that wait for too long
+    looks: int = 0  # how often `Backlog.late` has seen it
 
     @property
     def is_needed(self) -> bool:
@@ -143,7 +143,7 @@ class Backlog:
         Looks are counted instead of seconds: if this process was stopped for a while, answers may have come meanwhile.
         """
         found = []
-        for waiting in self._all():
+        for waiting in {id(one): one for one in self._all()}.values():  # one that was put back may still be in flight
             waiting.looks += 1
             if waiting.looks > looks and not waiting.answer.done():
                 found.append(waiting)
