@@ -25,7 +25,7 @@ COST_NANO = usage_cost_nano("forte", USAGE)
 CREDIT_NANO = 10**12
 PAUSE_S = 0.1  # of a client after each reply: without it the load would take all cores
 REFUSED_PAUSE_S = 0.1
-NO_STORE = b"cannot reach its store"
+LATE_STORE = (b"cannot reach its store", b"did not confirm the charge")
 
 
 class FleetRequest(ChatRequest, frozen=True):
@@ -56,9 +56,10 @@ class Sent(msgspec.Struct, frozen=True):
 def disturbed(all_sent: Iterable[Sent]) -> list[bytes]:
     """The replies that are not whole, but for those of a gateway that Postgres did not answer in time.
 
-    On a busy machine Postgres may be late, and the gateway then refuses the request.
+    On a busy machine Postgres may be late, and the gateway then refuses the request, or withholds its end.
     """
-    return [sent.reply.raw for sent in all_sent if not sent.reply.is_done and NO_STORE not in sent.reply.raw]
+    broken = [sent.reply.raw for sent in all_sent if not sent.reply.is_done]
+    return [raw for raw in broken if not any(words in raw for words in LATE_STORE)]
 
 
 class Clients:

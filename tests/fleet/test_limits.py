@@ -12,7 +12,7 @@ import pytest
 
 from tests.fleet.cluster import Cluster
 from tests.fleet.fleet import Fleet, FleetSpec, running_fleet
-from tests.fleet.requests import NO_STORE, REFUSED_PAUSE_S, USAGE, WORDS, Clients
+from tests.fleet.requests import LATE_STORE, REFUSED_PAUSE_S, USAGE, WORDS, Clients
 from tests.fleet.state import StateServer
 from tests.loopback import LoopbackUpstream, Pause, Whole
 from tests.service import ServiceProcess, wait_until
@@ -81,7 +81,7 @@ def test_rate_is_no_share_of_each_gateway(fleet: Fleet, upstream: LoopbackUpstre
 async def is_served(clients: Clients, port: int) -> bool:
     """Whether the key has something left. A request that a busy Postgres did not answer in time is sent again."""
     reply = await clients.send(clients.new_request(), port)
-    while NO_STORE in reply.raw:
+    while LATE_STORE[0] in reply.raw:
         reply = await clients.send(clients.new_request(), port)
     assert reply.is_done or reply.status == 429
     return reply.is_done

@@ -35,9 +35,14 @@ PATIENCE_S = 60.0  # how long a test waits for something that must happen
 LOOK_EVERY_S = 0.02
 HOUR_S = 3600.0
 MARKS_AT_ONCE = Pace(mark_every_s=0.02, mark_after_s=0.0)
-PATIENT = Pace(ask_s=10.0)  # other processes have time to give back credit, even on a busy machine
+PATIENT = Pace(wait_s=PATIENCE_S, ask_s=10.0)  # other processes have time to give back credit, even on a busy machine
 ALONE = Pace(
-    mark_every_s=HOUR_S, mark_after_s=0.0, sweep_every_s=HOUR_S, give_back_every_s=HOUR_S, reconcile_every_s=HOUR_S
+    wait_s=PATIENCE_S,
+    mark_every_s=HOUR_S,
+    mark_after_s=0.0,
+    sweep_every_s=HOUR_S,
+    give_back_every_s=HOUR_S,
+    reconcile_every_s=HOUR_S,
 )  # nothing happens unless the test makes it happen
 QUIET = Bounds(beat_every_s=HOUR_S, fresh_s=2 * HOUR_S, dead_s=3 * HOUR_S)  # no beats, and always fresh
 STALE = Bounds(beat_every_s=HOUR_S, fresh_s=0.0)  # no beats, and never fresh
@@ -198,12 +203,10 @@ def move(
 async def sweep_process(store: Store, process: str = PROCESS) -> list[Outcome]:
     """Sweep a process as if it were dead."""
 
-    def work(tx: Transaction) -> list[Outcome]:
-        outcomes = sweeps.free_process(tx, process, NOW_MS + 1000)
-        processes.remove(tx, process)
-        return outcomes
-
-    return await store.transact(work)
+    outcomes: list[Outcome] = []
+    assert await sweeps.free_process(store, process, NOW_MS + 1000, outcomes.extend) == set()
+    await store.transact(lambda tx: processes.remove(tx, process))
+    return outcomes
 
 
 async def money(store: Store, account: str = "a") -> tuple[int, int]:

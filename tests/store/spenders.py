@@ -22,7 +22,7 @@ from cadenza.store.writer import LedgerWriter, Pace
 from tests.store.forked import Fork, forked, listen
 from tests.store.moves import PATIENCE_S, Progress, make_hold, make_outcome, mark_of, writing
 
-PACE = Pace(mark_every_s=0.02, mark_after_s=0.0, sweep_every_s=0.1, ask_s=10.0)
+PACE = Pace(wait_s=PATIENCE_S, mark_every_s=0.02, mark_after_s=0.0, sweep_every_s=0.1, ask_s=10.0)
 BOUNDS = Bounds(beat_every_s=0.1, gap_s=4.0, dead_s=6.0)
 PATIENT = Bounds(beat_every_s=0.1, gap_s=30.0, dead_s=40.0)  # of processes that live: a busy machine may hold them up
 

@@ -15,8 +15,9 @@ from cadenza.store.sqlite import SqliteStore
 from cadenza.store.statements import Statement
 from cadenza.store.store import Store, Transaction
 from tests.postgres import Postgres
-from tests.store.moves import comes_true, opened
+from tests.store.moves import comes_true, opened, postgres_store
 from tests.store.presences import FailingPostgres, HandClock, all_beat, beats, other_process, pass_time, present
+from tests.store.rows import run_sql
 
 REGISTER = Statement(insert(schema.processes), "name")
 SILENT = "proc_silent"
@@ -317,3 +318,19 @@ def test_beats_that_go_back_are_beats() -> None:
     for now_s in range(13):
         seen.note({"a": 5 if now_s < 5 else 3}, now_s, now_s)
         assert (seen.dead(now_s) == {}) is (now_s < 11)
+
+
+async def test_a_fenced_process_is_dead_at_once_and_learns_it(postgres: Postgres) -> None:
+    """A sweep that did not end can go on elsewhere without a wait, and a living process does not beat on."""
+    async with postgres_store(postgres) as (store, _), present(store) as observer, present(store) as fenced:
+        await add_silent(store)
+        await run_sql(store, f"UPDATE processes SET beats = {processes.FENCED} WHERE name <> '{observer.name}'")
+        await all_beat(store, observer)
+        assert await observer.find_dead() == sorted([SILENT, fenced.name])
+        assert await sweep(store, observer, SILENT)
+
+        async def has_learned_it() -> bool:
+            return fenced.is_swept
+
+        assert await comes_true(has_learned_it)
+        assert (await beats(store))[fenced.name] == processes.FENCED

@@ -154,7 +154,7 @@ async def test_the_outcomes_of_a_dead_process_are_recorded(sqlite_store: SqliteS
         }
         requests = metrics.registry.get_sample_value("cadenza_requests_total", {"endpoint": "chat", "status": "500"})
     assert (tokens, requests) == ({"prompt": 100, "completion": 7}, 1)
-    total, line = [json.loads(line) for line in log.getvalue().splitlines()]
+    line, total = [json.loads(line) for line in log.getvalue().splitlines()]
     assert (total["event"], total["charged"]) == ("freed the credit of a process that died", 1)
     assert (line["request_id"], line["completion_id"], line["completion_tokens"]) == ("req-r1", "r1", 7)
     assert (await money(sqlite_store), await findings(sqlite_store)) == ((DOLLAR_NANO - 1210, 0), [])

@@ -199,6 +199,19 @@ class NotCharged(CadenzaError):
         super().__init__("The service was interrupted before this reply was complete. Retry.")
 
 
+class ChargeUnconfirmed(CadenzaError):
+    """The store did not confirm the charge in time: the end of the reply is withheld, and it may still be charged."""
+
+    retry_helps = False  # a retry is a new request, with a charge of its own
+
+    def __init__(self, request_id: str) -> None:
+        super().__init__(
+            "The store did not confirm the charge for this reply in time, so the end of the reply is withheld. "
+            "The charge may still be written, once; a retry is a new request with its own charge. "
+            f"The request id is {request_id}: the usage of the account shows whether it was charged."
+        )
+
+
 class ErrorBody(msgspec.Struct, frozen=True):
     """The value of `error`."""
 

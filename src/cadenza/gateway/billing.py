@@ -1,6 +1,7 @@
 """The credit of one request: held before an upstream is asked, and settled or released exactly once.
 
-A request that completes is settled before its last byte is sent. A request that breaks off is charged for what was
+A request that completes is settled before its last byte is sent, or, if the store does not confirm the charge in time,
+ends with an error that says so; the ledger goes on to write it. A request that breaks off is charged for what was
 delivered; if nothing was, its hold is released. Cancelling the request does not lose the charge: the outcome is queued
 at once, or by a task of the ledger after the delivered text is counted.
 """
@@ -12,7 +13,14 @@ from typing import Any
 import msgspec
 
 from cadenza.core.caps import CapShort
-from cadenza.core.errors import CadenzaError, InsufficientCredit, NotCharged, RateLimited, RequestRepeated
+from cadenza.core.errors import (
+    CadenzaError,
+    ChargeUnconfirmed,
+    InsufficientCredit,
+    NotCharged,
+    RateLimited,
+    RequestRepeated,
+)
 from cadenza.core.ledger import Ended, Held, Hold, Insufficient, Repeated
 from cadenza.core.money import Price, format_dollars
 from cadenza.core.records import ReplyResult, Route
@@ -22,7 +30,7 @@ from cadenza.gateway.record import RequestRecord
 from cadenza.process import is_exhausted
 from cadenza.routing.prompt import PromptSize
 from cadenza.store.ledger import find_repeated
-from cadenza.store.store import Store
+from cadenza.store.store import Store, StoreUnavailable
 from cadenza.store.writer import LedgerWriter
 
 DEFAULT_ALLOWANCE_TOKENS = 1024
@@ -48,9 +56,15 @@ class Credit:
         self._record.routed(route)
 
     async def settle(self, result: ReplyResult) -> None:
-        """Return once the charge is durable. An error if the ledger could not charge it in full after a failure."""
+        """Return once the charge is durable.
+
+        An error if the ledger could not charge it in full after a failure, or if the store did not confirm it in time.
+        """
         self.is_ended = True
-        ended = await self._ledger.end(self._record.outcome(502 if result.fault else 200, result))
+        try:
+            ended = await self._ledger.end(self._record.outcome(502 if result.fault else 200, result))
+        except StoreUnavailable:
+            raise ChargeUnconfirmed(self._record.request_id) from None
         if isinstance(ended, Ended) and ended.is_lost:
             raise NotCharged
 

@@ -63,7 +63,11 @@ HOLDS_OF_PROCESS = Statement(
     .join_from(cap_holds, keys)
     .where(cap_holds.c.process == bindparam("process"))
 )
-DROP_HOLDS_OF_PROCESS = Statement(delete(cap_holds).where(cap_holds.c.process == bindparam("process")))
+HELD_BY_PROCESS = Statement(
+    select(cap_holds.c.amount_nano).where(
+        cap_holds.c.key_id == bindparam("key"), cap_holds.c.process == bindparam("process")
+    )
+)
 ADD = Statement(insert(caps), *caps.c.keys())
 REMOVE = Statement(delete(caps).where(_OF_KEY))
 REMOVE_HOLDS = Statement(delete(cap_holds).where(cap_holds.c.key_id == bindparam("key")))
@@ -149,16 +153,12 @@ def write_caps(tx: Transaction, process: str, before: dict[str, CapState], after
 
 async def find_left(store: Store, key_id: str, now_ms: int) -> CapLeft | None:
     """What a key may still spend, before anything is held for it. None if it has no cap."""
-    for row in await store.rows(READ, {"key": key_id, "process": ""}):
-        _, limit_nano, period, month, spent_nano, _, held_nano, _ = row
-        spent = int(spent_nano) if month_of(period, now_ms) == month else 0
-        return CapLeft(CapShort(Cap(limit_nano, period), spent), limit_nano - spent - int(held_nano))
-    return None
-
-
-def drop_holds(tx: Transaction, process: str) -> None:
-    """Give back what a dead process holds of all caps. Their accounts are locked."""
-    tx.change(DROP_HOLDS_OF_PROCESS, {"process": process})
+    row = await store.row(READ, {"key": key_id, "process": ""})
+    if row is None:
+        return None
+    _, limit_nano, period, month, spent_nano, _, held_nano, _ = row
+    spent = int(spent_nano) if month_of(period, now_ms) == month else 0
+    return CapLeft(CapShort(Cap(limit_nano, period), spent), limit_nano - spent - int(held_nano))
 
 
 def _rows(tx: Transaction, process: str, key_ids: list[str]) -> list[Row]:

@@ -1,11 +1,13 @@
 """Writes what waits for the ledger: everything that is there goes into one transaction (group commit).
 
-Postgres has several batches in flight, of different accounts. An account that somebody else has locked is set aside and
-written alone, so that it delays no other. A batch whose result is unknown is written again: its ends are uncertain
-then, and the store is asked whether it has them.
+Postgres has several batches in flight, of different accounts. A batch waits for locked accounts for LOCK_S; those that
+are still locked are set aside, so that they delay no other, however many there are. One connection waits for their
+locks, one account after the other, and another one writes all those that it finds unlocked, every PROBE_EVERY_S. A
+batch whose result is unknown is written again: its ends are uncertain then, and the store is asked whether it has them.
 """
 
 import asyncio
+import enum
 import time
 from collections.abc import Callable, Iterable
 
@@ -16,7 +18,7 @@ from cadenza.core.ledger import End, Ended, Held, Hold, OpenHold
 from cadenza.core.records import DISCONNECTED_STATUS, Outcome
 from cadenza.observe import Observer, places
 from cadenza.store import ledger
-from cadenza.store.backlog import Answer, Backlog, Waiting, fail_hold
+from cadenza.store.backlog import Answer, Backlog, Waiting, fail, fail_hold
 from cadenza.store.ledger import AccountMoves, Applied, WantedHold
 from cadenza.store.processes import Presence
 from cadenza.store.reserves import Reserves
@@ -29,10 +31,19 @@ BATCH_MAX = 128
 BATCHES_AT_ONCE = 4  # on Postgres; SQLite has one writer
 BATCH_LEAST = 64  # for another batch beside one in flight: fewer moves wait, and share the next commit
 LOCK_S = 0.1  # how long a batch waits for accounts that another process is writing
-ALONE_AT_ONCE = 2  # of the accounts that somebody else has locked
-REGISTERED = Statement(select(processes.c.name).where(processes.c.name == bindparam("of")))
+PROBE_EVERY_S = 0.1
+LOOK_EVERY_S = 0.25  # for moves that wait for too long
+REGISTERED = Statement(select(processes.c.name).where(processes.c.name == bindparam("of"), processes.c.beats >= 0))
 
 Moves = dict[str, tuple[AccountMoves, list[Waiting], list[Waiting]]]  # with the callers of its ends and of its holds
+
+
+class Lane(enum.Enum):
+    """The connection that a batch is written on, and how long it waits for locked accounts."""
+
+    SHARED = "briefly, then without them"
+    ALONE = "for one account, as long as the store waits for a lock"
+    PROBE = "not at all"
 
 
 class Committer:
@@ -55,7 +66,7 @@ class Committer:
         self._retry_s = retry_s
         self._backlog = Backlog()
         self._running: set[asyncio.Task[None]] = set()
-        self._alone: set[asyncio.Task[None]] = set()
+        self._lanes: dict[Lane, asyncio.Task[None]] = {}  # ALONE and PROBE, one batch each
         self._turn = asyncio.Lock()  # to begin again
         self._is_stopping = False
         self.has_failed = False  # the store did not take the last batch
@@ -63,10 +74,12 @@ class Committer:
     def hold_in_memory(self, hold: Hold) -> Held | None:
         """Hold credit inside the reserve, if it covers the hold.
 
-        While the store takes no charges, no reserve is used: a request that cannot be charged must not begin. An
-        idempotency key and a hold of a spend cap are always written.
+        While the store takes no charges, or the account is locked, no reserve is used: a request that cannot be charged
+        must not begin. An idempotency key and a hold of a spend cap are always written.
         """
         if self.has_failed or hold.idempotency_digest or hold.is_capped or not self._presence.is_fresh:
+            return None
+        if self._backlog.is_aside(hold.account_id):
             return None
         return self._reserves.hold(hold)
 
@@ -77,8 +90,22 @@ class Committer:
         return self._backlog.add(Waiting(end.hold.account_id, _future(), end=end, is_recorded=is_recorded))
 
     def resize(self, account_id: str) -> None:
-        """Give the reserve of an account the size that it should have now."""
-        self._backlog.add(Waiting(account_id, _future()))
+        """Give the reserve of an account the size that it should have now. Every move of it does so."""
+        if not self._backlog.has_moves_of(account_id):
+            self._backlog.add(Waiting(account_id, _future()))
+
+    def fail_late(self, wait_s: float) -> None:
+        """Tell the callers of moves that wait for longer that there is no answer. To be called every LOOK_EVERY_S.
+
+        Their ends stay and will be written; a hold that was taken meanwhile is given back. If accounts that are not
+        locked wait, the store hangs: no reserve is used until it has taken a batch again.
+        """
+        late = self._backlog.late(round(wait_s / LOOK_EVERY_S))
+        if any(waiting.hold or waiting.end for waiting in late):
+            self._observer.log.warning("the store did not answer the ledger in time", moves=len(late))
+        for waiting in late:
+            fail(waiting, StoreUnavailable(f"The store did not answer within {wait_s:g} seconds."))
+        self.has_failed = self.has_failed or not all(self._backlog.is_aside(waiting.account_id) for waiting in late)
 
     async def drained(self) -> None:
         await self._backlog.drained()
@@ -89,13 +116,13 @@ class Committer:
             await self._backlog.wait_for_more()
             if self._store.is_sqlite:
                 while batch := self._backlog.take(BATCH_MAX):
-                    await self._write(batch, is_alone=True)
+                    await self._write(batch, Lane.ALONE)
                     if self._is_stopping and self.has_failed:
                         return
             else:
                 self._start_batches()
             if self._is_stopping and (self._backlog.is_empty or self.has_failed):
-                await asyncio.gather(*self._running, *self._alone)
+                await asyncio.gather(*self._running, *self._lanes.values())
                 return
 
     def stop(self) -> None:
@@ -106,59 +133,84 @@ class Committer:
         while len(self._running) < BATCHES_AT_ONCE and (not self._running or len(self._backlog) >= BATCH_LEAST):
             if not (batch := self._backlog.take(BATCH_MAX)):
                 break
-            self._start(self._running, batch, is_alone=False)
-        while len(self._alone) < ALONE_AT_ONCE and (batch := self._backlog.take_alone(BATCH_MAX)):
-            self._start(self._alone, batch, is_alone=True)
+            task = self._start(batch, Lane.SHARED)
+            self._running.add(task)
+            task.add_done_callback(self._running.discard)
+        for lane, take in ((Lane.ALONE, self._backlog.take_alone), (Lane.PROBE, self._backlog.take_probes)):
+            is_free = lane not in self._lanes or self._lanes[lane].done()
+            if is_free and (batch := take(BATCH_MAX)):
+                self._lanes[lane] = self._start(batch, lane)
 
-    def _start(self, tasks: set[asyncio.Task[None]], batch: list[Waiting], *, is_alone: bool) -> None:
-        task = asyncio.create_task(self._write(batch, is_alone=is_alone))
-        tasks.add(task)
-        task.add_done_callback(tasks.discard)
+    def _start(self, batch: list[Waiting], lane: Lane) -> asyncio.Task[None]:
+        task = asyncio.create_task(self._write(batch, lane))
         task.add_done_callback(lambda _: self._backlog.wake())
+        return task
 
-    async def _write(self, batch: list[Waiting], *, is_alone: bool) -> None:
+    async def _write(self, batch: list[Waiting], lane: Lane) -> None:
         """Write a batch; what the store did not take is put back and tried again after a pause."""
         try:
-            if not await self._commit(batch, is_alone=is_alone) and not self._is_stopping:
+            if not await self._commit(batch, lane) and not self._is_stopping:
                 await asyncio.sleep(self._retry_s)
+            elif lane is Lane.PROBE and any(self._backlog.is_aside(waiting.account_id) for waiting in batch):
+                await asyncio.sleep(PROBE_EVERY_S)
         finally:
             self._backlog.done(batch)
 
-    async def _commit(self, batch: list[Waiting], *, is_alone: bool) -> bool:
+    async def _commit(self, batch: list[Waiting], lane: Lane) -> bool:
         """Write a batch in one transaction. Return False if the store did not take it."""
         moves = self._build(batch)
         self._observer.at("ledger-commit")
         try:
-            applied = await self._apply([move for move, _, _ in moves.values()], is_alone=is_alone)
+            applied = await self._apply([move for move, _, _ in moves.values()], lane)
         except StoreUnavailable as error:
+            if isinstance(error, StoreBusy) and lane is not Lane.ALONE:
+                return await self._commit_by_account(batch, lane)
             self._fail(batch, error)
             return False
         except Exception as error:  # noqa: BLE001 the writer's loop: one bad move must not stop the others
-            return await self._commit_apart(batch, error)
+            return await self._commit_apart(batch, error, lane)
         self._observer.at("ledger-committed")
-        self.has_failed = False
-        self._observer.metrics.ledger_commits.inc()
+        if applied:  # or all accounts are locked
+            self.has_failed = False
+            self._observer.metrics.ledger_commits.inc()
         for account_id, (_, ends, holds) in moves.items():
             if account_id in applied:
                 self._answer(applied[account_id], ends, holds)
-                if is_alone:
-                    self._backlog.rejoin(account_id)
+                self._backlog.rejoin(account_id)
             else:
-                self._backlog.put_back([waiting for waiting in batch if waiting.account_id == account_id])
                 self._backlog.set_aside(account_id)
+                self._backlog.put_back([waiting for waiting in batch if waiting.account_id == account_id])
         return True
 
-    async def _apply(self, moves: list[AccountMoves], *, is_alone: bool) -> dict[str, Applied]:
+    async def _apply(self, moves: list[AccountMoves], lane: Lane) -> dict[str, Applied]:
         """Wait a moment for accounts that others are writing; then leave out those that are still locked."""
         name = self._presence.name
-        try:
-            return await self._store.transact(
-                lambda tx: ledger.apply_moves(tx, name, moves), is_brief=True, lock_s=None if is_alone else LOCK_S
-            )
-        except StoreBusy:
-            if is_alone:
-                raise
-        return await self._store.transact(lambda tx: ledger.apply_moves(tx, name, moves, waits=False))
+        if lane is not Lane.PROBE:
+            lock_s = LOCK_S if lane is Lane.SHARED else None
+            try:
+                return await self._store.transact(
+                    lambda tx: ledger.apply_moves(tx, name, moves), is_brief=True, lock_s=lock_s
+                )
+            except StoreBusy:
+                if lane is Lane.ALONE:
+                    raise
+        return await self._store.transact(lambda tx: ledger.apply_moves(tx, name, moves, waits=False), lock_s=LOCK_S)
+
+    async def _commit_by_account(self, batch: list[Waiting], lane: Lane) -> bool:
+        """Another row of an account is locked, such as a mark. Write the others without it, and set it aside."""
+        by_account: dict[str, list[Waiting]] = {}
+        for waiting in batch:
+            by_account.setdefault(waiting.account_id, []).append(waiting)
+        if len(by_account) == 1:
+            self._backlog.set_aside(batch[0].account_id)
+            self._backlog.put_back(batch)
+            return True
+        groups = [*by_account.values()]
+        for number, group in enumerate(groups, start=1):
+            if not await self._commit(group, lane):
+                self._backlog.put_back([waiting for rest in groups[number:] for waiting in rest])
+                return False
+        return True
 
     def _build(self, batch: list[Waiting]) -> Moves:
         """Group the moves by account. What a reserve covers by now is held in memory and answered at once."""
@@ -262,7 +314,7 @@ class Committer:
                 waiting.end = msgspec.structs.replace(waiting.end, is_uncertain=True)
         self._backlog.put_back(uncertain)
 
-    async def _commit_apart(self, batch: list[Waiting], error: Exception) -> bool:
+    async def _commit_apart(self, batch: list[Waiting], error: Exception, lane: Lane) -> bool:
         """Write each move of a refused batch by itself. If this process was swept, it begins again first.
 
         An end may be refused because a sweep has written it: it is refused for good only if it was uncertain.
@@ -280,7 +332,7 @@ class Committer:
             for number, waiting in enumerate(batch, start=1):
                 if waiting.end:
                     waiting.end = msgspec.structs.replace(waiting.end, is_uncertain=True)
-                if not await self._commit([waiting], is_alone=True):
+                if not await self._commit([waiting], lane):
                     self._put_back(batch[number:])
                     return False
             return True

@@ -1,6 +1,7 @@
 """Marks: how much running requests have delivered, written to the store from time to time.
 
-After a crash, the mark is what is charged. Marking costs nothing per chunk, and nothing for short requests.
+After a crash, the mark is what is charged. Marking costs nothing per chunk, and nothing for short requests. A locked
+account delays the marks of the others by LOCK_S at most: its own are left for the next time.
 """
 
 import asyncio
@@ -14,9 +15,11 @@ from cadenza.core.ledger import OpenHold
 from cadenza.core.records import Usage
 from cadenza.store.ledger import UNMARK
 from cadenza.store.statements import Statement
-from cadenza.store.store import Store, Transaction
+from cadenza.store.store import Store, StoreBusy, Transaction
 
 BRIEF_MARKS = 100
+MARKS_AT_ONCE = 500  # in one transaction
+LOCK_S = 0.1
 COUNTED_IN_A_ROW = 50  # then other tasks get their turn
 MARK = Statement(
     text(
@@ -68,20 +71,39 @@ class Marks:
 
     async def write(self, process: str) -> None:
         """Mark what long-running requests have delivered since their last mark."""
-        rows, counted = list[dict[str, object]](), await self._count()
-        for completion_id, usage in counted.items():
-            if tracked := self._tracked.get(completion_id):
-                tracked.may_have_mark = True
-                rows.append(_mark_row(tracked.hold, usage, process))
-        if rows:
-            await self._store.transact(lambda tx: tx.change_each(MARK, rows), is_brief=len(rows) < BRIEF_MARKS)
-            await self._after_write(counted)
+        counted = await self._count()
+        names = [*counted]
+        for begin in range(0, len(names), MARKS_AT_ONCE):
+            rows = list[dict[str, object]]()
+            for completion_id in names[begin : begin + MARKS_AT_ONCE]:
+                if tracked := self._tracked.get(completion_id):
+                    tracked.may_have_mark = True
+                    rows.append(_mark_row(tracked.hold, counted[completion_id], process))
+            if rows:
+                await self._after_write(await self._write_rows(rows), counted)
 
-    async def _after_write(self, counted: dict[str, Usage]) -> None:
-        ended = [completion_id for completion_id in counted if completion_id not in self._tracked]
-        for completion_id, usage in counted.items():
+    async def _write_rows(self, rows: list[dict[str, object]]) -> list[str]:
+        """Write marks in one transaction or, if something is locked, those of each account in its own.
+
+        Return the completion ids of those that were written.
+        """
+        is_brief = len(rows) < BRIEF_MARKS
+        try:
+            await self._store.transact(lambda tx: tx.change_each(MARK, rows), is_brief=is_brief, lock_s=LOCK_S)
+        except StoreBusy:
+            by_account: dict[object, list[dict[str, object]]] = {}
+            for row in rows:
+                by_account.setdefault(row["account_id"], []).append(row)
+            if len(by_account) == 1:
+                return []
+            return [name for of_account in by_account.values() for name in await self._write_rows(of_account)]
+        return [str(row["completion_id"]) for row in rows]
+
+    async def _after_write(self, written: list[str], counted: dict[str, Usage]) -> None:
+        ended = [completion_id for completion_id in written if completion_id not in self._tracked]
+        for completion_id in written:
             if tracked := self._tracked.get(completion_id):
-                tracked.marked_tokens = usage.completion_tokens
+                tracked.marked_tokens = counted[completion_id].completion_tokens
         if ended:
             await self._store.transact(lambda tx: unmark(tx, ended), is_brief=True)
 

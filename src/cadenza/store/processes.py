@@ -2,8 +2,9 @@
 
 On SQLite each process locks a file, and the operating system drops the lock when the process dies. On Postgres each
 process writes a beat twice a second; it is dead if its beats stand still for `dead_s`, while the observer reads them
-without a gap. No clocks are compared, and an outage of the store restarts every observation. A living process that was
-taken for dead begins again under a new name. This file knows nothing of money: the ledger sweeps.
+without a gap. No clocks are compared, and an outage of the store restarts every observation. A process that is to be
+swept is fenced first: its beats are set below zero, and its next beat fails. If it lives, it begins again under a new
+name. This file knows nothing of money: the ledger sweeps.
 """
 
 import asyncio
@@ -14,7 +15,7 @@ import time
 from collections.abc import Callable
 
 import msgspec
-from sqlalchemy import bindparam, delete, insert, literal_column, select, update
+from sqlalchemy import bindparam, delete, insert, literal_column, or_, select, update
 
 from cadenza.store import epochs, files, schema
 from cadenza.store.statements import Statement
@@ -25,10 +26,15 @@ ROW = schema.processes.c
 NAMED = ROW.name == bindparam("of")
 NEWEST = select(schema.epochs.c.number).where(schema.epochs.c.name == literal_column(f"'{epochs.CHANGES}'"))
 REGISTER = Statement(insert(schema.processes), "name")
-BEAT = Statement(update(schema.processes).where(NAMED).values(beats=ROW.beats + 1))
+FENCED = -(2**62)  # stays below zero, even if a process of the release before beats on
+BEAT = Statement(update(schema.processes).where(NAMED, ROW.beats >= 0).values(beats=ROW.beats + 1))
 READ_BEATS = Statement(select(ROW.name, ROW.beats, NEWEST.scalar_subquery()))
 SET_SEEN = Statement(update(schema.processes).where(NAMED).values(seen=bindparam("number")))
-CLAIM = Statement(update(schema.processes).where(NAMED, ROW.beats == bindparam("last")).values(beats=ROW.beats))
+CLAIM = Statement(
+    update(schema.processes)
+    .where(NAMED, or_(ROW.beats == bindparam("last"), ROW.beats < 0))
+    .values(beats=bindparam("fenced"))
+)
 NAMES = Statement(select(ROW.name))
 REMOVE = Statement(delete(schema.processes).where(NAMED))
 
@@ -126,11 +132,11 @@ class Presence:
         return sorted(self._dead)
 
     def claim(self, tx: Transaction, name: str) -> bool:
-        """Lock the row of a process that `find_dead` named, for a transaction that sweeps and then removes it.
+        """Fence a process that `find_dead` named. From then on any process may sweep it, and then remove it.
 
-        False if the process is alive after all, or was swept by another one.
+        False if it is alive after all, or was removed by another process.
         """
-        return tx.change(CLAIM, {"of": name, "last": self._dead[name]}) == 1
+        return tx.change(CLAIM, {"of": name, "last": self._dead[name], "fenced": FENCED}) == 1
 
     def _wake(self) -> None:
         for wake in self._wakes:
@@ -249,11 +255,14 @@ class Observation:
         self._still = {}
 
     def dead(self, now_s: float) -> dict[str, int]:
-        """The processes that stand still for too long, and their beats. None if the last read was too long ago."""
+        """The processes that stand still for too long or are fenced, and their beats.
+
+        None if the last read was too long ago.
+        """
         if now_s - self._read_s > self._bounds.gap_s:
             return {}
         until_s = self._sent_s - self._bounds.dead_s
-        return {name: count for name, (count, since_s) in self._still.items() if since_s <= until_s}
+        return {name: count for name, (count, since_s) in self._still.items() if since_s <= until_s or count < 0}
 
 
 def remove(tx: Transaction, name: str) -> None:

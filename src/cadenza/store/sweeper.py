@@ -1,5 +1,6 @@
 """Finds what dead processes left behind and ends it; forgets old idempotency keys."""
 
+import contextlib
 import hashlib
 import time
 from functools import partial
@@ -8,7 +9,7 @@ from cadenza.core.records import Outcome
 from cadenza.observe import Observer
 from cadenza.store import files, ledger, processes, sweeps
 from cadenza.store.processes import Presence
-from cadenza.store.store import Store, StoreRefused, Transaction
+from cadenza.store.store import Store, StoreBusy, StoreRefused
 
 FORGET_EVERY_S = 60.0
 
@@ -20,41 +21,56 @@ class Sweeper:
         self._store = store
         self._presence = presence
         self._observer = observer
+        self._unfinished: set[str] = set()  # processes of which the last sweep left out some accounts
         self._suspects: set[str] = set()  # processes of the release before whose locks were free at the last sweep
         self._forget_at_s = 0.0
 
     async def sweep(self) -> None:
         now_ms = time.time_ns() // 1_000_000
         for name in await self._presence.find_dead():
-            await self._sweep_process(name, now_ms)
-        await self._sweep_old_holds(now_ms)
+            with contextlib.suppress(StoreBusy):  # its row is locked: the next sweep comes back to it
+                await self._sweep_process(name, now_ms)
+        with contextlib.suppress(StoreBusy):
+            await self._sweep_old_holds(now_ms)
         if time.monotonic() >= self._forget_at_s:
             self._forget_at_s = time.monotonic() + FORGET_EVERY_S
             await self._store.transact(lambda tx: ledger.forget_old_keys(tx, now_ms))
 
     async def _sweep_process(self, name: str, now_ms: int) -> None:
-        def sweep(tx: Transaction) -> list[Outcome] | None:
-            if not self._presence.claim(tx, name):
-                return None
-            outcomes = sweeps.free_process(tx, name, now_ms)
-            processes.remove(tx, name)
-            return outcomes
-
-        try:
-            outcomes = await self._store.transact(sweep)
-        except StoreRefused:  # it is alive after all, and has just reserved credit
-            self._observer.log.warning("a process that seemed dead is alive", process=name)
+        if not await self._store.transact(lambda tx: self._presence.claim(tx, name), is_brief=True):
             return
-        if outcomes is not None:
-            self._record(outcomes, name)
+        charged = 0
+
+        def record(outcomes: list[Outcome]) -> None:
+            nonlocal charged
+            charged += len(outcomes)
+            self._record(outcomes)
+
+        left_out = await sweeps.free_process(self._store, name, now_ms, record)
+        if left_out:
+            if name in self._unfinished:
+                self._observer.log.warning(
+                    "accounts of a process that died are locked", process=name, accounts=len(left_out)
+                )
+            self._unfinished.add(name)
+            return
+        self._unfinished.discard(name)
+        try:
+            await self._store.transact(lambda tx: processes.remove(tx, name), is_brief=True)
+        except StoreRefused:  # it lives, and has just reserved credit, or another process is about to finish
+            return
+        self._observer.log.warning("freed the credit of a process that died", process=name, charged=charged)
 
     async def _sweep_old_holds(self, now_ms: int) -> None:
         """End the holds of processes of the release before. One that lost its lock has until the next sweep."""
         owners = {owner for (owner,) in await self._store.rows(sweeps.OLD_OWNERS, {})}
         dead = {owner for owner in owners if await self._is_old_owner_dead(owner)}
         for owner in sorted(dead if self._store.is_sqlite else dead & self._suspects):
-            outcomes = await self._store.transact(partial(sweeps.end_old_holds, owner=owner, now_ms=now_ms))
-            self._record(outcomes, owner)
+            charged = 0
+            while outcomes := await self._store.transact(partial(sweeps.end_old_holds, owner=owner, now_ms=now_ms)):
+                charged += len(outcomes)
+                self._record(outcomes)
+            self._observer.log.warning("freed the credit of a process that died", process=owner, charged=charged)
         self._suspects = dead
 
     async def _is_old_owner_dead(self, owner: str) -> bool:
@@ -65,7 +81,6 @@ class Sweeper:
         found = await self._store.row(sweeps.TRY_OLD_LOCK, {"number": number})
         return found == (True,)
 
-    def _record(self, outcomes: list[Outcome], name: str) -> None:
-        self._observer.log.warning("freed the credit of a process that died", process=name, charged=len(outcomes))
+    def _record(self, outcomes: list[Outcome]) -> None:
         for outcome in outcomes:
             self._observer.record(outcome)

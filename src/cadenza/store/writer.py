@@ -17,7 +17,7 @@ from cadenza.core.records import Outcome
 from cadenza.observe import Observer, places
 from cadenza.store.backlog import Answer
 from cadenza.store.caps import HOLDS_OF_PROCESS
-from cadenza.store.committer import Committer
+from cadenza.store.committer import LOOK_EVERY_S, Committer
 from cadenza.store.ledger import ASKED, RESERVED
 from cadenza.store.marks import Delivery, Marks
 from cadenza.store.processes import Presence
@@ -29,6 +29,7 @@ from cadenza.store.sweeper import Sweeper
 class Pace(msgspec.Struct, frozen=True):
     """The periods of the ledger's work, in seconds."""
 
+    wait_s: float = 5.0  # how long a request waits for its hold, and then for its charge
     retry_s: float = 0.25  # after the store did not take a batch
     mark_every_s: float = 0.5
     mark_after_s: float = 0.25  # a shorter request is not worth counting
@@ -72,6 +73,7 @@ class LedgerWriter:
             asyncio.create_task(self._committer.run()),
             asyncio.create_task(self._every(pace.mark_every_s, self.mark)),
             asyncio.create_task(self._every(pace.sweep_every_s, self.sweep)),
+            asyncio.create_task(self._every(LOOK_EVERY_S, self._fail_late)),
             asyncio.create_task(self._every(pace.give_back_every_s, self._give_back_idle)),
             asyncio.create_task(self._every(pace.reconcile_every_s, self._reconcile)),
             asyncio.create_task(self._answer_asks()),
@@ -138,7 +140,8 @@ class LedgerWriter:
     def end(self, outcome: Outcome) -> "asyncio.Future[Answer]":
         """End the hold of a request. It is queued at once and will be written even if no caller awaits the answer.
 
-        Once it is durable, the outcome is also counted and logged.
+        The answer is StoreUnavailable if the store has not taken it after `wait_s`. Once it is durable, the outcome is
+        also counted and logged.
         """
         completion_id = outcome.completion_id
         hold = self._open.pop(completion_id)
@@ -200,6 +203,9 @@ class LedgerWriter:
                 for (account_id,) in await self._store.rows(ASKED, of_me):
                     self._reserves.ask_back(account_id)
                     self._committer.resize(account_id)
+
+    async def _fail_late(self) -> None:
+        self._committer.fail_late(self._pace.wait_s)
 
     async def _give_back_idle(self) -> None:
         for account_id in self._reserves.pass_time():
