@@ -185,8 +185,8 @@ def _say_repeated(answer: Repeated) -> str:
 def _say_insufficient(answer: Insufficient, prompt_tokens: int) -> str:
     if answer.debt_nano:
         return (
-            f"The account has an open debt of {format_dollars(answer.debt_nano)} dollars, because credit was taken back "
-            "that it had spent or that its requests held. New credit pays the debt first. Add credit."
+            f"The account has an open debt of {format_dollars(answer.debt_nano)} dollars: credit was taken back that "
+            "it had spent or that its requests held. New credit pays the debt first. Add credit."
         )
     needs = (
         f"this request needs at least {format_dollars(answer.needed_nano)} for {prompt_tokens:,} prompt tokens "

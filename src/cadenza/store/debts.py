@@ -1,8 +1,8 @@
 """Debts of accounts: credit that was to be taken back while requests held it, or after it was spent.
 
-An account with a debt has no free credit: ended holds (core/ledger.py) and new credit pay its oldest debt first. What is
-paid of a debt is an entry of kind `correction` with the id of the debt, so a balance is the sum of the entries at every
-moment. All functions need the lock of the account.
+An account with a debt has no free credit: ended holds (core/ledger.py) and new credit pay its oldest debt first. What
+is paid of a debt is an entry of kind `correction` with the id of the debt, so a balance is the sum of the entries at
+every moment. All functions need the lock of the account.
 """
 
 from sqlalchemy import bindparam, insert, select, update

@@ -1,8 +1,8 @@
 """The tables, for SQLite and Postgres alike. Times are Unix milliseconds, money is nano-dollars.
 
 The CHECK constraints hold for every program that writes. The migrations build the same tables by hand (a test
-compares the two) and add the triggers that make `entries` append-only. credit_tables.py has two more. A chat has two ids: `completion_id`, the id of
-its reply (chatcmpl-…), and `request_id`, the x-request-id of its HTTP request.
+compares the two) and add the triggers that make `entries` append-only. Two more tables are in credit_tables.py. A chat
+has two ids: `completion_id`, the id of its reply (chatcmpl-…), and `request_id`, the x-request-id of its HTTP request.
 """
 
 from sqlalchemy import (
