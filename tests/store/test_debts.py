@@ -22,7 +22,7 @@ from tests.store.moves import (
     take,
     writing,
 )
-from tests.store.rows import DOLLAR_NANO, NOW_MS, rows_of
+from tests.store.rows import DOLLAR_NANO, NOW_MS, rows_of, run_sql
 from tests.store.test_payments import Till
 
 CENT_NANO = DOLLAR_NANO // 100
@@ -150,6 +150,17 @@ async def test_a_lost_dispute_takes_its_debt_once(store: Store) -> None:
     assert await apply_event(store, "stripe", repeated, NOW_MS + 1) == "out of order"
     await tell(store, DisputeClosed("dp_1", TEN_NANO, "lost"), "evt_lost")
     assert await cents(store) == (1000, 1000, 1000)
+
+
+async def test_free_credit_beside_a_debt_pays_it_with_the_next_move(store: Store) -> None:
+    """A process of the release before frees credit and pays no debt: the next move of the account does."""
+    await pay_ten(store)
+    await take(store, hold_of("r1"))
+    await tell(store, REFUNDED, "evt_refund")
+    await run_sql(store, "UPDATE reserves SET amount_nano = 0", "UPDATE accounts SET held_nano = 0")
+    assert [finding.rule for finding in await audit.check(store)] == ["an account with a debt has no free credit"]
+    assert isinstance(await take(store, make_hold("r2")), Insufficient)  # the debt is paid, and nothing is left
+    assert await cents(store) == (0, 0, 0)
 
 
 async def test_credit_of_a_dead_process_pays_the_debt(store: Store) -> None:
