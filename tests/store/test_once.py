@@ -116,8 +116,11 @@ async def test_a_bad_reference_is_refused(store: Store) -> None:
 
 
 async def test_a_secret_is_not_shown_again(store: Store) -> None:
-    """A repetition says which key or vouchers were made, and what to do: their secrets are not stored."""
+    """A repetition says which account, key or vouchers were made: their secrets are not stored, nor changed."""
     await fund(store, DOLLAR_NANO)
+    await ORDERS["account"](store, "one account")
+    with pytest.raises(ControlError, match=rf"{NEW_EMAIL} was created before, with the password that was given then"):
+        await ORDERS["account"](store, "one account")
     await ORDERS["key"](store, REFERENCE)
     _, key = await list_keys(store, EMAIL, NOW_MS)
     with pytest.raises(ControlError, match=rf"the key {key.prefix}… \({key.id}\) was made before"):

@@ -57,8 +57,13 @@ async def create_account(  # noqa: PLR0913, PLR0917 it is one order
     order = make_order(COMMAND_LINE, "account.create", (normal, credit_nano), reference)
 
     def create(tx: Transaction) -> Account:
-        is_new = order.begin(tx, now_ms).is_new
-        return add_account(tx, new, COMMAND_LINE, now_ms) if is_new else find_account(tx, normal)
+        begun = order.begin(tx, now_ms)
+        if begun.earlier:
+            raise ControlError(
+                f"With this reference, {normal} was created before, with the password that was given then. "
+                "Nothing was changed now."
+            )
+        return add_account(tx, new, COMMAND_LINE, now_ms) if begun.is_new else find_account(tx, normal)
 
     try:
         return await until_known(order.reference, lambda: store.transact(create))
