@@ -236,7 +236,7 @@ def end_requests(account: Account, demand: Demand, ends: list[End], known: Known
         following_nano -= due_and_held_nano[number]  # the holds of those that follow: this one must not use them
         ended.append(_end(account, demand.kept_nano + following_nano, end, known, changes))
     _resize(account, demand.kept_nano)
-    _pay_debt(account)
+    pay_debt(account)
     return ended
 
 
@@ -332,7 +332,8 @@ def _used_key(hold: Hold, known: Known) -> Repeated | None:
     return None if used is None or used.is_open else Repeated(used.completion_id, used.request_id)
 
 
-def _pay_debt(account: Account) -> None:
+def pay_debt(account: Account) -> None:
+    """Pay the debt from what is free. It comes last: what requests owe is charged first."""
     paid_nano = min(account.debt_nano, account.free_nano)
     account.debt_nano -= paid_nano
     account.balance_nano -= paid_nano
