@@ -73,7 +73,7 @@ def test_credit_is_taken_back(furnished: Path) -> None:
 @pytest.mark.parametrize(
     ("amount", "reason", "said"),
     [
-        ("-5.01", "x", "the balance is 5.00, of which running requests hold 0.00; 5.00 can be taken."),
+        ("-5.01", "x", "5.01 dollars cannot be taken from owner@example.org: the balance is 5.00."),
         ("5", "x", "write a negative amount"),
         ("0", "x", "write a negative amount"),
         ("--5", "x", "negative"),

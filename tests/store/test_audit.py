@@ -32,6 +32,9 @@ from tests.store.rows import DOLLAR_NANO, NOW_MS, run_sql
     CAP_IS_KEPT,
     CAP_HOLDS_HAVE_CAPS,
     CAPS_ARE_MARKED,
+    DEBT_IS_SUM,
+    DEBT_LEAVES_NOTHING_FREE,
+    PAID_DEBT_IS_SUM,
 ) = RULES
 
 NEW_ENTRY = "INSERT INTO entries (account_id, kind, amount_nano, completion_id, note, created_at) VALUES "
@@ -103,6 +106,24 @@ BROKEN = {
     "a metering row with a cost that was not charged": (
         [METER.format("nobody", 8)],
         [Finding(METERED_IS_CHARGED, "nobody", 8)],
+    ),
+}
+OWE_5 = "UPDATE accounts SET debt_nano = 5 WHERE id = 'acct_b'"
+DEBT = "INSERT INTO debts (account_id, source, note, amount_nano, left_nano, created_at) VALUES "
+BROKEN |= {
+    "a debt that nobody owes": ([DEBT + "('acct_b', 'dp_1', '', 5, 5, 0)"], [Finding(DEBT_IS_SUM, "acct_b", -5)]),
+    "a debt without a reason": ([OWE_5], [Finding(DEBT_IS_SUM, "acct_b", 5)]),
+    "a debt beside free credit": (
+        [
+            DEBT + "('acct_b', 'dp_1', '', 5, 5, 0)",
+            "UPDATE accounts SET debt_nano = 5, balance_nano = 9 WHERE id = 'acct_b'",
+            NEW_ENTRY + "('acct_b', 'grant', 9, NULL, '', 0)",
+        ],
+        [Finding(DEBT_LEAVES_NOTHING_FREE, "acct_b", 9)],
+    ),
+    "a debt that was paid without an entry": (
+        [DEBT + "('acct_b', 'dp_1', '', 7, 5, 0)", OWE_5],
+        [Finding(PAID_DEBT_IS_SUM, "dp_1", 2)],
     ),
 }
 BROKEN_CAPS = {

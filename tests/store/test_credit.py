@@ -1,7 +1,6 @@
 """Credit outside of requests, on both databases: corrections, statements, and notices of a low balance."""
 
 import asyncio
-import contextlib
 from functools import partial
 
 import pytest
@@ -53,20 +52,29 @@ async def test_a_correction_is_an_entry_with_its_reason(store: Store) -> None:
     await fund(store, 5 * DOLLAR_NANO)
     assert await correct(store, -DOLLAR_NANO, "granted twice") == 4 * DOLLAR_NANO
     _, made = await rows_of(store, entries)
-    assert (made.kind, made.amount_nano, made.note, made.source) == ("correction", -DOLLAR_NANO, "granted twice", None)
+    assert (made.kind, made.amount_nano, made.note) == ("correction", -DOLLAR_NANO, "granted twice")
     [act] = await list_newest(store, "acct_a")
     assert (act.actor, act.act, act.detail) == (COMMAND_LINE, "credit.correct", "-1.00 dollars: granted twice")
     assert await audit.check(store) == []
 
 
-async def test_a_correction_never_takes_what_is_held(store: Store) -> None:
-    """Only free credit can be taken: a larger correction is refused with the numbers, and changes nothing."""
+async def test_a_correction_takes_what_is_held_when_it_is_free(store: Store) -> None:
+    """What a request holds is a debt until it ends. More than the balance is refused, and changes nothing."""
     await fund(store, 5 * DOLLAR_NANO)
-    held = await take(store, make_hold())
-    assert isinstance(held, Held)
-    with pytest.raises(ControlError, match=r"the balance is 5\.00, of which running requests hold 0\.0"):
-        await correct(store, -5 * DOLLAR_NANO)
-    assert await correct(store, -5 * DOLLAR_NANO + held.amount_nano) == held.amount_nano
+    hold = make_hold()
+    assert isinstance(await take(store, hold), Held)
+    with pytest.raises(ControlError, match=r"5\.000000001 dollars cannot be taken .*: the balance is 5\.00\."):
+        await correct(store, -5 * DOLLAR_NANO - 1)
+    done = await correct_credit(store, EMAIL, -5 * DOLLAR_NANO, "a mistake", COMMAND_LINE, NOW_MS)
+    assert (done.balance_nano, done.owed_nano) == (hold.amount_nano, hold.amount_nano)
+    with pytest.raises(
+        ControlError, match=r"the balance is 0\.0000025, and a debt of 0\.0000025 is taken from it first"
+    ):
+        await correct(store, -1)
+    await finish(store, hold, Usage(100, 10))
+    account = await accounts.get_by_email(store, EMAIL)
+    assert account
+    assert (account.balance_nano, account.debt_nano) == (0, 1300)
     assert await audit.check(store) == []
 
 
@@ -79,13 +87,13 @@ async def test_what_a_process_reserved_without_need_is_asked_back(store: Store) 
         assert isinstance(held, Held)
         assert (await money(store))[1] > held.amount_nano
 
-        async def is_corrected() -> bool:
-            """A busy process may give back what it was asked for only after the correction has been refused."""
-            with contextlib.suppress(ControlError):
-                return await correct(store, held.amount_nano - 5 * DOLLAR_NANO) == held.amount_nano
-            return False
+        await correct(store, held.amount_nano - 5 * DOLLAR_NANO)
 
-        assert await comes_true(is_corrected)
+        async def is_taken() -> bool:
+            """A busy process may give back what it was asked for only after the correction: then it pays the debt."""
+            return await money(store) == (held.amount_nano, held.amount_nano)
+
+        assert await comes_true(is_taken)
         await writer.end(make_outcome(usage=Usage(100, 50)))
     assert await audit.check(store) == []
 

@@ -123,9 +123,10 @@ async def test_a_migrated_store_is_guarded_and_can_be_used(empty: Store) -> None
     await fill_at_0003(empty)
     await migrate(empty)
     second_charge = (
-        "INSERT INTO entries SELECT 9, account_id, kind, 0, completion_id, note, 0, NULL FROM entries WHERE id = 2"
+        "INSERT INTO entries SELECT 9, account_id, kind, 0, completion_id, note, 0, NULL, NULL FROM entries "
+        "WHERE id = 2"
     )
-    charge_without_id = "INSERT INTO entries VALUES (9, 'acct_a', 'charge', 0, NULL, '', 0, NULL)"
+    charge_without_id = "INSERT INTO entries VALUES (9, 'acct_a', 'charge', 0, NULL, '', 0, NULL, NULL)"
     for refused in ("UPDATE entries SET amount_nano = 2 * amount_nano", second_charge, charge_without_id):
         with pytest.raises(StoreRefused):
             await run_sql(empty, refused)

@@ -134,8 +134,8 @@ async def test_entries_are_append_only(filled: Store, statement: str) -> None:
 async def test_entries_cannot_be_emptied_or_replaced(filled: Store) -> None:
     """TRUNCATE on Postgres and INSERT OR REPLACE on SQLite are refused too."""
     replace = (
-        "INSERT OR REPLACE INTO entries SELECT id, account_id, kind, 2, completion_id, note, created_at, source "
-        "FROM entries"
+        "INSERT OR REPLACE INTO entries SELECT id, account_id, kind, 2, completion_id, note, created_at, source, "
+        "debt_id FROM entries"
     )
     with pytest.raises(StoreRefused, match="append-only"):
         await run_sql(filled, replace if filled.is_sqlite else "TRUNCATE entries")

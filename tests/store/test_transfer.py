@@ -28,7 +28,7 @@ DIGEST = bytes(range(224, 256))
 IDS = "(SELECT account_id, id AS key_id FROM keys LIMIT 1)"
 HOLD = "'forte', 'proc_a', 'settled', 2500, 100, 7, 10, 30, NULL, 1, 5, 6, 'req-1'"
 MORE_ROWS = (
-    f"INSERT INTO entries SELECT 41, account_id, 'charge', -1210, 'chatcmpl-1', 'für später', 7, NULL FROM {IDS}",
+    f"INSERT INTO entries SELECT 41, account_id, 'charge', -1210, 'chatcmpl-1', 'für später', 7, NULL, NULL FROM {IDS}",
     f"INSERT INTO holds SELECT 'chatcmpl-1', account_id, key_id, {HOLD} FROM {IDS}",
     f"""INSERT INTO usage SELECT 'chatcmpl-1', account_id, key_id, 'forte', 'acme', 'large', 100, 3, 7, 1210, 1, 200, 0,
         {2**53 + 1}, NULL, 345, 'req-1' FROM {IDS}""",
@@ -48,6 +48,8 @@ MORE_ROWS = (
     f"INSERT INTO acts SELECT 7, 1, 'command line', 'key.create', account_id, key_id, 'name=plain' FROM {IDS}",
     f"INSERT INTO vouchers SELECT 'vch_1', zeroblob(32), 'CDZ-1234', 5, '', 1, NULL, 2, account_id FROM {IDS}",
     f"INSERT INTO payments SELECT 'pay_1', account_id, 'stripe', 'cs_1', NULL, 5, 0, 'open', 1, 2 FROM {IDS}",
+    f"INSERT INTO debts SELECT 3, account_id, 'dp_1', 'a dispute', 0, 0, 1 FROM {IDS}",
+    "INSERT INTO command_references VALUES (zeroblob(32), 'key.create', zeroblob(32), 'key_1', 1)",
     "INSERT INTO payment_events VALUES ('evt_1', 'checkout.session.completed', 1)",
 )
 
@@ -175,7 +177,9 @@ def test_a_store_that_was_used_since_is_refused(
         use_as_store(folder, target)
     assert run_here(folder, "account", "credit", EMAIL, "1.00").returncode == 0
     before = ask(target, "SELECT count(*), sum(amount_nano) FROM entries")
-    assert_refused(move(), "The target has other rows than the source; in: accounts, epochs, acts, entries")
+    assert_refused(
+        move(), "The target has other rows than the source; in: accounts, command_references, epochs, acts, entries"
+    )
     assert ask(target, "SELECT count(*), sum(amount_nano) FROM entries") == before
 
 

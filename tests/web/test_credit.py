@@ -72,6 +72,7 @@ def test_credit_is_shown(visitor: Visitor) -> None:
         "balance": "5.00",
         "held": "0.00",
         "free": "5.00",
+        "debt": "0.00",
         "per_day": "0.00",
         "lasts_until": None,
         "low_balance": "1.00",

@@ -1,5 +1,6 @@
 """The operator's pages and endpoints: who may see them, what they do, and that every act is in the audit trail."""
 
+import re
 from typing import Any
 
 import msgspec
@@ -104,7 +105,27 @@ def test_credit_is_added_and_taken_back(
     service.ledger.check_rules()
 
 
-@pytest.mark.parametrize("amount", ["0", "-1", "", "abc", "NaN", "1e400", "0.0000000001", "9999999999999"])
+def test_a_form_that_is_sent_twice_counts_once(
+    service: Service, operator: Visitor, other: str, other_page: str
+) -> None:
+    """A double click, a form that is sent again and a repeated request with a reference move credit once."""
+    first, second = re.findall('name="reference" value="([0-9a-f]{16})"', operator.get(other_page).text)
+    for _ in range(2):
+        seen = operator.post(f"{other_page}/grants", {"amount": "2.00", "reference": first})
+        assert (seen.status, seen.location) == (303, f"{other_page}?note=credit-added")
+        taken = {"amount": "1.00", "reason": "why", "reference": second}
+        assert operator.post(f"{other_page}/corrections", taken).status == 303
+        reply = operator.api("POST", f"{other_page}/grants", {"amount": "0.50", "reference": "invoice 17"})
+        assert (reply.status, reply.json["balance"]) == (200, "6.50")
+    seen = operator.post(f"{other_page}/grants", {"amount": "3.00", "reference": first})
+    assert (seen.status, "was used before for something else" in seen.words) == (400, True)
+    assert balance_nano(service, other) == CREDIT_NANO + 1_500_000_000
+    assert len(acts_of(service, other)) == 3
+
+
+@pytest.mark.parametrize(
+    "amount", ["0", "-1", "", "abc", "NaN", "1e2", "1_0", "٥", "５", "0.0000000001", "9999999999999"]
+)
 def test_bad_amounts_are_refused(service: Service, operator: Visitor, other: str, other_page: str, amount: str) -> None:
     """An amount that is not exact, not positive or absurd changes nothing, and the page says what is wrong."""
     for path, fields in (("grants", {"note": ""}), ("corrections", {"reason": "a reason"})):
@@ -115,10 +136,10 @@ def test_bad_amounts_are_refused(service: Service, operator: Visitor, other: str
 
 
 def test_no_more_is_taken_back_than_there_is(service: Service, operator: Visitor, other: str, other_page: str) -> None:
-    """A correction above the free credit is refused with the number, and needs a reason."""
+    """A correction above the balance is refused with the number, and needs a reason."""
     seen = operator.post(f"{other_page}/corrections", {"amount": "5.01", "reason": "a reason"})
-    assert "5.00 can be taken" in seen.words
-    assert "5.00 dollars" in seen.words
+    assert "5.01 dollars cannot be taken" in seen.words
+    assert "the balance is 5.00." in seen.words
     assert operator.post(f"{other_page}/corrections", {"amount": "1.00", "reason": " "}).status == 400
     assert (balance_nano(service, other), acts_of(service, other)) == (CREDIT_NANO, [])
 

@@ -14,13 +14,14 @@ from cadenza.cli.console import (
     now_ms,
     print_list,
     read_store,
+    reference_option,
     say,
     with_store,
 )
 from cadenza.core.money import format_dollars, parse_dollars
 from cadenza.core.records import DEFAULT_CLASS
 
-COLUMNS = ("email", "class", "balance", "held", "created_at", "id")
+COLUMNS = ("email", "class", "balance", "held", "debt", "created_at", "id")
 NEGATIVE_NUMBER = re.compile(r"-\.?\d.*")
 
 
@@ -54,8 +55,11 @@ def accounts() -> None:
     help="The class that 'auto' means for this account.",
 )
 @click.option("--password-stdin", is_flag=True, help="Read the password from standard input.")
+@reference_option
 @config_option
-def create(email: str, credit: str, preferred_class: str | None, password_stdin: bool, config: str | None) -> None:
+def create(
+    email: str, credit: str, preferred_class: str | None, password_stdin: bool, reference: str, config: str | None
+) -> None:
     """Create an account. The password is read from a prompt."""
     from cadenza.control.accounts import create_account  # noqa: PLC0415 import time
 
@@ -64,7 +68,7 @@ def create(email: str, credit: str, preferred_class: str | None, password_stdin:
     class_id = usable_class(settings, preferred_class)
     password = read_password(from_stdin=password_stdin)
     account = with_store(
-        settings, lambda store: create_account(store, email, password, credit_nano, class_id, now_ms())
+        settings, lambda store: create_account(store, email, password, credit_nano, class_id, now_ms(), reference)
     )
     say(f"Created {account.email} with {format_dollars(account.balance_nano)} dollars of credit.")
     say(f"Create a key for it: cadenza key create --account {account.email}")
@@ -84,6 +88,7 @@ def list_(as_json: bool, config: str | None) -> None:
             "class": account.preferred_class,
             "balance": format_dollars(account.balance_nano),
             "held": format_dollars(account.held_nano),
+            "debt": format_dollars(account.debt_nano),
             "created_at": format_time(account.created_at),
         }
         for account in read_store(load_config(config), list_accounts)
@@ -95,14 +100,27 @@ def list_(as_json: bool, config: str | None) -> None:
 @click.argument("email")
 @click.argument("amount")
 @click.option("--note", metavar="TEXT", default="", help="The reason, for the ledger.")
+@reference_option
 @config_option
-def credit(email: str, amount: str, note: str, config: str | None) -> None:
+def credit(email: str, amount: str, note: str, reference: str, config: str | None) -> None:
     """Add credit to an account: an amount of dollars, like 5.00."""
     from cadenza.control.accounts import give_credit  # noqa: PLC0415 import time
+    from cadenza.store.acts import COMMAND_LINE  # noqa: PLC0415 import time
 
     amount_nano = parse_dollars(amount)
-    account = with_store(load_config(config), lambda store: give_credit(store, email, amount_nano, note, now_ms()))
-    say(f"The balance of {account.email} is {format_dollars(account.balance_nano)} dollars.")
+    done = with_store(
+        load_config(config),
+        lambda store: give_credit(store, email, amount_nano, note, now_ms(), COMMAND_LINE, reference),
+    )
+    if done.earlier_at is not None:
+        say_repeated(done.earlier_at)
+    say(f"The balance of {done.account.email} is {format_dollars(done.account.balance_nano)} dollars.")
+    if done.account.debt_nano:
+        say(f"A debt of {format_dollars(done.account.debt_nano)} dollars is still open: new credit pays it first.")
+
+
+def say_repeated(earlier_at: int) -> None:
+    say(f"This reference was used at {format_time(earlier_at)}, and counts once: nothing was changed now.")
 
 
 for command in COMMANDS:

@@ -24,6 +24,13 @@ config_option = click.option(
     help="The config file.",
     show_default="$CADENZA_CONFIG, else ./cadenza.toml, else the embedded model",
 )
+reference_option = click.option(
+    "--reference",
+    metavar="TEXT",
+    default="",
+    show_default="a new one",
+    help="Counts once: a repetition with the same reference changes nothing.",
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON array, oldest first.")
 T = TypeVar("T")
 

@@ -2,7 +2,7 @@
 
 import click
 
-from cadenza.cli.accounts import AmountCommand
+from cadenza.cli.accounts import AmountCommand, say_repeated
 from cadenza.cli.console import (
     config_option,
     format_time,
@@ -11,6 +11,7 @@ from cadenza.cli.console import (
     now_ms,
     print_list,
     read_store,
+    reference_option,
     say,
     with_store,
 )
@@ -29,13 +30,14 @@ def vouchers() -> None:
 @click.option("--count", metavar="NUMBER", type=int, default=1, show_default=True, help="How many vouchers to make.")
 @click.option("--expires", metavar="DAYS", type=int, show_default="never", help="After how many days they expire.")
 @click.option("--note", metavar="TEXT", default="", help="What they are for. Only operators see it.")
+@reference_option
 @config_option
-def create(amount: str, count: int, expires: int | None, note: str, config: str | None) -> None:
+def create(amount: str, count: int, expires: int | None, note: str, reference: str, config: str | None) -> None:
     """Make vouchers of AMOUNT dollars and print their codes, one a line. A code is shown only this once."""
     from cadenza.control.vouchers import VoucherOrder, create_vouchers  # noqa: PLC0415 import time
     from cadenza.store.acts import COMMAND_LINE  # noqa: PLC0415 import time
 
-    order = VoucherOrder(parse_dollars(amount), count, expires, note)
+    order = VoucherOrder(parse_dollars(amount), count, expires, note, reference)
     made = with_store(load_config(config), lambda store: create_vouchers(store, order, COMMAND_LINE, now_ms()))
     for code, _ in made:
         click.echo(code)
@@ -84,16 +86,26 @@ def revoke(voucher: str, config: str | None) -> None:
 @click.argument("email")
 @click.argument("amount")
 @click.option("--reason", metavar="TEXT", required=True, help="Why, for the ledger. The account's owner sees it.")
+@reference_option
 @config_option
-def correct(email: str, amount: str, reason: str, config: str | None) -> None:
-    """Take credit back from an account: a negative amount of dollars, like -1.00. It never goes below zero."""
+def correct(email: str, amount: str, reason: str, reference: str, config: str | None) -> None:
+    """Take credit back from an account: a negative amount of dollars, like -1.00. It never goes below zero.
+
+    What running requests hold is taken when they end.
+    """
     from cadenza.control.credit import correct_credit  # noqa: PLC0415 import time
     from cadenza.store.acts import COMMAND_LINE  # noqa: PLC0415 import time
 
     amount_nano = -parse_dollars(amount[1:]) if amount.startswith("-") else parse_dollars(amount)
     settings = load_config(config)
-    done = with_store(settings, lambda store: correct_credit(store, email, amount_nano, reason, COMMAND_LINE, now_ms()))
-    say(
-        f"Took {format_dollars(done.taken_nano)} dollars from {done.email}. "
-        f"The balance is {format_dollars(done.balance_nano)} dollars."
+    done = with_store(
+        settings,
+        lambda store: correct_credit(store, email, amount_nano, reason, COMMAND_LINE, now_ms(), reference),
     )
+    if done.earlier_at is not None:
+        say_repeated(done.earlier_at)
+    else:
+        say(f"Took {format_dollars(done.taken_nano)} dollars from {done.email}.")
+    if done.owed_nano:
+        say(f"{format_dollars(done.owed_nano)} dollars are a debt: ended requests and new credit pay it first.")
+    say(f"The balance is {format_dollars(done.balance_nano)} dollars.")

@@ -12,6 +12,7 @@ from cadenza.cli.console import (
     now_ms,
     print_list,
     read_store,
+    reference_option,
     say,
     with_store,
 )
@@ -63,6 +64,7 @@ def keys() -> None:
 @burst_option
 @click.option("--cap", metavar="DOLLARS", help="The most that the key may spend, like 5.00.", show_default="no cap")
 @click.option("--cap-period", type=period_choice, default="total", show_default=True, help="In all, or in each month.")
+@reference_option
 @config_option
 def create(  # noqa: PLR0913, PLR0917 one for each option
     account: str,
@@ -73,13 +75,14 @@ def create(  # noqa: PLR0913, PLR0917 one for each option
     burst: int | None,
     cap: str | None,
     cap_period: Period,
+    reference: str,
     config: str | None,
 ) -> None:
     """Create a key and print it, alone on standard output. It is shown only this once."""
     from cadenza.control.keys import KeyLimits, KeyOrder, create_key  # noqa: PLC0415 import time
 
     chosen = None if cap is None else Cap(parse_dollars(cap), cap_period)
-    order = KeyOrder(name, scope, expires, KeyLimits(rate, burst), chosen)
+    order = KeyOrder(name, scope, expires, KeyLimits(rate, burst), chosen, reference)
     secret, key = with_store(load_config(config), lambda store: create_key(store, account, order, now_ms()))
     click.echo(secret)
     until = f"It expires at {format_time(key.expires_at)}." if key.expires_at else "It does not expire."

@@ -1,7 +1,7 @@
 """The credit of an account: corrections by an operator, and below which balance its owner wants a notice.
 
-A correction takes free credit only, under the account's lock: never what requests in flight hold, never below zero.
-What processes have reserved without need is asked back first.
+A correction takes at most the balance, under the account's lock: free credit at once, and what requests in flight hold
+as a debt, when they end. What processes have reserved without need is asked back first.
 """
 
 import asyncio
@@ -10,10 +10,12 @@ import msgspec
 
 from cadenza.control.accounts import NOTE_CHARS_MAX, find_account, get_account
 from cadenza.control.errors import ControlError
+from cadenza.control.once import make_order, until_known
 from cadenza.core.money import AMOUNT_NANO_MAX, format_dollars
 from cadenza.store import acts, credit
 from cadenza.store.acts import Act
 from cadenza.store.changes import make_change
+from cadenza.store.credit import Money
 from cadenza.store.store import Store, Transaction
 
 LOOK_S = 0.05
@@ -21,33 +23,46 @@ LOOKS = 20
 
 
 class Correction(msgspec.Struct, frozen=True):
-    """Credit that was taken back, and the balance since."""
+    """Credit that was taken back, what is a debt of it now, and the balance since.
+
+    `earlier_at` is set if an earlier call with the same reference did it.
+    """
 
     email: str
     taken_nano: int
     balance_nano: int
+    owed_nano: int = 0
+    earlier_at: int | None = None
 
 
-async def correct_credit(store: Store, email: str, amount_nano: int, reason: str, by: str, now_ms: int) -> Correction:
-    """Take credit back. The amount is negative, as its entry will be."""
+async def correct_credit(  # noqa: PLR0913, PLR0917 it is one order
+    store: Store, email: str, amount_nano: int, reason: str, by: str, now_ms: int, reference: str = ""
+) -> Correction:
+    """Take credit back. The amount is negative, as its entry will be. A reference counts once."""
     if not -AMOUNT_NANO_MAX <= amount_nano < 0:
         raise ControlError("A correction takes credit back: write a negative amount, like -1.00.")
     reason = reason.strip()
     if not reason or len(reason) > NOTE_CHARS_MAX or not reason.isprintable():
         raise ControlError(f"A correction needs a reason: one line of at most {NOTE_CHARS_MAX} characters.")
 
-    await gather_free_credit(store, (await get_account(store, email)).id, -amount_nano)
+    found = await get_account(store, email)
+    order = make_order(by, "credit.correct", (found.id, amount_nano), reference)
+    await gather_free_credit(store, found.id, -amount_nano)
 
     def correct(tx: Transaction) -> Correction:
-        account = find_account(tx, email)
-        balance_nano = credit.take(tx, account.id, -amount_nano, reason, None, now_ms)
-        if balance_nano is None:
-            raise ControlError(_not_free(account.email, -amount_nano, *credit.lock_money(tx, account.id)))
+        account, begun = find_account(tx, email), order.begin(tx, now_ms)
+        if not begun.is_new:
+            at = begun.earlier.at if begun.earlier else None
+            return Correction(account.email, -amount_nano, account.balance_nano, account.debt_nano, at)
+        money = credit.lock_money(tx, account.id)
+        if money.balance_nano - money.debt_nano < -amount_nano:
+            raise ControlError(_too_much(account.email, -amount_nano, money))
+        taken = credit.take(tx, account.id, -amount_nano, reason, order.source, now_ms)
         detail = f"{format_dollars(amount_nano)} dollars: {reason}"
         acts.add(tx, Act(now_ms, by, "credit.correct", account.id, detail=detail))
-        return Correction(account.email, -amount_nano, balance_nano)
+        return Correction(account.email, -amount_nano, taken.balance_nano, taken.owed_nano)
 
-    return await make_change(store, correct)
+    return await until_known(order.reference, lambda: make_change(store, correct))
 
 
 async def gather_free_credit(store: Store, account_id: str, amount_nano: int) -> None:
@@ -72,9 +87,9 @@ async def set_low_balance(store: Store, account_id: str, below_nano: int, by: st
     await store.transact(change)
 
 
-def _not_free(email: str, amount_nano: int, balance_nano: int, held_nano: int) -> str:
+def _too_much(email: str, amount_nano: int, money: Money) -> str:
+    owed = f", and a debt of {format_dollars(money.debt_nano)} is taken from it first" if money.debt_nano else ""
     return (
         f"{format_dollars(amount_nano)} dollars cannot be taken from {email}: the balance is "
-        f"{format_dollars(balance_nano)}, of which running requests hold {format_dollars(held_nano)}; "
-        f"{format_dollars(balance_nano - held_nano)} can be taken."
+        f"{format_dollars(money.balance_nano)}{owed}."
     )

@@ -37,11 +37,12 @@ async def erase_account(store: Store, email: str, by: str, now_ms: int) -> Erase
 
     def erase(tx: Transaction) -> Erased:
         account = find_account(tx, email)
-        balance_nano, held_nano = credit.lock_money(tx, account.id)
-        if held_nano:
-            raise ControlError(_is_in_use(account.email, held_nano))
-        if balance_nano and credit.take(tx, account.id, balance_nano, NOTE, None, now_ms) is None:
-            raise AssertionError("credit that is free and locked can be taken")
+        money = credit.lock_money(tx, account.id)
+        balance_nano = money.balance_nano
+        if money.held_nano:
+            raise ControlError(_is_in_use(account.email, money.held_nano))
+        if balance_nano:
+            credit.take(tx, account.id, balance_nano, NOTE, f"erasure:{account.id}", now_ms)
         erasure.erase(tx, account, now_ms)
         detail = f"{format_dollars(balance_nano)} dollars forfeited"
         acts.add(tx, Act(now_ms, by, "account.erase", account.id, detail=detail))

@@ -6,13 +6,14 @@ Every change is in the audit trail. An account has a bounded number of keys.
 """
 
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from cadenza.control.accounts import find_account, get_account
+from cadenza.control.accounts import get_account
 from cadenza.control.errors import ControlError
+from cadenza.control.once import make_order, until_known
 from cadenza.core.apikey import KEY_PREFIX, digest_key, display_prefix, is_well_formed, make_key
 from cadenza.core.caps import PERIODS, Cap, month_of
 from cadenza.core.money import AMOUNT_NANO_MAX, format_dollars
@@ -67,13 +68,14 @@ class Revocation(msgspec.Struct, frozen=True):
 
 
 class KeyOrder(msgspec.Struct, frozen=True):
-    """The key to create. No scopes means all of them."""
+    """The key to create. No scopes means all of them. A reference counts once."""
 
     name: str = ""
     scopes: Sequence[str] = ()
     expires: str = "never"
     limits: KeyLimits = KeyLimits()
     cap: Cap | None = None
+    reference: str = ""
 
 
 class KeyChange(msgspec.Struct, frozen=True):
@@ -93,30 +95,36 @@ class KeyPage(msgspec.Struct, frozen=True):
 
 async def create_key(store: Store, email: str, order: KeyOrder, now_ms: int) -> tuple[str, KeyView]:
     """Return the secret, which is not stored, and the record of the key."""
-    return await _create(store, lambda tx: find_account(tx, email).id, order, now_ms, COMMAND_LINE)
+    return await _create(store, (await get_account(store, email)).id, order, now_ms, COMMAND_LINE)
 
 
 async def create_own_key(
     store: Store, account_id: str, order: KeyOrder, now_ms: int, *, by: str
 ) -> tuple[str, KeyView]:
     """`create_key` for the owner of an account that is known by its id."""
-    return await _create(store, lambda _: account_id, order, now_ms, by)
+    return await _create(store, account_id, order, now_ms, by)
 
 
-async def _create(
-    store: Store, find_owner: Callable[[Transaction], str], order: KeyOrder, now_ms: int, by: str
-) -> tuple[str, KeyView]:
+async def _create(store: Store, account_id: str, order: KeyOrder, now_ms: int, by: str) -> tuple[str, KeyView]:
     _check_name(order.name)
     _check_scopes(order.scopes)
     _check_limits(order.limits)
     _check_cap(order.cap)
     days = _days(order.expires)
-    secret = make_key()
+    secret, key_id = make_key(), "key_" + secrets.token_urlsafe(18)
+    ordered = (account_id, order.name, sorted(order.scopes), order.expires, order.limits, order.cap)
+    once = make_order(by, "key.create", ordered, order.reference, key_id)
 
     def create(tx: Transaction) -> KeyRecord:
+        begun = once.begin(tx, now_ms)
+        if begun.earlier:
+            raise _made_before(tx, begun.earlier.subject)
+        if not begun.is_new:
+            [created] = keys.find_by_prefix_or_id(tx, key_id)
+            return created
         key = NewKey(
-            id="key_" + secrets.token_urlsafe(18),
-            account_id=find_owner(tx),
+            id=key_id,
+            account_id=account_id,
             name=order.name,
             prefix=display_prefix(secret),
             scopes=frozenset(order.scopes),
@@ -134,7 +142,16 @@ async def _create(
         acts.add(tx, Act(now_ms, by, "key.create", created.account_id, created.id, detail))
         return created
 
-    return secret, _view(await make_change(store, create), now_ms)
+    return secret, _view(await until_known(once.reference, lambda: make_change(store, create)), now_ms)
+
+
+def _made_before(tx: Transaction, key_id: str) -> ControlError:
+    found = keys.find_by_prefix_or_id(tx, key_id)
+    prefix = f"{found[0].prefix}… " if found else ""
+    return ControlError(
+        f"With this reference, the key {prefix}({key_id}) was made before. A key is shown only once: "
+        "revoke this one, and create another without the reference."
+    )
 
 
 async def list_keys(store: Store, email: str, now_ms: int) -> list[KeyView]:

@@ -11,7 +11,8 @@
                                      if part of it is left
 
 Each event is acted on once (by its id), each payment grants once and each dispute takes once (by the source of the
-entry). Only free credit is taken; what is missing is written to the audit trail. Any other event changes nothing.
+entry). What is held or spent already is taken later, as a debt (store/debts.py), which is in the audit trail too. A
+dispute that is won ends its own debt first. Any other event changes nothing.
 """
 
 from typing import Literal
@@ -21,7 +22,7 @@ import msgspec
 from cadenza.control.credit import gather_free_credit
 from cadenza.control.payments import DisputeClosed, Disputed, Expired, Fact, Paid, PaymentEvent, Refunded
 from cadenza.core.money import format_dollars
-from cadenza.store import acts, credit, payments
+from cadenza.store import acts, credit, debts, payments
 from cadenza.store.acts import Act
 from cadenza.store.changes import make_change
 from cadenza.store.payments import Names, Payment, State
@@ -132,7 +133,7 @@ class _Change:
             return "out of order"
         if fact.amount_nano is None:
             return "wrong amount"
-        if payment.state == "returned" or credit.amount_of_source(self._tx, fact.dispute) is not None:
+        if payment.state == "returned" or credit.has_taken(self._tx, fact.dispute):
             return "out of order"
         self._take_disputed(fact.dispute, fact.amount_nano)
         self._write("disputed")
@@ -143,14 +144,20 @@ class _Change:
         payment = self._payment
         if payment.state != "disputed":
             return "out of order"
+        credit.lock_money(self._tx, payment.account_id)
         taken_nano = -(credit.amount_of_source(self._tx, fact.dispute) or 0)
+        paid_nano, cancelled_nano = debts.cancel(self._tx, payment.account_id, fact.dispute) or (0, 0)
+        taken_nano += paid_nano
         if taken_nano:
             note = "a disputed card payment stands"
             source = _closed(fact.dispute)
             if credit.return_taken(self._tx, payment.account_id, taken_nano, note, source, self._now_ms) is None:
                 raise AssertionError("a balance above its limit")
         self._write("returned" if payment.returned_nano == payment.amount_nano else "paid")
-        self._act("payment.dispute_won", f"{format_dollars(taken_nano)} dollars were given back")
+        detail = f"{format_dollars(taken_nano)} dollars were given back"
+        if cancelled_nano:
+            detail += f", and a debt of {format_dollars(cancelled_nano)} dollars was cancelled"
+        self._act("payment.dispute_won", detail)
         return "done"
 
     def _lose(self, fact: DisputeClosed) -> Result:
@@ -159,7 +166,7 @@ class _Change:
             return "out of order"
         if fact.amount_nano is None:
             return "wrong amount"
-        if credit.amount_of_source(self._tx, fact.dispute) is None:
+        if not credit.has_taken(self._tx, fact.dispute):
             self._take_disputed(fact.dispute, fact.amount_nano)
         returned_nano = min(payment.amount_nano, payment.returned_nano + fact.amount_nano)
         self._write("returned" if returned_nano == payment.amount_nano else "paid", returned_nano)
@@ -171,18 +178,13 @@ class _Change:
         self._take(min(amount_nano, left_nano), "disputed card payment", dispute)
 
     def _take(self, amount_nano: int, note: str, source: str) -> None:
-        """Take free credit up to the amount. An operator finds what was missing in the audit trail."""
-        account_id = self._payment.account_id
-        balance_nano, held_nano = credit.lock_money(self._tx, account_id)
-        taken_nano = min(amount_nano, balance_nano - held_nano)
-        if taken_nano > 0:
-            taken = credit.take(self._tx, account_id, taken_nano, note, source, self._now_ms)
-            assert taken is not None, "the account is locked"
-        if taken_nano < amount_nano:
-            missing = format_dollars(amount_nano - taken_nano)
-            self._act(
-                "payment.shortfall", f"{missing} of {format_dollars(amount_nano)} dollars could not be taken back"
-            )
+        """Take the amount back. An operator finds in the audit trail what could not be taken at once."""
+        if amount_nano <= 0:
+            return
+        taken = credit.take(self._tx, self._payment.account_id, amount_nano, note, source, self._now_ms)
+        if taken.owed_nano:
+            owed = format_dollars(taken.owed_nano)
+            self._act("payment.debt", f"{owed} of {format_dollars(amount_nano)} dollars are a debt of the account")
 
     def _write(self, state: State, returned_nano: int | None = None) -> None:
         payment = self._payment

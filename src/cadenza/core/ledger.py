@@ -3,6 +3,7 @@
 A process has a durable *reserve* of an account's credit and holds credit for its requests inside it, in memory. Three
 things follow, and every move keeps them: an account's held sum is the sum of its reserves, it never exceeds the
 balance, and a request is charged at most once. A key with a spend cap (core/caps.py) holds and pays no more than that.
+An account with a debt has no free credit: what its holds free pays the debt first, and no new hold is taken.
 """
 
 from collections.abc import Iterable
@@ -65,6 +66,7 @@ class Insufficient(msgspec.Struct, frozen=True):
     free_nano: int  # of the account, or what the cap leaves
     needed_nano: int
     cap: CapShort | None = None
+    debt_nano: int = 0  # while an account has a debt, it can pay for nothing
 
 
 class Repeated(msgspec.Struct, frozen=True):
@@ -162,6 +164,7 @@ class Account(msgspec.Struct):
     has_reserve: bool = False
     is_asked: bool = False  # another process waits for the part of the reserve that this one does not need
     has_caps: bool = False  # a key of it has a spend cap
+    debt_nano: int = 0
 
     @property
     def free_nano(self) -> int:
@@ -233,6 +236,7 @@ def end_requests(account: Account, demand: Demand, ends: list[End], known: Known
         following_nano -= due_and_held_nano[number]  # the holds of those that follow: this one must not use them
         ended.append(_end(account, demand.kept_nano + following_nano, end, known, changes))
     _resize(account, demand.kept_nano)
+    pay_debt(account)
     return ended
 
 
@@ -243,6 +247,9 @@ def take_hold(account: Account, hold: Hold, known: Known, changes: Changes, *, i
     """
     if repeated := _used_key(hold, known):
         return repeated
+    if account.debt_nano:
+        least_nano = hold.price.quote(hold.prompt_tokens, min(OUTPUT_TOKENS_MIN, hold.allowance_tokens))
+        return Insufficient(account.free_nano, least_nano, debt_nano=account.debt_nano)
     payable_nano, cap = _payable(account, hold, known)
     amount_nano, allowance_tokens = hold.amount_nano, hold.allowance_tokens
     if payable_nano < hold.least_nano:
@@ -323,6 +330,13 @@ def _within_cap(cap: CapState, end: End, own_nano: int) -> int:
 def _used_key(hold: Hold, known: Known) -> Repeated | None:
     used = known.keys.get((hold.account_id, hold.idempotency_digest)) if hold.idempotency_digest else None
     return None if used is None or used.is_open else Repeated(used.completion_id, used.request_id)
+
+
+def pay_debt(account: Account) -> None:
+    """Pay the debt from what is free. It comes last: what requests owe is charged first."""
+    paid_nano = min(account.debt_nano, account.free_nano)
+    account.debt_nano -= paid_nano
+    account.balance_nano -= paid_nano
 
 
 def _resize(account: Account, reserve_nano: int) -> None:

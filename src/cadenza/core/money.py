@@ -1,15 +1,18 @@
 """Money is an integer of nano-dollars. Decimal dollars exist only at the edges and are converted exactly, here."""
 
-from decimal import Context, Decimal, Inexact, InvalidOperation
+import re
 
 import msgspec
 
 from cadenza.core.records import CONTEXT_TOKENS_MAX, OUTPUT_TOKENS_MAX, Usage
 
 NANO_PER_DOLLAR = 1_000_000_000
-NANO = Decimal("1e-9")
+DECIMALS = 9
 TOKENS_PER_PRICE = 1_000_000
 AMOUNT_NANO_MAX = 1_000_000_000 * NANO_PER_DOLLAR  # a billion dollars; more is a typing error
+DIGITS_MAX = 10  # of a billion
+SHOWN_CHARS = 40
+AMOUNT = re.compile(r"(?=\.?[0-9])(?P<whole>[0-9]*)(?:\.(?P<decimals>[0-9]*))?")
 
 
 class Price(msgspec.Struct, frozen=True):
@@ -52,22 +55,28 @@ class Price(msgspec.Struct, frozen=True):
 
 
 def parse_dollars(text: str) -> int:
-    """'4.98' -> nano-dollars. ValueError with the reason if the amount is inexact, negative or absurdly large."""
-    try:
-        amount = Decimal(text)
-    except InvalidOperation:
-        raise ValueError(f"{text!r} is not an amount of dollars; write it like 5.00") from None
-    if not amount.is_finite():
-        raise ValueError(f"{text!r} is not an amount of dollars; write it like 5.00")
-    if amount < 0:
-        raise ValueError(f"{text} is negative; write an amount like 5.00")
-    if amount > AMOUNT_NANO_MAX // NANO_PER_DOLLAR:
+    """'4.98' -> nano-dollars. ValueError with the reason if the amount is inexact, negative or absurdly large.
+
+    ASCII digits and a point only: other digits, signs, exponents, underscores and spaces are easily misread.
+    """
+    found = AMOUNT.fullmatch(text)
+    if found is None:
+        if text.startswith("-") and AMOUNT.fullmatch(text[1:]):
+            raise ValueError(f"{text} is negative; write an amount like 5.00")
+        raise ValueError(f"{_shown(text)} is not an amount of dollars; write it like 5.00")
+    whole, decimals = found["whole"].lstrip("0"), (found["decimals"] or "").rstrip("0")
+    if len(whole) > DIGITS_MAX:
+        raise ValueError(f"{_shown(text)} is more than {AMOUNT_NANO_MAX // NANO_PER_DOLLAR:,} dollars")
+    if len(decimals) > DECIMALS:
+        raise ValueError(f"{_shown(text)} has more than 9 decimals; a nano-dollar is the smallest amount")
+    amount_nano = int(whole or "0") * NANO_PER_DOLLAR + int(decimals.ljust(DECIMALS, "0"))
+    if amount_nano > AMOUNT_NANO_MAX:
         raise ValueError(f"{text} is more than {AMOUNT_NANO_MAX // NANO_PER_DOLLAR:,} dollars")
-    try:
-        exact = amount.quantize(NANO, context=Context(traps=[Inexact]))
-    except Inexact:
-        raise ValueError(f"{text} has more than 9 decimals; a nano-dollar is the smallest amount") from None
-    return int(exact.scaleb(9))
+    return amount_nano
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= SHOWN_CHARS else text[:SHOWN_CHARS] + "…")
 
 
 def parse_price(text: str) -> int:

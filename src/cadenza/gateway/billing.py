@@ -104,7 +104,7 @@ class hold_credit:  # noqa: N801 it is used like a function
     async def __aenter__(self) -> Credit:
         quote = self._quote
         answer = await self._ledger.hold(quote.hold)
-        if isinstance(answer, Insufficient) and not quote.hold.is_counted:
+        if isinstance(answer, Insufficient) and not quote.hold.is_counted and not answer.debt_nano:
             if not quote.prompt.is_quick:
                 hold = quote.hold
                 check_least_credit(answer.free_nano, hold.price, quote.prompt, hold.allowance_tokens, answer.cap)
@@ -197,6 +197,11 @@ def _say_repeated(answer: Repeated) -> str:
 
 
 def _say_insufficient(answer: Insufficient, prompt_tokens: int) -> str:
+    if answer.debt_nano:
+        return (
+            f"The account has an open debt of {format_dollars(answer.debt_nano)} dollars: credit was taken back that "
+            "it had spent or that its requests held. New credit pays the debt first. Add credit."
+        )
     needs = (
         f"this request needs at least {format_dollars(answer.needed_nano)} for {prompt_tokens:,} prompt tokens "
         "and a short answer."

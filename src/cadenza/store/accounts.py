@@ -29,6 +29,7 @@ class Account(msgspec.Struct, frozen=True):
     uses_memory: bool = True
     low_balance_nano: int = 1_000_000_000
     low_noticed_at: int | None = None
+    debt_nano: int = 0  # paid first, by ended holds and later credit
 
 
 class Preferences(msgspec.Struct, frozen=True):

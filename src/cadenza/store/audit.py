@@ -58,6 +58,18 @@ RULES = {
     "a key and its account are marked if the key has a cap, and only then": """
         SELECT k.id, 0 FROM keys k JOIN accounts a ON a.id = k.account_id LEFT JOIN caps c ON c.key_id = k.id
         WHERE k.is_capped <> (c.key_id IS NOT NULL) OR (c.key_id IS NOT NULL AND NOT a.has_caps)""",
+    "the debt of an account is the sum of its open debts": """
+        SELECT a.id, a.debt_nano - COALESCE(d.total, 0) FROM accounts a
+        LEFT JOIN (SELECT account_id, SUM(left_nano) AS total FROM debts GROUP BY account_id) d ON d.account_id = a.id
+        WHERE a.debt_nano <> COALESCE(d.total, 0)""",
+    "an account with a debt has no free credit": """
+        SELECT id, balance_nano - held_nano FROM accounts WHERE debt_nano > 0 AND balance_nano > held_nano""",
+    "what is paid of a debt is the sum of its entries": """
+        SELECT d.source, d.amount_nano - d.left_nano + COALESCE(e.total, 0) FROM debts d
+        LEFT JOIN (
+            SELECT debt_id, SUM(amount_nano) AS total FROM entries WHERE debt_id IS NOT NULL GROUP BY debt_id
+        ) e ON e.debt_id = d.id
+        WHERE d.amount_nano - d.left_nano <> -COALESCE(e.total, 0)""",
 }
 MONTHS = {
     "sqlite": "CAST(strftime('%Y%m', u.started_at / 1000, 'unixepoch') AS INTEGER)",

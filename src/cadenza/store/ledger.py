@@ -5,6 +5,7 @@ its reserves always change together, and the constraints of the tables refuse wh
 the order of their ids, so that two processes never deadlock.
 """
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -35,6 +36,7 @@ from cadenza.core.ledger import (
     take_hold,
 )
 from cadenza.core.records import Usage
+from cadenza.store import debts
 from cadenza.store.batch_rows import ADD_ENTRY, AccountChange, BatchRows, ReserveChange
 from cadenza.store.caps import KeyMoves, read_caps, write_caps
 from cadenza.store.schema import accounts, holds, idempotency, reserves, usage
@@ -48,7 +50,7 @@ GRANT = Statement(
     update(accounts)
     .where(accounts.c.id == bindparam("account"), accounts.c.balance_nano < bindparam("most"))
     .values(balance_nano=accounts.c.balance_nano + bindparam("amount"))
-    .returning(accounts.c.balance_nano)
+    .returning(accounts.c.balance_nano, accounts.c.held_nano, accounts.c.debt_nano)
 )
 _ACCOUNTS = (
     select(
@@ -58,6 +60,7 @@ _ACCOUNTS = (
         reserves.c.amount_nano,
         reserves.c.is_asked,
         accounts.c.has_caps,
+        accounts.c.debt_nano,
     )
     .outerjoin_from(
         accounts, reserves, and_(reserves.c.account_id == accounts.c.id, reserves.c.process == bindparam("process"))
@@ -123,7 +126,14 @@ def grant(tx: Transaction, account_id: str, amount_nano: int, note: str, now_ms:
     if moved is None:  # not `assert`: `python -O` would append the entry without its balance
         raise AssertionError("no such account, or a balance above its limit")
     tx.change(ADD_ENTRY, entry_row(account_id, "grant", amount_nano, now_ms, note=note))
-    return int(moved[0])
+    return pay_debt(tx, account_id, moved, now_ms)
+
+
+def pay_debt(tx: Transaction, account_id: str, money: Row, now_ms: int) -> int:
+    """Pay what the account owes, as far as its balance and held sum allow. Return its balance since."""
+    balance_nano, held_nano, debt_nano = money
+    paid_nano = min(debt_nano, balance_nano - held_nano)
+    return debts.pay(tx, account_id, paid_nano, now_ms) if paid_nano else int(balance_nano)
 
 
 def apply_moves(
@@ -134,7 +144,7 @@ def apply_moves(
     Without `waits`, accounts that another transaction has locked are left out.
     """
     known, changes, rows, applied = Known(), Changes(), BatchRows(process), dict[str, Applied]()
-    by_account = {move.account_id: move for move in moves}
+    by_account, paid_debts = {move.account_id: move for move in moves}, dict[str, int]()
     locked = lock_accounts(tx, process, sorted(by_account), waits=waits)
     _read_known(tx, [by_account[account.id] for account in locked], known)
     capped = [by_account[account.id] for account in locked if account.has_caps]
@@ -146,12 +156,16 @@ def apply_moves(
         answers = _take_holds(tx, process, account, move.holds, known, changes) if move.holds else []
         grow(account, move.demand)
         has_spare_left = _changes_of(before, account, move.demand, answers, rows)
+        if paid_nano := before.debt_nano - account.debt_nano:
+            paid_debts[account.id] = paid_nano
         if account.is_asked and not has_spare_left:
             tx.announce()
         applied[account.id] = Applied(account, ended, answers)
     rows.entries += [charge_row(charge) for charge in changes.charges if charge.outcome.usage]
     rows.usage += [usage_row(charge) for charge in changes.charges]
     rows.write(tx)
+    for account_id, paid_nano in paid_debts.items():
+        debts.pay(tx, account_id, paid_nano, time.time_ns() // 1_000_000)
     if caps_before:
         write_caps(tx, process, caps_before, known.caps.values())
     _write_keys_and_marks(tx, process, changes)
@@ -179,8 +193,8 @@ def _key_moves(move: AccountMoves) -> KeyMoves:
 
 
 def _changes_of(before: Account, after: Account, demand: Demand, answers: list[Taken], rows: BatchRows) -> bool:
-    """Add what changed to the rows of the batch. Whether the reserve is larger than needed."""
-    paid_nano = after.balance_nano - before.balance_nano
+    """Add what changed to the rows of the batch, without debts. Whether the reserve is larger than needed."""
+    paid_nano = after.balance_nano - before.balance_nano + before.debt_nano - after.debt_nano
     more_nano = after.reserve_nano - before.reserve_nano
     held_nano = sum([answer.amount_nano for answer in answers if isinstance(answer, Held)])
     spare = has_spare(after, demand, held_nano)
@@ -203,9 +217,9 @@ def lock_accounts(tx: Transaction, process: str, account_ids: list[str], *, wait
 
 
 def _account(row: Row) -> Account:
-    account_id, balance_nano, held_nano, reserve_nano, is_asked, has_caps = row
-    has_reserve = reserve_nano is not None
-    return Account(account_id, balance_nano, held_nano, reserve_nano or 0, has_reserve, bool(is_asked), bool(has_caps))
+    account_id, balance_nano, held_nano, reserve_nano, is_asked, has_caps, debt_nano = row
+    flags = reserve_nano is not None, bool(is_asked), bool(has_caps)
+    return Account(account_id, balance_nano, held_nano, reserve_nano or 0, *flags, debt_nano)
 
 
 def forget_old_keys(tx: Transaction, now_ms: int) -> None:

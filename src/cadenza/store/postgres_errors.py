@@ -5,7 +5,7 @@ None of our messages shows a value: Postgres quotes values on the lines after th
 
 import asyncpg  # type: ignore[import-untyped]
 
-from cadenza.store.store import StoreBusy, StoreRefused, StoreUnavailable, unavailable
+from cadenza.store.store import StoreBusy, StoreRefused, StoreUnavailable, StoreUncertain, unavailable
 
 NO_TABLE = "42P01"
 NO_PERMISSION = "42501"
@@ -19,6 +19,7 @@ BUG = "42"
 GOES_AWAY = ("08", "57P0", READ_ONLY)  # a broken connection, a shutdown or crash, a primary that is one no more
 AGAIN = {"40001", "40P01"}  # serialization failure, deadlock
 GENERAL_ADVICE = "Check that Postgres runs and that the address names the right host, user and database."
+LOOK_ADVICE = "Look whether it was made before you try again."
 ADVICE = {
     READ_ONLY: "Connect to the primary: a standby, or a primary in read-only mode, takes no write.",
     TOO_MANY: "Raise max_connections of Postgres, or run fewer processes: each opens up to {connections_max}.",
@@ -29,6 +30,10 @@ ADVICE = {
 
 class ConnectionLost(Exception):
     """A statement was not answered: the connection broke, or it took too long."""
+
+
+class CommitLost(ConnectionLost):
+    """A COMMIT was not answered, or by a server that shuts down: it may have been carried out."""
 
 
 DRIVER_ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, ConnectionLost)
@@ -44,6 +49,12 @@ class Translator:
 
     def translate(self, error: Exception) -> Exception:
         """Return our error for one of DRIVER_ERRORS; the same error if it is a bug of ours."""
+        if isinstance(error, CommitLost):
+            found = self.unavailable(f"it did not confirm a change, which may have been made ({error})", LOOK_ADVICE)
+            return StoreUncertain(found.problem, found.advice)
+        return self._translate(error)
+
+    def _translate(self, error: Exception) -> Exception:
         state = sqlstate(error)
         if isinstance(error, ValueError) or state.startswith(BAD_VALUE):  # found by asyncpg, or by Postgres
             return StoreRefused(f"The store refused a value: {_reason(error)}.")
@@ -77,6 +88,11 @@ def sqlstate(error: Exception) -> str:
 def can_be_retried(error: Exception) -> bool:
     """Whether the same work can succeed in a new transaction: after a deadlock, or on statements prepared anew."""
     return sqlstate(error) in AGAIN or is_outdated(error)
+
+
+def has_failed(error: Exception) -> bool:
+    """Whether Postgres itself said that a COMMIT failed."""
+    return bool(sqlstate(error)) and not sqlstate(error).startswith(GOES_AWAY)
 
 
 def is_outdated(error: Exception) -> bool:

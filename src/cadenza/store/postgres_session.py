@@ -12,7 +12,7 @@ import asyncpg  # type: ignore[import-untyped]
 from sqlalchemy.util import await_
 
 from cadenza.store.postgres_connect import Connection
-from cadenza.store.postgres_errors import DRIVER_ERRORS, ConnectionLost
+from cadenza.store.postgres_errors import DRIVER_ERRORS, CommitLost, ConnectionLost, has_failed
 from cadenza.store.postgres_statements import for_postgres
 from cadenza.store.postgres_watch import ANNOUNCE
 from cadenza.store.statements import Statement, Values
@@ -82,7 +82,14 @@ class Session:
         return done
 
     async def commit(self, timeout_s: float) -> None:
-        if await self.run("COMMIT", timeout_s=timeout_s) != "COMMIT":
+        """CommitLost if it is not known whether the transaction was committed."""
+        try:
+            done = await self.run("COMMIT", timeout_s=timeout_s)
+        except DRIVER_ERRORS as error:
+            if has_failed(error):
+                raise
+            raise CommitLost(str(error).partition("\n")[0]) from None
+        if done != "COMMIT":
             raise ConnectionLost("the transaction was rolled back")
 
     async def roll_back(self, timeout_s: float) -> None:

@@ -1,8 +1,8 @@
 """The tables, for SQLite and Postgres alike. Times are Unix milliseconds, money is nano-dollars.
 
 The CHECK constraints hold for every program that writes. The migrations build the same tables by hand (a test
-compares the two) and add the triggers that make `entries` append-only. A chat has two ids: `completion_id`, the id of
-its reply (chatcmpl-…), and `request_id`, the x-request-id of its HTTP request.
+compares the two) and add the triggers that make `entries` append-only. Two more tables are in credit_tables.py. A chat
+has two ids: `completion_id`, the id of its reply (chatcmpl-…), and `request_id`, the x-request-id of its HTTP request.
 """
 
 from sqlalchemy import (
@@ -15,7 +15,6 @@ from sqlalchemy import (
     Index,
     Integer,
     LargeBinary,
-    MetaData,
     Table,
     Text,
     false,
@@ -23,14 +22,7 @@ from sqlalchemy import (
     true,
 )
 
-metadata = MetaData(
-    naming_convention={
-        "pk": "pk_%(table_name)s",
-        "fk": "fk_%(table_name)s_%(column_0_name)s",
-        "uq": "uq_%(table_name)s_%(column_0_name)s",
-        "ck": "ck_%(table_name)s_%(constraint_name)s",
-    }
-)
+from cadenza.store.credit_tables import metadata as metadata  # noqa: PLC0414 exported
 
 accounts = Table(
     "accounts",
@@ -53,6 +45,7 @@ accounts = Table(
     Column("low_noticed_at", BigInteger),  # the notice was sent, and the balance has not risen above since
     Column("note_count", Integer, nullable=False, server_default=text("0")),
     Column("erased_at", BigInteger),  # its personal data is gone; only its money and its usage remain
+    Column("debt_nano", BigInteger, nullable=False, server_default=text("0")),  # the sum of its open debts
     CheckConstraint("email = lower(email)", name="email_is_lower_case"),
     CheckConstraint("preferred_class IN ('mezzo', 'forte', 'fortissimo')", name="preferred_class_is_known"),
     CheckConstraint("held_nano >= 0", name="held_is_not_negative"),
@@ -93,7 +86,8 @@ entries = Table(
     Column("completion_id", Text),
     Column("note", Text, nullable=False),
     Column("created_at", BigInteger, nullable=False),
-    Column("source", Text),  # of a grant: the voucher or payment, which gives credit once
+    Column("source", Text),  # the voucher, payment, refund or command, which moves credit once
+    Column("debt_id", BigInteger),  # of a correction that pays a debt
     CheckConstraint("kind IN ('grant', 'charge', 'correction')", name="kind_is_known"),
     CheckConstraint("kind <> 'grant' OR amount_nano > 0", name="grant_is_positive"),
     CheckConstraint("kind <> 'charge' OR amount_nano <= 0", name="charge_is_not_positive"),

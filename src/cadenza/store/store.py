@@ -2,8 +2,9 @@
 
 Reads outside a transaction see everything committed before them, by any process. A transaction is a synchronous
 function that `transact` runs; if it raises, everything it did is rolled back. A caller that is cancelled while the
-transaction commits cannot know the result and must ask the store. A store that fails raises StoreUnavailable, a
-constraint or trigger that refuses a change raises StoreRefused; neither shows the values of a statement.
+transaction commits cannot know the result and must ask the store. A store that fails raises StoreUnavailable, and then
+nothing was changed, unless it is StoreUncertain. A constraint or trigger that refuses a change raises StoreRefused. No
+error shows the values of a statement.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,6 +31,10 @@ class StoreUnavailable(Exception):
 
 class StoreBusy(StoreUnavailable):
     """Another transaction held a lock for too long. The store works: another account, or a later try, may succeed."""
+
+
+class StoreUncertain(StoreUnavailable):
+    """The connection was lost while a change was committed: the change may have been made."""
 
 
 class StoreRefused(Exception):

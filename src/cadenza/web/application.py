@@ -16,14 +16,15 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from cadenza.control.errors import ControlError
+from cadenza.control.once import MaybeDone
 from cadenza.control.sessions import find_session
 from cadenza.control.throttle import Throttled
 from cadenza.core.errors import render_error
 from cadenza.core.rates import Rate
-from cadenza.store.store import StoreUnavailable
+from cadenza.store.store import StoreUnavailable, StoreUncertain
 from cadenza.web.context import WebContext
 from cadenza.web.cookies import ANONYMOUS, CSRF_HEADER, cookie_name
-from cadenza.web.errors import Missing, NotAllowed, NotSignedIn, PageError, TooMany
+from cadenza.web.errors import Missing, NotAllowed, NotConfirmed, NotSignedIn, PageError, TooMany
 from cadenza.web.network import network_of
 from cadenza.web.routes import Access, Endpoint, Page, Routes
 from cadenza.web.visit import SAFE_METHODS, Visit
@@ -180,6 +181,8 @@ def _page_error(error: Exception) -> PageError:
             return error
         case Throttled():
             return TooMany(error.message, error.wait_s)
+        case MaybeDone() | StoreUncertain():
+            return NotConfirmed()
         case ControlError():
             return PageError(error.message)
         case StoreUnavailable():
@@ -187,9 +190,9 @@ def _page_error(error: Exception) -> PageError:
         case HTTPException(status_code=405):
             found = PageError("This address does not take this method.")
             found.status = 405
-            return found
         case _:
-            return Missing()
+            found = Missing()
+    return found
 
 
 def _with_headers(response: Response) -> Response:

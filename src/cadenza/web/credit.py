@@ -41,11 +41,15 @@ class NoticeForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class CreditView(msgspec.Struct, frozen=True):
-    """The credit of an account. `free` is the balance less what is held; `lasts_until` is at the pace of late."""
+    """The credit of an account. `free` is the balance less what is held; `lasts_until` is at the pace of late.
+
+    `debt` is credit that was taken back after it was held or spent: ended requests and new credit pay it first.
+    """
 
     balance: str
     held: str
     free: str
+    debt: str
     per_day: str
     lasts_until: str | None
     low_balance: str
@@ -152,6 +156,7 @@ def _view(account: Account, found: Pace) -> CreditView:
         balance=format_dollars(account.balance_nano),
         held=format_dollars(account.held_nano),
         free=format_dollars(account.balance_nano - account.held_nano),
+        debt=format_dollars(account.debt_nano),
         per_day=format_dollars(found.per_day_nano),
         lasts_until=rfc3339(found.lasts_until_ms) if found.lasts_until_ms is not None else None,
         low_balance=format_dollars(account.low_balance_nano),

@@ -60,6 +60,20 @@ class Missing(PageError):
         super().__init__(message)
 
 
+class NotConfirmed(PageError):
+    """The store did not confirm a change: it may have been made."""
+
+    status = 503
+    type = "api_error"
+    title = "It may have been done"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The store did not confirm the change: it may have been made. Look before you try again. "
+            "Credit that is moved by the same form, or with the same reference, counts once."
+        )
+
+
 class TooMany(PageError):
     """Too many requests or attempts."""
 

@@ -38,7 +38,10 @@ class CapBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class NewKeyBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A key to create. No scopes means all of them; no rate, burst or cap means none of its own."""
+    """A key to create. No scopes means all of them; no rate, burst or cap means none of its own.
+
+    A reference counts once: a repetition creates no second key, and cannot show the first one again.
+    """
 
     name: str = ""
     scopes: list[Scope] = []
@@ -46,6 +49,7 @@ class NewKeyBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     requests_per_second: float | None = None
     burst: int | None = None
     cap: CapBody | None = None
+    reference: str = ""
 
 
 class KeyChangeBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -115,7 +119,7 @@ async def list_keys(visit: Visit) -> KeyList:
 async def create_key(visit: Visit, body: NewKeyBody) -> CreatedKey:
     await take_turn(visit)
     limits = KeyLimits(body.requests_per_second, body.burst)
-    order = KeyOrder(body.name, body.scopes, body.expires, limits, _cap(body.cap))
+    order = KeyOrder(body.name, body.scopes, body.expires, limits, _cap(body.cap), body.reference)
     secret, key = await create_own_key(
         visit.context.store, visit.account.id, order, visit.now_ms, by=visit.account.email
     )

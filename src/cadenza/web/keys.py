@@ -27,11 +27,12 @@ from cadenza.control.keys import (
     page_own_keys,
     revoke_key,
 )
+from cadenza.control.once import MaybeDone
 from cadenza.core.caps import PERIODS, Cap
 from cadenza.core.money import format_dollars, parse_dollars
 from cadenza.core.rates import Rate
 from cadenza.core.records import SCOPES
-from cadenza.web.errors import Missing, TooMany
+from cadenza.web.errors import Missing, NotConfirmed, TooMany
 from cadenza.web.render import redirect
 from cadenza.web.routes import Routes, get, post
 from cadenza.web.visit import Visit
@@ -105,6 +106,8 @@ async def create(visit: Visit) -> Response:
         secret, key = await create_own_key(
             visit.context.store, account.id, form.order(), visit.now_ms, by=account.email
         )
+    except MaybeDone:
+        raise NotConfirmed from None
     except ControlError as error:
         return _new_page(visit, form, error.message)
     return visit.page("key_created.html", secret=secret, key=key, base=f"{visit.base_url}/v1")

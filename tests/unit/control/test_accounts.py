@@ -149,7 +149,7 @@ async def test_what_is_done_to_an_account_is_in_the_audit_trail(store: Store) ->
 async def test_credit_is_given(store: Store) -> None:
     """Credit adds to the balance and makes an entry with its note."""
     await add(store, FIVE_NANO)
-    account = await give_credit(store, "Owner@example.org", 20, "a gift", NOW_MS)
+    account = (await give_credit(store, "Owner@example.org", 20, "a gift", NOW_MS)).account
     assert account.balance_nano == FIVE_NANO + 20
     assert await list_accounts(store) == [account]
     assert (await entries_of(store))[1:] == [("grant", 20, "a gift")]

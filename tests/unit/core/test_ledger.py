@@ -344,3 +344,41 @@ def test_any_moves_of_several_processes_keep_the_account_sound(credit_nano: int,
         assert ledger.balance_nano == credit_nano - ledger.charged_nano
         for name in PROCESSES:
             assert 0 <= sum(ledger.holds[name]) <= ledger.reserves[name]
+
+
+def test_an_account_with_a_debt_gets_no_hold() -> None:
+    """Even a request that costs nothing is refused, at once and with the debt; without the debt it is served."""
+    account = make_account(0, reserve_nano=WHOLE_NANO)
+    account.debt_nano = 5
+    for hold in (make_hold(), make_hold(price=Price(0, 0))):
+        answer = take(account, hold, is_final=False)
+        assert isinstance(answer, Insufficient)
+        assert answer.debt_nano == 5
+    account.debt_nano = 0
+    assert isinstance(take(account, make_hold(price=Price(0, 0))), Held)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 5000), st.integers(0, 7000), st.booleans()), max_size=6),
+    st.integers(0, 5000),
+    st.integers(0, 30_000),
+)
+def test_ended_holds_pay_the_debt_first(requests: list[tuple[int, int, bool]], spare_nano: int, debt_nano: int) -> None:
+    """However requests end, alone or together, charges, paid debt and balance add up; a debt leaves nothing free."""
+    held_nano = sum(amount_nano for amount_nano, _, _ in requests)
+    account = make_account(0, reserve_nano=held_nano + spare_nano)
+    account.debt_nano = debt_nano
+    before_nano, kept_nano, charged_nano, batch = account.balance_nano, held_nano, 0, list[End]()
+    for number, (amount_nano, due_nano, is_last_of_batch) in enumerate([*requests, (0, 0, True)]):
+        batch.append(make_end(due_nano, amount_nano, f"r{number}"))
+        kept_nano -= amount_nano
+        if is_last_of_batch:
+            charged_nano += sum(ended.charged_nano for ended in end(account, kept_nano, *batch))
+            batch = []
+            assert account.free_nano == 0 or account.debt_nano == 0
+            assert account.free_nano >= 0
+    paid_nano = debt_nano - account.debt_nano
+    assert account.balance_nano == before_nano - charged_nano - paid_nano
+    assert (account.held_nano, account.reserve_nano) == (0, 0)
+    assert paid_nano == min(debt_nano, before_nano - charged_nano)

@@ -82,16 +82,63 @@ def test_how_dollars_may_be_written(text: str, amount_nano: int) -> None:
         ("-0.01", "negative"),
         ("-5", "negative"),
         ("1000000000.01", "more than 1,000,000,000 dollars"),
-        ("1e30", "more than 1,000,000,000 dollars"),
+        ("9" * 5000, "more than 1,000,000,000 dollars"),
         ("0.0000000001", "more than 9 decimals"),
         ("1.2345678901", "more than 9 decimals"),
-        ("1e-10", "more than 9 decimals"),
+        ("0." + "1" * 5000, "more than 9 decimals"),
     ],
 )
 def test_an_invalid_amount_is_refused_with_the_reason(text: str, reason: str) -> None:
     """Amounts that are inexact, negative, too large or not a number are refused, and the message says which."""
     with pytest.raises(ValueError, match=reason):
         parse_dollars(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(
+            "1e3",
+            "1E3",
+            "1e-2",
+            "1e30",
+            "0e0",
+            "1e999999",
+            "0x10",
+            "1_000",
+            "1__0",
+            "1,000",
+            "1'000",
+            "+5",
+            "--5",
+            "-",
+            "-.",
+            ".",
+        ),
+        *("٥", "٥.٠٠", "５", "５．００", "1．5", "५", "𝟓", "²", "Ⅴ", "1٫5"),
+        *(
+            " 5",
+            "5 ",
+            "5\n",
+            "\t5",
+            "5\u00a0",
+            "\u30005",
+            "5 0",
+            "5\x00",
+            "5\u200b",
+            "−5",
+            "nan",
+            "inf",
+            "-inf",
+            "1.2.3",
+        ),
+    ],
+)
+def test_an_amount_has_ascii_digits_and_a_point_only(text: str) -> None:
+    """Digits of other scripts, exponents, signs, separators and spaces are no amount, and no price."""
+    for parse in (parse_dollars, parse_price):
+        with pytest.raises(ValueError, match="is not an amount of dollars; write it like"):
+            parse(text)
 
 
 @pytest.mark.parametrize(
@@ -110,14 +157,7 @@ def test_a_price_that_cannot_be_charged_exactly_is_refused(text: str) -> None:
         parse_price(text)
 
 
-@pytest.mark.parametrize("text", ["1e999999", "1e1000000", "9" * 400 + "e999999"])
-def test_a_huge_exponent_is_refused(text: str) -> None:
-    """A number too large for decimal arithmetic is refused like any amount that is too large."""
-    with pytest.raises(ValueError, match="more than 1,000,000,000 dollars"):
-        parse_dollars(text)
-
-
-@pytest.mark.parametrize("text", ["1.0000000000000000000000000000001", "1e-2000000", "0." + "0" * 40 + "1"])
+@pytest.mark.parametrize("text", ["1.0000000000000000000000000000001", "0." + "0" * 40 + "1"])
 def test_an_amount_with_very_many_decimals_is_refused_and_not_rounded(text: str) -> None:
     """Decimals beyond the precision of decimal arithmetic are not lost silently."""
     with pytest.raises(ValueError, match="more than 9 decimals"):

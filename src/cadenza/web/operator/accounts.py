@@ -9,6 +9,7 @@ from cadenza.control.accounts import give_credit, resume_account, set_operator, 
 from cadenza.control.credit import correct_credit
 from cadenza.control.errors import ControlError
 from cadenza.control.links import print_link
+from cadenza.control.once import MaybeDone, make_reference
 from cadenza.control.overview import AccountDetails, get_account_by_id, get_details, search_accounts
 from cadenza.core.money import parse_dollars
 from cadenza.store.accounts import Account
@@ -36,17 +37,22 @@ class AccountSearch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Grant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Credit to add: dollars above zero, like 5.00, and a note for the statement."""
+    """Credit to add: dollars above zero, like 5.00, and a note for the statement. A reference counts once."""
 
     amount: str
     note: str = ""
+    reference: str = ""
 
 
 class Correction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Credit to take back: dollars above zero, like 5.00, and the reason, which the owner sees."""
+    """Credit to take back: dollars above zero, like 5.00, and the reason, which the owner sees.
+
+    A reference counts once.
+    """
 
     amount: str
     reason: str
+    reference: str = ""
 
 
 class OperatorRole(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -78,7 +84,10 @@ async def account_page(visit: Visit) -> Response:
 async def _show(visit: Visit, status: int = 200, error: str = "", link: str = "") -> Response:
     details = await _details(visit)
     is_own = details.account.id == visit.account.id
-    return visit.page("operator/account.html", status, found=details, is_own=is_own, error=error, link=link)
+    references = [make_reference() for _ in range(2)]  # a form that is sent twice counts once
+    return visit.page(
+        "operator/account.html", status, found=details, is_own=is_own, error=error, link=link, references=references
+    )
 
 
 async def suspend_form(visit: Visit) -> Response:
@@ -114,6 +123,8 @@ async def link_form(visit: Visit) -> Response:
 async def _act(visit: Visit, act: Callable[[Visit], Awaitable[object]], note: str) -> Response:
     try:
         await act(visit)
+    except MaybeDone:
+        raise
     except (ControlError, BadForm) as error:
         return await _show(visit, 400, error.message)
     return redirect(f"/operator/accounts/{visit.request.path_params['account_id']}", note)
@@ -150,16 +161,15 @@ async def set_role(visit: Visit, role: OperatorRole) -> OperatorAccount:
 
 async def grant(visit: Visit, given: Grant) -> OperatorAccount:
     account, by = await _account(visit), visit.account.email
-    amount_nano = _amount(given.amount)
-    return view_account(
-        await give_credit(visit.context.store, account.email, amount_nano, given.note, visit.now_ms, by)
-    )
+    amount_nano, store = _amount(given.amount), visit.context.store
+    done = await give_credit(store, account.email, amount_nano, given.note, visit.now_ms, by, given.reference)
+    return view_account(done.account)
 
 
 async def correct(visit: Visit, given: Correction) -> OperatorAccount:
     account, by = await _account(visit), visit.account.email
-    amount_nano = -_amount(given.amount)
-    await correct_credit(visit.context.store, account.email, amount_nano, given.reason, by, visit.now_ms)
+    amount_nano, store = -_amount(given.amount), visit.context.store
+    await correct_credit(store, account.email, amount_nano, given.reason, by, visit.now_ms, given.reference)
     return await _shown(visit)
 
 

@@ -13,7 +13,7 @@ from cadenza.store.acts import WrittenAct
 
 
 class OperatorAccount(msgspec.Struct, frozen=True):
-    """An account. `available` is its balance less what is held."""
+    """An account. `available` is its balance less what is held. New credit and ended requests pay its debt first."""
 
     id: str
     email: str
@@ -21,6 +21,7 @@ class OperatorAccount(msgspec.Struct, frozen=True):
     balance: str
     held: str
     available: str
+    debt: str
     created_at: str
     is_operator: bool
     suspended_at: str | None
@@ -138,6 +139,7 @@ def view_account(account: Account) -> OperatorAccount:
         balance=format_dollars(account.balance_nano),
         held=format_dollars(account.held_nano),
         available=format_dollars(account.balance_nano - account.held_nano),
+        debt=format_dollars(account.debt_nano),
         created_at=instant(account.created_at),
         is_operator=bool(account.is_operator),  # SQLite has no booleans
         suspended_at=instant_or_none(account.suspended_at),

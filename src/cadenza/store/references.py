@@ -1,0 +1,40 @@
+"""References of commands: each counts once. The row is written in the transaction that carries the command out."""
+
+import msgspec
+from sqlalchemy import bindparam, select, text
+
+from cadenza.store.credit_tables import command_references
+from cadenza.store.statements import Statement
+from cadenza.store.store import Transaction
+
+COLUMNS = tuple(command_references.c.keys())
+ADD = Statement(
+    text(
+        "INSERT INTO command_references (digest, act, order_digest, subject, at)"
+        " VALUES (:digest, :act, :order_digest, :subject, :at) ON CONFLICT (digest) DO NOTHING"
+    )
+)
+FIND = Statement(select(command_references).where(command_references.c.digest == bindparam("digest")))
+
+
+class Use(msgspec.Struct, frozen=True):
+    """The command that used a reference: what it was, and the id of what it made."""
+
+    digest: bytes
+    act: str
+    order_digest: bytes
+    subject: str
+    at: int
+
+
+def add(tx: Transaction, use: Use) -> Use | None:
+    """Note that a reference is used; if it was used before, change nothing and return by what.
+
+    Postgres waits for a transaction that is using the same reference.
+    """
+    if tx.change(ADD, msgspec.structs.asdict(use)):
+        return None
+    found = tx.row(FIND, {"digest": use.digest})
+    assert found
+    digest, act, order_digest, subject, at = found
+    return Use(bytes(digest), act, bytes(order_digest), subject, at)

@@ -1,0 +1,173 @@
+"""Debts on both databases: credit that is taken back while requests hold it, or after it was spent, is paid first."""
+
+from cadenza.control.payment_events import apply_event
+from cadenza.control.payments import DisputeClosed, Disputed, Fact, Paid, Payer, PaymentEvent, Refunded, Subject
+from cadenza.control.payments import start_payment as begin
+from cadenza.core.ledger import Held, Hold, Insufficient
+from cadenza.core.money import Price
+from cadenza.core.records import Usage
+from cadenza.store import accounts, audit, ledger
+from cadenza.store.acts import list_newest
+from cadenza.store.schema import entries
+from cadenza.store.store import Store
+from tests.store.moves import (
+    comes_true,
+    finish,
+    fund,
+    make_hold,
+    make_outcome,
+    money,
+    opened,
+    sweep_process,
+    take,
+    writing,
+)
+from tests.store.rows import DOLLAR_NANO, NOW_MS, rows_of, run_sql
+from tests.store.test_payments import Till
+
+CENT_NANO = DOLLAR_NANO // 100
+TEN_NANO = 10 * DOLLAR_NANO
+PRICE = Price(input_nano=CENT_NANO, output_nano=3 * CENT_NANO)
+REFUNDED = Refunded(TEN_NANO)
+DISPUTED = Disputed("dp_1", TEN_NANO)
+
+
+def hold_of(name: str) -> Hold:
+    """A request that holds 3.30 dollars: 30 tokens of prompt, and at most 100 of output."""
+    return make_hold(name, prompt_tokens=30, allowance_tokens=100, price=PRICE)
+
+
+async def tell(store: Store, fact: Fact, event: str) -> None:
+    subject = Subject(checkout="cs_1", reference="pi_1") if isinstance(fact, Paid) else Subject(reference="pi_1")
+    assert await apply_event(store, "stripe", PaymentEvent(event, "kind", subject, fact), NOW_MS + 1) == "done"
+
+
+async def pay_ten(store: Store) -> None:
+    """An account that has paid 10.00 dollars by card."""
+    await fund(store, 0)
+    await begin(store, Till(), Payer("acct_a", "acct_a@example.org", "https://c.example"), TEN_NANO, NOW_MS)
+    await tell(store, Paid(TEN_NANO), "evt_paid")
+
+
+async def cents(store: Store) -> tuple[int, int, int]:
+    """The balance, what is held of it, and the debt, in cents. The ledger must be sound."""
+    assert await audit.check(store) == []
+    account = await accounts.get(store, "acct_a")
+    assert account
+    return account.balance_nano // CENT_NANO, account.held_nano // CENT_NANO, account.debt_nano // CENT_NANO
+
+
+async def give(store: Store, amount_nano: int) -> int:
+    return await store.transact(lambda tx: ledger.grant(tx, "acct_a", amount_nano, "a gift", NOW_MS + 2))
+
+
+async def test_a_refund_while_requests_run_leaves_nothing_more_to_spend(store: Store, url: str) -> None:
+    """Of 10.00 dollars, 9.90 are held when they are refunded: ended requests and new credit pay the rest first."""
+    await pay_ten(store)
+    async with writing(store) as (writer, _), opened(url) as beside, writing(beside) as (other, _):
+        for name in ("r1", "r2", "r3"):
+            assert isinstance(await writer.hold(hold_of(name)), Held)
+        await tell(store, REFUNDED, "evt_refund")
+        assert await cents(store) == (990, 990, 990)
+        for process, name in ((writer, "r4"), (other, "r5")):
+            refused = await process.hold(make_hold(name))
+            assert isinstance(refused, Insufficient)
+            assert refused.debt_nano == 990 * CENT_NANO
+        await writer.end(make_outcome("r1", Usage(10, 30)))
+        assert await cents(store) == (660, 660, 760)
+        await writer.end(make_outcome("r2"))
+        assert await cents(store) == (330, 330, 430)
+        assert isinstance(await other.hold(make_hold("r6")), Insufficient)
+        await writer.end(make_outcome("r3", Usage(30, 100)))
+        assert await cents(store) == (0, 0, 430)
+        await give(store, 5 * DOLLAR_NANO)
+        assert await cents(store) == (70, 0, 0)
+        assert isinstance(await other.hold(make_hold("r7")), Held)
+        await other.end(make_outcome("r7"))
+    notes = [(one.amount_nano // CENT_NANO, one.note) for one in await rows_of(store, entries) if one.debt_id]
+    said = "refund of a card payment: pays a debt of 9.90 dollars"
+    assert notes == [(-230, said), (-330, said), (-430, said)]
+    details = {act.act: act.detail for act in await list_newest(store, "acct_a")}
+    assert details["payment.debt"] == "9.90 of 10.00 dollars are a debt of the account"
+
+
+async def test_spare_reserves_pay_a_debt_at_once(store: Store) -> None:
+    """What a process has reserved and does not use is asked back at once, and pays the debt."""
+    await pay_ten(store)
+    async with writing(store) as (writer, _):
+        held = await writer.hold(make_hold("r1"))
+        assert isinstance(held, Held)
+
+        async def is_given_back() -> bool:
+            return (await money(store))[1] == held.amount_nano
+
+        assert not await is_given_back()
+        await tell(store, REFUNDED, "evt_refund")
+        assert await comes_true(is_given_back)
+        assert isinstance(await writer.hold(make_hold("r2")), Insufficient)
+        await writer.end(make_outcome("r1", Usage(100, 50)))
+    account = await accounts.get(store, "acct_a")
+    assert account
+    assert (account.balance_nano, account.debt_nano) == (0, 2500)
+
+
+async def test_what_was_spent_before_a_chargeback_is_paid_by_later_credit(store: Store) -> None:
+    """A chargeback of spent credit leaves a debt; a smaller and a larger grant pay it, and the rest is free."""
+    await pay_ten(store)
+    await take(store, hold_of("r1"))
+    await finish(store, hold_of("r1"), Usage(30, 100))
+    await tell(store, DISPUTED, "evt_dispute")
+    assert await cents(store) == (0, 0, 330)
+    assert await give(store, DOLLAR_NANO) == 0
+    assert await cents(store) == (0, 0, 230)
+    assert await give(store, 3 * DOLLAR_NANO) == 70 * CENT_NANO
+    assert await cents(store) == (70, 0, 0)
+
+
+async def test_a_dispute_that_is_won_cancels_its_debt_and_gives_back_the_rest(store: Store) -> None:
+    """What was paid of the debt comes back with what was taken at once; what is still owed is owed no more."""
+    await pay_ten(store)
+    await take(store, hold_of("r1"))
+    await tell(store, DISPUTED, "evt_dispute")
+    assert await cents(store) == (330, 330, 330)
+    await finish(store, hold_of("r1"), Usage(0, 100))
+    assert await cents(store) == (0, 0, 300)
+    await tell(store, DisputeClosed("dp_1", TEN_NANO, "won"), "evt_won")
+    assert await cents(store) == (700, 0, 0)
+    details = {act.act: act.detail for act in await list_newest(store, "acct_a")}
+    assert details["payment.dispute_won"] == ("7.00 dollars were given back, and a debt of 3.00 dollars was cancelled")
+
+
+async def test_a_lost_dispute_takes_its_debt_once(store: Store) -> None:
+    """A dispute whose whole amount is held leaves one debt, whatever is told of it later."""
+    await pay_ten(store)
+    for name in ("r1", "r2", "r3"):
+        await take(store, hold_of(name))
+    await take(store, make_hold("r4", prompt_tokens=10, allowance_tokens=0, price=PRICE))
+    await tell(store, DISPUTED, "evt_dispute")
+    assert await cents(store) == (1000, 1000, 1000)
+    repeated = PaymentEvent("evt_again", "kind", Subject(reference="pi_1"), DISPUTED)
+    assert await apply_event(store, "stripe", repeated, NOW_MS + 1) == "out of order"
+    await tell(store, DisputeClosed("dp_1", TEN_NANO, "lost"), "evt_lost")
+    assert await cents(store) == (1000, 1000, 1000)
+
+
+async def test_free_credit_beside_a_debt_pays_it_with_the_next_move(store: Store) -> None:
+    """A process of the release before frees credit and pays no debt: the next move of the account does."""
+    await pay_ten(store)
+    await take(store, hold_of("r1"))
+    await tell(store, REFUNDED, "evt_refund")
+    await run_sql(store, "UPDATE reserves SET amount_nano = 0", "UPDATE accounts SET held_nano = 0")
+    assert [finding.rule for finding in await audit.check(store)] == ["an account with a debt has no free credit"]
+    assert isinstance(await take(store, make_hold("r2")), Insufficient)  # the debt is paid, and nothing is left
+    assert await cents(store) == (0, 0, 0)
+
+
+async def test_credit_of_a_dead_process_pays_the_debt(store: Store) -> None:
+    """What a killed process held is not free again after a refund: the sweep that frees it pays the debt."""
+    await pay_ten(store)
+    await take(store, hold_of("r1"))
+    await tell(store, REFUNDED, "evt_refund")
+    assert await cents(store) == (330, 330, 330)
+    await sweep_process(store)
+    assert await cents(store) == (0, 0, 0)

@@ -1,0 +1,189 @@
+"""Orders that move credit or make keys: a reference counts once, also when the answer to a COMMIT is lost."""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cadenza.control.accounts import create_account, give_credit
+from cadenza.control.credit import correct_credit
+from cadenza.control.errors import ControlError
+from cadenza.control.keys import KeyOrder, create_key
+from cadenza.control.vouchers import VoucherOrder, create_vouchers, redeem_voucher
+from cadenza.core.apikey import digest_key
+from cadenza.store import accounts, audit
+from cadenza.store.acts import COMMAND_LINE
+from cadenza.store.schema import acts, entries, keys, vouchers
+from cadenza.store.store import Store, StoreUnavailable, StoreUncertain
+from tests.cli.program import run_here
+from tests.postgres import Postgres
+from tests.store.lossy import LossyLine, lossy_line
+from tests.store.moves import fund, money, opened, postgres_store
+from tests.store.rows import DOLLAR_NANO, NOW_MS, rows_of
+
+EMAIL = "acct_a@example.org"
+NEW_EMAIL = "new@example.org"
+REFERENCE = "invoice 17"
+
+Order = Callable[[Store, str], Awaitable[Any]]
+
+ORDERS: dict[str, Order] = {
+    "credit": lambda store, reference: give_credit(store, EMAIL, 7, "", NOW_MS, COMMAND_LINE, reference),
+    "correct": lambda store, reference: correct_credit(store, EMAIL, -7, "why", COMMAND_LINE, NOW_MS, reference),
+    "account": lambda store, reference: create_account(
+        store, NEW_EMAIL, "a long password", 7, "forte", NOW_MS, reference
+    ),
+    "key": lambda store, reference: create_key(store, EMAIL, KeyOrder("laptop", reference=reference), NOW_MS),
+    "voucher": lambda store, reference: create_vouchers(
+        store, VoucherOrder(7, 2, reference=reference), COMMAND_LINE, NOW_MS
+    ),
+}
+
+
+async def made(store: Store) -> tuple[int, int, int, int]:
+    """How many entries, keys, vouchers and acts there are. The ledger must be sound."""
+    assert await audit.check(store) == []
+    entry, key, voucher, act = [len(await rows_of(store, table)) for table in (entries, keys, vouchers, acts)]
+    return entry, key, voucher, act
+
+
+@asynccontextmanager
+async def behind_a_lossy_line(postgres: Postgres, folder: Path) -> AsyncIterator[tuple[Store, Store, LossyLine]]:
+    """A funded store, the same store through a line that loses answers, and the line."""
+    async with postgres_store(postgres) as (store, url), lossy_line(postgres, folder) as line:
+        await fund(store, DOLLAR_NANO)
+        async with opened(line.url_of(url)) as remote:
+            await accounts.get_by_email(remote, EMAIL)
+            yield store, remote, line
+
+
+@pytest.mark.parametrize("name", ORDERS)
+async def test_an_order_with_the_same_reference_counts_once(store: Store, url: str, name: str) -> None:
+    """Four orders with one reference, in two processes at once, do one thing; without a reference each counts."""
+    await fund(store, DOLLAR_NANO)
+    async with opened(url) as beside:
+        orders = [ORDERS[name]((store, beside)[number % 2], REFERENCE) for number in range(4)]
+        done = await asyncio.gather(*orders, return_exceptions=True)
+    assert all(isinstance(one, ControlError) for one in done if isinstance(one, Exception)), done
+    once = await made(store)
+    assert once[3] == 1
+    if name != "account":  # an address has one account anyway
+        await ORDERS[name](store, "")
+        await ORDERS[name](store, "another")
+        assert (await made(store))[3] == 3
+
+
+async def test_a_repeated_grant_says_when_it_was_made(store: Store) -> None:
+    """The second grant with a reference has the time of the first, and the balance of now."""
+    await fund(store, DOLLAR_NANO)
+    first = await give_credit(store, EMAIL, 7, "a gift", NOW_MS, COMMAND_LINE, REFERENCE)
+    second = await give_credit(store, EMAIL, 7, "a gift", NOW_MS + 9, COMMAND_LINE, REFERENCE)
+    assert (first.earlier_at, second.earlier_at) == (None, NOW_MS)
+    assert second.account.balance_nano == DOLLAR_NANO + 7
+    _, entry = await rows_of(store, entries)
+    assert re.fullmatch("reference:[0-9a-f]{32}", entry.source)
+
+
+async def test_a_reference_is_of_one_order(store: Store) -> None:
+    """Another amount, account or command with a used reference is refused; somebody else's reference is another."""
+    await fund(store, DOLLAR_NANO)
+    await fund(store, DOLLAR_NANO, "b")
+    await ORDERS["credit"](store, REFERENCE)
+    before = await made(store)
+    others: list[Order] = [
+        lambda store, reference: give_credit(store, EMAIL, 8, "", NOW_MS, COMMAND_LINE, reference),
+        lambda store, reference: give_credit(store, "acct_b@example.org", 7, "", NOW_MS, COMMAND_LINE, reference),
+        *(ORDERS[name] for name in ("correct", "account", "key", "voucher")),
+    ]
+    for other in others:
+        with pytest.raises(ControlError, match=r"was used before for something else \(credit.grant\)"):
+            await other(store, REFERENCE)
+    assert await made(store) == before
+    await give_credit(store, EMAIL, 8, "", NOW_MS, "operator@example.org", REFERENCE)
+    assert (await money(store))[0] == DOLLAR_NANO + 7 + 8
+
+
+async def test_a_bad_reference_is_refused(store: Store) -> None:
+    """A reference is one line of at most 200 characters."""
+    await fund(store, DOLLAR_NANO)
+    for reference in ("a\nb", "x" * 201):
+        with pytest.raises(ControlError, match="A reference is one line"):
+            await ORDERS["credit"](store, reference)
+
+
+async def test_a_secret_is_not_shown_again(store: Store) -> None:
+    """A repetition says which account, key or vouchers were made: their secrets are not stored, nor changed."""
+    await fund(store, DOLLAR_NANO)
+    await ORDERS["account"](store, "one account")
+    with pytest.raises(ControlError, match=rf"{NEW_EMAIL} was created before, with the password that was given then"):
+        await ORDERS["account"](store, "one account")
+    _, key = await ORDERS["key"](store, REFERENCE)
+    with pytest.raises(ControlError, match=rf"the key {key.prefix}… \({key.id}\) was made before"):
+        await ORDERS["key"](store, REFERENCE)
+    [(_, first), _] = await ORDERS["voucher"](store, "another")
+    with pytest.raises(ControlError, match=rf"vouchers were made before: {first.id} and those made with it"):
+        await ORDERS["voucher"](store, "another")
+
+
+@pytest.mark.parametrize("name", ORDERS)
+async def test_a_lost_answer_is_asked_for_again(postgres: Postgres, tmp_path: Path, name: str) -> None:
+    """If the answer to the COMMIT is lost, the order looks again: it is done once, and says so as if nothing was."""
+    async with behind_a_lossy_line(postgres, tmp_path) as (store, remote, line):
+        before = await made(store)
+        line.lose_next_commit()
+        done = await ORDERS[name](remote, "")
+        assert line.lost.is_set()
+        after = await made(store)
+        assert after[3] == before[3] + 1
+        if name == "key":
+            secret, view = done
+            assert [row.id for row in await rows_of(store, keys) if row.digest == digest_key(secret.encode())] == [
+                view.id
+            ]
+        elif name == "voucher":
+            assert (await redeem_voucher(store, "acct_a", done[1][0], EMAIL, NOW_MS)).amount_nano == 7
+        elif name == "credit":
+            assert (done.earlier_at, done.account.balance_nano) == (None, DOLLAR_NANO + 7)
+
+
+async def test_only_a_lost_commit_is_uncertain(postgres: Postgres, tmp_path: Path) -> None:
+    """A connection that is lost before the COMMIT has certainly changed nothing."""
+    async with behind_a_lossy_line(postgres, tmp_path) as (store, remote, line):
+        before = await made(store)
+        line.lose_next(b"INSERT INTO command_references")
+        with pytest.raises(StoreUnavailable) as lost:
+            await ORDERS["credit"](remote, "")
+        assert not isinstance(lost.value, StoreUncertain)
+        assert await made(store) == before
+
+
+async def test_a_command_that_cannot_look_says_that_it_may_have_been_done(postgres: Postgres, tmp_path: Path) -> None:
+    """If the store stays away, the command says how to repeat it; repeated so, it counts once."""
+    async with postgres_store(postgres) as (store, url), AsyncExitStack() as stack:
+        await fund(store, DOLLAR_NANO)
+        line = await stack.enter_async_context(lossy_line(postgres, tmp_path))
+        folder = tmp_path / "here"
+        folder.mkdir()
+        config = folder / "cadenza.toml"
+        config.write_text(f'[store]\nurl = "{line.url_of(url)}"\n')
+        line.lose_next_commit()
+        command = ("account", "credit", EMAIL, "5.00")
+        running = asyncio.create_task(asyncio.to_thread(run_here, folder, *command))
+        await line.lost.wait()
+        await stack.aclose()  # nobody listens any more
+        done = await running
+        assert done.returncode == 1
+        said = re.search(
+            r"it may have been done\. Run it again with --reference ([0-9a-f]{16}): it counts", done.stderr
+        )
+        assert said, done.stderr
+        config.write_text(f'[store]\nurl = "{url}"\n')
+        again = await asyncio.to_thread(run_here, folder, *command, "--reference", said[1])
+        assert again.returncode == 0
+        assert "and counts once: nothing was changed now" in again.stderr
+        assert "The balance of acct_a@example.org is 6.00 dollars." in again.stderr
+        assert (await money(store))[0] == 6 * DOLLAR_NANO
