@@ -3,7 +3,7 @@
 One transaction, once: it removes the row of the process too, and the tables refuse that while anything refers to it.
 """
 
-from sqlalchemy import ColumnElement, bindparam, delete, literal_column, select, text, update
+from sqlalchemy import ColumnElement, and_, bindparam, delete, literal_column, select, text, update
 
 from cadenza.core.ledger import Demand, End, OpenHold
 from cadenza.core.records import Outcome, Usage
@@ -18,12 +18,16 @@ INTERRUPTED_STATUS = 500
 ENDPOINT = "chat"  # the one endpoint whose requests hold credit
 NOTHING_WANTED = Demand(kept_nano=0, in_use_nano=0, wanted_nano=0, usual_nano=0)
 HOLD_FIELDS = OpenHold._fields[:-2]
+KEY = idempotency.c
 
 MARKED = Statement(
-    select(*[literal_column("0") if name == "amount_nano" else marks.c[name] for name in HOLD_FIELDS]).where(
-        marks.c.process == bindparam("of")
+    select(*[literal_column("0") if name == "amount_nano" else marks.c[name] for name in HOLD_FIELDS], KEY.digest)
+    .outerjoin_from(
+        marks, idempotency, and_(KEY.completion_id == marks.c.completion_id, KEY.process == marks.c.process)
     )
+    .where(marks.c.process == bindparam("of"))
 )
+ACCOUNTS_OF_KEYS = Statement(select(KEY.account_id).where(KEY.process == bindparam("of")).distinct())
 KEPT_KEYS = Statement(
     update(idempotency)
     .where(
@@ -55,14 +59,17 @@ GIVE_BACK_OLD = Statement(text("UPDATE accounts SET held_nano = held_nano - :amo
 def free_process(tx: Transaction, name: str, now_ms: int) -> list[Outcome]:
     """Free the reserves of a dead process and charge its marks. Return the outcomes of the charged requests.
 
-    What it held of spend caps is freed first: its requests are charged as far as the caps of their keys allow.
+    What it held of spend caps is freed first: its requests are charged as far as the caps of their keys allow. The
+    idempotency keys of unmarked requests are freed under the locks of their accounts, so that a request which ends at
+    the same moment has its key or is lost.
     """
     account_ids = {account_id for (account_id,) in tx.rows(ledger.RESERVED, {"me": name})}
     capped = {account_id for account_id, _ in tx.rows(HOLDS_OF_PROCESS, {"process": name})}
     marked = [OpenHold(*row)._replace(is_capped=True) for row in tx.rows(MARKED, {"of": name})]
-    account_ids |= capped | {hold.account_id for hold in marked}
+    keyed = {account_id for (account_id,) in tx.rows(ACCOUNTS_OF_KEYS, {"of": name})}
+    account_ids |= capped | keyed | {hold.account_id for hold in marked}
+    ledger.lock_accounts(tx, name, sorted(account_ids))
     if capped:
-        ledger.lock_accounts(tx, name, sorted(account_ids))
         drop_holds(tx, name)
     ends = [_interrupted(hold, now_ms, is_marked=True) for hold in marked]
     tx.change(KEPT_KEYS, {"of": name})
@@ -89,7 +96,7 @@ def _apply(tx: Transaction, name: str, account_ids: set[str], ends: list[End]) -
         AccountMoves(account_id, NOTHING_WANTED, [end for end in ends if end.hold.account_id == account_id], [])
         for account_id in sorted(account_ids)
     ]
-    applied = ledger.apply_moves(tx, name, moves)
+    applied = ledger.apply_moves(tx, name, moves, is_fenced=False)
     return [
         end.outcome
         for move in moves
@@ -113,4 +120,4 @@ def _interrupted(hold: OpenHold, now_ms: int, *, is_marked: bool = False) -> End
         duration_ms=max(0, now_ms - hold.started_at),
         ended_at=now_ms,
     )
-    return End(outcome, hold, hold.due_nano(usage), is_marked=is_marked, is_uncertain=True)
+    return End(outcome, hold, hold.due_nano(usage), is_marked=is_marked, is_uncertain=True, source="sweep")
