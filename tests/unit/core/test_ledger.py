@@ -62,7 +62,7 @@ def make_end(due_nano: int, amount_nano: int = WHOLE_NANO, completion_id: str = 
         ended_at=1,
         usage=Usage(0, 0),
     )
-    return End(outcome, OpenHold.of(make_hold(completion_id), amount_nano), due_nano, **flags)
+    return End(outcome, OpenHold.of(make_hold(completion_id), amount_nano), due_nano, **flags)  # type: ignore[arg-type]
 
 
 def take(account: Account, hold: Hold, *, is_final: bool = True) -> Taken:
