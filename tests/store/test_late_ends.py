@@ -4,6 +4,8 @@ A charge by the sweep that was too high is corrected, once, in the balance, in t
 """
 
 import io
+import itertools
+from collections import Counter
 from collections.abc import AsyncIterator
 
 import pytest
@@ -154,6 +156,46 @@ async def test_a_request_that_was_not_charged_leaves_the_key_of_the_retry(rich: 
     assert await finish(rich, FIRST, is_uncertain=True) == Ended()
     assert await users_of_keys(rich) == ["r2"]
     await finish(rich, RETRY)
+
+
+ORDERS = [
+    order
+    for order in itertools.permutations(("sweep", "retry", "end of the retry", "end of the first"))
+    if order.index("retry") < order.index("end of the retry")
+]
+
+
+@pytest.mark.parametrize("is_marked", [False, True], ids=["unmarked", "marked"])
+async def test_in_any_order_at_most_one_request_of_a_key_is_charged_and_whole(rich: Store, is_marked: bool) -> None:
+    """The sweep, a retry in another process, its end and the end of the first request, in all twelve orders."""
+    for name in ("proc_retry", "proc_new"):
+        await register(rich, name)
+    for number, (order, first_count) in enumerate(itertools.product(ORDERS, (WHOLE, CACHED, None))):
+        key = bytes([number]) * 32
+        first, retry = make_hold(f"{number}-first", key=key), make_hold(f"{number}-retry", key=key)
+        whole, has_retry = list[str](), False
+        await take(rich, first)
+        if is_marked:
+            await run_sql(rich, MARK.replace("'r1'", f"'{first.completion_id}'"))
+        for step in order:
+            match step:
+                case "sweep":
+                    await sweep_process(rich)
+                case "retry":
+                    has_retry = isinstance(await take(rich, retry, "proc_retry"), Held)
+                case "end of the retry" if has_retry:
+                    if not (await finish(rich, retry, WHOLE, process="proc_retry")).is_lost:
+                        whole.append("retry")
+                case "end of the first":
+                    is_late = order.index(step) > order.index("sweep")
+                    process = "proc_new" if is_late else "proc_a"
+                    ended = await finish(rich, first, first_count, process=process, is_uncertain=is_late)
+                    if first_count and not ended.is_lost:
+                        whole.append("first")
+        assert len(whole) <= 1, order
+        assert await findings(rich) == [], order
+    by_key = Counter(row.idempotency_digest for row in await rows_of(rich, usage) if row.cost_nano)
+    assert set(by_key.values()) == {1}
 
 
 async def test_an_overcharge_of_the_sweep_is_corrected(rich: Store) -> None:
