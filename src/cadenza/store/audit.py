@@ -56,8 +56,7 @@ RULES = {
             SELECT u.completion_id, u.cost_nano, u.started_at - LAG(u.started_at) OVER (
                 PARTITION BY u.account_id, u.idempotency_digest ORDER BY u.started_at, u.completion_id
             ) AS after_ms
-            FROM usage u JOIN entries e ON e.completion_id = u.completion_id AND e.kind = 'charge'
-            WHERE u.idempotency_digest IS NOT NULL
+            FROM usage u WHERE u.idempotency_digest IS NOT NULL AND u.cost_nano > 0
         ) k WHERE k.after_ms < DAY_MS""",
     "a settled hold has its charge": """
         SELECT h.completion_id, 0 FROM holds h
@@ -94,7 +93,7 @@ PRICED = """(
     (u.prompt_tokens - u.cached_tokens) * u.input_nano + u.cached_tokens * COALESCE(u.cached_input_nano, u.input_nano)
     + u.completion_tokens * u.output_nano)"""
 # Without `max_tokens` the longest answer is held in part only, and an upstream may count a prompt as twice as long.
-HIGHEST = f"(2 * u.held_nano + {OUTPUT_TOKENS_MAX} * u.output_nano)"
+HIGHEST = f"(2 * u.held_nano + {OUTPUT_TOKENS_MAX} * (u.input_nano + u.output_nano))"
 
 
 def rules_of(database: str) -> dict[str, str]:
