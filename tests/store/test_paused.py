@@ -3,6 +3,8 @@
 Its clock stands still, so it believes that it is fresh: it uses keys and reserves that it has in memory.
 """
 
+from functools import partial
+
 import msgspec
 import pytest
 
@@ -133,7 +135,7 @@ async def test_a_process_that_is_paused_with_its_machine_charges_nothing_twice(p
 
                 assert await comes_true(is_swept)
                 for key_id in ("key_kept", "key_b"):
-                    await changes.make_change(store, lambda tx, of=key_id: keys.revoke(tx, of, NOW_MS), COMMAND)
+                    await changes.make_change(store, partial(keys.revoke, key_id=key_id, now_ms=NOW_MS), COMMAND)
                 assert isinstance(await writer.hold(make_hold("retry", key=KEY)), Held)
                 assert await writer.end(make_outcome("retry", WHOLE)) == Ended(WHOLE_NANO)
             frozen.resume()

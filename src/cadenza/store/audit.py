@@ -166,7 +166,7 @@ class Counts(msgspec.Struct, frozen=True):
     entries: int
     requests: int
     reserves: int  # of running processes, with the open holds of the release before
-    unpriced: int  # requests of an earlier release: their charges were not recomputed
+    unpriced: int = 0  # requests of an earlier release: their charges were not recomputed
 
 
 def check_of(database: Store | Transaction) -> Statement:
