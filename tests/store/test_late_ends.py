@@ -13,6 +13,7 @@ import pytest
 from cadenza.core.caps import Cap
 from cadenza.core.ledger import Ended, Held, Repeated
 from cadenza.core.records import Usage
+from cadenza.store.charge_rows import CORRECTED
 from cadenza.store.schema import entries, idempotency, usage
 from cadenza.store.store import Store
 from tests.store.moves import (
@@ -215,7 +216,7 @@ async def test_an_overcharge_of_the_sweep_is_corrected(rich: Store) -> None:
     assert (charge.kind, charge.amount_nano, charge.completion_id) == ("charge", -MARKED_NANO, "r1")
     assert (correction.kind, correction.amount_nano) == ("correction", MARKED_NANO - CACHED_NANO)
     assert (correction.completion_id, correction.source) == ("r1", "late-end:r1")
-    assert "sweep" in correction.note
+    assert correction.note == CORRECTED
     [row] = await rows_of(rich, usage)
     assert (row.prompt_tokens, row.cached_tokens, row.completion_tokens, row.cost_nano) == (100, 90, 7, CACHED_NANO)
     assert (row.status, row.provider, row.estimated, row.source) == (200, "acme", False, "request")

@@ -3,6 +3,7 @@
 Its clock stands still, so it believes that it is fresh: it uses keys and reserves that it has in memory.
 """
 
+import asyncio
 from functools import partial
 
 import msgspec
@@ -38,6 +39,7 @@ from tests.store.moves import (
     take,
     writing,
 )
+from tests.store.presences import LateAnswers
 from tests.store.rows import DOLLAR_NANO, NOW_MS, add_key, rows_of
 from tests.store.spenders import numbers
 from tests.store.test_swept import OBSERVER
@@ -46,6 +48,7 @@ KEY = paused.KEY
 WHOLE = paused.WHOLE
 WHOLE_NANO = 2500
 FREE = Price(0, 0)
+BEATING = msgspec.structs.replace(QUIET, beat_every_s=0.02)
 COMMAND = processes.Bounds(fresh_s=0.0)  # a command that does not wait for the paused process
 
 
@@ -89,6 +92,31 @@ async def test_holds_of_several_accounts_learn_it_at_once(postgres: Postgres) ->
             assert [[*await reserves_of(store, account)] for account in names] == [[writer.presence.name]] * len(names)
             for hold in wanted:
                 await writer.end(make_outcome(hold.completion_id, account=hold.account_id[-1]))
+
+
+async def test_a_hold_is_taken_again_if_its_process_was_swept_before_the_answer(postgres: Postgres) -> None:
+    """Committed under the old name and swept since: its reserve and its key are gone, and it gets new ones."""
+    async with postgres_store(postgres) as (store, url):
+        await fund(store, DOLLAR_NANO)
+        beside = LateAnswers(url)
+        async with writing(beside, pace=ALONE, bounds=BEATING) as (writer, _):
+            name, beside.is_next_late = writer.presence.name, True
+            holding = asyncio.create_task(writer.hold(make_hold("r1", key=KEY)))
+            await beside.has_committed.wait()
+            await sweep_process(store, name)
+
+            async def has_begun_again() -> bool:
+                await writer.sweep()
+                return writer.presence.name != name
+
+            assert await comes_true(has_begun_again)
+            beside.may_answer.set()
+            assert isinstance(await holding, Held)
+            assert [*await reserves_of(store)] == [writer.presence.name]
+            assert [row.process for row in await rows_of(store, idempotency)] == [writer.presence.name]
+            assert await writer.end(make_outcome("r1", WHOLE)) == Ended(WHOLE_NANO)
+        await beside.close()
+        assert await findings(store) == []
 
 
 async def test_a_request_with_a_revoked_key_is_lost(postgres: Postgres) -> None:

@@ -15,7 +15,7 @@ from cadenza.store.statements import Statement
 from cadenza.store.store import Transaction
 
 NOTHING = Usage(0, 0)
-CORRECTED = "A sweep charged the last mark of this request; it ended later and cost less."
+CORRECTED = "This reply was charged while it still ran, and cost less in the end."
 CORRECTED_COLUMNS = (
     "provider",
     "model",
