@@ -41,7 +41,7 @@ HELD = "the held sum is the sum of the reserves and open holds"
 COVERED = "the held sum never exceeds the balance"
 ONCE = "a request is charged at most once"
 METERED = "a charge has its metering row, on the same account"
-COST = "a metering row costs what was charged"
+COST = "a metering row costs what was charged and corrected"
 OWNER = f"(SELECT id FROM accounts WHERE email = '{EMAIL}')"
 NEIGHBOUR = f"(SELECT id FROM accounts WHERE email = '{OTHER}')"
 COLUMNS = "account_id, kind, amount_nano, completion_id, note, created_at"
@@ -210,6 +210,13 @@ def test_changed_request_is_found(books: Path, statements: list[str], request_id
     assert rules <= {found["rule"] for found in findings(books) if found["subject"] == request_id}
 
 
+def test_requests_of_an_earlier_release_are_named(books: Path) -> None:
+    """Their prices are not known, so the check says how many charges it could not recompute."""
+    assert "earlier release" not in run_here(books, "ledger", "check").stdout
+    damage(books, "UPDATE usage SET input_nano = NULL WHERE completion_id = 'chatcmpl-forte'")
+    assert "earlier release, whose charges cannot be recomputed: 1." in run_here(books, "ledger", "check").stdout
+
+
 def test_charge_on_the_wrong_account_is_found(books: Path) -> None:
     """A charge on another account is reported, although every sum is right."""
     damage(
@@ -255,6 +262,8 @@ def test_export_has_every_entry(books: Path) -> None:
     assert forte["request_id"] == "req-of-chatcmpl-forte"
     assert (forte["prompt_tokens"], forte["cached_tokens"], forte["completion_tokens"]) == (11, 3, 7)
     assert forte["created_at"] == "2027-01-15T08:00:00Z"
+    assert (forte["input_nano"], forte["output_nano"], forte["cached_input_nano"]) == (1070, 3450, None)
+    assert (forte["provider"], forte["model"], forte["short_nano"], forte["source"]) == ("acme", "large", 0, "request")
     assert (mezzo["amount_nano"], mezzo["estimated"]) == (-MEZZO_NANO, True)
 
 

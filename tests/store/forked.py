@@ -7,6 +7,8 @@ sides send texts; a side that reads from a line whose other side has ended gets 
 import asyncio
 import functools
 import multiprocessing
+import os
+import signal
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from multiprocessing.connection import Connection
@@ -15,6 +17,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 PROGRAMS = (
+    "tests.store.paused",
     "tests.store.presences",
     "tests.store.processes",
     "tests.store.shared.client",
@@ -45,6 +48,17 @@ class Fork:
 
     def tell(self, words: str = "go") -> None:
         self._line.send(words)
+
+    def pause(self) -> None:
+        """Stop it where it is, with SIGSTOP."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        assert self._process.pid
+        os.kill(self._process.pid, number)
 
     async def kill(self) -> None:
         """kill -9, and wait for the end."""

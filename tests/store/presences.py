@@ -1,5 +1,6 @@
 """Presences, and processes that only register themselves, for the tests of the living and the dead."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from multiprocessing.connection import Connection
@@ -54,6 +55,25 @@ class FailingPostgres(PostgresStore):
         if self.is_down:
             self.failures += 1
             raise StoreUnavailable("The store is down.")
+
+
+class LateAnswers(PostgresStore):
+    """Gives the answer to one batch of the ledger late: it is committed, and its caller does not know it yet."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url, PostgresBounds().with_waits_of(PATIENCE_S))
+        self.is_next_late = False
+        self.has_committed = asyncio.Event()
+        self.may_answer = asyncio.Event()
+
+    async def transact(self, work: Callable[[Transaction], T], **how: Any) -> T:
+        is_late = self.is_next_late and "lock_s" in how
+        self.is_next_late = self.is_next_late and not is_late
+        done = await super().transact(work, **how)
+        if is_late:
+            self.has_committed.set()
+            await self.may_answer.wait()
+        return done
 
 
 @asynccontextmanager

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import text
 
 from cadenza.core.caps import Cap
-from cadenza.core.ledger import Held
+from cadenza.core.ledger import IDEMPOTENCY_MS, Held
 from cadenza.core.records import Usage
 from cadenza.store import audit, ledger
 from cadenza.store.audit import RULES, Counts, Finding
@@ -25,7 +25,11 @@ from tests.store.rows import DOLLAR_NANO, NOW_MS, run_sql
     HELD_IS_COVERED,
     CHARGED_ONCE,
     CHARGE_IS_METERED,
+    CORRECTION_FOLLOWS,
     METERED_IS_CHARGED,
+    COSTS_ITS_COUNTS,
+    WITHIN_HOLD,
+    KEY_IS_CHARGED_ONCE,
     SETTLED_HAS_CHARGE,
     ENDED_IS_METERED,
     CAP_SPENT_IS_SUM,
@@ -37,11 +41,18 @@ from tests.store.rows import DOLLAR_NANO, NOW_MS, run_sql
     PAID_DEBT_IS_SUM,
 ) = RULES
 
+KEY = b"k" * 32
+OTHER_KEY = b"o" * 32
 NEW_ENTRY = "INSERT INTO entries (account_id, kind, amount_nano, completion_id, note, created_at) VALUES "
+GIVE_5 = "UPDATE accounts SET balance_nano = balance_nano + 5 WHERE id = 'acct_a'"
 PAY_7 = "UPDATE accounts SET balance_nano = balance_nano - 7 WHERE id = 'acct_a'"
-METER = """
-    INSERT INTO usage
-    SELECT '{}', account_id, key_id, class_id, '', '', 0, 0, 0, {}, estimated, 200, stream, 0, 0, 0, request_id
+USAGE_BEFORE = (  # the columns of the release before
+    "completion_id, account_id, key_id, class_id, provider, model, prompt_tokens, cached_tokens, completion_tokens,"
+    " cost_nano, estimated, status, stream, started_at, first_byte_ms, duration_ms, request_id"
+)
+METER = f"""
+    INSERT INTO usage ({USAGE_BEFORE})
+    SELECT '{{}}', account_id, key_id, class_id, '', '', 0, 0, 0, {{}}, estimated, 200, stream, 0, 0, 0, request_id
     FROM usage WHERE completion_id = 'settled'"""
 OLD_HOLD = """
     INSERT INTO holds SELECT 'old', account_id, key_id, class_id, 'proc_old', '{}', 0, 1, 0, 1, 1, NULL, stream, 0, {},
@@ -100,8 +111,40 @@ BROKEN = {
         [Finding(ENDED_IS_METERED, "old", 0)],
     ),
     "a metering row that says more than was charged": (
-        ["UPDATE usage SET cost_nano = cost_nano + 1 WHERE completion_id = 'settled'"],
+        ["UPDATE usage SET cost_nano = cost_nano + 1, short_nano = -1 WHERE completion_id = 'settled'"],
+        [Finding(METERED_IS_CHARGED, "settled", 1), Finding(COSTS_ITS_COUNTS, "settled", 0)],
+    ),
+    "a metering row of an earlier release that says more than was charged": (
+        ["UPDATE usage SET cost_nano = cost_nano + 1, input_nano = NULL WHERE completion_id = 'settled'"],
         [Finding(METERED_IS_CHARGED, "settled", 1)],
+    ),
+    "a charge above its counts and prices": (
+        ["UPDATE usage SET cached_tokens = 90 WHERE completion_id = 'settled'"],
+        [Finding(COSTS_ITS_COUNTS, "settled", 90 * 8)],
+    ),
+    "a charge below its counts and prices": (
+        ["UPDATE usage SET completion_tokens = 8 WHERE completion_id = 'settled'"],
+        [Finding(COSTS_ITS_COUNTS, "settled", -30)],
+    ),
+    "a charge of another price": (
+        ["UPDATE usage SET output_nano = 31 WHERE completion_id = 'settled'"],
+        [Finding(COSTS_ITS_COUNTS, "settled", -7)],
+    ),
+    "a charge far above its hold": (
+        [
+            "UPDATE usage SET prompt_tokens = 1000000, cost_nano = 10000210 WHERE completion_id = 'settled'",
+            NEW_ENTRY + "('acct_a', 'correction', -9999000, 'settled', '', 0)",
+            "UPDATE accounts SET balance_nano = balance_nano - 9999000 WHERE id = 'acct_a'",
+        ],
+        [Finding(WITHIN_HOLD, "settled", 10_000_210 - 2500)],
+    ),
+    "a correction that its metering row does not show": (
+        [NEW_ENTRY + "('acct_a', 'correction', 5, 'settled', '', 0)", GIVE_5],
+        [Finding(METERED_IS_CHARGED, "settled", 5)],
+    ),
+    "a correction of a request that was not charged": (
+        [NEW_ENTRY + "('acct_a', 'correction', 5, 'nobody', '', 0)", GIVE_5],
+        [Finding(CORRECTION_FOLLOWS, "nobody", 5)],
     ),
     "a metering row with a cost that was not charged": (
         [METER.format("nobody", 8)],
@@ -195,7 +238,7 @@ async def test_an_empty_store_has_no_findings(store: Store) -> None:
 async def test_a_store_in_use_has_no_findings(used: Store) -> None:
     """Settled, released and running requests are sound, and are counted."""
     assert await findings(used) == []
-    assert await audit.count(used) == Counts(accounts=2, entries=2, requests=2, reserves=1)
+    assert await audit.count(used) == Counts(accounts=2, entries=2, requests=2, reserves=1, unpriced=0)
 
 
 async def test_each_broken_rule_is_found_and_nothing_else(used: Store) -> None:
@@ -236,6 +279,35 @@ async def test_a_second_charge_is_found(used: Store) -> None:
         "UPDATE accounts SET balance_nano = balance_nano - 1210 WHERE id = 'acct_a'",
     )
     assert await findings(used) == [Finding(CHARGED_ONCE, "settled", 2)]
+
+
+@pytest.mark.parametrize(("apart_ms", "is_found"), [(IDEMPOTENCY_MS - 1, True), (IDEMPOTENCY_MS, False)])
+async def test_a_key_that_was_charged_twice_is_found(store: Store, apart_ms: int, is_found: bool) -> None:
+    """Two charges of one account with one idempotency key within 24 hours; not of two accounts, or of two keys."""
+    for account in ("a", "b"):
+        await fund(store, DOLLAR_NANO, account)
+    holds = [
+        make_hold("r1", key=KEY),
+        make_hold("r2", key=OTHER_KEY, started_at=NOW_MS + apart_ms),
+        make_hold("r3", key=KEY, account="b"),
+        make_hold("r4", key=b"p" * 32),
+    ]
+    for hold in holds:
+        await take(store, hold)
+        await finish(store, hold, Usage(100, 7))
+    assert await findings(store) == []
+    await run_sql(
+        store,
+        "UPDATE usage SET idempotency_digest = (SELECT u.idempotency_digest FROM usage u WHERE u.completion_id = 'r1')"
+        " WHERE completion_id = 'r2'",
+    )
+    assert await findings(store) == ([Finding(KEY_IS_CHARGED_ONCE, "r2", 1210)] if is_found else [])
+
+
+async def test_requests_of_an_earlier_release_are_counted(used: Store) -> None:
+    """Their prices are not known: their charges are not recomputed, and nothing is found in them."""
+    await run_sql(used, "UPDATE usage SET input_nano = NULL, cached_tokens = 3 WHERE completion_id = 'settled'")
+    assert (await findings(used), (await audit.count(used)).unpriced) == ([], 1)
 
 
 async def test_a_hold_that_the_balance_does_not_cover_is_found(used: Store) -> None:

@@ -119,6 +119,16 @@ async def test_nothing_personal_remains(filled: Store) -> None:
     assert (bool(account.is_operator), account.erased_at, account.note_count) == (False, LATER_MS, 0)
 
 
+async def test_metering_rows_keep_no_digest_of_an_idempotency_key(filled: Store) -> None:
+    """The key was a text of the owner's; counts, prices and cost stay."""
+    hold = make_hold("r1", key=DIGEST)
+    await take(filled, hold)
+    await finish(filled, hold, Usage(100, 7))
+    await erase(filled)
+    [row] = await rows_of(filled, usage)
+    assert (row.idempotency_digest, row.cost_nano, row.input_nano) == (None, 1210, 10)
+
+
 async def test_others_keep_what_is_theirs(filled: Store) -> None:
     """No row of another account is changed, except that the erased account has no name as an actor."""
     before = await table_of(filled, OTHER)

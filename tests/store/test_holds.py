@@ -130,14 +130,14 @@ async def test_a_completion_id_is_charged_once(rich: Store) -> None:
 
 
 async def test_an_uncertain_end_that_was_written_changes_nothing(rich: Store) -> None:
-    """Written again, it is repeated if it cost as much before, and lost if it cost less."""
+    """Written again, it is repeated, whatever it counts now; if it cost less than is due, it is lost again."""
     hold = make_hold()
     await take(rich, hold)
     await finish(rich, hold, Usage(100, 7))
     before = [await rows_of(rich, table) for table in (accounts, entries, usage)]
     assert await finish(rich, hold, Usage(100, 7), is_uncertain=True) == Ended(1210, is_repeated=True)
     assert await finish(rich, hold, is_uncertain=True) == Ended(1210, is_repeated=True)
-    assert await finish(rich, hold, Usage(100, 8), is_uncertain=True) == Ended(1210, is_lost=True)
+    assert await finish(rich, hold, Usage(100, 8), is_uncertain=True) == Ended(1210, 30, is_repeated=True, is_lost=True)
     assert [await rows_of(rich, table) for table in (accounts, entries, usage)] == before
 
 
@@ -226,9 +226,9 @@ async def test_a_release_costs_nothing(rich: Store) -> None:
 
 
 async def test_the_metering_row_describes_the_request(rich: Store) -> None:
-    """One row per request: ids, route, counts, cost, status and timings."""
-    await take(rich, make_hold())
-    await finish(rich, make_hold(), Usage(100, 7, cached_tokens=40, estimated=True))
+    """One row per request: ids, route, counts, prices, cost, status, timings, and the digest of its idempotency key."""
+    await take(rich, make_hold(key=b"k" * 32))
+    await finish(rich, make_hold(key=b"k" * 32), Usage(100, 7, cached_tokens=40, estimated=True))
     (row,) = await rows_of(rich, usage)
     assert row._asdict() == {
         "completion_id": "r1",
@@ -248,6 +248,13 @@ async def test_the_metering_row_describes_the_request(rich: Store) -> None:
         "started_at": NOW_MS,
         "first_byte_ms": 12,
         "duration_ms": 345,
+        "input_nano": 10,
+        "output_nano": 30,
+        "cached_input_nano": 2,
+        "held_nano": 2500,
+        "short_nano": 0,
+        "source": "request",
+        "idempotency_digest": b"k" * 32,
     }
 
 

@@ -31,7 +31,7 @@ MORE_ROWS = (
     f"INSERT INTO entries SELECT 41, account_id, 'charge', -1210, 'chatcmpl-1', 'für später', 7, NULL, NULL FROM {IDS}",
     f"INSERT INTO holds SELECT 'chatcmpl-1', account_id, key_id, {HOLD} FROM {IDS}",
     f"""INSERT INTO usage SELECT 'chatcmpl-1', account_id, key_id, 'forte', 'acme', 'large', 100, 3, 7, 1210, 1, 200, 0,
-        {2**53 + 1}, NULL, 345, 'req-1' FROM {IDS}""",
+        {2**53 + 1}, NULL, 345, 'req-1', 10, 30, NULL, 2500, 0, 'request', zeroblob(32) FROM {IDS}""",
     "UPDATE accounts SET balance_nano = balance_nano - 1210",
     "UPDATE keys SET requests_per_second = 0.1, burst = 3, last_used_at = 9 WHERE name = 'limited'",
     "UPDATE epochs SET number = number + 5",

@@ -40,6 +40,14 @@ FIELDS = (
     "completion_tokens",
     "estimated",
     "note",
+    "provider",
+    "model",
+    "key_id",
+    "input_nano",
+    "output_nano",
+    "cached_input_nano",
+    "short_nano",
+    "source",
 )
 
 
@@ -66,6 +74,8 @@ def check(as_json: bool, config: str | None) -> None:
             f"The ledger is sound. Accounts: {counts.accounts}, entries: {counts.entries}, "
             f"requests: {counts.requests}, reserves: {counts.reserves}."
         )
+        if counts.unpriced:
+            click.echo(f"Requests of an earlier release, whose charges cannot be recomputed: {counts.unpriced}.")
     if findings:
         say(f"The ledger is not sound; findings: {len(findings)}. Keep a copy of the store before you change it.")
         sys.exit(1)

@@ -4,14 +4,14 @@ A process has a durable *reserve* of an account's credit and holds credit for it
 things follow, and every move keeps them: an account's held sum is the sum of its reserves, it never exceeds the
 balance, and a request is charged at most once. A key with a spend cap (core/caps.py) holds and pays no more than that.
 An account with a debt has no free credit: what its holds free pays the debt first, and no new hold is taken.
+How requests end is in core/charging.py.
 """
 
-from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import msgspec
 
-from cadenza.core.caps import CapShort, CapState, CapUse
+from cadenza.core.caps import CapShort, CapState
 from cadenza.core.money import Price
 from cadenza.core.records import Outcome, Usage
 from cadenza.core.tokens import OUTPUT_TOKENS_MIN
@@ -19,6 +19,9 @@ from cadenza.core.tokens import OUTPUT_TOKENS_MIN
 AMPLE_TIMES = 256  # credit for so many requests like the one at hand is ample: then nothing needs to be exact
 RESERVE_SHARE = 8  # a reserve grows by at most this part of the credit that nobody has reserved
 IDEMPOTENCY_MS = 24 * 60 * 60 * 1000
+
+# Who ended a request: the process that served it, or a sweep, at its last mark. A lost one was not charged.
+EndSource = Literal["request", "sweep", "lost"]
 
 
 class Hold(msgspec.Struct, frozen=True):
@@ -87,6 +90,7 @@ class Ended(msgspec.Struct, frozen=True):
     short_nano: int = 0  # due, but the account could not pay it
     is_repeated: bool = False  # it had ended before, for the same amount: nothing was changed
     is_lost: bool = False  # less was charged than its hold was for: the reply must not seem complete
+    corrected_nano: int = 0  # a sweep had charged so much more
 
 
 SHORT = Short()
@@ -144,7 +148,8 @@ class OpenHold(NamedTuple):
 class End(msgspec.Struct, frozen=True):
     """A request that ended, and the hold that it had.
 
-    An uncertain end may have been written before, by this process or by a sweep: the store is asked first.
+    An uncertain end may have been written before, by this process or by a sweep: the store is asked first. A late end
+    is uncertain too.
     """
 
     outcome: Outcome
@@ -152,6 +157,8 @@ class End(msgspec.Struct, frozen=True):
     due_nano: int
     is_marked: bool = False
     is_uncertain: bool = False
+    is_late: bool = False  # its process was swept since the hold was taken
+    source: EndSource = "request"
 
 
 class Account(msgspec.Struct):
@@ -188,10 +195,18 @@ class KeyUse(msgspec.Struct, frozen=True):
     is_open: bool
 
 
-class Known(msgspec.Struct):
-    """What the store knows about the requests of a batch: the cost of those that ended, used idempotency keys, caps."""
+class Recorded(msgspec.Struct, frozen=True):
+    """What the store has of a request that ended. Without a source it was swept by a process of the release before."""
 
-    cost_nano: dict[str, int] = msgspec.field(default_factory=dict)
+    cost_nano: int
+    source: EndSource | None
+
+
+class Known(msgspec.Struct):
+    """What the store knows about the requests of a batch: which have ended, used idempotency keys, caps."""
+
+    ended: dict[str, Recorded] = msgspec.field(default_factory=dict)
+    revoked_keys: set[str] = msgspec.field(default_factory=set)  # of late ends, by key id
     keys: dict[tuple[str, bytes], KeyUse] = msgspec.field(default_factory=dict)
     caps: dict[str, CapState] = msgspec.field(default_factory=dict)  # by key id
 
@@ -202,42 +217,30 @@ class Charge(msgspec.Struct, frozen=True):
     hold: OpenHold
     outcome: Outcome
     charged_nano: int
+    short_nano: int = 0  # due, but not charged
+    source: EndSource = "request"
+
+    @property
+    def has_entry(self) -> bool:
+        return self.outcome.usage is not None and self.source != "lost"
+
+
+class Correction(msgspec.Struct, frozen=True):
+    """What a sweep charged too much for a request, and the charge that its metering row must show."""
+
+    amount_nano: int
+    charge: Charge
 
 
 class Changes(msgspec.Struct):
     """What a batch changes in the store, besides the accounts and reserves themselves."""
 
     charges: list[Charge] = msgspec.field(default_factory=list)
+    corrections: list[Correction] = msgspec.field(default_factory=list)
     new_keys: list[Hold] = msgspec.field(default_factory=list)
     kept_keys: list[OpenHold] = msgspec.field(default_factory=list)  # their requests were charged
     freed_keys: list[OpenHold] = msgspec.field(default_factory=list)  # their requests were not
     unmarked: list[str] = msgspec.field(default_factory=list)
-
-
-def begin_caps(caps: Iterable[CapState], use: CapUse, ends: list[End]) -> None:
-    """Hold of each cap what the process says that its requests need, before they end and others are taken."""
-    ending_nano: dict[str, dict[str, int]] = {}
-    for end in ends:
-        completion_id = end.hold.completion_id
-        ending_nano.setdefault(end.hold.key_id, {})[completion_id] = use.ending_nano.get(completion_id, 0)
-    for cap in caps:
-        cap.begin(use.kept_nano.get(cap.key_id, 0), ending_nano.get(cap.key_id, {}))
-
-
-def end_requests(account: Account, demand: Demand, ends: list[End], known: Known, changes: Changes) -> list[Ended]:
-    """Charge the requests that ended, then give back what the process does not keep of its reserve.
-
-    `account`, `known` and `changes` are changed in place, here and below.
-    """
-    ended: list[Ended] = []
-    due_and_held_nano = [min(end.due_nano, end.hold.amount_nano) for end in ends]
-    following_nano = sum(due_and_held_nano)
-    for number, end in enumerate(ends):
-        following_nano -= due_and_held_nano[number]  # the holds of those that follow: this one must not use them
-        ended.append(_end(account, demand.kept_nano + following_nano, end, known, changes))
-    _resize(account, demand.kept_nano)
-    pay_debt(account)
-    return ended
 
 
 def take_hold(account: Account, hold: Hold, known: Known, changes: Changes, *, is_final: bool) -> Taken:
@@ -260,7 +263,7 @@ def take_hold(account: Account, hold: Hold, known: Known, changes: Changes, *, i
         if not hold.is_counted or allowance_tokens < least_tokens:
             return Insufficient(payable_nano, hold.price.quote(hold.prompt_tokens, least_tokens), cap)
         amount_nano = hold.price.quote(hold.prompt_tokens, allowance_tokens)
-    _resize(account, account.reserve_nano + amount_nano)
+    resize(account, account.reserve_nano + amount_nano)
     if digest := hold.idempotency_digest:
         changes.new_keys.append(hold)
         known.keys[hold.account_id, digest] = KeyUse(hold.completion_id, hold.request_id, is_open=False)
@@ -273,7 +276,7 @@ def grow(account: Account, demand: Demand) -> None:
     """Reserve credit for requests to come, if the account has ample credit."""
     if account.free_nano >= demand.usual_nano * AMPLE_TIMES and account.reserve_nano < demand.wanted_nano:
         share_nano = account.reserve_nano + account.free_nano // RESERVE_SHARE
-        _resize(account, min(demand.wanted_nano, share_nano))
+        resize(account, min(demand.wanted_nano, share_nano))
 
 
 def has_spare(account: Account, demand: Demand, held_nano: int) -> bool:
@@ -281,30 +284,11 @@ def has_spare(account: Account, demand: Demand, held_nano: int) -> bool:
     return account.reserve_nano > demand.in_use_nano + held_nano
 
 
-def _end(account: Account, kept_nano: int, end: End, known: Known, changes: Changes) -> Ended:
-    """Charge what is due, from the part of the reserve that is not kept and from free credit, never more."""
-    hold, outcome = end.hold, end.outcome
-    if end.is_marked:
-        changes.unmarked.append(hold.completion_id)
-    cap = known.caps.get(hold.key_id)
-    own_nano = cap.give_back(hold.completion_id) if cap else 0
-    if end.is_uncertain and (cost_nano := known.cost_nano.get(hold.completion_id)) is not None:
-        return Ended(cost_nano, is_repeated=cost_nano >= end.due_nano, is_lost=cost_nano < end.due_nano)
-    not_kept_nano = max(0, account.reserve_nano - kept_nano)
-    due_nano = end.due_nano if cap is None else _within_cap(cap, end, own_nano)
-    charged_nano = min(due_nano, not_kept_nano + account.free_nano)
-    if cap:
-        cap.charge(charged_nano, hold.started_at, is_excused=not hold.is_capped)
-    from_reserve_nano = min(charged_nano, not_kept_nano)
-    account.reserve_nano -= from_reserve_nano
-    account.held_nano -= from_reserve_nano
-    account.balance_nano -= charged_nano
-    changes.charges.append(Charge(hold, outcome, charged_nano))
-    known.cost_nano[hold.completion_id] = charged_nano
-    if hold.idempotency_digest:
-        (changes.kept_keys if outcome.usage else changes.freed_keys).append(hold)
-    is_lost = charged_nano < end.due_nano and charged_nano < hold.amount_nano  # another process took back the reserve
-    return Ended(charged_nano, end.due_nano - charged_nano, is_lost=is_lost)
+def resize(account: Account, reserve_nano: int) -> None:
+    """Make the reserve so large, or as large as the free credit allows."""
+    more_nano = min(reserve_nano - account.reserve_nano, account.free_nano)
+    account.reserve_nano += more_nano
+    account.held_nano += more_nano
 
 
 def _payable(account: Account, hold: Hold, known: Known) -> tuple[int, CapShort | None]:
@@ -319,14 +303,6 @@ def _payable(account: Account, hold: Hold, known: Known) -> tuple[int, CapShort 
     return left_nano, CapShort(cap.cap, cap.spent_in(hold.started_at))
 
 
-def _within_cap(cap: CapState, end: End, own_nano: int) -> int:
-    """What is due for a request that held so much of its cap: no more than that and what the cap leaves."""
-    cap.enter(end.hold.started_at)
-    if not end.hold.is_capped:
-        return end.due_nano
-    return min(end.due_nano, max(own_nano, cap.left_nano(end.hold.started_at)))
-
-
 def _used_key(hold: Hold, known: Known) -> Repeated | None:
     used = known.keys.get((hold.account_id, hold.idempotency_digest)) if hold.idempotency_digest else None
     return None if used is None or used.is_open else Repeated(used.completion_id, used.request_id)
@@ -337,10 +313,3 @@ def pay_debt(account: Account) -> None:
     paid_nano = min(account.debt_nano, account.free_nano)
     account.debt_nano -= paid_nano
     account.balance_nano -= paid_nano
-
-
-def _resize(account: Account, reserve_nano: int) -> None:
-    """Make the reserve so large, or as large as the free credit allows."""
-    more_nano = min(reserve_nano - account.reserve_nano, account.free_nano)
-    account.reserve_nano += more_nano
-    account.held_nano += more_nano

@@ -6,11 +6,14 @@ from typing import Any
 import msgspec
 from sqlalchemy import text
 
+from cadenza.core.ledger import IDEMPOTENCY_MS
+from cadenza.core.records import OUTPUT_TOKENS_MAX
 from cadenza.store.statements import Statement
 from cadenza.store.store import Store, Transaction
 
 # Each rule selects the rows that break it: the account, request or key, and by how much it is off. The table `holds`
 # has rows of the release before, which held credit by request. MONTH is the month of u.started_at, like 202611 in UTC.
+# Metering rows of an earlier release have no prices: their charges cannot be recomputed, and are counted as such.
 RULES = {
     "the balance is the sum of the entries": """
         SELECT a.id, a.balance_nano - COALESCE(e.total, 0) FROM accounts a
@@ -30,10 +33,31 @@ RULES = {
     "a charge has its metering row, on the same account": """
         SELECT e.completion_id, e.amount_nano FROM entries e LEFT JOIN usage u ON u.completion_id = e.completion_id
         WHERE e.kind = 'charge' AND (u.account_id IS NULL OR u.account_id <> e.account_id)""",
-    "a metering row costs what was charged": """
-        SELECT u.completion_id, u.cost_nano + COALESCE(e.amount_nano, 0) FROM usage u
+    "a correction of a request follows its charge, on the same account": """
+        SELECT c.completion_id, c.amount_nano FROM entries c
+        LEFT JOIN entries e ON e.completion_id = c.completion_id AND e.kind = 'charge' AND e.id < c.id
+        WHERE c.kind = 'correction' AND c.completion_id IS NOT NULL
+        AND (e.id IS NULL OR e.account_id <> c.account_id)""",
+    "a metering row costs what was charged and corrected": """
+        SELECT u.completion_id, u.cost_nano + COALESCE(e.amount_nano, 0) + COALESCE(c.total, 0) FROM usage u
         LEFT JOIN entries e ON e.completion_id = u.completion_id AND e.kind = 'charge'
-        WHERE u.cost_nano <> -COALESCE(e.amount_nano, 0)""",
+        LEFT JOIN (
+            SELECT completion_id, SUM(amount_nano) AS total FROM entries
+            WHERE kind = 'correction' AND completion_id IS NOT NULL GROUP BY completion_id
+        ) c ON c.completion_id = u.completion_id
+        WHERE u.cost_nano <> -COALESCE(e.amount_nano, 0) - COALESCE(c.total, 0)""",
+    "a request costs its counts at its prices, less what could not be charged": """
+        SELECT u.completion_id, u.cost_nano + COALESCE(u.short_nano, 0) - PRICED FROM usage u
+        WHERE u.cost_nano + COALESCE(u.short_nano, 0) <> PRICED OR u.short_nano < 0""",
+    "a charge is not far above its hold": """
+        SELECT u.completion_id, u.cost_nano - u.held_nano FROM usage u WHERE u.cost_nano > HIGHEST""",
+    "of the requests with one idempotency key, one is charged within 24 hours": """
+        SELECT k.completion_id, k.cost_nano FROM (
+            SELECT u.completion_id, u.cost_nano, u.started_at - LAG(u.started_at) OVER (
+                PARTITION BY u.account_id, u.idempotency_digest ORDER BY u.started_at, u.completion_id
+            ) AS after_ms
+            FROM usage u WHERE u.idempotency_digest IS NOT NULL AND u.cost_nano > 0
+        ) k WHERE k.after_ms < DAY_MS""",
     "a settled hold has its charge": """
         SELECT h.completion_id, 0 FROM holds h
         LEFT JOIN entries e ON e.completion_id = h.completion_id AND e.kind = 'charge'
@@ -77,9 +101,20 @@ MONTHS = {
 }
 
 
+PRICED = """(
+    (u.prompt_tokens - u.cached_tokens) * u.input_nano + u.cached_tokens * COALESCE(u.cached_input_nano, u.input_nano)
+    + u.completion_tokens * u.output_nano)"""
+# Without `max_tokens` the longest answer is held in part only, and an upstream may count a prompt as twice as long.
+HIGHEST = f"(2 * u.held_nano + {OUTPUT_TOKENS_MAX} * (u.input_nano + u.output_nano))"
+
+
 def rules_of(database: str) -> dict[str, str]:
     """The rules in the SQL of a database."""
-    return {rule: query.replace("MONTH", MONTHS[database]) for rule, query in RULES.items()}
+    words = {"MONTH": MONTHS[database], "PRICED": PRICED, "HIGHEST": HIGHEST, "DAY_MS": str(IDEMPOTENCY_MS)}
+    rules = dict(RULES)
+    for word, sql in words.items():
+        rules = {rule: query.replace(word, sql) for rule, query in rules.items()}
+    return rules
 
 
 CHECKS = {
@@ -91,7 +126,8 @@ CHECKS = {
 COUNTS = Statement(
     text("""
     SELECT (SELECT COUNT(*) FROM accounts), (SELECT COUNT(*) FROM entries), (SELECT COUNT(*) FROM usage),
-    (SELECT COUNT(*) FROM reserves) + (SELECT COUNT(*) FROM holds WHERE state = 'open')""")
+    (SELECT COUNT(*) FROM reserves) + (SELECT COUNT(*) FROM holds WHERE state = 'open'),
+    (SELECT COUNT(*) FROM usage WHERE input_nano IS NULL)""")
 )
 EXPORT_FIELDS = (
     "id",
@@ -107,11 +143,20 @@ EXPORT_FIELDS = (
     "cached_tokens",
     "completion_tokens",
     "estimated",
+    "provider",
+    "model",
+    "key_id",
+    "input_nano",
+    "output_nano",
+    "cached_input_nano",
+    "short_nano",
+    "source",
 )
 EXPORT = Statement(
     text("""
     SELECT e.id, e.created_at, a.email, e.kind, e.amount_nano, e.completion_id, u.request_id, e.note,
-    u.class_id, u.prompt_tokens, u.cached_tokens, u.completion_tokens, u.estimated
+    u.class_id, u.prompt_tokens, u.cached_tokens, u.completion_tokens, u.estimated, u.provider, u.model, u.key_id,
+    u.input_nano, u.output_nano, u.cached_input_nano, u.short_nano, COALESCE(e.source, u.source)
     FROM entries e JOIN accounts a ON a.id = e.account_id LEFT JOIN usage u ON u.completion_id = e.completion_id
     WHERE e.id > :after AND (CAST(:email AS TEXT) IS NULL OR a.email = :email) ORDER BY e.id LIMIT :page""")
 )
@@ -133,6 +178,7 @@ class Counts(msgspec.Struct, frozen=True):
     entries: int
     requests: int
     reserves: int  # of running processes, with the open holds of the release before
+    unpriced: int = 0  # requests of an earlier release: their charges were not recomputed
 
 
 def check_of(database: Store | Transaction) -> Statement:

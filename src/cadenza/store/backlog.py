@@ -30,6 +30,7 @@ class Waiting(msgspec.Struct):
     is_final: bool = False  # no other process is asked for credit any more
     is_recorded: bool = False  # the outcome is a request's own: it is counted and logged once it is durable
     is_off_reserve: bool = False  # what is due was taken off the reserve in memory
+    process: str = ""  # of an end: the name of this process when the hold was taken
     looks: int = 0  # how often `Backlog.late` has seen it
 
     @property

@@ -1,6 +1,9 @@
 """Writes the rows of a batch of the ledger: one statement for each kind of row on SQLite, one for all on Postgres.
 
-A reserve is changed only if it is as it was read. Otherwise nothing is written, and the batch begins again.
+A reserve is changed only if it is as it was read. Otherwise nothing is written, and the batch begins again. On Postgres
+a batch is fenced: it is refused if the row of its process is fenced or gone, because another process sweeps it or has
+swept it. The row is read after the accounts were locked, and an account is swept under its lock, after the fence. On
+SQLite a process that lives cannot be swept.
 """
 
 from collections.abc import Mapping, Sequence
@@ -66,6 +69,7 @@ class BatchRows(msgspec.Struct):
     """The rows of a batch."""
 
     process: str
+    is_fenced: bool = True
     entries: list[Row] = msgspec.field(default_factory=list)
     usage: list[Row] = msgspec.field(default_factory=list)
     reserves: list[ReserveChange] = msgspec.field(default_factory=list)
@@ -76,7 +80,9 @@ class BatchRows(msgspec.Struct):
         changed = [one for one in self.reserves if one.before_nano is not None and one.after_nano]
         dropped = [one for one in self.reserves if one.before_nano is not None and not one.after_nano]
         write = self._write_each if tx.is_sqlite else self._write_at_once
-        count = write(tx, changed, dropped)
+        count, is_alive = write(tx, changed, dropped)
+        if self.is_fenced and not is_alive:
+            raise StoreRefused("The store refused a batch: its process was swept.")
         if count != len(changed) + len(dropped):
             raise StoreRefused("The store refused a change: a reserve is not as it was read.")
         if new:
@@ -84,7 +90,9 @@ class BatchRows(msgspec.Struct):
             names = ("account_id", "process", "amount_nano", "has_spare")
             tx.change_each(ADD_RESERVE, [dict(zip(names, row, strict=True)) for row in rows])
 
-    def _write_each(self, tx: Transaction, changed: list[ReserveChange], dropped: list[ReserveChange]) -> int:
+    def _write_each(
+        self, tx: Transaction, changed: list[ReserveChange], dropped: list[ReserveChange]
+    ) -> tuple[int, bool]:
         if self.entries:
             tx.change_each(ADD_ENTRY, self.entries)
         if self.usage:
@@ -98,9 +106,11 @@ class BatchRows(msgspec.Struct):
         for one in dropped:
             values = {"account": one.account_id, "of": self.process, "before": one.before_nano}
             count += tx.change(DROP_RESERVE, values)
-        return count
+        return count, True
 
-    def _write_at_once(self, tx: Transaction, changed: list[ReserveChange], dropped: list[ReserveChange]) -> int:
+    def _write_at_once(
+        self, tx: Transaction, changed: list[ReserveChange], dropped: list[ReserveChange]
+    ) -> tuple[int, bool]:
         values: dict[str, Any] = {"process": self.process}
         for name, rows, columns in (("e", self.entries, ENTRY_COLUMNS), ("u", self.usage, USAGE_COLUMNS)):
             values |= {f"{name}_{column}": [row[column] for row in rows] for column in columns}
@@ -117,7 +127,7 @@ class BatchRows(msgspec.Struct):
         }
         row = tx.row(WRITE, values)
         assert row
-        return int(row[0])
+        return int(row[0]), bool(row[1])
 
 
 def _unnest(prefix: str, columns: Sequence[tuple[str, str]]) -> str:
@@ -125,7 +135,7 @@ def _unnest(prefix: str, columns: Sequence[tuple[str, str]]) -> str:
     return f"unnest({arrays})"
 
 
-_KINDS = {"INTEGER": "integer", "BIGINT": "bigint", "BOOLEAN": "boolean", "TEXT": "text"}
+_KINDS = {"INTEGER": "integer", "BIGINT": "bigint", "BOOLEAN": "boolean", "TEXT": "text", "BLOB": "bytea"}
 _E = [(name, _KINDS[str(entries.c[name].type)]) for name in ENTRY_COLUMNS]
 _U = [(name, _KINDS[str(usage.c[name].type)]) for name in USAGE_COLUMNS]
 _R = [("account", "text"), ("before", "bigint"), ("after", "bigint"), ("spare", "boolean")]
@@ -149,6 +159,8 @@ WRITE = Statement(  # for Postgres only
         DELETE FROM reserves USING {_unnest("d", _D)} AS m (account, before)
         WHERE reserves.account_id = m.account AND reserves.process = :process AND reserves.amount_nano = m.before
         RETURNING 1
+    ), alive AS (
+        SELECT name FROM processes WHERE name = :process AND beats >= 0 FOR KEY SHARE
     )
-    SELECT (SELECT COUNT(*) FROM changed) + (SELECT COUNT(*) FROM dropped)""")  # noqa: S608 our own names
+    SELECT (SELECT COUNT(*) FROM changed) + (SELECT COUNT(*) FROM dropped), EXISTS (SELECT FROM alive)""")  # noqa: S608 our own names
 )

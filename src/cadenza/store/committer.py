@@ -4,6 +4,8 @@ Postgres has several batches in flight, of different accounts. A batch waits for
 are still locked are set aside, so that they delay no other, however many there are. One connection waits for their
 locks, one account after the other, and another one writes all those that it finds unlocked, every PROBE_EVERY_S. A
 batch whose result is unknown is written again: its ends are uncertain then, and the store is asked whether it has them.
+If another process has swept this one, the store refuses every batch under its name: it begins again under a new one,
+and what it held under the old one ends late.
 """
 
 import asyncio
@@ -14,6 +16,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 from sqlalchemy import bindparam, select
 
+from cadenza.core.charging import LOST_STATUS
 from cadenza.core.ledger import End, Ended, Held, Hold, OpenHold
 from cadenza.core.records import DISCONNECTED_STATUS, Outcome
 from cadenza.observe import Observer, places
@@ -86,8 +89,10 @@ class Committer:
     def hold(self, hold: Hold, *, is_final: bool) -> "asyncio.Future[Answer]":
         return self._backlog.add(Waiting(hold.account_id, _future(), hold=hold, is_final=is_final))
 
-    def end(self, end: End, *, is_recorded: bool) -> "asyncio.Future[Answer]":
-        return self._backlog.add(Waiting(end.hold.account_id, _future(), end=end, is_recorded=is_recorded))
+    def end(self, end: End, *, process: str, is_recorded: bool) -> "asyncio.Future[Answer]":
+        """End a request whose hold was taken under this name of the process."""
+        waiting = Waiting(end.hold.account_id, _future(), end=end, is_recorded=is_recorded, process=process)
+        return self._backlog.add(waiting)
 
     def resize(self, account_id: str) -> None:
         """Give the reserve of an account the size that it should have now. Every move of it does so."""
@@ -158,17 +163,20 @@ class Committer:
 
     async def _commit(self, batch: list[Waiting], lane: Lane) -> bool:
         """Write a batch in one transaction. Return False if the store did not take it."""
-        moves = self._build(batch)
+        moves, process = self._build(batch), self._presence.name
         self._observer.at("ledger-commit")
         try:
-            applied = await self._apply([move for move, _, _ in moves.values()], lane)
+            applied = await self._apply(process, [move for move, _, _ in moves.values()], lane)
         except StoreUnavailable as error:
             if isinstance(error, StoreBusy) and lane is not Lane.ALONE:
                 return await self._commit_by_account(batch, lane)
             self._fail(batch, error)
             return False
         except Exception as error:  # noqa: BLE001 the writer's loop: one bad move must not stop the others
-            return await self._commit_apart(batch, error, lane)
+            return await self._commit_apart(batch, process, error, lane)
+        if process != self._presence.name:  # swept after this commit: what it reserved is gone
+            self._put_back(batch)
+            return True
         self._observer.at("ledger-committed")
         if applied:  # or all accounts are locked
             self.has_failed = False
@@ -182,19 +190,18 @@ class Committer:
                 self._backlog.put_back([waiting for waiting in batch if waiting.account_id == account_id])
         return True
 
-    async def _apply(self, moves: list[AccountMoves], lane: Lane) -> dict[str, Applied]:
+    async def _apply(self, process: str, moves: list[AccountMoves], lane: Lane) -> dict[str, Applied]:
         """Wait a moment for accounts that others are writing; then leave out those that are still locked."""
-        name = self._presence.name
         if lane is not Lane.PROBE:
             lock_s = LOCK_S if lane is Lane.SHARED else None
             try:
                 return await self._store.transact(
-                    lambda tx: ledger.apply_moves(tx, name, moves), is_brief=True, lock_s=lock_s
+                    lambda tx: ledger.apply_moves(tx, process, moves), is_brief=True, lock_s=lock_s
                 )
             except StoreBusy:
                 if lane is Lane.ALONE:
                     raise
-        return await self._store.transact(lambda tx: ledger.apply_moves(tx, name, moves, waits=False), lock_s=LOCK_S)
+        return await self._store.transact(lambda tx: ledger.apply_moves(tx, process, moves, waits=False), lock_s=LOCK_S)
 
     async def _commit_by_account(self, batch: list[Waiting], lane: Lane) -> bool:
         """Another row of an account is locked, such as a mark. Write the others without it, and set it aside."""
@@ -219,6 +226,8 @@ class Committer:
         for waiting in batch:
             ends, holds = groups.setdefault(waiting.account_id, ([], []))
             if waiting.end:
+                if waiting.process != self._presence.name:
+                    waiting.end = msgspec.structs.replace(waiting.end, is_uncertain=True, is_late=True)
                 ends.append(waiting)
             elif waiting.hold and not waiting.answer.done():
                 if held := self.hold_in_memory(waiting.hold):
@@ -268,10 +277,18 @@ class Committer:
                 short_nano=ended.short_nano,
             )
         if ended.is_lost:
+            outcome = msgspec.structs.replace(outcome, status=LOST_STATUS)
             metrics.ledger_lost.inc()
             self._observer.log.warning(
-                "a request was charged for less, because its process was taken for dead",
+                "a request was not charged in full, because its process was taken for dead",
                 completion_id=outcome.completion_id,
+                charged_nano=ended.charged_nano,
+            )
+        if ended.corrected_nano:
+            self._observer.log.info(
+                "a charge of a sweep was corrected",
+                completion_id=outcome.completion_id,
+                corrected_nano=ended.corrected_nano,
             )
         if not waiting.answer.done():
             waiting.answer.set_result(ended)
@@ -282,7 +299,7 @@ class Committer:
         """End a hold whose request was cancelled before it got the answer. The request records itself."""
         self._reserves.end(hold.account_id, held.amount_nano, 0)
         open_hold = OpenHold.of(hold, held.amount_nano, is_capped=held.is_capped)
-        self.end(End(abandoned(hold), open_hold, 0), is_recorded=False)
+        self.end(End(abandoned(hold), open_hold, 0), process=self._presence.name, is_recorded=False)
 
     def _fail(self, batch: list[Waiting], error: StoreUnavailable) -> None:
         """Keep the ends for the next try and fail all holds, including those that wait behind this batch.
@@ -297,7 +314,7 @@ class Committer:
         for waiting in batch:
             if waiting.hold and waiting.hold.idempotency_digest:  # the store may have its key
                 end = End(abandoned(waiting.hold), OpenHold.of(waiting.hold, 0), 0, is_uncertain=True)
-                self.end(end, is_recorded=False)
+                self.end(end, process=self._presence.name, is_recorded=False)
             elif waiting.hold and waiting.hold.is_capped:  # the store may have it
                 self._reserves.caps.doubt(waiting.account_id, waiting.hold.key_id)
         if is_locked:
@@ -314,14 +331,14 @@ class Committer:
                 waiting.end = msgspec.structs.replace(waiting.end, is_uncertain=True)
         self._backlog.put_back(uncertain)
 
-    async def _commit_apart(self, batch: list[Waiting], error: Exception, lane: Lane) -> bool:
+    async def _commit_apart(self, batch: list[Waiting], process: str, error: Exception, lane: Lane) -> bool:
         """Write each move of a refused batch by itself. If this process was swept, it begins again first.
 
         An end may be refused because a sweep has written it: it is refused for good only if it was uncertain.
         """
         if isinstance(error, StoreRefused):
             try:
-                has_begun_again = await self.begin_again_if_swept()
+                has_begun_again = await self.begin_again_if_swept(process)
             except StoreUnavailable as away:
                 self._fail(batch, away)
                 return False
@@ -339,10 +356,12 @@ class Committer:
         self._refuse(batch[0], error)
         return True
 
-    async def begin_again_if_swept(self) -> bool:
-        """If another process took this one for dead and swept it, begin again under a new name."""
+    async def begin_again_if_swept(self, process: str) -> bool:
+        """If another process took this one for dead and swept it, begin again. Whether it has another name now."""
         async with self._turn:
-            if await self._store.row(REGISTERED, {"of": self._presence.name}):
+            if process != self._presence.name:  # another batch has noticed it
+                return True
+            if await self._store.row(REGISTERED, {"of": process}):
                 return False
             self._on_swept()
             await self._presence.begin_again()

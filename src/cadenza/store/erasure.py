@@ -10,7 +10,7 @@ from sqlalchemy import and_, bindparam, case, delete, func, select, text, update
 
 from cadenza.store import links, passkeys, schema, second_factors, sessions
 from cadenza.store.accounts import Account
-from cadenza.store.schema import accounts, acts, idempotency, keys, notes
+from cadenza.store.schema import accounts, acts, idempotency, keys, notes, usage
 from cadenza.store.statements import Statement
 from cadenza.store.store import Transaction
 
@@ -51,6 +51,11 @@ CLEAR_OTHER_ACTS = Statement(
 REMOVE_LINKS = Statement(delete(schema.links).where(schema.links.c.email == bindparam("address")))
 REMOVE_NOTES = Statement(delete(notes).where(notes.c.account_id == bindparam("account")))
 FORGET_REQUESTS = Statement(delete(idempotency).where(idempotency.c.account_id == bindparam("account")))
+FORGET_DIGESTS = Statement(
+    update(usage)
+    .where(usage.c.account_id == bindparam("account"), usage.c.idempotency_digest.is_not(None))
+    .values(idempotency_digest=None)
+)
 KEY_IDS = Statement(select(keys.c.id).where(keys.c.account_id == bindparam("account")))
 CLEAR_KEY = Statement(
     update(keys)
@@ -80,6 +85,7 @@ def erase(tx: Transaction, account: Account, now_ms: int) -> None:
     passkeys.remove_all(tx, account.id)
     tx.change(REMOVE_NOTES, {"account": account.id})
     tx.change(FORGET_REQUESTS, {"account": account.id})
+    tx.change(FORGET_DIGESTS, {"account": account.id})
     for (key_id,) in tx.rows(KEY_IDS, {"account": account.id}):
         tx.change(CLEAR_KEY, {"key": key_id, "random_digest": secrets.token_bytes(32), "now": now_ms})
     tx.change(RENAME, {"account": account.id, "placeholder": placeholder(account.id)})

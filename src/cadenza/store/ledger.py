@@ -1,8 +1,8 @@
 """The ledger in the store: reads what a batch needs under the locks of its accounts, and writes what the rules say.
 
-The rules are in core/ledger.py; there are none here. Money is written as differences, so that an account's held sum and
-its reserves always change together, and the constraints of the tables refuse what must not be. Accounts are locked in
-the order of their ids, so that two processes never deadlock.
+The rules are in core/ledger.py and core/charging.py; there are none here. Money is written as differences, so that an
+account's held sum and its reserves always change together, and the constraints of the tables refuse what must not be.
+Accounts are locked in the order of their ids, so that two processes never deadlock.
 """
 
 import time
@@ -13,11 +13,11 @@ import msgspec
 from sqlalchemy import ARRAY, Text, and_, bindparam, delete, func, insert, select, text, update
 
 from cadenza.core.caps import NO_CAP_USE, CapState, CapUse
+from cadenza.core.charging import begin_caps, end_requests
 from cadenza.core.ledger import (
     IDEMPOTENCY_MS,
     Account,
     Changes,
-    Charge,
     Demand,
     End,
     Ended,
@@ -26,25 +26,23 @@ from cadenza.core.ledger import (
     KeyUse,
     Known,
     OpenHold,
+    Recorded,
     Repeated,
     Short,
     Taken,
-    begin_caps,
-    end_requests,
     grow,
     has_spare,
     take_hold,
 )
-from cadenza.core.records import Usage
 from cadenza.store import debts
 from cadenza.store.batch_rows import ADD_ENTRY, AccountChange, BatchRows, ReserveChange
 from cadenza.store.caps import KeyMoves, read_caps, write_caps
+from cadenza.store.charge_rows import charge_row, entry_row, usage_row, write_corrections
 from cadenza.store.schema import accounts, holds, idempotency, reserves, usage
 from cadenza.store.statements import Statement
 from cadenza.store.store import Row, Store, Transaction
 
 BALANCE_NANO_LIMIT = 2**62
-NOTHING = Usage(0, 0)
 
 GRANT = Statement(
     update(accounts)
@@ -76,9 +74,15 @@ ASK = Statement(update(reserves).where(*_ELSEWHERE, reserves.c.has_spare, ~reser
 SPARE = Statement(select(reserves.c.process).where(*_ELSEWHERE, reserves.c.has_spare))
 ASKED = Statement(select(reserves.c.account_id).where(reserves.c.process == bindparam("me"), reserves.c.is_asked))
 RESERVED = Statement(select(reserves.c.account_id).where(reserves.c.process == bindparam("me")))
-_COSTS = select(usage.c.completion_id, usage.c.cost_nano)
-COST = Statement(_COSTS.where(usage.c.completion_id == bindparam("completion")))
-MANY_COSTS = Statement(_COSTS.where(usage.c.completion_id == func.any(bindparam("completions", type_=ARRAY(Text)))))
+_ENDED = select(usage.c.completion_id, usage.c.cost_nano, usage.c.source)
+ENDED = Statement(_ENDED.where(usage.c.completion_id == bindparam("completion")))
+MANY_ENDED = Statement(_ENDED.where(usage.c.completion_id == func.any(bindparam("completions", type_=ARRAY(Text)))))
+REVOKED = Statement(
+    text(
+        "SELECT k.id FROM keys k JOIN accounts a ON a.id = k.account_id"
+        " WHERE k.id = :key AND COALESCE(k.revoked_at, a.suspended_at) IS NOT NULL"
+    )
+)
 ADD_KEY = Statement(insert(idempotency), *idempotency.c.keys())
 _OF_KEY = (idempotency.c.account_id == bindparam("account"), idempotency.c.digest == bindparam("key"))
 READ_KEY = Statement(
@@ -87,8 +91,9 @@ READ_KEY = Statement(
     .where(*_OF_KEY)
 )
 FORGET_KEY = Statement(delete(idempotency).where(*_OF_KEY))
-FREE_KEY = Statement(delete(idempotency).where(*_OF_KEY, idempotency.c.completion_id == bindparam("completion")))
-KEEP_KEY = Statement(update(idempotency).where(*_OF_KEY).values(process=None))
+_OF_REQUEST = (*_OF_KEY, idempotency.c.completion_id == bindparam("completion"))
+FREE_KEY = Statement(delete(idempotency).where(*_OF_REQUEST))
+KEEP_KEY = Statement(update(idempotency).where(*_OF_REQUEST).values(process=None))
 FORGET_OLD_KEYS = Statement(delete(idempotency).where(idempotency.c.created_at < bindparam("before")))
 UNMARK = Statement(text("DELETE FROM marks WHERE completion_id = :completion"))
 
@@ -137,13 +142,14 @@ def pay_debt(tx: Transaction, account_id: str, money: Row, now_ms: int) -> int:
 
 
 def apply_moves(
-    tx: Transaction, process: str, moves: Sequence[AccountMoves], *, waits: bool = True
+    tx: Transaction, process: str, moves: Sequence[AccountMoves], *, waits: bool = True, is_fenced: bool = True
 ) -> dict[str, Applied]:
     """Make all moves and return what became of them by account.
 
-    Without `waits`, accounts that another transaction has locked are left out.
+    Without `waits`, accounts that another transaction has locked are left out. A fenced batch is refused if another
+    process has swept this one.
     """
-    known, changes, rows, applied = Known(), Changes(), BatchRows(process), dict[str, Applied]()
+    known, changes, rows, applied = Known(), Changes(), BatchRows(process, is_fenced), dict[str, Applied]()
     by_account, paid_debts = {move.account_id: move for move in moves}, dict[str, int]()
     locked = lock_accounts(tx, process, sorted(by_account), waits=waits)
     _read_known(tx, [by_account[account.id] for account in locked], known)
@@ -161,9 +167,10 @@ def apply_moves(
         if account.is_asked and not has_spare_left:
             tx.announce()
         applied[account.id] = Applied(account, ended, answers)
-    rows.entries += [charge_row(charge) for charge in changes.charges if charge.outcome.usage]
+    rows.entries += [charge_row(charge) for charge in changes.charges if charge.has_entry]
     rows.usage += [usage_row(charge) for charge in changes.charges]
     rows.write(tx)
+    write_corrections(tx, changes.corrections)
     for account_id, paid_nano in paid_debts.items():
         debts.pay(tx, account_id, paid_nano, time.time_ns() // 1_000_000)
     if caps_before:
@@ -226,21 +233,26 @@ def forget_old_keys(tx: Transaction, now_ms: int) -> None:
     tx.change(FORGET_OLD_KEYS, {"before": now_ms - IDEMPOTENCY_MS})
 
 
-def costs_of(tx: Transaction, completion_ids: list[str]) -> dict[str, int]:
-    """What the requests among these that have ended did cost."""
+def read_ended(tx: Transaction, completion_ids: list[str]) -> dict[str, Recorded]:
+    """What the store has of the requests among these that have ended."""
     if not completion_ids:
         return {}
     if tx.is_sqlite:
-        found = [tx.row(COST, {"completion": one}) for one in completion_ids]
+        found = [tx.row(ENDED, {"completion": one}) for one in completion_ids]
     else:
-        found = [*tx.rows(MANY_COSTS, {"completions": completion_ids})]
-    return {row[0]: int(row[1]) for row in found if row}
+        found = [*tx.rows(MANY_ENDED, {"completions": completion_ids})]
+    return {row[0]: Recorded(int(row[1]), row[2]) for row in found if row}
 
 
 def _read_known(tx: Transaction, moves: Sequence[AccountMoves], known: Known) -> None:
-    uncertain = [end.hold.completion_id for move in moves for end in move.ends if end.is_uncertain]
-    known.cost_nano |= costs_of(tx, uncertain)
-    for move in moves:
+    ends = [end for move in moves for end in move.ends]
+    known.ended |= read_ended(tx, [end.hold.completion_id for end in ends if end.is_uncertain])
+    for end in ends:
+        if end.hold.idempotency_digest:
+            _read_key(tx, end.hold, end.hold.idempotency_digest, known)
+        if end.is_late and tx.row(REVOKED, {"key": end.hold.key_id}):
+            known.revoked_keys.add(end.hold.key_id)
+    for move in moves:  # after the ends: whether a key may be used again is a question of a hold
         for wanted in move.holds:
             if digest := wanted.hold.idempotency_digest:
                 _read_key(tx, wanted.hold, digest, known)
@@ -253,7 +265,7 @@ async def find_repeated(store: Store, account_id: str, digest: bytes, now_ms: in
     return Repeated(use.completion_id, use.request_id) if use and not use.is_open else None
 
 
-def _read_key(tx: Transaction, hold: Hold, digest: bytes, known: Known) -> None:
+def _read_key(tx: Transaction, hold: Hold | OpenHold, digest: bytes, known: Known) -> None:
     found = tx.row(READ_KEY, {"account": hold.account_id, "key": digest})
     if found:
         known.keys[hold.account_id, digest] = _key_use(found, hold.started_at)
@@ -269,9 +281,8 @@ def _key_use(found: Row, now_ms: int) -> KeyUse:
 def _write_keys_and_marks(tx: Transaction, process: str, changes: Changes) -> None:
     _each(tx, UNMARK, [{"completion": completion_id} for completion_id in changes.unmarked])
     if changes.kept_keys or changes.freed_keys or changes.new_keys:
-        freed = [{**_key_of(hold), "completion": hold.completion_id} for hold in changes.freed_keys]
-        _each(tx, KEEP_KEY, [_key_of(hold) for hold in changes.kept_keys])
-        _each(tx, FREE_KEY, freed)
+        _each(tx, KEEP_KEY, [_key_of_request(hold) for hold in changes.kept_keys])
+        _each(tx, FREE_KEY, [_key_of_request(hold) for hold in changes.freed_keys])
         _each(tx, FORGET_KEY, [_key_of(hold) for hold in changes.new_keys])
         _each(tx, ADD_KEY, [_key_row(hold, process) for hold in changes.new_keys])
 
@@ -307,52 +318,12 @@ def _each(tx: Transaction, statement: Statement, values: Sequence[dict[str, Any]
         tx.change_each(statement, values)
 
 
-def entry_row(
-    account_id: str, kind: str, amount_nano: int, now_ms: int, *, completion_id: str | None = None, note: str = ""
-) -> dict[str, Any]:
-    return {
-        "account_id": account_id,
-        "kind": kind,
-        "amount_nano": amount_nano,
-        "completion_id": completion_id,
-        "note": note,
-        "created_at": now_ms,
-    }
-
-
-def charge_row(charge: Charge) -> dict[str, Any]:
-    hold = charge.hold
-    return entry_row(
-        hold.account_id, "charge", -charge.charged_nano, charge.outcome.ended_at, completion_id=hold.completion_id
-    )
-
-
-def usage_row(charge: Charge) -> dict[str, Any]:
-    hold, outcome = charge.hold, charge.outcome
-    counted = outcome.usage or NOTHING
-    return {
-        "completion_id": hold.completion_id,
-        "request_id": hold.request_id,
-        "account_id": hold.account_id,
-        "key_id": hold.key_id,
-        "class_id": hold.class_id,
-        "provider": outcome.provider,
-        "model": outcome.model,
-        "prompt_tokens": counted.prompt_tokens,
-        "cached_tokens": counted.cached_tokens,
-        "completion_tokens": counted.completion_tokens,
-        "cost_nano": charge.charged_nano,
-        "estimated": counted.estimated,
-        "status": outcome.status,
-        "stream": hold.stream,
-        "started_at": hold.started_at,
-        "first_byte_ms": outcome.first_byte_ms,
-        "duration_ms": outcome.duration_ms,
-    }
-
-
 def _key_of(hold: Hold | OpenHold) -> dict[str, Any]:
     return {"account": hold.account_id, "key": hold.idempotency_digest}
+
+
+def _key_of_request(hold: OpenHold) -> dict[str, Any]:
+    return {**_key_of(hold), "completion": hold.completion_id}
 
 
 def _key_row(hold: Hold, process: str) -> dict[str, Any]:

@@ -25,8 +25,11 @@ MARK = Statement(
     text(
         "INSERT INTO marks (completion_id, request_id, process, account_id, key_id, class_id, prompt_tokens,"
         " delivered_tokens, input_nano, output_nano, cached_input_nano, stream, started_at)"
-        " VALUES (:completion_id, :request_id, :process, :account_id, :key_id, :class_id, :prompt_tokens,"
-        " :delivered_tokens, :input_nano, :output_nano, :cached_input_nano, :stream, :started_at)"
+        " SELECT CAST(:completion_id AS TEXT), CAST(:request_id AS TEXT), name, CAST(:account_id AS TEXT),"
+        " CAST(:key_id AS TEXT), CAST(:class_id AS TEXT), CAST(:prompt_tokens AS INTEGER),"
+        " CAST(:delivered_tokens AS INTEGER), CAST(:input_nano AS BIGINT), CAST(:output_nano AS BIGINT),"
+        " CAST(:cached_input_nano AS BIGINT), CAST(:stream AS BOOLEAN), CAST(:started_at AS BIGINT)"
+        " FROM processes WHERE name = :process AND beats >= 0"  # a process that is being swept marks nothing
         " ON CONFLICT (completion_id) DO UPDATE"
         " SET prompt_tokens = excluded.prompt_tokens, delivered_tokens = excluded.delivered_tokens"
     )

@@ -16,6 +16,7 @@ REVISIONS = (
     "0005",
     "0006",
     "0007",
+    "0008",
     "0009",
 )  # the files of migrations/versions, oldest first; a test compares them
 

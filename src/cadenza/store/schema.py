@@ -214,6 +214,9 @@ usage = Table(
     Column("first_byte_ms", BigInteger),
     Column("duration_ms", BigInteger, nullable=False),
     Column("request_id", Text, nullable=False, server_default=text("''")),
+    *(Column(f"{name}_nano", BigInteger) for name in ("input", "output", "cached_input", "held", "short")),
+    Column("source", Text),  # who ended it: core/ledger.py. It and the six others are null in older rows
+    Column("idempotency_digest", LargeBinary(32)),
     CheckConstraint("cached_tokens BETWEEN 0 AND prompt_tokens", name="cached_is_part_of_prompt"),
     CheckConstraint("completion_tokens >= 0", name="completion_is_not_negative"),
     CheckConstraint("cost_nano >= 0", name="cost_is_not_negative"),

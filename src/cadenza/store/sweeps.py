@@ -150,23 +150,26 @@ def free_shares(tx: Transaction, name: str, shares: list[Share], now_ms: int) ->
     accounts = ledger.lock_accounts(tx, name, sorted(by_account), waits=False)
     taken = [by_account[account.id] for account in accounts]
     ends: dict[str, list[End]] = {share.account_id: [] for share in taken}
-    for hold in _read_marked(
-        tx, name, [one.completion_id for share in taken for one in share.requests if one.has_mark]
-    ):
+    marked = {one.completion_id: one.digest for share in taken for one in share.requests if one.has_mark}
+    for hold in _read_marked(tx, name, marked):
         ends[hold.account_id].append(_interrupted(hold, now_ms, is_marked=True))
     moves = [_moves(tx, name, account, by_account[account.id], ends[account.id]) for account in accounts]
     _write_keys(tx, name, taken)
     return Freed(_apply(tx, name, moves), by_account.keys() - ends.keys())
 
 
-def _read_marked(tx: Transaction, name: str, completion_ids: list[str]) -> list[OpenHold]:
-    """The marks that are still there. Their requests are charged as far as the caps of their keys allow."""
+def _read_marked(tx: Transaction, name: str, digests: dict[str, bytes | None]) -> list[OpenHold]:
+    """The marks that are still there, with the idempotency keys of their requests, by completion id.
+
+    The requests are charged as far as the caps of their keys allow.
+    """
     rows: Sequence[Row | None] = ()
     if tx.is_sqlite:
-        rows = [tx.row(MARKED, {"completion": one}) for one in completion_ids]
-    elif completion_ids:
-        rows = tx.rows(MANY_MARKED, {"completions": completion_ids})
-    return [OpenHold(*row[1:])._replace(is_capped=True) for row in rows if row and row[0] == name]
+        rows = [tx.row(MARKED, {"completion": one}) for one in digests]
+    elif digests:
+        rows = tx.rows(MANY_MARKED, {"completions": [*digests]})
+    holds_found = [OpenHold(*row[1:]) for row in rows if row and row[0] == name]
+    return [hold._replace(idempotency_digest=digests[hold.completion_id], is_capped=True) for hold in holds_found]
 
 
 def _moves(tx: Transaction, name: str, account: Account, share: Share, ends: list[End]) -> AccountMoves:
@@ -220,7 +223,7 @@ def end_old_holds(tx: Transaction, owner: str, now_ms: int) -> list[Outcome]:
 
 def _apply(tx: Transaction, name: str, moves: list[AccountMoves]) -> list[Outcome]:
     """Return the outcomes of the requests that ended now. The others had ended before."""
-    applied = ledger.apply_moves(tx, name, moves)
+    applied = ledger.apply_moves(tx, name, moves, is_fenced=False)
     return [
         end.outcome
         for move in moves
@@ -244,4 +247,4 @@ def _interrupted(hold: OpenHold, now_ms: int, *, is_marked: bool = False) -> End
         duration_ms=max(0, now_ms - hold.started_at),
         ended_at=now_ms,
     )
-    return End(outcome, hold, hold.due_nano(usage), is_marked=is_marked, is_uncertain=True)
+    return End(outcome, hold, hold.due_nano(usage), is_marked=is_marked, is_uncertain=True, source="sweep")

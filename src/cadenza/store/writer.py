@@ -55,8 +55,7 @@ class LedgerWriter:
         self._pace = pace
         self._reserves = Reserves()
         self._committer = Committer(store, observer, self.presence, self._reserves, self._lose, pace.retry_s)
-        self._open: dict[str, OpenHold] = {}
-        self._swept: set[str] = set()  # running requests whose reserve was lost
+        self._open: dict[str, tuple[OpenHold, str]] = {}  # with the name of this process when it was taken
         self._marks = Marks(store, pace.mark_after_s)
         self._sweeper = Sweeper(store, self.presence, observer)
         self._wake = asyncio.Event()  # set and replaced when a process announced something
@@ -94,11 +93,13 @@ class LedgerWriter:
 
     async def hold(self, hold: Hold) -> Held | Insufficient | Repeated:
         """Take a hold; StoreUnavailable if no reserve covers it and the store does not take it."""
+        process = self.presence.name  # before the store is asked: it may have another one afterwards
         answer: Taken | None = self._committer.hold_in_memory(hold)
         if answer is None:
             answer = await self._take(hold)
         if isinstance(answer, Held):
-            self._open[hold.completion_id] = OpenHold.of(hold, answer.amount_nano, is_capped=answer.is_capped)
+            open_hold = OpenHold.of(hold, answer.amount_nano, is_capped=answer.is_capped)
+            self._open[hold.completion_id] = open_hold, process
         assert not isinstance(answer, Short)
         return answer
 
@@ -134,8 +135,8 @@ class LedgerWriter:
 
     def track(self, completion_id: str, delivery: Delivery) -> None:
         """From now on, mark what the request has delivered, until its hold ends. Only an open hold is tracked."""
-        if hold := self._open.get(completion_id):
-            self._marks.track(hold, delivery)
+        if found := self._open.get(completion_id):
+            self._marks.track(found[0], delivery)
 
     def end(self, outcome: Outcome) -> "asyncio.Future[Answer]":
         """End the hold of a request. It is queued at once and will be written even if no caller awaits the answer.
@@ -144,12 +145,11 @@ class LedgerWriter:
         also counted and logged.
         """
         completion_id = outcome.completion_id
-        hold = self._open.pop(completion_id)
+        hold, process = self._open.pop(completion_id)
         due_nano = hold.due_nano(outcome.usage)
         self._reserves.end(hold.account_id, hold.amount_nano, due_nano)
-        end = End(outcome, hold, due_nano, self._marks.forget(completion_id), completion_id in self._swept)
-        self._swept.discard(completion_id)
-        return self._committer.end(end, is_recorded=True)
+        end = End(outcome, hold, due_nano, self._marks.forget(completion_id))
+        return self._committer.end(end, process=process, is_recorded=True)
 
     def run_to_completion(self, ending: Coroutine[None, None, None]) -> asyncio.Task[None]:
         """Run work that ends a hold as a task that `stop` waits for, even if its caller is cancelled."""
@@ -174,13 +174,12 @@ class LedgerWriter:
     async def sweep(self) -> None:
         """End what dead processes left behind."""
         if self.presence.is_swept:
-            await self._committer.begin_again_if_swept()
+            await self._committer.begin_again_if_swept(self.presence.name)
         await self._sweeper.sweep()
 
     def _lose(self) -> None:
-        """Another process found this one dead and swept it. Requests go on; what they cost is uncertain now."""
+        """Another process found this one dead and swept it. Requests go on, and end late."""
         self._observer.log.warning("this process was taken for dead and begins again", requests=len(self._open))
-        self._swept |= self._open.keys()
         self._reserves.lose()
 
     def _woken(self) -> None:

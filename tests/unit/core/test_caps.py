@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cadenza.core.caps import NO_CAP_USE, Cap, CapShort, CapState, CapUse, month_of, span_of
+from cadenza.core.charging import begin_caps, end_requests
 from cadenza.core.ledger import (
     AMPLE_TIMES,
     SHORT,
@@ -22,8 +23,6 @@ from cadenza.core.ledger import (
     Known,
     OpenHold,
     Taken,
-    begin_caps,
-    end_requests,
     take_hold,
 )
 from cadenza.core.money import Price

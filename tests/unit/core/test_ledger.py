@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cadenza.core.charging import end_requests
 from cadenza.core.ledger import (
     AMPLE_TIMES,
     RESERVE_SHARE,
@@ -22,9 +23,9 @@ from cadenza.core.ledger import (
     KeyUse,
     Known,
     OpenHold,
+    Recorded,
     Repeated,
     Taken,
-    end_requests,
     grow,
     has_spare,
     take_hold,
@@ -36,6 +37,7 @@ PRICE = Price(input_nano=10, output_nano=30)
 WHOLE_NANO = 100 * 10 + 50 * 30  # an ordinary hold
 SHORT_NANO = 100 * 10 + 16 * 30  # its prompt and the shortest answer
 KEY = b"k" * 32
+OTHER_KEY = b"o" * 32
 NOTHING = Demand(kept_nano=0, in_use_nano=0, wanted_nano=0, usual_nano=0)
 PROCESSES = ("one", "two", "three")
 
@@ -60,7 +62,7 @@ def make_end(due_nano: int, amount_nano: int = WHOLE_NANO, completion_id: str = 
         ended_at=1,
         usage=Usage(0, 0),
     )
-    return End(outcome, OpenHold.of(make_hold(completion_id), amount_nano), due_nano, **flags)
+    return End(outcome, OpenHold.of(make_hold(completion_id), amount_nano), due_nano, **flags)  # type: ignore[arg-type]
 
 
 def take(account: Account, hold: Hold, *, is_final: bool = True) -> Taken:
@@ -158,6 +160,8 @@ def test_a_key_is_kept_by_a_charge_and_freed_by_a_release() -> None:
     keyed = [
         msgspec.structs.replace(one, hold=one.hold._replace(idempotency_digest=KEY)) for one in (charged, released)
     ]
+    keyed[1] = msgspec.structs.replace(keyed[1], hold=keyed[1].hold._replace(idempotency_digest=OTHER_KEY))
+    known.keys = {("a", key): KeyUse(name, "", is_open=False) for key, name in ((KEY, "r1"), (OTHER_KEY, "r2"))}
     end_requests(account, NOTHING, keyed, known, changes)
     assert [hold.completion_id for hold in changes.kept_keys] == ["r1"]
     assert [hold.completion_id for hold in changes.freed_keys] == ["r2"]
@@ -208,16 +212,16 @@ def test_a_request_is_lost_if_its_hold_does_not_pay_for_it(
     ("cost_nano", "ended"),
     [
         (WHOLE_NANO, Ended(WHOLE_NANO, is_repeated=True)),
-        (WHOLE_NANO + 1, Ended(WHOLE_NANO + 1, is_repeated=True)),
-        (WHOLE_NANO - 1, Ended(WHOLE_NANO - 1, is_lost=True)),
-        (0, Ended(0, is_lost=True)),
+        (WHOLE_NANO - 1, Ended(WHOLE_NANO - 1, 1, is_repeated=True, is_lost=True)),
+        (0, Ended(0, WHOLE_NANO, is_repeated=True, is_lost=True)),
     ],
 )
 def test_an_uncertain_end_that_the_store_has_is_not_charged_again(cost_nano: int, ended: Ended) -> None:
-    """It is repeated if it cost as much, and lost if it cost less. The mark is deleted either way."""
+    """Its own process wrote it: it is repeated, and lost again if it was. The mark is deleted either way."""
+    known = Known(ended={"r1": Recorded(cost_nano, "request")})
     account, changes = make_account(0, WHOLE_NANO), Changes()
     again = make_end(WHOLE_NANO, is_uncertain=True, is_marked=True)
-    assert end_requests(account, NOTHING, [again], Known(cost_nano={"r1": cost_nano}), changes) == [ended]
+    assert end_requests(account, NOTHING, [again], known, changes) == [ended]
     assert (changes.charges, changes.unmarked) == ([], ["r1"])
     assert money(account) == (WHOLE_NANO, 0, 0)
 

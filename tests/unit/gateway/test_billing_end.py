@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from cadenza.core.errors import RateLimited, UpstreamFailed
+from cadenza.core.errors import NotCharged, RateLimited, UpstreamFailed
 from cadenza.core.records import ReplyResult, Usage
 from cadenza.core.tokens import Tokenizer
 from cadenza.gateway.billing import BREAK_OFF_S
 from cadenza.routing.prompt import PromptSize
 from cadenza.store.schema import entries, marks, usage
 from cadenza.store.writer import Pace
+from tests.store.moves import sweep_process
 from tests.unit.gateway.billing import (
     AMPLE_NANO,
     GOOD,
@@ -41,6 +42,16 @@ async def test_a_settled_request_has_a_charge_and_a_usage_row(billing: Billing) 
     assert (row["prompt_tokens"], row["cached_tokens"], row["completion_tokens"]) == (90, 10, 40)
     assert (row["cost_nano"], row["estimated"]) == (GOOD_NANO, 0)
     assert row["duration_ms"] >= 0
+
+
+async def test_a_request_whose_key_was_freed_ends_with_an_error(billing: Billing) -> None:
+    """Its process was swept, and a retry may use the key: the reply must not seem complete, and costs nothing."""
+    async with billing.hold(make_hold(idempotency_digest=b"k" * 32)) as credit:
+        await sweep_process(billing.funded.store, billing.ledger.presence.name)
+        with pytest.raises(NotCharged):
+            await credit.settle(GOOD)
+    assert (await billing.funded.funds())[0] == SMALL_NANO
+    assert await billing.statuses_and_costs() == [(NotCharged.status, 0)]
 
 
 async def test_an_estimate_is_marked_in_the_usage_row(billing: Billing) -> None:

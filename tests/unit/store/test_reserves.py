@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cadenza.core.charging import end_requests
 from cadenza.core.ledger import (
     AMPLE_TIMES,
     Account,
@@ -17,7 +18,6 @@ from cadenza.core.ledger import (
     Hold,
     Known,
     OpenHold,
-    end_requests,
     grow,
     take_hold,
 )
@@ -237,7 +237,7 @@ class Process:
     @property
     def promised_nano(self) -> int:
         """What the requests in flight hold, and what is due and not charged yet."""
-        due_nano = sum(end.due_nano for end in self.ends if end.hold.completion_id not in self.known.cost_nano)
+        due_nano = sum(end.due_nano for end in self.ends if end.hold.completion_id not in self.known.ended)
         return sum(hold.amount_nano for hold in self.open) + due_nano
 
     def hold(self, amount_nano: int) -> None:
@@ -346,4 +346,4 @@ def test_the_memory_never_promises_more_than_the_store_has(
         process.write([], "written")
     assert process.account.reserve_nano == 0
     assert len(process.reserves) == 0
-    assert process.account.balance_nano == credit_nano - sum(process.known.cost_nano.values())
+    assert process.account.balance_nano == credit_nano - sum(one.cost_nano for one in process.known.ended.values())
