@@ -11,8 +11,15 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from sqlalchemy import text
+
 from cadenza.store.statements import Statement, Values
 
+OLDEST_PROGRAM = Statement(text("SELECT version_num FROM alembic_version"))
+REVISION_TABLES = {  # where the revision of the schema is: in the first of these tables that is there
+    "schema_revision": Statement(text("SELECT version_num FROM schema_revision")),
+    "alembic_version": OLDEST_PROGRAM,  # up to 0007 it was both
+}
 WAIT_S = 10.0  # how long SQLite waits for a lock
 
 T = TypeVar("T")
