@@ -21,6 +21,8 @@ LOOK_EVERY_S = 0.25
 SEEN_S = 2.0  # a living process writes four heartbeats in this time
 DEAD_S = 6.0  # the other processes too take it for dead then
 
+DESCRIBED = ("version", "revision", "host", "pid")  # what a process says of itself, beside its name
+
 Fields = Mapping[str, Any]  # a row of `processes`, with the columns that its schema has
 
 
@@ -40,12 +42,8 @@ class Living(msgspec.Struct, frozen=True):
 
 def describe_this_process(revision: str) -> dict[str, str | int]:
     """What the row of this process says beside its name."""
-    return {
-        "its_version": version("cadenza"),
-        "its_revision": revision,
-        "its_host": socket.gethostname(),
-        "its_pid": os.getpid(),
-    }
+    said: tuple[str | int, ...] = (version("cadenza"), revision, socket.gethostname(), os.getpid())
+    return {f"its_{name}": value for name, value in zip(DESCRIBED, said, strict=True)}
 
 
 def living(row: Fields, revision: str) -> Living:

@@ -25,8 +25,8 @@ ROW = schema.processes.c
 NAMED = ROW.name == bindparam("of")
 NEWEST = select(schema.epochs.c.number).where(schema.epochs.c.name == literal_column(f"'{epochs.CHANGES}'"))
 REGISTER = Statement(insert(schema.processes), "name")
-WHAT_IT_RUNS = [(name, bindparam(f"its_{name}")) for name in ("version", "revision", "host", "pid")]
-DESCRIBE = Statement(update(schema.processes).where(NAMED).values(dict(WHAT_IT_RUNS)))
+WHAT_IT_RUNS = {name: bindparam(f"its_{name}", None, schema.processes.c[name].type) for name in living.DESCRIBED}
+DESCRIBE = Statement(update(schema.processes).where(NAMED).values(WHAT_IT_RUNS))
 BEAT = Statement(update(schema.processes).where(NAMED).values(beats=ROW.beats + 1))
 READ_BEATS = Statement(select(ROW.name, ROW.beats, NEWEST.scalar_subquery()))
 SET_SEEN = Statement(update(schema.processes).where(NAMED).values(seen=bindparam("number")))
