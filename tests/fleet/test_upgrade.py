@@ -116,10 +116,7 @@ def fleet_of_the_release_before(
 def test_an_upgrade_under_load_and_the_way_back(
     before: ReleaseBefore, store_url: str, upstream: LoopbackUpstream, tmp_path: Path
 ) -> None:
-    """The schema is migrated beside the release before, this release takes over, and that one comes back.
-
-    Every request is answered, and the balance is what the upstream's record says, to the nano.
-    """
+    """A migration beside the release before, this release, and back: every nano is on the upstream's record."""
     upstream.always(Whole(WORDS, USAGE, Wait(STREAM_S)))
     config = tmp_path / "cadenza.toml"
 

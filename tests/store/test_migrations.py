@@ -22,9 +22,9 @@ from cadenza.core.records import Usage
 from cadenza.store import files, living, sweeps
 from cadenza.store.migrate import REVISIONS, SchemaState, migrate, schema_state
 from cadenza.store.migrations import refuse_living
-from cadenza.store.schema import REVISION_TABLE, entries, holds, idempotency, metadata, usage
+from cadenza.store.schema import entries, holds, idempotency, metadata, usage
 from cadenza.store.statements import Statement
-from cadenza.store.store import Store, StoreRefused, StoreUnavailable
+from cadenza.store.store import REVISION_TABLE, Store, StoreRefused, StoreUnavailable
 from tests.store.aside import aside
 from tests.store.moves import findings, finish, make_hold, money, take
 from tests.store.presences import beats, present
@@ -184,12 +184,12 @@ async def refuse(store: Store, url: str, needed: str) -> None:
         with contextlib.closing(sqlite3.connect(store.path)) as connection:
             connection.row_factory = sqlite3.Row
             rows = [dict(row) for row in connection.execute("SELECT * FROM processes")]
-        living.refuse(living.holding_locks(store.path, rows, "0007"), needed)
+        living.refuse(living.holding_locks(store.path, rows, HEAD), needed)
         return
     engine = create_async_engine(url.replace("postgresql:", "postgresql+asyncpg:"))
     try:
         async with engine.begin() as connection:
-            await refuse_living(connection, "0007", needed)
+            await refuse_living(connection, HEAD, needed)
     finally:
         await engine.dispose()
 

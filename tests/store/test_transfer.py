@@ -303,6 +303,12 @@ async def test_a_served_target_is_refused(source: Path, postgres: Postgres) -> N
             assert done.returncode == 0, done.stderr
 
 
+def test_a_source_of_a_newer_release_is_not_moved(source: Path, move: Callable[[], Done]) -> None:
+    """This program may use its schema, but does not know all of its columns."""
+    change(source, "UPDATE schema_revision SET version_num = '9999'")
+    assert_refused(move(), "The source has the schema of a newer release, 9999: run this command with that release.")
+
+
 @pytest.mark.parametrize("args", [("--from", "sqlite:///x.db"), ("--to", "postgresql://x/y")])
 def test_both_addresses_are_needed(tmp_path: Path, args: tuple[str, str]) -> None:
     """One address without the other is a mistake of usage."""

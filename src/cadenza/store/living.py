@@ -1,7 +1,7 @@
 """The processes that use a store at this moment, for commands that change or move it under them.
 
 On SQLite a living process holds the lock of its file. On Postgres its heartbeats move; up to schema 0004 it held an
-advisory lock. A process of schema 0007 or earlier does not say what it runs: its schema is the one that the store has.
+advisory lock. A process up to LAST_SILENT does not say what it runs: it counts as the newest such release that fits.
 """
 
 import asyncio
@@ -21,6 +21,7 @@ LOOK_EVERY_S = 0.25
 SEEN_S = 2.0  # a living process writes four heartbeats in this time
 DEAD_S = 6.0  # the other processes too take it for dead then
 
+LAST_SILENT = "0007"
 DESCRIBED = ("version", "revision", "host", "pid")  # what a process says of itself, beside its name
 
 Fields = Mapping[str, Any]  # a row of `processes`, with the columns that its schema has
@@ -46,10 +47,15 @@ def describe_this_process(revision: str) -> dict[str, str | int]:
     return {f"its_{name}": value for name, value in zip(DESCRIBED, said, strict=True)}
 
 
+def program_of(row: Fields, revision: str) -> str:
+    """The newest schema that the program of a process knows. `revision` is that of the store."""
+    return row.get("revision") or min(revision, LAST_SILENT)
+
+
 def living(row: Fields, revision: str) -> Living:
-    """The process of a row. `revision` is that of the store: a row of an old schema says none."""
+    """The process of a row. `revision` is that of the store."""
     said = {name: row.get(name) for name in ("version", "host", "pid")}
-    return Living(row["name"], row.get("revision") or revision, **said)
+    return Living(row["name"], program_of(row, revision), **said)
 
 
 def holding_locks(database: Path, rows: Iterable[Fields], revision: str) -> list[Living]:

@@ -23,7 +23,6 @@ from sqlalchemy import (
     true,
 )
 
-REVISION_TABLE = "schema_revision"  # of the schema itself; Alembic writes it
 metadata = MetaData(
     naming_convention={
         "pk": "pk_%(table_name)s",
@@ -122,9 +121,7 @@ processes = Table(  # the serving processes that are alive, or died and were not
     Column("name", Text, primary_key=True),
     Column("beats", BigInteger, nullable=False, server_default=text("0")),  # grows while the process lives
     Column("seen", BigInteger, nullable=False, server_default=text("0")),  # the epoch of the changes that it follows
-    Column("version", Text),  # of its program; a process of schema 0007 says neither this nor the rest
-    Column("revision", Text),  # the newest schema that its program knows
-    Column("host", Text),
+    *(Column(name, Text) for name in ("version", "revision", "host")),  # null: a program of schema 0007
     Column("pid", Integer),
 )
 

@@ -16,8 +16,9 @@ from sqlalchemy import text
 from cadenza.store.statements import Statement, Values
 
 OLDEST_PROGRAM = Statement(text("SELECT version_num FROM alembic_version"))
+REVISION_TABLE = "schema_revision"  # Alembic writes it
 REVISION_TABLES = {  # where the revision of the schema is: in the first of these tables that is there
-    "schema_revision": Statement(text("SELECT version_num FROM schema_revision")),
+    REVISION_TABLE: Statement(text(f"SELECT version_num FROM {REVISION_TABLE}")),  # noqa: S608 our own name
     "alembic_version": OLDEST_PROGRAM,  # up to 0007 it was both
 }
 WAIT_S = 10.0  # how long SQLite waits for a lock

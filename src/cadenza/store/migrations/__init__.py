@@ -19,7 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 from sqlalchemy.pool import NullPool
 
 from cadenza.store import living
-from cadenza.store.schema import REVISION_TABLE
+from cadenza.store.store import REVISION_TABLE
 
 LOCK_TURN_S = 60  # how long a migration waits for another one
 LOCK_TABLE_S = 10  # how long it waits for a table, while those who want the table next wait behind it
@@ -88,7 +88,8 @@ async def refuse_living(connection: AsyncConnection, found: str, needed: str) ->
         return
 
     async def read() -> list[living.Fields]:
-        return [row for row in await connection.run_sync(_rows, PROCESSES) if (row.get("revision") or found) < needed]
+        rows = await connection.run_sync(_rows, PROCESSES)
+        return [row for row in rows if living.program_of(row, found) < needed]
 
     known = {row["name"] for row in await read()}
     living.refuse([living.living(row, found) for row in await living.beating(read)], needed)

@@ -2,7 +2,7 @@
 
 from alembic import context
 
-from cadenza.store.schema import REVISION_TABLE
+from cadenza.store.store import REVISION_TABLE
 
 context.configure(connection=context.config.attributes["connection"], version_table=REVISION_TABLE)
 context.run_migrations()
