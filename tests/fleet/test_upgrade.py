@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from tests.cli.program import run_here
 from tests.fleet.cluster import Cluster
 from tests.fleet.release_before import ReleaseBefore, run, unpack
 from tests.fleet.requests import COST_NANO, NO_STORE, USAGE, WORDS, FleetRequest
@@ -139,9 +140,9 @@ def test_an_upgrade_under_load_and_the_way_back(
     with fleet_of_the_release_before(before, store_url, upstream, tmp_path) as fleet:
         asyncio.run(run_through(fleet))
         assert [reply.raw for reply in fleet.replies if not reply.is_done and NO_STORE not in reply.raw] == []
-    run(config, "ledger", "check")
-    before.cli(config, "ledger", "check")
-    [account] = msgspec.json.decode(run(config, "account", "list", "--json"))
+    checked = run_here(tmp_path, "ledger", "check")
+    assert checked.returncode == 0, checked.stdout
+    [account] = msgspec.json.decode(run_here(tmp_path, "account", "list", "--json").stdout)
     served = len(upstream.requests)
     assert served == sum(reply.is_done for reply in fleet.replies)
     assert Decimal(account["balance"]) * 10**9 == CREDIT_NANO - served * COST_NANO
