@@ -14,6 +14,7 @@ from typing import TypeVar
 
 import pytest
 
+from cadenza.store.shared.valkey_rates import SINCE_KEY
 from tests.debian import find_or_install, installed
 from tests.service import Serving, wait_until
 
@@ -54,6 +55,10 @@ class Valkey:
             self._process.wait()
         self._process = None
 
+    def settle(self) -> None:
+        """Make it a server that has its memory for long: all processes have told it what they know."""
+        self.command("SET", SINCE_KEY, "0")
+
     def freeze(self) -> None:
         self._signal(signal.SIGSTOP)
 
@@ -87,6 +92,7 @@ def running_valkey(*settings: str) -> Iterator[Valkey]:
     server = Valkey(program, folder, *settings)
     try:
         server.start()
+        server.settle()
         yield server
     finally:
         server.kill()

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from cadenza.cli.serve import CONFIG_EXIT
 from tests.cli.conftest import EMAIL, PASSWORD
 from tests.cli.program import Done, run, run_here
 
@@ -128,9 +129,9 @@ def _make(folder: Path, name: str) -> Done:
 
 @pytest.mark.parametrize("name", MISTAKES)
 def test_mistake_is_explained(answers: dict[str, Done], name: str) -> None:
-    """The command exits with 1 and says what is wrong, on standard error and without a traceback."""
-    done = answers[name]
-    assert done.returncode == 1, done.stdout
+    """The command exits with 1, a start with a wrong config with 78, and says what is wrong, without a traceback."""
+    done, is_wrong_config = answers[name], "serve" in MISTAKES[name].args and MISTAKES[name].toml
+    assert done.returncode == (CONFIG_EXIT if is_wrong_config else 1), done.stdout
     assert done.stdout == ""
     assert done.stderr.startswith("cadenza: "), done.stderr[-500:]
     assert "Traceback" not in done.stderr

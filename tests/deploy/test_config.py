@@ -1,5 +1,6 @@
 """The config files of deploy/ and what surrounds them: secrets, ports, the time to drain."""
 
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,9 @@ from tests.deploy.files import (
     manifest,
     pod_of,
     server_table,
+    systemd_config,
     unit,
+    with_local_search,
 )
 
 PLACES = sorted(config_texts())
@@ -54,6 +57,15 @@ def test_every_place_gives_the_secrets() -> None:
         assert pod_of(workload)["containers"][0]["envFrom"] == [{"secretRef": {"name": "cadenza"}}]
 
 
+def test_the_unit_has_a_config_that_it_can_use(tmp_path: Path) -> None:
+    """The config for systemd needs no secrets, and its store and index are in the one folder that can be written."""
+    settings = load(with_local_search(systemd_config()), tmp_path, {})
+    (state,) = unit()["StateDirectory"]
+    assert missing_secrets(settings) == []
+    assert settings.store.url.startswith(f"sqlite:////var/lib/{state}/")
+    assert settings.grounding.search.index.parent == Path("/var/lib", state)
+
+
 def test_every_place_names_the_config() -> None:
     """The config is mounted where CADENZA_CONFIG says."""
     for gateway in gateways().values():
@@ -83,6 +95,7 @@ def test_nothing_is_killed_while_it_drains() -> None:
     _, pause_s = pod["containers"][0]["lifecycle"]["preStop"]["exec"]["command"]
     needed_s = server_table("kubernetes")["drain_s"] + SETTLE_S + float(pause_s)
     assert pod["terminationGracePeriodSeconds"] >= needed_s
+    drain_s = tomllib.loads(systemd_config())["server"]["drain_s"]
     assert float(unit()["TimeoutStopSec"][0]) >= drain_s + SETTLE_S
 
 

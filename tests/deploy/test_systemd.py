@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from cadenza.cli.serve import CONFIG_EXIT
 from tests.debian import find_or_install
 from tests.deploy.files import DEPLOY, unit
 
@@ -48,6 +49,16 @@ def test_workers_are_not_signalled_twice() -> None:
     assert unit()["KillMode"] == ["mixed"]
     assert unit()["KillSignal"] == ["SIGTERM"]
     assert unit()["ExecReload"] == ["/bin/kill -HUP $MAINPID"]
+
+
+def test_a_mistake_in_the_config_is_not_tried_again() -> None:
+    """The exit code of a mistake in the config ends the restarts, and all others end after half an hour."""
+    assert unit()["RestartPreventExitStatus"] == [str(CONFIG_EXIT)]
+    assert unit()["Restart"] == ["on-failure"]
+    (starts,), (interval_s,), (pause_s,) = (
+        map(int, unit()[name]) for name in ("StartLimitBurst", "StartLimitIntervalSec", "RestartSec")
+    )
+    assert 1800 <= starts * pause_s < interval_s
 
 
 def test_it_needs_no_notification() -> None:

@@ -222,7 +222,7 @@ def store_fault(done: Done) -> dict[str, Any]:
 
 def revision_of(path: Path) -> str:
     with contextlib.closing(sqlite3.connect(path)) as connection:
-        [(revision,)] = connection.execute("SELECT version_num FROM alembic_version").fetchall()
+        [(revision,)] = connection.execute("SELECT version_num FROM schema_revision").fetchall()
         return str(revision)
 
 

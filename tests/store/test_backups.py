@@ -65,7 +65,7 @@ async def test_a_migration_copies_what_was_committed(tmp_path: Path) -> None:
     assert find_backups(store.path) == [copy]
     with contextlib.closing(sqlite3.connect(copy)) as connection:
         assert connection.execute("SELECT email FROM accounts").fetchall() == [("a@example.org",)]
-        assert connection.execute("SELECT version_num FROM alembic_version").fetchall() == [(OLD,)]
+        assert connection.execute("SELECT version_num FROM schema_revision").fetchall() == [(OLD,)]
     await store.close()
 
 

@@ -1,6 +1,11 @@
 """The migrations: from nothing to the newest schema, by several processes at once, keeping all rows."""
 
-from collections.abc import Callable, Mapping
+import contextlib
+import os
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from importlib.metadata import version
 from typing import Any, TypeVar
 
 import pytest
@@ -11,15 +16,18 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, create_engine, inspect, text
 from sqlalchemy.ext.asyncio import create_async_engine
 
+from cadenza.control.store import prepare_store, require_store
 from cadenza.core.ledger import Ended, Held, Repeated
 from cadenza.core.records import Usage
-from cadenza.store import sweeps
+from cadenza.store import files, living, sweeps
 from cadenza.store.migrate import REVISIONS, SchemaState, migrate, schema_state
+from cadenza.store.migrations import refuse_living
 from cadenza.store.schema import entries, holds, idempotency, metadata, usage
 from cadenza.store.statements import Statement
-from cadenza.store.store import Store, StoreRefused, StoreUnavailable
+from cadenza.store.store import REVISION_TABLE, Store, StoreRefused, StoreUnavailable
 from tests.store.aside import aside
 from tests.store.moves import findings, finish, make_hold, money, take
+from tests.store.presences import beats, present
 from tests.store.processes import run_at_once
 from tests.store.rows import DOLLAR_NANO, NOW_MS, rows_of, run_sql
 
@@ -85,18 +93,114 @@ async def test_a_failed_migration_changes_nothing(empty: Store, url: str) -> Non
     assert await inspected(url, lambda connection: inspect(connection).get_table_names()) == ["usage"]
 
 
-@pytest.mark.parametrize(("revision", "state"), [("9999", "ahead"), ("0003", "behind"), (HEAD, "current")])
-async def test_the_state_follows_the_revision(store: Store, revision: str, state: str) -> None:
-    """An older revision is behind, and one that this program does not know is ahead."""
-    await run_sql(store, f"UPDATE alembic_version SET version_num = '{revision}'")
+@pytest.mark.parametrize(
+    ("revision", "oldest", "state"),
+    [("9999", "9998", "ahead"), ("9999", HEAD, "newer"), ("0003", "0003", "behind"), (HEAD, "0007", "current")],
+)
+async def test_the_state_follows_the_revisions(store: Store, revision: str, oldest: str, state: str) -> None:
+    """An older schema is behind. One that this program does not know is newer if it may use it, or else ahead."""
+    await set_revisions(store, revision, oldest)
     assert await schema_state(store) == SchemaState(state, revision, HEAD)  # type: ignore[arg-type]
 
 
 async def test_a_schema_that_is_ahead_is_not_migrated(store: Store) -> None:
-    """An older program refuses a newer schema and says what to do."""
-    await run_sql(store, "UPDATE alembic_version SET version_num = '9999'")
+    """An older program refuses a schema that would break it and says what to do."""
+    await set_revisions(store, "9999", "9999")
     with pytest.raises(StoreUnavailable, match=r"9999.*run the newer program"):
         await migrate(store)
+
+
+async def test_a_program_of_the_release_before_uses_a_newer_schema(store: Store) -> None:
+    """A schema that only adds to the one that a program knows can be used by it, and stays as it is."""
+    await set_revisions(store, "9999", HEAD)
+    await prepare_store(store)
+    await require_store(store)
+    async with present(store):
+        assert await migrate(store) == "9999"
+
+
+async def test_a_process_does_not_begin_on_a_schema_that_breaks_it(store: Store) -> None:
+    """A migration that is made after a process has looked at the schema is noticed when the process registers."""
+    await set_revisions(store, "9999", "9999")
+    with pytest.raises(StoreUnavailable, match=r"9999.*run the newer program"):
+        async with present(store):
+            pass
+    assert await beats(store) == {}
+
+
+@pytest.mark.parametrize("revision", ["0003", "0006"])
+async def test_up_to_0007_both_revisions_are_the_same(empty: Store, url: str, revision: str) -> None:
+    """A program up to schema 0007 starts only if it reads its own revision; a later migration leaves 0007 there."""
+    await empty.upgrade(revision)
+    async with aside(url) as other:
+        assert await other.rows("SELECT version_num FROM alembic_version") == [(revision,)]
+        await migrate(empty)
+        assert await other.rows("SELECT version_num FROM alembic_version") == [("0007",)]
+        assert await other.rows("SELECT version_num FROM schema_revision") == [(HEAD,)]
+
+
+async def test_a_migration_that_breaks_a_running_process_is_refused(empty: Store, url: str) -> None:
+    """A process of schema 0004 keeps the store at 0004 while it runs, and is named; then the store is migrated."""
+    await empty.upgrade("0004")
+    async with process_of_0004(empty, url) as name:
+        with pytest.raises(StoreUnavailable, match=rf"would break .*{name} \(schema 0004.*Nothing was changed"):
+            await migrate(empty)
+        assert (await schema_state(empty)).revision == "0004"
+    assert await migrate(empty) == HEAD
+
+
+async def test_processes_that_would_break_are_named(store: Store, url: str) -> None:
+    """Name, version, schema, host and pid of those that are too old; others, and dead ones, are left out."""
+    await run_sql(store, "INSERT INTO processes (name) VALUES ('proc_dead')")
+    async with present(store) as new, present(store) as old:
+        await run_sql(store, f"UPDATE processes SET revision = NULL, host = 'web1' WHERE name = '{old.name}'")
+        with pytest.raises(StoreUnavailable) as refused:
+            await refuse(store, url, HEAD)
+        assert f"{old.name} (version {version('cadenza')}, schema 0007, host web1, pid {os.getpid()})" in str(
+            refused.value
+        )
+        assert new.name not in str(refused.value)
+        assert "proc_dead" not in str(refused.value)
+        await refuse(store, url, "0007")
+
+
+@asynccontextmanager
+async def process_of_0004(store: Store, url: str) -> AsyncIterator[str]:
+    """A living process of schema 0004, as far as the store shows it, and how it is named."""
+    if store.path:
+        lock = files.lock_process(store.path, "proc_a")
+        assert lock is not None
+        yield "proc_a"
+        files.unlock_process(store.path, "proc_a", lock)
+        return
+    async with aside(url) as other:
+        await other.execute("SELECT pg_advisory_lock(4711)")
+        yield "session [0-9]+"
+
+
+async def refuse(store: Store, url: str, needed: str) -> None:
+    """What a migration does before it breaks the programs that are older than `needed`."""
+    if store.path:
+        with contextlib.closing(sqlite3.connect(store.path)) as connection:
+            connection.row_factory = sqlite3.Row
+            rows = [dict(row) for row in connection.execute("SELECT * FROM processes")]
+        living.refuse(living.holding_locks(store.path, rows, HEAD), needed)
+        return
+    engine = create_async_engine(url.replace("postgresql:", "postgresql+asyncpg:"))
+    try:
+        async with engine.begin() as connection:
+            await refuse_living(connection, HEAD, needed)
+    finally:
+        await engine.dispose()
+
+
+async def set_revisions(store: Store, revision: str, oldest: str) -> None:
+    """That of the schema, and the oldest program that may use it."""
+    await run_sql(
+        store,
+        f"UPDATE schema_revision SET version_num = '{revision}'",
+        f"UPDATE alembic_version SET version_num = '{oldest}'",
+    )
 
 
 async def test_a_store_of_every_revision_keeps_its_rows(empty: Store) -> None:
@@ -190,7 +294,8 @@ async def inspected(url: str, look: Callable[[Connection], T]) -> T:
 
 def differences(connection: Connection) -> list[Any]:
     context = MigrationContext.configure(connection, opts={"compare_type": True, "compare_server_default": True})
-    return list(compare_metadata(context, metadata))
+    found = list(compare_metadata(context, metadata))
+    return [one for one in found if not (one[0] == "remove_table" and one[1].name == REVISION_TABLE)]
 
 
 def reflect(connection: Connection) -> dict[str, list[str]]:

@@ -21,7 +21,10 @@ from tests.postgres import Postgres
 from tests.raw_client import RawClient
 from tests.service import Service
 from tests.service_config import classes_spec
-from tests.store.aside import aside
+from tests.store.aside import Aside, aside
+from tests.store.moves import comes_true, opened
+from tests.store.presences import present
+from tests.store.rows import run_sql
 
 DOLLAR_NANO = 10**9
 DIGEST = bytes(range(224, 256))
@@ -258,6 +261,56 @@ async def test_the_lock_of_a_living_process_is_enough(source: Path, target: str)
     done = await asyncio.to_thread(move_between, source, target)
     unlock_process(source, "proc_new", lock)
     assert_refused(done, "A service is running on")
+
+
+@pytest.mark.parametrize("place", ["source", "target"])
+async def test_a_service_that_starts_during_the_transfer_is_noticed(
+    source: Path, postgres: Postgres, place: str
+) -> None:
+    """A process that opens either store after the first checks is found at the end, and nothing is carried over."""
+    with postgres.migrated_database() as target:
+        async with aside(target) as other, opened(target) as store:
+            await other.execute("BEGIN")
+            await other.execute("LOCK TABLE accounts")
+            moving = asyncio.create_task(asyncio.to_thread(move_between, source, target))
+            assert await comes_true(lambda: waits_for_a_lock(other))
+            if place == "source":
+                lock = lock_process(source, "proc_new")
+                assert lock is not None
+                await other.execute("COMMIT")
+                done = await moving
+                unlock_process(source, "proc_new", lock)
+                assert_refused(done, f"Nothing was carried over, because a service was started on {source} meanwhile:")
+            else:
+                async with present(store) as presence:
+                    await other.execute("COMMIT")
+                    done = await moving
+                assert_refused(
+                    done, f"Nothing was carried over, because a service runs on the target ({presence.name}):"
+                )
+            assert await other.rows("SELECT id FROM accounts") == []
+
+
+async def waits_for_a_lock(other: Aside) -> bool:
+    return bool(await other.rows("SELECT 1 FROM pg_locks WHERE NOT granted"))
+
+
+async def test_a_served_target_is_refused(source: Path, postgres: Postgres) -> None:
+    """While a service runs on the target nothing is carried over; the row of a dead process does not matter."""
+    with postgres.migrated_database() as target:
+        async with opened(target) as store:
+            await run_sql(store, "INSERT INTO processes (name) VALUES ('proc_dead')")
+            async with present(store) as presence:
+                done = await asyncio.to_thread(move_between, source, target)
+            assert_refused(done, f"a service runs on the target ({presence.name}): stop it")
+            done = await asyncio.to_thread(move_between, source, target)
+            assert done.returncode == 0, done.stderr
+
+
+def test_a_source_of_a_newer_release_is_not_moved(source: Path, move: Callable[[], Done]) -> None:
+    """This program may use its schema, but does not know all of its columns."""
+    change(source, "UPDATE schema_revision SET version_num = '9999'")
+    assert_refused(move(), "The source has the schema of a newer release, 9999: run this command with that release.")
 
 
 @pytest.mark.parametrize("args", [("--from", "sqlite:///x.db"), ("--to", "postgresql://x/y")])

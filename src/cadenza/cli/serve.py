@@ -1,8 +1,12 @@
 """cadenza serve and cadenza migrate."""
 
+import sys
+
 import click
 
 from cadenza.cli.console import config_option, load_config, say, say_backup
+
+CONFIG_EXIT = 78  # EX_CONFIG of sysexits.h: a supervisor need not try again
 
 
 @click.command()
@@ -18,9 +22,14 @@ from cadenza.cli.console import config_option, load_config, say, say_backup
 def serve(config: str | None, host: str | None, port: int | None) -> None:
     """Run the service until SIGTERM or Ctrl-C."""
     from cadenza.cli.start import run_service  # noqa: PLC0415 import time
+    from cadenza.config import ConfigError  # noqa: PLC0415 import time
 
-    settings = load_config(config)
-    run_service(settings, host or settings.server.host, settings.server.port if port is None else port)
+    try:
+        settings = load_config(config)
+        run_service(settings, host or settings.server.host, settings.server.port if port is None else port)
+    except ConfigError as error:
+        say(f"cadenza: {error}")
+        sys.exit(CONFIG_EXIT)
 
 
 @click.command()

@@ -40,7 +40,7 @@ async def _check_existing(store: Store) -> Check:
         return _fault(f"{store.path} is damaged: {damage}", todo)
     if found.state != "empty":
         await check_write(store)
-    if found.state == "current":
+    if found.is_usable:
         return Check("store", "ok", f"takes writes; schema {found.revision} ({found.state})")
     if store.is_sqlite:
         todo = "The next start migrates it, after a copy."

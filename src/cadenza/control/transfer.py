@@ -20,6 +20,7 @@ async def move_store(source_url: str, target_url: str) -> Carried:
                 "A store is carried over from SQLite to Postgres: --from sqlite:///… --to postgresql://…"
             )
         await require_store(source)
+        await _require_known(source)
         await _require_sound(source, "source")
         await _make_schema(target)
         carried = await transfer(source.path, target_url)
@@ -28,6 +29,14 @@ async def move_store(source_url: str, target_url: str) -> Carried:
         await source.close()
         await target.close()
     return carried
+
+
+async def _require_known(source: Store) -> None:
+    """A newer schema has columns that this program would leave behind."""
+    if (found := await schema_state(source)).state != "current":
+        raise ControlError(
+            f"The source has the schema of a newer release, {found.revision}: run this command with that release."
+        )
 
 
 async def _make_schema(target: Store) -> None:

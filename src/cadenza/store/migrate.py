@@ -1,4 +1,8 @@
-"""The state of the schema, and bringing it to the newest revision. Alembic loads only when there is work for it."""
+"""The state of the schema, and bringing it to the newest revision. Alembic loads only when there is work for it.
+
+A store has two revisions. That of its schema is in `schema_revision`. `alembic_version` has the oldest program that may
+use it: a migration that only adds leaves it as it is, and so the release before can be started on the new schema.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -6,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from cadenza.store.store import Store, StoreUnavailable
+from cadenza.store.store import OLDEST_PROGRAM, Store, StoreUnavailable, Transaction
 
 REVISIONS = (
     "0001",
@@ -18,15 +22,29 @@ REVISIONS = (
     "0007",
     "0008",
     "0009",
+    "0010",
 )  # the files of migrations/versions, oldest first; a test compares them
 
 
 class SchemaState(msgspec.Struct, frozen=True):
-    """How the schema in the store compares with the one that this program needs."""
+    """How the schema in the store compares with the one that this program needs.
 
-    state: Literal["current", "behind", "empty", "ahead"]
+    | state | the schema |
+    |---|---|
+    | `empty` | is not there |
+    | `behind` | must be migrated |
+    | `current` | is that of this program |
+    | `newer` | is that of a later program, and this one may use it |
+    | `ahead` | is that of a later program, and this one must not use it |
+    """
+
+    state: Literal["current", "behind", "empty", "newer", "ahead"]
     revision: str | None
     head: str
+
+    @property
+    def is_usable(self) -> bool:
+        return self.state in {"current", "newer"}
 
 
 async def schema_state(store: Store) -> SchemaState:
@@ -36,20 +54,39 @@ async def schema_state(store: Store) -> SchemaState:
         return SchemaState("empty", None, head)
     if revision == head:
         return SchemaState("current", revision, head)
-    return SchemaState("behind" if revision in REVISIONS else "ahead", revision, head)
+    if revision in REVISIONS:
+        return SchemaState("behind", revision, head)
+    oldest = await store.row(OLDEST_PROGRAM, {})
+    return SchemaState("newer" if oldest and oldest[0] in REVISIONS else "ahead", revision, head)
 
 
 async def migrate(store: Store, on_backup: Callable[[Path], None] | None = None) -> str:
-    """Bring the schema to the newest revision and return it. `on_backup` is told where the copy of the store is."""
+    """Bring the schema to the newest revision and return it. `on_backup` is told where the copy of the store is.
+
+    A schema that is newer stays as it is. StoreUnavailable, and no change, while a process runs that would break.
+    """
     found = await schema_state(store)
     if found.state == "ahead":
-        raise StoreUnavailable(
-            f"The store's schema is at revision {found.revision}, which this program does not know "
-            f"(it knows up to {found.head}):",
-            "run the newer program that made it.",
-        )
+        raise _ahead(str(found.revision))
+    if found.state == "newer":
+        return str(found.revision)
     if found.state != "current":
         backup = await store.upgrade(found.head)
         if backup and on_backup:
             on_backup(backup)
     return found.head
+
+
+def require_usable(tx: Transaction) -> None:
+    """StoreUnavailable if the store was migrated, since this program opened it, to a schema that breaks it."""
+    oldest = tx.row(OLDEST_PROGRAM, {})
+    if oldest and oldest[0] not in REVISIONS:
+        raise _ahead(oldest[0])
+
+
+def _ahead(revision: str) -> StoreUnavailable:
+    return StoreUnavailable(
+        f"The store's schema is at revision {revision}, which this program does not know "
+        f"(it knows up to {REVISIONS[-1]}):",
+        "run the newer program that made it.",
+    )

@@ -22,15 +22,14 @@ from cadenza.store.postgres_pool import Pool, PoolBusy
 from cadenza.store.postgres_pooler import SessionShared, check_session
 from cadenza.store.postgres_session import PostgresTransaction, Session
 from cadenza.store.statements import Statement, Values
-from cadenza.store.store import Row, Transaction
+from cadenza.store.store import REVISION_TABLES, Row, Transaction
 
 MIGRATION_LOCK = 0x6361_6465_6E7A_61  # the advisory lock that a migration holds
 MIGRATION_S = 3600.0
 NO_SESSION = "it is a pooler in transaction mode, and Cadenza needs a session"
 SESSION_ADVICE = "Connect to Postgres directly, or use session mode."
 PING = Statement(text("SELECT 1"))
-HAS_SCHEMA = Statement(text("SELECT to_regclass('alembic_version') IS NOT NULL"))
-REVISION = Statement(text("SELECT version_num FROM alembic_version"))
+HAS_TABLE = Statement(text("SELECT to_regclass(:name) IS NOT NULL"))
 
 T = TypeVar("T")
 
@@ -81,10 +80,10 @@ class PostgresStore:
         await self._pool.close()
 
     async def revision(self) -> str | None:
-        if await self.row(HAS_SCHEMA, {}) != (True,):
-            return None
-        found = await self.row(REVISION, {})
-        return None if found is None else str(found[0])
+        for table, statement in REVISION_TABLES.items():
+            if await self.row(HAS_TABLE, {"name": table}) == (True,) and (found := await self.row(statement, {})):
+                return str(found[0])
+        return None
 
     async def upgrade(self, revision: str = "head") -> Path | None:
         from cadenza.store.migrations import upgrade_postgres  # noqa: PLC0415 slow to import, and rarely needed

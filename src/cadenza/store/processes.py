@@ -17,7 +17,7 @@ from collections.abc import Callable
 import msgspec
 from sqlalchemy import bindparam, delete, insert, literal_column, or_, select, update
 
-from cadenza.store import epochs, files, schema
+from cadenza.store import epochs, files, living, migrate, schema
 from cadenza.store.statements import Statement
 from cadenza.store.store import Row, Store, StoreRefused, StoreUnavailable, Transaction
 
@@ -27,6 +27,8 @@ NAMED = ROW.name == bindparam("of")
 NEWEST = select(schema.epochs.c.number).where(schema.epochs.c.name == literal_column(f"'{epochs.CHANGES}'"))
 REGISTER = Statement(insert(schema.processes), "name")
 FENCED = -(2**62)  # stays below zero, even if a process of the release before beats on
+WHAT_IT_RUNS = {name: bindparam(f"its_{name}", None, schema.processes.c[name].type) for name in living.DESCRIBED}
+DESCRIBE = Statement(update(schema.processes).where(NAMED).values(WHAT_IT_RUNS))
 BEAT = Statement(update(schema.processes).where(NAMED, ROW.beats >= 0).values(beats=ROW.beats + 1))
 READ_BEATS = Statement(select(ROW.name, ROW.beats, NEWEST.scalar_subquery()))
 SET_SEEN = Statement(update(schema.processes).where(NAMED).values(seen=bindparam("number")))
@@ -115,9 +117,15 @@ class Presence:
             self._lose()
             self._unlock()
             self._take_name()
-            await self._store.transact(lambda tx: tx.change(REGISTER, {"name": self.name}), is_brief=True)
+            await self._store.transact(self._register, is_brief=True)
             self.is_swept = False
             await self._catch_up(is_due=True)
+
+    def _register(self, tx: Transaction) -> None:
+        """Registering waits for a migration that breaks some programs: only then is it known whether this is one."""
+        tx.change(REGISTER, {"name": self.name})
+        tx.change(DESCRIBE, {"of": self.name, **living.describe_this_process(migrate.REVISIONS[-1])})
+        migrate.require_usable(tx)
 
     async def find_dead(self) -> list[str]:
         """The names of processes that are certainly dead. `claim` one to sweep it."""

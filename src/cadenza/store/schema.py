@@ -115,6 +115,8 @@ processes = Table(  # the serving processes that are alive, or died and were not
     Column("name", Text, primary_key=True),
     Column("beats", BigInteger, nullable=False, server_default=text("0")),  # grows while the process lives
     Column("seen", BigInteger, nullable=False, server_default=text("0")),  # the epoch of the changes that it follows
+    *(Column(name, Text) for name in ("version", "revision", "host")),  # null: a program of schema 0007
+    Column("pid", Integer),
 )
 
 reserves = Table(  # the credit of an account that a process may hold in its memory

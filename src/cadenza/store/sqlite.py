@@ -18,7 +18,15 @@ from sqlalchemy import text
 
 from cadenza.store import backups, files, sqlite_watch
 from cadenza.store.statements import Statement, Values
-from cadenza.store.store import WAIT_S, Row, StoreRefused, StoreUnavailable, Transaction, unavailable
+from cadenza.store.store import (
+    REVISION_TABLES,
+    WAIT_S,
+    Row,
+    StoreRefused,
+    StoreUnavailable,
+    Transaction,
+    unavailable,
+)
 
 LONG_READS_MAX = 4
 DURABLE = ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON")
@@ -26,15 +34,13 @@ READ_ONLY = "query_only=ON"
 STRICT_TRIGGERS = "recursive_triggers=ON"  # so that INSERT OR REPLACE fires the triggers that refuse a delete
 BUSY = ("cache_size=-8192", "wal_autocheckpoint=4000")  # 8 MB of cache; checkpoints every 16 MB save 3%
 PING = Statement(text("PRAGMA schema_version"))
-HAS_SCHEMA = Statement(text("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'alembic_version'"))
+HAS_TABLE = Statement(text("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = :name"))
 ADVICE = {
     "not a database": "Another file is in its place: move it away, or give the store another path.",
     "malformed": "The file is damaged: stop the service, keep the file, and put a backup in its place.",
     "disk is full": "Free space on its disk.",
 }
 WRITABLE = "Check that its folder can be written by this user and that the disk has space."
-REVISION = Statement(text("SELECT version_num FROM alembic_version"))
-
 T = TypeVar("T")
 
 
@@ -127,10 +133,10 @@ class SqliteStore:
             self._idle_readers.clear()
 
     async def revision(self) -> str | None:
-        if await self.row(HAS_SCHEMA, {}) is None:
-            return None
-        found = await self.row(REVISION, {})
-        return None if found is None else str(found[0])
+        for table, statement in REVISION_TABLES.items():
+            if await self.row(HAS_TABLE, {"name": table}) and (found := await self.row(statement, {})):
+                return str(found[0])
+        return None
 
     async def upgrade(self, revision: str = "head") -> Path | None:
         with self._mapped_errors():
@@ -210,7 +216,7 @@ class SqliteStore:
             return connection
 
         try:
-            upgrade_sqlite(connect, revision, copy_store)
+            upgrade_sqlite(connect, revision, copy_store, self.path)
         except OSError as error:
             raise sqlite3.OperationalError(f"it cannot be copied ({error.strerror})") from None
         return copies[0] if copies else None
@@ -258,8 +264,10 @@ class SqliteStore:
 def _revision_of(connection: sqlite3.Connection) -> str | None:
     """The revision of the schema; None where there is none."""
     tx = SqliteTransaction(connection)
-    found = tx.row(REVISION, {}) if tx.row(HAS_SCHEMA, {}) else None
-    return None if found is None else str(found[0])
+    for table, statement in REVISION_TABLES.items():
+        if tx.row(HAS_TABLE, {"name": table}) and (found := tx.row(statement, {})):
+            return str(found[0])
+    return None
 
 
 @contextlib.contextmanager

@@ -12,8 +12,16 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from sqlalchemy import text
+
 from cadenza.store.statements import Statement, Values
 
+OLDEST_PROGRAM = Statement(text("SELECT version_num FROM alembic_version"))
+REVISION_TABLE = "schema_revision"  # Alembic writes it
+REVISION_TABLES = {  # where the revision of the schema is: in the first of these tables that is there
+    REVISION_TABLE: Statement(text(f"SELECT version_num FROM {REVISION_TABLE}")),  # noqa: S608 our own name
+    "alembic_version": OLDEST_PROGRAM,  # up to 0007 it was both
+}
 WAIT_S = 10.0  # how long SQLite waits for a lock
 
 T = TypeVar("T")

@@ -2,6 +2,9 @@
 
 The source's write lock is held meanwhile, and nothing in it is changed. The target is committed only after its rows
 were read back and are the same as the source's. A target that has these rows already is left as it is.
+
+No service may use either. One that starts on the target meanwhile waits for a lock and gives up. One that starts on the
+source shows by its locked file: it is looked for before the copy, before the commit, and once more after it.
 """
 
 import contextlib
@@ -17,6 +20,7 @@ from sqlalchemy import Table
 
 from cadenza.store import schema
 from cadenza.store.files import is_locked, lock_names
+from cadenza.store.living import Fields, beating
 from cadenza.store.store import WAIT_S, Row, StoreUnavailable
 
 LEFT_BEHIND = (schema.processes, schema.reserves, schema.marks, schema.cap_holds)  # of serving processes: there is none
@@ -59,7 +63,7 @@ async def transfer(database: Path, url: str) -> Carried:
         _check_source(database, source)
         async with _connected(url) as target, target.transaction():
             await target.execute(f"SET LOCAL lock_timeout = '{round(WAIT_S)}s'")
-            await target.execute("LOCK TABLE accounts IN SHARE ROW EXCLUSIVE MODE")
+            await _lock_target(target)
             is_new = not await target.fetchval("SELECT EXISTS (SELECT FROM accounts)")
             if is_new:
                 sums = await _copy(source, target)
@@ -67,18 +71,49 @@ async def transfer(database: Path, url: str) -> Carried:
                 await _check_accounts(source, target)
                 sums = {table.name: _sum_source(source, table) for table in CARRIED}
             await _compare(sums, target)
+            _require_unused(
+                database, f"Nothing was carried over, because a service was started on {database} meanwhile:"
+            )
+        _require_unused(
+            database,
+            f"Everything was carried over, but a service was started on {database} at the last moment:",
+            "stop it; if it has served anything, empty the target and run this command again.",
+        )
     return Carried({name: found.rows for name, found in sums.items()}, is_new)
 
 
 def _check_source(database: Path, source: sqlite3.Connection) -> None:
     """A process that starts after this check cannot write, because the write lock is held."""
-    if any(is_locked(database, name) for name in lock_names(database)):
-        raise StoreUnavailable(f"A service is running on {database}:", "stop it, and run this command again.")
+    _require_unused(database, f"A service is running on {database}:")
     [(unfinished,)] = source.execute(UNFINISHED).fetchall()
     if unfinished:
         raise StoreUnavailable(
             f"A process that served from {database} died and left credit held:",
             "start the service on it and stop it, which ends what was left, and run this command again.",
+        )
+
+
+def _require_unused(database: Path, problem: str, advice: str = "stop it, and run this command again.") -> None:
+    if any(is_locked(database, name) for name in lock_names(database)):
+        raise StoreUnavailable(problem, advice)
+
+
+async def _lock_target(target: Connection) -> None:
+    """Lock the accounts, and the processes, so that no service can start on the target before the end."""
+
+    async def read() -> list[Fields]:
+        return [dict(row) for row in await target.fetch("SELECT * FROM processes")]
+
+    known = {row["name"] for row in await read()}
+    services = await beating(read)
+    await target.execute("LOCK TABLE accounts IN SHARE ROW EXCLUSIVE MODE")
+    await target.execute("LOCK TABLE processes IN SHARE MODE")
+    services += [row for row in await read() if row["name"] not in known]
+    if services:
+        names = ", ".join(sorted({row["name"] for row in services}))
+        raise StoreUnavailable(
+            f"Nothing was carried over, because a service runs on the target ({names}):",
+            "stop it, and run this command again.",
         )
 
 

@@ -29,6 +29,7 @@ def valkey_server() -> Iterator[Valkey]:
 def valkey(valkey_server: Valkey) -> Valkey:
     """A server that other tests use too, emptied."""
     valkey_server.command("FLUSHALL")
+    valkey_server.settle()
     return valkey_server
 
 

@@ -109,6 +109,7 @@ async def test_valkey_follows_the_rule_of_the_core(
 ) -> None:
     """Tickets of any rates that are taken in the same instant are those of `take_ticket`, to the nanosecond."""
     valkey.command("FLUSHALL")
+    valkey.settle()
     state = await make_valkey_state(valkey.url)
     whole_at_ns, expected = dict[str, int](), list[Ticket]()
     for name, rate in takes:

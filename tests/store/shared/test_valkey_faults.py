@@ -3,12 +3,13 @@
 import asyncio
 import io
 import json
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
-from cadenza.core.rates import Rate
+from cadenza.core.rates import Rate, Ticket
 from cadenza.gateway.slots import Slots
 from cadenza.observe import Observer, make_log
 from cadenza.store.shared.address import parse
@@ -23,6 +24,7 @@ SLOW = Rate(per_s=0.001, burst=12)
 PERSISTENT = Timing(trip_s=30.0, connect_s=30.0, retry_s=0.05, retry_s_max=0.2, lease_s=60.0)  # nothing is ever late
 QUICK = Timing(trip_s=1.0, connect_s=30.0, retry_s=0.05, retry_s_max=0.2)  # a busy machine may be late now and then
 SHORT = Timing(trip_s=1.0, connect_s=30.0, retry_s=0.05, retry_s_max=0.2, lease_s=2.5)
+RESTARTED = Timing(trip_s=30.0, connect_s=30.0, retry_s=0.02, retry_s_max=0.05, settle_s=0.2)
 DOWN = "the shared state does not answer: this process keeps to its share"
 BACK = "the shared state is back"
 
@@ -106,8 +108,8 @@ async def test_a_killed_valkey_is_done_without_and_comes_back(
     await until(lambda: state.is_up)
     assert observed.events == [DOWN, BACK]
     assert observed.gauge == 1
-    assert await granted(state) == SLOW.burst
     assert await granted(state) == 0
+    assert await granted(state, "key_b") == SLOW.burst
 
 
 async def test_a_valkey_that_is_missing_at_the_start_is_used_later(
@@ -166,13 +168,78 @@ async def test_a_slow_valkey_is_not_used(
         assert observed.events[earlier : earlier + 2] == [DOWN, BACK]
 
 
-async def test_a_flush_forgives_one_burst(own_valkey: Valkey, make_valkey_state: MakeValkeyState) -> None:
-    """A key that had used up its rate has its burst once more, and no more."""
-    state = await make_valkey_state(own_valkey.url)
-    assert await granted(state) == SLOW.burst
+async def test_a_flush_forgives_nothing(own_valkey: Valkey, make_valkey_state: MakeValkeyState) -> None:
+    """A key that had used up its rate stays without tickets: every process tells what it knows of it."""
+    first, second = [await make_valkey_state(own_valkey.url, PERSISTENT) for _ in range(2)]
+    assert await granted(first) == SLOW.burst
     own_valkey.command("FLUSHALL")
-    assert await granted(state) == SLOW.burst
-    assert await granted(state) == 0
+    assert await granted(first) == 0
+    own_valkey.settle()
+    assert await granted(second) == 0
+
+
+async def settled(fleet: Sequence[tuple[ValkeyState, Slots]]) -> None:
+    """Until Valkey knows all processes, and decides again."""
+    await until(lambda: all(state.is_up and state.lender.processes == len(fleet) for state, _ in fleet))
+    await asyncio.sleep(2 * RESTARTED.settle_s)
+
+
+async def test_five_restarts_give_a_key_one_burst_at_most(
+    own_valkey: Valkey, make_valkey_state: MakeValkeyState
+) -> None:
+    """Each process takes what it gets, with Valkey and without it: together no more than one burst is too many."""
+    fleet = [await with_slots(make_valkey_state, own_valkey.url, 9, RESTARTED) for _ in range(3)]
+    await settled(fleet)
+    taken = await granted(fleet[0][0])
+    assert taken == SLOW.burst
+    for number in range(5):
+        own_valkey.kill()
+        await until(lambda: not any(state.is_up for state, _ in fleet))
+        taken += sum([await granted(state) for state, _ in fleet])
+        own_valkey.start()
+        await until(lambda: all(state.is_up for state, _ in fleet))
+        if number % 2:
+            await settled(fleet)
+        taken += sum([await granted(state) for state, _ in fleet])
+    assert taken <= 2 * SLOW.burst
+
+
+async def test_restarts_under_load_stay_within_the_rate(own_valkey: Valkey, make_valkey_state: MakeValkeyState) -> None:
+    """A key that asks for more than its rate everywhere gets one burst too many at most, and its rate at least."""
+    fleet = [await with_slots(make_valkey_state, own_valkey.url, 9, RESTARTED) for _ in range(3)]
+    await settled(fleet)
+    rate, is_over, tickets = Rate(per_s=30.0, burst=30), asyncio.Event(), list[Ticket]()
+
+    async def client(state: ValkeyState) -> None:
+        while not is_over.is_set():
+            tickets.append(await state.rates.take("key_a", rate))
+            await asyncio.sleep(0.01)
+
+    began_s = time.monotonic()
+    async with asyncio.TaskGroup() as running:
+        for state, _ in fleet:
+            running.create_task(client(state))
+        for _ in range(5):
+            own_valkey.kill()
+            await until(lambda: not any(state.is_up for state, _ in fleet))
+            own_valkey.start()
+            await settled(fleet)
+        is_over.set()
+    lasted_s = time.monotonic() - began_s
+    taken = sum(ticket.is_granted for ticket in tickets)
+    assert rate.per_s * lasted_s / 2 < taken <= 2 * rate.burst + rate.per_s * lasted_s
+
+
+async def test_a_key_within_its_rate_notices_no_restart(own_valkey: Valkey, make_valkey_state: MakeValkeyState) -> None:
+    """Each process has its part of the burst for a key that it does not know, before and after Valkey is back."""
+    fleet = [await with_slots(make_valkey_state, own_valkey.url, 9, RESTARTED) for _ in range(3)]
+    await settled(fleet)
+    own_valkey.kill()
+    await until(lambda: not any(state.is_up for state, _ in fleet))
+    assert [(await state.rates.take("key_a", SLOW)).is_granted for state, _ in fleet] == [True] * 3
+    own_valkey.start()
+    await until(lambda: all(state.is_up for state, _ in fleet))
+    assert [(await state.rates.take("key_a", SLOW)).is_granted for state, _ in fleet] == [True] * 3
 
 
 async def test_a_forgotten_script_is_sent_again(own_valkey: Valkey, make_valkey_state: MakeValkeyState) -> None:

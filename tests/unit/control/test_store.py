@@ -29,6 +29,7 @@ async def test_a_store_of_a_newer_program_is_not_read(store: Store) -> None:
     """A schema that this program does not know is refused."""
     assert store.path
     with contextlib.closing(sqlite3.connect(store.path)) as other, other:
-        other.execute("UPDATE alembic_version SET version_num = '9999'")
+        for table in ("schema_revision", "alembic_version"):
+            other.execute(f"UPDATE {table} SET version_num = '9999'")
     with pytest.raises(StoreUnavailable, match="newer program"):
         await require_store(store)

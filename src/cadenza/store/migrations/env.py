@@ -2,5 +2,7 @@
 
 from alembic import context
 
-context.configure(connection=context.config.attributes["connection"])
+from cadenza.store.store import REVISION_TABLE
+
+context.configure(connection=context.config.attributes["connection"], version_table=REVISION_TABLE)
 context.run_migrations()

@@ -17,7 +17,7 @@ import msgspec
 from cadenza.observe import Observer
 from cadenza.store.shared.address import Address
 from cadenza.store.shared.timing import Timing
-from cadenza.store.shared.wire import Answer, Answered, Connection, Part
+from cadenza.store.shared.wire import NOT_UNDERSTOOD, Answer, Answered, Connection, Part
 
 PREFIX = "{cadenza}:1:"  # in a cluster all keys are on one node; the number changes with the meaning of the values
 PROBE_MS = 1000
@@ -90,20 +90,27 @@ class Link:
         else:
             answered(None)
 
-    def run(self, script: Script, keys: Sequence[str], arguments: Sequence[Part], answered: Answered) -> None:
+    def run(
+        self, script: Script, keys: Sequence[str], arguments: Sequence[Part], size: int, answered: Answered
+    ) -> None:
+        """Run a script whose answer is a list of this size."""
         rest = (len(keys), *keys, *arguments)
-        self.send(partial(self._check, script, rest, answered), "EVALSHA", script.digest, *rest)
 
-    def _check(self, script: Script, rest: tuple[Part, ...], answered: Answered, answer: Answer) -> None:
-        """A script that Valkey has forgotten is sent again. Any other error takes the link down."""
-        if isinstance(answer, hiredis.ReplyError):
-            if str(answer).startswith("NOSCRIPT"):
-                self.send(partial(self._check, script, rest, answered), "EVAL", script.text, *rest)
-                return
-            if self._connection:
-                self._connection.end(_code(answer))
-            answer = None
-        answered(answer)
+        def check(answer: Answer) -> None:
+            """A script that Valkey has forgotten is sent again. Any other error takes the link down."""
+            if isinstance(answer, hiredis.ReplyError) and str(answer).startswith("NOSCRIPT"):
+                self.send(check, "EVAL", script.text, *rest)
+            elif answer is None or (isinstance(answer, list) and len(answer) == size):
+                answered(answer)
+            else:
+                self._refuse(_code(answer) if isinstance(answer, hiredis.ReplyError) else NOT_UNDERSTOOD)
+                answered(None)
+
+        self.send(check, "EVALSHA", script.digest, *rest)
+
+    def _refuse(self, reason: str) -> None:
+        if self._connection:
+            self._connection.end(reason)
 
     async def _keep_up(self) -> None:
         wait_s = self._timing.retry_s

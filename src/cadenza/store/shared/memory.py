@@ -23,14 +23,31 @@ class MemoryRates:
     async def take(self, name: str, rate: Rate) -> Ticket:
         now_ns = self._clock_ns()
         whole_at_ns, ticket = take_ticket(self._whole_at_ns.get(name, 0), now_ns, rate)
-        self._whole_at_ns[name] = whole_at_ns
-        if len(self._whole_at_ns) >= self._sweep_at:
-            self._sweep(now_ns)
+        self._keep(name, whole_at_ns, now_ns)
         return ticket
 
     def give_back(self, name: str, rate: Rate) -> None:
         if name in self._whole_at_ns:
             self._whole_at_ns[name] -= rate.step_ns
+
+    def note(self, name: str, reset_ns: int) -> None:
+        """Remember what another one says: the whole burst is available after this time, at whatever rate."""
+        now_ns = self._clock_ns()
+        self._keep(name, now_ns + reset_ns, now_ns)
+
+    def reset_ns(self, name: str) -> int:
+        """The time until the whole burst is available."""
+        return max(0, self._whole_at_ns.get(name, 0) - self._clock_ns())
+
+    def resets_ns(self) -> list[tuple[str, int]]:
+        """The same for every name whose burst is not full."""
+        now_ns = self._clock_ns()
+        return [(name, at_ns - now_ns) for name, at_ns in self._whole_at_ns.items() if at_ns > now_ns]
+
+    def _keep(self, name: str, whole_at_ns: int, now_ns: int) -> None:
+        self._whole_at_ns[name] = whole_at_ns
+        if len(self._whole_at_ns) >= self._sweep_at:
+            self._sweep(now_ns)
 
     def _sweep(self, now_ns: int) -> None:
         self._whole_at_ns = {name: at_ns for name, at_ns in self._whole_at_ns.items() if at_ns > now_ns}

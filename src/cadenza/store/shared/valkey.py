@@ -15,10 +15,10 @@ class ValkeyState:
         timing = timing or Timing()
         self._link = Link(address, timing, observer)
         self.lender = ValkeyLender(self._link, timing, processes)
-        self.rates = ValkeyRates(self._link, "rate", lambda: self.lender.processes)
-        self.networks = ValkeyRates(self._link, "network", lambda: self.lender.processes)
+        self.rates = ValkeyRates(self._link, "rate", lambda: self.lender.processes, timing)
+        self.networks = ValkeyRates(self._link, "network", lambda: self.lender.processes, timing)
         self._link.pushed = self.lender.hear
-        self._link.came_up = self.lender.start
+        self._link.came_up = self._come_up
 
     @property
     def is_up(self) -> bool:
@@ -26,6 +26,11 @@ class ValkeyState:
 
     async def start(self) -> None:
         await self._link.start()
+        self.lender.start()
+
+    def _come_up(self) -> None:
+        self.rates.tell_all()
+        self.networks.tell_all()
         self.lender.start()
 
     async def stop(self) -> None:

@@ -1,28 +1,39 @@
 """Rates over all processes, in Valkey: the tickets of one turn of the event loop are taken in one trip.
 
-Stance on failure: without Valkey this process gives tickets by itself, at its share of each rate.
+Stance on failure: without Valkey this process gives tickets by itself, at its share of each rate, from what it knew of
+the rate before. It tells Valkey what it knows when Valkey is back, and a Valkey that has lost its memory grants nothing
+for `settle_s`, in which all processes tell it. So the loss gives a key no second burst, however often it happens.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from cadenza.core.rates import STEP_NS_MAX, Rate, Ticket
 from cadenza.store.shared.link import PREFIX, Link, Script
 from cadenza.store.shared.memory import MemoryRates
+from cadenza.store.shared.timing import Timing
 from cadenza.store.shared.wire import Answer, Part
 
+SINCE_KEY = f"{PREFIX}since"
+TOLD_AT_ONCE = 500  # rates in one command: it takes Valkey some milliseconds
+
 Grant = tuple[int, int]  # whether the ticket is granted, and the nanoseconds until the whole burst is available
+Waiting = Sequence[asyncio.Future[Grant | None] | None]
 
 
 class ValkeyRates:
     """The rates of one kind of name. `processes` returns how many processes share them."""
 
-    def __init__(self, link: Link, kind: str, processes: Callable[[], int]) -> None:
+    def __init__(self, link: Link, kind: str, processes: Callable[[], int], timing: Timing) -> None:
         self._link = link
         self._prefix = f"{PREFIX}{kind}:"
         self._processes = processes
+        self._settle_ms = round(timing.settle_s * 1000)
         self._script = Script.read("rates.lua")
-        self._alone = MemoryRates()
+        self._known = MemoryRates()  # of each rate, what this process was told last or gave by itself since
+        self._sharers = 1  # the processes when Valkey last decided
+        self._since: Answer = None  # since when Valkey remembers
+        self._is_settled = False  # whether Valkey decided about the last ticket that it was asked for
         self._keys: list[str] = []
         self._arguments: list[Part] = []
         self._waiting: list[asyncio.Future[Grant | None] | None] = []
@@ -30,39 +41,67 @@ class ValkeyRates:
     async def take(self, name: str, rate: Rate) -> Ticket:
         if self._link.is_up:
             grant: asyncio.Future[Grant | None] = asyncio.get_running_loop().create_future()
-            self._add(name, rate, 1, grant)
+            self._add(name, (rate.step_ns, _span_ns(rate), 1), grant)
             if (given := await grant) is not None:
+                self._known.note(name, given[1])
                 return _ticket(given, rate)
-        return await self._alone.take(name, self._share(rate))
+        ticket = await self._known.take(name, self._share(rate))
+        if ticket.is_granted and self._link.is_up:
+            self._add(name, (self._known.reset_ns(name), 0, 0), None)
+        return ticket
 
     def give_back(self, name: str, rate: Rate) -> None:
+        is_shared = self._link.is_up and self._is_settled
+        self._known.give_back(name, rate if is_shared else self._share(rate))
         if self._link.is_up:
-            self._add(name, rate, -1, None)
-        else:
-            self._alone.give_back(name, self._share(rate))
+            self._add(name, (rate.step_ns, _span_ns(rate), -1), None)
+
+    def tell_all(self) -> None:
+        """Tell Valkey what this process knows of every rate, in case that Valkey does not."""
+        known = self._known.resets_ns()
+        for start in range(0, len(known) or 1, TOLD_AT_ONCE):
+            part = known[start : start + TOLD_AT_ONCE]
+            arguments: list[Part] = [number for _, reset_ns in part for number in (reset_ns, 0, 0)]
+            self._run([self._prefix + name for name, _ in part], arguments, [None] * len(part))
 
     def _share(self, rate: Rate) -> Rate:
-        processes = self._processes()
+        """Right after Valkey lost its memory it knows of fewer processes than there are."""
+        processes = max(self._sharers, self._processes())
         return Rate(rate.per_s / processes, max(1, rate.burst // processes)) if processes > 1 else rate
 
-    def _add(self, name: str, rate: Rate, count: int, grant: asyncio.Future[Grant | None] | None) -> None:
+    def _add(self, name: str, what: tuple[int, int, int], grant: asyncio.Future[Grant | None] | None) -> None:
         if not self._keys:
             asyncio.get_running_loop().call_soon(self._send)
         self._keys.append(self._prefix + name)
-        self._arguments += (rate.step_ns, _span_ns(rate), count)
+        self._arguments += what
         self._waiting.append(grant)
 
     def _send(self) -> None:
         keys, arguments, waiting = self._keys, self._arguments, self._waiting
         self._keys, self._arguments, self._waiting = [], [], []
+        self._run(keys, arguments, waiting)
 
+    def _run(self, keys: list[str], arguments: list[Part], waiting: Waiting) -> None:
         def answered(answer: Answer) -> None:
-            for number, grant in enumerate(waiting):
+            is_settled = answer is not None and self._note_memory(answer)
+            for number, grant in enumerate(waiting, 1):
                 if grant is not None and not grant.done():
-                    given = None if answer is None else (answer[2 * number], int(answer[2 * number + 1]))
+                    given = (answer[2 * number], int(answer[2 * number + 1])) if is_settled else None
                     grant.set_result(given)
 
-        self._link.run(self._script, keys, arguments, answered)
+        size = 2 + 2 * len(keys)
+        self._link.run(self._script, [SINCE_KEY, *keys], (self._settle_ms, *arguments), size, answered)
+
+    def _note_memory(self, answer: Answer) -> bool:
+        """Whether Valkey decides. If its memory is another one than before, it is told what is known here."""
+        self._is_settled, since = answer[0] == 1, answer[1]
+        if self._is_settled:
+            self._sharers = self._processes()
+        if since != self._since:
+            is_first, self._since = self._since is None, since
+            if not is_first:
+                self.tell_all()
+        return self._is_settled
 
 
 def _span_ns(rate: Rate) -> int:

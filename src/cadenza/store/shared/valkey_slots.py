@@ -79,7 +79,7 @@ class ValkeyLender:
 
     def hear(self, message: bytes) -> None:
         """`short`: another process needs slots. `free`: another one gave some back."""
-        word, _, sender = message.decode().partition(" ")
+        word, _, sender = message.decode(errors="replace").partition(" ")
         if sender == self._name or self._borrower is None:
             return
         use = self._borrower.use()
@@ -118,7 +118,10 @@ class ValkeyLender:
         has = max(self._limit, use.taken)
         lease_ms = round(self._timing.lease_s * 1000)
         rest = (use.taken, use.wanted, use.keys, self._ceiling, lease_ms, self._link.channel)
-        self._link.run(self._script, [SLOTS_KEY], (self._name, standing, has, most, *rest), self._answered)
+        arguments = (self._name, standing, has, most, *rest)
+        self._link.run(
+            self._script, [SLOTS_KEY], arguments, len(("lease", "target", "keys", "processes")), self._answered
+        )
 
     def _answered(self, answer: Answer) -> None:
         assert self._borrower

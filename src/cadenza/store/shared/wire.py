@@ -13,6 +13,7 @@ from typing import Any, cast
 import hiredis
 
 GRACE_S = 0.01  # after a stall of this process its timers run before the answers that have arrived are read
+NOT_UNDERSTOOD = "the answer was not understood"
 
 Answer = Any
 Answered = Callable[[Answer], None]
@@ -51,7 +52,7 @@ class Connection(asyncio.Protocol):
                     answered, _ = self._waiting.popleft()
                     answered(answer)
         except (hiredis.ProtocolError, IndexError):
-            self.end("the answer was not understood")
+            self.end(NOT_UNDERSTOOD)
 
     def send(self, answered: Answered, *parts: Part) -> None:
         if self._reason is not None:
@@ -85,8 +86,10 @@ class Connection(asyncio.Protocol):
         self._outgoing.append(hiredis.pack_command(parts))  # type: ignore[arg-type]  # declared as a tuple of one
 
     def _flush(self) -> None:
+        """A connection that was closed since takes no bytes: uvloop raises then."""
         assert self._transport
-        self._transport.write(b"".join(self._outgoing))
+        if not self._transport.is_closing():
+            self._transport.write(b"".join(self._outgoing))
         self._outgoing.clear()
 
     def _check(self) -> None:

@@ -1,6 +1,6 @@
 """Reserves of credit for each serving process, marks of what long replies delivered, and a number for every change.
 
-Expand only: a process of the release before goes on taking holds while this release takes reserves.
+Processes of the release before go on taking holds, and those of a later release do not settle them.
 """
 
 import sqlalchemy as sa
@@ -8,6 +8,7 @@ from alembic import op
 
 revision = "0005"
 down_revision = "0004"
+breaks_before = "0005"
 
 
 def upgrade() -> None:

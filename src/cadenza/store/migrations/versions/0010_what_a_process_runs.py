@@ -1,0 +1,21 @@
+"""Which program each serving process runs, and where: for a migration that must not run beside some of them.
+
+Expand only: a process of the release before leaves the columns empty.
+"""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0010"
+down_revision = "0009"
+breaks_before = None
+
+
+def upgrade() -> None:
+    for column in (
+        sa.Column("version", sa.Text),
+        sa.Column("revision", sa.Text),
+        sa.Column("host", sa.Text),
+        sa.Column("pid", sa.Integer),
+    ):
+        op.add_column("processes", column)
