@@ -15,7 +15,7 @@ from cadenza.control.errors import ControlError
 from cadenza.control.passwords import clean_password
 from cadenza.core.money import format_dollars
 from cadenza.core.records import CLASSES, DEFAULT_CLASS
-from cadenza.store import accounts, acts, ledger, links, sessions
+from cadenza.store import accounts, acts, ledger, links, operator_link, sessions
 from cadenza.store.accounts import Account
 from cadenza.store.acts import COMMAND_LINE, Act
 from cadenza.store.changes import make_change
@@ -35,6 +35,7 @@ class NewAccount(msgspec.Struct, frozen=True):
     credit_nano: int = 0
     preferred_class: str = DEFAULT_CLASS
     verified_at: int | None = None
+    is_operator: bool = False
 
 
 async def create_account(
@@ -54,7 +55,7 @@ async def create_account(
 
 
 def add_account(tx: Transaction, new: NewAccount, by: str, now_ms: int) -> Account:
-    """Create an account and its opening grant. The first account of an installation is an operator's."""
+    """Create an account and its opening grant."""
     account = Account(
         id="acct_" + secrets.token_urlsafe(18),
         email=new.email,
@@ -62,13 +63,15 @@ def add_account(tx: Transaction, new: NewAccount, by: str, now_ms: int) -> Accou
         balance_nano=0,
         held_nano=0,
         created_at=now_ms,
-        is_operator=accounts.is_first(tx),
+        is_operator=new.is_operator,
         verified_at=new.verified_at,
     )
     accounts.add(tx, account, new.password_hash)
     if new.credit_nano:
         ledger.grant(tx, account.id, new.credit_nano, OPENING_NOTE, now_ms)
     acts.add(tx, Act(now_ms, by, "account.create", account.id))
+    if new.is_operator:
+        acts.add(tx, Act(now_ms, by, "account.operator", account.id, detail="by the one-time link"))
     return find_account(tx, new.email)
 
 
@@ -81,6 +84,8 @@ async def set_operator(store: Store, email: str, by: str, now_ms: int, *, is_ope
         if not is_operator and by != COMMAND_LINE and accounts.lock_operators(tx) <= {account.id}:
             raise ControlError(f"{account.email} is the last operator. Make another account an operator first.")
         accounts.set_operator(tx, account.id, is_operator=is_operator)
+        if is_operator:
+            operator_link.remove(tx)
 
     act = Act(now_ms, by, "account.operator" if is_operator else "account.ordinary")
     return await _change(store, email, act, change)

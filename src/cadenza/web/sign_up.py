@@ -5,10 +5,9 @@ from starlette.responses import Response
 
 from cadenza.control import throttle
 from cadenza.control.accounts import require_email
-from cadenza.control.credentials import require_link
 from cadenza.control.errors import ControlError
 from cadenza.control.passwords import clean_password
-from cadenza.control.sign_up import Invitation, join, sign_up
+from cadenza.control.sign_up import Choice, Invitation, find_invitation, join, sign_up
 from cadenza.control.throttle import Limit
 from cadenza.core.rates import Rate
 from cadenza.store.accounts import Account
@@ -78,7 +77,7 @@ async def join_page(visit: Visit) -> Response:
 async def send_join(visit: Visit) -> Response:
     form = await visit.form(JoinForm)
     try:
-        account = await _join(visit, Invitation(_secret(visit), form.email, form.password))
+        account = await _join(visit, _secret(visit), Choice(form.email, form.password))
     except ControlError as error:
         return await _show_join(visit, status_of(error), form.email, error.message)
     response = redirect(FIRST_PAGE, "welcome")
@@ -96,7 +95,7 @@ async def api_sign_up(visit: Visit, given: SignUpForm) -> Response:
 
 
 async def api_join(visit: Visit, given: JoinRequest) -> Response:
-    account = await _join(visit, Invitation(given.secret, given.email, given.password))
+    account = await _join(visit, given.secret, Choice(given.email, given.password))
     response = Response(status_code=201)
     return fill(response, await enter(visit, account, "complete", response))
 
@@ -117,14 +116,27 @@ async def _sign_up(visit: Visit, form: SignUpForm) -> Account | None:
     return await sign_up(context.store, work, form.email, form.password, credit_nano, visit.now_ms)
 
 
-async def _join(visit: Visit, invitation: Invitation) -> Account:
-    settings = visit.context.settings
-    if settings.sign_up == "closed":
-        raise Missing(CLOSED)
-    clean_password(invitation.password)
+async def _join(visit: Visit, secret: str, chosen: Choice) -> Account:
+    context = visit.context
+    invitation = await _invitation(visit, secret)
+    clean_password(chosen.password)
     await _limit(visit)
-    work = visit.context.sign_ins.passwords
-    return await join(visit.context.store, work, invitation, settings.opening_credit_nano, visit.now_ms)
+    credit_nano = context.settings.opening_credit_nano
+    return await join(context.store, context.sign_ins.passwords, invitation, chosen, credit_nano, visit.now_ms)
+
+
+async def _invitation(visit: Visit, secret: str) -> Invitation:
+    """Where sign-up is closed, only the link of the first operator works."""
+    is_closed = visit.context.settings.sign_up == "closed"
+    try:
+        found = await find_invitation(visit.context.store, secret, visit.now_ms)
+    except ControlError:
+        if is_closed:
+            raise Missing(CLOSED) from None
+        raise
+    if is_closed and not found.is_operator:
+        raise Missing(CLOSED)
+    return found
 
 
 async def _limit(visit: Visit) -> None:
@@ -141,13 +153,12 @@ def _show(visit: Visit, status: int = 200, email: str = "", error: str = "") -> 
 
 
 async def _show_join(visit: Visit, status: int = 200, email: str = "", error: str = "") -> Response:
-    if visit.context.settings.sign_up == "closed":
-        raise Missing(CLOSED)
     try:
-        link = await require_link(visit.context.store, _secret(visit), "invite", visit.now_ms)
+        invitation = await _invitation(visit, _secret(visit))
     except ControlError as dead:
         raise Missing(dead.message) from None
-    return visit.page("join.html", status, address=link.email, email=email, error=error, path=visit.request.url.path)
+    path = visit.request.url.path
+    return visit.page("join.html", status, invitation=invitation, email=email, error=error, path=path)
 
 
 def _secret(visit: Visit) -> str:
@@ -171,7 +182,7 @@ ROUTES: Routes = (
     Endpoint(
         "POST",
         "/join",
-        "Make an account by an invitation.",
+        "Make an account by an invitation, or by the one-time link of the first operator.",
         api_join,
         takes=JoinRequest,
         returns=Step,
