@@ -1,7 +1,7 @@
 """Signing up: closed, by invitation, open, and open with e-mail. And the links that e-mails carry."""
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 
 import msgspec
@@ -12,6 +12,7 @@ from tests.loopback import LoopbackUpstream
 from tests.mail_server import Mailbox, running_mailbox
 from tests.migrated import STORE_WAIT_S
 from tests.service import EMAIL, PASSWORD, Service
+from tests.service_config import ServiceSpec
 from tests.visitor import Visitor
 from tests.web.open_site import BASE_URL, OPENING_NANO, site_spec
 from tests.web.test_sign_in import from_elsewhere
@@ -110,6 +111,23 @@ def test_sign_ups_of_one_network_are_limited(open_site: Service) -> None:
         visitor.get("/sign-up")
         statuses.append(visitor.post("/sign-up", {"email": email, "password": NEW_PASSWORD}).status)
     assert statuses == [303] * 5 + [400] * 5 + [429] * 2
+
+
+def test_opening_credit_is_limited_by_the_hour(
+    shared_upstream: LoopbackUpstream, start_service: Callable[[ServiceSpec], Service]
+) -> None:
+    """However many networks ask, only so many new accounts get it in an hour; a taken address costs nothing."""
+    spec = site_spec(shared_upstream.base_url, "open")
+    more = spec.more_toml.replace("opening_credit", "opening_credits_per_hour = 2\nopening_credit")
+    service = start_service(msgspec.structs.replace(spec, more_toml=more))
+    statuses = []
+    for email in ("a@example.org", EMAIL, "b@example.org", "c@example.org"):
+        visitor = Visitor(service.port, from_elsewhere())
+        visitor.get("/sign-up")
+        statuses.append(visitor.post("/sign-up", {"email": email, "password": NEW_PASSWORD}).status)
+    assert statuses == [303, 400, 303, 429]
+    [found] = service.ledger.query("SELECT COUNT(*) AS accounts FROM accounts WHERE email LIKE '_@example.org'")
+    assert found["accounts"] == 2
 
 
 def test_an_invitation_makes_one_account(invite_site: Service) -> None:

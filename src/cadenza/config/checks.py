@@ -278,6 +278,7 @@ PLATFORM: Keys = {
     "base_url": address_like("https://chat.example.org"),
     "sign_up": one_of("closed", "invite", "open"),
     "opening_credit": dollars,
+    "opening_credits_per_hour": integer(1, 1_000_000),
 }
 MAIL: Keys = {"host": text, "port": integer(1, 65_535), "security": one_of("starttls", "tls", "none")}
 MAIL |= {"username": text, "password_env": VARIABLE_NAME, "password": LITERAL_PASSWORD, "sender": sender}

@@ -119,12 +119,13 @@ class ClassSettings(msgspec.Struct, frozen=True):
 class Platform(msgspec.Struct, frozen=True):
     """The web application. `base_url` is its address, for links in e-mails; with https, cookies are sent over TLS only.
 
-    Who signs up gets the opening credit.
+    Who signs up gets the opening credit, which is given so often in an hour and not more.
     """
 
     base_url: str | None = None
     sign_up: Literal["closed", "invite", "open"] = "closed"
     opening_credit_nano: int = 0
+    opening_credits_per_hour: int = 100
 
 
 class Mail(msgspec.Struct, frozen=True):

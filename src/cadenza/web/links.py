@@ -11,11 +11,11 @@ from cadenza.control import throttle
 from cadenza.control.credentials import DEAD_LINK, finish_email_change, require_link, reset_password, verify_email
 from cadenza.control.errors import ControlError
 from cadenza.control.throttle import Limit
+from cadenza.core.networks import network_of
 from cadenza.core.rates import Rate
 from cadenza.store.links import Link, LinkKind
 from cadenza.web.browser import status_of
 from cadenza.web.errors import Missing
-from cadenza.web.network import network_of
 from cadenza.web.render import redirect
 from cadenza.web.routes import Access, Endpoint, Routes, get, post
 from cadenza.web.sign_in import Empty

@@ -1,5 +1,8 @@
 """Signing up: open, by invitation, or closed. With e-mail, the account is made by the link that the page sends."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
 import msgspec
 from starlette.responses import Response
 
@@ -8,17 +11,19 @@ from cadenza.control.accounts import require_email
 from cadenza.control.errors import ControlError
 from cadenza.control.passwords import clean_password
 from cadenza.control.sign_up import Choice, Invitation, find_invitation, join, sign_up
-from cadenza.control.throttle import Limit
+from cadenza.control.throttle import Limit, network_limits
 from cadenza.core.rates import Rate
 from cadenza.store.accounts import Account
 from cadenza.web.browser import FIRST_PAGE, Step, enter, fill, status_of
 from cadenza.web.errors import Missing
-from cadenza.web.network import network_of
 from cadenza.web.render import redirect
 from cadenza.web.routes import Access, Endpoint, Routes, get, post
 from cadenza.web.visit import Visit
 
 SIGN_UP_RATE = Rate(1 / 300, 10)  # of one network
+ALL_SIGN_UPS = Rate(0.5, 300)
+HOUR_S = 3600
+CREDIT_RATE = Rate(10 / HOUR_S, 10)  # accounts of one network that get the opening credit
 CLOSED = "Sign-up is closed here. Ask the operator of this service for an account."
 INVITED_ONLY = "Sign-up is by invitation here. Open the link that you were sent."
 BY_MAIL = "This service sends a link to the address; the password is chosen there."
@@ -112,8 +117,9 @@ async def _sign_up(visit: Visit, form: SignUpForm) -> Account | None:
     require_email(form.email)
     clean_password(form.password)
     await _limit(visit)
-    work, credit_nano = context.sign_ins.passwords, settings.opening_credit_nano
-    return await sign_up(context.store, work, form.email, form.password, credit_nano, visit.now_ms)
+    work = context.sign_ins.passwords
+    async with _opening_credit(visit) as credit_nano:
+        return await sign_up(context.store, work, form.email, form.password, credit_nano, visit.now_ms)
 
 
 async def _join(visit: Visit, secret: str, chosen: Choice) -> Account:
@@ -121,8 +127,8 @@ async def _join(visit: Visit, secret: str, chosen: Choice) -> Account:
     invitation = await _invitation(visit, secret)
     clean_password(chosen.password)
     await _limit(visit)
-    credit_nano = context.settings.opening_credit_nano
-    return await join(context.store, context.sign_ins.passwords, invitation, chosen, credit_nano, visit.now_ms)
+    async with _opening_credit(visit) as credit_nano:
+        return await join(context.store, context.sign_ins.passwords, invitation, chosen, credit_nano, visit.now_ms)
 
 
 async def _invitation(visit: Visit, secret: str) -> Invitation:
@@ -140,10 +146,29 @@ async def _invitation(visit: Visit, secret: str) -> Invitation:
 
 
 async def _limit(visit: Visit) -> None:
-    """Limit what one network makes us spend: hashes, letters and opening credit."""
-    limits = [Limit(f"sign-up:network:{network_of(visit.address)}", SIGN_UP_RATE)]
+    """Limit what one network, and all together, make us spend: hashes and letters."""
+    limits = [*network_limits("sign-up:network", visit.address, SIGN_UP_RATE), Limit("sign-up", ALL_SIGN_UPS)]
     message = "Too many accounts were asked for from your network. Try again later."
     await throttle.take(visit.context.rates, limits, message)
+
+
+@asynccontextmanager
+async def _opening_credit(visit: Visit) -> AsyncIterator[int]:
+    """The credit of a new account. Only so many an hour get it, by network and in all, whoever asks for them."""
+    settings, rates = visit.context.settings, visit.context.rates
+    per_hour = settings.opening_credits_per_hour
+    limits = [
+        *network_limits("opening-credit:network", visit.address, CREDIT_RATE),
+        Limit("opening-credit", Rate(per_hour / HOUR_S, per_hour)),
+    ]
+    if not settings.opening_credit_nano:
+        limits = []
+    await throttle.take(rates, limits, "Too many new accounts got their opening credit lately. Try again in an hour.")
+    try:
+        yield settings.opening_credit_nano
+    except ControlError:
+        throttle.give_back(rates, limits)
+        raise
 
 
 def _show(visit: Visit, status: int = 200, email: str = "", error: str = "") -> Response:
