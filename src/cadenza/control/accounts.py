@@ -46,7 +46,7 @@ async def create_account(
     check_class(preferred_class)
     if not 0 <= credit_nano < ledger.BALANCE_NANO_LIMIT:
         raise ControlError(f"Opening credit is from zero to less than {format_dollars(ledger.BALANCE_NANO_LIMIT)}.")
-    password_hash = await asyncio.to_thread(PasswordHasher().hash, clean_password(password))
+    password_hash = await asyncio.to_thread(PasswordHasher().hash, clean_password(password, normal))
     new = NewAccount(normal, password_hash, credit_nano, preferred_class)
     try:
         return await store.transact(lambda tx: add_account(tx, new, COMMAND_LINE, now_ms))
@@ -118,7 +118,7 @@ async def resume_account(store: Store, email: str, by: str, now_ms: int) -> Acco
 
 async def set_password(store: Store, email: str, password: str, by: str, now_ms: int) -> Account:
     """Give an account a new password. All its sessions and links end."""
-    password_hash = await asyncio.to_thread(PasswordHasher().hash, clean_password(password))
+    password_hash = await asyncio.to_thread(PasswordHasher().hash, clean_password(password, email))
 
     def change(tx: Transaction, account: Account) -> None:
         accounts.set_password(tx, account.id, password_hash)

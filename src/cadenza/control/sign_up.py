@@ -42,7 +42,7 @@ async def sign_up(
 ) -> Account:
     """Create an account whose address nobody has verified."""
     normal = require_email(email)
-    new = NewAccount(normal, await work.hash(password), credit_nano)
+    new = NewAccount(normal, await work.hash(password, normal), credit_nano)
     return await _add(store, lambda tx: add_account(tx, new, normal, now_ms))
 
 
@@ -60,7 +60,7 @@ async def join(
     email = invitation.email or require_email(chosen.email)
     new = NewAccount(
         email,
-        await work.hash(chosen.password),
+        await work.hash(chosen.password, email),
         credit_nano,
         verified_at=now_ms if invitation.email else None,
         is_operator=invitation.is_operator,

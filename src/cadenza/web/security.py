@@ -135,7 +135,7 @@ async def _change_password(visit: Visit, given: PasswordChange, response: Respon
     """The old password is its own proof. Everybody else is signed out."""
     context, session = visit.context, current(visit).session
     await context.sign_ins.check_again(visit.account, session, given.old_password)
-    password_hash = await context.sign_ins.passwords.hash(given.new_password, Lane.KNOWN)
+    password_hash = await context.sign_ins.passwords.hash(given.new_password, visit.account.email, Lane.KNOWN)
     secret = await change_password(context.store, session, password_hash, visit.account.email, visit.now_ms)
     if secret is None:
         raise NotSignedIn

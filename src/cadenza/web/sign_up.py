@@ -115,7 +115,7 @@ async def _sign_up(visit: Visit, form: SignUpForm) -> Account | None:
         context.letters.invite(form.email, visit.base_url, visit.now_ms)
         return None
     require_email(form.email)
-    clean_password(form.password)
+    clean_password(form.password, form.email)
     await _limit(visit)
     work = context.sign_ins.passwords
     async with _opening_credit(visit) as credit_nano:
@@ -125,7 +125,7 @@ async def _sign_up(visit: Visit, form: SignUpForm) -> Account | None:
 async def _join(visit: Visit, secret: str, chosen: Choice) -> Account:
     context = visit.context
     invitation = await _invitation(visit, secret)
-    clean_password(chosen.password)
+    clean_password(chosen.password, invitation.email or chosen.email)
     await _limit(visit)
     async with _opening_credit(visit) as credit_nano:
         return await join(context.store, context.sign_ins.passwords, invitation, chosen, credit_nano, visit.now_ms)
