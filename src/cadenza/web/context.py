@@ -3,6 +3,7 @@
 import msgspec
 
 from cadenza.control.letters import Letters
+from cadenza.control.notices import Notice
 from cadenza.control.passkeys import Passkeys
 from cadenza.control.payments import PaymentProvider
 from cadenza.control.sign_in import SignIns
@@ -38,3 +39,8 @@ class WebContext(msgspec.Struct, frozen=True):
     passkeys: Passkeys
     letters: Letters | None
     payments: PaymentProvider | None  # None: no payment by card
+
+    def tell(self, to: str, notice: Notice, detail: str = "") -> None:
+        """Tell the owner of an account by e-mail what changed, where e-mail is sent."""
+        if self.letters:
+            self.letters.tell(to, notice, detail)

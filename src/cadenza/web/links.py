@@ -10,6 +10,7 @@ from starlette.responses import Response
 from cadenza.control import throttle
 from cadenza.control.credentials import DEAD_LINK, finish_email_change, require_link, reset_password, verify_email
 from cadenza.control.errors import ControlError
+from cadenza.control.notices import EMAIL_CHANGED, PASSWORD_CHANGED
 from cadenza.control.throttle import Limit
 from cadenza.core.networks import network_of
 from cadenza.core.rates import Rate
@@ -140,8 +141,7 @@ async def _ask_reset(visit: Visit, email: str) -> None:
 async def _reset(visit: Visit, secret: str, password: str) -> None:
     context = visit.context
     account = await reset_password(context.store, context.sign_ins.passwords, secret, password, visit.now_ms)
-    if context.letters:
-        context.letters.password_changed(account.email)
+    context.tell(account.email, PASSWORD_CHANGED)
 
 
 async def _use_new_address(visit: Visit, secret: str) -> None:
@@ -150,9 +150,7 @@ async def _use_new_address(visit: Visit, secret: str) -> None:
         await finish_email_change(visit.context.store, old, secret, visit.now_ms)
     except ControlError as error:
         raise Missing(error.message) from None
-    if visit.context.letters:
-        text = "Hello,\n\nyour account at Cadenza has another e-mail address now.\n"
-        visit.context.letters.notice(old.email, "Your e-mail address at Cadenza was changed", text)
+    visit.context.tell(old.email, EMAIL_CHANGED)
 
 
 async def _require(visit: Visit, kind: LinkKind) -> Link:

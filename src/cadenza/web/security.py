@@ -5,6 +5,7 @@ from starlette.responses import Response
 
 from cadenza.control.credentials import begin_email_change, change_email_at_once, change_password
 from cadenza.control.errors import ControlError
+from cadenza.control.notices import PASSWORD_CHANGED
 from cadenza.control.passwords import Lane
 from cadenza.control.second_factor import get_factors
 from cadenza.control.sessions import end_other_sessions, end_session_by_id, list_sessions
@@ -140,8 +141,7 @@ async def _change_password(visit: Visit, given: PasswordChange, response: Respon
     if secret is None:
         raise NotSignedIn
     visit.set_cookie(response, secret)
-    if context.letters:
-        context.letters.password_changed(visit.account.email)
+    context.tell(visit.account.email, PASSWORD_CHANGED)
     return Step(session.stage, csrf_token(secret))
 
 
