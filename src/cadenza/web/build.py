@@ -8,6 +8,7 @@ from cadenza.control.passwords import PasswordWork
 from cadenza.control.sign_in import SignIns
 from cadenza.control.signing import Signer
 from cadenza.control.stripe import Stripe
+from cadenza.store.write_ahead_log import LogEraser
 from cadenza.web.application import build_application
 from cadenza.web.assets import Assets
 from cadenza.web.context import WebContext
@@ -39,5 +40,6 @@ def build_site(parts: SiteParts) -> Starlette:
         passkeys=Passkeys(store, signer),
         letters=Letters(store, parts.rates, parts.outbox) if parts.outbox else None,
         payments=Stripe(stripe) if stripe else None,
+        log_eraser=LogEraser(store),
     )
     return build_application(context, ROUTES)
