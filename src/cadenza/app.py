@@ -301,6 +301,7 @@ def site_settings(settings: Settings) -> SiteSettings:
         opening_credits_per_hour=site.opening_credits_per_hour,
         region=settings.store.region,
         stripe=stripe_settings(settings),
+        secret_key=site.secret_key,
     )
 
 

@@ -12,6 +12,7 @@ from cadenza.control.accounts import normal_email
 from cadenza.control.devices import find_device
 from cadenza.control.errors import ControlError
 from cadenza.control.passwords import Lane, PasswordWork
+from cadenza.control.sealing import Sealer
 from cadenza.control.second_factor import Code, use_second_factor
 from cadenza.control.signing import Signer
 from cadenza.control.throttle import Limit, short_digest
@@ -63,9 +64,12 @@ class Checked(msgspec.Struct, frozen=True):
 class SignIns:
     """Checks who signs in, for one process."""
 
-    def __init__(self, store: Store, rates: Rates, passwords: PasswordWork, signer: Signer) -> None:
+    def __init__(
+        self, store: Store, rates: Rates, passwords: PasswordWork, signer: Signer, sealer: Sealer | None = None
+    ) -> None:
         self.passwords = passwords
         self.signer = signer
+        self.sealer = sealer or Sealer(store)
         self._store = store
         self._rates = rates
 
@@ -104,7 +108,7 @@ class SignIns:
         rate = RECOVERY_FAILURES if given.is_recovery else CODE_FAILURES
         limits = [Limit(f"code:{given.is_recovery}:{of_whom}", rate)]
         await throttle.take(self._rates, limits, TOO_MANY_HERE)
-        await use_second_factor(self._store, account, given, now_ms)
+        await use_second_factor(self._store, self.sealer, account, given, now_ms)
         throttle.give_back(self._rates, limits)
 
     async def check_again(self, account: Account, session: Session, password: str) -> None:

@@ -27,9 +27,8 @@ PAUSE_S_MAX = 60.0  # while a long read, such as a backup, goes on
 class LogEraser:
     """Empties the log in the background, for one process."""
 
-    def __init__(self, store: Store, soon_s: float = SOON_S) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
-        self._soon_s = soon_s
         self._task: asyncio.Task[None] | None = None
         self._is_wanted = False
 
@@ -40,7 +39,7 @@ class LogEraser:
             self._task = asyncio.create_task(self._run())
 
     async def _run(self) -> None:
-        pause_s = self._soon_s
+        pause_s = SOON_S
         try:
             while self._is_wanted:
                 await asyncio.sleep(pause_s)

@@ -51,13 +51,13 @@ class FactorsRecord(msgspec.Struct, frozen=True):
 
 async def begin(visit: Visit) -> Response:
     await visit.form(Empty)
-    await begin_totp(visit.context.store, visit.account)
+    await begin_totp(visit.context.store, visit.context.sign_ins.sealer, visit.account)
     return redirect(APP_PAGE)
 
 
 async def app_page(visit: Visit) -> Response:
     try:
-        enrolment = await enrolment_of(visit.context.store, visit.account)
+        enrolment = await enrolment_of(visit.context.store, visit.context.sign_ins.sealer, visit.account)
     except ControlError:
         return redirect(SECURITY_PAGE)
     return _show(visit, enrolment)
@@ -68,7 +68,7 @@ async def confirm(visit: Visit) -> Response:
     try:
         codes = await _confirm(visit, form.code)
     except ControlError as error:
-        enrolment = await enrolment_of(visit.context.store, visit.account)
+        enrolment = await enrolment_of(visit.context.store, visit.context.sign_ins.sealer, visit.account)
         return _show(visit, enrolment, status_of(error), error.message)
     return await show_codes(visit, codes, "app-added")
 
@@ -101,7 +101,7 @@ async def api_factors(visit: Visit) -> FactorsRecord:
 
 async def api_begin(visit: Visit) -> EnrolmentRecord:
     require_proof(visit)
-    made = await begin_totp(visit.context.store, visit.account)
+    made = await begin_totp(visit.context.store, visit.context.sign_ins.sealer, visit.account)
     return EnrolmentRecord(made.uri, made.text)
 
 
@@ -130,7 +130,7 @@ async def reply_codes(visit: Visit, codes: list[str]) -> Response:
 
 
 async def _confirm(visit: Visit, code: str) -> list[str]:
-    codes = await confirm_totp(visit.context.store, visit.account, code, visit.now_ms)
+    codes = await confirm_totp(visit.context.store, visit.context.sign_ins.sealer, visit.account, code, visit.now_ms)
     visit.context.tell(visit.account.email, APP_ADDED)
     return codes
 

@@ -25,6 +25,7 @@ class SiteSettings(msgspec.Struct, frozen=True):
     opening_credits_per_hour: int = 100
     region: str = "ca"
     stripe: StripeSettings | None = None
+    secret_key: str | None = None
 
 
 class SiteParts(msgspec.Struct, frozen=True):
