@@ -11,8 +11,7 @@ from cadenza.control import throttle
 from cadenza.control.credentials import DEAD_LINK, finish_email_change, require_link, reset_password, verify_email
 from cadenza.control.errors import ControlError
 from cadenza.control.notices import EMAIL_CHANGED, PASSWORD_CHANGED
-from cadenza.control.throttle import Limit
-from cadenza.core.networks import network_of
+from cadenza.control.throttle import network_limits
 from cadenza.core.rates import Rate
 from cadenza.store.links import Link, LinkKind
 from cadenza.web.browser import status_of
@@ -126,7 +125,7 @@ async def api_new_address(visit: Visit, given: Secret) -> None:
 
 async def limit_mail(visit: Visit) -> None:
     """Limits how many letters one network asks for."""
-    limits = [Limit(f"mail:network:{network_of(visit.address)}", MAIL_RATE)]
+    limits = network_limits("mail:network", visit.address, MAIL_RATE)
     await throttle.take(visit.context.rates, limits, "Too many e-mails were asked for. Try again in a few minutes.")
 
 
