@@ -109,8 +109,13 @@ class Site:
                 return 200, PROMETHEUS, self._observer.metrics.render()
 
     def _check_host(self, exchange: Exchange) -> None:
-        """421 for a foreign host name. A proxy passes on the name that it was asked by, and checks that itself."""
-        if not (self._host_names.allow(exchange.request.headers.get(b"host")) or exchange.is_forwarded):
+        """421 for a foreign host name.
+
+        A proxy passes on the name that it was asked by, and no page elsewhere knows the token of the metrics.
+        """
+        request = exchange.request
+        is_guarded = exchange.is_forwarded or (request.path == "/metrics" and self._metrics_token)
+        if not (is_guarded or self._host_names.allow(request.headers.get(b"host"))):
             raise WrongHost
 
     def _check_metrics_access(self, exchange: Exchange) -> None:
