@@ -51,6 +51,7 @@ from cadenza.upstreams.embedded.upstream import EmbeddedUpstream
 from cadenza.upstreams.openai import OpenAIUpstream
 from cadenza.web import chat_stream
 from cadenza.web.chat_stream import WebChat
+from cadenza.web.host_names import HostNames
 from cadenza.web.settings import SiteParts, SiteSettings
 from cadenza.web.site import Site
 
@@ -83,7 +84,8 @@ class App:
         token = settings.server.metrics_token
         self._workers = WorkerMetrics(observer.metrics, workers_folder) if workers_folder else None
         render = self._workers.render if self._workers else None
-        self._site = Site(self._why_not_ready, observer, token, render)
+        names = HostNames(settings.platform.base_url)
+        self._site = Site(self._why_not_ready, observer, token, render, names)
         self._chat = WebChat(log, settings.platform.base_url)
         self._send = build_send(settings.mail) if settings.mail else None
         self._outbox = Outbox(self._send, log) if self._send else None
@@ -293,7 +295,13 @@ async def stop_task(task: asyncio.Task[None]) -> None:
 def site_settings(settings: Settings) -> SiteSettings:
     site = settings.platform
     return SiteSettings(
-        site.base_url, site.sign_up, site.opening_credit_nano, settings.store.region, stripe_settings(settings)
+        base_url=site.base_url,
+        sign_up=site.sign_up,
+        opening_credit_nano=site.opening_credit_nano,
+        opening_credits_per_hour=site.opening_credits_per_hour,
+        region=settings.store.region,
+        stripe=stripe_settings(settings),
+        secret_key=site.secret_key,
     )
 
 

@@ -18,13 +18,13 @@ def value_of(folder: Path, column: str) -> object:
     return value
 
 
-def test_the_first_account_is_an_operators(furnished: Path) -> None:
-    """It can be made an ordinary one, and an operator's again."""
-    assert value_of(furnished, "is_operator") == 1
-    assert "is an ordinary account now" in run_here(furnished, "account", "operator", EMAIL, "--remove").stderr
+def test_the_command_line_makes_an_operator(furnished: Path) -> None:
+    """The first account is an ordinary one. It can be made an operator's, and ordinary again."""
     assert value_of(furnished, "is_operator") == 0
     assert "is an operator now" in run_here(furnished, "account", "operator", EMAIL).stderr
     assert value_of(furnished, "is_operator") == 1
+    assert "is an ordinary account now" in run_here(furnished, "account", "operator", EMAIL, "--remove").stderr
+    assert value_of(furnished, "is_operator") == 0
 
 
 def test_a_password_is_set(furnished: Path) -> None:

@@ -5,9 +5,11 @@ import os
 import re
 import signal
 import socket
+import sqlite3
 import stat
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from importlib.metadata import version
 from pathlib import Path
 
@@ -20,6 +22,7 @@ from tests.cli.curl import curl
 from tests.cli.program import Server, model_process, run, run_here, serving, wait_until
 from tests.processes import is_alive
 from tests.raw_client import RawClient
+from tests.visitor import Visitor
 
 READY_S = 60.0  # about a second on an idle machine
 
@@ -56,6 +59,19 @@ def test_screen(first: First) -> None:
     assert f"{first.server.key}   (shown only this once)" in shown
 
 
+def test_shown_link_makes_the_operator(first: First) -> None:
+    """The link on the screen makes an operator, once, although sign-up is closed. It is not in the log."""
+    [path] = re.findall(rf"Operator +http://127.0.0.1:{first.server.port}(/join/\S+) ", first.server.output)
+    assert not [line for line in first.server.output.splitlines() if line.startswith("{") and path in line]
+    assert first.server.output.count(path) == 1
+    visitor = Visitor(first.server.port)
+    assert "first operator" in visitor.get(path).words
+    chosen = {"email": "operator@example.org", "password": "correct horse battery staple"}
+    assert visitor.post(path, chosen).status == 303
+    assert visitor.get("/operator").status == 200
+    assert Visitor(first.server.port).get(path).status == 404
+
+
 @pytest.mark.parametrize(
     ("toml", "shown"),
     [
@@ -75,9 +91,11 @@ def test_screen_says_what_grounding_has(tmp_path: Path, toml: str, shown: str) -
 
 
 def test_shown_account_exists(first: First) -> None:
-    """The account on the screen is the only one, and has the credit on the screen."""
-    (account,) = json.loads(run_here(first.server.folder, "account", "list", "--json").stdout)
+    """The account on the screen is the first, has the credit on the screen, and is an ordinary one."""
+    account = json.loads(run_here(first.server.folder, "account", "list", "--json").stdout)[0]
     assert (account["email"], account["balance"]) == ("demo@localhost", "5.00")
+    with closing(sqlite3.connect(first.server.folder / "data" / "cadenza.db")) as store:
+        assert store.execute("SELECT is_operator FROM accounts WHERE email = 'demo@localhost'").fetchone() == (0,)
 
 
 def test_shown_key_works(first: First) -> None:
@@ -154,6 +172,7 @@ def test_second_start_shows_no_key(furnished: Path) -> None:
         check_stop(server, signal.SIGINT)
     assert "sk-cdz-" not in shown
     assert "password" not in shown
+    assert "/join/" not in shown
     assert "cadenza key create --account EMAIL" in shown
     assert "$CADENZA_API_KEY" in shown
 

@@ -82,6 +82,14 @@ def test_content_types(api: RawClient, upstream: LoopbackUpstream) -> None:
         assert reply.headers["content-type"].partition(";")[0] == expected
 
 
+def test_only_streams_may_be_kept(api: RawClient, upstream: LoopbackUpstream) -> None:
+    """No cache stores a reply of the API, which may have answers or balances. Streams have their own words for it."""
+    found = {kind: reply.headers["cache-control"] for kind, reply in replies(api, upstream, {}).items()}
+    assert found.pop("stream") == "no-cache, no-transform"
+    assert set(found.values()) == {"no-store"}
+    assert api.request("OPTIONS", "/v1/models", None, {"origin": "null"}).headers["cache-control"] == "no-store"
+
+
 def test_streams_forbid_buffering(api: RawClient, upstream: LoopbackUpstream) -> None:
     """A stream tells proxies not to cache, change or buffer it, and is never compressed."""
     headers = api.post({**CHAT, "stream": True}, {"accept-encoding": "gzip, br"}).headers

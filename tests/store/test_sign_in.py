@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from cadenza.store import accounts, links, passkeys, second_factors, sessions, site_secrets
+from cadenza.store import accounts, links, operator_link, passkeys, second_factors, sessions, site_secrets
 from cadenza.store.accounts import Account, Preferences
 from cadenza.store.links import Link
 from cadenza.store.passkeys import Passkey
@@ -75,19 +75,29 @@ async def test_two_accounts_cannot_have_one_address(filled: Store) -> None:
         await filled.transact(lambda tx: accounts.set_email(tx, "acct_b", "a@example.org", None))
 
 
-async def test_only_one_account_is_the_first(store: Store) -> None:
-    """Of several accounts that are made at the same instant, one is the first."""
+async def test_only_one_account_is_the_first_operators(store: Store) -> None:
+    """Of several that become the first operator at the same instant, one does."""
 
     def make(number: int) -> Callable[[Transaction], bool]:
         def work(tx: Transaction) -> bool:
-            is_first = accounts.is_first(tx)
-            accounts.add(tx, Account(f"acct_{number}", f"{number}@example.org", "forte", 0, 0, NOW_MS), "hash")
+            is_first = not accounts.lock_first_operator(tx)
+            new = Account(f"acct_{number}", f"{number}@example.org", "forte", 0, 0, NOW_MS, is_operator=is_first)
+            accounts.add(tx, new, "hash")
             return is_first
 
         return work
 
     found = await asyncio.gather(*(store.transact(make(number)) for number in range(4)))
     assert sorted(found) == [False, False, False, True]
+
+
+async def test_the_link_of_the_first_operator_is_taken_once(store: Store) -> None:
+    """A later link replaces an earlier one, and of several that take it at once one gets it."""
+    await store.transact(lambda tx: operator_link.replace(tx, b"a" * 32))
+    await store.transact(lambda tx: operator_link.replace(tx, b"b" * 32))
+    assert [await operator_link.is_live(store, digest) for digest in (b"a" * 32, b"b" * 32)] == [False, True]
+    taken = await asyncio.gather(*(store.transact(lambda tx: operator_link.take(tx, b"b" * 32)) for _ in range(4)))
+    assert sorted(taken) == [False, False, False, True]
 
 
 async def test_a_link_is_taken_once(filled: Store) -> None:

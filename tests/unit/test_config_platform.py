@@ -49,6 +49,8 @@ def test_everything_given(tmp_path: Path) -> None:
         ('[payments.stripe]\nsecret_key = "sk"\n', "a secret must not be in this file"),
         ("[platform]\nopening_credit = 0.1\n", "must be quoted"),
         ('[platform]\nsign_up = "opened"\n', 'did you mean "open"?'),
+        ('[platform]\nsecret_key = "x"\n', "a secret must not be in this file"),
+        ('[platform]\nsecret_key_env = "SMTP_PASSWORD"\n', "too short"),
     ],
 )
 def test_mistakes(tmp_path: Path, text: str, problem: str) -> None:
@@ -58,10 +60,22 @@ def test_mistakes(tmp_path: Path, text: str, problem: str) -> None:
     assert problem in str(caught.value)
 
 
+def test_the_key_of_the_site_comes_from_the_environment(tmp_path: Path) -> None:
+    """From the variable that is named or, without a name, from the usual one; its repr is hidden."""
+    usual, named = "u" * 32, "n" * 32
+    environ = {"CADENZA_SECRET_KEY": usual, "MY_KEY": named}
+    assert load(tmp_path, "", {}).platform.secret_key is None
+    assert load(tmp_path, "", environ).platform.secret_key == usual
+    settings = load(tmp_path, '[platform]\nsecret_key_env = "MY_KEY"\n', environ)
+    assert (settings.platform.secret_key, named in repr(settings)) == (named, False)
+
+
 def test_missing_secrets_stop_the_start(tmp_path: Path) -> None:
     """Each variable that is named but empty is reported."""
-    missing = missing_secrets(load(tmp_path, SITE + MAIL + LOGIN + STRIPE, {}))
+    site = SITE + 'secret_key_env = "SITE_KEY"\n'
+    missing = missing_secrets(load(tmp_path, site + MAIL + LOGIN + STRIPE, {}))
     assert [line.partition(":")[0] for line in missing] == [
+        "platform.secret_key_env",
         "mail.password_env",
         "payments.stripe.secret_key_env",
         "payments.stripe.webhook_secret_env",

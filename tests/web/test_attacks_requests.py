@@ -6,6 +6,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
+from cadenza.web.visit import CHANGE_RATE
 from tests.loopback import LoopbackUpstream
 from tests.service import EMAIL, PASSWORD, Service
 from tests.service_config import ServiceSpec, ordinary_spec
@@ -46,6 +47,13 @@ def test_a_body_that_is_nested_too_deeply_is_refused(stranger: Visitor) -> None:
 def test_a_page_of_keys_has_a_limit(visitor: Visitor, limit: str) -> None:
     """Leading zeros do not make a number small."""
     assert visitor.api("GET", f"/keys?limit={limit}").status == 400
+
+
+def test_what_other_sites_send_is_not_counted_as_a_change(visitor: Visitor) -> None:
+    """A page elsewhere cannot use up the changes of a visitor who is signed in: its forms have no token."""
+    for _ in range(CHANGE_RATE.burst + 1):
+        assert visitor.api("PATCH", "/preferences", {"theme": "dark"}, {"x-cadenza-csrf": "x"}).status == 403
+    assert visitor.api("PATCH", "/preferences", {"theme": "dark"}).status == 200
 
 
 def test_no_redirect_leads_to_the_host_of_the_request(visitor: Visitor) -> None:

@@ -1,10 +1,11 @@
 """The page of notes and its endpoints: what they keep, what they refuse, and whose notes they touch."""
 
+import secrets
 from typing import Any
 
 import pytest
 
-from tests.service import CREDIT_NANO, Service
+from tests.service import CREDIT_NANO, Service, wait_until
 from tests.visitor import Visitor, until_refused
 
 PAGE = "/settings/memory"
@@ -29,6 +30,22 @@ def neighbour(service: Service) -> Visitor:
     signed_in = Visitor(service.port)
     signed_in.sign_in(service.create_account(CREDIT_NANO))
     return signed_in
+
+
+def test_a_deleted_note_leaves_the_files_of_the_store(service: Service, visitor: Visitor) -> None:
+    """Within seconds neither the store nor its write-ahead log has the text of a note that was deleted or replaced."""
+    first, second = f"first {secrets.token_hex(12)}", f"second {secrets.token_hex(12)}"
+    ids = [add(visitor, text) for text in (first, second)]
+    assert all(_is_in_store(service, text) for text in (first, second))
+    assert visitor.api("DELETE", f"/memory/{ids[0]}").status == 204
+    assert visitor.api("PATCH", f"/memory/{ids[1]}", {"text": "x"}).status == 200
+    wait_until(lambda: not any(_is_in_store(service, text) for text in (first, second)), "the texts being gone")
+
+
+def _is_in_store(service: Service, text: str) -> bool:
+    return any(
+        text.encode() in path.read_bytes() for path in service.store.parent.glob("cadenza.db*") if path.is_file()
+    )
 
 
 def test_the_page_adds_changes_and_deletes_a_note(visitor: Visitor) -> None:

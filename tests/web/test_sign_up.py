@@ -1,7 +1,7 @@
 """Signing up: closed, by invitation, open, and open with e-mail. And the links that e-mails carry."""
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 
 import msgspec
@@ -12,8 +12,11 @@ from tests.loopback import LoopbackUpstream
 from tests.mail_server import Mailbox, running_mailbox
 from tests.migrated import STORE_WAIT_S
 from tests.service import EMAIL, PASSWORD, Service
+from tests.service_config import ServiceSpec
 from tests.visitor import Visitor
 from tests.web.open_site import BASE_URL, OPENING_NANO, site_spec
+from tests.web.operators import account_id_of, make_operator
+from tests.web.test_security import add_app
 from tests.web.test_sign_in import from_elsewhere
 
 NEW = "new@example.org"
@@ -110,6 +113,23 @@ def test_sign_ups_of_one_network_are_limited(open_site: Service) -> None:
         visitor.get("/sign-up")
         statuses.append(visitor.post("/sign-up", {"email": email, "password": NEW_PASSWORD}).status)
     assert statuses == [303] * 5 + [400] * 5 + [429] * 2
+
+
+def test_opening_credit_is_limited_by_the_hour(
+    shared_upstream: LoopbackUpstream, start_service: Callable[[ServiceSpec], Service]
+) -> None:
+    """However many networks ask, only so many new accounts get it in an hour; a taken address costs nothing."""
+    spec = site_spec(shared_upstream.base_url, "open")
+    more = spec.more_toml.replace("opening_credit", "opening_credits_per_hour = 2\nopening_credit")
+    service = start_service(msgspec.structs.replace(spec, more_toml=more))
+    statuses = []
+    for email in ("a@example.org", EMAIL, "b@example.org", "c@example.org"):
+        visitor = Visitor(service.port, from_elsewhere())
+        visitor.get("/sign-up")
+        statuses.append(visitor.post("/sign-up", {"email": email, "password": NEW_PASSWORD}).status)
+    assert statuses == [303, 400, 303, 429]
+    [found] = service.ledger.query("SELECT COUNT(*) AS accounts FROM accounts WHERE email LIKE '_@example.org'")
+    assert found["accounts"] == 2
 
 
 def test_an_invitation_makes_one_account(invite_site: Service) -> None:
@@ -296,6 +316,32 @@ def test_a_password_change_stops_a_change_of_address(site: Site) -> None:
     visitor.get("/settings/security")
     visitor.post("/settings/security/password", {"old_password": PASSWORD, "new_password": NEW_PASSWORD})
     assert visitor.get(path).status == 404
+
+
+def test_the_owner_is_told_what_changed(site: Site) -> None:
+    """Credit, a suspension, a new key and another factor are told by e-mail, with no secret and no link in it."""
+    email, operator = site.service.create_account(0), site.visitor()
+    operators = site.service.create_account(0)
+    make_operator(site.service, operators)
+    operator.sign_in(operators)
+    page = f"/operator/accounts/{account_id_of(site.service, email)}"
+    assert operator.api("POST", f"{page}/grants", {"amount": "5.00"}).status == 200
+    assert "5.00 dollars" in site.mailbox.wait_for(email, "Credit was added").text
+    for act, subject in (("suspend", "was suspended"), ("resume", "not suspended any more")):
+        assert operator.api("POST", f"{page}/{act}").status == 200
+        site.mailbox.wait_for(email, subject)
+    visitor = site.visitor()
+    visitor.sign_in(email)
+    secret = visitor.api("POST", "/keys", {"name": "laptop"}).json["secret"]
+    text = site.mailbox.wait_for(email, "A new key").text
+    assert (secret[:12] in text, '"laptop"' in text, secret in text, "http" in text) == (True, True, False, False)
+    add_app(visitor)
+    site.mailbox.wait_for(email, "app was added")
+    assert visitor.post("/settings/security/recovery-codes").status == 200
+    site.mailbox.wait_for(email, "codes were replaced")
+    visitor.get("/settings/security")
+    assert visitor.post("/settings/security/app/remove").status == 303
+    site.mailbox.wait_for(email, "app was removed")
 
 
 def test_an_expired_link_is_dead(site: Site) -> None:

@@ -2,6 +2,10 @@
 
 import re
 
+import pytest
+
+from tests.raw_client import RawClient, Reply
+from tests.service import Service
 from tests.visitor import Visitor
 
 POLICY = "default-src 'none'; script-src 'self'; style-src 'self'"
@@ -15,6 +19,27 @@ def test_every_page_forbids_framing_and_foreign_content(stranger: Visitor) -> No
         assert "unsafe" not in headers["content-security-policy"]
         assert "frame-ancestors 'none'" in headers["content-security-policy"]
         assert (headers["cache-control"], headers["x-content-type-options"]) == ("no-store", "nosniff")
+
+
+def test_browsers_stay_with_https(stranger: Visitor) -> None:
+    """Where a trusted proxy says that the browser speaks TLS, every reply says to go on so; else none does."""
+    for path in ("/", "/no-such-page", "/settings", "/openapi.json", "/platform/api/account"):
+        assert stranger.get(path, {"x-forwarded-proto": "https"}).headers["strict-transport-security"]
+        assert "strict-transport-security" not in stranger.get(path).headers
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/healthz", "/health", "/readyz"])
+def test_probes_and_metrics_are_safe_from_dns_rebinding(service: Service, path: str) -> None:
+    """A browser on this machine whose page has another name gets 421; an address and localhost get the reply."""
+    client = RawClient(service.port, None)
+    for host, status in (("evil.example", 421), ("127.0.0.1", 200), ("localhost:8080", 200), ("[::1]:8080", 200)):
+        raw = client.send_raw(f"GET {path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n".encode())
+        assert Reply(raw).status == status, host
+
+
+def test_a_trusted_proxy_may_name_any_host(stranger: Visitor) -> None:
+    """It passes on the name that it was asked by, which need not be in the config."""
+    assert stranger.get("/readyz", {"host": "chat.example.org"}).status == 200
 
 
 def test_static_files_are_kept_forever(stranger: Visitor) -> None:

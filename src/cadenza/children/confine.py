@@ -22,7 +22,6 @@ from cadenza.process import end_with_parent, protect_memory
 TASK = struct.Struct("<II")  # how many bytes its head and its body have
 FRAME = struct.Struct("<BI")  # what comes back: its kind, and a number
 REPLY, CLOSED = 0, 1  # how many bytes the reply has; whether the system took away what close_door gives up
-READ_FILES_MAX = 64  # open at once, by a child that may read files
 NICENESS = 5  # where cores are scarce, the service itself goes first
 
 
@@ -50,16 +49,15 @@ def confine(limits: Limits) -> None:
     os.nice(NICENESS)
 
 
-def close_door(*, may_read_files: bool = False) -> None:
+def close_door() -> None:
     """Give up the network, other programs, and files. Call it when everything is imported, before the first task.
 
-    With `may_read_files`, a child can still import what it needs later. The parent is told whether the system refuses
-    these calls; where it does not, the limits below still stop most of them.
+    The parent is told whether the system refuses these calls; where it does not, the limits below still stop most of
+    them.
     """
-    files_max = READ_FILES_MAX if may_read_files else 0
-    resource.setrlimit(resource.RLIMIT_NOFILE, (files_max, files_max))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
-    is_closed = refuse_system_calls(may_read_files=may_read_files)
+    is_closed = refuse_system_calls()
     if not is_closed:
         resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))  # of no effect for root
     os.write(0, FRAME.pack(CLOSED, is_closed))

@@ -19,10 +19,9 @@ ALLOW, REFUSE, KILL = 0x7FFF0000, 0x00050000, 0x80000000  # REFUSE takes the num
 LOAD, IF_EQUAL, IF_ANY_BIT, RETURN = 0x20, 0x15, 0x45, 0x06
 CALL, ARCHITECTURE, ARGUMENTS = 0, 4, 16  # where they are in the data that the filter sees
 CLONE_THREAD = 0x00010000
-WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 
 # name -> its number on x86_64 and on aarch64
-ALWAYS = {
+ALLOWED = {
     "recvfrom": (45, 207), "sendto": (44, 206), "read": (0, 63), "write": (1, 64),
     "mmap": (9, 222), "munmap": (11, 215), "brk": (12, 214), "mremap": (25, 216), "madvise": (28, 233),
     "mprotect": (10, 226), "futex": (202, 98), "clock_gettime": (228, 113), "clock_getres": (229, 114),
@@ -34,12 +33,7 @@ ALWAYS = {
     "sched_getaffinity": (204, 123), "set_robust_list": (273, 99), "rseq": (334, 293),
     "exit": (60, 93), "exit_group": (231, 94),
 }  # fmt: skip
-TO_READ = {
-    "newfstatat": (262, 79), "statx": (332, 291), "getdents64": (217, 61), "readlinkat": (267, 78),
-    "faccessat": (269, 48), "faccessat2": (439, 439), "getcwd": (79, 17), "pread64": (17, 67), "fcntl": (72, 25),
-    "stat": (4, 79), "lstat": (6, 79), "access": (21, 48), "readlink": (89, 78),  # aarch64 has only their successors
-}  # fmt: skip
-CLONE, CLONE3, OPENAT, TGKILL, PRLIMIT = (56, 220), (435, 435), (257, 56), (234, 131), (302, 261)
+CLONE, CLONE3, TGKILL, PRLIMIT = (56, 220), (435, 435), (234, 131), (302, 261)
 SECCOMP = (317, 277)
 
 
@@ -73,10 +67,10 @@ class Program(ctypes.Structure):
 Step = tuple[int, int, int, int]
 
 
-def refuse_system_calls(*, may_read_files: bool) -> bool:
+def refuse_system_calls() -> bool:
     """From now on, on all threads, for good. Returns False where the system does not do it."""
     machine = this_machine()
-    return machine is not None and install(filter_steps(machine, may_read_files=may_read_files), machine)
+    return machine is not None and install(filter_steps(machine), machine)
 
 
 def this_machine() -> Machine | None:
@@ -93,16 +87,14 @@ def install(steps: Sequence[Step], machine: Machine) -> bool:
     return bool(libc.syscall(call, SET_MODE_FILTER, ALL_THREADS, ctypes.byref(program)) == 0)
 
 
-def filter_steps(machine: Machine, *, may_read_files: bool) -> list[Step]:
+def filter_steps(machine: Machine) -> list[Step]:
     column = machine.column
     steps = [(LOAD, 0, 0, ARCHITECTURE), (IF_EQUAL, 1, 0, machine.architecture), _return(KILL), (LOAD, 0, 0, CALL)]
-    for numbers in (ALWAYS | TO_READ if may_read_files else ALWAYS).values():
+    for numbers in ALLOWED.values():
         steps += [(IF_EQUAL, 0, 1, numbers[column]), _return(ALLOW)]
     steps += _allow_if(CLONE[column], 0, (IF_ANY_BIT, 0, 1, CLONE_THREAD))
     steps += _allow_if(TGKILL[column], 0, (IF_EQUAL, 0, 1, os.getpid()))  # abort() needs it
     steps += _allow_if(PRLIMIT[column], 0, (IF_EQUAL, 0, 1, 0))  # its own limits
-    if may_read_files:
-        steps += _allow_if(OPENAT[column], 2, (IF_ANY_BIT, 1, 0, WRITING))
     steps += [(IF_EQUAL, 0, 1, CLONE3[column]), _return(REFUSE | errno.ENOSYS)]  # the C library uses clone instead
     return [*steps, _return(REFUSE | errno.EPERM)]
 

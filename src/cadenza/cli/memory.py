@@ -74,8 +74,14 @@ def list_(account: str | None, as_json: bool, config: str | None) -> None:
 def edit(note: str, text: str, config: str | None) -> None:
     """Replace the text of a note."""
     from cadenza.control.memory import change_note  # noqa: PLC0415 import time
+    from cadenza.store.write_ahead_log import empty_log  # noqa: PLC0415 import time
 
-    changed = with_store(load_config(config), lambda store: change_note(store, note, text, now_ms()))
+    async def work(store: "Store") -> "Note":
+        changed = await change_note(store, note, text, now_ms())
+        await empty_log(store)
+        return changed
+
+    changed = with_store(load_config(config), work)
     say(f"The note {changed.id} is changed.")
 
 
@@ -85,8 +91,13 @@ def edit(note: str, text: str, config: str | None) -> None:
 def remove(note: str, config: str | None) -> None:
     """Delete a note for good."""
     from cadenza.control.memory import remove_note  # noqa: PLC0415 import time
+    from cadenza.store.write_ahead_log import empty_log  # noqa: PLC0415 import time
 
-    with_store(load_config(config), lambda store: remove_note(store, note, now_ms()))
+    async def work(store: "Store") -> None:
+        await remove_note(store, note, now_ms())
+        await empty_log(store)
+
+    with_store(load_config(config), work)
     say("The note is deleted.")
 
 

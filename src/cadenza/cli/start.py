@@ -1,7 +1,9 @@
 """The start of `cadenza serve`: take the port, open the store, print the screen, log one line, then serve.
 
 A port that is taken and a config with mistakes are found before anything is created. The first start on the built-in
-default creates a demo account; its key and password are printed once and stored only as hashes.
+default creates a demo account; its key and password are printed once and stored only as hashes. While there is neither
+an operator nor an account but that one, each start prints a new link that makes the first operator. These secrets are
+on the screen, which is standard output, and never in the log.
 """
 
 import os
@@ -22,6 +24,7 @@ from cadenza.cli.index_check import index_problem
 from cadenza.config import ConfigError, Settings, missing_secrets
 from cadenza.config.settings import Grounding
 from cadenza.control.accounts import create_account, list_accounts
+from cadenza.control.first_operator import make_operator_link
 from cadenza.control.keys import KeyOrder, create_key
 from cadenza.control.store import prepare_store
 from cadenza.core.money import NANO_PER_DOLLAR
@@ -32,6 +35,7 @@ from cadenza.process import protect_memory
 from cadenza.server.server import bind, serve_one
 from cadenza.server.workers import Workers
 from cadenza.store.address import open_store
+from cadenza.store.store import Store
 
 DEMO_EMAIL = "demo@localhost"
 DEMO_CREDIT_NANO = 5 * NANO_PER_DOLLAR
@@ -46,14 +50,21 @@ class Demo(msgspec.Struct, frozen=True):
     key: str
 
 
+class Prepared(msgspec.Struct, frozen=True):
+    """What a start found in the store, and the secrets that it made."""
+
+    has_accounts: bool
+    demo: Demo | None
+    operator_path: str | None  # of the link that makes the first operator
+
+
 def run_service(settings: Settings, host: str, port: int) -> None:
     if missing := missing_secrets(settings):
         raise ConfigError(missing, settings.source)
     protect_memory()
     listener = _bind(host, port)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is a service that can reload
-    demo, has_accounts = uvloop.run(_prepare(settings))
-    _print_screen(settings, _base_url(listener), demo, has_accounts=has_accounts)
+    _print_screen(settings, _base_url(listener), uvloop.run(_prepare(settings)))
     log = make_log()
     log.info("starting", **start_facts(settings, listener))
     if problem := index_problem(settings.grounding.search):
@@ -97,24 +108,28 @@ def _bind(host: str, port: int) -> socket.socket:
         ) from None
 
 
-async def _prepare(settings: Settings) -> tuple[Demo | None, bool]:
-    """Open the store; create the demo account if the built-in default has no account. Also: are there accounts?"""
+async def _prepare(settings: Settings) -> Prepared:
+    """Open the store; create the demo account if the built-in default has no account, and the operator's link."""
     store = open_store(settings.store.url)
     try:
         await prepare_store(store, say_backup)
-        has_accounts = bool(await list_accounts(store))
-        if has_accounts or settings.source is not None:
-            return None, has_accounts
-        password = secrets.token_urlsafe(12)
-        await create_account(store, DEMO_EMAIL, password, DEMO_CREDIT_NANO, DEFAULT_CLASS, now_ms())
-        key, _ = await create_key(store, DEMO_EMAIL, KeyOrder("demo"), now_ms())
-        return Demo(password, key), True
+        emails = [account.email for account in await list_accounts(store)]
+        demo = None if emails or settings.source else await _make_demo(store)
+        path = None if set(emails) - {DEMO_EMAIL} else await make_operator_link(store, now_ms())
+        return Prepared(bool(emails), demo, path)
     finally:
         await store.close()
 
 
-def _print_screen(settings: Settings, base_url: str, demo: Demo | None, *, has_accounts: bool) -> None:
-    pages = settings.platform.base_url or base_url.removesuffix("/v1")
+async def _make_demo(store: Store) -> Demo:
+    password = secrets.token_urlsafe(12)
+    await create_account(store, DEMO_EMAIL, password, DEMO_CREDIT_NANO, DEFAULT_CLASS, now_ms())
+    key, _ = await create_key(store, DEMO_EMAIL, KeyOrder("demo"), now_ms())
+    return Demo(password, key)
+
+
+def _print_screen(settings: Settings, base_url: str, found: Prepared) -> None:
+    pages, demo = settings.platform.base_url or base_url.removesuffix("/v1"), found.demo
     lines = [
         ("Pages", f"{pages}/" + (f"   (sign in as {DEMO_EMAIL})" if demo else "")),
         ("API", base_url),
@@ -126,11 +141,13 @@ def _print_screen(settings: Settings, base_url: str, demo: Demo | None, *, has_a
             ("Account", f"{DEMO_EMAIL}, with 5.00 dollars of credit; password {demo.password}"),
             ("Key", f"{demo.key}   (shown only this once)"),
         ]
-    elif has_accounts:
+    elif found.has_accounts:
         lines.append(("Key", f"to create a new one: {_command()} key create --account EMAIL"))
         lines.append(("Accounts", f"{_command()} account list"))
     else:
         lines.append(("Account", f"none yet; to create one: {_command()} account create EMAIL --credit 5.00"))
+    if found.operator_path:
+        lines.append(("Operator", f"{pages}{found.operator_path}   (makes the operator's account, once, for 24 hours)"))
     key = demo.key if demo else "$CADENZA_API_KEY"
     click.echo("\nCadenza is running. Press Ctrl-C to stop it.\n")
     for name, text in lines:

@@ -56,7 +56,7 @@ def build_settings(raw: Table, reader: Reader, source: Path | None, environ: Map
         example = _example_route(values["providers"])
         reader.problem(("classes",), f"no class has a route; add lines like these:\n{example}")
     providers = {name: _provider(name, given, reader, environ) for name, given in values["providers"].items()}
-    platform = build_platform(values["platform"])
+    platform = build_platform(values["platform"], reader, environ)
     general = _character(values["character"], ("character",), reader)
     return Settings(
         source=source,

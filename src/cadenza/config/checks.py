@@ -30,6 +30,7 @@ FIRST_ADDRESS = "must give a network by its first address"
 LITERAL_TOKEN = "a token must not be in this file; name a variable with metrics_token_env"  # noqa: S105 a sentence
 LITERAL_PASSWORD = "a password must not be in this file; name a variable with password_env"  # noqa: S105 a sentence
 LITERAL_SECRET = "a secret must not be in this file; name a variable with secret_key_env and webhook_secret_env"  # noqa: S105 a sentence
+LITERAL_SITE_SECRET = "a secret must not be in this file; name a variable with secret_key_env"  # noqa: S105 a sentence
 LITERAL_SEARCH_KEY = "a key must not be in this file; name a variable with api_key_env"
 NUMBER_MAX = 1_000_000_000
 PRIVATE_NAMES = (".localhost", ".local", ".internal")
@@ -278,6 +279,9 @@ PLATFORM: Keys = {
     "base_url": address_like("https://chat.example.org"),
     "sign_up": one_of("closed", "invite", "open"),
     "opening_credit": dollars,
+    "opening_credits_per_hour": integer(1, 1_000_000),
+    "secret_key_env": VARIABLE_NAME,
+    "secret_key": LITERAL_SITE_SECRET,
 }
 MAIL: Keys = {"host": text, "port": integer(1, 65_535), "security": one_of("starttls", "tls", "none")}
 MAIL |= {"username": text, "password_env": VARIABLE_NAME, "password": LITERAL_PASSWORD, "sender": sender}

@@ -6,10 +6,19 @@ from cadenza.config.checks import Table
 from cadenza.config.read import Reader
 from cadenza.config.settings import Mail, Platform, Secret, Stripe
 
+SECRET_KEY_ENV = "CADENZA_SECRET_KEY"  # noqa: S105 the name of a variable
+SECRET_KEY_CHARS_MIN = 32
 
-def build_platform(values: Table) -> Platform:
+
+def build_platform(values: Table, reader: Reader, environ: Mapping[str, str]) -> Platform:
     credit_nano = values.pop("opening_credit", 0)
-    return Platform(**values, opening_credit_nano=credit_nano)
+    variable = values.get("secret_key_env", SECRET_KEY_ENV)
+    secret_key = _secret(variable, environ)
+    if secret_key and len(secret_key) < SECRET_KEY_CHARS_MIN:
+        reader.problem(
+            ("platform", "secret_key_env"), f"the value of {variable} is too short: {SECRET_KEY_CHARS_MIN} characters"
+        )
+    return Platform(**values, opening_credit_nano=credit_nano, secret_key=secret_key)
 
 
 def build_mail(values: Table, platform: Platform, reader: Reader, environ: Mapping[str, str]) -> Mail | None:

@@ -119,12 +119,16 @@ class ClassSettings(msgspec.Struct, frozen=True):
 class Platform(msgspec.Struct, frozen=True):
     """The web application. `base_url` is its address, for links in e-mails; with https, cookies are sent over TLS only.
 
-    Who signs up gets the opening credit.
+    Who signs up gets the opening credit, which is given so often in an hour and not more. `secret_key` encrypts
+    what the store must not have in the clear. It comes from the variable `secret_key_env`.
     """
 
     base_url: str | None = None
     sign_up: Literal["closed", "invite", "open"] = "closed"
     opening_credit_nano: int = 0
+    opening_credits_per_hour: int = 100
+    secret_key_env: str | None = None
+    secret_key: str | None = None
 
 
 class Mail(msgspec.Struct, frozen=True):
@@ -210,6 +214,8 @@ def _secrets(settings: Settings) -> list[tuple[str, str | None, str | None, str]
     """Each secret: its key in the file, the variable that it comes from, its value, and what it is."""
     server, mail, stripe = settings.server, settings.mail, settings.stripe
     found = [("server.metrics_token_env", server.metrics_token_env, server.metrics_token, "the token for /metrics")]
+    site = settings.platform
+    found.append(("platform.secret_key_env", site.secret_key_env, site.secret_key, "32 or more random characters"))
     if mail:
         found.append(("mail.password_env", mail.password_env, mail.password, "the password of the SMTP server"))
     if stripe:

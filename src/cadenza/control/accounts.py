@@ -16,7 +16,7 @@ from cadenza.control.once import make_order, until_known
 from cadenza.control.passwords import clean_password
 from cadenza.core.money import format_dollars
 from cadenza.core.records import CLASSES, DEFAULT_CLASS
-from cadenza.store import accounts, acts, credit, ledger, links, sessions
+from cadenza.store import accounts, acts, credit, ledger, links, operator_link, sessions
 from cadenza.store.accounts import Account
 from cadenza.store.acts import COMMAND_LINE, Act
 from cadenza.store.changes import make_change
@@ -36,6 +36,7 @@ class NewAccount(msgspec.Struct, frozen=True):
     credit_nano: int = 0
     preferred_class: str = DEFAULT_CLASS
     verified_at: int | None = None
+    is_operator: bool = False
 
 
 async def create_account(  # noqa: PLR0913, PLR0917 it is one order
@@ -52,7 +53,7 @@ async def create_account(  # noqa: PLR0913, PLR0917 it is one order
     check_class(preferred_class)
     if not 0 <= credit_nano < ledger.BALANCE_NANO_LIMIT:
         raise ControlError(f"Opening credit is from zero to less than {format_dollars(ledger.BALANCE_NANO_LIMIT)}.")
-    password_hash = await asyncio.to_thread(PasswordHasher().hash, clean_password(password))
+    password_hash = await asyncio.to_thread(PasswordHasher().hash, clean_password(password, normal))
     new = NewAccount(normal, password_hash, credit_nano, preferred_class)
     order = make_order(COMMAND_LINE, "account.create", (normal, credit_nano), reference)
 
@@ -72,7 +73,7 @@ async def create_account(  # noqa: PLR0913, PLR0917 it is one order
 
 
 def add_account(tx: Transaction, new: NewAccount, by: str, now_ms: int) -> Account:
-    """Create an account and its opening grant. The first account of an installation is an operator's."""
+    """Create an account and its opening grant."""
     account = Account(
         id="acct_" + secrets.token_urlsafe(18),
         email=new.email,
@@ -80,13 +81,15 @@ def add_account(tx: Transaction, new: NewAccount, by: str, now_ms: int) -> Accou
         balance_nano=0,
         held_nano=0,
         created_at=now_ms,
-        is_operator=accounts.is_first(tx),
+        is_operator=new.is_operator,
         verified_at=new.verified_at,
     )
     accounts.add(tx, account, new.password_hash)
     if new.credit_nano:
         ledger.grant(tx, account.id, new.credit_nano, OPENING_NOTE, now_ms)
     acts.add(tx, Act(now_ms, by, "account.create", account.id))
+    if new.is_operator:
+        acts.add(tx, Act(now_ms, by, "account.operator", account.id, detail="by the one-time link"))
     return find_account(tx, new.email)
 
 
@@ -99,6 +102,8 @@ async def set_operator(store: Store, email: str, by: str, now_ms: int, *, is_ope
         if not is_operator and by != COMMAND_LINE and accounts.lock_operators(tx) <= {account.id}:
             raise ControlError(f"{account.email} is the last operator. Make another account an operator first.")
         accounts.set_operator(tx, account.id, is_operator=is_operator)
+        if is_operator:
+            operator_link.remove(tx)
 
     act = Act(now_ms, by, "account.operator" if is_operator else "account.ordinary")
     return await _change(store, email, act, change)
@@ -131,7 +136,7 @@ async def resume_account(store: Store, email: str, by: str, now_ms: int) -> Acco
 
 async def set_password(store: Store, email: str, password: str, by: str, now_ms: int) -> Account:
     """Give an account a new password. All its sessions and links end."""
-    password_hash = await asyncio.to_thread(PasswordHasher().hash, clean_password(password))
+    password_hash = await asyncio.to_thread(PasswordHasher().hash, clean_password(password, email))
 
     def change(tx: Transaction, account: Account) -> None:
         accounts.set_password(tx, account.id, password_hash)

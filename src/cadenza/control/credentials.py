@@ -40,8 +40,8 @@ async def change_password(store: Store, session: Session, password_hash: str, by
 
 async def reset_password(store: Store, work: PasswordWork, secret: str, password: str, now_ms: int) -> Account:
     """Use a link to set a password. Every session ends. The second factor stays."""
-    await require_link(store, secret, "reset", now_ms)  # a hash is costly: nobody gets one without a link
-    password_hash = await work.hash(password)
+    link = await require_link(store, secret, "reset", now_ms)  # a hash is costly: nobody gets one without a link
+    password_hash = await work.hash(password, link.email)
 
     def reset(tx: Transaction) -> Account:
         account = _use(tx, secret, "reset", now_ms)[1]

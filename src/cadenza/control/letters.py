@@ -6,6 +6,7 @@ asked for it.
 
 from cadenza.control.accounts import normal_email
 from cadenza.control.links import make_link
+from cadenza.control.notices import Notice
 from cadenza.control.outbox import Letter, Outbox
 from cadenza.control.throttle import short_digest
 from cadenza.core.rates import Rate
@@ -16,6 +17,7 @@ from cadenza.store.shared.state import Rates
 from cadenza.store.store import Store, Transaction
 
 ADDRESS_RATE = Rate(1 / 600, 4)  # letters to one address
+NOTICE_RATE = Rate(1 / 60, 10)  # notices of one kind to one address
 IGNORE = "If you did not ask for this, ignore this e-mail: nothing has changed."
 
 
@@ -83,8 +85,14 @@ class Letters:
 
         self._outbox.post(write)
 
-    def password_changed(self, to: str) -> None:
-        self.notice(to, "Your password at Cadenza was changed", _password_notice())
+    def tell(self, to: str, notice: Notice, detail: str = "") -> None:
+        """Tell an owner what changed. Of one kind, an address gets few in a row, so that no other kind is drowned."""
+
+        async def write() -> Letter | None:
+            ticket = await self._rates.take(f"notice:{short_digest(notice.subject + to)}", NOTICE_RATE)
+            return Letter(to, notice.subject, notice.write(detail)) if ticket.is_granted else None
+
+        self._outbox.post(write)
 
     async def _may_send(self, email: str) -> bool:
         return (await self._rates.take(f"mail:{short_digest(email)}", ADDRESS_RATE)).is_granted
@@ -133,11 +141,4 @@ def _email_notice() -> str:
         "Hello,\n\nsomebody who is signed in to your account asked to change its e-mail address. It changes when the "
         "link that was sent to the new address is opened.\n\nIf that was not you, change your password now: that "
         "signs out everybody else and stops the change.\n"
-    )
-
-
-def _password_notice() -> str:
-    return (
-        "Hello,\n\nthe password of your account was changed, and all other browsers were signed out.\n\n"
-        "If that was not you, reset your password and tell the operator of this service.\n"
     )

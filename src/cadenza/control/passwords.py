@@ -7,6 +7,7 @@ lane with too many waiting refuses more.
 
 import asyncio
 import os
+import string
 import sys
 import threading
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from enum import Enum, auto
 from argon2 import PasswordHasher
 from argon2.exceptions import VerifyMismatchError
 
+from cadenza.control.common_passwords import is_common
 from cadenza.control.errors import ControlError
 from cadenza.control.throttle import Throttled
 
@@ -23,6 +25,7 @@ PASSWORD_CHARS_MIN = 8
 PASSWORD_CHARS_MAX = 1024
 WAITING_MAX = 16
 BUSY_S = 5.0
+DECORATION = string.digits + string.punctuation + " "
 LOW_PRIORITY = 10  # of 19
 # The hash of a password that nobody knows, so that an unknown address takes as long as a known one.
 DECOY = "$argon2id$v=19$m=65536,t=3,p=4$l7kE/wY253lz9eVGvWck1g$6yNKS97TCXvCA3V6T45lxPn8Uynm1Px4Nm0ZsVtEWsw"
@@ -45,8 +48,9 @@ class PasswordWork:
         self._hasher = PasswordHasher()
         self._threads = {lane: ThreadPoolExecutor(1, f"passwords-{lane.name}", _lower_priority) for lane in Lane}
 
-    async def hash(self, password: str, lane: Lane = Lane.OTHERS) -> str:
-        secret = clean_password(password)
+    async def hash(self, password: str, email: str, lane: Lane = Lane.OTHERS) -> str:
+        """The hash of a new password for the account of this address. ControlError if it is a bad one."""
+        secret = clean_password(password, email)
         return str(await self._run(lane, lambda: self._hasher.hash(secret)))
 
     async def matches(self, password_hash: str | None, password: str, lane: Lane = Lane.OTHERS) -> bool:
@@ -75,13 +79,26 @@ class PasswordWork:
             return False
 
 
-def clean_password(password: str) -> bytes:
+def clean_password(password: str, email: str) -> bytes:
+    """The bytes of a new password. ControlError if it is too short, common, or the address itself."""
     if not PASSWORD_CHARS_MIN <= len(password) <= PASSWORD_CHARS_MAX:
         raise ControlError(f"A password has {PASSWORD_CHARS_MIN} to {PASSWORD_CHARS_MAX} characters.")
+    if is_common(password):
+        raise ControlError("This password is one of the most common ones, which are tried first. Choose another.")
+    if _is_address(password, email):
+        raise ControlError("The password is the e-mail address or a part of it. Choose another.")
     try:
         return password.encode()
     except UnicodeEncodeError:
         raise ControlError("The password is not text in UTF-8: type it again.") from None
+
+
+def _is_address(password: str, email: str) -> bool:
+    """Whether a password is an address or one of its sides, also with digits and signs around it."""
+    local, _, domain = email.strip().lower().partition("@")
+    bare = password.strip().lower()
+    own = {f"{local}@{domain}", local, domain}
+    return bare in own or bare.strip(DECORATION) in {text.strip(DECORATION) for text in own} - {""}
 
 
 def _lower_priority() -> None:

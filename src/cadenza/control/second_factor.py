@@ -14,10 +14,11 @@ import msgspec
 from cadenza.control import totp
 from cadenza.control.accounts import find_account
 from cadenza.control.errors import ControlError
+from cadenza.control.sealing import Sealer, is_sealed
 from cadenza.store import acts, passkeys, second_factors
 from cadenza.store.accounts import Account
 from cadenza.store.acts import Act
-from cadenza.store.second_factors import Factors
+from cadenza.store.second_factors import Factors, Totp
 from cadenza.store.store import Store, Transaction
 
 CODES = 10
@@ -46,33 +47,35 @@ class Enrolment(msgspec.Struct, frozen=True):
     text: str
 
 
-async def begin_totp(store: Store, account: Account) -> Enrolment:
+async def begin_totp(store: Store, sealer: Sealer, account: Account) -> Enrolment:
     """Make a secret for an authenticator app. It counts once a code of the app was given."""
     secret = totp.make_secret()
+    sealed = sealer.seal(secret, account.id)
 
     def begin(tx: Transaction) -> None:
         found = second_factors.find_totp(tx, account.id)
         if found and found.confirmed_at is not None:
             raise ControlError("There is an authenticator app already. Remove it first.")
-        second_factors.replace_totp(tx, account.id, secret)
+        second_factors.replace_totp(tx, account.id, sealed)
 
     await store.transact(begin)
     return Enrolment(totp.uri(secret, account.email), totp.written_secret(secret))
 
 
-async def enrolment_of(store: Store, account: Account) -> Enrolment:
+async def enrolment_of(store: Store, sealer: Sealer, account: Account) -> Enrolment:
     """The secret that waits for its first code."""
 
     def read(tx: Transaction) -> Enrolment:
         found = second_factors.find_totp(tx, account.id)
         if found is None or found.confirmed_at is not None:
             raise ControlError("Begin again: there is no authenticator app to confirm.")
-        return Enrolment(totp.uri(found.secret, account.email), totp.written_secret(found.secret))
+        secret = sealer.open(found.secret, account.id)
+        return Enrolment(totp.uri(secret, account.email), totp.written_secret(secret))
 
     return await store.transact(read)
 
 
-async def confirm_totp(store: Store, account: Account, code: str, now_ms: int) -> list[str]:
+async def confirm_totp(store: Store, sealer: Sealer, account: Account, code: str, now_ms: int) -> list[str]:
     """Confirm the app by its first code. Returns recovery codes if the account had none."""
     given = Code.parse(code)
 
@@ -80,7 +83,7 @@ async def confirm_totp(store: Store, account: Account, code: str, now_ms: int) -
         found = second_factors.find_totp(tx, account.id)
         if found is None or found.confirmed_at is not None:
             raise ControlError("Begin again: there is no authenticator app to confirm.")
-        _use_totp(tx, account, found.secret, given, now_ms)
+        _use_totp(tx, sealer, found, given, now_ms)
         acts.add(tx, Act(now_ms, account.email, "totp.add", account.id))
         return first_codes(tx, account.id)
 
@@ -109,7 +112,7 @@ async def renew_codes(store: Store, account: Account, now_ms: int) -> list[str]:
     return await store.transact(renew)
 
 
-async def use_second_factor(store: Store, account: Account, given: Code, now_ms: int) -> None:
+async def use_second_factor(store: Store, sealer: Sealer, account: Account, given: Code, now_ms: int) -> None:
     """Use a code to sign in. ControlError if it is wrong or was used before."""
 
     def use(tx: Transaction) -> None:
@@ -121,7 +124,7 @@ async def use_second_factor(store: Store, account: Account, given: Code, now_ms:
         found = second_factors.find_totp(tx, account.id)
         if found is None or found.confirmed_at is None:
             raise ControlError(WRONG_CODE)
-        _use_totp(tx, account, found.secret, given, now_ms)
+        _use_totp(tx, sealer, found, given, now_ms)
 
     await store.transact(use)
 
@@ -166,10 +169,14 @@ def _make_code() -> str:
     return "-".join("".join(secrets.choice(LETTERS) for _ in range(GROUP_LETTERS)) for _ in range(GROUPS))
 
 
-def _use_totp(tx: Transaction, account: Account, secret: bytes, given: Code, now_ms: int) -> None:
+def _use_totp(tx: Transaction, sealer: Sealer, app: Totp, given: Code, now_ms: int) -> None:
+    """Use a code. A secret that an earlier release stored as it is becomes an encrypted one."""
+    secret = sealer.open(app.secret, app.account_id)
     step = totp.matching_step(secret, given.text, now_ms)
-    if step is None or not second_factors.use_step(tx, account.id, step, now_ms):
+    if step is None or not second_factors.use_step(tx, app.account_id, step, now_ms):
         raise ControlError(WRONG_CODE)
+    if sealer.has_key and not is_sealed(app.secret):
+        second_factors.replace_secret(tx, app.account_id, sealer.seal(secret, app.account_id))
 
 
 def _digest(code: str) -> bytes:

@@ -1,7 +1,8 @@
 """Signing in: checks passwords and codes, and limits how often they may be tried.
 
-Limits are by network and by account. A browser that has signed in to the account before has an allowance of its own, so
-that nobody can lock an owner out. An unknown address and a wrong password get the same text after the same work.
+Limits are by network, by account and in total. A browser that has signed in to the account before has an allowance of
+its own, so that nobody can lock an owner out. An unknown address and a wrong password get the same text after the same
+work.
 """
 
 import msgspec
@@ -11,6 +12,7 @@ from cadenza.control.accounts import normal_email
 from cadenza.control.devices import find_device
 from cadenza.control.errors import ControlError
 from cadenza.control.passwords import Lane, PasswordWork
+from cadenza.control.sealing import Sealer
 from cadenza.control.second_factor import Code, use_second_factor
 from cadenza.control.signing import Signer
 from cadenza.control.throttle import Limit, short_digest
@@ -23,6 +25,7 @@ from cadenza.store.store import Store, Transaction
 
 NETWORK_RATE = Rate(4.0, 100)  # all attempts of a network that need a hash
 NETWORK_FAILURES = Rate(0.1, 30)
+ALL_FAILURES = Rate(2.0, 300)  # of all networks, by browsers that have not signed in to the account before
 ACCOUNT_FAILURES = Rate(1 / 60, 10)  # by browsers that have not signed in to it before
 DEVICE_RATE = Rate(0.5, 20)
 KNOWN_RATE = Rate(0.5, 30)  # of one account, by all its browsers together
@@ -41,7 +44,7 @@ class Attempt(msgspec.Struct, frozen=True):
 
     email: str
     password: str
-    network: str
+    address: str
     device: str  # the cookie of a browser that has signed in before
 
 
@@ -61,9 +64,12 @@ class Checked(msgspec.Struct, frozen=True):
 class SignIns:
     """Checks who signs in, for one process."""
 
-    def __init__(self, store: Store, rates: Rates, passwords: PasswordWork, signer: Signer) -> None:
+    def __init__(
+        self, store: Store, rates: Rates, passwords: PasswordWork, signer: Signer, sealer: Sealer | None = None
+    ) -> None:
         self.passwords = passwords
         self.signer = signer
+        self.sealer = sealer or Sealer(store)
         self._store = store
         self._rates = rates
 
@@ -102,7 +108,7 @@ class SignIns:
         rate = RECOVERY_FAILURES if given.is_recovery else CODE_FAILURES
         limits = [Limit(f"code:{given.is_recovery}:{of_whom}", rate)]
         await throttle.take(self._rates, limits, TOO_MANY_HERE)
-        await use_second_factor(self._store, account, given, now_ms)
+        await use_second_factor(self._store, self.sealer, account, given, now_ms)
         throttle.give_back(self._rates, limits)
 
     async def check_again(self, account: Account, session: Session, password: str) -> None:
@@ -125,9 +131,9 @@ def _limits(attempt: Attempt, email: str, device: str | None) -> tuple[list[Limi
     if device:
         of_device = f"sign-in:device:{short_digest(device)}"
         return [Limit(of_device, DEVICE_RATE)], [Limit(f"{of_device}:failed", DEVICE_FAILURES)]
-    of_network = f"sign-in:network:{attempt.network}"
-    of_account = f"sign-in:account:{short_digest(email)}"
-    return [Limit(of_network, NETWORK_RATE)], [
-        Limit(f"{of_network}:failed", NETWORK_FAILURES),
-        Limit(of_account, ACCOUNT_FAILURES),
+    attempts = throttle.network_limits("sign-in:network", attempt.address, NETWORK_RATE)
+    return attempts, [
+        *throttle.network_limits("sign-in:network:failed", attempt.address, NETWORK_FAILURES),
+        Limit(f"sign-in:account:{short_digest(email)}", ACCOUNT_FAILURES),
+        Limit("sign-in:failed", ALL_FAILURES),
     ]

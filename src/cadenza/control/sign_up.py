@@ -1,7 +1,7 @@
 """Signing up, and invitations. With e-mail, who signs up is sent an invitation, so every address is a real one.
 
 Nothing tells a visitor whether an address has an account, as long as e-mail is set up. The opening credit comes with
-the account.
+the account. The one-time link of the first operator is an invitation too, which works however sign-up is set.
 """
 
 from collections.abc import Callable
@@ -11,6 +11,7 @@ import msgspec
 from cadenza.control.accounts import NewAccount, add_account, require_email
 from cadenza.control.credentials import DEAD_LINK, require_link
 from cadenza.control.errors import ControlError
+from cadenza.control.first_operator import is_operator_link, take_operator_link
 from cadenza.control.links import make_link, take_link
 from cadenza.control.passwords import PasswordWork
 from cadenza.store import acts
@@ -22,9 +23,16 @@ TAKEN = "There is an account for this address already. Sign in, or reset its pas
 
 
 class Invitation(msgspec.Struct, frozen=True):
-    """The secret of an invitation, and what its reader chose. The address counts only if the invitation names none."""
+    """A live invitation: the address that it is for, if it names one, and whether it makes the first operator."""
 
     secret: str
+    email: str
+    is_operator: bool = False
+
+
+class Choice(msgspec.Struct, frozen=True):
+    """What the reader of an invitation chose. The address counts only if the invitation names none."""
+
     email: str
     password: str
 
@@ -34,19 +42,33 @@ async def sign_up(
 ) -> Account:
     """Create an account whose address nobody has verified."""
     normal = require_email(email)
-    new = NewAccount(normal, await work.hash(password), credit_nano)
+    new = NewAccount(normal, await work.hash(password, normal), credit_nano)
     return await _add(store, lambda tx: add_account(tx, new, normal, now_ms))
 
 
-async def join(store: Store, work: PasswordWork, invitation: Invitation, credit_nano: int, now_ms: int) -> Account:
+async def find_invitation(store: Store, secret: str, now_ms: int) -> Invitation:
+    """ControlError if it is none, or does not work any more."""
+    if await is_operator_link(store, secret, now_ms):
+        return Invitation(secret, "", is_operator=True)
+    return Invitation(secret, (await require_link(store, secret, "invite", now_ms)).email)
+
+
+async def join(
+    store: Store, work: PasswordWork, invitation: Invitation, chosen: Choice, credit_nano: int, now_ms: int
+) -> Account:
     """Create an account by an invitation. One that names an address proves that its reader has it."""
-    link = await require_link(store, invitation.secret, "invite", now_ms)
-    email = link.email or require_email(invitation.email)
-    verified_at = now_ms if link.email else None
-    new = NewAccount(email, await work.hash(invitation.password), credit_nano, verified_at=verified_at)
+    email = invitation.email or require_email(chosen.email)
+    new = NewAccount(
+        email,
+        await work.hash(chosen.password, email),
+        credit_nano,
+        verified_at=now_ms if invitation.email else None,
+        is_operator=invitation.is_operator,
+    )
 
     def add(tx: Transaction) -> Account:
-        if take_link(tx, invitation.secret, "invite", now_ms) is None:
+        take = take_operator_link if invitation.is_operator else take_invitation
+        if not take(tx, invitation.secret, now_ms):
             raise ControlError(DEAD_LINK)
         return add_account(tx, new, email, now_ms)
 
@@ -62,6 +84,10 @@ async def invite(store: Store, email: str, by: str, now_ms: int) -> str:
         return make_link(tx, "invite", None, normal, now_ms)
 
     return await store.transact(make)
+
+
+def take_invitation(tx: Transaction, secret: str, now_ms: int) -> bool:
+    return take_link(tx, secret, "invite", now_ms) is not None
 
 
 async def _add(store: Store, add: Callable[[Transaction], Account]) -> Account:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import msgspec
 
 from cadenza.control.errors import ControlError
+from cadenza.core.networks import networks_of
 from cadenza.core.rates import Rate
 from cadenza.store.shared.state import Rates
 
@@ -23,6 +24,17 @@ class Limit(msgspec.Struct, frozen=True):
 
     name: str
     rate: Rate
+
+
+def network_limits(name: str, address: str, rate: Rate) -> list[Limit]:
+    """A limit on the network of an address, and limits on the wider networks around it, which allow a few times more.
+
+    So nobody who has a whole IPv6 prefix, or a rack of IPv4 addresses, has as many allowances as addresses.
+    """
+    return [
+        Limit(f"{name}:{network}", Rate(rate.per_s * factor, rate.burst * factor))
+        for network, factor in networks_of(address).items()
+    ]
 
 
 async def take(rates: Rates, limits: Sequence[Limit], message: str) -> None:

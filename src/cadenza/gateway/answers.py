@@ -13,7 +13,8 @@ from cadenza.http.exchange import STREAMING, Exchange
 from cadenza.http.headers import encode_headers
 
 SANE_ID = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
-JSON = b"content-type: application/json\r\n"
+NO_STORE = b"cache-control: no-store\r\n"
+JSON = b"content-type: application/json\r\n" + NO_STORE
 CORS = (
     b"access-control-allow-origin: *\r\n"
     b"access-control-expose-headers: x-request-id, x-should-retry, retry-after, retry-after-ms, x-cadenza-max-tokens, "
@@ -41,7 +42,7 @@ class Answers:
         self._exchange.respond(200, self._headers(JSON, more_headers), body)
 
     def send_no_content(self, more_headers: bytes) -> None:
-        self._exchange.respond(204, self._headers(b"", more_headers), b"")
+        self._exchange.respond(204, self._headers(NO_STORE, more_headers), b"")
 
     def start_waiting(self) -> None:
         """Send the head of a stream before its reply is there, without the headers that are not known yet."""

@@ -8,17 +8,16 @@ import asyncio
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from ipaddress import IPv6Address
 from typing import TypeVar
 
 from cadenza.core.errors import RateLimited, Unauthenticated
+from cadenza.core.networks import network_of
 from cadenza.core.rates import NS_PER_S, Rate, Ticket
 from cadenza.observe import Metrics
 from cadenza.store.shared.state import Rates
 
 DEAD_KEY_NS = 5 * NS_PER_S  # how long a dead key is remembered
 REMEMBERED_MAX = 10_000
-NETWORK_CHARS_MAX = 64
 LOOK_UPS_OF_ONE_ADDRESS = Rate(per_s=20.0, burst=100)
 
 K = TypeVar("K")
@@ -107,14 +106,3 @@ class UnknownKeyLimiter:
         network = self._tickets.pop(digest, None)
         if network is not None:
             self._networks.give_back(network, LOOK_UPS_OF_ONE_ADDRESS)
-
-
-def network_of(address: str) -> str:
-    """The address; for IPv6 the /64 network, which belongs to one subscriber. Other text is cut."""
-    if ":" not in address:
-        return address[:NETWORK_CHARS_MAX]
-    try:
-        parsed = IPv6Address(address)
-    except ValueError:
-        return address[:NETWORK_CHARS_MAX]
-    return str(parsed.ipv4_mapped or int(parsed) >> 64)

@@ -143,6 +143,11 @@ class Exchange:
         return self._transport.proxies.scheme(self._transport.peer, "http", forwarded)
 
     @property
+    def is_forwarded(self) -> bool:
+        """Whether the request came through a trusted proxy."""
+        return self._transport.proxies.has_forwarded(self._transport.peer, self.request.fields)
+
+    @property
     def is_congested(self) -> bool:
         return self._transport.is_congested
 
@@ -228,7 +233,7 @@ class Exchange:
 
         Not behind a proxy, whose connections carry requests of many clients.
         """
-        if not self._transport.proxies.has_forwarded(self._transport.peer, self.request.fields):
+        if not self.is_forwarded:
             self.pause_s = pause_s
 
     def interrupt(self, reason: Interruption) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 from urllib.parse import unquote
 
-from cadenza.gateway.unknown_keys import network_of
+from cadenza.core.networks import network_of
 from cadenza.http.body import BodyMemory, BodyMemoryFull, BodyTimeout, BodyTooLarge
 from cadenza.http.exchange import PENDING, STREAMING, Exchange
 from cadenza.http.headers import encode_headers

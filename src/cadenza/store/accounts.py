@@ -141,12 +141,10 @@ def set_preferences(tx: Transaction, account_id: str, chosen: Preferences) -> No
     tx.change(SET_PREFERENCES, {"account": account_id, **values})
 
 
-def is_first(tx: Transaction) -> bool:
-    """Whether there is no account yet. No other transaction can then make one before this one ends."""
-    if tx.row(COUNT, {}) != (0,):
-        return False
+def lock_first_operator(tx: Transaction) -> bool:
+    """Whether there is an operator. Another transaction that asks this waits until this one ends."""
     tx.row(LOCK_FIRST, {})
-    return tx.row(COUNT, {}) == (0,)
+    return bool(lock_operators(tx))
 
 
 async def list_all(store: Store) -> list[Account]:

@@ -6,16 +6,16 @@ erased and still has its address, so the order of the steps matters.
 
 import secrets
 
-from sqlalchemy import and_, bindparam, case, delete, func, select, text, update
+from sqlalchemy import and_, bindparam, case, delete, func, select, update
 
 from cadenza.store import links, passkeys, schema, second_factors, sessions
 from cadenza.store.accounts import Account
 from cadenza.store.schema import accounts, acts, idempotency, keys, notes, usage
 from cadenza.store.statements import Statement
 from cadenza.store.store import Transaction
+from cadenza.store.write_ahead_log import overwrite
 
 ERASED_PREFIX = "erased------"
-OVERWRITE = Statement(text("PRAGMA secure_delete = ON"))  # SQLite: this connection overwrites what it deletes
 _OF_ID = accounts.c.id == bindparam("account")
 MARK = Statement(
     update(accounts)
@@ -72,8 +72,7 @@ CLEAR_KEY = Statement(
 
 def erase(tx: Transaction, account: Account, now_ms: int) -> None:
     """Erase everything about a person, and end every key and session. The account's money must be zero, and locked."""
-    if tx.is_sqlite:
-        tx.row(OVERWRITE, {})
+    overwrite(tx)
     tx.change(MARK, {"account": account.id, "now": now_ms})
     tx.change(CLEAR_OWN_ACTS, {"account": account.id})
     tx.change(CLEAR_OTHER_ACTS, {"account": account.id, "address": account.email})

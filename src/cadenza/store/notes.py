@@ -9,6 +9,7 @@ from sqlalchemy import bindparam, delete, insert, select, update
 from cadenza.store.schema import accounts, notes
 from cadenza.store.statements import Statement
 from cadenza.store.store import Row, Store, Transaction
+from cadenza.store.write_ahead_log import overwrite
 
 
 class Note(msgspec.Struct, frozen=True):
@@ -55,12 +56,14 @@ def find(tx: Transaction, note_id: str) -> Note | None:
 
 
 def change(tx: Transaction, note_id: str, text: str, now_ms: int) -> bool:
-    """Whether the note was still there."""
+    """Whether the note was still there. Its old text is overwritten."""
+    overwrite(tx)
     return tx.change(CHANGE, {"note": note_id, "words": text, "now": now_ms}) == 1
 
 
 def remove(tx: Transaction, note: Note) -> bool:
-    """Whether the note was still there."""
+    """Whether the note was still there. It is overwritten."""
+    overwrite(tx)
     if not tx.change(REMOVE, {"note": note.id}):
         return False
     tx.change(COUNT_DOWN, {"account": note.account_id})

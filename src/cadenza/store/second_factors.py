@@ -8,10 +8,11 @@ from sqlalchemy import bindparam, delete, func, insert, select, update
 from cadenza.store.schema import passkeys, recovery_codes, totp
 from cadenza.store.statements import Statement
 from cadenza.store.store import Row, Store, Transaction
+from cadenza.store.write_ahead_log import overwrite
 
 
 class Totp(msgspec.Struct, frozen=True):
-    """The secret of an authenticator app, and the last time step whose code was accepted."""
+    """The secret of an authenticator app, encrypted, and the last time step whose code was accepted."""
 
     account_id: str
     secret: bytes
@@ -43,6 +44,7 @@ COUNT_CODES = select(func.count()).select_from(recovery_codes).where(_CODES_OF_A
 FACTORS = Statement(select(COUNT_TOTP, COUNT_PASSKEYS, COUNT_CODES))
 INSERT_TOTP = Statement(insert(totp), *Totp.__struct_fields__)
 FIND_TOTP = Statement(select(*(totp.c[name] for name in Totp.__struct_fields__)).where(_OF_ACCOUNT))
+SET_SECRET = Statement(update(totp).where(_OF_ACCOUNT).values(secret=bindparam("new_secret")))
 REMOVE_TOTP = Statement(delete(totp).where(_OF_ACCOUNT))
 USE_STEP = Statement(
     update(totp)
@@ -71,6 +73,12 @@ def replace_totp(tx: Transaction, account_id: str, secret: bytes) -> None:
     """Begin with a new secret. It counts once a code of it is used."""
     tx.change(REMOVE_TOTP, {"account": account_id})
     tx.change(INSERT_TOTP, msgspec.structs.asdict(Totp(account_id, secret, 0, None)))
+
+
+def replace_secret(tx: Transaction, account_id: str, secret: bytes) -> None:
+    """Store the same secret in another form. The old one is overwritten."""
+    overwrite(tx)
+    tx.change(SET_SECRET, {"account": account_id, "new_secret": secret})
 
 
 def remove_totp(tx: Transaction, account_id: str) -> bool:

@@ -1,5 +1,7 @@
 """Empties SQLite's write-ahead log, which otherwise keeps what was erased until the service stops.
 
+`LogEraser` does so soon after something was erased, once for all that was erased meanwhile.
+
 It is safe beside a running service: a try holds the write lock for about a tenth of a second, and writers wait for it.
 While another connection reads, the log cannot be emptied; after two seconds it is left as it is.
 """
@@ -9,11 +11,50 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from cadenza.store.store import Store
+from sqlalchemy import text
 
+from cadenza.store.statements import Statement
+from cadenza.store.store import Store, Transaction
+
+OVERWRITE = Statement(text("PRAGMA secure_delete = ON"))  # this connection overwrites what it deletes
 TRIES = 10
 LOCK_S = 0.1
 PAUSE_S = 0.1
+SOON_S = 1.0  # so that many deletions cause one checkpoint
+PAUSE_S_MAX = 60.0  # while a long read, such as a backup, goes on
+
+
+class LogEraser:
+    """Empties the log in the background, for one process."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._task: asyncio.Task[None] | None = None
+        self._is_wanted = False
+
+    def erase_soon(self) -> None:
+        """Something was erased, and its transaction has ended."""
+        self._is_wanted = True
+        if self._task is None:
+            self._task = asyncio.create_task(self._run())
+
+    async def _run(self) -> None:
+        pause_s = SOON_S
+        try:
+            while self._is_wanted:
+                await asyncio.sleep(pause_s)
+                self._is_wanted = False
+                if not await empty_log(self._store):
+                    self._is_wanted = True
+                    pause_s = min(2 * pause_s, PAUSE_S_MAX)
+        finally:
+            self._task = None
+
+
+def overwrite(tx: Transaction) -> None:
+    """From now on, what this connection deletes is overwritten in the file of the store."""
+    if tx.is_sqlite:
+        tx.row(OVERWRITE, {})
 
 
 async def empty_log(store: Store) -> bool:

@@ -20,19 +20,18 @@ from cadenza.control.once import MaybeDone
 from cadenza.control.sessions import find_session
 from cadenza.control.throttle import Throttled
 from cadenza.core.errors import render_error
+from cadenza.core.networks import network_of
 from cadenza.core.rates import Rate
 from cadenza.store.store import StoreUnavailable, StoreUncertain
 from cadenza.web.context import WebContext
 from cadenza.web.cookies import ANONYMOUS, CSRF_HEADER, cookie_name
 from cadenza.web.errors import Missing, NotAllowed, NotConfirmed, NotSignedIn, PageError, TooMany
-from cadenza.web.network import network_of
 from cadenza.web.routes import Access, Endpoint, Page, Routes
 from cadenza.web.visit import SAFE_METHODS, Visit
 
 API = "/platform/api"
 JSON = "application/json"
 PAGE_RATE = Rate(50.0, 300)  # of one network, which may be that of a whole office
-CHANGE_RATE = Rate(1.0, 120)  # forms and changing requests of one account
 HEADERS = {
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -45,6 +44,7 @@ HEADERS = {
     "permissions-policy": "camera=(), microphone=(), geolocation=(), payment=()",
 }
 NO_STORE = "no-store"
+STRICT_TRANSPORT = "max-age=31536000"  # a year; other hosts of the domain are not ours to decide about
 
 Serve = Callable[[Request], Awaitable[Response]]
 
@@ -56,13 +56,13 @@ def build_application(context: WebContext, listed: Routes) -> Starlette:
         )
         if found is None:
             raise Missing
-        return _with_headers(found)
+        return _with_headers(context, request, found)
 
     async def document(request: Request) -> Response:
         found, is_compressed = context.document, "gzip" in request.headers.get("accept-encoding", "")
         headers = {"vary": "accept-encoding"} | ({"content-encoding": "gzip"} if is_compressed else {})
         content = found.compressed if is_compressed else found.content
-        return _with_headers(Response(content, headers=headers, media_type=JSON))
+        return _with_headers(context, request, Response(content, headers=headers, media_type=JSON))
 
     async def failed(request: Request, error: Exception) -> Response:
         return await _show_error(context, request, error)
@@ -92,12 +92,11 @@ def _serve_page(context: WebContext, page: Page) -> Serve:
         except NotSignedIn:
             if request.method not in SAFE_METHODS:
                 raise
-            return _with_headers(RedirectResponse(f"/sign-in?next={quote(request.url.path)}", 303))
-        await _check_changes(visit)
+            return _with_headers(context, request, RedirectResponse(f"/sign-in?next={quote(request.url.path)}", 303))
         response = await page.serve(visit)
         if visit.cookie != _cookie(visit) and visit.cookie.startswith(ANONYMOUS):
             visit.set_cookie(response, visit.cookie)
-        return _with_headers(response)
+        return _with_headers(context, request, response)
 
     return serve
 
@@ -106,18 +105,17 @@ def _serve_endpoint(context: WebContext, endpoint: Endpoint) -> Serve:
     async def serve(request: Request) -> Response:
         visit = await _visit(context, request)
         _check_access(visit, endpoint.access)
-        await _check_changes(visit)
         if endpoint.takes is not None:
             result = await endpoint.serve(visit, await visit.json(endpoint.takes))
         else:
             if request.method not in SAFE_METHODS:
-                visit.check_origin(request.headers.get(CSRF_HEADER, ""))
+                await visit.check_change(request.headers.get(CSRF_HEADER, ""))
             result = await endpoint.serve(visit)
         if isinstance(result, Response):
-            return _with_headers(result)
+            return _with_headers(context, request, result)
         if result is None:
-            return _with_headers(Response(status_code=204))
-        return _with_headers(Response(msgspec.json.encode(result), media_type=JSON))
+            return _with_headers(context, request, Response(status_code=204))
+        return _with_headers(context, request, Response(msgspec.json.encode(result), media_type=JSON))
 
     return serve
 
@@ -154,25 +152,17 @@ async def _check_rate(context: WebContext, address: str) -> None:
         raise TooMany("Too many requests from your network. Try again in a moment.", ticket.wait_s)
 
 
-async def _check_changes(visit: Visit) -> None:
-    """429 for an account that changes things too often, from however many networks: most changes write an act."""
-    if visit.is_signed_in and visit.request.method not in SAFE_METHODS:
-        ticket = await visit.context.rates.take(f"changes:{visit.account.id}", CHANGE_RATE)
-        if not ticket.is_granted:
-            raise TooMany("Too many changes at once. Try again in a moment.", ticket.wait_s)
-
-
 async def _show_error(context: WebContext, request: Request, error: Exception) -> Response:
     found = _page_error(error)
     headers = {"retry-after": str(max(1, round(found.wait_s)))} if isinstance(found, TooMany) else {}
     is_api = request.url.path.startswith(API)
     if is_api or "text/html" not in request.headers.get("accept", ""):
         body = render_error(found.message, found.type)
-        return _with_headers(Response(body, found.status, headers, JSON))
+        return _with_headers(context, request, Response(body, found.status, headers, JSON))
     visit: Visit = getattr(request.state, "visit", None) or Visit(request, context, "", None)
     response = visit.page("problem.html", found.status, problem=found)
     response.headers.update(headers)
-    return _with_headers(response)
+    return _with_headers(context, request, response)
 
 
 def _page_error(error: Exception) -> PageError:
@@ -195,7 +185,10 @@ def _page_error(error: Exception) -> PageError:
     return found
 
 
-def _with_headers(response: Response) -> Response:
+def _with_headers(context: WebContext, request: Request, response: Response) -> Response:
+    """Under https, by the site's own address or as a trusted proxy tells it, browsers stay with https."""
     response.headers.update(HEADERS)
+    if (context.settings.base_url or "").startswith("https://") or request.scope["scheme"] == "https":
+        response.headers["strict-transport-security"] = STRICT_TRANSPORT
     response.headers.setdefault("cache-control", NO_STORE)
     return response

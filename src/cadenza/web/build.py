@@ -5,9 +5,11 @@ from starlette.applications import Starlette
 from cadenza.control.letters import Letters
 from cadenza.control.passkeys import Passkeys
 from cadenza.control.passwords import PasswordWork
+from cadenza.control.sealing import Sealer
 from cadenza.control.sign_in import SignIns
 from cadenza.control.signing import Signer
 from cadenza.control.stripe import Stripe
+from cadenza.store.write_ahead_log import LogEraser
 from cadenza.web.application import build_application
 from cadenza.web.assets import Assets
 from cadenza.web.context import WebContext
@@ -22,6 +24,9 @@ from cadenza.web.site_map import ROUTES
 def build_site(parts: SiteParts) -> Starlette:
     assets, store, stripe = Assets(), parts.gateway.store, parts.settings.stripe
     document, renderer, signer = build_document(ROUTES), Renderer(assets), Signer(store)
+    sealer = Sealer(store, parts.settings.secret_key)
+    if not sealer.has_key:
+        parts.log.warning("authenticator apps are stored as they are: name a key with secret_key_env in [platform]")
     context = WebContext(
         store=store,
         gateway=parts.gateway,
@@ -35,9 +40,10 @@ def build_site(parts: SiteParts) -> Starlette:
         ledger_check=LedgerCheck(store, parts.log),
         document=document,
         reference=Reference(document, renderer),
-        sign_ins=SignIns(store, parts.rates, PasswordWork(), signer),
+        sign_ins=SignIns(store, parts.rates, PasswordWork(), signer, sealer),
         passkeys=Passkeys(store, signer),
         letters=Letters(store, parts.rates, parts.outbox) if parts.outbox else None,
         payments=Stripe(stripe) if stripe else None,
+        log_eraser=LogEraser(store),
     )
     return build_application(context, ROUTES)

@@ -3,6 +3,7 @@
 import msgspec
 
 from cadenza.control.letters import Letters
+from cadenza.control.notices import Notice
 from cadenza.control.passkeys import Passkeys
 from cadenza.control.payments import PaymentProvider
 from cadenza.control.sign_in import SignIns
@@ -10,6 +11,7 @@ from cadenza.gateway.gateway import Gateway
 from cadenza.observe import Log
 from cadenza.store.shared.state import Rates
 from cadenza.store.store import Store
+from cadenza.store.write_ahead_log import LogEraser
 from cadenza.web.assets import Assets
 from cadenza.web.document import ApiDocument
 from cadenza.web.ledger_check import LedgerCheck
@@ -38,3 +40,9 @@ class WebContext(msgspec.Struct, frozen=True):
     passkeys: Passkeys
     letters: Letters | None
     payments: PaymentProvider | None  # None: no payment by card
+    log_eraser: LogEraser
+
+    def tell(self, to: str, notice: Notice, detail: str = "") -> None:
+        """Tell the owner of an account by e-mail what changed, where e-mail is sent."""
+        if self.letters:
+            self.letters.tell(to, notice, detail)

@@ -13,9 +13,9 @@ from cadenza.control.statement import read_statement
 from cadenza.control.usage import pace
 from cadenza.control.vouchers import Redeemed, WrongCode, redeem_voucher
 from cadenza.core.money import format_dollars
+from cadenza.core.networks import network_of
 from cadenza.core.rates import Rate
 from cadenza.core.usage_report import Pace
-from cadenza.gateway.unknown_keys import network_of
 from cadenza.store.accounts import Account
 from cadenza.web.amounts import read_dollars, rfc3339
 from cadenza.web.errors import PageError, TooMany

@@ -17,10 +17,12 @@ from cadenza.control.keys import (
     page_own_keys,
     revoke_key,
 )
+from cadenza.control.notices import KEY_CREATED
 from cadenza.core.caps import Cap, Period
 from cadenza.core.money import format_dollars, parse_dollars
 from cadenza.web.errors import BadForm
-from cadenza.web.keys import own_keys, take_turn
+from cadenza.web.keys import name_of, own_keys, take_turn
+from cadenza.web.proof import require_proof
 from cadenza.web.routes import Endpoint, Routes
 from cadenza.web.visit import Visit
 
@@ -117,12 +119,14 @@ async def list_keys(visit: Visit) -> KeyList:
 
 
 async def create_key(visit: Visit, body: NewKeyBody) -> CreatedKey:
+    require_proof(visit)
     await take_turn(visit)
     limits = KeyLimits(body.requests_per_second, body.burst)
     order = KeyOrder(body.name, body.scopes, body.expires, limits, _cap(body.cap), body.reference)
     secret, key = await create_own_key(
         visit.context.store, visit.account.id, order, visit.now_ms, by=visit.account.email
     )
+    visit.context.tell(visit.account.email, KEY_CREATED, name_of(key))
     return CreatedKey(**msgspec.structs.asdict(_object(key)), secret=secret)
 
 

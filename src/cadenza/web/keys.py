@@ -27,12 +27,14 @@ from cadenza.control.keys import (
     page_own_keys,
     revoke_key,
 )
+from cadenza.control.notices import KEY_CREATED
 from cadenza.control.once import MaybeDone
 from cadenza.core.caps import PERIODS, Cap
 from cadenza.core.money import format_dollars, parse_dollars
 from cadenza.core.rates import Rate
 from cadenza.core.records import SCOPES
 from cadenza.web.errors import Missing, NotConfirmed, TooMany
+from cadenza.web.proof import with_proof
 from cadenza.web.render import redirect
 from cadenza.web.routes import Routes, get, post
 from cadenza.web.visit import Visit
@@ -110,6 +112,7 @@ async def create(visit: Visit) -> Response:
         raise NotConfirmed from None
     except ControlError as error:
         return _new_page(visit, form, error.message)
+    visit.context.tell(account.email, KEY_CREATED, name_of(key))
     return visit.page("key_created.html", secret=secret, key=key, base=f"{visit.base_url}/v1")
 
 
@@ -146,6 +149,11 @@ async def revoke(visit: Visit) -> Response:
             by=visit.account.email,
         )
     return redirect("/keys", "key-revoked")
+
+
+def name_of(key: KeyView) -> str:
+    """How a key is called in a notice: its first characters, and its name if it has one."""
+    return f'{key.prefix}… ("{key.name}")' if key.name else f"{key.prefix}…"
 
 
 def change_of(key: KeyView, form: LimitFields) -> KeyChange:
@@ -221,8 +229,8 @@ def _dollars(text: str) -> int:
 
 ROUTES: Routes = (
     get("/keys", list_page),
-    get("/keys/new", new_page),
-    post("/keys", create),
+    get("/keys/new", with_proof(new_page)),
+    post("/keys", with_proof(create, "/keys/new")),
     get("/keys/{key_id}", key_page),
     post("/keys/{key_id}", change),
     post("/keys/{key_id}/revoke", revoke),

@@ -10,12 +10,12 @@ from starlette.responses import Response
 from cadenza.control import throttle
 from cadenza.control.credentials import DEAD_LINK, finish_email_change, require_link, reset_password, verify_email
 from cadenza.control.errors import ControlError
-from cadenza.control.throttle import Limit
+from cadenza.control.notices import EMAIL_CHANGED, PASSWORD_CHANGED
+from cadenza.control.throttle import network_limits
 from cadenza.core.rates import Rate
 from cadenza.store.links import Link, LinkKind
 from cadenza.web.browser import status_of
 from cadenza.web.errors import Missing
-from cadenza.web.network import network_of
 from cadenza.web.render import redirect
 from cadenza.web.routes import Access, Endpoint, Routes, get, post
 from cadenza.web.sign_in import Empty
@@ -125,7 +125,7 @@ async def api_new_address(visit: Visit, given: Secret) -> None:
 
 async def limit_mail(visit: Visit) -> None:
     """Limits how many letters one network asks for."""
-    limits = [Limit(f"mail:network:{network_of(visit.address)}", MAIL_RATE)]
+    limits = network_limits("mail:network", visit.address, MAIL_RATE)
     await throttle.take(visit.context.rates, limits, "Too many e-mails were asked for. Try again in a few minutes.")
 
 
@@ -140,8 +140,7 @@ async def _ask_reset(visit: Visit, email: str) -> None:
 async def _reset(visit: Visit, secret: str, password: str) -> None:
     context = visit.context
     account = await reset_password(context.store, context.sign_ins.passwords, secret, password, visit.now_ms)
-    if context.letters:
-        context.letters.password_changed(account.email)
+    context.tell(account.email, PASSWORD_CHANGED)
 
 
 async def _use_new_address(visit: Visit, secret: str) -> None:
@@ -150,9 +149,7 @@ async def _use_new_address(visit: Visit, secret: str) -> None:
         await finish_email_change(visit.context.store, old, secret, visit.now_ms)
     except ControlError as error:
         raise Missing(error.message) from None
-    if visit.context.letters:
-        text = "Hello,\n\nyour account at Cadenza has another e-mail address now.\n"
-        visit.context.letters.notice(old.email, "Your e-mail address at Cadenza was changed", text)
+    visit.context.tell(old.email, EMAIL_CHANGED)
 
 
 async def _require(visit: Visit, kind: LinkKind) -> Link:

@@ -112,7 +112,9 @@ async def _change(visit: Visit, text: str) -> Note:
     await _take_turn(visit)
     account = visit.account
     with _own_notes():
-        return await change_note(visit.context.store, _note_id(visit), text, visit.now_ms, account.id, by=account.email)
+        note = await change_note(visit.context.store, _note_id(visit), text, visit.now_ms, account.id, by=account.email)
+    visit.context.log_eraser.erase_soon()
+    return note
 
 
 async def _remove(visit: Visit) -> None:
@@ -120,6 +122,7 @@ async def _remove(visit: Visit) -> None:
     account = visit.account
     with _own_notes():
         await remove_note(visit.context.store, _note_id(visit), visit.now_ms, account.id, by=account.email)
+    visit.context.log_eraser.erase_soon()
 
 
 @contextmanager

@@ -6,6 +6,7 @@ import msgspec
 from starlette.responses import Response
 
 from cadenza.control.errors import ControlError
+from cadenza.control.notices import PASSKEY_ADDED, PASSKEY_REMOVED
 from cadenza.control.passkeys import NewPasskey
 from cadenza.control.sign_in import SUSPENDED
 from cadenza.web.browser import Step, enter, fill, passkey_site, rotate
@@ -89,6 +90,7 @@ async def add(visit: Visit, given: AddPasskey) -> Response:
     require_proof(visit)
     new = NewPasskey(given.name, _encode(given.credential))
     codes = await visit.context.passkeys.add(passkey_site(visit), visit.account, visit.cookie, new, visit.now_ms)
+    visit.context.tell(visit.account.email, PASSKEY_ADDED)
     return await reply_codes(visit, codes)
 
 
@@ -117,6 +119,7 @@ async def _remove(visit: Visit) -> None:
     passkey_id = str(visit.request.path_params["passkey_id"])
     if not await visit.context.passkeys.remove(visit.account, passkey_id, visit.now_ms):
         raise Missing("There is no such passkey.")
+    visit.context.tell(visit.account.email, PASSKEY_REMOVED)
 
 
 def _encode(credential: dict[str, Any]) -> str:

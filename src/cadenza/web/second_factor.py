@@ -6,6 +6,7 @@ from markupsafe import Markup
 from starlette.responses import Response
 
 from cadenza.control.errors import ControlError
+from cadenza.control.notices import APP_ADDED, APP_REMOVED, CODES_RENEWED
 from cadenza.control.second_factor import (
     Enrolment,
     begin_totp,
@@ -50,13 +51,13 @@ class FactorsRecord(msgspec.Struct, frozen=True):
 
 async def begin(visit: Visit) -> Response:
     await visit.form(Empty)
-    await begin_totp(visit.context.store, visit.account)
+    await begin_totp(visit.context.store, visit.context.sign_ins.sealer, visit.account)
     return redirect(APP_PAGE)
 
 
 async def app_page(visit: Visit) -> Response:
     try:
-        enrolment = await enrolment_of(visit.context.store, visit.account)
+        enrolment = await enrolment_of(visit.context.store, visit.context.sign_ins.sealer, visit.account)
     except ControlError:
         return redirect(SECURITY_PAGE)
     return _show(visit, enrolment)
@@ -65,16 +66,16 @@ async def app_page(visit: Visit) -> Response:
 async def confirm(visit: Visit) -> Response:
     form = await visit.form(GivenCode)
     try:
-        codes = await confirm_totp(visit.context.store, visit.account, form.code, visit.now_ms)
+        codes = await _confirm(visit, form.code)
     except ControlError as error:
-        enrolment = await enrolment_of(visit.context.store, visit.account)
+        enrolment = await enrolment_of(visit.context.store, visit.context.sign_ins.sealer, visit.account)
         return _show(visit, enrolment, status_of(error), error.message)
     return await show_codes(visit, codes, "app-added")
 
 
 async def remove(visit: Visit) -> Response:
     await visit.form(Empty)
-    await remove_totp(visit.context.store, visit.account, visit.now_ms)
+    await _remove(visit)
     response = redirect(SECURITY_PAGE, "app-removed")
     await rotate(visit, response)
     return response
@@ -82,7 +83,7 @@ async def remove(visit: Visit) -> Response:
 
 async def renew(visit: Visit) -> Response:
     await visit.form(Empty)
-    codes = await renew_codes(visit.context.store, visit.account, visit.now_ms)
+    codes = await _renew(visit)
     return await show_codes(visit, codes, "saved")
 
 
@@ -100,25 +101,25 @@ async def api_factors(visit: Visit) -> FactorsRecord:
 
 async def api_begin(visit: Visit) -> EnrolmentRecord:
     require_proof(visit)
-    made = await begin_totp(visit.context.store, visit.account)
+    made = await begin_totp(visit.context.store, visit.context.sign_ins.sealer, visit.account)
     return EnrolmentRecord(made.uri, made.text)
 
 
 async def api_confirm(visit: Visit, given: GivenCode) -> Response:
     require_proof(visit)
-    return await reply_codes(visit, await confirm_totp(visit.context.store, visit.account, given.code, visit.now_ms))
+    return await reply_codes(visit, await _confirm(visit, given.code))
 
 
 async def api_remove(visit: Visit) -> Response:
     require_proof(visit)
-    if not await remove_totp(visit.context.store, visit.account, visit.now_ms):
+    if not await _remove(visit):
         raise Missing("There is no authenticator app.")
     return await reply_codes(visit, [])
 
 
 async def api_renew(visit: Visit) -> Response:
     require_proof(visit)
-    return await reply_codes(visit, await renew_codes(visit.context.store, visit.account, visit.now_ms))
+    return await reply_codes(visit, await _renew(visit))
 
 
 async def reply_codes(visit: Visit, codes: list[str]) -> Response:
@@ -126,6 +127,25 @@ async def reply_codes(visit: Visit, codes: list[str]) -> Response:
     response = Response()
     step = await rotate(visit, response)
     return fill(response, Codes(codes, step.csrf))
+
+
+async def _confirm(visit: Visit, code: str) -> list[str]:
+    codes = await confirm_totp(visit.context.store, visit.context.sign_ins.sealer, visit.account, code, visit.now_ms)
+    visit.context.tell(visit.account.email, APP_ADDED)
+    return codes
+
+
+async def _remove(visit: Visit) -> bool:
+    is_removed = await remove_totp(visit.context.store, visit.account, visit.now_ms)
+    if is_removed:
+        visit.context.tell(visit.account.email, APP_REMOVED)
+    return is_removed
+
+
+async def _renew(visit: Visit) -> list[str]:
+    codes = await renew_codes(visit.context.store, visit.account, visit.now_ms)
+    visit.context.tell(visit.account.email, CODES_RENEWED)
+    return codes
 
 
 def _show(visit: Visit, enrolment: Enrolment, status: int = 200, error: str = "") -> Response:

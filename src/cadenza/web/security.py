@@ -5,6 +5,7 @@ from starlette.responses import Response
 
 from cadenza.control.credentials import begin_email_change, change_email_at_once, change_password
 from cadenza.control.errors import ControlError
+from cadenza.control.notices import PASSWORD_CHANGED
 from cadenza.control.passwords import Lane
 from cadenza.control.second_factor import get_factors
 from cadenza.control.sessions import end_other_sessions, end_session_by_id, list_sessions
@@ -135,13 +136,12 @@ async def _change_password(visit: Visit, given: PasswordChange, response: Respon
     """The old password is its own proof. Everybody else is signed out."""
     context, session = visit.context, current(visit).session
     await context.sign_ins.check_again(visit.account, session, given.old_password)
-    password_hash = await context.sign_ins.passwords.hash(given.new_password, Lane.KNOWN)
+    password_hash = await context.sign_ins.passwords.hash(given.new_password, visit.account.email, Lane.KNOWN)
     secret = await change_password(context.store, session, password_hash, visit.account.email, visit.now_ms)
     if secret is None:
         raise NotSignedIn
     visit.set_cookie(response, secret)
-    if context.letters:
-        context.letters.password_changed(visit.account.email)
+    context.tell(visit.account.email, PASSWORD_CHANGED)
     return Step(session.stage, csrf_token(secret))
 
 

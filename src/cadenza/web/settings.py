@@ -22,8 +22,10 @@ class SiteSettings(msgspec.Struct, frozen=True):
     base_url: str | None = None
     sign_up: Literal["closed", "invite", "open"] = "closed"
     opening_credit_nano: int = 0
+    opening_credits_per_hour: int = 100
     region: str = "ca"
     stripe: StripeSettings | None = None
+    secret_key: str | None = None
 
 
 class SiteParts(msgspec.Struct, frozen=True):

@@ -25,7 +25,6 @@ from cadenza.web.browser import (
     status_of,
 )
 from cadenza.web.errors import NotSignedIn
-from cadenza.web.network import network_of
 from cadenza.web.render import redirect
 from cadenza.web.routes import Access, Endpoint, Routes, get, post
 from cadenza.web.visit import Visit
@@ -143,7 +142,7 @@ async def _leave(visit: Visit, response: Response) -> None:
 
 
 def _attempt(visit: Visit, email: str, password: str) -> Attempt:
-    return Attempt(email, password, network_of(visit.address), device_cookie(visit))
+    return Attempt(email, password, visit.address, device_cookie(visit))
 
 
 def _show(visit: Visit, next_page: str, status: int = 200, email: str = "", error: str = "") -> Response:

@@ -1,25 +1,29 @@
 """Signing up: open, by invitation, or closed. With e-mail, the account is made by the link that the page sends."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
 import msgspec
 from starlette.responses import Response
 
 from cadenza.control import throttle
 from cadenza.control.accounts import require_email
-from cadenza.control.credentials import require_link
 from cadenza.control.errors import ControlError
 from cadenza.control.passwords import clean_password
-from cadenza.control.sign_up import Invitation, join, sign_up
-from cadenza.control.throttle import Limit
+from cadenza.control.sign_up import Choice, Invitation, find_invitation, join, sign_up
+from cadenza.control.throttle import Limit, network_limits
 from cadenza.core.rates import Rate
 from cadenza.store.accounts import Account
 from cadenza.web.browser import FIRST_PAGE, Step, enter, fill, status_of
 from cadenza.web.errors import Missing
-from cadenza.web.network import network_of
 from cadenza.web.render import redirect
 from cadenza.web.routes import Access, Endpoint, Routes, get, post
 from cadenza.web.visit import Visit
 
 SIGN_UP_RATE = Rate(1 / 300, 10)  # of one network
+ALL_SIGN_UPS = Rate(0.5, 300)
+HOUR_S = 3600
+CREDIT_RATE = Rate(10 / HOUR_S, 10)  # accounts of one network that get the opening credit
 CLOSED = "Sign-up is closed here. Ask the operator of this service for an account."
 INVITED_ONLY = "Sign-up is by invitation here. Open the link that you were sent."
 BY_MAIL = "This service sends a link to the address; the password is chosen there."
@@ -78,7 +82,7 @@ async def join_page(visit: Visit) -> Response:
 async def send_join(visit: Visit) -> Response:
     form = await visit.form(JoinForm)
     try:
-        account = await _join(visit, Invitation(_secret(visit), form.email, form.password))
+        account = await _join(visit, _secret(visit), Choice(form.email, form.password))
     except ControlError as error:
         return await _show_join(visit, status_of(error), form.email, error.message)
     response = redirect(FIRST_PAGE, "welcome")
@@ -96,7 +100,7 @@ async def api_sign_up(visit: Visit, given: SignUpForm) -> Response:
 
 
 async def api_join(visit: Visit, given: JoinRequest) -> Response:
-    account = await _join(visit, Invitation(given.secret, given.email, given.password))
+    account = await _join(visit, given.secret, Choice(given.email, given.password))
     response = Response(status_code=201)
     return fill(response, await enter(visit, account, "complete", response))
 
@@ -111,27 +115,60 @@ async def _sign_up(visit: Visit, form: SignUpForm) -> Account | None:
         context.letters.invite(form.email, visit.base_url, visit.now_ms)
         return None
     require_email(form.email)
-    clean_password(form.password)
+    clean_password(form.password, form.email)
     await _limit(visit)
-    work, credit_nano = context.sign_ins.passwords, settings.opening_credit_nano
-    return await sign_up(context.store, work, form.email, form.password, credit_nano, visit.now_ms)
+    work = context.sign_ins.passwords
+    async with _opening_credit(visit) as credit_nano:
+        return await sign_up(context.store, work, form.email, form.password, credit_nano, visit.now_ms)
 
 
-async def _join(visit: Visit, invitation: Invitation) -> Account:
-    settings = visit.context.settings
-    if settings.sign_up == "closed":
+async def _join(visit: Visit, secret: str, chosen: Choice) -> Account:
+    context = visit.context
+    invitation = await _invitation(visit, secret)
+    clean_password(chosen.password, invitation.email or chosen.email)
+    await _limit(visit)
+    async with _opening_credit(visit) as credit_nano:
+        return await join(context.store, context.sign_ins.passwords, invitation, chosen, credit_nano, visit.now_ms)
+
+
+async def _invitation(visit: Visit, secret: str) -> Invitation:
+    """Where sign-up is closed, only the link of the first operator works."""
+    is_closed = visit.context.settings.sign_up == "closed"
+    try:
+        found = await find_invitation(visit.context.store, secret, visit.now_ms)
+    except ControlError:
+        if is_closed:
+            raise Missing(CLOSED) from None
+        raise
+    if is_closed and not found.is_operator:
         raise Missing(CLOSED)
-    clean_password(invitation.password)
-    await _limit(visit)
-    work = visit.context.sign_ins.passwords
-    return await join(visit.context.store, work, invitation, settings.opening_credit_nano, visit.now_ms)
+    return found
 
 
 async def _limit(visit: Visit) -> None:
-    """Limit what one network makes us spend: hashes, letters and opening credit."""
-    limits = [Limit(f"sign-up:network:{network_of(visit.address)}", SIGN_UP_RATE)]
+    """Limit what one network, and all together, make us spend: hashes and letters."""
+    limits = [*network_limits("sign-up:network", visit.address, SIGN_UP_RATE), Limit("sign-up", ALL_SIGN_UPS)]
     message = "Too many accounts were asked for from your network. Try again later."
     await throttle.take(visit.context.rates, limits, message)
+
+
+@asynccontextmanager
+async def _opening_credit(visit: Visit) -> AsyncIterator[int]:
+    """The credit of a new account. Only so many an hour get it, by network and in all, whoever asks for them."""
+    settings, rates = visit.context.settings, visit.context.rates
+    per_hour = settings.opening_credits_per_hour
+    limits = [
+        *network_limits("opening-credit:network", visit.address, CREDIT_RATE),
+        Limit("opening-credit", Rate(per_hour / HOUR_S, per_hour)),
+    ]
+    if not settings.opening_credit_nano:
+        limits = []
+    await throttle.take(rates, limits, "Too many new accounts got their opening credit lately. Try again in an hour.")
+    try:
+        yield settings.opening_credit_nano
+    except ControlError:
+        throttle.give_back(rates, limits)
+        raise
 
 
 def _show(visit: Visit, status: int = 200, email: str = "", error: str = "") -> Response:
@@ -141,13 +178,12 @@ def _show(visit: Visit, status: int = 200, email: str = "", error: str = "") -> 
 
 
 async def _show_join(visit: Visit, status: int = 200, email: str = "", error: str = "") -> Response:
-    if visit.context.settings.sign_up == "closed":
-        raise Missing(CLOSED)
     try:
-        link = await require_link(visit.context.store, _secret(visit), "invite", visit.now_ms)
+        invitation = await _invitation(visit, _secret(visit))
     except ControlError as dead:
         raise Missing(dead.message) from None
-    return visit.page("join.html", status, address=link.email, email=email, error=error, path=visit.request.url.path)
+    path = visit.request.url.path
+    return visit.page("join.html", status, invitation=invitation, email=email, error=error, path=path)
 
 
 def _secret(visit: Visit) -> str:
@@ -171,7 +207,7 @@ ROUTES: Routes = (
     Endpoint(
         "POST",
         "/join",
-        "Make an account by an invitation.",
+        "Make an account by an invitation, or by the one-time link of the first operator.",
         api_join,
         takes=JoinRequest,
         returns=Step,

@@ -11,6 +11,7 @@ from cadenza.http.exchange import Exchange, Request
 from cadenza.http.forwarded import is_local
 from cadenza.http.headers import encode_headers
 from cadenza.observe import Observer, places
+from cadenza.web.host_names import HostNames
 
 Ready = Callable[[], Awaitable[str | None]]
 RenderMetrics = Callable[[], Awaitable[bytes]]
@@ -25,6 +26,19 @@ COMMON_HEADERS = (
     b"cache-control: no-store\r\nx-content-type-options: nosniff\r\n"
     b"content-security-policy: default-src 'none'; frame-ancestors 'none'\r\n"
 )
+
+
+class WrongHost(CadenzaError):
+    """The request names a host that is not known to be ours."""
+
+    status = 421
+    type = "invalid_request_error"
+    retry_helps = False
+
+    def __init__(self) -> None:
+        super().__init__(
+            "This path is served under an address, the name of this machine, or the host of base_url in [platform]."
+        )
 
 
 class TokenMissing(CadenzaError):
@@ -53,11 +67,13 @@ class Site:
         observer: Observer,
         metrics_token: str | None = None,
         render_metrics: RenderMetrics | None = None,
+        host_names: HostNames | None = None,
     ) -> None:
         self._ready = ready
         self._observer = observer
         self._metrics_token = metrics_token
         self._render_metrics = render_metrics
+        self._host_names = host_names or HostNames()
 
     def serves(self, request: Request) -> bool:
         """Whether a request is answered here. Everything else is a page; so is /usage, unless a client sends a key."""
@@ -69,6 +85,7 @@ class Site:
         headers = b""
         try:
             _check(exchange.request)
+            self._check_host(exchange)
             status, kind, body = await self._answer(exchange)
         except CadenzaError as error:
             status, kind, body = error.status, JSON, render_error(error.message, error.type)
@@ -90,6 +107,16 @@ class Site:
                 if self._render_metrics:
                     return 200, PROMETHEUS, await self._render_metrics()
                 return 200, PROMETHEUS, self._observer.metrics.render()
+
+    def _check_host(self, exchange: Exchange) -> None:
+        """421 for a foreign host name.
+
+        A proxy passes on the name that it was asked by, and no page elsewhere knows the token of the metrics.
+        """
+        request = exchange.request
+        is_guarded = exchange.is_forwarded or (request.path == "/metrics" and self._metrics_token)
+        if not (is_guarded or self._host_names.allow(request.headers.get(b"host"))):
+            raise WrongHost
 
     def _check_metrics_access(self, exchange: Exchange) -> None:
         """401 without the token. If there is none, 403 for all but a program on this machine."""

@@ -12,12 +12,14 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from cadenza.control.sessions import SignedIn
+from cadenza.core.rates import Rate
 from cadenza.store.accounts import Account
 from cadenza.web.context import WebContext
 from cadenza.web.cookies import CSRF_HEADER, Origin, cookie_name, csrf_token, is_own_request
-from cadenza.web.errors import BadForm, NotSignedIn, WrongOrigin
+from cadenza.web.errors import BadForm, NotSignedIn, TooMany, WrongOrigin
 from cadenza.web.render import NOTES
 
+CHANGE_RATE = Rate(1.0, 120)  # forms and changing requests of one account
 CSRF_FIELD = "csrf"
 FORM = "application/x-www-form-urlencoded"
 SAFE_METHODS = ("GET", "HEAD")
@@ -66,8 +68,19 @@ class Visit:
         """The address of the site, without a slash at its end."""
         return self.context.settings.base_url or f"{self.request.url.scheme}://{self.request.url.netloc}"
 
-    def check_origin(self, token: str) -> None:
-        """403 unless a changing request comes from one of our own pages: by its origin, and by its token."""
+    async def check_change(self, token: str) -> None:
+        """403 unless a changing request comes from one of our own pages: by its origin, and by its token.
+
+        429 for an account that changes things too often, from however many networks: most changes write an act. What
+        other sites send does not count, or any page could use up the changes of its visitors.
+        """
+        self._check_origin(token)
+        if self.is_signed_in:
+            ticket = await self.context.rates.take(f"changes:{self.account.id}", CHANGE_RATE)
+            if not ticket.is_granted:
+                raise TooMany("Too many changes at once. Try again in a moment.", ticket.wait_s)
+
+    def _check_origin(self, token: str) -> None:
         headers = self.request.headers
         base_url = self.context.settings.base_url
         origin = Origin(headers.get("sec-fetch-site"), headers.get("origin"), headers.get("host"), base_url)
@@ -89,14 +102,14 @@ class Visit:
             raise BadForm(f"A form is sent as {FORM}.")
         async with self.request.form(max_files=0, max_fields=200) as given:
             fields = {name: given.getlist(name) for name in given}
-        self.check_origin(str((fields.pop(CSRF_FIELD, None) or [""])[0]))
+        await self.check_change(str((fields.pop(CSRF_FIELD, None) or [""])[0]))
         lists = {field.encode_name for field in msgspec.structs.fields(kind) if "list" in str(field.type)}
         values = {name: found if name in lists else found[0] for name, found in fields.items()}
         return _convert(values, kind)
 
     async def json(self, kind: type[T]) -> T:
         """The JSON body of an API request, checked."""
-        self.check_origin(self.request.headers.get(CSRF_HEADER, ""))
+        await self.check_change(self.request.headers.get(CSRF_HEADER, ""))
         body = await self.request.body()
         try:
             return msgspec.json.decode(body or b"{}", type=kind)

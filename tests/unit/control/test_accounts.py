@@ -53,7 +53,7 @@ async def test_an_account_is_created_with_its_opening_credit(store: Store) -> No
     """The returned record is the stored one, and its credit is an entry of the ledger."""
     account = await create_account(store, " Owner@Example.ORG ", PASSWORD, FIVE_NANO, "mezzo", NOW_MS)
     assert re.fullmatch(r"acct_[A-Za-z0-9_-]{24}", account.id)
-    assert account == Account(account.id, EMAIL, "mezzo", FIVE_NANO, 0, NOW_MS, is_operator=True)
+    assert account == Account(account.id, EMAIL, "mezzo", FIVE_NANO, 0, NOW_MS)
     assert await list_accounts(store) == [account]
     assert await entries_of(store) == [("grant", FIVE_NANO, "opening credit")]
 
@@ -112,12 +112,6 @@ async def test_the_password_is_stored_as_argon2id_only(store: Store) -> None:
     [row] = await store.rows(Statement(select(accounts)), {})
     assert dict(zip(accounts.c.keys(), row, strict=True))["password_hash"].startswith("$argon2id$")
     assert PASSWORD not in str(row)
-
-
-async def test_the_first_account_is_an_operators(store: Store) -> None:
-    """The first account of an installation is an operator's, the second is not."""
-    assert (await create(store)).is_operator
-    assert not (await create(store, "second@example.org")).is_operator
 
 
 async def test_a_suspension_ends_sessions_and_links(store: Store) -> None:

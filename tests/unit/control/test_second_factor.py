@@ -9,6 +9,7 @@ import pytest
 from cadenza.control import totp
 from cadenza.control.accounts import NewAccount, add_account
 from cadenza.control.errors import ControlError
+from cadenza.control.sealing import Sealer
 from cadenza.control.second_factor import (
     Code,
     begin_totp,
@@ -45,8 +46,8 @@ def code_of(text: str, now_ms: int) -> str:
 
 async def enrol(store: Store, account: Account) -> tuple[str, list[str]]:
     """The secret of a confirmed app, and the recovery codes."""
-    text = (await begin_totp(store, account)).text
-    return text, await confirm_totp(store, account, code_of(text, NOW_MS), NOW_MS)
+    text = (await begin_totp(store, Sealer(store), account)).text
+    return text, await confirm_totp(store, Sealer(store), account, code_of(text, NOW_MS), NOW_MS)
 
 
 async def succeeds(work: Awaitable[None]) -> bool:
@@ -58,17 +59,17 @@ async def succeeds(work: Awaitable[None]) -> bool:
 
 
 async def use(store: Store, account: Account, code: str, now_ms: int = NOW_MS) -> bool:
-    return await succeeds(use_second_factor(store, account, Code.parse(code), now_ms))
+    return await succeeds(use_second_factor(store, Sealer(store), account, Code.parse(code), now_ms))
 
 
 async def test_an_app_counts_once_it_is_confirmed(store: Store, account: Account) -> None:
     """A secret that nobody has confirmed is no second factor, and its codes are refused."""
-    text = (await begin_totp(store, account)).text
+    text = (await begin_totp(store, Sealer(store), account)).text
     assert not (await get_factors(store, account.id)).is_any
     assert not await use(store, account, code_of(text, NOW_MS))
     with pytest.raises(ControlError, match="wrong"):
-        await confirm_totp(store, account, "000000", NOW_MS)
-    assert len(await confirm_totp(store, account, code_of(text, NOW_MS), NOW_MS)) == 10
+        await confirm_totp(store, Sealer(store), account, "000000", NOW_MS)
+    assert len(await confirm_totp(store, Sealer(store), account, code_of(text, NOW_MS), NOW_MS)) == 10
     assert (await get_factors(store, account.id)).has_totp
 
 
@@ -108,7 +109,7 @@ async def test_a_confirmed_app_is_not_replaced(store: Store, account: Account) -
     """Beginning again does not turn the second factor off."""
     await enrol(store, account)
     with pytest.raises(ControlError, match="Remove it first"):
-        await begin_totp(store, account)
+        await begin_totp(store, Sealer(store), account)
     assert (await get_factors(store, account.id)).has_totp
 
 

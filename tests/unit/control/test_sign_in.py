@@ -10,7 +10,9 @@ from cadenza.control.errors import ControlError
 from cadenza.control.passwords import Lane, PasswordWork
 from cadenza.control.sign_in import (
     ACCOUNT_FAILURES,
+    ALL_FAILURES,
     KNOWN_RATE,
+    NETWORK_RATE,
     SUSPENDED,
     TOO_MANY,
     WRONG_PASSWORD,
@@ -50,11 +52,11 @@ async def attempt(
     return (await sign_ins.check_password(Attempt(email, password, network, device))).account
 
 
-@pytest.mark.parametrize("password", ["12345678", "x" * 1024, "pässwörd €"])
+@pytest.mark.parametrize("password", ["82736451", "x" * 1024, "pässwörd €"])
 async def test_a_password_within_bounds_is_accepted(password: str) -> None:
     """The shortest, the longest and one beyond ASCII all work, and no other does."""
     work = PasswordWork()
-    made = await work.hash(password)
+    made = await work.hash(password, EMAIL)
     assert await work.matches(made, password)
     assert not await work.matches(made, password + "x")
 
@@ -103,6 +105,34 @@ async def test_an_unknown_address_is_limited_like_a_known_one(sign_ins: SignIns,
             await attempt(sign_ins, "wrong password", "nobody@example.org", f"192.0.2.{number}")
     with pytest.raises(Throttled, match=TOO_MANY):
         await attempt(sign_ins, "wrong password", "nobody@example.org", "198.51.100.1")
+
+
+@pytest.mark.parametrize(
+    ("network", "factor"), [("2001:db8:0:{:x}00::1", 4), ("2001:db8:0:ff{:02x}::1", 2), ("10.0.0.{}", 4)]
+)
+async def test_a_wide_network_has_few_allowances(
+    sign_ins: SignIns, account: Account, network: str, factor: int
+) -> None:
+    """All of a /48, a /56 or a /24 together get a few times what one network gets, however many addresses they use."""
+    for number in range(factor * NETWORK_RATE.burst):
+        await attempt(sign_ins, network=network.format(number % 250))
+    with pytest.raises(Throttled, match=TOO_MANY):
+        await attempt(sign_ins, network=network.format(250))
+
+
+async def test_failures_of_all_networks_are_limited(store: Store, sign_ins: SignIns, account: Account) -> None:
+    """A botnet that tries many accounts from many networks is held back; a browser of the owner still signs in."""
+    emails = [f"{number}@example.org" for number in range(ALL_FAILURES.burst // ACCOUNT_FAILURES.burst)]
+    for email in emails:
+        new = NewAccount(email, cheap_hash(PASSWORD))
+        await store.transact(lambda tx, new=new: add_account(tx, new, COMMAND_LINE, NOW_MS))  # type: ignore[misc]
+    for number in range(ALL_FAILURES.burst):
+        with pytest.raises(ControlError, match=WRONG_PASSWORD):
+            await attempt(sign_ins, "wrong", emails[number % len(emails)], f"10.{number // 250}.{number % 250}.1")
+    with pytest.raises(Throttled, match=TOO_MANY):
+        await attempt(sign_ins, network="198.51.100.1")
+    device = await remember_device(sign_ins.signer, "", account.id)
+    assert await attempt(sign_ins, network="198.51.100.1", device=device) == account
 
 
 async def test_a_success_gives_the_attempt_back(sign_ins: SignIns, account: Account) -> None:

@@ -1,17 +1,31 @@
 """Rendering in a child process: it starts when it is needed, survives nothing bad, and never fails a reply."""
 
 import asyncio
+import os
+import sys
 
 import pytest
 
 from cadenza.children.confine import Limits
+from cadenza.children.seccomp import this_machine
 from cadenza.children.turns import TurnLimits
 from cadenza.observe import make_log
 from cadenza.web.markdown import plain
 from cadenza.web.markdown.blocks import Block
 from cadenza.web.markdown.process import MIB, MarkdownRenderer, RenderLimits
+from cadenza.web.markdown.render import BlockRenderer
+from tests.processes import children, command_of, read_of
 
 HEAVY = Block("![" * 200_000)  # more CPU time than a child may use
+CODE = {
+    "php": '<?php echo strlen("a"); ?>',
+    "lua": 'print(string.format("%d", 1))',
+    "mysql": "SELECT CONCAT(a) FROM b;",
+    "postgres": "SELECT now() FROM b;",
+    "vim": "set nocompatible",
+    "markdown": "# a\n\n~~~no-such-language\nx\n~~~\n\n~~~python\nx = 1\n~~~",
+    "html": "<script>let a = 1</script>",
+}
 WAIT_S = 100.0
 QUICK = RenderLimits(Limits(cpu_s=1, memory_bytes=512 * MIB), task_s=WAIT_S)
 
@@ -32,6 +46,26 @@ async def test_blocks_are_rendered_in_order(renderer: MarkdownRenderer) -> None:
     assert rendered.html[1] == '<pre class="plain" tabindex="0">*b* &lt;</pre>\n'
     assert rendered.html[2] == "<p><em>c</em></p>\n"
     assert not rendered.is_plain
+    await renderer.stop()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+async def test_the_child_cannot_read_files(renderer: MarkdownRenderer) -> None:
+    """Rendering has imported what it needs before: from then on no file can be opened, not even to read it."""
+    await render(renderer, "*a*")
+    [child] = [pid for pid in children(os.getpid()) if b"cadenza.web.markdown.child" in command_of(pid)]
+    [line] = [one for one in read_of(child, "limits").splitlines() if one.startswith(b"Max open files")]
+    assert line.split()[3:5] == [b"0", b"0"]
+    assert this_machine() is None or b"Seccomp:\t2" in read_of(child, "status")
+    await renderer.stop()
+
+
+async def test_code_is_coloured_without_files(renderer: MarkdownRenderer) -> None:
+    """Lexers that import a list of words when they are first used, and a language in a language, work as before."""
+    sources = [f"```{language}\n{code}\n```\n" for language, code in CODE.items()]
+    own = BlockRenderer()
+    assert await render(renderer, *sources) == [own.render(source) for source in sources]
+    assert all('<span class="' in own.render(source) for source in sources)
     await renderer.stop()
 
 

@@ -4,9 +4,12 @@ The Markdown is hostile: HTML in it is text, links lead only to http, https and 
 result passes an allow-list at the end. Headings begin at h3, because the page has its own. Code is coloured by classes.
 """
 
+import importlib
+import pkgutil
 from collections.abc import Sequence
 
 import nh3
+import pygments.lexers
 from markdown_it import MarkdownIt
 from markdown_it.renderer import RendererHTML
 from markdown_it.rules_core import StateCore
@@ -14,9 +17,8 @@ from markdown_it.token import Token
 from markdown_it.utils import EnvType, OptionsDict
 from pygments import highlight
 from pygments.formatters import HtmlFormatter
-from pygments.lexers import get_lexer_by_name
+from pygments.lexers import get_all_lexers, get_lexer_by_name
 from pygments.token import STANDARD_TYPES
-from pygments.util import ClassNotFound
 
 from cadenza.web.markdown.plain import escape
 
@@ -30,6 +32,7 @@ TAGS = {
     *("strong", "table", "tbody", "td", "th", "thead", "tr", "ul"),
 }
 ATTRIBUTES: dict[str, set[str]] = {"*": set(), "a": {"href"}, "ol": {"start"}}
+LANGUAGES = {alias for _, aliases, _, _ in get_all_lexers(plugins=False) for alias in aliases}
 CELL_CLASSES = {"align-center", "align-right"}
 CLASSES = {
     "div": {"code", "scroll"},
@@ -38,6 +41,12 @@ CLASSES = {
     "th": CELL_CLASSES,
 }
 FOCUSABLE = {"pre": {"tabindex": {"0"}}, "div": {"tabindex": {"0"}}}  # a part that scrolls is reached by the keyboard
+
+
+def import_lexers() -> None:
+    """Import the lexer of every language, and what it imports by itself when it is used."""
+    for module in pkgutil.iter_modules(pygments.lexers.__path__, "pygments.lexers."):
+        importlib.import_module(module.name)
 
 
 class BlockRenderer:
@@ -114,12 +123,10 @@ def _heading(token: Token) -> str:
 
 
 def _colour(code: str, language: str) -> str:
-    if not language or len(code) > COLOURED_CHARS_MAX:
+    name = language.lower()
+    if name not in LANGUAGES or len(code) > COLOURED_CHARS_MAX:
         return escape(code)
-    try:
-        lexer = get_lexer_by_name(language.lower(), stripnl=False)
-    except ClassNotFound:
-        return escape(code)
+    lexer = get_lexer_by_name(name, stripnl=False)
     return str(highlight(code, lexer, HtmlFormatter(nowrap=True)))
 
 

@@ -5,13 +5,14 @@ from collections.abc import Awaitable, Callable
 import msgspec
 from starlette.responses import Response
 
+from cadenza.control import notices
 from cadenza.control.accounts import give_credit, resume_account, set_operator, suspend_account
 from cadenza.control.credit import correct_credit
 from cadenza.control.errors import ControlError
 from cadenza.control.links import print_link
 from cadenza.control.once import MaybeDone, make_reference
 from cadenza.control.overview import AccountDetails, get_account_by_id, get_details, search_accounts
-from cadenza.core.money import parse_dollars
+from cadenza.core.money import format_dollars, parse_dollars
 from cadenza.store.accounts import Account
 from cadenza.web.errors import BadForm, Missing
 from cadenza.web.operator.views import (
@@ -141,13 +142,19 @@ async def get_account(visit: Visit) -> OperatorAccountDetails:
 
 
 async def suspend(visit: Visit) -> OperatorAccount:
+    require_proof(visit)
     account = await _account(visit)
-    return view_account(await suspend_account(visit.context.store, account.email, visit.account.email, visit.now_ms))
+    changed = await suspend_account(visit.context.store, account.email, visit.account.email, visit.now_ms)
+    visit.context.tell(account.email, notices.SUSPENDED)
+    return view_account(changed)
 
 
 async def resume(visit: Visit) -> OperatorAccount:
+    require_proof(visit)
     account = await _account(visit)
-    return view_account(await resume_account(visit.context.store, account.email, visit.account.email, visit.now_ms))
+    changed = await resume_account(visit.context.store, account.email, visit.account.email, visit.now_ms)
+    visit.context.tell(account.email, notices.RESUMED)
+    return view_account(changed)
 
 
 async def set_role(visit: Visit, role: OperatorRole) -> OperatorAccount:
@@ -156,20 +163,25 @@ async def set_role(visit: Visit, role: OperatorRole) -> OperatorAccount:
     account, by = await _account(visit), visit.account.email
     is_operator = role.is_operator
     changed = await set_operator(visit.context.store, account.email, by, visit.now_ms, is_operator=is_operator)
+    visit.context.tell(account.email, notices.ROLE_GIVEN if is_operator else notices.ROLE_TAKEN)
     return view_account(changed)
 
 
 async def grant(visit: Visit, given: Grant) -> OperatorAccount:
+    require_proof(visit)
     account, by = await _account(visit), visit.account.email
     amount_nano, store = _amount(given.amount), visit.context.store
     done = await give_credit(store, account.email, amount_nano, given.note, visit.now_ms, by, given.reference)
+    visit.context.tell(account.email, notices.CREDIT_ADDED, format_dollars(amount_nano))
     return view_account(done.account)
 
 
 async def correct(visit: Visit, given: Correction) -> OperatorAccount:
+    require_proof(visit)
     account, by = await _account(visit), visit.account.email
-    amount_nano, store = -_amount(given.amount), visit.context.store
-    await correct_credit(store, account.email, amount_nano, given.reason, by, visit.now_ms, given.reference)
+    amount_nano, store = _amount(given.amount), visit.context.store
+    await correct_credit(store, account.email, -amount_nano, given.reason, by, visit.now_ms, given.reference)
+    visit.context.tell(account.email, notices.CREDIT_TAKEN, format_dollars(amount_nano))
     return await _shown(visit)
 
 
@@ -211,11 +223,11 @@ ONE = "/operator/accounts/{account_id}"
 ROUTES: Routes = (
     get("/operator/accounts", accounts_page, Access.OPERATOR),
     get(ONE, account_page, Access.OPERATOR),
-    post(f"{ONE}/suspend", suspend_form, Access.OPERATOR),
-    post(f"{ONE}/resume", resume_form, Access.OPERATOR),
+    post(f"{ONE}/suspend", with_proof(suspend_form, ONE), Access.OPERATOR),
+    post(f"{ONE}/resume", with_proof(resume_form, ONE), Access.OPERATOR),
     post(f"{ONE}/role", with_proof(operator_form, ONE), Access.OPERATOR),
-    post(f"{ONE}/grants", grant_form, Access.OPERATOR),
-    post(f"{ONE}/corrections", correct_form, Access.OPERATOR),
+    post(f"{ONE}/grants", with_proof(grant_form, ONE), Access.OPERATOR),
+    post(f"{ONE}/corrections", with_proof(correct_form, ONE), Access.OPERATOR),
     post(f"{ONE}/reset-link", with_proof(link_form, ONE), Access.OPERATOR),
     Endpoint(
         "GET",
