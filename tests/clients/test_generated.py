@@ -33,7 +33,13 @@ def document(service: Service, tmp_path: Path) -> Path:
 def generate(command: list[str], folder: Path) -> str:
     """What the generator printed."""
     done = subprocess.run(
-        command, cwd=folder, env=environment(HOME=str(folder)), capture_output=True, text=True, timeout=RUN_S, check=True
+        command,
+        cwd=folder,
+        env=environment(HOME=str(folder)),
+        capture_output=True,
+        text=True,
+        timeout=RUN_S,
+        check=True,
     )
     return done.stdout + done.stderr
 

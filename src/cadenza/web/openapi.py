@@ -82,7 +82,7 @@ def build_document(routes: Iterable[Page | Endpoint]) -> ApiDocument:
     return ApiDocument(value)
 
 
-def _complete_types(value: Any) -> None:
+def _complete_types(value: object) -> None:
     """Say what generators do not infer: an enum has strings, one without null, and an integer has 64 bits, not 32."""
     if isinstance(value, dict):
         if "enum" in value and "type" not in value:
@@ -100,7 +100,7 @@ def _complete_types(value: Any) -> None:
         _complete_types(part)
 
 
-def _listed(value: Any) -> list[Any]:
+def _listed(value: object) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
