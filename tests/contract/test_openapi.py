@@ -146,7 +146,7 @@ def flaws(value: Any, place: str = "#", outer: str = "") -> Iterator[str]:
             yield f"{place}: a value without a type, or null"
         if value.get("type") == "null" and outer != "anyOf":
             yield f"{place}: only null"
-        refs = [one for one in value.get("oneOf", value.get("anyOf", ())) if "$ref" in one]
+        refs = [one for one in [*value.get("oneOf", ()), *value.get("anyOf", ())] if "$ref" in one]
         if len(refs) > 1 and "discriminator" not in value and not place.endswith("ChatStreamEvent"):
             yield f"{place}: a choice without a discriminator"
         if "anyOf" in value and value.get("type") == "object":

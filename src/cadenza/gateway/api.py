@@ -35,9 +35,9 @@ INTERRUPTIONS = {Interruption.SHUTDOWN: Ending, Interruption.REVOKED: KeyRevoked
 USE_CHAT = "Use POST /v1/chat/completions"
 NOT_IMPLEMENTED = {  # by the first word below /v1: what to use instead
     "completions": f"{USE_CHAT}.",
-    "responses": f"{USE_CHAT}. A client that speaks only this API, like Codex, connects through a proxy like LiteLLM's.",
-    "messages": f"{USE_CHAT}. A client that speaks only this API, like Claude Code, connects through a proxy like "
-    "LiteLLM's or claude-code-router.",
+    "responses": f"{USE_CHAT}. A client that speaks only this API, like Codex, connects through LiteLLM's proxy.",
+    "messages": f"{USE_CHAT}. A client that speaks only this API, like Claude Code, connects through LiteLLM's proxy "
+    "or claude-code-router.",
     "embeddings": f"{USE_CHAT} for answers, and another service for embeddings: the classes here only answer.",
 }
 

@@ -389,10 +389,10 @@ def _max_tokens(body: Body, *, has_tools: bool) -> int | None:
         limit, other = other, limit
     if limit is None:
         return None
-    if limit < 1 or limit % 1 or (other is not None and other % 1):  # JSON has one kind of number: 17.0 is 17
+    if limit < 1 or (type(limit) is float and limit % 1) or (type(other) is float and other % 1):  # 17.0 is an integer
         raise InvalidRequest("max_tokens: must be a positive integer.")
     if has_tools:  # fitted to the route's window later
         return int(min(limit, OUTPUT_TOKENS_MAX))
     if limit > OUTPUT_TOKENS_MAX:
         raise InvalidRequest(f"max_tokens: at most {OUTPUT_TOKENS_MAX:,} tokens are allowed per request.")
-    return int(limit)
+    return limit if type(limit) is int else int(limit)
