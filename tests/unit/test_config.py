@@ -194,6 +194,7 @@ def test_every_key_is_read(tmp_path: Path) -> None:
             always_send_max_tokens=True,
             max_tokens_field="max_completion_tokens",
             omit=("seed", "temperature"),
+            drops=("seed", "temperature"),
             passes=("top_k", "min_p"),
             fields='{"thinking": {"type": "disabled"}}',
         ),

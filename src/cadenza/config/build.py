@@ -197,7 +197,7 @@ def _route(values: Table, at: KeyPath, providers: Mapping[str, Provider], reader
     defaults["custom_tools"] = dialect.custom_tools
     defaults["passes"] = values.get("pass", ())
     own = {name: value for name, value in values.items() if name not in ("continue", "pass", "timeouts")}
-    own["omit"] = (*dialect.omits, *values.get("omit", ()))
+    own["drops"] = (*dialect.omits, *values.get("omit", ()))
     patience = EMBEDDED_PATIENCE if provider.kind == "embedded" else {}
     timeouts = Timeouts(**patience | values.get("timeouts", {}))
     return Route(**defaults | own, continues=values.get("continue", False), timeouts=timeouts)

@@ -54,6 +54,7 @@ class Route(msgspec.Struct, frozen=True):
     always_send_max_tokens: bool = False
     max_tokens_field: str = ""  # its name for `max_tokens`, instead of the dialect's
     omit: tuple[str, ...] = ()  # fields of a request that it is not sent
+    drops: tuple[str, ...] = ()  # these, and those that its dialect leaves out
     passes: tuple[str, ...] = ()  # fields that the service does not know, and it is sent all the same
     fields: str = ""  # further fields of every request, as a JSON object
     custom_tools: bool = True  # it can take tools of type `custom`

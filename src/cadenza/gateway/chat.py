@@ -86,7 +86,7 @@ async def serve_chat(gateway: Gateway, request: ApiRequest) -> None:
             dispatch = Dispatch(plan, ask, prompt, snapshot.upstreams, key_id, request.record.request_id)
             async with open_reply(gateway.dispatcher, dispatch, credit.routed) as reply:  # 400 429 502
                 at("opened")
-                if chat.extra or reply.route.omit:
+                if chat.extra or reply.route.drops:
                     request.answers.add_headers(ignored_header(chat.extra, chat.sampling, reply.route))
                 relay = start_relay(request, chat, quote.hold, credit, plan, grounding)
                 result = await relay.run(reply)

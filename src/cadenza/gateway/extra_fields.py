@@ -49,7 +49,7 @@ def count_passed_fields(extra: Fields, plan: Plan, prompt: PromptSize) -> None:
 def ignored_header(extra: Fields, sampling: Fields, route: Route) -> bytes:
     """The header that names what the request has and the route is not sent; empty if it is sent everything."""
     ignored: Sequence[str] = [name for name in extra if name not in route.passes]
-    ignored = [*ignored, *(name for name in sampling if name in route.omit)]
+    ignored = [*ignored, *(name for name in sampling if name in route.drops)]
     if not ignored:
         return b""
     more = ["..."] if len(ignored) > NAMED_MAX or len(extra) >= FIELDS_MAX else []
