@@ -261,7 +261,7 @@ class App:
 
 def _is_api(exchange: Exchange) -> bool:
     path = exchange.request.path
-    return path.startswith("/v1/") or path == "/v1"
+    return path.startswith("/v1/") or path == "/v1" or (path.startswith("//") and path.lstrip("/").startswith("v1/"))
 
 
 def tune_garbage_collector() -> None:

@@ -26,9 +26,13 @@ def test_new_key_is_printed_alone_and_works_at_once(service: Service, api_as: Ap
 
 
 def test_either_header_carries_the_key(service: Service, api_as: ApiAs, upstream: LoopbackUpstream) -> None:
-    """A key is read from Authorization or from x-api-key."""
+    """A key is read from Authorization, from x-api-key or from Azure's api-key."""
     bare = api_as(None)
-    for headers in ({"authorization": f"Bearer {service.key}"}, {"x-api-key": service.key}):
+    for headers in (
+        {"authorization": f"Bearer {service.key}"},
+        {"x-api-key": service.key},
+        {"api-key": service.key},
+    ):
         assert bare.post(CHAT, headers).status == 200
         assert bare.get("/v1/models", headers).status == 200
 
@@ -37,6 +41,9 @@ def test_authorization_wins_over_x_api_key(service: Service, api_as: ApiAs, upst
     """With both headers only Authorization is read, whether it is valid or not."""
     bare, bad = api_as(None), mistyped(service.key)
     assert bare.post(CHAT, {"authorization": f"Bearer {service.key}", "x-api-key": bad}).status == 200
+    assert bare.post(CHAT, {"x-api-key": service.key, "api-key": bad}).status == 200
+    bare.post(CHAT, {"x-api-key": bad, "api-key": service.key}).error(401, "authentication_error")
+    bare.post(CHAT, {"authorization": f"Bearer {bad}", "api-key": service.key}).error(401, "authentication_error")
     bare.post(CHAT, {"authorization": f"Bearer {bad}", "x-api-key": service.key}).error(401, "authentication_error")
     bare.post(CHAT, {"authorization": "Basic dXNlcjpwdw==", "x-api-key": service.key}).error(
         401, "authentication_error"

@@ -1,5 +1,9 @@
 """/openapi.json is valid, describes every endpoint of the service and no others, and accepts its replies."""
 
+import contextlib
+import gzip
+import http.client
+import json
 import re
 from collections.abc import Callable, Iterator
 from importlib.metadata import version
@@ -117,6 +121,60 @@ def test_every_component_is_used(document: Document) -> None:
     assert {name for name in components(document.value) if "/securitySchemes/" not in name} == used
 
 
+def test_generators_can_read_it(document: Document) -> None:
+    """What breaks generators is not there: see `flaws`. Clients that were generated are in tests/clients."""
+    assert list(flaws(document.value)) == []
+    schemas = document.value["components"]["schemas"]
+    assert [name for name in schemas if f"New{name}" in schemas] == []  # the name of a constructor in Go
+    values = [value for schema in schemas.values() for value in schema.get("enum", ())]
+    assert len(values) == len(set(values)), "constants of two enums have one name in Go"
+    ids = [one["operationId"] for item in document.value["paths"].values() for one in item.values()]
+    assert len(ids) == len(set(ids))
+
+
+def flaws(value: Any, place: str = "#", outer: str = "") -> Iterator[str]:
+    """Arrays without items, values without a type, null alone, and choices of objects without a discriminator."""
+    if isinstance(value, list):
+        for index, part in enumerate(value):
+            yield from flaws(part, f"{place}[{index}]", outer)
+    if not isinstance(value, dict) or outer in ("example", "examples", "default", "mapping"):
+        return
+    if outer != "properties":
+        if "array" in str(value.get("type")) and "items" not in value:
+            yield f"{place}: an array without items"
+        if ("enum" in value or "const" in value) and ("type" not in value or None in value.get("enum", ())):
+            yield f"{place}: a value without a type, or null"
+        if value.get("type") == "null" and outer != "anyOf":
+            yield f"{place}: only null"
+        refs = [one for one in [*value.get("oneOf", ()), *value.get("anyOf", ())] if "$ref" in one]
+        if len(refs) > 1 and "discriminator" not in value and not place.endswith("ChatStreamEvent"):
+            yield f"{place}: a choice without a discriminator"
+        if "anyOf" in value and value.get("type") == "object":
+            yield f"{place}: an object that is also a choice"
+    for name, part in value.items():
+        yield from flaws(part, f"{place}/{name}", name)
+
+
+@pytest.mark.parametrize("is_compressed", [True, False])
+def test_server_is_the_address_that_was_asked(service: Service, is_compressed: bool) -> None:
+    """Its server is the address by which it was asked for, and every path below it is served."""
+    for host in (f"127.0.0.1:{service.port}", "api.example.org"):
+        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", service.port, timeout=60)) as connection:
+            headers = {"host": host} | ({"accept-encoding": "gzip"} if is_compressed else {})
+            connection.request("GET", "/openapi.json", headers=headers)
+            body = connection.getresponse().read()
+        value = json.loads(gzip.decompress(body) if is_compressed else body)
+        assert [one["url"] for one in value["servers"]] == [f"http://{host}"]
+    assert {path.split("/")[1] for path in value["paths"]} == {"v1", "platform", "healthz", "readyz", "openapi.json"}
+
+
+def test_pages_of_other_sites_may_read_it(service: Service) -> None:
+    """Tools that run in a page of another site get it, and nothing else of the site."""
+    stranger = RawClient(service.port, None)
+    assert stranger.get("/openapi.json").headers["access-control-allow-origin"] == "*"
+    assert "access-control-allow-origin" not in stranger.get("/docs").headers
+
+
 def test_version_is_that_of_the_program(document: Document) -> None:
     """It has the version of the program that serves it."""
     assert document.value["info"]["version"] == version("cadenza")
@@ -140,10 +198,10 @@ def test_every_path_is_served(document: Document, api: RawClient, upstream: Loop
 
 
 def test_scopes_are_those_that_are_needed(document: Document) -> None:
-    """Each endpoint of the API names the scope that its key needs, with either header; the others need no key."""
+    """Each endpoint of the API names the scope that its key needs, with any header; the others need no key."""
     endpoints = {**ENDPOINTS, f"{MODELS_PATH}/{{model}}": ONE_MODEL}
     for method, path in operations_of_api(document):
-        scopes = [[endpoints[path].scope]] * 2 if path in endpoints else []
+        scopes = [[endpoints[path].scope]] * 3 if path in endpoints else []
         security = document.value["paths"][path][method.lower()]["security"]
         assert [names for need in security for names in need.values()] == scopes
 

@@ -17,7 +17,7 @@ from tests.raw_client import MESSAGES, RawClient
         "/v1/chat",
         "/v1/chat/completions/extra",
         "/v1/responses",
-        "/v1//models",
+        "/v1//nothing",
         "/v1/%2e%2e/models",
         "/v1/" + "x" * 8000,
     ],
@@ -64,10 +64,32 @@ def test_identity_is_no_compression(api: RawClient, upstream: LoopbackUpstream) 
     assert api.post({"messages": MESSAGES}, {"content-encoding": "identity"}).status == 200
 
 
-@pytest.mark.parametrize("path", ["/v1/embeddings", "/v1/completions", "/v1/responses"])
-def test_missing_openai_endpoints_are_named(api: RawClient, path: str) -> None:
-    """An OpenAI endpoint that this service lacks is reported as not implemented."""
-    assert "not implemented" in api.request("POST", path, b"{}").error(404)
+@pytest.mark.parametrize(
+    ("path", "instead"),
+    [
+        ("/v1/embeddings", "another service for embeddings"),
+        ("/v1/completions", "/v1/chat/completions"),
+        ("/v1/responses", "LiteLLM"),
+        ("/v1/responses/resp_1", "LiteLLM"),
+        ("/v1/messages", "claude-code-router"),
+        ("/v1/messages/count_tokens", "claude-code-router"),
+        ("/v1//messages", "claude-code-router"),
+    ],
+)
+def test_missing_endpoints_say_what_to_use_instead(api: RawClient, path: str, instead: str) -> None:
+    """An endpoint of another API that this service lacks is reported as not implemented, with what to use."""
+    message = api.request("POST", path, b"{}").error(404)
+    assert "not implemented" in message
+    assert "POST /v1/chat/completions" in message
+    assert instead in message
+
+
+@pytest.mark.parametrize("path", ["/v1//models", "//v1/models", "/v1///models/", "/v1//models//forte"])
+def test_repeated_slashes_count_as_one(api: RawClient, upstream: LoopbackUpstream, path: str) -> None:
+    """A client whose base address ends in a slash is served."""
+    assert api.get(path).status == 200
+    body = b'{"messages": [{"role": "user", "content": "hi"}]}'
+    assert api.request("POST", "/v1//chat//completions", body).status == 200
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ TIMEOUT_S = 100.0
 TEXT_FILE = base64.b64encode(b"A file that can be read.").decode()
 ABLE = "vision = true\naudio = true\nfiles = true\n"
 CREDIT_NANO = 10**15
-CHAT = "/v1/chat/completions"
+CHAT, USAGE = "/v1/chat/completions", "/v1/usage"
 VALID, INVALID = GenerationMode.POSITIVE, GenerationMode.NEGATIVE
 
 
@@ -127,6 +127,8 @@ def send_all(target: Target, batch: Batch, seed_: int) -> Counter[int]:
         if batch.path == CHAT and batch.mode is VALID:
             assert isinstance(case.body, dict)
             case.body = {**case.body, **coherent(case.body), "stream": stream}
+        if batch.path == USAGE and batch.mode is VALID and {"start", "end"} <= case.query.keys():
+            case.query["start"], case.query["end"] = sorted((case.query["start"], case.query["end"]))
         statuses[target.send(case)] += 1
 
     send()

@@ -102,6 +102,7 @@ reasoning = "drop"
 always_send_max_tokens = true
 max_tokens_field = "max_completion_tokens"
 omit = ["seed", "temperature"]
+pass = ["top_k", "min_p"]
 fields = { thinking = { type = "disabled" } }
 timeouts = { connect_s = 1, first_token_s = 2, idle_s = 3.5, total_s = 4 }
 
@@ -193,6 +194,8 @@ def test_every_key_is_read(tmp_path: Path) -> None:
             always_send_max_tokens=True,
             max_tokens_field="max_completion_tokens",
             omit=("seed", "temperature"),
+            drops=("seed", "temperature"),
+            passes=("top_k", "min_p"),
             fields='{"thinking": {"type": "disabled"}}',
         ),
     )
@@ -586,6 +589,11 @@ def test_routes_are_sorted_by_order_and_stay_in_file_order_within_one(tmp_path: 
         ('reasoning = "hide"', 'reasoning: must be "pass" or "drop"'),
         ('omit = "seed"', 'omit: must be an array of field names, like ["seed"]'),
         ('omit = ["messages"]', 'omit: cannot change "messages"'),
+        ('pass = "top_k"', 'pass: must be an array of field names, like ["top_k"]'),
+        ('pass = ["top k"]', 'pass: must be an array of field names, like ["top_k"]'),
+        ('pass = ["messages"]', 'pass: cannot name "messages": the service decides about it'),
+        ('pass = ["top_k", "n_predict"]', 'pass: cannot name "n_predict": the service decides about it'),
+        ('pass = ["store"]', 'pass: cannot name "store": the service decides about it'),
         ('fields = { model = "x" }', 'fields: cannot change "model"'),
         ("fields = { x = nan }", "fields: must be values that JSON has: no dates, times, nan or inf"),
     ],

@@ -195,7 +195,9 @@ def _route(values: Table, at: KeyPath, providers: Mapping[str, Provider], reader
     defaults: Table = {"model": provider.model_path.stem if provider.model_path else EMBEDDED_MODEL}
     defaults |= OPENAI_TOKENS if provider.kind == "openai" else EMBEDDED_TOKENS
     defaults["custom_tools"] = dialect.custom_tools
-    own = {name: value for name, value in values.items() if name not in ("continue", "timeouts")}
+    defaults["passes"] = values.get("pass", ())
+    own = {name: value for name, value in values.items() if name not in ("continue", "pass", "timeouts")}
+    own["drops"] = (*dialect.omits, *values.get("omit", ()))
     patience = EMBEDDED_PATIENCE if provider.kind == "embedded" else {}
     timeouts = Timeouts(**patience | values.get("timeouts", {}))
     return Route(**defaults | own, continues=values.get("continue", False), timeouts=timeouts)

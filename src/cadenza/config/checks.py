@@ -35,6 +35,51 @@ LITERAL_SEARCH_KEY = "a key must not be in this file; name a variable with api_k
 NUMBER_MAX = 1_000_000_000
 PRIVATE_NAMES = (".localhost", ".local", ".internal")
 FIXED_FIELDS = frozenset({"model", "messages", "stream", "tools"})  # of a request; no route adds or leaves them out
+FIELD_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}", re.ASCII)
+# Fields that no route passes on: those that the service reads or writes itself, and those by which an upstream would
+# keep the request, or generate and count more than credit is held for.
+OWN_FIELDS = frozenset(
+    {
+        "model",
+        "messages",
+        "stream",
+        "stream_options",
+        "tools",
+        "tool_choice",
+        "parallel_tool_calls",
+        "functions",
+        "function_call",
+        "input",
+        "max_tokens",
+        "max_completion_tokens",
+        "max_output_tokens",
+        "max_new_tokens",
+        "n_predict",
+        "num_predict",
+        "n",
+        "best_of",
+        "logprobs",
+        "top_logprobs",
+        "prompt_logprobs",
+        "n_probs",
+        "modalities",
+        "audio",
+        "temperature",
+        "top_p",
+        "stop",
+        "seed",
+        "presence_penalty",
+        "frequency_penalty",
+        "response_format",
+        "reasoning_effort",
+        "logit_bias",
+        "store",
+        "prompt",
+        "echo",
+        "continue_final_message",
+        "add_generation_prompt",
+    }
+)
 TYPE_NAMES = {str: "a string", bool: "a boolean", int: "a whole number", float: "a number with decimals"}
 TYPE_NAMES |= {list: "an array", dict: "a table", date: "a date or a time", time: "a date or a time"}
 
@@ -143,6 +188,16 @@ def field_names(value: object) -> tuple[str, ...]:
     if not isinstance(value, list) or not all(isinstance(name, str) and name for name in value):
         raise CheckError('must be an array of field names, like ["seed"]')
     return tuple(map(_changeable, value))
+
+
+def passed_names(value: object) -> tuple[str, ...]:
+    """Fields that the service does not know, and that a route is sent all the same."""
+    if not isinstance(value, list) or not all(isinstance(name, str) and FIELD_NAME.fullmatch(name) for name in value):
+        raise CheckError('must be an array of field names, like ["top_k"]')
+    for name in value:
+        if name in OWN_FIELDS:
+            raise CheckError(f"cannot name {_quote(name)}: the service decides about it")
+    return tuple(dict.fromkeys(value))
 
 
 def json_fields(value: object) -> str:
@@ -258,6 +313,7 @@ ROUTE: Keys = {
     "audio": boolean,
     "files": boolean,
     "omit": field_names,
+    "pass": passed_names,
     "fields": json_fields,
     "timeouts": dict.fromkeys(Timeouts.__struct_fields__, positive),
 }

@@ -1,27 +1,20 @@
-"""Tool calls: one form for the calls of every upstream, and ids that are mapped back without being stored. Pure.
+"""Tool calls: one form for the calls of every upstream. Pure.
 
 For the client a call has a sequential index, an id of ours, and its name on its first part only. Upstreams differ: all
 calls have index 0, ids are missing, repeated or on every part, names come in pieces, calls come whole. All of that is
-normalized here. An id of ours contains the upstream's id, so that it can be restored when the client sends it back.
+normalized here.
 
 A call is of a function, whose arguments are JSON, or of a custom tool, whose input is free text.
 """
 
-import base64
-import binascii
-import secrets
-import zlib
 from collections.abc import Iterable
 from typing import Any, Literal
 
 import msgspec
 
-CallType = Literal["function", "custom"]
+from cadenza.core.call_ids import wrap_id
 
-CALL_PREFIX = "call_"
-NONCE_BYTES = 15
-CHECK_BYTES = 3
-UPSTREAM_ID_CHARS_MAX = 256
+CallType = Literal["function", "custom"]
 
 
 class ToolCallPart(msgspec.Struct, frozen=True):
@@ -159,31 +152,3 @@ class _Call:
         elif character in "}]":
             self._open -= 1
             self.is_whole = self._open == 0
-
-
-def wrap_id(upstream_id: str) -> str:
-    """An id of ours that contains the upstream's id, if there is one of reasonable length."""
-    inner = upstream_id.encode() if len(upstream_id) <= UPSTREAM_ID_CHARS_MAX else b""
-    nonce = secrets.token_bytes(NONCE_BYTES)
-    return CALL_PREFIX + base64.urlsafe_b64encode(nonce + _check(nonce, inner) + inner).rstrip(b"=").decode()
-
-
-def unwrap_id(call_id: str) -> str:
-    """The upstream's id inside an id of ours; any other id is returned unchanged."""
-    if not call_id.startswith(CALL_PREFIX):
-        return call_id
-    text = call_id.removeprefix(CALL_PREFIX)
-    try:
-        raw = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
-        nonce, check, inner = (
-            raw[:NONCE_BYTES],
-            raw[NONCE_BYTES : NONCE_BYTES + CHECK_BYTES],
-            raw[NONCE_BYTES + CHECK_BYTES :],
-        )
-        return inner.decode() if inner and check == _check(nonce, inner) else call_id
-    except (binascii.Error, ValueError):
-        return call_id
-
-
-def _check(nonce: bytes, inner: bytes) -> bytes:
-    return zlib.crc32(nonce + inner).to_bytes(4)[:CHECK_BYTES]

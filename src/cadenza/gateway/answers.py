@@ -18,7 +18,7 @@ JSON = b"content-type: application/json\r\n" + NO_STORE
 CORS = (
     b"access-control-allow-origin: *\r\n"
     b"access-control-expose-headers: x-request-id, x-should-retry, retry-after, retry-after-ms, x-cadenza-max-tokens, "
-    b"x-cadenza-grounding, "
+    b"x-cadenza-grounding, x-cadenza-ignored, "
     b"x-ratelimit-limit-requests, x-ratelimit-remaining-requests, x-ratelimit-reset-requests\r\n"
 )
 STREAM = (
@@ -37,6 +37,9 @@ class Answers:
         self._request_id = request_id
         self._of_request = headers
         self.is_waiting = False  # the head of a stream was sent, and its reply has not begun
+
+    def add_headers(self, headers: bytes) -> None:
+        self._of_request += headers
 
     def send_json(self, body: bytes, more_headers: bytes = b"") -> None:
         self._exchange.respond(200, self._headers(JSON, more_headers), body)

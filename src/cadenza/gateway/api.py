@@ -15,7 +15,7 @@ from cadenza.gateway.answers import CORS, Answers
 from cadenza.gateway.auth import Caller, authorize, identify
 from cadenza.gateway.chat import serve_chat
 from cadenza.gateway.gateway import Gateway
-from cadenza.gateway.models import MODELS_PATH, get_model, list_models
+from cadenza.gateway.models import MODELS_PATH, get_model, list_models, single_slashes
 from cadenza.gateway.rates import rate_headers
 from cadenza.gateway.record import RequestRecord
 from cadenza.gateway.request import ApiRequest
@@ -25,14 +25,21 @@ from cadenza.observe import places
 from cadenza.process import is_exhausted
 from cadenza.store.store import StoreUnavailable
 
-DEFAULT_ALLOWED_HEADERS = b"authorization, content-type, x-api-key"
+DEFAULT_ALLOWED_HEADERS = b"authorization, content-type, x-api-key, api-key"
 STORE_RETRY_S = 2.0
 MEMORY_RETRY_S = 2.0
 OUT_OF_MEMORY = "The service has no memory left for this request at the moment. Retry shortly."
 DRAINING_RETRY_S = 1.0
 READ = ("GET", "HEAD")
 INTERRUPTIONS = {Interruption.SHUTDOWN: Ending, Interruption.REVOKED: KeyRevoked}
-NOT_IMPLEMENTED = ("/v1/embeddings", "/v1/completions", "/v1/responses")
+USE_CHAT = "Use POST /v1/chat/completions"
+NOT_IMPLEMENTED = {  # by the first word below /v1: what to use instead
+    "completions": f"{USE_CHAT}.",
+    "responses": f"{USE_CHAT}. A client that speaks only this API, like Codex, connects through LiteLLM's proxy.",
+    "messages": f"{USE_CHAT}. A client that speaks only this API, like Claude Code, connects through LiteLLM's proxy "
+    "or claude-code-router.",
+    "embeddings": f"{USE_CHAT} for answers, and another service for embeddings: the classes here only answer.",
+}
 
 
 class Endpoint(msgspec.Struct, frozen=True):
@@ -118,8 +125,10 @@ def find_endpoint(path: str) -> Endpoint:
         return endpoint
     if path.startswith(MODELS_PATH + "/"):
         return ONE_MODEL
-    if path in NOT_IMPLEMENTED:
-        raise NotFound("This endpoint is not implemented. Use POST /v1/chat/completions.")
+    if "//" in path:
+        return find_endpoint(single_slashes(path))
+    if instead := NOT_IMPLEMENTED.get(path.split("/")[2] if path.startswith("/v1/") else ""):
+        raise NotFound(f"This endpoint is not implemented. {instead}")
     if path.startswith("/v1/v1"):
         raise NotFound("The path has /v1 twice. Write it only once: in the client's base address, or in the path.")
     raise NotFound(f"This path does not exist. The paths are {', '.join(ENDPOINTS)} and {MODELS_PATH}/{{model}}.")

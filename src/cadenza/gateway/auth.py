@@ -96,9 +96,10 @@ def principal_of(found: FoundKey) -> Principal:
 
 
 def _presented_key(headers: dict[bytes, bytes]) -> bytes:
-    """The key in `Authorization: Bearer`. `x-api-key` is read only if there is no Authorization header."""
+    """The key in `Authorization: Bearer`; without this header in `x-api-key`, and without both in Azure's `api-key`."""
     authorization = headers.get(b"authorization")
     if authorization is None:
-        return headers.get(b"x-api-key", b"").strip()
+        key = headers.get(b"x-api-key")
+        return (headers.get(b"api-key", b"") if key is None else key).strip()
     scheme, _, key = authorization.strip().partition(b" ")
     return key.strip() if scheme.lower() == b"bearer" else b""

@@ -25,6 +25,7 @@ from cadenza.gateway.billing import (
     idempotency_digest,
 )
 from cadenza.gateway.compose import compose, is_shortened
+from cadenza.gateway.extra_fields import count_passed_fields, ignored_header
 from cadenza.gateway.gateway import Gateway
 from cadenza.gateway.grounding.additions import NO_GROUNDING, Grounding
 from cadenza.gateway.grounding.model_decision import ModelDecision
@@ -67,6 +68,8 @@ async def serve_chat(gateway: Gateway, request: ApiRequest) -> None:
         served = with_able_routes(served, chat, grounder, snapshot.catalogue)  # 400
         media = media_for_model(chat, grounder)
     prompt = PromptSize(tokenizer, served.character, chat.texts, request.exchange.body.size_bytes, media)
+    if chat.extra:
+        count_passed_fields(chat.extra, served.plan, prompt)  # 400
     wants_pings = chat.stream and upload.is_solvent
     heartbeat = Heartbeat(request.exchange, request.answers, gateway.ping_s if wants_pings else None)
     async with slot(gateway.slots, key_id, gateway.observer.metrics), heartbeat:  # 429
@@ -86,6 +89,8 @@ async def serve_chat(gateway: Gateway, request: ApiRequest) -> None:
             dispatch = Dispatch(plan, ask, prompt, snapshot.upstreams, key_id, request.record.request_id)
             async with open_reply(gateway.dispatcher, dispatch, credit.routed) as reply:  # 400 429 502
                 at("opened")
+                if chat.extra or reply.route.drops:
+                    request.answers.add_headers(ignored_header(chat.extra, chat.sampling, reply.route))
                 relay = start_relay(request, chat, quote.hold, credit, plan, grounding)
                 result = await relay.run(reply)
                 at("relayed")

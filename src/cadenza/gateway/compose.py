@@ -39,6 +39,7 @@ async def compose(
         max_tokens=output_limit if is_shortened(chat, output_limit, plan) else chat.max_tokens,
         stream=chat.stream,
         tools=chat.tools,
+        extra=chat.extra,
         prompt_tokens=prompt.at_most,
         separate=separate if leading else (),
         is_large=isinstance(chat.texts, LargeTexts) or grounding.texts_bytes > SLICE_BYTES,

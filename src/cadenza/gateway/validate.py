@@ -1,7 +1,8 @@
 """Parses the body of a chat request into a ChatRequest, or refuses it with a 400 that says what to correct.
 
 Messages and sampling fields stay raw JSON and go upstream unchanged, except that the role `developer` becomes `system`.
-Everything that OpenAI accepts is accepted, but for its deprecated `functions`; an unknown top-level field is dropped.
+Everything that OpenAI accepts is accepted, but for its deprecated `functions`. An unknown top-level field is kept apart
+(extra_fields.py): it is dropped and named, unless a route passes it on.
 """
 
 import re
@@ -13,6 +14,7 @@ import msgspec
 from cadenza.core.errors import ContextOverflow, InvalidRequest
 from cadenza.core.records import CONTEXT_TOKENS_MAX, OUTPUT_TOKENS_MAX
 from cadenza.gateway.asked import Asked
+from cadenza.gateway.extra_fields import NO_FIELDS, Fields, read_extra_fields
 from cadenza.gateway.parts import NOTHING_ATTACHED, Attached, FilePart, Part, check_part, find_attached
 from cadenza.gateway.tools import NOTHING, CallFields, History, ToolFields, check_choice, check_tools, with_upstream_ids
 from cadenza.routing.prompt import NO_MEDIA, LargeTexts, Media
@@ -66,6 +68,7 @@ class ChatRequest(msgspec.Struct, frozen=True):
     asked: Asked | None = None  # of a large body; that of a small one is found when it is needed
     files: tuple[FilePart, ...] = ()  # to be read here, on the plain path
     media: Media = NO_MEDIA
+    extra: Fields = NO_FIELDS  # fields that are dropped, unless a route passes them on
 
     @property
     def room_tokens(self) -> int:
@@ -83,23 +86,22 @@ class _Message(msgspec.Struct):
     annotations: msgspec.Raw = NOTHING  # of our own replies
 
 
-class Body(msgspec.Struct):
-    """The fields that are looked at. What has a structure of its own stays raw; unknown fields are skipped."""
+class Body(msgspec.Struct, forbid_unknown_fields=True):
+    """The fields that are used. What has a structure of its own stays raw."""
 
     model: str | None = None
     messages: msgspec.Raw = NOTHING
     stream: bool | None = None
-    max_tokens: int | None = None
-    max_completion_tokens: int | None = None
-    n: int | None = None
+    stream_options: msgspec.Raw = NOTHING  # whatever it says, a stream ends with its usage
+    max_tokens: int | float | None = None
+    max_completion_tokens: int | float | None = None
+    n: int | float | None = None
     logprobs: bool | None = None
-    top_logprobs: int | None = None
+    top_logprobs: int | float | None = None
+    modalities: list[str] | None = None
     tools: msgspec.Raw = NOTHING
     tool_choice: msgspec.Raw = NOTHING
     parallel_tool_calls: msgspec.Raw = NOTHING
-    functions: msgspec.Raw = NOTHING
-    function_call: msgspec.Raw = NOTHING
-    input: msgspec.Raw = NOTHING
     temperature: msgspec.Raw = NOTHING
     top_p: msgspec.Raw = NOTHING
     stop: msgspec.Raw = NOTHING
@@ -111,7 +113,12 @@ class Body(msgspec.Struct):
     logit_bias: msgspec.Raw = NOTHING
 
 
-_BODY = msgspec.json.Decoder(Body)
+class OpenBody(Body, forbid_unknown_fields=False):
+    """The same of a body that has unknown fields too: they are skipped."""
+
+
+_BODY, _OPEN_BODY = msgspec.json.Decoder(Body), msgspec.json.Decoder(OpenBody)
+_KNOWN = frozenset(Body.__struct_fields__)
 _MESSAGES = msgspec.json.Decoder(list[_Message] | None)
 _TOOLS = msgspec.json.Decoder(list[ToolFields] | None)
 _NUMBER = msgspec.json.Decoder(float | None)
@@ -120,15 +127,17 @@ RAW_ITEMS = msgspec.json.Decoder(list[msgspec.Raw])
 
 
 def parse_chat(body: bytes | bytearray) -> ChatRequest:
-    return check_body(decode_body(body))
+    return check_body(*decode_body(body))
 
 
-def check_body(body: Body) -> ChatRequest:
+def check_body(body: Body, extra: Fields = NO_FIELDS) -> ChatRequest:
     messages = _decode(_MESSAGES, body.messages, "messages")
     tools = _decode(_TOOLS, body.tools, "tools") if body.tools is not NOTHING else None
-    _refuse_unsupported(body, tools)
+    _refuse_unsupported(body, extra, tools)
     if not messages:
-        raise InvalidRequest(_messages_hint(body))
+        raise InvalidRequest(_messages_hint(extra))
+    if not tools and (body.tool_choice is not NOTHING or body.parallel_tool_calls is not NOTHING):
+        extra = {**extra, **_given(body, TOOL_FIELDS[1:])}
     plain_texts = _plain_texts(messages)
     are_texts = plain_texts is not None
     texts = _check_messages(messages) if plain_texts is None else plain_texts
@@ -153,6 +162,7 @@ def check_body(body: Body) -> ChatRequest:
         needs=attached.needs | CUSTOM_TOOLS if has_custom_tools else attached.needs,
         files=attached.files,
         media=attached.media,
+        extra=extra,
     )
 
 
@@ -161,17 +171,25 @@ def check_context(counted: int) -> None:
         raise ContextOverflow(CONTEXT_TOKENS_MAX, counted)
 
 
-def decode_body(body: bytes | bytearray) -> Body:
-    """Raw JSON is not decoded later, so invalid UTF-8 and lone surrogates in it must be found here."""
+def decode_body(body: bytes | bytearray) -> tuple[Body, Fields]:
+    """The known fields, and the others, which most requests do not have.
+
+    Raw JSON is not decoded later, so invalid UTF-8 and lone surrogates in it must be found here.
+    """
     if not body.isascii():
         try:
             body.decode()
         except UnicodeDecodeError:
             raise InvalidRequest("The body is not valid UTF-8.") from None
-    decoded = _decode(_BODY, body)
+    extra = NO_FIELDS
+    try:
+        decoded = _BODY.decode(body)
+    except (msgspec.DecodeError, RecursionError):
+        decoded = _decode(_OPEN_BODY, body)
+        extra = read_extra_fields(body, _KNOWN)
     if body.find(b"\\u") >= 0 and SURROGATE.search(body) and not WHOLE_SURROGATES.fullmatch(body):
         raise InvalidRequest("The body is not valid JSON: a string has half of a surrogate pair.")
-    return decoded
+    return decoded, extra
 
 
 def _decode(decoder: msgspec.json.Decoder[T], raw: bytes | bytearray | msgspec.Raw, field: str = "") -> T:
@@ -212,17 +230,18 @@ def _sampling(body: Body) -> dict[str, msgspec.Raw]:
     return fields
 
 
-def _is_truthy(raw: msgspec.Raw) -> bool:
-    return raw is not NOTHING and bytes(memoryview(raw)[:6]) not in FALSY
+def _is_truthy(raw: msgspec.Raw | None) -> bool:
+    return raw is not None and raw is not NOTHING and bytes(memoryview(raw)[:6]) not in FALSY
 
 
-def _refuse_unsupported(body: Body, tools: list[ToolFields] | None) -> None:
+def _refuse_unsupported(body: Body, extra: Fields, tools: list[ToolFields] | None) -> None:
     if body.n is not None and body.n != 1:
         raise InvalidRequest("n: not implemented for values other than 1. Send one request per choice.")
-    if body.logprobs or body.top_logprobs is not None:
+    if body.logprobs or body.top_logprobs:
         raise InvalidRequest("logprobs and top_logprobs: not implemented here. Leave them out.")
-    has_functions = body.functions is not NOTHING or body.function_call is not NOTHING
-    if has_functions and (_is_truthy(body.functions) or _is_truthy(body.function_call)):
+    if body.modalities and body.modalities != ["text"]:
+        raise InvalidRequest('modalities: only text is implemented here. Send ["text"], or leave it out.')
+    if extra and (_is_truthy(extra.get("functions")) or _is_truthy(extra.get("function_call"))):
         raise InvalidRequest("functions and function_call: not supported. Use `tools` and `tool_choice` instead.")
     if body.temperature is not NOTHING:
         temperature = _decode(_NUMBER, body.temperature, "temperature")
@@ -232,8 +251,8 @@ def _refuse_unsupported(body: Body, tools: list[ToolFields] | None) -> None:
         check_choice(body.tool_choice, check_tools(tools or ()))
 
 
-def _messages_hint(body: Body) -> str:
-    if body.input is not NOTHING:
+def _messages_hint(extra: Fields) -> str:
+    if "input" in extra:
         return "messages: missing. This body has the shape of the Responses API; send `messages` to this path instead."
     return "messages: must be an array of at least one message."
 
@@ -367,13 +386,13 @@ def _with_text(message: _Message, raw: msgspec.Raw) -> msgspec.Raw:
 def _max_tokens(body: Body, *, has_tools: bool) -> int | None:
     limit, other = body.max_tokens, body.max_completion_tokens
     if limit is None or (other is not None and other < limit):
-        limit = other
+        limit, other = other, limit
     if limit is None:
         return None
-    if limit < 1:
+    if limit < 1 or (type(limit) is float and limit % 1) or (type(other) is float and other % 1):  # 17.0 is an integer
         raise InvalidRequest("max_tokens: must be a positive integer.")
     if has_tools:  # fitted to the route's window later
-        return min(limit, OUTPUT_TOKENS_MAX)
+        return int(min(limit, OUTPUT_TOKENS_MAX))
     if limit > OUTPUT_TOKENS_MAX:
         raise InvalidRequest(f"max_tokens: at most {OUTPUT_TOKENS_MAX:,} tokens are allowed per request.")
-    return limit
+    return limit if type(limit) is int else int(limit)

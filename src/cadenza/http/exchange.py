@@ -28,6 +28,7 @@ STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".enc
 CHUNKED = b"transfer-encoding: chunked\r\n"
 LAST_CHUNK = b"0\r\n\r\n"
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+BODILESS = (204, 304)  # replies of these statuses end with their head
 
 
 class ReplyState(Enum):
@@ -169,20 +170,34 @@ class Exchange:
         self._transport.receive_more(self)
 
     def respond(self, status: int, headers: bytes, body: bytes) -> None:
-        """Send a whole reply."""
+        """Send a whole reply. HEAD gets its head alone, and a 204 or a 304 has no body."""
         if self.state is not PENDING:
             assert self.state is ABANDONED
             return
-        length = b"" if status == 204 else b"content-length: %d\r\n" % len(body)
+        if status in BODILESS:
+            body = length = b""
+        else:
+            length = b"content-length: %d\r\n" % len(body)
         self._send_head(status, headers + length, b"" if self.request.method == "HEAD" else body)
         self._complete()
 
-    def start_stream(self, headers: bytes, *, is_early: bool = False) -> None:
+    def respond_to_head(self, status: int, headers: bytes) -> None:
+        """Send the head of a reply whose length the service does not know or has put into `headers`."""
+        if self.state is not PENDING:
+            assert self.state is ABANDONED
+            return
+        assert self.request.method == "HEAD"
+        self._send_head(status, headers, b"")
+        self._complete()
+
+    def start_stream(self, headers: bytes, status: int = 200, *, is_early: bool = False) -> None:
         """Send the head of a stream. An early one only keeps the client waiting: `begin_reply` comes later."""
         if self.state is not PENDING:
             assert self.state is ABANDONED
             return
-        self._send_head(200, headers if self.request.is_http_1_0 else headers + CHUNKED, b"")
+        assert status not in BODILESS
+        assert self.request.method != "HEAD"
+        self._send_head(status, headers if self.request.is_http_1_0 else headers + CHUNKED, b"")
         self.state = STREAMING
         if is_early:
             self.status = self.first_byte_s = None
@@ -199,7 +214,7 @@ class Exchange:
         if self.state is not STREAMING:
             assert self.state is ABANDONED
             return False
-        self._transport.write(data if self.request.is_http_1_0 else b"%x\r\n%b\r\n" % (len(data), data))
+        self._transport.write(data if self.request.is_http_1_0 or not data else b"%x\r\n%b\r\n" % (len(data), data))
         self.last_write_s = time.monotonic()
         return True
 
@@ -212,7 +227,8 @@ class Exchange:
         if self.state is not STREAMING:
             assert self.state is ABANDONED
             return
-        self._transport.write(self._chunk(data) if self.request.is_http_1_0 else self._chunk(data) + LAST_CHUNK)
+        last = b"" if self.request.is_http_1_0 else LAST_CHUNK
+        self._transport.write(self._chunk(data) + last)
         self._complete()
 
     def abort_stream(self, data: bytes) -> None:
@@ -257,7 +273,8 @@ class Exchange:
         return self.interruption
 
     def _chunk(self, data: bytes) -> bytes:
-        return data if self.request.is_http_1_0 else b"%x\r\n%b\r\n" % (len(data), data)
+        """The bytes of a stream on the wire. No data is no chunk: an empty one would end the body."""
+        return data if self.request.is_http_1_0 or not data else b"%x\r\n%b\r\n" % (len(data), data)
 
     def _send_head(self, status: int, headers: bytes, body: bytes) -> None:
         """The head of the reply, with as much of the body as there is."""

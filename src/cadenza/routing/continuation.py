@@ -48,6 +48,11 @@ class Reply:
         self._running: RoutedReply | None = first
         self._on_route = on_route
 
+    @property
+    def route(self) -> Route:
+        assert self._running
+        return self._running.route
+
     async def deliver(self, sink: Sink) -> None:
         assert self._running
         routes = self._routes_that_continue(self._running.route)

@@ -12,13 +12,14 @@ from urllib.parse import unquote
 
 from cadenza.core.networks import network_of
 from cadenza.http.body import BodyMemory, BodyMemoryFull, BodyTimeout, BodyTooLarge
-from cadenza.http.exchange import PENDING, STREAMING, Exchange
+from cadenza.http.exchange import BODILESS, PENDING, STREAMING, Exchange
 from cadenza.http.headers import encode_headers
 from cadenza.observe import Log, places
 
 KIB = 1024
 BODY_BYTES_MAX = 64 * KIB
 ALL_BODIES_BYTES_MAX = 16 * KIB * KIB
+FRAMING = frozenset({b"content-length", b"transfer-encoding", b"connection"})  # headers of the server's own
 TEXT = b"content-type: text/plain; charset=utf-8\r\nx-content-type-options: nosniff\r\n"
 TOO_LARGE = b"This form is too large: at most 64 KiB.\n"
 TOO_SLOW = b"The form did not arrive in time.\n"
@@ -66,6 +67,7 @@ class AsgiAdapter:
             self._loading = asyncio.create_task(asyncio.to_thread(self._load))
         app = await asyncio.shield(self._loading)
         await app(_scope(exchange), _receive(body), Reply(exchange).send)
+        assert exchange.state not in (PENDING, STREAMING), "the application did not end its reply"
 
 
 class PageMemory:
@@ -118,19 +120,23 @@ class PageBody:
 
 
 class Reply:
-    """What the application sends. A body of one message is sent whole, one of several is streamed."""
+    """What the application sends. A body of one message is sent whole, one of several is streamed in chunks.
+
+    The framing of the reply is the server's: what the application says about it is used only for HEAD, which has no
+    body to measure.
+    """
 
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
         self._status = 500
         self._headers = b""
-        self._is_whole = False  # sent, and what follows is left out: the body of a HEAD request
+        self._length = b""  # as the application gives it
+        self._is_whole = False  # sent, and the body that follows is left out: that of a HEAD request, a 204 or a 304
 
     async def send(self, message: Message) -> None:
         exchange = self._exchange
         if message["type"] == "http.response.start":
-            self._status = message["status"]
-            self._headers = encode_headers([one for one in message["headers"] if one[0] != b"content-length"])
+            self._start(message)
             return
         assert message["type"] == "http.response.body"
         data, has_more = message.get("body", b""), message.get("more_body", False)
@@ -139,17 +145,30 @@ class Reply:
         if exchange.state is STREAMING:
             if not has_more:
                 exchange.finish_stream(data)
-            elif data:  # an empty chunk would end the body
+            elif data:
                 exchange.write(data)
                 await exchange.drain()
-        elif not has_more or exchange.request.method == "HEAD":
+        elif self._status in BODILESS:
+            exchange.respond(self._status, self._headers, b"")
+            self._is_whole = True
+        elif exchange.request.method == "HEAD" and (has_more or self._length):
+            exchange.respond_to_head(self._status, self._headers + self._length)
+            self._is_whole = True
+        elif not has_more:
             exchange.respond(self._status, self._headers, data)
             self._is_whole = True
         else:
-            assert self._status == 200, "only a whole page is streamed"
-            exchange.start_stream(self._headers)
-            if data:
-                exchange.write(data)
+            exchange.start_stream(self._headers, self._status)
+            exchange.write(data)
+
+    def _start(self, message: Message) -> None:
+        given = [(name.lower(), value) for name, value in message["headers"]]
+        kept = [field for field in given if field[0] not in FRAMING]
+        self._status = message["status"]
+        self._headers = encode_headers(kept)
+        length = dict(given).get(b"content-length", b"")
+        self._length = encode_headers([(b"content-length", length)]) if length.isdigit() else b""
+        assert self._headers.count(b"\n") == self._headers.count(b"\r") == len(kept), "a header has a line break"
 
 
 def _scope(exchange: Exchange) -> Message:

@@ -82,6 +82,7 @@ class Ask(msgspec.Struct, frozen=True):
     max_tokens: int | None
     stream: bool
     tools: dict[str, msgspec.Raw] = {}
+    extra: Mapping[str, msgspec.Raw] = {}  # a route is sent those that it passes on
     prompt_tokens: int = 0
     begun: str = ""
     separate: Sequence[msgspec.Raw] = ()

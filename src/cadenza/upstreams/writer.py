@@ -43,7 +43,7 @@ def _piece(value: object) -> bytes | memoryview:
 
 def _fields(dialect: Dialect, rules: MessageRules, route: Route, ask: Ask) -> Body:
     messages = rules.apply(ask.messages_for(route), route)
-    body: Body = {"model": route.model, "messages": messages, **_sampling(dialect, ask), **_tools(dialect, ask)}
+    body: Body = {"model": route.model, "messages": messages, **_sampling(dialect, route, ask), **_tools(dialect, ask)}
     if ask.begun:
         begun = {"role": "assistant", "content": ask.begun, **dialect.continue_message}
         body["messages"] = [*messages, begun]
@@ -68,8 +68,10 @@ def _fields(dialect: Dialect, rules: MessageRules, route: Route, ask: Ask) -> Bo
     return body
 
 
-def _sampling(dialect: Dialect, ask: Ask) -> dict[str, msgspec.Raw]:
+def _sampling(dialect: Dialect, route: Route, ask: Ask) -> dict[str, msgspec.Raw]:
     fields = ask.sampling
+    if ask.extra and route.passes:
+        fields = {**{name: ask.extra[name] for name in route.passes if name in ask.extra}, **fields}
     if not dialect.has_full_top_p and _DECODER.decode(fields.get("top_p", b"0")) == 1:
         fields = {name: raw for name, raw in fields.items() if name != "top_p"}
     if not dialect.has_single_stop and bytes(fields.get("stop", b"")).startswith(b'"'):

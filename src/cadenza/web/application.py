@@ -43,6 +43,7 @@ HEADERS = {
     "cross-origin-resource-policy": "same-origin",
     "permissions-policy": "camera=(), microphone=(), geolocation=(), payment=()",
 }
+OPEN_TO_ALL = {"access-control-allow-origin": "*", "cross-origin-resource-policy": "cross-origin"}
 NO_STORE = "no-store"
 STRICT_TRANSPORT = "max-age=31536000"  # a year; other hosts of the domain are not ours to decide about
 
@@ -59,10 +60,17 @@ def build_application(context: WebContext, listed: Routes) -> Starlette:
         return _with_headers(context, request, found)
 
     async def document(request: Request) -> Response:
-        found, is_compressed = context.document, "gzip" in request.headers.get("accept-encoding", "")
-        headers = {"vary": "accept-encoding"} | ({"content-encoding": "gzip"} if is_compressed else {})
-        content = found.compressed if is_compressed else found.content
-        return _with_headers(context, request, Response(content, headers=headers, media_type=JSON))
+        """For pages of other sites too: tools that show or try an API are such pages."""
+        visit = Visit(request, context, "", None)
+        await _check_rate(context, visit.address)
+        is_compressed = "gzip" in request.headers.get("accept-encoding", "")
+        make_content = context.document.compressed if is_compressed else context.document.content
+        headers = {"vary": "accept-encoding, host"} | ({"content-encoding": "gzip"} if is_compressed else {})
+        response = _with_headers(
+            context, request, Response(make_content(visit.base_url), headers=headers, media_type=JSON)
+        )
+        response.headers.update(OPEN_TO_ALL)
+        return response
 
     async def failed(request: Request, error: Exception) -> Response:
         return await _show_error(context, request, error)

@@ -78,7 +78,30 @@ def build_document(routes: Iterable[Page | Endpoint]) -> ApiDocument:
     components["securitySchemes"] |= SECURITY_SCHEMES
     used = {name for item in paths.values() for one in item.values() for name in _responses_used(one)}
     components["responses"] |= {name: RESPONSES[name] for name in RESPONSES if name in used}
-    return ApiDocument.of(value)
+    _complete_types(value)
+    return ApiDocument(value)
+
+
+def _complete_types(value: object) -> None:
+    """Say what generators do not infer: an enum has strings, one without null, and an integer has 64 bits, not 32."""
+    if isinstance(value, dict):
+        if "enum" in value and "type" not in value:
+            words = [word for word in value["enum"] if word is not None]
+            if words != value["enum"]:
+                value["anyOf"] = [{"type": "string", "enum": words}, {"type": "null"}]
+                del value["enum"]
+            else:
+                value["type"] = "string"
+        if "integer" in (value.get("type"), *_listed(value.get("type"))):
+            value.setdefault("format", "int64")
+        for part in value.values():
+            _complete_types(part)
+    for part in _listed(value):
+        _complete_types(part)
+
+
+def _listed(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def _read_document() -> str:
@@ -171,9 +194,9 @@ def _responses_used(operation: dict[str, Any]) -> Iterable[str]:
 
 
 def _operation_id(one: Endpoint) -> str:
-    """Like getOperatorAccountsByAccountId."""
+    """Like getPlatformOperatorAccountsByAccountId: never one of /v1, because generators need each to be unique."""
     parts = [part for part in re.split(r"[/.-]", one.path) if part]
-    words = [f"By_{part[1:-1]}" if part.startswith("{") else part for part in parts]
+    words = ["platform", *(f"By_{part[1:-1]}" if part.startswith("{") else part for part in parts)]
     return one.method.lower() + "".join(word[0].upper() + word[1:] for part in words for word in part.split("_"))
 
 

@@ -39,7 +39,7 @@ class PaymentView(msgspec.Struct, frozen=True):
     object: str = "payment"
 
 
-class NewPaymentView(msgspec.Struct, frozen=True):
+class StartedPayment(msgspec.Struct, frozen=True):
     """A payment that was begun, and the address where it is paid."""
 
     id: str
@@ -76,9 +76,9 @@ async def pay(visit: Visit) -> Response:
     return visit.page("pay.html", url=begun.url, amount_nano=begun.payment.amount_nano)
 
 
-async def pay_by_api(visit: Visit, form: PaymentForm) -> NewPaymentView:
+async def pay_by_api(visit: Visit, form: PaymentForm) -> StartedPayment:
     begun = await _start(visit, form)
-    return NewPaymentView(begun.payment.id, format_dollars(begun.payment.amount_nano), begun.url)
+    return StartedPayment(begun.payment.id, format_dollars(begun.payment.amount_nano), begun.url)
 
 
 async def get_payments(visit: Visit) -> PaymentList:
@@ -114,5 +114,5 @@ def _view(payment: Payment) -> PaymentView:
 ROUTES: Routes = (
     post("/credit/payment", pay),
     Endpoint("GET", "/payments", "The newest payments by card", get_payments, returns=PaymentList),
-    Endpoint("POST", "/payments", "Begin a payment by card", pay_by_api, PaymentForm, NewPaymentView),
+    Endpoint("POST", "/payments", "Begin a payment by card", pay_by_api, PaymentForm, StartedPayment),
 )

@@ -12,15 +12,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from msgspec import UNSET
 
+from cadenza.core.call_ids import unwrap_id
 from cadenza.core.chat import Custom, Function, assemble_calls
-from cadenza.core.tool_calls import (
-    UPSTREAM_ID_CHARS_MAX,
-    ToolCallDelta,
-    ToolCallNormalizer,
-    ToolCallPart,
-    unwrap_id,
-    wrap_id,
-)
+from cadenza.core.tool_calls import ToolCallDelta, ToolCallNormalizer, ToolCallPart
 
 OURS = re.compile(r"call_[A-Za-z0-9_-]{24,}")
 AWKWARD = ['"', "\\", "{", "}", "[", "]", "\\\\", '\\"', '{"', '"}', "\n", "é", "🎼", "\u2028", ":", ","]
@@ -293,53 +287,6 @@ def test_any_parts_give_valid_deltas(reads: list[list[ToolCallPart]]) -> None:
     assert (
         sum(len(text) for _, _, text in calls if text != "{}") <= sent_chars <= sum(len(text) for _, _, text in calls)
     )
-
-
-@settings(max_examples=200, deadline=None)
-@given(st.text(min_size=1, max_size=UPSTREAM_ID_CHARS_MAX))
-def test_an_upstream_id_is_restored_from_ours(upstream_id: str) -> None:
-    """Any upstream id that is wrapped can be unwrapped, and wrapping it twice gives two different ids."""
-    ours = wrap_id(upstream_id)
-    assert OURS.fullmatch(ours)
-    assert unwrap_id(ours) == upstream_id
-    assert wrap_id(upstream_id) != ours
-
-
-@pytest.mark.parametrize("upstream_id", ["", "x" * (UPSTREAM_ID_CHARS_MAX + 1)])
-def test_an_id_of_ours_without_an_upstream_id_is_unchanged(upstream_id: str) -> None:
-    """A missing or overlong upstream id is not wrapped: the upstream then gets our id back."""
-    ours = wrap_id(upstream_id)
-    assert OURS.fullmatch(ours)
-    assert len(ours) < 64
-    assert unwrap_id(ours) == ours
-
-
-def test_an_upstream_may_be_a_service_like_this_one() -> None:
-    """Its id is restored whole, and not the id inside it."""
-    theirs = wrap_id("inner")
-    assert unwrap_id(wrap_id(theirs)) == theirs
-
-
-@settings(max_examples=150, deadline=None)
-@given(st.text(max_size=40) | st.text("abcXYZ019_-=+/é", max_size=60).map("call_{}".format))
-def test_foreign_ids_are_unchanged(foreign: str) -> None:
-    """The upstream gets an id that was not made here as it is, whatever its text."""
-    assert unwrap_id(foreign) == foreign
-
-
-@settings(max_examples=100, deadline=None)
-@given(st.text("abc019", min_size=1, max_size=12), st.integers(0), st.sampled_from("abc019"))
-def test_a_damaged_id_counts_as_foreign(upstream_id: str, place: int, other: str) -> None:
-    """An id of ours with one changed character is not unwrapped to another upstream id."""
-    ours = wrap_id(upstream_id)
-    place = len("call_") + place % (len(ours) - len("call_"))
-    damaged = ours[:place] + other + ours[place + 1 :]
-    assert unwrap_id(damaged) in (damaged, upstream_id)
-
-
-def test_ids_are_unique() -> None:
-    """No two calls get the same id, also if the upstream gave them none."""
-    assert len({wrap_id("") for _ in range(1000)}) == 1000
 
 
 def test_arguments_need_not_be_json() -> None:

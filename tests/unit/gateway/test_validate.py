@@ -41,6 +41,11 @@ ACCEPTED: dict[str, dict[str, Any]] = {
     "any model name: classes are checked later": {"model": "gpt-4o"},
     "nulls everywhere": dict.fromkeys(("model", "stream", "temperature", "max_tokens", "n", "tools", "stop")),
     "n of 1": {"n": 1},
+    "n of 1.0": {"n": 1.0},
+    "top_logprobs of 0": {"top_logprobs": 0},
+    "text as an answer": {"modalities": ["text"]},
+    "no modalities": {"modalities": []},
+    "empty functions": {"functions": [], "function_call": ""},
     "logprobs false": {"logprobs": False},
     "temperature at its lower bound": {"temperature": 0},
     "temperature at its upper bound": {"temperature": 2},
@@ -114,11 +119,15 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "n of 0": ({"n": 0}, "n: not implemented"),
     "logprobs": ({"logprobs": True}, "not implemented"),
     "top_logprobs": ({"top_logprobs": 3}, "not implemented"),
-    "top_logprobs of 0": ({"top_logprobs": 0}, "not implemented"),
+    "audio as an answer": ({"modalities": ["text", "audio"]}, "modalities: only text"),
     "a forced function without tools": ({"tool_choice": FORCED}, "tool_choice: asks for a call"),
     "a limit of zero": ({"max_tokens": 0}, "max_tokens: must be a positive integer"),
     "a negative limit": ({"max_completion_tokens": -1}, "max_tokens: must be a positive integer"),
-    "a fractional limit": ({"max_tokens": 1.5}, "max_tokens: expected"),
+    "a fractional limit": ({"max_tokens": 1.5}, "max_tokens: must be a positive integer"),
+    "a fractional limit that is not used": (
+        {"max_tokens": 1, "max_completion_tokens": 1.5},
+        "must be a positive integer",
+    ),
     "a limit as a string": ({"max_tokens": "5"}, "max_tokens: expected"),
     "a limit that is true": ({"max_tokens": True}, "max_tokens: expected"),
     "a limit above the largest": ({"max_tokens": 131_073}, "at most 131,072 tokens"),
@@ -184,11 +193,16 @@ def test_a_refusal_does_not_quote_the_request() -> None:
         ({"max_tokens": 7, "max_completion_tokens": None}, 7),
         ({"max_tokens": 7, "max_completion_tokens": 943_000}, 7),
         ({"max_tokens": None}, None),
+        ({"max_tokens": 17.0}, 17),
+        ({"max_completion_tokens": 1e2}, 100),
+        ({"max_tokens": 17.0, "max_completion_tokens": 16}, 16),
+        ({"max_tokens": 1e30, "tools": [{"type": "function", "function": {"name": "f"}}]}, 131_072),
     ],
 )
 def test_the_smaller_of_two_limits_counts(fields: dict[str, Any], limit: int | None) -> None:
-    """Both names of the output limit mean the same; where both are sent, the smaller one counts."""
-    assert parse(**fields).max_tokens == limit
+    """Both names of the output limit mean the same, the smaller one counts, and any whole number is an integer."""
+    found = parse(**fields).max_tokens
+    assert (found, type(found)) == (limit, type(limit))
 
 
 def test_only_sampling_fields_are_forwarded() -> None:

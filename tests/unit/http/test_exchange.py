@@ -146,6 +146,25 @@ def test_a_stream_is_chunked() -> None:
     assert transport.completed == [True]
 
 
+def test_a_stream_has_one_last_chunk() -> None:
+    """A write without bytes is no chunk, and a stream that ends without further bytes has one end."""
+    transport = MemoryTransport()
+    start(transport.exchange)
+    transport.exchange.write(b"one")
+    transport.exchange.write(b"")
+    transport.exchange.finish_stream(b"")
+    assert transport.sent_body == b"3\r\none\r\n0\r\n\r\n"
+
+
+@pytest.mark.parametrize("status", [204, 304])
+def test_a_status_without_a_body_has_none(status: int) -> None:
+    """Whatever the application gives, the reply ends with its head, and has no length."""
+    transport = MemoryTransport()
+    transport.exchange.respond(status, HEADERS, b"hi")
+    assert transport.sent_body == b""
+    assert not any(line.startswith(b"content-length") for line in transport.head)
+
+
 def test_an_aborted_stream_ends_with_its_connection() -> None:
     """The last bytes are sent, and the connection is not kept."""
     transport = MemoryTransport()

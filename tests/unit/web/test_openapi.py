@@ -65,4 +65,4 @@ def test_another_media_type_is_described() -> None:
     """A reply that is not JSON has its media type."""
     export = operation(Endpoint("GET", "/a.csv", "Export", serve, media_type="text/csv"))
     assert set(export["responses"]["200"]["content"]) == {"text/csv"}
-    assert export["operationId"] == "getACsv"
+    assert export["operationId"] == "getPlatformACsv"

@@ -109,4 +109,5 @@ def _chat_request(parsed: Parsed, body: bytes | bytearray, texts: LargeTexts) ->
             FilePart(one.message, one.start, one.end, one.name, msgspec.Raw(view(one.data))) for one in parsed.files
         ),
         media=parsed.media,
+        extra={name: msgspec.Raw(view(span)) for name, span in parsed.extra_fields.items()},
     )

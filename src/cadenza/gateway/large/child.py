@@ -45,8 +45,8 @@ def main() -> None:
 
 def parse(body: bytearray) -> Reply:
     try:
-        decoded = decode_body(body)
-        chat = check_body(decoded)
+        decoded, extra = decode_body(body)
+        chat = check_body(decoded, extra)
         check_field_numbers(decoded)
         return describe(body, decoded, chat)
     except InvalidRequest as error:
@@ -58,7 +58,7 @@ def parse(body: bytearray) -> Reply:
 def count(body: bytearray, character: str, tokenizer: Tokenizer) -> Reply:
     """Count the texts of a body that was parsed before."""
     try:
-        tokens = tokenizer.count_prompt(_texts(check_body(decode_body(body))))
+        tokens = tokenizer.count_prompt(_texts(check_body(*decode_body(body))))
         return Counted(tokens, tokenizer.count_prompt([character]))
     except MemoryError:
         return Refused(TOO_LARGE)
@@ -99,6 +99,7 @@ def describe(body: bytearray, decoded: Body, chat: ChatRequest) -> Parsed:
         files=[FileSpan(one.message, one.start, one.end, one.name, spans.find(one.data)) for one in chat.files],
         media=chat.media,
         text_chars=sum(map(len, _texts(chat))),
+        extra_fields={name: spans.find(raw) for name, raw in chat.extra.items()},
         extra=memoryview(spans.extra),
     )
 

@@ -47,6 +47,7 @@ class Parsed(msgspec.Struct, frozen=True, tag=True):
     files: list[FileSpan]
     media: Media
     text_chars: int  # of all texts together
+    extra_fields: dict[str, Span]
     extra: memoryview  # what is not in the body as it came
 
 
