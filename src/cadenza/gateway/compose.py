@@ -14,6 +14,7 @@ from cadenza.core.records import Plan
 from cadenza.gateway.grounding.additions import NO_GROUNDING, Grounding
 from cadenza.gateway.validate import ChatRequest
 from cadenza.routing.prompt import Character, LargeTexts, PromptSize
+from cadenza.routing.sent import sent_bytes
 from cadenza.upstreams.base import Ask
 
 SLICE_BYTES = 256 * 1024
@@ -42,6 +43,7 @@ async def compose(
         prompt_tokens=prompt.at_most,
         separate=separate if leading else (),
         is_large=isinstance(chat.texts, LargeTexts) or grounding.texts_bytes > SLICE_BYTES,
+        counted_bytes=character.size_bytes + sent_bytes(chat.messages, chat.fields) + grounding.texts_bytes,
     )
 
 

@@ -5,7 +5,7 @@ Everything that OpenAI accepts is accepted, but for its deprecated `functions`; 
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -16,6 +16,7 @@ from cadenza.gateway.asked import Asked
 from cadenza.gateway.parts import NOTHING_ATTACHED, Attached, FilePart, Part, check_part, find_attached
 from cadenza.gateway.tools import NOTHING, CallFields, History, ToolFields, check_choice, check_tools, with_upstream_ids
 from cadenza.routing.prompt import NO_MEDIA, LargeTexts, Media
+from cadenza.routing.sent import counted_texts
 
 T = TypeVar("T")
 
@@ -55,7 +56,7 @@ class ChatRequest(msgspec.Struct, frozen=True):
 
     model: str | None
     messages: list[msgspec.Raw]
-    texts: list[str] | LargeTexts  # the texts whose tokens make up the prompt
+    texts: list[str] | LargeTexts  # of the messages: what grounding looks at
     stream: bool
     max_tokens: int | None
     sampling: dict[str, msgspec.Raw]
@@ -66,6 +67,16 @@ class ChatRequest(msgspec.Struct, frozen=True):
     asked: Asked | None = None  # of a large body; that of a small one is found when it is needed
     files: tuple[FilePart, ...] = ()  # to be read here, on the plain path
     media: Media = NO_MEDIA
+    apart: Mapping[int, Sequence[msgspec.Raw]] = {}  # the data that `media` measures, by the index of its message
+
+    @property
+    def fields(self) -> dict[str, msgspec.Raw]:
+        """Everything that goes upstream beside the messages. A new field belongs into one of these two."""
+        return self.sampling | self.tools if self.tools else self.sampling
+
+    def counted_texts(self) -> list[str]:
+        """The texts whose tokens make up the prompt: everything that goes upstream."""
+        return counted_texts(self.messages, self.fields, self.apart)
 
     @property
     def room_tokens(self) -> int:
@@ -136,8 +147,6 @@ def check_body(body: Body) -> ChatRequest:
     forwarded = raw_messages if are_texts else list(map(_to_upstream, messages, raw_messages))
     leading = _count_leading_system(messages)
     system = "\n\n".join(filter(None, texts[:leading])) if leading else ""
-    if tools:
-        texts.append(str(memoryview(body.tools), "utf-8"))
     attached = NOTHING_ATTACHED if are_texts else _attached(messages, forwarded, reads_files=not tools)
     has_custom_tools = bool(tools or not are_texts) and _has_custom_tools(messages, tools or ())
     return ChatRequest(
@@ -153,6 +162,7 @@ def check_body(body: Body) -> ChatRequest:
         needs=attached.needs | CUSTOM_TOOLS if has_custom_tools else attached.needs,
         files=attached.files,
         media=attached.media,
+        apart=attached.apart,
     )
 
 

@@ -10,4 +10,4 @@ NO_CHARACTER = Character("")
 def prompt_of(tokens: int, size_bytes: int = 0, tokenizer: Tokenizer = TOKENIZER) -> PromptSize:
     """A prompt with this many tokens, and this many bytes if they are more than its text needs. Not counted yet."""
     text = " a" * (tokens - 2 * MESSAGE_OVERHEAD_TOKENS)  # one token each
-    return PromptSize(tokenizer, NO_CHARACTER, [text], max(size_bytes - NO_CHARACTER.size_bytes, len(text)))
+    return PromptSize(tokenizer, NO_CHARACTER, lambda: [text], max(size_bytes - NO_CHARACTER.size_bytes, len(text)))
