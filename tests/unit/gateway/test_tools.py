@@ -24,11 +24,6 @@ def tool(name: Any = "look", **fields: Any) -> dict[str, Any]:
     return {"type": "function", "function": {"name": name, **fields}}
 
 
-def texts_of(request: ChatRequest) -> list[str]:
-    assert isinstance(request.texts, list)
-    return request.texts
-
-
 def parse(**fields: Any) -> ChatRequest:
     return parse_chat(json.dumps({"messages": [USER]} | fields).encode())
 
@@ -190,7 +185,7 @@ def test_definitions_are_counted_with_the_prompt() -> None:
     assert parse(tools=tools).counted_texts() == ["hi", json.dumps(tools)]
     huge = parse(tools=[tool(description="é " * 1_100_000)])
     with pytest.raises(InvalidRequest, match="maximum context length is 1000000 tokens"):
-        check_context(TOKENIZER.count_prompt(texts_of(huge)))
+        check_context(TOKENIZER.count_prompt(huge.counted_texts()))
 
 
 @pytest.mark.parametrize("limit", [OUTPUT_TOKENS_MAX + 1, 943_000, 10**30])
