@@ -213,4 +213,4 @@ def _tiles(url: str) -> int:
     width, height = struct.unpack(">II", base64.b64decode(url.partition(",")[2])[16:24])
     scale = min(1.0, 2_048 / max(width, height))
     scale *= min(1.0, 768 / (min(width, height) * scale))
-    return math.ceil(width * scale / 512) * math.ceil(height * scale / 512)
+    return int(math.ceil(width * scale / 512) * math.ceil(height * scale / 512))

@@ -12,6 +12,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import msgspec
 import pytest
@@ -34,7 +35,7 @@ SHORT = "cadenza_ledger_short_nano_total"
 ABLE = "vision = true\naudio = true\nfiles = true\n"
 LONG = "The ship left the harbour at nine. " * 1_300  # 10,400 tokens: a cent pays for less
 USER = {"role": "user", "content": "hi"}
-ATTACKS = {
+ATTACKS: dict[str, dict[str, Any]] = {
     "reasoning": {"messages": [USER, {"role": "assistant", "content": "a", "reasoning_content": LONG}, USER]},
     "name": {"messages": [{**USER, "name": LONG}]},
     "schema": {"messages": [USER], "response_format": {"type": "json_schema", "json_schema": {"name": LONG}}},

@@ -105,7 +105,7 @@ def expected_cost_nano(sent: SentCase, row: Row | None, upstream: Upstream) -> i
         return cost_nano(class_id, row.prompt_tokens, row.completion_tokens) if row.completion_tokens else 0
     if not sent.is_killed:
         check_answer(case, reply)
-    if case.kind == "leaves" and (case.request.number in upstream.asked or row.state == "settled"):
+    if case.kind == "leaves" and (case.request.number in upstream.asked or row.cost_nano > 0):
         return left_cost_nano(class_id, case.request.content, reply.chunks)
     if case.is_whole and counted:
         return usage_cost_nano(class_id, counted)

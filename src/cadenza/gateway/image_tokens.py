@@ -66,9 +66,9 @@ def _tiles(pixels: Pixels) -> int:
     """How many tiles are left of it after it was reduced; a smaller image stays as it is."""
     short, long = sorted(pixels)
     if long > LONG_PIXELS:
-        short, long = max(1, short * LONG_PIXELS // long), LONG_PIXELS
+        short, long = -(-short * LONG_PIXELS // long), LONG_PIXELS
     if short > SHORT_PIXELS:
-        short, long = SHORT_PIXELS, long * SHORT_PIXELS // short + 1
+        short, long = SHORT_PIXELS, -(-long * SHORT_PIXELS // short)
     return min(TILES_MAX, -(-short // TILE_PIXELS) * -(-long // TILE_PIXELS))
 
 
