@@ -79,8 +79,7 @@ async def serve_chat(gateway: Gateway, request: ApiRequest) -> None:
         at("quoted")
         async with hold_credit(gateway.ledger, tokenizer, request.record, quote) as credit:  # 402 409 429
             at("held")
-            composed = await compose(chat, served.character, prompt, credit.output_limit, plan, grounding)
-            ask = msgspec.structs.replace(composed, on_asked=credit.note_asked)
+            ask = await compose(chat, served.character, prompt, credit, plan, grounding)
             dispatch = Dispatch(plan, ask, prompt, snapshot.upstreams, key_id, request.record.request_id)
             async with open_reply(gateway.dispatcher, dispatch, credit.routed) as reply:  # 400 429 502
                 at("opened")

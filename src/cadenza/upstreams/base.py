@@ -21,8 +21,6 @@ EVENTS_PER_TOKEN = 2
 EVENTS_EXTRA = 256  # for events without a token
 BYTES_PER_TOKEN = 2048
 BYTES_EXTRA = 1024 * 1024
-OWN_BYTES = 2048  # of a request, beside what was counted: the model's name, limits, switches
-MESSAGE_OWN_BYTES = 256  # of a message: names that a dialect adds, ids that it wants in another form
 NO_EXTRAS: Mapping[str, Any] = MappingProxyType({})  # shared by all pieces that have none
 
 
@@ -97,18 +95,15 @@ class Ask(msgspec.Struct, frozen=True):
     begun: str = ""
     separate: Sequence[msgspec.Raw] = ()
     is_large: bool = False  # it must not be copied as a whole: that would hold up other requests
-    counted_bytes: int | None = None  # of everything that credit is held for; None if none is held
+    counted_bytes: int | None = None  # the most that it may have: of what credit is held for; None if none is held
     on_asked: Callable[[Route | None], None] = ignore
 
     def messages_for(self, route: Route) -> Sequence[msgspec.Raw]:
         return self.separate if self.separate and route.system == "each" else self.messages
 
-    def check_counted(self, route: Route, size_bytes: int) -> None:
-        """What was not counted is not sent. Names and numbers that a dialect adds are few."""
-        if self.counted_bytes is None:
-            return
-        own_bytes = OWN_BYTES + MESSAGE_OWN_BYTES * len(self.messages_for(route)) + len(route.fields) * 4
-        if size_bytes > self.counted_bytes + own_bytes:
+    def check_counted(self, size_bytes: int) -> None:
+        """What was not counted is not sent."""
+        if self.counted_bytes is not None and size_bytes > self.counted_bytes:
             raise NotCounted
 
     def output_limit(self, route: Route) -> int | None:

@@ -65,10 +65,10 @@ class OpenAIUpstream:
         body: bytes | list[bytes | memoryview]
         if ask.is_large:
             body = write_large_request(self._dialect, self._rules, route, ask)
-            ask.check_counted(route, sum(map(len, body)))
+            ask.check_counted(sum(map(len, body)))
         else:
             body = write_request(self._dialect, self._rules, route, ask)
-            ask.check_counted(route, len(body))
+            ask.check_counted(len(body))
         await reply.open(self._path_for(route) if self._has_deployments else self._path, body)
         return reply
 

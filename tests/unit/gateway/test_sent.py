@@ -20,7 +20,7 @@ from cadenza.upstreams.base import Ask, NotCounted
 from cadenza.upstreams.message_rules import MessageRules
 from cadenza.upstreams.writer import write_request
 from tests.sent_bodies import BodyMaker, count_whole
-from tests.unit.gateway.prompts import TOKENIZER
+from tests.unit.gateway.prompts import TOKENIZER, Paid
 
 BODIES = int(os.environ.get("CADENZA_SENT_BODIES") or 300)
 CHARACTER = Character("Be brief, and be kind.")
@@ -50,7 +50,7 @@ def held_and_asked(body: bytes) -> tuple[int, Ask]:
         bound_tokens = prompt.to_hold(WINDOW_TOKENS)
         await prompt.exact()
         assert prompt.to_hold(WINDOW_TOKENS) <= bound_tokens
-        return prompt.to_hold(WINDOW_TOKENS), await compose(chat, CHARACTER, prompt, 1000, plan)
+        return prompt.to_hold(WINDOW_TOKENS), await compose(chat, CHARACTER, prompt, Paid(1000), plan)
 
     return asyncio.run(run())
 
@@ -58,7 +58,7 @@ def held_and_asked(body: bytes) -> tuple[int, Ask]:
 def written(ask: Ask, dialect: str, system: str) -> bytes:
     route = Route("acme", "large", WINDOW_TOKENS, 1000, system="each" if system == "each" else "one")
     body = write_request(DIALECTS[dialect], RULES[dialect], route, ask)
-    ask.check_counted(route, len(body))
+    ask.check_counted(len(body))
     return body
 
 
