@@ -139,6 +139,11 @@ def estimate_tokens(content: str) -> int:
     return count_tokens(CHARACTER) + count_tokens(content) + 2 * MESSAGE_TOKENS
 
 
+def left_cost_nano(class_id: str, content: str, chunks: Iterable[str]) -> int:
+    """The cost of a reply whose client left while the upstream worked on it, after these chunks."""
+    return cost_nano(class_id, estimate_tokens(content), count_tokens("".join(chunks)))
+
+
 def delivered_cost_nano(class_id: str, content: str, chunks: Iterable[str]) -> int:
     """The cost of a reply without usage that delivered these chunks; zero if there are none."""
     delivered_tokens = count_tokens("".join(chunks))

@@ -1,7 +1,9 @@
 """Credit decides: a request is served, its limit is fitted to the balance, or it is a 402."""
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from decimal import Decimal
 
 import pytest
 
@@ -53,6 +55,20 @@ def test_the_named_amount_is_enough(account_of: AccountOf, upstream: LoopbackUps
     account.api.chat().error(402, "insufficient_quota")
     account.give(paying_for(LEAST_TOKENS) - 1_000)
     assert account.api.chat().status == 200
+
+
+@pytest.mark.parametrize("words", [2_000, 300_000])
+def test_a_long_prompt_is_told_what_it_needs(account_of: AccountOf, upstream: LoopbackUpstream, words: int) -> None:
+    """The 402 names about as many tokens as the prompt has, also where it is refused without a count."""
+    account, prompt = account_of(1_000), [{"role": "user", "content": "harbour " * words}]
+    message = account.api.chat(messages=prompt).error(402, "insufficient_quota")
+    named = re.search(r"needs (at least|about) ([0-9.]+) for (?:about )?([0-9,]+) prompt tokens", message)
+    assert named, message
+    tokens = int(named[3].replace(",", ""))
+    assert words <= tokens <= 2.1 * words + PROMPT_TOKENS
+    assert named[1] == ("at least" if words == 2_000 else "about")
+    account.give(int(Decimal(named[2]) * 10**9))
+    assert account.api.chat(messages=prompt).status == 200
 
 
 def test_invalid_request_is_400_before_402(account_of: AccountOf) -> None:

@@ -156,15 +156,16 @@ def test_key_may_be_used_again_after_a_refusal(service: Service, upstream: Loopb
         ask(account.api, "mended").error(409)
 
 
-def test_key_may_be_used_again_after_an_early_disconnect(account: Account, upstream: LoopbackUpstream) -> None:
-    """A client that disconnected before the first word may use the same key again."""
+def test_key_is_used_up_by_an_early_disconnect(account: Account, upstream: LoopbackUpstream) -> None:
+    """A client that disconnected while the upstream was at work has paid for the prompt: its key was used."""
     pause = Pause()
     upstream.script(Raw([pause]))
     with account.api.connect() as connection:
         connection.sendall(chat_bytes(account.api, "left early"))
         pause.wait_until_reached()
     account.wait_until_ended()
-    assert ask(account.api, "left early").status == 200
+    ask(account.api, "left early").error(409)
+    assert account.charge()["amount_nano"] == -forte_nano(PROMPT_TOKENS, 0)
 
 
 def test_key_is_used_up_by_a_late_disconnect(account: Account, upstream: LoopbackUpstream) -> None:

@@ -217,15 +217,19 @@ def test_disconnect_mid_stream_is_charged_as_delivered(account: Account, upstrea
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_disconnect_before_the_reply_costs_nothing(account: Account, upstream: LoopbackUpstream, stream: bool) -> None:
-    """A client that disconnects while the upstream is silent gets its whole hold back."""
+def test_disconnect_before_the_reply_costs_the_prompt(
+    account: Account, upstream: LoopbackUpstream, stream: bool
+) -> None:
+    """A client that disconnects while the upstream is silent pays for the prompt, by our own count."""
     pause = Pause()
     upstream.script(Raw([pause]))
     with account.api.open_chat(stream=stream):
         pause.wait_until_reached()
         assert account.held_nano > 0
     account.wait_until_ended()
-    assert (account.charges, account.spent_nano) == ([], 0)
+    charge = account.charge()
+    assert charge["amount_nano"] == -forte_nano(PROMPT_TOKENS, 0)
+    assert (charge["prompt_tokens"], charge["completion_tokens"], charge["estimated"]) == (PROMPT_TOKENS, 0, True)
 
 
 @pytest.mark.parametrize("field", ["reasoning_content", "reasoning", "refusal"])

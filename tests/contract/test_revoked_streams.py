@@ -48,7 +48,7 @@ def test_a_stream_ends_when_its_key_is_revoked(service: Service, upstream: Loopb
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_request_without_an_answer_gets_401(service: Service, upstream: LoopbackUpstream, stream: bool) -> None:
-    """Before the first byte the reply is an ordinary error, and nothing is charged."""
+    """Before the first byte the reply is an ordinary error. The upstream was at work, so the prompt is charged."""
     email, pause = service.create_account(CREDIT_NANO), Pause()
     key = service.create_key(email)
     upstream.script(Raw([pause]))
@@ -57,7 +57,8 @@ def test_a_request_without_an_answer_gets_401(service: Service, upstream: Loopba
         revoke(service, key)
         Reply(read_all(connection)).error(401, "authentication_error")
     upstream.wait_for_disconnect()
-    assert service.ledger.charges_of(email) == []
+    [charge] = service.ledger.charges_of(email)
+    assert charge["amount_nano"] == -PROMPT_TOKENS * FORTE_INPUT_NANO
 
 
 def test_streams_of_other_keys_go_on(service: Service, upstream: LoopbackUpstream) -> None:

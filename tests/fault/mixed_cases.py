@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from tests.ledger_reader import Row, cost_nano, delivered_cost_nano, usage_cost_nano
+from tests.ledger_reader import Row, cost_nano, delivered_cost_nano, left_cost_nano, usage_cost_nano
 from tests.loopback import (
     ROLE,
     STOP,
@@ -164,6 +164,8 @@ def expected_cost_nano(sent: SentCase, row: Row | None, upstream: Upstream, *, m
         return cost_nano(class_id, row.prompt_tokens, row.completion_tokens)
     if not sent.is_killed:
         check_answer(case, reply)
+    if case.kind == "leaves" and (case.request.number in upstream.asked or row.state == "settled"):
+        return left_cost_nano(class_id, case.request.content, reply.chunks)
     if case.is_whole and counted:
         return usage_cost_nano(class_id, counted)
     return delivered_cost_nano(class_id, case.request.content, case.words if case.is_whole else reply.chunks)

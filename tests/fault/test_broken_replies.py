@@ -10,7 +10,14 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from tests.ledger_reader import Row, cost_nano, delivered_cost_nano, estimate_tokens, usage_cost_nano
+from tests.ledger_reader import (
+    Row,
+    cost_nano,
+    delivered_cost_nano,
+    estimate_tokens,
+    left_cost_nano,
+    usage_cost_nano,
+)
 from tests.loopback import (
     ROLE,
     STOP,
@@ -105,7 +112,7 @@ def checked_rows(deployment: Deployment) -> dict[str, Row]:
 def test_client_that_leaves_at_any_chunk_pays_for_what_it_got(
     deployment: Deployment, upstream: LoopbackUpstream
 ) -> None:
-    """A client that leaves after some chunks pays for the prompt and their tokens; after none, for nothing."""
+    """A client that leaves after some chunks pays for the prompt and their tokens; after none, for the prompt."""
     delivered = {LEAVING + count: WORDS[:count] for count in range(len(WORDS) + 1)}
     pauses = {number: Pause() for number in delivered}
     upstream.always(Numbered({n: Sse([ROLE, *map(said, words), pauses[n], STOP]) for n, words in delivered.items()}))
@@ -128,15 +135,15 @@ def test_client_that_leaves_at_any_chunk_pays_for_what_it_got(
         request = ChatRequest(number)
         assert reply.text == "".join(words)
         row = rows[request.request_id]
-        assert row.cost_nano == delivered_cost_nano("forte", request.content, reply.chunks), number
-        assert (row.status, row.state) == (499, "settled" if words else "released"), number
+        assert row.cost_nano == left_cost_nano("forte", request.content, reply.chunks), number
+        assert (row.status, row.state) == (499, "settled"), number
     wait_until(lambda: upstream.open_connections == 0, "every connection to the upstream being closed")
 
 
-def test_client_that_leaves_before_a_plain_reply_pays_nothing(
+def test_client_that_leaves_before_a_plain_reply_pays_for_the_prompt(
     deployment: Deployment, upstream: LoopbackUpstream
 ) -> None:
-    """A plain reply whose client left before it was complete costs nothing."""
+    """A plain reply whose client left before it was complete costs the prompt: the upstream worked on it."""
     pause, request = Pause(), ChatRequest(1)
     upstream.script(Raw([pause]))
 
@@ -146,7 +153,7 @@ def test_client_that_leaves_before_a_plain_reply_pays_nothing(
 
     port = deployment.processes[0].port
     assert asyncio.run(send(port, deployment.key, request, at_the_pause)).raw == b""
-    assert checked_rows(deployment)[request.request_id].cost_nano == 0
+    assert checked_rows(deployment)[request.request_id].cost_nano == left_cost_nano("forte", request.content, [])
 
 
 def test_stream_that_is_cut_at_any_byte(deployment: Deployment, upstream: LoopbackUpstream) -> None:

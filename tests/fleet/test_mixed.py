@@ -22,7 +22,7 @@ from tests.fleet.cluster import Cluster
 from tests.fleet.fleet import Fleet, FleetSpec, running_fleet
 from tests.fleet.ledger import Row
 from tests.fleet.requests import Clients
-from tests.ledger_reader import cost_nano, delivered_cost_nano, usage_cost_nano
+from tests.ledger_reader import cost_nano, delivered_cost_nano, left_cost_nano, usage_cost_nano
 from tests.loopback import LoopbackUpstream
 from tests.raw_client import send
 from tests.tokens import count_tokens
@@ -105,6 +105,8 @@ def expected_cost_nano(sent: SentCase, row: Row | None, upstream: Upstream) -> i
         return cost_nano(class_id, row.prompt_tokens, row.completion_tokens) if row.completion_tokens else 0
     if not sent.is_killed:
         check_answer(case, reply)
+    if case.kind == "leaves" and (case.request.number in upstream.asked or row.cost_nano > 0):
+        return left_cost_nano(class_id, case.request.content, reply.chunks)
     if case.is_whole and counted:
         return usage_cost_nano(class_id, counted)
     return delivered_cost_nano(class_id, case.request.content, case.words if case.is_whole else reply.chunks)

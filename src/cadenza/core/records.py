@@ -70,6 +70,7 @@ class Plan(msgspec.Struct, frozen=True):
     routes: tuple[Route, ...]
     max_output_tokens: int  # the most that any of its routes can generate
     context_tokens: int  # the largest window of its routes
+    fields_bytes: int = 0  # the most that one of its routes adds to a request by its configuration
 
     @classmethod
     def of(cls, class_id: str, routes: tuple[Route, ...]) -> "Plan":
@@ -78,6 +79,7 @@ class Plan(msgspec.Struct, frozen=True):
             routes,
             max(route.max_output_tokens for route in routes),
             max(route.context_tokens for route in routes),
+            max(len(route.fields.encode()) for route in routes),
         )
 
 

@@ -1,9 +1,10 @@
 """The credit of one request: held before an upstream is asked, and settled or released exactly once.
 
 A request that completes is settled before its last byte is sent, or, if the store does not confirm the charge in time,
-ends with an error that says so; the ledger goes on to write it. A request that breaks off is charged for what was
-delivered; if nothing was, its hold is released. Cancelling the request does not lose the charge: the outcome is queued
-at once, or by a task of the ledger after the delivered text is counted.
+ends with an error that says so; the ledger goes on to write it. A request that breaks off is charged for its prompt and
+for what was delivered. If nothing was, its hold is released, unless its client left (or its key was revoked) while an
+upstream worked on it. Cancelling the request does not lose the charge: the outcome is queued at once, or by a task of
+the ledger after the delivered text is counted.
 """
 
 import asyncio
@@ -23,7 +24,7 @@ from cadenza.core.errors import (
 )
 from cadenza.core.ledger import Ended, Held, Hold, Insufficient, Repeated
 from cadenza.core.money import Price, format_dollars
-from cadenza.core.records import ReplyResult, Route
+from cadenza.core.records import CONTEXT_TOKENS_MAX, ReplyResult, Route
 from cadenza.core.tokens import OUTPUT_TOKENS_MIN, Tokenizer
 from cadenza.gateway.meter import UsageMeter
 from cadenza.gateway.record import RequestRecord
@@ -46,9 +47,14 @@ class Credit:
         self.meter = meter
         self.output_limit = output_limit
         self.is_ended = False
+        self._asked: Route | None = None  # the route that has the request, and has not failed
         self._ledger = ledger_writer
         self._record = record
         self._wait_s = wait_s
+
+    def note_asked(self, route: Route | None) -> None:
+        """The request was handed to this route, or the route that had it failed."""
+        self._asked = route
 
     def routed(self, route: Route) -> None:
         """A route began to answer."""
@@ -69,10 +75,13 @@ class Credit:
             raise NotCharged
 
     async def break_off(self, error: BaseException) -> None:
-        """Charge what was delivered, or release the hold. Wait for the store briefly; the ledger goes on without us."""
+        """Charge what is due, or release the hold. Wait for the store briefly; the ledger goes on without us."""
         self.is_ended = True
         status = _status_of(error, self._record)
-        if self.meter.has_delivered:
+        is_left = self._asked is not None and _has_left(error, self._record)
+        if self._asked and is_left:
+            self._record.routed(self._asked)
+        if self.meter.has_delivered or is_left:
             ended: asyncio.Future[Any] = self._ledger.run_to_completion(self._count_and_end(status))
         else:
             ended = self._ledger.end(self._record.outcome(status))
@@ -80,7 +89,7 @@ class Credit:
 
     async def _count_and_end(self, status: int) -> None:
         """The wait is bounded, because `LedgerWriter.stop` waits for this task."""
-        result = ReplyResult(await self.meter.count(), None)
+        result = ReplyResult(await self.meter.count_delivered(), None)
         await asyncio.wait({self._ledger.end(self._record.outcome(status, result))}, timeout=self._wait_s)
 
 
@@ -107,7 +116,7 @@ class hold_credit:  # noqa: N801 it is used like a function
         if isinstance(answer, Insufficient) and not quote.hold.is_counted and not answer.debt_nano:
             if not quote.prompt.is_quick:
                 hold = quote.hold
-                check_least_credit(answer.free_nano, hold.price, quote.prompt, hold.allowance_tokens, answer.cap)
+                await check_least_credit(answer.free_nano, hold.price, quote.prompt, hold.allowance_tokens, answer.cap)
             quote = await quote.counted()
             answer = await self._ledger.hold(quote.hold)
         if isinstance(answer, Insufficient):
@@ -167,13 +176,22 @@ def allowance(max_tokens: int | None, route_tokens: int) -> int:
     return min(max_tokens or DEFAULT_ALLOWANCE_TOKENS, route_tokens)
 
 
-def check_least_credit(
+async def check_least_credit(
     free_nano: int, price: Price, prompt: PromptSize, allowance_tokens: int, cap: CapShort | None = None
 ) -> None:
-    """Refuse an account or a cap that could not pay for the prompt even if it had the fewest possible tokens: 402."""
-    needed_nano = price.quote(prompt.at_least, min(OUTPUT_TOKENS_MIN, allowance_tokens))
-    if free_nano < needed_nano:
-        raise InsufficientCredit(_say_insufficient(Insufficient(free_nano, needed_nano, cap), prompt.at_least))
+    """Refuse an account or a cap that could not pay for the prompt even if it had the fewest possible tokens: 402.
+
+    A long prompt is not counted for a refusal, so that a flood of them costs nothing. The error names an estimate.
+    """
+    output_tokens = min(OUTPUT_TOKENS_MIN, allowance_tokens)
+    if free_nano >= price.quote(prompt.at_least, output_tokens):
+        return
+    if prompt.is_quick:
+        await prompt.exact()
+    is_counted = prompt.is_exact
+    tokens = prompt.to_hold(CONTEXT_TOKENS_MAX) if is_counted else min(prompt.about, CONTEXT_TOKENS_MAX)
+    short = Insufficient(free_nano, price.quote(tokens, output_tokens), cap)
+    raise InsufficientCredit(_say_insufficient(short, tokens, is_counted=is_counted))
 
 
 def idempotency_digest(headers: dict[bytes, bytes]) -> bytes | None:
@@ -196,16 +214,17 @@ def _say_repeated(answer: Repeated) -> str:
     )
 
 
-def _say_insufficient(answer: Insufficient, prompt_tokens: int) -> str:
+def _say_insufficient(answer: Insufficient, prompt_tokens: int, *, is_counted: bool = True) -> str:
     if answer.debt_nano:
         return (
             f"The account has an open debt of {format_dollars(answer.debt_nano)} dollars: credit was taken back that "
             "it had spent or that its requests held. New credit pays the debt first. Add credit."
         )
-    needs = (
-        f"this request needs at least {format_dollars(answer.needed_nano)} for {prompt_tokens:,} prompt tokens "
-        "and a short answer."
-    )
+    needed, tokens = format_dollars(answer.needed_nano), f"{prompt_tokens:,} prompt tokens"
+    if is_counted:
+        needs = f"this request needs at least {needed} for {tokens} and a short answer."
+    else:
+        needs = f"this request needs about {needed} for about {tokens} (estimated by its size) and a short answer."
     if answer.cap:
         return _say_capped(answer.cap, answer.free_nano, needs)
     return f"The account has {format_dollars(answer.free_nano)} dollars of credit that is not held; {needs} Add credit."
@@ -221,6 +240,11 @@ def _say_capped(short: CapShort, left_nano: int, needs: str) -> str:
         f"are held for running requests; {needs} "
         f"Raise the cap{', wait for the next month (UTC)' if is_monthly else ''} or use another key."
     )
+
+
+def _has_left(error: BaseException, record: RequestRecord) -> bool:
+    """Whether the client left, or lost its key. A service that stops has failed the client: that is free."""
+    return isinstance(error, asyncio.CancelledError) and not record.was_shut_down
 
 
 def _status_of(error: BaseException, record: RequestRecord) -> int:

@@ -14,7 +14,7 @@ from cadenza.core.errors import BodyTimedOut, PayloadTooLarge, UnsupportedEncodi
 from cadenza.core.ledger import Hold
 from cadenza.core.money import Price
 from cadenza.core.records import CONTEXT_TOKENS_MAX, Plan, Principal
-from cadenza.core.tokens import OUTPUT_TOKENS_MIN
+from cadenza.core.tokens import OUTPUT_TOKENS_MIN, Tokenizer
 from cadenza.gateway.billing import (
     Credit,
     Quote,
@@ -51,7 +51,7 @@ from cadenza.routing.catalogue import (
 )
 from cadenza.routing.continuation import open_reply
 from cadenza.routing.dispatch import Dispatch
-from cadenza.routing.prompt import Media, PromptSize
+from cadenza.routing.prompt import LargeTexts, Media, PromptSize
 from cadenza.store.caps import find_left
 from cadenza.store.store import Store
 
@@ -67,7 +67,7 @@ async def serve_chat(gateway: Gateway, request: ApiRequest) -> None:
     if chat.needs or chat.files:
         served = with_able_routes(served, chat, grounder, snapshot.catalogue)  # 400
         media = media_for_model(chat, grounder)
-    prompt = PromptSize(tokenizer, served.character, chat.texts, request.exchange.body.size_bytes, media)
+    prompt = size_prompt(tokenizer, served, chat, request.exchange.body.size_bytes, media)
     if chat.extra:
         count_passed_fields(chat.extra, served.plan, prompt)  # 400
     wants_pings = chat.stream and upload.is_solvent
@@ -85,7 +85,7 @@ async def serve_chat(gateway: Gateway, request: ApiRequest) -> None:
         at("quoted")
         async with hold_credit(gateway.ledger, tokenizer, request.record, quote) as credit:  # 402 409 429
             at("held")
-            ask = await compose(chat, served.character, prompt, credit.output_limit, plan, grounding)
+            ask = await compose(chat, served.character, prompt, credit, plan, grounding)
             dispatch = Dispatch(plan, ask, prompt, snapshot.upstreams, key_id, request.record.request_id)
             async with open_reply(gateway.dispatcher, dispatch, credit.routed) as reply:  # 400 429 502
                 at("opened")
@@ -135,6 +135,14 @@ def media_for_model(chat: ChatRequest, grounder: Grounder) -> Media:
     return chat.media if grounder.settings.attachments else with_files(chat.media, chat.files)
 
 
+def size_prompt(
+    tokenizer: Tokenizer, served: ServedClass, chat: ChatRequest, body_bytes: int, media: Media
+) -> PromptSize:
+    """The size of everything that goes upstream. A large body is counted where it was parsed."""
+    texts = chat.texts if isinstance(chat.texts, LargeTexts) else chat.counted_texts
+    return PromptSize(tokenizer, served.character, texts, body_bytes, media, served.plan.fields_bytes)
+
+
 async def find_means(store: Store, request: ApiRequest, price: Price, prompt: PromptSize) -> Means:
     """What reference material can be paid with. No work is done for a request that repeats another: 409.
 
@@ -143,9 +151,9 @@ async def find_means(store: Store, request: ApiRequest, price: Price, prompt: Pr
     principal, headers = request.principal, request.exchange.request.headers
     now_ms, free_nano = time.time_ns() // 1_000_000, principal.balance_nano
     await check_not_repeated(store, principal.account_id, headers, now_ms)
-    check_least_credit(free_nano, price, prompt, OUTPUT_TOKENS_MIN)
+    await check_least_credit(free_nano, price, prompt, OUTPUT_TOKENS_MIN)
     if principal.is_capped and (left := await find_left(store, principal.key_id, now_ms)):
-        check_least_credit(left.left_nano, price, prompt, OUTPUT_TOKENS_MIN, left.cap)
+        await check_least_credit(left.left_nano, price, prompt, OUTPUT_TOKENS_MIN, left.cap)
         free_nano = min(free_nano, left.left_nano)
     return Means(free_nano, price)
 
@@ -159,7 +167,7 @@ async def fit(plan: Plan, price: Price, prompt: PromptSize, chat: ChatRequest, b
         is_long = prompt.size_bytes > CONTEXT_TOKENS_MAX
         if is_long or not has_ample_room(plan, prompt.at_most, chat.room_tokens):
             check_largest_window(plan, prompt.at_least)
-            check_least_credit(balance_nano, price, prompt, chat.max_tokens or OUTPUT_TOKENS_MIN)
+            await check_least_credit(balance_nano, price, prompt, chat.max_tokens or OUTPUT_TOKENS_MIN)
         if is_long:
             check_context(await prompt.exact_of_client())
     return await routes_that_fit(plan, prompt, chat.room_tokens)

@@ -7,32 +7,51 @@ it and never replaces it. One message, because many chat templates refuse or sil
 """
 
 import asyncio
+from typing import Protocol
 
 import msgspec
 
-from cadenza.core.records import Plan
+from cadenza.core.records import Plan, Route
+from cadenza.gateway.extra_fields import passed_fields
 from cadenza.gateway.grounding.additions import NO_GROUNDING, Grounding
 from cadenza.gateway.validate import ChatRequest
 from cadenza.routing.prompt import Character, LargeTexts, PromptSize
+from cadenza.routing.sent import sent_bytes
 from cadenza.upstreams.base import Ask
 
 SLICE_BYTES = 256 * 1024
+
+
+OWN_BYTES = 2048  # of a request, beside what is counted: the names of its fields, the model's, limits and switches
+MESSAGE_OWN_BYTES = 256  # of a message: names that a dialect adds, ids that it wants in another form
+
+
+class Paying(Protocol):
+    """The held credit: how long the answer may be, and who is told which route was asked."""
+
+    @property
+    def output_limit(self) -> int: ...
+
+    def note_asked(self, route: Route | None, /) -> None: ...
 
 
 async def compose(
     chat: ChatRequest,
     character: Character,
     prompt: PromptSize,
-    output_limit: int,
+    credit: Paying,
     plan: Plan,
     grounding: Grounding = NO_GROUNDING,
 ) -> Ask:
     sent = await _with_material(chat.messages, grounding) if grounding.edits else chat.messages
+    output_limit = credit.output_limit
     separate = [character.message, *sent]
     if leading := chat.leading_system:
         gap = b"\\n\\n" if chat.system else b""
         joined = await _join([b'{"role":"system","content":"', character.json, gap, chat.system, b'"}'])
         messages = [msgspec.Raw(joined), *sent[leading:]]
+    fields = {**chat.fields, **passed_fields(chat.extra, plan)} if chat.extra else chat.fields
+    own_bytes = OWN_BYTES + MESSAGE_OWN_BYTES * len(chat.messages) + character.size_bytes + plan.fields_bytes
     return Ask(
         messages=messages if leading else separate,
         sampling=chat.sampling,
@@ -43,6 +62,8 @@ async def compose(
         prompt_tokens=prompt.at_most,
         separate=separate if leading else (),
         is_large=isinstance(chat.texts, LargeTexts) or grounding.texts_bytes > SLICE_BYTES,
+        counted_bytes=sent_bytes(chat.messages, fields) + grounding.texts_bytes + own_bytes,
+        on_asked=credit.note_asked,
     )
 
 

@@ -35,10 +35,15 @@ def read_extra_fields(body: bytes | bytearray, known: Container[str]) -> dict[st
     return fields
 
 
+def passed_fields(extra: Fields, plan: Plan) -> Fields:
+    """The fields that a route of the plan may send upstream."""
+    names = {name for route in plan.routes for name in route.passes}
+    return {name: raw for name, raw in extra.items() if name in names}
+
+
 def count_passed_fields(extra: Fields, plan: Plan, prompt: PromptSize) -> None:
     """Count what a route of the plan may send upstream as a part of the prompt. Its bytes are in the body already."""
-    names = {name for route in plan.routes for name in route.passes}
-    passed = {name: raw for name, raw in extra.items() if name in names}
+    passed = passed_fields(extra, plan)
     for name, raw in passed.items():
         if memoryview(raw).nbytes > PASSED_BYTES_MAX:
             raise InvalidRequest(f"{name}: is larger than {PASSED_BYTES_MAX // 1024} KiB, which is the maximum.")

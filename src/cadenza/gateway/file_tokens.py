@@ -1,10 +1,10 @@
-"""How many tokens a model may count for a file that is sent to it as it is. Only its beginning is looked at.
+"""How many tokens a model may count for a file, image or sound that is sent to it. Only its beginning is looked at.
 
               usual         at most: credit is held for it
 text, other   bytes / 4     bytes
 PDF           bytes / 240   bytes; up to 64 KiB, 4,600 a page if that is more
 Office        bytes / 40    bytes
-image         1,024         8,192
+image         1,024         by its pixels, up to 48,169 (image_tokens.py)
 audio, video  bytes / 240   bytes / 24
 
 Some tokenizers make a token of every digit, so that a table of numbers has nearly as many tokens as bytes.
@@ -19,8 +19,8 @@ from enum import Enum
 
 import msgspec
 
-IMAGE_TOKENS = 1024  # of a usual image; models differ
-IMAGE_TOKENS_MAX = 8192
+from cadenza.gateway.image_tokens import HEAD_BYTES, IMAGE_TOKENS, IMAGE_TOKENS_MAX, IMAGES, most_image_tokens
+
 PAGE_TOKENS = 4_600
 START_CHARS = 2_048  # of base64: a PDF may begin with other bytes
 PAGES_WITHIN_BYTES = 64 * 1024  # of a larger PDF only the bytes count: 20 of this size hold up the loop for 30 ms
@@ -42,7 +42,6 @@ class Kind(Enum):
 
 
 OFFICE = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1")
-IMAGES = (b"\x89PNG", b"\xff\xd8\xff", b"GIF8", b"RIFF", b"II*\0", b"MM\0*", b"BM")
 SOUNDS = (b"ID3", b"OggS", b"fLaC", b"RIFF", b"\xff\xfb", b"\xff\xf3", b"\xff\xf1", b"\x1aE\xdf\xa3")
 
 
@@ -57,14 +56,39 @@ class FileTokens(msgspec.Struct, frozen=True):
 def tokens_of_file(data: msgspec.Raw) -> FileTokens:
     """`data` is the `file_data` of a part, as it stands in the JSON, with its quotes."""
     raw = memoryview(data)
+    media_type, start = _beginning(raw)
+    if start is None:
+        return _tokens(Kind.TEXT, raw.nbytes)
+    kind, size_bytes = _kind(media_type, start), raw.nbytes * 3 // 4
+    if kind is Kind.IMAGE:
+        return FileTokens(IMAGE_TOKENS, most_image_tokens(_image_head(raw), is_low=False))
+    pages = _pages(raw) if kind is Kind.PDF and size_bytes <= PAGES_WITHIN_BYTES else 0
+    return _tokens(kind, size_bytes, pages)
+
+
+def tokens_of_image(url: msgspec.Raw, *, is_low: bool) -> FileTokens | None:
+    """`url` is the address of an image part, as it stands in the JSON. None if its data is not in the address."""
+    media_type, start = _beginning(memoryview(url))
+    if start is None or _kind(media_type, start) is not Kind.IMAGE:
+        return None
+    return FileTokens(IMAGE_TOKENS, most_image_tokens(_image_head(memoryview(url)), is_low=is_low))
+
+
+def tokens_of_sound(data: msgspec.Raw) -> FileTokens | None:
+    """`data` is that of an audio part, as it stands in the JSON. None if it is no known kind of sound."""
+    _, start = _beginning(memoryview(data))
+    if start is None or _kind(b"audio/", start) is not Kind.SOUND:
+        return None
+    return _tokens(Kind.SOUND, len(data) * 3 // 4)
+
+
+def _beginning(raw: memoryview) -> tuple[bytes, bytes | None]:
+    """The media type of a data URL, and the first bytes of what is in base64; None if the data is not in base64."""
     head = bytes(raw[1 : 1 + START_CHARS]).replace(b"\\/", b"/")
     url = URL_HEAD.match(head)
     if url and b"base64" not in url[2].lower():
-        return _tokens(Kind.TEXT, raw.nbytes)
-    size_bytes = raw.nbytes * 3 // 4
-    kind = _kind(url[1].strip().lower() if url else b"", _decoded(head[url.end() if url else 0 :]))
-    pages = _pages(raw) if kind is Kind.PDF and size_bytes <= PAGES_WITHIN_BYTES else 0
-    return _tokens(kind, size_bytes, pages)
+        return b"", None
+    return url[1].strip().lower() if url else b"", _decoded(head[url.end() if url else 0 :])
 
 
 def _kind(media_type: bytes, start: bytes) -> Kind:
@@ -94,6 +118,11 @@ def _tokens(kind: Kind, size_bytes: int, pages: int = 0) -> FileTokens:
             return FileTokens(IMAGE_TOKENS, IMAGE_TOKENS_MAX)
         case Kind.SOUND:
             return FileTokens(size_bytes // 240, size_bytes // 24)
+
+
+def _image_head(raw: memoryview) -> bytes:
+    text = bytes(raw[1 : 1 + HEAD_BYTES * 4 // 3]).replace(b"\\/", b"/")
+    return _decoded(text[text.find(b",") + 1 :])
 
 
 def _pages(raw: memoryview) -> int:

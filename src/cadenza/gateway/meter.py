@@ -6,6 +6,8 @@ replies are never counted. Delivered text is kept until it is counted, at most 1
 
 import asyncio
 
+import msgspec
+
 from cadenza.core.chat import FinishReason
 from cadenza.core.records import ReplyResult, Usage
 from cadenza.core.tokens import Tokenizer, believable, is_prompt_believable
@@ -83,6 +85,13 @@ class UsageMeter:
         prompt_tokens = await self._prompt.estimate()
         self._own = Usage(prompt_tokens, min(self._delivered.count(), self._output_limit), estimated=True)
         return self._own
+
+    async def count_delivered(self) -> Usage:
+        """The counts of a reply that broke off: of the prompt, the upstream's if it gave one that can be true."""
+        own, said = await self.count(), self._reported
+        if said is None or not is_prompt_believable(said, self._believable_tokens):
+            return own
+        return msgspec.structs.replace(own, prompt_tokens=said.prompt_tokens, cached_tokens=said.cached_tokens)
 
     async def count_whole(self, text: str) -> None:
         """Our own count of a reply that is about to be delivered whole."""

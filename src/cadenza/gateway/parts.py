@@ -5,19 +5,20 @@ that takes them. Their data stays raw JSON: it can be as large as the body.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
 from cadenza.core.errors import InvalidRequest
 from cadenza.documents.names import clean_name
-from cadenza.gateway.file_tokens import IMAGE_TOKENS, IMAGE_TOKENS_MAX, tokens_of_file
+from cadenza.gateway.file_tokens import FileTokens, tokens_of_file, tokens_of_image, tokens_of_sound
+from cadenza.gateway.image_tokens import IMAGE_TOKENS, IMAGE_TOKENS_MAX, PATCHES_MAX
 from cadenza.gateway.tools import NOTHING
 from cadenza.routing.prompt import NO_MEDIA, Media
 
 FILES_MAX = 20
-AUDIO_BYTES_PER_TOKEN = 320  # as base64
-AUDIO_BYTES_PER_TOKEN_MIN = 32
+NO_TOKENS = FileTokens(0, 0, is_certain=True)
+ANY_IMAGE = FileTokens(IMAGE_TOKENS, IMAGE_TOKENS_MAX)
 # What a route must be marked with, to be sent a part of this type.
 ABILITIES = {"image_url": "vision", "input_audio": "audio", "file": "files"}
 
@@ -26,6 +27,10 @@ _RAW_ITEMS = msgspec.json.Decoder(list[msgspec.Raw])
 _KEY = re.compile(rb'[\s,{]*+"(?:[^"\\]|\\.)*+"\s*+:\s*+')
 _BLANK = re.compile(rb"\s*+")
 _GAP = re.compile(rb"[\s,\[]*+")
+# An image with nothing but its address and its detail: with another field, or one twice, its size is in doubt.
+_DETAIL = rb'"detail"\s*+:\s*+"(low|high|auto)"'
+_URL = rb'"url"\s*+:\s*+"(?:[^"\\]++|\\.)*+"'
+_IMAGE = re.compile(rb"\{\s*+(?:%b\s*+,\s*+)?%b(?:\s*+,\s*+%b)?\s*+\}" % (_DETAIL, _URL, _DETAIL))
 
 
 class File(msgspec.Struct):
@@ -72,6 +77,7 @@ class Attached(msgspec.Struct, frozen=True):
     files: tuple[FilePart, ...] = ()  # to be read here
     media: Media = NO_MEDIA
     needs: frozenset[str] = frozenset()
+    apart: Mapping[int, Sequence[msgspec.Raw]] = {}  # the data that `media` measures, by the index of its message
 
 
 NOTHING_ATTACHED = Attached()
@@ -123,45 +129,76 @@ def find_attached(messages: Sequence[msgspec.Raw], contents: Contents, *, reads_
     if file_count > FILES_MAX:
         raise InvalidRequest(f"messages: {file_count} files were sent; at most {FILES_MAX} are allowed.")
     needs = frozenset(ABILITIES[part.type] for part in parts)
+    data, apart = list[Data](), dict[int, list[msgspec.Raw]]()
+    for message, content in contents:
+        for part in content:
+            if part.type in ABILITIES:
+                one = _data_of(part, reads_files=reads_files)
+                data.append(one)
+                if one.json is not None:
+                    apart.setdefault(message, []).append(one.json)
     if not reads_files:
-        return Attached((), _measure(parts, reads_files=False), needs)
-    return Attached(tuple(_find_files(messages, contents)), _measure(parts, reads_files=True), needs - {"files"})
+        return Attached((), _measure(data), needs, apart)
+    return Attached(tuple(_find_files(messages, contents)), _measure(data), needs - {"files"}, apart)
 
 
-def _measure(parts: Iterable[Part], *, reads_files: bool) -> Media:
+class Data(msgspec.Struct, frozen=True):
+    """Data of a part that is not text: the JSON string that it is, which stays out of the text, and its tokens.
+
+    Without such a string the part counts as text, and as an image of any size.
+    """
+
+    json: msgspec.Raw | None
+    tokens: FileTokens
+
+
+def _data_of(part: Part, *, reads_files: bool) -> Data:
     """A file that is read here is left out of the prompt: its text is added instead."""
-    images = image_bytes = audio_bytes = file_bytes = 0
-    files = list[msgspec.Raw]()
-    for part in parts:
-        if part.type == "image_url":
-            images += 1
-            image_bytes += memoryview(part.image_url).nbytes
-        elif part.type == "input_audio":
-            audio_bytes += memoryview(part.input_audio).nbytes
-        elif part.file:
-            file_bytes += memoryview(part.file.file_data).nbytes
-            files.append(part.file.file_data)
-    tokens = images * IMAGE_TOKENS + audio_bytes // AUDIO_BYTES_PER_TOKEN
-    tokens_max = images * IMAGE_TOKENS_MAX + audio_bytes // AUDIO_BYTES_PER_TOKEN_MIN
-    media = Media(image_bytes + audio_bytes + file_bytes, tokens, tokens, tokens_max, tokens_max)
-    return media if reads_files else _add_files(media, files)
+    if part.type == "file":
+        assert part.file
+        data = part.file.file_data
+        return Data(data, NO_TOKENS if reads_files else tokens_of_file(data))
+    if part.type == "input_audio":
+        sound = _string(part.input_audio, "data")
+        tokens = tokens_of_sound(sound) if sound else None
+        return Data(sound, tokens) if tokens else Data(None, NO_TOKENS)
+    url, known = _string(part.image_url, "url"), _IMAGE.fullmatch(part.image_url)
+    is_low = known is not None and {*known.groups()} == {None, b"low"}
+    if url and (tokens := tokens_of_image(url, is_low=is_low)):
+        return Data(url, tokens if known else ANY_IMAGE)
+    return Data(None, FileTokens(IMAGE_TOKENS, PATCHES_MAX) if is_low else ANY_IMAGE)
+
+
+def _string(raw: msgspec.Raw, name: str) -> msgspec.Raw | None:
+    """A field of an object, if it is a string. Some clients send the string instead of the object."""
+    if memoryview(raw)[0] == ord('"'):
+        return raw
+    value = _RAW_FIELDS.decode(raw).get(name) if memoryview(raw)[0] == ord("{") else None
+    return value if value is not None and memoryview(value)[0] == ord('"') else None
+
+
+def _measure(data: Iterable[Data]) -> Media:
+    media = NO_MEDIA
+    for one in data:
+        media = _add(media, one.tokens, 0 if one.json is None else len(one.json))
+    return media
+
+
+def _add(media: Media, tokens: FileTokens, size_bytes: int) -> Media:
+    return Media(
+        media.size_bytes + size_bytes,
+        media.tokens + tokens.usual,
+        media.tokens_held + tokens.most,
+        media.tokens_max + tokens.most,
+        media.doubtful_tokens + (0 if tokens.is_certain else tokens.most),
+    )
 
 
 def with_files(media: Media, files: Iterable[FilePart]) -> Media:
     """What is sent beside text if these files are not read here, but go to the model."""
-    return _add_files(media, [file.data for file in files])
-
-
-def _add_files(media: Media, files: Iterable[msgspec.Raw]) -> Media:
-    counts = [tokens_of_file(data) for data in files]
-    most = sum(one.most for one in counts)
-    return Media(
-        media.size_bytes,
-        media.tokens + sum(one.usual for one in counts),
-        media.tokens_held + most,
-        media.tokens_max + most,
-        media.doubtful_tokens + sum(one.most for one in counts if not one.is_certain),
-    )
+    for file in files:
+        media = _add(media, tokens_of_file(file.data), 0)  # their bytes are left out already
+    return media
 
 
 def _find_files(messages: Sequence[msgspec.Raw], contents: Contents) -> Iterator[FilePart]:

@@ -34,6 +34,11 @@ class RequestRecord:
         reason = self._exchange.interruption
         return INTERRUPTED_STATUSES.get(reason, DISCONNECTED_STATUS) if reason else DISCONNECTED_STATUS
 
+    @property
+    def was_shut_down(self) -> bool:
+        """Whether the service stopped, and interrupted the request for that."""
+        return self._exchange.interruption is Interruption.SHUTDOWN
+
     def found(self, endpoint: str) -> None:
         self._endpoint = endpoint
 

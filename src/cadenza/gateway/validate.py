@@ -6,7 +6,7 @@ Everything that OpenAI accepts is accepted, but for its deprecated `functions`. 
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -18,6 +18,7 @@ from cadenza.gateway.extra_fields import NO_FIELDS, Fields, read_extra_fields
 from cadenza.gateway.parts import NOTHING_ATTACHED, Attached, FilePart, Part, check_part, find_attached
 from cadenza.gateway.tools import NOTHING, CallFields, History, ToolFields, check_choice, check_tools, with_upstream_ids
 from cadenza.routing.prompt import NO_MEDIA, LargeTexts, Media
+from cadenza.routing.sent import counted_texts
 
 T = TypeVar("T")
 
@@ -57,7 +58,7 @@ class ChatRequest(msgspec.Struct, frozen=True):
 
     model: str | None
     messages: list[msgspec.Raw]
-    texts: list[str] | LargeTexts  # the texts whose tokens make up the prompt
+    texts: list[str] | LargeTexts  # of the messages: what grounding looks at
     stream: bool
     max_tokens: int | None
     sampling: dict[str, msgspec.Raw]
@@ -69,6 +70,16 @@ class ChatRequest(msgspec.Struct, frozen=True):
     files: tuple[FilePart, ...] = ()  # to be read here, on the plain path
     media: Media = NO_MEDIA
     extra: Fields = NO_FIELDS  # fields that are dropped, unless a route passes them on
+    apart: Mapping[int, Sequence[msgspec.Raw]] = {}  # the data that `media` measures, by the index of its message
+
+    @property
+    def fields(self) -> dict[str, msgspec.Raw]:
+        """Everything that goes upstream beside the messages. A new field belongs into one of these two."""
+        return self.sampling | self.tools if self.tools else self.sampling
+
+    def counted_texts(self) -> list[str]:
+        """The texts whose tokens make up the prompt: everything that goes upstream."""
+        return counted_texts(self.messages, self.fields, self.apart)
 
     @property
     def room_tokens(self) -> int:
@@ -145,8 +156,6 @@ def check_body(body: Body, extra: Fields = NO_FIELDS) -> ChatRequest:
     forwarded = raw_messages if are_texts else list(map(_to_upstream, messages, raw_messages))
     leading = _count_leading_system(messages)
     system = "\n\n".join(filter(None, texts[:leading])) if leading else ""
-    if tools:
-        texts.append(str(memoryview(body.tools), "utf-8"))
     attached = NOTHING_ATTACHED if are_texts else _attached(messages, forwarded, reads_files=not tools)
     has_custom_tools = bool(tools or not are_texts) and _has_custom_tools(messages, tools or ())
     return ChatRequest(
@@ -163,6 +172,7 @@ def check_body(body: Body, extra: Fields = NO_FIELDS) -> ChatRequest:
         files=attached.files,
         media=attached.media,
         extra=extra,
+        apart=attached.apart,
     )
 
 

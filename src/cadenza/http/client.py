@@ -9,7 +9,7 @@ import asyncio
 import math
 import socket
 import ssl
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from urllib.parse import urlsplit
 
@@ -56,13 +56,20 @@ class HttpClient:
         self._fields = "".join(f"{name}: {value}\r\n" for name, value in fields.items()).encode()
 
     async def send(
-        self, method: str, path: str, body: bytes | Pieces, connect_s: float, deadline_s: float = math.inf
+        self,
+        method: str,
+        path: str,
+        body: bytes | Pieces,
+        connect_s: float,
+        deadline_s: float = math.inf,
+        on_sent: Callable[[bool], None] = lambda _: None,
     ) -> ClientConnection:
         """The response, once its head has arrived; TimeoutError at the deadline. The caller must release it.
 
         A large body comes in pieces, which are not copied.
 
         A kept connection that the other end has closed meanwhile is no failure: the request goes out on a new one.
+        `on_sent` gets True when the request is written to a connection, and False if it went to such a closed one.
         """
         request_line = f"{method} {self._path}{path} HTTP/1.1\r\n".encode()
         pieces: Pieces = ()
@@ -75,12 +82,15 @@ class HttpClient:
             if not connection.is_usable():
                 connection.abort()
                 continue
+            on_sent(True)
             try:
                 await connection.send(request, deadline_s, pieces)
             except Unanswered:
+                on_sent(False)
                 break
             return connection
         connection = await self._connect(connect_s, deadline_s)
+        on_sent(True)
         await connection.send(request, deadline_s, pieces)
         return connection
 

@@ -62,6 +62,7 @@ class Reply:
             try:
                 await running.reply.deliver(joint or sink)
             except Fault as fault:
+                self._wanted.ask.on_asked(None)
                 running.attempt.note_fault(fault)
                 self._dispatcher.report_fault(self._wanted, running.route, fault)
                 if joint is None:
@@ -162,4 +163,5 @@ def _begun(ask: Ask, prompt_tokens: int, said: str, said_tokens: int) -> Ask:
         begun=said,
         prompt_tokens=prompt_tokens + said_tokens,
         max_tokens=None if ask.max_tokens is None else ask.max_tokens - said_tokens,
+        counted_bytes=None if ask.counted_bytes is None else ask.counted_bytes + len(msgspec.json.encode(said)),
     )

@@ -130,6 +130,7 @@ class Dispatcher:
             reply = await wanted.upstreams[route.provider].open(route, wanted.ask)
         except BaseException as error:
             if isinstance(error, Fault):
+                wanted.ask.on_asked(None)
                 attempt.note_fault(error)
                 self.report_fault(wanted, route, error)
             attempt.end()

@@ -1,11 +1,12 @@
 """The size of a prompt in tokens: bounds that are free, and an exact count that is made only when needed.
 
-A prompt has at most as many tokens as bytes, and no token has more than 128. The exact count costs 16 µs for a short
+A prompt has at most as many tokens as bytes, and no token has more than 128. The exact count costs 20 µs for a short
 prompt and 25 ms for 100,000 tokens, so it is made only if a bound does not decide: a window may be too small, the
-credit may not suffice, or the upstream gave no usage.
+credit may not suffice, or the upstream gave no usage. Both are of everything that is sent (see sent.py).
 """
 
 import asyncio
+from collections.abc import Callable
 from typing import Protocol
 
 import msgspec
@@ -44,12 +45,15 @@ class LargeTexts(msgspec.Struct, frozen=True):
     count: CountTexts
 
 
+Texts = Callable[[], list[str]]  # makes the texts that are counted; most requests never need them
+
+
 class Media(msgspec.Struct, frozen=True):
     """The parts of messages that are not text: their bytes in the body, and the tokens that they become."""
 
     size_bytes: int = 0
     tokens: int = 0  # of usual images, audio and files: models differ
-    tokens_held: int = 0  # what credit is held for, if the prompt was counted
+    tokens_held: int = 0  # what credit is held for: the most that a provider can be expected to count
     tokens_max: int = 0
     doubtful_tokens: int = 0  # those of `tokens_max` of which models may count a multiple
 
@@ -63,22 +67,25 @@ class PromptSize:
 
     `size_bytes` is the upper bound that is known without counting: a text has no more tokens than bytes. An upstream
     that counts more than `believable_tokens` for the prompt is not believed: models differ much about images.
+    `fields_bytes` is what a route adds to the request by its configuration: credit is held for it too.
     """
 
     def __init__(
         self,
         tokenizer: Tokenizer,
         character: Character,
-        texts: list[str] | LargeTexts,
+        texts: Texts | LargeTexts,
         body_bytes: int,
         media: Media = NO_MEDIA,
+        fields_bytes: int = 0,
     ) -> None:
-        self.size_bytes = character.size_bytes + body_bytes - media.size_bytes + media.tokens_max
+        self.size_bytes = character.size_bytes + fields_bytes + body_bytes - media.size_bytes + media.tokens_max
         self.believable_tokens = self.size_bytes + media.doubtful_tokens * (MEDIA_DOUBT - 1)
         self._tokenizer = tokenizer
         self._character = character
         self._texts = texts
         self._media = media
+        self._fields_bytes = fields_bytes
         self._added: tuple[str, ...] = ()
         self._added_bytes = 0
         self._sent_tokens: int | None = None  # of what the client sent, and the character
@@ -110,23 +117,31 @@ class PromptSize:
 
     def to_hold(self, window_tokens: int) -> int:
         """How many tokens credit is held for, if the largest window is this: no model takes more."""
-        in_doubt_tokens = 0 if self._exact is None else self._media.tokens_held - self._media.tokens
-        return min(self.at_most + in_doubt_tokens, window_tokens)
+        if self._exact is None:
+            return min(self.size_bytes, window_tokens)
+        in_doubt_tokens = self._media.tokens_held - self._media.tokens + self._fields_bytes
+        return min(self._exact + in_doubt_tokens, window_tokens)
 
     @property
     def at_least(self) -> int:
         """The best known lower bound: the exact count if it was made, else that of the longest possible tokens."""
         if self._exact is not None:
             return self._exact
-        chars = sum(map(len, self._texts)) if isinstance(self._texts, list) else self._texts.chars
+        chars = self._texts.chars if isinstance(self._texts, LargeTexts) else sum(map(len, self._texts()))
         return least_tokens(chars + sum(map(len, self._added)))
+
+    @property
+    def about(self) -> int:
+        """How many tokens credit would be held for, by the bytes: ordinary text has four to a token."""
+        media_tokens = self._media.tokens_max
+        return (self.size_bytes - media_tokens) // BYTES_PER_TOKEN + self._media.tokens_held
 
     async def exact(self, *, is_urgent: bool = False) -> int:
         """Our own count, made once. CadenzaError if a large body cannot be counted now."""
         if self._exact is None:
             if self._sent_tokens is None:
                 self._sent_tokens = await self._count_sent(is_urgent=is_urgent)
-            added_tokens = await self._count(list(self._added), self._added_bytes) if self._added else 0
+            added_tokens = await self._count(lambda: [*self._added], self._added_bytes) if self._added else 0
             self._exact = self._sent_tokens + added_tokens + self._media.tokens
         return self._exact
 
@@ -134,13 +149,14 @@ class PromptSize:
         if isinstance(self._texts, LargeTexts):
             tokens, self._character_tokens = await self._texts.count(self._character.text, is_urgent=is_urgent)
             return tokens + self._character_tokens
-        return await self._count([self._character.text, *self._texts], self.size_bytes)
+        texts = self._texts
+        return await self._count(lambda: [self._character.text, *texts()], self.size_bytes)
 
     async def exact_of_client(self) -> int:
         """The count of what the client sent, without the character layer."""
         tokens = await self.exact()
         if self._character_tokens is None:
-            self._character_tokens = await self._count([self._character.text], self._character.size_bytes)
+            self._character_tokens = await self._count(lambda: [self._character.text], self._character.size_bytes)
         return tokens - self._character_tokens
 
     async def estimate(self) -> int:
@@ -150,7 +166,7 @@ class PromptSize:
         except CadenzaError:
             return self.size_bytes // BYTES_PER_TOKEN
 
-    async def _count(self, texts: list[str], size_bytes: int) -> int:
+    async def _count(self, texts: Texts, size_bytes: int) -> int:
         if self._tokenizer.is_loaded and size_bytes <= INLINE_BYTES:
-            return self._tokenizer.count_prompt(texts)
-        return await asyncio.to_thread(self._tokenizer.count_prompt, texts)
+            return self._tokenizer.count_prompt(texts())
+        return await asyncio.to_thread(lambda: self._tokenizer.count_prompt(texts()))

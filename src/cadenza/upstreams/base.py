@@ -5,7 +5,7 @@ carries no text from the upstream, so it cannot leak a name, a URL, a key or con
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -70,11 +70,20 @@ def classify_status(status: int, retry_after: bytes | None = None) -> Fault:
     return Fault(FaultKind.FAILED, status, _seconds(retry_after) if status in {503, 529} else None)
 
 
+def ignore(_route: Route | None, /) -> None:
+    """For an ask that nobody pays for."""
+
+
+class NotCounted(AssertionError):
+    """A request has more bytes than were counted: a field was forgotten. It is not sent."""
+
+
 class Ask(msgspec.Struct, frozen=True):
     """A request to an upstream: messages, tools and sampling fields as raw JSON.
 
     `messages` has one leading system message. `separate` has each one of the client apart, if there are several.
-    `begun` is the start of an answer to continue.
+    `begun` is the start of an answer to continue. `on_asked` gets the route whose connection the request is handed to,
+    and None when that route has failed.
     """
 
     messages: Sequence[msgspec.Raw]
@@ -87,9 +96,16 @@ class Ask(msgspec.Struct, frozen=True):
     begun: str = ""
     separate: Sequence[msgspec.Raw] = ()
     is_large: bool = False  # it must not be copied as a whole: that would hold up other requests
+    counted_bytes: int | None = None  # the most that it may have: of what credit is held for; None if none is held
+    on_asked: Callable[[Route | None], None] = ignore
 
     def messages_for(self, route: Route) -> Sequence[msgspec.Raw]:
         return self.separate if self.separate and route.system == "each" else self.messages
+
+    def check_counted(self, size_bytes: int) -> None:
+        """What was not counted is not sent."""
+        if self.counted_bytes is not None and size_bytes > self.counted_bytes:
+            raise NotCounted
 
     def output_limit(self, route: Route) -> int | None:
         """The `max_tokens` to send upstream, fitted to the route's window; None to send none."""

@@ -62,8 +62,13 @@ class OpenAIUpstream:
 
     async def open(self, route: Route, ask: Ask) -> "HttpReply":
         reply = HttpReply(self._http, route, ask)
-        write = write_large_request if ask.is_large else write_request
-        body = write(self._dialect, self._rules, route, ask)
+        body: bytes | list[bytes | memoryview]
+        if ask.is_large:
+            body = write_large_request(self._dialect, self._rules, route, ask)
+            ask.check_counted(sum(map(len, body)))
+        else:
+            body = write_request(self._dialect, self._rules, route, ask)
+            ask.check_counted(len(body))
         await reply.open(self._path_for(route) if self._has_deployments else self._path, body)
         return reply
 
@@ -97,6 +102,7 @@ class HttpReply:
         self._clock = clock = asyncio.get_running_loop().time
         self._deadline_s = clock() + route.timeouts.total_s  # of the whole reply
         self._first_s = route.timeouts.first_token_s + (0 if ask.stream else _generation_s(route, ask))
+        self._on_sent = lambda is_sent: ask.on_asked(route if is_sent else None)
         self._extras = EXTRAS if route.reasoning == "pass" else ("refusal",)
         self._bounds = ReplyBounds.of(ask.output_limit(route) or route.max_output_tokens)
         self._stream: ReplyStream | None = None  # None for a reply that came as one body
@@ -106,7 +112,8 @@ class HttpReply:
         """Send the request and wait for the first piece."""
         deadline_s = min(self._deadline_s, self._clock() + self._first_s)
         try:
-            self._response = await self._http.send("POST", path, body, self._timeouts.connect_s, deadline_s)
+            connect_s = self._timeouts.connect_s
+            self._response = await self._http.send("POST", path, body, connect_s, deadline_s, self._on_sent)
             try:
                 await self._begin(deadline_s)
             except BaseException:

@@ -53,6 +53,7 @@ class ScriptedUpstream:
 
     async def open(self, route: Route, ask: Ask) -> ScriptedReply:
         self.asks.append(ask)
+        ask.on_asked(route)
         self.is_asked.set()
         if isinstance(self._opening, Exception):
             raise self._opening

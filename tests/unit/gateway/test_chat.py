@@ -46,7 +46,7 @@ def read(large_bodies: LargeBodies) -> Read:
         body = b'{"messages":[{"role":"user","content":"%b"}]}' % text.encode()
         exchange = Client().open(body=body)
         chat = await read_chat(exchange, BodyMemory(), large_bodies, principal("key"))
-        return PromptSize(TOKENIZER, Character(character), chat.texts, exchange.body.size_bytes), chat
+        return PromptSize(TOKENIZER, Character(character), chat.counted_texts, exchange.body.size_bytes), chat
 
     return read
 

@@ -13,7 +13,7 @@ from cadenza.gateway.compose import compose
 from cadenza.gateway.validate import parse_chat
 from cadenza.routing.prompt import Character
 from cadenza.upstreams.base import Ask
-from tests.unit.gateway.prompts import prompt_of
+from tests.unit.gateway.prompts import Paid, prompt_of
 
 CHARACTER = Character('You are "Cadenza".\nBe brief. 音楽')
 PLAN = Plan.of("forte", (Route("acme", "large", 10_000, 1_000),))
@@ -21,7 +21,7 @@ HI = b'{"messages":[{"role":"user",  "content":"hi"}],"stream":true,"seed":7%b}'
 
 
 def composed(body: bytes, output_limit: int = 1_000) -> Ask:
-    return asyncio.run(compose(parse_chat(body), CHARACTER, prompt_of(20, 100), output_limit, PLAN))
+    return asyncio.run(compose(parse_chat(body), CHARACTER, prompt_of(20, 100), Paid(output_limit), PLAN))
 
 
 def sent(messages: Sequence[msgspec.Raw]) -> list[tuple[str, str]]:
@@ -86,6 +86,6 @@ def test_the_limit_is_the_clients_own_unless_the_credit_pays_for_less(
 async def test_composing_does_not_change_the_request() -> None:
     """A request that is composed twice gets one character each time."""
     chat = parse_chat(HI % b"")
-    asks = [await compose(chat, CHARACTER, prompt_of(20), 9, PLAN) for _ in range(2)]
+    asks = [await compose(chat, CHARACTER, prompt_of(20), Paid(9), PLAN) for _ in range(2)]
     assert [len(ask.messages) for ask in asks] == [2, 2]
     assert len(chat.messages) == 1

@@ -5,7 +5,8 @@ import base64
 import msgspec
 import pytest
 
-from cadenza.gateway.file_tokens import IMAGE_TOKENS_MAX, PAGE_TOKENS, FileTokens, tokens_of_file
+from cadenza.gateway.file_tokens import PAGE_TOKENS, FileTokens, tokens_of_file
+from cadenza.gateway.image_tokens import IMAGE_TOKENS_MAX
 from tests.tokens import count_tokens
 from tests.unit.documents import made_files as made
 

@@ -33,6 +33,7 @@ USAGE = Usage(30, 4, 5)
 ANSWER = (Piece("hello world"), Piece(finish_reason="stop", usage=USAGE))
 PROMPT_TOKENS = TOKENIZER.count_prompt(["Be brief.", "hi"])
 DELIVERED = Usage(PROMPT_TOKENS, 2, estimated=True)
+PROMPT_ONLY = Usage(PROMPT_TOKENS, 0, estimated=True)
 BODY = b'{"messages":[{"role":"user","content":"hi"}]%b}'
 
 
@@ -223,7 +224,7 @@ async def test_a_client_that_disconnects_before_its_body_is_complete(funded: Fun
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_client_that_disconnects_before_the_answer_begins(funded: FundedStore, stream: bool) -> None:
-    """Nothing is charged, and the 499 is recorded by the ledger."""
+    """The prompt is charged, because the upstream has it, and the 499 is recorded by the ledger, with the route."""
     client, upstream = Client(), ScriptedUpstream(*ANSWER, opening=asyncio.Event())
     async with running_api(funded, upstream) as api:
         api.chat(client, stream=stream)
@@ -232,8 +233,8 @@ async def test_a_client_that_disconnects_before_the_answer_begins(funded: Funded
         client.disconnect()
         await serving
         outcome = await recorded_once(api)
-        assert (outcome.status, outcome.usage, outcome.provider) == (499, None, "")
-        assert await charged(api) == 0
+        assert (outcome.status, outcome.usage, outcome.provider) == (499, PROMPT_ONLY, PROVIDER)
+        assert await charged(api) == FORTE.charge(PROMPT_ONLY)
 
 
 async def stream_until_delivered(api: Api, client: Client) -> "asyncio.Task[None]":

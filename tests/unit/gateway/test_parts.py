@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cadenza.core.errors import InvalidRequest
-from cadenza.gateway.file_tokens import IMAGE_TOKENS
+from cadenza.gateway.image_tokens import IMAGE_TOKENS
 from cadenza.gateway.parts import FILES_MAX, find_content
 from cadenza.gateway.validate import ChatRequest, parse_chat
 

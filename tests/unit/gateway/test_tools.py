@@ -24,11 +24,6 @@ def tool(name: Any = "look", **fields: Any) -> dict[str, Any]:
     return {"type": "function", "function": {"name": name, **fields}}
 
 
-def texts_of(request: ChatRequest) -> list[str]:
-    assert isinstance(request.texts, list)
-    return request.texts
-
-
 def parse(**fields: Any) -> ChatRequest:
     return parse_chat(json.dumps({"messages": [USER]} | fields).encode())
 
@@ -187,10 +182,10 @@ def test_a_null_tool_field_is_dropped() -> None:
 def test_definitions_are_counted_with_the_prompt() -> None:
     """The counted texts include the definitions as they were sent, and so does the limit of the context."""
     tools = [tool(parameters=PLACE)]
-    assert parse(tools=tools).texts == ["hi", json.dumps(tools)]
-    huge = parse(tools=[tool(description="é " * 600_000)])
+    assert parse(tools=tools).counted_texts() == ["hi", json.dumps(tools)]
+    huge = parse(tools=[tool(description="é " * 1_100_000)])
     with pytest.raises(InvalidRequest, match="maximum context length is 1000000 tokens"):
-        check_context(TOKENIZER.count_prompt(texts_of(huge)))
+        check_context(TOKENIZER.count_prompt(huge.counted_texts()))
 
 
 @pytest.mark.parametrize("limit", [OUTPUT_TOKENS_MAX + 1, 943_000, 10**30])

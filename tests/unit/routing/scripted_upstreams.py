@@ -175,4 +175,4 @@ def scripted_routes(
 def prompt_of(tokens: int, body_bytes: int = 0) -> PromptSize:
     """A prompt of exactly so many tokens that were not counted yet, and of at least so many bytes."""
     text = " a" * (tokens - 2 * MESSAGE_OVERHEAD_TOKENS)  # one token each; the character is a message too
-    return PromptSize(TOKENIZER, Character(""), [text], max(body_bytes, len(text)))
+    return PromptSize(TOKENIZER, Character(""), lambda: [text], max(body_bytes, len(text)))

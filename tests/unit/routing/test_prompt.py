@@ -34,7 +34,7 @@ def tokenizer() -> WatchedTokenizer:
 
 
 def size_of(tokenizer: Tokenizer, body_bytes: int = BODY_BYTES) -> PromptSize:
-    return PromptSize(tokenizer, CHARACTER, TEXTS, body_bytes)
+    return PromptSize(tokenizer, CHARACTER, lambda: TEXTS, body_bytes)
 
 
 def own_count(tokenizer: Tokenizer) -> int:
@@ -95,8 +95,8 @@ async def test_the_tokenizer_is_loaded_in_a_thread() -> None:
 def test_an_upstream_may_count_more_for_images_than_was_held() -> None:
     """Models differ much about images: a count is believed up to a multiple of what we expect at most."""
     media = Media(size_bytes=1_000, tokens=1_024, tokens_held=1_024, tokens_max=8_192, doubtful_tokens=8_192)
-    prompt = PromptSize(Tokenizer(), CHARACTER, TEXTS, 2_000, media)
-    plain = PromptSize(Tokenizer(), CHARACTER, TEXTS, 1_000)
+    prompt = PromptSize(Tokenizer(), CHARACTER, lambda: TEXTS, 2_000, media)
+    plain = PromptSize(Tokenizer(), CHARACTER, lambda: TEXTS, 1_000)
     assert prompt.at_most == plain.at_most + 8_192
     assert prompt.believable_tokens == plain.believable_tokens + 8 * 8_192
     assert plain.believable_tokens == plain.at_most
@@ -105,7 +105,7 @@ def test_an_upstream_may_count_more_for_images_than_was_held() -> None:
 async def test_credit_is_held_for_what_a_provider_may_count() -> None:
     """Before the count it is the bound; after it, the text and the high end for files. Never more than the window."""
     media = Media(size_bytes=1_000, tokens=100, tokens_held=2_000, tokens_max=5_000)
-    prompt = PromptSize(Tokenizer(), CHARACTER, TEXTS, 2_000, media)
+    prompt = PromptSize(Tokenizer(), CHARACTER, lambda: TEXTS, 2_000, media)
     assert prompt.to_hold(1_000_000) == prompt.at_most == CHARACTER.size_bytes + 1_000 + 5_000
     assert prompt.to_hold(4_000) == 4_000
     tokens = await prompt.exact()
@@ -117,5 +117,5 @@ async def test_credit_is_held_for_what_a_provider_may_count() -> None:
 def test_a_text_file_leaves_no_doubt() -> None:
     """A text has no more tokens than bytes, whoever counts."""
     media = Media(size_bytes=1_000, tokens=100, tokens_held=300, tokens_max=750)
-    prompt = PromptSize(Tokenizer(), CHARACTER, TEXTS, 2_000, media)
+    prompt = PromptSize(Tokenizer(), CHARACTER, lambda: TEXTS, 2_000, media)
     assert prompt.believable_tokens == prompt.size_bytes

@@ -16,6 +16,7 @@ from cadenza.routing.catalogue import ServedClass, Snapshot
 from cadenza.routing.continuation import open_reply
 from cadenza.routing.dispatch import Dispatch, Dispatcher
 from cadenza.routing.prompt import PromptSize
+from cadenza.routing.sent import counted_texts
 from cadenza.upstreams.base import Ask, Piece
 
 ANSWER_TOKENS = 16
@@ -43,8 +44,9 @@ class ModelDecision:
         messages = decision_messages(asked)
         raw = [msgspec.Raw(msgspec.json.encode(message)) for message in messages]
         size_bytes = sum(len(bytes(message)) for message in raw)
-        texts = [message["content"] for message in messages]
-        prompt = PromptSize(self._dispatcher.tokenizer, self._served.character, texts, size_bytes)
+        prompt = PromptSize(
+            self._dispatcher.tokenizer, self._served.character, lambda: counted_texts(raw, {}, {}), size_bytes
+        )
         ask = Ask(messages=raw, sampling=SAMPLING, max_tokens=ANSWER_TOKENS, stream=False, prompt_tokens=size_bytes)
         request = self._request
         wanted = Dispatch(

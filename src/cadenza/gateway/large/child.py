@@ -15,8 +15,10 @@ from cadenza.gateway.large.fields import check_field_numbers
 from cadenza.gateway.large.messages import TASKS, Counted, FileSpan, Parsed, Refused, Reply
 from cadenza.gateway.large.spans import SpanFinder
 from cadenza.gateway.validate import RAW_ITEMS, Body, ChatRequest, check_body, decode_body
+from cadenza.routing.sent import sent_bytes
 
 ASKED_CHARS = 4096
+ESCAPE_BYTES = 6
 MODEL_CHARS_MAX = 256  # no class has so long a name
 TOO_LARGE = "The body takes too much memory to read: it has too many fields, messages or parts."
 
@@ -56,9 +58,9 @@ def parse(body: bytearray) -> Reply:
 
 
 def count(body: bytearray, character: str, tokenizer: Tokenizer) -> Reply:
-    """Count the texts of a body that was parsed before."""
+    """Count what is sent of a body that was parsed before."""
     try:
-        tokens = tokenizer.count_prompt(_texts(check_body(*decode_body(body))))
+        tokens = tokenizer.count_prompt(check_body(*decode_body(body)).counted_texts())
         return Counted(tokens, tokenizer.count_prompt([character]))
     except MemoryError:
         return Refused(TOO_LARGE)
@@ -67,6 +69,12 @@ def count(body: bytearray, character: str, tokenizer: Tokenizer) -> Reply:
 def _texts(chat: ChatRequest) -> list[str]:
     assert isinstance(chat.texts, list), "only the service has large texts"
     return chat.texts
+
+
+def _least_chars(chat: ChatRequest) -> int:
+    """The fewest characters that the counted texts can have: an escape makes six bytes of one."""
+    json_bytes = sent_bytes(chat.messages, chat.fields) - chat.media.size_bytes
+    return max(sum(map(len, _texts(chat))), json_bytes // ESCAPE_BYTES)
 
 
 def _asked(chat: ChatRequest) -> Asked | None:
@@ -98,7 +106,7 @@ def describe(body: bytearray, decoded: Body, chat: ChatRequest) -> Parsed:
         asked=_asked(chat),
         files=[FileSpan(one.message, one.start, one.end, one.name, spans.find(one.data)) for one in chat.files],
         media=chat.media,
-        text_chars=sum(map(len, _texts(chat))),
+        text_chars=_least_chars(chat),
         extra_fields={name: spans.find(raw) for name, raw in chat.extra.items()},
         extra=memoryview(spans.extra),
     )

@@ -46,7 +46,7 @@ class Parsed(msgspec.Struct, frozen=True, tag=True):
     asked: Asked | None
     files: list[FileSpan]
     media: Media
-    text_chars: int  # of all texts together
+    text_chars: int  # of all that is counted, at least
     extra_fields: dict[str, Span]
     extra: memoryview  # what is not in the body as it came
 

@@ -50,7 +50,7 @@ async def open_with_tools(endpoint: Upstream, route: Route, ask: Ask) -> OpenRep
     limit = ask.output_limit(route) or CALL_TOKENS
     if ask.max_tokens is None:
         limit = min(limit, CALL_TOKENS if name else ANSWER_TOKENS)
-    plain = msgspec.structs.replace(ask, messages=messages, tools={}, max_tokens=limit)
+    plain = msgspec.structs.replace(ask, messages=messages, tools={}, max_tokens=limit, counted_bytes=None)
     if name is None:
         return await endpoint.open(route, plain)
     try:

@@ -17,7 +17,7 @@ import pytest
 from cadenza.children.confine import Limits
 from cadenza.children.turns import TurnLimits
 from cadenza.core.errors import CadenzaError, InvalidRequest, RateLimited
-from cadenza.core.tokens import MESSAGE_OVERHEAD_TOKENS
+from cadenza.core.tokens import MESSAGE_OVERHEAD_TOKENS, least_tokens
 from cadenza.gateway.asked import find_asked
 from cadenza.gateway.large.bodies import LargeBodies, LargeLimits
 from cadenza.gateway.large.fields import FIELDS_MAX
@@ -123,8 +123,9 @@ async def large_bodies() -> AsyncIterator[LargeBodies]:
 
 
 def shown(chat: ChatRequest) -> dict[str, Any]:
-    """Everything but the texts, with copies instead of views."""
-    fields = {name: getattr(chat, name) for name in chat.__struct_fields__ if name not in ("texts", "asked")}
+    """Everything but the texts and what only their count needs, with copies instead of views."""
+    names = [name for name in chat.__struct_fields__ if name not in ("texts", "asked", "apart")]
+    fields = {name: getattr(chat, name) for name in names}
     asked = chat.asked or (find_asked(chat.messages, chat.texts) if isinstance(chat.texts, list) else None)
     fields["asked"] = asked and (asked.message, asked.words_start, [(t[:1000], t[-1000:]) for t in asked.texts])
     fields["files"] = [(file.message, file.start, file.end, file.name, bytes(file.data)) for file in chat.files]
@@ -177,12 +178,14 @@ async def test_the_fields_of_a_message_are_bounded(large_bodies: LargeBodies, bo
 
 
 async def test_a_large_body_is_counted_with_its_character(large_bodies: LargeBodies) -> None:
-    """Texts and tools have the tokenizer's own count, and so has the character."""
-    chat = await large_bodies.parse(ACCOUNT, json.dumps(VALID["tools"]).encode())
-    assert isinstance(chat.texts, LargeTexts)
-    expected = TOKENIZER.count_prompt([LONG, json.dumps([TOOL])]), 2 + MESSAGE_OVERHEAD_TOKENS
-    assert await chat.texts.count("hello world", is_urgent=False) == expected
-    assert chat.texts.chars == len(LONG) + len(json.dumps([TOOL]))
+    """Everything that is sent has the count that the service itself would make, and so has the character."""
+    for case in VALID.values():
+        body = json.dumps(case).encode()
+        chat = await large_bodies.parse(ACCOUNT, body)
+        assert isinstance(chat.texts, LargeTexts)
+        expected = TOKENIZER.count_prompt(parse_chat(body).counted_texts()), 2 + MESSAGE_OVERHEAD_TOKENS
+        assert await chat.texts.count("hello world", is_urgent=False) == expected
+        assert least_tokens(chat.texts.chars) <= expected[0]
 
 
 @functools.cache

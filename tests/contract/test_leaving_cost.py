@@ -1,0 +1,115 @@
+"""What a client pays that leaves while an upstream has its request: the prompt once, if the upstream has not failed."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.account import PROMPT_TOKENS, forte_nano, open_account
+from tests.loopback import ROLE, Json, LoopbackUpstream, Pause, Raw, Sse, Status, completion, http_head
+from tests.service import Service, wait_until
+from tests.service_config import RouteSpec, ServiceSpec
+from tests.unit.http.peer import full_listener
+
+PROVIDER = "SELECT provider, status FROM usage WHERE completion_id = ?"
+PROMPT_NANO = forte_nano(PROMPT_TOKENS, 0)
+
+
+@pytest.fixture(scope="module")
+def first() -> Iterator[LoopbackUpstream]:
+    with LoopbackUpstream() as upstream:
+        yield upstream
+
+
+@pytest.fixture(scope="module")
+def two_routes(first: LoopbackUpstream, shared_upstream: LoopbackUpstream) -> Iterator[Service]:
+    """`first` is asked, and if it fails, the shared upstream."""
+    routes = {"forte": [RouteSpec("first"), RouteSpec("second", order=1)]}
+    with Service(ServiceSpec({"first": first.base_url, "second": shared_upstream.base_url}, routes)) as service:
+        yield service
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_leaving_at_the_second_route_costs_the_prompt_once(
+    two_routes: Service, first: LoopbackUpstream, upstream: LoopbackUpstream, stream: bool
+) -> None:
+    """The first route failed, which is free. The second has the request when the client leaves: it is the one named."""
+    first.always(Status(500))
+    pause = Pause()
+    upstream.script(Raw([pause]))
+    with open_account(two_routes) as account:
+        with account.api.open_chat(stream=stream):
+            pause.wait_until_reached()
+        account.wait_until_ended()
+        charge = account.charge()
+    [row] = two_routes.ledger.query(PROVIDER, charge["completion_id"])
+    assert charge["amount_nano"] == -PROMPT_NANO
+    assert (row["provider"], row["status"]) == ("second", 499)
+
+
+def test_leaving_while_the_answer_is_only_a_role_costs_the_prompt(service: Service, upstream: LoopbackUpstream) -> None:
+    """The stream has begun, but not a word of it was delivered."""
+    pause = Pause()
+    upstream.script(Sse([ROLE, pause]))
+    with open_account(service) as account:
+        with account.api.open_chat(stream=True):
+            pause.wait_until_reached()
+        account.wait_until_ended()
+        assert account.charge()["amount_nano"] == -PROMPT_NANO
+
+
+def test_leaving_within_a_plain_reply_costs_the_prompt(service: Service, upstream: LoopbackUpstream) -> None:
+    """The upstream has sent half of its answer; nothing of it was delivered."""
+    pause = Pause()
+    head = http_head(200, {"content-type": "application/json", "content-length": "999"})
+    upstream.script(Raw([head, b'{"choices": [', pause]))
+    with open_account(service) as account:
+        with account.api.open_chat():
+            pause.wait_until_reached()
+        account.wait_until_ended()
+        assert account.charge()["amount_nano"] == -PROMPT_NANO
+
+
+def test_a_long_prompt_is_paid_for(service: Service, upstream: LoopbackUpstream) -> None:
+    """It is counted by the child process that parsed it, after the client left."""
+    pause, words = Pause(), 100_000
+    upstream.script(Raw([pause]))
+    with open_account(service, 10**12) as account:
+        with account.api.open_chat(messages=[{"role": "user", "content": "word " * words}]):
+            pause.wait_until_reached()
+        account.wait_until_ended()
+        assert words <= account.charge()["prompt_tokens"] <= words + PROMPT_TOKENS
+
+
+def test_leaving_before_an_upstream_is_reached_is_free(upstream: LoopbackUpstream) -> None:
+    """A client that leaves while the connection is being made has not been served by anybody."""
+    with full_listener() as port:
+        spec = ServiceSpec({"deaf": f"http://127.0.0.1:{port}/v1"}, {"forte": [RouteSpec("deaf")]})
+        with Service(spec) as service, open_account(service) as account:
+            with account.api.open_chat():
+                wait_until(lambda: account.held_nano > 0, "the hold")
+            account.wait_until_ended()
+            assert (account.charges, account.spent_nano) == ([], 0)
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        Status(500),
+        Status(429),
+        Status(400, b'{"error": {"message": "no"}}'),
+        Status(200, b'{"error": {"message": "no"}}'),
+        Json({**completion(""), "choices": []}),
+        Sse([ROLE], done=False),
+    ],
+    ids=["500", "429", "400", "200 with an error", "no choice", "a role and no more"],
+)
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_upstream_that_fails_before_any_content_is_free(
+    service: Service, upstream: LoopbackUpstream, reply: Status, stream: bool
+) -> None:
+    """The client stayed, and got an error: nothing is charged."""
+    upstream.always(reply)
+    with open_account(service) as account:
+        assert not account.api.chat(stream=stream).is_done
+        assert (account.charges, account.spent_nano) == ([], 0)
+    service.reload()
