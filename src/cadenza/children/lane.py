@@ -25,7 +25,7 @@ class LaneSettings(msgspec.Struct, frozen=True):
 
 
 class Lane:
-    """One task at a time; owners take turns."""
+    """One task at a time; owners take turns, by the CPU time that their tasks used."""
 
     def __init__(self, settings: LaneSettings) -> None:
         self._settings = settings
@@ -52,13 +52,18 @@ class Lane:
             return await run(head, body)
 
     @asynccontextmanager
-    async def turn(self, owner: str, *, is_bounded: bool = True) -> AsyncIterator[Run]:
-        """For several tasks of one owner, one after the other: none of another owner comes between them."""
-        async with self._turns.turn(owner, is_bounded=is_bounded):
+    async def turn(self, owner: str, *, is_bounded: bool = True, has_begun: bool = False) -> AsyncIterator[Run]:
+        """For several tasks of one owner, one after the other: none of another owner comes between them.
+
+        `has_begun` says that the work is in the midst: it needs no budget to go on.
+        """
+        async with self._turns.turn(owner, is_bounded=is_bounded, has_begun=has_begun):
             yield partial(self._run, owner)
 
     async def _run(self, owner: str, head: bytes, body: Sequence[Buffer]) -> bytearray:
         child, self._child = self._child, None
+        if child:
+            self._turns.charge(self._owner, child.take_cpu_s())  # for what it did after its last reply
         if child and not (child.is_alive and (self._settings.is_shared or self._owner == owner)):
             await child.end()
             child = None
@@ -72,6 +77,8 @@ class Lane:
         except BaseException:
             await child.end()
             raise
+        finally:
+            self._turns.charge(owner, child.take_cpu_s())
         self._child = child
         self._has_open_door = child.has_open_door
         return reply

@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 
@@ -19,6 +20,7 @@ from cadenza.children.confine import CLOSED, FRAME, TASK, Limits
 Buffer = bytes | bytearray | memoryview
 SLICE_BYTES = 128 * 1024
 REPLY_BYTES_MAX = 64 * 1024 * 1024  # a child that was taken over must not fill the memory of the service
+PROCESS_CPU_CLOCK = 2  # with the inverted process id above it, the number of a clock of Linux: clock_getcpuclockid(3)
 # Beyond its CPU time; beyond its memory, as different allocators end the process; beyond its stack; by a fault of its
 # own code, or a system call of another architecture. Nobody else sends these: SIGKILL and SIGTERM come from outside.
 HEAVY_DEATHS = {
@@ -52,6 +54,8 @@ class Child:
         self._reader = reader
         self._writer = writer
         self.has_open_door = False
+        self._has_begun = False  # it has said that it is ready
+        self._measured_s = self._unpaid_s = 0.0  # of CPU time
 
     @classmethod
     async def start(cls, limits: Limits, module: str) -> "Child":
@@ -83,6 +87,18 @@ class Child:
     def is_alive(self) -> bool:
         return self._process.poll() is None
 
+    def take_cpu_s(self) -> float:
+        """The CPU time that it has used since the last call, as the system measured it. Its start is not counted."""
+        self._measure()
+        unpaid_s, self._unpaid_s = self._unpaid_s, 0.0
+        return unpaid_s
+
+    def _measure(self) -> None:
+        if self._process.returncode is None:
+            now_s = _cpu_time_s(self._process.pid)
+            self._unpaid_s += now_s - self._measured_s
+            self._measured_s = now_s
+
     async def exchange(self, head: bytes, body: Sequence[Buffer] = ()) -> bytearray:
         """Send a task, whose body may be in several pieces, and return the bytes of the reply."""
         try:
@@ -106,6 +122,9 @@ class Child:
             kind, number = FRAME.unpack(await self._reader.readexactly(FRAME.size))
             if kind == CLOSED:
                 self.has_open_door = not number
+                if not self._has_begun:
+                    self._has_begun = True
+                    self.take_cpu_s()
             elif number > REPLY_BYTES_MAX:
                 raise EOFError
             else:
@@ -122,7 +141,15 @@ class Child:
 
     async def end(self) -> int:
         """Kill it, and return its exit code."""
+        self._measure()  # once it was waited for, nobody can tell
         self._writer.transport.abort()
         with suppress(ProcessLookupError):
             self._process.kill()
         return await asyncio.to_thread(self._process.wait)
+
+
+def _cpu_time_s(pid: int) -> float:
+    """Of a process that was not waited for yet, running or not. Other systems than Linux do not tell."""
+    if sys.platform != "linux":
+        return 0.0
+    return time.clock_gettime((~pid << 3) | PROCESS_CPU_CLOCK)

@@ -1,81 +1,122 @@
-"""Turns for one child process: one task at a time, owners in turn, and a bounded queue."""
+"""Turns for one child process: one task at a time, owners by the CPU time that they used, and a bounded queue.
+
+The next turn goes to the waiting owner that has the most left of its budget. So an owner that has used less than the
+others waits for at most one turn of theirs, however many tasks they have.
+"""
 
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import NamedTuple
 
 import msgspec
 
+from cadenza.children.budget import CpuBudget, CpuBudgets
+
 
 class TurnLimits(msgspec.Struct, frozen=True):
-    """How many tasks may wait, and for how long."""
+    """How many tasks may wait, for how long, and how much CPU time an owner may use."""
 
     waiting_max: int = 256
     waiting_per_owner_max: int = 32
-    wait_s: float = 20.0
+    wait_s: float = 45.0  # longer than a turn of another owner may take
+    cpu: CpuBudget = CpuBudget()
 
 
 class QueueFull(Exception):
-    """Too many tasks wait, or this one waited too long."""
+    """Too many tasks wait, or this one waited too long. Its owner may try again after `retry_s`."""
+
+    def __init__(self, retry_s: float = 2.0) -> None:
+        super().__init__()
+        self.retry_s = retry_s
+
+
+class OverBudget(QueueFull):
+    """The owner has used up its CPU time, and others use the child. `retry_s` is until it has some again."""
+
+
+class _Waiting(NamedTuple):
+    future: asyncio.Future[None]
+    is_budgeted: bool
 
 
 class Turns:
-    """Whose task runs next: the oldest of the owner that was served least recently."""
+    """Whose task runs next: the oldest of the owner with the most left; of equals, the one that waits longest."""
 
     def __init__(self, limits: TurnLimits) -> None:
         self._limits = limits
+        self._budgets = CpuBudgets(limits.cpu)
         self._is_busy = False
-        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}  # by owner, in the order of their turns
+        self._waiting: dict[str, deque[_Waiting]] = {}  # by owner; one that had a turn is behind the others
         self._waiting_count = 0
 
     @asynccontextmanager
-    async def turn(self, owner: str, *, is_bounded: bool = True) -> AsyncIterator[None]:
-        """Wait for the turn. If that is bounded: QueueFull where there is no place, or it does not come in time."""
-        await self._take(owner, is_bounded=is_bounded)
+    async def turn(self, owner: str, *, is_bounded: bool = True, has_begun: bool = False) -> AsyncIterator[None]:
+        """Wait for the turn. If that is bounded: QueueFull where there is no place, or it does not come in time.
+
+        OverBudget if there is no budget for it. That does not stop work which has begun: it only lets others go first.
+        """
+        await self._take(owner, is_bounded=is_bounded, is_budgeted=is_bounded and not has_begun)
         try:
             yield
         finally:
             self._pass_on()
 
-    async def _take(self, owner: str, *, is_bounded: bool) -> None:
+    def charge(self, owner: str, cpu_s: float) -> None:
+        """The owner's turn used this much CPU time."""
+        self._budgets.charge(owner, cpu_s)
+
+    async def _take(self, owner: str, *, is_bounded: bool, is_budgeted: bool) -> None:
+        self._budgets.charge(owner, 0.0)  # the others see that it is here
+        if is_budgeted and (wait_s := self._budgets.wait_s(owner)):
+            raise OverBudget(wait_s)
         if not self._is_busy:
             self._is_busy = True
             return
         if is_bounded and self._is_full(owner):
             raise QueueFull
-        turn = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(owner, deque()).append(turn)
+        waiting = _Waiting(asyncio.get_running_loop().create_future(), is_budgeted)
+        self._waiting.setdefault(owner, deque()).append(waiting)
         self._waiting_count += 1
         try:
             async with asyncio.timeout(self._limits.wait_s if is_bounded else None):
-                await turn
-        except BaseException as error:
-            if turn.done() and not turn.cancelled():
-                self._pass_on()  # the turn came in the same instant
-            else:
-                self._leave(owner, turn)
-            if isinstance(error, TimeoutError):
-                raise QueueFull from None
+                await waiting.future
+        except TimeoutError:
+            self._leave(owner, waiting)
+            raise QueueFull from None
+        except BaseException:
+            self._leave(owner, waiting)
             raise
 
     def _is_full(self, owner: str) -> bool:
         waiting = len(self._waiting.get(owner, ()))
         return self._waiting_count >= self._limits.waiting_max or waiting >= self._limits.waiting_per_owner_max
 
-    def _leave(self, owner: str, turn: asyncio.Future[None]) -> None:
-        self._waiting[owner].remove(turn)
-        self._waiting_count -= 1
-        if not self._waiting[owner]:
-            del self._waiting[owner]
+    def _leave(self, owner: str, waiting: _Waiting) -> None:
+        """The wait ended without a turn; or with one that came in the same instant, which goes to the next."""
+        queue = self._waiting.get(owner, ())
+        if waiting in queue:
+            self._waiting[owner].remove(waiting)
+            self._waiting_count -= 1
+            if not queue:
+                del self._waiting[owner]
+        elif not waiting.future.cancelled() and waiting.future.exception() is None:
+            self._pass_on()
 
     def _pass_on(self) -> None:
-        for owner, queue in self._waiting.items():
-            turn = queue.popleft()
+        while self._waiting:
+            owner = max(self._waiting, key=self._budgets.left)
+            queue = self._waiting.pop(owner)
+            future, is_budgeted = queue.popleft()
             self._waiting_count -= 1
-            del self._waiting[owner]
             if queue:
                 self._waiting[owner] = queue  # behind the other owners
-            turn.set_result(None)
+            if future.done():  # it was cancelled, and has not left yet
+                continue
+            if is_budgeted and (wait_s := self._budgets.wait_s(owner)):
+                future.set_exception(OverBudget(wait_s))
+                continue
+            future.set_result(None)
             return
         self._is_busy = False

@@ -1,9 +1,9 @@
 """Reads files and web pages in confined child processes, and returns as much of them as there are tokens for.
 
 Files and pages have a child each, so that a hostile file does not hold up web search. A child reads one document at a
-time, and owners take turns. A document that takes too much, or that a parser fails on, is unreadable; the first also
-ends the child. A hostile file may take over its child: what comes back is checked, and the next owner gets a new child,
-so that it learns nothing of others.
+time, and owners take turns, by the CPU time that their documents took. A document that takes too much, or that a parser
+fails on, is unreadable; the first also ends the child. A hostile file may take over its child: what comes back is
+checked, and the next owner gets a new child, so that it learns nothing of others.
 """
 
 import asyncio
@@ -12,10 +12,11 @@ from typing import TypeVar
 
 import msgspec
 
+from cadenza.children.budget import CpuBudget
 from cadenza.children.confine import Limits
 from cadenza.children.lane import Lane, LaneSettings, Run
 from cadenza.children.process import Buffer, Died, TooHeavy
-from cadenza.children.turns import QueueFull, TurnLimits
+from cadenza.children.turns import OverBudget, QueueFull, TurnLimits
 from cadenza.documents.messages import (
     BadReply,
     Failed,
@@ -40,7 +41,10 @@ CHILD = "cadenza.documents.child"
 MIB = 1024 * 1024
 QUESTION_CHARS_MAX = 8192
 INLINE_PASSAGES = 500  # 2 ms
-HEAVY = "it takes too much time or memory to read"
+HEAVY = "it takes too much time or memory to read; send a smaller part of it, or its text"
+BUSY = "too many files are waiting to be read"
+OVER_BUDGET = "this account's files have used up their CPU time, and those of other accounts go first"
+FAILED = "the process that reads files had to be restarted"
 
 
 class ReaderLimits(msgspec.Struct, frozen=True):
@@ -49,7 +53,7 @@ class ReaderLimits(msgspec.Struct, frozen=True):
     child: Limits = Limits(cpu_s=10, memory_bytes=768 * MIB)
     page_cpu_s: int = 2  # a search waits for its pages for seconds only, and heavy pages would keep others from theirs
     task_s: float = 30.0  # by the clock
-    turns: TurnLimits = TurnLimits()
+    turns: TurnLimits = TurnLimits(cpu=CpuBudget(burst_s=30.0))
     turn_s: float = 2.0  # a request begins no further document in its turn; a new child takes a quarter of it
 
 
@@ -101,7 +105,15 @@ class UnreadableFile(Exception):
 
 
 class ReaderBusy(Exception):
-    """A document was not read, for a reason of ours: too many wait, or the child failed. It may be tried again."""
+    """A document was not read, for a reason of ours. It may be tried again after `retry_s`.
+
+    `reason` ends the sentence "The files were not read: …".
+    """
+
+    def __init__(self, reason: str = FAILED, retry_s: float = 2.0) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.retry_s = retry_s
 
 
 class DocumentReader:
@@ -161,14 +173,14 @@ class DocumentReader:
         replies, clock = list[R](), asyncio.get_running_loop().time
         try:
             while len(replies) < len(tasks):
-                async with lane.turn(owner) as run:
+                async with lane.turn(owner, has_begun=bool(replies)) as run:
                     until_s = clock() + self._turn_s
                     for task, data in tasks[len(replies) :]:
                         replies.append(await read(run, task, data))
                         if clock() > until_s:
                             break
-        except QueueFull:
-            raise ReaderBusy from None
+        except QueueFull as full:
+            raise ReaderBusy(OVER_BUDGET if isinstance(full, OverBudget) else BUSY, full.retry_s) from None
         self._warn_once(lane)
         return replies
 

@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 
-from cadenza.children.turns import QueueFull, TurnLimits, Turns
+from cadenza.children.budget import CpuBudget
+from cadenza.children.turns import OverBudget, QueueFull, TurnLimits, Turns
 
 LIMITS = TurnLimits(waiting_max=6, waiting_per_owner_max=3, wait_s=60)
 
@@ -117,4 +118,57 @@ async def test_a_task_cancelled_as_its_turn_comes_passes_it_on() -> None:
     await asyncio.wait({chosen})
     await line.release()
     await last
+    assert line.ran == ["c"]
+
+
+async def test_the_owner_that_used_the_least_goes_first() -> None:
+    """With however many tasks waiting, an owner that used more CPU time than another comes behind it."""
+    line = Line()
+    tasks = await line.start("hog", "hog", "hog", "medium", "light")
+    line.turns.charge("hog", 3.0)
+    line.turns.charge("medium", 1.0)
+    await finish(line, tasks)
+    assert line.ran == ["hog", "light", "medium", "hog", "hog"]
+
+
+async def test_an_owner_that_used_up_its_budget_is_refused_while_others_are_there() -> None:
+    """What it has in the queue is refused too, and is told when to try again; another owner is served."""
+    line = Line(TurnLimits(cpu=CpuBudget(burst_s=2, per_s=0.5)))
+    tasks = await line.start("hog", "hog", "hog", "light")
+    line.turns.charge("hog", 4.0)
+    await line.release()
+    await line.release()
+    done = await asyncio.gather(*tasks, return_exceptions=True)
+    assert line.ran == ["hog", "light"]
+    assert [type(one) for one in done] == [type(None), OverBudget, OverBudget, type(None)]
+    with pytest.raises(OverBudget) as refused:
+        await line.task("hog")
+    assert 3.0 < refused.value.retry_s <= 4.0
+
+
+async def test_an_urgent_task_has_no_budget() -> None:
+    """A task that must not be refused gets its turn from an owner that has used up its CPU time."""
+    line = Line(TurnLimits(cpu=CpuBudget(burst_s=2, per_s=0.5)))
+    line.turns.charge("hog", 4.0)
+    tasks = await line.start("light")
+
+    async def urgent() -> None:
+        async with line.turns.turn("hog", is_bounded=False):
+            line.ran.append("hog")
+
+    waiting = asyncio.create_task(urgent())
+    await asyncio.sleep(0)
+    await finish(line, tasks)
+    await waiting
+    assert line.ran == ["light", "hog"]
+
+
+async def test_a_turn_is_not_given_to_a_task_that_was_just_cancelled() -> None:
+    """The running task ends in the instant in which a waiting one is cancelled: the one behind it runs."""
+    line = Line()
+    async with line.turns.turn("a"):
+        cancelled, last = await line.start("b", "c")
+        cancelled.cancel()
+    await asyncio.wait({cancelled})
+    await finish(line, [last])
     assert line.ran == ["c"]

@@ -63,9 +63,13 @@ def test_slides() -> None:
 
 
 def test_pdf() -> None:
-    """A PDF has a section for each page that has text, with the number of the page."""
+    """A PDF has a section for each page, with its number; the model is told of a page whose text is not there."""
     found = read(made.make_pdf(["Oats cost 3.20.", "", "Milk costs 1.10."]), "prices.pdf")
-    assert found == {"page 1": "Oats cost 3.20.", "page 3": "Milk costs 1.10."}
+    assert found == {
+        "page 1": "Oats cost 3.20.",
+        "page 2": "[this page has no text; it may be a scan]",
+        "page 3": "Milk costs 1.10.",
+    }
 
 
 def test_pdf_forms_and_notes() -> None:

@@ -7,6 +7,7 @@ import pytest
 from cadenza.children.confine import Limits
 from cadenza.children.turns import TurnLimits
 from cadenza.observe import make_log
+from cadenza.web.markdown import plain
 from cadenza.web.markdown.blocks import Block
 from cadenza.web.markdown.process import MIB, MarkdownRenderer, RenderLimits
 
@@ -38,7 +39,7 @@ async def test_a_heavy_block_is_plain_text(renderer: MarkdownRenderer) -> None:
     """A block beyond the CPU time ends the child and is shown as it is; the next one gets a new child."""
     rendered = await renderer.render("account", [HEAVY])
     assert rendered.is_plain
-    assert rendered.html[0].startswith('<pre class="plain"')
+    assert rendered.html[0].startswith(plain.HEAVY + '<pre class="plain"')
     assert await render(renderer, "*a*") == ["<p><em>a</em></p>\n"]
     await renderer.stop()
 

@@ -32,6 +32,9 @@ UNSEEN = pdfium.FPDF_ANNOT_FLAG_HIDDEN | pdfium.FPDF_ANNOT_FLAG_NOVIEW
 ANNOTATION_COST = 20  # characters that an annotation is counted for beside its text, because it takes time
 VALUE_BYTES = 1024  # of most values
 NO_TEXT = "it has no text; it may be a scan"
+SCANNED = "[this page has no text; it may be a scan]"
+DAMAGED = "[this page is damaged and cannot be read]"
+NOTHING = frozenset({"", SCANNED, DAMAGED})
 
 
 def read_pdf(data: bytes, allowance: Allowance) -> list[Section]:
@@ -46,17 +49,17 @@ def read_pdf(data: bytes, allowance: Allowance) -> list[Section]:
         texts = [_page(document, index, allowance) for index in range(pages)]
     finally:
         document.close()
-    if not any(texts):
+    if all(text in NOTHING for text in texts):
         raise Unreadable(NO_TEXT if pages else "it has no pages")
     return [Section(f"page {number}", text) for number, text in enumerate(texts, 1)]
 
 
 def _page(document: pypdfium2.PdfDocument, index: int, allowance: Allowance) -> str:
-    """The text of a page; none if the page is damaged."""
+    """The text of a page, or why it has none; nothing for a page that is blank."""
     try:
         page = document[index]
     except pypdfium2.PdfiumError:
-        return ""
+        return DAMAGED
     try:
         text_page = page.get_textpage()
         try:
@@ -65,11 +68,12 @@ def _page(document: pypdfium2.PdfDocument, index: int, allowance: Allowance) -> 
         finally:
             text_page.close()
         annotated = _annotations(page, allowance)
+        is_blank = pdfium.FPDFPage_CountObjects(page) <= 0
     except pypdfium2.PdfiumError:
-        return ""
+        return DAMAGED
     finally:
         page.close()
-    return "\n\n".join(filter(None, (text.strip(), annotated)))
+    return "\n\n".join(filter(None, (text.strip() or ("" if is_blank else SCANNED), annotated)))
 
 
 def _annotations(page: pypdfium2.PdfPage, allowance: Allowance) -> str:

@@ -16,10 +16,10 @@ CUT = "the file is too long, the rest is left out"
 
 
 class ReadFile(msgspec.Struct, frozen=True):
-    """A file and its text; None if it could not be read now, through no fault of the client's."""
+    """A file and its text."""
 
     part: FilePart
-    text: str | None
+    text: str
     shown: str = ""  # which part of the file the text is, where it is not the whole
     tokens: int = 0  # at most
 
@@ -66,7 +66,7 @@ def add_material(chat: ChatRequest, asked: Asked, material: Material) -> Groundi
     told = set[int]()  # the messages whose files have the notice
     for file in material.files:
         text = _file_text(file)
-        fenced += [text] if file.text is not None else []
+        fenced.append(text)
         if file.part.message not in told:
             text = f"{NOTICE}\n\n{text}"
             told.add(file.part.message)
@@ -76,7 +76,8 @@ def add_material(chat: ChatRequest, asked: Asked, material: Material) -> Groundi
     counts = {
         "memory": len(material.notes) if before else 0,
         "search": len(sources),
-        "attachments": sum(file.text is not None for file in material.files),
+        "attachments": len(material.files),
+        "cut": sum(bool(file.shown) for file in material.files),
     }
     added = " ".join([f"{part}={count}" for part, count in counts.items() if count])
     headers = f"x-cadenza-grounding: {added}\r\n".encode() if added else b""
@@ -98,6 +99,4 @@ def _pieces_before_words(material: Material) -> list[str]:
 
 
 def _file_text(file: ReadFile) -> str:
-    if file.text is None:
-        return f'The file "{file.part.name}" could not be read at the moment. Say so if it matters.'
     return fence("file", file.text, name=file.part.name, shows=file.shown, cut=CUT if file.shown else "")

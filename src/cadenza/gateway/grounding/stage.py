@@ -1,9 +1,9 @@
 """The step of a chat request that adds reference material: attachments, memory and web search, all at once.
 
-It comes before the hold, so its tokens are paid for. A part that fails or is late is left out and counted, and the
-reply still comes. Memory and search add no more than the credit pays for beside a usual answer: a question that can be
-paid for is never refused because of them. Only a file that cannot be read is an error: 400, with its name. Requests
-with tools get none of it.
+It comes before the hold, so its tokens are paid for. If memory or search fails or is late, it is left out and counted,
+and the reply still comes. They add no more than the credit pays for beside a usual answer: a question that can be paid
+for is never refused because of them. A file is never left out: one that cannot be read is 400, with its name, and one
+that cannot be read now is 429. Requests with tools get none of it.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import msgspec
 
-from cadenza.core.errors import CadenzaError, UnreadableAttachment
+from cadenza.core.errors import CadenzaError, RateLimited, UnreadableAttachment
 from cadenza.core.money import Price
 from cadenza.core.records import Plan, Principal, Route
 from cadenza.core.tokens import estimate_tokens, output_room
@@ -48,6 +48,11 @@ FENCE_TOKENS = 100  # what marks a piece of material
 INLINE_CHARS = 256 * 1024  # more text of files is fenced and encoded off the event loop: 8 MB take 30 ms
 FOR_MODELS = re.compile(r"(?:PNG|JPEG|GIF|WebP) image|audio file")  # in the reasons of formats/kinds.py
 LEAST_TOKENS = 64  # less room than this is of no use
+NO_ROOM = (
+    "there is no room for it beside the messages; send a shorter conversation, or use a class with a larger window"
+)
+LATE = "it took too long"
+LATE_RETRY_S = 5.0
 
 
 class GroundingSettings(msgspec.Struct, frozen=True):
@@ -103,7 +108,7 @@ class Sought(msgspec.Struct, frozen=True):
 
 
 class LeftOut(Exception):
-    """A part failed or was late."""
+    """A part failed or was late: why."""
 
 
 class Grounder:
@@ -115,12 +120,13 @@ class Grounder:
         observer: Observer,
         settings: GroundingSettings | None = None,
         search: WebSearch | None = None,
+        reader: DocumentReader | None = None,
     ) -> None:
         self.settings = settings or GroundingSettings()
         self.store = store
         self._observer = observer
         self._search = search
-        self._reader = search.reader if search else DocumentReader(observer)
+        self._reader = reader or (search.reader if search else DocumentReader(observer))
 
     def wanted(self, chat: ChatRequest, principal: Principal, request: Request) -> Wanted:
         """Which parts apply to a request. Most requests have none."""
@@ -140,7 +146,7 @@ class Grounder:
         return self._search.settings.engine if self._search and self._search.is_ready() else None
 
     async def ground(self, sought: Sought, wanted: Wanted) -> Grounding:
-        """Find what fits, and put it into the messages. 400 if a file cannot be read."""
+        """Find what fits, and put it into the messages. 400 if a file cannot be read, 429 if it cannot be now."""
         chat, principal = sought.chat, sought.principal
         asked = chat.asked or (find_asked(chat.messages, chat.texts) if isinstance(chat.texts, list) else None)
         if asked is None:
@@ -156,7 +162,7 @@ class Grounder:
         if not (files or notes or found or found.unread):
             return NO_GROUNDING
         material = Material(files, notes, found)
-        if sum(len(file.text or "") for file in files) > INLINE_CHARS:
+        if sum(len(file.text) for file in files) > INLINE_CHARS:
             return await asyncio.to_thread(add_material, chat, asked, material)
         return add_material(chat, asked, material)
 
@@ -169,13 +175,18 @@ class Grounder:
         self, files: Sequence[FilePart], asked: Asked, tokens_max: int, principal: Principal
     ) -> Sequence[ReadFile]:
         sent = [SentFile(part.name, memoryview(part.data)) for part in files]
-        reading = self._reader.read_files(principal.account_id, sent, asked.question, max(tokens_max, LEAST_TOKENS))
+        reading = self._reader.read_files(principal.account_id, sent, asked.question, tokens_max)
         try:
             texts = await self._within(FILES_S, "attachments", reading)
-        except LeftOut:
-            return [ReadFile(part, None) for part in files]
+        except LeftOut as left_out:
+            self._observer.metrics.refused.labels("files").inc()
+            busy = left_out.__cause__ if isinstance(left_out.__cause__, ReaderBusy) else ReaderBusy(LATE, LATE_RETRY_S)
+            raise RateLimited(f"The files were not read: {busy.reason}. Retry.", busy.retry_s) from None
         except UnreadableFile as error:
             raise UnreadableAttachment(error.name, error.reason, other_part(error.reason)) from None
+        for one in texts:
+            if one.is_cut and one.tokens < LEAST_TOKENS:
+                raise UnreadableAttachment(one.name, NO_ROOM)
         return [
             ReadFile(part, one.text, one.shown if one.is_cut else "", one.tokens)
             for part, one in zip(files, texts, strict=True)
@@ -208,7 +219,7 @@ class Grounder:
         except (TimeoutError, ReaderBusy, EngineFailed, StoreUnavailable) as failure:
             metrics.grounding.labels(part, "late" if isinstance(failure, TimeoutError) else "failed").inc()
             metrics.grounding_failures.labels(part, reason_of(failure)).inc()
-            raise LeftOut from None
+            raise LeftOut from failure
         metrics.grounding.labels(part, "added" if found else "nothing").inc()
         return found
 

@@ -1,7 +1,8 @@
 """Parses and counts large bodies in child processes, so that no body can hold up the other requests.
 
 There are two children: one parses, and one counts, which only accounts with credit can ask for. Each works on one body
-at a time, and accounts take turns. If a child fails, the request is refused and the next one gets a new child.
+at a time, and accounts take turns, by the CPU time that their bodies took. If a child fails, the request is refused and
+the next one gets a new child.
 """
 
 from functools import partial
@@ -11,7 +12,7 @@ import msgspec
 from cadenza.children.confine import Limits
 from cadenza.children.lane import Lane, LaneSettings
 from cadenza.children.process import Died, TooHeavy
-from cadenza.children.turns import QueueFull, TurnLimits
+from cadenza.children.turns import OverBudget, QueueFull, TurnLimits
 from cadenza.core.errors import InvalidRequest, RateLimited
 from cadenza.gateway.large.messages import REPLIES, Counted, Parsed, Refused, Reply, Span, Task
 from cadenza.gateway.parts import FilePart
@@ -23,15 +24,16 @@ CHILD = "cadenza.gateway.large.child"
 MIB = 1024 * 1024
 RETRY_S = 2.0
 BUSY = "Too many large requests at once. Retry shortly."
+OVER_BUDGET = "This account's large requests have used up their CPU time, and those of other accounts go first. Retry."
 HEAVY = "The body takes too long to read. Send fewer or simpler messages and tools."
 
 
 class LargeLimits(msgspec.Struct, frozen=True):
     """What parsing and counting may use."""
 
-    parse: Limits = Limits(cpu_s=5, memory_bytes=768 * MIB)
+    parse: Limits = Limits(cpu_s=2, memory_bytes=768 * MIB)
     count: Limits = Limits(cpu_s=20, memory_bytes=1024 * MIB)
-    task_s: float = 60.0  # by the clock, on a machine that is busy with other things
+    task_s: float = 30.0  # by the clock, on a machine that is busy with other things
     turns: TurnLimits = TurnLimits()
 
 
@@ -73,7 +75,8 @@ class LargeBodies:
             self._observer.metrics.refused.labels("large_bodies").inc()
             if not isinstance(error, QueueFull):
                 self._observer.log.warning("a process for large bodies failed", reason=type(error).__name__)
-            raise RateLimited(BUSY, RETRY_S) from None
+            retry_s = error.retry_s if isinstance(error, QueueFull) else RETRY_S
+            raise RateLimited(OVER_BUDGET if isinstance(error, OverBudget) else BUSY, retry_s) from None
         except TooHeavy:
             raise InvalidRequest(HEAVY) from None
         reply = REPLIES.decode(answer)

@@ -1,7 +1,7 @@
 """The child process that renders Markdown, one list of blocks after the other. Only process.py starts it.
 
-Its memory is limited, and so is its CPU time for each block: beyond that it dies, because a regular expression cannot
-be interrupted.
+Its memory is limited, and so is its CPU time for each list: beyond that it dies, because a regular expression cannot be
+interrupted.
 """
 
 import msgspec
@@ -17,11 +17,9 @@ def main() -> None:
     close_door(may_read_files=True)  # the lexers of languages are imported when they are needed
 
     def serve(head: bytearray, _: bytearray) -> bytes:
-        rendered = []
-        for source in msgspec.msgpack.decode(head, type=list[str]):
-            allow_cpu(limits.cpu_s)
-            rendered.append(renderer.render(source))
-        return msgspec.msgpack.encode(rendered)
+        allow_cpu(limits.cpu_s)
+        sources = msgspec.msgpack.decode(head, type=list[str])
+        return msgspec.msgpack.encode([renderer.render(source) for source in sources])
 
     serve_tasks(serve)
 

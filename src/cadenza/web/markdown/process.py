@@ -1,7 +1,8 @@
 """Renders Markdown in a child process, which starts with the first chat and again after it has died.
 
-A block that takes too long or too much memory ends the child and is shown as plain text, as is everything else that
-cannot be rendered now: a reply never fails because of its Markdown. Accounts take turns.
+Blocks that take too long or too much memory end the child and are shown as plain text, as is everything else that
+cannot be rendered now, and the page says so: a reply never fails because of its Markdown. Accounts take turns, by the
+CPU time that their replies took.
 """
 
 import asyncio
@@ -9,13 +10,14 @@ from collections.abc import Sequence
 
 import msgspec
 
+from cadenza.children.budget import CpuBudget
 from cadenza.children.confine import Limits
 from cadenza.children.lane import Lane, LaneSettings
 from cadenza.children.process import Died, TooHeavy
 from cadenza.children.turns import QueueFull, TurnLimits
 from cadenza.observe import Log
 from cadenza.web.markdown.blocks import Block
-from cadenza.web.markdown.plain import plain_html
+from cadenza.web.markdown.plain import BUSY, HEAVY, plain_html
 
 CHILD = "cadenza.web.markdown.child"
 MIB = 1024 * 1024
@@ -26,12 +28,12 @@ class RenderLimits(msgspec.Struct, frozen=True):
     """What rendering may use, and how long an account waits for its turn."""
 
     child: Limits = Limits(cpu_s=1, memory_bytes=512 * MIB)
-    task_s: float = 20.0  # by the clock, on a machine that is busy with other things
-    turns: TurnLimits = TurnLimits(waiting_per_owner_max=8, wait_s=10.0)
+    task_s: float = 15.0  # by the clock, on a machine that is busy with other things
+    turns: TurnLimits = TurnLimits(waiting_per_owner_max=8, wait_s=20.0, cpu=CpuBudget(burst_s=10.0))
 
 
 class Rendered(msgspec.Struct, frozen=True):
-    """The HTML of each block, and whether one could not be rendered."""
+    """The HTML of each block, and whether they could not be rendered: then the first one says so."""
 
     html: list[str]
     is_plain: bool = False
@@ -69,7 +71,9 @@ class MarkdownRenderer:
             )
         except (QueueFull, Died, TooHeavy, TimeoutError) as error:
             self._log.warning("a reply is shown without Markdown", reason=type(error).__name__)
-            return Rendered([plain_html(block.source) for block in blocks], is_plain=True)
+            html = [plain_html(block.source) for block in blocks]
+            html[0] = (HEAVY if isinstance(error, TooHeavy) else BUSY) + html[0]
+            return Rendered(html, is_plain=True)
         return Rendered([plain_html(block.source) if block.is_plain else next(rendered) for block in blocks])
 
     async def stop(self) -> None:

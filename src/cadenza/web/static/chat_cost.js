@@ -2,7 +2,7 @@
 
 const NANO = 1_000_000_000n;
 const STATES = { stopped: "Stopped", broken: "Broke off", length: "Cut at its longest" };
-const ADDED = { memory: ["note", "notes"], search: ["source", "sources"], attachments: ["file", "files"] };
+const ADDED = { memory: ["note", "notes"], search: ["source", "sources"], attachments: ["file", "files"], cut: ["of them in part", "of them in part"] };
 
 const nano = (dollars) => {
   const [whole, part] = dollars.split(".");

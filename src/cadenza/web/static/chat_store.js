@@ -204,7 +204,7 @@ function readSource(given) {
   return { number: count(given.number), url: given.url.slice(0, 2000), title: given.title.slice(0, 500) };
 }
 
-const readAdded = ({ memory, search, attachments }) => ({ memory: count(memory), search: count(search), attachments: count(attachments) });
+const readAdded = (given) => Object.fromEntries(["memory", "search", "attachments", "cut"].map((part) => [part, count(given[part])]));
 
 function readCost(given) {
     return {

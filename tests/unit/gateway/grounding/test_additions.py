@@ -143,7 +143,7 @@ def test_a_file_becomes_text_where_it_stood() -> None:
     assert (
         'name="a.txt" shows="page 2 of 9" cut="the file is too long, the rest is left out">\ntext 1\n' in second["text"]
     )
-    assert grounding.headers == b"x-cadenza-grounding: attachments=2\r\n"
+    assert grounding.headers == b"x-cadenza-grounding: attachments=2 cut=2\r\n"
 
 
 def test_a_whole_file_is_not_said_to_be_cut() -> None:
@@ -151,15 +151,6 @@ def test_a_whole_file_is_not_said_to_be_cut() -> None:
     chat = chat_of(user([FILE]))
     [[part]] = edited(chat, added(chat, Material(files=[ReadFile(chat.files[0], "all of it")])))
     assert 'name="a.txt">\nall of it\n' in part["text"]
-
-
-def test_a_file_that_could_not_be_read_now_is_named() -> None:
-    """The model is told, so that the answer can say so; it does not count as added."""
-    chat = chat_of(user([FILE]))
-    grounding = added(chat, Material(files=[ReadFile(chat.files[0], None)]))
-    [[part]] = edited(chat, grounding)
-    assert "could not be read at the moment" in part["text"]
-    assert grounding.headers == b""
 
 
 def test_a_message_that_says_its_content_twice_gets_nothing() -> None:
