@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
-RECENT_S = 60.0  # an owner whose last task began or ended within this time is one of the others
+RECENT_S = 60.0  # an owner that came within this time is one of the others
 
 
 class CpuBudget(msgspec.Struct, frozen=True):
@@ -23,6 +23,7 @@ class CpuBudget(msgspec.Struct, frozen=True):
 class _Account(NamedTuple):
     left_s: float
     at_s: float  # when that was so
+    came_s: float  # when its owner came last
 
 
 class CpuBudgets:
@@ -44,13 +45,16 @@ class CpuBudgets:
             return self._budget.burst_s
         return min(self._budget.burst_s, account.left_s + (self._clock() - account.at_s) * self._budget.per_s)
 
+    def note(self, owner: str) -> None:
+        """The owner has a task."""
+        now_s = self._clock()
+        self._keep(owner, _Account(self.left(owner), now_s, now_s))
+
     def charge(self, owner: str, cpu_s: float) -> None:
         """Take this off the owner's budget. No owner owes more than one burst, so that each can be served again."""
-        left_s, now_s = max(self.left(owner) - cpu_s, -self._budget.burst_s), self._clock()
-        self._accounts.pop(owner, None)
-        self._accounts[owner] = _Account(left_s, now_s)
-        while now_s - self._accounts[oldest := next(iter(self._accounts))].at_s > self._forget_s:
-            del self._accounts[oldest]
+        left_s, account = self.left(owner), self._accounts.get(owner)
+        came_s = account.came_s if account else -RECENT_S
+        self._keep(owner, _Account(max(left_s - cpu_s, -self._budget.burst_s), self._clock(), came_s))
 
     def wait_s(self, owner: str) -> float:
         """How long the owner must wait for its next task; 0 if it has something left, or is alone."""
@@ -58,6 +62,12 @@ class CpuBudgets:
         return 0.0 if left_s > 0 or not self._has_others(owner) else max(-left_s / self._budget.per_s, 1.0)
 
     def _has_others(self, owner: str) -> bool:
-        """Whether another owner used the child a short while ago."""
-        other = next((one for one in reversed(self._accounts) if one != owner), None)
-        return other is not None and self._clock() - self._accounts[other].at_s < RECENT_S
+        """Whether another owner came a short while ago."""
+        since_s = self._clock() - RECENT_S
+        return any(account.came_s > since_s for one, account in self._accounts.items() if one != owner)
+
+    def _keep(self, owner: str, account: _Account) -> None:
+        self._accounts.pop(owner, None)
+        self._accounts[owner] = account
+        while account.at_s - self._accounts[oldest := next(iter(self._accounts))].at_s > self._forget_s:
+            del self._accounts[oldest]

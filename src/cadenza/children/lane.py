@@ -72,14 +72,15 @@ class Lane:
         try:
             async with asyncio.timeout(self._settings.task_s):
                 reply = await child.exchange(head, body)
+            self._child = child
         except (TooHeavy, Died):
             raise
         except BaseException:
             await child.end()
             raise
         finally:
-            self._turns.charge(owner, child.take_cpu_s())
-        self._child = child
+            next_start_s = 0.0 if self._child else child.start_cpu_s  # who ends a child pays for the start of the next
+            self._turns.charge(owner, child.take_cpu_s() + next_start_s)
         self._has_open_door = child.has_open_door
         return reply
 

@@ -55,6 +55,7 @@ class Child:
         self._writer = writer
         self.has_open_door = False
         self._has_begun = False  # it has said that it is ready
+        self.start_cpu_s = 0.0  # the CPU time until then
         self._measured_s = self._unpaid_s = 0.0  # of CPU time
 
     @classmethod
@@ -124,7 +125,7 @@ class Child:
                 self.has_open_door = not number
                 if not self._has_begun:
                     self._has_begun = True
-                    self.take_cpu_s()
+                    self.start_cpu_s = self.take_cpu_s()
             elif number > REPLY_BYTES_MAX:
                 raise EOFError
             else:

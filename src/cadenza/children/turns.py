@@ -68,14 +68,14 @@ class Turns:
         self._budgets.charge(owner, cpu_s)
 
     async def _take(self, owner: str, *, is_bounded: bool, is_budgeted: bool) -> None:
-        self._budgets.charge(owner, 0.0)  # the others see that it is here
+        self._budgets.note(owner)
         if is_budgeted and (wait_s := self._budgets.wait_s(owner)):
             raise OverBudget(wait_s)
         if not self._is_busy:
             self._is_busy = True
             return
-        if is_bounded and self._is_full(owner):
-            raise QueueFull
+        if is_bounded:
+            self._find_place(owner)
         waiting = _Waiting(asyncio.get_running_loop().create_future(), is_budgeted)
         self._waiting.setdefault(owner, deque()).append(waiting)
         self._waiting_count += 1
@@ -89,9 +89,19 @@ class Turns:
             self._leave(owner, waiting)
             raise
 
-    def _is_full(self, owner: str) -> bool:
-        waiting = len(self._waiting.get(owner, ()))
-        return self._waiting_count >= self._limits.waiting_max or waiting >= self._limits.waiting_per_owner_max
+    def _find_place(self, owner: str) -> None:
+        """QueueFull if there is none. In a full queue, an owner with less left loses its newest task to this one."""
+        if len(self._waiting.get(owner, ())) >= self._limits.waiting_per_owner_max:
+            raise QueueFull
+        if self._waiting_count < self._limits.waiting_max:
+            return
+        last = min(self._waiting, key=self._budgets.left, default=owner)
+        if self._budgets.left(last) >= self._budgets.left(owner) or not self._waiting[last][-1].is_budgeted:
+            raise QueueFull
+        newest = self._waiting[last][-1]
+        self._leave(last, newest)
+        if not newest.future.done():
+            newest.future.set_exception(QueueFull())
 
     def _leave(self, owner: str, waiting: _Waiting) -> None:
         """The wait ended without a turn; or with one that came in the same instant, which goes to the next."""

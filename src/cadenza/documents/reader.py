@@ -53,7 +53,7 @@ class ReaderLimits(msgspec.Struct, frozen=True):
     child: Limits = Limits(cpu_s=10, memory_bytes=768 * MIB)
     page_cpu_s: int = 2  # a search waits for its pages for seconds only, and heavy pages would keep others from theirs
     task_s: float = 30.0  # by the clock
-    turns: TurnLimits = TurnLimits(cpu=CpuBudget(burst_s=30.0))
+    turns: TurnLimits = TurnLimits(cpu=CpuBudget(burst_s=20.0))
     turn_s: float = 2.0  # a request begins no further document in its turn; a new child takes a quarter of it
 
 

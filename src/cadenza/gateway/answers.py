@@ -1,6 +1,7 @@
 """The replies of the API: JSON, a stream or an error, each with the headers that every reply of the API carries.
 
 Errors are rendered here and nowhere else: before the first byte as a reply, after it as the event that ends the stream.
+The head of a stream may be sent while the reply is still waited for; an error then has its own type in the event.
 """
 
 import re
@@ -28,12 +29,13 @@ STREAM = (
 class Answers:
     """Sends the one reply to a request. Every reply to it carries `headers`: those of its endpoint, and its rate."""
 
-    __slots__ = ("_exchange", "_of_request", "_request_id")
+    __slots__ = ("_exchange", "_of_request", "_request_id", "is_waiting")
 
     def __init__(self, exchange: Exchange, request_id: str, headers: bytes = CORS) -> None:
         self._exchange = exchange
         self._request_id = request_id
         self._of_request = headers
+        self.is_waiting = False  # the head of a stream was sent, and its reply has not begun
 
     def send_json(self, body: bytes, more_headers: bytes = b"") -> None:
         self._exchange.respond(200, self._headers(JSON, more_headers), body)
@@ -41,13 +43,27 @@ class Answers:
     def send_no_content(self, more_headers: bytes) -> None:
         self._exchange.respond(204, self._headers(b"", more_headers), b"")
 
+    def start_waiting(self) -> None:
+        """Send the head of a stream before its reply is there, without the headers that are not known yet."""
+        self.is_waiting = True
+        self._exchange.start_stream(self._headers(STREAM, b""), is_early=True)
+
     def start_stream(self, more_headers: bytes = b"") -> None:
-        self._exchange.start_stream(self._headers(STREAM, more_headers))
+        """The reply begins. Its head is sent, unless it was before."""
+        if self.is_waiting:
+            self.is_waiting = False
+            self._exchange.begin_reply()
+        else:
+            self._exchange.start_stream(self._headers(STREAM, more_headers))
 
     def fail(self, error: CadenzaError) -> None:
         """Say what went wrong."""
         if self._exchange.state is STREAMING:
-            self._exchange.abort_stream(error_event(error.message))
+            if self.is_waiting:
+                self._exchange.status = error.status  # what the request came to, for the log and the metrics
+            self._exchange.abort_stream(
+                error_event(error.message, error.type if self.is_waiting else CadenzaError.type)
+            )
         else:
             if error.pause_s:
                 self._exchange.hold_back(error.pause_s)
@@ -58,9 +74,9 @@ class Answers:
         return b"%b%bx-request-id: %b\r\n%b" % (first, self._of_request, self._request_id.encode(), last)
 
 
-def error_event(message: str) -> bytes:
+def error_event(message: str, type_: str = CadenzaError.type) -> bytes:
     """The event that ends a broken stream. The newline before it ends an event that may be unfinished."""
-    return b"\n" + write_event(render_error(message, CadenzaError.type))
+    return b"\n" + write_event(render_error(message, type_))
 
 
 def request_id_of(exchange: Exchange) -> str:

@@ -92,7 +92,7 @@ async def serve_api(gateway: Gateway, exchange: Exchange, endpoint: Endpoint | N
             answers.fail(error_of())
     except Exception as error:  # noqa: BLE001 the request edge: the client gets an answer to any error
         gateway.observer.log.error("internal error", request_id=record.request_id, places=places(error))
-        if exchange.state is STREAMING:
+        if exchange.state is STREAMING and not answers.is_waiting:
             raise ConnectionAbortedError from None  # closes the connection: the stream must not seem complete
         answers.fail(RateLimited(OUT_OF_MEMORY, MEMORY_RETRY_S) if is_exhausted(error) else Internal())
     finally:

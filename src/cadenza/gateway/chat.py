@@ -33,6 +33,7 @@ from cadenza.gateway.grounding.model_decision import ModelDecision
 from cadenza.gateway.grounding.search.web_search import Charge, DecideByModel
 from cadenza.gateway.grounding.stage import NOTHING_WANTED, Grounder, Means, Sought
 from cadenza.gateway.grounding.switch import SWITCH, is_turned_off
+from cadenza.gateway.heartbeat import Heartbeat
 from cadenza.gateway.large.bodies import LargeBodies
 from cadenza.gateway.parts import with_files
 from cadenza.gateway.relay import ReplyHead, StreamRelay, WholeRelay
@@ -69,7 +70,9 @@ async def serve_chat(gateway: Gateway, request: ApiRequest) -> None:
         served = with_able_routes(served, chat, grounder, snapshot.catalogue)  # 400
         media = media_for_model(chat, grounder)
     prompt = size_prompt(tokenizer, served, chat, request.exchange.body.size_bytes, media)
-    async with slot(gateway.slots, key_id, gateway.observer.metrics):  # 429
+    wants_pings = chat.stream and upload.is_solvent
+    heartbeat = Heartbeat(request.exchange, request.answers, gateway.ping_s if wants_pings else None)
+    async with slot(gateway.slots, key_id, gateway.observer.metrics), heartbeat:  # 429
         grounding, wanted = NO_GROUNDING, grounder.wanted(chat, principal, request.exchange.request)
         if wanted is not NOTHING_WANTED:
             means = await find_means(grounder.store, request, served.price, prompt)  # 409 402

@@ -7,6 +7,7 @@ import msgspec
 
 from cadenza.core.tokens import Tokenizer
 from cadenza.gateway.grounding.stage import Grounder
+from cadenza.gateway.heartbeat import PING_S
 from cadenza.gateway.in_flight import InFlight
 from cadenza.gateway.key_use import KeyUse
 from cadenza.gateway.large.bodies import LargeBodies
@@ -44,6 +45,8 @@ class State(msgspec.Struct, frozen=True):
 
 class Gateway:
     """Shared by all requests; it has no state of a single request. New requests are served by `snapshot`."""
+
+    ping_s = PING_S  # how long a stream may be silent
 
     def __init__(
         self,

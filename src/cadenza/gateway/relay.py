@@ -5,8 +5,6 @@ A relay is the sink of the reply. `run` returns when the reply has ended and eve
 arrives, and the upstream is read no faster than the client reads.
 """
 
-import asyncio
-import time
 from collections.abc import Mapping
 from itertools import chain
 from typing import Any
@@ -23,11 +21,9 @@ from cadenza.gateway.chunks import Chunks, Events
 from cadenza.gateway.grounding.answer import GroundedStream, ground_whole
 from cadenza.gateway.grounding.search.records import Source
 from cadenza.gateway.meter import UsageMeter
-from cadenza.http.events import DONE, PING
+from cadenza.http.events import DONE
 from cadenza.http.exchange import Exchange
 from cadenza.upstreams.base import Fault, OpenReply, Piece
-
-PING_S = 15.0
 
 
 class ReplyHead(msgspec.Struct, frozen=True):
@@ -115,14 +111,11 @@ class WholeRelay:
 class StreamRelay:
     """A stream. After a fault it ends with an error event and without [DONE]."""
 
-    def __init__(
-        self, exchange: Exchange, answers: Answers, head: ReplyHead, meter: UsageMeter, ping_s: float = PING_S
-    ) -> None:
+    def __init__(self, exchange: Exchange, answers: Answers, head: ReplyHead, meter: UsageMeter) -> None:
         self._exchange = exchange
         self._answers = answers
         self._head = head
         self._meter = meter
-        self._ping_s = ping_s
         self._events: Events = Chunks(head.completion_id, head.created, head.class_id)
         self._calls = ToolCallNormalizer() if head.has_tools else None
         self._unsent: list[bytes] = []  # chunks, until the pieces that arrived together are all here
@@ -133,17 +126,16 @@ class StreamRelay:
         self._answers.start_stream(self._head.headers)
         self._exchange.write(self._events.role())
         fault = None
-        with Heartbeat(self._exchange, self._ping_s):
-            try:
-                await reply.deliver(self)
-            except Fault as broken:
-                fault = broken
-            else:
-                if self._calls:
-                    self._take_calls(self._calls.finish())
-            if self._grounded:
-                self._take_answer(self._grounded.end())
-            self.flush()
+        try:
+            await reply.deliver(self)
+        except Fault as broken:
+            fault = broken
+        else:
+            if self._calls:
+                self._take_calls(self._calls.finish())
+        if self._grounded:
+            self._take_answer(self._grounded.end())
+        self.flush()
         if self._meter.needs_count and (fault is None or self._meter.has_delivered):
             await self._meter.count()
         return self._meter.result(fault)
@@ -207,27 +199,3 @@ def text_of_extras(extras: Mapping[str, Any]) -> str:
 def text_of_calls(deltas: list[ToolCallDelta]) -> str:
     """The text of tool calls that counts as output: names and arguments."""
     return "".join(delta.name + delta.arguments for delta in deltas)
-
-
-class Heartbeat:
-    """Sends a comment whenever nothing else was sent for a while. One timer per stream, none per chunk."""
-
-    def __init__(self, exchange: Exchange, every_s: float) -> None:
-        self._exchange = exchange
-        self._every_s = every_s
-        self._loop = asyncio.get_running_loop()
-        self._timer = self._loop.call_later(every_s, self._beat)
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, *_: object) -> None:
-        self._timer.cancel()
-
-    def _beat(self) -> None:
-        quiet_s = time.monotonic() - self._exchange.last_write_s
-        if quiet_s >= self._every_s:
-            quiet_s = 0.0
-            if not self._exchange.is_congested:
-                self._exchange.write(PING)
-        self._timer = self._loop.call_later(max(self._every_s - quiet_s, self._every_s / 10), self._beat)

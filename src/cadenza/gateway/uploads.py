@@ -92,7 +92,12 @@ class Upload:
             self._uploads.give_back(self._principal, self._taken_bytes)
             self._taken_bytes = 0
 
+    @property
+    def is_solvent(self) -> bool:
+        """Whether the account can pay for any answer."""
+        return self._principal.balance_nano >= self._least_nano
+
     def _check_credit(self) -> None:
-        if self._principal.balance_nano < self._least_nano:
+        if not self.is_solvent:
             balance = format_dollars(self._principal.balance_nano)
             raise InsufficientCredit(f"The account has {balance} dollars of credit. Add credit.")

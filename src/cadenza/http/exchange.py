@@ -172,12 +172,19 @@ class Exchange:
         self._send_head(status, headers + length, b"" if self.request.method == "HEAD" else body)
         self._complete()
 
-    def start_stream(self, headers: bytes) -> None:
+    def start_stream(self, headers: bytes, *, is_early: bool = False) -> None:
+        """Send the head of a stream. An early one only keeps the client waiting: `begin_reply` comes later."""
         if self.state is not PENDING:
             assert self.state is ABANDONED
             return
         self._send_head(200, headers if self.request.is_http_1_0 else headers + CHUNKED, b"")
         self.state = STREAMING
+        if is_early:
+            self.status = self.first_byte_s = None
+
+    def begin_reply(self) -> None:
+        """The reply begins whose head was sent early."""
+        self.status, self.first_byte_s = 200, time.perf_counter()
 
     def write(self, data: bytes) -> bool:
         """Hand bytes of the stream to the transport; False where the client is gone.

@@ -7,9 +7,12 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from cadenza.children.budget import CpuBudget
 from cadenza.children.confine import Limits
 from cadenza.children.lane import Lane, LaneSettings
 from cadenza.children.process import Died, TooHeavy
+from cadenza.children.seccomp import this_machine
+from cadenza.children.turns import OverBudget, TurnLimits
 
 PROBE = "tests.unit.children.probe"
 LIMITS = Limits(cpu_s=10, memory_bytes=512 * 1024 * 1024)
@@ -116,3 +119,27 @@ async def test_no_other_owner_comes_between_the_tasks_of_a_turn() -> None:
         assert not other.done()
     assert await other != first
     await lane.stop()
+
+
+@pytest.mark.skipif(this_machine() is None, reason="only Linux tells the CPU time of a child")
+@pytest.mark.parametrize("how", ["use CPU time", "exit", "leave"])
+async def test_an_owner_pays_for_what_its_tasks_use(how: str) -> None:
+    """For CPU time, and for the start of the next child if its task ended the one before, or its client left."""
+    budget = CpuBudget(burst_s=0.02, per_s=0.0001)
+    lane = Lane(LaneSettings(PROBE, LIMITS, WAIT_S, TurnLimits(cpu=budget)))
+    try:
+        for _ in range(3):
+            await process(lane, "light")  # what the system uses for so small a task is not worth mentioning
+        if how == "leave":
+            leaving = asyncio.create_task(lane.run("hog", b"use CPU time"))
+            await asyncio.sleep(0.05)
+            leaving.cancel()
+            await asyncio.wait({leaving})
+        else:
+            with pytest.raises((TooHeavy, Died)):
+                await lane.run("hog", how.encode())
+        with pytest.raises(OverBudget):
+            await process(lane, "hog")
+        assert await process(lane, "light")
+    finally:
+        await lane.stop()

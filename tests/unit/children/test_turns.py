@@ -146,6 +146,21 @@ async def test_an_owner_that_used_up_its_budget_is_refused_while_others_are_ther
     assert 3.0 < refused.value.retry_s <= 4.0
 
 
+async def test_an_owner_that_used_less_finds_a_place_in_a_full_queue() -> None:
+    """The newest task of the owner that used the most is refused instead."""
+    line = Line()
+    tasks = await line.start(*"aaaabbb")
+    line.turns.charge("a", 1.0)
+    line.turns.charge("b", 2.0)
+    tasks += await line.start("light")
+    await asyncio.sleep(0)
+    for _ in range(7):
+        await line.release()
+    done = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [place for place, one in enumerate(done) if isinstance(one, QueueFull)] == [6]
+    assert line.ran == [*"a", "light", *"aaabb"]
+
+
 async def test_an_urgent_task_has_no_budget() -> None:
     """A task that must not be refused gets its turn from an owner that has used up its CPU time."""
     line = Line(TurnLimits(cpu=CpuBudget(burst_s=2, per_s=0.5)))

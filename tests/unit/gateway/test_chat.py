@@ -106,4 +106,5 @@ async def test_an_account_with_many_keys_gets_the_turns_of_one() -> None:
     ended = await asyncio.gather(*map(send, senders), return_exceptions=True)
     await large_bodies.stop()
     assert [type(end) for end in ended] == [type(None)] * 3 + [RateLimited, type(None)]
-    assert served == ["key 0", "key 1", "other", "key 2"]
+    assert served.index("other") <= 2  # one that ran, and one that was before it in the line
+    assert [key for key in served if key != "other"] == ["key 0", "key 1", "key 2"]

@@ -1,4 +1,4 @@
-"""From an open reply to the client: the promised sequence, pings, counts, backpressure, and faults in a stream."""
+"""From an open reply to the client: the promised sequence, counts, backpressure, and faults in a stream."""
 
 import asyncio
 from typing import Any, NamedTuple
@@ -13,8 +13,8 @@ from cadenza.core.records import ReplyResult, Usage
 from cadenza.core.tool_calls import ToolCallPart
 from cadenza.gateway.answers import Answers
 from cadenza.gateway.meter import UsageMeter
-from cadenza.gateway.relay import PING_S, ReplyHead, StreamRelay, WholeRelay
-from cadenza.http.events import DONE, PING, EventReader
+from cadenza.gateway.relay import ReplyHead, StreamRelay, WholeRelay
+from cadenza.http.events import DONE, EventReader
 from cadenza.upstreams.base import Fault, FaultKind, Piece
 from tests.unit.gateway.client import WAIT_S, Client, let_tasks_run
 from tests.unit.gateway.prompts import TOKENIZER, prompt_of
@@ -26,8 +26,6 @@ HEAD = ReplyHead("chatcmpl-one", 1_800_000_000, "forte", PRICE)
 TOOLS_HEAD = ReplyHead("chatcmpl-one", 1_800_000_000, "forte", PRICE, has_tools=True)
 FINISH = Piece(finish_reason="stop")
 COUNTED = Piece(usage=Usage(9, 3, 4))
-PING_EVERY_S = 0.02
-SEVERAL_PINGS_S = 6 * PING_EVERY_S
 
 
 def new_meter() -> UsageMeter:
@@ -37,12 +35,12 @@ def new_meter() -> UsageMeter:
 class Stream:
     """A stream to one client."""
 
-    def __init__(self, *steps: Step, head: ReplyHead = HEAD, ping_s: float = PING_S) -> None:
+    def __init__(self, *steps: Step, head: ReplyHead = HEAD) -> None:
         self.client = Client()
         self.reply = ScriptedReply(*steps)
         self.meter = new_meter()
         exchange = self.client.open()
-        self.relay = StreamRelay(exchange, Answers(exchange, "r1"), head, self.meter, ping_s)
+        self.relay = StreamRelay(exchange, Answers(exchange, "r1"), head, self.meter)
 
     async def run(self) -> ReplyResult:
         async with asyncio.timeout(WAIT_S):
@@ -208,63 +206,6 @@ async def test_an_upstream_is_not_read_while_the_client_is_congested() -> None:
     await streaming
     assert stream.reply.pieces_read == 4
     assert b'"b"' in stream.client.bodies[-1]
-
-
-async def test_an_idle_stream_is_kept_alive_by_pings() -> None:
-    """While the upstream sends nothing, pings go out one after another, between the content around the pause."""
-    pause = asyncio.Event()
-    stream = Stream(Piece("before"), pause, Piece("after"), FINISH, ping_s=PING_EVERY_S)
-    streaming = asyncio.create_task(stream.run())
-    await stream.client.until_sent(PING, times=3)
-    pause.set()
-    await streaming
-    role, before, *pings, after = stream.client.bodies
-    assert b'"role"' in role
-    assert b"before" in before
-    assert set(pings) == {PING}
-    assert b"after" in after
-
-
-async def test_the_role_is_sent_before_any_ping() -> None:
-    """A client that does not read the head of the stream gets the first chunk behind it, and no ping."""
-    stream = Stream(Piece("a"), FINISH, ping_s=PING_EVERY_S)
-    stream.client.stalls_at = lambda data: data.startswith(b"HTTP/1.1")
-    streaming = asyncio.create_task(stream.run())
-    await asyncio.sleep(SEVERAL_PINGS_S)
-    [role] = stream.client.bodies
-    assert b'"role"' in role
-    stream.client.read_again()
-    await streaming
-
-
-@pytest.mark.parametrize("end", [FINISH, Fault(FaultKind.TRUNCATED)])
-async def test_no_ping_is_sent_after_the_end(end: Step) -> None:
-    """Once the reply has ended, nothing more is sent, however long the charge takes."""
-    pause = asyncio.Event()
-    stream = Stream(pause, end, ping_s=PING_EVERY_S)
-    streaming = asyncio.create_task(stream.run())
-    await stream.client.until_sent(PING)
-    pause.set()
-    await streaming
-    sent = len(stream.client.sent)
-    await asyncio.sleep(SEVERAL_PINGS_S)
-    assert len(stream.client.sent) == sent
-
-
-async def test_pings_do_not_pile_up_for_a_client_that_does_not_read() -> None:
-    """While the exchange is congested no ping is sent, and no task is left at the end."""
-    pause = asyncio.Event()
-    stream = Stream(pause, FINISH, ping_s=PING_EVERY_S)
-    stream.client.stalls_at = lambda data: PING in data
-    streaming = asyncio.create_task(stream.run())
-    await stream.client.until_sent(PING)
-    await asyncio.sleep(SEVERAL_PINGS_S)
-    assert stream.client.bodies.count(PING) == 1
-    stream.client.read_again()
-    pause.set()
-    await streaming
-    await let_tasks_run()
-    assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
 async def test_a_stream_that_breaks_off_ends_with_an_error_event() -> None:

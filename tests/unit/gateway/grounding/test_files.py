@@ -3,6 +3,7 @@
 import base64
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -12,10 +13,11 @@ from cadenza.core.records import Usage
 from cadenza.documents.reader import CHILD, DocumentReader, ReaderLimits
 from cadenza.gateway.gateway import Gateway, State
 from cadenza.gateway.grounding.stage import Grounder
+from cadenza.http.events import PING, EventReader
 from cadenza.store.shared.memory import MemoryState
 from cadenza.upstreams.base import Piece
 from tests.unit.gateway.client import Client
-from tests.unit.gateway.funded_store import FundedStore
+from tests.unit.gateway.funded_store import FUNDED_NANO, FundedStore, open_funded_store
 from tests.unit.gateway.gateways import PROVIDER, Api, load_nothing, snapshot_of
 from tests.unit.gateway.prompts import TOKENIZER
 from tests.unit.gateway.scripted_upstream import ScriptedUpstream
@@ -88,12 +90,33 @@ async def test_a_file_that_cannot_be_read_now_is_a_429(funded: FundedStore, limi
         assert files.upstream.asks == []
 
 
+async def test_no_file_is_read_without_credit(tmp_path: Path) -> None:
+    """The 402 comes before a process for it is even started."""
+    async with (
+        open_funded_store(tmp_path, 0) as poor,
+        files_of(poor, module="tests.hostile.no_such_module") as files,
+    ):
+        assert (await files.ask(["text"])).status == 402
+
+
 async def test_a_file_that_crashes_its_parser_is_a_400(funded: FundedStore) -> None:
     """The message names the file and says what to do."""
     async with files_of(funded, module=FAULTY) as files:
         client = await files.ask(["text", "crash"])
         assert (client.status, files.upstream.asks) == (400, [])
         assert "'1.txt' cannot be read: it takes too much time or memory to read; send a smaller" in error_of(client)
+
+
+async def test_a_stream_that_waits_for_its_files_has_pings(funded: FundedStore) -> None:
+    """They come before credit is held; a file that then cannot be read is an event with the type of the 400."""
+    async with files_of(funded, module=FAULTY) as files:
+        files.gateway.ping_s = 0.001  # a child takes much longer to start
+        client = await files.ask(["text", "crash"], stream=True)
+        assert (client.status, client.bodies[0]) == (200, PING)
+        [event] = EventReader().feed(client.bodies[-1])
+        assert msgspec.json.decode(event)["error"]["type"] == "invalid_request_error"
+        assert [outcome.status for outcome in funded.observer.outcomes] == [400]
+    assert await funded.funds() == (FUNDED_NANO, 0)
 
 
 async def test_a_file_of_which_a_part_is_shown_is_told(funded: FundedStore) -> None:
