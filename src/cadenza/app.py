@@ -328,6 +328,8 @@ def search_settings(given: Search) -> SearchSettings:
         max_results=given.max_results,
         timeout_s=given.timeout_s,
         allow_networks=given.allow_networks,
+        price_nano=given.price_nano,
+        searches_per_day=given.searches_per_day,
     )
 
 

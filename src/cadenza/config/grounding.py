@@ -9,7 +9,7 @@ from cadenza.config.settings import Grounding, Search, Secret
 
 AT = ("grounding", "search")
 DEFAULT_INDEX = "./data/index.db"
-OF_WEB_ENGINES = ("url", "api_key_env", "allow_networks")
+OF_WEB_ENGINES = ("url", "api_key_env", "allow_networks", "price", "searches_per_day")
 ENGINE_URLS = {"brave": "https://api.search.brave.com", "tavily": "https://api.tavily.com"}
 
 
@@ -41,7 +41,12 @@ def _search(values: Table, reader: Reader, environ: Mapping[str, str]) -> Search
         reader.problem((*AT, "api_key_env"), "the key must be one line of printable ASCII characters, and nothing else")
     proxy = reader.attempt((*AT, "url"), proxy_for, url, environ) if url else None
     wants_index = engine == "local" or (engine is None and "index" in values)
+    price_nano = values.pop("price", 0)
     given = {"engine": "local", **values, "url": url, "index": reader.folder / values.get("index", DEFAULT_INDEX)}
     return Search(
-        **given, wants_index=wants_index, api_key=Secret(key) if key else None, proxy=Secret(proxy) if proxy else None
+        **given,
+        price_nano=price_nano,
+        wants_index=wants_index,
+        api_key=Secret(key) if key else None,
+        proxy=Secret(proxy) if proxy else None,
     )

@@ -170,6 +170,8 @@ class Search(msgspec.Struct, frozen=True):
     timeout_s: float = 6.0
     allow_networks: tuple[str, ...] = ()  # private addresses whose pages may be read all the same
     proxy: str | None = None  # to the engine, from the environment
+    price_nano: int = 0  # of one search, charged to the account
+    searches_per_day: int = 1000  # of one account
 
 
 class Grounding(msgspec.Struct, frozen=True):

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 import msgspec
 
 from cadenza.control.errors import ControlError
+from cadenza.core.records import SEARCH
 from cadenza.store import statement
 from cadenza.store.statement import Entry
 from cadenza.store.store import Store
@@ -49,6 +50,8 @@ def export_statement(store: Store, account_id: str) -> AsyncIterator[Entry]:
 
 def describe_entry(entry: Entry) -> str:
     """What an entry is, in plain words."""
+    if entry.kind == "charge" and entry.class_id == SEARCH:
+        return "Web search"
     if entry.kind == "charge":
         tokens = (entry.prompt_tokens or 0) + (entry.completion_tokens or 0)
         return f"Request to {entry.class_id}, {tokens:,} tokens" if entry.class_id else "Request"

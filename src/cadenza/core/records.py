@@ -11,6 +11,7 @@ RESERVED_CLASS = "piano"
 AUTO = "auto"
 OUTPUT_TOKENS_MAX = 131_072
 CONTEXT_TOKENS_MAX = 1_000_000
+SEARCH = "search"  # the class of a charged web search: no client can name it
 DISCONNECTED_STATUS = 499  # of an outcome: the client disconnected before its reply was complete
 
 

@@ -6,6 +6,7 @@ test can kill the process.
 """
 
 import time
+from contextlib import nullcontext
 
 import msgspec
 
@@ -28,7 +29,9 @@ from cadenza.gateway.compose import compose, is_shortened
 from cadenza.gateway.extra_fields import count_passed_fields, ignored_header
 from cadenza.gateway.gateway import Gateway
 from cadenza.gateway.grounding.additions import NO_GROUNDING, Grounding
+from cadenza.gateway.grounding.charges import Charges, SearchCharge
 from cadenza.gateway.grounding.model_decision import ModelDecision
+from cadenza.gateway.grounding.search.web_search import Charge, DecideByModel
 from cadenza.gateway.grounding.stage import NOTHING_WANTED, Grounder, Means, Sought
 from cadenza.gateway.grounding.switch import SWITCH, is_turned_off
 from cadenza.gateway.heartbeat import Heartbeat
@@ -76,8 +79,8 @@ async def serve_chat(gateway: Gateway, request: ApiRequest) -> None:
         grounding, wanted = NO_GROUNDING, grounder.wanted(chat, principal, request.exchange.request)
         if wanted is not NOTHING_WANTED:
             means = await find_means(grounder.store, request, served.price, prompt)  # 409 402
-            decide = ModelDecision(gateway.dispatcher, snapshot, served, request) if served.decides_by_model else None
-            sought = Sought(chat, served.plan, prompt, principal, means, decide)
+            charge, decide = charge_and_decide(gateway, request, served)
+            sought = Sought(chat, served.plan, prompt, principal, means, charge, decide)
             grounding = await grounder.ground(sought, wanted)  # 400
             prompt.add_texts(grounding.texts, grounding.texts_bytes)
         plan = await fit(served.plan, served.price, prompt, chat, principal.balance_nano)  # 400 402
@@ -156,6 +159,20 @@ async def find_means(store: Store, request: ApiRequest, price: Price, prompt: Pr
         await check_least_credit(left.left_nano, price, prompt, OUTPUT_TOKENS_MIN, left.cap)
         free_nano = min(free_nano, left.left_nano)
     return Means(free_nano, price)
+
+
+def charge_and_decide(
+    gateway: Gateway, request: ApiRequest, served: ServedClass
+) -> tuple[Charge, DecideByModel | None]:
+    """What charges a web search of this request, and what asks a model whether one is needed."""
+    charges = Charges(gateway.ledger, request.principal, request.record.request_id)
+    decide = None
+    if served.decides_by_model:
+        decide = ModelDecision(gateway.dispatcher, gateway.snapshot, served, request, charges)
+    terms = gateway.grounder.search_terms()
+    if terms is None:
+        return nullcontext, decide
+    return SearchCharge(charges, gateway.rates, request.principal.account_id, terms), decide
 
 
 async def fit(plan: Plan, price: Price, prompt: PromptSize, chat: ChatRequest, balance_nano: int) -> Plan:

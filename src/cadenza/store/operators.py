@@ -10,6 +10,7 @@ from cadenza.store.keys import scopes_of
 from cadenza.store.schema import accounts, keys, sessions, usage
 from cadenza.store.statements import Statement
 from cadenza.store.store import Row, Store, Transaction
+from cadenza.store.usage import PROMPT_TOKENS
 
 ESCAPE = "\\"
 FAULT_STATUS = 500  # and above: the request failed, and neither the client nor its credit is the reason
@@ -80,7 +81,7 @@ USE_SINCE = Statement(  # completion ids begin with the time, so that this reads
         usage.c.class_id,
         func.count(),
         _count_if(usage.c.status >= FAULT_STATUS),
-        _sum(usage.c.prompt_tokens),
+        _sum(PROMPT_TOKENS),
         _sum(usage.c.completion_tokens),
         _sum(usage.c.cost_nano),
     )

@@ -4,6 +4,7 @@ from typing import get_args
 
 from sqlalchemy import ColumnElement, bindparam, case, func, literal_column, select, text
 
+from cadenza.core.records import SEARCH
 from cadenza.core.usage_report import DAY_MS, Counters, Group, GroupBy, KeyUsage, Report, Span, day_name, sum_counters
 from cadenza.store.keys import OF_WEB, WEB_NAME
 from cadenza.store.schema import accounts, keys, usage
@@ -11,9 +12,11 @@ from cadenza.store.statements import Statement
 from cadenza.store.store import Store
 
 FIELDS = Counters.__struct_fields__
+# A search is charged as one token at the price of a search, which is no token of a prompt.
+PROMPT_TOKENS = case((usage.c.class_id == literal_column(f"'{SEARCH}'"), 0), else_=usage.c.prompt_tokens)
 COUNTERS = (
     func.count(),
-    func.coalesce(func.sum(usage.c.prompt_tokens), 0),
+    func.coalesce(func.sum(PROMPT_TOKENS), 0),
     func.coalesce(func.sum(usage.c.cached_tokens), 0),
     func.coalesce(func.sum(usage.c.completion_tokens), 0),
     func.coalesce(func.sum(usage.c.cost_nano), 0),

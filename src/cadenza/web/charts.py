@@ -19,11 +19,12 @@ AXIS_PERCENT = 6  # of the width, for the labels of the values; the style sheet 
 STEPS_MAX = 4
 DAY_LABELS_MAX = 5
 BAR_SHARE = 0.72  # of the width of a day
-COLOURS = {1: "#0f8f83", 2: "#7c5ce0", 3: "#cf6a12"}  # where the style sheet has none
+COLOURS = {1: "#0f8f83", 2: "#7c5ce0", 3: "#cf6a12", 4: "#4f7a5b"}  # where the style sheet has none
 SIGNS = {  # drawn over the colour of a series
     1: Markup(""),
     2: Markup('<path d="M-1 7L7 -1M-1 1L1 -1M5 7L7 5" stroke="var(--surface, #fff)" stroke-width="1.4"/>'),
     3: Markup('<circle cx="3" cy="3" r="1.2" fill="var(--surface, #fff)"/>'),
+    4: Markup('<path d="M3 0V6" stroke="var(--surface, #fff)" stroke-width="1.2"/>'),
 }
 UNITS = ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "k"))
 

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from cadenza.control.usage import own_usage_report, pace, usage_by_key, usage_overview
 from cadenza.core.money import format_dollars
 from cadenza.core.rates import Rate
-from cadenza.core.records import CLASSES
+from cadenza.core.records import CLASSES, SEARCH
 from cadenza.core.usage_report import (
     DAY_MS,
     NOTHING,
@@ -39,7 +39,7 @@ REPORT_RATE = Rate(2.0, 30)  # of one account
 RANGE_NAMES: dict[Range, str] = {"7": "7 days", "30": "30 days", "90": "90 days", "month": "This month"}
 CSV_COUNTERS = ("requests", "prompt_tokens", "cached_tokens", "completion_tokens", "cost")
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
-SERIES = {class_id: number for number, class_id in enumerate(CLASSES, 1)}
+SERIES = {name: number for number, name in enumerate((*CLASSES, SEARCH), 1)}
 
 
 class Measure(msgspec.Struct, frozen=True):
@@ -97,7 +97,7 @@ async def usage_page(visit: Visit) -> Response:
         shown=shown,
         measures=MEASURES,
         chart=day_chart(found, shown) if found.totals.requests else "",
-        classes=[name for name in CLASSES if name in found.by_class],
+        classes=[name for name in SERIES if name in found.by_class],
         pace=await pace(visit.context.store, visit.account.id, visit.now_ms),
         last_ms=found.span.end_ms - DAY_MS,
         series=SERIES,
@@ -132,7 +132,7 @@ def day_chart(found: Overview, shown: str) -> str:
     days = [date.fromisoformat(one.day) for one in found.days]
     layers = [
         Series(name, SERIES[name], [measure.value_of(one.by_class.get(name, NOTHING)) for one in found.days])
-        for name in CLASSES
+        for name in SERIES
         if name in found.by_class
     ]
     total = measure.value_of(found.totals)

@@ -86,7 +86,7 @@ def test_names_are_text() -> None:
 def test_series_differ_by_hatching() -> None:
     """Each series has a pattern of its own, with another sign, in the legend as in the chart."""
     patterns = {one.attrib["id"]: [child.tag for child in one] for one in draw([1]).iter("pattern")}
-    assert patterns == {"s1": ["rect"], "s2": ["rect", "path"], "s3": ["rect", "circle"]}
+    assert patterns == {"s1": ["rect"], "s2": ["rect", "path"], "s3": ["rect", "circle"], "s4": ["rect", "path"]}
     for number in (1, 2, 3):
         assert f"url(#s{number})" in str(swatch(number))
 

@@ -12,6 +12,9 @@ from cadenza.gateway.grounding.search.records import Found, Source
 from cadenza.gateway.parts import FilePart
 from cadenza.gateway.validate import ChatRequest
 
+SEARCH_FAILED = (
+    "A search for my question failed. If the answer needs facts that may have changed, say that you could not search."
+)
 CUT = "the file is too long, the rest is left out"
 
 
@@ -79,7 +82,10 @@ def add_material(chat: ChatRequest, asked: Asked, material: Material) -> Groundi
         "attachments": len(material.files),
         "cut": sum(bool(file.shown) for file in material.files),
     }
-    added = " ".join([f"{part}={count}" for part, count in counts.items() if count])
+    told_counts = {part: str(count) for part, count in counts.items() if count}
+    if material.found.has_failed:
+        told_counts["search"] = "failed"
+    added = " ".join([f"{part}={count}" for part, count in told_counts.items()])
     headers = f"x-cadenza-grounding: {added}\r\n".encode() if added else b""
     texts_bytes = sum(len(edit.json) for of_message in edits.values() for edit in of_message)
     return Grounding(edits, tuple(texts), sources, headers, tuple(map(fence_id, fenced)), texts_bytes)
@@ -95,6 +101,8 @@ def _pieces_before_words(material: Material) -> list[str]:
     for number, source in enumerate(material.found.sources, start=1):
         pieces.append(fence("source", source.text, number=str(number), title=source.title, url=source.url))
     pieces += [f"The page {page.url} {page.reason}. Say so if it matters." for page in material.found.unread]
+    if material.found.has_failed:
+        pieces.append(SEARCH_FAILED)
     return pieces
 
 

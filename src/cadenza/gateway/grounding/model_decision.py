@@ -1,7 +1,7 @@
 """Asks the model of a class whether a message needs the web, for classes that decide so instead of by a score.
 
-The call is the operator's: it is not charged to the account. It runs on the routes of the class, counts for their
-health, and has a few tokens. If it fails, or says neither yes nor no, the score decides.
+It runs on the routes of the class, counts for their health, and has a few tokens, which are charged like those of a
+chat. If the account cannot pay for it, if it fails, or if it says neither yes nor no, the score decides.
 """
 
 import asyncio
@@ -10,6 +10,9 @@ from collections.abc import Sequence
 import msgspec
 
 from cadenza.core.errors import CadenzaError
+from cadenza.core.records import Route, Usage
+from cadenza.core.tokens import believable
+from cadenza.gateway.grounding.charges import Charges, NotAffordable
 from cadenza.gateway.grounding.search.intent.model_decision import decision_messages, read_decision
 from cadenza.gateway.request import ApiRequest
 from cadenza.routing.catalogue import ServedClass, Snapshot
@@ -26,8 +29,11 @@ SAMPLING = {"temperature": msgspec.Raw(b"0")}
 class ModelDecision:
     """The decision for one request."""
 
-    def __init__(self, dispatcher: Dispatcher, snapshot: Snapshot, served: ServedClass, request: ApiRequest) -> None:
+    def __init__(
+        self, dispatcher: Dispatcher, snapshot: Snapshot, served: ServedClass, request: ApiRequest, charges: Charges
+    ) -> None:
         self._dispatcher = dispatcher
+        self._charges = charges
         self._upstreams = snapshot.upstreams
         self._served = served
         self._request = request
@@ -37,7 +43,7 @@ class ModelDecision:
         try:
             async with asyncio.timeout(limit_s):
                 return read_decision(await self._ask(asked))
-        except (CadenzaError, TimeoutError):
+        except (CadenzaError, NotAffordable, TimeoutError):
             return None
 
     async def _ask(self, asked: Sequence[str]) -> str:
@@ -52,9 +58,17 @@ class ModelDecision:
         wanted = Dispatch(
             self._served.plan, ask, prompt, self._upstreams, request.principal.key_id, request.record.request_id
         )
-        answer = Answer()
-        async with open_reply(self._dispatcher, wanted, lambda _: None) as reply:
-            await reply.deliver(answer)
+        served, answer = self._served, Answer()
+        at_most = Usage(await prompt.exact(), ANSWER_TOKENS, estimated=True)
+        async with self._charges.charge(served.plan.class_id, served.price, at_most) as extra:
+
+            def routed(route: Route) -> None:
+                extra.provider, extra.model = route.provider, route.model
+
+            async with open_reply(self._dispatcher, wanted, routed) as reply:
+                await reply.deliver(answer)
+            if said := answer.usage:
+                extra.usage, _ = believable(said, at_most.prompt_tokens, prompt.believable_tokens, ANSWER_TOKENS)
         return answer.text
 
 
@@ -63,9 +77,11 @@ class Answer:
 
     def __init__(self) -> None:
         self.text = ""
+        self.usage: Usage | None = None
 
     def take(self, piece: Piece) -> None:
         self.text += piece.content
+        self.usage = piece.usage or self.usage
 
     def flush(self) -> bool:
         return True

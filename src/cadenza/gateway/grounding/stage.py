@@ -9,7 +9,7 @@ that cannot be read now is 429. Requests with tools get none of it.
 import asyncio
 import re
 from collections.abc import Awaitable, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import TypeVar
 
 import msgspec
@@ -21,9 +21,10 @@ from cadenza.core.tokens import estimate_tokens, output_room
 from cadenza.documents.reader import DocumentReader, ReaderBusy, SentFile, UnreadableFile
 from cadenza.gateway.asked import Asked, find_asked
 from cadenza.gateway.grounding.additions import NO_GROUNDING, Grounding, Material, ReadFile, add_material
+from cadenza.gateway.grounding.charges import SearchTerms
 from cadenza.gateway.grounding.memory import recall
-from cadenza.gateway.grounding.search.records import NOTHING_FOUND, EngineFailed, Found
-from cadenza.gateway.grounding.search.web_search import DecideByModel, EngineName, WebSearch
+from cadenza.gateway.grounding.search.records import NOTHING_FOUND, SEARCH_FAILED, EngineFailed, Found
+from cadenza.gateway.grounding.search.web_search import Charge, DecideByModel, EngineName, Search, WebSearch
 from cadenza.gateway.grounding.switch import is_turned_off
 from cadenza.gateway.parts import FilePart
 from cadenza.gateway.validate import ChatRequest
@@ -97,13 +98,17 @@ class Means(msgspec.Struct, frozen=True):
 
 
 class Sought(msgspec.Struct, frozen=True):
-    """The request that material is sought for. `decide` asks a model whether it needs the web; without it, rules do."""
+    """The request that material is sought for.
+
+    `charge` charges a search. `decide` asks a model whether one is needed; without it, rules do.
+    """
 
     chat: ChatRequest
     plan: Plan
     prompt: PromptSize
     principal: Principal
     means: Means
+    charge: Charge = nullcontext
     decide: DecideByModel | None = None
 
 
@@ -141,6 +146,13 @@ class Grounder:
         files = bool(chat.files) and self.settings.attachments
         return Wanted(files=files, memory=memory, search=search) or NOTHING_WANTED
 
+    def search_terms(self) -> SearchTerms | None:
+        """What a search costs; None if there is no engine that is asked over the network."""
+        if self._search is None or self._search.settings.engine == "local":
+            return None
+        given = self._search.settings
+        return SearchTerms(given.engine, given.price_nano, given.searches_per_day)
+
     def search_engine(self) -> EngineName | None:
         """The engine that is asked; None if there is none, or if the local one has no index yet."""
         return self._search.settings.engine if self._search and self._search.is_ready() else None
@@ -155,16 +167,21 @@ class Grounder:
         files = await self._read_files(chat.files, asked, budget.files, principal) if wanted.files else ()
         paid_tokens = sought.means.pay_for(sought.prompt.at_most + sum(file.tokens for file in files), chat)
         memory = min(budget.memory, paid_tokens) if wanted.memory else 0
-        search = min(budget.search, paid_tokens - memory) if wanted.search else 0
+        search = min(budget.search, paid_tokens - memory - self._price_in_tokens(sought)) if wanted.search else 0
         notes, found = await asyncio.gather(
             self._recall(asked, memory, principal), self._find_sources(asked, search, sought)
         )
-        if not (files or notes or found or found.unread):
+        if not (files or notes or found or found.unread or found.has_failed):
             return NO_GROUNDING
         material = Material(files, notes, found)
         if sum(len(file.text) for file in files) > INLINE_CHARS:
             return await asyncio.to_thread(add_material, chat, asked, material)
         return add_material(chat, asked, material)
+
+    def _price_in_tokens(self, sought: Sought) -> int:
+        """How many prompt tokens a search costs: what pays for it cannot pay for them."""
+        terms, price = self.search_terms(), sought.means.price
+        return -(-terms.price_nano // price.input_nano) if terms and price.input_nano else 0
 
     async def stop(self) -> None:
         if self._search:
@@ -204,11 +221,11 @@ class Grounder:
     async def _find_sources(self, asked: Asked, tokens_max: int, sought: Sought) -> Found:
         if tokens_max < LEAST_TOKENS or self._search is None:
             return NOTHING_FOUND
-        searching = self._search.find(sought.principal.account_id, asked.texts, tokens_max, sought.decide)
+        search = Search(sought.principal.account_id, asked.texts, tokens_max, sought.charge, sought.decide)
         try:
-            return await self._within(self._search.settings.timeout_s, "search", searching)
+            return await self._within(self._search.settings.timeout_s, "search", self._search.find(search))
         except LeftOut:
-            return NOTHING_FOUND
+            return SEARCH_FAILED
 
     async def _within(self, limit_s: float, part: str, finding: Awaitable[T]) -> T:
         """What a part finds, or LeftOut. Each end is counted, a failure with its reason."""

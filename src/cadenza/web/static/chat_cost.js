@@ -35,5 +35,7 @@ export function noteOf(message) {
 
 function addedText(counts) {
   const known = Object.entries(ADDED).filter(([part]) => counts[part]);
-  return known.map(([part, [one, many]]) => `${counts[part]} ${counts[part] === 1 ? one : many}`).join(", ");
+  return known
+    .map(([part, [one, many]]) => (counts[part] === "failed" ? `${part} failed` : `${counts[part]} ${counts[part] === 1 ? one : many}`))
+    .join(", ");
 }

@@ -204,7 +204,7 @@ function readSource(given) {
   return { number: count(given.number), url: given.url.slice(0, 2000), title: given.title.slice(0, 500) };
 }
 
-const readAdded = (given) => Object.fromEntries(["memory", "search", "attachments", "cut"].map((part) => [part, count(given[part])]));
+const readAdded = (given) => Object.fromEntries(["memory", "search", "attachments", "cut"].map((part) => [part, given[part] === "failed" ? "failed" : count(given[part])]));
 
 function readCost(given) {
     return {

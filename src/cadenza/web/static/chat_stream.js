@@ -37,8 +37,8 @@ async function post(path, body, signal, more = {}) {
 // when it was stopped. Without grounding, the service adds neither search results nor notes.
 export async function* ask(body, hasGrounding, signal) {
   const response = await post("/chat", body, signal, hasGrounding ? {} : { "x-cadenza-grounding": "none" });
-  const added = (response.headers.get("x-cadenza-grounding") ?? "").matchAll(/(\w+)=(\d+)/g);
-  yield { type: "added", counts: Object.fromEntries(Array.from(added, ([, part, count]) => [part, Number(count)])) };
+  const added = (response.headers.get("x-cadenza-grounding") ?? "").matchAll(/(\w+)=(\w+)/g);
+  yield { type: "added", counts: Object.fromEntries(Array.from(added, ([, part, count]) => [part, count === "failed" ? count : Number(count)])) };
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   for (;;) {

@@ -35,7 +35,7 @@ from cadenza.gateway.grounding.search.records import (
     Source,
     Unread,
 )
-from cadenza.gateway.grounding.search.web_search import DecideByModel, SearchSettings
+from cadenza.gateway.grounding.search.web_search import Search, SearchSettings
 from cadenza.observe import Log
 
 PAGES_MAX = 3  # of the results; the pages that the message names come on top
@@ -66,32 +66,30 @@ class Finder:
         self._timeout_s = timeout_s
         self._cache = ResultCache(time.monotonic)
 
-    async def find(
-        self, owner: str, asked: Sequence[str], tokens_max: int, decide_by_model: DecideByModel | None = None
-    ) -> Found:
-        """The sources for the last of these messages. EngineFailed if the engine fails and no page was read."""
-        now_s = asyncio.get_running_loop().time()
+    async def find(self, search: Search) -> Found:
+        """The sources for the last message. EngineFailed if the engine fails and no page was read."""
+        now_s, asked, tokens_max = asyncio.get_running_loop().time(), search.asked, search.tokens_max
         today = datetime.now(UTC).date()
         decision = decide(asked, today, self._fetcher.loopback if self._fetcher else ())
         if self._fetcher is None:
             return await self._find_local(decision, asked, today, tokens_max)
-        if decide_by_model and decision.reason not in SAID:
-            needs_web = await decide_by_model(asked, self._timeout_s * DECISION_TIME)
+        if search.decide and decision.reason not in SAID:
+            needs_web = await search.decide(asked, self._timeout_s * DECISION_TIME)
             if needs_web is not None:
                 decision = msgspec.structs.replace(decision, needs_web=needs_web, reason="model")
         if not decision.needs_web:
             return NOTHING_FOUND
-        hits = await self._hits(decision, asked, today)
-        urls = [*decision.urls[:NAMED_PAGES_MAX], *(hit.url for hit in hits[:PAGES_MAX] if not hit.text)]
-        pages = await fetch_pages(self._fetcher, owner, urls, now_s + self._timeout_s * PAGES_TIME)
+        hits = await self._hits(decision, search, today)
+        urls = [*decision.urls[:NAMED_PAGES_MAX], *(hit.url for hit in (hits or ())[:PAGES_MAX] if not hit.text)]
+        pages = await fetch_pages(self._fetcher, search.account_id, urls, now_s + self._timeout_s * PAGES_TIME)
         read = dict[str, Source]()
         with suppress(ReaderBusy, TimeoutError):
             async with asyncio.timeout_at(now_s + self._timeout_s * READ_TIME):
-                read = await self._read(owner, pages, asked, tokens_max)
+                read = await self._read(search.account_id, pages, asked, tokens_max)
         named = [read[url] for url in decision.urls if url in read]
         unread, unread_tokens = _fitting_unread(_not_read(decision.urls, read), tokens_max)
-        sources = [*named, *(read.get(hit.url) or _source_of_hit(hit) for hit in hits)]
-        return Found(fitting(sources, tokens_max - unread_tokens), unread)
+        sources = [*named, *(read.get(hit.url) or _source_of_hit(hit) for hit in hits or ())]
+        return Found(fitting(sources, tokens_max - unread_tokens), unread, has_failed=hits is None)
 
     async def close(self) -> None:
         await self._cache.close()
@@ -107,16 +105,17 @@ class Finder:
         unread, unread_tokens = _fitting_unread([Unread(url, NOT_OPENED) for url in decision.urls], tokens_max)
         return Found(fitting(map(_source_of_hit, hits), tokens_max - unread_tokens), unread)
 
-    async def _hits(self, decision: Decision, asked: Sequence[str], today: date) -> Sequence[Hit]:
-        """A message that only names pages is answered by these."""
+    async def _hits(self, decision: Decision, search: Search, today: date) -> Sequence[Hit] | None:
+        """A message that only names pages is answered by these. None if the engine failed, and there are such pages."""
         if decision.reason == "url":
             return ()
         try:
-            return await self._cache.search(self._engine, make_query(asked, today), self._max_results)
+            async with search.charge():
+                return await self._cache.search(self._engine, make_query(search.asked, today), self._max_results)
         except EngineFailed:
             if not decision.urls:
                 raise
-            return ()
+            return None
 
     async def _read(
         self, owner: str, pages: dict[str, FetchedPage], asked: Sequence[str], tokens_max: int

@@ -59,10 +59,14 @@ class Unread(msgspec.Struct, frozen=True):
 
 
 class Found(msgspec.Struct, frozen=True):
-    """What a search found, and the pages that the user named and that were not read: the model is told of these."""
+    """What a search found, and the pages that the user named and that were not read: the model is told of these.
+
+    It is also told of a search that was wanted and failed.
+    """
 
     sources: Sequence[Source] = ()
     unread: Sequence[Unread] = ()
+    has_failed: bool = False
 
     def __bool__(self) -> bool:
         """Whether there is anything to quote."""
@@ -70,3 +74,4 @@ class Found(msgspec.Struct, frozen=True):
 
 
 NOTHING_FOUND = Found()
+SEARCH_FAILED = Found(has_failed=True)

@@ -7,6 +7,7 @@ import asyncio
 import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from cadenza.gateway.grounding.search.finder import Finder
 
 DecideByModel = Callable[[Sequence[str], float], Awaitable[bool | None]]  # within so many seconds
+Charge = Callable[[], AbstractAsyncContextManager[None]]  # of one search; EngineFailed if it must not be made
 EngineName = Literal["searxng", "brave", "tavily", "local"]
 LOOK_S = 0.1  # to look for the index takes 20 µs, a twentieth of a plain request
 
@@ -35,6 +37,21 @@ class SearchSettings(msgspec.Struct, frozen=True):
     max_results: int = 5
     timeout_s: float = 6.0
     allow_networks: tuple[str, ...] = ()
+    price_nano: int = 0  # of one search
+    searches_per_day: int = 1000  # of one account
+
+
+class Search(msgspec.Struct, frozen=True):
+    """One search to make: for whom, the last user messages, oldest first, and how many tokens its sources may have.
+
+    `charge` charges it, and `decide` asks a model whether it is needed.
+    """
+
+    account_id: str
+    asked: Sequence[str]
+    tokens_max: int
+    charge: Charge = nullcontext
+    decide: DecideByModel | None = None
 
 
 class WebSearch:
@@ -58,12 +75,10 @@ class WebSearch:
             self._has_index, self._looked_s = self._index.exists(), now_s
         return self._has_index
 
-    async def find(
-        self, owner: str, asked: Sequence[str], tokens_max: int, decide_by_model: DecideByModel | None = None
-    ) -> Found:
-        """The sources for the last of these messages; none if it needs no search. EngineFailed if the engine fails."""
+    async def find(self, search: Search) -> Found:
+        """The sources for the last message; none if it needs no search. EngineFailed if the engine fails."""
         finder = self._finder or await self._make_finder()
-        return await finder.find(owner, asked, tokens_max, decide_by_model)
+        return await finder.find(search)
 
     async def close(self) -> None:
         if self._finder:

@@ -17,6 +17,8 @@ busy           asks to be left alone for a while (`EngineBusy`)  yes, at once
 refused        refuses this query                                no: it works
 unusable       is the local one, and its file is no index        yes; it never rests
 no_files       was not asked: this process has no file left      no
+credit         was not asked: the account cannot pay for it      no
+per_day        was not asked: the account has made its searches  no
 resting        was not asked: it failed too often                no
 crowded        was not asked: too many searches run              no
 closed         was closed while it was asked                     no

@@ -55,6 +55,11 @@ QUESTION_WORDS = "who|whom|what|when|where|which|why|how|can|do|does|is|are"
 NEXT_PART = re.compile(rf"[?!;\n]+|\.\s|[,.] (?:and|or|but) |\b(?:and|or) (?=(?:{QUESTION_WORDS})\b)", re.IGNORECASE)
 
 
+LIVE_WORDS = frozenset(
+    ("weather", "forecast", "news", "headlines", "wetter", "nachrichten", "meteo", "tiempo", "noticias")
+)
+
+
 class Topic(msgspec.Struct, frozen=True):
     """What a question, or a part of it, is about. `words` must be in a passage, for the most part; `soft` may be.
 
@@ -64,6 +69,15 @@ class Topic(msgspec.Struct, frozen=True):
     words: tuple[str, ...]
     soft: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
+
+    @property
+    def is_live(self) -> bool:
+        """Whether it is the weather or the news: a document that mentions them knows nothing of today's.
+
+        Not if other words are the larger part, or if the question is about a document, a rule or the like.
+        """
+        live = sum(word in LIVE_WORDS for word in self.words)
+        return not self.soft and live * 2 >= len(self.words)
 
 
 def find_topics(query: str) -> Iterator[Topic]:
@@ -78,7 +92,7 @@ def find_topics(query: str) -> Iterator[Topic]:
     whole = _topic(text)
     if files:
         yield Topic(tuple(dict.fromkeys((*words_of(names), *whole.words, *whole.soft))), files=files)
-    if not whole.words:
+    if not whole.words or (whole.is_live and not files):
         return
     yield whole
     parts = [part for part in map(_topic, NEXT_PART.split(text)) if part.words]
