@@ -25,6 +25,9 @@ def test_created_account_is_listed(tmp_path: Path) -> None:
     (account,) = json.loads(run(tmp_path, "account", "list", "--json").stdout)
     assert account.pop("id").startswith("acct_")
     assert RFC_3339.fullmatch(account.pop("created_at"))
+    assert account.pop("state") == "active"
+    assert "is_operator" in account
+    del account["is_operator"]
     assert account == {"email": "new@example.org", "class": "mezzo", "balance": "0.000000001", "held": "0.00"}
 
 
@@ -70,9 +73,9 @@ def test_table_is_never_cut(made: Path) -> None:
     done = run(made, "account", "list", COLUMNS="40")
     assert done.returncode == 0
     names, values = (line.split() for line in done.stdout.splitlines())
-    assert names == ["email", "class", "balance", "held", "created_at", "id"]
-    assert values[:4] == [EMAIL, "forte", "5.00", "0.00"]
-    assert values[5] == account_id
+    assert names == ["email", "state", "class", "balance", "held", "created_at", "id"]
+    assert values[:5] == [EMAIL, "active", "forte", "5.00", "0.00"]
+    assert values[6] == account_id
 
 
 def _only_value(folder: Path, sql: str) -> str:

@@ -22,7 +22,7 @@ class SiteSettings(msgspec.Struct, frozen=True):
     base_url: str | None = None
     sign_up: Literal["closed", "invite", "open"] = "closed"
     opening_credit_nano: int = 0
-    region: str = "ca"
+    region: str | None = None
     stripe: StripeSettings | None = None
 
 

@@ -135,6 +135,11 @@ class Grounder:
         files = bool(chat.files) and self.settings.attachments
         return Wanted(files=files, memory=memory, search=search) or NOTHING_WANTED
 
+    @property
+    def has_search(self) -> bool:
+        """False if the config turns search off."""
+        return self._search is not None
+
     def search_engine(self) -> EngineName | None:
         """The engine that is asked; None if there is none, or if the local one has no index yet."""
         return self._search.settings.engine if self._search and self._search.is_ready() else None
