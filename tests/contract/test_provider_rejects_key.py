@@ -6,20 +6,22 @@ from collections.abc import Iterable, Iterator
 import msgspec
 import pytest
 
-from tests.loopback import Good, Json, LoopbackUpstream, Request, Status, Step
+from tests.loopback import Good, Json, LoopbackUpstream, Reply, Request, Status, Step
 from tests.raw_client import RawClient
 from tests.service import EMAIL, Service
 from tests.service_config import RouteSpec, ServiceSpec
 from tests.visitor import Visitor
 
 
-class ListsModelsOnly(msgspec.Struct, frozen=True):
-    """Answers with a list of its models, and rejects the key of every chat."""
+class ListsModels(msgspec.Struct, frozen=True):
+    """Answers with a list of its models, and to every chat with another reply."""
+
+    chat: Reply
 
     def steps(self, request: Request) -> Iterable[Step]:
         if request.path.endswith("/models"):
             return Json({"object": "list", "data": [{"id": "large", "object": "model"}]}).steps(request)
-        return Status(401).steps(request)
+        return self.chat.steps(request)
 
 
 @pytest.fixture
@@ -28,7 +30,7 @@ def rejected(upstream: LoopbackUpstream) -> Iterator[Service]:
         providers={"acme": upstream.base_url},
         routes={"mezzo": [RouteSpec("acme", "large")], "forte": [RouteSpec("acme", "large")]},
     )
-    upstream.always(ListsModelsOnly())
+    upstream.always(ListsModels(Status(401)))
     with Service(spec) as service:
         with service.config.open("a") as config:
             config.write(f"\n[server]\nport = {service.port}\n")  # where doctor finds it
@@ -55,7 +57,7 @@ def test_a_rejected_key_is_seen_everywhere(rejected: Service, upstream: Loopback
     ]
     assert faults[0]["todo"] == "Check the provider's key."
 
-    upstream.always(Good("I am back."))
+    upstream.always(ListsModels(Good("I am back.")))
     assert api.chat().status == 200
     assert api.get("/readyz").status == 200
     done = rejected.cli("doctor")
@@ -88,6 +90,6 @@ def test_doctor_asks_each_model_for_one_token(rejected: Service, upstream: Loopb
     )
     chats = [one for one in upstream.requests if one.path.endswith("/chat/completions")]
     assert [one.json["max_tokens"] for one in chats] == [1]
-    upstream.always(Good("1"))
+    upstream.always(ListsModels(Good("1")))
     done = rejected.cli("doctor", "--try", "--json")
     assert [check["state"] for check in json.loads(done.stdout) if check["check"] == "chat"] == ["ok"]
