@@ -255,6 +255,7 @@ def test_an_image_needs_a_class_that_takes_it(open_page: OpenPage, upstream: Loo
     shoot(page, "chat-image-refused")
     expect(chips(page)).to_contain_text(["pixel.png", "notes.txt"])
     assert upstream.requests == []
+    expect(page.get_by_role("button", name="Send again")).to_have_count(0)  # it would be refused again
     page.get_by_label("Class").select_option("fortissimo")
     page.get_by_role("button", name="Send again").click()
     expect(replies(page)).to_contain_text("fortissimo")

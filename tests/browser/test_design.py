@@ -202,7 +202,7 @@ def test_parts_act(open_page: OpenPage) -> None:
 
 def test_the_menu_of_a_phone(open_page: OpenPage, service: Service) -> None:
     """On a phone the links are in a menu that opens by its button and closes by Escape."""
-    page = open_page(viewport={"width": 390, "height": 844})
+    page = open_page(viewport=PHONE)
     sign_in(page, service.create_account(10**9))
     page.goto("/settings")
     keys = page.get_by_role("link", name="Keys")
@@ -213,3 +213,23 @@ def test_the_menu_of_a_phone(open_page: OpenPage, service: Service) -> None:
     shoot(page, "menu-phone")
     page.keyboard.press("Escape")
     expect(keys).to_be_hidden()
+
+
+def test_no_select_is_clipped(open_page: OpenPage, service: Service) -> None:
+    """Every select is as wide as its longest option needs, on a phone too, with the longest class preferred."""
+    email = service.create_account(CREDIT_NANO, "fortissimo")
+    page = open_page(viewport=PHONE)
+    sign_in(page, email)
+    missing_px = """select => {
+        const unclipped = select.parentNode.appendChild(select.cloneNode(true));
+        unclipped.style.cssText = "position: absolute; width: max-content; max-width: none";
+        const missing = unclipped.offsetWidth - select.offsetWidth;
+        unclipped.remove();
+        return missing;
+    }"""
+    for path in ("/chat", "/keys/new"):
+        page.goto(path)
+        page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+        selects = page.locator("select:visible").all()
+        assert [(path, one.evaluate(missing_px)) for one in selects] == [(path, 0)] * len(selects)
+        assert selects

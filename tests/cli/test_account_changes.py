@@ -46,10 +46,21 @@ def test_the_class_of_auto_is_chosen(furnished: Path) -> None:
 
 
 def test_an_account_is_suspended_and_resumed(furnished: Path) -> None:
-    """The time of the suspension is kept until it ends."""
+    """The time of the suspension is kept until it ends, and the list of accounts shows the state."""
+    assert run_here(furnished, "account", "operator", EMAIL, "--remove").returncode == 0
     assert run_here(furnished, "account", "suspend", EMAIL).returncode == 0
     assert value_of(furnished, "suspended_at")
+    assert " suspended " in run_here(furnished, "account", "list").stdout
     assert run_here(furnished, "account", "resume", EMAIL).returncode == 0
+    assert value_of(furnished, "suspended_at") is None
+    assert " active " in run_here(furnished, "account", "list").stdout
+
+
+def test_an_operator_is_not_suspended(furnished: Path) -> None:
+    """The command refuses and names the command that takes the role away, as the page of the operator does."""
+    assert run_here(furnished, "account", "operator", EMAIL).returncode == 0
+    done = run_here(furnished, "account", "suspend", EMAIL)
+    assert (done.returncode, f"cadenza account operator {EMAIL} --remove" in done.stderr) == (1, True)
     assert value_of(furnished, "suspended_at") is None
 
 

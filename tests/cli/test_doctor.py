@@ -23,7 +23,8 @@ def test_healthy(tmp_path: Path, upstream: LoopbackUpstream) -> None:
     assert done.returncode == 0, done.stderr
     words = [line.split()[:2] for line in done.stdout.splitlines() if line.startswith("ok")]
     assert words == [
-        ["ok", part] for part in ("config", "store", "shared", "region", "metrics", "search", "retention", "route")
+        ["ok", part]
+        for part in ("config", "store", "shared", "region", "metrics", "search", "retention", "service", "route")
     ]
     assert "forte -> acme: large" in done.stdout
     assert upstream.wait_for_request().path == "/v1/models"

@@ -156,7 +156,7 @@ def test_one_provider(tmp_path: Path, upstream: LoopbackUpstream) -> None:
 
 @pytest.mark.parametrize(
     ("args", "words"),
-    [(("--deep", "--provider", "acne"), 'did you mean "acme"?'), (("--provider", "acme"), "needs --deep")],
+    [(("--deep", "--provider", "acne"), 'did you mean "acme"?'), (("--provider", "acme"), "needs --try or --deep")],
     ids=["unknown", "not deep"],
 )
 def test_mistakes(tmp_path: Path, upstream: LoopbackUpstream, args: tuple[str, ...], words: str) -> None:

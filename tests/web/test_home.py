@@ -30,13 +30,15 @@ def test_the_host_of_a_request_is_escaped(stranger: Visitor) -> None:
     assert "<script>alert" not in seen.text
 
 
-def test_an_error_page_depends_on_no_session(visitor: Visitor) -> None:
-    """An error page names its status and leads to the first page; it offers neither sign-in nor sign-out."""
-    seen = visitor.get("/no-such-page")
+def test_an_address_without_a_page_has_the_menu(visitor: Visitor, stranger: Visitor) -> None:
+    """The page of a 404 names its status and has the same menu as other pages: that of a visitor, or of an account."""
+    seen = stranger.get("/no-such-page")
     assert "Error 404 Not found There is nothing at this address." in seen.words
-    assert 'href="/"' in seen.text
-    assert "Sign in" not in seen.words
-    assert "Sign out" not in seen.words
+    assert ("Sign in" in seen.words, "Sign out" in seen.words) == (True, False)
+    seen = visitor.get("/no-such-page")
+    assert seen.status == 404
+    assert ('href="/keys"' in seen.text, "Sign out" in seen.words) == (True, True)
+    assert visitor.post("/sign-out").status == 303
 
 
 def test_a_refused_form_gets_an_error_page(visitor: Visitor) -> None:

@@ -28,7 +28,7 @@ def test_a_service_without_the_parts_says_so(bare: Service) -> None:
     assert "Memory is turned off on this service Replies do not use your notes." in memory
     assert "Memory is on" not in memory
     settings = visitor.get("/settings")
-    assert "Search is turned off on this service." in settings.words
+    assert "This service has no search engine, and no documents to search." in settings.words
     assert "Memory is turned off on this service." in settings.words
     assert settings.text.count('type="checkbox" disabled') == 2
     kept = {"uses_search": "true", "uses_memory": "true"}

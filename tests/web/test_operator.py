@@ -235,7 +235,7 @@ def test_the_overview_counts_what_was_used(operator: Visitor, service: Service, 
     load = load_of(operator)
     assert (load["workers"], load["slots_limit"]) == (1, 10_000)
     assert [one["id"] for one in load["classes"]] == ["mezzo", "forte", "fortissimo"]
-    assert load["classes"][0]["routes"][0]["state"] == "usable"
+    assert [(one["state"], one["last_fault"]) for one in load["models"]] == [("usable", None)] * len(load["models"])
     assert "Credit outstanding" in operator.get("/operator").words
 
 
@@ -283,4 +283,4 @@ def test_the_load_is_that_of_all_workers(start_service: StartService, upstream: 
     wait_until(lambda: load_of(operator)["workers"] == 2, "both workers being shown")
     load = load_of(operator)
     assert load["slots_limit"] == 10_000
-    assert load["classes"][0]["routes"][0]["ceiling"] >= 5_000
+    assert load["models"][0]["ceiling"] >= 5_000

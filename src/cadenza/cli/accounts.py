@@ -21,7 +21,7 @@ from cadenza.cli.console import (
 from cadenza.core.money import format_dollars, parse_dollars
 from cadenza.core.records import DEFAULT_CLASS
 
-COLUMNS = ("email", "class", "balance", "held", "debt", "created_at", "id")
+COLUMNS = ("email", "state", "class", "balance", "held", "debt", "created_at", "id")
 NEGATIVE_NUMBER = re.compile(r"-\.?\d.*")
 
 
@@ -85,6 +85,8 @@ def list_(as_json: bool, config: str | None) -> None:
         {
             "id": account.id,
             "email": account.email,
+            "state": "active" if account.suspended_at is None else "suspended",
+            "is_operator": bool(account.is_operator),  # SQLite has no booleans
             "class": account.preferred_class,
             "balance": format_dollars(account.balance_nano),
             "held": format_dollars(account.held_nano),

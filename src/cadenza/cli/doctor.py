@@ -21,20 +21,26 @@ LINE_WIDTH_MIN = 60
 
 
 @click.command()
+@click.option("--try", "one_token", is_flag=True, help="Also ask every model for one token.")
 @click.option("--deep", is_flag=True, help="Also try every model with about ten tiny requests.")
-@click.option("--provider", metavar="NAME", help="With --deep: only the models of this provider.", show_default="all")
+@click.option("--provider", metavar="NAME", help="With --try or --deep: only its models.", show_default="all")
 @click.option(
     "--timeout",
     metavar="SECONDS",
     type=click.FloatRange(min=0, min_open=True),
     default=30,
     show_default=True,
-    help="With --deep: how long each request may take.",
+    help="With --try or --deep: how long each request may take.",
 )
 @json_option
 @config_option
-def doctor(deep: bool, provider: str | None, timeout: float, as_json: bool, config: str | None) -> None:
+def doctor(
+    one_token: bool, deep: bool, provider: str | None, timeout: float, as_json: bool, config: str | None
+) -> None:
     """Check config, store, region, metrics, search, retention and routes. Exit 1 if there is a fault.
+
+    If the service runs, its routes are judged by how they answer its chats. With --try, one chat request for one token
+    is sent to every model.
 
     With --deep, requests are sent to the providers, one at a time: plain, streamed, with tools, sampling fields and
     system messages. They may cost a fraction of a cent for each model. What the provider does is printed, with the
@@ -45,16 +51,16 @@ def doctor(deep: bool, provider: str | None, timeout: float, as_json: bool, conf
     from cadenza.config import ConfigError  # noqa: PLC0415 import time
     from cadenza.upstreams.trial.session import TrialLimits  # noqa: PLC0415 import time
 
-    if provider and not deep:
-        raise ValueError("--provider needs --deep")
+    if provider and not (one_token or deep):
+        raise ValueError("--provider needs --try or --deep")
     try:
         settings = load_config(config)
     except ConfigError as error:
         checks = [Check("config", "fault", problem, "Correct the config file.") for problem in error.problems]
     else:
         checks = examine(settings)
-        if deep:
-            checks += try_models(settings, provider, TrialLimits(timeout), say)
+        if one_token or deep:
+            checks += try_models(settings, provider, TrialLimits(timeout), say, is_deep=deep)
     if as_json:
         print_json([msgspec.structs.asdict(check) for check in checks])
     else:

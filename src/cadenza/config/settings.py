@@ -73,7 +73,7 @@ class Store(msgspec.Struct, frozen=True):
     """Where accounts, keys and the ledger are kept. In loaded settings the path of an SQLite file is absolute."""
 
     url: str = "sqlite:///./data/cadenza.db"
-    region: str = "ca"
+    region: str | None = None  # None: not stated
 
 
 class SharedState(msgspec.Struct, frozen=True):

@@ -117,11 +117,12 @@ async def set_class(store: Store, email: str, class_id: str, by: str, now_ms: in
 
 
 async def suspend_account(store: Store, email: str, by: str, now_ms: int) -> Account:
-    """Refuse the keys of an account, and end its sessions and links. On the site, operators cannot be suspended."""
+    """Refuse the keys of an account, and end its sessions and links. An operator cannot be suspended."""
 
     def change(tx: Transaction, account: Account) -> None:
-        if account.is_operator and by != COMMAND_LINE:
-            raise ControlError(f"{account.email} is an operator. Take the role away first, then suspend the account.")
+        if account.is_operator:
+            how = f": cadenza account operator {account.email} --remove" if by == COMMAND_LINE else ""
+            raise ControlError(f"{account.email} is an operator. Take the role away first{how}.")
         accounts.set_suspended(tx, account.id, account.suspended_at or now_ms)
         sessions.remove_all(tx, account.id)
         links.remove_all(tx, account.id)

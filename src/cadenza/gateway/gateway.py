@@ -99,8 +99,8 @@ class Gateway:
         return self._reloader.catch_up(classes_epoch)
 
     def has_usable_route(self) -> bool:
-        """Whether any route of any class may be asked."""
-        return any(not self.dispatcher.health.of(route).is_down for route in self.snapshot.catalogue.routes())
+        """Whether any route of any class can be expected to answer."""
+        return any(not self.dispatcher.health.of(route).is_failing for route in self.snapshot.catalogue.routes())
 
     def _use(self, snapshot: Snapshot) -> None:
         """Serve new requests by this snapshot. Requests in flight keep the one that they have."""

@@ -6,7 +6,11 @@ import msgspec
 from prometheus_client import CollectorRegistry, Metric, generate_latest
 from prometheus_client.registry import Collector
 
-HIGHEST = {"cadenza_route_resting"}  # gauges that are a state: 1 if any process has it
+HIGHEST = {  # gauges that are a state, 1 if any process has it, or a time, of which the latest counts
+    "cadenza_route_resting",
+    "cadenza_route_failing",
+    "cadenza_route_last_fault_timestamp_seconds",
+}
 LOWEST = {"cadenza_shared_state_up"}  # 0 if any process has it
 COUNTED = {"counter", "histogram"}  # what a process has counted stays counted after its end
 

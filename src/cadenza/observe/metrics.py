@@ -106,6 +106,14 @@ class Metrics:
         self.route_limit = gauge("cadenza_route_limit", "The most requests that a route is given at once.", *of_route)
         self.route_in_flight = gauge("cadenza_route_in_flight", "Requests in flight on a route.", *of_route)
         self.route_resting = gauge("cadenza_route_resting", "1 while a route rests.", *of_route)
+        self.route_failing = gauge("cadenza_route_failing", "1 while the requests to a route fail.", *of_route)
+        self.route_last_fault = gauge(
+            "cadenza_route_last_fault_timestamp_seconds",
+            "When a request to a route failed last.",
+            *of_route,
+            "kind",
+            "status",
+        )
         self.holds = gauge("cadenza_holds", "Requests that hold credit.")
         self.ledger_commits = count("cadenza_ledger_commits", "Transactions of the ledger.")
         self.ledger_retries = count("cadenza_ledger_retries", "Batches of the ledger that the store did not accept.")

@@ -1,5 +1,6 @@
 """The health of each route, and whether it may be asked: a circuit breaker, an adaptive ceiling and fair shares."""
 
+import math
 import time
 from collections.abc import Callable
 
@@ -11,17 +12,31 @@ from cadenza.routing.ceiling import Ceiling, Pace
 from cadenza.upstreams.base import Fault, FaultKind
 
 OVERLOADED = frozenset({503, 529})
+FAILING_FAULTS = 3  # in a row; one fault may be chance
+FAILING_S = 60.0  # without a further fault, requests must be let through to find out whether the route works again
 
 Clock = Callable[[], float]
 OnRest = Callable[[float], None]
+OnFault = Callable[[Fault], None]
 
 
 class RouteHealth:
-    """One model of one provider, over all classes that use it. `on_rest` is told how long the route will rest."""
+    """One model of one provider, over all classes that use it.
 
-    def __init__(self, ceiling: int, clock: Clock = time.monotonic, on_rest: OnRest | None = None) -> None:
+    `on_rest` is told how long the route will rest, and `on_fault` every fault.
+    """
+
+    def __init__(
+        self,
+        ceiling: int,
+        clock: Clock = time.monotonic,
+        on_rest: OnRest | None = None,
+        on_fault: OnFault | None = None,
+    ) -> None:
         self._clock = clock
         self._on_rest = on_rest
+        self._on_fault = on_fault
+        self._failures = Failures()
         self._breaker = Breaker(clock())
         self._ceiling = Ceiling(ceiling)
         self._shares = Shares(ceiling)
@@ -30,6 +45,7 @@ class RouteHealth:
     def reset(self, ceiling: int) -> None:
         """Start again with another ceiling. Requests in flight stay counted."""
         self._breaker.reset(self._clock())
+        self._failures.end()
         self._ceiling = Ceiling(ceiling)
 
     @property
@@ -48,6 +64,14 @@ class RouteHealth:
     def is_down(self) -> bool:
         """Whether it rests because it failed, not because it has no capacity."""
         return self.is_resting and not self._breaker.is_busy
+
+    @property
+    def is_failing(self) -> bool:
+        """Whether it is down, or its last requests failed and none was answered since.
+
+        A circuit that is half-open, or that too few requests have opened, does not mean that the route works.
+        """
+        return self.is_down or self._failures.are_convincing(self._clock())
 
     @property
     def limit(self) -> int:
@@ -85,6 +109,7 @@ class RouteHealth:
     def note_answer(self, started_s: float, *, is_stream: bool) -> None:
         now_s = self._clock()
         self._breaker.note_answer(started_s)
+        self._failures.end()
         pace, in_flight = self._paces[is_stream], self._shares.taken
         is_loaded = in_flight * 2 >= self._ceiling.limit(now_s)
         pace.note(now_s - started_s, is_loaded=is_loaded)
@@ -97,9 +122,13 @@ class RouteHealth:
         self._breaker.note_finish()
 
     def note_fault(self, fault: Fault, started_s: float, *, has_answered: bool) -> None:
+        if self._on_fault:
+            self._on_fault(fault)
         if fault.kind is FaultKind.REFUSED:  # the request is at fault, not the route
             return
         now_s, is_busy = self._clock(), fault.kind is FaultKind.BUSY
+        if not (is_busy or has_answered):
+            self._failures.note(now_s, is_certain=fault.kind is FaultKind.UNAUTHORIZED)
         if is_busy or fault.kind is FaultKind.TIMED_OUT or fault.status in OVERLOADED:
             self._ceiling.lower(self.in_flight, started_s, now_s)
         if fault.retry_after_s:
@@ -108,6 +137,25 @@ class RouteHealth:
             return
         if self._on_rest:
             self._on_rest(self.rest_s)
+
+
+class Failures:
+    """The requests in a row that failed before their first token."""
+
+    def __init__(self) -> None:
+        self.end()
+
+    def note(self, now_s: float, *, is_certain: bool) -> None:
+        """A request failed. It is certain that the next one fails too if the provider rejects the key."""
+        self._count += FAILING_FAULTS if is_certain else 1
+        self._last_s = now_s
+
+    def end(self) -> None:
+        """A request was answered."""
+        self._count, self._last_s = 0, -math.inf
+
+    def are_convincing(self, now_s: float) -> bool:
+        return self._count >= FAILING_FAULTS and now_s - self._last_s < FAILING_S
 
 
 class Attempt:
@@ -165,8 +213,18 @@ class HealthTable:
         def log_rest(rest_s: float) -> None:
             self._log.warning("a route rests", provider=provider, model=model, rest_s=round(rest_s, 3))
 
-        health = self._routes[provider, model] = RouteHealth(self._ceiling, self._clock, log_rest)
+        last_fault = self._metrics.route_last_fault
+        shown = list[tuple[str, ...]]()  # the labels of the last fault
+
+        def show_fault(fault: Fault) -> None:
+            if shown:
+                last_fault.remove(*shown.pop())
+            shown.append((provider, model, fault.kind.value, str(fault.status or "")))
+            last_fault.labels(*shown[0]).set_to_current_time()
+
+        health = self._routes[provider, model] = RouteHealth(self._ceiling, self._clock, log_rest, show_fault)
         self._metrics.route_limit.labels(provider, model).set_function(lambda: health.limit)
         self._metrics.route_in_flight.labels(provider, model).set_function(lambda: health.in_flight)
         self._metrics.route_resting.labels(provider, model).set_function(lambda: health.is_resting)
+        self._metrics.route_failing.labels(provider, model).set_function(lambda: health.is_failing)
         return health

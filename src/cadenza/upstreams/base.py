@@ -31,7 +31,8 @@ class FaultKind(Enum):
     TIMED_OUT = "timed_out"  # nothing arrived within the time allowed
     BUSY = "busy"  # the upstream has no capacity now
     REFUSED = "refused"  # the upstream says that the request is invalid
-    FAILED = "failed"  # any other error status, such as a server error or a rejected key
+    UNAUTHORIZED = "unauthorized"  # the upstream rejects the provider's key, or does not let it use the model
+    FAILED = "failed"  # any other error status, such as a server error
     MALFORMED = "malformed"  # the response cannot be read as a chat completion
     TRUNCATED = "truncated"  # the reply ended without a finish reason
     OVERLONG = "overlong"  # the reply exceeded its total time or its number of events
@@ -67,6 +68,8 @@ def classify_status(status: int, retry_after: bytes | None = None) -> Fault:
         return Fault(FaultKind.BUSY, status, _seconds(retry_after))
     if status in {400, 413, 422}:
         return Fault(FaultKind.REFUSED, status)
+    if status in {401, 403}:
+        return Fault(FaultKind.UNAUTHORIZED, status)
     return Fault(FaultKind.FAILED, status, _seconds(retry_after) if status in {503, 529} else None)
 
 

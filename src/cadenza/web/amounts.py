@@ -1,6 +1,4 @@
-"""Amounts of dollars that people type, and times and amounts in the JSON of /platform/api."""
-
-from datetime import UTC, datetime
+"""Amounts of dollars that people type."""
 
 from cadenza.core.money import parse_dollars
 from cadenza.web.errors import BadForm
@@ -18,7 +16,3 @@ def read_dollars(text: str) -> int:
         return parse_dollars(text)
     except ValueError as error:
         raise BadForm(f"{error}.") from None
-
-
-def rfc3339(at_ms: int) -> str:
-    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

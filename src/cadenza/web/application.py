@@ -4,6 +4,7 @@ Every reply forbids framing, foreign content and inline scripts. Requests of one
 cannot take the time of the API.
 """
 
+import contextlib
 import secrets
 from collections.abc import Awaitable, Callable
 from urllib.parse import quote
@@ -167,10 +168,19 @@ async def _show_error(context: WebContext, request: Request, error: Exception) -
     if is_api or "text/html" not in request.headers.get("accept", ""):
         body = render_error(found.message, found.type)
         return _with_headers(context, request, Response(body, found.status, headers, JSON))
-    visit: Visit = getattr(request.state, "visit", None) or Visit(request, context, "", None)
-    response = visit.page("problem.html", found.status, problem=found)
+    visit = await _visit_of_error(context, request, found)
+    response = visit.page("problem.html", found.status, problem=found, has_menu=visit.cookie != "")
     response.headers.update(headers)
     return _with_headers(context, request, response)
+
+
+async def _visit_of_error(context: WebContext, request: Request, error: PageError) -> Visit:
+    """The visit in which the error happened. At an address without a page, the session is looked up for the menu."""
+    visit: Visit | None = getattr(request.state, "visit", None)
+    if visit is None and isinstance(error, Missing):
+        with contextlib.suppress(PageError, StoreUnavailable):
+            visit = await _visit(context, request)
+    return visit or Visit(request, context, "", None)
 
 
 def _page_error(error: Exception) -> PageError:

@@ -17,8 +17,9 @@ from cadenza.core.networks import network_of
 from cadenza.core.rates import Rate
 from cadenza.core.usage_report import Pace
 from cadenza.store.accounts import Account
-from cadenza.web.amounts import read_dollars, rfc3339
+from cadenza.web.amounts import read_dollars
 from cadenza.web.errors import PageError, TooMany
+from cadenza.web.moments import rfc3339
 from cadenza.web.render import redirect
 from cadenza.web.routes import Endpoint, Routes, get, post
 from cadenza.web.visit import Visit

@@ -28,7 +28,7 @@ class ClassStatus(msgspec.Struct, frozen=True):
     """
 
     id: str
-    state: Literal["usable", "resting"]
+    state: Literal["usable", "failing"]
     input: str
     output: str
     cached_input: str | None
@@ -122,15 +122,15 @@ def read_status(gateway: Gateway) -> ServiceStatus:
 
 
 def is_usable(gateway: Gateway, served: ServedClass) -> bool:
-    """Whether a route of the class may be asked."""
-    return any(not gateway.dispatcher.health.of(route).is_down for route in served.plan.routes)
+    """Whether a route of the class can be expected to answer."""
+    return any(not gateway.dispatcher.health.of(route).is_failing for route in served.plan.routes)
 
 
 def _class_status(gateway: Gateway, served: ServedClass) -> ClassStatus:
     price, cached_nano = served.price, served.price.cached_input_nano
     return ClassStatus(
         id=served.plan.class_id,
-        state="usable" if is_usable(gateway, served) else "resting",
+        state="usable" if is_usable(gateway, served) else "failing",
         input=format_dollars(price.input_nano * TOKENS_PER_PRICE),
         output=format_dollars(price.output_nano * TOKENS_PER_PRICE),
         cached_input=None if cached_nano is None else format_dollars(cached_nano * TOKENS_PER_PRICE),

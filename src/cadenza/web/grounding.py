@@ -16,6 +16,7 @@ class Offer(msgspec.Struct, frozen=True):
 
     memory: bool
     search: Literal["web", "documents"] | None
+    is_search_off: bool  # by the config; otherwise there may be nothing to search yet
     files: bool  # read here, or taken by the model of a class
     image_classes: tuple[str, ...]  # whose models take images
 
@@ -38,6 +39,7 @@ def offer_of(gateway: Gateway) -> Offer:
     return Offer(
         memory=grounder.settings.memory,
         search=None if engine is None else "documents" if engine == "local" else "web",
+        is_search_off=not grounder.has_search,
         files=grounder.settings.attachments or bool(catalogue.able_classes(FILES)),
         image_classes=catalogue.able_classes(VISION),
     )

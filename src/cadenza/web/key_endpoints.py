@@ -1,6 +1,5 @@
 """Keys on /platform/api: the same acts as on the pages, with JSON."""
 
-from datetime import UTC, datetime
 from typing import Literal
 
 import msgspec
@@ -22,6 +21,7 @@ from cadenza.core.caps import Cap, Period
 from cadenza.core.money import format_dollars, parse_dollars
 from cadenza.web.errors import BadForm
 from cadenza.web.keys import name_of, own_keys, take_turn
+from cadenza.web.moments import rfc3339, rfc3339_or_none
 from cadenza.web.proof import require_proof
 from cadenza.web.routes import Endpoint, Routes
 from cadenza.web.visit import Visit
@@ -185,17 +185,13 @@ def _object(key: KeyView) -> KeyObject:
         prefix=key.prefix,
         scopes=key.scopes,
         state=key.state,
-        created_at=_time(key.created_at),
-        expires_at=None if key.expires_at is None else _time(key.expires_at),
-        last_used_at=None if key.last_used_at is None else _time(key.last_used_at),
+        created_at=rfc3339(key.created_at),
+        expires_at=rfc3339_or_none(key.expires_at),
+        last_used_at=rfc3339_or_none(key.last_used_at),
         requests_per_second=key.limits.requests_per_second,
         burst=key.limits.burst,
         cap=CapObject(format_dollars(cap.limit_nano), cap.period, format_dollars(key.spent_nano)) if cap else None,
     )
-
-
-def _time(at_ms: int) -> str:
-    return datetime.fromtimestamp(at_ms // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _count(text: str) -> int:

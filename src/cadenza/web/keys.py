@@ -57,7 +57,7 @@ class LimitFields(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rate: str = ""
     burst: str = ""
     cap: str = ""
-    cap_period: str = "month"
+    cap_period: str = "total"
 
     def limits(self) -> KeyLimits:
         try:
@@ -173,7 +173,7 @@ def fields_of(key: KeyView) -> LimitFields:
         "" if rate is None else f"{rate:g}",
         "" if burst is None else str(burst),
         format_dollars(key.cap.limit_nano) if key.cap else "",
-        key.cap.period if key.cap else "month",
+        key.cap.period if key.cap else "total",
     )
 
 

@@ -12,9 +12,10 @@ from cadenza.control.payments import NewPayment, Payer, ProviderFailed, list_pay
 from cadenza.core.money import format_dollars
 from cadenza.core.rates import Rate
 from cadenza.store.payments import Payment
-from cadenza.web.amounts import read_dollars, rfc3339
+from cadenza.web.amounts import read_dollars
 from cadenza.web.credit import show_credit
 from cadenza.web.errors import Missing, PageError, TooMany
+from cadenza.web.moments import rfc3339
 from cadenza.web.routes import Endpoint, Routes, post
 from cadenza.web.visit import Visit
 

@@ -97,7 +97,7 @@ def moment(at_ms: int | None, empty: str = "never") -> Markup:
         return Markup.escape(empty)
     at = datetime.fromtimestamp(at_ms / 1000, UTC)
     return Markup('<time datetime="{}">{}</time>').format(
-        at.strftime("%Y-%m-%dT%H:%M:%SZ"), at.strftime("%d %b %Y, %H:%M UTC")
+        at.strftime("%Y-%m-%dT%H:%M:%SZ"), f"{day(at_ms)}, {at:%H:%M} UTC"
     )
 
 

@@ -23,7 +23,7 @@ class SiteSettings(msgspec.Struct, frozen=True):
     sign_up: Literal["closed", "invite", "open"] = "closed"
     opening_credit_nano: int = 0
     opening_credits_per_hour: int = 100
-    region: str = "ca"
+    region: str | None = None
     stripe: StripeSettings | None = None
     secret_key: str | None = None
 

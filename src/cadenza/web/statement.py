@@ -12,8 +12,8 @@ from cadenza.core.money import format_dollars
 from cadenza.core.rates import Rate
 from cadenza.core.spreadsheet import escape_formula
 from cadenza.store.statement import Entry
-from cadenza.web.amounts import rfc3339
 from cadenza.web.errors import TooMany
+from cadenza.web.moments import rfc3339
 from cadenza.web.routes import Endpoint, Routes, get
 from cadenza.web.visit import Visit
 

@@ -119,6 +119,7 @@ async def test_a_suspension_ends_sessions_and_links(store: Store) -> None:
     account = await add(store)
     secret = await store.transact(lambda tx: begin_session(tx, account.id, "complete", "", NOW_MS))
     path = await print_link(store, EMAIL, "reset", COMMAND_LINE, NOW_MS)
+    await set_operator(store, EMAIL, COMMAND_LINE, NOW_MS, is_operator=False)
     assert (await suspend_account(store, EMAIL, COMMAND_LINE, NOW_MS)).suspended_at == NOW_MS
     assert (await resume_account(store, EMAIL, COMMAND_LINE, NOW_MS)).suspended_at is None
     assert await find_session(store, secret, NOW_MS) is None

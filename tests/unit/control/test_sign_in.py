@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from cadenza.control.accounts import NewAccount, add_account, set_password, suspend_account
+from cadenza.control.accounts import NewAccount, add_account, set_operator, set_password, suspend_account
 from cadenza.control.devices import find_device, remember_device
 from cadenza.control.errors import ControlError
 from cadenza.control.passwords import Lane, PasswordWork
@@ -78,6 +78,7 @@ async def test_a_suspended_account_is_told_so_only_with_its_password(
     store: Store, sign_ins: SignIns, account: Account
 ) -> None:
     """A stranger does not learn that the account is suspended."""
+    await set_operator(store, EMAIL, COMMAND_LINE, NOW_MS, is_operator=False)
     await suspend_account(store, EMAIL, COMMAND_LINE, NOW_MS)
     with pytest.raises(ControlError, match=WRONG_PASSWORD):
         await attempt(sign_ins, "wrong password")

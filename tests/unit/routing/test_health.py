@@ -4,7 +4,7 @@ import pytest
 
 from cadenza.routing.breaker import FAULTS_TO_OPEN, REST_S_MIN
 from cadenza.routing.ceiling import FEW, STEP_DOWN
-from cadenza.routing.health import Attempt, RouteHealth
+from cadenza.routing.health import FAILING_FAULTS, FAILING_S, Attempt, RouteHealth
 from cadenza.upstreams.base import Fault, FaultKind
 
 KEY = "key_a"
@@ -312,3 +312,39 @@ def test_a_route_that_stays_slow_under_load_stays_lowered() -> None:
     for _ in range(60):
         route.serve(requests=MOST)
     assert FEW <= route.health.limit <= MOST / 2
+
+
+def test_a_route_fails_after_three_faults_without_an_answer() -> None:
+    """Two faults may be chance; three in a row mean that the route fails, until a request is answered."""
+    route = TimedRoute()
+    route.fail(times=FAILING_FAULTS - 1)
+    assert not route.health.is_failing
+    route.fail()
+    assert (route.health.is_failing, route.health.is_resting) == (True, False)
+    route.answer()
+    assert not route.health.is_failing
+
+
+def test_a_rejected_key_fails_at_once() -> None:
+    """One 401 is enough: the next request would get it too."""
+    route = TimedRoute()
+    route.fail(Fault(FaultKind.UNAUTHORIZED, 401))
+    assert route.health.is_failing
+
+
+@pytest.mark.parametrize("kind", [FaultKind.REFUSED, FaultKind.BUSY])
+def test_refused_and_busy_are_no_failures(kind: FaultKind) -> None:
+    """A request that is at fault itself, and an upstream without capacity, say nothing against the route."""
+    route = TimedRoute()
+    route.fail(Fault(kind, 400), times=FAILING_FAULTS)
+    assert not route.health.is_failing
+
+
+def test_a_half_open_route_still_fails() -> None:
+    """When the rest is over the route is not known to work; a minute after the last fault, requests must find out."""
+    route = TimedRoute()
+    route.fail(times=FAULTS_TO_OPEN)
+    route.now_s += REST_S_MIN + 1
+    assert (route.health.is_resting, route.health.is_failing) == (False, True)
+    route.now_s += FAILING_S
+    assert not route.health.is_failing

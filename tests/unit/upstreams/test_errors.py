@@ -242,7 +242,7 @@ def test_a_rate_limit_is_not_an_overflow(status: int, message: str, more: dict[s
     [
         (400, body("Failed to call a function.", code="tool_use_failed"), FaultKind.FAILED),
         (403, body("flagged", metadata={"reasons": ["x"], "flagged_input": "x"}), FaultKind.REFUSED),
-        (403, body("This key may not use the model."), FaultKind.FAILED),
+        (403, body("This key may not use the model."), FaultKind.UNAUTHORIZED),
         (500, body("Failed to parse messages: type must be string, but is null"), FaultKind.REFUSED),
         (500, body("Failed to parse tools: type must be string, but is null"), FaultKind.REFUSED),
         (500, body("Jinja Exception: System message must be at the beginning."), FaultKind.REFUSED),

@@ -229,7 +229,7 @@ def test_data_that_is_not_an_answer_is_malformed(data: bytes) -> None:
         ({"code": 400}, FaultKind.REFUSED, 400),
         ({"code": 413}, FaultKind.REFUSED, 413),
         ({"code": 422}, FaultKind.REFUSED, 422),
-        ({"code": 401}, FaultKind.FAILED, 401),
+        ({"code": 401}, FaultKind.UNAUTHORIZED, 401),
         ({"code": 503}, FaultKind.FAILED, 503),
         ([{"code": 429}], FaultKind.FAILED, 500),
     ],

@@ -229,7 +229,7 @@ async def test_doubtful_usage(upstream: LoopbackUpstream, usage: object) -> None
 @pytest.mark.parametrize(
     ("reply", "found", "advice", "requests"),
     [
-        (Status(401), "it fails (status 401)", "Check the provider's key.", 1),
+        (Status(401), "it rejects the provider's key (status 401)", "Check the provider's key.", 1),
         (Status(404), "it fails (status 404)", "Check base_url and the name of the model.", 1),
         (Status(429), "it has no capacity now (status 429); the rest was not tried", "Try again later.", 1),
         (Status(400), "it refuses the request (status 400)", "", 3),

@@ -146,3 +146,37 @@ def test_the_cost_is_linear(part: str) -> None:
     measure_s(500)
     limit_s = 10 * min(measure_s(4_000) for _ in range(3)) + 0.01
     assert any(measure_s(16_000) < limit_s for _ in range(3))
+
+
+@pytest.mark.parametrize(
+    "formula",
+    [
+        r"\(\frac{a}{b}\)",
+        r"\[ \int_0^1 x^2 \, dx \]",
+        r"$$\begin{pmatrix} a & b \\ c & d \end{pmatrix}$$",
+        r"$\alpha_1 * \beta_2 * \gamma$",
+    ],
+)
+def test_a_formula_keeps_its_backslashes(formula: str) -> None:
+    """LaTeX is shown as the model wrote it: Markdown takes no backslash for an escape, and no sign for emphasis."""
+    assert Parsed(RENDERER.render(f"So {formula} holds.")).text.strip() == f"So {formula} holds."
+
+
+def test_a_price_is_no_formula() -> None:
+    """Dollar signs of prices, and backslashes outside of formulas, mean what they mean in Markdown."""
+    assert (
+        RENDERER.render(r"From $5 to **$10** and \*not bold\*.")
+        == "<p>From $5 to <strong>$10</strong> and *not bold*.</p>\n"
+    )
+
+
+def test_unclosed_formulas_are_not_quadratic() -> None:
+    """A block of 16 KiB of openings without an end costs at most ten times as much as ordinary text of its size."""
+
+    def cost_s(source: str) -> float:
+        begun_s = time.process_time()
+        RENDERER.render(source)
+        return time.process_time() - begun_s
+
+    ordinary_s = cost_s("*a* `b` [c](d) " * 1024)
+    assert cost_s("\\(" * 8192) < 10 * ordinary_s + 0.5

@@ -10,7 +10,7 @@ from cadenza.web.render import Renderer
 
 
 def render(problem: PageError) -> str:
-    values = {"visit": SimpleNamespace(csrf=""), "account": None, "note": None, "problem": problem}
+    values = {"visit": SimpleNamespace(csrf=""), "account": None, "note": None, "problem": problem, "has_menu": False}
     return bytes(Renderer(Assets()).page("problem.html", problem.status, values).body).decode()
 
 

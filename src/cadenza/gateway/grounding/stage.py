@@ -153,6 +153,11 @@ class Grounder:
         given = self._search.settings
         return SearchTerms(given.engine, given.price_nano, given.searches_per_day)
 
+    @property
+    def has_search(self) -> bool:
+        """False if the config turns search off."""
+        return self._search is not None
+
     def search_engine(self) -> EngineName | None:
         """The engine that is asked; None if there is none, or if the local one has no index yet."""
         return self._search.settings.engine if self._search and self._search.is_ready() else None

@@ -57,6 +57,10 @@ def counting(*, stream: bool = False) -> Ask:
     return Ask([_message("system", SYSTEM), _message("user", COUNT)], {}, LIMIT_TOKENS, stream)
 
 
+def one_token() -> Ask:
+    return Ask([_message("system", SYSTEM), _message("user", COUNT)], {}, 1, stream=False)
+
+
 def counting_without_system(sampling: Mapping[str, object] | None = None) -> Ask:
     return Ask([_message("user", COUNT)], _raw_fields(sampling or {}), LIMIT_TOKENS, stream=False)
 

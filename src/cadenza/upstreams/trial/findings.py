@@ -12,6 +12,7 @@ WORDS = {
     FaultKind.UNREACHABLE: "no connection, or closed without an answer",
     FaultKind.BUSY: "it has no capacity now",
     FaultKind.REFUSED: "it refuses the request",
+    FaultKind.UNAUTHORIZED: "it rejects the provider's key",
     FaultKind.FAILED: "it fails",
     FaultKind.MALFORMED: "its answer is not a chat completion",
     FaultKind.TRUNCATED: "its answer breaks off",

@@ -4,14 +4,15 @@ The requests go through the same code as those of clients, with the dialect and 
 learns about the route, such as a field that is refused, holds for the steps after it. Without an answer the trial ends.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable
 
 import msgspec
 
 from cadenza.core.dialect import DIALECTS
 from cadenza.core.records import Route
-from cadenza.upstreams.base import Fault, Upstream
-from cadenza.upstreams.trial import basics, tooling
+from cadenza.upstreams.base import Fault, FaultKind, Upstream
+from cadenza.upstreams.trial import asks, basics, tooling
 from cadenza.upstreams.trial.dialects import better_dialect, misfits
 from cadenza.upstreams.trial.findings import Finding, fault_advice, fault_words
 from cadenza.upstreams.trial.session import Session, TrialLimits, omit_setting
@@ -51,6 +52,18 @@ async def try_plain_reply(upstream: Upstream, dialect: str, route: Route, limits
     session = Session(upstream, dialect, route, limits)
     await _run(session, STEPS[:1])
     return session.findings
+
+
+async def try_one_token(upstream: Upstream, route: Route, limits: TrialLimits) -> Finding:
+    """Whether the model answers one request for one token."""
+    try:
+        async with asyncio.timeout(limits.request_s):
+            reply = await upstream.open(route, asks.one_token())
+            await reply.close()
+    except (Fault, TimeoutError) as error:
+        fault = error if isinstance(error, Fault) else Fault(FaultKind.TIMED_OUT)
+        return Finding("chat", "fault", fault_words(fault, limits.request_s), advice=fault_advice(fault))
+    return Finding("chat", "ok", "answers")
 
 
 async def _run(session: Session, steps: tuple[tuple[str, Step], ...]) -> bool:

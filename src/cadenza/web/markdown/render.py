@@ -6,6 +6,7 @@ result passes an allow-list at the end. Headings begin at h3, because the page h
 
 import importlib
 import pkgutil
+import re
 from collections.abc import Sequence
 
 import nh3
@@ -13,6 +14,7 @@ import pygments.lexers
 from markdown_it import MarkdownIt
 from markdown_it.renderer import RendererHTML
 from markdown_it.rules_core import StateCore
+from markdown_it.rules_inline import StateInline
 from markdown_it.token import Token
 from markdown_it.utils import EnvType, OptionsDict
 from pygments import highlight
@@ -24,6 +26,13 @@ from cadenza.web.markdown.plain import escape
 
 SCHEMES = ("http://", "https://", "mailto:")
 LINK_CHARS_MAX = 2048
+# \(…\), \[…\], $$…$$, and $…$ if it has a sign of a formula, so that prices are left alone. The lengths are bounded
+# because every unclosed beginning is searched for its end.
+FORMULA = re.compile(
+    r"\\\((?:[^\\\n]|\\[^)]){0,1000}\\\)|\\\[(?:[^\\]|\\[^\]]){0,1000}\\\]|\$\$(?:[^$\\]|\\.){1,1000}\$\$"
+    r"|\$(?=[^$\n]{0,1000}[\\^_{])[^\s$](?:[^$\n]{0,1000}[^\s$])?\$(?!\d)",
+    re.DOTALL,
+)
 COLOURED_CHARS_MAX = 16 * 1024
 LANGUAGE_CHARS_MAX = 24
 NESTED_MAX = 20
@@ -57,6 +66,7 @@ class BlockRenderer:
         self._markdown = MarkdownIt("commonmark", options, renderer_cls=Html)
         self._markdown.enable(["table", "strikethrough"])
         self._markdown.disable("reference")  # a definition would hold for the blocks after it
+        self._markdown.inline.ruler.before("escape", "formula", _take_formula)
         self._markdown.core.ruler.push("safe_links", _check_links)
         self._cleaner = nh3.Cleaner(
             tags=TAGS,
@@ -128,6 +138,17 @@ def _colour(code: str, language: str) -> str:
         return escape(code)
     lexer = get_lexer_by_name(name, stripnl=False)
     return str(highlight(code, lexer, HtmlFormatter(nowrap=True)))
+
+
+def _take_formula(state: StateInline, silent: bool) -> bool:
+    """Show a formula in LaTeX as it was written: Markdown would take its backslashes for escapes."""
+    found = FORMULA.match(state.src, state.pos, state.posMax)
+    if found is None:
+        return False
+    if not silent:
+        state.push("text", "", 0).content = found[0]
+    state.pos = found.end()
+    return True
 
 
 def _check_links(state: StateCore) -> None:

@@ -13,13 +13,39 @@ from cadenza.gateway.gateway import Gateway
 from cadenza.observe.merge import Family, Labels
 from cadenza.routing.breaker import HALF_OPEN, OPEN
 from cadenza.routing.catalogue import ServedClass
+from cadenza.routing.health import RouteHealth
 from cadenza.web.docs import is_usable
+from cadenza.web.moments import rfc3339
 
-RouteState = Literal["usable", "trial", "resting"]
+State = Literal["usable", "failing", "trial", "resting"]
 
 
-class RouteLoad(msgspec.Struct, frozen=True):
-    """A route, its requests in flight and the most that it is given at once. A resting route has failed."""
+class LastFault(msgspec.Struct, frozen=True):
+    """The last request to a model that failed: the kind of fault, the status of the provider's reply, and when."""
+
+    kind: str
+    status: int | None
+    at: str
+
+
+class ModelLoad(msgspec.Struct, frozen=True):
+    """A model of a provider: its requests in flight over all classes that use it, and the most it is given at once.
+
+    The last requests to a failing model were not answered. A resting one is left alone for `rest_s`.
+    """
+
+    provider: str
+    model: str
+    classes: list[str]
+    state: State
+    rest_s: float
+    in_flight: int
+    ceiling: int
+    last_fault: LastFault | None
+
+
+class RouteFacts(msgspec.Struct, frozen=True):
+    """A route of a class, as the config has it."""
 
     provider: str
     model: str
@@ -27,10 +53,6 @@ class RouteLoad(msgspec.Struct, frozen=True):
     weight: int
     context_tokens: int
     max_output_tokens: int
-    state: RouteState
-    rest_s: float
-    in_flight: int
-    ceiling: int
 
 
 class ClassLoad(msgspec.Struct, frozen=True):
@@ -38,7 +60,7 @@ class ClassLoad(msgspec.Struct, frozen=True):
 
     id: str
     is_usable: bool
-    routes: list[RouteLoad]
+    routes: list[RouteFacts]
 
 
 class Count(msgspec.Struct, frozen=True):
@@ -59,6 +81,7 @@ class Load(msgspec.Struct, frozen=True):
     requests: list[Count]
     refused: list[Count]
     faults: list[Count]
+    models: list[ModelLoad]
     classes: list[ClassLoad]
 
 
@@ -84,6 +107,13 @@ class Samples:
             sums[key] = sums.get(key, 0) + value
         return [Count(key, int(sums[key])) for key in sorted(sums)]
 
+    def latest(self, name: str, **labels: str) -> tuple[dict[str, str], float] | None:
+        """The labels and the value of the highest sample that has these labels."""
+        wanted = set(labels.items())
+        found = [(value, dict(one)) for one, value in self._of(name).items() if wanted <= set(one)]
+        value, all_labels = max(found, key=lambda sample: sample[0], default=(0.0, {}))
+        return (all_labels, value) if found else None
+
     def _of(self, name: str) -> Mapping[Labels, float]:
         return self._values.get(name, {})
 
@@ -100,30 +130,57 @@ def read_load(gateway: Gateway, families: Iterable[Family]) -> Load:
         requests=samples.by_label("cadenza_requests_total", "status"),
         refused=samples.by_label("cadenza_refused_total", "reason"),
         faults=samples.by_label("cadenza_upstream_faults_total", "provider"),
-        classes=[_class_load(gateway, served, samples) for served in gateway.snapshot.catalogue.served()],
+        models=_model_loads(gateway, samples),
+        classes=[_class_load(gateway, served) for served in gateway.snapshot.catalogue.served()],
     )
 
 
-def _class_load(gateway: Gateway, served: ServedClass, samples: Samples) -> ClassLoad:
-    routes = [_route_load(gateway, route, samples) for route in served.plan.routes]
+def _class_load(gateway: Gateway, served: ServedClass) -> ClassLoad:
+    routes = [
+        RouteFacts(one.provider, one.model, one.order, one.weight, one.context_tokens, one.max_output_tokens)
+        for one in served.plan.routes
+    ]
     return ClassLoad(served.plan.class_id, is_usable(gateway, served), routes)
 
 
-def _route_load(gateway: Gateway, route: Route, samples: Samples) -> RouteLoad:
-    """The breaker is that of this process, but a route that rests in another one is shown as resting too."""
-    health = gateway.dispatcher.health.of(route)
+def _model_loads(gateway: Gateway, samples: Samples) -> list[ModelLoad]:
+    """Each model once, however many classes use it: its requests in flight are those of all of them."""
+    classes = dict[tuple[str, str], list[str]]()
+    routes = dict[tuple[str, str], Route]()
+    for served in gateway.snapshot.catalogue.served():
+        for route in served.plan.routes:
+            place = (route.provider, route.model)
+            routes.setdefault(place, route)
+            used_by = classes.setdefault(place, [])
+            if served.plan.class_id not in used_by:
+                used_by.append(served.plan.class_id)
+    return [
+        _model_load(gateway.dispatcher.health.of(route), route, classes[at], samples) for at, route in routes.items()
+    ]
+
+
+def _model_load(health: RouteHealth, route: Route, classes: list[str], samples: Samples) -> ModelLoad:
+    """The circuit breaker is that of this process, but what rests or fails in another one is shown as such too."""
     place = {"provider": route.provider, "model": route.model}
-    rests = health.state is OPEN or samples.total("cadenza_route_resting", **place) > 0
-    state: RouteState = "resting" if rests else "trial" if health.state is HALF_OPEN else "usable"
-    return RouteLoad(
+    state: State = "trial" if health.state is HALF_OPEN else "usable"
+    if health.is_failing or samples.total("cadenza_route_failing", **place) > 0:
+        state = "failing"
+    if health.state is OPEN or samples.total("cadenza_route_resting", **place) > 0:
+        state = "resting"
+    return ModelLoad(
         provider=route.provider,
         model=route.model,
-        order=route.order,
-        weight=route.weight,
-        context_tokens=route.context_tokens,
-        max_output_tokens=route.max_output_tokens,
+        classes=classes,
         state=state,
         rest_s=round(health.rest_s, 1),
         in_flight=samples.total("cadenza_route_in_flight", **place) or health.in_flight,
         ceiling=samples.total("cadenza_route_limit", **place) or health.limit,
+        last_fault=_last_fault(samples.latest("cadenza_route_last_fault_timestamp_seconds", **place)),
     )
+
+
+def _last_fault(sample: tuple[dict[str, str], float] | None) -> LastFault | None:
+    if sample is None:
+        return None
+    labels, at_s = sample
+    return LastFault(labels["kind"], int(labels["status"]) if labels["status"] else None, rfc3339(round(at_s * 1000)))

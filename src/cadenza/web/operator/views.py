@@ -1,6 +1,5 @@
 """The records that the operator's endpoints return: times as RFC 3339, money as decimal strings of dollars."""
 
-from datetime import UTC, datetime
 from typing import Literal
 
 import msgspec
@@ -10,6 +9,7 @@ from cadenza.core.money import format_dollars
 from cadenza.core.usage_report import Group
 from cadenza.store.accounts import Account
 from cadenza.store.acts import WrittenAct
+from cadenza.web.moments import rfc3339, rfc3339_or_none
 
 
 class OperatorAccount(msgspec.Struct, frozen=True):
@@ -122,15 +122,6 @@ class OperatorAccountDetails(msgspec.Struct, frozen=True):
     acts: list[AuditAct]
 
 
-def instant(at_ms: int) -> str:
-    """RFC 3339, in UTC."""
-    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def instant_or_none(at_ms: int | None) -> str | None:
-    return None if at_ms is None else instant(at_ms)
-
-
 def view_account(account: Account) -> OperatorAccount:
     return OperatorAccount(
         id=account.id,
@@ -140,9 +131,9 @@ def view_account(account: Account) -> OperatorAccount:
         held=format_dollars(account.held_nano),
         available=format_dollars(account.balance_nano - account.held_nano),
         debt=format_dollars(account.debt_nano),
-        created_at=instant(account.created_at),
+        created_at=rfc3339(account.created_at),
         is_operator=bool(account.is_operator),  # SQLite has no booleans
-        suspended_at=instant_or_none(account.suspended_at),
+        suspended_at=rfc3339_or_none(account.suspended_at),
     )
 
 
@@ -155,15 +146,15 @@ def view_key(key: KeySummary) -> OperatorKey:
         prefix=key.prefix,
         scopes=list(key.scopes),
         state=key.state,
-        created_at=instant(key.created_at),
-        expires_at=instant_or_none(key.expires_at),
-        last_used_at=instant_or_none(key.last_used_at),
+        created_at=rfc3339(key.created_at),
+        expires_at=rfc3339_or_none(key.expires_at),
+        last_used_at=rfc3339_or_none(key.last_used_at),
         is_web=key.is_web,
     )
 
 
 def view_act(act: WrittenAct) -> AuditAct:
-    return AuditAct(act.id, instant(act.at), act.actor, act.act, act.account_id, act.email, act.subject, act.detail)
+    return AuditAct(act.id, rfc3339(act.at), act.actor, act.act, act.account_id, act.email, act.subject, act.detail)
 
 
 def view_overview(found: Overview) -> OperatorOverview:
@@ -184,7 +175,7 @@ def view_overview(found: Overview) -> OperatorOverview:
         suspended=found.totals.suspended,
         balance=format_dollars(found.totals.balance_nano),
         held=format_dollars(found.totals.held_nano),
-        today_start=instant(found.today_start_ms),
+        today_start=rfc3339(found.today_start_ms),
         today=today,
     )
 

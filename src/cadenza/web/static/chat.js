@@ -10,6 +10,7 @@ import { ask, findCost, render } from "./chat_stream.js";
 import { MessageView, Thread, copyText, question } from "./chat_view.js";
 
 const SAVE_EVERY_MS = 1000;
+const REFUSED_STATUSES = [400, 413]; // the request itself is at fault
 const SPOKEN_CHARS_MAX = 2000; // of a reply, to a screen reader
 
 const prompt = byId("prompt");
@@ -70,12 +71,17 @@ function showFoot(view) {
   const go = (step) => !running && switchTo(all[place + step]);
   const actions =
     message.role === "user"
-      ? [["Edit", () => edit(message)], ...(hasReply ? [] : [["Send again", () => reply(message.id), "quiet again"]])]
+      ? [["Edit", () => edit(message)], ...(canSendAgain(message, hasReply) ? [["Send again", () => reply(message.id), "quiet again"]] : [])]
       : [
           ["Copy", (event) => copyText(event.target, withSources(message), view.element)],
           ["Regenerate", () => reply(message.parent)],
         ];
   view.showFoot(noteOf(message), { count: all.length, place: place + 1, go }, actions);
+}
+
+// A message that a class refused as it is would be refused again: it must be edited, or sent to another class.
+function canSendAgain(message, hasReply) {
+  return !hasReply && message.refusedBy !== picker.value;
 }
 
 function switchTo(message) {
@@ -141,6 +147,7 @@ async function reply(parent) {
   } catch (error) {
     message.state = error.name === "AbortError" ? "stopped" : "broken";
     if (error.name !== "AbortError") failure = error;
+    if (REFUSED_STATUSES.includes(failure?.status)) asked.messages[parent].refusedBy = picker.value;
   }
   running = null;
   showRunning();
@@ -457,7 +464,10 @@ byId("composer").addEventListener("submit", (event) => {
 byId("search").addEventListener("input", showList);
 byId("import-file").addEventListener("change", (event) => importFile(event.target.files[0]));
 grounding?.addEventListener("change", (event) => setGrounding(event.target.checked));
-picker.addEventListener("change", () => store.set("class", picker.value));
+picker.addEventListener("change", () => {
+  store.set("class", picker.value);
+  for (const view of views.values()) showFoot(view);
+});
 prompt.addEventListener("input", keepDraft);
 document.addEventListener("keydown", pressed);
 document.addEventListener("visibilitychange", async () => {

@@ -1,7 +1,9 @@
 // Keeps the live numbers of the operator's pages up to date, every two seconds while the page is visible.
+import { localTime } from "./page.js";
+
 const EVERY_MS = 2000;
 const RATE_SPAN = 15; // readings: rates are over the last half minute
-const BADGES = { usable: "good", trial: "warn", resting: "bad" };
+const BADGES = { usable: "good", failing: "bad", trial: "warn", resting: "bad" };
 const readings = [];
 
 function show(name, text) {
@@ -37,13 +39,19 @@ function showRates(load) {
   show("errors-unit", `of the replies of the last ${Math.round(spanS)} s are 500 and above`);
 }
 
-function showRoute(place, route) {
+function faultText(fault) {
+  if (!fault) return "none";
+  return `${fault.kind}${fault.status ? ` (${fault.status})` : ""}, ${localTime(new Date(fault.at))}`;
+}
+
+function showModel(place, model) {
   for (const name of ["in_flight", "ceiling"]) {
-    document.querySelector(`[data-route="${place}/${name}"]`).textContent = grouped(route[name]);
+    document.querySelector(`[data-model="${place}/${name}"]`).textContent = grouped(model[name]);
   }
-  const badge = document.querySelector(`[data-route="${place}/state"]`);
-  badge.className = `badge ${BADGES[route.state]}`;
-  badge.textContent = route.rest_s ? `${route.state} ${route.rest_s} s` : route.state;
+  document.querySelector(`[data-model="${place}/last_fault"]`).textContent = faultText(model.last_fault);
+  const badge = document.querySelector(`[data-model="${place}/state"]`);
+  badge.className = `badge ${BADGES[model.state]}`;
+  badge.textContent = model.rest_s ? `${model.state} ${model.rest_s} s` : model.state;
 }
 
 function showLoad(load) {
@@ -52,7 +60,7 @@ function showLoad(load) {
   show("refused", listed(load.refused, "none"));
   show("faults", listed(load.faults, "none"));
   showRates(load);
-  for (const one of load.classes) one.routes.forEach((route, index) => showRoute(`${one.id}/${index}`, route));
+  load.models.forEach((model, index) => showModel(index, model));
   show("age", load.is_draining ? "The service drains: new requests are refused." : "Live");
 }
 

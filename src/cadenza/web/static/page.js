@@ -3,12 +3,20 @@
 
 const COPIED_MS = 2000;
 
+const MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+
+// A time in the visitor's own time zone, in the style of the times that the server writes.
+export function localTime(at) {
+  const clock = [at.getHours(), at.getMinutes()].map((number) => String(number).padStart(2, "0")).join(":");
+  return `${at.getDate()} ${MONTHS[at.getMonth()]} ${at.getFullYear()}, ${clock}`;
+}
+
 export function showLocalTimes(root = document) {
   for (const time of root.querySelectorAll("time[datetime]")) {
     const at = new Date(time.dateTime);
     if (Number.isNaN(at.valueOf())) continue;
     time.title = time.textContent;
-    time.textContent = at.toLocaleString(undefined, { dateStyle: "medium", timeStyle: "short" });
+    time.textContent = localTime(at);
   }
 }
 

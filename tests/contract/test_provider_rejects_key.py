@@ -1,0 +1,95 @@
+"""A provider that lists its models and rejects every chat: probes, doctor, metrics and pages say so."""
+
+import json
+from collections.abc import Iterable, Iterator
+
+import msgspec
+import pytest
+
+from tests.loopback import Good, Json, LoopbackUpstream, Reply, Request, Status, Step
+from tests.raw_client import RawClient
+from tests.service import EMAIL, Service
+from tests.service_config import RouteSpec, ServiceSpec
+from tests.visitor import Visitor
+
+
+class ListsModels(msgspec.Struct, frozen=True):
+    """Answers with a list of its models, and to every chat with another reply."""
+
+    chat: Reply
+
+    def steps(self, request: Request) -> Iterable[Step]:
+        if request.path.endswith("/models"):
+            return Json({"object": "list", "data": [{"id": "large", "object": "model"}]}).steps(request)
+        return self.chat.steps(request)
+
+
+@pytest.fixture
+def rejected(upstream: LoopbackUpstream) -> Iterator[Service]:
+    spec = ServiceSpec(
+        providers={"acme": upstream.base_url},
+        routes={"mezzo": [RouteSpec("acme", "large")], "forte": [RouteSpec("acme", "large")]},
+    )
+    upstream.always(ListsModels(Status(401)))
+    with Service(spec) as service:
+        with service.config.open("a") as config:
+            config.write(f"\n[server]\nport = {service.port}\n")  # where doctor finds it
+        yield service
+
+
+def test_a_rejected_key_is_seen_everywhere(rejected: Service, upstream: LoopbackUpstream) -> None:
+    """After one chat the service is not ready, and every place names the fault; after one answer all is well again."""
+    api = RawClient(rejected.port, rejected.key)
+    assert api.get("/readyz").status == 200
+    reply = api.chat()
+    assert (reply.status, reply.json["error"]["type"]) == (502, "api_error")
+    assert (api.get("/readyz").status, api.get("/readyz").body) == (503, b"no route is usable\n")
+    metrics = api.get("/metrics").body.decode()
+    assert 'cadenza_upstream_faults_total{kind="unauthorized",provider="acme"} 1.0' in metrics
+    assert 'cadenza_route_failing{model="large",provider="acme"} 1.0' in metrics
+
+    done = rejected.cli("doctor", "--json")
+    faults = [check for check in json.loads(done.stdout) if check["state"] == "fault"]
+    assert done.returncode == 1
+    assert [check["found"].partition(", ")[0] for check in faults] == [
+        "mezzo -> acme: large: chats fail: unauthorized (401)",
+        "forte -> acme: large: chats fail: unauthorized (401)",
+    ]
+    assert faults[0]["todo"] == "Check the provider's key."
+
+    upstream.always(ListsModels(Good("I am back.")))
+    assert api.chat().status == 200
+    assert api.get("/readyz").status == 200
+    done = rejected.cli("doctor")
+    assert (done.returncode, "unauthorized (401)" in done.stdout) == (0, True)  # told as the last fault
+
+
+def test_the_operator_sees_each_model_once_with_its_last_error(rejected: Service) -> None:
+    """Two classes on one model are one row: its requests are counted once, and its last error has status and time."""
+    assert RawClient(rejected.port, rejected.key).chat().status == 502
+    assert rejected.cli("account", "operator", EMAIL).returncode == 0
+    operator = Visitor(rejected.port)
+    operator.sign_in()
+    (model,) = operator.api("GET", "/operator/load").json["models"]
+    assert (model["provider"], model["model"], model["classes"]) == ("acme", "large", ["mezzo", "forte"])
+    assert (model["state"], model["in_flight"]) == ("failing", 0)
+    assert (model["last_fault"]["kind"], model["last_fault"]["status"]) == ("unauthorized", 401)
+    words = operator.get("/operator").words
+    assert "unauthorized (401)" in words
+    assert model["last_fault"]["at"].endswith("Z")
+
+
+def test_doctor_asks_each_model_for_one_token(rejected: Service, upstream: LoopbackUpstream) -> None:
+    """With --try a rejected chat is a fault although the models are listed; an answer is not. One request each."""
+    done = rejected.cli("doctor", "--try", "--json")
+    (tried,) = [check for check in json.loads(done.stdout) if check["check"] == "chat"]
+    assert (done.returncode, tried["state"], tried["found"]) == (
+        1,
+        "fault",
+        "it rejects the provider's key (status 401)",
+    )
+    chats = [one for one in upstream.requests if one.path.endswith("/chat/completions")]
+    assert [one.json["max_tokens"] for one in chats] == [1]
+    upstream.always(ListsModels(Good("1")))
+    done = rejected.cli("doctor", "--try", "--json")
+    assert [check["state"] for check in json.loads(done.stdout) if check["check"] == "chat"] == ["ok"]
