@@ -24,7 +24,18 @@ def test_healthy(tmp_path: Path, upstream: LoopbackUpstream) -> None:
     words = [line.split()[:2] for line in done.stdout.splitlines() if line.startswith("ok")]
     assert words == [
         ["ok", part]
-        for part in ("config", "store", "shared", "region", "metrics", "search", "retention", "service", "route")
+        for part in (
+            "config",
+            "store",
+            "shared",
+            "region",
+            "site",
+            "metrics",
+            "search",
+            "retention",
+            "service",
+            "route",
+        )
     ]
     assert "forte -> acme: large" in done.stdout
     assert upstream.wait_for_request().path == "/v1/models"

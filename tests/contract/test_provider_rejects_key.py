@@ -44,6 +44,10 @@ def test_a_rejected_key_is_seen_everywhere(rejected: Service, upstream: Loopback
     reply = api.chat()
     assert (reply.status, reply.json["error"]["type"]) == (502, "api_error")
     assert (api.get("/readyz").status, api.get("/readyz").body) == (503, b"no route is usable\n")
+    lines = [
+        json.loads(line) for line in rejected.process.output.splitlines() if '"status":502' in line.replace(" ", "")
+    ]
+    assert [(line["provider"], line["fault"]) for line in lines] == [("acme", "unauthorized")]
     metrics = api.get("/metrics").body.decode()
     assert 'cadenza_upstream_faults_total{kind="unauthorized",provider="acme"} 1.0' in metrics
     assert 'cadenza_route_failing{model="large",provider="acme"} 1.0' in metrics

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 KUBERNETES = DEPLOY / "kubernetes"
 CONFIG_PATH = "/etc/cadenza/cadenza.toml"
-SECRETS = {"PGPASSWORD": "a-password", "METRICS_TOKEN": "a-token"}
+SECRETS = {"PGPASSWORD": "a-password", "METRICS_TOKEN": "a-token", "CADENZA_SECRET_KEY": "k" * 32}
 SETTLE_S = 20.0  # after drain_s: streams are cut and charged, connections close, the embedded model ends
 
 Table = dict[str, Any]

@@ -119,10 +119,10 @@ def test_secrets_come_from_the_environment() -> None:
     assert {re.sub(r"^\$\{(\w+):\?.+\}$", r"\1", value) for _, value in values} == {
         "POSTGRES_PASSWORD",
         "METRICS_TOKEN",
+        "CADENZA_SECRET_KEY",
     }
     header = (DEPLOY / "compose.yaml").read_text().partition("\nname:")[0]
-    assert "POSTGRES_PASSWORD=%s" in header
-    assert "METRICS_TOKEN=%s" in header
+    assert "for name in POSTGRES_PASSWORD METRICS_TOKEN CADENZA_SECRET_KEY; do" in header
 
 
 def test_database_is_the_one_in_the_config() -> None:

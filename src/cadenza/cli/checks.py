@@ -15,6 +15,7 @@ from cadenza.cli.shared_check import check_shared_state
 from cadenza.cli.store_check import check_store
 from cadenza.config import Server, Settings, missing_secrets
 from cadenza.config.checks import suggest
+from cadenza.config.platform import SECRET_KEY_ENV
 from cadenza.core.records import Route
 from cadenza.http.forwarded import is_local
 from cadenza.observe import make_log
@@ -38,6 +39,7 @@ async def _examine(settings: Settings) -> list[Check]:
     checks.append(await check_store(settings.store.url))
     checks.append(await check_shared_state(settings.shared_state.url))
     checks.append(check_region(settings.store.region))
+    checks.append(check_site_key(settings))
     checks.append(check_metrics(settings.server))
     checks.append(await check_search(settings))
     checks += [_check_retention(name, provider.dialect) for name, provider in settings.providers.items()]
@@ -54,6 +56,18 @@ def check_region(region: str | None) -> Check:
             "region", "ok", "not stated. To show where account data and counters are stored, set [store] region."
         )
     return Check("region", "ok", f"account data and counters are stored in '{region}', as the config says")
+
+
+def check_site_key(settings: Settings) -> Check:
+    """The key that encrypts the secrets of authenticator apps. Beside SQLite, the service makes one."""
+    if settings.platform.secret_key:
+        return Check("site key", "ok", "from the environment")
+    if settings.store.url.startswith("sqlite:"):
+        return Check("site key", "ok", "in a file beside the store")
+    todo = (
+        f"Set {settings.platform.secret_key_env or SECRET_KEY_ENV} to 32 random characters or more, on every machine."
+    )
+    return Check("site key", "warning", "not set: the secrets of authenticator apps are stored unencrypted", todo)
 
 
 def check_metrics(server: Server) -> Check:

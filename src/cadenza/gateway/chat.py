@@ -89,7 +89,8 @@ async def serve_chat(gateway: Gateway, request: ApiRequest) -> None:
         async with hold_credit(gateway.ledger, tokenizer, request.record, quote) as credit:  # 402 409 429
             at("held")
             ask = await compose(chat, served.character, prompt, credit, plan, grounding)
-            dispatch = Dispatch(plan, ask, prompt, snapshot.upstreams, key_id, request.record.request_id)
+            record = request.record
+            dispatch = Dispatch(plan, ask, prompt, snapshot.upstreams, key_id, record.request_id, record.failed)
             async with open_reply(gateway.dispatcher, dispatch, credit.routed) as reply:  # 400 429 502
                 at("opened")
                 if chat.extra or reply.route.drops:

@@ -6,6 +6,7 @@ from cadenza.core.errors import KeyRevoked
 from cadenza.core.records import DISCONNECTED_STATUS, Outcome, Principal, ReplyResult, Route
 from cadenza.gateway.answers import request_id_of
 from cadenza.http.exchange import Exchange, Interruption
+from cadenza.upstreams.base import Fault
 
 SHUTDOWN_STATUS = 503  # of an outcome: the service stopped and interrupted the request
 INTERRUPTED_STATUSES = {Interruption.SHUTDOWN: SHUTDOWN_STATUS, Interruption.REVOKED: KeyRevoked.status}
@@ -22,6 +23,7 @@ class RequestRecord:
         self._principal: Principal | None = None
         self._class_id = ""
         self._route: Route | None = None
+        self._fault = ""  # of the last route that failed, until another one answers
 
     @property
     def is_held(self) -> bool:
@@ -50,7 +52,11 @@ class RequestRecord:
 
     def routed(self, route: Route) -> None:
         """A route began to answer; the last one counts."""
-        self._route = route
+        self._route, self._fault = route, ""
+
+    def failed(self, route: Route, fault: Fault) -> None:
+        """A route failed before it began to answer."""
+        self._route, self._fault = route, fault.kind.value
 
     def outcome(self, status: int | None = None, result: ReplyResult | None = None) -> Outcome:
         """How the request ended: with the status given, or with that of the reply."""
@@ -70,6 +76,6 @@ class RequestRecord:
             model=route.model if route else "",
             usage=result.usage if result and not result.is_free else None,
             first_byte_ms=None if first_s is None else round((first_s - exchange.started_s) * 1000),
-            fault=(result.fault or "") if result else "",
+            fault=(result.fault or "") if result else self._fault,
             has_doubtful_usage=result.is_doubtful if result else False,
         )

@@ -8,7 +8,7 @@ continued (continuation.py).
 
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 
 import msgspec
@@ -26,8 +26,18 @@ RETRIES_MAX = 3  # of one request
 RETRIES_PER_REQUEST = 0.2  # of all requests together, in the long run
 
 
+OnFault = Callable[[Route, Fault], None]
+
+
+def tell_nobody(_route: Route, _fault: Fault) -> None:
+    """For a request that nobody records."""
+
+
 class Dispatch(msgspec.Struct, frozen=True):
-    """A reply to open: the ask, the routes and upstreams that may answer it, and the key and request that it is for."""
+    """A reply to open: the ask, the routes and upstreams that may answer it, and the key and request that it is for.
+
+    `on_fault` is told of each route that failed.
+    """
 
     plan: Plan
     ask: Ask
@@ -35,6 +45,7 @@ class Dispatch(msgspec.Struct, frozen=True):
     upstreams: Mapping[str, Upstream]
     key_id: str
     request_id: str
+    on_fault: OnFault = tell_nobody
 
 
 class RetryBudget:
@@ -131,6 +142,7 @@ class Dispatcher:
         except BaseException as error:
             if isinstance(error, Fault):
                 wanted.ask.on_asked(None)
+                wanted.on_fault(route, error)
                 attempt.note_fault(error)
                 self.report_fault(wanted, route, error)
             attempt.end()
