@@ -2,13 +2,14 @@
 
 import json
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import msgspec
 import pytest
 
 from tests.loopback import Good, Json, LoopbackUpstream, Reply, Request, Status, Step
 from tests.raw_client import RawClient
-from tests.service import EMAIL, Service
+from tests.service import EMAIL, Service, wait_until
 from tests.service_config import RouteSpec, ServiceSpec
 from tests.visitor import Visitor
 
@@ -37,6 +38,12 @@ def rejected(upstream: LoopbackUpstream) -> Iterator[Service]:
         yield service
 
 
+def failed_lines(service: Service) -> list[dict[str, Any]]:
+    """The log lines of requests that ended with 502."""
+    lines = [json.loads(line) for line in service.process.output.splitlines() if line.startswith("{")]
+    return [line for line in lines if line.get("status") == 502]
+
+
 def test_a_rejected_key_is_seen_everywhere(rejected: Service, upstream: LoopbackUpstream) -> None:
     """After one chat the service is not ready, and every place names the fault; after one answer all is well again."""
     api = RawClient(rejected.port, rejected.key)
@@ -44,10 +51,8 @@ def test_a_rejected_key_is_seen_everywhere(rejected: Service, upstream: Loopback
     reply = api.chat()
     assert (reply.status, reply.json["error"]["type"]) == (502, "api_error")
     assert (api.get("/readyz").status, api.get("/readyz").body) == (503, b"no route is usable\n")
-    lines = [
-        json.loads(line) for line in rejected.process.output.splitlines() if '"status":502' in line.replace(" ", "")
-    ]
-    assert [(line["provider"], line["fault"]) for line in lines] == [("acme", "unauthorized")]
+    wait_until(lambda: len(failed_lines(rejected)) == 1, "the log line of the request")
+    assert [(line["provider"], line["fault"]) for line in failed_lines(rejected)] == [("acme", "unauthorized")]
     metrics = api.get("/metrics").body.decode()
     assert 'cadenza_upstream_faults_total{kind="unauthorized",provider="acme"} 1.0' in metrics
     assert 'cadenza_route_failing{model="large",provider="acme"} 1.0' in metrics

@@ -8,18 +8,21 @@ from functools import partial
 
 import msgspec
 import pytest
+from sqlalchemy import text
 
 from cadenza.core.caps import Cap
 from cadenza.core.ledger import Ended, Held
 from cadenza.core.money import Price
 from cadenza.store import changes, keys, processes
-from cadenza.store.schema import entries, idempotency, usage
+from cadenza.store.schema import entries, idempotency, marks, usage
+from cadenza.store.statements import Statement
 from cadenza.store.store import StoreRefused
 from tests.postgres import Postgres
 from tests.store import paused
 from tests.store.forked import forked
 from tests.store.moves import (
     ALONE,
+    PROCESS,
     QUIET,
     cap,
     cap_of,
@@ -42,6 +45,7 @@ from tests.store.moves import (
 from tests.store.presences import LateAnswers
 from tests.store.rows import DOLLAR_NANO, NOW_MS, add_key, rows_of
 from tests.store.spenders import numbers
+from tests.store.test_sweep_batches import mark_all
 from tests.store.test_swept import OBSERVER
 
 KEY = paused.KEY
@@ -63,6 +67,22 @@ async def test_a_batch_of_a_swept_process_is_refused(postgres: Postgres) -> None
             await finish(store, make_hold("r1"), WHOLE)
         await register(store)
         assert await finish(store, make_hold("r1"), WHOLE, is_uncertain=True) == Ended(WHOLE_NANO)
+
+
+async def test_a_process_that_is_being_swept_writes_nothing(postgres: Postgres) -> None:
+    """Between the fence and the end of its sweep, its batches are refused and its marks are not taken."""
+    async with postgres_store(postgres) as (store, _):
+        await fund(store, DOLLAR_NANO)
+        await register(store)
+        await take(store, make_hold("r1", key=KEY))
+        fence = text(f"UPDATE processes SET beats = {processes.FENCED} WHERE name = '{PROCESS}'")
+        await store.transact(lambda tx: tx.change(Statement(fence), {}))
+        await mark_all(store, ["r1"])
+        assert await rows_of(store, marks) == []
+        with pytest.raises(StoreRefused):
+            await finish(store, make_hold("r1", key=KEY), WHOLE)
+        await sweep_process(store)
+        assert await rows_of(store, idempotency) == []
 
 
 async def test_no_key_is_held_under_a_name_that_was_swept(postgres: Postgres) -> None:
