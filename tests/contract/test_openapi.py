@@ -15,10 +15,11 @@ import schemathesis
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from schemathesis import Case, GenerationMode
 
+from cadenza.core.chat import SAMPLING
 from cadenza.core.errors import CadenzaError
 from cadenza.gateway.api import ENDPOINTS, ONE_MODEL
 from cadenza.gateway.models import MODELS_PATH
-from cadenza.gateway.validate import SAMPLING, TOOL_FIELDS
+from cadenza.gateway.validate import TOOL_FIELDS
 from cadenza.web.openapi import PLATFORM
 from cadenza.web.routes import Access, Endpoint
 from cadenza.web.site import PATHS

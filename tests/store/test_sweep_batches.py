@@ -15,7 +15,7 @@ from cadenza.store.processes import Bounds
 from cadenza.store.schema import idempotency, marks, reserves
 from cadenza.store.schema import processes as process_table
 from cadenza.store.store import Store
-from cadenza.store.sweeps import BATCH_MAX, Request
+from cadenza.store.sweeps import BATCH_MAX, LeftRequest
 from tests.postgres import Postgres
 from tests.store.aside import transaction
 from tests.store.moves import (
@@ -83,7 +83,7 @@ async def leave_behind(store: Store, count: int, account: str = "a") -> list[str
 def test_a_plan_has_small_batches_and_ends_each_account_once() -> None:
     """No batch is larger than BATCH_MAX, no request is in two, and the last part of an account is marked as such."""
     sizes = {"a": 0, "b": 3 * BATCH_MAX, "c": 1, "d": BATCH_MAX - 1} | {f"e{n:03d}": n % 3 for n in range(BATCH_MAX)}
-    requests = {name: [Request(f"{name}-{n}", has_mark=True) for n in range(size)] for name, size in sizes.items()}
+    requests = {name: [LeftRequest(f"{name}-{n}", has_mark=True) for n in range(size)] for name, size in sizes.items()}
     batches = [*sweeps.plan(requests, {})]
     parts = [share for batch in batches for share in batch]
     for batch in batches:

@@ -13,6 +13,7 @@ from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from typing import Any
 from urllib.parse import urlsplit
 
+from cadenza.core.chat import SAMPLING
 from cadenza.core.dialect import DIALECTS
 from cadenza.core.money import parse_dollars, parse_price
 from cadenza.core.records import AUTO, CLASSES, CONTEXT_TOKENS_MAX, OUTPUT_TOKENS_MAX, RESERVED_CLASS, Timeouts
@@ -64,15 +65,7 @@ OWN_FIELDS = frozenset(
         "n_probs",
         "modalities",
         "audio",
-        "temperature",
-        "top_p",
-        "stop",
-        "seed",
-        "presence_penalty",
-        "frequency_penalty",
-        "response_format",
-        "reasoning_effort",
-        "logit_bias",
+        *SAMPLING,
         "store",
         "prompt",
         "echo",

@@ -15,7 +15,7 @@ import msgspec
 
 from cadenza.control.errors import ControlError
 from cadenza.store import references
-from cadenza.store.references import Use
+from cadenza.store.references import ReferenceUse
 from cadenza.store.store import StoreUnavailable, StoreUncertain, Transaction
 
 REFERENCE_CHARS_MAX = 200
@@ -40,7 +40,7 @@ class Begun(msgspec.Struct, frozen=True):
     """Whether the order is new and must be carried out, and the earlier call that did so, if it was another one."""
 
     is_new: bool
-    earlier: Use | None
+    earlier: ReferenceUse | None
 
 
 class Order(msgspec.Struct, frozen=True):
@@ -65,7 +65,7 @@ class Order(msgspec.Struct, frozen=True):
     def begin(self, tx: Transaction, now_ms: int) -> Begun:
         """Note the order, if it is new."""
         order_digest = hashlib.sha256(repr(self.values).encode()).digest()
-        earlier = references.add(tx, Use(self.digest, self.act, order_digest, self.subject, now_ms))
+        earlier = references.add(tx, ReferenceUse(self.digest, self.act, order_digest, self.subject, now_ms))
         if earlier and (earlier.act, earlier.order_digest) != (self.act, order_digest):
             raise ControlError(
                 f"The reference {self.reference!r} was used before for something else ({earlier.act}). "

@@ -30,7 +30,7 @@ class Invitation(msgspec.Struct, frozen=True):
     is_operator: bool = False
 
 
-class Choice(msgspec.Struct, frozen=True):
+class SignUpChoice(msgspec.Struct, frozen=True):
     """What the reader of an invitation chose. The address counts only if the invitation names none."""
 
     email: str
@@ -54,7 +54,7 @@ async def find_invitation(store: Store, secret: str, now_ms: int) -> Invitation:
 
 
 async def join(
-    store: Store, work: PasswordWork, invitation: Invitation, chosen: Choice, credit_nano: int, now_ms: int
+    store: Store, work: PasswordWork, invitation: Invitation, chosen: SignUpChoice, credit_nano: int, now_ms: int
 ) -> Account:
     """Create an account by an invitation. One that names an address proves that its reader has it."""
     email = invitation.email or require_email(chosen.email)

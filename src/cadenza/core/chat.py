@@ -10,6 +10,18 @@ from cadenza.core.records import Usage
 from cadenza.core.tool_calls import CallType, ToolCallDelta
 
 FinishReason = Literal["stop", "length", "tool_calls", "content_filter"]
+# The sampling fields of OpenAI's interface that go upstream as they are.
+SAMPLING = (
+    "temperature",
+    "top_p",
+    "stop",
+    "seed",
+    "presence_penalty",
+    "frequency_penalty",
+    "response_format",
+    "reasoning_effort",
+    "logit_bias",
+)
 
 
 class PromptDetails(msgspec.Struct, frozen=True):

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 import msgspec
 
+from cadenza.core.chat import SAMPLING
 from cadenza.core.errors import ContextOverflow, InvalidRequest
 from cadenza.core.records import CONTEXT_TOKENS_MAX, OUTPUT_TOKENS_MAX
 from cadenza.gateway.asked import Asked
@@ -31,17 +32,6 @@ ROLES = ("system", "developer", "user", "assistant", "tool")
 PLAIN_ROLES = frozenset({"system", "developer", "user", "assistant"})
 UNCHANGED_ROLES = frozenset({"system", "user", "assistant"})
 SYSTEM_ROLES = frozenset({"system", "developer"})
-SAMPLING = (
-    "temperature",
-    "top_p",
-    "stop",
-    "seed",
-    "presence_penalty",
-    "frequency_penalty",
-    "response_format",
-    "reasoning_effort",
-    "logit_bias",
-)
 LARGE_SAMPLING = ("response_format", "logit_bias")
 TOOL_FIELDS = ("tools", "tool_choice", "parallel_tool_calls")
 SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")

@@ -17,7 +17,7 @@ ADD = Statement(
 FIND = Statement(select(command_references).where(command_references.c.digest == bindparam("digest")))
 
 
-class Use(msgspec.Struct, frozen=True):
+class ReferenceUse(msgspec.Struct, frozen=True):
     """The command that used a reference: what it was, and the id of what it made."""
 
     digest: bytes
@@ -27,7 +27,7 @@ class Use(msgspec.Struct, frozen=True):
     at: int
 
 
-def add(tx: Transaction, use: Use) -> Use | None:
+def add(tx: Transaction, use: ReferenceUse) -> ReferenceUse | None:
     """Note that a reference is used; if it was used before, change nothing and return by what.
 
     Postgres waits for a transaction that is using the same reference.
@@ -37,4 +37,4 @@ def add(tx: Transaction, use: Use) -> Use | None:
     found = tx.row(FIND, {"digest": use.digest})
     assert found
     digest, act, order_digest, subject, at = found
-    return Use(bytes(digest), act, bytes(order_digest), subject, at)
+    return ReferenceUse(bytes(digest), act, bytes(order_digest), subject, at)

@@ -65,7 +65,7 @@ TRY_OLD_LOCK = Statement(text("SELECT pg_try_advisory_xact_lock(CAST(:number AS 
 GIVE_BACK_OLD = Statement(text("UPDATE accounts SET held_nano = held_nano - :amount WHERE id = :account"))
 
 
-class Request(msgspec.Struct):
+class LeftRequest(msgspec.Struct):
     """A request of a dead process that has a mark, an idempotency key or both."""
 
     completion_id: str
@@ -77,7 +77,7 @@ class Share(msgspec.Struct):
     """What a dead process left behind of one account, or a part of it. The last part frees the reserve."""
 
     account_id: str
-    requests: Sequence[Request]
+    requests: Sequence[LeftRequest]
     capped_keys: Sequence[str]
     is_last: bool
 
@@ -104,7 +104,7 @@ async def free_process(store: Store, name: str, now_ms: int, record: Callable[[l
     return left_out
 
 
-def plan(requests: dict[str, list[Request]], capped_keys: dict[str, list[str]]) -> Iterator[list[Share]]:
+def plan(requests: dict[str, list[LeftRequest]], capped_keys: dict[str, list[str]]) -> Iterator[list[Share]]:
     """Divide the accounts of a process into batches, and the requests of a large one over several."""
     batch, size = list[Share](), 0
     for account_id, of_account in requests.items():
@@ -120,13 +120,13 @@ def plan(requests: dict[str, list[Request]], capped_keys: dict[str, list[str]]) 
         yield batch
 
 
-async def _read_left(store: Store, name: str) -> tuple[dict[str, list[Request]], dict[str, list[str]]]:
+async def _read_left(store: Store, name: str) -> tuple[dict[str, list[LeftRequest]], dict[str, list[str]]]:
     """The requests of each account of which the process has anything, and the keys of whose caps it holds a part."""
-    found: dict[str, dict[str, Request]] = {}
+    found: dict[str, dict[str, LeftRequest]] = {}
     for account_id, completion_id in await store.rows(LEFT_MARKS, {"of": name}):
-        found.setdefault(account_id, {})[completion_id] = Request(completion_id, has_mark=True)
+        found.setdefault(account_id, {})[completion_id] = LeftRequest(completion_id, has_mark=True)
     for account_id, completion_id, digest in await store.rows(LEFT_KEYS, {"of": name}):
-        found.setdefault(account_id, {}).setdefault(completion_id, Request(completion_id)).digest = digest
+        found.setdefault(account_id, {}).setdefault(completion_id, LeftRequest(completion_id)).digest = digest
     capped_keys: dict[str, list[str]] = {}
     for account_id, key_id in await store.rows(HOLDS_OF_PROCESS, {"process": name}):
         capped_keys.setdefault(account_id, []).append(key_id)

@@ -10,7 +10,7 @@ from cadenza.control import throttle
 from cadenza.control.accounts import require_email
 from cadenza.control.errors import ControlError
 from cadenza.control.passwords import clean_password
-from cadenza.control.sign_up import Choice, Invitation, find_invitation, join, sign_up
+from cadenza.control.sign_up import Invitation, SignUpChoice, find_invitation, join, sign_up
 from cadenza.control.throttle import Limit, network_limits
 from cadenza.core.rates import Rate
 from cadenza.store.accounts import Account
@@ -82,7 +82,7 @@ async def join_page(visit: Visit) -> Response:
 async def send_join(visit: Visit) -> Response:
     form = await visit.form(JoinForm)
     try:
-        account = await _join(visit, _secret(visit), Choice(form.email, form.password))
+        account = await _join(visit, _secret(visit), SignUpChoice(form.email, form.password))
     except ControlError as error:
         return await _show_join(visit, status_of(error), form.email, error.message)
     response = redirect(FIRST_PAGE, "welcome")
@@ -100,7 +100,7 @@ async def api_sign_up(visit: Visit, given: SignUpForm) -> Response:
 
 
 async def api_join(visit: Visit, given: JoinRequest) -> Response:
-    account = await _join(visit, given.secret, Choice(given.email, given.password))
+    account = await _join(visit, given.secret, SignUpChoice(given.email, given.password))
     response = Response(status_code=201)
     return fill(response, await enter(visit, account, "complete", response))
 
@@ -122,7 +122,7 @@ async def _sign_up(visit: Visit, form: SignUpForm) -> Account | None:
         return await sign_up(context.store, work, form.email, form.password, credit_nano, visit.now_ms)
 
 
-async def _join(visit: Visit, secret: str, chosen: Choice) -> Account:
+async def _join(visit: Visit, secret: str, chosen: SignUpChoice) -> Account:
     context = visit.context
     invitation = await _invitation(visit, secret)
     clean_password(chosen.password, invitation.email or chosen.email)

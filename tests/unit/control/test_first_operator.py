@@ -8,7 +8,7 @@ from cadenza.control.accounts import NewAccount, add_account, set_operator
 from cadenza.control.errors import ControlError
 from cadenza.control.first_operator import LIFETIME_MS, make_operator_link
 from cadenza.control.passwords import PasswordWork
-from cadenza.control.sign_up import Choice, find_invitation, join
+from cadenza.control.sign_up import SignUpChoice, find_invitation, join
 from cadenza.store.accounts import Account
 from cadenza.store.acts import COMMAND_LINE
 from cadenza.store.store import Store
@@ -29,7 +29,7 @@ async def make(store: Store, now_ms: int = NOW_MS) -> str:
 
 async def use(store: Store, secret: str, email: str, now_ms: int = NOW_MS) -> Account:
     invitation = await find_invitation(store, secret, now_ms)
-    return await join(store, PasswordWork(), invitation, Choice(email, PASSWORD), 0, now_ms)
+    return await join(store, PasswordWork(), invitation, SignUpChoice(email, PASSWORD), 0, now_ms)
 
 
 async def test_the_first_account_is_an_ordinary_one(store: Store) -> None:

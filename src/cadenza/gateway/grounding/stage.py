@@ -24,7 +24,7 @@ from cadenza.gateway.grounding.additions import NO_GROUNDING, Grounding, Materia
 from cadenza.gateway.grounding.charges import SearchTerms
 from cadenza.gateway.grounding.memory import recall
 from cadenza.gateway.grounding.search.records import NOTHING_FOUND, SEARCH_FAILED, EngineFailed, Found
-from cadenza.gateway.grounding.search.web_search import Charge, DecideByModel, EngineName, Search, WebSearch
+from cadenza.gateway.grounding.search.web_search import Charge, DecideByModel, EngineName, SearchRequest, WebSearch
 from cadenza.gateway.grounding.switch import is_turned_off
 from cadenza.gateway.parts import FilePart
 from cadenza.gateway.validate import ChatRequest
@@ -226,7 +226,7 @@ class Grounder:
     async def _find_sources(self, asked: Asked, tokens_max: int, sought: Sought) -> Found:
         if tokens_max < LEAST_TOKENS or self._search is None:
             return NOTHING_FOUND
-        search = Search(sought.principal.account_id, asked.texts, tokens_max, sought.charge, sought.decide)
+        search = SearchRequest(sought.principal.account_id, asked.texts, tokens_max, sought.charge, sought.decide)
         try:
             return await self._within(self._search.settings.timeout_s, "search", self._search.find(search))
         except LeftOut:

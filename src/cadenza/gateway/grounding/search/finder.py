@@ -35,7 +35,7 @@ from cadenza.gateway.grounding.search.records import (
     Source,
     Unread,
 )
-from cadenza.gateway.grounding.search.web_search import Search, SearchSettings
+from cadenza.gateway.grounding.search.web_search import SearchRequest, SearchSettings
 from cadenza.observe import Log
 
 PAGES_MAX = 3  # of the results; the pages that the message names come on top
@@ -66,7 +66,7 @@ class Finder:
         self._timeout_s = timeout_s
         self._cache = ResultCache(time.monotonic)
 
-    async def find(self, search: Search) -> Found:
+    async def find(self, search: SearchRequest) -> Found:
         """The sources for the last message. EngineFailed if the engine fails and no page was read."""
         now_s, asked, tokens_max = asyncio.get_running_loop().time(), search.asked, search.tokens_max
         today = datetime.now(UTC).date()
@@ -105,7 +105,7 @@ class Finder:
         unread, unread_tokens = _fitting_unread([Unread(url, NOT_OPENED) for url in decision.urls], tokens_max)
         return Found(fitting(map(_source_of_hit, hits), tokens_max - unread_tokens), unread)
 
-    async def _hits(self, decision: Decision, search: Search, today: date) -> Sequence[Hit] | None:
+    async def _hits(self, decision: Decision, search: SearchRequest, today: date) -> Sequence[Hit] | None:
         """A message that only names pages is answered by these. None if the engine failed, and there are such pages."""
         if decision.reason == "url":
             return ()

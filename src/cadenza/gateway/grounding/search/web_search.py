@@ -41,7 +41,7 @@ class SearchSettings(msgspec.Struct, frozen=True):
     searches_per_day: int = 1000  # of one account
 
 
-class Search(msgspec.Struct, frozen=True):
+class SearchRequest(msgspec.Struct, frozen=True):
     """One search to make: for whom, the last user messages, oldest first, and how many tokens its sources may have.
 
     `charge` charges it, and `decide` asks a model whether it is needed.
@@ -75,7 +75,7 @@ class WebSearch:
             self._has_index, self._looked_s = self._index.exists(), now_s
         return self._has_index
 
-    async def find(self, search: Search) -> Found:
+    async def find(self, search: SearchRequest) -> Found:
         """The sources for the last message; none if it needs no search. EngineFailed if the engine fails."""
         finder = self._finder or await self._make_finder()
         return await finder.find(search)
