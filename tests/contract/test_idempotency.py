@@ -187,6 +187,7 @@ def test_key_is_remembered_for_a_day(
     served = ask(account.api, "a day").json["id"]
     with closing(sqlite3.connect(service.folder / "data" / "cadenza.db", timeout=60)) as store, store:
         store.execute("UPDATE idempotency SET created_at = created_at - ? WHERE completion_id = ?", (age_ms, served))
+        store.execute("UPDATE usage SET started_at = started_at - ? WHERE completion_id = ?", (age_ms, served))
     assert ask(account.api, "a day").status == status
 
 

@@ -25,9 +25,9 @@ set -e
 root=$1; shift
 mount --make-rprivate /
 mount --bind "$root" "$root"
+for path in $WRITABLE; do mount --bind "$root$path" "$root$path"; done # first: the checkout may be in one of them
 for path in $READ_ONLY; do mount --rbind "$path" "$root$path"; mount -o remount,bind,ro "$root$path"; done
 for path in /dev /proc; do mount --rbind "$path" "$root$path"; done
-for path in $WRITABLE; do mount --bind "$root$path" "$root$path"; done
 mount -o remount,bind,ro "$root"
 exec chroot "$root" setpriv --reuid USER --regid USER --clear-groups --no-new-privs --bounding-set=-all "$@"
 """.replace("USER", str(USER))

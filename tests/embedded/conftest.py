@@ -13,6 +13,7 @@ from tests.loopback import LoopbackUpstream
 from tests.raw_client import RawClient, Reply
 
 EMAIL = "owner@example.org"
+PASSWORD = "seven words that nobody guesses"
 TOML = """
 [providers.acme]
 kind = "openai"
@@ -53,7 +54,7 @@ class Started(msgspec.Struct, frozen=True):
 @pytest.fixture(scope="session")
 def account(tmp_path_factory: pytest.TempPathFactory) -> Account:
     folder = tmp_path_factory.mktemp("account")
-    run_here(folder, "account", "create", EMAIL, "--credit", "5", "--password-stdin", given="password")
+    run_here(folder, "account", "create", EMAIL, "--credit", "5", "--password-stdin", given=PASSWORD)
     return Account(folder, run_here(folder, "key", "create", "--account", EMAIL).stdout.strip())
 
 

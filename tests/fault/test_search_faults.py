@@ -37,14 +37,16 @@ def service(engine: ScriptedSearxng, shared_upstream: LoopbackUpstream) -> Itera
 
 
 def test_a_failing_engine_is_left_out(service: Service, engine: ScriptedSearxng, upstream: LoopbackUpstream) -> None:
-    """Whatever the engine does, the reply comes without sources, and the model gets the question as it was."""
+    """Whatever the engine does, the reply comes without sources, and both client and model are told."""
     api = RawClient(service.port, service.key)
     for stream, answer in enumerate(FAULTS.values()):
         engine.answer = answer
         reply = api.chat(messages=QUESTION, stream=bool(stream % 2))
         assert (reply.status, reply.is_done) == (200, True)
-        assert "x-cadenza-grounding" not in reply.headers
-        assert upstream.requests[-1].json["messages"][-1] == QUESTION[0]
+        assert reply.headers["x-cadenza-grounding"] == "search=failed"
+        content = upstream.requests[-1].json["messages"][-1]["content"]
+        assert content.startswith("A search for my question failed.")
+        assert content.endswith(QUESTION[0]["content"])
     failed, late = (
         service.process.metric(rf'cadenza_grounding_total{{part="search",result="{result}"}}')
         if f'result="{result}"' in service.process.get("/metrics")[1]

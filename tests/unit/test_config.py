@@ -136,7 +136,7 @@ def test_no_file_means_the_embedded_default(tmp_path: Path) -> None:
     assert settings.source is None
     assert settings.server == Server(host="127.0.0.1", port=8080, workers=1, drain_s=30.0)
     assert settings.store.url == f"sqlite:///{tmp_path}/data/cadenza.db"
-    assert settings.store.region == "ca"
+    assert settings.store.region is None
     assert settings.shared_state.url == "memory://"
     assert settings.limits == Limits(requests_per_second=10.0, burst=20, concurrency=256)
     assert settings.providers == {"local": Provider(name="local", kind="embedded", retention="zero")}

@@ -235,7 +235,7 @@ def test_the_overview_counts_what_was_used(operator: Visitor, service: Service, 
     load = load_of(operator)
     assert (load["workers"], load["slots_limit"]) == (1, 10_000)
     assert [one["id"] for one in load["classes"]] == ["mezzo", "forte", "fortissimo"]
-    assert [(one["state"], one["last_fault"]) for one in load["models"]] == [("usable", None)] * len(load["models"])
+    assert [one["state"] for one in load["models"]] == ["usable"] * len(load["models"])
     assert "Credit outstanding" in operator.get("/operator").words
 
 
