@@ -23,6 +23,7 @@ LOCK = Path(tempfile.gettempdir()) / "cadenza-apt.lock"
 PACKAGES = {  # a program of each, or where a file of it is
     "binutils": "objdump",
     "chromium-headless-shell": "chromium-headless-shell",
+    "git": "git",
     "libfaketime": "/usr/lib/*/faketime/libfaketime.so.1",
     "nginx-light": "nginx",
     "nodejs": "node",
