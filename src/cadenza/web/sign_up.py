@@ -146,7 +146,7 @@ async def _invitation(visit: Visit, secret: str) -> Invitation:
 
 
 async def _limit(visit: Visit) -> None:
-    """Limit what one network, and all together, make us spend: hashes and letters."""
+    """Limit the password hashes and e-mails that one network, and all networks together, can cause."""
     limits = [*network_limits("sign-up:network", visit.address, SIGN_UP_RATE), Limit("sign-up", ALL_SIGN_UPS)]
     message = "Too many accounts were asked for from your network. Try again later."
     await throttle.take(visit.context.rates, limits, message)
@@ -154,7 +154,7 @@ async def _limit(visit: Visit) -> None:
 
 @asynccontextmanager
 async def _opening_credit(visit: Visit) -> AsyncIterator[int]:
-    """The credit of a new account. Only so many an hour get it, by network and in all, whoever asks for them."""
+    """The credit of a new account. It is rate-limited by network and in total."""
     settings, rates = visit.context.settings, visit.context.rates
     per_hour = settings.opening_credits_per_hour
     limits = [
