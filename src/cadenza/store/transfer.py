@@ -20,7 +20,7 @@ from sqlalchemy import Table
 
 from cadenza.store import schema
 from cadenza.store.files import is_locked, lock_names
-from cadenza.store.living import Fields, beating
+from cadenza.store.live_processes import Fields, find_with_heartbeat
 from cadenza.store.store import WAIT_S, Row, StoreUnavailable
 
 LEFT_BEHIND = (schema.processes, schema.reserves, schema.marks, schema.cap_holds)  # of serving processes: there is none
@@ -105,7 +105,7 @@ async def _lock_target(target: Connection) -> None:
         return [dict(row) for row in await target.fetch("SELECT * FROM processes")]
 
     known = {row["name"] for row in await read()}
-    services = await beating(read)
+    services = await find_with_heartbeat(read)
     await target.execute("LOCK TABLE accounts IN SHARE ROW EXCLUSIVE MODE")
     await target.execute("LOCK TABLE processes IN SHARE MODE")
     services += [row for row in await read() if row["name"] not in known]
