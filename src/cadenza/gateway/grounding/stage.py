@@ -1,9 +1,9 @@
 """The step of a chat request that adds reference material: attachments, memory and web search, all at once.
 
 It comes before the hold, so its tokens are paid for. If memory or search fails or is late, it is left out and counted,
-and the reply still comes. They add no more than the credit pays for beside a usual answer: a question that can be paid
-for is never refused because of them. A file is never left out: one that cannot be read is 400, with its name, and one
-that cannot be read now is 429. Requests with tools get none of it.
+and the reply still comes; the model is told that a search failed. They add no more than the credit pays for beside a
+usual answer: a question that can be paid for is never refused because of them. A file is never left out: one that
+cannot be read is 400, with its name, and one that cannot be read now is 429. Requests with tools get none of it.
 """
 
 import asyncio
@@ -24,7 +24,13 @@ from cadenza.gateway.grounding.additions import NO_GROUNDING, Grounding, Materia
 from cadenza.gateway.grounding.charges import SearchTerms
 from cadenza.gateway.grounding.memory import recall
 from cadenza.gateway.grounding.search.records import NOTHING_FOUND, SEARCH_FAILED, EngineFailed, Found
-from cadenza.gateway.grounding.search.web_search import Charge, DecideByModel, EngineName, SearchRequest, WebSearch
+from cadenza.gateway.grounding.search.web_search import (
+    ChargeSearch,
+    DecideByModel,
+    EngineName,
+    SearchRequest,
+    WebSearch,
+)
 from cadenza.gateway.grounding.switch import is_turned_off
 from cadenza.gateway.parts import FilePart
 from cadenza.gateway.validate import ChatRequest
@@ -108,7 +114,7 @@ class Sought(msgspec.Struct, frozen=True):
     prompt: PromptSize
     principal: Principal
     means: Means
-    charge: Charge = nullcontext
+    charge: ChargeSearch = nullcontext
     decide: DecideByModel | None = None
 
 
