@@ -119,7 +119,11 @@ class Sought(msgspec.Struct, frozen=True):
 
 
 class LeftOut(Exception):
-    """A part failed or was late: why."""
+    """A part was left out, because it failed or was late."""
+
+    def __init__(self, failure: Exception) -> None:
+        super().__init__()
+        self.failure = failure
 
 
 class Grounder:
@@ -208,7 +212,8 @@ class Grounder:
             texts = await self._within(FILES_S, "attachments", reading)
         except LeftOut as left_out:
             self._observer.metrics.refused.labels("files").inc()
-            busy = left_out.__cause__ if isinstance(left_out.__cause__, ReaderBusy) else ReaderBusy(LATE, LATE_RETRY_S)
+            failure = left_out.failure
+            busy = failure if isinstance(failure, ReaderBusy) else ReaderBusy(LATE, LATE_RETRY_S)
             raise RateLimited(f"The files were not read: {busy.reason}. Retry.", busy.retry_s) from None
         except UnreadableFile as error:
             raise UnreadableAttachment(error.name, error.reason, other_part(error.reason)) from None
@@ -247,7 +252,7 @@ class Grounder:
         except (TimeoutError, ReaderBusy, EngineFailed, StoreUnavailable) as failure:
             metrics.grounding.labels(part, "late" if isinstance(failure, TimeoutError) else "failed").inc()
             metrics.grounding_failures.labels(part, reason_of(failure)).inc()
-            raise LeftOut from failure
+            raise LeftOut(failure) from None
         metrics.grounding.labels(part, "added" if found else "nothing").inc()
         return found
 

@@ -44,9 +44,12 @@ def upgrade(connection: Connection, revision: str) -> None:
 
 
 def upgrade_sqlite(
-    connect: Callable[[], sqlite3.Connection], revision: str, back_up: Callable[[], None], database: Path
+    connect: Callable[[], sqlite3.Connection], revision: str, back_up: Callable[[str], None], database: Path
 ) -> None:
-    """Check, back up and migrate while one transaction holds the write lock. Errors are the driver's own."""
+    """Check, back up and migrate while one transaction holds the write lock. Errors are the driver's own.
+
+    `back_up` gets the revision of the schema, which is empty if there is none.
+    """
     engine = create_engine("sqlite://", creator=connect, poolclass=NullPool, hide_parameters=True)
     event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE"))
     try:
@@ -55,7 +58,7 @@ def upgrade_sqlite(
             if needed:
                 rows = _rows(connection, PROCESSES) if found >= FIRST_WITH_PROCESSES else []
                 live_processes.refuse_older(live_processes.find_locked(database, rows, found), needed)
-            back_up()
+            back_up(found)
             upgrade(connection, revision)
     except DBAPIError as error:
         raise error.orig or error from None
