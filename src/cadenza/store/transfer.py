@@ -3,8 +3,8 @@
 The source's write lock is held meanwhile, and nothing in it is changed. The target is committed only after its rows
 were read back and are the same as the source's. A target that has these rows already is left as it is.
 
-No service may use either. One that starts on the target meanwhile waits for a lock and gives up. One that starts on the
-source shows by its locked file: it is looked for before the copy, before the commit, and once more after it.
+No service may use either store meanwhile. A service that starts on the target waits for a lock and gives up. A service
+that starts on the source is found by its lock file, which is checked before the copy, before the commit and after it.
 """
 
 import contextlib

@@ -155,14 +155,11 @@ async def _limit(visit: Visit) -> None:
 @asynccontextmanager
 async def _opening_credit(visit: Visit) -> AsyncIterator[int]:
     """The credit of a new account. It is rate-limited by network and in total."""
-    settings, rates = visit.context.settings, visit.context.rates
-    per_hour = settings.opening_credits_per_hour
-    limits = [
-        *network_limits("opening-credit:network", visit.address, CREDIT_RATE),
-        Limit("opening-credit", Rate(per_hour / HOUR_S, per_hour)),
-    ]
-    if not settings.opening_credit_nano:
-        limits = []
+    settings, rates, limits = visit.context.settings, visit.context.rates, list[Limit]()
+    if settings.opening_credit_nano:
+        per_hour = settings.opening_credits_per_hour
+        limits = network_limits("opening-credit:network", visit.address, CREDIT_RATE)
+        limits.append(Limit("opening-credit", Rate(per_hour / HOUR_S, per_hour)))
     await throttle.take(rates, limits, "Too many new accounts got their opening credit lately. Try again in an hour.")
     try:
         yield settings.opening_credit_nano
