@@ -19,7 +19,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from cadenza.control.store import prepare_store, require_store
 from cadenza.core.ledger import Ended, Held, Repeated
 from cadenza.core.records import Usage
-from cadenza.store import files, living, sweeps
+from cadenza.store import files, live_processes, sweeps
 from cadenza.store.migrate import REVISIONS, SchemaState, migrate, schema_state
 from cadenza.store.migrations import refuse_living
 from cadenza.store.schema import entries, holds, idempotency, metadata, usage
@@ -184,7 +184,7 @@ async def refuse(store: Store, url: str, needed: str) -> None:
         with contextlib.closing(sqlite3.connect(store.path)) as connection:
             connection.row_factory = sqlite3.Row
             rows = [dict(row) for row in connection.execute("SELECT * FROM processes")]
-        living.refuse(living.holding_locks(store.path, rows, HEAD), needed)
+        live_processes.refuse_older(live_processes.find_locked(store.path, rows, HEAD), needed)
         return
     engine = create_async_engine(url.replace("postgresql:", "postgresql+asyncpg:"))
     try:

@@ -1,7 +1,7 @@
-"""How much CPU time of a child process each owner has left, by what the system measured for its tasks.
+"""CPU time budgets of the owners of one child process: token buckets, charged with the measured time of their tasks.
 
-An owner has `burst_s` seconds at first, and gets `per_s` back in each second. One that has used them up is refused, but
-only while others use the same child: an owner alone may use all of it.
+A full bucket has `burst_s` seconds, and `per_s` are added in each second. An owner whose bucket is empty is refused,
+but only while others use the same child: a single owner may use all of it.
 """
 
 import time
@@ -10,20 +10,20 @@ from typing import NamedTuple
 
 import msgspec
 
-RECENT_S = 60.0  # an owner that came within this time is one of the others
+RECENT_S = 60.0  # an owner with a task within this time counts as a user of the child
 
 
 class CpuBudget(msgspec.Struct, frozen=True):
-    """The CPU time of one owner: as much at once, and as much in each second, on average."""
+    """The CPU time of one owner: the burst, and the average in each second."""
 
     burst_s: float = 10.0
     per_s: float = 0.25
 
 
-class _Account(NamedTuple):
+class _Bucket(NamedTuple):
     left_s: float
-    at_s: float  # when that was so
-    came_s: float  # when its owner came last
+    at_s: float  # when `left_s` was computed
+    task_s: float  # when its owner had its last task
 
 
 class CpuBudgets:
@@ -32,42 +32,42 @@ class CpuBudgets:
     def __init__(self, budget: CpuBudget, clock: Callable[[], float] = time.monotonic) -> None:
         self._budget = budget
         self._clock = clock
-        self._accounts: dict[str, _Account] = {}  # the one that was used last comes last
+        self._buckets: dict[str, _Bucket] = {}  # least recently used first
         self._forget_s = max(RECENT_S, 2 * budget.burst_s / budget.per_s)
 
     def __len__(self) -> int:
-        return len(self._accounts)
+        return len(self._buckets)
 
     def left(self, owner: str) -> float:
         """In seconds; below zero for an owner that has used more than it had."""
-        account = self._accounts.get(owner)
-        if account is None:
+        bucket = self._buckets.get(owner)
+        if bucket is None:
             return self._budget.burst_s
-        return min(self._budget.burst_s, account.left_s + (self._clock() - account.at_s) * self._budget.per_s)
+        return min(self._budget.burst_s, bucket.left_s + (self._clock() - bucket.at_s) * self._budget.per_s)
 
     def note(self, owner: str) -> None:
         """The owner has a task."""
         now_s = self._clock()
-        self._keep(owner, _Account(self.left(owner), now_s, now_s))
+        self._keep(owner, _Bucket(self.left(owner), now_s, now_s))
 
     def charge(self, owner: str, cpu_s: float) -> None:
-        """Take this off the owner's budget. No owner owes more than one burst, so that each can be served again."""
-        left_s, account = self.left(owner), self._accounts.get(owner)
-        came_s = account.came_s if account else -RECENT_S
-        self._keep(owner, _Account(max(left_s - cpu_s, -self._budget.burst_s), self._clock(), came_s))
+        """Subtract CPU time from the bucket. It falls to minus one burst at most, so that every wait is bounded."""
+        left_s, bucket = self.left(owner), self._buckets.get(owner)
+        task_s = bucket.task_s if bucket else -RECENT_S
+        self._keep(owner, _Bucket(max(left_s - cpu_s, -self._budget.burst_s), self._clock(), task_s))
 
     def wait_s(self, owner: str) -> float:
-        """How long the owner must wait for its next task; 0 if it has something left, or is alone."""
+        """How long the owner must wait for its next task; 0 if its bucket is not empty, or no other owner is active."""
         left_s = self.left(owner)
         return 0.0 if left_s > 0 or not self._has_others(owner) else max(-left_s / self._budget.per_s, 1.0)
 
     def _has_others(self, owner: str) -> bool:
-        """Whether another owner came a short while ago."""
+        """Whether another owner had a task within RECENT_S."""
         since_s = self._clock() - RECENT_S
-        return any(account.came_s > since_s for one, account in self._accounts.items() if one != owner)
+        return any(bucket.task_s > since_s for one, bucket in self._buckets.items() if one != owner)
 
-    def _keep(self, owner: str, account: _Account) -> None:
-        self._accounts.pop(owner, None)
-        self._accounts[owner] = account
-        while account.at_s - self._accounts[oldest := next(iter(self._accounts))].at_s > self._forget_s:
-            del self._accounts[oldest]
+    def _keep(self, owner: str, bucket: _Bucket) -> None:
+        self._buckets.pop(owner, None)
+        self._buckets[owner] = bucket
+        while bucket.at_s - self._buckets[oldest := next(iter(self._buckets))].at_s > self._forget_s:
+            del self._buckets[oldest]

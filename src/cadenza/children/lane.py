@@ -55,7 +55,7 @@ class Lane:
     async def turn(self, owner: str, *, is_bounded: bool = True, has_begun: bool = False) -> AsyncIterator[Run]:
         """For several tasks of one owner, one after the other: none of another owner comes between them.
 
-        `has_begun` says that the work is in the midst: it needs no budget to go on.
+        `has_begun`: the work has started in an earlier turn, and continues even if the budget is used up.
         """
         async with self._turns.turn(owner, is_bounded=is_bounded, has_begun=has_begun):
             yield partial(self._run, owner)
@@ -79,7 +79,8 @@ class Lane:
             await child.end()
             raise
         finally:
-            next_start_s = 0.0 if self._child else child.start_cpu_s  # who ends a child pays for the start of the next
+            # An owner whose task ended the child pays for the start of the next one.
+            next_start_s = 0.0 if self._child else child.start_cpu_s
             self._turns.charge(owner, child.take_cpu_s() + next_start_s)
         self._has_open_door = child.has_open_door
         return reply

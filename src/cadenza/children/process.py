@@ -54,9 +54,10 @@ class Child:
         self._reader = reader
         self._writer = writer
         self.has_open_door = False
-        self._has_begun = False  # it has said that it is ready
-        self.start_cpu_s = 0.0  # the CPU time until then
-        self._measured_s = self._unpaid_s = 0.0  # of CPU time
+        self._has_begun = False  # it has reported that it is ready
+        self.start_cpu_s = 0.0  # the CPU time of its start
+        self._is_ending = False
+        self._measured_s = self._unpaid_s = 0.0  # CPU time: read last, and not taken yet
 
     @classmethod
     async def start(cls, limits: Limits, module: str) -> "Child":
@@ -95,7 +96,7 @@ class Child:
         return unpaid_s
 
     def _measure(self) -> None:
-        if self._process.returncode is None:
+        if self._process.returncode is None and not self._is_ending:
             now_s = _cpu_time_s(self._process.pid)
             self._unpaid_s += now_s - self._measured_s
             self._measured_s = now_s
@@ -142,7 +143,8 @@ class Child:
 
     async def end(self) -> int:
         """Kill it, and return its exit code."""
-        self._measure()  # once it was waited for, nobody can tell
+        self._measure()
+        self._is_ending = True  # its CPU clock is gone after wait(), which another thread calls
         self._writer.transport.abort()
         with suppress(ProcessLookupError):
             self._process.kill()
@@ -150,7 +152,7 @@ class Child:
 
 
 def _cpu_time_s(pid: int) -> float:
-    """Of a process that was not waited for yet, running or not. Other systems than Linux do not tell."""
+    """Of a process that was not waited for yet, running or not. 0 on systems other than Linux."""
     if sys.platform != "linux":
         return 0.0
     return time.clock_gettime((~pid << 3) | PROCESS_CPU_CLOCK)

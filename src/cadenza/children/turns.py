@@ -1,7 +1,7 @@
 """Turns for one child process: one task at a time, owners by the CPU time that they used, and a bounded queue.
 
-The next turn goes to the waiting owner that has the most left of its budget. So an owner that has used less than the
-others waits for at most one turn of theirs, however many tasks they have.
+The next turn goes to the waiting owner with the largest budget left. So an owner that has used less CPU time than the
+others waits for at most one of their turns, however many tasks they have.
 """
 
 import asyncio
@@ -55,7 +55,7 @@ class Turns:
     async def turn(self, owner: str, *, is_bounded: bool = True, has_begun: bool = False) -> AsyncIterator[None]:
         """Wait for the turn. If that is bounded: QueueFull where there is no place, or it does not come in time.
 
-        OverBudget if there is no budget for it. That does not stop work which has begun: it only lets others go first.
+        OverBudget if the budget is used up. Work that has begun is not refused for that: others only go first.
         """
         await self._take(owner, is_bounded=is_bounded, is_budgeted=is_bounded and not has_begun)
         try:

@@ -29,7 +29,7 @@ reference_option = click.option(
     metavar="TEXT",
     default="",
     show_default="a new one",
-    help="Counts once: a repetition with the same reference changes nothing.",
+    help="Makes the command idempotent: a repetition with the same reference changes nothing.",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON array, oldest first.")
 T = TypeVar("T")

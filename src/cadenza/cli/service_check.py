@@ -1,6 +1,6 @@
-"""The check of the running service by `cadenza doctor`: how its routes answer chats, as its own metrics tell.
+"""The check of the running service by `cadenza doctor`: how its routes answer chats, by its own metrics.
 
-A provider may list its models and refuse every chat. Only the service sees that, so its word is taken first.
+A provider may list its models and refuse every chat. Only the service sees that, so its metrics are read first.
 """
 
 import asyncio

@@ -119,8 +119,8 @@ class ClassSettings(msgspec.Struct, frozen=True):
 class Platform(msgspec.Struct, frozen=True):
     """The web application. `base_url` is its address, for links in e-mails; with https, cookies are sent over TLS only.
 
-    Who signs up gets the opening credit, which is given so often in an hour and not more. `secret_key` encrypts
-    what the store must not have in the clear. It comes from the variable `secret_key_env`.
+    A new account gets the opening credit; at most `opening_credits_per_hour` accounts get it in an hour. `secret_key`,
+    from the variable `secret_key_env`, encrypts the secrets of authenticator apps in the store.
     """
 
     base_url: str | None = None

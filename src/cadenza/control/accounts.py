@@ -12,7 +12,7 @@ import msgspec
 from argon2 import PasswordHasher
 
 from cadenza.control.errors import ControlError
-from cadenza.control.once import make_order, until_known
+from cadenza.control.idempotency import make_command
 from cadenza.control.passwords import clean_password
 from cadenza.core.money import format_dollars
 from cadenza.core.records import CLASSES, DEFAULT_CLASS
@@ -39,7 +39,7 @@ class NewAccount(msgspec.Struct, frozen=True):
     is_operator: bool = False
 
 
-async def create_account(  # noqa: PLR0913, PLR0917 it is one order
+async def create_account(  # noqa: PLR0913, PLR0917 one command
     store: Store,
     email: str,
     password: str,
@@ -48,26 +48,26 @@ async def create_account(  # noqa: PLR0913, PLR0917 it is one order
     now_ms: int,
     reference: str = "",
 ) -> Account:
-    """Create an account from the command line, with its opening grant, in one transaction. A reference counts once."""
+    """Create an account from the command line, with its opening grant, in one transaction. Idempotent by reference."""
     normal = require_email(email)
     check_class(preferred_class)
     if not 0 <= credit_nano < ledger.BALANCE_NANO_LIMIT:
         raise ControlError(f"Opening credit is from zero to less than {format_dollars(ledger.BALANCE_NANO_LIMIT)}.")
     password_hash = await asyncio.to_thread(PasswordHasher().hash, clean_password(password, normal))
     new = NewAccount(normal, password_hash, credit_nano, preferred_class)
-    order = make_order(COMMAND_LINE, "account.create", (normal, credit_nano), reference)
+    command = make_command(COMMAND_LINE, "account.create", (normal, credit_nano), reference)
 
     def create(tx: Transaction) -> Account:
-        begun = order.begin(tx, now_ms)
-        if begun.earlier:
+        claim = command.claim(tx, now_ms)
+        if claim.earlier:
             raise ControlError(
                 f"With this reference, {normal} was created before, with the password that was given then. "
                 "Nothing was changed now."
             )
-        return add_account(tx, new, COMMAND_LINE, now_ms) if begun.is_new else find_account(tx, normal)
+        return add_account(tx, new, COMMAND_LINE, now_ms) if claim.is_new else find_account(tx, normal)
 
     try:
-        return await until_known(order.reference, lambda: store.transact(create))
+        return await command.run(lambda: store.transact(create))
     except StoreRefused:
         raise ControlError(f"There is an account for {normal} already.") from None
 
@@ -170,33 +170,33 @@ class Granted(msgspec.Struct, frozen=True):
     earlier_at: int | None = None
 
 
-async def give_credit(  # noqa: PLR0913, PLR0917 it is one order
+async def give_credit(  # noqa: PLR0913, PLR0917 one command
     store: Store, email: str, amount_nano: int, note: str, now_ms: int, by: str = COMMAND_LINE, reference: str = ""
 ) -> Granted:
-    """Add credit, which pays a debt of the account first. A reference counts once."""
+    """Add credit, which pays a debt of the account first. A reference makes it idempotent."""
     if amount_nano <= 0:
         raise ControlError("The amount of credit must be above zero.")
     if len(note) > NOTE_CHARS_MAX or not note.isprintable():
         raise ControlError(f"A note is one line of at most {NOTE_CHARS_MAX} characters.")
 
     found = await get_account(store, email)
-    order = make_order(by, "credit.grant", (found.id, amount_nano), reference)
+    command = make_command(by, "credit.grant", (found.id, amount_nano), reference)
 
     def give(tx: Transaction) -> Granted:
-        account, begun = find_account(tx, email), order.begin(tx, now_ms)
-        if not begun.is_new:
-            return Granted(account, begun.earlier.at if begun.earlier else None)
+        account, claim = find_account(tx, email), command.claim(tx, now_ms)
+        if not claim.is_new:
+            return Granted(account, claim.earlier_at)
         if account.balance_nano + amount_nano >= ledger.BALANCE_NANO_LIMIT:
             raise ControlError(
                 f"The balance of {account.email} is {format_dollars(account.balance_nano)} dollars "
                 f"and must stay below {format_dollars(ledger.BALANCE_NANO_LIMIT)}."
             )
-        credit.give(tx, account.id, amount_nano, note, order.source, now_ms)
+        credit.give(tx, account.id, amount_nano, note, command.source, now_ms)
         detail = f"{format_dollars(amount_nano)} dollars" + (f": {note}" if note else "")
         acts.add(tx, Act(now_ms, by, "credit.grant", account.id, detail=detail))
         return Granted(find_account(tx, account.email))
 
-    return await until_known(order.reference, lambda: make_change(store, give))
+    return await command.run(lambda: make_change(store, give))
 
 
 def find_account(tx: Transaction, email: str) -> Account:

@@ -10,7 +10,7 @@ import msgspec
 
 from cadenza.control.accounts import NOTE_CHARS_MAX, find_account, get_account
 from cadenza.control.errors import ControlError
-from cadenza.control.once import make_order, until_known
+from cadenza.control.idempotency import make_command
 from cadenza.core.money import AMOUNT_NANO_MAX, format_dollars
 from cadenza.store import acts, credit
 from cadenza.store.acts import Act
@@ -35,10 +35,10 @@ class Correction(msgspec.Struct, frozen=True):
     earlier_at: int | None = None
 
 
-async def correct_credit(  # noqa: PLR0913, PLR0917 it is one order
+async def correct_credit(  # noqa: PLR0913, PLR0917 one command
     store: Store, email: str, amount_nano: int, reason: str, by: str, now_ms: int, reference: str = ""
 ) -> Correction:
-    """Take credit back. The amount is negative, as its entry will be. A reference counts once."""
+    """Take credit back. The amount is negative, as its entry will be. A reference makes it idempotent."""
     if not -AMOUNT_NANO_MAX <= amount_nano < 0:
         raise ControlError("A correction takes credit back: write a negative amount, like -1.00.")
     reason = reason.strip()
@@ -46,23 +46,22 @@ async def correct_credit(  # noqa: PLR0913, PLR0917 it is one order
         raise ControlError(f"A correction needs a reason: one line of at most {NOTE_CHARS_MAX} characters.")
 
     found = await get_account(store, email)
-    order = make_order(by, "credit.correct", (found.id, amount_nano), reference)
+    command = make_command(by, "credit.correct", (found.id, amount_nano), reference)
     await gather_free_credit(store, found.id, -amount_nano)
 
     def correct(tx: Transaction) -> Correction:
-        account, begun = find_account(tx, email), order.begin(tx, now_ms)
-        if not begun.is_new:
-            at = begun.earlier.at if begun.earlier else None
-            return Correction(account.email, -amount_nano, account.balance_nano, account.debt_nano, at)
+        account, claim = find_account(tx, email), command.claim(tx, now_ms)
+        if not claim.is_new:
+            return Correction(account.email, -amount_nano, account.balance_nano, account.debt_nano, claim.earlier_at)
         money = credit.lock_money(tx, account.id)
         if money.balance_nano - money.debt_nano < -amount_nano:
             raise ControlError(_too_much(account.email, -amount_nano, money))
-        taken = credit.take(tx, account.id, -amount_nano, reason, order.source, now_ms)
+        taken = credit.take(tx, account.id, -amount_nano, reason, command.source, now_ms)
         detail = f"{format_dollars(amount_nano)} dollars: {reason}"
         acts.add(tx, Act(now_ms, by, "credit.correct", account.id, detail=detail))
         return Correction(account.email, -amount_nano, taken.balance_nano, taken.owed_nano)
 
-    return await until_known(order.reference, lambda: make_change(store, correct))
+    return await command.run(lambda: make_change(store, correct))
 
 
 async def gather_free_credit(store: Store, account_id: str, amount_nano: int) -> None:

@@ -13,7 +13,7 @@ from msgspec import UNSET, UnsetType
 
 from cadenza.control.accounts import get_account
 from cadenza.control.errors import ControlError
-from cadenza.control.once import make_order, until_known
+from cadenza.control.idempotency import make_command
 from cadenza.core.apikey import KEY_PREFIX, digest_key, display_prefix, is_well_formed, make_key
 from cadenza.core.caps import PERIODS, Cap, month_of
 from cadenza.core.money import AMOUNT_NANO_MAX, format_dollars
@@ -68,7 +68,7 @@ class Revocation(msgspec.Struct, frozen=True):
 
 
 class KeyOrder(msgspec.Struct, frozen=True):
-    """The key to create. No scopes means all of them. A reference counts once."""
+    """The key to create. No scopes means all of them. A reference makes it idempotent."""
 
     name: str = ""
     scopes: Sequence[str] = ()
@@ -112,14 +112,14 @@ async def _create(store: Store, account_id: str, order: KeyOrder, now_ms: int, b
     _check_cap(order.cap)
     days = _days(order.expires)
     secret, key_id = make_key(), "key_" + secrets.token_urlsafe(18)
-    ordered = (account_id, order.name, sorted(order.scopes), order.expires, order.limits, order.cap)
-    once = make_order(by, "key.create", ordered, order.reference, key_id)
+    arguments = (account_id, order.name, sorted(order.scopes), order.expires, order.limits, order.cap)
+    command = make_command(by, "key.create", arguments, order.reference, key_id)
 
     def create(tx: Transaction) -> KeyRecord:
-        begun = once.begin(tx, now_ms)
-        if begun.earlier:
-            raise _made_before(tx, begun.earlier.subject)
-        if not begun.is_new:
+        claim = command.claim(tx, now_ms)
+        if claim.earlier:
+            raise _made_before(tx, claim.earlier.subject)
+        if not claim.is_new:
             [created] = keys.find_by_prefix_or_id(tx, key_id)
             return created
         key = NewKey(
@@ -142,7 +142,7 @@ async def _create(store: Store, account_id: str, order: KeyOrder, now_ms: int, b
         acts.add(tx, Act(now_ms, by, "key.create", created.account_id, created.id, detail))
         return created
 
-    return secret, _view(await until_known(once.reference, lambda: make_change(store, create)), now_ms)
+    return secret, _view(await command.run(lambda: make_change(store, create)), now_ms)
 
 
 def _made_before(tx: Transaction, key_id: str) -> ControlError:

@@ -85,8 +85,8 @@ class Letters:
 
         self._outbox.post(write)
 
-    def tell(self, to: str, notice: Notice, detail: str = "") -> None:
-        """Tell an owner what changed. Of one kind, an address gets few in a row, so that no other kind is drowned."""
+    def send_notice(self, to: str, notice: Notice, detail: str = "") -> None:
+        """Notify the owner of a change. Each kind of notice to an address has its own rate limit."""
 
         async def write() -> Letter | None:
             ticket = await self._rates.take(f"notice:{short_digest(notice.subject + to)}", NOTICE_RATE)

@@ -1,4 +1,4 @@
-"""What an owner is told by e-mail when something of the account changes on the site. No notice has a link."""
+"""The e-mail notices to an owner when the account is changed on the site. No notice has a link."""
 
 import msgspec
 

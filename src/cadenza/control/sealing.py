@@ -1,8 +1,8 @@
 """Encrypts the secrets of authenticator apps, by a key that is not in the store: AES-256-GCM, bound to the account.
 
-The key is made of the text that the environment gives or, beside a SQLite store, of a file that is made when it is
-first needed. A store on Postgres has no folder: without the variable, secrets are stored as they are. A secret that was
-stored so is read, and encrypted when its app is next used.
+The key is derived from a variable of the environment or, with SQLite, from a file beside the store, which is created
+when it is first needed. With Postgres and without the variable, secrets are stored unencrypted. Such a secret is
+encrypted when its app is next used after a key was set.
 """
 
 import hmac

@@ -170,7 +170,7 @@ def _make_code() -> str:
 
 
 def _use_totp(tx: Transaction, sealer: Sealer, app: Totp, given: Code, now_ms: int) -> None:
-    """Use a code. A secret that an earlier release stored as it is becomes an encrypted one."""
+    """Use a code. A secret that was stored unencrypted is encrypted."""
     secret = sealer.open(app.secret, app.account_id)
     step = totp.matching_step(secret, given.text, now_ms)
     if step is None or not second_factors.use_step(tx, app.account_id, step, now_ms):

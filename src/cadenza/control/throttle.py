@@ -29,7 +29,7 @@ class Limit(msgspec.Struct, frozen=True):
 def network_limits(name: str, address: str, rate: Rate) -> list[Limit]:
     """A limit on the network of an address, and limits on the wider networks around it, which allow a few times more.
 
-    So nobody who has a whole IPv6 prefix, or a rack of IPv4 addresses, has as many allowances as addresses.
+    So an IPv6 prefix or a block of IPv4 addresses does not multiply the allowance by its number of addresses.
     """
     return [
         Limit(f"{name}:{network}", Rate(rate.per_s * factor, rate.burst * factor))

@@ -10,7 +10,7 @@ import msgspec
 
 from cadenza.control.accounts import NOTE_CHARS_MAX
 from cadenza.control.errors import ControlError
-from cadenza.control.once import make_order, until_known
+from cadenza.control.idempotency import make_command
 from cadenza.core.money import format_dollars
 from cadenza.core.voucher_code import code_prefix, digest_code, make_code, normal_code
 from cadenza.store import acts, credit, vouchers
@@ -27,7 +27,7 @@ AMOUNT_NANO_MAX = 1_000_000 * 10**9
 
 
 class VoucherOrder(msgspec.Struct, frozen=True):
-    """The vouchers to make. Without days they do not expire. A reference counts once."""
+    """The vouchers to make. Without days they do not expire. A reference makes it idempotent."""
 
     amount_nano: int
     count: int = 1
@@ -59,22 +59,22 @@ async def create_vouchers(store: Store, order: VoucherOrder, by: str, now_ms: in
         for code in codes
     ]
 
-    once = make_order(by, "voucher.create", (order.amount_nano, order.count), order.reference, made[0].id)
+    command = make_command(by, "voucher.create", (order.amount_nano, order.count), order.reference, made[0].id)
 
     def create(tx: Transaction) -> None:
-        begun = once.begin(tx, now_ms)
-        if begun.earlier:
+        claim = command.claim(tx, now_ms)
+        if claim.earlier:
             raise ControlError(
-                f"With this reference, vouchers were made before: {begun.earlier.subject} and those made with it. "
+                f"With this reference, vouchers were made before: {claim.earlier.subject} and those made with it. "
                 "A code is shown only once, so make others. 'cadenza voucher list' shows them, to be revoked."
             )
-        if not begun.is_new:
+        if not claim.is_new:
             return
         vouchers.add_all(tx, [(digest_code(code), one) for code, one in zip(codes, made, strict=True)])
         detail = f"{order.count} of {format_dollars(order.amount_nano)} dollars"
         acts.add(tx, Act(now_ms, by, "voucher.create", subject=made[0].id, detail=detail))
 
-    await until_known(once.reference, lambda: store.transact(create))
+    await command.run(lambda: store.transact(create))
     return list(zip(codes, made, strict=True))
 
 

@@ -2,9 +2,9 @@
 
 Nothing is stored, and any process can do it. An id is `call_` and at least 24 characters of base64url: a checksum, the
 form of the upstream's id, some random bytes, and that id, packed and masked by the checksum. OpenAI refuses ids of
-more than 40 characters, so those of the usual upstreams stay within them. An id of ours that comes from an upstream,
-which is then a Cadenza too, is passed on as it is: here it becomes the id of the upstream behind, which that Cadenza
-takes for an id that is not its own.
+more than 40 characters, so those of the usual upstreams stay within them. An id of this form that
+comes from an upstream, which is then another Cadenza, is passed to the client unchanged. When the client sends it back,
+it is unwrapped here, and the other Cadenza gets the id of its own upstream, which it passes on unchanged.
 """
 
 import base64

@@ -1,11 +1,12 @@
-"""How requests end, without SQL: what they are charged, and what becomes of those whose process was swept meanwhile.
+"""How requests end, without SQL: what they are charged, and how those end whose process was swept meanwhile.
 
-A request ends *late* if another process took its own for dead and swept it. Nothing is lost silently then:
+A request ends *late* if another process took its process for dead and swept it. No end is dropped silently:
 
 | the sweep found         | and since                          | the late end                                        |
 |-------------------------|------------------------------------|-----------------------------------------------------|
 | no mark                 | it has no idempotency key          | is charged, from free credit; lost if that is short |
-| no mark, so freed a key | the key is free, or used by others | is lost: nothing is charged, whoever used the key   |
+| no mark, so freed a key | the key is free, or used again     | is lost: nothing is charged                         |
+| no mark                 | its API key was revoked            | is lost: nothing is charged                         |
 | a mark, and charged it  | it cost as much, or less           | is whole; what was charged too much is corrected    |
 | a mark, and charged it  | it cost more                       | is lost: the mark stays charged                     |
 
@@ -21,7 +22,7 @@ from cadenza.core.ledger import (
     Account,
     Changes,
     Charge,
-    Correction,
+    ChargeCorrection,
     Demand,
     End,
     Ended,
@@ -101,7 +102,7 @@ def _end_again(account: Account, end: End, recorded: Recorded, known: Known, cha
     account.balance_nano += corrected_nano
     if cap := known.caps.get(hold.key_id):
         cap.charge(-corrected_nano, hold.started_at, is_excused=False)
-    changes.corrections.append(Correction(corrected_nano, Charge(hold, end.outcome, due_nano)))
+    changes.corrections.append(ChargeCorrection(corrected_nano, Charge(hold, end.outcome, due_nano)))
     known.ended[hold.completion_id] = Recorded(due_nano, "request")
     return Ended(due_nano, is_repeated=not corrected_nano, corrected_nano=corrected_nano)
 
@@ -117,7 +118,7 @@ def _lose(end: End, known: Known, changes: Changes) -> Ended:
 def _has_lost_its_key(end: End, known: Known) -> bool:
     """Whether the idempotency key of a request was freed, or its API key was revoked before it ended late.
 
-    A paused process may have begun a request with a key that was revoked meanwhile: nobody can tell when it began.
+    A paused process may have begun a request with a key that was revoked meanwhile: it is not known when it began.
     """
     hold = end.hold
     if digest := hold.idempotency_digest:
@@ -138,7 +139,7 @@ def _is_excused(end: End) -> bool:
 
 
 def _within_cap(cap: CapState, end: End, own_nano: int) -> int:
-    """What is due for a request that held so much of its cap: no more than that and what the cap leaves."""
+    """What is due for a request that held `own_nano` of its cap: at most that, or what the cap leaves if it is more."""
     cap.enter(end.hold.started_at)
     if _is_excused(end):
         return end.due_nano

@@ -90,7 +90,7 @@ class Ended(msgspec.Struct, frozen=True):
     short_nano: int = 0  # due, but the account could not pay it
     is_repeated: bool = False  # it had ended before, for the same amount: nothing was changed
     is_lost: bool = False  # less was charged than its hold was for: the reply must not seem complete
-    corrected_nano: int = 0  # a sweep had charged so much more
+    corrected_nano: int = 0  # what a sweep had charged too much
 
 
 SHORT = Short()
@@ -225,7 +225,7 @@ class Charge(msgspec.Struct, frozen=True):
         return self.outcome.usage is not None and self.source != "lost"
 
 
-class Correction(msgspec.Struct, frozen=True):
+class ChargeCorrection(msgspec.Struct, frozen=True):
     """What a sweep charged too much for a request, and the charge that its metering row must show."""
 
     amount_nano: int
@@ -236,7 +236,7 @@ class Changes(msgspec.Struct):
     """What a batch changes in the store, besides the accounts and reserves themselves."""
 
     charges: list[Charge] = msgspec.field(default_factory=list)
-    corrections: list[Correction] = msgspec.field(default_factory=list)
+    corrections: list[ChargeCorrection] = msgspec.field(default_factory=list)
     new_keys: list[Hold] = msgspec.field(default_factory=list)
     kept_keys: list[OpenHold] = msgspec.field(default_factory=list)  # their requests were charged
     freed_keys: list[OpenHold] = msgspec.field(default_factory=list)  # their requests were not

@@ -1,7 +1,7 @@
 """The replies of the API: JSON, a stream or an error, each with the headers that every reply of the API carries.
 
 Errors are rendered here and nowhere else: before the first byte as a reply, after it as the event that ends the stream.
-The head of a stream may be sent while the reply is still waited for; an error then has its own type in the event.
+The head of a stream may be sent before its reply starts (heartbeat.py); the event of an error then has its own type.
 """
 
 import re
@@ -64,7 +64,7 @@ class Answers:
         """Say what went wrong."""
         if self._exchange.state is STREAMING:
             if self.is_waiting:
-                self._exchange.status = error.status  # what the request came to, for the log and the metrics
+                self._exchange.status = error.status  # for the log and the metrics
             self._exchange.abort_stream(
                 error_event(error.message, error.type if self.is_waiting else CadenzaError.type)
             )

@@ -47,7 +47,7 @@ class Credit:
         self.meter = meter
         self.output_limit = output_limit
         self.is_ended = False
-        self._asked: Route | None = None  # the route that has the request, and has not failed
+        self._asked: Route | None = None  # the route that works on the request
         self._ledger = ledger_writer
         self._record = record
         self._wait_s = wait_s
@@ -78,10 +78,10 @@ class Credit:
         """Charge what is due, or release the hold. Wait for the store briefly; the ledger goes on without us."""
         self.is_ended = True
         status = _status_of(error, self._record)
-        is_left = self._asked is not None and _has_left(error, self._record)
-        if self._asked and is_left:
-            self._record.routed(self._asked)
-        if self.meter.has_delivered or is_left:
+        asked = self._asked if _has_left(error, self._record) else None
+        if asked:
+            self._record.routed(asked)
+        if self.meter.has_delivered or asked:
             ended: asyncio.Future[Any] = self._ledger.run_to_completion(self._count_and_end(status))
         else:
             ended = self._ledger.end(self._record.outcome(status))

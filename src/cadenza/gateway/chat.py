@@ -31,7 +31,7 @@ from cadenza.gateway.gateway import Gateway
 from cadenza.gateway.grounding.additions import NO_GROUNDING, Grounding
 from cadenza.gateway.grounding.charges import Charges, SearchCharge
 from cadenza.gateway.grounding.model_decision import ModelDecision
-from cadenza.gateway.grounding.search.web_search import Charge, DecideByModel
+from cadenza.gateway.grounding.search.web_search import ChargeSearch, DecideByModel
 from cadenza.gateway.grounding.stage import NOTHING_WANTED, Grounder, Means, Sought
 from cadenza.gateway.grounding.switch import SWITCH, is_turned_off
 from cadenza.gateway.heartbeat import Heartbeat
@@ -164,7 +164,7 @@ async def find_means(store: Store, request: ApiRequest, price: Price, prompt: Pr
 
 def charge_and_decide(
     gateway: Gateway, request: ApiRequest, served: ServedClass
-) -> tuple[Charge, DecideByModel | None]:
+) -> tuple[ChargeSearch, DecideByModel | None]:
     """What charges a web search of this request, and what asks a model whether one is needed."""
     charges = Charges(gateway.ledger, request.principal, request.record.request_id)
     decide = None

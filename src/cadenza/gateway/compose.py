@@ -27,7 +27,7 @@ MESSAGE_OWN_BYTES = 256  # of a message: names that a dialect adds, ids that it 
 
 
 class Paying(Protocol):
-    """The held credit: how long the answer may be, and who is told which route was asked."""
+    """What composing needs of the held credit: the limit of the answer, and a callback for each route asked."""
 
     @property
     def output_limit(self) -> int: ...

@@ -1,8 +1,8 @@
-"""Tells the client of a stream that its request lives: a comment (`: ping`) whenever nothing was sent for a while.
+"""Keeps the connection of a stream alive: sends a comment (`: ping`) whenever nothing was sent for a while.
 
-It begins once a request is valid and has a slot, and ends with the reply. Where the reply has not begun by the first
-ping, its head is sent before: the status is then 200, and an error that comes later is an event of the stream. A
-comment has no content, so it may come before credit is held. An account that can pay for no answer gets none.
+It starts once a request is valid and has a slot, and ends with the reply. If the reply has not started by the first
+ping, its head is sent with the ping: the status is then 200, and a later error is an event of the stream. A comment
+has no content, so it may be sent before credit is held. An account that cannot pay for any answer gets no pings.
 """
 
 import asyncio
@@ -26,13 +26,13 @@ class Heartbeat:
 
     async def __aenter__(self) -> None:
         if self._every_s:
-            self._timer = asyncio.get_running_loop().call_later(self._every_s, self._beat)
+            self._timer = asyncio.get_running_loop().call_later(self._every_s, self._ping)
 
     async def __aexit__(self, *_: object) -> None:
         if self._timer:
             self._timer.cancel()
 
-    def _beat(self) -> None:
+    def _ping(self) -> None:
         exchange, every_s = self._exchange, self._every_s
         if exchange.state is PENDING:
             self._answers.start_waiting()
@@ -43,4 +43,4 @@ class Heartbeat:
             quiet_s = 0.0
             if not exchange.is_congested:
                 exchange.write(PING)
-        self._timer = asyncio.get_running_loop().call_later(max(every_s - quiet_s, every_s / 10), self._beat)
+        self._timer = asyncio.get_running_loop().call_later(max(every_s - quiet_s, every_s / 10), self._ping)

@@ -77,7 +77,7 @@ class Attached(msgspec.Struct, frozen=True):
     files: tuple[FilePart, ...] = ()  # to be read here
     media: Media = NO_MEDIA
     needs: frozenset[str] = frozenset()
-    apart: Mapping[int, Sequence[msgspec.Raw]] = {}  # the data that `media` measures, by the index of its message
+    excluded: Mapping[int, Sequence[msgspec.Raw]] = {}  # the data that `media` measures, by the index of its message
 
 
 NOTHING_ATTACHED = Attached()
@@ -129,21 +129,21 @@ def find_attached(messages: Sequence[msgspec.Raw], contents: Contents, *, reads_
     if file_count > FILES_MAX:
         raise InvalidRequest(f"messages: {file_count} files were sent; at most {FILES_MAX} are allowed.")
     needs = frozenset(ABILITIES[part.type] for part in parts)
-    data, apart = list[Data](), dict[int, list[msgspec.Raw]]()
+    media, excluded = NO_MEDIA, dict[int, list[msgspec.Raw]]()
     for message, content in contents:
         for part in content:
             if part.type in ABILITIES:
-                one = _data_of(part, reads_files=reads_files)
-                data.append(one)
-                if one.json is not None:
-                    apart.setdefault(message, []).append(one.json)
+                data = _data_of(part, reads_files=reads_files)
+                media = _add(media, data.tokens, 0 if data.json is None else len(data.json))
+                if data.json is not None:
+                    excluded.setdefault(message, []).append(data.json)
     if not reads_files:
-        return Attached((), _measure(data), needs, apart)
-    return Attached(tuple(_find_files(messages, contents)), _measure(data), needs - {"files"}, apart)
+        return Attached((), media, needs, excluded)
+    return Attached(tuple(_find_files(messages, contents)), media, needs - {"files"}, excluded)
 
 
-class Data(msgspec.Struct, frozen=True):
-    """Data of a part that is not text: the JSON string that it is, which stays out of the text, and its tokens.
+class PartData(msgspec.Struct, frozen=True):
+    """The data of a part that is not text: its JSON string, which is not counted as text, and its tokens.
 
     Without such a string the part counts as text, and as an image of any size.
     """
@@ -152,21 +152,21 @@ class Data(msgspec.Struct, frozen=True):
     tokens: FileTokens
 
 
-def _data_of(part: Part, *, reads_files: bool) -> Data:
+def _data_of(part: Part, *, reads_files: bool) -> PartData:
     """A file that is read here is left out of the prompt: its text is added instead."""
     if part.type == "file":
         assert part.file
         data = part.file.file_data
-        return Data(data, NO_TOKENS if reads_files else tokens_of_file(data))
+        return PartData(data, NO_TOKENS if reads_files else tokens_of_file(data))
     if part.type == "input_audio":
         sound = _string(part.input_audio, "data")
         tokens = tokens_of_sound(sound) if sound else None
-        return Data(sound, tokens) if tokens else Data(None, NO_TOKENS)
+        return PartData(sound, tokens) if tokens else PartData(None, NO_TOKENS)
     url, known = _string(part.image_url, "url"), _IMAGE.fullmatch(part.image_url)
     is_low = known is not None and {*known.groups()} == {None, b"low"}
     if url and (tokens := tokens_of_image(url, is_low=is_low)):
-        return Data(url, tokens if known else ANY_IMAGE)
-    return Data(None, FileTokens(IMAGE_TOKENS, PATCHES_MAX) if is_low else ANY_IMAGE)
+        return PartData(url, tokens if known else ANY_IMAGE)
+    return PartData(None, FileTokens(IMAGE_TOKENS, PATCHES_MAX) if is_low else ANY_IMAGE)
 
 
 def _string(raw: msgspec.Raw, name: str) -> msgspec.Raw | None:
@@ -175,13 +175,6 @@ def _string(raw: msgspec.Raw, name: str) -> msgspec.Raw | None:
         return raw
     value = _RAW_FIELDS.decode(raw).get(name) if memoryview(raw)[0] == ord("{") else None
     return value if value is not None and memoryview(value)[0] == ord('"') else None
-
-
-def _measure(data: Iterable[Data]) -> Media:
-    media = NO_MEDIA
-    for one in data:
-        media = _add(media, one.tokens, 0 if one.json is None else len(one.json))
-    return media
 
 
 def _add(media: Media, tokens: FileTokens, size_bytes: int) -> Media:

@@ -60,7 +60,7 @@ class ChatRequest(msgspec.Struct, frozen=True):
     files: tuple[FilePart, ...] = ()  # to be read here, on the plain path
     media: Media = NO_MEDIA
     extra: Fields = NO_FIELDS  # fields that are dropped, unless a route passes them on
-    apart: Mapping[int, Sequence[msgspec.Raw]] = {}  # the data that `media` measures, by the index of its message
+    excluded: Mapping[int, Sequence[msgspec.Raw]] = {}  # the data that `media` measures, by the index of its message
 
     @property
     def fields(self) -> dict[str, msgspec.Raw]:
@@ -69,7 +69,7 @@ class ChatRequest(msgspec.Struct, frozen=True):
 
     def counted_texts(self) -> list[str]:
         """The texts whose tokens make up the prompt: everything that goes upstream."""
-        return counted_texts(self.messages, self.fields, self.apart)
+        return counted_texts(self.messages, self.fields, self.excluded)
 
     @property
     def room_tokens(self) -> int:
@@ -162,7 +162,7 @@ def check_body(body: Body, extra: Fields = NO_FIELDS) -> ChatRequest:
         files=attached.files,
         media=attached.media,
         extra=extra,
-        apart=attached.apart,
+        excluded=attached.excluded,
     )
 
 

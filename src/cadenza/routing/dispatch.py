@@ -26,17 +26,10 @@ RETRIES_MAX = 3  # of one request
 RETRIES_PER_REQUEST = 0.2  # of all requests together, in the long run
 
 
-OnFault = Callable[[Route, Fault], None]
-
-
-def tell_nobody(_route: Route, _fault: Fault) -> None:
-    """For a request that nobody records."""
-
-
 class Dispatch(msgspec.Struct, frozen=True):
     """A reply to open: the ask, the routes and upstreams that may answer it, and the key and request that it is for.
 
-    `on_fault` is told of each route that failed.
+    `on_fault` is called with each route that failed.
     """
 
     plan: Plan
@@ -45,7 +38,7 @@ class Dispatch(msgspec.Struct, frozen=True):
     upstreams: Mapping[str, Upstream]
     key_id: str
     request_id: str
-    on_fault: OnFault = tell_nobody
+    on_fault: Callable[[Route, Fault], None] = lambda _route, _fault: None
 
 
 class RetryBudget:

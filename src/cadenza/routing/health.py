@@ -23,7 +23,7 @@ OnFault = Callable[[Fault], None]
 class RouteHealth:
     """One model of one provider, over all classes that use it.
 
-    `on_rest` is told how long the route will rest, and `on_fault` every fault.
+    `on_rest` is called with the duration of each rest, and `on_fault` with every fault.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class RouteHealth:
         self._clock = clock
         self._on_rest = on_rest
         self._on_fault = on_fault
-        self._failures = Failures()
+        self._failures = FailureStreak()
         self._breaker = Breaker(clock())
         self._ceiling = Ceiling(ceiling)
         self._shares = Shares(ceiling)
@@ -45,7 +45,7 @@ class RouteHealth:
     def reset(self, ceiling: int) -> None:
         """Start again with another ceiling. Requests in flight stay counted."""
         self._breaker.reset(self._clock())
-        self._failures.end()
+        self._failures.reset()
         self._ceiling = Ceiling(ceiling)
 
     @property
@@ -71,7 +71,7 @@ class RouteHealth:
 
         A circuit that is half-open, or that too few requests have opened, does not mean that the route works.
         """
-        return self.is_down or self._failures.are_convincing(self._clock())
+        return self.is_down or self._failures.is_failing(self._clock())
 
     @property
     def limit(self) -> int:
@@ -109,7 +109,7 @@ class RouteHealth:
     def note_answer(self, started_s: float, *, is_stream: bool) -> None:
         now_s = self._clock()
         self._breaker.note_answer(started_s)
-        self._failures.end()
+        self._failures.reset()
         pace, in_flight = self._paces[is_stream], self._shares.taken
         is_loaded = in_flight * 2 >= self._ceiling.limit(now_s)
         pace.note(now_s - started_s, is_loaded=is_loaded)
@@ -139,22 +139,22 @@ class RouteHealth:
             self._on_rest(self.rest_s)
 
 
-class Failures:
-    """The requests in a row that failed before their first token."""
+class FailureStreak:
+    """Consecutive requests that failed before their first token."""
 
     def __init__(self) -> None:
-        self.end()
+        self.reset()
 
     def note(self, now_s: float, *, is_certain: bool) -> None:
-        """A request failed. It is certain that the next one fails too if the provider rejects the key."""
+        """A request failed. `is_certain`: the next one will fail too, because the provider rejects the key."""
         self._count += FAILING_FAULTS if is_certain else 1
         self._last_s = now_s
 
-    def end(self) -> None:
+    def reset(self) -> None:
         """A request was answered."""
         self._count, self._last_s = 0, -math.inf
 
-    def are_convincing(self, now_s: float) -> bool:
+    def is_failing(self, now_s: float) -> bool:
         return self._count >= FAILING_FAULTS and now_s - self._last_s < FAILING_S
 
 
@@ -213,14 +213,15 @@ class HealthTable:
         def log_rest(rest_s: float) -> None:
             self._log.warning("a route rests", provider=provider, model=model, rest_s=round(rest_s, 3))
 
-        last_fault = self._metrics.route_last_fault
-        shown = list[tuple[str, ...]]()  # the labels of the last fault
+        gauge = self._metrics.route_last_fault
+        labels: tuple[str, ...] = ()  # of the last fault
 
         def show_fault(fault: Fault) -> None:
-            if shown:
-                last_fault.remove(*shown.pop())
-            shown.append((provider, model, fault.kind.value, str(fault.status or "")))
-            last_fault.labels(*shown[0]).set_to_current_time()
+            nonlocal labels
+            if labels:
+                gauge.remove(*labels)
+            labels = (provider, model, fault.kind.value, str(fault.status or ""))
+            gauge.labels(*labels).set_to_current_time()
 
         health = self._routes[provider, model] = RouteHealth(self._ceiling, self._clock, log_rest, show_fault)
         self._metrics.route_limit.labels(provider, model).set_function(lambda: health.limit)

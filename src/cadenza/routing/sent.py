@@ -2,7 +2,7 @@
 
 A message that is just a role and text counts as its text. Any other message counts as its whole JSON, with escapes
 resolved: unknown fields, fields that are there twice, keys and numbers included. So does every other field of the
-request. What is left out is data of images, audio and files (`apart`), which has a count of its own.
+request. What is left out is data of images, audio and files (`excluded`), which has a count of its own.
 """
 
 import re
@@ -36,12 +36,12 @@ _LITERAL = msgspec.json.Decoder(str)
 def counted_texts(
     messages: Sequence[msgspec.Raw],
     fields: Mapping[str, msgspec.Raw],
-    apart: Mapping[int, Sequence[msgspec.Raw]],
+    excluded: Mapping[int, Sequence[msgspec.Raw]],
 ) -> list[str]:
-    """The texts of everything that is sent. `apart` is the data that is left out, by the index of its message."""
+    """The texts of everything that is sent. `excluded` is the data that is left out, by the index of its message."""
     texts = list[str]()
     for index, raw in enumerate(messages):
-        texts += _texts_of(raw, apart.get(index, ()))
+        texts += _texts_of(raw, excluded.get(index, ()))
     return texts + [resolved(bytes(raw)) for raw in fields.values() if not _is_setting(raw)]
 
 
@@ -58,22 +58,22 @@ def resolved(json: bytes) -> str:
     return _LITERAL.decode(b'"%b"' % literal)
 
 
-def _texts_of(raw: msgspec.Raw, apart: Sequence[msgspec.Raw]) -> list[str]:
+def _texts_of(raw: msgspec.Raw, excluded: Sequence[msgspec.Raw]) -> list[str]:
     """The texts of a message. Each one stands for the tokens of a role and of separators too."""
     if _JUST_TEXT.fullmatch(raw):
         content = _MESSAGE.decode(raw).content
         return [content] if isinstance(content, str) else ["", *[part.text for part in content]]
-    return [resolved(without_data(bytes(raw), apart))]
+    return [resolved(without_data(bytes(raw), excluded))]
 
 
-def without_data(json: bytes, apart: Sequence[msgspec.Raw]) -> bytes:
+def without_data(json: bytes, excluded: Sequence[msgspec.Raw]) -> bytes:
     """The JSON without these strings, which stand in it in this order, each as the value of a field.
 
     A quote after a colon or a blank begins a string: inside of a string it would follow a backslash. Another string
     with the same bytes may be taken instead, which makes no difference to the count.
     """
     kept, end = list[bytes](), 0
-    for data in apart:
+    for data in excluded:
         start = json.find(data, end)
         while start > 0 and json[start - 1] not in _BEFORE_VALUE:
             start = json.find(data, start + 1)

@@ -47,7 +47,9 @@ class Backlog:
 
     def __init__(self) -> None:
         self._ready: Queue = OrderedDict()
-        self._aside: Queue = OrderedDict()  # stays without moves until the account was written; longest unserved first
+        self._aside: Queue = (
+            OrderedDict()
+        )  # an account stays, even without moves, until it is written; the longest unserved comes first
         self._in_flight: dict[str, list[Waiting]] = {}  # of the batches that are being written
         self._ready_count = 0
         self._probed = 0
@@ -74,7 +76,7 @@ class Backlog:
         return account_id in self._aside
 
     def take(self, count: int) -> list[Waiting]:
-        """Take up to so many moves, of accounts that are not set aside."""
+        """Take up to `count` moves, of accounts that are not set aside."""
         batch: list[Waiting] = []
         for account_id in [one for one in self._ready if one not in self._in_flight]:
             batch += self._take_account(account_id, count - len(batch))
@@ -83,12 +85,12 @@ class Backlog:
         return batch
 
     def take_alone(self, count: int) -> list[Waiting]:
-        """Take up to so many moves of the account that was set aside and not served for longest."""
+        """Take up to `count` moves of the account that was set aside and not served for the longest time."""
         waiting = self._waiting_aside()
         return self._take_account(waiting[0], count) if waiting else []
 
     def take_probes(self, count: int) -> list[Waiting]:
-        """Take one move of each account that was set aside, up to so many, and of others the next time."""
+        """Take one move each of up to `count` accounts that were set aside. The next call goes on with others."""
         waiting = self._waiting_aside()
         begin = self._probed % len(waiting) if waiting else 0
         self._probed += count
@@ -105,7 +107,7 @@ class Backlog:
             self._is_drained.set()
 
     def put_back(self, batch: Iterable[Waiting]) -> None:
-        """Let moves be the next of their accounts again. Holds that nobody waits for any more are dropped."""
+        """Put moves back at the head of the queues of their accounts. Holds without a waiting caller are dropped."""
         for waiting in reversed([one for one in batch if one.is_needed]):
             queue = self._queue(waiting.account_id)
             queue.setdefault(waiting.account_id, []).insert(0, waiting)
@@ -139,9 +141,9 @@ class Backlog:
                 queue.pop(one, None)
 
     def late(self, looks: int) -> list[Waiting]:
-        """Look at all moves, and return those that nobody answered while so many looks were made.
+        """Look at all moves, and return those without an answer after more than `looks` calls.
 
-        Looks are counted instead of seconds: if this process was stopped for a while, answers may have come meanwhile.
+        Calls are counted instead of seconds: after a pause of this process, answers may have arrived unread.
         """
         found = []
         for waiting in {id(one): one for one in self._all()}.values():  # one that was put back may still be in flight
@@ -199,7 +201,7 @@ def fail_hold(waiting: Waiting, error: StoreUnavailable) -> bool:
 
 
 def fail(waiting: Waiting, error: StoreUnavailable) -> None:
-    """Tell the caller that there is no answer, if one waits: nobody awaits a change of size, and not every end."""
+    """Fail the future of a move, if it is pending. Changes of size and some ends have no caller that awaits it."""
     if not waiting.answer.done():
         waiting.answer.set_exception(error)
         waiting.answer.exception()  # or the event loop would report it

@@ -1,9 +1,9 @@
 """Writes the rows of a batch of the ledger: one statement for each kind of row on SQLite, one for all on Postgres.
 
-A reserve is changed only if it is as it was read. Otherwise nothing is written, and the batch begins again. On Postgres
-a batch is fenced: it is refused if the row of its process is fenced or gone, because another process sweeps it or has
-swept it. The row is read after the accounts were locked, and an account is swept under its lock, after the fence. On
-SQLite a process that lives cannot be swept.
+A reserve is changed only if it is as it was read. Otherwise nothing is written, and the batch is tried again. On
+Postgres a batch is refused if the row of its process is fenced or gone, because another process sweeps it or has swept
+it. The row is read after the accounts were locked; a sweep fences the process first, and then locks its accounts. On
+SQLite a live process cannot be swept.
 """
 
 from collections.abc import Mapping, Sequence

@@ -8,8 +8,9 @@ from typing import Any
 
 from sqlalchemy import bindparam, insert, update
 
-from cadenza.core.ledger import Charge, Correction
+from cadenza.core.ledger import Charge, ChargeCorrection
 from cadenza.core.records import Usage
+from cadenza.store.batch_rows import ENTRY_COLUMNS
 from cadenza.store.schema import entries, usage
 from cadenza.store.statements import Statement
 from cadenza.store.store import Transaction
@@ -34,9 +35,7 @@ CORRECTED_COLUMNS = (
     "short_nano",
     "source",
 )
-ADD_CORRECTION = Statement(
-    insert(entries), "account_id", "kind", "amount_nano", "completion_id", "note", "created_at", "source"
-)
+ADD_SOURCED_ENTRY = Statement(insert(entries), *ENTRY_COLUMNS, "source")
 CORRECT = Statement(
     update(usage)
     .where(usage.c.completion_id == bindparam("completion"))
@@ -44,7 +43,7 @@ CORRECT = Statement(
 )
 
 
-def write_corrections(tx: Transaction, corrections: Sequence[Correction]) -> None:
+def write_corrections(tx: Transaction, corrections: Sequence[ChargeCorrection]) -> None:
     """Write what sweeps charged too much. The database accepts one correction of a request by its late end."""
     for one in corrections:
         charge, row = one.charge, usage_row(one.charge)
@@ -58,7 +57,7 @@ def write_corrections(tx: Transaction, corrections: Sequence[Correction]) -> Non
                 completion_id=completion_id,
                 note=CORRECTED,
             )
-            tx.change(ADD_CORRECTION, {**entry, "source": f"late-end:{completion_id}"})
+            tx.change(ADD_SOURCED_ENTRY, {**entry, "source": f"late-end:{completion_id}"})
         new = {f"new_{name}": row[name] for name in CORRECTED_COLUMNS}
         tx.change(CORRECT, {"completion": completion_id, **new})
 

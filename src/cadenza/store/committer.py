@@ -1,11 +1,11 @@
 """Writes what waits for the ledger: everything that is there goes into one transaction (group commit).
 
 Postgres has several batches in flight, of different accounts. A batch waits for locked accounts for LOCK_S; those that
-are still locked are set aside, so that they delay no other, however many there are. One connection waits for their
-locks, one account after the other, and another one writes all those that it finds unlocked, every PROBE_EVERY_S. A
-batch whose result is unknown is written again: its ends are uncertain then, and the store is asked whether it has them.
-If another process has swept this one, the store refuses every batch under its name: it begins again under a new one,
-and what it held under the old one ends late.
+are still locked are set aside, so that they do not delay the others. One connection waits for their locks, one account
+after the other, and another one writes all accounts that it finds unlocked, every PROBE_EVERY_S. A batch whose result
+is unknown is written again: its ends are uncertain then, and the store is asked whether it has them. If another process
+has swept this one, the store refuses every batch under its name: this process registers under a new name, and what it
+held under the old one ends late.
 """
 
 import asyncio
@@ -35,18 +35,18 @@ BATCHES_AT_ONCE = 4  # on Postgres; SQLite has one writer
 BATCH_LEAST = 64  # for another batch beside one in flight: fewer moves wait, and share the next commit
 LOCK_S = 0.1  # how long a batch waits for accounts that another process is writing
 PROBE_EVERY_S = 0.1
-LOOK_EVERY_S = 0.25  # for moves that wait for too long
+LOOK_EVERY_S = 0.25  # how often moves that wait too long are looked for
 REGISTERED = Statement(select(processes.c.name).where(processes.c.name == bindparam("of"), processes.c.beats >= 0))
 
 Moves = dict[str, tuple[AccountMoves, list[Waiting], list[Waiting]]]  # with the callers of its ends and of its holds
 
 
-class Lane(enum.Enum):
-    """The connection that a batch is written on, and how long it waits for locked accounts."""
+class BatchMode(enum.Enum):
+    """How long a batch waits for locked accounts. One batch at a time is written in ALONE, and one in PROBE."""
 
-    SHARED = "briefly, then without them"
-    ALONE = "for one account, as long as the store waits for a lock"
-    PROBE = "not at all"
+    SHARED = "shared"  # for LOCK_S; then the locked ones are left out
+    ALONE = "alone"  # one account, as long as the store waits for a lock
+    PROBE = "probe"  # not at all
 
 
 class Committer:
@@ -69,7 +69,7 @@ class Committer:
         self._retry_s = retry_s
         self._backlog = Backlog()
         self._running: set[asyncio.Task[None]] = set()
-        self._lanes: dict[Lane, asyncio.Task[None]] = {}  # ALONE and PROBE, one batch each
+        self._special: dict[BatchMode, asyncio.Task[None]] = {}  # the batches in ALONE and PROBE
         self._turn = asyncio.Lock()  # to begin again
         self._is_stopping = False
         self.has_failed = False  # the store did not take the last batch
@@ -100,7 +100,7 @@ class Committer:
             self._backlog.add(Waiting(account_id, _future()))
 
     def fail_late(self, wait_s: float) -> None:
-        """Tell the callers of moves that wait for longer that there is no answer. To be called every LOOK_EVERY_S.
+        """Fail the callers of moves that have waited for longer. To be called every LOOK_EVERY_S.
 
         Their ends stay and will be written; a hold that was taken meanwhile is given back. If accounts that are not
         locked wait, the store hangs: no reserve is used until it has taken a batch again.
@@ -121,13 +121,13 @@ class Committer:
             await self._backlog.wait_for_more()
             if self._store.is_sqlite:
                 while batch := self._backlog.take(BATCH_MAX):
-                    await self._write(batch, Lane.ALONE)
+                    await self._write(batch, BatchMode.ALONE)
                     if self._is_stopping and self.has_failed:
                         return
             else:
                 self._start_batches()
             if self._is_stopping and (self._backlog.is_empty or self.has_failed):
-                await asyncio.gather(*self._running, *self._lanes.values())
+                await asyncio.gather(*self._running, *self._special.values())
                 return
 
     def stop(self) -> None:
@@ -138,47 +138,47 @@ class Committer:
         while len(self._running) < BATCHES_AT_ONCE and (not self._running or len(self._backlog) >= BATCH_LEAST):
             if not (batch := self._backlog.take(BATCH_MAX)):
                 break
-            task = self._start(batch, Lane.SHARED)
+            task = self._start(batch, BatchMode.SHARED)
             self._running.add(task)
             task.add_done_callback(self._running.discard)
-        for lane, take in ((Lane.ALONE, self._backlog.take_alone), (Lane.PROBE, self._backlog.take_probes)):
-            is_free = lane not in self._lanes or self._lanes[lane].done()
+        for mode, take in ((BatchMode.ALONE, self._backlog.take_alone), (BatchMode.PROBE, self._backlog.take_probes)):
+            is_free = mode not in self._special or self._special[mode].done()
             if is_free and (batch := take(BATCH_MAX)):
-                self._lanes[lane] = self._start(batch, lane)
+                self._special[mode] = self._start(batch, mode)
 
-    def _start(self, batch: list[Waiting], lane: Lane) -> asyncio.Task[None]:
-        task = asyncio.create_task(self._write(batch, lane))
+    def _start(self, batch: list[Waiting], mode: BatchMode) -> asyncio.Task[None]:
+        task = asyncio.create_task(self._write(batch, mode))
         task.add_done_callback(lambda _: self._backlog.wake())
         return task
 
-    async def _write(self, batch: list[Waiting], lane: Lane) -> None:
+    async def _write(self, batch: list[Waiting], mode: BatchMode) -> None:
         """Write a batch; what the store did not take is put back and tried again after a pause."""
         try:
-            if not await self._commit(batch, lane) and not self._is_stopping:
+            if not await self._commit(batch, mode) and not self._is_stopping:
                 await asyncio.sleep(self._retry_s)
-            elif lane is Lane.PROBE and any(self._backlog.is_aside(waiting.account_id) for waiting in batch):
+            elif mode is BatchMode.PROBE and any(self._backlog.is_aside(waiting.account_id) for waiting in batch):
                 await asyncio.sleep(PROBE_EVERY_S)
         finally:
             self._backlog.done(batch)
 
-    async def _commit(self, batch: list[Waiting], lane: Lane) -> bool:
+    async def _commit(self, batch: list[Waiting], mode: BatchMode) -> bool:
         """Write a batch in one transaction. Return False if the store did not take it."""
         moves, process = self._build(batch), self._presence.name
         self._observer.at("ledger-commit")
         try:
-            applied = await self._apply(process, [move for move, _, _ in moves.values()], lane)
+            applied = await self._apply(process, [move for move, _, _ in moves.values()], mode)
         except StoreUnavailable as error:
-            if isinstance(error, StoreBusy) and lane is not Lane.ALONE:
-                return await self._commit_by_account(batch, lane)
+            if isinstance(error, StoreBusy) and mode is not BatchMode.ALONE:
+                return await self._commit_by_account(batch, mode)
             self._fail(batch, error)
             return False
         except Exception as error:  # noqa: BLE001 the writer's loop: one bad move must not stop the others
-            return await self._commit_apart(batch, process, error, lane)
-        if process != self._presence.name:  # swept after this commit: what it reserved is gone
+            return await self._commit_apart(batch, process, error, mode)
+        if process != self._presence.name:  # swept after this commit: its reserves are gone
             self._put_back(batch)
             return True
         self._observer.at("ledger-committed")
-        if applied:  # or all accounts are locked
+        if applied:  # empty if all accounts are locked
             self.has_failed = False
             self._observer.metrics.ledger_commits.inc()
         for account_id, (_, ends, holds) in moves.items():
@@ -190,20 +190,20 @@ class Committer:
                 self._backlog.put_back([waiting for waiting in batch if waiting.account_id == account_id])
         return True
 
-    async def _apply(self, process: str, moves: list[AccountMoves], lane: Lane) -> dict[str, Applied]:
+    async def _apply(self, process: str, moves: list[AccountMoves], mode: BatchMode) -> dict[str, Applied]:
         """Wait a moment for accounts that others are writing; then leave out those that are still locked."""
-        if lane is not Lane.PROBE:
-            lock_s = LOCK_S if lane is Lane.SHARED else None
+        if mode is not BatchMode.PROBE:
+            lock_s = LOCK_S if mode is BatchMode.SHARED else None
             try:
                 return await self._store.transact(
                     lambda tx: ledger.apply_moves(tx, process, moves), is_brief=True, lock_s=lock_s
                 )
             except StoreBusy:
-                if lane is Lane.ALONE:
+                if mode is BatchMode.ALONE:
                     raise
         return await self._store.transact(lambda tx: ledger.apply_moves(tx, process, moves, waits=False), lock_s=LOCK_S)
 
-    async def _commit_by_account(self, batch: list[Waiting], lane: Lane) -> bool:
+    async def _commit_by_account(self, batch: list[Waiting], mode: BatchMode) -> bool:
         """Another row of an account is locked, such as a mark. Write the others without it, and set it aside."""
         by_account: dict[str, list[Waiting]] = {}
         for waiting in batch:
@@ -214,7 +214,7 @@ class Committer:
             return True
         groups = [*by_account.values()]
         for number, group in enumerate(groups, start=1):
-            if not await self._commit(group, lane):
+            if not await self._commit(group, mode):
                 self._backlog.put_back([waiting for rest in groups[number:] for waiting in rest])
                 return False
         return True
@@ -331,7 +331,7 @@ class Committer:
                 waiting.end = msgspec.structs.replace(waiting.end, is_uncertain=True)
         self._backlog.put_back(uncertain)
 
-    async def _commit_apart(self, batch: list[Waiting], process: str, error: Exception, lane: Lane) -> bool:
+    async def _commit_apart(self, batch: list[Waiting], process: str, error: Exception, mode: BatchMode) -> bool:
         """Write each move of a refused batch by itself. If this process was swept, it begins again first.
 
         An end may be refused because a sweep has written it: it is refused for good only if it was uncertain.
@@ -349,7 +349,7 @@ class Committer:
             for number, waiting in enumerate(batch, start=1):
                 if waiting.end:
                     waiting.end = msgspec.structs.replace(waiting.end, is_uncertain=True)
-                if not await self._commit([waiting], lane):
+                if not await self._commit([waiting], mode):
                     self._put_back(batch[number:])
                     return False
             return True
@@ -357,7 +357,7 @@ class Committer:
         return True
 
     async def begin_again_if_swept(self, process: str) -> bool:
-        """If another process took this one for dead and swept it, begin again. Whether it has another name now."""
+        """If another process swept this one, register under a new name. Return whether that was done."""
         async with self._turn:
             if process != self._presence.name:  # another batch has noticed it
                 return True

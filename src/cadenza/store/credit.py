@@ -7,16 +7,15 @@ its limit, and only free credit (the balance less what is held) is taken. What c
 from typing import Any
 
 import msgspec
-from sqlalchemy import bindparam, case, insert, select, update
+from sqlalchemy import bindparam, case, select, update
 
 from cadenza.store import debts
+from cadenza.store.charge_rows import ADD_SOURCED_ENTRY, entry_row
 from cadenza.store.ledger import ASK, BALANCE_NANO_LIMIT, GRANT, SPARE, pay_debt
 from cadenza.store.schema import accounts, entries
 from cadenza.store.statements import Statement
 from cadenza.store.store import Store, Transaction
 
-ENTRY_COLUMNS = ("account_id", "kind", "amount_nano", "completion_id", "note", "created_at", "source")
-ADD_ENTRY = Statement(insert(entries), *ENTRY_COLUMNS)
 _OF_ACCOUNT = accounts.c.id == bindparam("account")
 TAKE = Statement(
     update(accounts)
@@ -75,7 +74,7 @@ def take(tx: Transaction, account_id: str, amount_nano: int, note: str, source: 
         if moved is None:  # not `assert`: the entry must not be written without its balance
             raise AssertionError("credit that is free and locked can be taken")
         balance_nano = int(moved[0])
-        tx.change(ADD_ENTRY, _entry(account_id, "correction", -taken_nano, note, source, now_ms))
+        tx.change(ADD_SOURCED_ENTRY, _entry(account_id, "correction", -taken_nano, note, source, now_ms))
     owed_nano = amount_nano - taken_nano
     if owed_nano:
         debts.add(tx, account_id, owed_nano, note, source, now_ms)
@@ -139,10 +138,9 @@ def _add(tx: Transaction, amount_nano: int, entry: dict[str, Any]) -> int | None
     moved = tx.row(GRANT, {"account": account_id, "amount": amount_nano, "most": BALANCE_NANO_LIMIT - amount_nano})
     if moved is None:
         return None
-    tx.change(ADD_ENTRY, entry)
+    tx.change(ADD_SOURCED_ENTRY, entry)
     return pay_debt(tx, account_id, moved, entry["created_at"])
 
 
 def _entry(account_id: str, kind: str, amount_nano: int, note: str, source: str, now_ms: int) -> dict[str, Any]:
-    values = (account_id, kind, amount_nano, None, note, now_ms, source)
-    return dict(zip(ENTRY_COLUMNS, values, strict=True))
+    return {**entry_row(account_id, kind, amount_nano, now_ms, note=note), "source": source}

@@ -1,4 +1,4 @@
-"""Tables of credit that moves outside of requests: debts, and the references of commands that count once.
+"""Tables of credit that moves outside of requests: debts, and the references of idempotent commands.
 
 The other tables are in schema.py, and share this metadata.
 """
@@ -40,12 +40,12 @@ debts = Table(  # credit that was to be taken back and was held or spent: later 
     Index("uq_debts_source", "source", unique=True),
 )
 
-command_references = Table(  # commands that were carried out: each reference counts once
+command_references = Table(  # idempotent commands that were carried out
     "command_references",
     metadata,
-    Column("digest", LargeBinary(32), primary_key=True),  # of the reference and of who used it
-    Column("act", Text, nullable=False),  # like credit.grant
-    Column("order_digest", LargeBinary(32), nullable=False),  # of what was ordered: a repetition orders the same
-    Column("subject", Text, nullable=False),  # the id of what it made
+    Column("digest", LargeBinary(32), primary_key=True),  # of the reference and its user
+    Column("action", Text, nullable=False),  # like credit.grant
+    Column("arguments_digest", LargeBinary(32), nullable=False),  # a repetition has the same arguments
+    Column("subject", Text, nullable=False),  # the id of what it created
     Column("at", BigInteger, nullable=False),
 )

@@ -8,12 +8,15 @@ every moment. All functions need the lock of the account.
 from sqlalchemy import bindparam, insert, select, update
 
 from cadenza.core.money import format_dollars
+from cadenza.store.batch_rows import ENTRY_COLUMNS
+from cadenza.store.charge_rows import entry_row
 from cadenza.store.credit_tables import debts
 from cadenza.store.schema import accounts, entries
 from cadenza.store.statements import Statement
 from cadenza.store.store import Transaction
 
-ADD = Statement(insert(debts), "account_id", "source", "note", "amount_nano", "left_nano", "created_at")
+COLUMNS = ("account_id", "source", "note", "amount_nano", "left_nano", "created_at")
+ADD = Statement(insert(debts), *COLUMNS)
 OPEN = Statement(
     select(debts.c.id, debts.c.note, debts.c.amount_nano, debts.c.left_nano)
     .where(debts.c.account_id == bindparam("account"), debts.c.left_nano > 0)
@@ -25,9 +28,7 @@ FIND = Statement(
 _OF_DEBT = debts.c.id == bindparam("debt")
 LOWER = Statement(update(debts).where(_OF_DEBT).values(left_nano=debts.c.left_nano - bindparam("amount")))
 CANCEL = Statement(update(debts).where(_OF_DEBT).values(amount_nano=bindparam("paid"), left_nano=0))
-ADD_ENTRY = Statement(
-    insert(entries), "account_id", "kind", "amount_nano", "completion_id", "note", "created_at", "debt_id"
-)
+ADD_ENTRY = Statement(insert(entries), *ENTRY_COLUMNS, "debt_id")
 _OF_ACCOUNT = accounts.c.id == bindparam("account")
 OWE = Statement(update(accounts).where(_OF_ACCOUNT).values(debt_nano=accounts.c.debt_nano + bindparam("amount")))
 PAY = Statement(
@@ -44,9 +45,7 @@ PAY = Statement(
 def add(tx: Transaction, account_id: str, amount_nano: int, note: str, source: str, now_ms: int) -> None:
     """Open a debt. A source leaves one debt: a second one is refused by the store."""
     assert amount_nano > 0
-    values = (account_id, source, note, amount_nano, amount_nano, now_ms)
-    names = ("account_id", "source", "note", "amount_nano", "left_nano", "created_at")
-    tx.change(ADD, dict(zip(names, values, strict=True)))
+    tx.change(ADD, dict(zip(COLUMNS, (account_id, source, note, amount_nano, amount_nano, now_ms), strict=True)))
     tx.change(OWE, {"account": account_id, "amount": amount_nano})
 
 
@@ -57,9 +56,9 @@ def pay(tx: Transaction, account_id: str, amount_nano: int, now_ms: int) -> int:
         if part_nano := min(rest_nano, left_nano):
             rest_nano -= part_nano
             tx.change(LOWER, {"debt": debt_id, "amount": part_nano})
-            entry = {"account_id": account_id, "kind": "correction", "amount_nano": -part_nano, "completion_id": None}
             said = f"{note}: pays a debt of {format_dollars(whole_nano)} dollars"
-            tx.change(ADD_ENTRY, {**entry, "note": said, "created_at": now_ms, "debt_id": debt_id})
+            entry = entry_row(account_id, "correction", -part_nano, now_ms, note=said)
+            tx.change(ADD_ENTRY, {**entry, "debt_id": debt_id})
     moved = tx.row(PAY, {"account": account_id, "amount": amount_nano})
     if rest_nano or moved is None:  # not `assert`: the balance must not change without its entries
         raise AssertionError("more was paid than the account owes")

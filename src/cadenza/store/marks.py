@@ -1,7 +1,7 @@
 """Marks: how much running requests have delivered, written to the store from time to time.
 
 After a crash, the mark is what is charged. Marking costs nothing per chunk, and nothing for short requests. A locked
-account delays the marks of the others by LOCK_S at most: its own are left for the next time.
+account delays the marks of the others by LOCK_S at most: its own are written the next time.
 """
 
 import asyncio

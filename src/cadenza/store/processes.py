@@ -1,10 +1,10 @@
 """The processes that serve from the store: which of them are dead, and which changes this one follows.
 
 On SQLite each process locks a file, and the operating system drops the lock when the process dies. On Postgres each
-process writes a beat twice a second; it is dead if its beats stand still for `dead_s`, while the observer reads them
-without a gap. No clocks are compared, and an outage of the store restarts every observation. A process that is to be
-swept is fenced first: its beats are set below zero, and its next beat fails. If it lives, it begins again under a new
-name. This file knows nothing of money: the ledger sweeps.
+process writes a heartbeat twice a second; it is dead if its heartbeat counter stands still for `dead_s`, while the
+observer reads it without a gap. No clocks are compared, and an outage of the store restarts every observation. A
+process that is to be swept is fenced first: its counter is set below zero, and its next heartbeat fails. If it is
+alive, it registers again under a new name. This file knows nothing of money: the ledger sweeps.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from collections.abc import Callable
 import msgspec
 from sqlalchemy import bindparam, delete, insert, literal_column, or_, select, update
 
-from cadenza.store import epochs, files, living, migrate, schema
+from cadenza.store import epochs, files, live_processes, migrate, schema
 from cadenza.store.statements import Statement
 from cadenza.store.store import Row, Store, StoreRefused, StoreUnavailable, Transaction
 
@@ -26,9 +26,9 @@ ROW = schema.processes.c
 NAMED = ROW.name == bindparam("of")
 NEWEST = select(schema.epochs.c.number).where(schema.epochs.c.name == literal_column(f"'{epochs.CHANGES}'"))
 REGISTER = Statement(insert(schema.processes), "name")
-FENCED = -(2**62)  # stays below zero, even if a process of the release before beats on
-WHAT_IT_RUNS = {name: bindparam(f"its_{name}", None, schema.processes.c[name].type) for name in living.DESCRIBED}
-DESCRIBE = Statement(update(schema.processes).where(NAMED).values(WHAT_IT_RUNS))
+FENCED = -(2**62)  # low enough to stay negative while a process of the release before goes on counting
+DESCRIPTION = {name: bindparam(f"its_{name}", None, ROW[name].type) for name in live_processes.DESCRIPTION}
+DESCRIBE = Statement(update(schema.processes).where(NAMED).values(DESCRIPTION))
 BEAT = Statement(update(schema.processes).where(NAMED, ROW.beats >= 0).values(beats=ROW.beats + 1))
 READ_BEATS = Statement(select(ROW.name, ROW.beats, NEWEST.scalar_subquery()))
 SET_SEEN = Statement(update(schema.processes).where(NAMED).values(seen=bindparam("number")))
@@ -122,9 +122,9 @@ class Presence:
             await self._catch_up(is_due=True)
 
     def _register(self, tx: Transaction) -> None:
-        """Registering waits for a migration that breaks some programs: only then is it known whether this is one."""
+        """The insert waits for a running migration; the schema is checked after it, in the same transaction."""
         tx.change(REGISTER, {"name": self.name})
-        tx.change(DESCRIBE, {"of": self.name, **living.describe_this_process(migrate.REVISIONS[-1])})
+        tx.change(DESCRIBE, {"of": self.name, **live_processes.describe_this_process(migrate.REVISIONS[-1])})
         migrate.require_usable(tx)
 
     async def find_dead(self) -> list[str]:
@@ -263,7 +263,7 @@ class Observation:
         self._still = {}
 
     def dead(self, now_s: float) -> dict[str, int]:
-        """The processes that stand still for too long or are fenced, and their beats.
+        """The processes whose counter stands still for too long or is fenced, and their counters.
 
         None if the last read was too long ago.
         """

@@ -1,4 +1,4 @@
-"""References of commands: each counts once. The row is written in the transaction that carries the command out."""
+"""References of idempotent commands. The row is written in the transaction that carries the command out."""
 
 import msgspec
 from sqlalchemy import bindparam, select, text
@@ -7,11 +7,10 @@ from cadenza.store.credit_tables import command_references
 from cadenza.store.statements import Statement
 from cadenza.store.store import Transaction
 
-COLUMNS = tuple(command_references.c.keys())
 ADD = Statement(
     text(
-        "INSERT INTO command_references (digest, act, order_digest, subject, at)"
-        " VALUES (:digest, :act, :order_digest, :subject, :at) ON CONFLICT (digest) DO NOTHING"
+        "INSERT INTO command_references (digest, action, arguments_digest, subject, at)"
+        " VALUES (:digest, :action, :arguments_digest, :subject, :at) ON CONFLICT (digest) DO NOTHING"
     )
 )
 FIND = Statement(select(command_references).where(command_references.c.digest == bindparam("digest")))
@@ -21,14 +20,14 @@ class ReferenceUse(msgspec.Struct, frozen=True):
     """The command that used a reference: what it was, and the id of what it made."""
 
     digest: bytes
-    act: str
-    order_digest: bytes
+    action: str
+    arguments_digest: bytes
     subject: str
     at: int
 
 
 def add(tx: Transaction, use: ReferenceUse) -> ReferenceUse | None:
-    """Note that a reference is used; if it was used before, change nothing and return by what.
+    """Store that a reference is used. If it was used before, change nothing and return that use.
 
     Postgres waits for a transaction that is using the same reference.
     """
@@ -36,5 +35,5 @@ def add(tx: Transaction, use: ReferenceUse) -> ReferenceUse | None:
         return None
     found = tx.row(FIND, {"digest": use.digest})
     assert found
-    digest, act, order_digest, subject, at = found
-    return ReferenceUse(bytes(digest), act, bytes(order_digest), subject, at)
+    digest, action, arguments_digest, subject, at = found
+    return ReferenceUse(bytes(digest), action, bytes(arguments_digest), subject, at)

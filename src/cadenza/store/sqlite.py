@@ -203,12 +203,11 @@ class SqliteStore:
 
         copies: list[Path] = []
 
-        def copy_store() -> None:
+        def copy_store(before: str) -> None:
             """Copy a store that is about to change. Another process may have migrated it meanwhile."""
-            with contextlib.closing(self._open(READ_ONLY)) as reader:
-                before = _revision_of(reader)
-                if before not in {None, revision}:
-                    copies.append(backups.back_up(reader, self.path, str(before)))
+            if before not in {"", revision}:
+                with contextlib.closing(self._open(READ_ONLY)) as reader:
+                    copies.append(backups.back_up(reader, self.path, before))
 
         def connect() -> sqlite3.Connection:
             connection = self._open(STRICT_TRIGGERS)
@@ -259,15 +258,6 @@ class SqliteStore:
     def _unavailable(self, reason: str) -> StoreUnavailable:
         advice = next((advice for words, advice in ADVICE.items() if words in reason), WRITABLE)
         return unavailable(str(self.path), reason, advice)
-
-
-def _revision_of(connection: sqlite3.Connection) -> str | None:
-    """The revision of the schema; None where there is none."""
-    tx = SqliteTransaction(connection)
-    for table, statement in REVISION_TABLES.items():
-        if tx.row(HAS_TABLE, {"name": table}) and (found := tx.row(statement, {})):
-            return str(found[0])
-    return None
 
 
 @contextlib.contextmanager

@@ -57,7 +57,7 @@ class Sweeper:
         self._unfinished.discard(name)
         try:
             await self._store.transact(lambda tx: processes.remove(tx, name), is_brief=True)
-        except StoreRefused:  # it lives, and has just reserved credit, or another process is about to finish
+        except StoreRefused:  # another sweep has not finished, or a process of the release before is alive
             return
         self._observer.log.warning("freed the credit of a process that died", process=name, charged=charged)
 

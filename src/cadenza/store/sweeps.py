@@ -1,8 +1,9 @@
 """Ends what a dead process left behind: its reserves are freed, and what its requests had delivered is charged.
 
-One transaction after another, each for some accounts, and each leaves the ledger sound: a reserve shrinks by what is
-charged to it, and what is left of it is freed with the last mark of its account. Accounts that another transaction has
-locked are left out. So any sweep may end at any point, and any number may run at once: another one does the rest.
+The process is fenced before (processes.py). Its accounts are swept in batches, one transaction each, and every batch
+leaves the ledger consistent: a reserve shrinks by what is charged to it, and the rest of it is freed with the last mark
+of its account. Locked accounts are skipped. A sweep may stop after any batch, and several sweeps of one process may run
+at once; the next sweep finishes the work.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +24,7 @@ from cadenza.store.store import Row, Store, StoreBusy, StoreRefused, Transaction
 BATCH_MAX = 200  # accounts, marks and idempotency keys in one transaction: some milliseconds of work
 LOCK_S = 0.1  # how long a transaction waits for a row that is locked, though its account is not
 INTERRUPTED_STATUS = 500
-ENDPOINT = "chat"  # the one endpoint whose requests hold credit
+ENDPOINT = "chat"  # only chats have marks
 NOTHING_WANTED = Demand(kept_nano=0, in_use_nano=0, wanted_nano=0, usual_nano=0)
 HOLD_FIELDS = OpenHold._fields[:-2]
 
@@ -74,7 +75,7 @@ class LeftRequest(msgspec.Struct):
 
 
 class Share(msgspec.Struct):
-    """What a dead process left behind of one account, or a part of it. The last part frees the reserve."""
+    """What a dead process left of one account, or a part of that. The last part frees the reserve."""
 
     account_id: str
     requests: Sequence[LeftRequest]

@@ -3,8 +3,8 @@
 The source's write lock is held meanwhile, and nothing in it is changed. The target is committed only after its rows
 were read back and are the same as the source's. A target that has these rows already is left as it is.
 
-No service may use either. One that starts on the target meanwhile waits for a lock and gives up. One that starts on the
-source shows by its locked file: it is looked for before the copy, before the commit, and once more after it.
+No service may use either store meanwhile. A service that starts on the target waits for a lock and gives up. A service
+that starts on the source is found by its lock file, which is checked before the copy, before the commit and after it.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from sqlalchemy import Table
 
 from cadenza.store import schema
 from cadenza.store.files import is_locked, lock_names
-from cadenza.store.living import Fields, beating
+from cadenza.store.live_processes import Fields, find_with_heartbeat
 from cadenza.store.store import WAIT_S, Row, StoreUnavailable
 
 LEFT_BEHIND = (schema.processes, schema.reserves, schema.marks, schema.cap_holds)  # of serving processes: there is none
@@ -105,7 +105,7 @@ async def _lock_target(target: Connection) -> None:
         return [dict(row) for row in await target.fetch("SELECT * FROM processes")]
 
     known = {row["name"] for row in await read()}
-    services = await beating(read)
+    services = await find_with_heartbeat(read)
     await target.execute("LOCK TABLE accounts IN SHARE ROW EXCLUSIVE MODE")
     await target.execute("LOCK TABLE processes IN SHARE MODE")
     services += [row for row in await read() if row["name"] not in known]

@@ -12,7 +12,7 @@ from cadenza.store.statements import Statement
 from cadenza.store.store import Store
 
 FIELDS = Counters.__struct_fields__
-# A search is charged as one token at the price of a search, which is no token of a prompt.
+# A search is charged as one prompt token at the price of a search. It is left out of the prompt tokens.
 PROMPT_TOKENS = case((usage.c.class_id == literal_column(f"'{SEARCH}'"), 0), else_=usage.c.prompt_tokens)
 COUNTERS = (
     func.count(),

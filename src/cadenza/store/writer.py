@@ -1,8 +1,9 @@
 """The ledger of one process: holds are taken in memory against reserves, and what ended is charged in the store.
 
-A hold that no reserve covers fails when the store cannot take it; the caller refuses the request. An end never fails:
-it waits until the store takes it, even if its caller is gone, so neither a cancelled request nor a stalled store loses
-a charge. What a dead process had reserved is freed by the sweep of any other process.
+A hold that no reserve covers fails when the store cannot take it; the caller refuses the request. An end is never lost:
+it is retried until the store takes it, even if its caller is gone or was told after `wait_s` that there is no answer.
+So neither a cancelled request nor a stalled store loses a charge. What a dead process had reserved is freed by the
+sweep of any other process.
 """
 
 import asyncio

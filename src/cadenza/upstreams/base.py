@@ -73,10 +73,6 @@ def classify_status(status: int, retry_after: bytes | None = None) -> Fault:
     return Fault(FaultKind.FAILED, status, _seconds(retry_after) if status in {503, 529} else None)
 
 
-def ignore(_route: Route | None, /) -> None:
-    """For an ask that nobody pays for."""
-
-
 class NotCounted(AssertionError):
     """A request has more bytes than were counted: a field was forgotten. It is not sent."""
 
@@ -99,14 +95,14 @@ class Ask(msgspec.Struct, frozen=True):
     begun: str = ""
     separate: Sequence[msgspec.Raw] = ()
     is_large: bool = False  # it must not be copied as a whole: that would hold up other requests
-    counted_bytes: int | None = None  # the most that it may have: of what credit is held for; None if none is held
-    on_asked: Callable[[Route | None], None] = ignore
+    counted_bytes: int | None = None  # the most bytes that credit is held for; None if none is held
+    on_asked: Callable[[Route | None], None] = lambda _route: None
 
     def messages_for(self, route: Route) -> Sequence[msgspec.Raw]:
         return self.separate if self.separate and route.system == "each" else self.messages
 
     def check_counted(self, size_bytes: int) -> None:
-        """What was not counted is not sent."""
+        """NotCounted if the request has more bytes than were counted."""
         if self.counted_bytes is not None and size_bytes > self.counted_bytes:
             raise NotCounted
 

@@ -17,7 +17,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from cadenza.control.errors import ControlError
-from cadenza.control.once import MaybeDone
+from cadenza.control.idempotency import Unconfirmed
 from cadenza.control.sessions import find_session
 from cadenza.control.throttle import Throttled
 from cadenza.core.errors import render_error
@@ -189,7 +189,7 @@ def _page_error(error: Exception) -> PageError:
             return error
         case Throttled():
             return TooMany(error.message, error.wait_s)
-        case MaybeDone() | StoreUncertain():
+        case Unconfirmed() | StoreUncertain():
             return NotConfirmed()
         case ControlError():
             return PageError(error.message)

@@ -26,7 +26,9 @@ def build_site(parts: SiteParts) -> Starlette:
     document, renderer, signer = build_document(ROUTES), Renderer(assets), Signer(store)
     sealer = Sealer(store, parts.settings.secret_key)
     if not sealer.has_key:
-        parts.log.warning("authenticator apps are stored as they are: name a key with secret_key_env in [platform]")
+        parts.log.warning(
+            "the secrets of authenticator apps are stored unencrypted: name a key with secret_key_env in [platform]"
+        )
     context = WebContext(
         store=store,
         gateway=parts.gateway,

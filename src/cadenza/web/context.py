@@ -42,7 +42,7 @@ class WebContext(msgspec.Struct, frozen=True):
     payments: PaymentProvider | None  # None: no payment by card
     log_eraser: LogEraser
 
-    def tell(self, to: str, notice: Notice, detail: str = "") -> None:
-        """Tell the owner of an account by e-mail what changed, where e-mail is sent."""
+    def send_notice(self, to: str, notice: Notice, detail: str = "") -> None:
+        """Notify the owner of an account of a change by e-mail, if e-mail is configured."""
         if self.letters:
-            self.letters.tell(to, notice, detail)
+            self.letters.send_notice(to, notice, detail)

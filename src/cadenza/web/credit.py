@@ -42,7 +42,7 @@ class NoticeForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class CreditView(msgspec.Struct, frozen=True):
-    """The credit of an account. `free` is the balance less what is held; `lasts_until` is at the pace of late.
+    """The credit of an account. `free` is the balance less what is held; `lasts_until` is at the recent pace.
 
     `debt` is credit that was taken back after it was held or spent: ended requests and new credit pay it first.
     """

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-BASE_URL = "{base_url}"  # stands for the address of the service, by which whoever asks has reached it
+BASE_URL = "{base_url}"  # placeholder for the address of the service, as the client reached it
 ADDRESSES = 8  # whose compressed documents are kept
 
 

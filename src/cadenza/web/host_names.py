@@ -1,8 +1,8 @@
 """Which host names a request for the probes and the metrics may name.
 
-They trust the network that a request comes from, so a page elsewhere must not reach them by DNS rebinding: a name of
-its own that leads to an address of ours. It is stopped because it must name itself. Addresses, names that no public
-registry gives out, the name of this machine and that of the site are allowed.
+They trust the network that a request comes from, so a page of another site must not reach them by DNS rebinding: by a
+name of its own that resolves to our address. The Host header of such a request has that name, and is refused. IP
+addresses, names that no public registry assigns, the name of this machine and that of the site are allowed.
 """
 
 import socket
@@ -20,7 +20,7 @@ class HostNames:
         self._own = {_name(site), socket.gethostname().lower()}
 
     def allow(self, host: bytes | None) -> bool:
-        """Whether a Host header, which HTTP/1.0 may leave out, names this service and nobody else."""
+        """Whether a Host header, which HTTP/1.0 may leave out, names this service."""
         text = (host or b"").decode("latin-1")
         name = _name(text)
         return (

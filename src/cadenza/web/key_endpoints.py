@@ -42,7 +42,7 @@ class CapBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class NewKeyBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A key to create. No scopes means all of them; no rate, burst or cap means none of its own.
 
-    A reference counts once: a repetition creates no second key, and cannot show the first one again.
+    A reference makes it idempotent: a repetition creates no second key, and cannot show the first one again.
     """
 
     name: str = ""
@@ -126,7 +126,7 @@ async def create_key(visit: Visit, body: NewKeyBody) -> CreatedKey:
     secret, key = await create_own_key(
         visit.context.store, visit.account.id, order, visit.now_ms, by=visit.account.email
     )
-    visit.context.tell(visit.account.email, KEY_CREATED, name_of(key))
+    visit.context.send_notice(visit.account.email, KEY_CREATED, name_of(key))
     return CreatedKey(**msgspec.structs.asdict(_object(key)), secret=secret)
 
 

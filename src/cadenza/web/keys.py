@@ -12,6 +12,7 @@ from msgspec import UNSET
 from starlette.responses import Response
 
 from cadenza.control.errors import ControlError
+from cadenza.control.idempotency import Unconfirmed
 from cadenza.control.keys import (
     ACTIVE_KEYS_MAX,
     EXPIRY_DAYS,
@@ -28,7 +29,6 @@ from cadenza.control.keys import (
     revoke_key,
 )
 from cadenza.control.notices import KEY_CREATED
-from cadenza.control.once import MaybeDone
 from cadenza.core.caps import PERIODS, Cap
 from cadenza.core.money import format_dollars, parse_dollars
 from cadenza.core.rates import Rate
@@ -108,11 +108,11 @@ async def create(visit: Visit) -> Response:
         secret, key = await create_own_key(
             visit.context.store, account.id, form.order(), visit.now_ms, by=account.email
         )
-    except MaybeDone:
+    except Unconfirmed:
         raise NotConfirmed from None
     except ControlError as error:
         return _new_page(visit, form, error.message)
-    visit.context.tell(account.email, KEY_CREATED, name_of(key))
+    visit.context.send_notice(account.email, KEY_CREATED, name_of(key))
     return visit.page("key_created.html", secret=secret, key=key, base=f"{visit.base_url}/v1")
 
 

@@ -140,7 +140,7 @@ async def _ask_reset(visit: Visit, email: str) -> None:
 async def _reset(visit: Visit, secret: str, password: str) -> None:
     context = visit.context
     account = await reset_password(context.store, context.sign_ins.passwords, secret, password, visit.now_ms)
-    context.tell(account.email, PASSWORD_CHANGED)
+    context.send_notice(account.email, PASSWORD_CHANGED)
 
 
 async def _use_new_address(visit: Visit, secret: str) -> None:
@@ -149,7 +149,7 @@ async def _use_new_address(visit: Visit, secret: str) -> None:
         await finish_email_change(visit.context.store, old, secret, visit.now_ms)
     except ControlError as error:
         raise Missing(error.message) from None
-    visit.context.tell(old.email, EMAIL_CHANGED)
+    visit.context.send_notice(old.email, EMAIL_CHANGED)
 
 
 async def _require(visit: Visit, kind: LinkKind) -> Link:

@@ -90,7 +90,7 @@ async def add(visit: Visit, given: AddPasskey) -> Response:
     require_proof(visit)
     new = NewPasskey(given.name, _encode(given.credential))
     codes = await visit.context.passkeys.add(passkey_site(visit), visit.account, visit.cookie, new, visit.now_ms)
-    visit.context.tell(visit.account.email, PASSKEY_ADDED)
+    visit.context.send_notice(visit.account.email, PASSKEY_ADDED)
     return await reply_codes(visit, codes)
 
 
@@ -119,7 +119,7 @@ async def _remove(visit: Visit) -> None:
     passkey_id = str(visit.request.path_params["passkey_id"])
     if not await visit.context.passkeys.remove(visit.account, passkey_id, visit.now_ms):
         raise Missing("There is no such passkey.")
-    visit.context.tell(visit.account.email, PASSKEY_REMOVED)
+    visit.context.send_notice(visit.account.email, PASSKEY_REMOVED)
 
 
 def _encode(credential: dict[str, Any]) -> str:

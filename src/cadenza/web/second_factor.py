@@ -131,20 +131,20 @@ async def reply_codes(visit: Visit, codes: list[str]) -> Response:
 
 async def _confirm(visit: Visit, code: str) -> list[str]:
     codes = await confirm_totp(visit.context.store, visit.context.sign_ins.sealer, visit.account, code, visit.now_ms)
-    visit.context.tell(visit.account.email, APP_ADDED)
+    visit.context.send_notice(visit.account.email, APP_ADDED)
     return codes
 
 
 async def _remove(visit: Visit) -> bool:
     is_removed = await remove_totp(visit.context.store, visit.account, visit.now_ms)
     if is_removed:
-        visit.context.tell(visit.account.email, APP_REMOVED)
+        visit.context.send_notice(visit.account.email, APP_REMOVED)
     return is_removed
 
 
 async def _renew(visit: Visit) -> list[str]:
     codes = await renew_codes(visit.context.store, visit.account, visit.now_ms)
-    visit.context.tell(visit.account.email, CODES_RENEWED)
+    visit.context.send_notice(visit.account.email, CODES_RENEWED)
     return codes
 
 

@@ -141,7 +141,7 @@ async def _change_password(visit: Visit, given: PasswordChange, response: Respon
     if secret is None:
         raise NotSignedIn
     visit.set_cookie(response, secret)
-    context.tell(visit.account.email, PASSWORD_CHANGED)
+    context.send_notice(visit.account.email, PASSWORD_CHANGED)
     return Step(session.stage, csrf_token(secret))
 
 

@@ -146,7 +146,7 @@ async def _invitation(visit: Visit, secret: str) -> Invitation:
 
 
 async def _limit(visit: Visit) -> None:
-    """Limit what one network, and all together, make us spend: hashes and letters."""
+    """Limit the password hashes and e-mails that one network, and all networks together, can cause."""
     limits = [*network_limits("sign-up:network", visit.address, SIGN_UP_RATE), Limit("sign-up", ALL_SIGN_UPS)]
     message = "Too many accounts were asked for from your network. Try again later."
     await throttle.take(visit.context.rates, limits, message)
@@ -154,15 +154,12 @@ async def _limit(visit: Visit) -> None:
 
 @asynccontextmanager
 async def _opening_credit(visit: Visit) -> AsyncIterator[int]:
-    """The credit of a new account. Only so many an hour get it, by network and in all, whoever asks for them."""
-    settings, rates = visit.context.settings, visit.context.rates
-    per_hour = settings.opening_credits_per_hour
-    limits = [
-        *network_limits("opening-credit:network", visit.address, CREDIT_RATE),
-        Limit("opening-credit", Rate(per_hour / HOUR_S, per_hour)),
-    ]
-    if not settings.opening_credit_nano:
-        limits = []
+    """The credit of a new account. It is rate-limited by network and in total."""
+    settings, rates, limits = visit.context.settings, visit.context.rates, list[Limit]()
+    if settings.opening_credit_nano:
+        per_hour = settings.opening_credits_per_hour
+        limits = network_limits("opening-credit:network", visit.address, CREDIT_RATE)
+        limits.append(Limit("opening-credit", Rate(per_hour / HOUR_S, per_hour)))
     await throttle.take(rates, limits, "Too many new accounts got their opening credit lately. Try again in an hour.")
     try:
         yield settings.opening_credit_nano

@@ -71,8 +71,8 @@ class Visit:
     async def check_change(self, token: str) -> None:
         """403 unless a changing request comes from one of our own pages: by its origin, and by its token.
 
-        429 for an account that changes things too often, from however many networks: most changes write an act. What
-        other sites send does not count, or any page could use up the changes of its visitors.
+        429 for an account that changes things too often, from any number of networks: most changes write to the audit
+        log. Requests from other sites do not count, or any page could use up the limit of its visitors.
         """
         self._check_origin(token)
         if self.is_signed_in:

@@ -10,7 +10,7 @@ import pytest
 from cadenza.children.budget import CpuBudget
 from cadenza.children.confine import Limits
 from cadenza.children.lane import Lane, LaneSettings
-from cadenza.children.process import Died, TooHeavy
+from cadenza.children.process import Child, Died, TooHeavy
 from cadenza.children.seccomp import this_machine
 from cadenza.children.turns import OverBudget, TurnLimits
 
@@ -143,3 +143,15 @@ async def test_an_owner_pays_for_what_its_tasks_use(how: str) -> None:
         assert await process(lane, "light")
     finally:
         await lane.stop()
+
+
+async def test_the_cpu_time_of_a_child_that_is_being_ended_can_be_taken() -> None:
+    """Also if the end was cancelled: a process has no CPU clock any more once another thread waited for it."""
+    child = await Child.start(LIMITS, PROBE)
+    pid = int(await child.exchange(b"say the process"))
+    ending = asyncio.create_task(child.end())
+    await asyncio.sleep(0)
+    ending.cancel()
+    while exists(pid):
+        assert child.take_cpu_s() >= 0
+    assert child.take_cpu_s() >= 0

@@ -12,7 +12,7 @@ from cadenza.gateway.grounding.search.records import Found, Source
 from cadenza.gateway.parts import FilePart
 from cadenza.gateway.validate import ChatRequest
 
-SEARCH_FAILED = (
+SEARCH_FAILED_NOTE = (
     "A search for my question failed. If the answer needs facts that may have changed, say that you could not search."
 )
 CUT = "the file is too long, the rest is left out"
@@ -102,7 +102,7 @@ def _pieces_before_words(material: Material) -> list[str]:
         pieces.append(fence("source", source.text, number=str(number), title=source.title, url=source.url))
     pieces += [f"The page {page.url} {page.reason}. Say so if it matters." for page in material.found.unread]
     if material.found.has_failed:
-        pieces.append(SEARCH_FAILED)
+        pieces.append(SEARCH_FAILED_NOTE)
     return pieces
 
 

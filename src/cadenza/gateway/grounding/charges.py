@@ -1,4 +1,4 @@
-"""Charges what grounding asks of others, a web search or a model's decision, as a line of its own beside the chat.
+"""Charges the web searches and model decisions of grounding, each as a charge of its own beside that of the chat.
 
 Each is held and settled by the ledger like a chat: it counts for the cap of the key and is charged exactly once. The
 engine or the model is asked after the hold, so a client that leaves meanwhile pays too. What fails costs nothing.
@@ -30,7 +30,7 @@ class NotAffordable(Exception):
 
 
 class Extra(msgspec.Struct):
-    """What is charged beside a chat. Its maker adds what was used, and of whom."""
+    """What is charged beside a chat. The charged block sets the provider, the model and the usage."""
 
     usage: Usage
     provider: str = ""
@@ -96,7 +96,7 @@ class Charges:
 
 
 class SearchTerms(msgspec.Struct, frozen=True):
-    """What a search costs, whom it goes to, and how many an account may make: so many at once, and a day."""
+    """The engine and price of a search, and the quota of an account: `per_day` in a burst and in each day."""
 
     engine: str
     price_nano: int = 0

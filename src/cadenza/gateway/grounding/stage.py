@@ -1,9 +1,9 @@
 """The step of a chat request that adds reference material: attachments, memory and web search, all at once.
 
 It comes before the hold, so its tokens are paid for. If memory or search fails or is late, it is left out and counted,
-and the reply still comes. They add no more than the credit pays for beside a usual answer: a question that can be paid
-for is never refused because of them. A file is never left out: one that cannot be read is 400, with its name, and one
-that cannot be read now is 429. Requests with tools get none of it.
+and the reply still comes; the model is told that a search failed. They add no more than the credit pays for beside a
+usual answer: a question that can be paid for is never refused because of them. A file is never left out: one that
+cannot be read is 400, with its name, and one that cannot be read now is 429. Requests with tools get none of it.
 """
 
 import asyncio
@@ -24,7 +24,13 @@ from cadenza.gateway.grounding.additions import NO_GROUNDING, Grounding, Materia
 from cadenza.gateway.grounding.charges import SearchTerms
 from cadenza.gateway.grounding.memory import recall
 from cadenza.gateway.grounding.search.records import NOTHING_FOUND, SEARCH_FAILED, EngineFailed, Found
-from cadenza.gateway.grounding.search.web_search import Charge, DecideByModel, EngineName, SearchRequest, WebSearch
+from cadenza.gateway.grounding.search.web_search import (
+    ChargeSearch,
+    DecideByModel,
+    EngineName,
+    SearchRequest,
+    WebSearch,
+)
 from cadenza.gateway.grounding.switch import is_turned_off
 from cadenza.gateway.parts import FilePart
 from cadenza.gateway.validate import ChatRequest
@@ -108,12 +114,16 @@ class Sought(msgspec.Struct, frozen=True):
     prompt: PromptSize
     principal: Principal
     means: Means
-    charge: Charge = nullcontext
+    charge: ChargeSearch = nullcontext
     decide: DecideByModel | None = None
 
 
 class LeftOut(Exception):
-    """A part failed or was late: why."""
+    """A part was left out, because it failed or was late."""
+
+    def __init__(self, failure: Exception) -> None:
+        super().__init__()
+        self.failure = failure
 
 
 class Grounder:
@@ -202,7 +212,8 @@ class Grounder:
             texts = await self._within(FILES_S, "attachments", reading)
         except LeftOut as left_out:
             self._observer.metrics.refused.labels("files").inc()
-            busy = left_out.__cause__ if isinstance(left_out.__cause__, ReaderBusy) else ReaderBusy(LATE, LATE_RETRY_S)
+            failure = left_out.failure
+            busy = failure if isinstance(failure, ReaderBusy) else ReaderBusy(LATE, LATE_RETRY_S)
             raise RateLimited(f"The files were not read: {busy.reason}. Retry.", busy.retry_s) from None
         except UnreadableFile as error:
             raise UnreadableAttachment(error.name, error.reason, other_part(error.reason)) from None
@@ -241,7 +252,7 @@ class Grounder:
         except (TimeoutError, ReaderBusy, EngineFailed, StoreUnavailable) as failure:
             metrics.grounding.labels(part, "late" if isinstance(failure, TimeoutError) else "failed").inc()
             metrics.grounding_failures.labels(part, reason_of(failure)).inc()
-            raise LeftOut from failure
+            raise LeftOut(failure) from None
         metrics.grounding.labels(part, "added" if found else "nothing").inc()
         return found
 

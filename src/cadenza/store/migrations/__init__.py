@@ -1,8 +1,8 @@
 """Runs the migrations with Alembic. Imported only when there is something to migrate: Alembic is slow to import.
 
 A migration that only adds runs beside processes of the release before. One that breaks them says so: `breaks_before` in
-its module is the first schema whose programs it leaves whole. It is refused while an older program runs on the store,
-and no older program starts on the store afterwards.
+its module is the first schema whose programs can still use the store. It is refused while an older program runs on the
+store, and no older program starts on the store afterwards.
 """
 
 import sqlite3
@@ -18,7 +18,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 from sqlalchemy.pool import NullPool
 
-from cadenza.store import living
+from cadenza.store import live_processes
 from cadenza.store.store import REVISION_TABLE
 
 LOCK_TURN_S = 60  # how long a migration waits for another one
@@ -44,9 +44,12 @@ def upgrade(connection: Connection, revision: str) -> None:
 
 
 def upgrade_sqlite(
-    connect: Callable[[], sqlite3.Connection], revision: str, back_up: Callable[[], None], database: Path
+    connect: Callable[[], sqlite3.Connection], revision: str, back_up: Callable[[str], None], database: Path
 ) -> None:
-    """Check, back up and migrate while one transaction holds the write lock. Errors are the driver's own."""
+    """Check, back up and migrate while one transaction holds the write lock. Errors are the driver's own.
+
+    `back_up` gets the revision of the schema, which is empty if there is none.
+    """
     engine = create_engine("sqlite://", creator=connect, poolclass=NullPool, hide_parameters=True)
     event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE"))
     try:
@@ -54,8 +57,8 @@ def upgrade_sqlite(
             found, needed = pending(connection, revision)
             if needed:
                 rows = _rows(connection, PROCESSES) if found >= FIRST_WITH_PROCESSES else []
-                living.refuse(living.holding_locks(database, rows, found), needed)
-            back_up()
+                live_processes.refuse_older(live_processes.find_locked(database, rows, found), needed)
+            back_up(found)
             upgrade(connection, revision)
     except DBAPIError as error:
         raise error.orig or error from None
@@ -82,23 +85,26 @@ async def upgrade_postgres(connect: Callable[[], Awaitable[Any]], revision: str,
 
 async def refuse_living(connection: AsyncConnection, found: str, needed: str) -> None:
     """StoreUnavailable if a program from before `needed` runs on the store. None can join before the commit."""
+
+    def refuse(rows: list[live_processes.Fields]) -> None:
+        live_processes.refuse_older([live_processes.live_process(row, found) for row in rows], needed)
+
     if found < FIRST_WITH_PROCESSES:
-        sessions = await connection.run_sync(_rows, ADVISORY)
-        living.refuse([living.living(row, found) for row in sessions], needed)
+        refuse(await connection.run_sync(_rows, ADVISORY))
         return
 
-    async def read() -> list[living.Fields]:
+    async def read() -> list[live_processes.Fields]:
         rows = await connection.run_sync(_rows, PROCESSES)
-        return [row for row in rows if living.program_of(row, found) < needed]
+        return [row for row in rows if live_processes.known_revision(row, found) < needed]
 
     known = {row["name"] for row in await read()}
-    living.refuse([living.living(row, found) for row in await living.beating(read)], needed)
+    refuse(await live_processes.find_with_heartbeat(read))
     await connection.execute(text("LOCK TABLE processes IN SHARE MODE"))
-    living.refuse([living.living(row, found) for row in await read() if row["name"] not in known], needed)
+    refuse([row for row in await read() if row["name"] not in known])
 
 
 def pending(connection: Connection, revision: str) -> tuple[str, str | None]:
-    """The revision of the schema, and the first one whose programs survive what is to be done; None if all do."""
+    """The revision of the schema, and the first one whose programs can use the new schema; None if all can."""
     found = _revision(connection)
     if found is None:
         return "", None
@@ -139,7 +145,7 @@ def _revision(connection: Connection) -> str | None:
     return None
 
 
-def _rows(connection: Connection, query: TextClause) -> list[living.Fields]:
+def _rows(connection: Connection, query: TextClause) -> list[live_processes.Fields]:
     return [dict(row) for row in connection.execute(query).mappings()]
 
 

@@ -31,7 +31,7 @@ class MemoryRates:
             self._whole_at_ns[name] -= rate.step_ns
 
     def note(self, name: str, reset_ns: int) -> None:
-        """Remember what another one says: the whole burst is available after this time, at whatever rate."""
+        """Set the time until the whole burst is available, as another store reported it."""
         now_ns = self._clock_ns()
         self._keep(name, now_ns + reset_ns, now_ns)
 
@@ -40,7 +40,7 @@ class MemoryRates:
         return max(0, self._whole_at_ns.get(name, 0) - self._clock_ns())
 
     def resets_ns(self) -> list[tuple[str, int]]:
-        """The same for every name whose burst is not full."""
+        """The time until the whole burst is available, for every name whose burst is not full."""
         now_ns = self._clock_ns()
         return [(name, at_ns - now_ns) for name, at_ns in self._whole_at_ns.items() if at_ns > now_ns]
 

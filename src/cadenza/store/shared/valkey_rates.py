@@ -30,10 +30,10 @@ class ValkeyRates:
         self._processes = processes
         self._settle_ms = round(timing.settle_s * 1000)
         self._script = Script.read("rates.lua")
-        self._known = MemoryRates()  # of each rate, what this process was told last or gave by itself since
-        self._sharers = 1  # the processes when Valkey last decided
-        self._since: Answer = None  # since when Valkey remembers
-        self._is_settled = False  # whether Valkey decided about the last ticket that it was asked for
+        self._known = MemoryRates()  # the last known state of each rate
+        self._sharers = 1  # how many processes there were when Valkey last granted tickets
+        self._since: Answer = None  # when the data of Valkey began
+        self._is_settled = False  # whether Valkey grants tickets: not right after it lost its data
         self._keys: list[str] = []
         self._arguments: list[Part] = []
         self._waiting: list[asyncio.Future[Grant | None] | None] = []
@@ -57,7 +57,7 @@ class ValkeyRates:
             self._add(name, (rate.step_ns, _span_ns(rate), -1), None)
 
     def tell_all(self) -> None:
-        """Tell Valkey what this process knows of every rate, in case that Valkey does not."""
+        """Send Valkey the state of every rate that this process knows, in case Valkey has lost it."""
         known = self._known.resets_ns()
         for start in range(0, len(known) or 1, TOLD_AT_ONCE):
             part = known[start : start + TOLD_AT_ONCE]
@@ -65,7 +65,7 @@ class ValkeyRates:
             self._run([self._prefix + name for name, _ in part], arguments, [None] * len(part))
 
     def _share(self, rate: Rate) -> Rate:
-        """Right after Valkey lost its memory it knows of fewer processes than there are."""
+        """The part of a rate that this process may grant. After a loss, Valkey counts too few processes at first."""
         processes = max(self._sharers, self._processes())
         return Rate(rate.per_s / processes, max(1, rate.burst // processes)) if processes > 1 else rate
 
@@ -93,7 +93,7 @@ class ValkeyRates:
         self._link.run(self._script, [SINCE_KEY, *keys], (self._settle_ms, *arguments), size, answered)
 
     def _note_memory(self, answer: Answer) -> bool:
-        """Whether Valkey decides. If its memory is another one than before, it is told what is known here."""
+        """Return whether Valkey grants tickets. If it has lost its data, send it the state of all rates."""
         self._is_settled, since = answer[0] == 1, answer[1]
         if self._is_settled:
             self._sharers = self._processes()

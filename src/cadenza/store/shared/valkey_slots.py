@@ -17,6 +17,7 @@ from cadenza.store.shared.timing import Timing
 from cadenza.store.shared.wire import Answer
 
 SLOTS_KEY = f"{PREFIX}slots"
+ANSWER_SIZE = 4  # lease, target, keys elsewhere, processes
 
 
 class ValkeyLender:
@@ -119,9 +120,7 @@ class ValkeyLender:
         lease_ms = round(self._timing.lease_s * 1000)
         rest = (use.taken, use.wanted, use.keys, self._ceiling, lease_ms, self._link.channel)
         arguments = (self._name, standing, has, most, *rest)
-        self._link.run(
-            self._script, [SLOTS_KEY], arguments, len(("lease", "target", "keys", "processes")), self._answered
-        )
+        self._link.run(self._script, [SLOTS_KEY], arguments, ANSWER_SIZE, self._answered)
 
     def _answered(self, answer: Answer) -> None:
         assert self._borrower

@@ -9,8 +9,8 @@ from cadenza.control import notices
 from cadenza.control.accounts import give_credit, resume_account, set_operator, suspend_account
 from cadenza.control.credit import correct_credit
 from cadenza.control.errors import ControlError
+from cadenza.control.idempotency import Unconfirmed, make_reference
 from cadenza.control.links import print_link
-from cadenza.control.once import MaybeDone, make_reference
 from cadenza.control.overview import AccountDetails, get_account_by_id, get_details, search_accounts
 from cadenza.core.money import format_dollars, parse_dollars
 from cadenza.store.accounts import Account
@@ -38,7 +38,7 @@ class AccountSearch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Grant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Credit to add: dollars above zero, like 5.00, and a note for the statement. A reference counts once."""
+    """Credit to add: dollars above zero, like 5.00, and a note for the statement. A reference makes it idempotent."""
 
     amount: str
     note: str = ""
@@ -48,7 +48,7 @@ class Grant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Correction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Credit to take back: dollars above zero, like 5.00, and the reason, which the owner sees.
 
-    A reference counts once.
+    A reference makes it idempotent.
     """
 
     amount: str
@@ -85,7 +85,7 @@ async def account_page(visit: Visit) -> Response:
 async def _show(visit: Visit, status: int = 200, error: str = "", link: str = "") -> Response:
     details = await _details(visit)
     is_own = details.account.id == visit.account.id
-    references = [make_reference() for _ in range(2)]  # a form that is sent twice counts once
+    references = [make_reference() for _ in range(2)]  # so that a form that is sent twice takes effect once
     return visit.page(
         "operator/account.html", status, found=details, is_own=is_own, error=error, link=link, references=references
     )
@@ -124,7 +124,7 @@ async def link_form(visit: Visit) -> Response:
 async def _act(visit: Visit, act: Callable[[Visit], Awaitable[object]], note: str) -> Response:
     try:
         await act(visit)
-    except MaybeDone:
+    except Unconfirmed:
         raise
     except (ControlError, BadForm) as error:
         return await _show(visit, 400, error.message)
@@ -145,7 +145,7 @@ async def suspend(visit: Visit) -> OperatorAccount:
     require_proof(visit)
     account = await _account(visit)
     changed = await suspend_account(visit.context.store, account.email, visit.account.email, visit.now_ms)
-    visit.context.tell(account.email, notices.SUSPENDED)
+    visit.context.send_notice(account.email, notices.SUSPENDED)
     return view_account(changed)
 
 
@@ -153,7 +153,7 @@ async def resume(visit: Visit) -> OperatorAccount:
     require_proof(visit)
     account = await _account(visit)
     changed = await resume_account(visit.context.store, account.email, visit.account.email, visit.now_ms)
-    visit.context.tell(account.email, notices.RESUMED)
+    visit.context.send_notice(account.email, notices.RESUMED)
     return view_account(changed)
 
 
@@ -163,7 +163,7 @@ async def set_role(visit: Visit, role: OperatorRole) -> OperatorAccount:
     account, by = await _account(visit), visit.account.email
     is_operator = role.is_operator
     changed = await set_operator(visit.context.store, account.email, by, visit.now_ms, is_operator=is_operator)
-    visit.context.tell(account.email, notices.ROLE_GIVEN if is_operator else notices.ROLE_TAKEN)
+    visit.context.send_notice(account.email, notices.ROLE_GIVEN if is_operator else notices.ROLE_TAKEN)
     return view_account(changed)
 
 
@@ -172,7 +172,7 @@ async def grant(visit: Visit, given: Grant) -> OperatorAccount:
     account, by = await _account(visit), visit.account.email
     amount_nano, store = _amount(given.amount), visit.context.store
     done = await give_credit(store, account.email, amount_nano, given.note, visit.now_ms, by, given.reference)
-    visit.context.tell(account.email, notices.CREDIT_ADDED, format_dollars(amount_nano))
+    visit.context.send_notice(account.email, notices.CREDIT_ADDED, format_dollars(amount_nano))
     return view_account(done.account)
 
 
@@ -181,7 +181,7 @@ async def correct(visit: Visit, given: Correction) -> OperatorAccount:
     account, by = await _account(visit), visit.account.email
     amount_nano, store = _amount(given.amount), visit.context.store
     await correct_credit(store, account.email, -amount_nano, given.reason, by, visit.now_ms, given.reference)
-    visit.context.tell(account.email, notices.CREDIT_TAKEN, format_dollars(amount_nano))
+    visit.context.send_notice(account.email, notices.CREDIT_TAKEN, format_dollars(amount_nano))
     return await _shown(visit)
 
 

@@ -160,7 +160,7 @@ def _model_loads(gateway: Gateway, samples: Samples) -> list[ModelLoad]:
 
 
 def _model_load(health: RouteHealth, route: Route, classes: list[str], samples: Samples) -> ModelLoad:
-    """The circuit breaker is that of this process, but what rests or fails in another one is shown as such too."""
+    """The circuit breaker is that of this process, but a model that rests or fails in any process is shown so."""
     place = {"provider": route.provider, "model": route.model}
     state: State = "trial" if health.state is HALF_OPEN else "usable"
     if health.is_failing or samples.total("cadenza_route_failing", **place) > 0:

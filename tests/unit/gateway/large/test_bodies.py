@@ -124,7 +124,7 @@ async def large_bodies() -> AsyncIterator[LargeBodies]:
 
 def shown(chat: ChatRequest) -> dict[str, Any]:
     """Everything but the texts and what only their count needs, with copies instead of views."""
-    names = [name for name in chat.__struct_fields__ if name not in ("texts", "asked", "apart")]
+    names = [name for name in chat.__struct_fields__ if name not in ("texts", "asked", "excluded")]
     fields = {name: getattr(chat, name) for name in names}
     asked = chat.asked or (find_asked(chat.messages, chat.texts) if isinstance(chat.texts, list) else None)
     fields["asked"] = asked and (asked.message, asked.words_start, [(t[:1000], t[-1000:]) for t in asked.texts])

@@ -79,8 +79,9 @@ class Finder:
                 decision = msgspec.structs.replace(decision, needs_web=needs_web, reason="model")
         if not decision.needs_web:
             return NOTHING_FOUND
-        hits = await self._hits(decision, search, today)
-        urls = [*decision.urls[:NAMED_PAGES_MAX], *(hit.url for hit in (hits or ())[:PAGES_MAX] if not hit.text)]
+        found = await self._hits(decision, search, today)
+        hits = found or ()
+        urls = [*decision.urls[:NAMED_PAGES_MAX], *(hit.url for hit in hits[:PAGES_MAX] if not hit.text)]
         pages = await fetch_pages(self._fetcher, search.account_id, urls, now_s + self._timeout_s * PAGES_TIME)
         read = dict[str, Source]()
         with suppress(ReaderBusy, TimeoutError):
@@ -88,8 +89,8 @@ class Finder:
                 read = await self._read(search.account_id, pages, asked, tokens_max)
         named = [read[url] for url in decision.urls if url in read]
         unread, unread_tokens = _fitting_unread(_not_read(decision.urls, read), tokens_max)
-        sources = [*named, *(read.get(hit.url) or _source_of_hit(hit) for hit in hits or ())]
-        return Found(fitting(sources, tokens_max - unread_tokens), unread, has_failed=hits is None)
+        sources = [*named, *(read.get(hit.url) or _source_of_hit(hit) for hit in hits)]
+        return Found(fitting(sources, tokens_max - unread_tokens), unread, has_failed=found is None)
 
     async def close(self) -> None:
         await self._cache.close()

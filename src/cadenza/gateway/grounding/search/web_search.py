@@ -20,8 +20,8 @@ from cadenza.observe import Log, Observer
 if TYPE_CHECKING:
     from cadenza.gateway.grounding.search.finder import Finder
 
-DecideByModel = Callable[[Sequence[str], float], Awaitable[bool | None]]  # within so many seconds
-Charge = Callable[[], AbstractAsyncContextManager[None]]  # of one search; EngineFailed if it must not be made
+DecideByModel = Callable[[Sequence[str], float], Awaitable[bool | None]]  # within this many seconds
+ChargeSearch = Callable[[], AbstractAsyncContextManager[None]]  # of one search; EngineFailed if it must not be made
 EngineName = Literal["searxng", "brave", "tavily", "local"]
 LOOK_S = 0.1  # to look for the index takes 20 µs, a twentieth of a plain request
 
@@ -50,7 +50,7 @@ class SearchRequest(msgspec.Struct, frozen=True):
     account_id: str
     asked: Sequence[str]
     tokens_max: int
-    charge: Charge = nullcontext
+    charge: ChargeSearch = nullcontext
     decide: DecideByModel | None = None
 
 

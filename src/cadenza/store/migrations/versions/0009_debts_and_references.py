@@ -1,4 +1,4 @@
-"""Debts of accounts, and references of commands that count once.
+"""Debts of accounts, and references of idempotent commands.
 
 Expand only: a process of the release before goes on serving. It frees credit without paying a debt; the next move of
 this account by a process of this release pays it.
@@ -32,8 +32,8 @@ def upgrade() -> None:
     op.create_table(
         "command_references",
         sa.Column("digest", sa.LargeBinary(32), nullable=False),
-        sa.Column("act", sa.Text, nullable=False),
-        sa.Column("order_digest", sa.LargeBinary(32), nullable=False),
+        sa.Column("action", sa.Text, nullable=False),
+        sa.Column("arguments_digest", sa.LargeBinary(32), nullable=False),
         sa.Column("subject", sa.Text, nullable=False),
         sa.Column("at", sa.BigInteger, nullable=False),
         sa.PrimaryKeyConstraint("digest", name="pk_command_references"),

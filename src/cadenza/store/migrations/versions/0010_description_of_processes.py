@@ -1,4 +1,6 @@
-"""Which program each serving process runs, and where: for a migration that must not run beside some of them.
+"""The version, schema, host and process id of each serving process.
+
+A migration that breaks older programs reads them, and is refused while such a program runs.
 
 Expand only: a process of the release before leaves the columns empty.
 """

@@ -1,7 +1,8 @@
 """The processes that use a store at this moment, for commands that change or move it under them.
 
-On SQLite a living process holds the lock of its file. On Postgres its heartbeats move; up to schema 0004 it held an
-advisory lock. A process up to LAST_SILENT does not say what it runs: it counts as the newest such release that fits.
+On SQLite a live process holds the lock of its file. On Postgres it writes heartbeats; up to schema 0004 it held an
+advisory lock. Programs up to schema LAST_UNDESCRIBED do not register their version: each counts as the newest of them
+that the store allows.
 """
 
 import asyncio
@@ -18,17 +19,17 @@ from cadenza.store import files
 from cadenza.store.store import StoreUnavailable
 
 LOOK_EVERY_S = 0.25
-SEEN_S = 2.0  # a living process writes four heartbeats in this time
-DEAD_S = 6.0  # the other processes too take it for dead then
+SEEN_S = 2.0  # a live process writes four heartbeats in this time
+DEAD_S = 6.0  # after this time the other processes take it for dead too
 
-LAST_SILENT = "0007"
-DESCRIBED = ("version", "revision", "host", "pid")  # what a process says of itself, beside its name
+LAST_UNDESCRIBED = "0007"
+DESCRIPTION = ("version", "revision", "host", "pid")  # the columns in which a process describes itself
 
 Fields = Mapping[str, Any]  # a row of `processes`, with the columns that its schema has
 
 
-class Living(msgspec.Struct, frozen=True):
-    """A process that runs, and as much as it says of itself."""
+class LiveProcess(msgspec.Struct, frozen=True):
+    """A running process, with the columns that it filled."""
 
     name: str
     revision: str  # the newest schema that its program knows
@@ -42,31 +43,33 @@ class Living(msgspec.Struct, frozen=True):
 
 
 def describe_this_process(revision: str) -> dict[str, str | int]:
-    """What the row of this process says beside its name."""
-    said: tuple[str | int, ...] = (version("cadenza"), revision, socket.gethostname(), os.getpid())
-    return {f"its_{name}": value for name, value in zip(DESCRIBED, said, strict=True)}
+    """The values of DESCRIPTION for this process, as parameters of a statement."""
+    values: tuple[str | int, ...] = (version("cadenza"), revision, socket.gethostname(), os.getpid())
+    return {f"its_{name}": value for name, value in zip(DESCRIPTION, values, strict=True)}
 
 
-def program_of(row: Fields, revision: str) -> str:
+def known_revision(row: Fields, revision: str) -> str:
     """The newest schema that the program of a process knows. `revision` is that of the store."""
-    return row.get("revision") or min(revision, LAST_SILENT)
+    return row.get("revision") or min(revision, LAST_UNDESCRIBED)
 
 
-def living(row: Fields, revision: str) -> Living:
+def live_process(row: Fields, revision: str) -> LiveProcess:
     """The process of a row. `revision` is that of the store."""
-    said = {name: row.get(name) for name in ("version", "host", "pid")}
-    return Living(row["name"], program_of(row, revision), **said)
+    return LiveProcess(row["name"], known_revision(row, revision), row.get("version"), row.get("host"), row.get("pid"))
 
 
-def holding_locks(database: Path, rows: Iterable[Fields], revision: str) -> list[Living]:
-    """The living processes of a SQLite store. One that has just started may have no row yet."""
+def find_locked(database: Path, rows: Iterable[Fields], revision: str) -> list[LiveProcess]:
+    """The live processes of a SQLite store. One that has just started may have no row yet."""
     known = {row["name"]: row for row in rows}
     locked = sorted(name for name in files.lock_names(database) if files.is_locked(database, name))
-    return [living(known.get(name, {"name": name}), revision) for name in locked]
+    return [live_process(known.get(name, {"name": name}), revision) for name in locked]
 
 
-async def beating(read: Callable[[], Awaitable[list[Fields]]]) -> list[Fields]:
-    """The rows of a Postgres store whose heartbeats move while this looks: not at all if there are no rows."""
+async def find_with_heartbeat(read: Callable[[], Awaitable[list[Fields]]]) -> list[Fields]:
+    """The rows of a Postgres store whose heartbeat counters rise while this function watches them.
+
+    Without rows it returns at once.
+    """
     before = {row["name"]: row["beats"] for row in await read()}
     moved: dict[str, Fields] = {}
     loop = asyncio.get_running_loop()
@@ -79,8 +82,8 @@ async def beating(read: Callable[[], Awaitable[list[Fields]]]) -> list[Fields]:
     return [moved[name] for name in sorted(moved)]
 
 
-def refuse(processes: list[Living], needed: str) -> None:
-    """StoreUnavailable if one of them knows only schemas before `needed`, with the names of all such."""
+def refuse_older(processes: list[LiveProcess], needed: str) -> None:
+    """StoreUnavailable, with their names, if some of these processes know only schemas before `needed`."""
     if broken := [process for process in processes if process.revision < needed]:
         raise StoreUnavailable(
             f"The new schema would break processes that run on this store: {', '.join(map(str, broken))}.",

@@ -1,4 +1,4 @@
-"""Orders that move credit or make keys: a reference counts once, also when the answer to a COMMIT is lost."""
+"""Idempotent commands: each reference is carried out once, also when the answer to a COMMIT is lost."""
 
 import asyncio
 import re
