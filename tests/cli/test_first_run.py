@@ -60,16 +60,21 @@ def test_screen(first: First) -> None:
 
 
 def test_shown_link_makes_the_operator(first: First) -> None:
-    """The link on the screen makes an operator, once, although sign-up is closed. It is not in the log."""
+    """The link on the screen makes an operator, once, although sign-up is closed. It is not in the log.
+
+    The new operator comes to the operator pages; a second use says that the link was used.
+    """
     [path] = re.findall(rf"Operator +http://127.0.0.1:{first.server.port}(/join/\S+) ", first.server.output)
     assert not [line for line in first.server.output.splitlines() if line.startswith("{") and path in line]
     assert first.server.output.count(path) == 1
     visitor = Visitor(first.server.port)
     assert "first operator" in visitor.get(path).words
     chosen = {"email": "operator@example.org", "password": "correct horse battery staple"}
-    assert visitor.post(path, chosen).status == 303
-    assert visitor.get("/operator").status == 200
-    assert Visitor(first.server.port).get(path).status == 404
+    assert visitor.post(path, chosen).location == "/operator?note=welcome"
+    assert "Your account is ready." in visitor.get("/operator?note=welcome").words
+    again = visitor.get(path)
+    assert (again.status, "This link was used before" in again.words) == (404, True)
+    assert "/operator/accounts/acct_" in visitor.get("/credit").text, "the operator can add the credit"
 
 
 @pytest.mark.parametrize(
