@@ -127,6 +127,22 @@ def test_searches_have_a_limit_per_account(
     assert Asker(searching).ask("topic 1") == "search=1"
 
 
+def test_a_higher_limit_counts_at_once(
+    searching: Service, engine: ScriptedSearxng, upstream: LoopbackUpstream
+) -> None:
+    """An account that has used up its searches can search again after a reload with a higher limit."""
+    asker = Asker(searching)
+    assert [asker.ask(f"a limit {number}") for number in range(PER_DAY + 1)][-1] == "search=failed"
+    text = searching.config.read_text()
+    searching.config.write_text(text.replace(f"searches_per_day = {PER_DAY}", f"searches_per_day = {2 * PER_DAY}"))
+    try:
+        searching.reload()
+        assert asker.ask("a higher limit") == "search=1"
+    finally:
+        searching.config.write_text(text)
+        searching.reload()
+
+
 @pytest.mark.parametrize("is_capped", [False, True], ids=["credit", "cap"])
 def test_a_search_never_costs_the_answer(
     searching: Service, engine: ScriptedSearxng, upstream: LoopbackUpstream, is_capped: bool

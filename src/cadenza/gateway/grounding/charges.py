@@ -115,7 +115,8 @@ class SearchCharge:
     @contextlib.asynccontextmanager
     async def __call__(self) -> AsyncIterator[None]:
         terms = self._terms
-        ticket = await self._rates.take(f"searches:{self._account_id}", Rate(terms.per_day / DAY_S, terms.per_day))
+        name = f"searches:{terms.per_day}:{self._account_id}"  # another limit counts anew: both spans are a day
+        ticket = await self._rates.take(name, Rate(terms.per_day / DAY_S, terms.per_day))
         if not ticket.is_granted:
             raise EngineFailed("per_day")
         if not terms.price_nano:
