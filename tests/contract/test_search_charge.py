@@ -9,11 +9,14 @@ from contextlib import closing
 import pytest
 
 from cadenza.core.caps import Cap
+from cadenza.core.money import parse_dollars
 from tests.loopback import Good, LoopbackUpstream
 from tests.raw_client import RawClient
 from tests.scripted_searxng import ScriptedSearxng, running_searxng
 from tests.service import CREDIT_NANO, Service, wait_until
 from tests.service_config import RouteSpec, ServiceSpec
+from tests.visitor import Visitor
+from tests.web.chat_client import ChatClient, event_of
 
 PRICE_NANO = 5_000_000
 PER_DAY = 3
@@ -92,6 +95,18 @@ def test_a_search_is_a_line_of_its_own(searching: Service, engine: ScriptedSearx
     assert searching.cli("ledger", "check").returncode == 0
 
 
+def test_the_chat_page_shows_the_cost_with_the_search(
+    searching: Service, engine: ScriptedSearxng, upstream: LoopbackUpstream
+) -> None:
+    """The cost below a reply is what the account paid for it, the search included."""
+    asker, visitor = Asker(searching), Visitor(searching.port)
+    visitor.sign_in(asker.email)
+    content = "Search the web: what is the latest news about the cost?"
+    reply = ChatClient(visitor).send(messages=[{"role": "user", "content": content}])
+    assert parse_dollars(event_of(reply, "usage")["cost"]) == sum(cost_nano for _, cost_nano in asker.charges)
+    assert asker.searches == [PRICE_NANO]
+
+
 def test_a_client_that_leaves_pays_for_the_search(searching: Service, engine: ScriptedSearxng) -> None:
     """The engine was asked, so the search is charged although its client left before the answer."""
     asker = Asker(searching)
@@ -127,9 +142,7 @@ def test_searches_have_a_limit_per_account(
     assert Asker(searching).ask("topic 1") == "search=1"
 
 
-def test_a_higher_limit_counts_at_once(
-    searching: Service, engine: ScriptedSearxng, upstream: LoopbackUpstream
-) -> None:
+def test_a_higher_limit_counts_at_once(searching: Service, engine: ScriptedSearxng, upstream: LoopbackUpstream) -> None:
     """An account that has used up its searches can search again after a reload with a higher limit."""
     asker = Asker(searching)
     assert [asker.ask(f"a limit {number}") for number in range(PER_DAY + 1)][-1] == "search=failed"

@@ -163,12 +163,10 @@ def _stack(layers: Sequence[tuple[int, int]], top: int, across: Markup) -> Itera
 def _day_axis(labels: Sequence[str]) -> Iterator[Markup]:
     every = -(-len(labels) // DAY_LABELS_MAX)
     for index in range(len(labels) - 1, -1, -every):  # the last day always has its label
-        is_last_of_many = index == len(labels) - 1 and len(labels) > 2 * DAY_LABELS_MAX  # its bar is narrow
-        yield Markup('<text x="{}%" y="{}" text-anchor="{}" {}>{}</text>').format(
-            100 if is_last_of_many else round((index + 0.5) * 100 / len(labels), 3),
+        yield Markup('<text x="{}%" y="{}" {}>{}</text>').format(
+            round((index + 0.5) * 100 / len(labels), 3),
             HEAD_PX + PLOT_PX + FOOT_PX - 7,
-            "end" if is_last_of_many else "middle",
-            Markup('font-size="12" fill="currentColor"'),
+            Markup('text-anchor="middle" font-size="12" fill="currentColor"'),
             labels[index],
         )
 

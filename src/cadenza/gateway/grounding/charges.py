@@ -38,12 +38,13 @@ class Extra(msgspec.Struct):
 
 
 class Charges:
-    """The charges beside one chat request. `request_id` is that of the chat."""
+    """The charges beside one chat request, and their sum. `request_id` is that of the chat."""
 
     def __init__(self, ledger: LedgerWriter, principal: Principal, request_id: str) -> None:
         self._ledger = ledger
         self._principal = principal
         self._request_id = request_id
+        self.charged_nano = 0
 
     @contextlib.asynccontextmanager
     async def charge(self, class_id: str, price: Price, at_most: Usage) -> AsyncIterator[Extra]:
@@ -62,6 +63,7 @@ class Charges:
             status = DISCONNECTED_STATUS
             raise
         finally:
+            self.charged_nano += price.charge(extra.usage) if is_charged else 0
             outcome = Outcome(
                 request_id=hold.request_id,
                 endpoint=SEARCH,
