@@ -171,7 +171,7 @@ def check_stop(server: Server, number: signal.Signals) -> None:
 
 
 def test_second_start_shows_no_key(furnished: Path) -> None:
-    """If there are accounts, a start shows no key and no password, but how to create a key; SIGINT stops it too."""
+    """If there are accounts, a start shows no key and no password, but how to make a key and an operator; SIGINT stops it."""
     with serving(furnished) as server:
         shown = server.output
         check_stop(server, signal.SIGINT)
@@ -179,6 +179,7 @@ def test_second_start_shows_no_key(furnished: Path) -> None:
     assert "password" not in shown
     assert "/join/" not in shown
     assert "cadenza key create --account EMAIL" in shown
+    assert "Operator  none yet; to make an account one: cadenza account operator EMAIL" in shown
     assert "$CADENZA_API_KEY" in shown
 
 
