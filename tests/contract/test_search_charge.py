@@ -156,6 +156,15 @@ def test_a_higher_limit_counts_at_once(searching: Service, engine: ScriptedSearx
         searching.reload()
 
 
+def test_a_kept_result_is_charged_like_a_search(
+    searching: Service, engine: ScriptedSearxng, upstream: LoopbackUpstream
+) -> None:
+    """The engine is asked once for two accounts with the same question, and both pay: neither learns of the other."""
+    first, second = Asker(searching), Asker(searching)
+    assert [asker.ask("one question of two") for asker in (first, second)] == ["search=1"] * 2
+    assert (len(engine.queries), first.searches, second.searches) == (1, [PRICE_NANO], [PRICE_NANO])
+
+
 @pytest.mark.parametrize("is_capped", [False, True], ids=["credit", "cap"])
 def test_a_search_never_costs_the_answer(
     searching: Service, engine: ScriptedSearxng, upstream: LoopbackUpstream, is_capped: bool
