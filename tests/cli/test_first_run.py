@@ -171,7 +171,7 @@ def check_stop(server: Server, number: signal.Signals) -> None:
 
 
 def test_second_start_shows_no_key(furnished: Path) -> None:
-    """If there are accounts, a start shows no key and no password, but how to make a key and an operator; SIGINT stops it."""
+    """With accounts, a start shows no key and no password, but how to make a key and an operator; SIGINT stops it."""
     with serving(furnished) as server:
         shown = server.output
         check_stop(server, signal.SIGINT)
