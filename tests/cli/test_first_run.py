@@ -60,10 +60,7 @@ def test_screen(first: First) -> None:
 
 
 def test_shown_link_makes_the_operator(first: First) -> None:
-    """The link on the screen makes an operator, once, although sign-up is closed. It is not in the log.
-
-    The new operator comes to the operator pages; a second use says that the link was used.
-    """
+    """The link on the screen, which is not in the log, makes an operator once, and then says that it was used."""
     [path] = re.findall(rf"Operator +http://127.0.0.1:{first.server.port}(/join/\S+) ", first.server.output)
     assert not [line for line in first.server.output.splitlines() if line.startswith("{") and path in line]
     assert first.server.output.count(path) == 1
