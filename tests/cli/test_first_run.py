@@ -60,16 +60,18 @@ def test_screen(first: First) -> None:
 
 
 def test_shown_link_makes_the_operator(first: First) -> None:
-    """The link on the screen makes an operator, once, although sign-up is closed. It is not in the log."""
+    """The link on the screen, which is not in the log, makes an operator once, and then says that it was used."""
     [path] = re.findall(rf"Operator +http://127.0.0.1:{first.server.port}(/join/\S+) ", first.server.output)
     assert not [line for line in first.server.output.splitlines() if line.startswith("{") and path in line]
     assert first.server.output.count(path) == 1
     visitor = Visitor(first.server.port)
     assert "first operator" in visitor.get(path).words
     chosen = {"email": "operator@example.org", "password": "correct horse battery staple"}
-    assert visitor.post(path, chosen).status == 303
-    assert visitor.get("/operator").status == 200
-    assert Visitor(first.server.port).get(path).status == 404
+    assert visitor.post(path, chosen).location == "/operator?note=welcome"
+    assert "Your account is ready." in visitor.get("/operator?note=welcome").words
+    again = visitor.get(path)
+    assert (again.status, "This link was used before" in again.words) == (404, True)
+    assert "/operator/accounts/acct_" in visitor.get("/credit").text, "the operator can add the credit"
 
 
 @pytest.mark.parametrize(
@@ -166,7 +168,7 @@ def check_stop(server: Server, number: signal.Signals) -> None:
 
 
 def test_second_start_shows_no_key(furnished: Path) -> None:
-    """If there are accounts, a start shows no key and no password, but how to create a key; SIGINT stops it too."""
+    """With accounts, a start shows no key and no password, but how to make a key and an operator; SIGINT stops it."""
     with serving(furnished) as server:
         shown = server.output
         check_stop(server, signal.SIGINT)
@@ -174,6 +176,7 @@ def test_second_start_shows_no_key(furnished: Path) -> None:
     assert "password" not in shown
     assert "/join/" not in shown
     assert "cadenza key create --account EMAIL" in shown
+    assert "Operator  none yet; to make an account one: cadenza account operator EMAIL" in shown
     assert "$CADENZA_API_KEY" in shown
 
 

@@ -9,11 +9,14 @@ from contextlib import closing
 import pytest
 
 from cadenza.core.caps import Cap
+from cadenza.core.money import parse_dollars
 from tests.loopback import Good, LoopbackUpstream
 from tests.raw_client import RawClient
 from tests.scripted_searxng import ScriptedSearxng, running_searxng
 from tests.service import CREDIT_NANO, Service, wait_until
 from tests.service_config import RouteSpec, ServiceSpec
+from tests.visitor import Visitor
+from tests.web.chat_client import ChatClient, event_of
 
 PRICE_NANO = 5_000_000
 PER_DAY = 3
@@ -92,6 +95,18 @@ def test_a_search_is_a_line_of_its_own(searching: Service, engine: ScriptedSearx
     assert searching.cli("ledger", "check").returncode == 0
 
 
+def test_the_chat_page_shows_the_cost_with_the_search(
+    searching: Service, engine: ScriptedSearxng, upstream: LoopbackUpstream
+) -> None:
+    """The cost below a reply is what the account paid for it, the search included."""
+    asker, visitor = Asker(searching), Visitor(searching.port)
+    visitor.sign_in(asker.email)
+    content = "Search the web: what is the latest news about the cost?"
+    reply = ChatClient(visitor).send(messages=[{"role": "user", "content": content}])
+    assert parse_dollars(event_of(reply, "usage")["cost"]) == sum(cost_nano for _, cost_nano in asker.charges)
+    assert asker.searches == [PRICE_NANO]
+
+
 def test_a_client_that_leaves_pays_for_the_search(searching: Service, engine: ScriptedSearxng) -> None:
     """The engine was asked, so the search is charged although its client left before the answer."""
     asker = Asker(searching)
@@ -125,6 +140,29 @@ def test_searches_have_a_limit_per_account(
     assert headers == ["search=1"] * PER_DAY + ["search=failed"]
     assert len(asker.searches) == len(engine.queries) == PER_DAY
     assert Asker(searching).ask("topic 1") == "search=1"
+
+
+def test_a_higher_limit_counts_at_once(searching: Service, engine: ScriptedSearxng, upstream: LoopbackUpstream) -> None:
+    """An account that has used up its searches can search again after a reload with a higher limit."""
+    asker = Asker(searching)
+    assert [asker.ask(f"a limit {number}") for number in range(PER_DAY + 1)][-1] == "search=failed"
+    text = searching.config.read_text()
+    searching.config.write_text(text.replace(f"searches_per_day = {PER_DAY}", f"searches_per_day = {2 * PER_DAY}"))
+    try:
+        searching.reload()
+        assert asker.ask("a higher limit") == "search=1"
+    finally:
+        searching.config.write_text(text)
+        searching.reload()
+
+
+def test_a_kept_result_is_charged_like_a_search(
+    searching: Service, engine: ScriptedSearxng, upstream: LoopbackUpstream
+) -> None:
+    """The engine is asked once for two accounts with the same question, and both pay: neither learns of the other."""
+    first, second = Asker(searching), Asker(searching)
+    assert [asker.ask("one question of two") for asker in (first, second)] == ["search=1"] * 2
+    assert (len(engine.queries), first.searches, second.searches) == (1, [PRICE_NANO], [PRICE_NANO])
 
 
 @pytest.mark.parametrize("is_capped", [False, True], ids=["credit", "cap"])

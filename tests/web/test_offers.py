@@ -77,6 +77,22 @@ def test_search_that_the_config_turns_off_is_not_offered(bare: Service) -> None:
         bare.reload()
 
 
+def test_the_price_of_a_search_is_shown(bare: Service) -> None:
+    """The settings and the docs say what a search costs before an account pays for one."""
+    search = 'engine = "searxng"\nurl = "http://127.0.0.1:9"\nprice = "0.005"\nsearches_per_day = 20\n'
+    config = bare.config.read_text()
+    bare.config.write_text(f"{config}\n[grounding.search]\n{search}")
+    try:
+        bare.reload()
+        visitor = Visitor(bare.port)
+        visitor.sign_in(bare.create_account(CREDIT_NANO))
+        assert "A search costs $0.005." in visitor.get("/settings").words
+        assert "Web search $0.005 for each search, at most 20 a day for each account" in visitor.get("/docs").words
+    finally:
+        bare.config.write_text(config)
+        bare.reload()
+
+
 def test_the_chat_follows_the_account(visitor: Visitor) -> None:
     """With memory only, the switch is for memory; once the account has turned it off, the page says where."""
     assert 'id="grounding" checked>Memory</label>' in visitor.get("/chat").text

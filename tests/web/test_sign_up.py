@@ -139,7 +139,10 @@ def test_an_invitation_makes_one_account(invite_site: Service) -> None:
     visitor = Visitor(invite_site.port)
     assert "by invitation" in visitor.get("/sign-up").words
     assert NEW in visitor.get(path).words
-    assert visitor.post(path, {"email": "another@example.org", "password": NEW_PASSWORD}).status == 303
+    assert (
+        visitor.post(path, {"email": "another@example.org", "password": NEW_PASSWORD}).location == "/chat?note=welcome"
+    )
+    assert "Your account is ready." in visitor.get("/chat?note=welcome").words
     account = visitor.api("GET", "/account").json
     assert (account["email"], account["verified_at"] is not None) == (NEW, True)
     late = Visitor(invite_site.port)

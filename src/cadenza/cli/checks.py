@@ -63,7 +63,7 @@ def check_site_key(settings: Settings) -> Check:
     if settings.platform.secret_key:
         return Check("site key", "ok", "from the environment")
     if settings.store.url.startswith("sqlite:"):
-        return Check("site key", "ok", "in a file beside the store")
+        return Check("site key", "ok", "in a file beside the store, which the first authenticator app creates")
     todo = (
         f"Set {settings.platform.secret_key_env or SECRET_KEY_ENV} to 32 random characters or more, on every machine."
     )

@@ -31,7 +31,7 @@ reference_option = click.option(
     show_default="a new one",
     help="Makes the command idempotent: a repetition with the same reference changes nothing.",
 )
-json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON array, oldest first.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON array.")
 T = TypeVar("T")
 
 COLUMN_GAP = "  "

@@ -37,7 +37,7 @@ LINE_WIDTH_MIN = 60
 def doctor(
     one_token: bool, deep: bool, provider: str | None, timeout: float, as_json: bool, config: str | None
 ) -> None:
-    """Check config, store, region, metrics, search, retention and routes. Exit 1 if there is a fault.
+    """Check the config and all that a start needs, from the store to the routes. Exit 1 if there is a fault.
 
     If the service runs, its routes are judged by how they answer its chats. With --try, one chat request for one token
     is sent to every model.

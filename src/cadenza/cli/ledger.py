@@ -60,7 +60,10 @@ def ledger() -> None:
 @json_option
 @config_option
 def check(as_json: bool, config: str | None) -> None:
-    """Check on the live store that entries, balances, reserves and charges agree. Exit 1 if they do not."""
+    """Check on the live store that entries, balances, reserves and charges agree. Exit 1 if they do not.
+
+    Every charge is computed again from its token counts and prices.
+    """
     from cadenza.control.usage import check_ledger  # noqa: PLC0415 import time
 
     findings, counts = read_store(load_config(config), check_ledger)

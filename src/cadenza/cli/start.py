@@ -54,6 +54,7 @@ class Prepared(msgspec.Struct, frozen=True):
     """What a start found in the store, and the secrets that it made."""
 
     has_accounts: bool
+    has_operator: bool
     demo: Demo | None
     operator_path: str | None  # of the link that makes the first operator
 
@@ -113,10 +114,11 @@ async def _prepare(settings: Settings) -> Prepared:
     store = open_store(settings.store.url)
     try:
         await prepare_store(store, say_backup)
-        emails = [account.email for account in await list_accounts(store)]
+        accounts = await list_accounts(store)
+        emails = [account.email for account in accounts]
         demo = None if emails or settings.source else await _make_demo(store)
         path = None if set(emails) - {DEMO_EMAIL} else await make_operator_link(store, now_ms())
-        return Prepared(bool(emails), demo, path)
+        return Prepared(bool(emails), any(account.is_operator for account in accounts), demo, path)
     finally:
         await store.close()
 
@@ -148,6 +150,8 @@ def _print_screen(settings: Settings, base_url: str, found: Prepared) -> None:
         lines.append(("Account", f"none yet; to create one: {_command()} account create EMAIL --credit 5.00"))
     if found.operator_path:
         lines.append(("Operator", f"{pages}{found.operator_path}   (makes the operator's account, once, for 24 hours)"))
+    elif not found.has_operator:
+        lines.append(("Operator", f"none yet; to make an account one: {_command()} account operator EMAIL"))
     key = demo.key if demo else "$CADENZA_API_KEY"
     click.echo("\nCadenza is running. Press Ctrl-C to stop it.\n")
     for name, text in lines:

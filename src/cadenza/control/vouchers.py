@@ -65,8 +65,9 @@ async def create_vouchers(store: Store, order: VoucherOrder, by: str, now_ms: in
         claim = command.claim(tx, now_ms)
         if claim.earlier:
             raise ControlError(
-                f"With this reference, vouchers were made before: {claim.earlier.subject} and those made with it. "
-                "A code is shown only once, so make others. 'cadenza voucher list' shows them, to be revoked."
+                f"With this reference, vouchers were made before: {order.count} of {format_dollars(order.amount_nano)} "
+                f"dollars, the first with the id {claim.earlier.subject}. A code is shown only once: revoke them "
+                "('cadenza voucher list' shows them), and make others without the reference."
             )
         if not claim.is_new:
             return

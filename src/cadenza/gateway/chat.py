@@ -79,9 +79,12 @@ async def serve_chat(gateway: Gateway, request: ApiRequest) -> None:
         grounding, wanted = NO_GROUNDING, grounder.wanted(chat, principal, request.exchange.request)
         if wanted is not NOTHING_WANTED:
             means = await find_means(grounder.store, request, served.price, prompt)  # 409 402
-            charge, decide = charge_and_decide(gateway, request, served)
+            charges = Charges(gateway.ledger, principal, request.record.request_id)
+            charge, decide = charge_and_decide(gateway, request, served, charges)
             sought = Sought(chat, served.plan, prompt, principal, means, charge, decide)
             grounding = await grounder.ground(sought, wanted)  # 400
+            if charges.charged_nano:
+                grounding = msgspec.structs.replace(grounding, charged_nano=charges.charged_nano)
             prompt.add_texts(grounding.texts, grounding.texts_bytes)
         plan = await fit(served.plan, served.price, prompt, chat, principal.balance_nano)  # 400 402
         quote = make_quote(request, plan, served.price, chat, prompt)
@@ -163,10 +166,9 @@ async def find_means(store: Store, request: ApiRequest, price: Price, prompt: Pr
 
 
 def charge_and_decide(
-    gateway: Gateway, request: ApiRequest, served: ServedClass
+    gateway: Gateway, request: ApiRequest, served: ServedClass, charges: Charges
 ) -> tuple[ChargeSearch, DecideByModel | None]:
     """What charges a web search of this request, and what asks a model whether one is needed."""
-    charges = Charges(gateway.ledger, request.principal, request.record.request_id)
     decide = None
     if served.decides_by_model:
         decide = ModelDecision(gateway.dispatcher, gateway.snapshot, served, request, charges)
@@ -226,6 +228,7 @@ def start_relay(
         headers=limit + grounding.headers,
         sources=grounding.sources,
         fence_ids=grounding.fence_ids,
+        grounding_nano=grounding.charged_nano,
     )
     if chat.stream:
         return request.make_stream_relay(request.exchange, request.answers, head, credit.meter)

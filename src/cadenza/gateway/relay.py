@@ -37,6 +37,7 @@ class ReplyHead(msgspec.Struct, frozen=True):
     headers: bytes = b""
     sources: tuple[Source, ...] = ()  # that the answer may cite
     fence_ids: tuple[str, ...] = ()  # of reference material
+    grounding_nano: int = 0  # charged beside the reply, for a web search
 
 
 class WholeRelay:

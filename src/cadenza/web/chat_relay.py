@@ -37,6 +37,7 @@ class ChatEvents:
         self._class_id = head.class_id
         self._price = head.price
         self._sources = head.sources
+        self._grounding_nano = head.grounding_nano
         self._splitter = BlockSplitter()
         self.blocks: list[Block] = []
 
@@ -88,7 +89,7 @@ class ChatEvents:
             prompt_tokens=usage.prompt_tokens,
             cached_tokens=usage.cached_tokens,
             completion_tokens=usage.completion_tokens,
-            cost=format_dollars(self._price.charge(usage)),
+            cost=format_dollars(self._price.charge(usage) + self._grounding_nano),
         )
         return _event("usage", msgspec.to_builtins(cost))
 

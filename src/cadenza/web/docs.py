@@ -66,7 +66,10 @@ ERRORS = (
     ErrorRow(400, "invalid_request_error", "The request is wrong.", "Change what the message says."),
     ErrorRow(401, "authentication_error", "No valid key: missing, mistyped, revoked or expired.", "Use another key."),
     ErrorRow(
-        402, "insufficient_quota", "The credit or the key's spend cap is used up.", "Add credit or raise the cap."
+        402,
+        "insufficient_quota",
+        "The credit or the key's spend cap is used up, or the account has a debt.",
+        "Add credit or raise the cap.",
     ),
     ErrorRow(403, "permission_error", "The key lacks the scope.", "Use a key that has it."),
     ErrorRow(404, "invalid_request_error", "Unknown path or model.", "Check the address; it ends in /v1."),
@@ -87,6 +90,7 @@ async def docs_page(visit: Visit) -> Response:
     return visit.page(
         "docs/api.html",
         service=read_status(visit.context.gateway),
+        search=visit.context.gateway.grounder.search_terms(),
         errors=ERRORS,
         tags=reference.api_tags,
         operations=reference.operations,

@@ -5,6 +5,7 @@ from typing import Literal
 import msgspec
 
 from cadenza.gateway.gateway import Gateway
+from cadenza.gateway.grounding.charges import SearchTerms
 from cadenza.store.accounts import Account
 
 IMAGE_TYPES = "image/png,image/jpeg,image/webp,image/gif"  # that go to the model itself
@@ -19,6 +20,7 @@ class Offer(msgspec.Struct, frozen=True):
     is_search_off: bool  # by the config; otherwise there may be nothing to search yet
     files: bool  # read here, or taken by the model of a class
     image_classes: tuple[str, ...]  # whose models take images
+    search_terms: SearchTerms | None = None  # of a search of the web
 
     @property
     def accept(self) -> str:
@@ -42,6 +44,7 @@ def offer_of(gateway: Gateway) -> Offer:
         is_search_off=not grounder.has_search,
         files=grounder.settings.attachments or bool(catalogue.able_classes(FILES)),
         image_classes=catalogue.able_classes(VISION),
+        search_terms=grounder.search_terms(),
     )
 
 

@@ -40,7 +40,7 @@ NOTES = {
     "password-changed": "Your password is changed, and all other browsers are signed out.",
     "verified": "Your e-mail address is verified.",
     "address-changed": "Your e-mail address is changed.",
-    "confirmed": "Confirmed. For 15 minutes you can make changes here.",
+    "confirmed": "Confirmed. Nothing has been changed yet. For 15 minutes you can make changes here.",
     "session-ended": "That browser is signed out.",
     "sessions-ended": "All other browsers are signed out.",
     "app-added": "Your authenticator app is added.",

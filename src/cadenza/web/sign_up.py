@@ -25,6 +25,10 @@ ALL_SIGN_UPS = Rate(0.5, 300)
 HOUR_S = 3600
 CREDIT_RATE = Rate(10 / HOUR_S, 10)  # accounts of one network that get the opening credit
 CLOSED = "Sign-up is closed here. Ask the operator of this service for an account."
+DEAD_OPERATOR_LINK = (
+    "This link was used before, has expired, or was replaced by a later start of the service. If you have an account, "
+    "sign in. Sign-up is closed here: otherwise ask the operator of this service for an account."
+)
 INVITED_ONLY = "Sign-up is by invitation here. Open the link that you were sent."
 BY_MAIL = "This service sends a link to the address; the password is chosen there."
 
@@ -85,7 +89,7 @@ async def send_join(visit: Visit) -> Response:
         account = await _join(visit, _secret(visit), SignUpChoice(form.email, form.password))
     except ControlError as error:
         return await _show_join(visit, status_of(error), form.email, error.message)
-    response = redirect(FIRST_PAGE, "welcome")
+    response = redirect("/operator" if account.is_operator else "/chat", "welcome")
     await enter(visit, account, "complete", response)
     return response
 
@@ -138,7 +142,7 @@ async def _invitation(visit: Visit, secret: str) -> Invitation:
         found = await find_invitation(visit.context.store, secret, visit.now_ms)
     except ControlError:
         if is_closed:
-            raise Missing(CLOSED) from None
+            raise Missing(DEAD_OPERATOR_LINK) from None
         raise
     if is_closed and not found.is_operator:
         raise Missing(CLOSED)

@@ -38,7 +38,7 @@ class Material(msgspec.Struct, frozen=True):
 class Grounding(msgspec.Struct, frozen=True):
     """What was added to one request. `sources` are those that its answer may cite; `headers` tell the client.
 
-    `fence_ids` are those of all its fences, which are no part of an answer.
+    `fence_ids` are those of all its fences, which are no part of an answer. `charged_nano` is what finding it cost.
     """
 
     edits: Mapping[int, Sequence[Edit]] = {}  # by the index of the message
@@ -47,6 +47,7 @@ class Grounding(msgspec.Struct, frozen=True):
     headers: bytes = b""
     fence_ids: tuple[str, ...] = ()
     texts_bytes: int = 0  # of the texts, as they stand in the JSON
+    charged_nano: int = 0
 
     def edited(self, index: int, message: msgspec.Raw) -> list[bytes | memoryview]:
         return apply_edits(message, self.edits[index])

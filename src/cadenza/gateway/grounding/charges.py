@@ -38,12 +38,13 @@ class Extra(msgspec.Struct):
 
 
 class Charges:
-    """The charges beside one chat request. `request_id` is that of the chat."""
+    """The charges beside one chat request, and their sum. `request_id` is that of the chat."""
 
     def __init__(self, ledger: LedgerWriter, principal: Principal, request_id: str) -> None:
         self._ledger = ledger
         self._principal = principal
         self._request_id = request_id
+        self.charged_nano = 0
 
     @contextlib.asynccontextmanager
     async def charge(self, class_id: str, price: Price, at_most: Usage) -> AsyncIterator[Extra]:
@@ -62,6 +63,7 @@ class Charges:
             status = DISCONNECTED_STATUS
             raise
         finally:
+            self.charged_nano += price.charge(extra.usage) if is_charged else 0
             outcome = Outcome(
                 request_id=hold.request_id,
                 endpoint=SEARCH,
@@ -115,7 +117,8 @@ class SearchCharge:
     @contextlib.asynccontextmanager
     async def __call__(self) -> AsyncIterator[None]:
         terms = self._terms
-        ticket = await self._rates.take(f"searches:{self._account_id}", Rate(terms.per_day / DAY_S, terms.per_day))
+        name = f"searches:{terms.per_day}:{self._account_id}"  # another limit counts anew: both spans are a day
+        ticket = await self._rates.take(name, Rate(terms.per_day / DAY_S, terms.per_day))
         if not ticket.is_granted:
             raise EngineFailed("per_day")
         if not terms.price_nano:
