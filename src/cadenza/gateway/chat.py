@@ -166,7 +166,8 @@ def charge_and_decide(
     gateway: Gateway, request: ApiRequest, served: ServedClass
 ) -> tuple[Charge, DecideByModel | None]:
     """What charges a web search of this request, and what asks a model whether one is needed."""
-    charges = Charges(gateway.ledger, request.principal, request.record.request_id)
+    key = request.exchange.request.headers.get(b"idempotency-key")
+    charges = Charges(gateway.ledger, request.principal, request.record.request_id, key)
     decide = None
     if served.decides_by_model:
         decide = ModelDecision(gateway.dispatcher, gateway.snapshot, served, request, charges)
