@@ -9,7 +9,7 @@ from contextlib import closing
 import pytest
 
 from cadenza.core.caps import Cap
-from tests.loopback import Good, LoopbackUpstream, Pause, Raw, Status
+from tests.loopback import Good, LoopbackUpstream, Pause, Raw, Status, Whole, usage_of
 from tests.raw_client import RawClient
 from tests.scripted_searxng import ScriptedSearxng, running_searxng
 from tests.service import CREDIT_NANO, Service, wait_until
@@ -201,3 +201,17 @@ def test_a_decision_that_is_too_late_is_free(shared_engine: ScriptedSearxng, ups
         asker.api.chat(model="mezzo", messages=[{"role": "user", "content": "Explain how photosynthesis works."}])
         assert len(upstream.requests) == 2
         assert [class_id for class_id, _ in asker.charges] == ["mezzo"]
+
+
+def test_a_decision_never_costs_the_answer(
+    searching: Service, engine: ScriptedSearxng, upstream: LoopbackUpstream
+) -> None:
+    """However little credit there is beside the price of a search, a question that can be paid for is answered."""
+    text = "Is it raining in Bergen? " + "\ua66e" * 300  # as many tokens as bytes
+    body = {"model": "mezzo", "max_tokens": 16, "messages": [{"role": "user", "content": text}]}
+    for more_nano in range(120_000, 420_000, 30_000):
+        asker = Asker(searching, PRICE_NANO + more_nano)
+        upstream.reset()
+        upstream.script(Whole(["yes"], usage_of(1_080, 1)), Good())
+        reply = asker.api.post(json.dumps(body, ensure_ascii=False).encode())
+        assert reply.status == 200, more_nano

@@ -14,16 +14,16 @@ from cadenza.core.errors import CadenzaError
 from cadenza.core.records import Route, Usage
 from cadenza.core.tokens import believable
 from cadenza.gateway.grounding.charges import AlreadyCharged, Charges, NotAffordable
-from cadenza.gateway.grounding.search.intent.model_decision import decision_messages, read_decision
+from cadenza.gateway.grounding.search.intent.model_decision import DECISION_TOKENS, decision_messages, read_decision
 from cadenza.gateway.request import ApiRequest
 from cadenza.routing.catalogue import ServedClass, Snapshot
 from cadenza.routing.continuation import open_reply
 from cadenza.routing.dispatch import Dispatch, Dispatcher
-from cadenza.routing.prompt import PromptSize
+from cadenza.routing.prompt import Character, PromptSize
 from cadenza.routing.sent import counted_texts
 from cadenza.upstreams.base import Ask, Piece
 
-ANSWER_TOKENS = 16
+NO_CHARACTER = Character("")
 SAMPLING = {"temperature": msgspec.Raw(b"0")}
 
 
@@ -50,11 +50,9 @@ class ModelDecision:
         messages = decision_messages(asked)
         raw = [msgspec.Raw(msgspec.json.encode(message)) for message in messages]
         size_bytes = sum(len(bytes(message)) for message in raw)
-        prompt = PromptSize(
-            self._dispatcher.tokenizer, self._served.character, lambda: counted_texts(raw, {}, {}), size_bytes
-        )
+        prompt = PromptSize(self._dispatcher.tokenizer, NO_CHARACTER, lambda: counted_texts(raw, {}, {}), size_bytes)
         served, request, answer = self._served, self._request, Answer()
-        at_most = Usage(await prompt.exact(), ANSWER_TOKENS, estimated=True)
+        at_most = Usage(await prompt.exact(), DECISION_TOKENS, estimated=True)
         what = messages[-1]["content"]
         async with self._charges.charge(served.plan.class_id, served.price, at_most, what) as extra:
             extra.usage = None
@@ -65,7 +63,7 @@ class ModelDecision:
             def routed(route: Route) -> None:
                 extra.provider, extra.model = route.provider, route.model
 
-            ask = Ask(raw, SAMPLING, ANSWER_TOKENS, stream=False, prompt_tokens=size_bytes, on_asked=note_asked)
+            ask = Ask(raw, SAMPLING, DECISION_TOKENS, stream=False, prompt_tokens=size_bytes, on_asked=note_asked)
             wanted = Dispatch(
                 served.plan, ask, prompt, self._upstreams, request.principal.key_id, request.record.request_id
             )
@@ -73,7 +71,7 @@ class ModelDecision:
                 await reply.deliver(answer)
             extra.usage = at_most
             if said := answer.usage:
-                extra.usage, _ = believable(said, at_most.prompt_tokens, prompt.believable_tokens, ANSWER_TOKENS)
+                extra.usage, _ = believable(said, at_most.prompt_tokens, prompt.believable_tokens, DECISION_TOKENS)
         return answer.text
 
 
