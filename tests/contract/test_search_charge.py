@@ -10,7 +10,7 @@ import pytest
 
 from cadenza.core.caps import Cap
 from cadenza.core.money import parse_dollars
-from tests.loopback import Good, LoopbackUpstream
+from tests.loopback import Good, LoopbackUpstream, Pause, Raw, Status, Whole, usage_of
 from tests.raw_client import RawClient
 from tests.scripted_searxng import ScriptedSearxng, running_searxng
 from tests.service import CREDIT_NANO, Service, wait_until
@@ -64,6 +64,14 @@ class Asker:
         reply = self.api.chat(model=class_id, messages=[{"role": "user", "content": content}])
         assert reply.status == 200, reply.body
         return reply.headers.get("x-cadenza-grounding", "")
+
+    @property
+    def completion_tokens(self) -> list[int]:
+        """Of each charge."""
+        rows = """SELECT u.completion_tokens FROM usage u JOIN accounts a ON a.id = u.account_id
+            WHERE a.email = ? AND u.cost_nano > 0"""
+        with closing(sqlite3.connect(self._database)) as store:
+            return [tokens for (tokens,) in store.execute(rows, (self.email,))]
 
     @property
     def charges(self) -> list[tuple[str, int]]:
@@ -186,3 +194,62 @@ def test_the_decision_by_a_model_is_charged(
     asker.api.chat(model="mezzo", messages=[{"role": "user", "content": "Explain how photosynthesis works."}])
     assert [class_id for class_id, _ in asker.charges] == ["mezzo", "mezzo"]
     assert not engine.queries
+
+
+def test_a_repeated_request_pays_for_its_search_once(
+    searching: Service, engine: ScriptedSearxng, upstream: LoopbackUpstream
+) -> None:
+    """A retry with the key of a request that its model refused is answered, with sources that are paid for."""
+    asker = Asker(searching)
+    body = {
+        "model": "forte",
+        "messages": [{"role": "user", "content": "Search the web: what is the latest news about retries?"}],
+    }
+    upstream.script(Status(400))
+    assert asker.api.post(body, {"idempotency-key": "one"}).status == 400
+    again = asker.api.post(body, {"idempotency-key": "one"})
+    assert (again.status, again.headers["x-cadenza-grounding"]) == (200, "search=1")
+    assert asker.api.post(body, {"idempotency-key": "one"}).status == 409
+    assert [class_id for class_id, _ in asker.charges] == ["search", "forte"]
+    assert searching.cli("ledger", "check").returncode == 0
+
+
+def test_a_client_that_leaves_during_the_decision_pays_for_its_prompt(
+    searching: Service, engine: ScriptedSearxng, upstream: LoopbackUpstream
+) -> None:
+    """The model was asked and has said nothing yet: no token of an answer is charged."""
+    asker, pause = Asker(searching), Pause()
+    upstream.script(Raw([pause]))
+    with asker.api.open_chat(model="mezzo", messages=[{"role": "user", "content": "Is there snow in Bergen?"}]):
+        pause.wait_until_reached()
+    wait_until(lambda: bool(asker.charges), "the charge of the decision")
+    assert asker.completion_tokens == [0]
+    assert len(asker.charges) == 1
+
+
+def test_a_decision_that_is_too_late_is_free(shared_engine: ScriptedSearxng, upstream: LoopbackUpstream) -> None:
+    """The model had no time to answer, so the rules decide, and the account pays for the chat alone."""
+    toml = f'[classes.mezzo]\nsearch_decision = "model"\n{shared_engine.toml}timeout_s = 1\n'
+    pause = Pause()
+    upstream.script(Raw([pause]), Good())
+    with Service(
+        ServiceSpec({"loopback": upstream.base_url}, {"mezzo": [RouteSpec("loopback", "mezzo")]}, toml)
+    ) as own:
+        asker = Asker(own)
+        asker.api.chat(model="mezzo", messages=[{"role": "user", "content": "Explain how photosynthesis works."}])
+        assert len(upstream.requests) == 2
+        assert [class_id for class_id, _ in asker.charges] == ["mezzo"]
+
+
+def test_a_decision_never_costs_the_answer(
+    searching: Service, engine: ScriptedSearxng, upstream: LoopbackUpstream
+) -> None:
+    """However little credit there is beside the price of a search, a question that can be paid for is answered."""
+    text = "Is it raining in Bergen? " + "\ua66e" * 300  # as many tokens as bytes
+    body = {"model": "mezzo", "max_tokens": 16, "messages": [{"role": "user", "content": text}]}
+    for more_nano in range(120_000, 420_000, 30_000):
+        asker = Asker(searching, PRICE_NANO + more_nano)
+        upstream.reset()
+        upstream.script(Whole(["yes"], usage_of(1_080, 1)), Good())
+        reply = asker.api.post(json.dumps(body, ensure_ascii=False).encode())
+        assert reply.status == 200, more_nano

@@ -32,13 +32,14 @@ AT_ONCE = 20
 CENT_NANO = 10_000_000
 AMPLE_NANO = 10**12
 SHORT = "cadenza_ledger_short_nano_total"
-ABLE = "vision = true\naudio = true\nfiles = true\n"
+ABLE = 'vision = true\naudio = true\nfiles = true\npass = ["chat_template_kwargs"]\n'
 LONG = "The ship left the harbour at nine. " * 1_300  # 10,400 tokens: a cent pays for less
 USER = {"role": "user", "content": "hi"}
 ATTACKS: dict[str, dict[str, Any]] = {
     "reasoning": {"messages": [USER, {"role": "assistant", "content": "a", "reasoning_content": LONG}, USER]},
     "name": {"messages": [{**USER, "name": LONG}]},
     "schema": {"messages": [USER], "response_format": {"type": "json_schema", "json_schema": {"name": LONG}}},
+    "passed field": {"messages": [USER], "chat_template_kwargs": {"system_prompt": LONG}},
     "bias": {"messages": [USER], "logit_bias": {LONG: 1}},
     "image": {
         "messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "https://a.b/c"}}]}]

@@ -18,6 +18,7 @@ from tests.store.moves import (
     make_outcome,
     money,
     opened,
+    register,
     sweep_process,
     take,
     writing,
@@ -30,6 +31,9 @@ TEN_NANO = 10 * DOLLAR_NANO
 PRICE = Price(input_nano=CENT_NANO, output_nano=3 * CENT_NANO)
 REFUNDED = Refunded(TEN_NANO)
 DISPUTED = Disputed("dp_1", TEN_NANO)
+MARK = f"""
+    INSERT INTO marks SELECT 'r1', 'req-r1', 'proc_a', id, 'key_a', 'forte', 30, 90, {CENT_NANO}, {3 * CENT_NANO}, NULL,
+    uses_search, created_at FROM accounts"""
 
 
 def hold_of(name: str) -> Hold:
@@ -171,3 +175,18 @@ async def test_credit_of_a_dead_process_pays_the_debt(store: Store) -> None:
     assert await cents(store) == (330, 330, 330)
     await sweep_process(store)
     assert await cents(store) == (0, 0, 0)
+
+
+async def test_what_a_late_end_corrects_pays_the_debt(store: Store) -> None:
+    """A sweep charged too much for a marked request: what comes back is not free while there is a debt."""
+    await pay_ten(store)
+    await take(store, hold_of("r1"))
+    await run_sql(store, MARK)
+    await tell(store, REFUNDED, "evt_refund")
+    await sweep_process(store)
+    assert await cents(store) == (0, 0, 300)
+    await register(store)
+    ended = await finish(store, hold_of("r1"), Usage(30, 50), is_uncertain=True)
+    assert (ended.charged_nano, ended.corrected_nano) == (180 * CENT_NANO, 120 * CENT_NANO)
+    assert await cents(store) == (0, 0, 180)
+    assert isinstance(await take(store, hold_of("r2")), Insufficient)

@@ -38,6 +38,7 @@ class OverBudget(QueueFull):
 
 class _Waiting(NamedTuple):
     future: asyncio.Future[None]
+    has_place: bool  # one of `waiting_max`
     is_budgeted: bool
 
 
@@ -49,11 +50,13 @@ class Turns:
         self._budgets = CpuBudgets(limits.cpu)
         self._is_busy = False
         self._waiting: dict[str, deque[_Waiting]] = {}  # by owner; one that had a turn is behind the others
-        self._waiting_count = 0
+        self._places_taken = 0
 
     @asynccontextmanager
     async def turn(self, owner: str, *, is_bounded: bool = True, has_begun: bool = False) -> AsyncIterator[None]:
         """Wait for the turn. If that is bounded: QueueFull where there is no place, or it does not come in time.
+
+        If it is not bounded, it takes no place of another.
 
         OverBudget if the budget is used up. Work that has begun is not refused for that: others only go first.
         """
@@ -76,9 +79,9 @@ class Turns:
             return
         if is_bounded:
             self._find_place(owner)
-        waiting = _Waiting(asyncio.get_running_loop().create_future(), is_budgeted)
+        waiting = _Waiting(asyncio.get_running_loop().create_future(), is_bounded, is_budgeted)
         self._waiting.setdefault(owner, deque()).append(waiting)
-        self._waiting_count += 1
+        self._places_taken += is_bounded
         try:
             async with asyncio.timeout(self._limits.wait_s if is_bounded else None):
                 await waiting.future
@@ -93,22 +96,26 @@ class Turns:
         """QueueFull if there is none. In a full queue, an owner with less left loses its newest task to this one."""
         if len(self._waiting.get(owner, ())) >= self._limits.waiting_per_owner_max:
             raise QueueFull
-        if self._waiting_count < self._limits.waiting_max:
+        if self._places_taken < self._limits.waiting_max:
             return
-        last = min(self._waiting, key=self._budgets.left, default=owner)
-        if self._budgets.left(last) >= self._budgets.left(owner) or not self._waiting[last][-1].is_budgeted:
+        newest_of = {one: task for one in self._waiting if (task := self._newest_budgeted(one))}
+        last = min(newest_of, key=self._budgets.left, default=owner)
+        if self._budgets.left(last) >= self._budgets.left(owner):
             raise QueueFull
-        newest = self._waiting[last][-1]
+        newest = newest_of[last]
         self._leave(last, newest)
         if not newest.future.done():
             newest.future.set_exception(QueueFull())
+
+    def _newest_budgeted(self, owner: str) -> _Waiting | None:
+        return next((task for task in reversed(self._waiting[owner]) if task.is_budgeted), None)
 
     def _leave(self, owner: str, waiting: _Waiting) -> None:
         """The wait ended without a turn; or with one that came in the same instant, which goes to the next."""
         queue = self._waiting.get(owner, ())
         if waiting in queue:
             self._waiting[owner].remove(waiting)
-            self._waiting_count -= 1
+            self._places_taken -= waiting.has_place
             if not queue:
                 del self._waiting[owner]
         elif not waiting.future.cancelled() and waiting.future.exception() is None:
@@ -118,8 +125,8 @@ class Turns:
         while self._waiting:
             owner = max(self._waiting, key=self._budgets.left)
             queue = self._waiting.pop(owner)
-            future, is_budgeted = queue.popleft()
-            self._waiting_count -= 1
+            future, has_place, is_budgeted = queue.popleft()
+            self._places_taken -= has_place
             if queue:
                 self._waiting[owner] = queue  # behind the other owners
             if future.done():  # it was cancelled, and has not left yet

@@ -57,7 +57,7 @@ def authorize(gateway: Gateway, exchange: Exchange, caller: Caller, scope: str) 
 
 
 async def _find_principal(gateway: Gateway, exchange: Exchange) -> Principal:
-    presented = _presented_key(exchange.request.headers)
+    presented = presented_key(exchange.request.headers)
     digest = digest_key(presented)
     if not gateway.unknown_keys.is_live(digest):
         if not is_well_formed(presented):
@@ -95,7 +95,7 @@ def principal_of(found: FoundKey) -> Principal:
     )
 
 
-def _presented_key(headers: dict[bytes, bytes]) -> bytes:
+def presented_key(headers: dict[bytes, bytes]) -> bytes:
     """The key in `Authorization: Bearer`; without this header in `x-api-key`, and without both in Azure's `api-key`."""
     authorization = headers.get(b"authorization")
     if authorization is None:

@@ -16,6 +16,7 @@ from cadenza.core.ledger import Hold
 from cadenza.core.money import Price
 from cadenza.core.records import CONTEXT_TOKENS_MAX, Plan, Principal
 from cadenza.core.tokens import OUTPUT_TOKENS_MIN, Tokenizer
+from cadenza.gateway.auth import presented_key
 from cadenza.gateway.billing import (
     Credit,
     Quote,
@@ -79,7 +80,8 @@ async def serve_chat(gateway: Gateway, request: ApiRequest) -> None:
         grounding, wanted = NO_GROUNDING, grounder.wanted(chat, principal, request.exchange.request)
         if wanted is not NOTHING_WANTED:
             means = await find_means(grounder.store, request, served.price, prompt)  # 409 402
-            charges = Charges(gateway.ledger, principal, request.record.request_id)
+            secret = charge_secret(request.exchange.request.headers)
+            charges = Charges(gateway.ledger, principal, request.record.request_id, secret)
             charge, decide = charge_and_decide(gateway, request, served, charges)
             sought = Sought(chat, served.plan, prompt, principal, means, charge, decide)
             grounding = await grounder.ground(sought, wanted)  # 400
@@ -163,6 +165,12 @@ async def find_means(store: Store, request: ApiRequest, price: Price, prompt: Pr
         await check_least_credit(left.left_nano, price, prompt, OUTPUT_TOKENS_MIN, left.cap)
         free_nano = min(free_nano, left.left_nano)
     return Means(free_nano, price)
+
+
+def charge_secret(headers: dict[bytes, bytes]) -> bytes | None:
+    """What a repeated request has in common with the first one: both keys, of which the store has only hashes."""
+    key = headers.get(b"idempotency-key")
+    return None if key is None else presented_key(headers) + b"\0" + key
 
 
 def charge_and_decide(

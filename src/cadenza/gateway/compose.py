@@ -23,6 +23,7 @@ SLICE_BYTES = 256 * 1024
 
 
 OWN_BYTES = 2048  # of a request, beside what is counted: the names of its fields, the model's, limits and switches
+NAME_OWN_BYTES = 4  # of a field: the quotes of its name, a colon and a comma
 MESSAGE_OWN_BYTES = 256  # of a message: names that a dialect adds, ids that it wants in another form
 
 
@@ -50,8 +51,10 @@ async def compose(
         gap = b"\\n\\n" if chat.system else b""
         joined = await _join([b'{"role":"system","content":"', character.json, gap, chat.system, b'"}'])
         messages = [msgspec.Raw(joined), *sent[leading:]]
-    fields = {**chat.fields, **passed_fields(chat.extra, plan)} if chat.extra else chat.fields
-    own_bytes = OWN_BYTES + MESSAGE_OWN_BYTES * len(chat.messages) + character.size_bytes + plan.fields_bytes
+    fields, own_bytes = chat.fields, 0
+    if chat.extra and (passed := passed_fields(chat.extra, plan)):
+        fields, own_bytes = {**fields, **passed}, sum(map(len, passed)) + NAME_OWN_BYTES * len(passed)
+    own_bytes += OWN_BYTES + MESSAGE_OWN_BYTES * len(chat.messages) + character.size_bytes + plan.fields_bytes
     return Ask(
         messages=messages if leading else separate,
         sampling=chat.sampling,

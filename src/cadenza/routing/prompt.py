@@ -87,17 +87,18 @@ class PromptSize:
         self._media = media
         self._fields_bytes = fields_bytes
         self._added: tuple[str, ...] = ()
-        self._added_bytes = 0
         self._sent_tokens: int | None = None  # of what the client sent, and the character
         self._exact: int | None = None
         self._character_tokens: int | None = None
 
     def add_texts(self, texts: tuple[str, ...], size_bytes: int) -> None:
-        """Texts were added to what the client sent. What was counted before need not be counted again."""
+        """Texts were added to what the client sent, or are counted apart from it: then they have no bytes of their own.
+
+        What was counted before need not be counted again.
+        """
         self.size_bytes += size_bytes
         self.believable_tokens += size_bytes
         self._added += texts
-        self._added_bytes += size_bytes
         self._exact = None
 
     @property
@@ -128,7 +129,7 @@ class PromptSize:
         if self._exact is not None:
             return self._exact
         chars = self._texts.chars if isinstance(self._texts, LargeTexts) else sum(map(len, self._texts()))
-        return least_tokens(chars + sum(map(len, self._added)))
+        return least_tokens(chars + self._added_chars)
 
     @property
     def about(self) -> int:
@@ -141,9 +142,13 @@ class PromptSize:
         if self._exact is None:
             if self._sent_tokens is None:
                 self._sent_tokens = await self._count_sent(is_urgent=is_urgent)
-            added_tokens = await self._count(lambda: [*self._added], self._added_bytes) if self._added else 0
+            added_tokens = await self._count(lambda: [*self._added], self._added_chars) if self._added else 0
             self._exact = self._sent_tokens + added_tokens + self._media.tokens
         return self._exact
+
+    @property
+    def _added_chars(self) -> int:
+        return sum(map(len, self._added))
 
     async def _count_sent(self, *, is_urgent: bool) -> int:
         if isinstance(self._texts, LargeTexts):
@@ -166,7 +171,8 @@ class PromptSize:
         except CadenzaError:
             return self.size_bytes // BYTES_PER_TOKEN
 
-    async def _count(self, texts: Texts, size_bytes: int) -> int:
-        if self._tokenizer.is_loaded and size_bytes <= INLINE_BYTES:
+    async def _count(self, texts: Texts, size: int) -> int:
+        """Their tokens. The size, in bytes or in characters, decides where they are counted."""
+        if self._tokenizer.is_loaded and size <= INLINE_BYTES:
             return self._tokenizer.count_prompt(texts())
         return await asyncio.to_thread(lambda: self._tokenizer.count_prompt(texts()))

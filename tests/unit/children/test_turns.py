@@ -178,6 +178,23 @@ async def test_an_urgent_task_has_no_budget() -> None:
     assert line.ran == ["light", "hog"]
 
 
+async def test_urgent_tasks_take_no_places() -> None:
+    """However many of them an owner has, a task of another owner waits for a turn and is not refused."""
+    line = Line()
+
+    async def urgent() -> None:
+        async with line.turns.turn("hog", is_bounded=False):
+            line.ran.append("hog")
+
+    tasks = await line.start("hog")
+    line.turns.charge("hog", 1.0)
+    waiting = [asyncio.create_task(urgent()) for _ in range(2 * LIMITS.waiting_max)]
+    await asyncio.sleep(0)
+    await finish(line, tasks + await line.start("light"))
+    await asyncio.gather(*waiting)
+    assert line.ran[:3] == ["hog", "light", "hog"]
+
+
 async def test_a_turn_is_not_given_to_a_task_that_was_just_cancelled() -> None:
     """The running task ends in the instant in which a waiting one is cancelled: the one behind it runs."""
     line = Line()

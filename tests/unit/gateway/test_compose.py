@@ -8,11 +8,14 @@ from typing import Any
 import msgspec
 import pytest
 
+from cadenza.core.dialect import PLAIN
 from cadenza.core.records import Plan, Route
 from cadenza.gateway.compose import compose
 from cadenza.gateway.validate import parse_chat
 from cadenza.routing.prompt import Character
 from cadenza.upstreams.base import Ask
+from cadenza.upstreams.message_rules import MessageRules
+from cadenza.upstreams.writer import write_request
 from tests.unit.gateway.prompts import Paid, prompt_of
 
 CHARACTER = Character('You are "Cadenza".\nBe brief. 音楽')
@@ -89,3 +92,14 @@ async def test_composing_does_not_change_the_request() -> None:
     asks = [await compose(chat, CHARACTER, prompt_of(20), Paid(9), PLAN) for _ in range(2)]
     assert [len(ask.messages) for ask in asks] == [2, 2]
     assert len(chat.messages) == 1
+
+
+def test_the_names_of_passed_fields_are_counted() -> None:
+    """A route that passes many fields on is sent all of them: what is allowed to be sent includes their names."""
+    names = tuple(f"{number:064}" for number in range(60))
+    plan = Plan.of("forte", (msgspec.structs.replace(PLAN.routes[0], passes=names),))
+    body = json.dumps({"messages": [{"role": "user", "content": "hi"}]} | dict.fromkeys(names, 1)).encode()
+    ask = asyncio.run(compose(parse_chat(body), CHARACTER, prompt_of(20, 100), Paid(1_000), plan))
+    written = write_request(PLAIN, MessageRules(PLAIN), plan.routes[0], ask)
+    ask.check_counted(len(written))
+    assert msgspec.json.decode(written).keys() >= {*names}

@@ -1,8 +1,9 @@
 """Pings: a stream that has nothing to send tells its client that it lives, also before its reply begins."""
 
 import asyncio
+import sqlite3
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import msgspec
@@ -202,6 +203,27 @@ async def test_a_model_that_fails_after_pings_costs_nothing(funded: FundedStore)
         await serving
     assert b"[DONE]" not in b"".join(client.bodies)
     assert b'"error"' in client.bodies[-1]
+    assert await funded.funds() == (FUNDED_NANO, 0)
+
+
+async def test_leaving_while_the_store_takes_no_hold_is_free(funded: FundedStore) -> None:
+    """The head and pings came before credit was held, and the model was not asked: nothing is charged, nothing held."""
+    upstream = ScriptedUpstream(Piece("yes", "stop", Usage(3, 1)))
+    async with running_api(funded, upstream) as api:
+        api.gateway.ping_s = EVERY_S
+        client = Client()
+        api.chat(client, stream=True)
+        assert funded.store.path
+        with closing(sqlite3.connect(funded.store.path, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            serving = asyncio.create_task(client.serve(api.gateway))
+            await client.until_sent(PING)
+            client.disconnect()
+            with suppress(asyncio.CancelledError):
+                await serving
+            other.execute("ROLLBACK")
+    assert client.bodies[0] == PING
+    assert upstream.asks == []
     assert await funded.funds() == (FUNDED_NANO, 0)
 
 

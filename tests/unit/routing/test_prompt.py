@@ -84,6 +84,17 @@ async def test_a_large_prompt_is_counted_in_a_thread(
     assert (tokenizer.threads == [threading.get_ident()]) is is_inline
 
 
+@pytest.mark.parametrize(("chars", "is_inline"), [(INLINE_BYTES, True), (INLINE_BYTES + 1, False)])
+async def test_large_texts_that_are_counted_apart_are_counted_in_a_thread(
+    tokenizer: WatchedTokenizer, chars: int, is_inline: bool
+) -> None:
+    """Also if their bytes are a part of the body: a field that a route passes on holds up no other request."""
+    prompt = size_of(tokenizer)
+    prompt.add_texts(("x" * chars,), 0)
+    await prompt.exact()
+    assert (threading.get_ident() == tokenizer.threads[-1]) is is_inline
+
+
 async def test_the_tokenizer_is_loaded_in_a_thread() -> None:
     """The first count, which loads the tokenizer, does not block the event loop, however small the prompt is."""
     tokenizer = WatchedTokenizer()

@@ -3,6 +3,7 @@
 The model's server is a scripted one on the loopback, which records the requests.
 """
 
+import asyncio
 import contextlib
 from collections.abc import Iterator
 from typing import Any
@@ -15,7 +16,8 @@ from cadenza.core.records import Route
 from cadenza.upstreams.base import Ask, Collector, Fault, FaultKind, Piece
 from cadenza.upstreams.embedded.tool_calls import open_with_tools
 from cadenza.upstreams.openai import OpenAIUpstream
-from tests.loopback import Good, LoopbackUpstream
+from tests.loopback import Good, LoopbackUpstream, Pause
+from tests.loopback import Raw as RawReply
 
 ROUTE = Route("local", "small", 8_192, 1_024)
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
@@ -109,6 +111,22 @@ async def test_otherwise_the_model_chooses_among_the_names(model: LoopbackUpstre
     model.script(Good("tell_time"), Good("{}"))
     assert called(await ask(model, SMALL_TALK)) == ("tell_time", "{}")
     assert model.requests[0].json["grammar"] == 'root ::= "get_weather" | "tell_time" | "none"'
+
+
+async def test_a_model_that_chooses_works_for_its_client(model: LoopbackUpstream) -> None:
+    """A client that leaves meanwhile pays for its prompt: the route counts as asked."""
+    pause, asked = Pause(), list[Route | None]()
+    model.script(RawReply([pause]))
+    tools = {"tools": msgspec.Raw(msgspec.json.encode([WEATHER, CLOCK]))}
+    said = [msgspec.Raw(msgspec.json.encode(SMALL_TALK))]
+    endpoint = OpenAIUpstream(model.base_url)
+    wanted = Ask(said, {}, None, stream=True, tools=tools, on_asked=asked.append)
+    opening = asyncio.create_task(open_with_tools(endpoint, ROUTE, wanted))
+    await asyncio.to_thread(pause.wait_until_reached)
+    assert asked == [ROUTE]
+    opening.cancel()
+    await asyncio.wait({opening})
+    await endpoint.stop()
 
 
 async def test_the_model_may_choose_to_answer(model: LoopbackUpstream) -> None:

@@ -23,6 +23,7 @@ from cadenza.gateway.asked import Asked, find_asked
 from cadenza.gateway.grounding.additions import NO_GROUNDING, Grounding, Material, ReadFile, add_material
 from cadenza.gateway.grounding.charges import SearchTerms
 from cadenza.gateway.grounding.memory import recall
+from cadenza.gateway.grounding.search.intent.model_decision import DECISION_TOKENS, decision_bytes
 from cadenza.gateway.grounding.search.records import NOTHING_FOUND, SEARCH_FAILED, EngineFailed, Found
 from cadenza.gateway.grounding.search.web_search import (
     ChargeSearch,
@@ -182,7 +183,7 @@ class Grounder:
         files = await self._read_files(chat.files, asked, budget.files, principal) if wanted.files else ()
         paid_tokens = sought.means.pay_for(sought.prompt.at_most + sum(file.tokens for file in files), chat)
         memory = min(budget.memory, paid_tokens) if wanted.memory else 0
-        search = min(budget.search, paid_tokens - memory - self._price_in_tokens(sought)) if wanted.search else 0
+        search = min(budget.search, paid_tokens - memory - self._price_in_tokens(sought, asked)) if wanted.search else 0
         notes, found = await asyncio.gather(
             self._recall(asked, memory, principal), self._find_sources(asked, search, sought)
         )
@@ -193,10 +194,13 @@ class Grounder:
             return await asyncio.to_thread(add_material, chat, asked, material)
         return add_material(chat, asked, material)
 
-    def _price_in_tokens(self, sought: Sought) -> int:
-        """How many prompt tokens a search costs: what pays for it cannot pay for them."""
+    def _price_in_tokens(self, sought: Sought, asked: Asked) -> int:
+        """How many prompt tokens a search costs, with the decision about it: what pays for it cannot pay for them."""
         terms, price = self.search_terms(), sought.means.price
-        return -(-terms.price_nano // price.input_nano) if terms and price.input_nano else 0
+        price_nano = terms.price_nano if terms else 0
+        if sought.decide:
+            price_nano += price.quote(decision_bytes(asked.texts), DECISION_TOKENS)
+        return -(-price_nano // price.input_nano) if price.input_nano else 0
 
     async def stop(self) -> None:
         if self._search:

@@ -46,7 +46,7 @@ async def open_with_tools(endpoint: Upstream, route: Route, ask: Ask) -> OpenRep
     tools = _read_tools(ask.tools["tools"])
     choice = msgspec.json.decode(ask.tools.get("tool_choice", msgspec.Raw(b'"auto"')))
     messages = _as_plain_text(ask.messages)
-    name = await _choose(endpoint, route, messages[-1], tools, choice)
+    name = await _choose(endpoint, route, msgspec.structs.replace(ask, messages=messages), tools, choice)
     limit = ask.output_limit(route) or CALL_TOKENS
     if ask.max_tokens is None:
         limit = min(limit, CALL_TOKENS if name else ANSWER_TOKENS)
@@ -93,22 +93,21 @@ class CallSink:
         self._sink.take(msgspec.structs.replace(piece, content="", calls=calls))
 
 
-async def _choose(
-    endpoint: Upstream, route: Route, last: msgspec.Raw, tools: dict[str, Tool], choice: object
-) -> str | None:
+async def _choose(endpoint: Upstream, route: Route, ask: Ask, tools: dict[str, Tool], choice: object) -> str | None:
     """The name of the tool to call, or None for an answer in words."""
     if isinstance(choice, dict):
         function = choice.get("function")
         name = function.get("name") if isinstance(function, dict) else None
         return name if isinstance(name, str) and name in tools else None
-    message = msgspec.json.decode(last, type=dict[str, str])
+    message = msgspec.json.decode(ask.messages[-1], type=dict[str, str])
     is_result = message["role"] == "tool"  # the result of a call is answered in words, not by another call
     if choice == NONE or not tools or (choice != "required" and is_result):
         return None
     if name := _choose_by_words(message["content"], tools):
         return name
     names = [*tools] if choice == "required" else [*tools, NONE]
-    chosen = await _choose_by_model(endpoint, route, message["content"], tools, names)
+    question = _ask_for_name(message["content"], tools, names)
+    chosen = await _answer(endpoint, route, msgspec.structs.replace(question, on_asked=ask.on_asked))
     return chosen if chosen in tools else None
 
 
@@ -125,9 +124,7 @@ def _stems(text: str) -> set[str]:
     return {word[:5] for word in words if word not in COMMON_WORDS}
 
 
-async def _choose_by_model(
-    endpoint: Upstream, route: Route, message: str, tools: dict[str, Tool], names: list[str]
-) -> str:
+def _ask_for_name(message: str, tools: dict[str, Tool], names: list[str]) -> Ask:
     """The model sees an example message for each tool, and can answer only with a name."""
     examples = [(text, NONE) for text in SMALL_TALK if NONE in names]
     examples += [(tool.description or tool.name, tool.name) for tool in tools.values()]
@@ -136,7 +133,10 @@ async def _choose_by_model(
         messages += [_message("user", text), _message("assistant", name)]
     grammar = "root ::= " + " | ".join(msgspec.json.encode(name).decode() for name in names)
     sampling = {"grammar": msgspec.Raw(msgspec.json.encode(grammar)), "temperature": msgspec.Raw(b"0")}
-    question = Ask([*messages, _message("user", message)], sampling, max_tokens=64, stream=False)
+    return Ask([*messages, _message("user", message)], sampling, max_tokens=64, stream=False)
+
+
+async def _answer(endpoint: Upstream, route: Route, question: Ask) -> str:
     reply, answer = await endpoint.open(route, question), Collector()
     try:
         await reply.deliver(answer)

@@ -23,6 +23,7 @@ from cadenza.observe import Observer, make_log
 from tests.unit.gateway.grounding.engine_peer import reply
 from tests.unit.gateway.grounding.fetch_site import HOST, LOOPBACK, NOT_FOUND, PATIENT, Names, page
 from tests.unit.gateway.grounding.indexed import index, write
+from tests.unit.gateway.grounding.scripted_engine import ScriptedEngine
 from tests.unit.http.peer import WAIT_S, Peer, Visit, until
 from tests.unit.upstreams.clock import Clock
 
@@ -105,6 +106,28 @@ async def test_the_best_pages_are_read(web: Web, reader: DocumentReader) -> None
     assert sources[0].title == "A title"
     assert sources[3].text == "snippet d"
     assert "/d" not in web.asked
+
+
+async def test_a_search_that_is_too_late_has_failed(reader: DocumentReader) -> None:
+    """The time of the whole search ends inside of what is charged, as a failure and not as a client that leaves."""
+    seen = list[type[BaseException]]()
+
+    @contextlib.asynccontextmanager
+    async def charge(_query: str) -> AsyncIterator[None]:
+        try:
+            yield
+        except BaseException as error:
+            seen.append(type(error))
+            raise
+
+    engine = ScriptedEngine()
+    engine.hold()
+    finder = Finder(engine, PageFetcher(PATIENT, LOOPBACK, Names()), reader, 5, timeout_s=0.02)
+    with pytest.raises(TimeoutError):
+        await finder.find(SearchRequest("owner", ASKED, ROOM, charge))
+    assert seen == [TimeoutError]
+    engine.release()
+    await finder.close()
 
 
 async def test_results_are_quoted_without_pages_that_are_not_read_in_time(

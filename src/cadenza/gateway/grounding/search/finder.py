@@ -79,7 +79,7 @@ class Finder:
                 decision = msgspec.structs.replace(decision, needs_web=needs_web, reason="model")
         if not decision.needs_web:
             return NOTHING_FOUND
-        found = await self._hits(decision, search, today)
+        found = await self._hits(decision, search, today, now_s + self._timeout_s * READ_TIME)
         hits = found or ()
         urls = [*decision.urls[:NAMED_PAGES_MAX], *(hit.url for hit in hits[:PAGES_MAX] if not hit.text)]
         pages = await fetch_pages(self._fetcher, search.account_id, urls, now_s + self._timeout_s * PAGES_TIME)
@@ -106,14 +106,17 @@ class Finder:
         unread, unread_tokens = _fitting_unread([Unread(url, NOT_OPENED) for url in decision.urls], tokens_max)
         return Found(fitting(map(_source_of_hit, hits), tokens_max - unread_tokens), unread)
 
-    async def _hits(self, decision: Decision, search: SearchRequest, today: date) -> Sequence[Hit] | None:
+    async def _hits(
+        self, decision: Decision, search: SearchRequest, today: date, until_s: float
+    ) -> Sequence[Hit] | None:
         """A message that only names pages is answered by these. None if the engine failed, and there are such pages."""
         if decision.reason == "url":
             return ()
+        query = make_query(search.asked, today)
         try:
-            async with search.charge():
-                return await self._cache.search(self._engine, make_query(search.asked, today), self._max_results)
-        except EngineFailed:
+            async with search.charge(query), asyncio.timeout_at(until_s):  # too late is a failure, and free
+                return await self._cache.search(self._engine, query, self._max_results)
+        except (EngineFailed, TimeoutError):
             if not decision.urls:
                 raise
             return None

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from cadenza.gateway.grounding.search.finder import Finder
 
 DecideByModel = Callable[[Sequence[str], float], Awaitable[bool | None]]  # within this many seconds
-ChargeSearch = Callable[[], AbstractAsyncContextManager[None]]  # of one search; EngineFailed if it must not be made
+ChargeSearch = Callable[[str], AbstractAsyncContextManager[object]]  # of a query; EngineFailed if it must not be made
 EngineName = Literal["searxng", "brave", "tavily", "local"]
 LOOK_S = 0.1  # to look for the index takes 20 µs, a twentieth of a plain request
 

@@ -7,8 +7,10 @@ import re
 from collections.abc import Sequence
 
 MESSAGES_MAX = 4
+MARKS_BYTES = 64  # of a message, beside its text
 MESSAGE_CHARS = 1000  # of each message, half from its beginning and half from its end
 ANSWER_CHARS = 200
+DECISION_TOKENS = 16  # of the answer
 INSTRUCTION = (
     "You decide whether a web search is needed to answer the last message of a user. Answer with one word, yes or no. "
     "Yes: it asks to search, it has a web address to read, or the answer is a fact that may have changed: news, "
@@ -26,6 +28,11 @@ def decision_messages(asked: Sequence[str]) -> list[dict[str, str]]:
         f"> {line}" for message in asked[-MESSAGES_MAX:] for line in (*_shortened(message).splitlines(), "")
     )
     return [{"role": "system", "content": INSTRUCTION}, {"role": "user", "content": f"{quoted}\nSearch? yes or no:"}]
+
+
+def decision_bytes(asked: Sequence[str]) -> int:
+    """The size of these messages: they have no more tokens."""
+    return sum(len(message["content"].encode(errors="replace")) + MARKS_BYTES for message in decision_messages(asked))
 
 
 def read_decision(answer: str) -> bool | None:
