@@ -1,7 +1,7 @@
 """Whether a password is one of the most common ones, without asking anybody.
 
 `common_passwords.bin` has a digest of each password of 8 characters or more among the 30,000 most common ones that
-zxcvbn lists (https://pypi.org/project/zxcvbn, MIT licence, Copyright (c) 2016 Daniel Wolf): sorted, and cut to 5 bytes.
+zxcvbn lists (the Python package, MIT licence, Copyright (c) 2016 Daniel Wolf): sorted, and cut to 5 bytes.
 A test makes the file again from that package. It is read with the first new password.
 """
 
