@@ -63,12 +63,13 @@ def _sane(width: int, height: int) -> Pixels | None:
 
 
 def _tiles(pixels: Pixels) -> int:
-    """How many tiles are left of it after it was reduced; a smaller image stays as it is."""
+    """How many tiles are left of it after it was reduced, however a provider rounds; a smaller image stays as it is."""
     short, long = sorted(pixels)
+    short_min = short  # rounded down: the shorter this side, the longer the other one after the second step
     if long > LONG_PIXELS:
-        short, long = -(-short * LONG_PIXELS // long), LONG_PIXELS
+        short_min, short, long = short * LONG_PIXELS // long, -(-short * LONG_PIXELS // long), LONG_PIXELS
     if short > SHORT_PIXELS:
-        short, long = SHORT_PIXELS, -(-long * SHORT_PIXELS // short)
+        short, long = SHORT_PIXELS, min(long, -(-long * SHORT_PIXELS // max(short_min, SHORT_PIXELS)))
     return min(TILES_MAX, -(-short // TILE_PIXELS) * -(-long // TILE_PIXELS))
 
 

@@ -2,7 +2,11 @@
 
 import base64
 import json
+import math
 import struct
+from collections.abc import Callable
+from fractions import Fraction
+from random import Random
 from typing import Any
 
 import pytest
@@ -33,7 +37,16 @@ def media_of(image: Any) -> Media:
 
 @pytest.mark.parametrize(
     ("width", "height", "tiles"),
-    [(1, 1, 1), (512, 512, 1), (513, 512, 2), (1024, 1024, 4), (4096, 8192, 6), (2048, 768, 8), (60_000, 20_000, 8)],
+    [
+        (1, 1, 1),
+        (512, 512, 1),
+        (513, 512, 2),
+        (1024, 1024, 4),
+        (4096, 8192, 6),
+        (2048, 768, 8),
+        (2506, 1252, 8),
+        (60_000, 20_000, 8),
+    ],
 )
 def test_an_image_costs_its_tiles(width: int, height: int, tiles: int) -> None:
     """After it was reduced, each tile of 512 pixels counts; the bytes of the image count for nothing."""
@@ -44,6 +57,21 @@ def test_an_image_costs_its_tiles(width: int, height: int, tiles: int) -> None:
         media = media_of({"url": url})
         assert media.tokens_held == media.tokens_max == BASE_TOKENS + tiles * TILE_TOKENS
         assert media.size_bytes == len(url) + 2
+
+
+@pytest.mark.parametrize("round_side", [Fraction, math.floor, math.ceil, round])
+def test_no_rounding_of_a_provider_makes_more_tiles(round_side: Callable[[Fraction], Fraction | int]) -> None:
+    """Whether it keeps fractions of a pixel after the first reduction, or rounds them in any way."""
+    random = Random(7)
+    for _ in range(3_000):
+        width, height = random.randint(1, 9_000), random.randint(1, 9_000)
+        sides = [Fraction(width), Fraction(height)]
+        for limit, side in ((2_048, max), (768, min)):
+            scale = min(Fraction(1), limit / side(sides))
+            sides = [max(Fraction(1), Fraction(round_side(one * scale))) for one in sides]
+        tiles = min(8, math.prod(math.ceil(one / 512) for one in sides))
+        held = media_of({"url": url_of(png(width, height))}).tokens_held
+        assert held >= BASE_TOKENS + tiles * TILE_TOKENS, (width, height)
 
 
 def test_low_detail_has_no_tiles() -> None:
