@@ -79,7 +79,7 @@ class MessageRules:
         if not _has(fields, "tool_calls"):
             fields.pop("tool_calls", None)
             if self._looks_at_all and _has(fields, "refusal") and not _has(fields, "content"):
-                fields["content"] = fields["refusal"]
+                fields["content"] = fields.pop("refusal")  # moved: a copy would not be counted
         elif dialect.message_fields or self._call_ids:
             fields["tool_calls"] = self._rewrite_calls(fields["tool_calls"])
         self._rewrite_content(fields)
