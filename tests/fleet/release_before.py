@@ -1,7 +1,7 @@
 """The release before this one, unpacked from the repository: its program runs beside this release's in the tests.
 
 Pin RELEASE_BEFORE to the last commit of a release when the next one begins to change the schema. The commit must be in
-the clone: in a shallow clone, or a source archive, the tests that need it are skipped and say what to do about it.
+the clone: in a shallow clone, or a source archive, the tests that need it say what to do about it, and fail in CI.
 """
 
 import os
@@ -10,9 +10,7 @@ import sys
 import tarfile
 from pathlib import Path
 
-import pytest
-
-from tests.debian import find_or_install
+from tests.debian import find_or_install, skip_or_fail
 from tests.environment import INSTALLATION, environment
 from tests.service import CLI_S, program
 
@@ -42,7 +40,7 @@ def unpack(folder: Path) -> ReleaseBefore:
     command = [git, "-C", str(ROOT), "archive", "--output", str(archive), RELEASE_BEFORE, "src"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=CLI_S, check=False)
     if done.returncode:
-        pytest.skip(f"{NO_COMMIT}\n{done.stderr}")
+        skip_or_fail(f"{NO_COMMIT}\n{done.stderr}")
     with tarfile.open(archive) as packed:
         packed.extractall(folder, filter="data")
     release = ReleaseBefore(folder)
