@@ -7,12 +7,12 @@ from pathlib import Path
 
 import msgspec
 
-from cadenza.control.accounts import create_account, give_credit
+from cadenza.control.account.accounts import create_account, give_credit
 from cadenza.control.keys import KeyOrder, create_key
-from cadenza.store import accounts
 from cadenza.store.address import open_store
 from cadenza.store.migrate import migrate
 from cadenza.store.store import Store
+from cadenza.store.tables import accounts
 
 CREDIT_NANO = 10**14
 

@@ -21,15 +21,15 @@ from tests.service_config import classes_spec
 
 from bench.figures import Line, Section
 from bench.report import render_section
-from cadenza.control.accounts import create_account
+from cadenza.control.account.accounts import create_account
 from cadenza.control.keys import KeyOrder, create_key
-from cadenza.core.ledger import Held, Hold
 from cadenza.core.money import Price
 from cadenza.core.records import Outcome, Usage
+from cadenza.ledger.rules import Held, Hold
+from cadenza.ledger.writer import LedgerWriter
 from cadenza.observe import Observer, make_log
 from cadenza.store.migrate import migrate
-from cadenza.store.sqlite import SqliteStore
-from cadenza.store.writer import LedgerWriter
+from cadenza.store.sqlite.store import SqliteStore
 
 AT_ONCE = (1, 16, 64, 256)
 SERVICE_AT_ONCE = 64

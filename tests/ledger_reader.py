@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from cadenza.store.audit import rules_of
+from cadenza.ledger.audit import rules_of
 from tests.service_config import CHARACTER
 from tests.tokens import count_tokens
 

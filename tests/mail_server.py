@@ -20,7 +20,7 @@ LINK = re.compile(r"(?m)^http://[^/]+(/\S+)\s*$")
 
 
 class Received(msgspec.Struct, frozen=True):
-    """One letter."""
+    """One e-mail."""
 
     to: str
     subject: str
@@ -35,10 +35,10 @@ class Received(msgspec.Struct, frozen=True):
 
 
 class Mailbox:
-    """All letters that arrived, oldest first. With a `reply` they are refused."""
+    """All e-mails that arrived, oldest first. With a `reply` they are refused."""
 
     def __init__(self) -> None:
-        self.letters: list[Received] = []
+        self.emails: list[Received] = []
         self.reply = ""
 
     async def handle_DATA(self, _server: SMTP, _session: Session, envelope: Envelope) -> str:  # noqa: N802 aiosmtpd's name
@@ -47,18 +47,18 @@ class Mailbox:
         assert isinstance(envelope.content, bytes)
         message = message_from_bytes(envelope.content, policy=default)
         assert isinstance(message, EmailMessage)
-        self.letters.append(Received(envelope.rcpt_tos[0], message["Subject"], message.get_content()))
+        self.emails.append(Received(envelope.rcpt_tos[0], message["Subject"], message.get_content()))
         return "250 taken"
 
     def wait_for(self, to: str, subject: str) -> Received:
-        """The newest letter to an address whose subject contains these words."""
+        """The newest e-mail to an address whose subject contains these words."""
         found: list[Received] = []
 
         def has_come() -> bool:
-            found[:] = [one for one in self.letters if one.to == to and subject in one.subject]
+            found[:] = [one for one in self.emails if one.to == to and subject in one.subject]
             return bool(found)
 
-        wait_until(has_come, f"a letter to {to} about {subject!r}")
+        wait_until(has_come, f"an e-mail to {to} about {subject!r}")
         return found[-1]
 
 

@@ -24,10 +24,10 @@ from typing import IO, Self, TypeVar
 
 from sqlalchemy import text
 
-from cadenza.control.accounts import create_account, give_credit
+from cadenza.control.account.accounts import create_account, give_credit
 from cadenza.control.keys import KeyLimits, KeyOrder, create_key
-from cadenza.core.caps import Cap
-from cadenza.store.changes import make_change
+from cadenza.core.records import Cap
+from cadenza.fleet.changes import make_change
 from cadenza.store.statements import Statement
 from cadenza.store.store import Store
 from tests.environment import environment

@@ -18,20 +18,22 @@ import msgspec
 
 from cadenza.config import ConfigError, Provider, Settings, load_settings, missing_secrets
 from cadenza.config.settings import Grounding, Mail, Search
-from cadenza.control.low_balance import LowBalanceNotices
-from cadenza.control.outbox import Letter, Outbox, Send
-from cadenza.control.store import prepare_store
-from cadenza.control.stripe import StripeSettings
-from cadenza.control.write_check import WriteCheck
+from cadenza.control.email.low_balance import LowBalanceNotices
+from cadenza.control.email.outbox import Email, Outbox, Send
+from cadenza.control.money.stripe import StripeSettings
+from cadenza.control.store.prepare import prepare_store
+from cadenza.control.store.write_check import WriteCheck
 from cadenza.core.dialect import DIALECTS
 from cadenza.core.rates import Limits, Rate
 from cadenza.core.records import Plan
+from cadenza.fleet import epochs
+from cadenza.fleet.address import MEMORY, open_shared_state
 from cadenza.gateway.api import serve_api
 from cadenza.gateway.gateway import Gateway, State, body_bytes_max
-from cadenza.gateway.grounding.search.web_search import SearchSettings, WebSearch
-from cadenza.gateway.grounding.stage import Grounder, GroundingSettings
 from cadenza.gateway.refusals import refuse_connection, refuse_malformed
 from cadenza.gateway.revocation import Revocation
+from cadenza.grounding.search.web_search import SearchSettings, WebSearch
+from cadenza.grounding.stage import Grounder, GroundingSettings
 from cadenza.http.connection import ConnectionSettings
 from cadenza.http.exchange import Exchange
 from cadenza.http.forwarded import TrustedProxies
@@ -42,15 +44,13 @@ from cadenza.process import memory_room
 from cadenza.routing.catalogue import Catalogue, ServedClass, Snapshot
 from cadenza.routing.prompt import Character
 from cadenza.server.asgi import AsgiAdapter, AsgiApp
-from cadenza.store import epochs
 from cadenza.store.address import open_store
-from cadenza.store.shared.address import MEMORY, open_shared_state
 from cadenza.store.store import Store, StoreUnavailable
 from cadenza.upstreams.base import Upstream
 from cadenza.upstreams.embedded.upstream import EmbeddedUpstream
 from cadenza.upstreams.openai import OpenAIUpstream
-from cadenza.web import chat_stream
-from cadenza.web.chat_stream import WebChat
+from cadenza.web.chat import stream
+from cadenza.web.chat.stream import WebChat
 from cadenza.web.host_names import HostNames
 from cadenza.web.settings import SiteParts, SiteSettings
 from cadenza.web.site import Site
@@ -107,7 +107,7 @@ class App:
     def serve(self, exchange: Exchange) -> Awaitable[None]:
         if _is_api(exchange):
             return serve_api(self.gateway, exchange)
-        if exchange.request.path == chat_stream.PATH:
+        if exchange.request.path == stream.PATH:
             return serve_api(self.gateway, exchange, self._chat.endpoint)
         return self._site.serve(exchange) if self._site.serves(exchange.request) else self._serve_page(exchange)
 
@@ -336,11 +336,11 @@ def search_settings(given: Search) -> SearchSettings:
 def build_send(mail: Mail) -> Send:
     """How an e-mail is sent. The SMTP client is imported with the first one."""
 
-    async def send(letter: Letter) -> None:
-        from cadenza.control.smtp import SmtpServer, send_letter  # noqa: PLC0415 import time
+    async def send(email: Email) -> None:
+        from cadenza.control.email.smtp import SmtpServer, send_email  # noqa: PLC0415 import time
 
         server = SmtpServer(mail.host, mail.port, mail.sender, mail.security, mail.username, mail.password)
-        await send_letter(server, letter)
+        await send_email(server, email)
 
     return send
 

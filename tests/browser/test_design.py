@@ -7,7 +7,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Dialog, Page, Route, expect
 
-from cadenza.core.caps import Cap
+from cadenza.core.records import Cap
 from tests.account import Account
 from tests.browser.conftest import TIMEOUT_MS, OpenPage, shoot, sign_in, stop_clock
 from tests.loopback import Good, LoopbackUpstream

@@ -4,10 +4,10 @@ import asyncio
 import json
 from pathlib import Path
 
-from cadenza.store import acts
-from cadenza.store.acts import COMMAND_LINE, Act
 from cadenza.store.address import open_store
 from cadenza.store.store import Transaction
+from cadenza.store.tables import audit_events
+from cadenza.store.tables.audit_events import COMMAND_LINE, AuditEvent
 from tests.cli.conftest import EMAIL
 from tests.cli.program import run_here
 
@@ -17,12 +17,12 @@ FIELDS = ["id", "at", "actor", "act", "account", "subject", "detail"]
 def write_acts(folder: Path, count: int) -> None:
     """Acts on the only account of the store, a second apart, and one that concerns no account."""
     [account] = json.loads(run_here(folder, "account", "list", "--json").stdout)
-    written = [Act(at * 1000, COMMAND_LINE, "key.revoke", account["id"], f"key_{at}") for at in range(count)]
-    written.append(Act(0, EMAIL, "ledger.check", None, "ledger", "no findings"))
+    written = [AuditEvent(at * 1000, COMMAND_LINE, "key.revoke", account["id"], f"key_{at}") for at in range(count)]
+    written.append(AuditEvent(0, EMAIL, "ledger.check", None, "ledger", "no findings"))
 
     def write(tx: Transaction) -> None:
         for act in written:
-            acts.add(tx, act)
+            audit_events.add(tx, act)
 
     async def run() -> None:
         store = open_store(f"sqlite:///{folder}/data/cadenza.db")

@@ -14,13 +14,14 @@ from typing import Any
 
 import pytest
 
-from cadenza.core.ledger import Demand, End, Hold, OpenHold
 from cadenza.core.money import Price
 from cadenza.core.records import Outcome, Usage
 from cadenza.core.spreadsheet import escape_formula
-from cadenza.store import ledger, processes
-from cadenza.store.ledger import AccountMoves, WantedHold
-from cadenza.store.sqlite import SqliteStore
+from cadenza.fleet import presence
+from cadenza.ledger import transaction
+from cadenza.ledger.rules import Demand, End, Hold, OpenHold
+from cadenza.ledger.transaction import AccountMoves, WantedHold
+from cadenza.store.sqlite.store import SqliteStore
 from cadenza.store.store import Transaction
 from tests.cli.conftest import EMAIL, PASSWORD
 from tests.cli.program import Done, run, run_here
@@ -107,7 +108,7 @@ async def serve_some(folder: Path) -> None:
             ended = OpenHold.of(hold, hold.amount_nano)
             move(tx, account_id, ends=[End(outcome, ended, ended.due_nano(usage))])
         running = Hold("chatcmpl-open", account_id, key_id, "forte", 20, 100, FORTE, stream=False, started_at=START_MS)
-        tx.change(processes.REGISTER, {"name": PROCESS})
+        tx.change(presence.REGISTER, {"name": PROCESS})
         move(tx, account_id, holds=[WantedHold(running, is_final=True)])
 
     await store.transact(work)
@@ -116,7 +117,7 @@ async def serve_some(folder: Path) -> None:
 
 def move(tx: Transaction, account_id: str, *, ends: Sequence[End] = (), holds: Sequence[WantedHold] = ()) -> None:
     nothing = Demand(kept_nano=0, in_use_nano=0, wanted_nano=0, usual_nano=0)
-    ledger.apply_moves(tx, PROCESS, [AccountMoves(account_id, nothing, [*ends], [*holds])])
+    transaction.apply_moves(tx, PROCESS, [AccountMoves(account_id, nothing, [*ends], [*holds])])
 
 
 def one_row(folder: Path, sql: str) -> Any:

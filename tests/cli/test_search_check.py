@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from cadenza.cli.index_check import index_problem
-from cadenza.cli.search_check import check_index, check_search
+from cadenza.cli.doctor.index_check import index_problem
+from cadenza.cli.doctor.search_check import check_index, check_search
 from cadenza.config import load_settings
 from cadenza.config.settings import Search
-from cadenza.documents.records import Passage
-from cadenza.store.local_index import StoredFile, open_writer
+from cadenza.grounding.files.records import Passage
+from cadenza.grounding.index.local_index import StoredFile, open_writer
 from tests.cli.program import run_here, serving
 
 LOCAL = '[grounding.search]\nengine = "local"\nindex = "my.db"\n'

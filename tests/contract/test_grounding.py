@@ -16,7 +16,7 @@ from tests.raw_client import RawClient, Reply
 from tests.schemas import check_completion, check_stream
 from tests.service import EMAIL, Service
 from tests.service_config import RouteSpec, ServiceSpec
-from tests.unit.documents.made_files import make_pdf
+from tests.unit.grounding.files.made_files import make_pdf
 
 SECRET = "The vault opens at nine minutes past noon."
 HANDBOOK = "Travel costs are refunded within 30 days of the journey, if the Zurbaran form is sent in."
@@ -383,7 +383,7 @@ def test_the_files_of_an_account_are_read_by_one_child(grounded: Service, upstre
     for email in emails:
         api = RawClient(grounded.port, grounded.create_key(email))
         assert api.chat(messages=ask(file_part(SECRET))).status == 200
-        seen.append(grounded.process.children("cadenza.documents.child"))
+        seen.append(grounded.process.children("cadenza.grounding.files.child"))
     first, second, other = seen
     assert len(first) == 1
     assert first == second != other

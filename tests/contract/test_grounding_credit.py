@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cadenza.core.caps import Cap
+from cadenza.core.records import Cap
 from tests.loopback import Json, LoopbackUpstream, Pause, Raw, completion
 from tests.raw_client import RawClient
 from tests.service import EMAIL, Service

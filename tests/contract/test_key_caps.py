@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from cadenza.core.caps import Cap
 from cadenza.core.money import format_dollars
+from cadenza.core.records import Cap
 from tests.account import PROMPT_TOKENS, Account, forte_nano, open_account, run_command
 from tests.loopback import Json, LoopbackUpstream, Pause, Raw, completion
 from tests.raw_client import RawClient, Reply, read_all

@@ -20,7 +20,7 @@ from cadenza.core.errors import CadenzaError
 from cadenza.gateway.api import ENDPOINTS, ONE_MODEL
 from cadenza.gateway.models import MODELS_PATH
 from cadenza.gateway.validate import TOOL_FIELDS
-from cadenza.web.openapi import PLATFORM
+from cadenza.web.docs.openapi import PLATFORM
 from cadenza.web.routes import Access, Endpoint
 from cadenza.web.site import PATHS
 from cadenza.web.site_map import ROUTES

@@ -8,8 +8,8 @@ from contextlib import closing
 
 import pytest
 
-from cadenza.core.caps import Cap
 from cadenza.core.money import parse_dollars
+from cadenza.core.records import Cap
 from tests.loopback import Good, LoopbackUpstream, Pause, Raw, Status, Whole, usage_of
 from tests.raw_client import RawClient
 from tests.scripted_searxng import ScriptedSearxng, running_searxng

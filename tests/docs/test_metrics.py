@@ -2,7 +2,7 @@
 
 import re
 
-from cadenza.gateway.grounding.search.engines import base
+from cadenza.grounding.search.engines import base
 from cadenza.observe import Metrics
 from tests.docs.markdown import PAGES, ROOT, code
 

@@ -8,7 +8,7 @@ import pytest
 from tests.cli.program import run_here, wait_until
 from tests.embedded.conftest import Account, Started
 from tests.raw_client import RawClient, Reply
-from tests.unit.documents.made_files import make_pdf
+from tests.unit.grounding.files.made_files import make_pdf
 
 HEADER = "x-cadenza-grounding"
 ASKED = [{"role": "user", "content": "How long is parental leave?"}]

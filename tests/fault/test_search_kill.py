@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from cadenza.core.caps import Cap
+from cadenza.core.records import Cap
 from tests.loopback import LoopbackUpstream
 from tests.raw_client import RawClient
 from tests.scripted_searxng import ScriptedSearxng, running_searxng

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from cadenza.core.caps import Cap
+from cadenza.core.records import Cap
 from tests.account import open_account
 from tests.ledger_reader import cost_nano
 from tests.loopback import LoopbackUpstream, Step, Whole, usage_of

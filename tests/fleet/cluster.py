@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import asyncpg  # type: ignore[import-untyped]
 
-from cadenza.control.accounts import create_account
+from cadenza.control.account.accounts import create_account
 from cadenza.store.migrate import migrate
 from cadenza.store.store import Store
 from tests.fleet.ports import free_port

@@ -11,7 +11,7 @@ import msgspec
 from click.testing import CliRunner
 
 from cadenza.cli import app
-from cadenza.control.accounts import give_credit
+from cadenza.control.account.accounts import give_credit
 from cadenza.control.keys import KeyLimits, KeyOrder, create_key
 from cadenza.store.store import Store
 from tests.fleet.cluster import connect

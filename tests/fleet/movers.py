@@ -13,13 +13,13 @@ import itertools
 import random
 import sys
 
-from cadenza.core.ledger import Ended, Held, Hold
 from cadenza.core.money import Price
 from cadenza.core.records import Outcome, Usage
+from cadenza.ledger.rules import Ended, Held, Hold
+from cadenza.ledger.writer import LedgerWriter
 from cadenza.observe import FaultPoint, Observer, make_log
 from cadenza.store.address import open_store
 from cadenza.store.store import StoreUnavailable
-from cadenza.store.writer import LedgerWriter
 from tests.service import now_ms
 
 AT_ONCE = 32

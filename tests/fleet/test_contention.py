@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from cadenza.control.accounts import give_credit
+from cadenza.control.account.accounts import give_credit
 from cadenza.control.keys import KeyOrder, create_key
 from cadenza.store.address import open_store
 from cadenza.store.store import Store

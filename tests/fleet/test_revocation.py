@@ -13,10 +13,10 @@ import pytest
 
 from cadenza.control.keys import revoke_key
 from cadenza.core.apikey import digest_key, display_prefix, make_key
-from cadenza.store import keys
 from cadenza.store.address import open_store
-from cadenza.store.keys import NewKey
 from cadenza.store.store import Store, Transaction
+from cadenza.store.tables import keys
+from cadenza.store.tables.keys import NewKey
 from tests.fleet.cluster import STORE_WAIT_S, Cluster
 from tests.fleet.fleet import Fleet, FleetSpec, running_fleet
 from tests.fleet.requests import Clients, disturbed

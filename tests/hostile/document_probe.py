@@ -7,10 +7,10 @@ import codecs
 import encodings.aliases
 from collections.abc import Callable
 
-from cadenza.children.confine import close_door, confine, read_limits, serve_tasks
+from cadenza.children.confine import confine, enter_sandbox, read_limits, serve_tasks
 from cadenza.core.tokens import Tokenizer
-from cadenza.documents.child import prepare
-from cadenza.documents.ranking import rank
+from cadenza.grounding.files.child import prepare
+from cadenza.grounding.files.ranking import rank
 from tests.unit.children.probe import ATTEMPTS
 
 NOT_HERE = {"mbcs", "oem"}
@@ -46,7 +46,7 @@ def main() -> None:
     limits = read_limits()
     confine(limits)
     prepare(limits)
-    close_door()
+    enter_sandbox()
     serve_tasks(serve)
 
 

@@ -7,10 +7,10 @@ import builtins
 import os
 import signal
 
-from cadenza.children.confine import close_door, confine, read_limits, serve_tasks
+from cadenza.children.confine import confine, enter_sandbox, read_limits, serve_tasks
 from cadenza.core.tokens import Tokenizer
-from cadenza.documents.child import prepare, serve_task
-from cadenza.documents.messages import TASKS
+from cadenza.grounding.files.child import prepare, serve_task
+from cadenza.grounding.files.messages import TASKS
 
 
 class StrangeError(Exception):
@@ -38,7 +38,7 @@ def main() -> None:
     limits = read_limits()
     confine(limits)
     prepare(limits)
-    close_door()
+    enter_sandbox()
     tokenizer = FailingTokenizer()
     serve_tasks(lambda head, body: serve_task(TASKS.decode(head), body, tokenizer))
 

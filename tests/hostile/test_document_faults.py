@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 
 from cadenza.children.seccomp import this_machine
-from cadenza.documents.reader import (
+from cadenza.grounding.files.reader import (
     CHILD,
     DocumentReader,
     FileText,

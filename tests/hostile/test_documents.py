@@ -21,7 +21,7 @@ from cadenza.children.confine import Limits
 from cadenza.children.lane import Lane, LaneSettings
 from cadenza.children.seccomp import this_machine
 from cadenza.children.turns import TurnLimits
-from cadenza.documents.reader import (
+from cadenza.grounding.files.reader import (
     MIB,
     DocumentReader,
     FileText,
@@ -31,16 +31,16 @@ from cadenza.documents.reader import (
     SentFile,
     UnreadableFile,
 )
-from cadenza.documents.records import Passage
+from cadenza.grounding.files.records import Passage
 from cadenza.observe import Observer, make_log
 from tests import processes
 from tests.hostile.document_probe import HARMLESS
 from tests.processes import read_of
-from tests.unit.children.test_door import CHANGES, NETWORK, PROGRAMS, READING
-from tests.unit.documents import made_files as made
+from tests.unit.children.test_sandbox import CHANGES, NETWORK, PROGRAMS, READING
+from tests.unit.grounding.files import made_files as made
 
 WAIT_S = 200.0  # of a busy machine
-CHILD = b"cadenza.documents.child"
+CHILD = b"cadenza.grounding.files.child"
 TURNS = TurnLimits(waiting_max=256, waiting_per_owner_max=32, wait_s=WAIT_S)
 LIMITS = ReaderLimits(task_s=WAIT_S, turns=TURNS)
 QUICK = ReaderLimits(Limits(cpu_s=0, memory_bytes=768 * MIB), task_s=WAIT_S, turns=TURNS)

@@ -13,12 +13,12 @@ from cadenza.children.confine import Limits
 from cadenza.children.seccomp import this_machine
 from cadenza.children.turns import TurnLimits
 from cadenza.core.errors import RateLimited
-from cadenza.documents.reader import MIB, DocumentReader, ReaderBusy, ReaderLimits
 from cadenza.gateway.large.bodies import LargeBodies, LargeLimits
+from cadenza.grounding.files.reader import MIB, DocumentReader, ReaderBusy, ReaderLimits
 from cadenza.observe import Observer, make_log
-from cadenza.web.markdown import plain
-from cadenza.web.markdown.blocks import Block
-from cadenza.web.markdown.process import MarkdownRenderer, RenderLimits
+from cadenza.web.chat.markdown import plain
+from cadenza.web.chat.markdown.blocks import Block
+from cadenza.web.chat.markdown.process import MarkdownRenderer, RenderLimits
 from tests.hostile.test_documents import sent
 
 WAIT_S = 200.0  # of a busy machine

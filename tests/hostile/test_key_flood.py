@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from cadenza.control.accounts import create_account
+from cadenza.control.account.accounts import create_account
 from cadenza.control.keys import KeyOrder, create_key
 from cadenza.core.apikey import make_key
 from cadenza.store.address import open_store

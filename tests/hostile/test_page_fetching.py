@@ -10,10 +10,10 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from cadenza.gateway.grounding.search.pages.addresses import Address
-from cadenza.gateway.grounding.search.pages.fetch import PageFetcher
-from cadenza.gateway.grounding.search.pages.limits import MIB
-from tests.unit.gateway.grounding.fetch_site import HOST, HTML, NOT_FOUND, OK, PATIENT, failure, fetching, serving
+from cadenza.grounding.search.pages.addresses import Address
+from cadenza.grounding.search.pages.fetch import PageFetcher
+from cadenza.grounding.search.pages.limits import MIB
+from tests.unit.grounding.fetch_site import HOST, HTML, NOT_FOUND, OK, PATIENT, failure, fetching, serving
 from tests.unit.http.peer import Peer, Script, Visit, happens, until
 from tests.unit.upstreams.clock import Clock
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from cadenza.store.migrate import REVISIONS
-from cadenza.store.sqlite import SqliteStore
+from cadenza.store.sqlite.store import SqliteStore
 from tests.cli.program import Done, run_here
 from tests.hostile.small_disk import full_disk, no_file_grows, read_only, small_disk
 from tests.loopback import LoopbackUpstream

@@ -4,7 +4,7 @@ import asyncio
 import sys
 
 from cadenza.children.seccomp import this_machine
-from cadenza.documents.reader import DocumentReader, SentFile
+from cadenza.grounding.files.reader import DocumentReader, SentFile
 from cadenza.observe import Observer, make_log
 from tests.unit.children.unfiltered_probe import refuse_filters
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from cadenza.gateway.grounding.search.engines.base import Engine
-from cadenza.gateway.grounding.search.engines.build import EngineChoice, build_engine
-from cadenza.gateway.grounding.search.engines.probe import probe
-from cadenza.gateway.grounding.search.records import EngineFailed, Hit
+from cadenza.grounding.search.engines.base import Engine
+from cadenza.grounding.search.engines.build import EngineChoice, build_engine
+from cadenza.grounding.search.engines.probe import probe
+from cadenza.grounding.search.records import EngineFailed, Hit
 from tests.searxng.local_searxng import Index, running_index, running_searxng
 
 SEARCH_S = 60.0

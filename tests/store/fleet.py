@@ -5,10 +5,10 @@ import contextlib
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-from cadenza.store.look_ups import KEPT_MAX, LookUps
-from cadenza.store.postgres import PostgresStore
-from cadenza.store.postgres_connect import PostgresBounds
-from cadenza.store.processes import Bounds, Presence
+from cadenza.fleet.key_cache import KEPT_MAX, KeyCache
+from cadenza.fleet.presence import Bounds, Presence
+from cadenza.store.postgres.connect import PostgresBounds
+from cadenza.store.postgres.store import PostgresStore
 from cadenza.store.statements import Statement, Values
 from cadenza.store.store import Row, T, Transaction
 from tests.store.moves import PATIENCE_S
@@ -61,19 +61,19 @@ class CountingPostgres(PostgresStore):
 class Member:
     """One process of the fleet."""
 
-    def __init__(self, store: CountingPostgres, presence: Presence, look_ups: LookUps) -> None:
+    def __init__(self, store: CountingPostgres, presence: Presence, key_cache: KeyCache) -> None:
         self.store = store
         self.presence = presence
-        self.look_ups = look_ups
+        self.key_cache = key_cache
 
     async def finds_live(self, digest: bytes) -> bool:
-        found = await self.look_ups.find(digest)
+        found = await self.key_cache.find(digest)
         return found is not None and found.revoked_at is None
 
     async def queries(self, digest: bytes) -> int:
         """What one look-up sends."""
         before = self.store.sent
-        await self.look_ups.find(digest)
+        await self.key_cache.find(digest)
         return self.store.sent - before
 
 
@@ -83,10 +83,10 @@ async def member(
 ) -> AsyncIterator[Member]:
     store = CountingPostgres(url, is_deaf=is_deaf)
     presence = Presence(store, bounds)
-    look_ups = LookUps(store, presence, PATIENCE_S, kept_max)
+    key_cache = KeyCache(store, presence, PATIENCE_S, kept_max)
     await presence.start()
     try:
-        yield Member(store, presence, look_ups)
+        yield Member(store, presence, key_cache)
     finally:
         store.may_change.set()
         await presence.stop()

@@ -11,22 +11,22 @@ from typing import NamedTuple, TextIO
 
 from sqlalchemy import bindparam, select, text
 
-from cadenza.core.caps import Cap
-from cadenza.core.ledger import Demand, End, Ended, Held, Hold, Insufficient, OpenHold, Repeated, Taken
 from cadenza.core.money import Price
-from cadenza.core.records import Outcome, Usage
+from cadenza.core.records import Cap, Outcome, Usage
+from cadenza.fleet import presence
+from cadenza.fleet.presence import USUAL_BOUNDS, Bounds, Presence
+from cadenza.ledger import audit, sweeps, transaction
+from cadenza.ledger.audit import Finding
+from cadenza.ledger.backlog import Answer
+from cadenza.ledger.cap_rows import set_cap
+from cadenza.ledger.rules import Demand, End, Ended, Held, Hold, Insufficient, OpenHold, Repeated, Taken
+from cadenza.ledger.transaction import AccountMoves, Applied, WantedHold
+from cadenza.ledger.writer import USUAL_PACE, LedgerWriter, Pace
 from cadenza.observe import FaultPoint, Metrics, Observer, make_log
-from cadenza.store import audit, ledger, processes, sweeps
 from cadenza.store.address import open_store
-from cadenza.store.audit import Finding
-from cadenza.store.backlog import Answer
-from cadenza.store.caps import set_cap
-from cadenza.store.ledger import AccountMoves, Applied, WantedHold
-from cadenza.store.processes import USUAL_BOUNDS, Bounds, Presence
 from cadenza.store.schema import accounts, marks, reserves, usage
 from cadenza.store.statements import Statement
 from cadenza.store.store import Store, Transaction
-from cadenza.store.writer import USUAL_PACE, LedgerWriter, Pace
 from tests.postgres import Postgres
 from tests.store.rows import NOW_MS, add_account, add_key
 
@@ -148,7 +148,7 @@ async def fund(store: Store, amount_nano: int, account: str = "a") -> None:
     await add_account(store, f"acct_{account}")
     await add_key(store, f"key_{account}", account_id=f"acct_{account}")
     if amount_nano:
-        await store.transact(lambda tx: ledger.grant(tx, f"acct_{account}", amount_nano, "", NOW_MS))
+        await store.transact(lambda tx: transaction.grant(tx, f"acct_{account}", amount_nano, "", NOW_MS))
 
 
 async def register(store: Store, process: str = PROCESS) -> None:
@@ -156,7 +156,7 @@ async def register(store: Store, process: str = PROCESS) -> None:
 
     def work(tx: Transaction) -> None:
         if not tx.row(IS_REGISTERED, {"name": process}):
-            tx.change(processes.REGISTER, {"name": process})
+            tx.change(presence.REGISTER, {"name": process})
 
     await store.transact(work)
 
@@ -194,10 +194,10 @@ def move(
 ) -> Applied:
     """Apply moves of one account, and keep what the other requests of the process hold."""
     ended = [*ends]
-    [account] = ledger.lock_accounts(tx, process, [account_id])
+    [account] = transaction.lock_accounts(tx, process, [account_id])
     kept_nano = max(0, account.reserve_nano - sum([end.hold.amount_nano for end in ended]))
     demand = Demand(kept_nano, kept_nano, 0, 0)
-    return ledger.apply_moves(tx, process, [AccountMoves(account_id, demand, ended, [*holds])])[account_id]
+    return transaction.apply_moves(tx, process, [AccountMoves(account_id, demand, ended, [*holds])])[account_id]
 
 
 async def sweep_process(store: Store, process: str = PROCESS) -> list[Outcome]:
@@ -205,7 +205,7 @@ async def sweep_process(store: Store, process: str = PROCESS) -> list[Outcome]:
 
     outcomes: list[Outcome] = []
     assert await sweeps.free_process(store, process, NOW_MS + 1000, outcomes.extend) == set()
-    await store.transact(lambda tx: processes.remove(tx, process))
+    await store.transact(lambda tx: presence.remove(tx, process))
     return outcomes
 
 

@@ -6,10 +6,10 @@ finds the key it kept, holds more credit in memory, ends all requests at once, a
 
 from multiprocessing.connection import Connection
 
-from cadenza.core.ledger import Ended, Held
 from cadenza.core.records import Usage
+from cadenza.fleet.key_cache import KeyCache
+from cadenza.ledger.rules import Ended, Held
 from cadenza.store.address import open_store
-from cadenza.store.look_ups import LookUps
 from tests.store.forked import listen
 from tests.store.moves import ALONE, PATIENCE_S, QUIET, end_all, hold_all, make_hold, make_outcome, writing
 
@@ -21,12 +21,12 @@ async def main(line: Connection, url: str, digest: str) -> None:
     store = open_store(url, PATIENCE_S)
     try:
         async with writing(store, pace=ALONE, bounds=QUIET) as (writer, _):
-            look_ups = LookUps(store, writer.presence, PATIENCE_S)
-            assert await look_ups.find(bytes.fromhex(digest))
+            key_cache = KeyCache(store, writer.presence, PATIENCE_S)
+            assert await key_cache.find(bytes.fromhex(digest))
             await hold_all(writer, [make_hold("plain"), make_hold("keyed", key=KEY), make_hold("b1", account="b")])
             line.send("held")
             await listen(line)
-            found = await look_ups.find(bytes.fromhex(digest))
+            found = await key_cache.find(bytes.fromhex(digest))
             assert writer.presence.is_fresh
             is_live = found is not None and found.revoked_at is None
             assert isinstance(await writer.hold(make_hold("b2", account="b")), Held)

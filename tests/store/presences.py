@@ -8,11 +8,11 @@ from typing import Any
 
 from sqlalchemy import select
 
+from cadenza.fleet.presence import Bounds, Presence
 from cadenza.store import schema
 from cadenza.store.address import open_store
-from cadenza.store.postgres import PostgresStore
-from cadenza.store.postgres_connect import PostgresBounds
-from cadenza.store.processes import Bounds, Presence
+from cadenza.store.postgres.connect import PostgresBounds
+from cadenza.store.postgres.store import PostgresStore
 from cadenza.store.statements import Statement, Values
 from cadenza.store.store import Row, Store, StoreUnavailable, T, Transaction
 from tests.store.forked import Fork, forked, listen

@@ -5,11 +5,12 @@ from multiprocessing.connection import Connection
 
 from sqlalchemy import text
 
-from cadenza.store import keys, ledger
+from cadenza.ledger import transaction
 from cadenza.store.address import open_store
 from cadenza.store.migrate import migrate
 from cadenza.store.statements import Statement
 from cadenza.store.store import Store, Transaction
+from cadenza.store.tables import keys
 from tests.store.forked import forked, listen
 
 WORK_S = 60.0
@@ -57,7 +58,7 @@ async def grant_often(store: Store, account_id: str, amount_nano: int, times: in
     balance_nano = 0
     for _ in range(times):
         balance_nano = await store.transact(
-            lambda tx: ledger.grant(tx, account_id, amount_nano, "from another process", 0)
+            lambda tx: transaction.grant(tx, account_id, amount_nano, "from another process", 0)
         )
     return str(balance_nano)
 

@@ -6,11 +6,11 @@ from typing import Any
 from sqlalchemy import Table, select, text
 
 from cadenza.core.apikey import digest_key, display_prefix, make_key
-from cadenza.store import accounts, keys
-from cadenza.store.accounts import Account
-from cadenza.store.keys import NewKey
 from cadenza.store.statements import Statement
 from cadenza.store.store import Store, Transaction
+from cadenza.store.tables import accounts, keys
+from cadenza.store.tables.accounts import Account
+from cadenza.store.tables.keys import NewKey
 
 NOW_MS = 1_800_000_000_000
 DOLLAR_NANO = 1_000_000_000

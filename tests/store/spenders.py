@@ -13,12 +13,12 @@ import random
 from contextlib import AbstractAsyncContextManager
 from multiprocessing.connection import Connection
 
-from cadenza.core.ledger import Ended, Held
 from cadenza.core.records import Usage
+from cadenza.fleet.presence import Bounds
+from cadenza.ledger.rules import Ended, Held
+from cadenza.ledger.writer import LedgerWriter, Pace
 from cadenza.store.address import open_store
-from cadenza.store.processes import Bounds
 from cadenza.store.store import Store
-from cadenza.store.writer import LedgerWriter, Pace
 from tests.store.forked import Fork, forked, listen
 from tests.store.moves import PATIENCE_S, Progress, make_hold, make_outcome, mark_of, writing
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from cadenza.control.backup import back_up_store
-from cadenza.control.errors import ControlError
-from cadenza.store.backups import KEPT_MAX, back_up, find_backups
+from cadenza.control.store.backup import back_up_store
+from cadenza.core.errors import ControlError
 from cadenza.store.migrate import REVISIONS, migrate
-from cadenza.store.sqlite import SqliteStore
+from cadenza.store.sqlite.backups import KEPT_MAX, back_up, find_backups
+from cadenza.store.sqlite.store import SqliteStore
 from tests.postgres import Postgres
 from tests.store.moves import postgres_store
 from tests.store.rows import run_sql

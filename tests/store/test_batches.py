@@ -6,11 +6,11 @@ import itertools
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cadenza.core.ledger import Demand, End, Ended, Held, Insufficient, OpenHold
 from cadenza.core.records import Usage
-from cadenza.store import ledger
+from cadenza.ledger import transaction
+from cadenza.ledger.rules import Demand, End, Ended, Held, Insufficient, OpenHold
+from cadenza.ledger.transaction import AccountMoves, Applied, WantedHold
 from cadenza.store.address import open_store
-from cadenza.store.ledger import AccountMoves, Applied, WantedHold
 from cadenza.store.schema import entries, usage
 from cadenza.store.store import Store
 from tests.store.moves import (
@@ -44,7 +44,7 @@ def moves(account: str, ends: list[End], names: list[str], *, kept_nano: int = 0
 
 async def apply(store: Store, *batch: AccountMoves) -> dict[str, Applied]:
     await register(store)
-    return await store.transact(lambda tx: ledger.apply_moves(tx, PROCESS, batch))
+    return await store.transact(lambda tx: transaction.apply_moves(tx, PROCESS, batch))
 
 
 async def test_a_batch_moves_several_accounts(store: Store) -> None:

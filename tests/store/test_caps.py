@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from cadenza.core.caps import Cap, CapShort
-from cadenza.core.ledger import Ended, Held, Insufficient
-from cadenza.core.records import Usage
+from cadenza.core.records import Cap, Usage
+from cadenza.ledger.caps import CapShort
+from cadenza.ledger.rules import Ended, Held, Insufficient
+from cadenza.ledger.writer import LedgerWriter, Pace
 from cadenza.store.schema import accounts, cap_holds, caps, keys
 from cadenza.store.store import Store, StoreRefused, StoreUnavailable
-from cadenza.store.writer import LedgerWriter, Pace
 from tests.postgres import Postgres
 from tests.store.lossy import lossy_line
 from tests.store.moves import (

@@ -5,13 +5,13 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from cadenza.control.accounts import give_credit
+from cadenza.control.account.accounts import give_credit
 from cadenza.control.classes import announce_reload
-from cadenza.control.errors import ControlError
 from cadenza.control.keys import KeyLimits, KeyOrder, create_key, limit_key, revoke_key
-from cadenza.store import epochs
-from cadenza.store.changes import make_change
-from cadenza.store.processes import Presence
+from cadenza.core.errors import ControlError
+from cadenza.fleet import epochs
+from cadenza.fleet.changes import make_change
+from cadenza.fleet.presence import Presence
 from cadenza.store.store import Store
 from tests.store.moves import PATIENCE_S, opened
 from tests.store.rows import NOW_MS, add_account, add_key

@@ -1,15 +1,16 @@
 """Debts on both databases: credit that is taken back while requests hold it, or after it was spent, is paid first."""
 
-from cadenza.control.payment_events import apply_event
-from cadenza.control.payments import DisputeClosed, Disputed, Fact, Paid, Payer, PaymentEvent, Refunded, Subject
-from cadenza.control.payments import start_payment as begin
-from cadenza.core.ledger import Held, Hold, Insufficient
+from cadenza.control.money.payment_events import apply_event
+from cadenza.control.money.payments import DisputeClosed, Disputed, Fact, Paid, Payer, PaymentEvent, Refunded, Subject
+from cadenza.control.money.payments import start_payment as begin
 from cadenza.core.money import Price
 from cadenza.core.records import Usage
-from cadenza.store import accounts, audit, ledger
-from cadenza.store.acts import list_newest
+from cadenza.ledger import audit, transaction
+from cadenza.ledger.rules import Held, Hold, Insufficient
 from cadenza.store.schema import entries
 from cadenza.store.store import Store
+from cadenza.store.tables import accounts
+from cadenza.store.tables.audit_events import list_newest
 from tests.store.moves import (
     comes_true,
     finish,
@@ -62,7 +63,7 @@ async def cents(store: Store) -> tuple[int, int, int]:
 
 
 async def give(store: Store, amount_nano: int) -> int:
-    return await store.transact(lambda tx: ledger.grant(tx, "acct_a", amount_nano, "a gift", NOW_MS + 2))
+    return await store.transact(lambda tx: transaction.grant(tx, "acct_a", amount_nano, "a gift", NOW_MS + 2))
 
 
 async def test_a_refund_while_requests_run_leaves_nothing_more_to_spend(store: Store, url: str) -> None:

@@ -5,17 +5,19 @@ import sqlite3
 
 import pytest
 
-from cadenza.control.accounts import NewAccount, add_account, get_account, resume_account
-from cadenza.control.erasure import Erased, erase_account
-from cadenza.control.errors import ControlError
-from cadenza.control.memory import add_note
-from cadenza.core.ledger import Held
+from cadenza.control.account.accounts import NewAccount, add_account, get_account, resume_account
+from cadenza.control.account.erasure import Erased, erase_account
+from cadenza.control.account.memory import add_note
+from cadenza.core.errors import ControlError
 from cadenza.core.records import Usage
-from cadenza.store import acts, keys, ledger, schema
-from cadenza.store.acts import Act
+from cadenza.ledger import transaction
+from cadenza.ledger.rules import Held
+from cadenza.store import schema
 from cadenza.store.schema import accounts, entries, metadata, usage
-from cadenza.store.sqlite import SqliteStore
+from cadenza.store.sqlite.store import SqliteStore
 from cadenza.store.store import Store, StoreRefused
+from cadenza.store.tables import audit_events, keys
+from cadenza.store.tables.audit_events import AuditEvent
 from tests.migrated import checkpointed_bytes
 from tests.store import rows
 from tests.store.moves import findings, finish, make_hold, money, take
@@ -62,7 +64,7 @@ async def fill(store: Store) -> None:
     for account_id, letter in ((OWNER, "a"), (OTHER, "b")):
         await rows.add_account(store, account_id)
         await add_key(store, f"key_{letter}", account_id=account_id)
-        await store.transact(lambda tx, one=account_id: ledger.grant(tx, one, DOLLAR_NANO, "a gift", NOW_MS))  # type: ignore[misc]
+        await store.transact(lambda tx, one=account_id: transaction.grant(tx, one, DOLLAR_NANO, "a gift", NOW_MS))  # type: ignore[misc]
         await add_note(store, account_id, SECRET, NOW_MS)
         await run_sql(store, *personal_rows(account_id, blob_of(store, letter)))
     await run_sql(
@@ -72,14 +74,14 @@ async def fill(store: Store) -> None:
         f"INSERT INTO links VALUES ({blob_of(store, 'c')}, 'invite', NULL, '{EMAIL}', 1, 2)",
     )
     for act in (
-        Act(NOW_MS, OLD_EMAIL, "account.email", OWNER, detail=SECRET),
-        Act(NOW_MS, EMAIL, "key.rename", OWNER, "key_a", SECRET),
-        Act(NOW_MS, OTHER_EMAIL, "account.class", OWNER, detail="mezzo"),
-        Act(NOW_MS, "stripe", "payment.paid", OWNER, "pay_1", "5.00 dollars"),
-        Act(NOW_MS, EMAIL, "account.class", OTHER, detail="forte"),
-        Act(NOW_MS, EMAIL, "voucher.create", subject="vch_1", detail="5.00 dollars"),
+        AuditEvent(NOW_MS, OLD_EMAIL, "account.email", OWNER, detail=SECRET),
+        AuditEvent(NOW_MS, EMAIL, "key.rename", OWNER, "key_a", SECRET),
+        AuditEvent(NOW_MS, OTHER_EMAIL, "account.class", OWNER, detail="mezzo"),
+        AuditEvent(NOW_MS, "stripe", "payment.paid", OWNER, "pay_1", "5.00 dollars"),
+        AuditEvent(NOW_MS, EMAIL, "account.class", OTHER, detail="forte"),
+        AuditEvent(NOW_MS, EMAIL, "voucher.create", subject="vch_1", detail="5.00 dollars"),
     ):
-        await store.transact(lambda tx, act=act: acts.add(tx, act))  # type: ignore[misc]
+        await store.transact(lambda tx, act=act: audit_events.add(tx, act))  # type: ignore[misc]
 
 
 async def erase(store: Store) -> Erased:
@@ -141,7 +143,9 @@ async def test_others_keep_what_is_theirs(filled: Store) -> None:
 async def test_the_audit_trail_still_tells_what_was_done(filled: Store) -> None:
     """Acts stay with their times and subjects; the account stands there by its id, and others by their names."""
     await erase(filled)
-    trail = [(one.actor, one.act, one.subject, one.detail) for one in reversed(await acts.list_newest(filled, OWNER))]
+    trail = [
+        (one.actor, one.act, one.subject, one.detail) for one in reversed(await audit_events.list_newest(filled, OWNER))
+    ]
     assert trail[-5:] == [
         (OWNER, "account.email", "", ""),
         (OWNER, "key.rename", "key_a", ""),

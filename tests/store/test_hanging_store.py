@@ -7,12 +7,12 @@ from collections.abc import AsyncIterator
 import msgspec
 import pytest
 
-from cadenza.core.ledger import Ended, Held
 from cadenza.core.records import Usage
+from cadenza.ledger.rules import Ended, Held
+from cadenza.ledger.writer import LedgerWriter
 from cadenza.store.schema import idempotency, reserves
-from cadenza.store.sqlite import SqliteStore
+from cadenza.store.sqlite.store import SqliteStore
 from cadenza.store.store import Store, StoreUnavailable
-from cadenza.store.writer import LedgerWriter
 from tests.link import Link
 from tests.postgres import OWNER, Postgres
 from tests.store.aside import transaction

@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 import msgspec
 import pytest
 
-from cadenza.core.ledger import Ended, Held, Insufficient
 from cadenza.core.money import Price
 from cadenza.core.records import OUTPUT_TOKENS_MAX, Usage
+from cadenza.ledger.rules import Ended, Held, Insufficient
 from cadenza.store.schema import accounts, entries, reserves, usage
 from cadenza.store.store import Store, StoreRefused
 from tests.postgres import Postgres

@@ -2,9 +2,9 @@
 
 import asyncio
 
-from cadenza.core.ledger import IDEMPOTENCY_MS, Held, Insufficient, Repeated
 from cadenza.core.records import Usage
-from cadenza.store import ledger
+from cadenza.ledger import transaction as ledger
+from cadenza.ledger.rules import IDEMPOTENCY_MS, Held, Insufficient, Repeated
 from cadenza.store.schema import idempotency
 from cadenza.store.store import Store
 from tests.postgres import Postgres

@@ -10,11 +10,13 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from cadenza.store import keys, ledger, processes
-from cadenza.store.changes import make_change
-from cadenza.store.postgres import PostgresStore
-from cadenza.store.processes import Bounds
+from cadenza.fleet import presence
+from cadenza.fleet.changes import make_change
+from cadenza.fleet.presence import Bounds
+from cadenza.ledger import transaction
+from cadenza.store.postgres.store import PostgresStore
 from cadenza.store.store import Store
+from cadenza.store.tables import keys
 from tests.postgres import Postgres
 from tests.store.aside import aside
 from tests.store.fleet import HOUR_S, PATIENT, Member, member
@@ -80,7 +82,7 @@ async def test_a_process_that_is_not_fresh_asks_the_store(command: Store, databa
     """Once the last confirmed beat is too old, a kept key is not used."""
     digest = await add_key(command)
     async with member(database, Bounds(beat_every_s=HOUR_S, fresh_s=1.0), is_deaf=True) as one:
-        await one.look_ups.find(digest)
+        await one.key_cache.find(digest)
 
         async def is_stale() -> bool:
             return not one.presence.is_fresh
@@ -95,7 +97,7 @@ async def test_a_kept_key_has_its_expiry(command: Store, database: str) -> None:
     async with member(database, STILL, is_deaf=True) as one:
         for sent in (1, 0):
             assert await one.queries(digest) == sent
-        found = await one.look_ups.find(digest)
+        found = await one.key_cache.find(digest)
         assert found
         assert [keys.state_of(found, NOW_MS + wait_ms) for wait_ms in (9, 10)] == ["active", "expired"]
 
@@ -114,10 +116,10 @@ async def test_given_credit_is_seen_everywhere(command: Store, database: str) ->
     digest = await add_key(command)
     async with member(database) as one, member(database) as two:
         for each in (one, two):
-            await each.look_ups.find(digest)
+            await each.key_cache.find(digest)
         async with asyncio.timeout(PATIENCE_S):
-            await make_change(command, lambda tx: ledger.grant(tx, "acct_a", 7, "", NOW_MS), PATIENT)
-        found = [await each.look_ups.find(digest) for each in (one, two)]
+            await make_change(command, lambda tx: transaction.grant(tx, "acct_a", 7, "", NOW_MS), PATIENT)
+        found = [await each.key_cache.find(digest) for each in (one, two)]
         assert [key.balance_nano for key in found if key] == [7, 7]
 
 
@@ -173,7 +175,7 @@ async def test_after_an_outage_everything_is_read_again(command: Store, database
     """The connections of a process are dropped and a beat fails: it looks its keys up anew."""
     digest = await add_key(command)
     async with member(database, HASTY) as one, aside(database) as other:
-        await one.look_ups.find(digest)
+        await one.key_cache.find(digest)
         epoch = one.presence.epoch
         await other.execute("ALTER TABLE processes RENAME TO processes_away")
 
@@ -188,15 +190,15 @@ async def test_after_an_outage_everything_is_read_again(command: Store, database
 
         assert await comes_true(is_back)
         before = one.store.sent
-        await one.look_ups.find(digest)
+        await one.key_cache.find(digest)
         assert one.store.sent > before
 
 
-async def begin_again(one: Member) -> None:
+async def rejoin(one: Member) -> None:
     """As after a sweep, which removes the row of the old name."""
     before = one.presence.name
-    await one.presence.begin_again()
-    await one.store.transact(lambda tx: processes.remove(tx, before))
+    await one.presence.rejoin()
+    await one.store.transact(lambda tx: presence.remove(tx, before))
 
 
 class Watch:
@@ -205,7 +207,7 @@ class Watch:
     def __init__(self, digests: dict[str, bytes]) -> None:
         self.digests = digests
         self.revoked = set[bytes]()  # of those whose command has returned
-        self.look_ups = 0
+        self.key_cache = 0
         self.violations = 0
 
     async def look(self, one: Member, chance: random.Random) -> None:
@@ -216,7 +218,7 @@ class Watch:
             digest = chance.choice(digests[max(0, turn - NEAR) : turn + NEAR])
             was_revoked = digest in self.revoked
             is_live = await one.finds_live(digest)
-            self.look_ups += 1
+            self.key_cache += 1
             self.violations += was_revoked and is_live
             if chance.random() < 0.2:
                 await asyncio.sleep(0)
@@ -241,7 +243,7 @@ async def test_no_interleaving_finds_a_revoked_key_live(command: Store, database
                 if chance.random() < 0.02:
                     await other.rows(DROP_WATCHERS)
                 elif chance.random() < 0.02:
-                    await begin_again(chance.choice(members))
+                    await rejoin(chance.choice(members))
 
         async with asyncio.TaskGroup() as group:
             for _ in range(AT_ONCE):
@@ -252,4 +254,4 @@ async def test_no_interleaving_finds_a_revoked_key_live(command: Store, database
         assert [task for task in looking if not task.cancelled()] == []
         assert watch.violations == 0
         assert len(watch.revoked) == REVOCATIONS
-        assert sum(one.store.queries for one in members) < watch.look_ups
+        assert sum(one.store.queries for one in members) < watch.key_cache

@@ -5,9 +5,9 @@ import asyncio
 import msgspec
 import pytest
 
-from cadenza.store import accounts, keys
-from cadenza.store.keys import KeyRecord, KeyState, state_of
 from cadenza.store.store import Store, Transaction
+from cadenza.store.tables import accounts, keys
+from cadenza.store.tables.keys import KeyRecord, KeyState, state_of
 from tests.store.moves import opened
 from tests.store.processes import run_at_once
 from tests.store.rows import NOW_MS, add_account, add_key, run_sql

@@ -10,10 +10,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from cadenza.core.caps import Cap
-from cadenza.core.ledger import Ended, Held, Repeated
-from cadenza.core.records import Usage
-from cadenza.store.charge_rows import CORRECTED
+from cadenza.core.records import Cap, Usage
+from cadenza.ledger.charge_rows import CORRECTED
+from cadenza.ledger.rules import Ended, Held, Repeated
 from cadenza.store.schema import entries, idempotency, usage
 from cadenza.store.store import Store
 from tests.store.moves import (

@@ -12,13 +12,12 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from cadenza.core.caps import Cap, Period
-from cadenza.core.ledger import Ended, Held, Hold, Insufficient
 from cadenza.core.money import Price
-from cadenza.core.records import Usage
-from cadenza.store import caps, ledger
+from cadenza.core.records import Cap, Period, Usage
+from cadenza.ledger import cap_rows, transaction
+from cadenza.ledger.rules import Ended, Held, Hold, Insufficient
+from cadenza.ledger.writer import LedgerWriter
 from cadenza.store.store import Store
-from cadenza.store.writer import LedgerWriter
 from tests.store.moves import (
     ALONE,
     PATIENCE_S,
@@ -167,12 +166,14 @@ class LedgerMachine(RuleBasedStateMachine):
 
     def _write_cap(self, at_ms: int) -> None:
         account_id, key_id, cap = f"acct_{self.account}", self.model.capped_key, self.model.cap
-        self.run(self.bed.store.transact(lambda tx: caps.set_cap(tx, account_id, key_id, cap, at_ms)))
+        self.run(self.bed.store.transact(lambda tx: cap_rows.set_cap(tx, account_id, key_id, cap, at_ms)))
 
     @rule(amount_nano=st.integers(1, 6000) | st.integers(10**6, 3 * 10**6))
     def grant(self, amount_nano: int) -> None:
         self.model.balance_nano += amount_nano
-        work = self.bed.store.transact(lambda tx: ledger.grant(tx, f"acct_{self.account}", amount_nano, "", NOW_MS))
+        work = self.bed.store.transact(
+            lambda tx: transaction.grant(tx, f"acct_{self.account}", amount_nano, "", NOW_MS)
+        )
         assert self.run(work) == self.model.balance_nano
 
     @rule(

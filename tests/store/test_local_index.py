@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from cadenza.documents.records import Passage
-from cadenza.store.index_file import APPLICATION_ID, why_not_an_index
-from cadenza.store.local_index import (
+from cadenza.grounding.files.records import Passage
+from cadenza.grounding.index.index_file import APPLICATION_ID, why_not_an_index
+from cadenza.grounding.index.local_index import (
     VERSION,
     IndexUnusable,
     StoredFile,

@@ -7,15 +7,15 @@ from collections.abc import AsyncIterator, Iterable
 import msgspec
 import pytest
 
-from cadenza.core.ledger import Ended, Held
 from cadenza.core.records import Usage
-from cadenza.store.committer import BATCH_MAX
-from cadenza.store.postgres import PostgresStore
-from cadenza.store.postgres_connect import PostgresBounds
+from cadenza.ledger.committer import BATCH_MAX
+from cadenza.ledger.rules import Ended, Held
+from cadenza.ledger.writer import LedgerWriter
+from cadenza.store.postgres.connect import PostgresBounds
+from cadenza.store.postgres.store import PostgresStore
 from cadenza.store.schema import marks
-from cadenza.store.sqlite import SqliteStore
+from cadenza.store.sqlite.store import SqliteStore
 from cadenza.store.store import Store, StoreUnavailable
-from cadenza.store.writer import LedgerWriter
 from tests.postgres import Postgres
 from tests.store.aside import transaction
 from tests.store.moves import (

@@ -5,13 +5,13 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from cadenza.store import keys
-from cadenza.store.look_ups import QUERIES_AT_ONCE, LookUps
-from cadenza.store.postgres import PostgresStore
-from cadenza.store.postgres_connect import PostgresBounds
-from cadenza.store.processes import Presence
+from cadenza.fleet.key_cache import QUERIES_AT_ONCE, KeyCache
+from cadenza.fleet.presence import Presence
+from cadenza.store.postgres.connect import PostgresBounds
+from cadenza.store.postgres.store import PostgresStore
 from cadenza.store.statements import Statement, Values
 from cadenza.store.store import Row, Store, StoreUnavailable
+from cadenza.store.tables import keys
 from tests.postgres import Postgres
 from tests.store.moves import PATIENCE_S
 from tests.store.rows import NOW_MS, add_account, add_key
@@ -50,8 +50,8 @@ async def test_keys_are_found_among_unknown_ones(store: Store) -> None:
     """Of thousands of look-ups at once, those of stored keys find them, with the balance of the account."""
     await add_account(store)
     digests = [await add_key(store, f"key_{number}") for number in range(3)]
-    look_ups = LookUps(store, Presence(store), PATIENCE_S)
-    found = await asyncio.gather(*(look_ups.find(digest) for digest in [*UNKNOWN, *digests]))
+    key_cache = KeyCache(store, Presence(store), PATIENCE_S)
+    found = await asyncio.gather(*(key_cache.find(digest) for digest in [*UNKNOWN, *digests]))
     assert not any(found[: len(UNKNOWN)])
     assert [(key.id, key.balance_nano) for key in found if key] == [("key_0", 0), ("key_1", 0), ("key_2", 0)]
     assert found[-1] == await keys.look_up(store, digests[-1])
@@ -59,22 +59,22 @@ async def test_keys_are_found_among_unknown_ones(store: Store) -> None:
 
 async def test_look_ups_at_the_same_time_share_a_query(watched: WatchedPostgres) -> None:
     """Thousands of look-ups in the same instant are one query; look-ups one after the other are one each."""
-    look_ups = LookUps(watched, Presence(watched), PATIENCE_S)
-    assert not any(await asyncio.gather(*(look_ups.find(digest) for digest in UNKNOWN)))
+    key_cache = KeyCache(watched, Presence(watched), PATIENCE_S)
+    assert not any(await asyncio.gather(*(key_cache.find(digest) for digest in UNKNOWN)))
     assert watched.queries == 1
-    assert not any([await look_ups.find(digest) for digest in UNKNOWN[:5]])
+    assert not any([await key_cache.find(digest) for digest in UNKNOWN[:5]])
     assert watched.queries == 6
 
 
 async def test_look_ups_that_wait_share_the_next_query(watched: WatchedPostgres) -> None:
     """While as many queries run as may, everything that is asked for meanwhile is one more."""
     watched.may_go_on.clear()
-    look_ups, finding = LookUps(watched, Presence(watched), PATIENCE_S), list[asyncio.Task[keys.FoundKey | None]]()
+    key_cache, finding = KeyCache(watched, Presence(watched), PATIENCE_S), list[asyncio.Task[keys.FoundKey | None]]()
     for number in range(QUERIES_AT_ONCE):
         watched.has_begun.clear()
-        finding.append(asyncio.create_task(look_ups.find(UNKNOWN[number])))
+        finding.append(asyncio.create_task(key_cache.find(UNKNOWN[number])))
         await watched.has_begun.wait()
-    finding += [asyncio.create_task(look_ups.find(digest)) for digest in UNKNOWN]
+    finding += [asyncio.create_task(key_cache.find(digest)) for digest in UNKNOWN]
     await asyncio.sleep(0)
     watched.may_go_on.set()
     assert not any(await asyncio.gather(*finding))
@@ -86,11 +86,11 @@ async def test_a_look_up_never_joins_a_query_that_has_begun(watched: WatchedPost
     await add_account(watched)
     digest = await add_key(watched)
     watched.may_go_on.clear()
-    look_ups = LookUps(watched, Presence(watched), PATIENCE_S)
-    earlier = asyncio.create_task(look_ups.find(digest))
+    key_cache = KeyCache(watched, Presence(watched), PATIENCE_S)
+    earlier = asyncio.create_task(key_cache.find(digest))
     await watched.has_begun.wait()
     await watched.transact(lambda tx: keys.revoke(tx, "key_a", NOW_MS))
-    later = asyncio.create_task(look_ups.find(digest))
+    later = asyncio.create_task(key_cache.find(digest))
     await asyncio.sleep(0)
     watched.may_go_on.set()
     assert [key.revoked_at for key in (await earlier, await later) if key] == [None, NOW_MS]
@@ -100,8 +100,8 @@ async def test_a_look_up_that_is_cancelled_leaves_the_others(watched: WatchedPos
     """A client that disconnects does not end the query that others wait for."""
     await add_account(watched)
     digest = await add_key(watched)
-    look_ups = LookUps(watched, Presence(watched), PATIENCE_S)
-    finding = [asyncio.create_task(look_ups.find(digest)) for _ in range(3)]
+    key_cache = KeyCache(watched, Presence(watched), PATIENCE_S)
+    finding = [asyncio.create_task(key_cache.find(digest)) for _ in range(3)]
     await watched.has_begun.wait()
     finding[0].cancel()
     found = await asyncio.gather(*finding[1:])
@@ -111,13 +111,13 @@ async def test_a_look_up_that_is_cancelled_leaves_the_others(watched: WatchedPos
 
 async def test_a_store_that_hangs_fails_every_look_up(watched: WatchedPostgres) -> None:
     """Queries that are not answered in time fail, those that wait for their turn too; later ones are made anew."""
-    look_ups = LookUps(watched, Presence(watched), wait_s=SHORT_S)
+    key_cache = KeyCache(watched, Presence(watched), wait_s=SHORT_S)
     watched.may_go_on.clear()
     finding = list[asyncio.Task[keys.FoundKey | None]]()
     for number in range(QUERIES_AT_ONCE + 2):
-        finding.append(asyncio.create_task(look_ups.find(UNKNOWN[number])))
+        finding.append(asyncio.create_task(key_cache.find(UNKNOWN[number])))
         await asyncio.sleep(0)
     failed = await asyncio.gather(*finding, return_exceptions=True)
     assert {type(error) for error in failed} == {StoreUnavailable}
     watched.may_go_on.set()
-    assert await LookUps(watched, Presence(watched), PATIENCE_S).find(UNKNOWN[0]) is None
+    assert await KeyCache(watched, Presence(watched), PATIENCE_S).find(UNKNOWN[0]) is None

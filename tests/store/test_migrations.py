@@ -16,10 +16,11 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, create_engine, inspect, text
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from cadenza.control.store import prepare_store, require_store
-from cadenza.core.ledger import Ended, Held, Repeated
+from cadenza.control.store.prepare import prepare_store, require_store
 from cadenza.core.records import Usage
-from cadenza.store import files, live_processes, sweeps
+from cadenza.ledger import sweeps
+from cadenza.ledger.rules import Ended, Held, Repeated
+from cadenza.store import files, live_processes
 from cadenza.store.migrate import REVISIONS, SchemaState, migrate, schema_state
 from cadenza.store.migrations import refuse_living
 from cadenza.store.schema import entries, holds, idempotency, metadata, usage

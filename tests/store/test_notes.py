@@ -4,16 +4,16 @@ import asyncio
 
 import pytest
 
-from cadenza.control.errors import ControlError
-from cadenza.control.memory import NOTES_MAX, UnknownNote, add_note, change_note, list_notes, remove_note
-from cadenza.control.preferences import choose, preferences_of
+from cadenza.control.account.memory import NOTES_MAX, UnknownNote, add_note, change_note, list_notes, remove_note
+from cadenza.control.account.preferences import choose, preferences_of
+from cadenza.core.errors import ControlError
 from cadenza.core.records import CLASSES
-from cadenza.store import acts, keys
-from cadenza.store.accounts import Account, Preferences
-from cadenza.store.notes import Note, texts_of
-from cadenza.store.processes import USUAL_BOUNDS
+from cadenza.fleet.presence import USUAL_BOUNDS
 from cadenza.store.schema import accounts, notes
 from cadenza.store.store import Store, StoreRefused
+from cadenza.store.tables import audit_events, keys
+from cadenza.store.tables.accounts import Account, Preferences
+from cadenza.store.tables.notes import Note, texts_of
 from tests.postgres import Postgres
 from tests.store.fleet import HOUR_S, member
 from tests.store.moves import opened
@@ -138,7 +138,9 @@ async def test_the_audit_trail_has_no_text(store: Store) -> None:
     with pytest.raises(ControlError):
         await add(store, " ")
     await remove_note(store, note.id, NOW_MS)
-    trail = [(one.act, one.actor, one.subject, one.detail) for one in reversed(await acts.list_newest(store, OWNER))]
+    trail = [
+        (one.act, one.actor, one.subject, one.detail) for one in reversed(await audit_events.list_newest(store, OWNER))
+    ]
     assert trail == [
         ("note.add", BY, note.id, ""),
         ("note.change", BY, note.id, ""),
@@ -161,7 +163,7 @@ async def test_every_process_knows_of_the_first_note_at_once(postgres: Postgres)
             owner, digest = await add_account(command), await add_key(command)
 
             async def seen() -> set[tuple[bool, bool]]:
-                found = [await process.look_ups.find(digest) for process in (one, two)]
+                found = [await process.key_cache.find(digest) for process in (one, two)]
                 return {(key.uses_search, key.has_notes) for key in found if key}
 
             async with asyncio.timeout(HOUR_S):

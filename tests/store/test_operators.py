@@ -4,17 +4,17 @@ import asyncio
 
 import pytest
 
-from cadenza.control.accounts import NewAccount, add_account, give_credit, set_operator, suspend_account
-from cadenza.control.acts import list_acts
-from cadenza.control.credit import correct_credit
-from cadenza.control.errors import ControlError
-from cadenza.control.operators import revoke_any_key
-from cadenza.control.overview import find_keys, get_details, get_overview, search_accounts
+from cadenza.control.account.accounts import NewAccount, add_account, give_credit, set_operator, suspend_account
+from cadenza.control.money.credit import correct_credit
+from cadenza.control.operator.audit_log import list_audit_events
+from cadenza.control.operator.keys import revoke_any_key
+from cadenza.control.operator.overview import find_keys, get_details, get_overview, search_accounts
+from cadenza.core.errors import ControlError
 from cadenza.core.records import Usage
-from cadenza.store import audit
-from cadenza.store.accounts import Account
-from cadenza.store.acts import COMMAND_LINE
+from cadenza.ledger import audit
 from cadenza.store.store import Store
+from cadenza.store.tables.accounts import Account
+from cadenza.store.tables.audit_events import COMMAND_LINE
 from tests.passwords import cheap_hash
 from tests.store.moves import finish, fund, make_hold, take
 from tests.store.rows import add_key, run_sql
@@ -79,7 +79,7 @@ async def test_corrections_never_go_below_zero(store: Store) -> None:
     assert sum(isinstance(one, ControlError) for one in ended) == 2
     details = await get_details(store, account.id, NOW_MS)
     assert details
-    assert (details.account.balance_nano, len(details.acts)) == (0, 4)
+    assert (details.account.balance_nano, len(details.audit_events)) == (0, 4)
     assert await audit.check(store) == []
 
 
@@ -91,10 +91,10 @@ async def test_every_act_is_written_with_the_change(store: Store) -> None:
         await give_credit(store, account.email, 2**62, "", NOW_MS, BY)
     with pytest.raises(ControlError, match="one line"):
         await give_credit(store, account.email, DOLLAR, "two\nlines", NOW_MS, BY)
-    act, created = await list_acts(store, "ann@example.org")
+    act, created = await list_audit_events(store, "ann@example.org")
     assert created.act == "account.create"
     assert (act.actor, act.act, act.email, act.detail) == (BY, "credit.grant", account.email, "1.00 dollars: a note")
-    assert await list_acts(store) == [act, created]
+    assert await list_audit_events(store) == [act, created]
 
 
 async def test_unknown_things_are_not_found(store: Store) -> None:
@@ -120,7 +120,7 @@ async def test_the_key_of_the_web_chat_is_not_revoked(store: Store) -> None:
         "key_own": ("revoked", False),
         "key_web": ("active", True),
     }
-    assert [act.act for act in details.acts] == ["key.revoke", "account.create"]
+    assert [act.act for act in details.audit_events] == ["key.revoke", "account.create"]
 
 
 async def test_usage_of_today_is_by_class(store: Store) -> None:

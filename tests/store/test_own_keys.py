@@ -4,7 +4,6 @@ import asyncio
 
 import pytest
 
-from cadenza.control.errors import ControlError
 from cadenza.control.keys import (
     ACTIVE_KEYS_MAX,
     DAY_MS,
@@ -19,10 +18,11 @@ from cadenza.control.keys import (
     page_own_keys,
     revoke_key,
 )
-from cadenza.core.caps import Cap
-from cadenza.store import acts
-from cadenza.store.keys import web_key
+from cadenza.core.errors import ControlError
+from cadenza.core.records import Cap
 from cadenza.store.store import Store
+from cadenza.store.tables import audit_events
+from cadenza.store.tables.keys import web_key
 from tests.store.rows import NOW_MS, add_account, run_sql
 
 OWNER, OTHER = "acct_a", "acct_b"
@@ -53,7 +53,9 @@ async def add_many(store: Store, count: int, created_at: int) -> None:
 
 async def trail(store: Store) -> list[tuple[str, str, str, str]]:
     """Oldest first: the act, who did it, to which key, and the detail."""
-    return [(one.act, one.actor, one.subject, one.detail) for one in reversed(await acts.list_newest(store, OWNER))]
+    return [
+        (one.act, one.actor, one.subject, one.detail) for one in reversed(await audit_events.list_newest(store, OWNER))
+    ]
 
 
 async def test_pages_have_every_key_once(store: Store) -> None:
@@ -98,7 +100,7 @@ async def test_every_change_is_in_the_audit_trail(store: Store) -> None:
         ("key.limit", BY, key.id, "rate 2.5, burst usual"),
         ("key.cap", BY, key.id, "5.00 month"),
         ("key.cap", BY, key.id, "none"),
-        ("key.revoke", acts.COMMAND_LINE, key.id, key.prefix),
+        ("key.revoke", audit_events.COMMAND_LINE, key.id, key.prefix),
     ]
 
 

@@ -10,13 +10,14 @@ import msgspec
 import pytest
 from sqlalchemy import text
 
-from cadenza.core.caps import Cap
-from cadenza.core.ledger import Ended, Held
 from cadenza.core.money import Price
-from cadenza.store import changes, keys, processes
+from cadenza.core.records import Cap
+from cadenza.fleet import changes, presence
+from cadenza.ledger.rules import Ended, Held
 from cadenza.store.schema import entries, idempotency, marks, usage
 from cadenza.store.statements import Statement
 from cadenza.store.store import StoreRefused
+from cadenza.store.tables import keys
 from tests.postgres import Postgres
 from tests.store import paused
 from tests.store.forked import forked
@@ -53,7 +54,7 @@ WHOLE = paused.WHOLE
 WHOLE_NANO = 2500
 FREE = Price(0, 0)
 BEATING = msgspec.structs.replace(QUIET, beat_every_s=0.02)
-COMMAND = processes.Bounds(fresh_s=0.0)  # a command that does not wait for the paused process
+COMMAND = presence.Bounds(fresh_s=0.0)  # a command that does not wait for the paused process
 
 
 async def test_a_batch_of_a_swept_process_is_refused(postgres: Postgres) -> None:
@@ -75,7 +76,7 @@ async def test_a_process_that_is_being_swept_writes_nothing(postgres: Postgres) 
         await fund(store, DOLLAR_NANO)
         await register(store)
         await take(store, make_hold("r1", key=KEY))
-        fence = text(f"UPDATE processes SET beats = {processes.FENCED} WHERE name = '{PROCESS}'")
+        fence = text(f"UPDATE processes SET beats = {presence.FENCED} WHERE name = '{PROCESS}'")
         await store.transact(lambda tx: tx.change(Statement(fence), {}))
         await mark_all(store, ["r1"])
         assert await rows_of(store, marks) == []
@@ -125,11 +126,11 @@ async def test_a_hold_is_taken_again_if_its_process_was_swept_before_the_answer(
             await beside.has_committed.wait()
             await sweep_process(store, name)
 
-            async def has_begun_again() -> bool:
+            async def has_rejoined() -> bool:
                 await writer.sweep()
                 return writer.presence.name != name
 
-            assert await comes_true(has_begun_again)
+            assert await comes_true(has_rejoined)
             beside.may_answer.set()
             assert isinstance(await holding, Held)
             assert [*await reserves_of(store)] == [writer.presence.name]

@@ -6,9 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from cadenza.control.errors import ControlError
-from cadenza.control.payment_events import Result, apply_event
-from cadenza.control.payments import (
+from cadenza.control.money.payment_events import Result, apply_event
+from cadenza.control.money.payments import (
     OPEN_MAX,
     Checkout,
     CheckoutOrder,
@@ -24,11 +23,12 @@ from cadenza.control.payments import (
     list_payments,
     start_payment,
 )
-from cadenza.core.ledger import Held
-from cadenza.store import audit
-from cadenza.store.acts import list_newest
+from cadenza.core.errors import ControlError
+from cadenza.ledger import audit
+from cadenza.ledger.rules import Held
 from cadenza.store.schema import entries
 from cadenza.store.store import Store
+from cadenza.store.tables.audit_events import list_newest
 from tests.store.moves import fund, make_hold, money, opened, take
 from tests.store.rows import DOLLAR_NANO, NOW_MS, rows_of
 

@@ -11,8 +11,8 @@ from sqlalchemy import select, text
 
 from cadenza.store.address import open_store
 from cadenza.store.migrate import migrate
-from cadenza.store.postgres import PostgresStore
-from cadenza.store.postgres_connect import PostgresBounds
+from cadenza.store.postgres.connect import PostgresBounds
+from cadenza.store.postgres.store import PostgresStore
 from cadenza.store.schema import accounts
 from cadenza.store.statements import Statement
 from cadenza.store.store import Store, StoreBusy, StoreRefused, StoreUnavailable, Transaction

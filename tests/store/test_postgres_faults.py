@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 from sqlalchemy import text
 
-from cadenza.control.write_check import NO_POSTGRES_WRITE, WriteCheck
+from cadenza.control.store.write_check import NO_POSTGRES_WRITE, WriteCheck
 from cadenza.observe import make_log
 from cadenza.store.address import open_store
 from cadenza.store.statements import Statement

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from cadenza.control.store import prepare_store
+from cadenza.control.store.prepare import prepare_store
 from cadenza.store.address import open_store
 from cadenza.store.migrate import migrate
 from cadenza.store.schema import accounts

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 from sqlalchemy import insert
 
-from cadenza.store import files, processes, schema
-from cadenza.store.processes import USUAL_BOUNDS, Observation, Presence
-from cadenza.store.sqlite import SqliteStore
+from cadenza.fleet import presence as processes
+from cadenza.fleet.presence import USUAL_BOUNDS, Observation, Presence
+from cadenza.store import files, schema
+from cadenza.store.sqlite.store import SqliteStore
 from cadenza.store.statements import Statement
 from cadenza.store.store import Store, Transaction
 from tests.postgres import Postgres
@@ -146,7 +147,7 @@ async def test_a_process_taken_for_dead_begins_again(failing: FailingPostgres, p
         failing.is_down = False
         assert await comes_true(lambda: _is_swept(alive))
         assert not alive.is_fresh
-        await alive.begin_again()
+        await alive.rejoin()
         assert (alive.is_swept, alive.is_fresh) == (False, True)
         assert set(await beats(beside)) == {alive.name, observer.name}
         assert alive.name != before

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from sqlalchemy import Table
 
-from cadenza.store import ledger
+from cadenza.ledger import transaction
 from cadenza.store.schema import accounts, entries, keys, usage
-from cadenza.store.sqlite import SqliteStore
+from cadenza.store.sqlite.store import SqliteStore
 from cadenza.store.statements import Statement
 from cadenza.store.store import Store, StoreRefused
 from tests.store.rows import DOLLAR_NANO, NOW_MS, add_account, add_key, rows_of, run_sql
@@ -49,7 +49,7 @@ async def fill(store: Store) -> None:
     """One account with a key and one grant."""
     await add_account(store)
     await add_key(store)
-    await store.transact(lambda tx: ledger.grant(tx, "acct_a", DOLLAR_NANO, "a gift", NOW_MS))
+    await store.transact(lambda tx: transaction.grant(tx, "acct_a", DOLLAR_NANO, "a gift", NOW_MS))
 
 
 @pytest.fixture

@@ -5,12 +5,12 @@ from collections.abc import Callable
 
 import pytest
 
-from cadenza.store import accounts, links, operator_link, passkeys, second_factors, sessions, site_secrets
-from cadenza.store.accounts import Account, Preferences
-from cadenza.store.links import Link
-from cadenza.store.passkeys import Passkey
-from cadenza.store.sessions import Session
 from cadenza.store.store import Store, StoreRefused, Transaction
+from cadenza.store.tables import accounts, links, operator_link, passkeys, second_factors, sessions, site_secrets
+from cadenza.store.tables.accounts import Account, Preferences
+from cadenza.store.tables.links import Link
+from cadenza.store.tables.passkeys import Passkey
+from cadenza.store.tables.sessions import Session
 
 NOW_MS = 1_800_000_000_000
 ACCOUNT = Account("acct_a", "a@example.org", "forte", 0, 0, NOW_MS)

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import func, insert, select, text
 
 from cadenza.store.schema import accounts
-from cadenza.store.sqlite import SqliteStore, SqliteTransaction
+from cadenza.store.sqlite.store import SqliteStore, SqliteTransaction
 from cadenza.store.statements import Statement
 from cadenza.store.store import StoreRefused, StoreUnavailable, Transaction
 from tests.store.rows import NOW_MS

@@ -15,7 +15,7 @@ from sqlalchemy import func, insert, select, text
 from cadenza.store.address import open_store
 from cadenza.store.migrate import migrate
 from cadenza.store.schema import accounts
-from cadenza.store.sqlite import SqliteStore
+from cadenza.store.sqlite.store import SqliteStore
 from cadenza.store.statements import Statement
 from cadenza.store.store import Store, StoreRefused, StoreUnavailable, Transaction
 from tests.postgres import Postgres

@@ -12,10 +12,10 @@ from collections.abc import AsyncIterator
 import msgspec
 import pytest
 
-from cadenza.core.ledger import Held, Insufficient
 from cadenza.core.records import Usage
+from cadenza.ledger.rules import Held, Insufficient
+from cadenza.ledger.writer import USUAL_PACE, LedgerWriter, Pace
 from cadenza.store.store import Store
-from cadenza.store.writer import USUAL_PACE, LedgerWriter, Pace
 from tests.store.forked import Fork
 from tests.store.moves import (
     ALONE,

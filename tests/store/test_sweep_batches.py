@@ -6,16 +6,16 @@ from collections.abc import Iterable
 
 import pytest
 
-from cadenza.core.caps import Cap
-from cadenza.core.ledger import Ended, Held
-from cadenza.core.records import Outcome, Usage
-from cadenza.store import processes, sweeps
-from cadenza.store.marks import MARK
-from cadenza.store.processes import Bounds
+from cadenza.core.records import Cap, Outcome, Usage
+from cadenza.fleet import presence
+from cadenza.fleet.presence import Bounds
+from cadenza.ledger import sweeps
+from cadenza.ledger.marks import MARK
+from cadenza.ledger.rules import Ended, Held
+from cadenza.ledger.sweeps import BATCH_MAX, LeftRequest
 from cadenza.store.schema import idempotency, marks, reserves
 from cadenza.store.schema import processes as process_table
 from cadenza.store.store import Store
-from cadenza.store.sweeps import BATCH_MAX, LeftRequest
 from tests.postgres import Postgres
 from tests.store.aside import transaction
 from tests.store.moves import (
@@ -148,7 +148,7 @@ async def test_a_large_account_keeps_its_caps_and_keys_until_its_last_batch(stor
     assert figures
     assert (figures.spent_nano, figures.held_nano) == (MANY * MARKED_NANO, 0)
     assert [(row.digest, row.process) for row in await rows_of(store, idempotency)] == [(b"a" * 32, None)]
-    await store.transact(lambda tx: processes.remove(tx, PROCESS))
+    await store.transact(lambda tx: presence.remove(tx, PROCESS))
     assert await findings(store) == []
 
 

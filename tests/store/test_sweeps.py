@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from cadenza.core.ledger import Ended, Held
 from cadenza.core.records import Outcome, Usage
-from cadenza.store import sweeps
+from cadenza.ledger import sweeps
+from cadenza.ledger.rules import Ended, Held
 from cadenza.store.schema import entries, holds, marks, processes, reserves, usage
-from cadenza.store.sqlite import SqliteStore
+from cadenza.store.sqlite.store import SqliteStore
 from cadenza.store.store import Store, StoreRefused
 from tests.store.forked import Fork
 from tests.store.moves import (

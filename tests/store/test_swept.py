@@ -6,13 +6,13 @@ from collections.abc import AsyncIterator
 import msgspec
 import pytest
 
-from cadenza.core.ledger import Ended, Held
 from cadenza.core.records import Usage
+from cadenza.fleet.presence import Bounds
+from cadenza.ledger.rules import Ended, Held
+from cadenza.ledger.writer import LedgerWriter
 from cadenza.observe import Metrics
-from cadenza.store.processes import Bounds
 from cadenza.store.schema import processes, reserves
 from cadenza.store.store import Store
-from cadenza.store.writer import LedgerWriter
 from tests.postgres import Postgres
 from tests.store.moves import (
     ALONE,

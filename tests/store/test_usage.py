@@ -8,8 +8,8 @@ import pytest
 from cadenza.core.money import Price
 from cadenza.core.records import Usage
 from cadenza.core.usage_report import Counters, Group, GroupBy, KeyUsage, Report, Span
-from cadenza.store import keys, usage
 from cadenza.store.store import Store
+from cadenza.store.tables import keys, usage
 from tests.store.moves import finish, fund, make_hold, take
 from tests.store.rows import DOLLAR_NANO, add_key
 

@@ -2,8 +2,9 @@
 
 import asyncio
 
-from cadenza.store import keys, replies
+from cadenza.ledger import replies
 from cadenza.store.store import Store
+from cadenza.store.tables import keys
 from tests.store.rows import NOW_MS, add_account
 
 

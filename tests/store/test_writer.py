@@ -6,13 +6,13 @@ import msgspec
 import pytest
 from sqlalchemy import text
 
-from cadenza.core.ledger import Ended, Held, Insufficient, Repeated
 from cadenza.core.records import Usage
-from cadenza.store.committer import BATCH_MAX
+from cadenza.ledger.committer import BATCH_MAX
+from cadenza.ledger.rules import Ended, Held, Insufficient, Repeated
+from cadenza.ledger.writer import Pace
 from cadenza.store.schema import entries, processes, reserves
 from cadenza.store.statements import Statement
 from cadenza.store.store import Store, Transaction
-from cadenza.store.writer import Pace
 from tests.store.moves import (
     ALONE,
     HOUR_S,

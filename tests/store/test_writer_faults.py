@@ -12,13 +12,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from cadenza.core.ledger import Ended, Held
 from cadenza.core.records import Usage
+from cadenza.ledger.committer import BATCH_MAX
+from cadenza.ledger.rules import Ended, Held
 from cadenza.store.address import open_store
-from cadenza.store.committer import BATCH_MAX
-from cadenza.store.postgres import PostgresStore
-from cadenza.store.postgres_connect import PostgresBounds
-from cadenza.store.sqlite import SqliteStore
+from cadenza.store.postgres.connect import PostgresBounds
+from cadenza.store.postgres.store import PostgresStore
+from cadenza.store.sqlite.store import SqliteStore
 from cadenza.store.store import Store, StoreBusy, StoreUnavailable
 from tests.postgres import Postgres
 from tests.store.aside import DROP_OTHERS, aside, transaction

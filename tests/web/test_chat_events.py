@@ -4,10 +4,10 @@ import json
 from typing import Any
 
 from cadenza.core.money import Price
-from cadenza.gateway.grounding.search.citations import CitationFinder
-from cadenza.gateway.grounding.search.records import Source
 from cadenza.gateway.relay import ReplyHead
-from cadenza.web.chat_relay import ChatEvents
+from cadenza.grounding.search.citations import CitationFinder
+from cadenza.grounding.search.records import Source
+from cadenza.web.chat.relay import ChatEvents
 
 PAGE = Source("https://example.org/a", "A page", "Its text")
 OTHER = Source("https://example.org/b", "Another", "Its text")

@@ -9,7 +9,7 @@ from contextlib import closing
 
 import pytest
 
-from cadenza.control import totp
+from cadenza.control.sign_in import totp
 from tests.cli.program import run_here
 from tests.migrated import STORE_WAIT_S
 from tests.service import PASSWORD, Service

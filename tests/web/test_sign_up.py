@@ -236,7 +236,7 @@ def test_a_reset_of_an_unknown_address_looks_the_same(site: Site) -> None:
     visitor.get("/reset")
     visitor.post("/reset", {"email": last})
     site.mailbox.wait_for(last, "Reset")
-    assert not [one for one in site.mailbox.letters if one.to == "unknown@example.org"]
+    assert not [one for one in site.mailbox.emails if one.to == "unknown@example.org"]
 
 
 def test_an_address_gets_few_letters(site: Site) -> None:
@@ -249,7 +249,7 @@ def test_an_address_gets_few_letters(site: Site) -> None:
     visitor.get("/reset")
     visitor.post("/reset", {"email": last})
     site.mailbox.wait_for(last, "Reset")  # the queue keeps the order
-    assert len([one for one in site.mailbox.letters if one.to == email]) == 4
+    assert len([one for one in site.mailbox.emails if one.to == email]) == 4
 
 
 def test_a_network_asks_for_few_letters(site: Site) -> None:

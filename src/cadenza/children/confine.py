@@ -21,7 +21,7 @@ from cadenza.process import end_with_parent, protect_memory
 
 TASK = struct.Struct("<II")  # how many bytes its head and its body have
 FRAME = struct.Struct("<BI")  # what comes back: its kind, and a number
-REPLY, CLOSED = 0, 1  # how many bytes the reply has; whether the system took away what close_door gives up
+REPLY, CLOSED = 0, 1  # how many bytes the reply has; whether the system took away what enter_sandbox gives up
 NICENESS = 5  # where cores are scarce, the service itself goes first
 
 
@@ -49,7 +49,7 @@ def confine(limits: Limits) -> None:
     os.nice(NICENESS)
 
 
-def close_door() -> None:
+def enter_sandbox() -> None:
     """Give up the network, other programs, and files. Call it when everything is imported, before the first task.
 
     The parent is told whether the system refuses these calls; where it does not, the limits below still stop most of

@@ -32,16 +32,16 @@ class Lane:
         self._turns = Turns(settings.turns)
         self._child: Child | None = None
         self._owner = ""  # whose task ran last
-        self._has_open_door = False
+        self._is_sandboxed = True
 
     @property
     def has_child(self) -> bool:
         return self._child is not None
 
     @property
-    def has_open_door(self) -> bool:
-        """Whether the child that ran last said that the system does not confine it."""
-        return self._has_open_door
+    def is_sandboxed(self) -> bool:
+        """Whether the child that ran last reported that the system filters its system calls."""
+        return self._is_sandboxed
 
     async def run(self, owner: str, head: bytes, body: Sequence[Buffer] = (), *, is_bounded: bool = True) -> bytearray:
         """The bytes of the child's reply. QueueFull, Died, TooHeavy or TimeoutError if there is none.
@@ -82,7 +82,7 @@ class Lane:
             # An owner whose task ended the child pays for the start of the next one.
             next_start_s = 0.0 if self._child else child.start_cpu_s
             self._turns.charge(owner, child.take_cpu_s() + next_start_s)
-        self._has_open_door = child.has_open_door
+        self._is_sandboxed = child.is_sandboxed
         return reply
 
     async def stop(self) -> None:

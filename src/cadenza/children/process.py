@@ -44,7 +44,7 @@ class Died(Exception):
 class Child:
     """A running child process.
 
-    `has_open_door`: it said that the system does not keep it from the network, other programs and files.
+    `is_sandboxed`: whether the system keeps it from the network, other programs and files, as it last reported.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Child:
         self._process = process
         self._reader = reader
         self._writer = writer
-        self.has_open_door = False
+        self.is_sandboxed = True
         self._has_begun = False  # it has reported that it is ready
         self.start_cpu_s = 0.0  # the CPU time of its start
         self._is_ending = False
@@ -123,7 +123,7 @@ class Child:
         while True:
             kind, number = FRAME.unpack(await self._reader.readexactly(FRAME.size))
             if kind == CLOSED:
-                self.has_open_door = not number
+                self.is_sandboxed = bool(number)
                 if not self._has_begun:
                     self._has_begun = True
                     self.start_cpu_s = self.take_cpu_s()

@@ -12,12 +12,12 @@ import click
 from click.shell_completion import get_completion_class
 
 from cadenza.cli.accounts import accounts
-from cadenza.cli.acts import acts
+from cadenza.cli.audit_log import acts
 from cadenza.cli.backup import backup
 from cadenza.cli.classes import classes
 from cadenza.cli.console import say
 from cadenza.cli.credit import correct, vouchers
-from cadenza.cli.doctor import doctor
+from cadenza.cli.doctor.command import doctor
 from cadenza.cli.erase import erase
 from cadenza.cli.index import index
 from cadenza.cli.keys import keys
@@ -76,7 +76,7 @@ def main(args: Sequence[str] | None = None) -> None:
 
 def _expected_errors() -> tuple[type[Exception], ...]:
     from cadenza.config import ConfigError  # noqa: PLC0415 import time
-    from cadenza.control.errors import ControlError  # noqa: PLC0415 import time
+    from cadenza.core.errors import ControlError  # noqa: PLC0415 import time
     from cadenza.store.store import StoreUnavailable  # noqa: PLC0415 import time
 
     return ConfigError, ControlError, StoreUnavailable, ValueError

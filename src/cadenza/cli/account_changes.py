@@ -10,7 +10,7 @@ from cadenza.core.records import CLASSES, DEFAULT_CLASS
 
 if TYPE_CHECKING:
     from cadenza.config import Settings
-    from cadenza.store.links import LinkKind
+    from cadenza.store.tables.links import LinkKind
 
 
 @click.command()
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 @config_option
 def operator(email: str, remove: bool, config: str | None) -> None:
     """Make an account an operator's. It sees the operator pages of the web application."""
-    from cadenza.control.accounts import set_operator  # noqa: PLC0415 import time
-    from cadenza.store.acts import COMMAND_LINE  # noqa: PLC0415 import time
+    from cadenza.control.account.accounts import set_operator  # noqa: PLC0415 import time
+    from cadenza.store.tables.audit_events import COMMAND_LINE  # noqa: PLC0415 import time
 
     account = with_store(
         load_config(config), lambda store: set_operator(store, email, COMMAND_LINE, now_ms(), is_operator=not remove)
@@ -34,8 +34,8 @@ def operator(email: str, remove: bool, config: str | None) -> None:
 @config_option
 def password(email: str, password_stdin: bool, config: str | None) -> None:
     """Set the password of an account. Every browser is signed out of it."""
-    from cadenza.control.accounts import set_password  # noqa: PLC0415 import time
-    from cadenza.store.acts import COMMAND_LINE  # noqa: PLC0415 import time
+    from cadenza.control.account.accounts import set_password  # noqa: PLC0415 import time
+    from cadenza.store.tables.audit_events import COMMAND_LINE  # noqa: PLC0415 import time
 
     settings = load_config(config)
     given = read_password(from_stdin=password_stdin)
@@ -49,8 +49,8 @@ def password(email: str, password_stdin: bool, config: str | None) -> None:
 @config_option
 def class_(email: str, class_id: str, config: str | None) -> None:
     """Choose the class that 'auto' means for an account, from its next request on."""
-    from cadenza.control.accounts import set_class  # noqa: PLC0415 import time
-    from cadenza.store.acts import COMMAND_LINE  # noqa: PLC0415 import time
+    from cadenza.control.account.accounts import set_class  # noqa: PLC0415 import time
+    from cadenza.store.tables.audit_events import COMMAND_LINE  # noqa: PLC0415 import time
 
     settings = load_config(config)
     chosen = usable_class(settings, class_id)
@@ -63,8 +63,8 @@ def class_(email: str, class_id: str, config: str | None) -> None:
 @config_option
 def suspend(email: str, config: str | None) -> None:
     """Refuse the keys and the sign-in of an account."""
-    from cadenza.control.accounts import suspend_account  # noqa: PLC0415 import time
-    from cadenza.store.acts import COMMAND_LINE  # noqa: PLC0415 import time
+    from cadenza.control.account.accounts import suspend_account  # noqa: PLC0415 import time
+    from cadenza.store.tables.audit_events import COMMAND_LINE  # noqa: PLC0415 import time
 
     account = with_store(load_config(config), lambda store: suspend_account(store, email, COMMAND_LINE, now_ms()))
     say(f"{account.email} is suspended: its keys are refused, and every browser is signed out.")
@@ -75,8 +75,8 @@ def suspend(email: str, config: str | None) -> None:
 @config_option
 def resume(email: str, config: str | None) -> None:
     """End the suspension of an account."""
-    from cadenza.control.accounts import resume_account  # noqa: PLC0415 import time
-    from cadenza.store.acts import COMMAND_LINE  # noqa: PLC0415 import time
+    from cadenza.control.account.accounts import resume_account  # noqa: PLC0415 import time
+    from cadenza.store.tables.audit_events import COMMAND_LINE  # noqa: PLC0415 import time
 
     account = with_store(load_config(config), lambda store: resume_account(store, email, COMMAND_LINE, now_ms()))
     say(f"{account.email} is not suspended any more.")
@@ -88,8 +88,8 @@ def resume(email: str, config: str | None) -> None:
 @config_option
 def link(email: str, kind: str, config: str | None) -> None:
     """Print a link that resets the password of an account, or verifies its address."""
-    from cadenza.control.links import print_link  # noqa: PLC0415 import time
-    from cadenza.store.acts import COMMAND_LINE  # noqa: PLC0415 import time
+    from cadenza.control.sign_in.links import print_link  # noqa: PLC0415 import time
+    from cadenza.store.tables.audit_events import COMMAND_LINE  # noqa: PLC0415 import time
 
     settings = load_config(config)
     chosen: LinkKind = "reset" if kind == "reset" else "verify"
@@ -102,8 +102,8 @@ def link(email: str, kind: str, config: str | None) -> None:
 @config_option
 def invite(email: str, config: str | None) -> None:
     """Print a link that creates an account: for one address or, without it, for anybody."""
-    from cadenza.control.sign_up import invite as make_invitation  # noqa: PLC0415 import time
-    from cadenza.store.acts import COMMAND_LINE  # noqa: PLC0415 import time
+    from cadenza.control.sign_in.sign_up import invite as make_invitation  # noqa: PLC0415 import time
+    from cadenza.store.tables.audit_events import COMMAND_LINE  # noqa: PLC0415 import time
 
     settings = load_config(config)
     if settings.platform.sign_up == "closed":
@@ -117,8 +117,8 @@ def invite(email: str, config: str | None) -> None:
 @config_option
 def remove_second_factor(email: str, config: str | None) -> None:
     """Remove the authenticator app, the passkeys and the recovery codes of an account."""
-    from cadenza.control.second_factor import remove_second_factors  # noqa: PLC0415 import time
-    from cadenza.store.acts import COMMAND_LINE  # noqa: PLC0415 import time
+    from cadenza.control.sign_in.second_factor import remove_second_factors  # noqa: PLC0415 import time
+    from cadenza.store.tables.audit_events import COMMAND_LINE  # noqa: PLC0415 import time
 
     account = with_store(load_config(config), lambda store: remove_second_factors(store, email, COMMAND_LINE, now_ms()))
     say(f"{account.email} signs in with its password alone now.")

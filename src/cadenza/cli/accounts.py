@@ -61,7 +61,7 @@ def create(
     email: str, credit: str, preferred_class: str | None, password_stdin: bool, reference: str, config: str | None
 ) -> None:
     """Create an account. The password is read from a prompt."""
-    from cadenza.control.accounts import create_account  # noqa: PLC0415 import time
+    from cadenza.control.account.accounts import create_account  # noqa: PLC0415 import time
 
     settings = load_config(config)
     credit_nano = parse_dollars(credit)
@@ -79,7 +79,7 @@ def create(
 @config_option
 def list_(as_json: bool, config: str | None) -> None:
     """List the accounts."""
-    from cadenza.control.accounts import list_accounts  # noqa: PLC0415 import time
+    from cadenza.control.account.accounts import list_accounts  # noqa: PLC0415 import time
 
     rows = [
         {
@@ -106,8 +106,8 @@ def list_(as_json: bool, config: str | None) -> None:
 @config_option
 def credit(email: str, amount: str, note: str, reference: str, config: str | None) -> None:
     """Add credit to an account: an amount of dollars, like 5.00."""
-    from cadenza.control.accounts import give_credit  # noqa: PLC0415 import time
-    from cadenza.store.acts import COMMAND_LINE  # noqa: PLC0415 import time
+    from cadenza.control.account.accounts import give_credit  # noqa: PLC0415 import time
+    from cadenza.store.tables.audit_events import COMMAND_LINE  # noqa: PLC0415 import time
 
     amount_nano = parse_dollars(amount)
     done = with_store(

@@ -45,14 +45,14 @@ def load_config(config: str | None) -> "Settings":
 
 def with_store(settings: "Settings", work: "Callable[[Store], Awaitable[T]]") -> T:
     """Run `work` on the configured store. An SQLite store is created or migrated first."""
-    from cadenza.control.store import prepare_store  # noqa: PLC0415 import time
+    from cadenza.control.store.prepare import prepare_store  # noqa: PLC0415 import time
 
     return _use_store(settings, lambda store: prepare_store(store, say_backup), work)
 
 
 def read_store(settings: "Settings", work: "Callable[[Store], Awaitable[T]]") -> T:
     """Run `work`, which only reads, on the configured store. The store is neither created nor migrated."""
-    from cadenza.control.store import require_store  # noqa: PLC0415 import time
+    from cadenza.control.store.prepare import require_store  # noqa: PLC0415 import time
 
     return _use_store(settings, require_store, work)
 

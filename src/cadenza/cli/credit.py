@@ -34,8 +34,8 @@ def vouchers() -> None:
 @config_option
 def create(amount: str, count: int, expires: int | None, note: str, reference: str, config: str | None) -> None:
     """Make vouchers of AMOUNT dollars and print their codes, one a line. A code is shown only this once."""
-    from cadenza.control.vouchers import VoucherOrder, create_vouchers  # noqa: PLC0415 import time
-    from cadenza.store.acts import COMMAND_LINE  # noqa: PLC0415 import time
+    from cadenza.control.money.vouchers import VoucherOrder, create_vouchers  # noqa: PLC0415 import time
+    from cadenza.store.tables.audit_events import COMMAND_LINE  # noqa: PLC0415 import time
 
     order = VoucherOrder(parse_dollars(amount), count, expires, note, reference)
     made = with_store(load_config(config), lambda store: create_vouchers(store, order, COMMAND_LINE, now_ms()))
@@ -50,7 +50,7 @@ def create(amount: str, count: int, expires: int | None, note: str, reference: s
 @config_option
 def list_(as_json: bool, config: str | None) -> None:
     """List the vouchers, without their codes."""
-    from cadenza.control.vouchers import list_vouchers  # noqa: PLC0415 import time
+    from cadenza.control.money.vouchers import list_vouchers  # noqa: PLC0415 import time
 
     now = now_ms()
     rows = [
@@ -75,8 +75,8 @@ def list_(as_json: bool, config: str | None) -> None:
 @config_option
 def revoke(voucher: str, config: str | None) -> None:
     """Make an unused voucher expire now. Name it by its id, its first characters or its code."""
-    from cadenza.control.vouchers import revoke_voucher  # noqa: PLC0415 import time
-    from cadenza.store.acts import COMMAND_LINE  # noqa: PLC0415 import time
+    from cadenza.control.money.vouchers import revoke_voucher  # noqa: PLC0415 import time
+    from cadenza.store.tables.audit_events import COMMAND_LINE  # noqa: PLC0415 import time
 
     done = with_store(load_config(config), lambda store: revoke_voucher(store, voucher, COMMAND_LINE, now_ms()))
     say(f"The voucher {done.prefix} ({done.id}) of {format_dollars(done.amount_nano)} dollars has expired.")
@@ -93,8 +93,8 @@ def correct(email: str, amount: str, reason: str, reference: str, config: str | 
 
     What running requests hold is taken when they end.
     """
-    from cadenza.control.credit import correct_credit  # noqa: PLC0415 import time
-    from cadenza.store.acts import COMMAND_LINE  # noqa: PLC0415 import time
+    from cadenza.control.money.credit import correct_credit  # noqa: PLC0415 import time
+    from cadenza.store.tables.audit_events import COMMAND_LINE  # noqa: PLC0415 import time
 
     amount_nano = -parse_dollars(amount[1:]) if amount.startswith("-") else parse_dollars(amount)
     settings = load_config(config)

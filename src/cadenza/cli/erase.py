@@ -17,9 +17,9 @@ def erase(email: str, yes: bool, config: str | None) -> None:
 
     Its keys stop at once. Its entries and its usage stay, without a name. Credit that is left is forfeited.
     """
-    from cadenza.control.accounts import get_account  # noqa: PLC0415 import time
-    from cadenza.control.erasure import erase_account  # noqa: PLC0415 import time
-    from cadenza.store.acts import COMMAND_LINE  # noqa: PLC0415 import time
+    from cadenza.control.account.accounts import get_account  # noqa: PLC0415 import time
+    from cadenza.control.account.erasure import erase_account  # noqa: PLC0415 import time
+    from cadenza.store.tables.audit_events import COMMAND_LINE  # noqa: PLC0415 import time
 
     settings = load_config(config)
     account = with_store(settings, lambda store: get_account(store, email))

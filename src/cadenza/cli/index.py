@@ -12,7 +12,7 @@ import click
 from cadenza.cli.console import config_option, format_time, json_option, load_config, now_ms, print_list, say
 
 if TYPE_CHECKING:
-    from cadenza.control.indexing import Indexed, IndexOrder
+    from cadenza.grounding.index.indexing import Indexed, IndexOrder
 
 COLUMNS = ("folder", "url", "files", "unreadable", "passages", "indexed_at")
 SMALLEST_MB = 0.1
@@ -81,9 +81,9 @@ def _checked_url(url: str | None) -> str | None:
 
 
 def _list(path: Path, *, as_json: bool, must_exist: bool) -> None:
-    from cadenza.control.errors import ControlError  # noqa: PLC0415 import time
-    from cadenza.control.index_folders import indexed_folders  # noqa: PLC0415 import time
-    from cadenza.store.index_file import index_exists  # noqa: PLC0415 import time
+    from cadenza.core.errors import ControlError  # noqa: PLC0415 import time
+    from cadenza.grounding.index.index_file import index_exists  # noqa: PLC0415 import time
+    from cadenza.grounding.index.index_folders import indexed_folders  # noqa: PLC0415 import time
 
     if not index_exists(path):
         missing = f"There is no index at {path}. 'cadenza index FOLDER' makes one."
@@ -108,14 +108,14 @@ def _list(path: Path, *, as_json: bool, must_exist: bool) -> None:
 
 
 def _remove(path: Path, folder: Path) -> None:
-    from cadenza.control.index_folders import remove_folder  # noqa: PLC0415 import time
+    from cadenza.grounding.index.index_folders import remove_folder  # noqa: PLC0415 import time
 
     removed = remove_folder(path, folder)
     say(f"Removed {removed.path} from the index: {_count(removed.files, 'file')}.")
 
 
 def _update(path: Path, folder: Path, url: str | None) -> None:
-    from cadenza.control.indexing import IndexOrder, look_at_folder  # noqa: PLC0415 import time
+    from cadenza.grounding.index.indexing import IndexOrder, look_at_folder  # noqa: PLC0415 import time
 
     content = look_at_folder(folder, path)
     try:
@@ -135,8 +135,8 @@ def _update(path: Path, folder: Path, url: str | None) -> None:
 def _run(path: Path, order: "IndexOrder", after_file: Callable[[], None]) -> "Indexed":
     import asyncio  # noqa: PLC0415 import time
 
-    from cadenza.control.indexing import index_folder  # noqa: PLC0415 import time
-    from cadenza.documents.reader import DocumentReader  # noqa: PLC0415 import time
+    from cadenza.grounding.files.reader import DocumentReader  # noqa: PLC0415 import time
+    from cadenza.grounding.index.indexing import index_folder  # noqa: PLC0415 import time
     from cadenza.observe import Observer, make_log  # noqa: PLC0415 import time
 
     async def run(reader: DocumentReader) -> "Indexed":

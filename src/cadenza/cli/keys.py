@@ -16,8 +16,8 @@ from cadenza.cli.console import (
     say,
     with_store,
 )
-from cadenza.core.caps import PERIODS, Cap, Period
 from cadenza.core.money import format_dollars, parse_dollars
+from cadenza.core.records import PERIODS, Cap, Period
 
 if TYPE_CHECKING:
     from cadenza.control.keys import KeyLimits, KeyView

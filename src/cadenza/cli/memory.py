@@ -17,9 +17,9 @@ from cadenza.cli.console import (
 )
 
 if TYPE_CHECKING:
-    from cadenza.store.accounts import Account
-    from cadenza.store.notes import Note
     from cadenza.store.store import Store
+    from cadenza.store.tables.accounts import Account
+    from cadenza.store.tables.notes import Note
 
 COLUMNS = ("id", "created_at", "changed_at", "text")
 
@@ -37,8 +37,8 @@ def memory() -> None:
 @config_option
 def add(account: str, text: str, config: str | None) -> None:
     """Add a note and print its id, alone on standard output."""
-    from cadenza.control.accounts import get_account  # noqa: PLC0415 import time
-    from cadenza.control.memory import add_note  # noqa: PLC0415 import time
+    from cadenza.control.account.accounts import get_account  # noqa: PLC0415 import time
+    from cadenza.control.account.memory import add_note  # noqa: PLC0415 import time
 
     async def work(store: "Store") -> "Note":
         return await add_note(store, (await get_account(store, account)).id, text, now_ms())
@@ -54,8 +54,8 @@ def add(account: str, text: str, config: str | None) -> None:
 @config_option
 def list_(account: str | None, as_json: bool, config: str | None) -> None:
     """List the notes of an account, oldest first."""
-    from cadenza.control.accounts import get_account  # noqa: PLC0415 import time
-    from cadenza.control.memory import list_notes  # noqa: PLC0415 import time
+    from cadenza.control.account.accounts import get_account  # noqa: PLC0415 import time
+    from cadenza.control.account.memory import list_notes  # noqa: PLC0415 import time
 
     async def work(store: "Store") -> "list[Note]":
         owner = await _only_account(store) if account is None else await get_account(store, account)
@@ -73,8 +73,8 @@ def list_(account: str | None, as_json: bool, config: str | None) -> None:
 @config_option
 def edit(note: str, text: str, config: str | None) -> None:
     """Replace the text of a note."""
-    from cadenza.control.memory import change_note  # noqa: PLC0415 import time
-    from cadenza.store.write_ahead_log import empty_log  # noqa: PLC0415 import time
+    from cadenza.control.account.memory import change_note  # noqa: PLC0415 import time
+    from cadenza.store.sqlite.write_ahead_log import empty_log  # noqa: PLC0415 import time
 
     async def work(store: "Store") -> "Note":
         changed = await change_note(store, note, text, now_ms())
@@ -90,8 +90,8 @@ def edit(note: str, text: str, config: str | None) -> None:
 @config_option
 def remove(note: str, config: str | None) -> None:
     """Delete a note for good."""
-    from cadenza.control.memory import remove_note  # noqa: PLC0415 import time
-    from cadenza.store.write_ahead_log import empty_log  # noqa: PLC0415 import time
+    from cadenza.control.account.memory import remove_note  # noqa: PLC0415 import time
+    from cadenza.store.sqlite.write_ahead_log import empty_log  # noqa: PLC0415 import time
 
     async def work(store: "Store") -> None:
         await remove_note(store, note, now_ms())
@@ -102,8 +102,8 @@ def remove(note: str, config: str | None) -> None:
 
 
 async def _only_account(store: "Store") -> "Account":
-    from cadenza.control.accounts import list_accounts  # noqa: PLC0415 import time
-    from cadenza.control.errors import ControlError  # noqa: PLC0415 import time
+    from cadenza.control.account.accounts import list_accounts  # noqa: PLC0415 import time
+    from cadenza.core.errors import ControlError  # noqa: PLC0415 import time
 
     found = [account for account in await list_accounts(store) if "@" in account.email]  # erased ones have no address
     if not found:

@@ -20,13 +20,13 @@ import uvloop
 
 from cadenza.app import WORKERS_FOLDER, App
 from cadenza.cli.console import now_ms, say_backup
-from cadenza.cli.index_check import index_problem
+from cadenza.cli.doctor.index_check import index_problem
 from cadenza.config import ConfigError, Settings, missing_secrets
 from cadenza.config.settings import Grounding
-from cadenza.control.accounts import create_account, list_accounts
-from cadenza.control.first_operator import make_operator_link
+from cadenza.control.account.accounts import create_account, list_accounts
 from cadenza.control.keys import KeyOrder, create_key
-from cadenza.control.store import prepare_store
+from cadenza.control.sign_in.first_operator import make_operator_link
+from cadenza.control.store.prepare import prepare_store
 from cadenza.core.money import NANO_PER_DOLLAR
 from cadenza.core.records import DEFAULT_CLASS
 from cadenza.observe import make_log

@@ -1,7 +1,7 @@
 """Classes are defined in the config file; this tells running processes that the file has changed."""
 
-from cadenza.store import epochs
-from cadenza.store.changes import make_change
+from cadenza.fleet import epochs
+from cadenza.fleet.changes import make_change
 from cadenza.store.store import Store
 
 

@@ -11,18 +11,19 @@ from collections.abc import Iterator, Sequence
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from cadenza.control.accounts import get_account
-from cadenza.control.errors import ControlError
-from cadenza.control.idempotency import make_command
+from cadenza.control.account.accounts import get_account
+from cadenza.control.money.idempotency import make_command
 from cadenza.core.apikey import KEY_PREFIX, digest_key, display_prefix, is_well_formed, make_key
-from cadenza.core.caps import PERIODS, Cap, month_of
+from cadenza.core.errors import ControlError
 from cadenza.core.money import AMOUNT_NANO_MAX, format_dollars
-from cadenza.core.records import SCOPES
-from cadenza.store import acts, caps, keys
-from cadenza.store.acts import COMMAND_LINE, Act
-from cadenza.store.changes import make_change
-from cadenza.store.keys import KeyOrigin, KeyRecord, KeyState, NewKey
+from cadenza.core.records import PERIODS, SCOPES, Cap
+from cadenza.fleet.changes import make_change
+from cadenza.ledger import cap_rows
+from cadenza.ledger.caps import month_of
 from cadenza.store.store import Store, Transaction
+from cadenza.store.tables import accounts, audit_events, keys
+from cadenza.store.tables.audit_events import COMMAND_LINE, AuditEvent
+from cadenza.store.tables.keys import KeyOrigin, KeyRecord, KeyState, NewKey
 
 DAY_MS = 24 * 60 * 60 * 1000
 EXPIRY_DAYS = {"30": 30, "90": 90, "365": 365, "never": None}
@@ -136,10 +137,10 @@ async def _create(store: Store, account_id: str, order: KeyOrder, now_ms: int, b
         _check_room(tx, key.account_id, now_ms)
         keys.add(tx, key, digest_key(secret.encode()))
         if order.cap:
-            caps.set_cap(tx, key.account_id, key.id, order.cap, now_ms)
+            cap_rows.set_cap(tx, key.account_id, key.id, order.cap, now_ms)
         [created] = keys.find_by_prefix_or_id(tx, key.id)
         detail = f"{created.prefix} {' '.join(order.scopes) or 'all scopes'}, expires {order.expires}"
-        acts.add(tx, Act(now_ms, by, "key.create", created.account_id, created.id, detail))
+        audit_events.add(tx, AuditEvent(now_ms, by, "key.create", created.account_id, created.id, detail))
         return created
 
     return secret, _view(await command.run(lambda: make_change(store, create)), now_ms)
@@ -192,7 +193,7 @@ async def revoke_key(
         key = _find_one(tx, text, now_ms, account_id)
         is_first = keys.revoke(tx, key.id, now_ms)
         if is_first:
-            acts.add(tx, Act(now_ms, by, "key.revoke", key.account_id, key.id, key.prefix))
+            audit_events.add(tx, AuditEvent(now_ms, by, "key.revoke", key.account_id, key.id, key.prefix))
         return Revocation(_view(msgspec.structs.replace(key, revoked_at=now_ms), now_ms), not is_first)
 
     return await make_change(store, revoke)
@@ -212,7 +213,7 @@ async def change_key(
     def make(tx: Transaction) -> KeyView:
         key = _find_one(tx, text, now_ms, account_id)
         for act, detail in _apply(tx, key, change, now_ms):
-            acts.add(tx, Act(now_ms, by, act, key.account_id, key.id, detail))
+            audit_events.add(tx, AuditEvent(now_ms, by, act, key.account_id, key.id, detail))
         [changed] = keys.find_by_prefix_or_id(tx, key.id)
         return _view(changed, now_ms)
 
@@ -229,7 +230,7 @@ def _apply(tx: Transaction, key: KeyRecord, change: KeyChange, now_ms: int) -> I
         keys.set_rate(tx, key.id, rate, burst)
         yield "key.limit", f"rate {'usual' if rate is None else rate}, burst {'usual' if burst is None else burst}"
     if change.cap is not UNSET:
-        caps.set_cap(tx, key.account_id, key.id, change.cap, now_ms)
+        cap_rows.set_cap(tx, key.account_id, key.id, change.cap, now_ms)
         yield "key.cap", f"{format_dollars(change.cap.limit_nano)} {change.cap.period}" if change.cap else "none"
 
 
@@ -293,7 +294,7 @@ def _safe(text: str) -> str:
 
 def _check_room(tx: Transaction, account_id: str, now_ms: int) -> None:
     """Refuse one key more than an account may have. It locks the account, so that two at once are counted."""
-    caps.lock_account(tx, account_id)
+    accounts.lock_account(tx, account_id)
     active, new = keys.count(tx, account_id, now_ms, now_ms - DAY_MS)
     if active >= ACTIVE_KEYS_MAX:
         raise ControlError(f"An account has at most {ACTIVE_KEYS_MAX:,} active keys: revoke one first.")

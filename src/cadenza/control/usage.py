@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator
 from typing import Any
 
-from cadenza.control.accounts import get_account
+from cadenza.control.account.accounts import get_account
 from cadenza.core.usage_report import (
     DAY_MS,
     GroupBy,
@@ -16,9 +16,10 @@ from cadenza.core.usage_report import (
     pace_days,
     pace_of,
 )
-from cadenza.store import audit, usage
+from cadenza.ledger import audit
 from cadenza.store.store import Store
-from cadenza.store.usage import report
+from cadenza.store.tables import usage
+from cadenza.store.tables.usage import report
 
 KEYS_SHOWN = 10
 KEYS_EXPORTED_MAX = 10_000

@@ -234,3 +234,11 @@ def error_headers(error: CadenzaError) -> Headers:
     if error.retry_helps:
         return error.headers
     return [*error.headers, (b"x-should-retry", b"false")]
+
+
+class ControlError(Exception):
+    """A page or a command cannot do what it was asked. The message, for the person, says why and what to do."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message

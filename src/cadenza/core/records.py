@@ -11,6 +11,8 @@ RESERVED_CLASS = "piano"
 AUTO = "auto"
 OUTPUT_TOKENS_MAX = 131_072
 CONTEXT_TOKENS_MAX = 1_000_000
+Period = Literal["total", "month"]
+PERIODS: tuple[Period, ...] = ("total", "month")  # of a spend cap
 SEARCH = "search"  # the class of a charged web search: no client can name it
 DISCONNECTED_STATUS = 499  # of an outcome: the client disconnected before its reply was complete
 
@@ -28,6 +30,13 @@ class Principal(msgspec.Struct, frozen=True):
     is_capped: bool = False  # the key has a spend cap: its credit is always held in the store
     may_search: bool = True  # the account lets replies use web search
     has_notes: bool = False  # the account has notes, and lets replies use them
+
+
+class Cap(msgspec.Struct, frozen=True):
+    """The most that a key may spend, in total or in each calendar month."""
+
+    limit_nano: int
+    period: Period = "total"
 
 
 class Timeouts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

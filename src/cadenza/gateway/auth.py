@@ -16,9 +16,9 @@ from cadenza.core.records import Principal
 from cadenza.gateway.gateway import Gateway
 from cadenza.gateway.rates import rate_exceeded, rate_of
 from cadenza.http.exchange import Exchange
-from cadenza.store import keys
-from cadenza.store.keys import FoundKey
 from cadenza.store.store import StoreUnavailable
+from cadenza.store.tables import keys
+from cadenza.store.tables.keys import FoundKey
 
 CONNECTIONS_RETRY_S = 1.0
 
@@ -65,7 +65,7 @@ async def _find_principal(gateway: Gateway, exchange: Exchange) -> Principal:
         await gateway.unknown_keys.begin(digest, exchange.client_address)
     gateway.in_flight.note_key(exchange, digest)
     try:
-        found = await gateway.look_ups.find(digest)
+        found = await gateway.key_cache.find(digest)
     except asyncio.CancelledError:
         gateway.unknown_keys.spend(digest)
         raise

@@ -13,7 +13,6 @@ from typing import Any
 
 import msgspec
 
-from cadenza.core.caps import CapShort
 from cadenza.core.errors import (
     CadenzaError,
     ChargeUnconfirmed,
@@ -22,17 +21,18 @@ from cadenza.core.errors import (
     RateLimited,
     RequestRepeated,
 )
-from cadenza.core.ledger import Ended, Held, Hold, Insufficient, Repeated
 from cadenza.core.money import Price, format_dollars
 from cadenza.core.records import CONTEXT_TOKENS_MAX, ReplyResult, Route
 from cadenza.core.tokens import OUTPUT_TOKENS_MIN, Tokenizer
 from cadenza.gateway.meter import UsageMeter
 from cadenza.gateway.record import RequestRecord
+from cadenza.ledger.caps import CapShort
+from cadenza.ledger.rules import Ended, Held, Hold, Insufficient, Repeated
+from cadenza.ledger.transaction import find_repeated
+from cadenza.ledger.writer import LedgerWriter
 from cadenza.process import is_exhausted
 from cadenza.routing.prompt import PromptSize
-from cadenza.store.ledger import find_repeated
 from cadenza.store.store import Store, StoreUnavailable
-from cadenza.store.writer import LedgerWriter
 
 DEFAULT_ALLOWANCE_TOKENS = 1024
 BREAK_OFF_S = 5.0

@@ -11,8 +11,8 @@ from contextlib import nullcontext
 import msgspec
 
 from cadenza.core.chat import new_completion_id
+from cadenza.core.chat_request import ChatRequest, LargeTexts, Media
 from cadenza.core.errors import BodyTimedOut, PayloadTooLarge, UnsupportedEncoding
-from cadenza.core.ledger import Hold
 from cadenza.core.money import Price
 from cadenza.core.records import CONTEXT_TOKENS_MAX, Plan, Principal
 from cadenza.core.tokens import OUTPUT_TOKENS_MIN, Tokenizer
@@ -29,12 +29,6 @@ from cadenza.gateway.billing import (
 from cadenza.gateway.compose import compose, is_shortened
 from cadenza.gateway.extra_fields import count_passed_fields, ignored_header
 from cadenza.gateway.gateway import Gateway
-from cadenza.gateway.grounding.additions import NO_GROUNDING, Grounding
-from cadenza.gateway.grounding.charges import Charges, SearchCharge
-from cadenza.gateway.grounding.model_decision import ModelDecision
-from cadenza.gateway.grounding.search.web_search import ChargeSearch, DecideByModel
-from cadenza.gateway.grounding.stage import NOTHING_WANTED, Grounder, Means, Sought
-from cadenza.gateway.grounding.switch import SWITCH, is_turned_off
 from cadenza.gateway.heartbeat import Heartbeat
 from cadenza.gateway.large.bodies import LargeBodies
 from cadenza.gateway.parts import with_files
@@ -42,9 +36,17 @@ from cadenza.gateway.relay import ReplyHead, StreamRelay, WholeRelay
 from cadenza.gateway.request import ApiRequest
 from cadenza.gateway.slots import slot
 from cadenza.gateway.uploads import Upload
-from cadenza.gateway.validate import CUSTOM_TOOLS, ChatRequest, check_context, parse_chat
+from cadenza.gateway.validate import CUSTOM_TOOLS, check_context, parse_chat
+from cadenza.grounding.additions import NO_GROUNDING, Grounding
+from cadenza.grounding.charges import Charges, SearchCharge
+from cadenza.grounding.model_decision import ModelDecision
+from cadenza.grounding.search.web_search import ChargeSearch, DecideByModel
+from cadenza.grounding.stage import NOTHING_WANTED, Affordable, Grounder, GroundingRequest
+from cadenza.grounding.switch import SWITCH, is_turned_off
 from cadenza.http.body import BodyBudget, BodyTimeout, BodyTooLarge
 from cadenza.http.exchange import Exchange
+from cadenza.ledger.cap_rows import find_left
+from cadenza.ledger.rules import Hold
 from cadenza.routing.catalogue import (
     Catalogue,
     ServedClass,
@@ -55,8 +57,7 @@ from cadenza.routing.catalogue import (
 )
 from cadenza.routing.continuation import open_reply
 from cadenza.routing.dispatch import Dispatch
-from cadenza.routing.prompt import LargeTexts, Media, PromptSize
-from cadenza.store.caps import find_left
+from cadenza.routing.prompt import PromptSize
 from cadenza.store.store import Store
 
 INLINE_BYTES = 64 * 1024  # a larger body is parsed in another process
@@ -83,7 +84,7 @@ async def serve_chat(gateway: Gateway, request: ApiRequest) -> None:
             secret = charge_secret(request.exchange.request.headers)
             charges = Charges(gateway.ledger, principal, request.record.request_id, secret)
             charge, decide = charge_and_decide(gateway, request, served, charges)
-            sought = Sought(chat, served.plan, prompt, principal, means, charge, decide)
+            sought = GroundingRequest(chat, served.plan, prompt, principal, means, charge, decide)
             grounding = await grounder.ground(sought, wanted)  # 400
             if charges.charged_nano:
                 grounding = msgspec.structs.replace(grounding, charged_nano=charges.charged_nano)
@@ -152,7 +153,7 @@ def size_prompt(
     return PromptSize(tokenizer, served.character, texts, body_bytes, media, served.plan.fields_bytes)
 
 
-async def find_means(store: Store, request: ApiRequest, price: Price, prompt: PromptSize) -> Means:
+async def find_means(store: Store, request: ApiRequest, price: Price, prompt: PromptSize) -> Affordable:
     """What reference material can be paid with. No work is done for a request that repeats another: 409.
 
     Account and cap must be able to pay for an answer without it: 402.
@@ -164,7 +165,7 @@ async def find_means(store: Store, request: ApiRequest, price: Price, prompt: Pr
     if principal.is_capped and (left := await find_left(store, principal.key_id, now_ms)):
         await check_least_credit(left.left_nano, price, prompt, OUTPUT_TOKENS_MIN, left.cap)
         free_nano = min(free_nano, left.left_nano)
-    return Means(free_nano, price)
+    return Affordable(free_nano, price)
 
 
 def charge_secret(headers: dict[bytes, bytes]) -> bytes | None:
@@ -179,7 +180,7 @@ def charge_and_decide(
     """What charges a web search of this request, and what asks a model whether one is needed."""
     decide = None
     if served.decides_by_model:
-        decide = ModelDecision(gateway.dispatcher, gateway.snapshot, served, request, charges)
+        decide = ModelDecision(gateway.dispatcher, gateway.snapshot, served, charges)
     terms = gateway.grounder.search_terms()
     if terms is None:
         return nullcontext, decide

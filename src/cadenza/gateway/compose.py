@@ -11,12 +11,12 @@ from typing import Protocol
 
 import msgspec
 
+from cadenza.core.chat_request import ChatRequest, LargeTexts
 from cadenza.core.records import Plan, Route
+from cadenza.core.sent import sent_bytes
 from cadenza.gateway.extra_fields import passed_fields
-from cadenza.gateway.grounding.additions import NO_GROUNDING, Grounding
-from cadenza.gateway.validate import ChatRequest
-from cadenza.routing.prompt import Character, LargeTexts, PromptSize
-from cadenza.routing.sent import sent_bytes
+from cadenza.grounding.additions import NO_GROUNDING, Grounding
+from cadenza.routing.prompt import Character, PromptSize
 from cadenza.upstreams.base import Ask
 
 SLICE_BYTES = 256 * 1024

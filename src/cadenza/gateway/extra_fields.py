@@ -4,17 +4,16 @@ Their names come from the client: only those that are plain words are kept, and 
 """
 
 import re
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Sequence
 from itertools import islice
 
 import msgspec
 
+from cadenza.core.chat_request import Fields
 from cadenza.core.errors import InvalidRequest
 from cadenza.core.records import Plan, Route
 from cadenza.routing.prompt import PromptSize
 
-Fields = Mapping[str, msgspec.Raw]
-NO_FIELDS: Fields = {}
 NULL = msgspec.Raw(b"null")
 PLAIN_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}", re.ASCII)
 FIELDS_MAX = 64

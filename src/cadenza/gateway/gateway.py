@@ -6,7 +6,8 @@ from collections.abc import Awaitable, Callable
 import msgspec
 
 from cadenza.core.tokens import Tokenizer
-from cadenza.gateway.grounding.stage import Grounder
+from cadenza.fleet.key_cache import KeyCache
+from cadenza.fleet.state import SharedState
 from cadenza.gateway.heartbeat import PING_S
 from cadenza.gateway.in_flight import InFlight
 from cadenza.gateway.key_use import KeyUse
@@ -14,14 +15,13 @@ from cadenza.gateway.large.bodies import LargeBodies
 from cadenza.gateway.slots import Slots
 from cadenza.gateway.unknown_keys import UnknownKeyLimiter
 from cadenza.gateway.uploads import Uploads
+from cadenza.grounding.stage import Grounder
 from cadenza.http.body import BodyMemory
+from cadenza.ledger.writer import LedgerWriter
 from cadenza.observe import Observer
 from cadenza.routing.catalogue import Snapshot
 from cadenza.routing.dispatch import Dispatcher
-from cadenza.store.look_ups import LookUps
-from cadenza.store.shared.state import SharedState
 from cadenza.store.store import Store
-from cadenza.store.writer import LedgerWriter
 
 MIB = 1024 * 1024
 BODY_BYTES_MAX = 512 * MIB  # the bodies of all requests together
@@ -64,7 +64,7 @@ class Gateway:
         self.dispatcher = Dispatcher(observer, snapshot.limits.concurrency, tokenizer or Tokenizer())
         self.rates = state.shared.rates
         self.slots = Slots(snapshot.limits.concurrency, lender=state.shared.lender)
-        self.look_ups = LookUps(store, self.ledger.presence)
+        self.key_cache = KeyCache(store, self.ledger.presence)
         self.unknown_keys = UnknownKeyLimiter(observer.metrics, state.shared.networks)
         self.large_bodies = LargeBodies(observer)
         self.grounder = state.grounder or Grounder(store, observer)

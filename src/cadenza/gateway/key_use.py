@@ -5,8 +5,8 @@ import time
 from contextlib import suppress
 
 from cadenza.observe import Log
-from cadenza.store import keys
 from cadenza.store.store import Store, StoreUnavailable
+from cadenza.store.tables import keys
 
 WRITE_EVERY_S = 1.0
 

@@ -9,12 +9,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
+from cadenza.core.chat_request import NO_MEDIA, FilePart, Media
 from cadenza.core.errors import InvalidRequest
-from cadenza.documents.names import clean_name
-from cadenza.gateway.file_tokens import FileTokens, tokens_of_file, tokens_of_image, tokens_of_sound
-from cadenza.gateway.image_tokens import IMAGE_TOKENS, IMAGE_TOKENS_MAX, PATCHES_MAX
+from cadenza.core.file_tokens import FileTokens, tokens_of_file, tokens_of_image, tokens_of_sound
+from cadenza.core.image_tokens import IMAGE_TOKENS, IMAGE_TOKENS_MAX, PATCHES_MAX
+from cadenza.core.message_json import GAP, RAW_ITEMS, find_content, skip
 from cadenza.gateway.tools import NOTHING
-from cadenza.routing.prompt import NO_MEDIA, Media
+from cadenza.grounding.files.names import clean_name
 
 FILES_MAX = 20
 NO_TOKENS = FileTokens(0, 0, is_certain=True)
@@ -23,10 +24,6 @@ ANY_IMAGE = FileTokens(IMAGE_TOKENS, IMAGE_TOKENS_MAX)
 ABILITIES = {"image_url": "vision", "input_audio": "audio", "file": "files"}
 
 _RAW_FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_RAW_ITEMS = msgspec.json.Decoder(list[msgspec.Raw])
-_KEY = re.compile(rb'[\s,{]*+"(?:[^"\\]|\\.)*+"\s*+:\s*+')
-_BLANK = re.compile(rb"\s*+")
-_GAP = re.compile(rb"[\s,\[]*+")
 # An image with nothing but its address and its detail: with another field, or one twice, its size is in doubt.
 _DETAIL = rb'"detail"\s*+:\s*+"(low|high|auto)"'
 _URL = rb'"url"\s*+:\s*+"(?:[^"\\]++|\\.)*+"'
@@ -52,22 +49,6 @@ class Part(msgspec.Struct):
     input_audio: msgspec.Raw = NOTHING
 
 
-class _Text(msgspec.Struct):
-    type: str
-    text: str | None = None
-
-
-class FilePart(msgspec.Struct, frozen=True):
-    """A file to be read: from where to where its part stands in the JSON of its message, its name and its data."""
-
-    message: int
-    start: int
-    end: int
-    name: str
-    data: msgspec.Raw  # a JSON string, with its quotes
-
-
-_TEXT = msgspec.json.Decoder(_Text)
 Contents = Sequence[tuple[int, list[Part]]]  # each with the index of its message
 
 
@@ -205,48 +186,9 @@ def _find_files(messages: Sequence[msgspec.Raw], contents: Contents) -> Iterator
 
 def _files_in(message: int, raw: memoryview, span: tuple[int, int], parts: Sequence[Part]) -> Iterator[FilePart]:
     end = span[0]
-    for part, item in zip(parts, _RAW_ITEMS.decode(raw[slice(*span)]), strict=True):
-        start = _skip(_GAP, raw, end)
+    for part, item in zip(parts, RAW_ITEMS.decode(raw[slice(*span)]), strict=True):
+        start = skip(GAP, raw, end)
         end = start + memoryview(item).nbytes
         if part.type == "file":
             assert part.file
             yield FilePart(message, start, end, clean_name(part.file.filename or ""), part.file.file_data)
-
-
-def find_content(message: msgspec.Raw) -> tuple[int, int] | None:
-    """From where to where the content stands in the JSON of a message. None if the message has a field twice.
-
-    The fields are followed one by one, because another field may have the same bytes as the content.
-    """
-    raw, end, found = memoryview(message), 0, None
-    for name, value in _RAW_FIELDS.decode(message).items():
-        start = _skip(_KEY, raw, end)
-        end = start + memoryview(value).nbytes
-        if raw[start:end] != memoryview(value):
-            return None
-        if name == "content":
-            found = start, end
-    return found if bytes(raw[end:]).strip() == b"}" else None
-
-
-def find_words(message: msgspec.Raw) -> int | None:
-    """Where the user's own words begin: the quote of a text, or the first part that is a text and not blank.
-
-    Without any, it is the first character inside the brackets that is not white space. None if a field is there twice.
-    """
-    raw, span = memoryview(message), find_content(message)
-    if span is None or raw[span[0]] != ord("["):
-        return span and span[0]
-    first, end = _skip(_BLANK, raw, span[0] + 1), span[0]
-    for item in _RAW_ITEMS.decode(raw[slice(*span)]):
-        start = _skip(_GAP, raw, end)
-        end = start + memoryview(item).nbytes
-        part = _TEXT.decode(item)
-        if part.type == "text" and part.text and not part.text.isspace():
-            return start
-    return first
-
-
-def _skip(pattern: re.Pattern[bytes], raw: memoryview, start: int) -> int:
-    match = pattern.match(raw, start)
-    return match.end() if match else start

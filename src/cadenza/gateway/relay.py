@@ -18,9 +18,9 @@ from cadenza.core.records import ReplyResult
 from cadenza.core.tool_calls import ToolCallDelta, ToolCallNormalizer
 from cadenza.gateway.answers import Answers, error_event
 from cadenza.gateway.chunks import Chunks, Events
-from cadenza.gateway.grounding.answer import GroundedStream, ground_whole
-from cadenza.gateway.grounding.search.records import Source
 from cadenza.gateway.meter import UsageMeter
+from cadenza.grounding.answer import GroundedStream, ground_whole
+from cadenza.grounding.search.records import Source
 from cadenza.http.events import DONE
 from cadenza.http.exchange import Exchange
 from cadenza.upstreams.base import Fault, OpenReply, Piece

@@ -45,7 +45,7 @@ class Revocation:
         if gateway.snapshot.limits.revoked_streams == "finish":
             return
         digests = list(gateway.in_flight.digests())
-        found = await asyncio.gather(*map(gateway.look_ups.find, digests))
+        found = await asyncio.gather(*map(gateway.key_cache.find, digests))
         dead = {digest for digest, key in zip(digests, found, strict=True) if key is None or key.revoked_at is not None}
         if dead and (ended := gateway.in_flight.interrupt_keys(dead)):
             gateway.observer.log.info("ended the requests of revoked keys", requests=ended)

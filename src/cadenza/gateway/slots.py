@@ -10,8 +10,8 @@ from collections import Counter
 
 from cadenza.core.errors import RateLimited
 from cadenza.core.shares import Allowance, Shares, Use
+from cadenza.fleet.state import Lender
 from cadenza.observe import Metrics
-from cadenza.store.shared.state import Lender
 
 SLOT_WAIT_S = 0.02  # long enough for a burst to pass, short enough for a quick refusal
 SHARE_WAIT_S = 1.0  # for a key below its share: by then most probably a request of another key has ended

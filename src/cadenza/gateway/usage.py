@@ -9,7 +9,7 @@ from cadenza.core.errors import InvalidRequest
 from cadenza.core.usage_report import parse_group, parse_span
 from cadenza.gateway.gateway import Gateway
 from cadenza.gateway.request import ApiRequest
-from cadenza.store.usage import report
+from cadenza.store.tables.usage import report
 
 
 async def get_usage(gateway: Gateway, request: ApiRequest) -> None:

@@ -6,20 +6,18 @@ Everything that OpenAI accepts is accepted, but for its deprecated `functions`. 
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TypeVar
 
 import msgspec
 
 from cadenza.core.chat import SAMPLING
+from cadenza.core.chat_request import NO_FIELDS, ChatRequest, Fields
 from cadenza.core.errors import ContextOverflow, InvalidRequest
 from cadenza.core.records import CONTEXT_TOKENS_MAX, OUTPUT_TOKENS_MAX
-from cadenza.gateway.asked import Asked
-from cadenza.gateway.extra_fields import NO_FIELDS, Fields, read_extra_fields
-from cadenza.gateway.parts import NOTHING_ATTACHED, Attached, FilePart, Part, check_part, find_attached
+from cadenza.gateway.extra_fields import read_extra_fields
+from cadenza.gateway.parts import NOTHING_ATTACHED, Attached, Part, check_part, find_attached
 from cadenza.gateway.tools import NOTHING, CallFields, History, ToolFields, check_choice, check_tools, with_upstream_ids
-from cadenza.routing.prompt import NO_MEDIA, LargeTexts, Media
-from cadenza.routing.sent import counted_texts
 
 T = TypeVar("T")
 
@@ -41,40 +39,6 @@ WHOLE_SURROGATES = re.compile(
 )
 CUSTOM_TOOLS = frozenset({"custom_tools"})
 FALSY = (b"null", b"{}", b"[]", b'""', b"false", b"0")
-
-
-class ChatRequest(msgspec.Struct, frozen=True):
-    """A valid chat request."""
-
-    model: str | None
-    messages: list[msgspec.Raw]
-    texts: list[str] | LargeTexts  # of the messages: what grounding looks at
-    stream: bool
-    max_tokens: int | None
-    sampling: dict[str, msgspec.Raw]
-    tools: dict[str, msgspec.Raw]  # the fields of the tool path, unchanged; empty on the plain path
-    leading_system: int = 0  # how many system messages it begins with
-    system: bytes | memoryview = b""  # their texts, as they stand inside a JSON string
-    needs: frozenset[str] = frozenset()  # what a route must be able to take: `custom_tools`, `vision`, `audio`, `files`
-    asked: Asked | None = None  # of a large body; that of a small one is found when it is needed
-    files: tuple[FilePart, ...] = ()  # to be read here, on the plain path
-    media: Media = NO_MEDIA
-    extra: Fields = NO_FIELDS  # fields that are dropped, unless a route passes them on
-    excluded: Mapping[int, Sequence[msgspec.Raw]] = {}  # the data that `media` measures, by the index of its message
-
-    @property
-    def fields(self) -> dict[str, msgspec.Raw]:
-        """Everything that goes upstream beside the messages. A new field belongs into one of these two."""
-        return self.sampling | self.tools if self.tools else self.sampling
-
-    def counted_texts(self) -> list[str]:
-        """The texts whose tokens make up the prompt: everything that goes upstream."""
-        return counted_texts(self.messages, self.fields, self.excluded)
-
-    @property
-    def room_tokens(self) -> int:
-        """How much output a window must have room for, so that the prompt need not be counted exactly."""
-        return self.max_tokens or OUTPUT_TOKENS_MAX
 
 
 class _Message(msgspec.Struct):

@@ -56,7 +56,7 @@ class Reply:
     async def deliver(self, sink: Sink) -> None:
         assert self._running
         routes = self._routes_that_continue(self._running.route)
-        joint = Joint(sink) if routes else None
+        joint = ContinuedSink(sink) if routes else None
         while True:
             running = self._running
             try:
@@ -83,7 +83,7 @@ class Reply:
             return []
         return [route for route in self._wanted.plan.routes if route.continues and route != first]
 
-    async def _continue(self, joint: "Joint", routes: Sequence[Route], fault: Fault) -> RoutedReply:
+    async def _continue(self, joint: "ContinuedSink", routes: Sequence[Route], fault: Fault) -> RoutedReply:
         """Open the rest of the reply on another route. If none can continue it, raise the fault again."""
         said_tokens = await asyncio.to_thread(self._dispatcher.tokenizer.count, joint.text)
         ask = _begun(self._wanted.ask, await self._wanted.prompt.exact(), joint.text, said_tokens)
@@ -101,7 +101,7 @@ class Reply:
         return running
 
 
-class Joint:
+class ContinuedSink:
     """The sink of a reply that may be continued: it keeps the text, and adds up the counts of one answer."""
 
     def __init__(self, sink: Sink) -> None:

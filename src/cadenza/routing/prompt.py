@@ -7,10 +7,10 @@ credit may not suffice, or the upstream gave no usage. Both are of everything th
 
 import asyncio
 from collections.abc import Callable
-from typing import Protocol
 
 import msgspec
 
+from cadenza.core.chat_request import NO_MEDIA, LargeTexts, Media
 from cadenza.core.errors import CadenzaError
 from cadenza.core.tokens import Tokenizer, least_tokens
 
@@ -28,37 +28,9 @@ class Character:
         self.size_bytes = len(bytes(self.message))
 
 
-class CountTexts(Protocol):
-    """Counts large texts."""
-
-    async def __call__(self, character: str, *, is_urgent: bool) -> tuple[int, int]:
-        """The tokens of the texts, and of the character; CadenzaError if they cannot be counted now.
-
-        An urgent count waits as long as it must.
-        """
-
-
-class LargeTexts(msgspec.Struct, frozen=True):
-    """The texts of a large body. They are counted where the body is parsed."""
-
-    chars: int
-    count: CountTexts
-
-
 Texts = Callable[[], list[str]]  # makes the texts that are counted; most requests never need them
 
 
-class Media(msgspec.Struct, frozen=True):
-    """The parts of messages that are not text: their bytes in the body, and the tokens that they become."""
-
-    size_bytes: int = 0
-    tokens: int = 0  # of usual images, audio and files: models differ
-    tokens_held: int = 0  # what credit is held for: the most that a provider can be expected to count
-    tokens_max: int = 0
-    doubtful_tokens: int = 0  # those of `tokens_max` of which models may count a multiple
-
-
-NO_MEDIA = Media()
 MEDIA_DOUBT = 8  # an upstream may count so many times what we expect at most for images, audio and PDFs
 
 

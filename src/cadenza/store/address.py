@@ -5,7 +5,7 @@ from pathlib import Path
 from sqlalchemy import make_url
 from sqlalchemy.exc import ArgumentError
 
-from cadenza.store.sqlite import SqliteStore
+from cadenza.store.sqlite.store import SqliteStore
 from cadenza.store.store import WAIT_S, Store, StoreUnavailable
 
 NOT_UNDERSTOOD = (
@@ -29,8 +29,8 @@ def open_store(url: str, wait_s: float | None = None) -> Store:
 
 
 def _open_postgres(url: str, wait_s: float | None) -> Store:
-    from cadenza.store.postgres import PostgresStore  # noqa: PLC0415 asyncpg is slow to import
-    from cadenza.store.postgres_connect import PostgresBounds  # noqa: PLC0415
+    from cadenza.store.postgres.connect import PostgresBounds  # noqa: PLC0415
+    from cadenza.store.postgres.store import PostgresStore  # noqa: PLC0415 asyncpg is slow to import
 
     bounds = PostgresBounds()
     return PostgresStore(url, bounds if wait_s is None else bounds.with_waits_of(wait_s))

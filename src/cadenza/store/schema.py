@@ -217,7 +217,7 @@ usage = Table(
     Column("duration_ms", BigInteger, nullable=False),
     Column("request_id", Text, nullable=False, server_default=text("''")),
     *(Column(f"{name}_nano", BigInteger) for name in ("input", "output", "cached_input", "held", "short")),
-    Column("source", Text),  # who ended it: core/ledger.py. It and the six others are null in older rows
+    Column("source", Text),  # who ended it: ledger/rules.py. It and the six others are null in older rows
     Column("idempotency_digest", LargeBinary(32)),
     CheckConstraint("cached_tokens BETWEEN 0 AND prompt_tokens", name="cached_is_part_of_prompt"),
     CheckConstraint("completion_tokens >= 0", name="completion_is_not_negative"),

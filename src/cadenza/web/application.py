@@ -16,11 +16,10 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from cadenza.control.errors import ControlError
-from cadenza.control.idempotency import Unconfirmed
-from cadenza.control.sessions import find_session
-from cadenza.control.throttle import Throttled
-from cadenza.core.errors import render_error
+from cadenza.control.money.idempotency import Unconfirmed
+from cadenza.control.sign_in.sessions import find_session
+from cadenza.control.sign_in.throttle import Throttled
+from cadenza.core.errors import ControlError, render_error
 from cadenza.core.networks import network_of
 from cadenza.core.rates import Rate
 from cadenza.store.store import StoreUnavailable, StoreUncertain

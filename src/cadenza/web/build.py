@@ -2,20 +2,20 @@
 
 from starlette.applications import Starlette
 
-from cadenza.control.letters import Letters
-from cadenza.control.passkeys import Passkeys
-from cadenza.control.passwords import PasswordWork
-from cadenza.control.sealing import Sealer
-from cadenza.control.sign_in import SignIns
-from cadenza.control.signing import Signer
-from cadenza.control.stripe import Stripe
-from cadenza.store.write_ahead_log import LogEraser
+from cadenza.control.email.messages import Mailer
+from cadenza.control.money.stripe import Stripe
+from cadenza.control.sign_in.passkeys import Passkeys
+from cadenza.control.sign_in.passwords import PasswordWork
+from cadenza.control.sign_in.sealing import Sealer
+from cadenza.control.sign_in.sign_in import SignIns
+from cadenza.control.sign_in.signing import Signer
+from cadenza.store.sqlite.write_ahead_log import LogEraser
 from cadenza.web.application import build_application
 from cadenza.web.assets import Assets
 from cadenza.web.context import WebContext
-from cadenza.web.ledger_check import LedgerCheck
-from cadenza.web.openapi import build_document
-from cadenza.web.reference import Reference
+from cadenza.web.docs.openapi import build_document
+from cadenza.web.docs.reference import Reference
+from cadenza.web.operator.ledger_check import LedgerCheck
 from cadenza.web.render import Renderer
 from cadenza.web.settings import SiteParts
 from cadenza.web.site_map import ROUTES
@@ -44,7 +44,7 @@ def build_site(parts: SiteParts) -> Starlette:
         reference=Reference(document, renderer),
         sign_ins=SignIns(store, parts.rates, PasswordWork(), signer, sealer),
         passkeys=Passkeys(store, signer),
-        letters=Letters(store, parts.rates, parts.outbox) if parts.outbox else None,
+        mailer=Mailer(store, parts.rates, parts.outbox) if parts.outbox else None,
         payments=Stripe(stripe) if stripe else None,
         log_eraser=LogEraser(store),
     )

@@ -7,8 +7,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from starlette.responses import HTMLResponse, RedirectResponse
 
-from cadenza.control.payments import describe_payment
-from cadenza.control.statement import describe_entry
+from cadenza.control.money.payments import describe_payment
+from cadenza.control.money.statement import describe_entry
 from cadenza.core.money import NANO_PER_DOLLAR, format_dollars
 from cadenza.web.assets import Assets
 from cadenza.web.charts import about_dollars, compact, count

@@ -5,13 +5,13 @@ from typing import Literal
 
 import msgspec
 
-from cadenza.control.outbox import Outbox
-from cadenza.control.stripe import StripeSettings
+from cadenza.control.email.outbox import Outbox
+from cadenza.control.money.stripe import StripeSettings
+from cadenza.fleet.state import Rates
 from cadenza.gateway.gateway import Gateway
 from cadenza.observe import Log
 from cadenza.observe.merge import Family
-from cadenza.store.shared.state import Rates
-from cadenza.web.markdown.process import MarkdownRenderer
+from cadenza.web.chat.markdown.process import MarkdownRenderer
 
 ReadMetrics = Callable[[], Awaitable[list[Family]]]
 

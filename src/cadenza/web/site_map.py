@@ -1,26 +1,22 @@
 """Everything that the site serves: its pages, and the endpoints of /platform/api."""
 
-from cadenza.web import (
-    chat,
-    credit,
-    docs,
-    home,
+from cadenza.web import home
+from cadenza.web.account import (
     key_endpoints,
     keys,
     links,
     memory,
     passkeys,
-    payments,
     preferences,
     proof,
     second_factor,
     security,
     sign_in,
     sign_up,
-    statement,
-    usage,
-    webhooks,
 )
+from cadenza.web.chat import page
+from cadenza.web.docs import pages
+from cadenza.web.money import credit, payments, statement, usage, webhooks
 from cadenza.web.operator import routes as operator
 from cadenza.web.routes import Routes
 
@@ -31,7 +27,7 @@ MODULES = (
     links,
     passkeys,
     proof,
-    chat,
+    page,
     keys,
     key_endpoints,
     usage,
@@ -43,7 +39,7 @@ MODULES = (
     memory,
     security,
     second_factor,
-    docs,
+    pages,
     operator,
 )
 ROUTES: Routes = tuple(one for module in MODULES for one in module.ROUTES)

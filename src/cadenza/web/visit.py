@@ -11,9 +11,9 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from cadenza.control.sessions import SignedIn
+from cadenza.control.sign_in.sessions import SignedIn
 from cadenza.core.rates import Rate
-from cadenza.store.accounts import Account
+from cadenza.store.tables.accounts import Account
 from cadenza.web.context import WebContext
 from cadenza.web.cookies import CSRF_HEADER, Origin, cookie_name, csrf_token, is_own_request
 from cadenza.web.errors import BadForm, NotSignedIn, TooMany, WrongOrigin

@@ -6,11 +6,11 @@ import time
 from multiprocessing.connection import Connection
 
 from cadenza.core.rates import Rate
+from cadenza.fleet.address import parse
+from cadenza.fleet.valkey.state import ValkeyState
+from cadenza.fleet.valkey.timing import Timing
 from cadenza.gateway.slots import Slots
 from cadenza.observe import Observer, make_log
-from cadenza.store.shared.address import parse
-from cadenza.store.shared.timing import Timing
-from cadenza.store.shared.valkey import ValkeyState
 
 AT_ONCE = 20
 

@@ -5,12 +5,12 @@ from contextlib import AsyncExitStack
 
 import pytest
 
+from cadenza.fleet.address import parse
+from cadenza.fleet.memory import MemoryState
+from cadenza.fleet.state import SharedState
+from cadenza.fleet.valkey.state import ValkeyState
+from cadenza.fleet.valkey.timing import Timing
 from cadenza.observe import Observer, make_log
-from cadenza.store.shared.address import parse
-from cadenza.store.shared.memory import MemoryState
-from cadenza.store.shared.state import SharedState
-from cadenza.store.shared.timing import Timing
-from cadenza.store.shared.valkey import ValkeyState
 from tests.valkey import Valkey, running_valkey
 
 PATIENT = Timing(trip_s=30.0, connect_s=30.0, lease_s=60.0)  # nothing is late on a busy machine

@@ -10,9 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from cadenza.core.apikey import make_key
+from cadenza.fleet.valkey.slots import SLOTS_KEY
+from cadenza.fleet.valkey.timing import Timing
 from cadenza.gateway.unknown_keys import LOOK_UPS_OF_ONE_ADDRESS
-from cadenza.store.shared.timing import Timing
-from cadenza.store.shared.valkey_slots import SLOTS_KEY
 from tests.loopback import LoopbackUpstream
 from tests.service import Deployment, wait_until
 from tests.service_config import classes_spec

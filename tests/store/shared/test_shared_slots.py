@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from cadenza.core.shares import Allowance
+from cadenza.fleet.valkey.timing import Timing
 from cadenza.gateway.slots import Slots
-from cadenza.store.shared.timing import Timing
 from tests.store.forked import Fork, forked
 from tests.store.shared import client
 from tests.store.shared.conftest import PATIENT, MakeValkeyState

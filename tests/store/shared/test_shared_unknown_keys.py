@@ -5,9 +5,9 @@ import asyncio
 import pytest
 
 from cadenza.core.errors import RateLimited
+from cadenza.fleet.state import SharedState
 from cadenza.gateway.unknown_keys import LOOK_UPS_OF_ONE_ADDRESS, UnknownKeyLimiter
 from cadenza.observe import Metrics
-from cadenza.store.shared.state import SharedState
 
 HOME = "192.0.2.1"
 BURST = LOOK_UPS_OF_ONE_ADDRESS.burst

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from cadenza.core.rates import Rate, Ticket
+from cadenza.fleet.address import parse
+from cadenza.fleet.valkey.state import ValkeyState
+from cadenza.fleet.valkey.timing import Timing
 from cadenza.gateway.slots import Slots
 from cadenza.observe import Observer, make_log
-from cadenza.store.shared.address import parse
-from cadenza.store.shared.timing import Timing
-from cadenza.store.shared.valkey import ValkeyState
 from tests.store.shared.conftest import PATIENT, MakeValkeyState
 from tests.store.shared.relay import running_relay
 from tests.valkey import Valkey

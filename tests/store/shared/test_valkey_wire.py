@@ -11,12 +11,12 @@ import pytest
 import uvloop
 
 from cadenza.core.rates import Rate
+from cadenza.fleet.address import parse
+from cadenza.fleet.valkey.state import ValkeyState
+from cadenza.fleet.valkey.timing import Timing
+from cadenza.fleet.valkey.wire import Connection
 from cadenza.gateway.slots import Slots
 from cadenza.observe import Observer, make_log
-from cadenza.store.shared.address import parse
-from cadenza.store.shared.timing import Timing
-from cadenza.store.shared.valkey import ValkeyState
-from cadenza.store.shared.wire import Connection
 
 WAIT_S = 30.0
 RATE = Rate(per_s=0.001, burst=3)

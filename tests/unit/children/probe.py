@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from cadenza.children.confine import FRAME, REPLY, allow_cpu, close_door, confine, read_limits, serve_tasks
+from cadenza.children.confine import FRAME, REPLY, allow_cpu, confine, enter_sandbox, read_limits, serve_tasks
 
 FOLDER = Path("/tmp")  # where anybody may write
 PTRACE_TRACEME = 0
@@ -101,7 +101,7 @@ def serve(head: bytearray, body: bytearray) -> bytes:
 
 def main() -> None:
     confine(read_limits())
-    close_door()
+    enter_sandbox()
     serve_tasks(serve)
 
 

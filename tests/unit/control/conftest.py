@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from cadenza.store.sqlite import SqliteStore
+from cadenza.store.sqlite.store import SqliteStore
 from cadenza.store.store import Store
 from tests.migrated import copy_migrated_store
 

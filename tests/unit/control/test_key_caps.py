@@ -5,7 +5,6 @@ from functools import partial
 
 import pytest
 
-from cadenza.control.errors import ControlError
 from cadenza.control.keys import (
     KeyLimits,
     KeyOrder,
@@ -21,20 +20,21 @@ from cadenza.control.keys import (
     set_cap,
 )
 from cadenza.core.apikey import digest_key
-from cadenza.core.caps import Cap
+from cadenza.core.errors import ControlError
 from cadenza.core.money import AMOUNT_NANO_MAX
-from cadenza.store import accounts, keys
-from cadenza.store.accounts import Account
+from cadenza.core.records import Cap
 from cadenza.store.schema import caps
 from cadenza.store.statements import Statement
 from cadenza.store.store import Store
+from cadenza.store.tables import accounts, keys
+from cadenza.store.tables.accounts import Account
 
 NOW_MS = 1_800_000_000_000
 MONTH_MS = 31 * 24 * 60 * 60 * 1000
 OWNERS = {"acct_a": "owner@example.org", "acct_b": "other@example.org"}
 
-Act = Callable[[Store, str, str | None], Awaitable[object]]
-ACTS: dict[str, Act] = {
+AuditEvent = Callable[[Store, str, str | None], Awaitable[object]]
+ACTS: dict[str, AuditEvent] = {
     "rename": lambda store, key, owner: rename_key(store, key, "new", NOW_MS, owner),
     "limit": lambda store, key, owner: limit_key(store, key, KeyLimits(1.0), NOW_MS, owner),
     "cap": lambda store, key, owner: set_cap(store, key, Cap(5), NOW_MS, owner),

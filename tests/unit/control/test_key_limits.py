@@ -6,13 +6,13 @@ from contextlib import suppress
 import msgspec
 import pytest
 
-from cadenza.control.errors import ControlError
 from cadenza.control.keys import RATE_MAX, KeyLimits, KeyOrder, create_key, limit_key, list_keys, revoke_key
 from cadenza.core.apikey import digest_key, make_key
+from cadenza.core.errors import ControlError
 from cadenza.core.rates import Rate, take_ticket
-from cadenza.store import accounts, keys
-from cadenza.store.accounts import Account
 from cadenza.store.store import Store
+from cadenza.store.tables import accounts, keys
+from cadenza.store.tables.accounts import Account
 
 NOW_MS = 1_800_000_000_000
 EMAIL = "owner@example.org"

@@ -8,14 +8,14 @@ import msgspec
 import pytest
 from sqlalchemy import select
 
-from cadenza.control.errors import ControlError
 from cadenza.control.keys import DAY_MS, KeyOrder, KeyView, create_key, list_keys, revoke_key
 from cadenza.core.apikey import digest_key, is_well_formed, make_key
-from cadenza.store import accounts
-from cadenza.store.accounts import Account
+from cadenza.core.errors import ControlError
 from cadenza.store.schema import keys
 from cadenza.store.statements import Statement
 from cadenza.store.store import Store
+from cadenza.store.tables import accounts
+from cadenza.store.tables.accounts import Account
 
 NOW_MS = 1_800_000_000_000
 EMAIL = "owner@example.org"

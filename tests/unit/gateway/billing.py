@@ -6,14 +6,14 @@ from typing import NamedTuple
 
 import pytest
 
-from cadenza.core.ledger import AMPLE_TIMES, Hold
 from cadenza.core.records import ReplyResult, Usage
 from cadenza.core.tokens import Tokenizer
 from cadenza.gateway.billing import BREAK_OFF_S, Quote, hold_credit
 from cadenza.gateway.record import RequestRecord
+from cadenza.ledger.rules import AMPLE_TIMES, Hold
+from cadenza.ledger.writer import LedgerWriter
 from cadenza.routing.prompt import PromptSize
 from cadenza.store.schema import usage
-from cadenza.store.writer import LedgerWriter
 from tests.unit.gateway.client import WAIT_S, Client
 from tests.unit.gateway.funded_store import FORTE, PRINCIPAL, FundedStore, make_hold
 from tests.unit.gateway.gateways import ROUTE

@@ -12,18 +12,19 @@ import msgspec
 from sqlalchemy import Table, select
 
 from cadenza.core.apikey import digest_key, display_prefix, make_key
-from cadenza.core.ledger import Hold
 from cadenza.core.money import Price
 from cadenza.core.records import SCOPES, Outcome, Principal
 from cadenza.http.headers import Headers
+from cadenza.ledger import audit, transaction
+from cadenza.ledger.rules import Hold
+from cadenza.ledger.writer import USUAL_PACE, LedgerWriter, Pace
 from cadenza.observe import Observer, make_log
-from cadenza.store import accounts, audit, keys, ledger
-from cadenza.store.accounts import Account
-from cadenza.store.keys import NewKey
-from cadenza.store.sqlite import SqliteStore
+from cadenza.store.sqlite.store import SqliteStore
 from cadenza.store.statements import Statement, Values
 from cadenza.store.store import WAIT_S, Row, StoreUnavailable, T, Transaction
-from cadenza.store.writer import USUAL_PACE, LedgerWriter, Pace
+from cadenza.store.tables import accounts, keys
+from cadenza.store.tables.accounts import Account
+from cadenza.store.tables.keys import NewKey
 from tests.migrated import copy_migrated_store
 
 ACCOUNT_ID = "acct_a"
@@ -126,7 +127,7 @@ async def open_funded_store(folder: Path, credit_nano: int) -> AsyncIterator[Fun
     async with open_store(folder) as store:
         secret = await add_account_and_key(store)
         if credit_nano:
-            await store.transact(lambda tx: ledger.grant(tx, ACCOUNT_ID, credit_nano, "", 1))
+            await store.transact(lambda tx: transaction.grant(tx, ACCOUNT_ID, credit_nano, "", 1))
         yield FundedStore(store, secret)
         assert await audit.check(store) == []
 

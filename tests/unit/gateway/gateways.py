@@ -8,12 +8,12 @@ import msgspec
 
 from cadenza.core.rates import Limits, Rate
 from cadenza.core.records import Plan, Route
+from cadenza.fleet.memory import MemoryState
 from cadenza.gateway.gateway import Gateway, LoadSnapshot, State
 from cadenza.http.exchange import Exchange
 from cadenza.observe import Observer
 from cadenza.routing.catalogue import Catalogue, ServedClass, Snapshot
 from cadenza.routing.prompt import Character
-from cadenza.store.shared.memory import MemoryState
 from cadenza.store.store import Store
 from cadenza.upstreams.base import Upstream
 from tests.unit.gateway.client import Client

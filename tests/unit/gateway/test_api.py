@@ -9,7 +9,7 @@ from sqlalchemy import text
 from cadenza.core.errors import NotFound
 from cadenza.gateway.api import find_endpoint
 from cadenza.gateway.gateway import body_bytes_max
-from cadenza.store.ledger import READ_KEY
+from cadenza.ledger.transaction import READ_KEY
 from cadenza.store.statements import Statement
 from tests.unit.gateway.client import Client
 from tests.unit.gateway.funded_store import FundedStore, WatchedStore

@@ -7,18 +7,18 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from cadenza.control.memory import add_note
+from cadenza.control.account.memory import add_note
 from cadenza.core.apikey import make_key
-from cadenza.core.caps import Cap
 from cadenza.core.errors import Forbidden, Unauthenticated
-from cadenza.core.records import SCOPES, Principal
+from cadenza.core.records import SCOPES, Cap, Principal
 from cadenza.gateway.auth import authorize, identify
 from cadenza.http.headers import Headers
-from cadenza.store import accounts, caps, keys
-from cadenza.store.accounts import Account, Preferences
-from cadenza.store.keys import NewKey
+from cadenza.ledger import cap_rows
 from cadenza.store.statements import Statement
 from cadenza.store.store import StoreUnavailable, Transaction
+from cadenza.store.tables import accounts, keys
+from cadenza.store.tables.accounts import Account, Preferences
+from cadenza.store.tables.keys import NewKey
 from tests.unit.gateway.client import Client
 from tests.unit.gateway.funded_store import RecordingObserver, WatchedStore, add_key, now_ms, open_store
 from tests.unit.gateway.gateways import make_gateway
@@ -86,7 +86,7 @@ async def test_the_principal_tells_what_may_ground_its_replies(store: WatchedSto
 async def test_a_capped_key_is_known_to_be_capped(store: WatchedStore) -> None:
     """So its requests hold their credit in the store."""
     key = await new_key(store)
-    await store.transact(lambda tx: caps.set_cap(tx, "acct_a", "key_a", Cap(5), now_ms()))
+    await store.transact(lambda tx: cap_rows.set_cap(tx, "acct_a", "key_a", Cap(5), now_ms()))
     assert (await enter(store, bearer(key))).is_capped
 
 

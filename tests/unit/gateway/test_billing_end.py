@@ -10,9 +10,9 @@ from cadenza.core.errors import NotCharged, RateLimited, UpstreamFailed
 from cadenza.core.records import ReplyResult, Usage
 from cadenza.core.tokens import Tokenizer
 from cadenza.gateway.billing import BREAK_OFF_S
+from cadenza.ledger.writer import Pace
 from cadenza.routing.prompt import PromptSize
 from cadenza.store.schema import entries, marks, usage
-from cadenza.store.writer import Pace
 from tests.store.moves import sweep_process
 from tests.unit.gateway.billing import (
     AMPLE_NANO,

@@ -9,14 +9,13 @@ from typing import NamedTuple
 import msgspec
 import pytest
 
-from cadenza.core.caps import Cap
 from cadenza.core.chat import new_completion_id
 from cadenza.core.errors import CadenzaError, InsufficientCredit, RequestRepeated, UpstreamFailed
-from cadenza.core.ledger import Held
 from cadenza.core.money import Price
-from cadenza.core.records import ReplyResult, Usage
+from cadenza.core.records import Cap, ReplyResult, Usage
 from cadenza.gateway.billing import Quote, allowance, check_not_repeated, idempotency_digest
-from cadenza.store import caps
+from cadenza.ledger import cap_rows
+from cadenza.ledger.rules import Held
 from cadenza.store.schema import reserves, usage
 from tests.unit.gateway.billing import (
     AMPLE_NANO,
@@ -272,7 +271,7 @@ def test_an_idempotency_key_is_kept_as_its_digest() -> None:
 
 
 async def cap(billing: Billing, limit: Cap) -> None:
-    await billing.funded.store.transact(lambda tx: caps.set_cap(tx, ACCOUNT_ID, KEY_ID, limit, now_ms()))
+    await billing.funded.store.transact(lambda tx: cap_rows.set_cap(tx, ACCOUNT_ID, KEY_ID, limit, now_ms()))
 
 
 async def test_a_cap_that_does_not_pay_is_named(billing: Billing) -> None:

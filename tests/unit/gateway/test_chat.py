@@ -7,12 +7,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 
 from cadenza.children.turns import TurnLimits
+from cadenza.core.chat_request import ChatRequest
 from cadenza.core.errors import InsufficientCredit, InvalidRequest, RateLimited
 from cadenza.core.money import Price
 from cadenza.core.records import CONTEXT_TOKENS_MAX, Plan, Principal, Route
 from cadenza.gateway.chat import INLINE_BYTES, fit, read_chat
 from cadenza.gateway.large.bodies import LargeBodies, LargeLimits
-from cadenza.gateway.validate import ChatRequest
 from cadenza.http.body import BodyMemory
 from cadenza.observe import Observer, make_log
 from cadenza.routing.prompt import Character, PromptSize

@@ -10,9 +10,9 @@ import pytest
 from cadenza.core.records import Outcome, ReplyResult, Usage
 from cadenza.gateway.record import RequestRecord
 from cadenza.http.headers import Headers
-from cadenza.store import keys
-from cadenza.store.keys import NewKey
 from cadenza.store.schema import usage as usage_table
+from cadenza.store.tables import keys
+from cadenza.store.tables.keys import NewKey
 from cadenza.upstreams.base import Fault, FaultKind, Piece
 from tests.unit.gateway.client import Client
 from tests.unit.gateway.funded_store import (

@@ -8,10 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cadenza.core.chat_request import ChatRequest
 from cadenza.core.errors import InvalidRequest
-from cadenza.gateway.image_tokens import IMAGE_TOKENS
-from cadenza.gateway.parts import FILES_MAX, find_content
-from cadenza.gateway.validate import ChatRequest, parse_chat
+from cadenza.core.image_tokens import IMAGE_TOKENS
+from cadenza.core.message_json import find_content
+from cadenza.gateway.parts import FILES_MAX
+from cadenza.gateway.validate import parse_chat
 
 TEXT = {"type": "text", "text": "What is this?"}
 FILE = {"type": "file", "file": {"filename": "a.txt", "file_data": "aGVsbG8="}}

@@ -9,10 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cadenza.core.call_ids import wrap_id
+from cadenza.core.chat_request import ChatRequest
 from cadenza.core.errors import InvalidRequest
 from cadenza.core.records import OUTPUT_TOKENS_MAX
 from cadenza.gateway.tools import TOOLS_MAX
-from cadenza.gateway.validate import ChatRequest, check_context, parse_chat
+from cadenza.gateway.validate import check_context, parse_chat
 from tests.unit.gateway.prompts import TOKENIZER
 
 USER = {"role": "user", "content": "hi"}

@@ -6,6 +6,7 @@ import pytest
 
 from cadenza.core.errors import RateLimited, Unauthenticated
 from cadenza.core.rates import NS_PER_S
+from cadenza.fleet.memory import MemoryRates
 from cadenza.gateway.unknown_keys import (
     DEAD_KEY_NS,
     LOOK_UPS_OF_ONE_ADDRESS,
@@ -13,7 +14,6 @@ from cadenza.gateway.unknown_keys import (
     UnknownKeyLimiter,
 )
 from cadenza.observe import Metrics
-from cadenza.store.shared.memory import MemoryRates
 from tests.unit.gateway.clock import Clock
 
 HOME = "192.0.2.1"

@@ -14,7 +14,7 @@ from cadenza.core.rates import NS_PER_S, Rate
 from cadenza.gateway.auth import identify
 from cadenza.gateway.gateway import Gateway
 from cadenza.gateway.unknown_keys import DEAD_KEY_NS, LOOK_UPS_OF_ONE_ADDRESS
-from cadenza.store import keys
+from cadenza.store.tables import keys
 from tests.unit.gateway.client import Client
 from tests.unit.gateway.funded_store import KEY_ID, FundedStore, WatchedStore
 from tests.unit.gateway.gateways import make_gateway
@@ -65,9 +65,9 @@ async def test_most_of_a_flood_never_reaches_the_store(gateway: Gateway, store: 
     before = store.reads
     with limited_look_ups(store, LOOK_UPS_OF_ONE_ADDRESS):
         statuses = Counter([await present(gateway, make_key()) for _ in range(FLOOD)])
-    look_ups = store.reads - before
-    assert look_ups >= LOOK_UPS_OF_ONE_ADDRESS.burst
-    assert statuses == {401: look_ups, 429: FLOOD - look_ups}
+    key_cache = store.reads - before
+    assert key_cache >= LOOK_UPS_OF_ONE_ADDRESS.burst
+    assert statuses == {401: key_cache, 429: FLOOD - key_cache}
 
 
 @pytest.mark.parametrize("is_one_key", [False, True])

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cadenza.core.records import Outcome, Usage
-from cadenza.store.writer import LedgerWriter
+from cadenza.ledger.writer import LedgerWriter
 from tests.unit.gateway.client import Client
 from tests.unit.gateway.funded_store import ACCOUNT_ID, FORTE, FUNDED_NANO, KEY_ID, FundedStore, make_hold
 from tests.unit.gateway.gateways import Api, running_api

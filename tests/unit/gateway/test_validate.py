@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cadenza.core.chat import SAMPLING
+from cadenza.core.chat_request import ChatRequest
 from cadenza.core.errors import InvalidRequest
-from cadenza.gateway.validate import ChatRequest, check_context, parse_chat
+from cadenza.gateway.validate import check_context, parse_chat
 from tests.unit.gateway.prompts import TOKENIZER
 
 USER = {"role": "user", "content": "hi"}

@@ -3,7 +3,7 @@
 import pytest
 
 from cadenza.core.records import Usage
-from cadenza.routing.continuation import Joint
+from cadenza.routing.continuation import ContinuedSink
 from cadenza.upstreams.base import Collector, Piece
 
 SAID_TOKENS = 4
@@ -17,7 +17,7 @@ def counted(prompt_tokens: int, completion_tokens: int, cached_tokens: int = 0) 
 def usages(*parts: list[Piece]) -> list[Usage]:
     """What the sink is told of a reply whose routes sent these pieces; each route said SAID_TOKENS before the next."""
     collector = Collector()
-    joint = Joint(collector)
+    joint = ContinuedSink(collector)
     for number, pieces in enumerate(parts):
         if number:
             joint.begin_next(number * SAID_TOKENS)
@@ -29,7 +29,7 @@ def usages(*parts: list[Piece]) -> list[Usage]:
 def test_pieces_are_passed_on_and_their_text_is_kept() -> None:
     """The sink gets every piece as it is, over all routes, and the joint has the whole text."""
     collector = Collector()
-    joint = Joint(collector)
+    joint = ContinuedSink(collector)
     pieces = [Piece("One", has_begun=True), Piece(" two"), Piece("", has_begun=True), FINISH]
     for piece in pieces[:2]:
         joint.take(piece)
@@ -85,7 +85,7 @@ def test_counts_may_come_with_the_finish_reason() -> None:
 def test_after_a_route_that_said_nothing_the_counts_are_the_next_routes_own() -> None:
     """A continuation after no text is an ordinary reply."""
     collector = Collector()
-    joint = Joint(collector)
+    joint = ContinuedSink(collector)
     joint.take(Piece(has_begun=True))
     joint.begin_next(0)
     for piece in (Piece("All."), FINISH, counted(44, 2)):
@@ -108,7 +108,7 @@ class CongestedSink(Collector):
 async def test_backpressure_passes_through() -> None:
     """The joint is congested while its sink is, and draining it drains the sink."""
     sink = CongestedSink()
-    joint = Joint(sink)
+    joint = ContinuedSink(sink)
     assert not joint.flush()
     await joint.drain()
     assert not sink.is_congested

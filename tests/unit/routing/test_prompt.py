@@ -6,8 +6,9 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
+from cadenza.core.chat_request import Media
 from cadenza.core.tokens import COUNT_TOKENS_MAX, MESSAGE_OVERHEAD_TOKENS, Tokenizer
-from cadenza.routing.prompt import INLINE_BYTES, Character, Media, PromptSize
+from cadenza.routing.prompt import INLINE_BYTES, Character, PromptSize
 
 CHARACTER = Character("Be brief.")
 TEXTS = ["hello world", "hello"]

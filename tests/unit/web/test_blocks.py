@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cadenza.web.markdown.blocks import Block, BlockSplitter
-from cadenza.web.markdown.render import BlockRenderer
+from cadenza.web.chat.markdown.blocks import Block, BlockSplitter
+from cadenza.web.chat.markdown.render import BlockRenderer
 
 RENDERER = BlockRenderer()
 LINES = [

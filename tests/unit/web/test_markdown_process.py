@@ -10,10 +10,10 @@ from cadenza.children.confine import Limits
 from cadenza.children.seccomp import this_machine
 from cadenza.children.turns import TurnLimits
 from cadenza.observe import make_log
-from cadenza.web.markdown import plain
-from cadenza.web.markdown.blocks import Block
-from cadenza.web.markdown.process import MIB, MarkdownRenderer, RenderLimits
-from cadenza.web.markdown.render import BlockRenderer
+from cadenza.web.chat.markdown import plain
+from cadenza.web.chat.markdown.blocks import Block
+from cadenza.web.chat.markdown.process import MIB, MarkdownRenderer, RenderLimits
+from cadenza.web.chat.markdown.render import BlockRenderer
 from tests.processes import children, command_of, read_of
 
 HEAVY = Block("![" * 200_000)  # more CPU time than a child may use
@@ -53,7 +53,7 @@ async def test_blocks_are_rendered_in_order(renderer: MarkdownRenderer) -> None:
 async def test_the_child_cannot_read_files(renderer: MarkdownRenderer) -> None:
     """Rendering has imported what it needs before: from then on no file can be opened, not even to read it."""
     await render(renderer, "*a*")
-    [child] = [pid for pid in children(os.getpid()) if b"cadenza.web.markdown.child" in command_of(pid)]
+    [child] = [pid for pid in children(os.getpid()) if b"cadenza.web.chat.markdown.child" in command_of(pid)]
     [line] = [one for one in read_of(child, "limits").splitlines() if one.startswith(b"Max open files")]
     assert line.split()[3:5] == [b"0", b"0"]
     assert this_machine() is None or b"Seccomp:\t2" in read_of(child, "status")

@@ -13,12 +13,10 @@ from cadenza.children.confine import Limits
 from cadenza.children.lane import Lane, LaneSettings
 from cadenza.children.process import Died, TooHeavy
 from cadenza.children.turns import OverBudget, QueueFull, TurnLimits
+from cadenza.core.chat_request import ChatRequest, FilePart, LargeTexts
 from cadenza.core.errors import InvalidRequest, RateLimited
 from cadenza.gateway.large.messages import REPLIES, Counted, Parsed, Refused, Reply, Span, Task
-from cadenza.gateway.parts import FilePart
-from cadenza.gateway.validate import ChatRequest
 from cadenza.observe import Observer
-from cadenza.routing.prompt import LargeTexts
 
 CHILD = "cadenza.gateway.large.child"
 MIB = 1024 * 1024

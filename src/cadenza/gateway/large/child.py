@@ -7,15 +7,16 @@ import gc
 
 import msgspec
 
-from cadenza.children.confine import allow_cpu, close_door, confine, read_limits, serve_tasks
+from cadenza.children.confine import allow_cpu, confine, enter_sandbox, read_limits, serve_tasks
+from cadenza.core.chat_request import Asked, ChatRequest
 from cadenza.core.errors import InvalidRequest
+from cadenza.core.sent import sent_bytes
 from cadenza.core.tokens import Tokenizer
-from cadenza.gateway.asked import Asked, find_asked
 from cadenza.gateway.large.fields import check_field_numbers
 from cadenza.gateway.large.messages import TASKS, Counted, FileSpan, Parsed, Refused, Reply
 from cadenza.gateway.large.spans import SpanFinder
-from cadenza.gateway.validate import RAW_ITEMS, Body, ChatRequest, check_body, decode_body
-from cadenza.routing.sent import sent_bytes
+from cadenza.gateway.validate import RAW_ITEMS, Body, check_body, decode_body
+from cadenza.grounding.asked import find_asked
 
 ASKED_CHARS = 4096
 ESCAPE_BYTES = 6
@@ -38,7 +39,7 @@ def main() -> None:
         if is_door_open:
             if task.kind == "count":
                 tokenizer.load()
-            close_door()
+            enter_sandbox()
             is_door_open = False
         return msgspec.msgpack.encode(parse(body) if task.kind == "parse" else count(body, task.character, tokenizer))
 

@@ -8,8 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from cadenza.gateway.asked import Asked
-from cadenza.routing.prompt import Media
+from cadenza.core.chat_request import Asked, Media
 
 Span = tuple[int, int]  # from, to: in the body, or beyond its end in `extra`
 

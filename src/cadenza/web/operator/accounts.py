@@ -5,15 +5,16 @@ from collections.abc import Awaitable, Callable
 import msgspec
 from starlette.responses import Response
 
-from cadenza.control import notices
-from cadenza.control.accounts import give_credit, resume_account, set_operator, suspend_account
-from cadenza.control.credit import correct_credit
-from cadenza.control.errors import ControlError
-from cadenza.control.idempotency import Unconfirmed, make_reference
-from cadenza.control.links import print_link
-from cadenza.control.overview import AccountDetails, get_account_by_id, get_details, search_accounts
+from cadenza.control.account.accounts import give_credit, resume_account, set_operator, suspend_account
+from cadenza.control.email import notices
+from cadenza.control.money.credit import correct_credit
+from cadenza.control.money.idempotency import Unconfirmed, make_reference
+from cadenza.control.operator.overview import AccountDetails, get_account_by_id, get_details, search_accounts
+from cadenza.control.sign_in.links import print_link
+from cadenza.core.errors import ControlError
 from cadenza.core.money import format_dollars, parse_dollars
-from cadenza.store.accounts import Account
+from cadenza.store.tables.accounts import Account
+from cadenza.web.account.proof import require_proof, with_proof
 from cadenza.web.errors import BadForm, Missing
 from cadenza.web.operator.views import (
     OperatorAccount,
@@ -22,7 +23,6 @@ from cadenza.web.operator.views import (
     view_account,
     view_details,
 )
-from cadenza.web.proof import require_proof, with_proof
 from cadenza.web.render import redirect
 from cadenza.web.routes import Access, Endpoint, Routes, get, post
 from cadenza.web.visit import Visit

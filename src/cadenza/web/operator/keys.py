@@ -6,8 +6,8 @@ A key is looked for by a POST, because an operator may paste a leaked key, and n
 import msgspec
 from starlette.responses import Response
 
-from cadenza.control.operators import revoke_any_key
-from cadenza.control.overview import KeySummary, find_keys
+from cadenza.control.operator.keys import revoke_any_key
+from cadenza.control.operator.overview import KeySummary, find_keys
 from cadenza.core.apikey import KEY_PREFIX, display_prefix
 from cadenza.web.errors import Missing
 from cadenza.web.operator.views import OperatorKey, OperatorKeys, view_key

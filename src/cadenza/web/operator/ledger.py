@@ -3,7 +3,7 @@
 import msgspec
 from starlette.responses import Response
 
-from cadenza.web.operator.views import AuditAct, view_act
+from cadenza.web.operator.views import AuditEventView, view_audit_event
 from cadenza.web.render import redirect
 from cadenza.web.routes import Access, Endpoint, Routes, get, post
 from cadenza.web.visit import Visit
@@ -18,7 +18,7 @@ class LedgerResults(msgspec.Struct, frozen=True):
 
     is_running: bool
     problem: str
-    results: list[AuditAct]
+    results: list[AuditEventView]
 
 
 async def ledger_page(visit: Visit) -> Response:
@@ -34,7 +34,7 @@ async def ledger_form(visit: Visit) -> Response:
 
 async def get_ledger(visit: Visit) -> LedgerResults:
     check = visit.context.ledger_check
-    return LedgerResults(check.is_running, check.problem, [view_act(act) for act in await check.results()])
+    return LedgerResults(check.is_running, check.problem, [view_audit_event(act) for act in await check.results()])
 
 
 async def begin_ledger(visit: Visit) -> LedgerResults:

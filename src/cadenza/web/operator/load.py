@@ -14,7 +14,7 @@ from cadenza.observe.merge import Family, Labels
 from cadenza.routing.breaker import HALF_OPEN, OPEN
 from cadenza.routing.catalogue import ServedClass
 from cadenza.routing.health import RouteHealth
-from cadenza.web.docs import is_usable
+from cadenza.web.docs.pages import is_usable
 from cadenza.web.moments import rfc3339
 
 State = Literal["usable", "failing", "trial", "resting"]

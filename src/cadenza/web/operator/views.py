@@ -4,11 +4,11 @@ from typing import Literal
 
 import msgspec
 
-from cadenza.control.overview import AccountDetails, KeySummary, Overview
+from cadenza.control.operator.overview import AccountDetails, KeySummary, Overview
 from cadenza.core.money import format_dollars
 from cadenza.core.usage_report import Group
-from cadenza.store.accounts import Account
-from cadenza.store.acts import WrittenAct
+from cadenza.store.tables.accounts import Account
+from cadenza.store.tables.audit_events import WrittenAuditEvent
 from cadenza.web.moments import rfc3339, rfc3339_or_none
 
 
@@ -58,7 +58,7 @@ class OperatorKeys(msgspec.Struct, frozen=True):
     object: Literal["list"] = "list"
 
 
-class AuditAct(msgspec.Struct, frozen=True):
+class AuditEventView(msgspec.Struct, frozen=True):
     """One act of the audit trail: who did what to whom, and when."""
 
     id: int
@@ -71,10 +71,10 @@ class AuditAct(msgspec.Struct, frozen=True):
     detail: str
 
 
-class AuditActs(msgspec.Struct, frozen=True):
+class AuditEventPage(msgspec.Struct, frozen=True):
     """A page of the audit trail, newest first. `next_before` is the `before` of the next page."""
 
-    data: list[AuditAct]
+    data: list[AuditEventView]
     next_before: int | None
     object: Literal["list"] = "list"
 
@@ -119,7 +119,7 @@ class OperatorAccountDetails(msgspec.Struct, frozen=True):
     keys: list[OperatorKey]
     usage: list[ClassCounters]
     sessions: int
-    acts: list[AuditAct]
+    acts: list[AuditEventView]
 
 
 def view_account(account: Account) -> OperatorAccount:
@@ -153,8 +153,10 @@ def view_key(key: KeySummary) -> OperatorKey:
     )
 
 
-def view_act(act: WrittenAct) -> AuditAct:
-    return AuditAct(act.id, rfc3339(act.at), act.actor, act.act, act.account_id, act.email, act.subject, act.detail)
+def view_audit_event(act: WrittenAuditEvent) -> AuditEventView:
+    return AuditEventView(
+        act.id, rfc3339(act.at), act.actor, act.act, act.account_id, act.email, act.subject, act.detail
+    )
 
 
 def view_overview(found: Overview) -> OperatorOverview:
@@ -186,7 +188,7 @@ def view_details(found: AccountDetails) -> OperatorAccountDetails:
         keys=[view_key(key) for key in found.keys],
         usage=[_view_group(group) for group in found.usage.groups],
         sessions=found.sessions,
-        acts=[view_act(act) for act in found.acts],
+        acts=[view_audit_event(act) for act in found.audit_events],
     )
 
 

@@ -16,14 +16,14 @@ import pytest
 
 from cadenza.children.confine import Limits
 from cadenza.children.turns import TurnLimits
+from cadenza.core.chat_request import ChatRequest, LargeTexts
 from cadenza.core.errors import CadenzaError, InvalidRequest, RateLimited
 from cadenza.core.tokens import MESSAGE_OVERHEAD_TOKENS, least_tokens
-from cadenza.gateway.asked import find_asked
 from cadenza.gateway.large.bodies import LargeBodies, LargeLimits
 from cadenza.gateway.large.fields import FIELDS_MAX
-from cadenza.gateway.validate import CALLS_MAX, MESSAGES_MAX, PARTS_MAX, ChatRequest, parse_chat
+from cadenza.gateway.validate import CALLS_MAX, MESSAGES_MAX, PARTS_MAX, parse_chat
+from cadenza.grounding.asked import find_asked
 from cadenza.observe import Observer, make_log
-from cadenza.routing.prompt import LargeTexts
 from tests import processes
 from tests.processes import command_of, read_of
 from tests.unit.gateway.prompts import TOKENIZER

@@ -1,0 +1,45 @@
+"""cadenza acts list."""
+
+import click
+
+from cadenza.cli.console import config_option, format_time, json_option, load_config, print_list, read_store
+
+COLUMNS = ("at", "actor", "act", "account", "subject", "detail")
+COUNT_MAX = 10_000
+
+
+@click.group()
+def acts() -> None:
+    """The audit trail."""
+
+
+@acts.command("list")
+@click.option("--account", metavar="EMAIL", help="Only what concerns this account.")
+@click.option(
+    "--count",
+    metavar="NUMBER",
+    type=click.IntRange(1, COUNT_MAX),
+    default=100,
+    show_default=True,
+    help="How many of the newest acts.",
+)
+@json_option
+@config_option
+def list_(account: str | None, count: int, as_json: bool, config: str | None) -> None:
+    """List who did what to whom, and when: the newest acts, oldest first."""
+    from cadenza.control.operator.audit_log import list_audit_events  # noqa: PLC0415 import time
+
+    found = read_store(load_config(config), lambda store: list_audit_events(store, account, count=count))
+    rows = [
+        {
+            "id": act.id,
+            "at": format_time(act.at),
+            "actor": act.actor,
+            "act": act.act,
+            "account": act.email,
+            "subject": act.subject,
+            "detail": act.detail,
+        }
+        for act in reversed(found)
+    ]
+    print_list(rows, COLUMNS, as_json=as_json)

@@ -1,0 +1,98 @@
+"""cadenza doctor: check everything that a start needs, and say what to do about each fault."""
+
+import shutil
+import sys
+import textwrap
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+
+from cadenza.cli.console import config_option, json_option, load_config, print_json, say
+
+if TYPE_CHECKING:
+    from cadenza.cli.doctor.check import Check
+
+COLOURS = {"ok": "green", "warning": "yellow", "fault": "red"}
+STATE_WIDTH = 9
+NAME_WIDTH = 11
+LINE_WIDTH_MIN = 60
+
+
+@click.command()
+@click.option("--try", "one_token", is_flag=True, help="Also ask every model for one token.")
+@click.option("--deep", is_flag=True, help="Also try every model with about ten tiny requests.")
+@click.option("--provider", metavar="NAME", help="With --try or --deep: only its models.", show_default="all")
+@click.option(
+    "--timeout",
+    metavar="SECONDS",
+    type=click.FloatRange(min=0, min_open=True),
+    default=30,
+    show_default=True,
+    help="With --try or --deep: how long each request may take.",
+)
+@json_option
+@config_option
+def doctor(
+    one_token: bool, deep: bool, provider: str | None, timeout: float, as_json: bool, config: str | None
+) -> None:
+    """Check the config and all that a start needs, from the store to the routes. Exit 1 if there is a fault.
+
+    If the service runs, its routes are judged by how they answer its chats. With --try, one chat request for one token
+    is sent to every model.
+
+    With --deep, requests are sent to the providers, one at a time: plain, streamed, with tools, sampling fields and
+    system messages. They may cost a fraction of a cent for each model. What the provider does is printed, with the
+    settings that it needs.
+    """
+    from cadenza.cli.doctor.check import Check  # noqa: PLC0415 import time
+    from cadenza.cli.doctor.checks import examine, try_models  # noqa: PLC0415 import time
+    from cadenza.config import ConfigError  # noqa: PLC0415 import time
+    from cadenza.upstreams.trial.session import TrialLimits  # noqa: PLC0415 import time
+
+    if provider and not (one_token or deep):
+        raise ValueError("--provider needs --try or --deep")
+    try:
+        settings = load_config(config)
+    except ConfigError as error:
+        checks = [Check("config", "fault", problem, "Correct the config file.") for problem in error.problems]
+    else:
+        checks = examine(settings)
+        if one_token or deep:
+            checks += try_models(settings, provider, TrialLimits(timeout), say, is_deep=deep)
+    if as_json:
+        print_json([msgspec.structs.asdict(check) for check in checks])
+    else:
+        _print_checks(checks)
+    if any(check.state == "fault" for check in checks):
+        sys.exit(1)
+
+
+def _print_checks(checks: "Sequence[Check]") -> None:
+    """One block for each check. The findings about a model stand under its name."""
+    heading = ""
+    for check in checks:
+        if check.heading != heading:
+            heading = check.heading
+            click.secho(f"\n{heading}", bold=True)
+        _print_check(check.state, check.check, check.found, check.todo)
+
+
+def _print_check(state: str, name: str, found: str, todo: str) -> None:
+    """What was found and, below it, what to do, wrapped to the width of the terminal."""
+    margin = " " * (STATE_WIDTH + NAME_WIDTH)
+    width = max(shutil.get_terminal_size().columns - len(margin), LINE_WIDTH_MIN)
+    lines = [part for line in (*found.splitlines(), *todo.splitlines()) for part in _wrapped(line, width)]
+    first, *others = lines or [""]
+    click.echo(click.style(f"{state:<{STATE_WIDTH}}", fg=COLOURS[state]) + f"{name:<{NAME_WIDTH}}{first}")
+    for line in others:
+        click.echo(margin + line)
+
+
+def _wrapped(line: str, width: int) -> list[str]:
+    """Words are never broken, so that a path or a name can be copied. Leading spaces are kept."""
+    indent = line[: len(line) - len(line.lstrip())]
+    return textwrap.wrap(
+        line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False, replace_whitespace=False
+    ) or [line]

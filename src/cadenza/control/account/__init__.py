@@ -1,0 +1,1 @@
+"""What the owner of an account may change of it: preferences, memory notes, erasure."""

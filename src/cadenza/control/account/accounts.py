@@ -1,0 +1,236 @@
+"""Accounts: create, list, give credit, and what operators do to them.
+
+Passwords are hashed with argon2id, in a thread and never inside a transaction. Every change is in the audit trail.
+"""
+
+import asyncio
+import re
+import secrets
+from collections.abc import Callable
+
+import msgspec
+from argon2 import PasswordHasher
+
+from cadenza.control.money.idempotency import make_command
+from cadenza.control.sign_in.passwords import clean_password
+from cadenza.core.errors import ControlError
+from cadenza.core.money import format_dollars
+from cadenza.core.records import CLASSES, DEFAULT_CLASS
+from cadenza.fleet.changes import make_change
+from cadenza.ledger import credit, transaction
+from cadenza.store.store import Store, StoreRefused, Transaction
+from cadenza.store.tables import accounts, audit_events, links, operator_link, sessions
+from cadenza.store.tables.accounts import Account
+from cadenza.store.tables.audit_events import COMMAND_LINE, AuditEvent
+
+EMAIL_CHARS_MAX = 254
+NOTE_CHARS_MAX = 200
+EMAIL = re.compile(r"[!-?A-~]+@[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?")
+OPENING_NOTE = "opening credit"
+
+
+class NewAccount(msgspec.Struct, frozen=True):
+    """An account to be created. `verified_at` is when its owner proved to read the address."""
+
+    email: str
+    password_hash: str
+    credit_nano: int = 0
+    preferred_class: str = DEFAULT_CLASS
+    verified_at: int | None = None
+    is_operator: bool = False
+
+
+async def create_account(  # noqa: PLR0913, PLR0917 one command
+    store: Store,
+    email: str,
+    password: str,
+    credit_nano: int,
+    preferred_class: str,
+    now_ms: int,
+    reference: str = "",
+) -> Account:
+    """Create an account from the command line, with its opening grant, in one transaction. Idempotent by reference."""
+    normal = require_email(email)
+    check_class(preferred_class)
+    if not 0 <= credit_nano < transaction.BALANCE_NANO_LIMIT:
+        raise ControlError(
+            f"Opening credit is from zero to less than {format_dollars(transaction.BALANCE_NANO_LIMIT)}."
+        )
+    password_hash = await asyncio.to_thread(PasswordHasher().hash, clean_password(password, normal))
+    new = NewAccount(normal, password_hash, credit_nano, preferred_class)
+    command = make_command(COMMAND_LINE, "account.create", (normal, credit_nano), reference)
+
+    def create(tx: Transaction) -> Account:
+        claim = command.claim(tx, now_ms)
+        if claim.earlier:
+            raise ControlError(
+                f"With this reference, {normal} was created before, with the password that was given then. "
+                "Nothing was changed now."
+            )
+        return add_account(tx, new, COMMAND_LINE, now_ms) if claim.is_new else find_account(tx, normal)
+
+    try:
+        return await command.run(lambda: store.transact(create))
+    except StoreRefused:
+        raise ControlError(f"There is an account for {normal} already.") from None
+
+
+def add_account(tx: Transaction, new: NewAccount, by: str, now_ms: int) -> Account:
+    """Create an account and its opening grant."""
+    account = Account(
+        id="acct_" + secrets.token_urlsafe(18),
+        email=new.email,
+        preferred_class=new.preferred_class,
+        balance_nano=0,
+        held_nano=0,
+        created_at=now_ms,
+        is_operator=new.is_operator,
+        verified_at=new.verified_at,
+    )
+    accounts.add(tx, account, new.password_hash)
+    if new.credit_nano:
+        transaction.grant(tx, account.id, new.credit_nano, OPENING_NOTE, now_ms)
+    audit_events.add(tx, AuditEvent(now_ms, by, "account.create", account.id))
+    if new.is_operator:
+        audit_events.add(tx, AuditEvent(now_ms, by, "account.operator", account.id, detail="by the one-time link"))
+    return find_account(tx, new.email)
+
+
+async def set_operator(store: Store, email: str, by: str, now_ms: int, *, is_operator: bool) -> Account:
+    """Make an account an operator's, or an ordinary one again. On the site, the last operator stays one."""
+
+    def change(tx: Transaction, account: Account) -> None:
+        if is_operator and account.suspended_at is not None:
+            raise ControlError(f"{account.email} is suspended. Resume the account first.")
+        if not is_operator and by != COMMAND_LINE and accounts.lock_operators(tx) <= {account.id}:
+            raise ControlError(f"{account.email} is the last operator. Make another account an operator first.")
+        accounts.set_operator(tx, account.id, is_operator=is_operator)
+        if is_operator:
+            operator_link.remove(tx)
+
+    act = AuditEvent(now_ms, by, "account.operator" if is_operator else "account.ordinary")
+    return await _change(store, email, act, change)
+
+
+async def set_class(store: Store, email: str, class_id: str, by: str, now_ms: int) -> Account:
+    """Choose the class that `auto` means, from the next request on."""
+    check_class(class_id)
+    act = AuditEvent(now_ms, by, "account.class", detail=class_id)
+    return await _change(store, email, act, lambda tx, account: accounts.set_class(tx, account.id, class_id))
+
+
+async def suspend_account(store: Store, email: str, by: str, now_ms: int) -> Account:
+    """Refuse the keys of an account, and end its sessions and links. An operator cannot be suspended."""
+
+    def change(tx: Transaction, account: Account) -> None:
+        if account.is_operator:
+            how = f": cadenza account operator {account.email} --remove" if by == COMMAND_LINE else ""
+            raise ControlError(f"{account.email} is an operator. Take the role away first{how}.")
+        accounts.set_suspended(tx, account.id, account.suspended_at or now_ms)
+        sessions.remove_all(tx, account.id)
+        links.remove_all(tx, account.id)
+
+    return await _change(store, email, AuditEvent(now_ms, by, "account.suspend"), change)
+
+
+async def resume_account(store: Store, email: str, by: str, now_ms: int) -> Account:
+    act = AuditEvent(now_ms, by, "account.resume")
+    return await _change(store, email, act, lambda tx, account: accounts.set_suspended(tx, account.id, None))
+
+
+async def set_password(store: Store, email: str, password: str, by: str, now_ms: int) -> Account:
+    """Give an account a new password. All its sessions and links end."""
+    password_hash = await asyncio.to_thread(PasswordHasher().hash, clean_password(password, email))
+
+    def change(tx: Transaction, account: Account) -> None:
+        accounts.set_password(tx, account.id, password_hash)
+        sessions.remove_all(tx, account.id)
+        links.remove_all(tx, account.id)
+
+    return await _change(store, email, AuditEvent(now_ms, by, "account.password"), change)
+
+
+async def _change(store: Store, email: str, act: AuditEvent, change: Callable[[Transaction, Account], None]) -> Account:
+    """Change an account, and write down who did so. It counts from the next request on, in every process."""
+
+    def work(tx: Transaction) -> Account:
+        account = find_account(tx, email)
+        change(tx, account)
+        audit_events.add(tx, msgspec.structs.replace(act, account_id=account.id))
+        return find_account(tx, account.email)
+
+    return await make_change(store, work)
+
+
+async def list_accounts(store: Store) -> list[Account]:
+    return await accounts.list_all(store)
+
+
+class Granted(msgspec.Struct, frozen=True):
+    """The account after a grant. `earlier_at` is set if an earlier call with the same reference made it."""
+
+    account: Account
+    earlier_at: int | None = None
+
+
+async def give_credit(  # noqa: PLR0913, PLR0917 one command
+    store: Store, email: str, amount_nano: int, note: str, now_ms: int, by: str = COMMAND_LINE, reference: str = ""
+) -> Granted:
+    """Add credit, which pays a debt of the account first. A reference makes it idempotent."""
+    if amount_nano <= 0:
+        raise ControlError("The amount of credit must be above zero.")
+    if len(note) > NOTE_CHARS_MAX or not note.isprintable():
+        raise ControlError(f"A note is one line of at most {NOTE_CHARS_MAX} characters.")
+
+    found = await get_account(store, email)
+    command = make_command(by, "credit.grant", (found.id, amount_nano), reference)
+
+    def give(tx: Transaction) -> Granted:
+        account, claim = find_account(tx, email), command.claim(tx, now_ms)
+        if not claim.is_new:
+            return Granted(account, claim.earlier_at)
+        if account.balance_nano + amount_nano >= transaction.BALANCE_NANO_LIMIT:
+            raise ControlError(
+                f"The balance of {account.email} is {format_dollars(account.balance_nano)} dollars "
+                f"and must stay below {format_dollars(transaction.BALANCE_NANO_LIMIT)}."
+            )
+        credit.give(tx, account.id, amount_nano, note, command.source, now_ms)
+        detail = f"{format_dollars(amount_nano)} dollars" + (f": {note}" if note else "")
+        audit_events.add(tx, AuditEvent(now_ms, by, "credit.grant", account.id, detail=detail))
+        return Granted(find_account(tx, account.email))
+
+    return await command.run(lambda: make_change(store, give))
+
+
+def find_account(tx: Transaction, email: str) -> Account:
+    normal = normal_email(email)
+    return _existing(email, accounts.find_by_email(tx, normal) if normal else None)
+
+
+async def get_account(store: Store, email: str) -> Account:
+    normal = normal_email(email)
+    return _existing(email, await accounts.get_by_email(store, normal) if normal else None)
+
+
+def _existing(email: str, account: Account | None) -> Account:
+    if account is None:
+        raise ControlError(f"There is no account for {email!r}. 'cadenza account list' shows all accounts.")
+    return account
+
+
+def normal_email(email: str) -> str | None:
+    """Trim and lower-case an address; None where it cannot be one."""
+    email = email.strip()
+    return email.lower() if len(email) <= EMAIL_CHARS_MAX and EMAIL.fullmatch(email) else None
+
+
+def require_email(email: str) -> str:
+    normal = normal_email(email)
+    if normal is None:
+        raise ControlError(f"{email!r} is not an email address: write it like name@example.org.")
+    return normal
+
+
+def check_class(preferred_class: str) -> None:
+    if preferred_class not in CLASSES:
+        raise ControlError(f"{preferred_class!r} is not a class: choose one of {', '.join(CLASSES)}.")

@@ -1,0 +1,61 @@
+"""Erasing an account: its personal data is gone for good, and its keys stop at once, in every process.
+
+Its entries and its usage stay under its id, without a name, so that the ledger still adds up. Credit that is left is
+forfeited by a correction, which takes free credit only: while requests hold credit, the account is not erased. The
+write-ahead log of SQLite is emptied, so that it has no trace either.
+"""
+
+import msgspec
+
+from cadenza.control.account.accounts import find_account, get_account
+from cadenza.control.money.credit import gather_free_credit
+from cadenza.core.errors import ControlError
+from cadenza.core.money import format_dollars
+from cadenza.fleet.changes import make_change
+from cadenza.ledger import credit
+from cadenza.store.sqlite.write_ahead_log import empty_log
+from cadenza.store.store import Store, Transaction
+from cadenza.store.tables import audit_events, erasure
+from cadenza.store.tables.audit_events import AuditEvent
+
+NOTE = "left over when the account was erased"
+
+
+class Erased(msgspec.Struct, frozen=True):
+    """The id under which the entries and the usage of the account stay, and the credit that was forfeited.
+
+    `leaves_log` if SQLite's write-ahead log could not be emptied: it may have what was erased until the service stops.
+    """
+
+    account_id: str
+    forfeited_nano: int
+    leaves_log: bool = False
+
+
+async def erase_account(store: Store, email: str, by: str, now_ms: int) -> Erased:
+    found = await get_account(store, email)
+    await gather_free_credit(store, found.id, found.balance_nano)
+
+    def erase(tx: Transaction) -> Erased:
+        account = find_account(tx, email)
+        money = credit.lock_money(tx, account.id)
+        balance_nano = money.balance_nano
+        if money.held_nano:
+            raise ControlError(_is_in_use(account.email, money.held_nano))
+        if balance_nano:
+            credit.take(tx, account.id, balance_nano, NOTE, f"erasure:{account.id}", now_ms)
+        erasure.erase(tx, account, now_ms)
+        detail = f"{format_dollars(balance_nano)} dollars forfeited"
+        audit_events.add(tx, AuditEvent(now_ms, by, "account.erase", account.id, detail=detail))
+        return Erased(account.id, balance_nano)
+
+    erased = await make_change(store, erase)
+    return msgspec.structs.replace(erased, leaves_log=not await empty_log(store))
+
+
+def _is_in_use(email: str, held_nano: int) -> str:
+    return (
+        f"{email} cannot be erased now: requests of it hold {format_dollars(held_nano)} dollars. "
+        f"Run 'cadenza account suspend {email}', which ends them within a second, and then this command again. "
+        "If no request runs, a process died: start the service, which ends what it left."
+    )

@@ -1,0 +1,62 @@
+"""Tells the owner of an account once, by e-mail, that its balance is low; again only after it has risen meanwhile.
+
+Every process looks once a minute. A store or a mail server that fails is logged, and the next look tries again.
+"""
+
+import asyncio
+import time
+
+from cadenza.control.email.outbox import Email, Send, SendFailed
+from cadenza.core.money import format_dollars
+from cadenza.ledger import low_balances
+from cadenza.observe import Log
+from cadenza.store.store import Store, StoreUnavailable
+from cadenza.store.tables.accounts import Account
+
+LOOK_EVERY_S = 60.0
+NOTICES_MAX = 100  # in one look
+
+
+class LowBalanceNotices:
+    """The notices of one process."""
+
+    def __init__(self, store: Store, send: Send, log: Log, base_url: str | None) -> None:
+        self._store = store
+        self._send = send
+        self._log = log
+        self._base_url = base_url
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        while True:
+            await asyncio.sleep(LOOK_EVERY_S)
+            try:
+                await self.look(time.time_ns() // 1_000_000)
+            except StoreUnavailable as error:
+                self._log.warning("low balances were not looked for", reason=error.problem)
+
+    async def look(self, now_ms: int) -> int:
+        """Tell the owners of all accounts that became low. Return how many were told."""
+        await low_balances.clear_risen(self._store)
+        told = 0
+        for account in await low_balances.find_untold(self._store, NOTICES_MAX):
+            if not await low_balances.claim(self._store, account.id, now_ms):
+                continue
+            try:
+                await self._send(self._letter(account))
+            except SendFailed:
+                await low_balances.give_back(self._store, account.id)
+                self._log.warning("a notice of low credit was not sent: the mail server did not take it")
+                break
+            told += 1
+        return told
+
+    def _letter(self, account: Account) -> Email:
+        where = f"{self._base_url}/credit" if self._base_url else "the page Credit of the platform"
+        left = format_dollars(account.balance_nano)
+        text = (
+            f"Your account {account.email} has {left} dollars of credit left.\n"
+            "When it is used up, requests are refused with status 402.\n\n"
+            f"Add credit, or change when you get this message: {where}\n"
+        )
+        return Email(account.email, f"Your credit is low: {left} dollars", text)

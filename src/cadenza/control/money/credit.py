@@ -1,0 +1,98 @@
+"""The credit of an account: corrections by an operator, and below which balance its owner wants a notice.
+
+A correction takes at most the balance, under the account's lock: free credit at once, and what requests in flight hold
+as a debt, when they end. What processes have reserved without need is asked back first.
+"""
+
+import asyncio
+
+import msgspec
+
+from cadenza.control.account.accounts import NOTE_CHARS_MAX, find_account, get_account
+from cadenza.control.money.idempotency import make_command
+from cadenza.core.errors import ControlError
+from cadenza.core.money import AMOUNT_NANO_MAX, format_dollars
+from cadenza.fleet.changes import make_change
+from cadenza.ledger import credit
+from cadenza.ledger.credit import Money
+from cadenza.store.store import Store, Transaction
+from cadenza.store.tables import audit_events
+from cadenza.store.tables.audit_events import AuditEvent
+
+LOOK_S = 0.05
+LOOKS = 20
+
+
+class Correction(msgspec.Struct, frozen=True):
+    """Credit that was taken back, what is a debt of it now, and the balance since.
+
+    `earlier_at` is set if an earlier call with the same reference did it.
+    """
+
+    email: str
+    taken_nano: int
+    balance_nano: int
+    owed_nano: int = 0
+    earlier_at: int | None = None
+
+
+async def correct_credit(  # noqa: PLR0913, PLR0917 one command
+    store: Store, email: str, amount_nano: int, reason: str, by: str, now_ms: int, reference: str = ""
+) -> Correction:
+    """Take credit back. The amount is negative, as its entry will be. A reference makes it idempotent."""
+    if not -AMOUNT_NANO_MAX <= amount_nano < 0:
+        raise ControlError("A correction takes credit back: write a negative amount, like -1.00.")
+    reason = reason.strip()
+    if not reason or len(reason) > NOTE_CHARS_MAX or not reason.isprintable():
+        raise ControlError(f"A correction needs a reason: one line of at most {NOTE_CHARS_MAX} characters.")
+
+    found = await get_account(store, email)
+    command = make_command(by, "credit.correct", (found.id, amount_nano), reference)
+    await gather_free_credit(store, found.id, -amount_nano)
+
+    def correct(tx: Transaction) -> Correction:
+        account, claim = find_account(tx, email), command.claim(tx, now_ms)
+        if not claim.is_new:
+            return Correction(account.email, -amount_nano, account.balance_nano, account.debt_nano, claim.earlier_at)
+        money = credit.lock_money(tx, account.id)
+        if money.balance_nano - money.debt_nano < -amount_nano:
+            raise ControlError(_too_much(account.email, -amount_nano, money))
+        taken = credit.take(tx, account.id, -amount_nano, reason, command.source, now_ms)
+        detail = f"{format_dollars(amount_nano)} dollars: {reason}"
+        audit_events.add(tx, AuditEvent(now_ms, by, "credit.correct", account.id, detail=detail))
+        return Correction(account.email, -amount_nano, taken.balance_nano, taken.owed_nano)
+
+    return await command.run(lambda: make_change(store, correct))
+
+
+async def gather_free_credit(store: Store, account_id: str, amount_nano: int) -> None:
+    """If less than this is free, wait up to a second for what processes have reserved and do not use."""
+    for _ in range(LOOKS):
+        if await credit.read_free(store, account_id) >= amount_nano:
+            return
+        if not await credit.ask_for_spare(store, account_id):
+            return
+        await asyncio.sleep(LOOK_S)
+
+
+async def set_low_balance(store: Store, account_id: str, below_nano: int, by: str, now_ms: int) -> None:
+    """Below this balance its owner is told. Zero: never."""
+    if not 0 <= below_nano <= AMOUNT_NANO_MAX:
+        raise ControlError("Write an amount of dollars from zero, like 1.00.")
+
+    def change(tx: Transaction) -> None:
+        credit.notice_below(tx, account_id, below_nano)
+        audit_events.add(
+            tx,
+            AuditEvent(now_ms, by, "credit.notice", account_id, detail=f"below {format_dollars(below_nano)} dollars"),
+        )
+
+    await store.transact(change)
+
+
+def _too_much(email: str, amount_nano: int, money: Money) -> str:
+    owed = f", and a debt of {format_dollars(money.debt_nano)} is taken from it first" if money.debt_nano else ""
+    return (
+        f"{format_dollars(amount_nano)} dollars cannot be taken from {email}: the balance is "
+        f"{format_dollars(money.balance_nano)}{owed}."
+    )

@@ -1,0 +1,226 @@
+"""Payments by Stripe Checkout, on our own HTTP client: one request that opens a checkout, and signed events.
+
+An event counts only if its signature fits the raw body and is at most TOLERANCE_S old. The fields that are not named
+here are not read.
+"""
+
+import asyncio
+import hashlib
+import hmac
+from urllib.parse import urlencode
+
+import msgspec
+
+from cadenza.control.money.payments import (
+    BadSignature,
+    Checkout,
+    CheckoutOrder,
+    DisputeClosed,
+    Disputed,
+    Expired,
+    Paid,
+    PaymentEvent,
+    ProviderFailed,
+    Refunded,
+    Subject,
+)
+from cadenza.http.client import HttpClient, Unreachable
+from cadenza.http.client_connection import STOP, Broken, ClientConnection
+
+TOLERANCE_S = 5 * 60
+CONNECT_S = 10.0
+REPLY_S = 30.0
+REPLY_BYTES_MAX = 256 * 1024
+NANO_PER_CENT = 10_000_000
+SESSIONS = "/v1/checkout/sessions"
+PRODUCT = "Credit"
+
+
+class StripeSettings(msgspec.Struct, frozen=True):
+    """Where Stripe is, and the secrets of our account there. They come from the config."""
+
+    api_url: str
+    secret_key: str
+    webhook_secret: str
+
+    def __repr__(self) -> str:
+        return f"StripeSettings({self.api_url!r})"
+
+
+class _Session(msgspec.Struct, frozen=True):
+    """A checkout session, or what we read of it."""
+
+    id: str
+    url: str | None = None
+    client_reference_id: str | None = None
+    payment_intent: str | None = None
+    payment_status: str = ""
+    amount_total: int | None = None
+    currency: str | None = None
+
+
+class _Charge(msgspec.Struct, frozen=True):
+    """A payment by card. It has the metadata of its payment intent."""
+
+    amount_refunded: int
+    currency: str
+    payment_intent: str | None = None
+    metadata: dict[str, str] = {}
+
+
+class _Dispute(msgspec.Struct, frozen=True):
+    """A dispute. Before money is withdrawn, its status begins with warning_."""
+
+    id: str
+    amount: int
+    currency: str
+    status: str
+    payment_intent: str | None = None
+
+
+class _Data(msgspec.Struct, frozen=True):
+    object: msgspec.Raw
+
+
+class _Event(msgspec.Struct, frozen=True):
+    id: str
+    type: str
+    data: _Data
+
+
+class Stripe:
+    """An account at Stripe."""
+
+    name = "stripe"
+
+    def __init__(self, settings: StripeSettings) -> None:
+        headers = {
+            "authorization": f"Bearer {settings.secret_key}",
+            "content-type": "application/x-www-form-urlencoded",
+        }
+        self._client = HttpClient(settings.api_url, headers)
+        self._secret = settings.webhook_secret.encode()
+
+    async def create_checkout(self, order: CheckoutOrder) -> Checkout:
+        try:
+            async with (
+                asyncio.timeout(REPLY_S),
+                self._client.request("POST", SESSIONS, _form(order), CONNECT_S) as reply,
+            ):
+                body, status = await _read(reply), reply.status
+        except (Unreachable, Broken, OSError) as error:  # a timeout is an OSError
+            raise ProviderFailed(type(error).__name__) from None
+        if status != 200:
+            raise ProviderFailed(f"status {status}")
+        try:
+            session = msgspec.json.decode(body, type=_Session)
+        except msgspec.DecodeError:
+            raise ProviderFailed("a reply that is not a checkout session") from None
+        if not session.url or not session.url.startswith(("https://", "http://")):
+            raise ProviderFailed("a checkout session without an address")
+        return Checkout(session.id, session.url)
+
+    def read_event(self, body: bytes, signature: str, now_s: int) -> PaymentEvent | None:
+        check_signature(self._secret, body, signature, now_s)
+        try:
+            event = msgspec.json.decode(body, type=_Event)
+            return _payment_event(event)
+        except msgspec.DecodeError:
+            return None
+
+
+def check_signature(secret: bytes, body: bytes, header: str, now_s: int) -> None:
+    """BadSignature unless one of the signatures in the header is ours and recent."""
+    parts = [part.strip().partition("=") for part in header.split(",")]
+    times = [value for name, _, value in parts if name == "t"]
+    given = [value.encode() for name, _, value in parts if name == "v1"]
+    if len(times) != 1 or not (times[0].isascii() and times[0].isdecimal() and len(times[0]) < 20):
+        raise BadSignature
+    expected = hmac.new(secret, times[0].encode() + b"." + body, hashlib.sha256).hexdigest().encode()
+    is_ours = any(hmac.compare_digest(expected, one) for one in given)
+    if not is_ours or abs(now_s - int(times[0])) > TOLERANCE_S:
+        raise BadSignature
+
+
+def _payment_event(event: _Event) -> PaymentEvent | None:
+    """None for an event that changes no payment."""
+    raw = event.data.object
+    match event.type:
+        case "checkout.session.completed" | "checkout.session.async_payment_succeeded":
+            session = msgspec.json.decode(raw, type=_Session)
+            if session.payment_status != "paid":  # it will be, or will not: another event tells
+                return None
+            return PaymentEvent(event.id, event.type, _of_session(session), Paid(_nano(session)))
+        case "checkout.session.expired":
+            session = msgspec.json.decode(raw, type=_Session)
+            return PaymentEvent(event.id, event.type, _of_session(session), Expired())
+        case "charge.refunded":
+            charge = msgspec.json.decode(raw, type=_Charge)
+            subject = Subject(charge.metadata.get("payment", ""), "", charge.payment_intent or "")
+            total_nano = _dollars(charge.amount_refunded, charge.currency)
+            return PaymentEvent(event.id, event.type, subject, Refunded(total_nano))
+        case "charge.dispute.created" | "charge.dispute.closed":
+            return _dispute_event(event, msgspec.json.decode(raw, type=_Dispute))
+    return None
+
+
+def _dispute_event(event: _Event, dispute: _Dispute) -> PaymentEvent | None:
+    subject, amount_nano = Subject("", "", dispute.payment_intent or ""), _dollars(dispute.amount, dispute.currency)
+    if dispute.status.startswith("warning_"):
+        return None
+    if event.type == "charge.dispute.created":
+        return PaymentEvent(event.id, event.type, subject, Disputed(dispute.id, amount_nano))
+    if dispute.status == "lost":
+        return PaymentEvent(event.id, event.type, subject, DisputeClosed(dispute.id, amount_nano, "lost"))
+    if dispute.status == "won":
+        return PaymentEvent(event.id, event.type, subject, DisputeClosed(dispute.id, amount_nano, "won"))
+    return None
+
+
+def _of_session(session: _Session) -> Subject:
+    """By the session alone: an id that somebody put into another session of the same account must not count."""
+    return Subject("", session.id, session.payment_intent or "")
+
+
+def _nano(session: _Session) -> int | None:
+    return None if session.amount_total is None else _dollars(session.amount_total, session.currency or "")
+
+
+def _dollars(cents: int, currency: str) -> int | None:
+    return cents * NANO_PER_CENT if currency == "usd" else None
+
+
+def _form(order: CheckoutOrder) -> bytes:
+    cents, rest = divmod(order.amount_nano, NANO_PER_CENT)
+    assert rest == 0
+    item = "line_items[0]"
+    return urlencode(
+        {
+            "mode": "payment",
+            "client_reference_id": order.payment_id,
+            "customer_email": order.email,
+            "success_url": order.success_url,
+            "cancel_url": order.cancel_url,
+            "expires_at": order.expires_at,
+            f"{item}[quantity]": 1,
+            f"{item}[price_data][currency]": "usd",
+            f"{item}[price_data][unit_amount]": cents,
+            f"{item}[price_data][product_data][name]": PRODUCT,
+            "payment_intent_data[metadata][payment]": order.payment_id,
+            "adaptive_pricing[enabled]": "false",  # the amount stays in dollars
+        }
+    ).encode()
+
+
+async def _read(reply: ClientConnection) -> bytes:
+    parts: list[bytes] = []
+    size_bytes = 0
+
+    def take(part: bytes) -> float:
+        nonlocal size_bytes
+        parts.append(part)
+        size_bytes += len(part)
+        return STOP if size_bytes > REPLY_BYTES_MAX else float("inf")
+
+    await reply.receive(take)
+    return b"".join(parts)

@@ -1,0 +1,1 @@
+"""Who somebody is: sign-up, passwords, second factors, passkeys, sessions, one-time links."""

@@ -1,0 +1,126 @@
+"""What owners change about their sign-in: the password and the e-mail address, by a form or by a link.
+
+With the password, every other session ends and every link stops working. A new address takes effect when its owner has
+opened the link that was sent to it; without e-mail it takes effect at once and counts as not verified.
+"""
+
+from collections.abc import Callable
+
+import msgspec
+
+from cadenza.control.account.accounts import require_email
+from cadenza.control.sign_in.links import find_link, make_link, take_link
+from cadenza.control.sign_in.passwords import PasswordWork
+from cadenza.control.sign_in.sessions import rotate_session
+from cadenza.core.errors import ControlError
+from cadenza.fleet.changes import make_change
+from cadenza.store.store import Store, StoreRefused, Transaction
+from cadenza.store.tables import accounts, audit_events, links, sessions
+from cadenza.store.tables.accounts import Account
+from cadenza.store.tables.audit_events import AuditEvent
+from cadenza.store.tables.links import Link, LinkKind
+from cadenza.store.tables.sessions import Session
+
+DEAD_LINK = "This link was used before, has expired, or is not complete. Ask for a new one."
+TAKEN = "Another account has this e-mail address."
+
+
+async def change_password(store: Store, session: Session, password_hash: str, by: str, now_ms: int) -> str | None:
+    """Set a password whose predecessor was checked. Returns the new secret of this session; None if it has ended."""
+
+    def change(tx: Transaction) -> str | None:
+        accounts.set_password(tx, session.account_id, password_hash)
+        links.remove_all(tx, session.account_id)
+        sessions.remove_all(tx, session.account_id, session.digest)
+        audit_events.add(tx, AuditEvent(now_ms, by, "account.password", session.account_id))
+        return rotate_session(tx, session, now_ms, is_proof=True)
+
+    return await store.transact(change)
+
+
+async def reset_password(store: Store, work: PasswordWork, secret: str, password: str, now_ms: int) -> Account:
+    """Use a link to set a password. Every session ends. The second factor stays."""
+    link = await require_link(store, secret, "reset", now_ms)  # a hash is costly: nobody gets one without a link
+    password_hash = await work.hash(password, link.email)
+
+    def reset(tx: Transaction) -> Account:
+        account = _use(tx, secret, "reset", now_ms)[1]
+        accounts.set_password(tx, account.id, password_hash)
+        sessions.remove_all(tx, account.id)
+        links.remove_all(tx, account.id)
+        audit_events.add(tx, AuditEvent(now_ms, account.email, "account.reset_password", account.id))
+        return account
+
+    return await store.transact(reset)
+
+
+async def verify_email(store: Store, secret: str, now_ms: int) -> Account:
+    """Use a link to prove that its reader has the address of the account."""
+
+    def verify(tx: Transaction) -> Account:
+        link, account = _use(tx, secret, "verify", now_ms)
+        if link.email != account.email:
+            raise ControlError(DEAD_LINK)
+        accounts.set_verified(tx, account.id, now_ms)
+        audit_events.add(tx, AuditEvent(now_ms, account.email, "account.verify", account.id))
+        return account
+
+    return await store.transact(verify)
+
+
+async def begin_email_change(store: Store, account: Account, email: str, now_ms: int) -> str:
+    """Make the link for the new address, and return its path. Whether another account has it is not said."""
+    normal = require_email(email)
+
+    def begin(tx: Transaction) -> str:
+        audit_events.add(tx, AuditEvent(now_ms, account.email, "account.ask_email", account.id))
+        return make_link(tx, "change_email", account.id, normal, now_ms)
+
+    return await store.transact(begin)
+
+
+async def finish_email_change(store: Store, account: Account, secret: str, now_ms: int) -> Account:
+    """Use the link that was sent to the new address. Only the account that asked for it can."""
+
+    def finish(tx: Transaction) -> Account:
+        link, owner = _use(tx, secret, "change_email", now_ms)
+        if owner.id != account.id:
+            raise ControlError(DEAD_LINK)
+        return _set_email(tx, owner, link.email, now_ms, now_ms)
+
+    return await _change_email(store, finish)
+
+
+async def change_email_at_once(store: Store, account: Account, email: str, now_ms: int) -> Account:
+    """Without e-mail nobody can be asked, so the new address counts as not verified."""
+    normal = require_email(email)
+    return await _change_email(store, lambda tx: _set_email(tx, account, normal, None, now_ms))
+
+
+async def require_link(store: Store, secret: str, kind: LinkKind, now_ms: int) -> Link:
+    link = await find_link(store, secret, kind, now_ms)
+    if link is None:
+        raise ControlError(DEAD_LINK)
+    return link
+
+
+async def _change_email(store: Store, work: Callable[[Transaction], Account]) -> Account:
+    try:
+        return await make_change(store, work)
+    except StoreRefused:
+        raise ControlError(TAKEN) from None
+
+
+def _set_email(tx: Transaction, account: Account, email: str, verified_at: int | None, now_ms: int) -> Account:
+    accounts.set_email(tx, account.id, email, verified_at)
+    links.remove_all(tx, account.id)
+    audit_events.add(tx, AuditEvent(now_ms, account.email, "account.email", account.id))
+    return msgspec.structs.replace(account, email=email, verified_at=verified_at)
+
+
+def _use(tx: Transaction, secret: str, kind: LinkKind, now_ms: int) -> tuple[Link, Account]:
+    link = take_link(tx, secret, kind, now_ms)
+    account = accounts.find(tx, link.account_id) if link and link.account_id else None
+    if link is None or account is None or account.suspended_at is not None:
+        raise ControlError(DEAD_LINK)
+    return link, account

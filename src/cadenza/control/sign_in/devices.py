@@ -1,0 +1,45 @@
+"""Browsers that have signed in before, by a long-lived cookie. It opens nothing: it only has its own allowance.
+
+So a stranger who uses up the attempts of an account does not lock its owner out. The cookie holds a signed token for
+each of the last few accounts.
+"""
+
+import binascii
+import secrets
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+
+from cadenza.control.sign_in.signing import Signer
+
+PURPOSE = "device"
+NONCE_BYTES = 16
+TOKEN_CHARS = 64  # of 16 random bytes and a signature of 32
+ACCOUNTS_MAX = 4
+SEPARATOR = "."
+
+
+async def find_device(signer: Signer, cookie: str, account_id: str) -> str | None:
+    """The token of this account in a cookie."""
+    for token in cookie.split(SEPARATOR)[:ACCOUNTS_MAX]:
+        if len(token) == TOKEN_CHARS and await _is_of(signer, token, account_id):
+            return token
+    return None
+
+
+async def remember_device(signer: Signer, cookie: str, account_id: str) -> str:
+    """The cookie with a token for this account first."""
+    token = await find_device(signer, cookie, account_id) or await _make(signer, account_id)
+    others = [one for one in cookie.split(SEPARATOR) if len(one) == TOKEN_CHARS and one != token]
+    return SEPARATOR.join([token, *others[: ACCOUNTS_MAX - 1]])
+
+
+async def _make(signer: Signer, account_id: str) -> str:
+    nonce = secrets.token_bytes(NONCE_BYTES)
+    return urlsafe_b64encode(nonce + await signer.sign(PURPOSE, nonce, account_id.encode())).decode()
+
+
+async def _is_of(signer: Signer, token: str, account_id: str) -> bool:
+    try:
+        raw = urlsafe_b64decode(token)
+    except (binascii.Error, ValueError):
+        return False
+    return await signer.is_signed(raw[NONCE_BYTES:], PURPOSE, raw[:NONCE_BYTES], account_id.encode())

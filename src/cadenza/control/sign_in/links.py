@@ -1,0 +1,62 @@
+"""Links that prove that a person reads an address, or was invited. The secret is in the link, its digest in the store.
+
+A link works once, for one purpose, and not for long. Opening it changes nothing: the page behind it has a button,
+because mail programs open links to check them.
+"""
+
+import hashlib
+import secrets
+
+from cadenza.control.account.accounts import find_account
+from cadenza.store.store import Store, Transaction
+from cadenza.store.tables import audit_events, links
+from cadenza.store.tables.audit_events import AuditEvent
+from cadenza.store.tables.links import Link, LinkKind
+
+HOUR_MS = 60 * 60 * 1000
+DAY_MS = 24 * HOUR_MS
+LIFETIMES_MS: dict[LinkKind, int] = {
+    "verify": 3 * DAY_MS,
+    "reset": HOUR_MS,
+    "change_email": DAY_MS,
+    "invite": 7 * DAY_MS,
+}
+PATHS: dict[LinkKind, str] = {
+    "verify": "/verify/",
+    "reset": "/reset/",
+    "change_email": "/new-address/",
+    "invite": "/join/",
+}
+
+
+def make_link(tx: Transaction, kind: LinkKind, account_id: str | None, email: str, now_ms: int) -> str:
+    """Make a link and return its path. Earlier links of the account for the same purpose stop working."""
+    links.forget_expired(tx, now_ms)
+    if account_id is not None:
+        links.remove_kind(tx, account_id, kind)
+    secret = secrets.token_urlsafe(32)
+    links.add(tx, Link(link_digest(secret), kind, account_id, email, now_ms, now_ms + LIFETIMES_MS[kind]))
+    return PATHS[kind] + secret
+
+
+async def find_link(store: Store, secret: str, kind: LinkKind, now_ms: int) -> Link | None:
+    return await links.get(store, link_digest(secret), kind, now_ms)
+
+
+def take_link(tx: Transaction, secret: str, kind: LinkKind, now_ms: int) -> Link | None:
+    return links.take(tx, link_digest(secret), kind, now_ms)
+
+
+async def print_link(store: Store, email: str, kind: LinkKind, by: str, now_ms: int) -> str:
+    """For an operator who hands the link over. Returns its path."""
+
+    def make(tx: Transaction) -> str:
+        account = find_account(tx, email)
+        audit_events.add(tx, AuditEvent(now_ms, by, f"link.{kind}", account.id))
+        return make_link(tx, kind, account.id, account.email, now_ms)
+
+    return await store.transact(make)
+
+
+def link_digest(secret: str) -> bytes:
+    return hashlib.sha256(secret.encode(errors="replace")).digest()

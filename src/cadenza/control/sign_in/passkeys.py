@@ -1,0 +1,155 @@
+"""Passkeys: add, list, remove, and sign in with one.
+
+A challenge holds its time and a signature over the browser's cookie, so it needs no room in the store: it is good for
+one browser and five minutes. It is good once, because a passkey accepts only challenges that are newer than its last
+use.
+"""
+
+import asyncio
+import secrets
+from typing import Literal
+
+import msgspec
+
+from cadenza.control.sign_in import ceremony
+from cadenza.control.sign_in.ceremony import Refused, Site
+from cadenza.control.sign_in.second_factor import first_codes, forget_unused_codes
+from cadenza.control.sign_in.signing import Signer
+from cadenza.core.errors import ControlError
+from cadenza.store.store import Store, StoreRefused, Transaction
+from cadenza.store.tables import accounts, audit_events, passkeys
+from cadenza.store.tables.accounts import Account
+from cadenza.store.tables.audit_events import AuditEvent
+from cadenza.store.tables.passkeys import Passkey
+
+Purpose = Literal["add", "sign_in"]
+TIME_BYTES = 8
+NONCE_BYTES = 16
+CHALLENGE_BYTES = TIME_BYTES + NONCE_BYTES + 32
+CHALLENGE_MS = 5 * 60 * 1000
+SKEW_MS = 5000  # the clocks of two machines may differ by this much
+PASSKEYS_MAX = 20
+NAME_CHARS_MAX = 60
+REFUSED = "The passkey was not accepted. Try again."
+
+
+class PasskeyView(msgspec.Struct, frozen=True):
+    """A passkey as its owner sees it."""
+
+    id: str
+    name: str
+    created_at: int
+    last_used_at: int | None
+
+
+class NewPasskey(msgspec.Struct, frozen=True):
+    """A name that the owner chose, and what the browser made: a credential, as JSON."""
+
+    name: str
+    credential: str
+
+
+class Passkeys:
+    """The passkeys of a site, for one process."""
+
+    def __init__(self, store: Store, signer: Signer) -> None:
+        self._store = store
+        self._signer = signer
+
+    async def ask_to_add(self, site: Site, account: Account, cookie: str, now_ms: int) -> str:
+        """What the browser needs to make a passkey, as JSON."""
+        known = await passkeys.list_for_account(self._store, account.id)
+        if len(known) >= PASSKEYS_MAX:
+            raise ControlError(f"An account has at most {PASSKEYS_MAX} passkeys. Remove one first.")
+        challenge = await self._challenge("add", cookie, now_ms)
+        return ceremony.registration_options(site, account, challenge, [one.id for one in known])
+
+    async def add(self, site: Site, account: Account, cookie: str, new: NewPasskey, now_ms: int) -> list[str]:
+        """Keep a passkey. Returns recovery codes if the account had none."""
+        name = new.name.strip() or "Passkey"
+        if len(name) > NAME_CHARS_MAX or not name.isprintable():
+            raise ControlError(f"The name of a passkey is one line of at most {NAME_CHARS_MAX} characters.")
+        try:
+            challenge, _ = await self._answered("add", cookie, new.credential, now_ms)
+            made = await asyncio.to_thread(ceremony.check_registration, site, challenge, new.credential)
+        except Refused:
+            raise ControlError(REFUSED) from None
+        passkey = Passkey(made[0], account.id, name, made[1], made[2], now_ms)
+
+        def add(tx: Transaction) -> list[str]:
+            passkeys.add(tx, passkey)
+            audit_events.add(tx, AuditEvent(now_ms, account.email, "passkey.add", account.id, written_id(passkey.id)))
+            return first_codes(tx, account.id)
+
+        try:
+            return await self._store.transact(add)
+        except StoreRefused:
+            raise ControlError(REFUSED) from None
+
+    async def ask_to_sign_in(self, site: Site, cookie: str, account_id: str | None, now_ms: int) -> str:
+        """What the browser needs to use a passkey, as JSON: one of this account, or any that it has for us."""
+        known = await passkeys.list_for_account(self._store, account_id) if account_id else []
+        return ceremony.sign_in_options(
+            site, await self._challenge("sign_in", cookie, now_ms), [one.id for one in known]
+        )
+
+    async def check(self, site: Site, cookie: str, credential: str, account_id: str | None, now_ms: int) -> Account:
+        """The account whose passkey signed the challenge. ControlError if there is none, or another one was asked."""
+        try:
+            challenge, asked_at = await self._answered("sign_in", cookie, credential, now_ms)
+            passkey = await passkeys.get(self._store, ceremony.passkey_id(credential))
+            if passkey is None or (account_id is not None and passkey.account_id != account_id):
+                raise Refused
+            count = await asyncio.to_thread(ceremony.check_sign_in, site, challenge, credential, passkey)
+        except Refused:
+            raise ControlError(REFUSED) from None
+        used_at = max(now_ms, asked_at)
+        is_first = await self._store.transact(lambda tx: passkeys.use(tx, passkey, asked_at, count, used_at))
+        account = await accounts.get(self._store, passkey.account_id)
+        if not is_first or account is None:
+            raise ControlError(REFUSED)
+        return account
+
+    async def list(self, account_id: str) -> list[PasskeyView]:
+        found = await passkeys.list_for_account(self._store, account_id)
+        return [PasskeyView(written_id(one.id), one.name, one.created_at, one.last_used_at) for one in found]
+
+    async def remove(self, account: Account, passkey_id: str, now_ms: int) -> bool:
+        """False if this account has no such passkey."""
+        wanted = read_id(passkey_id)
+
+        def remove(tx: Transaction) -> bool:
+            if not passkeys.remove(tx, account.id, wanted):
+                return False
+            audit_events.add(tx, AuditEvent(now_ms, account.email, "passkey.remove", account.id, passkey_id))
+            forget_unused_codes(tx, account.id)
+            return True
+
+        return await self._store.transact(remove)
+
+    async def _challenge(self, purpose: Purpose, cookie: str, now_ms: int) -> bytes:
+        head = now_ms.to_bytes(TIME_BYTES) + secrets.token_bytes(NONCE_BYTES)
+        return head + await self._signer.sign(f"passkey {purpose}", head, cookie.encode())
+
+    async def _answered(self, purpose: Purpose, cookie: str, credential: str, now_ms: int) -> tuple[bytes, int]:
+        """The challenge that was answered, if this browser was asked it lately, and when it was asked."""
+        challenge = ceremony.challenge_of(credential)
+        if len(challenge) != CHALLENGE_BYTES:
+            raise Refused
+        head, signature = challenge[: TIME_BYTES + NONCE_BYTES], challenge[TIME_BYTES + NONCE_BYTES :]
+        asked_at = int.from_bytes(head[:TIME_BYTES])
+        is_ours = await self._signer.is_signed(signature, f"passkey {purpose}", head, cookie.encode())
+        if not is_ours or not -SKEW_MS <= now_ms - asked_at < CHALLENGE_MS:
+            raise Refused
+        return challenge, asked_at
+
+
+def written_id(passkey_id: bytes) -> str:
+    return passkey_id.hex()
+
+
+def read_id(text: str) -> bytes:
+    try:
+        return bytes.fromhex(text)
+    except ValueError:
+        return b""

@@ -1,0 +1,107 @@
+"""Password hashes: argon2id, in threads of low priority, so that the API is served first.
+
+A hash takes 64 MiB of memory and a core for a while. There are two lanes, and each works on one hash at a time: one for
+browsers that have signed in to the account before, one for all others. A flood of sign-ins fills only its own lane. A
+lane with too many waiting refuses more.
+"""
+
+import asyncio
+import os
+import string
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from enum import Enum, auto
+
+from argon2 import PasswordHasher
+from argon2.exceptions import VerifyMismatchError
+
+from cadenza.control.sign_in.common_passwords import is_common
+from cadenza.control.sign_in.throttle import Throttled
+from cadenza.core.errors import ControlError
+
+PASSWORD_CHARS_MIN = 8
+PASSWORD_CHARS_MAX = 1024
+WAITING_MAX = 16
+BUSY_S = 5.0
+DECORATION = string.digits + string.punctuation + " "
+LOW_PRIORITY = 10  # of 19
+# The hash of a password that nobody knows, so that an unknown address takes as long as a known one.
+DECOY = "$argon2id$v=19$m=65536,t=3,p=4$l7kE/wY253lz9eVGvWck1g$6yNKS97TCXvCA3V6T45lxPn8Uynm1Px4Nm0ZsVtEWsw"
+
+
+class Lane(Enum):
+    """Which hashes wait for each other."""
+
+    KNOWN = auto()  # a browser that has signed in to the account before
+    OTHERS = auto()
+
+
+class PasswordWork:
+    """Makes and checks the hashes of one process. `finished` counts them, for tests."""
+
+    def __init__(self, waiting_max: int = WAITING_MAX) -> None:
+        self.finished = 0
+        self._waiting_max = waiting_max
+        self._waiting = dict.fromkeys(Lane, 0)
+        self._hasher = PasswordHasher()
+        self._threads = {lane: ThreadPoolExecutor(1, f"passwords-{lane.name}", _lower_priority) for lane in Lane}
+
+    async def hash(self, password: str, email: str, lane: Lane = Lane.OTHERS) -> str:
+        """The hash of a new password for the account of this address. ControlError if it is a bad one."""
+        secret = clean_password(password, email)
+        return str(await self._run(lane, lambda: self._hasher.hash(secret)))
+
+    async def matches(self, password_hash: str | None, password: str, lane: Lane = Lane.OTHERS) -> bool:
+        """Check a password. Without a hash the answer is no, after the same work."""
+        if len(password) > PASSWORD_CHARS_MAX:
+            return False
+        secret = password.encode(errors="replace")
+        found = await self._run(lane, lambda: self._verify(password_hash or DECOY, secret))
+        return bool(found) and password_hash is not None
+
+    async def _run(self, lane: Lane, work: Callable[[], str | bool]) -> str | bool:
+        if self._waiting[lane] >= self._waiting_max:
+            raise Throttled("Many people are signing in at the moment. Try again in a few seconds.", BUSY_S)
+        self._waiting[lane] += 1
+        try:
+            done = await asyncio.get_running_loop().run_in_executor(self._threads[lane], work)
+            self.finished += 1
+            return done
+        finally:
+            self._waiting[lane] -= 1
+
+    def _verify(self, password_hash: str, secret: bytes) -> bool:
+        try:
+            return self._hasher.verify(password_hash, secret)
+        except VerifyMismatchError:
+            return False
+
+
+def clean_password(password: str, email: str) -> bytes:
+    """The bytes of a new password. ControlError if it is too short, common, or the address itself."""
+    if not PASSWORD_CHARS_MIN <= len(password) <= PASSWORD_CHARS_MAX:
+        raise ControlError(f"A password has {PASSWORD_CHARS_MIN} to {PASSWORD_CHARS_MAX} characters.")
+    if is_common(password):
+        raise ControlError("This password is one of the most common ones, which are tried first. Choose another.")
+    if _is_address(password, email):
+        raise ControlError("The password is the e-mail address or a part of it. Choose another.")
+    try:
+        return password.encode()
+    except UnicodeEncodeError:
+        raise ControlError("The password is not text in UTF-8: type it again.") from None
+
+
+def _is_address(password: str, email: str) -> bool:
+    """Whether a password is an address or one of its sides, also with digits and signs around it."""
+    local, _, domain = email.strip().lower().partition("@")
+    bare = password.strip().lower()
+    own = {f"{local}@{domain}", local, domain}
+    return bare in own or bare.strip(DECORATION) in {text.strip(DECORATION) for text in own} - {""}
+
+
+def _lower_priority() -> None:
+    """On Linux a thread has a priority of its own, and the threads that argon2 starts inherit it."""
+    if sys.platform == "linux":
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOW_PRIORITY)

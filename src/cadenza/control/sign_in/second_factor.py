@@ -1,0 +1,183 @@
+"""The second factor: an authenticator app, recovery codes, and how they are set up and removed. See also passkeys.
+
+An account that has an app or a passkey has ten recovery codes, which are shown once and stored as digests. Codes are
+used in one transaction, so that of two uses at the same instant one fails.
+"""
+
+import hashlib
+import re
+import secrets
+from typing import Self
+
+import msgspec
+
+from cadenza.control.account.accounts import find_account
+from cadenza.control.sign_in import totp
+from cadenza.control.sign_in.sealing import Sealer, is_sealed
+from cadenza.core.errors import ControlError
+from cadenza.store.store import Store, Transaction
+from cadenza.store.tables import audit_events, passkeys, second_factors
+from cadenza.store.tables.accounts import Account
+from cadenza.store.tables.audit_events import AuditEvent
+from cadenza.store.tables.second_factors import Factors, Totp
+
+CODES = 10
+LETTERS = "23456789abcdefghjkmnpqrstuvwxyz"  # none that look alike
+GROUPS, GROUP_LETTERS = 3, 4  # about 59 bits
+WRONG_CODE = "This code is wrong, was used before, or is out of date. Wait for the next one."
+WRONG_RECOVERY = "This recovery code is wrong or was used before."
+
+
+class Code(msgspec.Struct, frozen=True):
+    """A code as it was typed: six digits of the app, or a recovery code."""
+
+    text: str
+    is_recovery: bool
+
+    @classmethod
+    def parse(cls, typed: str) -> Self:
+        text = re.sub(r"[\s-]", "", typed[:100]).lower()
+        return cls(text, not re.fullmatch(r"[0-9]{6}", text, re.ASCII))
+
+
+class Enrolment(msgspec.Struct, frozen=True):
+    """The secret for an authenticator app: as an address for a QR code, and as text to type."""
+
+    uri: str
+    text: str
+
+
+async def begin_totp(store: Store, sealer: Sealer, account: Account) -> Enrolment:
+    """Make a secret for an authenticator app. It counts once a code of the app was given."""
+    secret = totp.make_secret()
+    sealed = sealer.seal(secret, account.id)
+
+    def begin(tx: Transaction) -> None:
+        found = second_factors.find_totp(tx, account.id)
+        if found and found.confirmed_at is not None:
+            raise ControlError("There is an authenticator app already. Remove it first.")
+        second_factors.replace_totp(tx, account.id, sealed)
+
+    await store.transact(begin)
+    return Enrolment(totp.uri(secret, account.email), totp.written_secret(secret))
+
+
+async def enrolment_of(store: Store, sealer: Sealer, account: Account) -> Enrolment:
+    """The secret that waits for its first code."""
+
+    def read(tx: Transaction) -> Enrolment:
+        found = second_factors.find_totp(tx, account.id)
+        if found is None or found.confirmed_at is not None:
+            raise ControlError("Begin again: there is no authenticator app to confirm.")
+        secret = sealer.open(found.secret, account.id)
+        return Enrolment(totp.uri(secret, account.email), totp.written_secret(secret))
+
+    return await store.transact(read)
+
+
+async def confirm_totp(store: Store, sealer: Sealer, account: Account, code: str, now_ms: int) -> list[str]:
+    """Confirm the app by its first code. Returns recovery codes if the account had none."""
+    given = Code.parse(code)
+
+    def confirm(tx: Transaction) -> list[str]:
+        found = second_factors.find_totp(tx, account.id)
+        if found is None or found.confirmed_at is not None:
+            raise ControlError("Begin again: there is no authenticator app to confirm.")
+        _use_totp(tx, sealer, found, given, now_ms)
+        audit_events.add(tx, AuditEvent(now_ms, account.email, "totp.add", account.id))
+        return first_codes(tx, account.id)
+
+    return await store.transact(confirm)
+
+
+async def remove_totp(store: Store, account: Account, now_ms: int) -> bool:
+    def remove(tx: Transaction) -> bool:
+        is_removed = second_factors.remove_totp(tx, account.id)
+        audit_events.add(tx, AuditEvent(now_ms, account.email, "totp.remove", account.id))
+        forget_unused_codes(tx, account.id)
+        return is_removed
+
+    return await store.transact(remove)
+
+
+async def renew_codes(store: Store, account: Account, now_ms: int) -> list[str]:
+    """Replace the recovery codes. The old ones stop working."""
+
+    def renew(tx: Transaction) -> list[str]:
+        if not second_factors.find_factors(tx, account.id).is_any:
+            raise ControlError("Recovery codes belong to a second factor: add an authenticator app or a passkey first.")
+        audit_events.add(tx, AuditEvent(now_ms, account.email, "recovery_codes.renew", account.id))
+        return _make_codes(tx, account.id)
+
+    return await store.transact(renew)
+
+
+async def use_second_factor(store: Store, sealer: Sealer, account: Account, given: Code, now_ms: int) -> None:
+    """Use a code to sign in. ControlError if it is wrong or was used before."""
+
+    def use(tx: Transaction) -> None:
+        if given.is_recovery:
+            if not second_factors.use_code(tx, account.id, _digest(given.text)):
+                raise ControlError(WRONG_RECOVERY)
+            audit_events.add(tx, AuditEvent(now_ms, account.email, "recovery_codes.use", account.id))
+            return
+        found = second_factors.find_totp(tx, account.id)
+        if found is None or found.confirmed_at is None:
+            raise ControlError(WRONG_CODE)
+        _use_totp(tx, sealer, found, given, now_ms)
+
+    await store.transact(use)
+
+
+async def get_factors(store: Store, account_id: str) -> Factors:
+    return await second_factors.get_factors(store, account_id)
+
+
+async def remove_second_factors(store: Store, email: str, by: str, now_ms: int) -> Account:
+    """For an owner who has lost them all: remove app, recovery codes and passkeys."""
+
+    def remove(tx: Transaction) -> Account:
+        account = find_account(tx, email)
+        second_factors.remove_totp(tx, account.id)
+        second_factors.remove_codes(tx, account.id)
+        passkeys.remove_all(tx, account.id)
+        audit_events.add(tx, AuditEvent(now_ms, by, "second_factor.remove", account.id))
+        return account
+
+    return await store.transact(remove)
+
+
+def first_codes(tx: Transaction, account_id: str) -> list[str]:
+    """Recovery codes for an account that has none; otherwise nothing."""
+    has_codes = second_factors.find_factors(tx, account_id).recovery_codes > 0
+    return [] if has_codes else _make_codes(tx, account_id)
+
+
+def forget_unused_codes(tx: Transaction, account_id: str) -> None:
+    """Without a second factor, recovery codes have no use."""
+    if not second_factors.find_factors(tx, account_id).is_any:
+        second_factors.remove_codes(tx, account_id)
+
+
+def _make_codes(tx: Transaction, account_id: str) -> list[str]:
+    codes = [_make_code() for _ in range(CODES)]
+    second_factors.replace_codes(tx, account_id, [_digest(Code.parse(code).text) for code in codes])
+    return codes
+
+
+def _make_code() -> str:
+    return "-".join("".join(secrets.choice(LETTERS) for _ in range(GROUP_LETTERS)) for _ in range(GROUPS))
+
+
+def _use_totp(tx: Transaction, sealer: Sealer, app: Totp, given: Code, now_ms: int) -> None:
+    """Use a code. A secret that was stored unencrypted is encrypted."""
+    secret = sealer.open(app.secret, app.account_id)
+    step = totp.matching_step(secret, given.text, now_ms)
+    if step is None or not second_factors.use_step(tx, app.account_id, step, now_ms):
+        raise ControlError(WRONG_CODE)
+    if sealer.has_key and not is_sealed(app.secret):
+        second_factors.replace_secret(tx, app.account_id, sealer.seal(secret, app.account_id))
+
+
+def _digest(code: str) -> bytes:
+    return hashlib.sha256(code.encode(errors="replace")).digest()

@@ -1,0 +1,139 @@
+"""Signing in: checks passwords and codes, and limits how often they may be tried.
+
+Limits are by network, by account and in total. A browser that has signed in to the account before has an allowance of
+its own, so that nobody can lock an owner out. An unknown address and a wrong password get the same text after the same
+work.
+"""
+
+import msgspec
+
+from cadenza.control.account.accounts import normal_email
+from cadenza.control.sign_in import throttle
+from cadenza.control.sign_in.devices import find_device
+from cadenza.control.sign_in.passwords import Lane, PasswordWork
+from cadenza.control.sign_in.sealing import Sealer
+from cadenza.control.sign_in.second_factor import Code, use_second_factor
+from cadenza.control.sign_in.signing import Signer
+from cadenza.control.sign_in.throttle import Limit, short_digest
+from cadenza.core.errors import ControlError
+from cadenza.core.rates import Rate
+from cadenza.fleet.state import Rates
+from cadenza.store.store import Store, Transaction
+from cadenza.store.tables import accounts, second_factors
+from cadenza.store.tables.accounts import Account
+from cadenza.store.tables.sessions import Session, Stage
+
+NETWORK_RATE = Rate(4.0, 100)  # all attempts of a network that need a hash
+NETWORK_FAILURES = Rate(0.1, 30)
+ALL_FAILURES = Rate(2.0, 300)  # of all networks, by browsers that have not signed in to the account before
+ACCOUNT_FAILURES = Rate(1 / 60, 10)  # by browsers that have not signed in to it before
+DEVICE_RATE = Rate(0.5, 20)
+KNOWN_RATE = Rate(0.5, 30)  # of one account, by all its browsers together
+DEVICE_FAILURES = Rate(1 / 30, 10)
+CODE_FAILURES = Rate(1 / 300, 5)
+RECOVERY_FAILURES = Rate(1 / 60, 10)
+PROOF_FAILURES = Rate(1 / 60, 10)
+WRONG_PASSWORD = "No account has this e-mail address and password."  # noqa: S105 a sentence
+TOO_MANY = "Too many attempts. Wait a while, or use a browser that you have signed in with before."
+TOO_MANY_HERE = "Too many attempts. Wait a while, then try again."
+SUSPENDED = "This account is suspended. Ask the operator of this service."
+
+
+class Attempt(msgspec.Struct, frozen=True):
+    """What a browser sends to sign in, and what is known about the browser."""
+
+    email: str
+    password: str
+    address: str
+    device: str  # the cookie of a browser that has signed in before
+
+
+class Checked(msgspec.Struct, frozen=True):
+    """An account whose password was right, what its session begins with, and the hash that was checked."""
+
+    account: Account
+    stage: Stage
+    password_hash: str
+
+    def require_unchanged(self, tx: Transaction) -> None:
+        """ControlError if the password was changed since: a hash takes a while, and a change ends all sessions."""
+        if not accounts.has_password(tx, self.account.id, self.password_hash):
+            raise ControlError(WRONG_PASSWORD)
+
+
+class SignIns:
+    """Checks who signs in, for one process."""
+
+    def __init__(
+        self, store: Store, rates: Rates, passwords: PasswordWork, signer: Signer, sealer: Sealer | None = None
+    ) -> None:
+        self.passwords = passwords
+        self.signer = signer
+        self.sealer = sealer or Sealer(store)
+        self._store = store
+        self._rates = rates
+
+    async def check_password(self, attempt: Attempt) -> Checked:
+        """The account, and whether it asks for a second factor. ControlError if it cannot be signed in to."""
+        normal = normal_email(attempt.email)
+        found = await accounts.get_with_password(self._store, normal) if normal else None
+        account, password_hash = found or (None, None)
+        device = await find_device(self.signer, attempt.device, account.id if account else "")
+        attempts, failures = _limits(attempt, normal or attempt.email, device)
+        if account and device:
+            attempts.append(_known_limit(account))
+        await throttle.take(self._rates, attempts + failures, TOO_MANY)
+        lane = Lane.KNOWN if device else Lane.OTHERS
+        try:
+            is_right = await self.passwords.matches(password_hash, attempt.password, lane)
+        except throttle.Throttled:
+            throttle.give_back(self._rates, failures)
+            raise
+        if account is None or password_hash is None or not is_right:
+            raise ControlError(WRONG_PASSWORD)
+        throttle.give_back(self._rates, failures)
+        return Checked(account, await self.stage_after_password(account), password_hash)
+
+    async def stage_after_password(self, account: Account) -> Stage:
+        if account.suspended_at is not None:
+            raise ControlError(SUSPENDED)
+        factors = await second_factors.get_factors(self._store, account.id)
+        return "second_factor" if factors.is_any else "complete"
+
+    async def check_code(self, account: Account, code: str, device_cookie: str, now_ms: int) -> None:
+        """Use a code of the authenticator app, or a recovery code. ControlError if it is wrong or was used before."""
+        given = Code.parse(code)
+        device = await find_device(self.signer, device_cookie, account.id)
+        of_whom = f"device:{short_digest(device)}" if device else f"account:{account.id}"
+        rate = RECOVERY_FAILURES if given.is_recovery else CODE_FAILURES
+        limits = [Limit(f"code:{given.is_recovery}:{of_whom}", rate)]
+        await throttle.take(self._rates, limits, TOO_MANY_HERE)
+        await use_second_factor(self._store, self.sealer, account, given, now_ms)
+        throttle.give_back(self._rates, limits)
+
+    async def check_again(self, account: Account, session: Session, password: str) -> None:
+        """Check the password of somebody who is signed in already. ControlError if it is wrong."""
+        failures = [Limit(f"proof:{session.digest.hex()}", PROOF_FAILURES)]
+        await throttle.take(self._rates, [_known_limit(account), *failures], TOO_MANY_HERE)
+        password_hash = await accounts.get_password(self._store, account.id)
+        if not await self.passwords.matches(password_hash, password, Lane.KNOWN):
+            raise ControlError("This is not your password.")
+        throttle.give_back(self._rates, failures)
+
+
+def _known_limit(account: Account) -> Limit:
+    """On all hashes that known browsers of an account ask for, so that no account fills their lane."""
+    return Limit(f"sign-in:known:{account.id}", KNOWN_RATE)
+
+
+def _limits(attempt: Attempt, email: str, device: str | None) -> tuple[list[Limit], list[Limit]]:
+    """Limits on all attempts, and limits on failures."""
+    if device:
+        of_device = f"sign-in:device:{short_digest(device)}"
+        return [Limit(of_device, DEVICE_RATE)], [Limit(f"{of_device}:failed", DEVICE_FAILURES)]
+    attempts = throttle.network_limits("sign-in:network", attempt.address, NETWORK_RATE)
+    return attempts, [
+        *throttle.network_limits("sign-in:network:failed", attempt.address, NETWORK_FAILURES),
+        Limit(f"sign-in:account:{short_digest(email)}", ACCOUNT_FAILURES),
+        Limit("sign-in:failed", ALL_FAILURES),
+    ]

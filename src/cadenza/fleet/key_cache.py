@@ -1,0 +1,74 @@
+"""Finds the key of every request by its digest. A key that was found on Postgres is kept in memory.
+
+A kept key is used only while this process is fresh, and is dropped with every change of keys, accounts or classes, so
+a look-up that begins after a change was made sees it (see decision 17). Unknown digests are not kept. On Postgres,
+look-ups that wait at the same time share one query; they join only a query that has not begun. SQLite is always asked.
+"""
+
+import asyncio
+from collections import OrderedDict
+
+from cadenza.fleet.presence import Presence
+from cadenza.store.store import Store, StoreUnavailable
+from cadenza.store.tables import keys
+from cadenza.store.tables.keys import FoundKey, FoundKeys
+
+QUERIES_AT_ONCE = 2
+WAIT_S = 1.0
+KEPT_MAX = 10_000
+
+
+class KeyCache:
+    """The look-ups of one process."""
+
+    def __init__(self, store: Store, presence: Presence, wait_s: float = WAIT_S, kept_max: int = KEPT_MAX) -> None:
+        self._store = store
+        self._presence = presence
+        self._wait_s = wait_s
+        self._kept_max = kept_max
+        self._kept: OrderedDict[bytes, FoundKey] = OrderedDict()  # read under the epoch that is followed
+        self._turns = asyncio.Semaphore(QUERIES_AT_ONCE)
+        self._next: tuple[set[bytes], asyncio.Task[FoundKeys]] | None = None  # the query that has not begun
+        self._queries: set[asyncio.Task[FoundKeys]] = set()
+        presence.follow(self._kept.clear)
+
+    async def find(self, digest: bytes) -> FoundKey | None:
+        if self._store.is_sqlite:
+            return await keys.look_up(self._store, digest)
+        kept = self._kept.get(digest)
+        if kept is not None and self._presence.is_fresh:
+            self._kept.move_to_end(digest)
+            return kept
+        digests, query = self._next or self._prepare()
+        digests.add(digest)
+        return (await asyncio.shield(query)).by_digest.get(digest)
+
+    def _prepare(self) -> tuple[set[bytes], asyncio.Task[FoundKeys]]:
+        digests = set[bytes]()
+        query = asyncio.create_task(self._read(digests))
+        self._queries.add(query)
+        query.add_done_callback(self._queries.discard)
+        self._next = digests, query
+        return self._next
+
+    async def _read(self, digests: set[bytes]) -> FoundKeys:
+        try:
+            async with asyncio.timeout(self._wait_s):
+                async with self._turns:
+                    self._next = None
+                    found = await keys.look_up_many(self._store, list(digests))
+        except TimeoutError:
+            self._next = None  # it may not have begun: nobody may join it now
+            raise StoreUnavailable("The store did not answer in time.") from None
+        self._keep(found)
+        return found
+
+    def _keep(self, found: FoundKeys) -> None:
+        """Keep what was read under the epoch that is followed, and of all keys those that were used last.
+
+        A revoked key is not kept, so that it takes as long as an unknown one.
+        """
+        if found.epoch == self._presence.epoch:
+            self._kept.update((digest, key) for digest, key in found.by_digest.items() if key.revoked_at is None)
+            while len(self._kept) > self._kept_max:
+                self._kept.popitem(last=False)

@@ -1,0 +1,1 @@
+"""Rates and slots in Valkey, for several processes or machines."""

@@ -1,0 +1,160 @@
+"""Leases slots of the fleet for this process, in Valkey. Requests get leased slots without a trip.
+
+Each report says how many slots are in use and wanted, and its answer is the new lease. A lease lapses if it is not
+renewed. Stance on failure: without Valkey the lease counts until shortly before it lapses there; then this process has
+its share of all slots.
+"""
+
+import asyncio
+import math
+import secrets
+import time
+
+from cadenza.core.shares import Allowance
+from cadenza.fleet.state import Borrower
+from cadenza.fleet.valkey.link import PREFIX, Link, Script, ask
+from cadenza.fleet.valkey.timing import Timing
+from cadenza.fleet.valkey.wire import Answer
+
+SLOTS_KEY = f"{PREFIX}slots"
+ANSWER_SIZE = 4  # lease, target, keys elsewhere, processes
+
+
+class ValkeyLender:
+    """The lease of this process.
+
+    While a report is on its way this process keeps to `_limit`, which Valkey never lowers by itself: the answer may ask
+    for less, and the next report says that it was given back.
+    """
+
+    def __init__(self, link: Link, timing: Timing, processes: int) -> None:
+        self.processes = processes  # that share the slots, as far as is known
+        self._link = link
+        self._timing = timing
+        self._name = secrets.token_hex(8)
+        self._script = Script.read("slots.lua")
+        self._ceiling = 0
+        self._borrower: Borrower | None = None
+        self._limit = 0
+        self._keys_elsewhere = 0
+        self._until_s = 0.0  # the end of the lease; zero if there is none
+        self._was_leased = False
+        self._reported_s = 0.0
+        self._is_reporting = False
+        self._is_needed = False  # another report must follow soon
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def share(self) -> int:
+        """The slots of this process without Valkey."""
+        return max(1, self._ceiling // self.processes)
+
+    def begin(self, ceiling: int, borrower: Borrower) -> None:
+        self._ceiling, self._borrower = ceiling, borrower
+        self._use_share()
+
+    def change_ceiling(self, ceiling: int) -> None:
+        self._ceiling = ceiling
+        if self._until_s:
+            self._limit = min(self._limit, ceiling)
+            self._allow()
+        self.need_more()
+
+    def need_more(self) -> None:
+        self._check_lease()
+        self._report_soon()
+
+    def start(self) -> None:
+        """Report regularly from now on."""
+        self._report()
+
+    async def stop(self) -> None:
+        """Give back the lease."""
+        if self._timer:
+            self._timer.cancel()
+        self._timer = None
+        await asyncio.gather(
+            ask(self._link, "HDEL", SLOTS_KEY, self._name),
+            ask(self._link, "PUBLISH", self._link.channel, f"free {self._name}"),
+        )
+
+    def hear(self, message: bytes) -> None:
+        """`short`: another process needs slots. `free`: another one gave some back."""
+        word, _, sender = message.decode(errors="replace").partition(" ")
+        if sender == self._name or self._borrower is None:
+            return
+        use = self._borrower.use()
+        if word == "short":
+            if self._until_s and use.taken < self._limit:
+                self._limit = use.taken  # until the answer, nobody gets a slot that is about to be given back
+                self._allow()
+            self._report_soon()
+        elif use.wanted:
+            self._report_soon()
+
+    def _report_soon(self) -> None:
+        if self._is_reporting:
+            self._is_needed = True
+        else:
+            self._report_in(self._reported_s + self._timing.gap_s - time.monotonic())
+
+    def _report_in(self, delay_s: float) -> None:
+        if self._timer:  # it is started, and not stopped
+            self._timer.cancel()
+            self._timer = asyncio.get_running_loop().call_later(max(0.0, delay_s), self._report)
+
+    def _report(self) -> None:
+        if self._timer:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(self._timing.renew_s, self._report)
+        self._check_lease()
+        if self._is_reporting or self._borrower is None or not self._link.is_up:
+            return
+        use, most, standing = self._borrower.use(), self._limit, "leased"
+        if not self._until_s:
+            most, standing = (self._limit, "lapsed") if self._was_leased else (self._ceiling, "new")
+            self._limit = use.taken
+            self._allow()
+        self._reported_s, self._is_reporting, self._is_needed = time.monotonic(), True, False
+        has = max(self._limit, use.taken)
+        lease_ms = round(self._timing.lease_s * 1000)
+        rest = (use.taken, use.wanted, use.keys, self._ceiling, lease_ms, self._link.channel)
+        arguments = (self._name, standing, has, most, *rest)
+        self._link.run(self._script, [SLOTS_KEY], arguments, ANSWER_SIZE, self._answered)
+
+    def _answered(self, answer: Answer) -> None:
+        assert self._borrower
+        self._is_reporting = False
+        if answer is None:
+            if not self._until_s:
+                self._use_share()
+            return
+        lease, target, self._keys_elsewhere, self.processes = answer
+        self._limit = min(lease, target)
+        self._until_s = self._reported_s + self._timing.lease_s - self._timing.lease_margin_s
+        self._was_leased = True
+        self._allow()
+        use = self._borrower.use()
+        if self._is_needed:
+            self._report_soon()
+        elif use.taken > target or (use.wanted and lease < target):
+            self._report_in(self._timing.unsettled_s)
+        else:
+            self._report_in(self._timing.renew_s)
+
+    def _check_lease(self) -> None:
+        """End a lease that has lapsed. While Valkey answers, no slot is given until the answer to the next report."""
+        if self._until_s and time.monotonic() >= self._until_s:
+            self._until_s, self._limit = 0.0, self.share
+        if not self._until_s and self._borrower and not self._link.is_up:
+            self._use_share()
+
+    def _use_share(self) -> None:
+        assert self._borrower
+        self._until_s, self._limit = 0.0, self.share
+        self._borrower.allow(Allowance(self._limit, self._limit))
+
+    def _allow(self) -> None:
+        assert self._borrower
+        until_s = self._until_s or math.inf
+        self._borrower.allow(Allowance(self._limit, self._ceiling, self._keys_elsewhere, until_s))

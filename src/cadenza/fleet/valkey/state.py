@@ -1,0 +1,39 @@
+"""The shared state of a fleet, in Valkey or Redis 7. Each process has one connection."""
+
+from cadenza.fleet.address import Address
+from cadenza.fleet.valkey.link import Link
+from cadenza.fleet.valkey.rates import ValkeyRates
+from cadenza.fleet.valkey.slots import ValkeyLender
+from cadenza.fleet.valkey.timing import Timing
+from cadenza.observe import Observer
+
+
+class ValkeyState:
+    """Rates and slots of all processes. `processes` is how many there are until Valkey knows better."""
+
+    def __init__(self, address: Address, processes: int, observer: Observer, timing: Timing | None = None) -> None:
+        timing = timing or Timing()
+        self._link = Link(address, timing, observer)
+        self.lender = ValkeyLender(self._link, timing, processes)
+        self.rates = ValkeyRates(self._link, "rate", lambda: self.lender.processes, timing)
+        self.networks = ValkeyRates(self._link, "network", lambda: self.lender.processes, timing)
+        self._link.pushed = self.lender.hear
+        self._link.came_up = self._come_up
+
+    @property
+    def is_up(self) -> bool:
+        return self._link.is_up
+
+    async def start(self) -> None:
+        await self._link.start()
+        self.lender.start()
+
+    def _come_up(self) -> None:
+        self.rates.tell_all()
+        self.networks.tell_all()
+        self.lender.start()
+
+    async def stop(self) -> None:
+        self._link.came_up = lambda: None
+        await self.lender.stop()
+        await self._link.stop()

@@ -1,0 +1,159 @@
+"""Charges the web searches and model decisions of grounding, each as a charge of its own beside that of the chat.
+
+Each is held and settled by the ledger like a chat: it counts for the cap of the key and is charged exactly once. The
+engine or the model is asked after the hold, so a client that leaves meanwhile pays too. What fails costs nothing.
+With an idempotency key, each is charged once for all requests with that key: they may all reach it before one of them
+holds credit for the chat and the others are refused.
+"""
+
+import contextlib
+import hmac
+import time
+from collections.abc import AsyncIterator
+
+import msgspec
+
+from cadenza.core.chat import new_completion_id
+from cadenza.core.errors import CadenzaError
+from cadenza.core.money import Price
+from cadenza.core.rates import Rate
+from cadenza.core.records import DISCONNECTED_STATUS, SEARCH, Outcome, Principal, Usage
+from cadenza.fleet.state import Rates
+from cadenza.grounding.search.records import EngineFailed
+from cadenza.ledger.rules import Held, Hold, Repeated
+from cadenza.ledger.writer import LedgerWriter
+
+DAY_S = 24 * 60 * 60
+ONE_SEARCH = Usage(1, 0)  # a search is charged as one token at the price of a search
+FAILED_STATUS = 502
+
+
+class NotAffordable(Exception):
+    """The account or the cap of its key cannot pay for it."""
+
+
+class AlreadyCharged(Exception):
+    """A request with the same idempotency key was charged for it, or is about to be."""
+
+
+class Extra(msgspec.Struct):
+    """What is charged beside a chat. The charged block sets the provider, the model and the usage; None is free."""
+
+    usage: Usage | None
+    provider: str = ""
+    model: str = ""
+
+
+class Charges:
+    """The charges beside one chat request, and their sum. `request_id` is that of the chat.
+
+    Under the same `secret`, the same thing is charged once. It must not be stored: a digest of a query is made with it.
+    """
+
+    def __init__(
+        self, ledger: LedgerWriter, principal: Principal, request_id: str, secret: bytes | None = None
+    ) -> None:
+        self._ledger = ledger
+        self._principal = principal
+        self.request_id = request_id
+        self.key_id = principal.key_id
+        self._secret = secret
+        self.charged_nano = 0
+
+    @contextlib.asynccontextmanager
+    async def charge(self, class_id: str, price: Price, at_most: Usage, what: str) -> AsyncIterator[Extra]:
+        """Charge the block, unless it fails; NotAffordable or AlreadyCharged before it begins.
+
+        `what` is asked: the same under the same secret is charged once.
+        """
+        now_ms, started_s = time.time_ns() // 1_000_000, time.perf_counter()
+        hold = self._hold(class_id, price, at_most, what, now_ms)
+        answer = await self._ledger.hold(hold)
+        if isinstance(answer, Repeated):
+            raise AlreadyCharged
+        if not isinstance(answer, Held):
+            raise NotAffordable
+        extra, status, is_charged = Extra(at_most), 200, True
+        try:
+            yield extra
+        except (EngineFailed, CadenzaError, TimeoutError):
+            status, is_charged = FAILED_STATUS, False
+            raise
+        except BaseException:  # the client left
+            status = DISCONNECTED_STATUS
+            raise
+        finally:
+            used = extra.usage if is_charged else None
+            self.charged_nano += price.charge(used) if used else 0
+            outcome = Outcome(
+                request_id=hold.request_id,
+                endpoint=SEARCH,
+                status=status,
+                duration_ms=round((time.perf_counter() - started_s) * 1000),
+                ended_at=time.time_ns() // 1_000_000,
+                key_id=hold.key_id,
+                account_id=hold.account_id,
+                completion_id=hold.completion_id,
+                class_id=class_id,
+                provider=extra.provider,
+                model=extra.model,
+                usage=used,
+            )
+            self._ledger.end(outcome)
+
+    def _hold(self, class_id: str, price: Price, at_most: Usage, what: str, now_ms: int) -> Hold:
+        principal, digest = self._principal, None
+        if self._secret:
+            digest = hmac.digest(self._secret, f"{class_id}\0{what}".encode(errors="replace"), "sha256")
+        return Hold(
+            completion_id=new_completion_id(now_ms),
+            request_id=self.request_id,
+            account_id=principal.account_id,
+            key_id=principal.key_id,
+            class_id=class_id,
+            prompt_tokens=at_most.prompt_tokens,
+            allowance_tokens=at_most.completion_tokens,
+            price=price,
+            stream=False,
+            started_at=now_ms,
+            idempotency_digest=digest,
+            is_capped=principal.is_capped,
+        )
+
+
+class SearchTerms(msgspec.Struct, frozen=True):
+    """The engine and price of a search, and the quota of an account: `per_day` in a burst and in each day."""
+
+    engine: str
+    price_nano: int = 0
+    per_day: int = 1000
+
+
+class SearchCharge:
+    """Counts and charges the searches of one request. EngineFailed says why a search must not be made."""
+
+    def __init__(self, charges: Charges, rates: Rates, account_id: str, terms: SearchTerms) -> None:
+        self._charges = charges
+        self._rates = rates
+        self._account_id = account_id
+        self._terms = terms
+
+    @contextlib.asynccontextmanager
+    async def __call__(self, query: str) -> AsyncIterator[None]:
+        terms = self._terms
+        name = f"searches:{terms.per_day}:{self._account_id}"  # another limit counts anew: both spans are a day
+        ticket = await self._rates.take(name, Rate(terms.per_day / DAY_S, terms.per_day))
+        if not ticket.is_granted:
+            raise EngineFailed("per_day")
+        if not terms.price_nano:
+            yield
+            return
+        charge = self._charges.charge(SEARCH, Price(terms.price_nano, 0), ONE_SEARCH, query)
+        async with contextlib.AsyncExitStack() as stack:
+            try:
+                (await stack.enter_async_context(charge)).provider = terms.engine
+            except NotAffordable:
+                raise EngineFailed("credit") from None
+            except AlreadyCharged:
+                pass
+            yield

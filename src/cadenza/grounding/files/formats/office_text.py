@@ -1,0 +1,206 @@
+"""The text of a Word part or a slide: paragraphs, lists, headings and tables, as Markdown.
+
+Both formats have elements with the same names for these: p, r, t, tbl, tr, tc. Text that was deleted with changes
+tracked, hidden text, field codes and the fallback copies of shapes are left out.
+"""
+
+from collections.abc import Callable
+
+from cadenza.grounding.files.formats.blocks import ListItem, join_blocks
+from cadenza.grounding.files.formats.limits import Allowance
+from cadenza.grounding.files.formats.numbering import BULLET, Numbering
+from cadenza.grounding.files.formats.tables import table_lines
+from cadenza.grounding.files.formats.xml_events import Attributes, local
+
+LEFT_OUT = frozenset({"Fallback", "moveFrom", "del", "tabs", "tabLst", "instrText", "delText"})
+LITERAL = {"tab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "-", "ptab": "\t"}
+SHAPES = frozenset({"sp", "grpSp", "graphicFrame", "pic", "cxnSp"})
+HEADINGS_MAX = 6
+SPAN_MAX = 64
+PARAGRAPH_COST = 6  # characters that a paragraph is counted for beside its text, because it takes memory
+Start = Callable[[Attributes], None]
+
+
+class Styles:
+    """The styles of paragraphs that are headings, with their levels, and those that are items of lists."""
+
+    def __init__(self) -> None:
+        self.headings: dict[str, int] = {}
+        self.lists: dict[str, int] = {}
+        self.list_ids: dict[str, str] = {}
+
+
+class _Paragraph:
+    """A paragraph that is being read."""
+
+    def __init__(self) -> None:
+        self.pieces: list[str] = []
+        self.heading = 0
+        self.list_level: int | None = None
+        self.list_id = ""
+
+    def render(self, numbering: Numbering) -> str:
+        text = "".join(self.pieces).strip()
+        if not text:
+            return ""
+        number = numbering.next_number(self.list_id, self.list_level or 0) if self.list_id else BULLET
+        if self.heading:
+            numbered = text if number == BULLET else f"{number} {text}"
+            return f"{'#' * min(self.heading, HEADINGS_MAX)} {' '.join(numbered.split())}"
+        return text if self.list_level is None else ListItem(f"{'  ' * min(self.list_level, 8)}{number} {text}")
+
+
+class _Table:
+    """A table that is being read. A cell is its paragraphs, and how many columns it spans."""
+
+    def __init__(self) -> None:
+        self.rows: list[list[str]] = []
+        self.cell: list[str] = []
+        self.span = 1
+
+    def end_cell(self) -> None:
+        if not self.rows:
+            self.rows.append([])
+        self.rows[-1] += [" / ".join(self.cell), *[""] * (self.span - 1)]
+        self.cell, self.span = [], 1
+
+
+class OfficeText:
+    """Takes the events of one part."""
+
+    def __init__(self, allowance: Allowance, styles: Styles | None = None, numbering: Numbering | None = None) -> None:
+        self.blocks: list[str] = []
+        self._allowance = allowance
+        self._styles = styles or Styles()
+        self._paragraphs: list[_Paragraph] = []  # more than one: a text box inside a paragraph
+        self._tables: list[_Table] = []  # more than one: a table inside a cell
+        self._left_out = 0  # depth inside an element that is left out
+        self._numbering = numbering or Numbering()
+        self._is_text = False
+        self._is_hidden = False
+        self._next_heading = 0
+        self._starts: dict[str, Start] = {
+            "p": lambda _: self._start_paragraph(),
+            "t": lambda _: self._set_text(is_text=True),
+            "r": lambda _: self._set_hidden(is_hidden=False),
+            "vanish": lambda attributes: self._set_hidden(is_hidden=local(attributes, "val") not in {"0", "false"}),
+            "pStyle": self._style,
+            "outlineLvl": self._outline,
+            "numPr": lambda _: self._list_item(0),
+            "ilvl": lambda attributes: self._list_item(number_of(local(attributes, "val"))),
+            "numId": self._list_id,
+            "ph": self._placeholder,
+            "tbl": lambda _: self._tables.append(_Table()),
+            "tr": lambda _: self._tables[-1].rows.append([]) if self._tables else None,
+            "gridSpan": self._span,
+            "footnoteReference": lambda attributes: self._add(f"[^{local(attributes, 'id')[:8]}]"),
+            "endnoteReference": lambda attributes: self._add(f"[^e{local(attributes, 'id')[:8]}]"),
+            "docPr": self._picture,
+        }
+
+    @property
+    def result(self) -> str:
+        return join_blocks(self.blocks)
+
+    def start(self, tag: str, attributes: Attributes) -> None:
+        if self._left_out or tag in LEFT_OUT:
+            self._left_out += 1
+        elif begin := self._starts.get(tag):
+            begin(attributes)
+        elif tag in LITERAL:
+            self._add(LITERAL[tag])
+        elif tag == "fld" and attributes.get("type") == "slidenum":
+            self._left_out += 1
+
+    def end(self, tag: str) -> None:
+        if self._left_out:
+            self._left_out -= 1
+        elif tag == "t":
+            self._is_text = False
+        elif tag == "p":
+            self._end_paragraph()
+        elif tag == "tc" and self._tables:
+            self._tables[-1].end_cell()
+        elif tag == "tbl" and self._tables:
+            self._end_table(self._tables.pop())
+        elif tag in SHAPES:
+            self._end_shape()
+
+    def text(self, data: str) -> None:
+        if self._is_text and not self._left_out and not self._is_hidden:
+            self._add(data)
+
+    def _end_shape(self) -> None:
+        self._next_heading = 0
+
+    def _set_text(self, *, is_text: bool) -> None:
+        self._is_text = is_text
+
+    def _set_hidden(self, *, is_hidden: bool) -> None:
+        """Of a run. The mark of a paragraph may be hidden too, which comes before the runs and means nothing."""
+        self._is_hidden = is_hidden
+
+    def _add(self, text: str) -> None:
+        if self._paragraphs:
+            self._allowance.take_chars(len(text))
+            self._paragraphs[-1].pieces.append(text)
+
+    def _start_paragraph(self) -> None:
+        self._allowance.take_chars(PARAGRAPH_COST)
+        paragraph = _Paragraph()
+        paragraph.heading = self._next_heading
+        self._paragraphs.append(paragraph)
+
+    def _end_paragraph(self) -> None:
+        if self._paragraphs and (block := self._paragraphs.pop().render(self._numbering)):
+            self._add_block(block)
+
+    def _add_block(self, block: str) -> None:
+        if self._tables:
+            self._tables[-1].cell.append(block)
+        else:
+            self.blocks.append(block)
+
+    def _end_table(self, table: _Table) -> None:
+        if self._tables:
+            self._tables[-1].cell += [" / ".join(filter(None, row)) for row in table.rows]
+        elif lines := list(table_lines(table.rows)):
+            self.blocks.append("\n".join(lines))
+
+    def _style(self, attributes: Attributes) -> None:
+        if self._paragraphs:
+            style, paragraph = local(attributes, "val"), self._paragraphs[-1]
+            paragraph.heading = self._styles.headings.get(style, 0)
+            paragraph.list_level = self._styles.lists.get(style, paragraph.list_level)
+            paragraph.list_id = self._styles.list_ids.get(style, "")
+
+    def _outline(self, attributes: Attributes) -> None:
+        level = number_of(local(attributes, "val"))
+        if self._paragraphs and level < HEADINGS_MAX:
+            self._paragraphs[-1].heading = level + 1
+
+    def _list_item(self, level: int) -> None:
+        if self._paragraphs:
+            self._paragraphs[-1].list_level = level
+
+    def _list_id(self, attributes: Attributes) -> None:
+        """The id 0 takes a paragraph out of the list that its style puts it into."""
+        if self._paragraphs:
+            paragraph, id_ = self._paragraphs[-1], local(attributes, "val")
+            paragraph.list_id = "" if id_ == "0" else id_
+            paragraph.list_level = None if id_ == "0" else paragraph.list_level
+
+    def _placeholder(self, attributes: Attributes) -> None:
+        self._next_heading = 1 if attributes.get("type") in {"title", "ctrTitle"} else 0
+
+    def _span(self, attributes: Attributes) -> None:
+        if self._tables:
+            self._tables[-1].span = max(1, min(number_of(local(attributes, "val")), SPAN_MAX))
+
+    def _picture(self, attributes: Attributes) -> None:
+        if described := " ".join(attributes.get("descr", "").split()):
+            self._add(f"[picture: {described}]")
+
+
+def number_of(text: str) -> int:
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0

@@ -1,0 +1,159 @@
+"""PPTX to text: each slide with its text, tables, diagrams and notes, in the order of the show.
+
+A file has the shapes of a slide in the order in which they were drawn. They are read from top to
+bottom, after the title.
+"""
+
+from enum import IntEnum
+
+from cadenza.grounding.files.formats.blocks import join_blocks
+from cadenza.grounding.files.formats.limits import Allowance
+from cadenza.grounding.files.formats.office_text import SHAPES, OfficeText, number_of
+from cadenza.grounding.files.formats.package import Package, relation_id
+from cadenza.grounding.files.formats.xml_events import Attributes
+from cadenza.grounding.files.records import Section
+
+MAIN_PART = "ppt/presentation.xml"
+
+
+GROUPS_MAX = 20  # groups inside each other; deeper ones are taken as a part of the deepest allowed one
+LINE_EMU = 228_600  # a quarter of an inch: shapes whose tops are as near are read from left to right
+MARGINS = frozenset({"ftr", "dt", "sldNum", "hdr"})
+
+
+class Place(IntEnum):
+    """Where a shape is read."""
+
+    TITLE = 0
+    LAYOUT = 1  # it has the position that the layout gives it
+    POSITION = 2
+    MARGIN = 3
+
+
+class _Shape:
+    """A shape, or a group of shapes."""
+
+    def __init__(self) -> None:
+        self.place = Place.LAYOUT
+        self.top = 0
+        self.left = 0
+        self.blocks: list[str] = []
+        self.inner: list[_Shape] = []
+
+    def key(self) -> tuple[int, int, int]:
+        return (self.place, self.top, self.left)
+
+    def all_blocks(self) -> list[str]:
+        """Once all shapes inside it have ended."""
+        line_top = 0
+        for shape in sorted(self.inner, key=_Shape.key):
+            line_top = shape.top if shape.top - line_top >= LINE_EMU or shape.top < line_top else line_top
+            shape.top = line_top
+        for shape in sorted(self.inner, key=_Shape.key):
+            self.blocks += shape.blocks
+        self.inner = []
+        return self.blocks
+
+
+class _Slide(OfficeText):
+    """Takes the events of a slide. Outside of shapes there is no text."""
+
+    def __init__(self, allowance: Allowance) -> None:
+        super().__init__(allowance)
+        self.is_hidden = False
+        self._shapes = [_Shape()]
+        self._too_deep = 0
+        self.blocks = self._shapes[0].blocks
+        self._starts |= {"sld": self._slide, "ph": self._placeholder, "off": self._position, "pPr": self._level}
+        self._starts |= dict.fromkeys(SHAPES, self._start_shape)
+
+    @property
+    def result(self) -> str:
+        return join_blocks(self._shapes[0].all_blocks())
+
+    def _start_shape(self, attributes: Attributes) -> None:  # noqa: ARG002 the events of XML have them
+        if len(self._shapes) > GROUPS_MAX:
+            self._too_deep += 1
+            return
+        shape = _Shape()
+        self._shapes[-1].inner.append(shape)
+        self._shapes.append(shape)
+        self.blocks = shape.blocks
+
+    def _end_shape(self) -> None:
+        super()._end_shape()
+        if self._too_deep:
+            self._too_deep -= 1
+        elif len(self._shapes) > 1:
+            self._shapes.pop().all_blocks()
+            self.blocks = self._shapes[-1].blocks
+
+    def _slide(self, attributes: Attributes) -> None:
+        self.is_hidden = attributes.get("show") in {"0", "false"}
+
+    def _placeholder(self, attributes: Attributes) -> None:
+        super()._placeholder(attributes)
+        shape, kind = self._shapes[-1], attributes.get("type", "")
+        if kind in {"title", "ctrTitle"}:
+            shape.place = Place.TITLE
+        elif kind in MARGINS:
+            shape.place = Place.MARGIN
+
+    def _position(self, attributes: Attributes) -> None:
+        shape = self._shapes[-1]
+        if shape.place is Place.LAYOUT and not self._too_deep:
+            shape.place = Place.POSITION
+            shape.top, shape.left = _emu(attributes.get("y", "")), _emu(attributes.get("x", ""))
+
+    def _level(self, attributes: Attributes) -> None:
+        if attributes.get("lvl", "0") != "0":
+            self._list_item(number_of(attributes["lvl"]))
+
+
+class _Order:
+    """The slides, as ids of relationships, in their order."""
+
+    def __init__(self) -> None:
+        self.ids: list[str] = []
+
+    def start(self, tag: str, attributes: Attributes) -> None:
+        if tag == "sldId":
+            self.ids.append(relation_id(attributes))
+
+    def end(self, tag: str) -> None:
+        pass
+
+    def text(self, data: str) -> None:
+        pass
+
+
+def read_slides(package: Package, allowance: Allowance) -> list[Section]:
+    main = package.main_part(MAIN_PART)
+    order = _Order()
+    package.read(main, order)
+    allowance.take_pages(len(order.ids), "slides")
+    relations = package.relations(main)
+    parts = [relations[id_].target for id_ in order.ids if id_ in relations]
+    return [_slide(package, part, number, allowance) for number, part in enumerate(parts, 1)]
+
+
+def _slide(package: Package, part: str, number: int, allowance: Allowance) -> Section:
+    slide = _Slide(allowance)
+    package.read(part, slide)
+    texts = [slide.result]
+    texts += [_text(package, diagram, allowance) for diagram in package.related(part, "diagramData")]
+    notes = [_text(package, notes, allowance) for notes in package.related(part, "notesSlide")]
+    texts += [f"Notes: {text}" for text in notes if text]
+    return Section(f"slide {number}{' (hidden)' * slide.is_hidden}", "\n\n".join(filter(None, texts)))
+
+
+def _emu(text: str) -> int:
+    """A position, which may be outside of the slide."""
+    digits = text.removeprefix("-")
+    return int(text) if digits.isascii() and digits.isdigit() and len(digits) < 15 else 0
+
+
+def _text(package: Package, part: str, allowance: Allowance) -> str:
+    text = OfficeText(allowance)
+    package.read(part, text)
+    return text.result

@@ -1,0 +1,91 @@
+"""Bytes to text: encodings, and the removal of characters that no reader should see."""
+
+import codecs
+import re
+
+from cadenza.grounding.files.formats.charsets import guess_charset
+from cadenza.grounding.files.records import Unreadable
+
+
+def words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+BOMS = (  # UTF-32 first: its mark begins like that of UTF-16
+    (codecs.BOM_UTF32_LE, "utf-32"),
+    (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF8, "utf-8-sig"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
+CHARSETS = words("""
+    big5 big5hkscs cp1250 cp1251 cp1252 cp1253 cp1254 cp1255 cp1256 cp1257 cp1258 cp866 cp874 cp932 cp949 cp950 euc_jp
+    euc_kr gb18030 gb2312 gbk iso2022_jp iso8859-10 iso8859-13 iso8859-14 iso8859-15 iso8859-16 iso8859-2 iso8859-3
+    iso8859-4 iso8859-5 iso8859-6 iso8859-7 iso8859-8 koi8-r koi8-u mac-roman shift_jis tis-620 utf-16 utf-16-be
+    utf-16-le utf-8
+    """)
+WEB_NAMES = {"iso8859-1": "cp1252", "gb2312": "gb18030", "gbk": "gb18030", "shift_jis": "cp932"}
+LINE_END_CHARS = "\r\v\f\x85\u2028\u2029"
+LINE_ENDS = re.compile(rf"\r\n?|[{LINE_END_CHARS}]")
+UNWANTED = re.compile("[\x00-\x08\x0e-\x1f\x7f-\x9f\ufeff\ufffe\uffff\ud800-\udfff\U000e0000-\U000e007f]")
+BINARY = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f\x7f]")
+BINARY_SHARE_MAX = 0.001
+GOOD_PER_BAD = 3  # characters beyond ASCII in a text with errors
+OFTEN_WRONG = "cp1252"  # text that is said to have this charset, and is valid UTF-8, is UTF-8
+NOT_TEXT = "it is not text, and not a file of a kind that can be read"
+
+
+def clean(text: str) -> str:
+    """The text with one kind of line end, and without control characters and the invisible tag characters."""
+    if any(char in text for char in LINE_END_CHARS):
+        text = LINE_ENDS.sub("\n", text)
+    return UNWANTED.sub("", text) if UNWANTED.search(text) else text
+
+
+def known_charset(name: str) -> str | None:
+    """The codec for a charset as a header or a page names it; None if it is unknown or not for text."""
+    try:
+        codec = codecs.lookup(name.strip().strip("\"'").strip()[:40]).name
+    except (LookupError, ValueError):
+        return None
+    codec = WEB_NAMES.get(codec, codec)
+    return codec if codec in CHARSETS else None
+
+
+def decode(data: bytes, charset: str | None = None) -> str:
+    """The text of the bytes. `charset` is a codec that somebody said it has. Unreadable if the bytes are not text."""
+    for mark, codec in BOMS:
+        if data.startswith(mark):
+            return data.decode(codec, "replace")
+    for tried in ("utf-8", charset) if charset == OFTEN_WRONG else (charset, "utf-8"):
+        try:
+            if tried:
+                return data.decode(tried)
+        except UnicodeDecodeError:
+            pass
+    text = data.decode(charset or "utf-8", "replace")
+    if _has_few_errors(text):
+        return text
+    guess = guess_charset(data)
+    if guess:
+        return data.decode(guess, "replace")
+    if charset:
+        return text
+    raise Unreadable("its text is in an unknown encoding; save it as UTF-8")
+
+
+def decode_file(data: bytes) -> str:
+    """The text of a file whose encoding nobody has said."""
+    if not data.startswith(tuple(mark for mark, _ in BOMS)):
+        _refuse_binary(data)
+    return decode(data)
+
+
+def _refuse_binary(data: bytes) -> None:
+    if b"\0" in data[:4096] or len(BINARY.findall(data[:262144])) > BINARY_SHARE_MAX * min(len(data), 262144):
+        raise Unreadable(NOT_TEXT)
+
+
+def _has_few_errors(text: str) -> bool:
+    beyond_ascii = len(text) - len(text.encode("ascii", "ignore"))
+    return beyond_ascii > (1 + GOOD_PER_BAD) * text.count("\ufffd")

@@ -1,0 +1,91 @@
+"""The messages between the service and the child processes that read documents, as MessagePack.
+
+A task is one of the records below, and a body: the JSON string of a file, the bytes of a page, or those of a file. A
+hostile file may take over the child, so its replies are checked.
+"""
+
+from typing import Annotated
+
+import msgspec
+
+from cadenza.grounding.files.records import Passage, RankedDocument
+
+Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_]{0,40}\Z")]  # it is logged: no text of a document
+
+
+class Room(msgspec.Struct, frozen=True):
+    """How many tokens all documents of a request may take together, and how many each of them has for sure."""
+
+    tokens: int
+    share_tokens: int
+
+
+class FileTask(msgspec.Struct, frozen=True, tag=True):
+    """Read a file that a client sent, and rank its passages."""
+
+    name: str
+    question: str
+    room: Room
+
+
+class PageTask(msgspec.Struct, frozen=True, tag=True):
+    """Read a web page, and rank its passages."""
+
+    url: str
+    content_type: str
+    question: str
+    room: Room
+
+
+class PassagesTask(msgspec.Struct, frozen=True, tag=True):
+    """Read a file, and return all of its passages."""
+
+    name: str
+
+
+class Passages(msgspec.Struct, frozen=True, tag=True):
+    """All passages of a file."""
+
+    passages: list[Passage]
+
+
+class ParserFault(msgspec.Struct, frozen=True):
+    """A fault of a parser: the module of ours that it came up in, and the class of the exception."""
+
+    module: Name
+    error: Name
+
+
+class Failed(msgspec.Struct, frozen=True, tag=True):
+    """A file or page that cannot be read, and why. `fault` if a parser failed in a way that is not foreseen."""
+
+    reason: str
+    fault: ParserFault | None = None
+
+
+class BadReply(Exception):
+    """A reply that is none to its task, or whose parts do not fit together."""
+
+
+Task = FileTask | PageTask | PassagesTask
+Reply = RankedDocument | Passages | Failed
+TASKS: msgspec.msgpack.Decoder[Task] = msgspec.msgpack.Decoder(Task)
+_REPLIES: msgspec.msgpack.Decoder[Reply] = msgspec.msgpack.Decoder(Reply)
+
+
+def decode_reply(task: Task, data: bytes | bytearray) -> Reply:
+    try:
+        reply = _REPLIES.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise BadReply from None
+    is_expected = isinstance(reply, Passages if isinstance(task, PassagesTask) else RankedDocument)
+    if not (isinstance(reply, Failed) or (is_expected and _is_sound(reply))):
+        raise BadReply
+    return reply
+
+
+def _is_sound(reply: Reply) -> bool:
+    if not isinstance(reply, RankedDocument):
+        return True
+    sections = len(reply.labels)
+    return len(reply.passage_counts) == sections and all(passage.section < sections for passage in reply.passages)

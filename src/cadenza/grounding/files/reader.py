@@ -1,0 +1,239 @@
+"""Reads files and web pages in confined child processes, and returns as much of them as there are tokens for.
+
+Files and pages have a child each, so that a hostile file does not hold up web search. A child reads one document at a
+time, and owners take turns, by the CPU time that their documents took. A document that takes too much, or that a parser
+fails on, is unreadable; the first also ends the child. A hostile file may take over its child: what comes back is
+checked, and the next owner gets a new child, so that it learns nothing of others.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+import msgspec
+
+from cadenza.children.budget import CpuBudget
+from cadenza.children.confine import Limits
+from cadenza.children.lane import Lane, LaneSettings, Run
+from cadenza.children.process import Buffer, Died, TooHeavy
+from cadenza.children.turns import OverBudget, QueueFull, TurnLimits
+from cadenza.grounding.files.messages import (
+    BadReply,
+    Failed,
+    FileTask,
+    PageTask,
+    Passages,
+    PassagesTask,
+    Reply,
+    Room,
+    Task,
+    decode_reply,
+)
+from cadenza.grounding.files.names import clean_name
+from cadenza.grounding.files.records import Passage, RankedDocument
+from cadenza.grounding.files.shares import Shown, share_out
+from cadenza.observe import Observer
+
+T = TypeVar("T", bound=Task)
+R = TypeVar("R")
+
+CHILD = "cadenza.grounding.files.child"
+MIB = 1024 * 1024
+QUESTION_CHARS_MAX = 8192
+INLINE_PASSAGES = 500  # 2 ms
+HEAVY = "it takes too much time or memory to read; send a smaller part of it, or its text"
+BUSY = "too many files are waiting to be read"
+OVER_BUDGET = "this account's files have used up their CPU time, and those of other accounts go first"
+FAILED = "the process that reads files had to be restarted"
+
+
+class ReaderLimits(msgspec.Struct, frozen=True):
+    """What reading one document may use, and how long it may wait for its turn."""
+
+    child: Limits = Limits(cpu_s=10, memory_bytes=768 * MIB)
+    page_cpu_s: int = 2  # a search waits for its pages for seconds only, and heavy pages would keep others from theirs
+    task_s: float = 30.0  # by the clock
+    turns: TurnLimits = TurnLimits(cpu=CpuBudget(burst_s=20.0))
+    turn_s: float = 2.0  # a request begins no further document in its turn; a new child takes a quarter of it
+
+
+class SentFile(msgspec.Struct, frozen=True):
+    """A file of a request. `data` is its `file_data` as it stands in the JSON, with its quotes."""
+
+    name: str
+    data: bytes | bytearray | memoryview
+
+
+class FileText(msgspec.Struct, frozen=True):
+    """What the model sees of a file. `shown` says so by labels, `tokens` is the most that the text can have."""
+
+    name: str
+    text: str
+    is_cut: bool
+    shown: str
+    tokens: int
+
+
+class PageSent(msgspec.Struct, frozen=True):
+    """A web page as it came."""
+
+    url: str
+    content_type: str
+    data: bytes | bytearray | memoryview
+
+
+class PageRead(msgspec.Struct, frozen=True):
+    """What the model sees of a web page."""
+
+    url: str
+    title: str
+    text: str
+    is_cut: bool
+    tokens: int
+
+
+class UnreadableFile(Exception):
+    """A file that cannot be read, for a reason that the client can mend. Its text has neither the name nor content.
+
+    `reason` ends the sentence "The file 'a.pdf' cannot be read: …".
+    """
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__("a file cannot be read")
+        self.name = name
+        self.reason = reason
+
+
+class ReaderBusy(Exception):
+    """A document was not read, for a reason of ours. It may be tried again after `retry_s`.
+
+    `reason` ends the sentence "The files were not read: …".
+    """
+
+    def __init__(self, reason: str = FAILED, retry_s: float = 2.0) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.retry_s = retry_s
+
+
+class DocumentReader:
+    """The two child processes of one service process. The owner of a document is the account that it is read for."""
+
+    def __init__(self, observer: Observer, limits: ReaderLimits | None = None, module: str = CHILD) -> None:
+        limits = limits or ReaderLimits()
+        settings = LaneSettings(module, limits.child, limits.task_s, limits.turns, is_shared=False)
+        for_page = msgspec.structs.replace(limits.child, cpu_s=min(limits.page_cpu_s, limits.child.cpu_s))
+        self._observer = observer
+        self._files = Lane(settings)
+        self._pages = Lane(msgspec.structs.replace(settings, limits=for_page))
+        self._turn_s = limits.turn_s
+        self._has_warned = False
+
+    async def read_files(self, owner: str, files: Sequence[SentFile], question: str, tokens_max: int) -> list[FileText]:
+        """The files, cut to so many tokens together. Raises UnreadableFile or ReaderBusy."""
+        room, names = _room(tokens_max, len(files)), [clean_name(file.name) for file in files]
+        tasks = [(FileTask(name, _bounded(question), room), file.data) for name, file in zip(names, files, strict=True)]
+        replies = await self._in_turns(self._files, owner, tasks, self._read_file)
+        documents = [reply for reply in replies if isinstance(reply, RankedDocument)]
+        return [
+            FileText(name, shown.text, shown.is_cut, shown.shown, shown.tokens)
+            for name, shown in zip(names, await _share_out(documents, tokens_max), strict=True)
+        ]
+
+    async def read_passages(self, owner: str, name: str, data: bytes) -> list[Passage]:
+        """All passages of a file, whose bytes these are. Raises UnreadableFile or ReaderBusy."""
+        [reply] = await self._in_turns(self._files, owner, [(PassagesTask(clean_name(name)), data)], self._read_file)
+        assert isinstance(reply, Passages)
+        return reply.passages
+
+    async def read_pages(
+        self, owner: str, pages: Sequence[PageSent], question: str, tokens_max: int
+    ) -> list[PageRead | None]:
+        """The pages, cut to so many tokens together; None for one that cannot be read. Raises ReaderBusy."""
+        room, asked = _room(tokens_max, len(pages)), _bounded(question)
+        tasks = [(PageTask(page.url, page.content_type, asked, room), page.data) for page in pages]
+        replies = await self._in_turns(self._pages, owner, tasks, self._read_page)
+        documents = {place: reply for place, reply in enumerate(replies) if isinstance(reply, RankedDocument)}
+        shown = dict(zip(documents, await _share_out(list(documents.values()), tokens_max), strict=True))
+        return [
+            PageRead(page.url, documents[place].title, shown[place].text, shown[place].is_cut, shown[place].tokens)
+            if place in shown
+            else None
+            for place, page in enumerate(pages)
+        ]
+
+    async def stop(self) -> None:
+        await self._files.stop()
+        await self._pages.stop()
+
+    async def _in_turns(
+        self, lane: Lane, owner: str, tasks: Sequence[tuple[T, Buffer]], read: Callable[[Run, T, Buffer], Awaitable[R]]
+    ) -> list[R]:
+        """Read one document after the other. Others take turns in between, but rarely: each turn costs a new child."""
+        replies, clock = list[R](), asyncio.get_running_loop().time
+        try:
+            while len(replies) < len(tasks):
+                async with lane.turn(owner, has_begun=bool(replies)) as run:
+                    until_s = clock() + self._turn_s
+                    for task, data in tasks[len(replies) :]:
+                        replies.append(await read(run, task, data))
+                        if clock() > until_s:
+                            break
+        except QueueFull as full:
+            raise ReaderBusy(OVER_BUDGET if isinstance(full, OverBudget) else BUSY, full.retry_s) from None
+        self._warn_once(lane)
+        return replies
+
+    async def _read_file(self, run: Run, task: FileTask | PassagesTask, data: Buffer) -> Reply:
+        try:
+            reply = await self._read(run, task, data)
+        except Died:
+            raise ReaderBusy from None
+        except TooHeavy:
+            raise UnreadableFile(task.name, HEAVY) from None
+        if isinstance(reply, Failed):
+            raise UnreadableFile(task.name, reply.reason)
+        return reply
+
+    async def _read_page(self, run: Run, task: PageTask, data: Buffer) -> Reply | None:
+        """None if it takes too much, or ends the child; the next page gets a new one."""
+        try:
+            return await self._read(run, task, data)
+        except (TooHeavy, Died):
+            return None
+
+    async def _read(self, run: Run, task: Task, data: Buffer) -> Reply:
+        log = self._observer.log
+        try:
+            reply = decode_reply(task, await run(msgspec.msgpack.encode(task), [data]))
+        except (Died, TimeoutError, BadReply) as error:
+            log.warning("a process that reads documents failed", reason=type(error).__name__)
+            raise Died from None
+        except TooHeavy as error:
+            log.warning("a document ended the process that read it", signal=error.signal_name)
+            raise
+        if isinstance(reply, Failed) and reply.fault:
+            log.warning("a parser failed on a document", parser=reply.fault.module, error=reply.fault.error)
+        return reply
+
+    def _warn_once(self, lane: Lane) -> None:
+        if not lane.is_sandboxed and not self._has_warned:
+            self._has_warned = True
+            self._observer.log.warning("documents are read with limits, but the system does not filter system calls")
+
+
+async def _share_out(documents: Sequence[RankedDocument], tokens_max: int) -> list[Shown]:
+    """Many passages are put together off the event loop."""
+    if sum(len(document.passages) for document in documents) > INLINE_PASSAGES:
+        return await asyncio.to_thread(share_out, documents, tokens_max)
+    return share_out(documents, tokens_max)
+
+
+def _room(tokens_max: int, documents: int) -> Room:
+    return Room(tokens_max, tokens_max // max(documents, 1))
+
+
+def _bounded(question: str) -> str:
+    """Its beginning and its end: a long message has its question in one of them."""
+    half = QUESTION_CHARS_MAX // 2
+    return question if len(question) <= QUESTION_CHARS_MAX else f"{question[:half]}\n{question[-half:]}"

@@ -1,0 +1,112 @@
+"""How the passages of a document are shown, and how it is said which of them are.
+
+[page 3]        a heading for each section with a label
+[…]             where passages are left out
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from cadenza.grounding.files.records import RankedDocument, RankedPassage
+
+OMITTED = "[…]"
+SHOWN_CHARS_MAX = 300
+NUMBER = re.compile(r"\d{1,9}")
+
+
+def heading(label: str) -> str:
+    return f"[{label}]\n" if label else ""
+
+
+def render(document: RankedDocument, passages: Iterable[RankedPassage]) -> str:
+    """These passages, in the order of the document."""
+    parts, section, following = list[str](), -1, 0
+    for passage in sorted(passages, key=lambda passage: passage.number):
+        if passage.number != following:
+            parts.append(f"\n\n{OMITTED}")
+        if passage.section != section:
+            section = passage.section
+            parts.append(f"\n\n{heading(document.labels[section])}")
+            parts.append(passage.text.lstrip("\n"))
+        else:
+            parts.append("\n\n" * (passage.number != following) + passage.text)
+        following = passage.number + 1
+    if following < sum(document.passage_counts):
+        parts.append(f"\n\n{OMITTED}")
+    return "".join(parts).strip("\n")
+
+
+class _Kind(msgspec.Struct):
+    """The sections of one kind, such as pages: how many there are, and which are shown in full or in part."""
+
+    count: int = 0
+    full: list[tuple[int, str]] = []  # the place in the document, and what follows the kind in the label
+    part: list[tuple[int, str]] = []
+
+
+def describe(document: RankedDocument, passages: Sequence[RankedPassage]) -> str:
+    """What is shown, by labels: "pages 1, 17-19 of 300; parts of pages 3, 40"."""
+    taken = [0] * len(document.labels)
+    for passage in passages:
+        taken[passage.section] += 1
+    kinds = dict[str, _Kind]()
+    for place, (label, count) in enumerate(zip(document.labels, document.passage_counts, strict=True)):
+        kind, _, name = label.partition(" ")
+        sections = kinds.setdefault(kind, _Kind())
+        sections.count += 1
+        if taken[place] == count:
+            sections.full.append((place, name))
+        elif taken[place]:
+            sections.part.append((place, name))
+    if taken == document.passage_counts:
+        return _describe_all(kinds)
+    if "" in kinds:  # there is nothing to name
+        return f"{sum(taken)} of {sum(document.passage_counts)} passages"
+    said = "; ".join(filter(None, (_describe_kind(kind, sections) for kind, sections in kinds.items())))
+    return said if len(said) <= SHOWN_CHARS_MAX else _describe_counts(kinds)
+
+
+def _describe_all(kinds: dict[str, _Kind]) -> str:
+    if len(kinds) == 1:
+        [(kind, sections)] = kinds.items()
+        if kind and sections.count > 1:
+            return f"all {sections.count} {_plural(kind, sections.count)}"
+    return "all of it"
+
+
+def _describe_kind(kind: str, sections: _Kind) -> str:
+    full = f"{_plural(kind, len(sections.full))} {_ranges(sections.full)} of {sections.count}" if sections.full else ""
+    part = f"parts of {_plural(kind, len(sections.part))} {_ranges(sections.part)}" if sections.part else ""
+    return "; ".join(filter(None, (full, part if full else f"{part} of {sections.count}" if part else "")))
+
+
+def _describe_counts(kinds: dict[str, _Kind]) -> str:
+    said = list[str]()
+    for kind, sections in kinds.items():
+        of_all = f"of {sections.count} {_plural(kind, sections.count)}"
+        if sections.full:
+            said.append(f"{len(sections.full)} {of_all}")
+        if sections.part:
+            said.append(
+                f"parts of {len(sections.part)} more" if sections.full else f"parts of {len(sections.part)} {of_all}"
+            )
+    return "; ".join(said)
+
+
+def _plural(kind: str, count: int) -> str:
+    return kind if count == 1 or kind.endswith("s") else f"{kind}s"
+
+
+def _ranges(sections: Sequence[tuple[int, str]]) -> str:
+    """Numbers that follow each other are joined: 17-19. Names are listed."""
+    said, start, before = list[str](), "", (-2, "")
+    for place, name in sections:
+        if place == before[0] + 1 and NUMBER.fullmatch(name) and NUMBER.fullmatch(before[1]):
+            said[-1] = f"{start}-{name}"
+        else:
+            start = name
+            said.append(name)
+        before = place, name
+    return ", ".join(said)

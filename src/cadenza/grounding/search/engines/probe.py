@@ -1,0 +1,62 @@
+"""Asks an engine for a harmless word and says in a sentence what is wrong and what to do, for `cadenza doctor`."""
+
+import msgspec
+
+from cadenza.grounding.search.engines.base import Engine
+from cadenza.grounding.search.records import EngineFailed
+
+WORD = "wikipedia"
+COUNT = 3
+
+ADVICE = {
+    "unreachable": "cannot be reached. Check `url`, the network and the proxy of the environment.",
+    "timeout": "did not answer in time. Check that it is not overloaded, or raise `timeout_s`.",
+    "broken": "closed the connection before its answer was complete. Check what stands between it and this service.",
+    "too_large": "answered more than 1 MiB. Check that `url` is that of the engine.",
+    "not_json": "answered something that is not JSON. Check that `url` is that of the engine, without a login page.",
+    "malformed": "answered JSON without results. Check that `url` is that of the engine.",
+    "redirected": "answered with a redirect, which is not followed. Set `url` to the address that it leads to.",
+    "not_found": "does not know the path of its API. Set `url` to its base address, without a path such as /search.",
+    "key_refused": "does not accept the key. Check the variable that `api_key_env` names.",
+    "quota": "has no searches left for this key. Raise the limit of the plan.",
+    "busy": "refuses further searches for now: its rate limit is reached. Try again later, or raise the limit.",
+    "refused": "refused a plain query. Check that `url` is that of the engine.",
+    "no_files": "could not be asked: this process has no file left. Raise the limit of open files.",
+}
+ADVICE_BY_ENGINE = {
+    ("searxng", "json_disabled"): (
+        "does not give JSON. Add `json` to `search.formats` in its settings.yml and restart it."
+        " If that is done already, something in front of it refuses this service."
+    ),
+    ("searxng", "busy"): (
+        "refuses this service by its limiter. Set `server.limiter: false` in its settings.yml,"
+        " or add this machine's address to `pass_ip` in its limiter.toml."
+    ),
+    ("searxng", "key_refused"): "asks for a login. Let this service reach it without one.",
+    ("searxng", "failed"): "answered with an error. Read its log.",
+}
+OTHER_ADVICE = "answered with an error. Try again later."
+NOTHING_FOUND = {"searxng": "answers, but finds nothing: its own engines may be blocked. Look at its page /stats."}
+NOTHING_FOUND_ELSEWHERE = "answers, but finds nothing for a common word."
+
+
+class EngineProbe(msgspec.Struct, frozen=True):
+    """Whether an engine works, and a sentence that begins with its name."""
+
+    works: bool
+    detail: str
+
+
+async def probe(engine: Engine) -> EngineProbe:
+    """One search. With Brave and Tavily it counts like any other."""
+    try:
+        hits = await engine.search(WORD, COUNT)
+    except EngineFailed as failed:
+        general = ADVICE.get(failed.reason, OTHER_ADVICE)
+        advice = ADVICE_BY_ENGINE.get((engine.name, failed.reason), general)
+        return EngineProbe(works=False, detail=f"{engine.name} {advice}")
+    if not hits:
+        return EngineProbe(
+            works=False, detail=f"{engine.name} {NOTHING_FOUND.get(engine.name, NOTHING_FOUND_ELSEWHERE)}"
+        )
+    return EngineProbe(works=True, detail=f"{engine.name} answers")

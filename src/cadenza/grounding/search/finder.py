@@ -1,0 +1,207 @@
+"""Finds the sources for a question: decides, asks the engine, reads the best pages, and takes what fits.
+
+The pages that are read before the time is nearly over are quoted, the others by what the engine said of them. With the
+local engine nothing is fetched: the service needs no network. An address that the person wants read, and that is not,
+is told to the model.
+"""
+
+import asyncio
+import time
+from collections.abc import Container, Iterable, Sequence
+from contextlib import suppress
+from datetime import UTC, date, datetime
+from ipaddress import ip_network
+
+import msgspec
+
+from cadenza.core.tokens import estimate_tokens
+from cadenza.grounding.files.reader import DocumentReader, PageSent, ReaderBusy
+from cadenza.grounding.search.cache import ResultCache
+from cadenza.grounding.search.engines.base import Engine
+from cadenza.grounding.search.engines.build import EngineChoice, build_engine
+from cadenza.grounding.search.engines.engine_log import EngineLog, LoggedEngine
+from cadenza.grounding.search.engines.local import LocalEngine
+from cadenza.grounding.search.engines.resting import RestingEngine
+from cadenza.grounding.search.intent.decision import Decision, decide
+from cadenza.grounding.search.intent.query import make_query
+from cadenza.grounding.search.pages.fetch import PageFetcher
+from cadenza.grounding.search.records import (
+    NOTHING_FOUND,
+    EngineFailed,
+    FetchedPage,
+    FetchFailed,
+    Found,
+    Hit,
+    Source,
+    Unread,
+)
+from cadenza.grounding.search.web_search import SearchRequest, SearchSettings
+from cadenza.observe import Log
+
+PAGES_MAX = 3  # of the results; the pages that the message names come on top
+NAMED_PAGES_MAX = 3
+NOT_OPENED = "could not be read: this service does not open web pages"
+TOO_MANY = f"was not read: only the first {NAMED_PAGES_MAX} addresses of a message are read"
+DECISION_TIME = 0.25  # of the time limit, for a model that decides
+ENGINE_TIME = 0.5  # of the time limit
+PAGES_TIME = 0.75  # of the time limit: what is not fetched by then is left out
+READ_TIME = 0.95  # of the time limit: if the pages are not read by then, the results are quoted without them
+SOURCE_TOKENS = 60  # what marks a source
+TITLE_CHARS_MAX = 200
+SAID = frozenset(("asked", "forbidden", "url"))  # the person says it: no model is asked
+UNREAD_TOKENS = 30  # what says that a page was not read, beside its address
+UNREAD_SHARE = 2  # at most half of the tokens say so: the rest is for sources
+
+
+class Finder:
+    """The engine, the fetcher and the cache of one process."""
+
+    def __init__(
+        self, engine: Engine, fetcher: PageFetcher | None, reader: DocumentReader, max_results: int, timeout_s: float
+    ) -> None:
+        self._engine = engine
+        self._fetcher = fetcher
+        self._reader = reader
+        self._max_results = max_results
+        self._timeout_s = timeout_s
+        self._cache = ResultCache(time.monotonic)
+
+    async def find(self, search: SearchRequest) -> Found:
+        """The sources for the last message. EngineFailed if the engine fails and no page was read."""
+        now_s, asked, tokens_max = asyncio.get_running_loop().time(), search.asked, search.tokens_max
+        today = datetime.now(UTC).date()
+        decision = decide(asked, today, self._fetcher.loopback if self._fetcher else ())
+        if self._fetcher is None:
+            return await self._find_local(decision, asked, today, tokens_max)
+        if search.decide and decision.reason not in SAID:
+            needs_web = await search.decide(asked, self._timeout_s * DECISION_TIME)
+            if needs_web is not None:
+                decision = msgspec.structs.replace(decision, needs_web=needs_web, reason="model")
+        if not decision.needs_web:
+            return NOTHING_FOUND
+        found = await self._hits(decision, search, today, now_s + self._timeout_s * READ_TIME)
+        hits = found or ()
+        urls = [*decision.urls[:NAMED_PAGES_MAX], *(hit.url for hit in hits[:PAGES_MAX] if not hit.text)]
+        pages = await fetch_pages(self._fetcher, search.account_id, urls, now_s + self._timeout_s * PAGES_TIME)
+        read = dict[str, Source]()
+        with suppress(ReaderBusy, TimeoutError):
+            async with asyncio.timeout_at(now_s + self._timeout_s * READ_TIME):
+                read = await self._read(search.account_id, pages, asked, tokens_max)
+        named = [read[url] for url in decision.urls if url in read]
+        unread, unread_tokens = _fitting_unread(_not_read(decision.urls, read), tokens_max)
+        sources = [*named, *(read.get(hit.url) or _source_of_hit(hit) for hit in hits)]
+        return Found(fitting(sources, tokens_max - unread_tokens), unread, has_failed=found is None)
+
+    async def close(self) -> None:
+        await self._cache.close()
+        await self._engine.close()
+        if self._fetcher:
+            await self._fetcher.close()
+
+    async def _find_local(self, decision: Decision, asked: Sequence[str], today: date, tokens_max: int) -> Found:
+        """The local engine is asked every time: it knows itself when its documents have nothing to say."""
+        if decision.reason == "forbidden":
+            return NOTHING_FOUND
+        hits = await self._engine.search(make_query(asked, today), self._max_results)
+        unread, unread_tokens = _fitting_unread([Unread(url, NOT_OPENED) for url in decision.urls], tokens_max)
+        return Found(fitting(map(_source_of_hit, hits), tokens_max - unread_tokens), unread)
+
+    async def _hits(
+        self, decision: Decision, search: SearchRequest, today: date, until_s: float
+    ) -> Sequence[Hit] | None:
+        """A message that only names pages is answered by these. None if the engine failed, and there are such pages."""
+        if decision.reason == "url":
+            return ()
+        query = make_query(search.asked, today)
+        try:
+            async with search.charge(query), asyncio.timeout_at(until_s):  # too late is a failure, and free
+                return await self._cache.search(self._engine, query, self._max_results)
+        except (EngineFailed, TimeoutError):
+            if not decision.urls:
+                raise
+            return None
+
+    async def _read(
+        self, owner: str, pages: dict[str, FetchedPage], asked: Sequence[str], tokens_max: int
+    ) -> dict[str, Source]:
+        """The sources of the pages that could be read, by the address that was asked for."""
+        sent = [PageSent(page.url, page.content_type, page.body) for page in pages.values()]
+        if not sent:
+            return {}
+        found = await self._reader.read_pages(owner, sent, asked[-1], tokens_max - len(sent) * SOURCE_TOKENS)
+        return {
+            url: Source(page.url, one.title[:TITLE_CHARS_MAX] or page.url, one.text)
+            for (url, page), one in zip(pages.items(), found, strict=True)
+            if one and one.text
+        }
+
+
+async def fetch_pages(fetcher: PageFetcher, owner: str, urls: Iterable[str], until_s: float) -> dict[str, FetchedPage]:
+    """The pages that came in time, by the address that was asked for."""
+    tasks = {url: asyncio.create_task(fetcher.fetch(url, owner)) for url in dict.fromkeys(urls)}
+    if not tasks:
+        return {}
+    try:
+        await asyncio.wait(tasks.values(), timeout=until_s - asyncio.get_running_loop().time())
+    finally:
+        for task in tasks.values():
+            task.cancel()
+    ended = dict(zip(tasks, await asyncio.gather(*tasks.values(), return_exceptions=True), strict=True))
+    for outcome in ended.values():
+        if isinstance(outcome, Exception) and not isinstance(outcome, FetchFailed):
+            raise outcome
+    return {url: page for url, page in ended.items() if isinstance(page, FetchedPage)}
+
+
+def fitting(sources: Iterable[Source], tokens_max: int) -> list[Source]:
+    """The sources that fit, in their order. Several passages of one document are one source, each once."""
+    kept, left_tokens = dict[str, Source](), tokens_max
+    for source in dict.fromkeys(sources):
+        before = kept.get(source.url)
+        tokens = estimate_tokens(source.text)
+        if before is None:
+            tokens += estimate_tokens(source.url + source.title) + SOURCE_TOKENS
+        if source.text and tokens <= left_tokens:
+            text = f"{before.text}\n\n[…]\n\n{source.text}" if before else source.text
+            kept[source.url] = msgspec.structs.replace(source, text=text)
+            left_tokens -= tokens
+    return list(kept.values())
+
+
+def _not_read(urls: Sequence[str], read: Container[str]) -> list[Unread]:
+    """The pages that the person named, without those that were read."""
+    failed = [Unread(url) for url in urls[:NAMED_PAGES_MAX] if url not in read]
+    return failed + [Unread(url, TOO_MANY) for url in urls[NAMED_PAGES_MAX:] if url not in read]
+
+
+def _fitting_unread(unread: Iterable[Unread], tokens_max: int) -> tuple[list[Unread], int]:
+    """The pages that were not read, as far as there is room to say so, and the tokens that it takes."""
+    told, tokens = list[Unread](), 0
+    for page in unread:
+        more_tokens = estimate_tokens(page.url) + UNREAD_TOKENS
+        if tokens + more_tokens <= tokens_max // UNREAD_SHARE:
+            told.append(page)
+            tokens += more_tokens
+    return told, tokens
+
+
+def _source_of_hit(hit: Hit) -> Source:
+    return Source(hit.url, hit.title or hit.url, hit.text or hit.snippet)
+
+
+def build_finder(settings: SearchSettings, reader: DocumentReader, log: Log) -> Finder:
+    engine_log = EngineLog(settings.engine, log, time.monotonic)
+    if settings.engine == "local":
+        local = LoggedEngine(LocalEngine(settings.index), engine_log)
+        return Finder(local, None, reader, settings.max_results, settings.timeout_s)
+    engine = RestingEngine(build_web_engine(settings), time.monotonic, engine_log)
+    fetcher = PageFetcher(allow_networks=[ip_network(one) for one in settings.allow_networks])
+    return Finder(engine, fetcher, reader, settings.max_results, settings.timeout_s)
+
+
+def build_web_engine(settings: SearchSettings) -> Engine:
+    """The engine that the operator chose. It gets half of the time, so that pages can be read in the other half."""
+    assert settings.engine != "local"
+    assert settings.url
+    limit_s = settings.timeout_s * ENGINE_TIME
+    return build_engine(EngineChoice(settings.engine, limit_s, settings.url, settings.api_key or "", settings.proxy))

@@ -1,0 +1,207 @@
+"""Checks the ledger on the live store, and exports it. One statement finds everything, so it sees one moment."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+from sqlalchemy import text
+
+from cadenza.core.records import OUTPUT_TOKENS_MAX
+from cadenza.ledger.rules import IDEMPOTENCY_MS
+from cadenza.store.statements import Statement
+from cadenza.store.store import Store, Transaction
+
+# Each rule selects the rows that break it: the account, request or key, and by how much it is off. The table `holds`
+# has rows of the release before, which held credit by request. MONTH is the month of u.started_at, like 202611 in UTC.
+# Metering rows of an earlier release have no prices: their charges cannot be recomputed, and are counted as such.
+RULES = {
+    "the balance is the sum of the entries": """
+        SELECT a.id, a.balance_nano - COALESCE(e.total, 0) FROM accounts a
+        LEFT JOIN (SELECT account_id, SUM(amount_nano) AS total FROM entries GROUP BY account_id) e
+        ON e.account_id = a.id
+        WHERE a.balance_nano <> COALESCE(e.total, 0)""",
+    "the held sum is the sum of the reserves and open holds": """
+        SELECT a.id, a.held_nano - COALESCE(r.total, 0) - COALESCE(h.total, 0) FROM accounts a
+        LEFT JOIN (SELECT account_id, SUM(amount_nano) AS total FROM reserves GROUP BY account_id) r
+        ON r.account_id = a.id
+        LEFT JOIN (SELECT account_id, SUM(amount_nano) AS total FROM holds WHERE state = 'open' GROUP BY account_id) h
+        ON h.account_id = a.id WHERE a.held_nano <> COALESCE(r.total, 0) + COALESCE(h.total, 0)""",
+    "the held sum never exceeds the balance": """
+        SELECT id, balance_nano - held_nano FROM accounts WHERE held_nano < 0 OR balance_nano < held_nano""",
+    "a request is charged at most once": """
+        SELECT completion_id, COUNT(*) FROM entries WHERE kind = 'charge' GROUP BY completion_id HAVING COUNT(*) > 1""",
+    "a charge has its metering row, on the same account": """
+        SELECT e.completion_id, e.amount_nano FROM entries e LEFT JOIN usage u ON u.completion_id = e.completion_id
+        WHERE e.kind = 'charge' AND (u.account_id IS NULL OR u.account_id <> e.account_id)""",
+    "a correction of a request follows its charge, on the same account": """
+        SELECT c.completion_id, c.amount_nano FROM entries c
+        LEFT JOIN entries e ON e.completion_id = c.completion_id AND e.kind = 'charge' AND e.id < c.id
+        WHERE c.kind = 'correction' AND c.completion_id IS NOT NULL
+        AND (e.id IS NULL OR e.account_id <> c.account_id)""",
+    "a metering row costs what was charged and corrected": """
+        SELECT u.completion_id, u.cost_nano + COALESCE(e.amount_nano, 0) + COALESCE(c.total, 0) FROM usage u
+        LEFT JOIN entries e ON e.completion_id = u.completion_id AND e.kind = 'charge'
+        LEFT JOIN (
+            SELECT completion_id, SUM(amount_nano) AS total FROM entries
+            WHERE kind = 'correction' AND completion_id IS NOT NULL GROUP BY completion_id
+        ) c ON c.completion_id = u.completion_id
+        WHERE u.cost_nano <> -COALESCE(e.amount_nano, 0) - COALESCE(c.total, 0)""",
+    "a request costs its counts at its prices, less what could not be charged": """
+        SELECT u.completion_id, u.cost_nano + COALESCE(u.short_nano, 0) - PRICED FROM usage u
+        WHERE u.cost_nano + COALESCE(u.short_nano, 0) <> PRICED OR u.short_nano < 0""",
+    "a charge is not far above its hold": """
+        SELECT u.completion_id, u.cost_nano - u.held_nano FROM usage u WHERE u.cost_nano > HIGHEST""",
+    "of the requests with one idempotency key, one is charged within 24 hours": """
+        SELECT k.completion_id, k.cost_nano FROM (
+            SELECT u.completion_id, u.cost_nano, u.started_at - LAG(u.started_at) OVER (
+                PARTITION BY u.account_id, u.idempotency_digest ORDER BY u.started_at, u.completion_id
+            ) AS after_ms
+            FROM usage u WHERE u.idempotency_digest IS NOT NULL AND u.cost_nano > 0
+        ) k WHERE k.after_ms < DAY_MS""",
+    "a settled hold has its charge": """
+        SELECT h.completion_id, 0 FROM holds h
+        LEFT JOIN entries e ON e.completion_id = h.completion_id AND e.kind = 'charge'
+        WHERE h.state = 'settled' AND e.id IS NULL""",
+    "an ended hold has its metering row, and an open one has none": """
+        SELECT h.completion_id, 0 FROM holds h LEFT JOIN usage u ON u.completion_id = h.completion_id
+        WHERE (h.state = 'open') = (u.completion_id IS NOT NULL)""",
+    "what is spent of a cap is the sum of the metering rows of its period": """
+        SELECT c.key_id, c.spent_nano - COALESCE(s.total, 0) FROM caps c
+        LEFT JOIN (
+            SELECT k.key_id, SUM(u.cost_nano) AS total FROM caps k JOIN usage u ON u.key_id = k.key_id
+            WHERE k.month = 0 OR k.month = MONTH GROUP BY k.key_id
+        ) s ON s.key_id = c.key_id
+        WHERE c.spent_nano <> COALESCE(s.total, 0)""",
+    "no key spends and holds more than its cap, except by requests that ran before the cap was set": """
+        SELECT c.key_id, c.spent_nano + COALESCE(h.total, 0) - c.limit_nano - c.excused_nano FROM caps c
+        LEFT JOIN (SELECT key_id, SUM(amount_nano) AS total FROM cap_holds GROUP BY key_id) h ON h.key_id = c.key_id
+        WHERE c.spent_nano + COALESCE(h.total, 0) > c.limit_nano + c.excused_nano""",
+    "only keys with a cap hold a part of one": """
+        SELECT h.key_id, h.amount_nano FROM cap_holds h LEFT JOIN caps c ON c.key_id = h.key_id
+        WHERE c.key_id IS NULL""",
+    "a key and its account are marked if the key has a cap, and only then": """
+        SELECT k.id, 0 FROM keys k JOIN accounts a ON a.id = k.account_id LEFT JOIN caps c ON c.key_id = k.id
+        WHERE k.is_capped <> (c.key_id IS NOT NULL) OR (c.key_id IS NOT NULL AND NOT a.has_caps)""",
+    "the debt of an account is the sum of its open debts": """
+        SELECT a.id, a.debt_nano - COALESCE(d.total, 0) FROM accounts a
+        LEFT JOIN (SELECT account_id, SUM(left_nano) AS total FROM debts GROUP BY account_id) d ON d.account_id = a.id
+        WHERE a.debt_nano <> COALESCE(d.total, 0)""",
+    "an account with a debt has no free credit": """
+        SELECT id, balance_nano - held_nano FROM accounts WHERE debt_nano > 0 AND balance_nano > held_nano""",
+    "what is paid of a debt is the sum of its entries": """
+        SELECT d.source, d.amount_nano - d.left_nano + COALESCE(e.total, 0) FROM debts d
+        LEFT JOIN (
+            SELECT debt_id, SUM(amount_nano) AS total FROM entries WHERE debt_id IS NOT NULL GROUP BY debt_id
+        ) e ON e.debt_id = d.id
+        WHERE d.amount_nano - d.left_nano <> -COALESCE(e.total, 0)""",
+}
+MONTHS = {
+    "sqlite": "CAST(strftime('%Y%m', u.started_at / 1000, 'unixepoch') AS INTEGER)",
+    "postgres": "CAST(to_char(to_timestamp(u.started_at / 1000) AT TIME ZONE 'UTC', 'YYYYMM') AS INTEGER)",
+}
+
+
+PRICED = """(
+    (u.prompt_tokens - u.cached_tokens) * u.input_nano + u.cached_tokens * COALESCE(u.cached_input_nano, u.input_nano)
+    + u.completion_tokens * u.output_nano)"""
+# Without `max_tokens` the longest answer is held in part only, and an upstream may count a prompt as twice as long.
+HIGHEST = f"(2 * u.held_nano + {OUTPUT_TOKENS_MAX} * (u.input_nano + u.output_nano))"
+
+
+def rules_of(database: str) -> dict[str, str]:
+    """The rules in the SQL of a database."""
+    words = {"MONTH": MONTHS[database], "PRICED": PRICED, "HIGHEST": HIGHEST, "DAY_MS": str(IDEMPOTENCY_MS)}
+    rules = dict(RULES)
+    for word, sql in words.items():
+        rules = {rule: query.replace(word, sql) for rule, query in rules.items()}
+    return rules
+
+
+CHECKS = {
+    database: Statement(
+        text(" UNION ALL ".join(f"SELECT '{rule}', x.* FROM ({query}) x" for rule, query in rules_of(database).items()))  # noqa: S608 our own constants
+    )
+    for database in MONTHS
+}
+COUNTS = Statement(
+    text("""
+    SELECT (SELECT COUNT(*) FROM accounts), (SELECT COUNT(*) FROM entries), (SELECT COUNT(*) FROM usage),
+    (SELECT COUNT(*) FROM reserves) + (SELECT COUNT(*) FROM holds WHERE state = 'open'),
+    (SELECT COUNT(*) FROM usage WHERE input_nano IS NULL)""")
+)
+EXPORT_FIELDS = (
+    "id",
+    "created_at",
+    "account",
+    "kind",
+    "amount_nano",
+    "completion_id",
+    "request_id",
+    "note",
+    "class_id",
+    "prompt_tokens",
+    "cached_tokens",
+    "completion_tokens",
+    "estimated",
+    "provider",
+    "model",
+    "key_id",
+    "input_nano",
+    "output_nano",
+    "cached_input_nano",
+    "short_nano",
+    "source",
+)
+EXPORT = Statement(
+    text("""
+    SELECT e.id, e.created_at, a.email, e.kind, e.amount_nano, e.completion_id, u.request_id, e.note,
+    u.class_id, u.prompt_tokens, u.cached_tokens, u.completion_tokens, u.estimated, u.provider, u.model, u.key_id,
+    u.input_nano, u.output_nano, u.cached_input_nano, u.short_nano, COALESCE(e.source, u.source)
+    FROM entries e JOIN accounts a ON a.id = e.account_id LEFT JOIN usage u ON u.completion_id = e.completion_id
+    WHERE e.id > :after AND (CAST(:email AS TEXT) IS NULL OR a.email = :email) ORDER BY e.id LIMIT :page""")
+)
+PAGE = 1000
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """A rule that is broken, the account, request or key that breaks it, and by how much it is off."""
+
+    rule: str
+    subject: str
+    off_by: int
+
+
+class Counts(msgspec.Struct, frozen=True):
+    """How much was checked."""
+
+    accounts: int
+    entries: int
+    requests: int
+    reserves: int  # of running processes, with the open holds of the release before
+    unpriced: int = 0  # requests of an earlier release: their charges were not recomputed
+
+
+def check_of(database: Store | Transaction) -> Statement:
+    """The one statement that finds everything, for this database."""
+    return CHECKS["sqlite" if database.is_sqlite else "postgres"]
+
+
+async def check(store: Store) -> list[Finding]:
+    return [
+        Finding(str(rule), str(subject), int(off_by))
+        for rule, subject, off_by in await store.rows(check_of(store), {}, is_long=True)
+    ]
+
+
+async def count(store: Store) -> Counts:
+    [counts] = await store.rows(COUNTS, {}, is_long=True)
+    return Counts(*counts)
+
+
+async def export(store: Store, email: str | None) -> AsyncIterator[dict[str, Any]]:
+    """Yield the entries of one account, or of all, oldest first. At most one page is in memory."""
+    after = 0
+    while rows := await store.rows(EXPORT, {"email": email, "after": after, "page": PAGE}, is_long=True):
+        for row in rows:
+            yield dict(zip(EXPORT_FIELDS, row, strict=True))
+        after = rows[-1][0]

@@ -1,0 +1,178 @@
+"""Spend caps in the store: set by control, and moved by the batches of the ledger. The rules are in ledger/caps.py.
+
+Caps, what is spent of them and what is held of them change only under the lock of their account. `accounts.has_caps`
+and `keys.is_capped` say whether there is any, so that accounts and keys without caps cost nothing.
+"""
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+from sqlalchemy import ARRAY, ScalarSelect, Select, Text, bindparam, delete, exists, func, insert, select, text, update
+
+from cadenza.core.records import Cap
+from cadenza.ledger.caps import CapShort, CapState, month_of, other_months, span_of
+from cadenza.ledger.rules import Known
+from cadenza.store.schema import accounts, cap_holds, caps, keys, usage
+from cadenza.store.statements import Statement
+from cadenza.store.store import Row, Store, Transaction
+from cadenza.store.tables.accounts import lock_account
+
+_OF_KEY = caps.c.key_id == bindparam("key")
+
+
+def _held(*more: object) -> "ScalarSelect[int]":
+    held: Select[tuple[int]] = select(func.coalesce(func.sum(cap_holds.c.amount_nano), 0))
+    return held.where(cap_holds.c.key_id == caps.c.key_id, *more).scalar_subquery()  # type: ignore[arg-type]
+
+
+_READ = select(
+    caps.c.key_id,
+    caps.c.limit_nano,
+    caps.c.period,
+    caps.c.month,
+    caps.c.spent_nano,
+    caps.c.excused_nano,
+    _held(),
+    _held(cap_holds.c.process == bindparam("process")),
+)
+READ = Statement(_READ.where(_OF_KEY))
+READ_MANY = Statement(_READ.where(caps.c.key_id == func.any(bindparam("keys", type_=ARRAY(Text)))))  # for Postgres only
+_SPENT = select(func.coalesce(func.sum(usage.c.cost_nano), 0)).where(
+    usage.c.account_id == bindparam("account"), usage.c.key_id == bindparam("key")
+)
+SPENT = Statement(_SPENT)
+SPENT_BETWEEN = Statement(
+    _SPENT.where(usage.c.started_at >= bindparam("first"), usage.c.started_at < bindparam("next"))
+)
+HELD = Statement(
+    select(func.coalesce(func.sum(cap_holds.c.amount_nano), 0)).where(cap_holds.c.key_id == bindparam("key"))
+)
+WRITE = Statement(
+    update(caps)
+    .where(_OF_KEY)
+    .values(month=bindparam("new_month"), spent_nano=bindparam("spent"), excused_nano=bindparam("excused"))
+)
+WRITE_HOLD = Statement(
+    text(
+        "INSERT INTO cap_holds (key_id, process, amount_nano) VALUES (:key, :process, :amount)"
+        " ON CONFLICT (key_id, process) DO UPDATE SET amount_nano = excluded.amount_nano"
+    )
+)
+DROP_HOLD = Statement(text("DELETE FROM cap_holds WHERE key_id = :key AND process = :process"))
+HOLDS_OF_PROCESS = Statement(
+    select(keys.c.account_id, cap_holds.c.key_id)
+    .join_from(cap_holds, keys)
+    .where(cap_holds.c.process == bindparam("process"))
+)
+HELD_BY_PROCESS = Statement(
+    select(cap_holds.c.amount_nano).where(
+        cap_holds.c.key_id == bindparam("key"), cap_holds.c.process == bindparam("process")
+    )
+)
+ADD = Statement(insert(caps), *caps.c.keys())
+REMOVE = Statement(delete(caps).where(_OF_KEY))
+REMOVE_HOLDS = Statement(delete(cap_holds).where(cap_holds.c.key_id == bindparam("key")))
+FLAG_KEY = Statement(update(keys).where(keys.c.id == bindparam("key")).values(is_capped=bindparam("capped")))
+FLAG_ACCOUNT = Statement(
+    update(accounts)
+    .where(accounts.c.id == bindparam("account"))
+    .values(has_caps=exists().where(caps.c.account_id == accounts.c.id))
+)
+
+
+class KeyMoves(msgspec.Struct, frozen=True):
+    """The keys of an account that a batch moves, and when each of their requests started."""
+
+    account_id: str
+    started_at: dict[str, list[int]]
+
+
+class CapLeft(msgspec.Struct, frozen=True):
+    """A cap, and what is left of it beyond what is held."""
+
+    cap: CapShort
+    left_nano: int
+
+
+def set_cap(tx: Transaction, account_id: str, key_id: str, cap: Cap | None, now_ms: int) -> None:
+    """Set, change or remove the cap of a key. What its requests of this period did cost is spent already."""
+    lock_account(tx, account_id)
+    tx.change(REMOVE, {"key": key_id})
+    if cap is None:
+        tx.change(REMOVE_HOLDS, {"key": key_id})
+    else:
+        month = month_of(cap.period, now_ms)
+        spent_nano = _spent(tx, account_id, key_id, month)
+        held_nano = _number(tx.row(HELD, {"key": key_id}))
+        values = {
+            "key_id": key_id,
+            "account_id": account_id,
+            "period": cap.period,
+            "limit_nano": cap.limit_nano,
+            "month": month,
+            "spent_nano": spent_nano,
+            "excused_nano": max(0, spent_nano + held_nano - cap.limit_nano),
+        }
+        tx.change(ADD, values)
+    tx.change(FLAG_KEY, {"key": key_id, "capped": cap is not None})
+    tx.change(FLAG_ACCOUNT, {"account": account_id})
+
+
+def read_caps(tx: Transaction, process: str, moves: Sequence[KeyMoves], known: Known) -> None:
+    """Read the caps of these keys, those that have one. Their accounts are locked."""
+    of_key = {key_id: move for move in moves for key_id in move.started_at}
+    for row in _rows(tx, process, sorted(of_key)):
+        key_id, limit_nano, period, month, spent_nano, excused_nano, held_nano, mine_nano = row
+        state = CapState(
+            key_id, Cap(limit_nano, period), month, spent_nano, excused_nano, int(held_nano), int(mine_nano)
+        )
+        move = of_key[key_id]
+        for other in other_months(state, move.started_at[key_id]):
+            state.other_months_nano[other] = _spent(tx, move.account_id, key_id, other)
+        known.caps[key_id] = state
+
+
+def write_caps(tx: Transaction, process: str, before: dict[str, CapState], after: Iterable[CapState]) -> None:
+    """Write what a batch changed of the caps that it had read."""
+    for state in after:
+        was = before[state.key_id]
+        if (state.month, state.spent_nano, state.excused_nano) != (was.month, was.spent_nano, was.excused_nano):
+            new = {"new_month": state.month, "spent": state.spent_nano, "excused": state.excused_nano}
+            tx.change(WRITE, {"key": state.key_id, **new})
+        if state.mine_nano != was.mine_nano:
+            whose = {"key": state.key_id, "process": process}
+            if state.mine_nano:
+                tx.change(WRITE_HOLD, {**whose, "amount": state.mine_nano})
+            else:
+                tx.change(DROP_HOLD, whose)
+
+
+async def find_left(store: Store, key_id: str, now_ms: int) -> CapLeft | None:
+    """What a key may still spend, before anything is held for it. None if it has no cap."""
+    row = await store.row(READ, {"key": key_id, "process": ""})
+    if row is None:
+        return None
+    _, limit_nano, period, month, spent_nano, _, held_nano, _ = row
+    spent = int(spent_nano) if month_of(period, now_ms) == month else 0
+    return CapLeft(CapShort(Cap(limit_nano, period), spent), limit_nano - spent - int(held_nano))
+
+
+def _rows(tx: Transaction, process: str, key_ids: list[str]) -> list[Row]:
+    if not tx.is_sqlite:
+        return tx.rows(READ_MANY, {"keys": key_ids, "process": process})
+    found = [tx.row(READ, {"key": key_id, "process": process}) for key_id in key_ids]
+    return [row for row in found if row]
+
+
+def _spent(tx: Transaction, account_id: str, key_id: str, month: int) -> int:
+    """What the requests of a key that started in this month did cost, or all of them."""
+    values = {"account": account_id, "key": key_id}
+    if not month:
+        return _number(tx.row(SPENT, values))
+    first, next_ = span_of(month)
+    return _number(tx.row(SPENT_BETWEEN, {**values, "first": first, "next": next_}))
+
+
+def _number(row: Row | None) -> int:
+    assert row
+    return int(row[0])

@@ -1,0 +1,124 @@
+"""The rules of spend caps, without SQL: what a key may still spend, and what counts for its cap.
+
+A request counts for the calendar month (UTC) in which it started, and holds a part of the cap while it runs. What was
+spent and what is held never exceed the limit, except for requests that ran already when the limit was set.
+"""
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+
+from cadenza.core.records import Cap, Period
+
+ALL_TIME = 0  # the "month" of a cap for all time
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class CapShort(msgspec.Struct, frozen=True):
+    """A cap that does not pay for a request, and what was spent of it."""
+
+    cap: Cap
+    spent_nano: int
+
+
+class CapUse(msgspec.Struct, frozen=True):
+    """What a process holds of the caps of one account's keys."""
+
+    kept_nano: Mapping[str, int]  # by key id, for the requests that run on
+    ending_nano: Mapping[str, int]  # by completion id, for the requests that end now
+
+
+NO_CAP_USE = CapUse({}, {})
+
+
+class CapState(msgspec.Struct):
+    """The cap of one key while its account is locked."""
+
+    key_id: str
+    cap: Cap
+    month: int  # that `spent_nano` is of
+    spent_nano: int
+    excused_nano: int  # what may be spent beyond the limit, by requests that ran already when it was set
+    held_nano: int  # by running requests, in all processes
+    mine_nano: int  # of it, in this process
+    other_months_nano: dict[int, int] = msgspec.field(default_factory=dict)  # spent in other months of this batch
+    ending_nano: dict[str, int] = msgspec.field(default_factory=dict)  # held for requests that end now
+
+    def begin(self, kept_nano: int, ending_nano: Mapping[str, int]) -> None:
+        """Hold what this process needs for its requests. Those that end now have no more than it held before."""
+        spare_nano = max(0, self.mine_nano - kept_nano)
+        is_new = kept_nano > self.mine_nano  # the cap was removed and set again, or the store lost a commit
+        for completion_id, amount_nano in ending_nano.items():
+            self.ending_nano[completion_id] = min(amount_nano, spare_nano)
+            spare_nano -= self.ending_nano[completion_id]
+        self._hold_more(kept_nano + sum(self.ending_nano.values()) - self.mine_nano)
+        if is_new:
+            self._excuse()
+
+    def give_back(self, completion_id: str) -> int:
+        """Release what a request holds that ends now, and return it."""
+        amount_nano = self.ending_nano.pop(completion_id, 0)
+        self._hold_more(-amount_nano)
+        return amount_nano
+
+    def enter(self, started_at: int) -> None:
+        """Begin a new month with the first request that started in it."""
+        month = self._month_of(started_at)
+        if month > self.month:
+            self.month, self.spent_nano = month, self.other_months_nano[month]
+            self.excused_nano = 0
+            self._excuse()
+
+    def spent_in(self, started_at: int) -> int:
+        """What requests of the same period did cost."""
+        month = self._month_of(started_at)
+        return self.spent_nano if month == self.month else self.other_months_nano[month]
+
+    def left_nano(self, started_at: int) -> int:
+        """What the key may spend beyond what is held; negative if its limit was lowered."""
+        return self.cap.limit_nano - self.spent_in(started_at) - self.held_nano
+
+    def hold(self, amount_nano: int) -> None:
+        self._hold_more(amount_nano)
+
+    def charge(self, amount_nano: int, started_at: int, *, is_excused: bool) -> None:
+        """Count what a request did cost. It is excused if it ran already when the cap was set."""
+        month = self._month_of(started_at)
+        if month == self.month:
+            self.spent_nano += amount_nano
+        else:
+            self.other_months_nano[month] += amount_nano
+        if is_excused:
+            self._excuse()
+
+    def _month_of(self, started_at: int) -> int:
+        return month_of(self.cap.period, started_at)
+
+    def _hold_more(self, amount_nano: int) -> None:
+        self.held_nano += amount_nano
+        self.mine_nano += amount_nano
+
+    def _excuse(self) -> None:
+        self.excused_nano = max(self.excused_nano, self.spent_nano + self.held_nano - self.cap.limit_nano)
+
+
+def month_of(period: Period, at_ms: int) -> int:
+    """The period that a time belongs to: its month in UTC, like 202611, or ALL_TIME."""
+    if period == "total":
+        return ALL_TIME
+    time = EPOCH + timedelta(milliseconds=at_ms)
+    return time.year * 100 + time.month
+
+
+def span_of(month: int) -> tuple[int, int]:
+    """The first millisecond of a month, and of the month after it."""
+    year, number = divmod(month, 100)
+    begins = (datetime(year, number, 1, tzinfo=UTC), datetime(year + number // 12, number % 12 + 1, 1, tzinfo=UTC))
+    first_ms, next_ms = ((begin - EPOCH) // timedelta(milliseconds=1) for begin in begins)
+    return first_ms, next_ms
+
+
+def other_months(state: CapState, times: Iterable[int]) -> set[int]:
+    """The months of these times other than the one that the state has."""
+    return {month_of(state.cap.period, at_ms) for at_ms in times} - {state.month}

@@ -1,0 +1,146 @@
+"""How requests end, without SQL: what they are charged, and how those end whose process was swept meanwhile.
+
+A request ends *late* if another process took its process for dead and swept it. No end is dropped silently:
+
+| the sweep found         | and since                          | the late end                                        |
+|-------------------------|------------------------------------|-----------------------------------------------------|
+| no mark                 | it has no idempotency key          | is charged, from free credit; lost if that is short |
+| no mark, so freed a key | the key is free, or used again     | is lost: nothing is charged                         |
+| no mark                 | its API key was revoked            | is lost: nothing is charged                         |
+| a mark, and charged it  | it cost as much, or less           | is whole; what was charged too much is corrected    |
+| a mark, and charged it  | it cost more                       | is lost: the mark stays charged                     |
+
+A lost reply ends with an error. So at most one of the requests with one idempotency key is charged and delivered whole.
+"""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from cadenza.ledger.caps import CapState, CapUse
+from cadenza.ledger.rules import (
+    Account,
+    Changes,
+    Charge,
+    ChargeCorrection,
+    Demand,
+    End,
+    Ended,
+    Known,
+    Recorded,
+    pay_debt,
+    resize,
+)
+
+LOST_STATUS = 500  # of a request that must not seem complete
+
+
+def begin_caps(caps: Iterable[CapState], use: CapUse, ends: list[End]) -> None:
+    """Hold of each cap what the process says that its requests need, before they end and others are taken."""
+    ending_nano: dict[str, dict[str, int]] = {}
+    for end in ends:
+        completion_id = end.hold.completion_id
+        ending_nano.setdefault(end.hold.key_id, {})[completion_id] = use.ending_nano.get(completion_id, 0)
+    for cap in caps:
+        cap.begin(use.kept_nano.get(cap.key_id, 0), ending_nano.get(cap.key_id, {}))
+
+
+def end_requests(account: Account, demand: Demand, ends: list[End], known: Known, changes: Changes) -> list[Ended]:
+    """Charge the requests that ended, then give back what the process does not keep of its reserve.
+
+    `account`, `known` and `changes` are changed in place.
+    """
+    ended: list[Ended] = []
+    due_and_held_nano = [min(end.due_nano, end.hold.amount_nano) for end in ends]
+    following_nano = sum(due_and_held_nano)
+    for number, end in enumerate(ends):
+        following_nano -= due_and_held_nano[number]  # the holds of those that follow: this one must not use them
+        ended.append(_end(account, demand.kept_nano + following_nano, end, known, changes))
+    resize(account, demand.kept_nano)
+    pay_debt(account)
+    return ended
+
+
+def _end(account: Account, kept_nano: int, end: End, known: Known, changes: Changes) -> Ended:
+    """Charge what is due, from the part of the reserve that is not kept and from free credit, never more."""
+    hold, outcome = end.hold, end.outcome
+    if end.is_marked:
+        changes.unmarked.append(hold.completion_id)
+    cap = known.caps.get(hold.key_id)
+    own_nano = cap.give_back(hold.completion_id) if cap else 0
+    if end.is_uncertain and (recorded := known.ended.get(hold.completion_id)):
+        return _end_again(account, end, recorded, known, changes)
+    if outcome.usage and _has_lost_its_key(end, known):
+        return _lose(end, known, changes)
+    not_kept_nano = max(0, account.reserve_nano - kept_nano)
+    due_nano = end.due_nano if cap is None else _within_cap(cap, end, own_nano)
+    charged_nano = min(due_nano, not_kept_nano + account.free_nano)
+    if cap:
+        cap.charge(charged_nano, hold.started_at, is_excused=_is_excused(end))
+    from_reserve_nano = min(charged_nano, not_kept_nano)
+    account.reserve_nano -= from_reserve_nano
+    account.held_nano -= from_reserve_nano
+    account.balance_nano -= charged_nano
+    changes.charges.append(Charge(hold, outcome, charged_nano, end.due_nano - charged_nano, end.source))
+    known.ended[hold.completion_id] = Recorded(charged_nano, end.source)
+    if hold.idempotency_digest:
+        (changes.kept_keys if outcome.usage else changes.freed_keys).append(hold)
+    return Ended(charged_nano, end.due_nano - charged_nano, is_lost=_is_short(end, charged_nano))
+
+
+def _end_again(account: Account, end: End, recorded: Recorded, known: Known, changes: Changes) -> Ended:
+    """The store has an end of this request. If it is that of a sweep, which charged too much, correct it."""
+    hold, due_nano, cost_nano = end.hold, end.due_nano, recorded.cost_nano
+    if recorded.source == "lost":
+        return Ended(is_lost=True)
+    if recorded.source == "request" or end.source == "sweep":
+        is_lost = end.source == "request" and _is_short(end, cost_nano)
+        return Ended(cost_nano, max(0, due_nano - cost_nano), is_repeated=True, is_lost=is_lost)
+    if cost_nano < due_nano:
+        return Ended(cost_nano, is_lost=True)
+    corrected_nano = cost_nano - due_nano
+    account.balance_nano += corrected_nano
+    if cap := known.caps.get(hold.key_id):
+        cap.charge(-corrected_nano, hold.started_at, is_excused=False)
+    changes.corrections.append(ChargeCorrection(corrected_nano, Charge(hold, end.outcome, due_nano)))
+    known.ended[hold.completion_id] = Recorded(due_nano, "request")
+    return Ended(due_nano, is_repeated=not corrected_nano, corrected_nano=corrected_nano)
+
+
+def _lose(end: End, known: Known, changes: Changes) -> Ended:
+    """Charge nothing: the reply must not seem complete."""
+    outcome = msgspec.structs.replace(end.outcome, status=LOST_STATUS)
+    changes.charges.append(Charge(end.hold, outcome, 0, end.due_nano, "lost"))
+    known.ended[end.hold.completion_id] = Recorded(0, "lost")
+    return Ended(is_lost=True)
+
+
+def _has_lost_its_key(end: End, known: Known) -> bool:
+    """Whether the idempotency key of a request was freed, or its API key was revoked before it ended late.
+
+    A paused process may have begun a request with a key that was revoked meanwhile: it is not known when it began.
+    """
+    hold = end.hold
+    if digest := hold.idempotency_digest:
+        used = known.keys.get((hold.account_id, digest))
+        if used is None or used.completion_id != hold.completion_id:
+            return True
+    return end.is_late and hold.key_id in known.revoked_keys
+
+
+def _is_short(end: End, charged_nano: int) -> bool:
+    """Whether less is charged than was due and held: another process took back the reserve."""
+    return charged_nano < end.due_nano and charged_nano < end.hold.amount_nano
+
+
+def _is_excused(end: End) -> bool:
+    """Whether a request ran already when the cap of its key was set. A late one may have begun after that."""
+    return not end.hold.is_capped and not end.is_late
+
+
+def _within_cap(cap: CapState, end: End, own_nano: int) -> int:
+    """What is due for a request that held `own_nano` of its cap: at most that, or what the cap leaves if it is more."""
+    cap.enter(end.hold.started_at)
+    if _is_excused(end):
+        return end.due_nano
+    return min(end.due_nano, max(own_nano, cap.left_nano(end.hold.started_at)))

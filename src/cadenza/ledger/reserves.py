@@ -1,0 +1,202 @@
+"""The reserves of this process, in memory: credit that is held without asking the store.
+
+What is here is never more than the store has: a batch that may make a reserve smaller takes the difference away before
+it is written, and what it adds is used only once it is durable. All of it runs on the event loop's thread. A key with a
+spend cap holds credit in the store; what it holds is known here too.
+"""
+
+import math
+import time
+from collections.abc import Callable, Iterable, Sequence
+
+import msgspec
+
+from cadenza.ledger.caps import NO_CAP_USE, CapUse
+from cadenza.ledger.rules import AMPLE_TIMES, Account, Demand, Held, Hold
+
+IDLE_S = 1.0  # an unused reserve is given back
+EXACT_S = 1.0  # after another process asked for credit, nothing is reserved beyond the requests in flight
+LEAST_REQUESTS = 8  # that a reserve covers
+PEAK_TIMES = 2  # it covers so many times the most requests that were in flight lately
+
+
+class Reserve(msgspec.Struct):
+    """What this process has reserved of one account."""
+
+    account_id: str
+    amount_nano: int = 0
+    in_use_nano: int = 0  # for requests in flight, and for charges that are not written yet
+    requests: int = 0  # in flight
+    peak: int = 0  # the most requests in flight lately
+    usual_nano: int = 0  # the largest hold lately
+    free_nano: int = 0  # of the account, when the store was last written
+    used_s: float = 0.0
+    exact_until_s: float = 0.0
+
+    @property
+    def spare_nano(self) -> int:
+        return self.amount_nano - self.in_use_nano
+
+    def hold(self, amount_nano: int, now_s: float) -> None:
+        self.in_use_nano += amount_nano
+        self.requests += 1
+        self.peak = max(self.peak, self.requests)
+        self.usual_nano = max(self.usual_nano, amount_nano)
+        self.used_s = now_s
+
+    def fade(self) -> None:
+        """A large request, or many at once, are forgotten within seconds."""
+        self.peak = max(self.requests, self.peak // 2)
+        average_nano = self.in_use_nano // self.requests if self.requests else 0
+        self.usual_nano = max(average_nano, self.usual_nano - self.usual_nano // 4)
+
+    def end(self, amount_nano: int, due_nano: int) -> None:
+        """A request has ended. What is due stays in use until it is charged."""
+        self.in_use_nano += due_nano - amount_nano
+        self.requests -= 1
+
+    def demand(self, now_s: float, charged_nano: int, new: Sequence[Hold]) -> Demand:
+        """What to keep and to want, when so much is charged and these holds are taken.
+
+        What is not kept is not used from now on. Before new holds are taken, all that is not in use is given back, so
+        that they are judged by all the credit there is.
+        """
+        self.in_use_nano -= charged_nano
+        self.amount_nano = max(self.in_use_nano, self.amount_nano - charged_nano)
+        usual_nano = max([self.usual_nano, *[hold.amount_nano for hold in new]])
+        requests = max(LEAST_REQUESTS, PEAK_TIMES * max(self.peak, self.requests + len(new)))
+        wanted_nano = requests * usual_nano
+        has_ample_credit = self.free_nano >= usual_nano * AMPLE_TIMES
+        is_exact = now_s < self.exact_until_s or (not new and self.is_idle(now_s))
+        if new or is_exact or not has_ample_credit:
+            self.amount_nano = self.in_use_nano
+        elif self.amount_nano > PEAK_TIMES * wanted_nano:
+            self.amount_nano = max(self.in_use_nano, wanted_nano)
+        if is_exact:
+            wanted_nano = 0
+        return Demand(self.amount_nano, self.in_use_nano, wanted_nano, usual_nano)
+
+    def is_idle(self, now_s: float) -> bool:
+        return not self.requests and not self.in_use_nano and now_s - self.used_s >= IDLE_S
+
+
+class CapHolds:
+    """What the requests in flight hold of the caps of their keys, by account and completion id."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, dict[str, tuple[str, int]]] = {}
+        self._doubtful: dict[str, set[str]] = {}  # keys of which the store may have another number
+
+    def __contains__(self, account_id: str) -> bool:
+        return account_id in self._held
+
+    def use(self, account_id: str, ending: Iterable[str]) -> CapUse:
+        """What the process holds, when the requests with these completion ids end."""
+        held, doubtful = self._held.get(account_id), self._doubtful.get(account_id)
+        if not held and not doubtful:
+            return NO_CAP_USE
+        kept_nano, ending_nano, ends = dict.fromkeys(doubtful or (), 0), dict[str, int](), {*ending}
+        for completion_id, (key_id, amount_nano) in (held or {}).items():
+            if completion_id in ends:
+                ending_nano[completion_id] = amount_nano
+            else:
+                kept_nano[key_id] = kept_nano.get(key_id, 0) + amount_nano
+        return CapUse(kept_nano, ending_nano)
+
+    def hold(self, hold: Hold, amount_nano: int) -> None:
+        self._held.setdefault(hold.account_id, {})[hold.completion_id] = hold.key_id, amount_nano
+
+    def end(self, account_id: str, completion_id: str) -> None:
+        """The end of a request was written."""
+        if held := self._held.get(account_id):
+            held.pop(completion_id, None)
+            if not held:
+                del self._held[account_id]
+
+    def doubt(self, account_id: str, key_id: str) -> None:
+        """The store may have another number for a key: it is written again with the next batch of its account."""
+        self._doubtful.setdefault(account_id, set()).add(key_id)
+
+    def written(self, account_id: str) -> None:
+        """The store has the right numbers of an account."""
+        self._doubtful.pop(account_id, None)
+
+    def doubtful(self, found: Iterable[tuple[str, str]]) -> list[str]:
+        """The accounts with doubtful keys, when the store has numbers for these accounts and keys."""
+        for account_id, key_id in found:
+            if all(key_id != held_of for held_of, _ in self._held.get(account_id, {}).values()):
+                self.doubt(account_id, key_id)
+        return [*self._doubtful]
+
+    def lose(self) -> None:
+        self._held.clear()
+        self._doubtful.clear()
+
+
+class Reserves:
+    """One reserve for each account that was used lately."""
+
+    def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
+        self.caps = CapHolds()
+        self._clock_s = clock_s
+        self._reserves: dict[str, Reserve] = {}
+
+    def __len__(self) -> int:
+        return len(self._reserves)
+
+    def hold(self, hold: Hold) -> Held | None:
+        """Hold credit in memory; None if the reserve does not cover it."""
+        reserve = self._reserves.get(hold.account_id)
+        if reserve is None:
+            return None
+        amount_nano = hold.amount_nano
+        if amount_nano > reserve.spare_nano:
+            return None
+        reserve.hold(amount_nano, self._clock_s())
+        return Held(amount_nano, hold.allowance_tokens, reserve.free_nano + reserve.spare_nano)
+
+    def end(self, account_id: str, amount_nano: int, due_nano: int) -> None:
+        self._reserves[account_id].end(amount_nano, due_nano)
+
+    def demand(self, account_id: str, charged_nano: int, new: Sequence[Hold]) -> Demand:
+        """What to ask of the store for an account, when so much is charged and these holds are taken."""
+        reserve = self._reserves.get(account_id)
+        if reserve is None:
+            reserve = self._reserves[account_id] = Reserve(account_id, used_s=self._clock_s())
+        return reserve.demand(self._clock_s(), charged_nano, new)
+
+    def written(self, account: Account, taken_nano: Sequence[int]) -> None:
+        """The store has taken a batch: this is what it has now, and these holds were taken."""
+        reserve, now_s = self._reserves[account.id], self._clock_s()
+        for amount_nano in taken_nano:
+            reserve.hold(amount_nano, now_s)
+        reserve.amount_nano = account.reserve_nano
+        reserve.free_nano = account.free_nano
+        if not reserve.amount_nano and reserve.is_idle(now_s):
+            del self._reserves[account.id]
+
+    def ask_back(self, account_id: str) -> None:
+        """Another process needs credit: for a while, keep no more than the requests in flight need."""
+        if reserve := self._reserves.get(account_id):
+            reserve.exact_until_s = self._clock_s() + EXACT_S
+
+    def pass_time(self) -> list[str]:
+        """Let what was used lately fade, and return the accounts whose reserves nobody uses any more."""
+        now_s = self._clock_s()
+        for reserve in self._reserves.values():
+            reserve.fade()
+        return [account_id for account_id, reserve in self._reserves.items() if reserve.is_idle(now_s)]
+
+    def close(self) -> None:
+        """From now on keep no more than the requests in flight need."""
+        for reserve in self._reserves.values():
+            reserve.exact_until_s = math.inf
+
+    def account_ids(self) -> list[str]:
+        return [*self._reserves]
+
+    def lose(self) -> None:
+        """Another process took all reserves back, because it found this one dead. Requests go on without."""
+        for reserve in self._reserves.values():
+            reserve.amount_nano = reserve.free_nano = 0
+        self.caps.lose()

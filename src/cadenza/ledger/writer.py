@@ -1,0 +1,231 @@
+"""The ledger of one process: holds are taken in memory against reserves, and what ended is charged in the store.
+
+A hold that no reserve covers fails when the store cannot take it; the caller refuses the request. An end is never lost:
+it is retried until the store takes it, even if its caller is gone or was told after `wait_s` that there is no answer.
+So neither a cancelled request nor a stalled store loses a charge. What a dead process had reserved is freed by the
+sweep of any other process.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+
+import msgspec
+
+from cadenza.core.records import Outcome
+from cadenza.fleet.presence import Presence
+from cadenza.ledger.backlog import Answer
+from cadenza.ledger.cap_rows import HOLDS_OF_PROCESS
+from cadenza.ledger.committer import LOOK_EVERY_S, Committer
+from cadenza.ledger.marks import Delivery, Marks
+from cadenza.ledger.reserves import Reserves
+from cadenza.ledger.rules import End, Ended, Held, Hold, Insufficient, OpenHold, Repeated, Short, Taken
+from cadenza.ledger.sweeper import Sweeper
+from cadenza.ledger.transaction import ASKED, RESERVED
+from cadenza.observe import Observer, places
+from cadenza.store.store import Store, StoreRefused, StoreUnavailable
+
+
+class Pace(msgspec.Struct, frozen=True):
+    """The periods of the ledger's work, in seconds."""
+
+    wait_s: float = 5.0  # how long a request waits for its hold, and then for its charge
+    retry_s: float = 0.25  # after the store did not take a batch
+    mark_every_s: float = 0.5
+    mark_after_s: float = 0.25  # a shorter request is not worth counting
+    sweep_every_s: float = 2.0
+    give_back_every_s: float = 0.25
+    reconcile_every_s: float = 15.0
+    ask_s: float = 0.15  # how long to wait for other processes to give back credit before a request is refused
+    ask_most_s: float = 1.0  # while they give back some
+
+
+USUAL_PACE = Pace()
+
+
+class LedgerWriter:
+    """Takes and ends the holds of this process."""
+
+    def __init__(
+        self, store: Store, observer: Observer, pace: Pace = USUAL_PACE, presence: Presence | None = None
+    ) -> None:
+        self.presence = presence or Presence(store)
+        self._store = store
+        self._observer = observer
+        self._pace = pace
+        self._reserves = Reserves()
+        self._committer = Committer(store, observer, self.presence, self._reserves, self._lose, pace.retry_s)
+        self._open: dict[str, tuple[OpenHold, str]] = {}  # with the name of this process when it was taken
+        self._marks = Marks(store, pace.mark_after_s)
+        self._sweeper = Sweeper(store, self.presence, observer)
+        self._wake = asyncio.Event()  # set and replaced when a process announced something
+        self._endings: set[asyncio.Task[None]] = set()
+        self._tasks: list[asyncio.Task[None]] = []
+        self.presence.on_wake(self._woken)
+        observer.metrics.holds.set_function(lambda: len(self._open))
+
+    async def start(self) -> None:
+        await self.presence.start()
+        await self._sweeper.sweep()
+        pace = self._pace
+        self._tasks = [
+            asyncio.create_task(self._committer.run()),
+            asyncio.create_task(self._every(pace.mark_every_s, self.mark)),
+            asyncio.create_task(self._every(pace.sweep_every_s, self.sweep)),
+            asyncio.create_task(self._every(LOOK_EVERY_S, self._fail_late)),
+            asyncio.create_task(self._every(pace.give_back_every_s, self._give_back_idle)),
+            asyncio.create_task(self._every(pace.reconcile_every_s, self._reconcile)),
+            asyncio.create_task(self._answer_asks()),
+        ]
+
+    async def stop(self) -> None:
+        """Write everything that waits and give back all reserves, then stop. Another process sweeps what is left."""
+        await asyncio.gather(*self._endings, return_exceptions=True)
+        writing, *others = self._tasks
+        for task in others:
+            task.cancel()
+        self._reserves.close()
+        for account_id in self._reserves.account_ids():
+            self._committer.resize(account_id)
+        self._committer.stop()
+        await asyncio.gather(writing, *others, return_exceptions=True)
+        await self.presence.stop()
+
+    async def hold(self, hold: Hold) -> Held | Insufficient | Repeated:
+        """Take a hold; StoreUnavailable if no reserve covers it and the store does not take it."""
+        process = self.presence.name  # before the store is asked: it may have another one afterwards
+        answer: Taken | None = self._committer.hold_in_memory(hold)
+        if answer is None:
+            answer = await self._take(hold)
+        if isinstance(answer, Held):
+            open_hold = OpenHold.of(hold, answer.amount_nano, is_capped=answer.is_capped)
+            self._open[hold.completion_id] = open_hold, process
+        assert not isinstance(answer, Short)
+        return answer
+
+    async def _take(self, hold: Hold) -> Taken:
+        """Take a hold in the store. If the credit falls short, wait for what other processes give back.
+
+        The wait ends when nothing was announced for a moment, and after a second at the latest.
+        """
+        until_s, is_final = time.monotonic() + max(self._pace.ask_s, self._pace.ask_most_s), False
+        while True:
+            wake = self._wake  # before the store is asked: what is given back meanwhile is not missed
+            answer = await self._take_once(hold, is_final=is_final)
+            if not isinstance(answer, Short):
+                return answer
+            try:
+                async with asyncio.timeout(self._pace.ask_s):
+                    await wake.wait()
+            except TimeoutError:
+                is_final = True
+            is_final = is_final or time.monotonic() >= until_s
+
+    async def _take_once(self, hold: Hold, *, is_final: bool) -> Taken:
+        waiting = self._committer.hold(hold, is_final=is_final)
+        try:
+            answer = await waiting
+        except asyncio.CancelledError:
+            is_answered = waiting.done() and not waiting.cancelled() and not waiting.exception()
+            if is_answered and isinstance(held := waiting.result(), Held):
+                self._committer.abandon(hold, held)  # cancelled before it received the answer
+            raise
+        assert not isinstance(answer, Ended)
+        return answer
+
+    def track(self, completion_id: str, delivery: Delivery) -> None:
+        """From now on, mark what the request has delivered, until its hold ends. Only an open hold is tracked."""
+        if found := self._open.get(completion_id):
+            self._marks.track(found[0], delivery)
+
+    def end(self, outcome: Outcome) -> "asyncio.Future[Answer]":
+        """End the hold of a request. It is queued at once and will be written even if no caller awaits the answer.
+
+        The answer is StoreUnavailable if the store has not taken it after `wait_s`. Once it is durable, the outcome is
+        also counted and logged.
+        """
+        completion_id = outcome.completion_id
+        hold, process = self._open.pop(completion_id)
+        due_nano = hold.due_nano(outcome.usage)
+        self._reserves.end(hold.account_id, hold.amount_nano, due_nano)
+        end = End(outcome, hold, due_nano, self._marks.forget(completion_id))
+        return self._committer.end(end, process=process, is_recorded=True)
+
+    def run_to_completion(self, ending: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        """Run work that ends a hold as a task that `stop` waits for, even if its caller is cancelled."""
+        task = asyncio.create_task(ending)
+        self._endings.add(task)
+        task.add_done_callback(self._endings.discard)
+        return task
+
+    def distrust_store(self) -> None:
+        """The store takes no writes: use no reserve until it has taken a batch again."""
+        self._committer.has_failed = True
+
+    async def drained(self) -> None:
+        """Wait until everything queued so far is durable and answered."""
+        await asyncio.gather(*self._endings, return_exceptions=True)
+        await self._committer.drained()
+
+    async def mark(self) -> None:
+        """Write what the tracked requests have delivered since their last mark."""
+        await self._marks.write(self.presence.name)
+
+    async def sweep(self) -> None:
+        """End what dead processes left behind."""
+        if self.presence.is_swept:
+            await self._committer.rejoin_if_swept(self.presence.name)
+        await self._sweeper.sweep()
+
+    def _lose(self) -> None:
+        """Another process found this one dead and swept it. Requests go on, and end late."""
+        self._observer.log.warning("this process was taken for dead and begins again", requests=len(self._open))
+        self._reserves.lose()
+
+    def _woken(self) -> None:
+        wake, self._wake = self._wake, asyncio.Event()
+        wake.set()
+
+    async def _answer_asks(self) -> None:
+        """Give back what this process does not need, as soon as another one asks for it."""
+        wake = self._wake
+        while True:
+            await wake.wait()
+            wake = self._wake  # before the tables are read: what is announced meanwhile is not missed
+            if self._reserves:
+                await self._give_back_asked()
+
+    async def _give_back_asked(self) -> None:
+        of_me = {"me": self.presence.name}
+        with contextlib.suppress(StoreUnavailable):  # asked again at the next wake
+            if await self._store.row(ASKED, of_me):
+                for (account_id,) in await self._store.rows(ASKED, of_me):
+                    self._reserves.ask_back(account_id)
+                    self._committer.resize(account_id)
+
+    async def _fail_late(self) -> None:
+        self._committer.fail_late(self._pace.wait_s)
+
+    async def _give_back_idle(self) -> None:
+        for account_id in self._reserves.pass_time():
+            self._committer.resize(account_id)
+
+    async def _reconcile(self) -> None:
+        """Give back what the store says this process has, and it does not know: a failover may cause that."""
+        rows = await self._store.rows(RESERVED, {"me": self.presence.name})
+        found = await self._store.rows(HOLDS_OF_PROCESS, {"process": self.presence.name})
+        unknown = {account_id for (account_id,) in rows} - {*self._reserves.account_ids()}
+        for account_id in unknown.union(self._reserves.caps.doubtful(found)):
+            self._committer.resize(account_id)
+
+    async def _every(self, period_s: float, work: Callable[[], Awaitable[None]]) -> None:
+        log = self._observer.log
+        while True:
+            await asyncio.sleep(period_s)
+            try:
+                await work()
+            except (StoreUnavailable, StoreRefused) as error:
+                log.warning("the store did not answer the ledger", reason=str(error))
+            except Exception as error:  # noqa: BLE001 the writer's loop: it goes on, and logs where it failed
+                log.error("internal error", places=places(error))

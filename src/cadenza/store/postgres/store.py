@@ -1,0 +1,158 @@
+"""A store in Postgres, for more than one machine, straight on asyncpg.
+
+Reads run without a transaction, so each sees the newest committed state. Every wait is bounded (postgres_connect.py):
+for a connection, a lock, an answer. Work that met a deadlock, or a schema that a migration changed, runs once more.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+from sqlalchemy import text
+from sqlalchemy.util import greenlet_spawn
+
+from cadenza.store.postgres import watch
+from cadenza.store.postgres.connect import Connection, PostgresAddress, PostgresBounds, connect, set_up
+from cadenza.store.postgres.errors import CONNECT_ERRORS, DRIVER_ERRORS, Translator, can_be_retried
+from cadenza.store.postgres.pool import Pool, PoolBusy
+from cadenza.store.postgres.pooler import SessionShared, check_session
+from cadenza.store.postgres.session import PostgresTransaction, Session
+from cadenza.store.postgres.watch import Listen
+from cadenza.store.statements import Statement, Values
+from cadenza.store.store import REVISION_TABLES, Row, Transaction
+
+MIGRATION_LOCK = 0x6361_6465_6E7A_61  # the advisory lock that a migration holds
+MIGRATION_S = 3600.0
+NO_SESSION = "it is a pooler in transaction mode, and Cadenza needs a session"
+SESSION_ADVICE = "Connect to Postgres directly, or use session mode."
+PING = Statement(text("SELECT 1"))
+HAS_TABLE = Statement(text("SELECT to_regclass(:name) IS NOT NULL"))
+
+T = TypeVar("T")
+
+
+class PostgresStore:
+    """A pool of connections to one database."""
+
+    is_sqlite = False
+    path = None
+
+    def __init__(self, url: str, bounds: PostgresBounds | None = None) -> None:
+        self._address = PostgresAddress(url)
+        self._bounds = bounds or PostgresBounds()
+        self._errors = Translator(self._address.where, self._bounds.connections_max)
+        self._pool = Pool(self._open_session, self._bounds.connections_max)
+        self._is_checked = False  # that there is no pooler in transaction mode
+
+    async def row(self, statement: Statement, values: Values) -> Row | None:
+        read_s = self._bounds.read_s
+        return await self._run(lambda session: session.row(statement, values, read_s), read_s)
+
+    async def rows(self, statement: Statement, values: Values, *, is_long: bool = False) -> list[Row]:
+        rows_s = self._bounds.long_read_s if is_long else self._bounds.rows_s
+        return await self._run(lambda session: session.rows(statement, values, rows_s), self._bounds.read_s)
+
+    async def transact(
+        self,
+        work: Callable[[Transaction], T],
+        *,
+        is_brief: bool = False,  # noqa: ARG002 for SQLite
+        is_single: bool = False,
+        lock_s: float | None = None,
+    ) -> T:
+        begin = "BEGIN" if lock_s is None else f"BEGIN; SET LOCAL lock_timeout = {round(lock_s * 1000)}"
+        if is_single:
+            return await self._run(lambda session: self._run_single(session, work), self._bounds.turn_s)
+        return await self._run(lambda session: self._run_transaction(session, work, begin), self._bounds.turn_s)
+
+    @contextlib.asynccontextmanager
+    async def watch(self, wake: Callable[[], None]) -> AsyncIterator[None]:
+        async with watch.watch(lambda listen: self._connect(self._bounds, listen), wake):
+            yield
+
+    async def ping(self) -> None:
+        await self.row(PING, {})
+
+    async def close(self) -> None:
+        await self._pool.close()
+
+    async def revision(self) -> str | None:
+        for table, statement in REVISION_TABLES.items():
+            if await self.row(HAS_TABLE, {"name": table}) == (True,) and (found := await self.row(statement, {})):
+                return str(found[0])
+        return None
+
+    async def upgrade(self, revision: str = "head") -> Path | None:
+        from cadenza.store.migrations import upgrade_postgres  # noqa: PLC0415 slow to import, and rarely needed
+
+        patient = msgspec.structs.replace(self._bounds, long_read_s=MIGRATION_S, idle_in_transaction_s=MIGRATION_S)
+        try:
+            await upgrade_postgres(lambda: self._connect(patient), revision, MIGRATION_LOCK)
+        except DRIVER_ERRORS as error:
+            raise self._errors.translate(error) from None
+        return None
+
+    async def _run(self, use: Callable[[Session], Awaitable[T]], wait_s: float) -> T:
+        """Run `use` with a connection of the pool, once more if that can help, and make the driver's errors ours."""
+        try:
+            try:
+                return await self._pool.run(use, wait_s)
+            except DRIVER_ERRORS as error:
+                if not can_be_retried(error):
+                    raise
+            return await self._pool.run(use, wait_s)
+        except PoolBusy:
+            raise self._errors.unavailable("all its connections were busy for too long") from None
+        except DRIVER_ERRORS as error:
+            raise self._errors.translate(error) from None
+
+    async def _run_transaction(self, session: Session, work: Callable[[Transaction], T], begin: str) -> T:
+        statement_s = self._bounds.statement_s
+        await session.run(begin, timeout_s=statement_s)
+        try:
+            done = await greenlet_spawn(work, PostgresTransaction(session, statement_s))
+        except Exception:
+            await session.roll_back(statement_s)
+            raise
+        await session.commit(self._bounds.commit_s)
+        return done
+
+    async def _run_single(self, session: Session, work: Callable[[Transaction], T]) -> T:
+        tx = PostgresTransaction(session, self._bounds.statement_s)
+        done = await greenlet_spawn(work, tx)
+        assert tx.statements <= 1, "more than one statement, and no transaction around them"
+        return done
+
+    async def _open_session(self) -> Session:
+        return Session(await self._connect(self._bounds))
+
+    async def _connect(self, bounds: PostgresBounds, listen: Listen | None = None) -> Connection:
+        """Open a connection, ready for use, or raise StoreUnavailable."""
+        if not self._is_checked:
+            bounds = msgspec.structs.replace(bounds, connect_s=max(bounds.connect_s, bounds.first_connect_s))
+        try:
+            connection = await connect(self._address, bounds)
+            try:
+                await self._prepare(connection, bounds)
+                if listen:
+                    async with asyncio.timeout(bounds.connect_s):
+                        await listen(connection)
+            except BaseException:
+                connection.terminate()
+                raise
+        except SessionShared:
+            raise self._errors.unavailable(NO_SESSION, SESSION_ADVICE) from None
+        except CONNECT_ERRORS as error:
+            raise self._errors.translate_connecting(error) from None
+        return connection
+
+    async def _prepare(self, connection: Connection, bounds: PostgresBounds) -> None:
+        if not self._is_checked:
+            another = partial(connect, self._address, bounds, keeps_statements=False)
+            await check_session(connection, another, bounds.connect_s)
+            self._is_checked = True
+        await set_up(connection, bounds)

@@ -1,0 +1,272 @@
+"""A store in one SQLite file, through the driver of the standard library.
+
+A small statement takes microseconds, less than handing it to a thread, so it runs on the event loop's thread.
+Whatever may wait runs in a thread: long reads, a lock that another process holds, and the disk at COMMIT. There is
+one write connection, used by one transaction at a time. A transaction that has begun always runs to its end, even if
+its caller is cancelled. The driver's own transaction control is off (`isolation_level=None`).
+"""
+
+import asyncio
+import contextlib
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+from sqlalchemy import text
+
+from cadenza.store import files
+from cadenza.store.sqlite import backups, watch
+from cadenza.store.statements import Statement, Values
+from cadenza.store.store import (
+    REVISION_TABLES,
+    WAIT_S,
+    Row,
+    StoreRefused,
+    StoreUnavailable,
+    Transaction,
+    unavailable,
+)
+
+LONG_READS_MAX = 4
+DURABLE = ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON")
+READ_ONLY = "query_only=ON"
+STRICT_TRIGGERS = "recursive_triggers=ON"  # so that INSERT OR REPLACE fires the triggers that refuse a delete
+BUSY = ("cache_size=-8192", "wal_autocheckpoint=4000")  # 8 MB of cache; checkpoints every 16 MB save 3%
+PING = Statement(text("PRAGMA schema_version"))
+HAS_TABLE = Statement(text("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = :name"))
+ADVICE = {
+    "not a database": "Another file is in its place: move it away, or give the store another path.",
+    "malformed": "The file is damaged: stop the service, keep the file, and put a backup in its place.",
+    "disk is full": "Free space on its disk.",
+}
+WRITABLE = "Check that its folder can be written by this user and that the disk has space."
+T = TypeVar("T")
+
+
+class SqliteTransaction:
+    """Runs statements on one connection."""
+
+    __slots__ = ("_connection",)
+    is_sqlite = True
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def row(self, statement: Statement, values: Values) -> Row | None:
+        found: Row | None = self._connection.execute(statement.sqlite_text, statement.sqlite_values(values)).fetchone()
+        return found
+
+    def rows(self, statement: Statement, values: Values) -> list[Row]:
+        return self._connection.execute(statement.sqlite_text, statement.sqlite_values(values)).fetchall()
+
+    def change(self, statement: Statement, values: Values) -> int:
+        return self._connection.execute(statement.sqlite_text, statement.sqlite_values(values)).rowcount
+
+    def change_each(self, statement: Statement, values: Sequence[Values]) -> None:
+        self._connection.executemany(statement.sqlite_text, map(statement.sqlite_values, values))
+
+    def announce(self) -> None:
+        """Nothing to do: every commit wakes the watchers."""
+
+
+class SqliteStore:
+    """One connection for small reads, one for writes, and up to LONG_READS_MAX for long reads."""
+
+    is_sqlite = True
+
+    def __init__(self, path: Path, wait_s: float = WAIT_S) -> None:
+        self.path = path
+        self._wait_s = wait_s
+        self._reader: sqlite3.Connection | None = None  # used on the event loop's thread only
+        self._idle_readers: list[sqlite3.Connection] = []
+        self._writer: sqlite3.Connection | None = None
+        self._turn = asyncio.Lock()
+        self._write_thread: ThreadPoolExecutor | None = None
+        self._read_threads: ThreadPoolExecutor | None = None
+
+    async def row(self, statement: Statement, values: Values) -> Row | None:
+        try:
+            if self._reader is None:
+                self._reader = self._open(READ_ONLY, *BUSY)
+            found: Row | None = self._reader.execute(statement.sqlite_text, statement.sqlite_values(values)).fetchone()
+        except sqlite3.Error:  # tried again in a thread, which waits for locks
+            return await self._read(lambda tx: tx.row(statement, values))
+        return found
+
+    async def rows(self, statement: Statement, values: Values, *, is_long: bool = False) -> list[Row]:  # noqa: ARG002 for Postgres
+        return await self._read(lambda tx: tx.rows(statement, values))
+
+    async def transact(
+        self,
+        work: Callable[[Transaction], T],
+        *,
+        is_brief: bool = False,
+        is_single: bool = False,  # noqa: ARG002 for Postgres
+        lock_s: float | None = None,  # noqa: ARG002 for Postgres
+    ) -> T:
+        with self._mapped_errors():
+            return await asyncio.shield(self._transact(work, is_brief=is_brief))
+
+    @contextlib.asynccontextmanager
+    async def watch(self, wake: Callable[[], None]) -> AsyncIterator[None]:
+        with self._mapped_errors():
+            connection = await asyncio.to_thread(self._open, READ_ONLY)
+        with contextlib.closing(connection), watch.watch(connection, wake):
+            yield
+
+    async def ping(self) -> None:
+        await self.row(PING, {})
+
+    async def close(self) -> None:
+        """Wait for what runs; the next use opens the store again."""
+        async with self._turn:
+            threads = (self._write_thread, self._read_threads)
+            self._write_thread = self._read_threads = None
+            for executor in threads:
+                if executor:
+                    await asyncio.to_thread(executor.shutdown)
+            for connection in (self._reader, self._writer, *self._idle_readers):
+                if connection:
+                    connection.close()
+            self._reader = self._writer = None
+            self._idle_readers.clear()
+
+    async def revision(self) -> str | None:
+        for table, statement in REVISION_TABLES.items():
+            if await self.row(HAS_TABLE, {"name": table}) and (found := await self.row(statement, {})):
+                return str(found[0])
+        return None
+
+    async def upgrade(self, revision: str = "head") -> Path | None:
+        with self._mapped_errors():
+            async with self._turn:
+                return await self._in_write_thread(lambda: self._upgrade(revision))
+
+    async def _read(self, work: Callable[[Transaction], T]) -> T:
+        self._read_threads = self._read_threads or ThreadPoolExecutor(LONG_READS_MAX, "cadenza-store-read")
+        with self._mapped_errors():
+            return await asyncio.get_running_loop().run_in_executor(self._read_threads, self._read_in_thread, work)
+
+    def _read_in_thread(self, work: Callable[[Transaction], T]) -> T:
+        try:
+            connection = self._idle_readers.pop()
+        except IndexError:
+            connection = self._open(READ_ONLY)
+            connection.execute(self._wait_pragma)
+        try:
+            return work(SqliteTransaction(connection))
+        finally:
+            self._idle_readers.append(connection)
+
+    async def _transact(self, work: Callable[[Transaction], T], *, is_brief: bool) -> T:
+        async with self._turn:
+            if not is_brief or not self._begin_now():
+                return await self._in_write_thread(lambda: self._run(work))
+            assert self._writer
+            with _rollback_on_error(self._writer):
+                done = work(SqliteTransaction(self._writer))
+            await self._in_write_thread(self._commit)
+            return done
+
+    def _begin_now(self) -> bool:
+        """Begin a transaction without waiting. False where another process holds the lock or nothing is open yet."""
+        if self._writer is None:
+            return False
+        try:
+            self._writer.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError:
+            return False
+        return True
+
+    def _run(self, work: Callable[[Transaction], T]) -> T:
+        if self._writer is None:
+            self._writer = self._open(STRICT_TRIGGERS, *BUSY)
+        self._writer.execute(self._wait_pragma)
+        try:
+            self._writer.execute("BEGIN IMMEDIATE")
+            with _rollback_on_error(self._writer):
+                done = work(SqliteTransaction(self._writer))
+            self._commit()
+            return done
+        finally:
+            self._writer.execute("PRAGMA busy_timeout=0")
+
+    def _commit(self) -> None:
+        assert self._writer
+        with _rollback_on_error(self._writer):
+            self._writer.execute("COMMIT")
+
+    def _upgrade(self, revision: str) -> Path | None:
+        """Run Alembic on a connection of its own, inside one transaction that holds the write lock."""
+        from cadenza.store.migrations import upgrade_sqlite  # noqa: PLC0415 slow to import, and rarely needed
+
+        copies: list[Path] = []
+
+        def copy_store(before: str) -> None:
+            """Copy a store that is about to change. Another process may have migrated it meanwhile."""
+            if before not in {"", revision}:
+                with contextlib.closing(self._open(READ_ONLY)) as reader:
+                    copies.append(backups.back_up(reader, self.path, before))
+
+        def connect() -> sqlite3.Connection:
+            connection = self._open(STRICT_TRIGGERS)
+            connection.execute(self._wait_pragma)
+            return connection
+
+        try:
+            upgrade_sqlite(connect, revision, copy_store, self.path)
+        except OSError as error:
+            raise sqlite3.OperationalError(f"it cannot be copied ({error.strerror})") from None
+        return copies[0] if copies else None
+
+    @property
+    def _wait_pragma(self) -> str:
+        return f"PRAGMA busy_timeout={round(self._wait_s * 1000)}"
+
+    async def _in_write_thread(self, work: Callable[[], T]) -> T:
+        self._write_thread = self._write_thread or ThreadPoolExecutor(1, "cadenza-store-write")
+        return await asyncio.get_running_loop().run_in_executor(self._write_thread, work)
+
+    def _open(self, *pragmas: str) -> sqlite3.Connection:
+        """Open a connection that, from then on, does not wait for locks."""
+        try:
+            files.make_private_file(self.path)
+        except OSError as error:
+            raise sqlite3.OperationalError(error.strerror or "it cannot be opened") from None
+        connection = sqlite3.connect(self.path, timeout=self._wait_s, isolation_level=None, check_same_thread=False)
+        try:
+            for pragma in (*DURABLE, *pragmas, "busy_timeout=0"):
+                connection.execute(f"PRAGMA {pragma}")
+        except sqlite3.Error:
+            connection.close()
+            raise
+        return connection
+
+    @contextlib.contextmanager
+    def _mapped_errors(self) -> Iterator[None]:
+        """Turn the driver's errors into ours. A ProgrammingError is a bug of ours and passes through."""
+        try:
+            yield
+        except sqlite3.IntegrityError as error:
+            raise StoreRefused(f"The store refused a change: {error}.") from None
+        except sqlite3.ProgrammingError:
+            raise
+        except sqlite3.Error as error:
+            raise self._unavailable(str(error).partition(":")[0]) from None
+
+    def _unavailable(self, reason: str) -> StoreUnavailable:
+        advice = next((advice for words, advice in ADVICE.items() if words in reason), WRITABLE)
+        return unavailable(str(self.path), reason, advice)
+
+
+@contextlib.contextmanager
+def _rollback_on_error(connection: sqlite3.Connection) -> Iterator[None]:
+    """Leave no transaction open. After some errors SQLite has rolled back already."""
+    try:
+        yield
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise

@@ -1,0 +1,1 @@
+"""Rows, by table: the statements of accounts, keys, sessions, usage and the like."""

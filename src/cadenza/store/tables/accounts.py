@@ -1,0 +1,172 @@
+"""Accounts. No record carries a password's hash: `get_with_password`, `get_password` and `has_password` read it."""
+
+from typing import Any, Literal
+
+import msgspec
+from sqlalchemy import Boolean, bindparam, func, insert, select, update
+
+from cadenza.store import schema
+from cadenza.store.statements import Statement
+from cadenza.store.store import Row, Store, Transaction
+
+Theme = Literal["system", "light", "dark"]
+
+
+class Account(msgspec.Struct, frozen=True):
+    """The owner of keys and credit. It can spend its balance less what is held."""
+
+    id: str
+    email: str
+    preferred_class: str
+    balance_nano: int
+    held_nano: int
+    created_at: int
+    is_operator: bool = False
+    suspended_at: int | None = None
+    verified_at: int | None = None
+    theme: Theme = "system"
+    uses_search: bool = True
+    uses_memory: bool = True
+    low_balance_nano: int = 1_000_000_000
+    low_noticed_at: int | None = None
+    debt_nano: int = 0  # paid first, by ended holds and later credit
+
+
+class Preferences(msgspec.Struct, frozen=True):
+    """What the owner of an account chooses."""
+
+    preferred_class: str
+    theme: Theme
+    uses_search: bool
+    uses_memory: bool
+
+
+COLUMNS = [schema.accounts.c[name] for name in Account.__struct_fields__]
+FLAGS = [place for place, column in enumerate(COLUMNS) if isinstance(column.type, Boolean)]
+INSERT = Statement(insert(schema.accounts), *Account.__struct_fields__, "password_hash")
+BY_EMAIL = Statement(select(*COLUMNS).where(schema.accounts.c.email == bindparam("email")))
+WITH_PASSWORD = Statement(
+    select(schema.accounts.c.password_hash, *COLUMNS).where(schema.accounts.c.email == bindparam("email"))
+)
+_OF_ID = schema.accounts.c.id == bindparam("account")
+BY_ID = Statement(select(*COLUMNS).where(_OF_ID))
+LOCK = Statement(select(schema.accounts.c.id).where(_OF_ID).with_for_update(key_share=True))
+PASSWORD = Statement(select(schema.accounts.c.password_hash).where(_OF_ID))
+LOCK_PASSWORD = Statement(select(schema.accounts.c.password_hash).where(_OF_ID).with_for_update())
+SET_PASSWORD = Statement(update(schema.accounts).where(_OF_ID).values(password_hash=bindparam("hash")))
+SET_EMAIL = Statement(
+    update(schema.accounts).where(_OF_ID).values(email=bindparam("address"), verified_at=bindparam("verified"))
+)
+SET_VERIFIED = Statement(update(schema.accounts).where(_OF_ID).values(verified_at=bindparam("now")))
+SET_OPERATOR = Statement(update(schema.accounts).where(_OF_ID).values(is_operator=bindparam("given")))
+SET_SUSPENDED = Statement(update(schema.accounts).where(_OF_ID).values(suspended_at=bindparam("at")))
+SET_CLASS = Statement(update(schema.accounts).where(_OF_ID).values(preferred_class=bindparam("class_id")))
+SET_PREFERENCES = Statement(
+    update(schema.accounts)
+    .where(_OF_ID)
+    .values({name: bindparam(f"new_{name}") for name in Preferences.__struct_fields__})
+)
+LOCK_FIRST = Statement(select(schema.epochs.c.number).where(schema.epochs.c.name == "changes").with_for_update())
+OPERATORS = Statement(select(schema.accounts.c.id).where(schema.accounts.c.is_operator).with_for_update())
+OLDEST_FIRST = Statement(select(*COLUMNS).order_by(schema.accounts.c.created_at, schema.accounts.c.id))
+COUNT = Statement(select(func.count()).select_from(schema.accounts))
+
+
+def add(tx: Transaction, account: Account, password_hash: str) -> None:
+    tx.change(INSERT, {**msgspec.structs.asdict(account), "password_hash": password_hash})
+
+
+def find_by_email(tx: Transaction, email: str) -> Account | None:
+    return _account(tx.row(BY_EMAIL, {"email": email}))
+
+
+async def get_by_email(store: Store, email: str) -> Account | None:
+    return _account(await store.row(BY_EMAIL, {"email": email}))
+
+
+async def get_with_password(store: Store, email: str) -> tuple[Account, str] | None:
+    row = await store.row(WITH_PASSWORD, {"email": email})
+    return None if row is None else (read_account(row[1:]), row[0])
+
+
+def find(tx: Transaction, account_id: str) -> Account | None:
+    return _account(tx.row(BY_ID, {"account": account_id}))
+
+
+async def get(store: Store, account_id: str) -> Account | None:
+    return _account(await store.row(BY_ID, {"account": account_id}))
+
+
+async def get_password(store: Store, account_id: str) -> str | None:
+    row = await store.row(PASSWORD, {"account": account_id})
+    return None if row is None else str(row[0])
+
+
+def has_password(tx: Transaction, account_id: str, password_hash: str) -> bool:
+    """Whether this is the hash, which does not change before the transaction ends."""
+    return tx.row(LOCK_PASSWORD, {"account": account_id}) == (password_hash,)
+
+
+def set_password(tx: Transaction, account_id: str, password_hash: str) -> None:
+    tx.change(SET_PASSWORD, {"account": account_id, "hash": password_hash})
+
+
+def set_email(tx: Transaction, account_id: str, email: str, verified_at: int | None) -> None:
+    """StoreRefused if another account has this address."""
+    tx.change(SET_EMAIL, {"account": account_id, "address": email, "verified": verified_at})
+
+
+def set_verified(tx: Transaction, account_id: str, now_ms: int) -> None:
+    tx.change(SET_VERIFIED, {"account": account_id, "now": now_ms})
+
+
+def lock_operators(tx: Transaction) -> set[str]:
+    """The ids of all operators, who stay so until the transaction ends."""
+    return {row[0] for row in tx.rows(OPERATORS, {})}
+
+
+def set_operator(tx: Transaction, account_id: str, *, is_operator: bool) -> None:
+    tx.change(SET_OPERATOR, {"account": account_id, "given": is_operator})
+
+
+def set_suspended(tx: Transaction, account_id: str, at: int | None) -> None:
+    tx.change(SET_SUSPENDED, {"account": account_id, "at": at})
+
+
+def set_class(tx: Transaction, account_id: str, class_id: str) -> None:
+    tx.change(SET_CLASS, {"account": account_id, "class_id": class_id})
+
+
+def set_preferences(tx: Transaction, account_id: str, chosen: Preferences) -> None:
+    values = {f"new_{name}": value for name, value in msgspec.structs.asdict(chosen).items()}
+    tx.change(SET_PREFERENCES, {"account": account_id, **values})
+
+
+def lock_first_operator(tx: Transaction) -> bool:
+    """Whether there is an operator. Another transaction that asks this waits until this one ends."""
+    tx.row(LOCK_FIRST, {})
+    return bool(lock_operators(tx))
+
+
+async def list_all(store: Store) -> list[Account]:
+    return [read_account(row) for row in await store.rows(OLDEST_FIRST, {})]
+
+
+async def count(store: Store) -> int:
+    [(found,)] = await store.rows(COUNT, {})
+    return int(found)
+
+
+def read_account(row: Row) -> Account:
+    """The account of a row of COLUMNS. SQLite has numbers where Postgres has booleans."""
+    values: list[Any] = [bool(value) if place in FLAGS else value for place, value in enumerate(row)]
+    return Account(*values)
+
+
+def _account(row: Row | None) -> Account | None:
+    return None if row is None else read_account(row)
+
+
+def lock_account(tx: Transaction, account_id: str) -> None:
+    """Let no other transaction change the account's money, caps or web key before this one ends."""
+    tx.row(LOCK, {"account": account_id})

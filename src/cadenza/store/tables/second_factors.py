@@ -1,0 +1,108 @@
+"""The authenticator app of an account and its recovery codes. A code of either kind is accepted once."""
+
+from collections.abc import Sequence
+
+import msgspec
+from sqlalchemy import bindparam, delete, func, insert, select, update
+
+from cadenza.store.schema import passkeys, recovery_codes, totp
+from cadenza.store.sqlite.write_ahead_log import overwrite
+from cadenza.store.statements import Statement
+from cadenza.store.store import Row, Store, Transaction
+
+
+class Totp(msgspec.Struct, frozen=True):
+    """The secret of an authenticator app, encrypted, and the last time step whose code was accepted."""
+
+    account_id: str
+    secret: bytes
+    last_step: int
+    confirmed_at: int | None
+
+
+class Factors(msgspec.Struct, frozen=True):
+    """Which second factors an account has."""
+
+    has_totp: bool
+    passkeys: int
+    recovery_codes: int
+
+    @property
+    def is_any(self) -> bool:
+        return self.has_totp or self.passkeys > 0
+
+
+_OF_ACCOUNT = totp.c.account_id == bindparam("account")
+_CODES_OF_ACCOUNT = recovery_codes.c.account_id == bindparam("account")
+COUNT_TOTP = (
+    select(func.count()).select_from(totp).where(_OF_ACCOUNT, totp.c.confirmed_at.is_not(None)).scalar_subquery()
+)
+COUNT_PASSKEYS = (
+    select(func.count()).select_from(passkeys).where(passkeys.c.account_id == bindparam("account")).scalar_subquery()
+)
+COUNT_CODES = select(func.count()).select_from(recovery_codes).where(_CODES_OF_ACCOUNT).scalar_subquery()
+FACTORS = Statement(select(COUNT_TOTP, COUNT_PASSKEYS, COUNT_CODES))
+INSERT_TOTP = Statement(insert(totp), *Totp.__struct_fields__)
+FIND_TOTP = Statement(select(*(totp.c[name] for name in Totp.__struct_fields__)).where(_OF_ACCOUNT))
+SET_SECRET = Statement(update(totp).where(_OF_ACCOUNT).values(secret=bindparam("new_secret")))
+REMOVE_TOTP = Statement(delete(totp).where(_OF_ACCOUNT))
+USE_STEP = Statement(
+    update(totp)
+    .where(_OF_ACCOUNT, totp.c.last_step < bindparam("step"))
+    .values(last_step=bindparam("step"), confirmed_at=func.coalesce(totp.c.confirmed_at, bindparam("now")))
+)
+INSERT_CODE = Statement(insert(recovery_codes), "account_id", "digest")
+USE_CODE = Statement(delete(recovery_codes).where(_CODES_OF_ACCOUNT, recovery_codes.c.digest == bindparam("code")))
+REMOVE_CODES = Statement(delete(recovery_codes).where(_CODES_OF_ACCOUNT))
+
+
+async def get_factors(store: Store, account_id: str) -> Factors:
+    return _factors(await store.row(FACTORS, {"account": account_id}))
+
+
+def find_factors(tx: Transaction, account_id: str) -> Factors:
+    return _factors(tx.row(FACTORS, {"account": account_id}))
+
+
+def find_totp(tx: Transaction, account_id: str) -> Totp | None:
+    row = tx.row(FIND_TOTP, {"account": account_id})
+    return None if row is None else Totp(*row)
+
+
+def replace_totp(tx: Transaction, account_id: str, secret: bytes) -> None:
+    """Begin with a new secret. It counts once a code of it is used."""
+    tx.change(REMOVE_TOTP, {"account": account_id})
+    tx.change(INSERT_TOTP, msgspec.structs.asdict(Totp(account_id, secret, 0, None)))
+
+
+def replace_secret(tx: Transaction, account_id: str, secret: bytes) -> None:
+    """Store the same secret in another form. The old one is overwritten."""
+    overwrite(tx)
+    tx.change(SET_SECRET, {"account": account_id, "new_secret": secret})
+
+
+def remove_totp(tx: Transaction, account_id: str) -> bool:
+    return tx.change(REMOVE_TOTP, {"account": account_id}) == 1
+
+
+def use_step(tx: Transaction, account_id: str, step: int, now_ms: int) -> bool:
+    """Accept the code of a time step, unless it or a later one was accepted before."""
+    return tx.change(USE_STEP, {"account": account_id, "step": step, "now": now_ms}) == 1
+
+
+def replace_codes(tx: Transaction, account_id: str, digests: Sequence[bytes]) -> None:
+    tx.change(REMOVE_CODES, {"account": account_id})
+    tx.change_each(INSERT_CODE, [{"account_id": account_id, "digest": digest} for digest in digests])
+
+
+def use_code(tx: Transaction, account_id: str, digest: bytes) -> bool:
+    return tx.change(USE_CODE, {"account": account_id, "code": digest}) == 1
+
+
+def remove_codes(tx: Transaction, account_id: str) -> None:
+    tx.change(REMOVE_CODES, {"account": account_id})
+
+
+def _factors(row: Row | None) -> Factors:
+    assert row
+    return Factors(row[0] > 0, row[1], row[2])

@@ -1,0 +1,85 @@
+"""Signed-in browsers, by the digest of what their cookie holds."""
+
+from typing import Literal
+
+import msgspec
+from sqlalchemy import bindparam, delete, insert, select, update
+
+from cadenza.store.schema import accounts, sessions
+from cadenza.store.statements import Statement
+from cadenza.store.store import Store, Transaction
+from cadenza.store.tables.accounts import COLUMNS as ACCOUNT_COLUMNS
+from cadenza.store.tables.accounts import Account, read_account
+
+Stage = Literal["second_factor", "complete"]
+
+
+class Session(msgspec.Struct, frozen=True):
+    """A browser that gave the password and, once it is complete, the second factor that the account asks for."""
+
+    digest: bytes
+    account_id: str
+    stage: Stage
+    agent: str
+    created_at: int
+    used_at: int
+    proved_at: int  # when the password or a second factor was last given
+    expires_at: int
+
+
+COLUMNS = [sessions.c[name] for name in Session.__struct_fields__]
+_OF_DIGEST = sessions.c.digest == bindparam("session")
+_OF_ACCOUNT = sessions.c.account_id == bindparam("account")
+INSERT = Statement(insert(sessions), *Session.__struct_fields__)
+FIND = Statement(select(*COLUMNS, *ACCOUNT_COLUMNS).join_from(sessions, accounts).where(_OF_DIGEST))
+LIST = Statement(select(*COLUMNS).where(_OF_ACCOUNT).order_by(sessions.c.used_at.desc(), sessions.c.digest))
+TOUCH = Statement(update(sessions).where(_OF_DIGEST).values(used_at=bindparam("now")))
+REMOVE = Statement(delete(sessions).where(_OF_DIGEST))
+REMOVE_ALL = Statement(delete(sessions).where(_OF_ACCOUNT))
+REMOVE_OTHERS = Statement(delete(sessions).where(_OF_ACCOUNT, sessions.c.digest != bindparam("session")))
+_OF_STAGE = sessions.c.stage == bindparam("of_stage")
+_KEPT = (
+    select(sessions.c.digest)
+    .where(_OF_ACCOUNT, _OF_STAGE)
+    .order_by(sessions.c.used_at.desc(), sessions.c.digest)
+    .limit(bindparam("kept"))
+)
+REMOVE_OLDEST = Statement(delete(sessions).where(_OF_ACCOUNT, _OF_STAGE, sessions.c.digest.not_in(_KEPT)))
+FORGET = Statement(delete(sessions).where(sessions.c.expires_at < bindparam("now")))
+
+
+def add(tx: Transaction, session: Session) -> None:
+    tx.change(INSERT, msgspec.structs.asdict(session))
+
+
+async def find(store: Store, digest: bytes) -> tuple[Session, Account] | None:
+    row = await store.row(FIND, {"session": digest})
+    return None if row is None else (Session(*row[: len(COLUMNS)]), read_account(row[len(COLUMNS) :]))
+
+
+async def list_for_account(store: Store, account_id: str) -> list[Session]:
+    return [Session(*row) for row in await store.rows(LIST, {"account": account_id})]
+
+
+async def touch(store: Store, digest: bytes, now_ms: int) -> None:
+    await store.transact(lambda tx: tx.change(TOUCH, {"session": digest, "now": now_ms}), is_single=True)
+
+
+def remove(tx: Transaction, digest: bytes) -> bool:
+    return tx.change(REMOVE, {"session": digest}) == 1
+
+
+def remove_all(tx: Transaction, account_id: str, but: bytes | None = None) -> int:
+    """End all sessions of an account, but for one."""
+    if but is None:
+        return tx.change(REMOVE_ALL, {"account": account_id})
+    return tx.change(REMOVE_OTHERS, {"account": account_id, "session": but})
+
+
+def remove_oldest(tx: Transaction, account_id: str, stage: Stage, kept: int) -> None:
+    """End all sessions of an account in this stage but those that were used last."""
+    tx.change(REMOVE_OLDEST, {"account": account_id, "of_stage": stage, "kept": kept})
+
+
+def forget_expired(tx: Transaction, now_ms: int) -> None:
+    tx.change(FORGET, {"now": now_ms})

@@ -1,0 +1,1 @@
+"""Pages of an account: sign-in, security, preferences, keys."""

@@ -1,0 +1,1 @@
+"""The chat page: its stream, and the Markdown of replies."""

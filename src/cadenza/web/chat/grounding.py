@@ -1,0 +1,60 @@
+"""What this service can add to a question, and what an account lets it add: for the pages that tell people so."""
+
+from typing import Literal
+
+import msgspec
+
+from cadenza.gateway.gateway import Gateway
+from cadenza.grounding.charges import SearchTerms
+from cadenza.store.tables.accounts import Account
+
+IMAGE_TYPES = "image/png,image/jpeg,image/webp,image/gif"  # that go to the model itself
+VISION, FILES = frozenset({"vision"}), frozenset({"files"})
+
+
+class Offer(msgspec.Struct, frozen=True):
+    """What the service has, whatever an account has turned off."""
+
+    memory: bool
+    search: Literal["web", "documents"] | None
+    is_search_off: bool  # by the config; otherwise there may be nothing to search yet
+    files: bool  # read here, or taken by the model of a class
+    image_classes: tuple[str, ...]  # whose models take images
+    search_terms: SearchTerms | None = None  # of a search of the web
+
+    @property
+    def accept(self) -> str:
+        """The types that a visitor can attach, as a file field has them: empty for all."""
+        return "" if self.files else IMAGE_TYPES
+
+
+class ChatSwitch(msgspec.Struct, frozen=True):
+    """The switch of a conversation. Without a label there is nothing to switch, and `note` may say why."""
+
+    label: str = ""
+    note: str = ""
+
+
+def offer_of(gateway: Gateway) -> Offer:
+    grounder, catalogue = gateway.grounder, gateway.snapshot.catalogue
+    engine = grounder.search_engine()
+    return Offer(
+        memory=grounder.settings.memory,
+        search=None if engine is None else "documents" if engine == "local" else "web",
+        is_search_off=not grounder.has_search,
+        files=grounder.settings.attachments or bool(catalogue.able_classes(FILES)),
+        image_classes=catalogue.able_classes(VISION),
+        search_terms=grounder.search_terms(),
+    )
+
+
+def chat_switch(offer: Offer, account: Account) -> ChatSwitch:
+    parts = (("search", offer.search, account.uses_search), ("memory", offer.memory, account.uses_memory))
+    used = [name for name, is_offered, is_used in parts if is_offered and is_used]
+    if used:
+        return ChatSwitch(label=" and ".join(used).capitalize())
+    offered = [name for name, is_offered, _ in parts if is_offered]
+    if not offered:
+        return ChatSwitch()
+    verb = "are" if len(offered) > 1 else "is"
+    return ChatSwitch(note=f"{' and '.join(offered).capitalize()} {verb} turned off")

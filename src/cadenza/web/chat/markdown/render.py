@@ -1,0 +1,195 @@
+"""Renders one block of Markdown to HTML that cannot run, load or restyle anything. Runs in the child process only.
+
+The Markdown is hostile: HTML in it is text, links lead only to http, https and mailto, pictures become links, and the
+result passes an allow-list at the end. Headings begin at h3, because the page has its own. Code is coloured by classes.
+"""
+
+import importlib
+import pkgutil
+import re
+from collections.abc import Sequence
+
+import nh3
+import pygments.lexers
+from markdown_it import MarkdownIt
+from markdown_it.renderer import RendererHTML
+from markdown_it.rules_core import StateCore
+from markdown_it.rules_inline import StateInline
+from markdown_it.token import Token
+from markdown_it.utils import EnvType, OptionsDict
+from pygments import highlight
+from pygments.formatters import HtmlFormatter
+from pygments.lexers import get_all_lexers, get_lexer_by_name
+from pygments.token import STANDARD_TYPES
+
+from cadenza.web.chat.markdown.plain import escape
+
+SCHEMES = ("http://", "https://", "mailto:")
+LINK_CHARS_MAX = 2048
+# \(…\), \[…\], $$…$$, and $…$ if it has a sign of a formula, so that prices are left alone. The lengths are bounded
+# because every unclosed beginning is searched for its end.
+FORMULA = re.compile(
+    r"\\\((?:[^\\\n]|\\[^)]){0,1000}\\\)|\\\[(?:[^\\]|\\[^\]]){0,1000}\\\]|\$\$(?:[^$\\]|\\.){1,1000}\$\$"
+    r"|\$(?=[^$\n]{0,1000}[\\^_{])[^\s$](?:[^$\n]{0,1000}[^\s$])?\$(?!\d)",
+    re.DOTALL,
+)
+COLOURED_CHARS_MAX = 16 * 1024
+LANGUAGE_CHARS_MAX = 24
+NESTED_MAX = 20
+TAGS = {
+    *("a", "blockquote", "br", "code", "div", "em", "h3", "h4", "h5", "h6", "hr", "li", "ol", "p", "pre", "s", "span"),
+    *("strong", "table", "tbody", "td", "th", "thead", "tr", "ul"),
+}
+ATTRIBUTES: dict[str, set[str]] = {"*": set(), "a": {"href"}, "ol": {"start"}}
+LANGUAGES = {alias for _, aliases, _, _ in get_all_lexers(plugins=False) for alias in aliases}
+CELL_CLASSES = {"align-center", "align-right"}
+CLASSES = {
+    "div": {"code", "scroll"},
+    "span": {"language", *filter(None, STANDARD_TYPES.values())},
+    "td": CELL_CLASSES,
+    "th": CELL_CLASSES,
+}
+FOCUSABLE = {"pre": {"tabindex": {"0"}}, "div": {"tabindex": {"0"}}}  # a part that scrolls is reached by the keyboard
+
+
+def import_lexers() -> None:
+    """Import the lexer of every language, and what it imports by itself when it is used."""
+    for module in pkgutil.iter_modules(pygments.lexers.__path__, "pygments.lexers."):
+        importlib.import_module(module.name)
+
+
+class BlockRenderer:
+    """Renders blocks, each alone."""
+
+    def __init__(self) -> None:
+        options = {"html": False, "linkify": False, "typographer": False, "maxNesting": NESTED_MAX}
+        self._markdown = MarkdownIt("commonmark", options, renderer_cls=Html)
+        self._markdown.enable(["table", "strikethrough"])
+        self._markdown.disable("reference")  # a definition would hold for the blocks after it
+        self._markdown.inline.ruler.before("escape", "formula", _take_formula)
+        self._markdown.core.ruler.push("safe_links", _check_links)
+        self._cleaner = nh3.Cleaner(
+            tags=TAGS,
+            clean_content_tags={"script", "style"},
+            attributes=ATTRIBUTES,
+            attribute_filter=_keep_attribute,
+            allowed_classes=CLASSES,
+            tag_attribute_values=FOCUSABLE,
+            url_schemes={"http", "https", "mailto"},
+            link_rel="noopener noreferrer nofollow",
+        )
+
+    def render(self, source: str) -> str:
+        return self._cleaner.clean(self._markdown.render(source))
+
+
+class Html(RendererHTML):
+    """The HTML of our pages for what needs more than its usual element."""
+
+    def fence(self, tokens: Sequence[Token], index: int, _options: OptionsDict, _env: EnvType) -> str:
+        token = tokens[index]
+        words = token.info.split()
+        language = words[0][:LANGUAGE_CHARS_MAX] if words else ""
+        label = f'<span class="language">{escape(language)}</span>' if language else ""
+        return (
+            f'<div class="code">{label}<pre tabindex="0"><code>{_colour(token.content, language)}</code></pre></div>\n'
+        )
+
+    def code_block(self, tokens: Sequence[Token], index: int, _options: OptionsDict, _env: EnvType) -> str:
+        return _code(escape(tokens[index].content))
+
+    def heading_open(self, tokens: Sequence[Token], index: int, _options: OptionsDict, _env: EnvType) -> str:
+        return f"<{_heading(tokens[index])}>"
+
+    def heading_close(self, tokens: Sequence[Token], index: int, _options: OptionsDict, _env: EnvType) -> str:
+        return f"</{_heading(tokens[index])}>\n"
+
+    def table_open(self, _tokens: Sequence[Token], _index: int, _options: OptionsDict, _env: EnvType) -> str:
+        return '<div class="scroll" tabindex="0"><table>\n'
+
+    def table_close(self, _tokens: Sequence[Token], _index: int, _options: OptionsDict, _env: EnvType) -> str:
+        return "</table></div>\n"
+
+    def th_open(self, tokens: Sequence[Token], index: int, _options: OptionsDict, _env: EnvType) -> str:
+        return _cell(tokens[index])
+
+    def td_open(self, tokens: Sequence[Token], index: int, _options: OptionsDict, _env: EnvType) -> str:
+        return _cell(tokens[index])
+
+
+def _code(html: str, label: str = "") -> str:
+    return f'<div class="code">{label}<pre tabindex="0"><code>{html}</code></pre></div>\n'
+
+
+def _cell(token: Token) -> str:
+    style = str(token.attrGet("style") or "")
+    side = style.rpartition(":")[2]
+    name = f"align-{side}"
+    return f'<{token.tag} class="{name}">' if name in CELL_CLASSES else f"<{token.tag}>"
+
+
+def _heading(token: Token) -> str:
+    return f"h{min(int(token.tag[1]) + 2, 6)}"
+
+
+def _colour(code: str, language: str) -> str:
+    name = language.lower()
+    if name not in LANGUAGES or len(code) > COLOURED_CHARS_MAX:
+        return escape(code)
+    lexer = get_lexer_by_name(name, stripnl=False)
+    return str(highlight(code, lexer, HtmlFormatter(nowrap=True)))
+
+
+def _take_formula(state: StateInline, silent: bool) -> bool:
+    """Show a formula in LaTeX as it was written: Markdown would take its backslashes for escapes."""
+    found = FORMULA.match(state.src, state.pos, state.posMax)
+    if found is None:
+        return False
+    if not silent:
+        state.push("text", "", 0).content = found[0]
+    state.pos = found.end()
+    return True
+
+
+def _check_links(state: StateCore) -> None:
+    """Make pictures links, and links to anything but an allowed address text."""
+    for token in state.tokens:
+        if token.children and any(one.type in {"link_open", "image"} for one in token.children):
+            token.children = _without_pictures(token.children)
+
+
+def _without_pictures(children: list[Token]) -> list[Token]:
+    kept: list[Token] = []
+    in_link: list[bool] = []  # for each open link, whether it is kept
+    for token in children:
+        if token.type == "link_open":
+            in_link.append(_is_allowed(token.attrGet("href")))
+            if in_link[-1]:
+                kept.append(token)
+        elif token.type == "link_close":
+            if in_link.pop():
+                kept.append(token)
+        elif token.type == "image":
+            kept += _link_to_picture(token, is_in_link=bool(in_link))
+        else:
+            kept.append(token)
+    return kept
+
+
+def _link_to_picture(token: Token, *, is_in_link: bool) -> list[Token]:
+    text = Token("text", "", 0, content=token.content or "picture")
+    if is_in_link or not _is_allowed(token.attrGet("src")):
+        return [text]
+    return [Token("link_open", "a", 1, attrs={"href": str(token.attrGet("src"))}), text, Token("link_close", "a", -1)]
+
+
+def _is_allowed(address: object) -> bool:
+    return isinstance(address, str) and len(address) <= LINK_CHARS_MAX and address.lower().startswith(SCHEMES)
+
+
+def _keep_attribute(tag: str, name: str, value: str) -> str | None:
+    if (tag, name) == ("a", "href"):
+        return value if _is_allowed(value) else None
+    if (tag, name) == ("ol", "start"):
+        return value if value.isdecimal() else None
+    return value

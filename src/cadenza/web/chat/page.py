@@ -1,0 +1,138 @@
+"""The chat page, and what its script asks for besides replies. Conversations are kept by the browser, never here."""
+
+import msgspec
+from starlette.responses import Response
+
+from cadenza.core.money import format_dollars
+from cadenza.core.rates import Rate
+from cadenza.ledger.replies import find_cost
+from cadenza.web.chat.grounding import chat_switch, offer_of
+from cadenza.web.chat.markdown.blocks import Block, BlockSplitter
+from cadenza.web.chat.relay import ChatCost
+from cadenza.web.errors import BadForm, Missing, TooMany
+from cadenza.web.routes import Endpoint, Routes, get
+from cadenza.web.visit import Visit
+
+RENDER_RATE = Rate(2.0, 40)  # of one account
+TEXTS_MAX = 100
+SUGGESTIONS = (
+    "Explain photosynthesis in one sentence.",
+    "List three tips for learning to play the piano.",
+    "Write a Python function that adds two numbers.",
+)
+
+
+class ChatFile(msgspec.Struct, frozen=True):
+    """A file, with its content as a data URL or as base64."""
+
+    file_data: str
+    filename: str | None = None
+
+
+class ChatImage(msgspec.Struct, frozen=True):
+    """An image, as a data URL."""
+
+    url: str
+
+
+class ChatPart(msgspec.Struct, frozen=True):
+    """A part of a message: `text`, `file` or `image_url`, and the field of that name."""
+
+    type: str
+    text: str | None = None
+    file: ChatFile | None = None
+    image_url: ChatImage | None = None
+
+
+class ChatMessage(msgspec.Struct, frozen=True):
+    """A message of the conversation, as POST /v1/chat/completions takes it."""
+
+    role: str
+    content: str | list[ChatPart]
+
+
+class ChatOrder(msgspec.Struct, frozen=True):
+    """The fields of POST /v1/chat/completions, of which the page sends these."""
+
+    messages: list[ChatMessage]
+    model: str = "auto"
+    stream: bool = True
+
+
+class RenderOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Markdown texts, at most 64 KiB together."""
+
+    texts: list[str]
+
+
+class RenderedTexts(msgspec.Struct, frozen=True):
+    """The HTML of each text, safe to insert into a page."""
+
+    data: list[str]
+    object: str = "list"
+
+
+async def chat_page(visit: Visit) -> Response:
+    """The page has what the service and the account offer; its script fills it from the browser's own storage."""
+    context = visit.context
+    context.markdown.prepare(visit.account.id)
+    ids = context.gateway.snapshot.catalogue.ids
+    offer = offer_of(context.gateway)
+    return visit.page(
+        "chat.html",
+        classes=ids,
+        suggestions=SUGGESTIONS,
+        preferred=visit.account.preferred_class,
+        offer=offer,
+        switch=chat_switch(offer, visit.account),
+    )
+
+
+async def serve_chat(_visit: Visit, _order: ChatOrder) -> None:
+    """Listed for its description: the gateway serves this path itself (chat_stream.py)."""
+    raise Missing
+
+
+async def render(visit: Visit, order: RenderOrder) -> RenderedTexts:
+    ticket = await visit.context.rates.take(f"render:{visit.account.id}", RENDER_RATE)
+    if not ticket.is_granted:
+        raise TooMany("Too many texts to render at once. Try again in a moment.", ticket.wait_s)
+    if len(order.texts) > TEXTS_MAX:
+        raise BadForm(f"At most {TEXTS_MAX} texts at once.")
+    return RenderedTexts([await _render(visit, text) for text in order.texts])
+
+
+async def cost(visit: Visit) -> ChatCost:
+    """What a reply cost that was stopped: its stream could not say it."""
+    found = await find_cost(visit.context.store, visit.account.id, visit.request.path_params["completion_id"])
+    if found is None:
+        raise Missing("There is no such reply, or it has not ended yet.")
+    return ChatCost(
+        class_id=found.class_id,
+        prompt_tokens=found.prompt_tokens,
+        cached_tokens=found.cached_tokens,
+        completion_tokens=found.completion_tokens,
+        cost=format_dollars(found.cost_nano),
+    )
+
+
+async def _render(visit: Visit, text: str) -> str:
+    splitter = BlockSplitter()
+    blocks: list[Block] = [*splitter.feed(text), *splitter.end()]
+    rendered = await visit.context.markdown.render(visit.account.id, blocks)
+    return "".join(rendered.html)
+
+
+ROUTES: Routes = (
+    get("/chat", chat_page),
+    Endpoint(
+        "POST",
+        "/chat",
+        "Ask for a reply. The answer is a stream of events: start, text, block, sources, finish, usage, then [DONE]",
+        serve_chat,
+        ChatOrder,
+        media_type="text/event-stream",
+    ),
+    Endpoint("GET", "/chat/{completion_id}/cost", "What a reply cost", cost, returns=ChatCost),
+    Endpoint("POST", "/render", "Render Markdown to clean HTML", render, RenderOrder, RenderedTexts),
+)

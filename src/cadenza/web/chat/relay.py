@@ -1,0 +1,152 @@
+"""Sends a reply to the chat page: its text as it arrives, and each block of it as HTML once it is complete.
+
+Events, each with a `type`: `start` (id, class), `text`, `block` (html, and how many UTF-16 units of the text it stands
+for), `reasoning`, `refusal`, `call`, `sources` (numbers, titles, addresses, and whether they are cited), `finish`
+(reason) and `usage` (tokens, cost). [DONE] follows, or an error object. While blocks are being rendered, the upstream
+is not read: nothing piles up.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from cadenza.core.chat import FinishReason
+from cadenza.core.money import format_dollars
+from cadenza.core.records import ReplyResult, Usage
+from cadenza.core.tool_calls import ToolCallDelta
+from cadenza.gateway.answers import Answers
+from cadenza.gateway.chunks import call_object
+from cadenza.gateway.meter import UsageMeter
+from cadenza.gateway.relay import ReplyHead, StreamRelay
+from cadenza.http.events import write_event
+from cadenza.http.exchange import STREAMING, Exchange
+from cadenza.upstreams.base import OpenReply
+from cadenza.web.chat.markdown.blocks import Block, BlockSplitter
+from cadenza.web.chat.markdown.plain import plain_html
+from cadenza.web.chat.markdown.process import MarkdownRenderer
+
+_ENCODE = msgspec.json.Encoder().encode
+
+
+class ChatEvents:
+    """Encodes the events of one reply, and keeps the blocks that are complete until they are rendered."""
+
+    def __init__(self, head: ReplyHead) -> None:
+        self._completion_id = head.completion_id
+        self._class_id = head.class_id
+        self._price = head.price
+        self._sources = head.sources
+        self._grounding_nano = head.grounding_nano
+        self._splitter = BlockSplitter()
+        self.blocks: list[Block] = []
+
+    def role(self) -> bytes:
+        return _event("start", {"id": self._completion_id, "class": self._class_id})
+
+    def content(self, text: str) -> bytes:
+        self.blocks += self._splitter.feed(text)
+        return _event("text", {"text": text})
+
+    def call(self, delta: ToolCallDelta) -> bytes:
+        return _event("call", {"call": call_object(delta)})
+
+    def extras(self, extras: Mapping[str, Any]) -> bytes:
+        """A refusal or reasoning, as text."""
+        reasoning = extras.get("reasoning_content") or extras.get("reasoning") or ""
+        refusal = extras.get("refusal") or ""
+        return (_event("reasoning", {"text": reasoning}) if reasoning else b"") + (
+            _event("refusal", {"text": refusal}) if refusal else b""
+        )
+
+    def block(self, block: Block, html: str) -> bytes:
+        units = len(block.source.encode("utf-16-le", "surrogatepass")) // 2
+        return _event("block", {"html": html, "units": units})
+
+    def end_text(self) -> None:
+        self.blocks += self._splitter.end()
+
+    def annotations(self, annotations: Sequence[Mapping[str, Any]]) -> bytes:
+        """The sources that the reply cites, each with its number; if it cites none, all that the model was given.
+
+        A marker has characters, so an annotation without any stands for a source that is not cited.
+        """
+        is_cited = any(one["url_citation"]["start_index"] < one["url_citation"]["end_index"] for one in annotations)
+        listed = {(one["url_citation"]["url"], one["url_citation"]["title"]) for one in annotations}
+        sources = [
+            {"number": number, "url": source.url, "title": source.title}
+            for number, source in enumerate(self._sources, start=1)
+            if (source.url, source.title) in listed
+        ]
+        return _event("sources", {"cited": is_cited, "sources": sources})
+
+    def finish(self, reason: FinishReason) -> bytes:
+        return _event("finish", {"reason": reason})
+
+    def usage(self, usage: Usage) -> bytes:
+        cost = ChatCost(
+            class_id=self._class_id,
+            prompt_tokens=usage.prompt_tokens,
+            cached_tokens=usage.cached_tokens,
+            completion_tokens=usage.completion_tokens,
+            cost=format_dollars(self._price.charge(usage) + self._grounding_nano),
+        )
+        return _event("usage", msgspec.to_builtins(cost))
+
+
+class ChatCost(msgspec.Struct, frozen=True, kw_only=True):
+    """What a reply cost, in dollars, and its tokens."""
+
+    class_id: str = msgspec.field(name="class")
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    cost: str
+
+
+class ChatRelay(StreamRelay):
+    """A reply to the chat page. After a block that could not be rendered, the rest of the reply is plain text."""
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        answers: Answers,
+        head: ReplyHead,
+        meter: UsageMeter,
+        markdown: MarkdownRenderer,
+        account_id: str,
+    ) -> None:
+        super().__init__(exchange, answers, head, meter)
+        self._events: ChatEvents = ChatEvents(head)
+        self._markdown = markdown
+        self._account_id = account_id
+        self._is_plain = False
+
+    async def run(self, reply: OpenReply) -> ReplyResult:
+        result = await super().run(reply)
+        self._events.end_text()
+        await self._render()
+        return result
+
+    def flush(self) -> bool:
+        return super().flush() and not self._events.blocks
+
+    async def drain(self) -> None:
+        await super().drain()
+        await self._render()
+
+    async def _render(self) -> None:
+        blocks, self._events.blocks = self._events.blocks, []
+        if not blocks:
+            return
+        if self._is_plain:
+            html = [plain_html(block.source) for block in blocks]
+        else:
+            rendered = await self._markdown.render(self._account_id, blocks)
+            html, self._is_plain = rendered.html, rendered.is_plain
+        if self._exchange.state is STREAMING:
+            self._exchange.write(b"".join(map(self._events.block, blocks, html)))
+
+
+def _event(type_: str, fields: Mapping[str, Any]) -> bytes:
+    return write_event(_ENCODE({"type": type_, **fields}))

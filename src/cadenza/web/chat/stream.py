@@ -1,0 +1,118 @@
+"""The chat of the web application: POST /platform/api/chat, served by the gateway like any other chat request.
+
+A session stands in for a key: it leads to a key that the web application has for the account, so rates, slots, holds,
+charges, metering and the log are those of the API. The reply is a stream of our own events, with Markdown rendered
+block by block. A sign-out or a suspension refuses the next request. Imports nothing that the pages need.
+"""
+
+import time
+
+import msgspec
+
+from cadenza.control.sign_in.sessions import SignedIn, digest_of, find_session
+from cadenza.core.errors import Forbidden, InvalidRequest, Unauthenticated
+from cadenza.gateway.answers import Answers
+from cadenza.gateway.api import Endpoint
+from cadenza.gateway.auth import Caller, count_request, principal_of
+from cadenza.gateway.chat import serve_chat
+from cadenza.gateway.gateway import Gateway
+from cadenza.gateway.meter import UsageMeter
+from cadenza.gateway.relay import ReplyHead
+from cadenza.gateway.request import ApiRequest
+from cadenza.http.exchange import Exchange
+from cadenza.observe import Log
+from cadenza.store.store import StoreUnavailable
+from cadenza.store.tables import keys
+from cadenza.web.chat.errors import in_plain_words
+from cadenza.web.chat.markdown.process import MarkdownRenderer
+from cadenza.web.chat.relay import ChatRelay
+from cadenza.web.cookies import ANONYMOUS, CSRF_HEADER, Origin, cookie_name, is_own_request
+
+PATH = "/platform/api/chat"
+HEADERS = (
+    b"cache-control: no-store\r\nx-content-type-options: nosniff\r\ncross-origin-resource-policy: same-origin\r\n"
+    b"content-security-policy: default-src 'none'; frame-ancestors 'none'\r\n"
+)
+NOT_SIGNED_IN = "You are not signed in, or your session has ended. Sign in again."
+FOREIGN = "This request was not sent by one of our own pages, or its page is out of date. Reload the page."
+
+
+class WebChat:
+    """The endpoint, and the renderer of its replies. `base_url` is the address of the site, where it is known."""
+
+    def __init__(self, log: Log, base_url: str | None) -> None:
+        self.markdown = MarkdownRenderer(log)
+        self.endpoint = Endpoint("web_chat", ("POST",), "inference", self._serve, self._identify, HEADERS)
+        self._base_url = base_url
+
+    async def stop(self) -> None:
+        await self.markdown.stop()
+
+    async def _serve(self, gateway: Gateway, request: ApiRequest) -> None:
+        account_id = request.principal.account_id
+
+        def make_relay(exchange: Exchange, answers: Answers, head: ReplyHead, meter: UsageMeter) -> ChatRelay:
+            return ChatRelay(exchange, answers, head, meter, self.markdown, account_id)
+
+        try:
+            await serve_chat(gateway, msgspec.structs.replace(request, make_stream_relay=make_relay))
+        except InvalidRequest as error:
+            raise in_plain_words(error) from None
+
+    async def _identify(self, gateway: Gateway, exchange: Exchange) -> Caller:
+        """The key of the session's account; 401 without a live session, 403 if the request is not of our own pages."""
+        secret = self._secret(exchange)
+        if not secret or secret.startswith(ANONYMOUS):
+            raise Unauthenticated(NOT_SIGNED_IN)
+        headers = exchange.request.headers
+        token = _text(headers, CSRF_HEADER) or ""
+        site, origin_of_page, host = (_text(headers, name) for name in ("sec-fetch-site", "origin", "host"))
+        origin = Origin(site, origin_of_page, host, self._base_url)
+        if not is_own_request(origin, token, secret):
+            raise Forbidden(FOREIGN)
+        now_ms = time.time_ns() // 1_000_000
+        signed_in = await _find(gateway, exchange, secret, now_ms)
+        digest = await keys.find_web(gateway.store, signed_in.account.id)
+        if digest is None:
+            account_id = signed_in.account.id
+            digest = await gateway.store.transact(lambda tx: keys.web_key(tx, account_id, now_ms))
+        gateway.in_flight.note_key(exchange, digest)
+        found = await gateway.key_cache.find(digest)
+        if found is None or keys.state_of(found, now_ms) != "active":
+            raise Unauthenticated(NOT_SIGNED_IN)
+        await gateway.catch_up(found.classes_epoch)
+        return await count_request(gateway, principal_of(found))
+
+    def _secret(self, exchange: Exchange) -> str:
+        base_url = self._base_url or exchange.scheme + "://"
+        name = cookie_name(is_secure=base_url.startswith("https://"))
+        pairs = (part.partition("=") for part in (_text(exchange.request.headers, "cookie") or "").split(";"))
+        return next((value.strip() for found, _, value in pairs if found.strip() == name), "")
+
+
+async def _find(gateway: Gateway, exchange: Exchange, secret: str, now_ms: int) -> SignedIn:
+    """The live session of a cookie. An address that guesses cookies is limited like one that guesses keys."""
+    digest, unknown = digest_of(secret), gateway.unknown_keys
+    if not unknown.is_live(digest):
+        try:
+            await unknown.begin(digest, exchange.client_address)
+        except Unauthenticated:
+            raise Unauthenticated(NOT_SIGNED_IN) from None
+    try:
+        found = await find_session(gateway.store, secret, now_ms)
+    except StoreUnavailable:
+        unknown.give_back(digest)
+        raise
+    except BaseException:
+        unknown.spend(digest)
+        raise
+    if found is None or found.session.stage != "complete":
+        unknown.found_dead(digest)
+        raise Unauthenticated(NOT_SIGNED_IN)
+    unknown.found_live(digest)
+    return found
+
+
+def _text(headers: dict[bytes, bytes], name: str) -> str | None:
+    value = headers.get(name.encode())
+    return None if value is None else value.decode("latin-1")

@@ -1,0 +1,1 @@
+"""The pages below /docs, and /openapi.json."""

@@ -1,0 +1,209 @@
+"""Makes the one OpenAPI document: openapi.json describes /v1 and the probes, the tables of routes /platform/api.
+
+A type of a table that has the name of a schema of /v1 is renamed, so that neither replaces the other.
+"""
+
+import re
+from collections.abc import Iterable
+from importlib.metadata import version
+from importlib.resources import files
+from typing import Any
+
+import msgspec
+
+from cadenza.web.cookies import COOKIE, CSRF_HEADER
+from cadenza.web.docs.document import ApiDocument
+from cadenza.web.routes import Access, Endpoint, Page
+from cadenza.web.visit import SAFE_METHODS
+
+PLATFORM = "/platform/api"
+SCHEMAS = "#/components/schemas/"
+JSON = "application/json"
+PARAMETER = re.compile(r"\{(\w+)\}")
+ERROR_CONTENT = {JSON: {"schema": {"$ref": f"{SCHEMAS}Error"}}}
+TEXT_CONTENT = {"text/plain": {"schema": {"type": "string"}}}
+SECURITY_SCHEMES = {
+    "session": {
+        "type": "apiKey",
+        "in": "cookie",
+        "name": COOKIE,
+        "description": f"The session of a browser that has signed in. Over TLS the cookie is `__Host-{COOKIE}`.",
+    },
+    "csrf": {
+        "type": "apiKey",
+        "in": "header",
+        "name": CSRF_HEADER,
+        "description": "The token of the session, which every page has in `data-csrf` of its body.",
+    },
+}
+RESPONSES = {
+    "PlatformInvalid": {"description": "It cannot be done. The message says why", "content": ERROR_CONTENT},
+    "NotSignedIn": {"description": "No session", "content": ERROR_CONTENT},
+    "NotAllowed": {
+        "description": "Only for operators, or the request does not come from one of our pages",
+        "content": ERROR_CONTENT,
+    },
+    "Missing": {"description": "There is no such thing, or it belongs to another account", "content": ERROR_CONTENT},
+    "TooManyVisits": {
+        "description": "Too many requests from your network, or the store does not answer",
+        "headers": {"retry-after": {"$ref": "#/components/headers/RetryAfter"}},
+        "content": ERROR_CONTENT,
+    },
+    "FormTooSlow": {"description": "The body did not arrive in time", "content": TEXT_CONTENT},
+    "FormTooLarge": {"description": "The body is larger than 64 KiB", "content": TEXT_CONTENT},
+    "Broken": {"description": "A fault of the service", "content": TEXT_CONTENT},
+    "Busy": {"description": "The service has no memory for the body at the moment", "content": TEXT_CONTENT},
+}
+STATUSES = {
+    "PlatformInvalid": "400",
+    "NotSignedIn": "401",
+    "NotAllowed": "403",
+    "Missing": "404",
+    "FormTooSlow": "408",
+    "FormTooLarge": "413",
+    "TooManyVisits": "429",
+    "Broken": "500",
+    "Busy": "503",
+}
+
+
+def build_document(routes: Iterable[Page | Endpoint]) -> ApiDocument:
+    value: dict[str, Any] = msgspec.json.decode(_read_document())
+    endpoints = [one for one in routes if isinstance(one, Endpoint)]
+    paths, schemas = _describe(endpoints, value["components"]["schemas"])
+    value["paths"] |= paths
+    value["tags"] += [_tag(name) for name in dict.fromkeys(map(_group, endpoints))]
+    components = value["components"]
+    components["schemas"] |= schemas
+    components["securitySchemes"] |= SECURITY_SCHEMES
+    used = {name for item in paths.values() for one in item.values() for name in _responses_used(one)}
+    components["responses"] |= {name: RESPONSES[name] for name in RESPONSES if name in used}
+    _complete_types(value)
+    return ApiDocument(value)
+
+
+def _complete_types(value: object) -> None:
+    """Say what generators do not infer: an enum has strings, one without null, and an integer has 64 bits, not 32."""
+    if isinstance(value, dict):
+        if "enum" in value and "type" not in value:
+            words = [word for word in value["enum"] if word is not None]
+            if words != value["enum"]:
+                value["anyOf"] = [{"type": "string", "enum": words}, {"type": "null"}]
+                del value["enum"]
+            else:
+                value["type"] = "string"
+        if "integer" in (value.get("type"), *_listed(value.get("type"))):
+            value.setdefault("format", "int64")
+        for part in value.values():
+            _complete_types(part)
+    for part in _listed(value):
+        _complete_types(part)
+
+
+def _listed(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _read_document() -> str:
+    """The part that is written by hand, with the version of this program."""
+    text = files("cadenza.web.docs").joinpath("openapi.json").read_text(encoding="utf-8")
+    return text.replace("{version}", version("cadenza"))
+
+
+def _describe(endpoints: list[Endpoint], taken: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The paths of the endpoints, and the schemas that they refer to."""
+    types = list(dict.fromkeys(kind for one in endpoints for kind in (one.takes, one.returns, one.query) if kind))
+    found, schemas = msgspec.json.schema_components(types, ref_template=SCHEMAS + "{name}")
+    by_type = dict(zip(types, found, strict=True))
+    paths: dict[str, dict[str, Any]] = {}
+    for one in endpoints:
+        operation = _operation(one, by_type, schemas)
+        paths.setdefault(PLATFORM + one.path, {})[one.method.lower()] = operation
+    queries = {by_type[one.query]["$ref"].removeprefix(SCHEMAS) for one in endpoints if one.query}
+    kept = {name: schema for name, schema in schemas.items() if name not in queries}  # they became parameters
+    return _renamed((paths, kept), taken.keys() & kept.keys())
+
+
+def _renamed(described: tuple[Any, Any], names: set[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The same with these schemas renamed, here and in all references to them."""
+    text = msgspec.json.encode(described).decode()
+    for name in names:
+        text = text.replace(f'"{SCHEMAS}{name}"', f'"{SCHEMAS}Platform{name}"')
+    paths, schemas = msgspec.json.decode(text)
+    return paths, {f"Platform{name}" if name in names else name: schema for name, schema in schemas.items()}
+
+
+def _operation(one: Endpoint, by_type: dict[Any, Any], schemas: dict[str, Any]) -> dict[str, Any]:
+    is_safe = one.method in SAFE_METHODS
+    names = PARAMETER.findall(one.path)
+    parameters = [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names]
+    if one.query:
+        parameters += _query_parameters(schemas[by_type[one.query]["$ref"].removeprefix(SCHEMAS)])
+    operation: dict[str, Any] = {
+        "operationId": _operation_id(one),
+        "tags": [_group(one)],
+        "summary": one.summary,
+        "security": _security(one.access, is_safe=is_safe),
+        "responses": {**_success(one, by_type), **_errors(one, is_safe=is_safe)},
+    }
+    if one.access is Access.OPERATOR:
+        operation["description"] = "For operators."
+    if parameters:
+        operation["parameters"] = parameters
+    if one.takes:
+        operation["requestBody"] = {"required": True, "content": {JSON: {"schema": by_type[one.takes]}}}
+    return operation
+
+
+def _query_parameters(schema: dict[str, Any]) -> list[dict[str, Any]]:
+    required = schema.get("required", [])
+    return [
+        {"name": name, "in": "query", "required": name in required, "schema": kind}
+        for name, kind in schema["properties"].items()
+    ]
+
+
+def _security(access: Access, *, is_safe: bool) -> list[dict[str, list[str]]]:
+    if access is Access.ANYONE and is_safe:
+        return []
+    schemes = [*(["session"] if access is not Access.ANYONE else []), *([] if is_safe else ["csrf"])]
+    return [{name: [] for name in schemes}]
+
+
+def _success(one: Endpoint, by_type: dict[Any, Any]) -> dict[str, Any]:
+    if one.media_type != JSON:
+        return {"200": {"description": "The result", "content": {one.media_type: {"schema": {"type": "string"}}}}}
+    if one.returns is None:
+        return {"204": {"description": "It is done"}}
+    return {"200": {"description": "The result", "content": {JSON: {"schema": by_type[one.returns]}}}}
+
+
+def _errors(one: Endpoint, *, is_safe: bool) -> dict[str, Any]:
+    never = {
+        *(["NotSignedIn"] if one.access is Access.ANYONE else []),
+        *(["NotAllowed"] if one.access is not Access.OPERATOR and is_safe else []),
+        *(["Missing"] if "{" not in one.path else []),
+    }
+    return {
+        status: {"$ref": f"#/components/responses/{name}"} for name, status in STATUSES.items() if name not in never
+    }
+
+
+def _responses_used(operation: dict[str, Any]) -> Iterable[str]:
+    return (one["$ref"].rpartition("/")[2] for one in operation["responses"].values() if "$ref" in one)
+
+
+def _operation_id(one: Endpoint) -> str:
+    """Like getPlatformOperatorAccountsByAccountId: never one of /v1, because generators need each to be unique."""
+    parts = [part for part in re.split(r"[/.-]", one.path) if part]
+    words = ["platform", *(f"By_{part[1:-1]}" if part.startswith("{") else part for part in parts)]
+    return one.method.lower() + "".join(word[0].upper() + word[1:] for part in words for word in part.split("_"))
+
+
+def _group(one: Endpoint) -> str:
+    """The name of the tag: the first word of the path."""
+    return "platform: " + re.split(r"[/.]", one.path.removeprefix("/"))[0]
+
+
+def _tag(name: str) -> dict[str, str]:
+    return {"name": name, "description": "The platform API: " + name.removeprefix("platform: ")}

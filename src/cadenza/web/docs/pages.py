@@ -1,0 +1,159 @@
+"""The docs in the product: how to begin, classes with prices and state, limits, errors, the reference and a console.
+
+Everybody may read them. Providers and models behind the classes are not named.
+"""
+
+from typing import Literal
+
+import msgspec
+from starlette.responses import Response
+
+from cadenza.core.money import TOKENS_PER_PRICE, format_dollars
+from cadenza.core.records import CONTEXT_TOKENS_MAX, OUTPUT_TOKENS_MAX
+from cadenza.gateway.gateway import Gateway
+from cadenza.routing.catalogue import ServedClass
+from cadenza.web.docs.openapi import RESPONSES, STATUSES
+from cadenza.web.errors import Missing
+from cadenza.web.render import redirect
+from cadenza.web.routes import Access, Endpoint, Routes, get
+from cadenza.web.visit import Visit
+
+BODY_BYTES_MAX = 32 * 1024 * 1024
+
+
+class ClassStatus(msgspec.Struct, frozen=True):
+    """A class: whether it can be used now, and its prices in dollars for a million tokens.
+
+    Without a cached price, cached input costs as much as other input.
+    """
+
+    id: str
+    state: Literal["usable", "failing"]
+    input: str
+    output: str
+    cached_input: str | None
+    context_tokens: int
+    max_output_tokens: int
+
+
+class ServiceLimits(msgspec.Struct, frozen=True):
+    """The limits of every key without limits of its own, and those of a request."""
+
+    requests_per_second: float
+    burst: int
+    context_tokens: int = CONTEXT_TOKENS_MAX
+    output_tokens: int = OUTPUT_TOKENS_MAX
+    body_bytes: int = BODY_BYTES_MAX
+
+
+class ServiceStatus(msgspec.Struct, frozen=True):
+    """The classes and the limits of the service."""
+
+    classes: list[ClassStatus]
+    limits: ServiceLimits
+
+
+class ErrorRow(msgspec.Struct, frozen=True):
+    """An error of the API, and what to do about it."""
+
+    status: int
+    type: str
+    cause: str
+    advice: str
+
+
+ERRORS = (
+    ErrorRow(400, "invalid_request_error", "The request is wrong.", "Change what the message says."),
+    ErrorRow(401, "authentication_error", "No valid key: missing, mistyped, revoked or expired.", "Use another key."),
+    ErrorRow(
+        402,
+        "insufficient_quota",
+        "The credit or the key's spend cap is used up, or the account has a debt.",
+        "Add credit or raise the cap.",
+    ),
+    ErrorRow(403, "permission_error", "The key lacks the scope.", "Use a key that has it."),
+    ErrorRow(404, "invalid_request_error", "Unknown path or model.", "Check the address; it ends in /v1."),
+    ErrorRow(405, "invalid_request_error", "Wrong method.", "Use one of the header allow."),
+    ErrorRow(408, "invalid_request_error", "The body came too slowly.", "Send it again."),
+    ErrorRow(409, "invalid_request_error", "The Idempotency-Key was used before.", "Do not send it again."),
+    ErrorRow(413, "invalid_request_error", "The body is larger than 32 MiB.", "Send less."),
+    ErrorRow(415, "invalid_request_error", "The body is compressed.", "Send it plain."),
+    ErrorRow(429, "rate_limit_error", "Too many requests, or the service is full.", "Wait as retry-after-ms says."),
+    ErrorRow(500, "api_error", "A fault of the service.", "Retry; report the x-request-id."),
+    ErrorRow(502, "api_error", "The upstream model failed.", "Retry."),
+)
+PLATFORM_ERRORS = {status: RESPONSES[name]["description"] for name, status in STATUSES.items()}
+
+
+async def docs_page(visit: Visit) -> Response:
+    reference = visit.context.reference
+    return visit.page(
+        "docs/api.html",
+        service=read_status(visit.context.gateway),
+        search=visit.context.gateway.grounder.search_terms(),
+        errors=ERRORS,
+        tags=reference.api_tags,
+        operations=reference.operations,
+        reference=reference.api(visit.base_url),
+    )
+
+
+async def platform_page(visit: Visit) -> Response:
+    return visit.page("docs/platform.html", tags=visit.context.reference.platform_tags, errors=PLATFORM_ERRORS)
+
+
+async def group_page(visit: Visit) -> Response:
+    tags, name = visit.context.reference.platform_tags, visit.request.path_params["group"]
+    html = visit.context.reference.platform(name)
+    if html is None:
+        raise Missing
+    [tag] = [tag for tag in tags if tag.name == name]
+    return visit.page("docs/group.html", tags=tags, tag=tag, reference=html)
+
+
+async def status_page(_visit: Visit) -> Response:
+    return redirect("/docs#classes")
+
+
+async def get_status(visit: Visit) -> ServiceStatus:
+    return read_status(visit.context.gateway)
+
+
+def read_status(gateway: Gateway) -> ServiceStatus:
+    snapshot = gateway.snapshot
+    classes = [_class_status(gateway, served) for served in snapshot.catalogue.served()]
+    return ServiceStatus(classes, ServiceLimits(snapshot.limits.rate.per_s, snapshot.limits.rate.burst))
+
+
+def is_usable(gateway: Gateway, served: ServedClass) -> bool:
+    """Whether a route of the class can be expected to answer."""
+    return any(not gateway.dispatcher.health.of(route).is_failing for route in served.plan.routes)
+
+
+def _class_status(gateway: Gateway, served: ServedClass) -> ClassStatus:
+    price, cached_nano = served.price, served.price.cached_input_nano
+    return ClassStatus(
+        id=served.plan.class_id,
+        state="usable" if is_usable(gateway, served) else "failing",
+        input=format_dollars(price.input_nano * TOKENS_PER_PRICE),
+        output=format_dollars(price.output_nano * TOKENS_PER_PRICE),
+        cached_input=None if cached_nano is None else format_dollars(cached_nano * TOKENS_PER_PRICE),
+        context_tokens=max(route.context_tokens for route in served.plan.routes),
+        max_output_tokens=served.plan.max_output_tokens,
+    )
+
+
+ROUTES: Routes = (
+    get("/docs", docs_page, Access.ANYONE),
+    get("/docs/platform", platform_page, Access.ANYONE),
+    get("/docs/platform/{group}", group_page, Access.ANYONE),
+    get("/status", status_page, Access.ANYONE),
+    Endpoint(
+        "GET",
+        "/status",
+        "Show the classes with their prices and state, and the limits",
+        get_status,
+        returns=ServiceStatus,
+        access=Access.ANYONE,
+    ),
+)

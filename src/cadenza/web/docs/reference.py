@@ -1,0 +1,175 @@
+"""The reference in /docs, made from the OpenAPI document when the site is built and kept as HTML.
+
+So a visit costs no more than a small page: only the address of the service is put in.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+from markupsafe import Markup, escape
+
+from cadenza.web.docs.document import ApiDocument
+from cadenza.web.docs.examples import BASE, EXAMPLES, STREAM, Example
+from cadenza.web.docs.schema_text import FieldText, SchemaText, describe_schema, fields_of, in_words, kind_of
+from cadenza.web.render import Renderer
+
+METHODS = ("get", "post", "put", "patch", "delete")
+PLATFORM = "/platform/api/"
+REFERENCE = re.compile(r'"#/components/schemas/([\w.-]+)"')
+JSON = "application/json"
+
+
+class ErrorText(msgspec.Struct, frozen=True):
+    """A status that is not success, and when it is sent."""
+
+    status: str
+    text: Markup
+
+
+class OperationText(msgspec.Struct, frozen=True):
+    """An operation in words."""
+
+    id: str
+    method: str
+    path: str
+    summary: str
+    text: Markup
+    parameters: list[FieldText]
+    body: str
+    body_fields: list[FieldText]
+    reply: Markup
+    reply_example: str
+    request_example: str
+    stream_example: str
+    example: Example | None
+    errors: list[ErrorText]
+
+
+class TagText(msgspec.Struct, frozen=True):
+    """Operations of one kind."""
+
+    id: str
+    name: str
+    text: Markup
+    operations: list[OperationText]
+
+
+class Reference:
+    """The reference as HTML: of the API, and of each group of the platform API.
+
+    `operations` are those that the console offers.
+    """
+
+    def __init__(self, document: ApiDocument, renderer: Renderer) -> None:
+        self._document = document.value
+        tags = [self._tag(tag) for tag in document.value["tags"]]
+        self.api_tags = [tag for tag in tags if not _is_platform(tag)]
+        self.platform_tags = [tag for tag in tags if _is_platform(tag)]
+        self.operations = [one for tag in self.api_tags for one in tag.operations if one.path.startswith("/v1/")]
+        self._api = self._render(renderer, self.api_tags)
+        self._platform = {tag.name: self._render(renderer, [tag]) for tag in self.platform_tags}
+
+    def api(self, base_url: str) -> Markup:
+        return Markup(self._api.replace(BASE, str(escape(base_url))))  # noqa: S704 our own template, and escaped
+
+    def platform(self, group: str) -> Markup | None:
+        html = self._platform.get(group)
+        return None if html is None else Markup(html)  # noqa: S704 our own template
+
+    def _render(self, renderer: Renderer, tags: list[TagText]) -> str:
+        return renderer.part("docs/reference.html", {"tags": tags, "schemas": self._schemas_of(tags)})
+
+    def _tag(self, tag: dict[str, str]) -> TagText:
+        name = tag["name"].removeprefix("platform: ")
+        operations = [
+            self._operation(path, method, one)
+            for path, method, one in self._all_operations()
+            if one["tags"] == [tag["name"]]
+        ]
+        return TagText("tag-" + re.sub(r"\W+", "-", name), name, in_words(tag["description"]), operations)
+
+    def _all_operations(self) -> Iterator[tuple[str, str, dict[str, Any]]]:
+        for path, item in self._document["paths"].items():
+            for method in METHODS:
+                if method in item:
+                    yield path, method, item[method]
+
+    def _operation(self, path: str, method: str, one: dict[str, Any]) -> OperationText:
+        sent = _sent(one)
+        body = sent.get("schema", {})
+        success = next(reply for status, reply in one["responses"].items() if status.startswith("2"))
+        content = success.get("content", {})
+        return OperationText(
+            id=one["operationId"],
+            method=method.upper(),
+            path=path,
+            summary=one["summary"],
+            text=in_words(one.get("description", "")),
+            parameters=[self._parameter(parameter) for parameter in one.get("parameters", ())],
+            body=_name_of(body) if body else "",
+            body_fields=fields_of(self._body(one)),
+            reply=Markup(" or ").join(_reply_kind(kind, reply["schema"]) for kind, reply in content.items()),
+            reply_example=_pretty(content.get(JSON, {}).get("example")),
+            request_example=_pretty(sent.get("example")),
+            stream_example=STREAM if "text/event-stream" in content and path.startswith("/v1/") else "",
+            example=EXAMPLES.get(one["operationId"]),
+            errors=[
+                ErrorText(status, in_words(self._resolved(reply)["description"]))
+                for status, reply in one["responses"].items()
+                if not status.startswith("2")
+            ],
+        )
+
+    def _body(self, one: dict[str, Any]) -> dict[str, Any]:
+        return self._resolved(_sent(one).get("schema", {}))
+
+    def _parameter(self, given: dict[str, Any]) -> FieldText:
+        found = self._resolved(given)
+        text = f"{found.get('description', '')} In the {found['in']}.".strip()
+        return FieldText(found["name"], kind_of(found["schema"]), found.get("required", False), in_words(text))
+
+    def _resolved(self, found: dict[str, Any]) -> dict[str, Any]:
+        while "$ref" in found:
+            _, components, kind, name = found["$ref"].split("/")
+            found = self._document[components][kind][name]
+        return found
+
+    def _schemas_of(self, tags: list[TagText]) -> list[SchemaText]:
+        """The schemas that these operations use, in the order of the document. Bodies are shown with the operation."""
+        paths = {(one.path, one.method.lower()) for tag in tags for one in tag.operations}
+        named = self._document["components"]["schemas"]
+        operations = [self._document["paths"][path][method] for path, method in paths]
+        waiting = [self._resolved(reply) for one in operations for reply in one["responses"].values()]
+        waiting += [self._resolved(given) for one in operations for given in one.get("parameters", ())]
+        waiting += [self._body(one) for one in operations]
+        used: set[str] = set()
+        while waiting:
+            new = set(REFERENCE.findall(msgspec.json.encode(waiting).decode())) - used
+            used |= new
+            waiting = [named[name] for name in new]
+        return [describe_schema(name, schema) for name, schema in named.items() if name in used]
+
+
+def _is_platform(tag: TagText) -> bool:
+    return any(one.path.startswith(PLATFORM) for one in tag.operations)
+
+
+def _sent(operation: dict[str, Any]) -> dict[str, Any]:
+    """What the operation says about its body."""
+    found: dict[str, Any] = operation.get("requestBody", {}).get("content", {}).get(JSON, {})
+    return found
+
+
+def _name_of(schema: dict[str, Any]) -> str:
+    return str(schema.get("$ref", "")).rpartition("/")[2] or "object"
+
+
+def _reply_kind(media_type: str, schema: dict[str, Any]) -> Markup:
+    kind = kind_of(schema)
+    return kind if media_type == JSON else Markup("{} as <code>{}</code>").format(kind, media_type)
+
+
+def _pretty(value: object) -> str:
+    return "" if value is None else msgspec.json.format(msgspec.json.encode(value), indent=2).decode()

@@ -1,0 +1,1 @@
+"""Pages of credit, payments, statement and usage."""

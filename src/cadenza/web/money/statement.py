@@ -1,0 +1,141 @@
+"""The statement: every entry of the account, by pages, and as a file, which is streamed."""
+
+import csv
+import io
+from collections.abc import AsyncIterator
+
+import msgspec
+from starlette.responses import Response, StreamingResponse
+
+from cadenza.control.money.statement import describe_entry, export_statement, read_statement
+from cadenza.core.money import format_dollars
+from cadenza.core.rates import Rate
+from cadenza.core.spreadsheet import escape_formula
+from cadenza.ledger.statement import Entry
+from cadenza.web.errors import TooMany
+from cadenza.web.moments import rfc3339
+from cadenza.web.routes import Endpoint, Routes, get
+from cadenza.web.visit import Visit
+
+EXPORTS = Rate(1 / 30, 6)  # of one account
+CHUNK_ENTRIES = 200
+CURSOR_CHARS_MAX = 60
+
+
+class EntryView(msgspec.Struct, frozen=True):
+    """One entry. `balance` is the balance after it. A charge has the id, the class and the tokens of its request."""
+
+    id: int
+    created_at: str
+    kind: str
+    description: str
+    amount: str
+    balance: str
+    note: str
+    completion_id: str | None
+    model: str | None
+    prompt_tokens: int | None
+    completion_tokens: int | None
+    object: str = "entry"
+
+
+class EntryList(msgspec.Struct, frozen=True):
+    """Entries, newest first. `next` is the cursor of the next page, or null."""
+
+    data: list[EntryView]
+    next: str | None
+    object: str = "list"
+
+
+FIELDS = tuple(name for name in EntryView.__struct_fields__ if name != "object")
+
+
+async def statement_page(visit: Visit) -> Response:
+    return visit.page(
+        "statement.html", statement=await read_statement(visit.context.store, visit.account.id, _cursor(visit))
+    )
+
+
+async def get_statement(visit: Visit) -> EntryList:
+    found = await read_statement(visit.context.store, visit.account.id, _cursor(visit))
+    return EntryList([_view(entry) for entry in found.entries], str(found.next) if found.next else None)
+
+
+async def export_csv(visit: Visit) -> Response:
+    await _check_rate(visit)
+    return _file(_csv(export_statement(visit.context.store, visit.account.id)), "text/csv; charset=utf-8", "csv")
+
+
+async def export_json(visit: Visit) -> Response:
+    await _check_rate(visit)
+    return _file(_json(export_statement(visit.context.store, visit.account.id)), "application/json", "json")
+
+
+def _cursor(visit: Visit) -> str:
+    return visit.request.query_params.get("cursor", "")[:CURSOR_CHARS_MAX]
+
+
+async def _check_rate(visit: Visit) -> None:
+    ticket = await visit.context.rates.take(f"export:{visit.account.id}", EXPORTS)
+    if not ticket.is_granted:
+        raise TooMany("You have exported the statement several times. Try again in a minute.", ticket.wait_s)
+
+
+def _file(content: AsyncIterator[bytes], kind: str, suffix: str) -> Response:
+    name = f'attachment; filename="cadenza-statement.{suffix}"'
+    return StreamingResponse(content, media_type=kind, headers={"content-disposition": name})
+
+
+async def _csv(entries: AsyncIterator[Entry]) -> AsyncIterator[bytes]:
+    buffer = io.StringIO()
+    table = csv.writer(buffer)
+    table.writerow(FIELDS)
+    yield buffer.getvalue().encode()
+    async for chunk in _chunks(entries):
+        buffer.seek(0)
+        buffer.truncate()
+        table.writerows([[escape_formula(getattr(view, name)) for name in FIELDS] for view in chunk])
+        yield buffer.getvalue().encode()
+
+
+async def _json(entries: AsyncIterator[Entry]) -> AsyncIterator[bytes]:
+    before = b'{"object":"list","data":['
+    async for chunk in _chunks(entries):
+        yield before + b",".join([msgspec.json.encode(view) for view in chunk])
+        before = b","
+    yield (b"" if before == b"," else before) + b"]}"
+
+
+async def _chunks(entries: AsyncIterator[Entry]) -> AsyncIterator[list[EntryView]]:
+    chunk: list[EntryView] = []
+    async for entry in entries:
+        chunk.append(_view(entry))
+        if len(chunk) == CHUNK_ENTRIES:
+            yield chunk
+            chunk = []
+    if chunk:
+        yield chunk
+
+
+def _view(entry: Entry) -> EntryView:
+    return EntryView(
+        id=entry.id,
+        created_at=rfc3339(entry.created_at),
+        kind=entry.kind,
+        description=describe_entry(entry),
+        amount=format_dollars(entry.amount_nano),
+        balance=format_dollars(entry.balance_nano),
+        note=entry.note,
+        completion_id=entry.completion_id,
+        model=entry.class_id,
+        prompt_tokens=entry.prompt_tokens,
+        completion_tokens=entry.completion_tokens,
+    )
+
+
+ROUTES: Routes = (
+    get("/credit/statement", statement_page),
+    get("/credit/statement.csv", export_csv),
+    get("/credit/statement.json", export_json),
+    Endpoint("GET", "/statement", "Every entry of the account, newest first", get_statement, returns=EntryList),
+)

@@ -1,0 +1,67 @@
+"""Runs the ledger check for the operator's page: in the background, one at a time. Its result is in the audit trail.
+
+A check that cannot be made, because the store does not answer, is written to the log and shown until the next one.
+"""
+
+import asyncio
+import time
+
+from cadenza.control.usage import check_ledger
+from cadenza.ledger.audit import Counts, Finding
+from cadenza.observe import Log
+from cadenza.store.store import Store, StoreUnavailable
+from cadenza.store.tables import audit_events
+from cadenza.store.tables.audit_events import AuditEvent, WrittenAuditEvent
+
+ACT = "ledger.check"
+SUBJECT = "ledger"
+RESULTS_SHOWN = 10
+FINDINGS_WRITTEN = 5
+
+
+class LedgerCheck:
+    """The check of this process."""
+
+    def __init__(self, store: Store, log: Log) -> None:
+        self._store = store
+        self._log = log
+        self._running: asyncio.Task[None] | None = None
+        self.problem = ""  # why the last check could not be made
+
+    @property
+    def is_running(self) -> bool:
+        return self._running is not None and not self._running.done()
+
+    def begin(self, by: str) -> asyncio.Task[None] | None:
+        """Start a check for this operator; None if one runs already."""
+        if self.is_running:
+            return None
+        self.problem = ""
+        self._running = asyncio.create_task(self._run(by))
+        return self._running
+
+    async def results(self) -> list[WrittenAuditEvent]:
+        """The newest results, newest first, of all processes."""
+        return await audit_events.list_of_service(self._store, ACT, RESULTS_SHOWN)
+
+    async def _run(self, by: str) -> None:
+        started_s = time.monotonic()
+        try:
+            findings, counts = await check_ledger(self._store)
+            detail = describe(findings, counts, time.monotonic() - started_s)
+            act = AuditEvent(time.time_ns() // 1_000_000, by, ACT, None, SUBJECT, detail)
+            await self._store.transact(lambda tx: audit_events.add(tx, act))
+        except StoreUnavailable as error:
+            self.problem = "The store did not answer in time, so the ledger was not checked. Try again later."
+            self._log.warning("the ledger was not checked", reason=str(error))
+
+
+def describe(findings: list[Finding], counts: Counts, took_s: float) -> str:
+    """One line: what was checked, and the first findings."""
+    checked = (
+        f"{counts.accounts:,} accounts, {counts.entries:,} entries, {counts.requests:,} requests in {took_s:.1f} s"
+    )
+    if not findings:
+        return f"no findings: {checked}"
+    shown = [f"{one.subject} breaks '{one.rule}' by {one.off_by}" for one in findings[:FINDINGS_WRITTEN]]
+    return f"{len(findings)} findings: {checked}. " + "; ".join(shown)

@@ -1,0 +1,170 @@
+"""Accounts: created in one transaction, changed with a line in the audit trail, credited exactly."""
+
+import re
+
+import pytest
+from sqlalchemy import select
+
+from cadenza.control.account.accounts import (
+    NewAccount,
+    add_account,
+    create_account,
+    give_credit,
+    list_accounts,
+    resume_account,
+    set_class,
+    set_operator,
+    set_password,
+    suspend_account,
+)
+from cadenza.control.sign_in.links import find_link, print_link
+from cadenza.control.sign_in.sessions import begin_session, find_session
+from cadenza.core.errors import ControlError
+from cadenza.ledger.transaction import BALANCE_NANO_LIMIT
+from cadenza.store.schema import accounts, entries
+from cadenza.store.statements import Statement
+from cadenza.store.store import Store
+from cadenza.store.tables.accounts import Account
+from cadenza.store.tables.audit_events import COMMAND_LINE, list_newest
+from tests.passwords import cheap_hash
+
+NOW_MS = 1_800_000_000_000
+FIVE_NANO = 5_000_000_000
+EMAIL = "owner@example.org"
+PASSWORD = "correct horse"
+
+
+async def create(store: Store, email: str = EMAIL, password: str = PASSWORD, credit_nano: int = 0) -> Account:
+    return await create_account(store, email, password, credit_nano, "forte", NOW_MS)
+
+
+async def add(store: Store, credit_nano: int = 0) -> Account:
+    """An account whose password cost little to hash."""
+    new = NewAccount(EMAIL, cheap_hash(PASSWORD), credit_nano, "forte")
+    return await store.transact(lambda tx: add_account(tx, new, COMMAND_LINE, NOW_MS))
+
+
+async def entries_of(store: Store) -> list[tuple[str, int, str]]:
+    found = select(entries.c.kind, entries.c.amount_nano, entries.c.note).order_by(entries.c.id)
+    return [(kind, amount_nano, note) for kind, amount_nano, note in await store.rows(Statement(found), {})]
+
+
+async def test_an_account_is_created_with_its_opening_credit(store: Store) -> None:
+    """The returned record is the stored one, and its credit is an entry of the ledger."""
+    account = await create_account(store, " Owner@Example.ORG ", PASSWORD, FIVE_NANO, "mezzo", NOW_MS)
+    assert re.fullmatch(r"acct_[A-Za-z0-9_-]{24}", account.id)
+    assert account == Account(account.id, EMAIL, "mezzo", FIVE_NANO, 0, NOW_MS)
+    assert await list_accounts(store) == [account]
+    assert await entries_of(store) == [("grant", FIVE_NANO, "opening credit")]
+
+
+async def test_an_account_without_opening_credit_has_no_entry(store: Store) -> None:
+    """An account may start with a balance of zero and an empty ledger."""
+    assert (await create(store)).balance_nano == 0
+    assert await entries_of(store) == []
+
+
+async def test_a_taken_email_is_refused(store: Store) -> None:
+    """An email that differs only in case is refused, and no credit is given."""
+    await add(store)
+    with pytest.raises(ControlError, match=r"an account for owner@example\.org already"):
+        await create(store, "OWNER@example.org", credit_nano=FIVE_NANO)
+    assert len(await list_accounts(store)) == 1
+    assert await entries_of(store) == []
+
+
+@pytest.mark.parametrize(
+    "email", ["", "owner", "@example.org", "owner@", "a b@example.org", "a@b@c", "a@-", "a\x00@b", f"{'a' * 250}@b.org"]
+)
+async def test_a_malformed_email_is_refused(store: Store, email: str) -> None:
+    """The refusal of a malformed address contains a correct example."""
+    with pytest.raises(ControlError, match=r"name@example\.org"):
+        await create(store, email)
+
+
+@pytest.mark.parametrize(
+    ("password", "reason"),
+    [("1234567", "8 to 1024"), ("x" * 1025, "8 to 1024"), ("bad \udc80 bytes", "UTF-8")],
+)
+async def test_a_password_out_of_bounds_is_refused(store: Store, password: str, reason: str) -> None:
+    """A password that is too short, too long or not UTF-8 is refused, and the message does not repeat it."""
+    with pytest.raises(ControlError, match=reason) as caught:
+        await create(store, password=password)
+    assert password not in caught.value.message
+
+
+async def test_an_unknown_class_is_refused(store: Store) -> None:
+    """The refusal lists the classes, without the reserved one."""
+    with pytest.raises(ControlError, match="mezzo, forte, fortissimo"):
+        await create_account(store, EMAIL, PASSWORD, 0, "piano", NOW_MS)
+
+
+@pytest.mark.parametrize("credit_nano", [-1, BALANCE_NANO_LIMIT])
+async def test_an_impossible_opening_credit_is_refused(store: Store, credit_nano: int) -> None:
+    """A negative credit, and one at the limit of a balance, are refused."""
+    with pytest.raises(ControlError, match="from zero"):
+        await create(store, credit_nano=credit_nano)
+
+
+async def test_the_password_is_stored_as_argon2id_only(store: Store) -> None:
+    """The row has an argon2id hash and nowhere the password."""
+    await create(store)
+    [row] = await store.rows(Statement(select(accounts)), {})
+    assert dict(zip(accounts.c.keys(), row, strict=True))["password_hash"].startswith("$argon2id$")
+    assert PASSWORD not in str(row)
+
+
+async def test_a_suspension_ends_sessions_and_links(store: Store) -> None:
+    """A suspended account has no live session and no link, and both stay dead when it is resumed."""
+    account = await add(store)
+    secret = await store.transact(lambda tx: begin_session(tx, account.id, "complete", "", NOW_MS))
+    path = await print_link(store, EMAIL, "reset", COMMAND_LINE, NOW_MS)
+    await set_operator(store, EMAIL, COMMAND_LINE, NOW_MS, is_operator=False)
+    assert (await suspend_account(store, EMAIL, COMMAND_LINE, NOW_MS)).suspended_at == NOW_MS
+    assert (await resume_account(store, EMAIL, COMMAND_LINE, NOW_MS)).suspended_at is None
+    assert await find_session(store, secret, NOW_MS) is None
+    assert await find_link(store, path.rpartition("/")[2], "reset", NOW_MS) is None
+
+
+async def test_what_is_done_to_an_account_is_in_the_audit_trail(store: Store) -> None:
+    """Each change writes who made it, and of which account."""
+    account = await add(store)
+    await set_class(store, EMAIL, "mezzo", "somebody@example.org", NOW_MS)
+    await set_operator(store, EMAIL, COMMAND_LINE, NOW_MS, is_operator=False)
+    await set_password(store, EMAIL, "another password", COMMAND_LINE, NOW_MS)
+    written = await list_newest(store, account.id)
+    assert [(one.act, one.actor, one.detail) for one in written] == [
+        ("account.password", COMMAND_LINE, ""),
+        ("account.ordinary", COMMAND_LINE, ""),
+        ("account.class", "somebody@example.org", "mezzo"),
+        ("account.create", COMMAND_LINE, ""),
+    ]
+
+
+async def test_credit_is_given(store: Store) -> None:
+    """Credit adds to the balance and makes an entry with its note."""
+    await add(store, FIVE_NANO)
+    account = (await give_credit(store, "Owner@example.org", 20, "a gift", NOW_MS)).account
+    assert account.balance_nano == FIVE_NANO + 20
+    assert await list_accounts(store) == [account]
+    assert (await entries_of(store))[1:] == [("grant", 20, "a gift")]
+
+
+@pytest.mark.parametrize(
+    ("email", "amount_nano", "note", "reason"),
+    [
+        ("nobody@example.org", 1, "", "no account"),
+        ("no address", 1, "", "no account"),
+        (EMAIL, 0, "", "above zero"),
+        (EMAIL, -1, "", "above zero"),
+        (EMAIL, BALANCE_NANO_LIMIT - FIVE_NANO, "", "must stay below"),
+        (EMAIL, 1, "two\nlines", "one line"),
+        (EMAIL, 1, "x" * 201, "200 characters"),
+    ],
+)
+async def test_impossible_credit_is_refused(store: Store, email: str, amount_nano: int, note: str, reason: str) -> None:
+    """An unknown account, an amount out of bounds or a malformed note is refused, and the balance stays."""
+    await add(store, FIVE_NANO)
+    with pytest.raises(ControlError, match=reason):
+        await give_credit(store, email, amount_nano, note, NOW_MS)
+    assert [account.balance_nano for account in await list_accounts(store)] == [FIVE_NANO]

@@ -1,0 +1,85 @@
+"""The secrets of authenticator apps are encrypted at rest, by a key that is not in the store."""
+
+import asyncio
+import stat
+from base64 import b32decode
+
+import pytest
+from sqlalchemy import select
+
+from cadenza.control.account.accounts import NewAccount, add_account
+from cadenza.control.sign_in import totp
+from cadenza.control.sign_in.sealing import SEALED_BYTES, Sealer
+from cadenza.control.sign_in.second_factor import Code, begin_totp, confirm_totp, use_second_factor
+from cadenza.core.errors import ControlError
+from cadenza.store import schema
+from cadenza.store.statements import Statement
+from cadenza.store.store import Store
+from cadenza.store.tables import second_factors
+from cadenza.store.tables.accounts import Account
+
+NOW_MS = 1_800_000_000_000
+STEP_MS = totp.STEP_S * 1000
+SECRET = b"s" * totp.SECRET_BYTES
+KEY = "a key from the environment, of 32 characters or more"
+ROWS = Statement(select(schema.totp.c.secret))
+
+
+@pytest.fixture
+async def account(store: Store) -> Account:
+    new = NewAccount("owner@example.org", "hash")
+    return await store.transact(lambda tx: add_account(tx, new, "test", NOW_MS))
+
+
+async def stored_secret(store: Store) -> bytes:
+    [(found,)] = await store.rows(ROWS, {})
+    return bytes(found)
+
+
+def code(secret: bytes, now_ms: int = NOW_MS) -> Code:
+    return Code.parse(totp.code_at(secret, now_ms // STEP_MS))
+
+
+async def test_the_store_has_no_secret_of_an_app(store: Store, account: Account) -> None:
+    """Neither before nor after its first code; and the app works."""
+    sealer = Sealer(store)
+    secret = b32decode((await begin_totp(store, sealer, account)).text.replace(" ", ""))
+    assert secret not in await stored_secret(store)
+    await confirm_totp(store, sealer, account, code(secret).text, NOW_MS)
+    assert len(await stored_secret(store)) == SEALED_BYTES
+    await use_second_factor(store, Sealer(store), account, code(secret, NOW_MS + STEP_MS), NOW_MS + STEP_MS)
+
+
+async def test_a_secret_of_an_earlier_release_is_encrypted_when_it_is_used(store: Store, account: Account) -> None:
+    """It works, and is stored as it is no longer."""
+    await store.transact(lambda tx: second_factors.replace_totp(tx, account.id, SECRET))
+    await store.transact(lambda tx: second_factors.use_step(tx, account.id, 1, NOW_MS))
+    for now_ms in (NOW_MS, NOW_MS + STEP_MS):
+        await use_second_factor(store, Sealer(store), account, code(SECRET, now_ms), now_ms)
+        assert SECRET not in await stored_secret(store)
+
+
+async def test_the_file_of_the_key_is_private_and_made_once(store: Store) -> None:
+    """Of several processes that need it at the same instant, all get the same key."""
+    sealed = await asyncio.gather(*(asyncio.to_thread(Sealer(store).seal, SECRET, "acct") for _ in range(8)))
+    assert {Sealer(store).open(one, "acct") for one in sealed} == {SECRET}
+    assert len(set(sealed)) == 8
+    assert store.path
+    [file] = [path for path in store.path.parent.iterdir() if path.name.endswith("-key")]
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert not [path for path in store.path.parent.iterdir() if "-key." in path.name]
+
+
+async def test_a_key_of_the_environment_needs_no_file(store: Store) -> None:
+    """It is the same on every machine of a fleet; another key, or another account, opens nothing."""
+    sealed = Sealer(store, KEY).seal(SECRET, "acct")
+    assert Sealer(store, KEY).open(sealed, "acct") == SECRET
+    assert store.path
+    assert not [path for path in store.path.parent.iterdir() if path.name.endswith("-key")]
+    for sealer, account_id in (
+        (Sealer(store, KEY + "x"), "acct"),
+        (Sealer(store, KEY), "other"),
+        (Sealer(store), "acct"),
+    ):
+        with pytest.raises(ControlError, match="another key"):
+            sealer.open(sealed, account_id)

@@ -1,0 +1,206 @@
+"""Signing in: the same work for every address, limits that spare the owner, and lanes for hashes."""
+
+import asyncio
+
+import pytest
+
+from cadenza.control.account.accounts import NewAccount, add_account, set_operator, set_password, suspend_account
+from cadenza.control.sign_in.devices import find_device, remember_device
+from cadenza.control.sign_in.passwords import Lane, PasswordWork
+from cadenza.control.sign_in.sign_in import (
+    ACCOUNT_FAILURES,
+    ALL_FAILURES,
+    KNOWN_RATE,
+    NETWORK_RATE,
+    SUSPENDED,
+    TOO_MANY,
+    WRONG_PASSWORD,
+    Attempt,
+    SignIns,
+)
+from cadenza.control.sign_in.signing import Signer
+from cadenza.control.sign_in.throttle import Throttled
+from cadenza.core.errors import ControlError
+from cadenza.fleet.memory import MemoryRates
+from cadenza.store.store import Store
+from cadenza.store.tables.accounts import Account
+from cadenza.store.tables.audit_events import COMMAND_LINE
+from cadenza.store.tables.sessions import Session
+from tests.passwords import cheap_hash
+
+NOW_MS = 1_800_000_000_000
+EMAIL = "owner@example.org"
+PASSWORD = "correct horse"
+
+
+@pytest.fixture
+def sign_ins(store: Store) -> SignIns:
+    """The clock of its rates stands still."""
+    return SignIns(store, MemoryRates(lambda: 0), PasswordWork(), Signer(store))
+
+
+@pytest.fixture
+async def account(store: Store) -> Account:
+    """Its password costs little to check."""
+    new = NewAccount(EMAIL, cheap_hash(PASSWORD))
+    return await store.transact(lambda tx: add_account(tx, new, COMMAND_LINE, NOW_MS))
+
+
+async def attempt(
+    sign_ins: SignIns, password: str = PASSWORD, email: str = EMAIL, network: str = "192.0.2.1", device: str = ""
+) -> Account:
+    return (await sign_ins.check_password(Attempt(email, password, network, device))).account
+
+
+@pytest.mark.parametrize("password", ["82736451", "x" * 1024, "pässwörd €"])
+async def test_a_password_within_bounds_is_accepted(password: str) -> None:
+    """The shortest, the longest and one beyond ASCII all work, and no other does."""
+    work = PasswordWork()
+    made = await work.hash(password, EMAIL)
+    assert await work.matches(made, password)
+    assert not await work.matches(made, password + "x")
+
+
+async def test_the_right_password_returns_the_account(sign_ins: SignIns, account: Account) -> None:
+    """The address may be typed in any case."""
+    assert await attempt(sign_ins, email=" OWNER@example.org ") == account
+
+
+@pytest.mark.parametrize("email", [EMAIL, "nobody@example.org", "no address"])
+async def test_every_failure_takes_one_hash_and_says_the_same(sign_ins: SignIns, account: Account, email: str) -> None:
+    """A wrong password, an unknown address and a malformed one get the same text after the same work."""
+    with pytest.raises(ControlError, match=WRONG_PASSWORD):
+        await attempt(sign_ins, "wrong password", email)
+    assert sign_ins.passwords.finished == 1
+
+
+async def test_a_suspended_account_is_told_so_only_with_its_password(
+    store: Store, sign_ins: SignIns, account: Account
+) -> None:
+    """A stranger does not learn that the account is suspended."""
+    await set_operator(store, EMAIL, COMMAND_LINE, NOW_MS, is_operator=False)
+    await suspend_account(store, EMAIL, COMMAND_LINE, NOW_MS)
+    with pytest.raises(ControlError, match=WRONG_PASSWORD):
+        await attempt(sign_ins, "wrong password")
+    with pytest.raises(ControlError, match=SUSPENDED):
+        await attempt(sign_ins)
+
+
+async def test_attempts_on_an_account_are_limited_without_locking_its_owner_out(
+    sign_ins: SignIns, account: Account
+) -> None:
+    """When strangers of many networks have used up the attempts, a browser of the owner still signs in."""
+    device = await remember_device(sign_ins.signer, "", account.id)
+    for number in range(ACCOUNT_FAILURES.burst):
+        with pytest.raises(ControlError, match=WRONG_PASSWORD):
+            await attempt(sign_ins, "wrong password", network=f"192.0.2.{number}")
+    with pytest.raises(Throttled, match=TOO_MANY):
+        await attempt(sign_ins, network="198.51.100.1")
+    assert await attempt(sign_ins, network="198.51.100.1", device=device) == account
+
+
+async def test_an_unknown_address_is_limited_like_a_known_one(sign_ins: SignIns, account: Account) -> None:
+    """The limit does not show which addresses have an account."""
+    for number in range(ACCOUNT_FAILURES.burst):
+        with pytest.raises(ControlError, match=WRONG_PASSWORD):
+            await attempt(sign_ins, "wrong password", "nobody@example.org", f"192.0.2.{number}")
+    with pytest.raises(Throttled, match=TOO_MANY):
+        await attempt(sign_ins, "wrong password", "nobody@example.org", "198.51.100.1")
+
+
+@pytest.mark.parametrize(
+    ("network", "factor"), [("2001:db8:0:{:x}00::1", 4), ("2001:db8:0:ff{:02x}::1", 2), ("10.0.0.{}", 4)]
+)
+async def test_a_wide_network_has_few_allowances(
+    sign_ins: SignIns, account: Account, network: str, factor: int
+) -> None:
+    """All of a /48, a /56 or a /24 together get a few times what one network gets, however many addresses they use."""
+    for number in range(factor * NETWORK_RATE.burst):
+        await attempt(sign_ins, network=network.format(number % 250))
+    with pytest.raises(Throttled, match=TOO_MANY):
+        await attempt(sign_ins, network=network.format(250))
+
+
+async def test_failures_of_all_networks_are_limited(store: Store, sign_ins: SignIns, account: Account) -> None:
+    """A botnet that tries many accounts from many networks is held back; a browser of the owner still signs in."""
+    emails = [f"{number}@example.org" for number in range(ALL_FAILURES.burst // ACCOUNT_FAILURES.burst)]
+    for email in emails:
+        new = NewAccount(email, cheap_hash(PASSWORD))
+        await store.transact(lambda tx, new=new: add_account(tx, new, COMMAND_LINE, NOW_MS))  # type: ignore[misc]
+    for number in range(ALL_FAILURES.burst):
+        with pytest.raises(ControlError, match=WRONG_PASSWORD):
+            await attempt(sign_ins, "wrong", emails[number % len(emails)], f"10.{number // 250}.{number % 250}.1")
+    with pytest.raises(Throttled, match=TOO_MANY):
+        await attempt(sign_ins, network="198.51.100.1")
+    device = await remember_device(sign_ins.signer, "", account.id)
+    assert await attempt(sign_ins, network="198.51.100.1", device=device) == account
+
+
+async def test_a_success_gives_the_attempt_back(sign_ins: SignIns, account: Account) -> None:
+    """Somebody who signs in often, rightly, is not limited by it."""
+    for _ in range(ACCOUNT_FAILURES.burst + 2):
+        assert await attempt(sign_ins) == account
+
+
+async def test_one_account_does_not_fill_the_lane_of_known_browsers(sign_ins: SignIns, account: Account) -> None:
+    """All its browsers together get a bounded number of hashes, even with the right password."""
+    devices = [await remember_device(sign_ins.signer, "", account.id) for _ in range(KNOWN_RATE.burst)]
+    session = Session(b"digest", account.id, "complete", "", NOW_MS, NOW_MS, NOW_MS, NOW_MS)
+    for device in devices[1:]:
+        assert await attempt(sign_ins, device=device) == account
+    await sign_ins.check_again(account, session, PASSWORD)
+    with pytest.raises(Throttled):
+        await attempt(sign_ins, device=devices[0])
+    with pytest.raises(Throttled):
+        await sign_ins.check_again(account, session, PASSWORD)
+    assert await attempt(sign_ins) == account
+
+
+async def test_a_password_that_changed_meanwhile_is_not_the_right_one_any_more(
+    store: Store, sign_ins: SignIns, account: Account
+) -> None:
+    """Who gave the old one cannot begin a session after the change."""
+    checked = await sign_ins.check_password(Attempt(EMAIL, PASSWORD, "192.0.2.1", ""))
+    await store.transact(checked.require_unchanged)
+    await set_password(store, EMAIL, "another horse", COMMAND_LINE, NOW_MS)
+    with pytest.raises(ControlError, match=WRONG_PASSWORD):
+        await store.transact(checked.require_unchanged)
+
+
+async def test_a_device_is_of_its_account_alone(sign_ins: SignIns) -> None:
+    """The cookie of a browser counts for the accounts that it signed in to, and cannot be forged."""
+    cookie = await remember_device(sign_ins.signer, "", "acct_a")
+    both = await remember_device(sign_ins.signer, cookie, "acct_b")
+    for account_id in ("acct_a", "acct_b"):
+        assert await find_device(sign_ins.signer, both, account_id)
+    for forged in (cookie[:-1] + "A", "A" * 64, cookie + "." * 9999, "é" * 64):
+        assert await find_device(sign_ins.signer, forged, "acct_c") is None
+    assert await find_device(sign_ins.signer, cookie, "acct_b") is None
+
+
+async def test_a_cookie_remembers_few_accounts(sign_ins: SignIns) -> None:
+    """The cookie does not grow: the oldest account is forgotten."""
+    cookie = ""
+    for number in range(6):
+        cookie = await remember_device(sign_ins.signer, cookie, f"acct_{number}")
+    assert len(cookie.split(".")) == 4
+    assert await find_device(sign_ins.signer, cookie, "acct_5")
+    assert await find_device(sign_ins.signer, cookie, "acct_1") is None
+
+
+async def test_a_flood_of_strangers_does_not_delay_known_browsers() -> None:
+    """A full lane refuses more at once, and the other lane still works."""
+    work = PasswordWork(waiting_max=3)
+    waiting = [asyncio.create_task(work.matches(None, "a guess")) for _ in range(3)]
+    await asyncio.sleep(0)
+    with pytest.raises(Throttled):
+        await work.matches(None, "a guess")
+    assert not await work.matches(None, "a guess", Lane.KNOWN)
+    assert await asyncio.gather(*waiting) == [False] * 3
+
+
+async def test_a_store_has_one_key_to_sign_with(store: Store) -> None:
+    """Two processes on one store sign alike, even if both need the key at the same time."""
+    first, second = await asyncio.gather(*(Signer(store).sign("purpose", b"part") for _ in range(2)))
+    assert first == second
+    assert first != await Signer(store).sign("purpose", b"pa", b"rt")

@@ -1,0 +1,29 @@
+"""Documents for tests: pages of words, and what the child makes of them."""
+
+import random
+from collections.abc import Sequence
+
+from cadenza.core.tokens import Tokenizer
+from cadenza.grounding.files.messages import Room
+from cadenza.grounding.files.records import RankedDocument, Section
+from cadenza.grounding.files.select import rank_document
+
+TOKENIZER = Tokenizer()
+WORDS = [
+    *("harbour", "ship", "crew", "cargo", "wind", "sail", "route", "letter"),
+    *("captain", "price", "barrel", "anchor", "storm", "island", "map", "coast"),
+]
+
+
+def sentence(words: int, seed: int) -> str:
+    chosen = random.Random(seed)
+    return " ".join(chosen.choice(WORDS) for _ in range(words)).capitalize() + "."
+
+
+def pages(count: int, words: int = 120) -> list[Section]:
+    """Each of about one passage."""
+    return [Section(f"page {number}", sentence(words, number)) for number in range(1, count + 1)]
+
+
+def ranked(sections: Sequence[Section], question: str, tokens_max: int, documents: int = 1) -> RankedDocument:
+    return rank_document("", sections, question, Room(tokens_max, tokens_max // documents), TOKENIZER.count)

@@ -1,0 +1,242 @@
+"""Results are kept for minutes, in memory, and one search serves all that ask for the same."""
+
+import asyncio
+import gc
+import hashlib
+from collections.abc import AsyncIterator
+
+import msgspec
+import pytest
+
+from cadenza.grounding.search.cache import CacheBounds, ResultCache
+from cadenza.grounding.search.engines.resting import RestingEngine
+from cadenza.grounding.search.records import EngineFailed, Hit
+from tests.unit.grounding.engine_peer import answer, asking, reply, result
+from tests.unit.grounding.scripted_engine import HITS, ScriptedEngine, SecondsClock, engine_log
+from tests.unit.http.peer import always, until
+
+OTHER = [Hit("https://b.example/", "Other", "Other")]
+
+
+@pytest.fixture
+def clock() -> SecondsClock:
+    return SecondsClock()
+
+
+@pytest.fixture
+async def cache(clock: SecondsClock) -> AsyncIterator[ResultCache]:
+    kept = ResultCache(clock)
+    yield kept
+    await kept.close()
+
+
+@pytest.fixture
+async def engine() -> ScriptedEngine:
+    return ScriptedEngine()
+
+
+async def test_a_query_is_asked_once(cache: ResultCache, engine: ScriptedEngine) -> None:
+    """The second time, the results come from memory."""
+    for _ in range(3):
+        assert await cache.search(engine, "q", 5) == HITS
+    assert engine.asked == ["q"]
+
+
+async def test_results_are_kept_for_five_minutes(
+    cache: ResultCache, engine: ScriptedEngine, clock: SecondsClock
+) -> None:
+    """After five minutes the engine is asked again."""
+    await cache.search(engine, "q", 5)
+    clock.advance(299.9)
+    await cache.search(engine, "q", 5)
+    assert len(engine.asked) == 1
+    clock.advance(0.1)
+    engine.hits = OTHER
+    assert await cache.search(engine, "q", 5) == OTHER
+
+
+async def test_asking_does_not_prolong(cache: ResultCache, engine: ScriptedEngine, clock: SecondsClock) -> None:
+    """Results are as old as their search, however often they are asked for."""
+    for _ in range(4):
+        await cache.search(engine, "q", 5)
+        clock.advance(100)
+    assert len(engine.asked) == 2
+
+
+async def test_engine_query_and_count_tell_searches_apart(cache: ResultCache, engine: ScriptedEngine) -> None:
+    """Another engine, another query and another count are other searches."""
+    other = ScriptedEngine("other")
+    other.hits = OTHER
+    assert await cache.search(engine, "q", 5) == HITS
+    assert await cache.search(other, "q", 5) == OTHER
+    await cache.search(engine, "Q", 5)
+    await cache.search(engine, "q", 4)
+    assert len(engine.asked) == 3
+
+
+async def test_results_are_copies(cache: ResultCache, engine: ScriptedEngine) -> None:
+    """What one request does to its list, another does not see."""
+    (await cache.search(engine, "q", 5)).clear()
+    assert await cache.search(engine, "q", 5) == HITS
+
+
+async def test_no_results_are_results(cache: ResultCache, engine: ScriptedEngine) -> None:
+    """That nothing was found is kept too."""
+    engine.hits = []
+    for _ in range(2):
+        assert await cache.search(engine, "q", 5) == []
+    assert len(engine.asked) == 1
+
+
+async def test_failures_are_not_kept(cache: ResultCache, engine: ScriptedEngine) -> None:
+    """After a failure the next request asks again."""
+    engine.failure = lambda: EngineFailed("timeout")
+    with pytest.raises(EngineFailed, match="timeout"):
+        await cache.search(engine, "q", 5)
+    engine.failure = None
+    assert await cache.search(engine, "q", 5) == HITS
+
+
+async def test_the_query_is_not_kept(cache: ResultCache, engine: ScriptedEngine) -> None:
+    """Once a search has ended, nothing that the cache refers to has the query in it; its digest is the key."""
+    query = "a query that stands nowhere else"
+    await cache.search(engine, query, 5)
+    engine.asked.clear()
+    reachable, waiting = list[object](), gc.get_referents(cache)
+    while waiting:
+        each = waiting.pop()
+        reachable.append(each)
+        if isinstance(each, dict | list | tuple | msgspec.Struct):
+            waiting += gc.get_referents(each)
+    assert hashlib.sha256(f"scripted\0{5}\0{query}".encode()).digest() in reachable
+    assert query not in [each for each in reachable if isinstance(each, str)]
+
+
+async def test_number_of_entries_is_bounded(clock: SecondsClock, engine: ScriptedEngine) -> None:
+    """The oldest entry makes room for a new one."""
+    cache = ResultCache(clock, CacheBounds(entries_max=3))
+    for query in "abcd":
+        await cache.search(engine, query, 5)
+    assert len(cache) == 3
+    await cache.search(engine, "d", 5)
+    assert len(engine.asked) == 4
+    await cache.search(engine, "a", 5)
+    assert len(engine.asked) == 5
+    await cache.close()
+
+
+async def test_bytes_are_bounded(clock: SecondsClock, engine: ScriptedEngine) -> None:
+    """The cache never holds more bytes than it may, and results that are too large alone are not kept."""
+    bounds = CacheBounds(bytes_max=20_000)
+    cache = ResultCache(clock, bounds)
+    engine.hits = [Hit("https://a.example/", "T", "ü" * 3000)]
+    for number in range(50):
+        await cache.search(engine, str(number), 5)
+        assert 0 < cache.size_bytes <= bounds.bytes_max
+    assert 2 <= len(cache) <= 6
+    engine.hits = [Hit("https://a.example/", "T", "S", "x" * 30_000)]
+    assert len(await cache.search(engine, "large", 5)) == 1
+    assert 2 <= len(cache) <= 6
+    await cache.close()
+    assert (len(cache), cache.size_bytes) == (0, 0)
+
+
+async def test_old_results_go_by_themselves(clock: SecondsClock, engine: ScriptedEngine) -> None:
+    """Nobody has to ask for old results to be dropped."""
+    cache = ResultCache(clock, CacheBounds(sweep_s=0.01))
+    await cache.search(engine, "q", 5)
+    clock.advance(300)
+    await until(lambda: len(cache) == 0)
+    assert cache.size_bytes == 0
+    await cache.close()
+
+
+async def test_same_query_at_the_same_time_is_asked_once(cache: ResultCache, engine: ScriptedEngine) -> None:
+    """Requests that ask while a search for the same runs wait for that one."""
+    engine.hold()
+    askers = [asyncio.create_task(cache.search(engine, "q", 5)) for _ in range(10)]
+    await until(lambda: bool(engine.asked))
+    engine.release()
+    assert await asyncio.gather(*askers) == [HITS] * 10
+    assert engine.asked == ["q"]
+
+
+async def test_a_shared_search_that_fails_fails_for_all(cache: ResultCache, engine: ScriptedEngine) -> None:
+    """Each of the waiting requests gets the reason."""
+    engine.hold()
+    engine.failure = lambda: EngineFailed("broken")
+    askers = [asyncio.create_task(cache.search(engine, "q", 5)) for _ in range(3)]
+    await until(lambda: bool(engine.asked))
+    engine.release()
+    ends = await asyncio.gather(*askers, return_exceptions=True)
+    assert [end.reason for end in ends if isinstance(end, EngineFailed)] == ["broken"] * 3
+    assert engine.asked == ["q"]
+
+
+async def test_a_cancelled_asker_does_not_fail_the_others(cache: ResultCache, engine: ScriptedEngine) -> None:
+    """The search goes on when the request that began it is cancelled."""
+    engine.hold()
+    first = asyncio.create_task(cache.search(engine, "q", 5))
+    await until(lambda: bool(engine.asked))
+    second = asyncio.create_task(cache.search(engine, "q", 5))
+    await asyncio.sleep(0)
+    first.cancel()
+    ends = await asyncio.gather(first, return_exceptions=True)
+    assert isinstance(ends[0], asyncio.CancelledError)
+    engine.release()
+    assert await second == HITS
+    assert engine.asked == ["q"]
+
+
+async def test_a_search_without_askers_is_still_kept(cache: ResultCache, engine: ScriptedEngine) -> None:
+    """If all that asked are cancelled, the next one finds the results."""
+    engine.hold()
+    first = asyncio.create_task(cache.search(engine, "q", 5))
+    await until(lambda: bool(engine.asked))
+    first.cancel()
+    await asyncio.gather(first, return_exceptions=True)
+    engine.release()
+    await until(lambda: len(cache) == 1)
+    assert await cache.search(engine, "q", 5) == HITS
+    assert engine.asked == ["q"]
+
+
+async def test_number_of_searches_is_bounded(clock: SecondsClock, engine: ScriptedEngine) -> None:
+    """Beyond so many searches at once a further one fails at once; the same query still joins."""
+    cache = ResultCache(clock, CacheBounds(searches_max=2))
+    engine.hold()
+    askers = [asyncio.create_task(cache.search(engine, query, 5)) for query in "ab"]
+    await until(lambda: len(engine.asked) == 2)
+    with pytest.raises(EngineFailed, match="crowded"):
+        await cache.search(engine, "c", 5)
+    askers.append(asyncio.create_task(cache.search(engine, "a", 5)))
+    await asyncio.sleep(0)
+    engine.release()
+    assert await asyncio.gather(*askers) == [HITS] * 3
+    assert await cache.search(engine, "c", 5) == HITS
+    await cache.close()
+
+
+async def test_closing_ends_the_searches(cache: ResultCache, engine: ScriptedEngine) -> None:
+    """A request that waits when the cache is closed gets a failure, not a cancellation."""
+    engine.hold()
+    asker = asyncio.create_task(cache.search(engine, "q", 5))
+    await until(lambda: bool(engine.asked))
+    await cache.close()
+    with pytest.raises(EngineFailed, match="closed"):
+        await asker
+
+
+async def test_any_string_is_a_query(cache: ResultCache, engine: ScriptedEngine) -> None:
+    """Half a surrogate pair, which JSON can carry, does not break the digest."""
+    assert await cache.search(engine, "\ud800", 5) == HITS
+
+
+async def test_requests_share_an_exchange(cache: ResultCache, clock: SecondsClock) -> None:
+    """With a real engine behind the circuit, five requests at once are one exchange."""
+    script = always(reply(answer("tavily", [result("https://a.example/", "A title", "A snippet")])))
+    async with asking("tavily", script) as (engine, peer):
+        resting = RestingEngine(engine, clock, engine_log(engine, clock))
+        found = await asyncio.gather(*(cache.search(resting, "q", 5) for _ in range(5)))
+        assert found == [HITS] * 5
+        assert peer.requests_per_visit == [1]

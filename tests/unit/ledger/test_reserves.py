@@ -1,0 +1,349 @@
+"""The reserves in memory, with a clock of the test: what is held without asking the store, and what is given back."""
+
+import itertools
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cadenza.core.money import Price
+from cadenza.core.records import Outcome, Usage
+from cadenza.ledger.charging import end_requests
+from cadenza.ledger.reserves import EXACT_S, IDLE_S, LEAST_REQUESTS, PEAK_TIMES, Reserves
+from cadenza.ledger.rules import (
+    AMPLE_TIMES,
+    Account,
+    Changes,
+    Demand,
+    End,
+    Held,
+    Hold,
+    Known,
+    OpenHold,
+    grow,
+    take_hold,
+)
+
+ONE_NANO = 100  # an ordinary hold
+AMPLE_NANO = AMPLE_TIMES * ONE_NANO
+
+
+class Clock:
+    """A clock that the test moves."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+class Desk:
+    """The reserves of a process, and its clock."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.reserves = Reserves(self.clock)
+
+    def store_has(self, reserve_nano: int, free_nano: int = AMPLE_NANO, taken_nano: tuple[int, ...] = ()) -> None:
+        """A batch was written."""
+        held_nano = reserve_nano
+        self.reserves.written(Account("a", free_nano + held_nano, held_nano, reserve_nano), taken_nano)
+
+    def demand(self, *new: int, charged_nano: int = 0) -> Demand:
+        return self.reserves.demand("a", charged_nano, [make_hold(amount_nano) for amount_nano in new])
+
+    def hold(self, amount_nano: int = ONE_NANO) -> Held | None:
+        return self.reserves.hold(make_hold(amount_nano))
+
+    def hold_all(self, amount_nano: int = ONE_NANO) -> int:
+        """Hold as often as possible, and return how often."""
+        return next(number for number in itertools.count() if not self.hold(amount_nano))
+
+
+@pytest.fixture
+def desk() -> Desk:
+    """A reserve for 10 requests of an account with ample credit, of which one is in flight."""
+    desk = Desk()
+    desk.demand(ONE_NANO)
+    desk.store_has(10 * ONE_NANO, taken_nano=(ONE_NANO,))
+    return desk
+
+
+def make_hold(amount_nano: int = ONE_NANO, completion_id: str = "r") -> Hold:
+    return Hold(completion_id, "a", "k", "forte", amount_nano, 1, Price(1, 0), stream=True, started_at=1)
+
+
+def test_nothing_is_held_without_a_reserve() -> None:
+    """The store must be asked."""
+    assert Desk().hold() is None
+
+
+def test_holds_in_memory_stop_where_the_reserve_ends(desk: Desk) -> None:
+    """Exactly what the store has is held, and each answer has what is left of the credit."""
+    answer = desk.hold()
+    assert answer == Held(ONE_NANO, 1, AMPLE_NANO + 8 * ONE_NANO)
+    assert desk.hold_all() == 8
+    assert desk.hold(1) is None
+    assert desk.hold(0) == Held(0, 1, AMPLE_NANO)
+
+
+def test_accounts_have_reserves_of_their_own(desk: Desk) -> None:
+    """A hold of another account is not covered."""
+    assert desk.reserves.hold(msgspec.structs.replace(make_hold(), account_id="b")) is None
+
+
+def test_a_request_that_ended_keeps_what_is_due_until_it_is_charged(desk: Desk) -> None:
+    """The rest of its hold can be held again at once; what is due only leaves the reserve with its charge."""
+    desk.hold_all()
+    desk.reserves.end("a", ONE_NANO, 30)
+    assert (desk.hold(71), desk.hold_all(70)) == (None, 1)
+    assert desk.demand(charged_nano=30).kept_nano == 9 * ONE_NANO + 70
+    assert desk.hold(1) is None
+
+
+def test_a_batch_in_flight_leaves_what_it_keeps(desk: Desk) -> None:
+    """While a charge is written, the rest can still be held; what the batch adds counts only when it is written."""
+    desk.reserves.end("a", ONE_NANO, ONE_NANO)
+    demand = desk.demand(charged_nano=ONE_NANO)
+    assert (demand.kept_nano, demand.in_use_nano) == (9 * ONE_NANO, 0)
+    assert desk.hold_all() == 9
+    desk.store_has(12 * ONE_NANO)
+    assert desk.hold_all() == 3
+
+
+def test_a_batch_in_flight_with_new_holds_gives_everything_else_back(desk: Desk) -> None:
+    """So the holds are judged by all the credit there is, and nothing is held in memory meanwhile."""
+    demand = desk.demand(50 * ONE_NANO)
+    assert (demand.kept_nano, demand.in_use_nano) == (ONE_NANO, ONE_NANO)
+    assert desk.hold(1) is None
+
+
+def test_a_batch_that_failed_adds_nothing(desk: Desk) -> None:
+    """Until the next batch is written, no more is held than the last one kept."""
+    desk.reserves.end("a", ONE_NANO, ONE_NANO)
+    desk.demand(charged_nano=ONE_NANO)
+    assert desk.hold_all() == 9
+    assert desk.demand().kept_nano == 9 * ONE_NANO
+
+
+@pytest.mark.parametrize(("free_nano", "kept_nano"), [(AMPLE_NANO, 10 * ONE_NANO), (AMPLE_NANO - 1, ONE_NANO)])
+def test_nothing_is_kept_near_the_end_of_a_credit(desk: Desk, free_nano: int, kept_nano: int) -> None:
+    """With less free than for 256 requests, only the requests in flight have credit."""
+    desk.store_has(10 * ONE_NANO, free_nano)
+    assert desk.demand().kept_nano == kept_nano
+
+
+def test_a_reserve_is_wanted_for_twice_the_most_requests_lately(desk: Desk) -> None:
+    """For 8 requests at least; the most requests in flight are forgotten when they were some time ago."""
+    assert desk.demand().wanted_nano == LEAST_REQUESTS * ONE_NANO
+    desk.hold_all()
+    assert desk.demand().wanted_nano == PEAK_TIMES * 10 * ONE_NANO
+    for _ in range(9):
+        desk.reserves.end("a", ONE_NANO, 0)
+    assert desk.demand().wanted_nano == PEAK_TIMES * 10 * ONE_NANO
+    desk.reserves.pass_time()
+    desk.reserves.pass_time()
+    assert desk.demand().wanted_nano == LEAST_REQUESTS * ONE_NANO
+
+
+def test_a_reserve_that_is_much_too_large_shrinks(desk: Desk) -> None:
+    """More than twice what is wanted is given back down to that."""
+    desk.store_has(2 * LEAST_REQUESTS * ONE_NANO)
+    assert desk.demand().kept_nano == 2 * LEAST_REQUESTS * ONE_NANO
+    desk.store_has(2 * LEAST_REQUESTS * ONE_NANO + 1)
+    assert desk.demand().kept_nano == LEAST_REQUESTS * ONE_NANO
+
+
+def test_an_idle_reserve_is_given_back_after_a_second(desk: Desk) -> None:
+    """Not while a request is in flight or a charge is not written yet, and not before."""
+    desk.clock.now_s += 10 * IDLE_S
+    assert desk.reserves.pass_time() == []
+    desk.reserves.end("a", ONE_NANO, 30)
+    assert desk.reserves.pass_time() == []
+    desk.demand(charged_nano=30)
+    assert desk.reserves.pass_time() == ["a"]
+    demand = desk.demand()
+    assert (demand.kept_nano, demand.wanted_nano) == (0, 0)
+    desk.store_has(0)
+    assert len(desk.reserves) == 0
+
+
+@pytest.mark.parametrize(("idle_s", "given_back"), [(IDLE_S - 0.01, []), (IDLE_S, ["a"])])
+def test_a_reserve_is_idle_one_second_after_its_last_hold(desk: Desk, idle_s: float, given_back: list[str]) -> None:
+    """The second begins with the last hold."""
+    desk.clock.now_s += 5 * IDLE_S
+    desk.hold()
+    for _ in range(2):
+        desk.reserves.end("a", ONE_NANO, 0)
+    desk.clock.now_s += idle_s
+    assert desk.reserves.pass_time() == given_back
+
+
+def test_a_reserve_that_is_asked_for_is_given_back_for_a_second(desk: Desk) -> None:
+    """Only the requests in flight keep theirs, and nothing more is wanted; after a second it may grow again."""
+    desk.reserves.ask_back("a")
+    desk.reserves.ask_back("unknown")
+    demand = desk.demand()
+    assert (demand.kept_nano, demand.in_use_nano, demand.wanted_nano) == (ONE_NANO, ONE_NANO, 0)
+    assert desk.hold(1) is None
+    desk.clock.now_s += EXACT_S
+    assert desk.demand().wanted_nano == LEAST_REQUESTS * ONE_NANO
+
+
+def test_a_hold_after_an_idle_time_wants_a_reserve_again(desk: Desk) -> None:
+    """The first hold after a pause is like the first of all."""
+    desk.reserves.end("a", ONE_NANO, 0)
+    desk.clock.now_s += IDLE_S
+    demand = desk.demand(ONE_NANO)
+    assert (demand.kept_nano, demand.wanted_nano) == (0, LEAST_REQUESTS * ONE_NANO)
+
+
+def test_a_closed_reserve_stays_exact(desk: Desk) -> None:
+    """A process that stops keeps only what its requests in flight need, for ever."""
+    desk.reserves.close()
+    desk.clock.now_s += 3600
+    demand = desk.demand()
+    assert (demand.kept_nano, demand.wanted_nano) == (ONE_NANO, 0)
+
+
+def test_a_lost_reserve_covers_nothing(desk: Desk) -> None:
+    """After another process took all of it, nothing is held in memory, and the requests in flight ask for theirs."""
+    desk.hold()
+    desk.reserves.lose()
+    assert desk.hold(1) is None
+    demand = desk.demand()
+    assert (demand.kept_nano, demand.in_use_nano) == (2 * ONE_NANO, 2 * ONE_NANO)
+    desk.store_has(2 * ONE_NANO)
+    assert desk.hold(1) is None
+
+
+class Process:
+    """A process with its reserves and one batch in flight, and an account that others use too."""
+
+    def __init__(self, balance_nano: int) -> None:
+        self.clock = Clock()
+        self.reserves = Reserves(self.clock)
+        self.account = Account("a", balance_nano, 0, 0)
+        self.elsewhere_nano = 0
+        self.known = Known()
+        self.open: list[OpenHold] = []
+        self.ends: list[End] = []
+        self.wanted: list[Hold] = []
+        self.taken: list[OpenHold] = []  # by the last batch
+        self.numbers = itertools.count()
+
+    @property
+    def promised_nano(self) -> int:
+        """What the requests in flight hold, and what is due and not charged yet."""
+        due_nano = sum(end.due_nano for end in self.ends if end.hold.completion_id not in self.known.ended)
+        return sum(hold.amount_nano for hold in self.open) + due_nano
+
+    def hold(self, amount_nano: int) -> None:
+        hold = make_hold(amount_nano, f"r{next(self.numbers)}")
+        held = self.reserves.hold(hold)
+        if held:
+            self.open.append(OpenHold.of(hold, held.amount_nano))
+        else:
+            self.wanted.append(hold)
+
+    def end(self, used_percent: int) -> None:
+        if self.open:
+            hold = self.open.pop(0)
+            due_nano = hold.amount_nano * used_percent // 100
+            self.reserves.end("a", hold.amount_nano, due_nano)
+            self.ends.append(End(make_outcome(hold.completion_id), hold, due_nano))
+
+    def build(self) -> Demand:
+        charged_nano = sum(end.due_nano for end in self.ends if not end.is_uncertain)
+        return self.reserves.demand("a", charged_nano, self.wanted)
+
+    def commit(self, demand: Demand, ends: list[End], wanted: list[Hold]) -> list[int]:
+        """Carry out a batch in the store, and return the amounts of the holds that it took."""
+        changes = Changes()
+        for ended in end_requests(self.account, demand, ends, self.known, changes):
+            assert not ended.is_lost
+        answers = [(hold, take_hold(self.account, hold, self.known, changes, is_final=True)) for hold in wanted]
+        grow(self.account, demand)
+        self.taken = [OpenHold.of(hold, answer.amount_nano) for hold, answer in answers if isinstance(answer, Held)]
+        return [hold.amount_nano for hold in self.taken]
+
+    def write(self, meanwhile: "list[tuple[str, int]]", fate: str) -> None:
+        """Write a batch, with other steps while it is in flight. Its result may be unknown, or it may fail."""
+        demand, ends, wanted = self.build(), self.ends, self.wanted
+        self.ends, self.wanted, self.taken = [*ends], [], []
+        for step in meanwhile:
+            self.step(*step)
+        later = self.ends[len(ends) :]
+        taken_nano = [] if fate == "failed" else self.commit(demand, ends, wanted)
+        if fate == "written":
+            self.ends = later
+            self.reserves.written(self.account, taken_nano)
+            self.open += self.taken
+        else:
+            self.ends = [msgspec.structs.replace(end, is_uncertain=True) for end in ends] + later
+
+    def step(self, what: str, number: int) -> None:
+        match what:
+            case "hold":
+                self.hold(number)
+            case "end":
+                self.end(number)
+            case "other":
+                more_nano = min(number, self.account.free_nano)
+                self.account.held_nano += more_nano
+                self.elsewhere_nano += more_nano
+            case "wait":
+                self.clock.now_s += number / 50
+                self.reserves.pass_time()
+            case "asked":
+                self.reserves.ask_back("a")
+
+
+def make_outcome(completion_id: str) -> Outcome:
+    return Outcome(
+        request_id="req",
+        completion_id=completion_id,
+        endpoint="chat",
+        status=200,
+        duration_ms=1,
+        ended_at=1,
+        usage=Usage(0, 0),
+    )
+
+
+steps = st.tuples(
+    st.sampled_from(["hold", "hold", "hold", "end", "end", "other", "wait", "asked"]), st.integers(1, 100)
+)
+writes = st.tuples(
+    st.lists(steps, max_size=6),
+    st.lists(steps, max_size=4),
+    st.sampled_from(["written", "written", "written", "failed", "unknown"]),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(credit_nano=st.integers(0, 2 * AMPLE_NANO), story=st.lists(writes, max_size=12))
+def test_the_memory_never_promises_more_than_the_store_has(
+    credit_nano: int, story: list[tuple[list[tuple[str, int]], list[tuple[str, int]], str]]
+) -> None:
+    """Whatever happens while batches are in flight, fail or have an unknown result; in the end all is given back."""
+    process = Process(credit_nano)
+    for before, meanwhile, fate in story:
+        for step in before:
+            process.step(*step)
+            assert process.promised_nano <= process.account.reserve_nano
+        process.write(meanwhile, fate)
+        assert process.promised_nano <= process.account.reserve_nano
+        assert process.account.held_nano == process.account.reserve_nano + process.elsewhere_nano
+    process.wanted.clear()
+    while process.open:
+        process.end(100)
+    process.write([], "written")
+    process.clock.now_s += IDLE_S
+    for _ in process.reserves.pass_time():
+        process.write([], "written")
+    assert process.account.reserve_nano == 0
+    assert len(process.reserves) == 0
+    assert process.account.balance_nano == credit_nano - sum(one.cost_nano for one in process.known.ended.values())
