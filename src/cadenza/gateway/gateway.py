@@ -7,6 +7,7 @@ import msgspec
 
 from cadenza.core.tokens import Tokenizer
 from cadenza.fleet.key_cache import KeyCache
+from cadenza.fleet.presence import Presence
 from cadenza.fleet.state import SharedState
 from cadenza.gateway.heartbeat import PING_S
 from cadenza.gateway.in_flight import InFlight
@@ -60,11 +61,12 @@ class Gateway:
         self.store = store = state.store
         self.snapshot = snapshot
         self.observer = observer
-        self.ledger = LedgerWriter(store, observer)
+        self.presence = Presence(store)
+        self.ledger = LedgerWriter(store, observer, self.presence)
         self.dispatcher = Dispatcher(observer, snapshot.limits.concurrency, tokenizer or Tokenizer())
         self.rates = state.shared.rates
         self.slots = Slots(snapshot.limits.concurrency, lender=state.shared.lender)
-        self.key_cache = KeyCache(store, self.ledger.presence)
+        self.key_cache = KeyCache(store, self.presence)
         self.unknown_keys = UnknownKeyLimiter(observer.metrics, state.shared.networks)
         self.large_bodies = LargeBodies(observer)
         self.grounder = state.grounder or Grounder(store, observer)
@@ -79,12 +81,14 @@ class Gateway:
 
     async def start(self, classes_epoch: int) -> None:
         self._reloader.begin_at(classes_epoch)
+        await self.presence.start()
         await self.ledger.start()
         await self.key_use.start()
 
     async def stop(self) -> None:
         await self.key_use.stop()
         await self.ledger.stop()
+        await self.presence.stop()
         await self.large_bodies.stop()
         await self.grounder.stop()
 

@@ -19,7 +19,7 @@ class Revocation:
         self._gateway = gateway
         self._changed = asyncio.Event()
         self._checking: asyncio.Task[None] | None = None
-        gateway.ledger.presence.follow(self._changed.set)
+        gateway.presence.follow(self._changed.set)
 
     async def start(self) -> None:
         self._checking = asyncio.create_task(self._check_forever())
