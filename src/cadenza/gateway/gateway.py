@@ -37,9 +37,10 @@ def body_bytes_max(room_bytes: int | None) -> int:
 
 
 class State(msgspec.Struct, frozen=True):
-    """What outlives a request: the durable store, the limits that processes share, and the caches of grounding."""
+    """What outlives a request: the store, this process among the others, shared limits, and the caches of grounding."""
 
     store: Store
+    presence: Presence
     shared: SharedState
     grounder: Grounder | None = None
 
@@ -61,12 +62,11 @@ class Gateway:
         self.store = store = state.store
         self.snapshot = snapshot
         self.observer = observer
-        self.presence = Presence(store)
-        self.ledger = LedgerWriter(store, observer, self.presence)
+        self.ledger = LedgerWriter(store, observer, state.presence)
         self.dispatcher = Dispatcher(observer, snapshot.limits.concurrency, tokenizer or Tokenizer())
         self.rates = state.shared.rates
         self.slots = Slots(snapshot.limits.concurrency, lender=state.shared.lender)
-        self.key_cache = KeyCache(store, self.presence)
+        self.key_cache = KeyCache(store, state.presence)
         self.unknown_keys = UnknownKeyLimiter(observer.metrics, state.shared.networks)
         self.large_bodies = LargeBodies(observer)
         self.grounder = state.grounder or Grounder(store, observer)
@@ -81,14 +81,12 @@ class Gateway:
 
     async def start(self, classes_epoch: int) -> None:
         self._reloader.begin_at(classes_epoch)
-        await self.presence.start()
         await self.ledger.start()
         await self.key_use.start()
 
     async def stop(self) -> None:
         await self.key_use.stop()
         await self.ledger.stop()
-        await self.presence.stop()
         await self.large_bodies.stop()
         await self.grounder.stop()
 
