@@ -28,10 +28,9 @@ from cadenza.core.records import Plan
 from cadenza.fleet import epochs
 from cadenza.fleet.address import MEMORY, open_shared_state
 from cadenza.fleet.presence import Presence
-from cadenza.gateway.api import serve_api
+from cadenza.gateway.api import refuse_connection, refuse_malformed, serve_api
 from cadenza.gateway.gateway import Gateway, State, body_bytes_max
-from cadenza.gateway.refusals import refuse_connection, refuse_malformed
-from cadenza.gateway.revocation import Revocation
+from cadenza.gateway.in_flight import RevocationWatch
 from cadenza.grounding.search.web_search import SearchSettings, WebSearch
 from cadenza.grounding.stage import Grounder, GroundingSettings
 from cadenza.http.connection import ConnectionSettings
@@ -190,9 +189,12 @@ class App:
             stack.push_async_callback(self._outbox.stop)
             notices = LowBalanceNotices(self._store, self._send, self._log, self._settings.platform.base_url)
             stack.push_async_callback(stop_task, asyncio.create_task(notices.run()))
-        revocation = Revocation(self.gateway, self._presence)
-        await revocation.start()
-        stack.push_async_callback(revocation.stop)
+        gateway = self.gateway
+        revocations = RevocationWatch(
+            gateway.in_flight, gateway.key_cache, self._presence, lambda: gateway.snapshot.limits, self._log
+        )
+        await revocations.start()
+        stack.push_async_callback(revocations.stop)
         stack.push_async_callback(self._stop_upstreams)
         for upstream in self.gateway.snapshot.upstreams.values():
             await upstream.start()

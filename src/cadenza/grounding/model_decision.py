@@ -20,7 +20,7 @@ from cadenza.routing.catalogue import ServedClass, Snapshot
 from cadenza.routing.continuation import open_reply
 from cadenza.routing.dispatch import Dispatch, Dispatcher
 from cadenza.routing.prompt import Character, PromptSize
-from cadenza.upstreams.base import Ask, Piece
+from cadenza.upstreams.base import Ask, Collector
 
 NO_CHARACTER = Character("")
 SAMPLING = {"temperature": msgspec.Raw(b"0")}
@@ -47,7 +47,7 @@ class ModelDecision:
         raw = [msgspec.Raw(msgspec.json.encode(message)) for message in messages]
         size_bytes = sum(len(bytes(message)) for message in raw)
         prompt = PromptSize(self._dispatcher.tokenizer, NO_CHARACTER, lambda: counted_texts(raw, {}, {}), size_bytes)
-        served, answer = self._served, Answer()
+        served, answer = self._served, Collector()
         at_most = Usage(await prompt.exact(), DECISION_TOKENS, estimated=True)
         what = messages[-1]["content"]
         async with self._charges.charge(served.plan.class_id, served.price, at_most, what) as extra:
@@ -67,21 +67,3 @@ class ModelDecision:
             if said := answer.usage:
                 extra.usage, _ = believable(said, at_most.prompt_tokens, prompt.believable_tokens, DECISION_TOKENS)
         return answer.text
-
-
-class Answer:
-    """The sink of a short answer."""
-
-    def __init__(self) -> None:
-        self.text = ""
-        self.usage: Usage | None = None
-
-    def take(self, piece: Piece) -> None:
-        self.text += piece.content
-        self.usage = piece.usage or self.usage
-
-    def flush(self) -> bool:
-        return True
-
-    async def drain(self) -> None:
-        """Never congested."""
