@@ -7,7 +7,6 @@ from cadenza.core.money import format_dollars
 from cadenza.core.rates import Rate
 from cadenza.ledger.replies import find_cost
 from cadenza.web.chat.grounding import chat_switch, offer_of
-from cadenza.web.chat.markdown.blocks import Block, BlockSplitter
 from cadenza.web.chat.relay import ChatCost
 from cadenza.web.errors import BadForm, Missing, TooMany
 from cadenza.web.routes import Endpoint, Routes, get
@@ -117,10 +116,9 @@ async def cost(visit: Visit) -> ChatCost:
 
 
 async def _render(visit: Visit, text: str) -> str:
-    splitter = BlockSplitter()
-    blocks: list[Block] = [*splitter.feed(text), *splitter.end()]
-    rendered = await visit.context.markdown.render(visit.account.id, blocks)
-    return "".join(rendered.html)
+    markdown = visit.context.markdown.stream(visit.account.id)
+    markdown.feed(text)
+    return "".join(rendered.html for rendered in await markdown.render(is_end=True))
 
 
 ROUTES: Routes = (
