@@ -36,7 +36,7 @@ from cadenza.grounding.search.web_search import SearchSettings, WebSearch
 from cadenza.grounding.stage import Grounder, GroundingSettings
 from cadenza.http.connection import ConnectionSettings
 from cadenza.http.exchange import Exchange
-from cadenza.http.forwarded import TrustedProxies
+from cadenza.http.headers import TrustedProxies
 from cadenza.observe import FaultPoint, Log, Observer, loop_errors, make_log
 from cadenza.observe.merge import Family, read_families
 from cadenza.observe.worker_metrics import WorkerMetrics

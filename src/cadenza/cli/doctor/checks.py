@@ -17,7 +17,7 @@ from cadenza.config import Server, Settings, missing_secrets
 from cadenza.config.checks import suggest
 from cadenza.config.platform import SECRET_KEY_ENV
 from cadenza.core.records import Route
-from cadenza.http.forwarded import is_local
+from cadenza.http.headers import is_local
 from cadenza.observe import make_log
 from cadenza.upstreams.base import Probe, Upstream
 from cadenza.upstreams.trial.findings import Finding
