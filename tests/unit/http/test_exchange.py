@@ -71,9 +71,7 @@ CASES = [
     CASES,
     ids=[f"{state.name} by {len(path)}, {act.__name__}" for path, act, state, _ in CASES],
 )
-def test_the_table_of_states(
-    path: list[Method], act: Method, state: ReplyState, after: ReplyState | None
-) -> None:
+def test_the_table_of_states(path: list[Method], act: Method, state: ReplyState, after: ReplyState | None) -> None:
     """Every transition leads to the state of the table, and every dash in it is found by an assertion."""
     transport = MemoryTransport()
     exchange = transport.exchange
