@@ -2,7 +2,7 @@
 
 A change is complete when it holds in every process: no process accepts a key once `revoke_key` has returned. With an
 account id a function acts for the owner of that account, names keys by id only, and knows no keys of other accounts.
-Every change is in the audit trail. An account has a bounded number of keys.
+Every change is in the audit log. An account has a bounded number of keys.
 """
 
 import secrets
@@ -212,8 +212,8 @@ async def change_key(
 
     def make(tx: Transaction) -> KeyView:
         key = _find_one(tx, text, now_ms, account_id)
-        for act, detail in _apply(tx, key, change, now_ms):
-            audit_events.add(tx, AuditEvent(now_ms, by, act, key.account_id, key.id, detail))
+        for event, detail in _apply(tx, key, change, now_ms):
+            audit_events.add(tx, AuditEvent(now_ms, by, event, key.account_id, key.id, detail))
         [changed] = keys.find_by_prefix_or_id(tx, key.id)
         return _view(changed, now_ms)
 
@@ -221,7 +221,7 @@ async def change_key(
 
 
 def _apply(tx: Transaction, key: KeyRecord, change: KeyChange, now_ms: int) -> Iterator[tuple[str, str]]:
-    """Make each part of a change, and give the name and the detail of its act."""
+    """Make each part of a change, and give the name and the detail of its event."""
     if change.name is not UNSET:
         keys.rename(tx, key.id, change.name)
         yield "key.rename", ""

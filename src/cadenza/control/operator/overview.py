@@ -52,7 +52,7 @@ class KeySummary(msgspec.Struct, frozen=True):
 
 
 class AccountDetails(msgspec.Struct, frozen=True):
-    """One account: its newest keys, what it used in the last 30 days, its sessions and its newest acts."""
+    """One account: its newest keys, what it used in the last 30 days, its sessions and its newest audit events."""
 
     account: Account
     keys: list[KeySummary]

@@ -1,4 +1,4 @@
-"""Runs the ledger check for the operator's page: in the background, one at a time. Its result is in the audit trail.
+"""Runs the ledger check for the operator's page: in the background, one at a time. Its result is in the audit log.
 
 A check that cannot be made, because the store does not answer, is written to the log and shown until the next one.
 """

@@ -59,7 +59,7 @@ class OperatorKeys(msgspec.Struct, frozen=True):
 
 
 class AuditEventView(msgspec.Struct, frozen=True):
-    """One act of the audit trail: who did what to whom, and when."""
+    """One act of the audit log: who did what to whom, and when."""
 
     id: int
     at: str
@@ -72,7 +72,7 @@ class AuditEventView(msgspec.Struct, frozen=True):
 
 
 class AuditEventPage(msgspec.Struct, frozen=True):
-    """A page of the audit trail, newest first. `next_before` is the `before` of the next page."""
+    """A page of the audit log, newest first. `next_before` is the `before` of the next page."""
 
     data: list[AuditEventView]
     next_before: int | None
@@ -155,7 +155,7 @@ def view_key(key: KeySummary) -> OperatorKey:
 
 def view_audit_event(act: WrittenAuditEvent) -> AuditEventView:
     return AuditEventView(
-        act.id, rfc3339(act.at), act.actor, act.act, act.account_id, act.email, act.subject, act.detail
+        act.id, rfc3339(act.at), act.actor, act.event, act.account_id, act.email, act.subject, act.detail
     )
 
 

@@ -1,4 +1,4 @@
-"""The ledger check of the operator's page: one at a time, with a result in the audit trail."""
+"""The ledger check of the operator's page: one at a time, with a result in the audit log."""
 
 from pathlib import Path
 
