@@ -163,7 +163,7 @@ EXPORT = Statement(
 PAGE = 1000
 
 
-class Finding(msgspec.Struct, frozen=True):
+class Violation(msgspec.Struct, frozen=True):
     """A rule that is broken, the account, request or key that breaks it, and by how much it is off."""
 
     rule: str
@@ -171,7 +171,7 @@ class Finding(msgspec.Struct, frozen=True):
     off_by: int
 
 
-class Counts(msgspec.Struct, frozen=True):
+class AuditCounts(msgspec.Struct, frozen=True):
     """How much was checked."""
 
     accounts: int
@@ -186,16 +186,16 @@ def check_of(database: Store | Transaction) -> Statement:
     return CHECKS["sqlite" if database.is_sqlite else "postgres"]
 
 
-async def check(store: Store) -> list[Finding]:
+async def check(store: Store) -> list[Violation]:
     return [
-        Finding(str(rule), str(subject), int(off_by))
+        Violation(str(rule), str(subject), int(off_by))
         for rule, subject, off_by in await store.rows(check_of(store), {}, is_long=True)
     ]
 
 
-async def count(store: Store) -> Counts:
+async def count(store: Store) -> AuditCounts:
     [counts] = await store.rows(COUNTS, {}, is_long=True)
-    return Counts(*counts)
+    return AuditCounts(*counts)
 
 
 async def export(store: Store, email: str | None) -> AsyncIterator[dict[str, Any]]:

@@ -15,7 +15,7 @@ from cadenza.core.records import Outcome, Usage
 from cadenza.ledger import transaction
 from cadenza.ledger.cap_rows import DROP_HOLD, HELD_BY_PROCESS, HOLDS_OF_PROCESS
 from cadenza.ledger.caps import NO_CAP_USE, CapUse
-from cadenza.ledger.rules import Account, Demand, End, OpenHold
+from cadenza.ledger.rules import Demand, End, LockedAccount, OpenHold
 from cadenza.ledger.transaction import AccountMoves
 from cadenza.store.schema import holds, idempotency, marks
 from cadenza.store.statements import Statement
@@ -173,7 +173,7 @@ def _read_marked(tx: Transaction, name: str, digests: dict[str, bytes | None]) -
     return [hold._replace(idempotency_digest=digests[hold.completion_id], is_capped=True) for hold in holds_found]
 
 
-def _moves(tx: Transaction, name: str, account: Account, share: Share, ends: list[End]) -> AccountMoves:
+def _moves(tx: Transaction, name: str, account: LockedAccount, share: Share, ends: list[End]) -> AccountMoves:
     """Charge these ends. What is not charged of the reserve, and of caps, is kept for those that follow."""
     if share.is_last:
         if share.capped_keys:

@@ -20,15 +20,15 @@ from cadenza.ledger.charge_rows import charge_row, entry_row, usage_row, write_c
 from cadenza.ledger.charging import begin_caps, end_requests
 from cadenza.ledger.rules import (
     IDEMPOTENCY_MS,
-    Account,
     Changes,
     Demand,
     End,
     Ended,
     Held,
     Hold,
-    KeyUse,
+    IdempotencyUse,
     Known,
+    LockedAccount,
     OpenHold,
     Recorded,
     Repeated,
@@ -118,7 +118,7 @@ class AccountMoves(msgspec.Struct):
 class Applied(msgspec.Struct):
     """What became of the moves of one account. `account` is as it is now."""
 
-    account: Account
+    account: LockedAccount
     ended: list[Ended]
     answers: list[Taken]
 
@@ -199,7 +199,9 @@ def _key_moves(move: AccountMoves) -> KeyMoves:
     return KeyMoves(move.account_id, started_at)
 
 
-def _changes_of(before: Account, after: Account, demand: Demand, answers: list[Taken], rows: BatchRows) -> bool:
+def _changes_of(
+    before: LockedAccount, after: LockedAccount, demand: Demand, answers: list[Taken], rows: BatchRows
+) -> bool:
     """Add what changed to the rows of the batch, without debts. Whether the reserve is larger than needed."""
     paid_nano = after.balance_nano - before.balance_nano + before.debt_nano - after.debt_nano
     more_nano = after.reserve_nano - before.reserve_nano
@@ -213,7 +215,7 @@ def _changes_of(before: Account, after: Account, demand: Demand, answers: list[T
     return spare
 
 
-def lock_accounts(tx: Transaction, process: str, account_ids: list[str], *, waits: bool = True) -> list[Account]:
+def lock_accounts(tx: Transaction, process: str, account_ids: list[str], *, waits: bool = True) -> list[LockedAccount]:
     """Lock the accounts in the order of their ids and read them. SQLite has locked all of them already."""
     if tx.is_sqlite:
         rows = [tx.row(ACCOUNT, {"account": account_id, "process": process}) for account_id in account_ids]
@@ -223,10 +225,10 @@ def lock_accounts(tx: Transaction, process: str, account_ids: list[str], *, wait
     return [_account(row) for row in rows if row]
 
 
-def _account(row: Row) -> Account:
+def _account(row: Row) -> LockedAccount:
     account_id, balance_nano, held_nano, reserve_nano, is_asked, has_caps, debt_nano = row
     flags = reserve_nano is not None, bool(is_asked), bool(has_caps)
-    return Account(account_id, balance_nano, held_nano, reserve_nano or 0, *flags, debt_nano)
+    return LockedAccount(account_id, balance_nano, held_nano, reserve_nano or 0, *flags, debt_nano)
 
 
 def forget_old_keys(tx: Transaction, now_ms: int) -> None:
@@ -271,11 +273,11 @@ def _read_key(tx: Transaction, hold: Hold | OpenHold, digest: bytes, known: Know
         known.keys[hold.account_id, digest] = _key_use(found, hold.started_at)
 
 
-def _key_use(found: Row, now_ms: int) -> KeyUse:
+def _key_use(found: Row, now_ms: int) -> IdempotencyUse:
     """A key may be used again after 24 hours, and if the request that used it was not charged."""
     completion_id, request_id, created_at, state = found
     is_open = state == "released" or created_at <= now_ms - IDEMPOTENCY_MS
-    return KeyUse(completion_id, request_id, is_open=is_open)
+    return IdempotencyUse(completion_id, request_id, is_open=is_open)
 
 
 def _write_keys_and_marks(tx: Transaction, process: str, changes: Changes) -> None:
@@ -288,7 +290,7 @@ def _write_keys_and_marks(tx: Transaction, process: str, changes: Changes) -> No
 
 
 def _take_holds(
-    tx: Transaction, process: str, account: Account, holds: list[WantedHold], known: Known, changes: Changes
+    tx: Transaction, process: str, account: LockedAccount, holds: list[WantedHold], known: Known, changes: Changes
 ) -> list[Taken]:
     """Take the holds. Where the credit falls short, first ask the processes that have more than they need."""
     answers: list[Taken] = []
