@@ -28,6 +28,7 @@ from cadenza.core.rates import Limits, Rate
 from cadenza.core.records import Plan
 from cadenza.fleet import epochs
 from cadenza.fleet.address import MEMORY, open_shared_state
+from cadenza.fleet.presence import Presence
 from cadenza.gateway.api import serve_api
 from cadenza.gateway.gateway import Gateway, State, body_bytes_max
 from cadenza.gateway.refusals import refuse_connection, refuse_malformed
@@ -79,7 +80,9 @@ class App:
         snapshot = build_snapshot(settings, build_upstreams(settings, log))
         body_bytes = body_bytes_max(memory_room(settings.server.workers))
         self._shared = open_shared_state(settings.shared_state.url, settings.server.workers, observer)
-        state = State(self._store, self._shared, build_grounder(settings.grounding, self._store, observer))
+        self._presence = Presence(self._store)
+        grounder = build_grounder(settings.grounding, self._store, observer)
+        state = State(self._store, self._presence, self._shared, grounder)
         self.gateway = Gateway(state, snapshot, self._load_snapshot, observer, body_bytes=body_bytes)
         token = settings.server.metrics_token
         self._workers = WorkerMetrics(observer.metrics, workers_folder) if workers_folder else None
@@ -179,13 +182,15 @@ class App:
         await self._shared.start()
         stack.push_async_callback(self._shared.stop)
         stack.push_async_callback(self._chat.stop)
+        await self._presence.start()
+        stack.push_async_callback(self._presence.stop)
         await self.gateway.start(await epochs.current(self._store, epochs.CLASSES))
         stack.push_async_callback(self.gateway.stop)
         if self._send and self._outbox:
             stack.push_async_callback(self._outbox.stop)
             notices = LowBalanceNotices(self._store, self._send, self._log, self._settings.platform.base_url)
             stack.push_async_callback(stop_task, asyncio.create_task(notices.run()))
-        revocation = Revocation(self.gateway)
+        revocation = Revocation(self.gateway, self._presence)
         await revocation.start()
         stack.push_async_callback(revocation.stop)
         stack.push_async_callback(self._stop_upstreams)

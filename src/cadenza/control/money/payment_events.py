@@ -24,7 +24,7 @@ from cadenza.control.money.payments import DisputeClosed, Disputed, Expired, Fac
 from cadenza.core.money import format_dollars
 from cadenza.fleet.changes import make_change
 from cadenza.ledger import credit, debts, payments
-from cadenza.ledger.payments import Names, Payment, State
+from cadenza.ledger.payments import Payment, PaymentIds, State
 from cadenza.store.store import Store, Transaction
 from cadenza.store.tables import audit_events
 from cadenza.store.tables.audit_events import AuditEvent
@@ -36,7 +36,7 @@ async def apply_event(store: Store, provider: str, event: PaymentEvent, now_ms: 
     """Apply an event, in one transaction, if it is new and fits the payment."""
 
     subject = event.subject
-    names = Names(provider, subject.payment_id, subject.checkout, subject.reference)
+    names = PaymentIds(provider, subject.payment_id, subject.checkout, subject.reference)
     if needed_nano := _taken_by(event.fact):
         found = await payments.find(store, names)
         if found:
