@@ -64,9 +64,8 @@ class AccountDetails(msgspec.Struct, frozen=True):
 
 async def get_overview(store: Store, now_ms: int) -> ServiceOverview:
     start_ms = now_ms - now_ms % DAY_MS
-    return ServiceOverview(
-        await operators.totals(store), start_ms, await operators.use_since(store, first_id, start_ms)
-    )
+    today = await operators.use_since(store, f"chatcmpl-{start_ms:011x}", start_ms)
+    return ServiceOverview(await operators.totals(store), start_ms, today)
 
 
 async def search_accounts(store: Store, part: str, after: str = "", count: int = ACCOUNTS_PAGE) -> AccountsPage:
