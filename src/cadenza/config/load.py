@@ -43,9 +43,9 @@ from cadenza.config.settings import (
     StoreSettings,
     StripeSettings,
 )
-from cadenza.core.dialect import DIALECTS, dialect_of
 from cadenza.core.money import Price
 from cadenza.core.records import CLASSES, Route, Timeouts
+from cadenza.upstreams.dialects import DIALECTS, dialect_of
 
 CONFIG_VARIABLE = "CADENZA_CONFIG"
 CONFIG_NAME = "cadenza.toml"
