@@ -13,6 +13,7 @@ from cadenza.ledger import audit, transaction
 from cadenza.ledger.audit import RULES, AuditCounts, Violation
 from cadenza.ledger.rules import IDEMPOTENCY_MS, Held
 from cadenza.ledger.writer import LedgerWriter
+from cadenza.store.sqlite.store import SqliteStore
 from cadenza.store.statements import Statement
 from cadenza.store.store import Store, Transaction
 from tests.store.moves import cap, findings, finish, fund, make_hold, make_outcome, money, opened, take, writing
@@ -261,7 +262,7 @@ async def found_after(store: Store, statements: list[str]) -> list[Violation]:
     def work(tx: Transaction) -> None:
         for statement in statements:
             tx.change(Statement(text(statement)), {})
-        found.extend(Violation(*row) for row in tx.rows(audit.check_of(tx), {}))
+        found.extend(Violation(*row) for row in tx.rows(audit.CHECK, {}))
         raise RollBack
 
     with pytest.raises(RollBack):
@@ -313,7 +314,7 @@ async def test_a_hold_that_the_balance_does_not_cover_is_found(used: Store) -> N
     """Even if the constraint that forbids it is off."""
     balance_nano, held_nano = await money(used)
     taken_nano = balance_nano - held_nano + 4
-    if used.is_sqlite:
+    if isinstance(used, SqliteStore):
         off, on = "PRAGMA ignore_check_constraints = ON", "PRAGMA ignore_check_constraints = OFF"
     else:
         off, on = "ALTER TABLE accounts DROP CONSTRAINT ck_accounts_balance_covers_held", "SELECT 1"

@@ -50,7 +50,7 @@ def personal_rows(account: str, blob: str) -> list[str]:
 
 def blob_of(store: Store, letter: str) -> str:
     value = (letter * 32).encode().hex()
-    return f"x'{value}'" if store.is_sqlite else f"decode('{value}', 'hex')"
+    return f"x'{value}'" if isinstance(store, SqliteStore) else f"decode('{value}', 'hex')"
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ async def fill(store: Store) -> None:
         await run_sql(store, *personal_rows(account_id, blob_of(store, letter)))
     await run_sql(
         store,
-        f"UPDATE accounts SET is_operator = {'1' if store.is_sqlite else 'true'}, theme = 'dark'",
+        f"UPDATE accounts SET is_operator = {'1' if isinstance(store, SqliteStore) else 'true'}, theme = 'dark'",
         f"UPDATE keys SET name = '{SECRET}'",
         f"INSERT INTO links VALUES ({blob_of(store, 'c')}, 'invite', NULL, '{EMAIL}', 1, 2)",
     )

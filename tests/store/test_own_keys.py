@@ -20,6 +20,7 @@ from cadenza.control.keys import (
 )
 from cadenza.core.errors import ControlError
 from cadenza.core.records import Cap
+from cadenza.store.sqlite.store import SqliteStore
 from cadenza.store.store import Store
 from cadenza.store.tables import audit_events
 from cadenza.store.tables.keys import web_key
@@ -47,7 +48,7 @@ async def create(store: Store, now_ms: int = NOW_MS, account_id: str = OWNER, **
 async def add_many(store: Store, count: int, created_at: int) -> None:
     """Many keys with one statement of each database."""
     counted = f"WITH RECURSIVE t(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM t WHERE n < {count}) SELECT n FROM t"
-    digest = "randomblob(32)" if store.is_sqlite else "sha256(n::text::bytea)"
+    digest = "randomblob(32)" if isinstance(store, SqliteStore) else "sha256(n::text::bytea)"
     await run_sql(store, ONE.format(digest=digest, created=created_at, numbers=counted))
 
 

@@ -74,11 +74,10 @@ def list_(account: str | None, as_json: bool, config: str | None) -> None:
 def edit(note: str, text: str, config: str | None) -> None:
     """Replace the text of a note."""
     from cadenza.control.account.memory import change_note  # noqa: PLC0415 import time
-    from cadenza.store.sqlite.write_ahead_log import empty_log  # noqa: PLC0415 import time
 
     async def work(store: "Store") -> "Note":
         changed = await change_note(store, note, text, now_ms())
-        await empty_log(store)
+        await store.empty_log()
         return changed
 
     changed = with_store(load_config(config), work)
@@ -91,11 +90,10 @@ def edit(note: str, text: str, config: str | None) -> None:
 def remove(note: str, config: str | None) -> None:
     """Delete a note for good."""
     from cadenza.control.account.memory import remove_note  # noqa: PLC0415 import time
-    from cadenza.store.sqlite.write_ahead_log import empty_log  # noqa: PLC0415 import time
 
     async def work(store: "Store") -> None:
         await remove_note(store, note, now_ms())
-        await empty_log(store)
+        await store.empty_log()
 
     with_store(load_config(config), work)
     say("The note is deleted.")

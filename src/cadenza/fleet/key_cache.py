@@ -33,7 +33,7 @@ class KeyCache:
         presence.follow(self._kept.clear)
 
     async def find(self, digest: bytes) -> FoundKey | None:
-        if self._store.is_sqlite:
+        if not self._store.is_shared_by_machines:
             return await keys.look_up(self._store, digest)
         kept = self._kept.get(digest)
         if kept is not None and self._presence.is_fresh:

@@ -10,7 +10,6 @@ from sqlalchemy import and_, bindparam, case, delete, func, select, update
 
 from cadenza.store import schema
 from cadenza.store.schema import accounts, audit_events, idempotency, keys, notes, usage
-from cadenza.store.sqlite.write_ahead_log import overwrite
 from cadenza.store.statements import Statement
 from cadenza.store.store import Transaction
 from cadenza.store.tables import links, passkeys, second_factors, sessions
@@ -73,7 +72,7 @@ CLEAR_KEY = Statement(
 
 def erase(tx: Transaction, account: Account, now_ms: int) -> None:
     """Erase everything about a person, and end every key and session. The account's money must be zero, and locked."""
-    overwrite(tx)
+    tx.overwrite_deleted()
     tx.change(MARK, {"account": account.id, "now": now_ms})
     tx.change(CLEAR_OWN_AUDIT_EVENTS, {"account": account.id})
     tx.change(CLEAR_OTHER_AUDIT_EVENTS, {"account": account.id, "address": account.email})
