@@ -23,7 +23,6 @@ from cadenza.control.email.outbox import Email, Outbox, Send
 from cadenza.control.money.stripe import StripeSettings
 from cadenza.control.store.prepare import prepare_store
 from cadenza.control.store.write_check import WriteCheck
-from cadenza.core.dialect import DIALECTS
 from cadenza.core.rates import Limits, Rate
 from cadenza.core.records import Plan
 from cadenza.fleet import epochs
@@ -48,6 +47,7 @@ from cadenza.server.asgi import AsgiAdapter, AsgiApp
 from cadenza.store.address import open_store
 from cadenza.store.store import Store, StoreUnavailable
 from cadenza.upstreams.base import Upstream
+from cadenza.upstreams.dialects import DIALECTS
 from cadenza.upstreams.embedded.upstream import EmbeddedUpstream
 from cadenza.upstreams.openai import OpenAIUpstream
 from cadenza.web.chat import stream

@@ -36,9 +36,9 @@ from cadenza.config.settings import (
     SharedState,
     Store,
 )
-from cadenza.core.dialect import DIALECTS, dialect_of
 from cadenza.core.money import Price
 from cadenza.core.records import CLASSES, Route, Timeouts
+from cadenza.upstreams.dialects import DIALECTS, dialect_of
 
 FAULT_VARIABLE = "CADENZA_FAULT_POINT"
 EMBEDDED_MODEL = "smollm2-135m-instruct"

@@ -14,9 +14,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from cadenza.core.chat import SAMPLING
-from cadenza.core.dialect import DIALECTS
 from cadenza.core.money import parse_dollars, parse_price
 from cadenza.core.records import AUTO, CLASSES, CONTEXT_TOKENS_MAX, OUTPUT_TOKENS_MAX, RESERVED_CLASS, Timeouts
+from cadenza.upstreams.dialects import DIALECTS
 
 Table = dict[str, Any]
 Check = Callable[[Any], Any]

@@ -13,7 +13,7 @@ from msgspec import UNSET, UnsetType
 
 from cadenza.control.account.accounts import get_account
 from cadenza.control.money.idempotency import make_command
-from cadenza.core.apikey import KEY_PREFIX, digest_key, display_prefix, is_well_formed, make_key
+from cadenza.core.codes import KEY_PREFIX, digest_key, display_prefix, is_well_formed, make_key
 from cadenza.core.errors import ControlError
 from cadenza.core.money import AMOUNT_NANO_MAX, format_dollars
 from cadenza.core.records import PERIODS, SCOPES, Cap

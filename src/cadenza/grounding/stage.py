@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import msgspec
 
-from cadenza.core.chat_request import Asked, ChatRequest, FilePart
+from cadenza.core.chat import Asked, ChatRequest, FilePart
 from cadenza.core.errors import CadenzaError, RateLimited, UnreadableAttachment
 from cadenza.core.money import Price
 from cadenza.core.records import Plan, Principal, Route

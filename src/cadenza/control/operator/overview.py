@@ -2,7 +2,7 @@
 
 import msgspec
 
-from cadenza.core.apikey import DISPLAY_CHARS, digest_key, is_well_formed
+from cadenza.core.codes import DISPLAY_CHARS, digest_key, is_well_formed
 from cadenza.core.records import SCOPES
 from cadenza.core.usage_report import Report, Span
 from cadenza.store.store import Store

@@ -9,12 +9,12 @@ from cadenza.control.sign_in.passwords import Lane
 from cadenza.control.sign_in.second_factor import get_factors
 from cadenza.control.sign_in.sessions import end_other_sessions, end_session_by_id, list_sessions
 from cadenza.core.errors import ControlError
+from cadenza.core.formats import rfc3339
 from cadenza.web.account.links import NO_MAIL, Address, limit_mail
 from cadenza.web.account.proof import SECURITY_PAGE, require_proof, with_proof
 from cadenza.web.account.sign_in import Empty
 from cadenza.web.cookies import csrf_token
 from cadenza.web.errors import Missing, NotSignedIn
-from cadenza.web.moments import rfc3339
 from cadenza.web.render import redirect
 from cadenza.web.routes import Endpoint, Routes, get, post
 from cadenza.web.session_cookies import Step, current, fill, rotate, status_of

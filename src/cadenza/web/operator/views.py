@@ -5,11 +5,11 @@ from typing import Literal
 import msgspec
 
 from cadenza.control.operator.overview import AccountDetails, KeySummary, Overview
+from cadenza.core.formats import rfc3339, rfc3339_or_none
 from cadenza.core.money import format_dollars
 from cadenza.core.usage_report import Group
 from cadenza.store.tables.accounts import Account
 from cadenza.store.tables.audit_events import WrittenAuditEvent
-from cadenza.web.moments import rfc3339, rfc3339_or_none
 
 
 class OperatorAccount(msgspec.Struct, frozen=True):
