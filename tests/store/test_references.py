@@ -13,7 +13,7 @@ from cadenza.control.account.accounts import create_account, give_credit
 from cadenza.control.keys import KeyOrder, create_key
 from cadenza.control.money.credit import correct_credit
 from cadenza.control.money.vouchers import VoucherOrder, create_vouchers, redeem_voucher
-from cadenza.core.apikey import digest_key
+from cadenza.core.codes import digest_key
 from cadenza.core.errors import ControlError
 from cadenza.ledger import audit
 from cadenza.store.schema import audit_events, entries, keys, vouchers

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cadenza.core.apikey import is_well_formed
+from cadenza.core.codes import is_well_formed
 from tests.migrated import STORE_WAIT_S
 from tests.raw_client import RawClient
 from tests.service import CREDIT_NANO, Service, now_ms

@@ -2,7 +2,8 @@
 
 import click
 
-from cadenza.cli.console import config_option, format_time, json_option, load_config, print_list, read_store
+from cadenza.cli.console import config_option, json_option, load_config, print_list, read_store
+from cadenza.core.formats import rfc3339_or_none
 
 COLUMNS = ("at", "actor", "act", "account", "subject", "detail")
 COUNT_MAX = 10_000
@@ -33,7 +34,7 @@ def list_(account: str | None, count: int, as_json: bool, config: str | None) ->
     rows = [
         {
             "id": event.id,
-            "at": format_time(event.at),
+            "at": rfc3339_or_none(event.at),
             "actor": event.actor,
             "act": event.event,
             "account": event.email,

@@ -6,7 +6,6 @@ import click
 
 from cadenza.cli.console import (
     config_option,
-    format_time,
     json_option,
     load_config,
     now_ms,
@@ -15,6 +14,7 @@ from cadenza.cli.console import (
     say,
     with_store,
 )
+from cadenza.core.formats import rfc3339_or_none
 
 if TYPE_CHECKING:
     from cadenza.store.store import Store
@@ -117,6 +117,6 @@ def _row(note: "Note") -> dict[str, object]:
     return {
         "id": note.id,
         "text": note.text,
-        "created_at": format_time(note.created_at),
-        "changed_at": format_time(note.changed_at),
+        "created_at": rfc3339_or_none(note.created_at),
+        "changed_at": rfc3339_or_none(note.changed_at),
     }

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import msgspec
 
-from cadenza.core.chat_request import Asked, ChatRequest, FilePart
+from cadenza.core.chat import Asked, ChatRequest, FilePart
 from cadenza.core.errors import CadenzaError, RateLimited, UnreadableAttachment
 from cadenza.core.money import Price
 from cadenza.core.records import Plan, Principal, Route
@@ -54,7 +54,7 @@ LATE = "it took too long"
 LATE_RETRY_S = 5.0
 
 
-class GroundingSettings(msgspec.Struct, frozen=True):
+class GroundingOptions(msgspec.Struct, frozen=True):
     """Which parts are on. Web search has settings of its own."""
 
     attachments: bool = True
@@ -125,11 +125,11 @@ class Grounder:
         self,
         store: Store,
         observer: Observer,
-        settings: GroundingSettings | None = None,
+        settings: GroundingOptions | None = None,
         search: WebSearch | None = None,
         reader: DocumentReader | None = None,
     ) -> None:
-        self.settings = settings or GroundingSettings()
+        self.settings = settings or GroundingOptions()
         self.store = store
         self._observer = observer
         self._search = search

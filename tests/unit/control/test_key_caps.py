@@ -19,7 +19,7 @@ from cadenza.control.keys import (
     revoke_key,
     set_cap,
 )
-from cadenza.core.apikey import digest_key
+from cadenza.core.codes import digest_key
 from cadenza.core.errors import ControlError
 from cadenza.core.money import AMOUNT_NANO_MAX
 from cadenza.core.records import Cap

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from sqlalchemy import Table, select
 
-from cadenza.core.apikey import digest_key, display_prefix, make_key
+from cadenza.core.codes import digest_key, display_prefix, make_key
 from cadenza.core.money import Price
 from cadenza.core.records import SCOPES, Outcome, Principal
 from cadenza.fleet.presence import Presence

@@ -4,12 +4,12 @@ from typing import Literal
 
 import msgspec
 
-from cadenza.control.operator.overview import AccountDetails, KeySummary, Overview
+from cadenza.control.operator.overview import AccountDetails, KeySummary, ServiceOverview
+from cadenza.core.formats import rfc3339, rfc3339_or_none
 from cadenza.core.money import format_dollars
 from cadenza.core.usage_report import Group
 from cadenza.store.tables.accounts import Account
 from cadenza.store.tables.audit_events import WrittenAuditEvent
-from cadenza.web.moments import rfc3339, rfc3339_or_none
 
 
 class OperatorAccount(msgspec.Struct, frozen=True):
@@ -159,7 +159,7 @@ def view_audit_event(act: WrittenAuditEvent) -> AuditEventView:
     )
 
 
-def view_overview(found: Overview) -> OperatorOverview:
+def view_overview(found: ServiceOverview) -> OperatorOverview:
     today = [
         TodayCounters(
             one.class_id,
