@@ -106,6 +106,7 @@ def test_requests_above_the_ceiling_are_refused_while_the_slots_are_taken(narrow
     assert all(int(reply.headers["retry-after-ms"]) > 0 for reply in of_status(replies, 429))
 
 
+@pytest.mark.slow(reason="an overload of many seconds")
 def test_admitted_requests_keep_their_pace(narrow: Overload, show: Show) -> None:
     """Under three times the load that fits, admitted requests are about as fast as alone, and refusals are faster."""
     request = chat_request(narrow.deployment.key)
@@ -135,6 +136,7 @@ def test_admitted_requests_keep_their_pace(narrow: Overload, show: Show) -> None
     narrow.deployment.ledger.check()
 
 
+@pytest.mark.slow(reason="an overload of many seconds")
 def test_modest_key_is_served_beside_a_greedy_one(narrow: Overload, show: Show) -> None:
     """At ten times the load that fits, keys that use less than their share are served at the first try."""
     greedy = chat_request(narrow.deployment.key)
@@ -249,6 +251,7 @@ def under_pressure(running: Overload, show: Show, limit_min: float, limit_max: f
     return Pressure(replies[len(replies) // 2 :], limits, lag)
 
 
+@pytest.mark.slow(reason="an overload of many seconds")
 def test_limit_follows_an_upstream_that_refuses(show: Show) -> None:
     """An upstream that refuses above its capacity is soon asked for no more, is kept busy, and the rest get 429."""
     with known_to_be_quick(Behaviour(reply_s=QUICK_S, capacity=CAPACITY)) as (running, alone):
@@ -259,6 +262,7 @@ def test_limit_follows_an_upstream_that_refuses(show: Show) -> None:
         assert refused.p50_ms < late.p50_ms + HOPS * pressure.lag.p50_ms
 
 
+@pytest.mark.slow(reason="an overload of many seconds")
 def test_limit_follows_an_upstream_that_queues(show: Show) -> None:
     """An upstream that only becomes slow above its capacity is asked for less, so that its queue does not grow."""
     # A full queue takes 64 times as long as one request, and slow is 3 times: a busy machine cannot confuse them.
