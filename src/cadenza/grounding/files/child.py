@@ -15,7 +15,7 @@ from collections.abc import Callable
 import msgspec
 import rs_bpe.bpe  # noqa: F401 the tokenizer imports it when it is needed, which is too late
 
-from cadenza.children.confine import Limits, allow_cpu, confine, enter_sandbox, read_limits, serve_tasks
+from cadenza.children.confine import ChildLimits, allow_cpu, confine, enter_sandbox, read_limits, serve_tasks
 from cadenza.core.tokens import Tokenizer
 from cadenza.grounding.files.file_data import decode_file_data
 from cadenza.grounding.files.formats.read import read_document, read_page
@@ -53,7 +53,7 @@ def main() -> None:
     serve_tasks(serve, gc.collect)
 
 
-def prepare(limits: Limits) -> Callable[[bytearray, bytearray], bytes]:
+def prepare(limits: ChildLimits) -> Callable[[bytearray, bytearray], bytes]:
     """Import what Python itself would import later: a text may be in any encoding."""
     for module in pkgutil.iter_modules(encodings.__path__):
         if module.name not in WINDOWS_ONLY:
@@ -73,7 +73,7 @@ def serve_task(task: Task, body: bytearray, tokenizer: Tokenizer) -> bytes:
     try:
         return msgspec.msgpack.encode(answer(task, body, tokenizer))
     except Unreadable as error:
-        return msgspec.msgpack.encode(Failed(error.reason))
+        return msgspec.msgpack.encode(Failed(error.reason, part_type=error.part_type))
     except MemoryError:
         return msgspec.msgpack.encode(Failed(TOO_LARGE))
     except Exception as error:  # noqa: BLE001 the task's edge: no list has all that parsers raise for hostile files

@@ -12,11 +12,10 @@ from typing import TypeVar
 
 import msgspec
 
-from cadenza.children.budget import CpuBudget
-from cadenza.children.confine import Limits
+from cadenza.children.confine import ChildLimits
 from cadenza.children.lane import Lane, LaneSettings, Run
 from cadenza.children.process import Buffer, Died, TooHeavy
-from cadenza.children.turns import OverBudget, QueueFull, TurnLimits
+from cadenza.children.turns import CpuBudget, OverBudget, QueueFull, TurnLimits
 from cadenza.grounding.files.messages import (
     BadReply,
     Failed,
@@ -30,7 +29,7 @@ from cadenza.grounding.files.messages import (
     decode_reply,
 )
 from cadenza.grounding.files.names import clean_name
-from cadenza.grounding.files.records import Passage, RankedDocument
+from cadenza.grounding.files.records import PartType, Passage, RankedDocument
 from cadenza.grounding.files.shares import Shown, share_out
 from cadenza.observe import Observer
 
@@ -50,7 +49,7 @@ FAILED = "the process that reads files had to be restarted"
 class ReaderLimits(msgspec.Struct, frozen=True):
     """What reading one document may use, and how long it may wait for its turn."""
 
-    child: Limits = Limits(cpu_s=10, memory_bytes=768 * MIB)
+    child: ChildLimits = ChildLimits(cpu_s=10, memory_bytes=768 * MIB)
     page_cpu_s: int = 2  # a search waits for its pages for seconds only, and heavy pages would keep others from theirs
     task_s: float = 30.0  # by the clock
     turns: TurnLimits = TurnLimits(cpu=CpuBudget(burst_s=20.0))
@@ -95,13 +94,15 @@ class PageRead(msgspec.Struct, frozen=True):
 class UnreadableFile(Exception):
     """A file that cannot be read, for a reason that the client can mend. Its text has neither the name nor content.
 
-    `reason` ends the sentence "The file 'a.pdf' cannot be read: …".
+    `reason` ends the sentence "The file 'a.pdf' cannot be read: …". `part_type` is the content part that it can be sent
+    in instead.
     """
 
-    def __init__(self, name: str, reason: str) -> None:
+    def __init__(self, name: str, reason: str, part_type: PartType | None = None) -> None:
         super().__init__("a file cannot be read")
         self.name = name
         self.reason = reason
+        self.part_type = part_type
 
 
 class ReaderBusy(Exception):
@@ -192,7 +193,7 @@ class DocumentReader:
         except TooHeavy:
             raise UnreadableFile(task.name, HEAVY) from None
         if isinstance(reply, Failed):
-            raise UnreadableFile(task.name, reply.reason)
+            raise UnreadableFile(task.name, reply.reason, reply.part_type)
         return reply
 
     async def _read_page(self, run: Run, task: PageTask, data: Buffer) -> Reply | None:
