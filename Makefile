@@ -6,20 +6,24 @@ COMPILE := $(BIN)/uv pip compile --quiet --generate-hashes --universal --no-head
 QUIET := $(shell test -t 2 || echo --quiet) # on a terminal uv shows its progress; elsewhere each step is one line
 INSTALL := $(BIN)/uv pip install $(QUIET) --compile-bytecode --python $(BIN)/python --no-deps
 PINNED := --require-hashes --only-binary :all:
+PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test bench check fmt lock clean
+.PHONY: help setup run test test-slow bench check fmt lock clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(VENV)/.dev ## Create .venv with the service, .venv/bin/cadenza, and all tools
 
 run: $(VENV)/.run ## Run the service; installs it first if needed (ARGS="--port 9000" for options)
 	@exec $(BIN)/cadenza serve $(ARGS)
 
-test: $(VENV)/.dev ## Run all tests (ARGS="tests/unit -k sse" for some of them)
-	@$(BIN)/pytest --numprocesses auto --dist loadfile --no-loadscope-reorder $(ARGS)
+test: $(VENV)/.dev ## Run the tests, in minutes (ARGS="tests/unit -k sse" for some of them)
+	@$(PYTEST) -m "not slow" $(ARGS)
+
+test-slow: $(VENV)/.dev ## Run the long tests too: soaks, storms, other people's programs
+	@$(PYTEST) -m slow $(ARGS)
 
 bench: $(VENV)/.bench ## Measure the service beside other gateways (ARGS=--quick for two minutes)
 	@$(BIN)/python -m bench $(ARGS)

@@ -23,7 +23,10 @@ PROGRAMS = Path(__file__).parent / "programs"
 EXAMPLES = {block.section: block.text for block in blocks(CLIENTS, "python")}
 NODE_CLIENTS = ["ai_sdk", "openai"]
 
-pytestmark = pytest.mark.timeout(PROGRAMS_S + 2 * INSTALL_S + RUN_S)
+pytestmark = [
+    pytest.mark.timeout(PROGRAMS_S + 2 * INSTALL_S + RUN_S),
+    pytest.mark.slow(reason="installs and runs other people's programs"),
+]
 
 
 def run_client(command: list[str], service: Service, folder: Path, cwd: Path, given: str = "") -> tuple[str, Any]:

@@ -19,7 +19,10 @@ from tests.service import Service
 PACKAGE = "generated_client"
 CONFIG = "post_hooks: []\n"  # no formatting
 
-pytestmark = pytest.mark.timeout(PROGRAMS_S + 2 * INSTALL_S + RUN_S)
+pytestmark = [
+    pytest.mark.timeout(PROGRAMS_S + 2 * INSTALL_S + RUN_S),
+    pytest.mark.slow(reason="installs and runs other people's programs"),
+]
 
 
 @pytest.fixture

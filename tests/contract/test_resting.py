@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from cadenza.routing.breaker import FAULTS_TO_OPEN, REST_S_MIN, TRIAL_S
+from cadenza.core.breaker import FAULTS_TO_OPEN, OPEN_S_MIN, TRIAL_S
 from cadenza.routing.dispatch import RETRIES_PER_REQUEST
 from tests.loopback import ROLE, Good, LoopbackUpstream, Pause, Raw, Reset, Sse, Status, chunk, said
 from tests.raw_client import RawClient, Reply
@@ -64,7 +64,7 @@ def is_resting(api: RawClient, provider: str, model: str) -> bool:
 
 def trials_since(started_s: float) -> float:
     """How many trials there can have been since then, and one more for a kept connection that was closed."""
-    return 1 + (time.monotonic() - started_s) / REST_S_MIN
+    return 1 + (time.monotonic() - started_s) / OPEN_S_MIN
 
 
 def rest(api: RawClient, upstream: LoopbackUpstream, status: int, retry_after: str) -> Reply:

@@ -18,7 +18,10 @@ from tests.service import Service
 RUN_S = 120.0
 SCRIPT = Path(__file__).parent / "node" / "tools.mjs"
 
-pytestmark = pytest.mark.timeout(PROGRAMS_S + INSTALL_S + RUN_S)
+pytestmark = [
+    pytest.mark.timeout(PROGRAMS_S + INSTALL_S + RUN_S),
+    pytest.mark.slow(reason="installs and runs other people's programs"),
+]
 
 
 @pytest.fixture(scope="module")

@@ -27,6 +27,8 @@ STOP_S = 60.0
 HEALTH_S = 60.0
 DUMP_S = 120.0
 
+pytestmark = pytest.mark.slow(reason="builds what an image holds from scratch")
+
 
 @pytest.fixture(scope="module")
 def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Build]:

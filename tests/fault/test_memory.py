@@ -10,7 +10,7 @@ from collections import Counter
 
 import pytest
 
-from cadenza.core.apikey import make_key
+from cadenza.core.codes import make_key
 from tests.fault.upstream_process import FAILING, WORDS, Behaviour, UpstreamProcess
 from tests.load import ConnectionPool, allow_many_files, chat_request
 from tests.raw_client import ChatRequest, Reply, send
@@ -30,7 +30,7 @@ STREAM_BYTES_MAX = 100_000
 WAVES = 3
 ROOM = 4  # times the streams: a route far below its ceiling does not lower it when it is slow
 
-pytestmark = pytest.mark.timeout(600 + REQUESTS // 5 + STREAMS)
+pytestmark = [pytest.mark.timeout(600 + REQUESTS // 5 + STREAMS), pytest.mark.slow(reason="a soak")]
 
 
 async def leave_early(pool: ConnectionPool, request: bytes) -> int:

@@ -1,6 +1,5 @@
 """A Postgres cluster for each test process, a fleet for each file, and the shared state between gateways."""
 
-import os
 from collections.abc import Iterator
 
 import pytest
@@ -9,14 +8,6 @@ from tests.fleet.cluster import Cluster, running_cluster
 from tests.fleet.requests import USAGE, WORDS
 from tests.fleet.state import StateServer, running_state
 from tests.loopback import LoopbackUpstream, Whole
-
-# The longest files: CADENZA_FLEET=all runs them too.
-LONG = ["test_contention.py", "test_failover.py", "test_postgres_faults.py", "test_state_faults.py"]
-collect_ignore = [] if os.environ.get("CADENZA_FLEET") == "all" else LONG
-
-
-def pytest_report_header() -> str:
-    return f"tests/fleet: {len(collect_ignore)} long files are left out; CADENZA_FLEET=all runs them"
 
 
 @pytest.fixture(scope="session")

@@ -31,6 +31,7 @@ ROOT = Path(__file__).parents[2]
 COUNTS = """
     SELECT xact_commit + xact_rollback, deadlocks FROM pg_stat_database WHERE datname = current_database()"""
 KEYS = "SELECT a.id, k.id FROM accounts a JOIN keys k ON k.account_id = a.id"
+pytestmark = pytest.mark.slow(reason="hundreds of transactions at once")
 
 
 @pytest.fixture

@@ -25,6 +25,7 @@ RECOVERED_S = 60.0
 SYNCHRONOUS = "ALTER SYSTEM SET synchronous_standby_names = 'replica'"
 RELOAD = "SELECT pg_reload_conf()"
 REPLICATION = "SELECT sync_state FROM pg_stat_replication"
+pytestmark = pytest.mark.slow(reason="a primary is lost under load")
 
 
 class Pair:

@@ -31,6 +31,7 @@ DELAY_S = 0.05
 READ_ONLY = "ALTER SYSTEM SET default_transaction_read_only = {}"
 RELOAD = "SELECT pg_reload_conf()"
 DROP = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'cadenza'"
+pytestmark = pytest.mark.slow(reason="faults of Postgres under load")
 
 
 @pytest.fixture(scope="module")

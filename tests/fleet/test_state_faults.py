@@ -21,6 +21,7 @@ LOAD_S = 1.5
 RECOVERED_S = 120.0
 LIBRARIES, LIBRARY = Path("/usr/lib"), "*/faketime/libfaketime.so.1"
 CLOCKS_S = (-300.0, 0.0, 420.0)
+pytestmark = pytest.mark.slow(reason="faults of Valkey under load")
 
 
 @pytest.fixture(scope="module")

@@ -31,7 +31,10 @@ HEAVY_BODY = json.dumps({"messages": [{"role": "user", "content": "\n" * 2 * MIB
 HEAVY_BLOCK = Block("![" * 3_000)
 LIGHT_BODY = json.dumps({"messages": [{"role": "user", "content": "hi"}]}).encode()
 
-pytestmark = pytest.mark.skipif(this_machine() is None, reason="only Linux tells the CPU time of a child")
+pytestmark = [
+    pytest.mark.skipif(this_machine() is None, reason="only Linux tells the CPU time of a child"),
+    pytest.mark.slow(reason="measures CPU time under load"),
+]
 
 
 class Hog:

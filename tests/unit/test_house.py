@@ -3,6 +3,7 @@
 import ast
 import functools
 import gc
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -133,6 +134,26 @@ def test_no_test_reads_private_attributes() -> None:
 def test_no_test_imports_a_private_name() -> None:
     """No test imports a name of ours that begins with an underscore."""
     assert beyond({name: len(private_names(nodes)) for name, nodes in parsed(TESTS)}, {}) == {}
+
+
+def test_each_test_runs_in_one_of_two_targets() -> None:
+    """`make test` and `make test-slow` choose by one marker, no file is left out of both, and CI runs both."""
+    target = re.compile(r"^(test[a-z-]*):.*\n\t@\$\(PYTEST\) -m (.*) \$\(ARGS\)$", re.MULTILINE)
+    assert target.findall((ROOT / "Makefile").read_text()) == [("test", '"not slow"'), ("test-slow", "slow")]
+    assert {"make check", "make test", "make test-slow"} <= set((ROOT / ".ci" / "run").read_text().splitlines())
+    names = ((name, node.id) for name, nodes in parsed(TESTS) for node in nodes if isinstance(node, ast.Name))
+    assert [name for name, used in names if used in {"collect_ignore", "collect_ignore_glob"}] == []
+
+
+def test_a_slow_test_says_why() -> None:
+    """Every mark `slow` has a reason."""
+
+    def is_slow(node: ast.AST) -> bool:
+        return isinstance(node, ast.Attribute) and node.attr == "slow"
+
+    nodes = [node for _, nodes in parsed(TESTS) for node in nodes]
+    reasons = [call.keywords for call in nodes if isinstance(call, ast.Call) and is_slow(call.func)]
+    assert [keywords[0].arg for keywords in reasons if keywords] == ["reason"] * sum(map(is_slow, nodes))
 
 
 def test_source_files_are_short() -> None:

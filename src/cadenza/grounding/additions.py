@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from cadenza.core.chat_request import Asked, ChatRequest, FilePart
+from cadenza.core.chat import Asked, ChatRequest, FilePart
 from cadenza.grounding.edits import Edit, apply_edits, insert_before, replace_part
 from cadenza.grounding.fence import CITE, NOTES, NOTICE, QUESTION, fence, fence_id, fence_notes
 from cadenza.grounding.search.records import Found, Source

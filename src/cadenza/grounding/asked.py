@@ -2,7 +2,7 @@
 
 import msgspec
 
-from cadenza.core.chat_request import Asked
+from cadenza.core.chat import Asked
 from cadenza.core.message_json import find_words
 
 MESSAGES_MAX = 3  # the last user messages: what a short question refers to stands in the ones before

@@ -7,14 +7,13 @@ cannot be read is 400, with its name, and one that cannot be read now is 429. Re
 """
 
 import asyncio
-import re
 from collections.abc import Awaitable, Sequence
 from contextlib import nullcontext, suppress
 from typing import TypeVar
 
 import msgspec
 
-from cadenza.core.chat_request import Asked, ChatRequest, FilePart
+from cadenza.core.chat import Asked, ChatRequest, FilePart
 from cadenza.core.errors import CadenzaError, RateLimited, UnreadableAttachment
 from cadenza.core.money import Price
 from cadenza.core.records import Plan, Principal, Route
@@ -47,7 +46,6 @@ ANSWER_SHARE = 4  # but no more than a quarter of a window
 COUNT_SHARE = 4  # a prompt that may fill a quarter of a window is counted
 FENCE_TOKENS = 100  # what marks a piece of material
 INLINE_CHARS = 256 * 1024  # more text of files is fenced and encoded off the event loop: 8 MB take 30 ms
-FOR_MODELS = re.compile(r"(?:PNG|JPEG|GIF|WebP) image|audio file")  # in the reasons of formats/kinds.py
 LEAST_TOKENS = 64  # less room than this is of no use
 NO_ROOM = (
     "there is no room for it beside the messages; send a shorter conversation, or use a class with a larger window"
@@ -56,7 +54,7 @@ LATE = "it took too long"
 LATE_RETRY_S = 5.0
 
 
-class GroundingSettings(msgspec.Struct, frozen=True):
+class GroundingOptions(msgspec.Struct, frozen=True):
     """Which parts are on. Web search has settings of its own."""
 
     attachments: bool = True
@@ -127,11 +125,11 @@ class Grounder:
         self,
         store: Store,
         observer: Observer,
-        settings: GroundingSettings | None = None,
+        settings: GroundingOptions | None = None,
         search: WebSearch | None = None,
         reader: DocumentReader | None = None,
     ) -> None:
-        self.settings = settings or GroundingSettings()
+        self.settings = settings or GroundingOptions()
         self.store = store
         self._observer = observer
         self._search = search
@@ -213,7 +211,8 @@ class Grounder:
             busy = failure if isinstance(failure, ReaderBusy) else ReaderBusy(LATE, LATE_RETRY_S)
             raise RateLimited(f"The files were not read: {busy.reason}. Retry.", busy.retry_s) from None
         except UnreadableFile as error:
-            raise UnreadableAttachment(error.name, error.reason, other_part(error.reason)) from None
+            advice = f", or send it as an '{error.part_type}' part" if error.part_type else ""
+            raise UnreadableAttachment(error.name, error.reason, advice) from None
         for one in texts:
             if one.is_cut and one.tokens < LEAST_TOKENS:
                 raise UnreadableAttachment(one.name, NO_ROOM)
@@ -286,11 +285,3 @@ async def budget_for(plan: Plan, prompt: PromptSize, chat: ChatRequest) -> Budge
     fences_tokens = sum(FENCE_TOKENS + estimate_tokens(file.name) for file in chat.files)
     files = min(room(largest) - memory - search, largest.context_tokens // FILES_SHARE) - fences_tokens
     return Budget(max(0, files), memory, search)
-
-
-def other_part(reason: str) -> str:
-    """How a file can be sent that is no document, but that a model may take as it is."""
-    found = FOR_MODELS.search(reason)
-    return (
-        f", or send it as an '{'input_audio' if found[0].startswith('audio') else 'image_url'}' part" if found else ""
-    )

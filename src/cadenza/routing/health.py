@@ -4,10 +4,10 @@ import math
 import time
 from collections.abc import Callable
 
+from cadenza.core.breaker import CLOSED, OPEN, Breaker, BreakerState
 from cadenza.core.records import Route
 from cadenza.core.shares import Shares
 from cadenza.observe import Observer
-from cadenza.routing.breaker import CLOSED, OPEN, Breaker, BreakerState
 from cadenza.routing.ceiling import Ceiling, Pace
 from cadenza.upstreams.base import Fault, FaultKind
 
@@ -50,7 +50,7 @@ class RouteHealth:
 
     @property
     def rest_s(self) -> float:
-        return self._breaker.rest_s(self._clock())
+        return self._breaker.open_s(self._clock())
 
     @property
     def state(self) -> BreakerState:

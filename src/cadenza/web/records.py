@@ -4,8 +4,8 @@ from typing import TypeVar
 
 import msgspec
 
+from cadenza.core.formats import rfc3339
 from cadenza.core.money import format_dollars
-from cadenza.web.moments import rfc3339
 
 T = TypeVar("T", bound=msgspec.Struct)
 

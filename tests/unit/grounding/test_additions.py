@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cadenza.core.chat_request import ChatRequest
+from cadenza.core.chat import ChatRequest
 from cadenza.gateway.validate import parse_chat
 from cadenza.grounding.additions import Grounding, Material, ReadFile, add_material
 from cadenza.grounding.asked import find_asked

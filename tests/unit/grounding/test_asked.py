@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from cadenza.core.chat_request import Asked
+from cadenza.core.chat import Asked
 from cadenza.gateway.validate import parse_chat
 from cadenza.grounding.asked import find_asked
 

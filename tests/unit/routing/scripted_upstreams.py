@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from cadenza.core.breaker import FAULTS_TO_OPEN
 from cadenza.core.errors import CadenzaError
 from cadenza.core.records import Plan, Route
 from cadenza.core.tokens import MESSAGE_OVERHEAD_TOKENS, Tokenizer
 from cadenza.observe import Observer, make_log
-from cadenza.routing.breaker import FAULTS_TO_OPEN
 from cadenza.routing.continuation import open_reply
 from cadenza.routing.dispatch import Dispatch, Dispatcher
 from cadenza.routing.health import RouteHealth

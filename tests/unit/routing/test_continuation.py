@@ -6,9 +6,9 @@ import msgspec
 import pytest
 from msgspec import Raw
 
+from cadenza.core.breaker import FAULTS_TO_OPEN
 from cadenza.core.records import Route
 from cadenza.core.tokens import OUTPUT_TOKENS_MIN
-from cadenza.routing.breaker import FAULTS_TO_OPEN
 from cadenza.routing.dispatch import Dispatch
 from cadenza.upstreams.base import Ask, Collector, Fault, FaultKind, Piece
 from tests.unit.routing.scripted_upstreams import (

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cadenza.routing.breaker import FAULTS_TO_OPEN, REST_S_MIN
+from cadenza.core.breaker import FAULTS_TO_OPEN, OPEN_S_MIN
 from cadenza.routing.ceiling import FEW, STEP_DOWN
 from cadenza.routing.health import FAILING_FAULTS, FAILING_S, Attempt, RouteHealth
 from cadenza.upstreams.base import Fault, FaultKind
@@ -66,15 +66,15 @@ class TimedRoute:
 
 @pytest.mark.parametrize("kind", FAILURES)
 def test_faults_in_a_row_make_a_route_rest(kind: FaultKind) -> None:
-    """The fifth fault in a row, of any kind that is the route's own, begins a rest of REST_S_MIN."""
+    """The fifth fault in a row, of any kind that is the route's own, begins a rest of OPEN_S_MIN."""
     route = TimedRoute()
     route.fail(Fault(kind), FAULTS_TO_OPEN - 1)
     assert not route.health.is_resting
     route.fail(Fault(kind))
     assert route.health.is_down
-    assert route.health.rest_s == pytest.approx(REST_S_MIN)
+    assert route.health.rest_s == pytest.approx(OPEN_S_MIN)
     assert not route.takes_one
-    route.now_s += REST_S_MIN
+    route.now_s += OPEN_S_MIN
     assert route.takes_one
 
 
@@ -199,7 +199,7 @@ def test_a_trial_that_finds_no_place_does_not_block_the_next() -> None:
     route.now_s += 1
     for place in places[:FAULTS_TO_OPEN]:
         place.note_fault(FAILED)
-    route.now_s += REST_S_MIN
+    route.now_s += OPEN_S_MIN
     assert route.health.begin(KEY) is None
     places[0].end()
     assert route.begin().is_trial
@@ -241,7 +241,7 @@ def test_a_last_resort_that_fails_doubles_the_rest() -> None:
     attempt = route.begin(is_last_resort=True)
     attempt.note_fault(FAILED)
     attempt.end()
-    assert route.health.rest_s == pytest.approx(2 * REST_S_MIN)
+    assert route.health.rest_s == pytest.approx(2 * OPEN_S_MIN)
 
 
 def test_each_rest_is_reported_with_its_length() -> None:
@@ -251,7 +251,7 @@ def test_each_rest_is_reported_with_its_length() -> None:
     route.fail()
     route.now_s += route.health.rest_s
     route.fail(Fault(FaultKind.BUSY, 429, 7.0))
-    assert route.rests_s == pytest.approx([REST_S_MIN, 2 * REST_S_MIN, 7.0])
+    assert route.rests_s == pytest.approx([OPEN_S_MIN, 2 * OPEN_S_MIN, 7.0])
 
 
 def test_a_reset_makes_a_route_usable_and_keeps_requests_in_flight_counted() -> None:
@@ -344,7 +344,7 @@ def test_a_half_open_route_still_fails() -> None:
     """When the rest is over the route is not known to work; a minute after the last fault, requests must find out."""
     route = TimedRoute()
     route.fail(times=FAULTS_TO_OPEN)
-    route.now_s += REST_S_MIN + 1
+    route.now_s += OPEN_S_MIN + 1
     assert (route.health.is_resting, route.health.is_failing) == (False, True)
     route.now_s += FAILING_S
     assert not route.health.is_failing

@@ -4,8 +4,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
+from cadenza.core.breaker import OPEN_S_MAX
 from cadenza.core.shares import WANTS_S
-from cadenza.routing.breaker import REST_S_MAX
 from cadenza.routing.health import Attempt, RouteHealth
 from cadenza.upstreams.base import RETRY_AFTER_S_MAX, Fault, FaultKind
 
@@ -70,13 +70,13 @@ class HealthMachine(RuleBasedStateMachine):
     def is_within_bounds(self) -> None:
         assert 1 <= self.health.limit <= MOST
         assert self.health.in_flight == len(self.open)
-        assert 0 <= self.health.rest_s <= max(REST_S_MAX, RETRY_AFTER_S_MAX)
+        assert 0 <= self.health.rest_s <= max(OPEN_S_MAX, RETRY_AFTER_S_MAX)
 
     def teardown(self) -> None:
         """When all requests have ended and every rest is over, the route takes requests again."""
         for attempt, _ in self.open:
             attempt.end()
-        self.now_s += max(REST_S_MAX, RETRY_AFTER_S_MAX, WANTS_S)
+        self.now_s += max(OPEN_S_MAX, RETRY_AFTER_S_MAX, WANTS_S)
         assert self.health.in_flight == 0
         assert self.health.begin(KEYS[0])
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cadenza.core.breaker import FAULTS_TO_OPEN, OPEN_S_MIN
 from cadenza.core.errors import RateLimited, UpstreamFailed
 from cadenza.core.records import Plan
-from cadenza.routing.breaker import FAULTS_TO_OPEN, REST_S_MIN
 from cadenza.upstreams.base import Fault, FaultKind
 from tests.unit.routing.scripted_upstreams import WHOLE, ScriptedRoutes, scripted_routes
 
@@ -83,7 +83,7 @@ async def test_a_resting_route_is_passed_over_until_its_rest_ends() -> None:
     routes = scripted_routes(WHOLE, WHOLE)
     routes.rest(0)
     assert {await routes.ask() for _ in range(20)} == {"provider-1"}
-    routes.now_s += REST_S_MIN
+    routes.now_s += OPEN_S_MIN
     assert {await routes.ask() for _ in range(5)} == {"provider-0"}
 
 

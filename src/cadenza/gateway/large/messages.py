@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from cadenza.core.chat_request import Asked, Media
+from cadenza.core.chat import Asked, Media
 
 Span = tuple[int, int]  # from, to: in the body, or beyond its end in `extra`
 

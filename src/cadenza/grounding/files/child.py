@@ -73,7 +73,7 @@ def serve_task(task: Task, body: bytearray, tokenizer: Tokenizer) -> bytes:
     try:
         return msgspec.msgpack.encode(answer(task, body, tokenizer))
     except Unreadable as error:
-        return msgspec.msgpack.encode(Failed(error.reason))
+        return msgspec.msgpack.encode(Failed(error.reason, part_type=error.part_type))
     except MemoryError:
         return msgspec.msgpack.encode(Failed(TOO_LARGE))
     except Exception as error:  # noqa: BLE001 the task's edge: no list has all that parsers raise for hostile files

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import msgspec
 
-from cadenza.grounding.files.records import Passage, RankedDocument
+from cadenza.grounding.files.records import PartType, Passage, RankedDocument
 
 Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_]{0,40}\Z")]  # it is logged: no text of a document
 
@@ -57,10 +57,14 @@ class ParserFault(msgspec.Struct, frozen=True):
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True):
-    """A file or page that cannot be read, and why. `fault` if a parser failed in a way that is not foreseen."""
+    """A file or page that cannot be read, and why. `fault` if a parser failed in a way that is not foreseen.
+
+    `part_type` is the content part that the file can be sent in instead.
+    """
 
     reason: str
     fault: ParserFault | None = None
+    part_type: PartType | None = None
 
 
 class BadReply(Exception):

@@ -30,7 +30,7 @@ from cadenza.grounding.files.messages import (
     decode_reply,
 )
 from cadenza.grounding.files.names import clean_name
-from cadenza.grounding.files.records import Passage, RankedDocument
+from cadenza.grounding.files.records import PartType, Passage, RankedDocument
 from cadenza.grounding.files.shares import Shown, share_out
 from cadenza.observe import Observer
 
@@ -95,13 +95,15 @@ class PageRead(msgspec.Struct, frozen=True):
 class UnreadableFile(Exception):
     """A file that cannot be read, for a reason that the client can mend. Its text has neither the name nor content.
 
-    `reason` ends the sentence "The file 'a.pdf' cannot be read: …".
+    `reason` ends the sentence "The file 'a.pdf' cannot be read: …". `part_type` is the content part that it can be sent
+    in instead.
     """
 
-    def __init__(self, name: str, reason: str) -> None:
+    def __init__(self, name: str, reason: str, part_type: PartType | None = None) -> None:
         super().__init__("a file cannot be read")
         self.name = name
         self.reason = reason
+        self.part_type = part_type
 
 
 class ReaderBusy(Exception):
@@ -192,7 +194,7 @@ class DocumentReader:
         except TooHeavy:
             raise UnreadableFile(task.name, HEAVY) from None
         if isinstance(reply, Failed):
-            raise UnreadableFile(task.name, reply.reason)
+            raise UnreadableFile(task.name, reply.reason, reply.part_type)
         return reply
 
     async def _read_page(self, run: Run, task: PageTask, data: Buffer) -> Reply | None:

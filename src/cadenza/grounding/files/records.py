@@ -1,10 +1,11 @@
 """The records of this room."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
+PartType = Literal["image_url", "input_audio"]  # of a content part that a model may take as it is
 
 
 class Section(msgspec.Struct, frozen=True):
@@ -61,9 +62,11 @@ class Unreadable(Exception):
     """A file or page that cannot be read.
 
     `reason` ends the sentence "The file 'a.pdf' cannot be read: …": "it is an archive; unpack it". What it advises
-    fits an attachment and a file of an indexed folder. It never quotes the content.
+    fits an attachment and a file of an indexed folder. It never quotes the content. `part_type` is set for an image or
+    audio file that can be sent to a model as such a part instead.
     """
 
-    def __init__(self, reason: str) -> None:
+    def __init__(self, reason: str, part_type: PartType | None = None) -> None:
         super().__init__(reason)
         self.reason = reason
+        self.part_type = part_type

@@ -35,7 +35,7 @@ from cadenza.grounding.search.records import (
     Source,
     Unread,
 )
-from cadenza.grounding.search.web_search import SearchRequest, SearchSettings
+from cadenza.grounding.search.web_search import SearchOptions, SearchRequest
 from cadenza.observe import Log
 
 PAGES_MAX = 3  # of the results; the pages that the message names come on top
@@ -189,7 +189,7 @@ def _source_of_hit(hit: Hit) -> Source:
     return Source(hit.url, hit.title or hit.url, hit.text or hit.snippet)
 
 
-def build_finder(settings: SearchSettings, reader: DocumentReader, log: Log) -> Finder:
+def build_finder(settings: SearchOptions, reader: DocumentReader, log: Log) -> Finder:
     engine_log = EngineLog(settings.engine, log, time.monotonic)
     if settings.engine == "local":
         local = LoggedEngine(LocalEngine(settings.index), engine_log)
@@ -199,7 +199,7 @@ def build_finder(settings: SearchSettings, reader: DocumentReader, log: Log) -> 
     return Finder(engine, fetcher, reader, settings.max_results, settings.timeout_s)
 
 
-def build_web_engine(settings: SearchSettings) -> Engine:
+def build_web_engine(settings: SearchOptions) -> Engine:
     """The engine that the operator chose. It gets half of the time, so that pages can be read in the other half."""
     assert settings.engine != "local"
     assert settings.url

@@ -26,7 +26,7 @@ EngineName = Literal["searxng", "brave", "tavily", "local"]
 LOOK_S = 0.1  # to look for the index takes 20 µs, a twentieth of a plain request
 
 
-class SearchSettings(msgspec.Struct, frozen=True):
+class SearchOptions(msgspec.Struct, frozen=True):
     """The engine and its limits. `index` is the file of the local engine."""
 
     engine: EngineName
@@ -57,7 +57,7 @@ class SearchRequest(msgspec.Struct, frozen=True):
 class WebSearch:
     """The search of one process."""
 
-    def __init__(self, settings: SearchSettings, observer: Observer) -> None:
+    def __init__(self, settings: SearchOptions, observer: Observer) -> None:
         self.settings = settings
         self.reader = DocumentReader(observer)
         self._log = observer.log
@@ -92,7 +92,7 @@ class WebSearch:
         return self._finder
 
 
-def _import_finder() -> "Callable[[SearchSettings, DocumentReader, Log], Finder]":
+def _import_finder() -> "Callable[[SearchOptions, DocumentReader, Log], Finder]":
     from cadenza.grounding.search.finder import build_finder  # noqa: PLC0415 import time
 
     return build_finder

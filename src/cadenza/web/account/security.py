@@ -5,14 +5,14 @@ from starlette.responses import Response
 
 from cadenza.control.email.notices import PASSWORD_CHANGED
 from cadenza.control.sign_in.credentials import begin_email_change, change_email_at_once, change_password
-from cadenza.control.sign_in.passwords import Lane
+from cadenza.control.sign_in.passwords import HashLane
 from cadenza.control.sign_in.second_factor import get_factors
 from cadenza.control.sign_in.sessions import end_other_sessions, end_session_by_id, list_sessions
 from cadenza.core.errors import ControlError
+from cadenza.core.formats import rfc3339
 from cadenza.web.account.links import NO_MAIL, EmailAddress, limit_mail
 from cadenza.web.account.sessions import SECURITY_PAGE, SignInStatus, renew_session, use_secret
 from cadenza.web.errors import Missing
-from cadenza.web.moments import rfc3339
 from cadenza.web.records import to_record
 from cadenza.web.render import redirect
 from cadenza.web.routes import Routes, endpoint, form, get
@@ -69,7 +69,7 @@ async def set_password(visit: Visit, given: PasswordChange) -> SignInStatus:
     """The old password is its own proof. All other browsers are signed out."""
     context, session = visit.context, visit.require_session().session
     await context.sign_ins.check_again(visit.account, session, given.old_password)
-    password_hash = await context.sign_ins.passwords.hash(given.new_password, visit.account.email, Lane.KNOWN)
+    password_hash = await context.sign_ins.passwords.hash(given.new_password, visit.account.email, HashLane.KNOWN)
     secret = await change_password(visit.store, session, password_hash, visit.account.email, visit.now_ms)
     status = use_secret(visit, secret)
     context.send_notice(visit.account.email, PASSWORD_CHANGED)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from cadenza.control.sign_in.ceremony import Site
+from cadenza.control.sign_in.ceremony import RelyingParty
 from cadenza.control.sign_in.devices import remember_device
 from cadenza.control.sign_in.sessions import begin_session, end_for_next, rotate_session
 from cadenza.store.store import Transaction
@@ -74,8 +74,8 @@ def use_secret(visit: Visit, secret: str | None) -> SignInStatus:
     return SignInStatus(visit.require_session().session.stage, visit.csrf)
 
 
-def relying_party(visit: Visit) -> Site:
+def relying_party(visit: Visit) -> RelyingParty:
     """The site as WebAuthn knows it: passkeys belong to the host of its address."""
     origin = visit.base_url
     host = origin.partition("://")[2]
-    return Site(host.partition("]")[0] + "]" if host.startswith("[") else host.partition(":")[0], origin)
+    return RelyingParty(host.partition("]")[0] + "]" if host.startswith("[") else host.partition(":")[0], origin)

@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from cadenza.control.sign_in.second_factor import get_factors
 from cadenza.control.sign_in.sessions import end_session
-from cadenza.control.sign_in.sign_in import Attempt
+from cadenza.control.sign_in.sign_in import SignInAttempt
 from cadenza.web.account.sessions import (
     FIRST_PAGE,
     SECURITY_PAGE,
@@ -87,7 +87,7 @@ async def confirm_page(visit: Visit, error: str = "", typed: ProofForm | None = 
 
 
 async def sign_in(visit: Visit, given: Credentials) -> SignInStatus:
-    attempt = Attempt(given.email, given.password, visit.address, visit.get_cookie(DEVICE_COOKIE))
+    attempt = SignInAttempt(given.email, given.password, visit.address, visit.get_cookie(DEVICE_COOKIE))
     checked = await visit.context.sign_ins.check_password(attempt)
     return await start_session(visit, checked.account, checked.stage, checked.require_unchanged)
 

@@ -11,11 +11,11 @@ from cadenza.control.money.payments import LEAST_NANO, MOST_NANO, list_payments
 from cadenza.control.money.statement import read_statement
 from cadenza.control.money.vouchers import WrongCode, redeem_voucher
 from cadenza.control.usage import pace
+from cadenza.core.formats import rfc3339_or_none
 from cadenza.core.money import format_dollars, parse_dollars
 from cadenza.core.networks import network_of
 from cadenza.core.rates import Rate
 from cadenza.web.errors import BadForm, TooMany
-from cadenza.web.moments import rfc3339_or_none
 from cadenza.web.records import to_record
 from cadenza.web.routes import Routes, endpoint, form, get
 from cadenza.web.visit import Visit

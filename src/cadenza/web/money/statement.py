@@ -8,8 +8,8 @@ import msgspec
 from starlette.responses import Response, StreamingResponse
 
 from cadenza.control.money.statement import describe_entry, export_statement, read_statement
+from cadenza.core.formats import escape_formula
 from cadenza.core.rates import Rate
-from cadenza.core.spreadsheet import escape_formula
 from cadenza.ledger.statement import Entry
 from cadenza.web.records import to_record
 from cadenza.web.routes import Routes, endpoint, get

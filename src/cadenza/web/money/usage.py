@@ -13,10 +13,10 @@ import msgspec
 from starlette.responses import Response
 
 from cadenza.control.usage import own_usage_report, pace, usage_by_key, usage_overview
+from cadenza.core.formats import escape_formula
 from cadenza.core.money import format_dollars
 from cadenza.core.rates import Rate
 from cadenza.core.records import CLASSES, SEARCH
-from cadenza.core.spreadsheet import escape_formula
 from cadenza.core.usage_report import (
     DAY_MS,
     NOTHING,

@@ -4,11 +4,11 @@ from typing import Literal
 
 import msgspec
 
-from cadenza.control.operator.overview import AccountDetails, KeySummary, Overview
+from cadenza.control.operator.overview import AccountDetails, KeySummary, ServiceOverview
+from cadenza.core.formats import rfc3339
 from cadenza.core.money import format_dollars
 from cadenza.store.tables.accounts import Account
 from cadenza.store.tables.audit_events import WrittenAuditEvent
-from cadenza.web.moments import rfc3339
 from cadenza.web.records import to_record
 
 
@@ -133,10 +133,10 @@ def view_key(key: KeySummary) -> OperatorKey:
 
 
 def view_audit_event(event: WrittenAuditEvent) -> AuditEventView:
-    return to_record(AuditEventView, event, event=event.act)
+    return to_record(AuditEventView, event)
 
 
-def view_overview(found: Overview) -> OperatorOverview:
+def view_overview(found: ServiceOverview) -> OperatorOverview:
     today = [to_record(TodayCounters, one) for one in found.today]
     return to_record(OperatorOverview, found.totals, today_start=rfc3339(found.today_start_ms), today=today)
 

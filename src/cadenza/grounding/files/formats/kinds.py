@@ -2,9 +2,10 @@
 
 import re
 from enum import Enum
+from typing import NamedTuple
 
 from cadenza.grounding.files.formats.archive import Archive
-from cadenza.grounding.files.records import IS_LOCKED, Unreadable
+from cadenza.grounding.files.records import IS_LOCKED, PartType, Unreadable
 
 
 class Kind(Enum):
@@ -18,39 +19,46 @@ class Kind(Enum):
     ZIP = "zip"
 
 
+class NotReadable(NamedTuple):
+    """Why files with a signature are not read, and the content part in which a model may take them as they are."""
+
+    reason: str
+    part_type: PartType | None = None
+
+
 OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 ENCRYPTED_PACKAGE = "EncryptedPackage".encode("utf-16-le")
 PDF_WITHIN_BYTES = 1024
 UNPACK = "unpack it and use the files in it"
 TEXT_OF_IT = "save its text as PDF, DOCX or plain text"
 IMAGE = f"it is {{}} image; {TEXT_OF_IT}"
-AUDIO = "it is an audio file; save what is said as text"
-VIDEO = "it is a video file; save what is said as text"
-PROGRAM = "it is a program; only documents and text are read"
+AUDIO = NotReadable("it is an audio file; save what is said as text", "input_audio")
+VIDEO = NotReadable("it is a video file; save what is said as text")
+PROGRAM = NotReadable("it is a program; only documents and text are read")
 UNSUPPORTED = (
-    (b"\x89PNG\r\n\x1a\n", IMAGE.format("a PNG")),
-    (b"\xff\xd8\xff", IMAGE.format("a JPEG")),
-    (b"GIF8", IMAGE.format("a GIF")),
-    (b"II*\0", IMAGE.format("a TIFF")),
-    (b"MM\0*", IMAGE.format("a TIFF")),
-    (b"\x1f\x8b", f"it is a gzip archive; {UNPACK}"),
-    (b"BZh", f"it is a bzip2 archive; {UNPACK}"),
-    (b"\xfd7zXZ\0", f"it is an xz archive; {UNPACK}"),
-    (b"\x28\xb5\x2f\xfd", f"it is a zstd archive; {UNPACK}"),
-    (b"7z\xbc\xaf\x27\x1c", f"it is a 7z archive; {UNPACK}"),
-    (b"Rar!\x1a\x07", f"it is a RAR archive; {UNPACK}"),
+    (b"\x89PNG\r\n\x1a\n", NotReadable(IMAGE.format("a PNG"), "image_url")),
+    (b"\xff\xd8\xff", NotReadable(IMAGE.format("a JPEG"), "image_url")),
+    (b"GIF8", NotReadable(IMAGE.format("a GIF"), "image_url")),
+    (b"II*\0", NotReadable(IMAGE.format("a TIFF"))),
+    (b"MM\0*", NotReadable(IMAGE.format("a TIFF"))),
+    (b"\x1f\x8b", NotReadable(f"it is a gzip archive; {UNPACK}")),
+    (b"BZh", NotReadable(f"it is a bzip2 archive; {UNPACK}")),
+    (b"\xfd7zXZ\0", NotReadable(f"it is an xz archive; {UNPACK}")),
+    (b"\x28\xb5\x2f\xfd", NotReadable(f"it is a zstd archive; {UNPACK}")),
+    (b"7z\xbc\xaf\x27\x1c", NotReadable(f"it is a 7z archive; {UNPACK}")),
+    (b"Rar!\x1a\x07", NotReadable(f"it is a RAR archive; {UNPACK}")),
     (b"\x7fELF", PROGRAM),
     (b"MZ\x90\0", PROGRAM),
     (b"ID3", AUDIO),
     (b"OggS", AUDIO),
-    (b"SQLite format 3\0", "it is a database; export what you need as CSV"),
-    (b"{\\rtf", "it is RTF, which cannot be read; save it as DOCX or PDF"),
+    (b"SQLite format 3\0", NotReadable("it is a database; export what you need as CSV")),
+    (b"{\\rtf", NotReadable("it is RTF, which cannot be read; save it as DOCX or PDF")),
 )
-RIFF_KINDS = {b"WEBP": IMAGE.format("a WebP"), b"WAVE": AUDIO}
+RIFF_KINDS = {b"WEBP": NotReadable(IMAGE.format("a WebP"), "image_url"), b"WAVE": AUDIO}
 BRANDS = {
-    b"heic": IMAGE.format("a HEIC"),
-    b"mif1": IMAGE.format("a HEIC"),
-    b"avif": IMAGE.format("an AVIF"),
+    b"heic": NotReadable(IMAGE.format("a HEIC")),
+    b"mif1": NotReadable(IMAGE.format("a HEIC")),
+    b"avif": NotReadable(IMAGE.format("an AVIF")),
     b"M4A ": AUDIO,
 }
 MAIL_HEADER = re.compile(
@@ -108,10 +116,10 @@ def _refuse(data: bytes) -> None:
         if ENCRYPTED_PACKAGE in data:
             raise Unreadable(IS_LOCKED)
         raise Unreadable("it is in an old format of Office or Outlook; save it as DOCX, XLSX, PPTX, EML or PDF")
-    for signature, reason in UNSUPPORTED:
+    for signature, why in UNSUPPORTED:
         if data.startswith(signature):
-            raise Unreadable(reason)
+            raise Unreadable(*why)
     if data[:4] == b"RIFF":
-        raise Unreadable(RIFF_KINDS.get(data[8:12], VIDEO))
+        raise Unreadable(*RIFF_KINDS.get(data[8:12], VIDEO))
     if data[4:8] == b"ftyp":
-        raise Unreadable(BRANDS.get(data[8:12], VIDEO))
+        raise Unreadable(*BRANDS.get(data[8:12], VIDEO))

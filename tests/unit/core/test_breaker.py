@@ -2,7 +2,7 @@
 
 import pytest
 
-from cadenza.routing.breaker import FAULTS_TO_OPEN, REST_S_MAX, REST_S_MIN, TRIAL_S, Breaker, BreakerState
+from cadenza.core.breaker import FAULTS_TO_OPEN, OPEN_S_MAX, OPEN_S_MIN, TRIAL_S, Breaker, BreakerState
 
 NOW_S = 1000.0
 RETRY_AFTER_S = 7.0
@@ -25,18 +25,18 @@ def test_it_begins_closed() -> None:
     """A new breaker is closed and has no rest left."""
     breaker = Breaker(NOW_S)
     assert breaker.state(NOW_S) is BreakerState.CLOSED
-    assert breaker.rest_s(NOW_S) == 0
+    assert breaker.open_s(NOW_S) == 0
 
 
 @pytest.mark.parametrize("has_answered", [False, True])
 def test_closed_becomes_open_after_five_faults_in_a_row(has_answered: bool) -> None:
-    """The fifth fault in a row opens it for REST_S_MIN, and no fault before it does."""
+    """The fifth fault in a row opens it for OPEN_S_MIN, and no fault before it does."""
     breaker = Breaker(NOW_S)
     assert fail(breaker, NOW_S, FAULTS_TO_OPEN - 1, has_answered=has_answered) == [False] * (FAULTS_TO_OPEN - 1)
     assert breaker.state(NOW_S) is BreakerState.CLOSED
     assert fail(breaker, NOW_S, has_answered=has_answered) == [True]
     assert breaker.state(NOW_S) is BreakerState.OPEN
-    assert breaker.rest_s(NOW_S) == REST_S_MIN
+    assert breaker.open_s(NOW_S) == OPEN_S_MIN
     assert not breaker.is_busy
 
 
@@ -46,20 +46,20 @@ def test_closed_becomes_open_on_a_retry_after(is_busy: bool) -> None:
     breaker = Breaker(NOW_S)
     breaker.open(NOW_S, RETRY_AFTER_S, is_busy=is_busy)
     assert breaker.state(NOW_S) is BreakerState.OPEN
-    assert (breaker.rest_s(NOW_S), breaker.is_busy) == (RETRY_AFTER_S, is_busy)
+    assert (breaker.open_s(NOW_S), breaker.is_busy) == (RETRY_AFTER_S, is_busy)
 
 
 def test_open_becomes_half_open_when_the_rest_is_over() -> None:
     """It is open until the very end of its rest, and half-open from then on."""
     breaker = opened()
-    assert breaker.state(NOW_S + REST_S_MIN - 0.01) is BreakerState.OPEN
-    assert breaker.rest_s(NOW_S + REST_S_MIN - 0.01) == pytest.approx(0.01)
+    assert breaker.state(NOW_S + OPEN_S_MIN - 0.01) is BreakerState.OPEN
+    assert breaker.open_s(NOW_S + OPEN_S_MIN - 0.01) == pytest.approx(0.01)
     for late_s in (0.0, 3600.0):
-        assert breaker.state(NOW_S + REST_S_MIN + late_s) is BreakerState.HALF_OPEN
-        assert breaker.rest_s(NOW_S + REST_S_MIN + late_s) == 0
+        assert breaker.state(NOW_S + OPEN_S_MIN + late_s) is BreakerState.HALF_OPEN
+        assert breaker.open_s(NOW_S + OPEN_S_MIN + late_s) == 0
 
 
-@pytest.mark.parametrize("waited_s", [0.5, REST_S_MIN], ids=["open", "half-open"])
+@pytest.mark.parametrize("waited_s", [0.5, OPEN_S_MIN], ids=["open", "half-open"])
 def test_an_answer_closes_it(waited_s: float) -> None:
     """The trial's answer closes it, when it is half-open and when the trial was a last resort."""
     breaker = opened()
@@ -67,13 +67,13 @@ def test_an_answer_closes_it(waited_s: float) -> None:
     assert breaker.state(NOW_S + waited_s) is BreakerState.CLOSED
 
 
-@pytest.mark.parametrize("waited_s", [0.5, REST_S_MIN], ids=["open", "half-open"])
+@pytest.mark.parametrize("waited_s", [0.5, OPEN_S_MIN], ids=["open", "half-open"])
 def test_a_fault_of_the_trial_opens_it_again_for_twice_as_long(waited_s: float) -> None:
     """One fault is enough when the breaker is open or half-open after faults."""
     breaker = opened()
     assert fail(breaker, NOW_S + waited_s) == [True]
     assert breaker.state(NOW_S + waited_s) is BreakerState.OPEN
-    assert breaker.rest_s(NOW_S + waited_s) == 2 * REST_S_MIN
+    assert breaker.open_s(NOW_S + waited_s) == 2 * OPEN_S_MIN
 
 
 def test_half_open_after_a_retry_after_needs_five_faults_to_open() -> None:
@@ -108,17 +108,17 @@ def test_five_busy_answers_in_a_row_open_it_as_busy() -> None:
     breaker = Breaker(NOW_S)
     said = [breaker.note_fault(NOW_S, NOW_S, has_answered=False, is_busy=True) for _ in range(FAULTS_TO_OPEN)]
     assert said == [False] * (FAULTS_TO_OPEN - 1) + [True]
-    assert (breaker.state(NOW_S), breaker.is_busy, breaker.rest_s(NOW_S)) == (BreakerState.OPEN, True, REST_S_MIN)
+    assert (breaker.state(NOW_S), breaker.is_busy, breaker.open_s(NOW_S)) == (BreakerState.OPEN, True, OPEN_S_MIN)
 
 
 def test_a_rest_doubles_up_to_its_maximum() -> None:
-    """Each failed trial doubles the rest, and no rest is longer than REST_S_MAX."""
+    """Each failed trial doubles the rest, and no rest is longer than OPEN_S_MAX."""
     breaker, now_s, rests_s = opened(), NOW_S, list[float]()
     for _ in range(40):
-        rests_s.append(breaker.rest_s(now_s))
-        now_s += breaker.rest_s(now_s)
+        rests_s.append(breaker.open_s(now_s))
+        now_s += breaker.open_s(now_s)
         fail(breaker, now_s)
-    assert rests_s == pytest.approx([min(REST_S_MAX, REST_S_MIN * 2**number) for number in range(40)])
+    assert rests_s == pytest.approx([min(OPEN_S_MAX, OPEN_S_MIN * 2**number) for number in range(40)])
 
 
 def test_an_answer_resets_the_count_of_faults_and_the_length_of_the_rest() -> None:
@@ -127,7 +127,7 @@ def test_an_answer_resets_the_count_of_faults_and_the_length_of_the_rest() -> No
     fail(breaker, NOW_S + 1)
     breaker.note_answer(NOW_S + 3)
     assert fail(breaker, NOW_S + 3, FAULTS_TO_OPEN) == [False] * (FAULTS_TO_OPEN - 1) + [True]
-    assert breaker.rest_s(NOW_S + 3) == REST_S_MIN
+    assert breaker.open_s(NOW_S + 3) == OPEN_S_MIN
 
 
 def test_faults_before_and_after_the_first_token_are_counted_separately() -> None:
@@ -147,9 +147,9 @@ def test_requests_sent_before_it_opened_neither_prolong_the_rest_nor_close_it() 
     breaker, sent_s, late_s = opened(), NOW_S - 1, NOW_S + 0.5
     assert not any(breaker.note_fault(sent_s, late_s, has_answered=False, is_busy=False) for _ in range(50))
     breaker.note_answer(sent_s)
-    assert breaker.rest_s(late_s) == REST_S_MIN - 0.5
-    fail(breaker, NOW_S + REST_S_MIN)
-    assert breaker.rest_s(NOW_S + REST_S_MIN) == 2 * REST_S_MIN
+    assert breaker.open_s(late_s) == OPEN_S_MIN - 0.5
+    fail(breaker, NOW_S + OPEN_S_MIN)
+    assert breaker.open_s(NOW_S + OPEN_S_MIN) == 2 * OPEN_S_MIN
 
 
 def test_the_longest_retry_after_counts() -> None:
@@ -157,7 +157,7 @@ def test_the_longest_retry_after_counts() -> None:
     breaker = Breaker(NOW_S)
     breaker.open(NOW_S, 20.0, is_busy=True)
     breaker.open(NOW_S, 1.0, is_busy=True)
-    assert breaker.rest_s(NOW_S) == 20.0
+    assert breaker.open_s(NOW_S) == 20.0
 
 
 def test_a_retry_after_does_not_excuse_a_route_that_failed() -> None:
@@ -178,4 +178,4 @@ def test_a_reset_closes_it_and_forgets_all_faults() -> None:
     assert not any(breaker.note_fault(NOW_S, NOW_S + 1, has_answered=False, is_busy=False) for _ in range(50))
     assert not breaker.begin_trial(NOW_S)
     assert fail(breaker, NOW_S + 1, FAULTS_TO_OPEN) == [False] * (FAULTS_TO_OPEN - 1) + [True]
-    assert breaker.rest_s(NOW_S + 1) == REST_S_MIN
+    assert breaker.open_s(NOW_S + 1) == OPEN_S_MIN
