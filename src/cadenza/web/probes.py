@@ -11,8 +11,7 @@ from collections.abc import Awaitable, Callable
 
 from cadenza.core.errors import CadenzaError, Forbidden, MethodNotAllowed, NotFound, error_headers, render_error
 from cadenza.http.exchange import Exchange, Request
-from cadenza.http.forwarded import is_local, parse_address
-from cadenza.http.headers import encode_headers
+from cadenza.http.headers import encode_headers, is_local, parse_address
 from cadenza.observe import Observer, places
 
 Ready = Callable[[], Awaitable[str | None]]
