@@ -32,8 +32,10 @@ from cadenza.gateway.api import serve_api
 from cadenza.gateway.gateway import Gateway, State, body_bytes_max
 from cadenza.gateway.refusals import refuse_connection, refuse_malformed
 from cadenza.gateway.revocation import Revocation
-from cadenza.grounding.search.web_search import SearchSettings, WebSearch
-from cadenza.grounding.stage import Grounder, GroundingSettings
+from cadenza.grounding.gather import Grounder
+from cadenza.grounding.search.records import SearchSettings
+from cadenza.grounding.search.web_search import WebSearch
+from cadenza.grounding.wanted import GroundingSettings
 from cadenza.http.connection import ConnectionSettings
 from cadenza.http.exchange import Exchange
 from cadenza.http.forwarded import TrustedProxies
