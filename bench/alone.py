@@ -14,7 +14,7 @@ from bench.figures import Line, Section
 from bench.gateways.base import Running
 from bench.load import Load, LoadResult, drive, percentile
 from bench.workload import PLAIN, TEXT, Shape, Target
-from cadenza.core.apikey import make_key
+from cadenza.core.codes import make_key
 from cadenza.core.tokens import Tokenizer
 
 PROMPT_TOKENS = (1_000, 10_000, 100_000, 990_000)  # the last is the longest prompt that fits with the character layer

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from cadenza.core.apikey import digest_key, display_prefix, make_key
+from cadenza.core.codes import digest_key, display_prefix, make_key
 
 SAMPLE = 1000
 GRANT_NANO = 10**15

@@ -25,6 +25,7 @@ from cadenza.control.account.accounts import create_account
 from cadenza.control.keys import KeyOrder, create_key
 from cadenza.core.money import Price
 from cadenza.core.records import Outcome, Usage
+from cadenza.fleet.presence import Presence
 from cadenza.ledger.rules import Held, Hold
 from cadenza.ledger.writer import LedgerWriter
 from cadenza.observe import Observer, make_log
@@ -110,7 +111,9 @@ async def measure_writer(at_once: int, pairs: int, folder: Path) -> Line:
         account = await create_account(store, "bench@example.org", "a password of the bench", CREDIT_NANO, "forte", 1)
         _, key = await create_key(store, account.email, KeyOrder("bench"), 1)
         observer = Observer(make_log())
-        writer = LedgerWriter(store, observer)
+        presence = Presence(store)
+        writer = LedgerWriter(store, observer, presence)
+        await presence.start()
         await writer.start()
         run, numbers, began_s = Pairs(writer, account.id, key.id), iter(range(pairs)), time.perf_counter()
         async with asyncio.TaskGroup() as workers:
@@ -118,6 +121,7 @@ async def measure_writer(at_once: int, pairs: int, folder: Path) -> Line:
                 workers.create_task(run.work(numbers))
         seconds = time.perf_counter() - began_s
         await writer.stop()
+        await presence.stop()
     finally:
         await store.close()
     commits = observer.metrics.registry.get_sample_value(COMMITS) or 0

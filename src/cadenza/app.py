@@ -16,26 +16,26 @@ from pathlib import Path
 
 import msgspec
 
-from cadenza.config import ConfigError, Provider, Settings, load_settings, missing_secrets
-from cadenza.config.settings import Grounding, Mail, Search
+from cadenza.config import ConfigError, Settings, load_settings, missing_secrets
+from cadenza.config.settings import GroundingSettings, MailSettings, ProviderSettings, SearchSettings
 from cadenza.control.email.low_balance import LowBalanceNotices
 from cadenza.control.email.outbox import Email, Outbox, Send
-from cadenza.control.money.stripe import StripeSettings
+from cadenza.control.money.stripe import StripeAccess
 from cadenza.control.store.prepare import prepare_store
 from cadenza.control.store.write_check import WriteCheck
-from cadenza.core.dialect import DIALECTS
 from cadenza.core.rates import Limits, Rate
 from cadenza.core.records import Plan
 from cadenza.fleet import epochs
 from cadenza.fleet.address import MEMORY, open_shared_state
+from cadenza.fleet.presence import Presence
 from cadenza.gateway.api import serve_api
 from cadenza.gateway.gateway import Gateway, State, body_bytes_max
 from cadenza.gateway.refusals import refuse_connection, refuse_malformed
 from cadenza.gateway.revocation import Revocation
 from cadenza.grounding.gather import Grounder
-from cadenza.grounding.search.records import SearchSettings
+from cadenza.grounding.search.records import SearchOptions
 from cadenza.grounding.search.web_search import WebSearch
-from cadenza.grounding.wanted import GroundingSettings
+from cadenza.grounding.wanted import GroundingOptions
 from cadenza.http.connection import ConnectionSettings
 from cadenza.http.exchange import Exchange
 from cadenza.http.forwarded import TrustedProxies
@@ -49,6 +49,7 @@ from cadenza.server.asgi import AsgiAdapter, AsgiApp
 from cadenza.store.address import open_store
 from cadenza.store.store import Store, StoreUnavailable
 from cadenza.upstreams.base import Upstream
+from cadenza.upstreams.dialects import DIALECTS
 from cadenza.upstreams.embedded.upstream import EmbeddedUpstream
 from cadenza.upstreams.openai import OpenAIUpstream
 from cadenza.web.chat import stream
@@ -81,7 +82,9 @@ class App:
         snapshot = build_snapshot(settings, build_upstreams(settings, log))
         body_bytes = body_bytes_max(memory_room(settings.server.workers))
         self._shared = open_shared_state(settings.shared_state.url, settings.server.workers, observer)
-        state = State(self._store, self._shared, build_grounder(settings.grounding, self._store, observer))
+        self._presence = Presence(self._store)
+        grounder = build_grounder(settings.grounding, self._store, observer)
+        state = State(self._store, self._presence, self._shared, grounder)
         self.gateway = Gateway(state, snapshot, self._load_snapshot, observer, body_bytes=body_bytes)
         token = settings.server.metrics_token
         self._workers = WorkerMetrics(observer.metrics, workers_folder) if workers_folder else None
@@ -181,13 +184,15 @@ class App:
         await self._shared.start()
         stack.push_async_callback(self._shared.stop)
         stack.push_async_callback(self._chat.stop)
+        await self._presence.start()
+        stack.push_async_callback(self._presence.stop)
         await self.gateway.start(await epochs.current(self._store, epochs.CLASSES))
         stack.push_async_callback(self.gateway.stop)
         if self._send and self._outbox:
             stack.push_async_callback(self._outbox.stop)
             notices = LowBalanceNotices(self._store, self._send, self._log, self._settings.platform.base_url)
             stack.push_async_callback(stop_task, asyncio.create_task(notices.run()))
-        revocation = Revocation(self.gateway)
+        revocation = Revocation(self.gateway, self._presence)
         await revocation.start()
         stack.push_async_callback(revocation.stop)
         stack.push_async_callback(self._stop_upstreams)
@@ -307,21 +312,21 @@ def site_settings(settings: Settings) -> SiteSettings:
     )
 
 
-def stripe_settings(settings: Settings) -> StripeSettings | None:
+def stripe_settings(settings: Settings) -> StripeAccess | None:
     given = settings.stripe
     if given is None or not (given.secret_key and given.webhook_secret):
         return None
-    return StripeSettings(given.api_url, given.secret_key, given.webhook_secret)
+    return StripeAccess(given.api_url, given.secret_key, given.webhook_secret)
 
 
-def build_grounder(given: Grounding, store: Store, observer: Observer) -> Grounder:
+def build_grounder(given: GroundingSettings, store: Store, observer: Observer) -> Grounder:
     search = None if given.search.engine == "off" else WebSearch(search_settings(given.search), observer)
-    return Grounder(store, observer, GroundingSettings(given.attachments, given.memory), search)
+    return Grounder(store, observer, GroundingOptions(given.attachments, given.memory), search)
 
 
-def search_settings(given: Search) -> SearchSettings:
+def search_settings(given: SearchSettings) -> SearchOptions:
     assert given.engine != "off"
-    return SearchSettings(
+    return SearchOptions(
         engine=given.engine,
         index=given.index,
         url=given.url,
@@ -335,7 +340,7 @@ def search_settings(given: Search) -> SearchSettings:
     )
 
 
-def build_send(mail: Mail) -> Send:
+def build_send(mail: MailSettings) -> Send:
     """How an e-mail is sent. The SMTP client is imported with the first one."""
 
     async def send(email: Email) -> None:
@@ -376,7 +381,7 @@ def _windows(settings: Settings) -> dict[str, int]:
     return windows
 
 
-def _upstream(provider: Provider, context_tokens: int, log: Log) -> Upstream:
+def _upstream(provider: ProviderSettings, context_tokens: int, log: Log) -> Upstream:
     if provider.kind == "embedded":
         return EmbeddedUpstream(log, context_tokens, provider.model_path)
     assert provider.base_url

@@ -29,7 +29,7 @@ def test_an_account_is_erased(furnished: Path, args: tuple[str, ...], given: str
     exported = run_here(furnished, "ledger", "export").stdout
     assert EMAIL not in exported
     assert "left over when the account was erased" in exported
-    assert EMAIL not in run_here(furnished, "acts", "list", "--json").stdout
+    assert EMAIL not in run_here(furnished, "audit", "list", "--json").stdout
 
 
 @pytest.mark.parametrize(

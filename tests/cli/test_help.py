@@ -38,7 +38,7 @@ STORE_COMMANDS = [
     ("usage", "--account", EMAIL),
     ("ledger", "check"),
     ("ledger", "export"),
-    ("acts", "list"),
+    ("audit", "list"),
     ("index",),
     ("classes", "list"),
     ("classes", "reload"),

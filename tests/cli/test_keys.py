@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cadenza.core.apikey import is_well_formed
+from cadenza.core.codes import is_well_formed
 from tests.cli.conftest import EMAIL
 from tests.cli.program import Done, run, run_here
 

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
+from cadenza.core.formats import escape_formula
 from cadenza.core.money import Price
 from cadenza.core.records import Outcome, Usage
-from cadenza.core.spreadsheet import escape_formula
 from cadenza.fleet import presence
 from cadenza.ledger import transaction
 from cadenza.ledger.rules import Demand, End, Hold, OpenHold

@@ -11,7 +11,7 @@ from tests.raw_client import RawClient
 from tests.service import Service
 
 BUSY = Status(429, b'{"error": {"message": "slow down"}}', {"retry-after": "1"})
-AuditEvent = Callable[[openai.OpenAI], object]
+Action = Callable[[openai.OpenAI], object]
 
 
 def chat(client: openai.OpenAI) -> object:
@@ -71,9 +71,7 @@ def counted(service: Service) -> Iterator[Counted]:
         (complete_as_of_old, openai.NotFoundError),
     ],
 )
-def test_invalid_request_is_not_retried(
-    counted: Counted, act: AuditEvent, expected: type[openai.APIStatusError]
-) -> None:
+def test_invalid_request_is_not_retried(counted: Counted, act: Action, expected: type[openai.APIStatusError]) -> None:
     """An invalid request raises the SDK's exception for its status after exactly one try."""
     with pytest.raises(expected) as caught:
         act(counted.client)
@@ -84,7 +82,7 @@ def test_invalid_request_is_not_retried(
 
 
 @pytest.mark.parametrize("act", [chat, stream_chat, retrieve_unknown_model])
-def test_bad_key_is_not_retried(service: Service, act: AuditEvent) -> None:
+def test_bad_key_is_not_retried(service: Service, act: Action) -> None:
     """An unknown key raises AuthenticationError after exactly one try."""
     stranger = Counted(service.base_url, "sk-cdz-nothing")
     with stranger.client, pytest.raises(openai.AuthenticationError) as caught:
@@ -108,7 +106,7 @@ def test_missing_scope_is_not_retried(
 
 
 @pytest.mark.parametrize("act", [chat, stream_chat])
-def test_failing_upstream_is_retried_by_the_sdk(counted: Counted, upstream: LoopbackUpstream, act: AuditEvent) -> None:
+def test_failing_upstream_is_retried_by_the_sdk(counted: Counted, upstream: LoopbackUpstream, act: Action) -> None:
     """A 502 raises InternalServerError after the SDK's own retries, each of which reached the upstream once."""
     upstream.always(Status(500, b"upstream-says-boom"))
     with pytest.raises(openai.InternalServerError) as caught:
@@ -126,7 +124,7 @@ def test_sdk_retry_succeeds_once_the_upstream_recovers(counted: Counted, upstrea
 
 
 @pytest.mark.parametrize("act", [chat, stream_chat])
-def test_busy_upstream_is_a_rate_limit(counted: Counted, upstream: LoopbackUpstream, act: AuditEvent) -> None:
+def test_busy_upstream_is_a_rate_limit(counted: Counted, upstream: LoopbackUpstream, act: Action) -> None:
     """An upstream that answers 429 on every route raises RateLimitError, with both retry headers."""
     upstream.always(BUSY)
     with pytest.raises(openai.RateLimitError) as caught:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from cadenza.core.apikey import make_key
+from cadenza.core.codes import make_key
 from cadenza.gateway.unknown_keys import LOOK_UPS_OF_ONE_ADDRESS
 from tests.load import ConnectionPool, TimedReply
 from tests.loopback import LoopbackUpstream

@@ -11,7 +11,7 @@ import msgspec
 import openai
 import pytest
 
-from cadenza.core.apikey import make_key
+from cadenza.core.codes import make_key
 from tests.account import Account, open_account, run_command
 from tests.loopback import LoopbackUpstream, Status
 from tests.raw_client import MESSAGES, RawClient, Reply

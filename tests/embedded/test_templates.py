@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from cadenza.core.dialect import DIALECTS
 from cadenza.core.records import Plan, Route
 from cadenza.gateway.compose import compose
 from cadenza.gateway.validate import parse_chat
 from cadenza.routing.prompt import Character
+from cadenza.upstreams.dialects import DIALECTS
 from cadenza.upstreams.message_rules import MessageRules
 from cadenza.upstreams.writer import write_request
 from tests.environment import environment

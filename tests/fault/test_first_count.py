@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cadenza.ledger.writer import USUAL_PACE
+from cadenza.ledger.writer import USUAL_TIMING
 from tests.fault.conftest import Deploy
 from tests.ledger_reader import cost_nano, delivered_cost_nano, estimate_tokens, usage_cost_nano
 from tests.loopback import ROLE, Close, LoopbackUpstream, Pause, Sse, Whole, said, usage_of
@@ -47,7 +47,7 @@ def test_requests_with_usage_load_no_tokenizer(deploy: Deploy, upstream: Loopbac
             number, began_s = next(numbers), time.monotonic()
             request = ChatRequest(number, stream=number % 2 == 0, max_tokens=max_tokens)
             assert asyncio.run(send(process.port, deployment.key, request)).is_done
-            is_long = is_long or time.monotonic() - began_s >= USUAL_PACE.mark_after_s
+            is_long = is_long or time.monotonic() - began_s >= USUAL_TIMING.mark_after_s
         assert before_nano - deployment.ledger.balance_nano == 4 * usage_cost_nano("forte", USAGE)
     assert not has_tokenizer(process)
     upstream.always(Whole(WORDS, None))

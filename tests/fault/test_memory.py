@@ -10,7 +10,7 @@ from collections import Counter
 
 import pytest
 
-from cadenza.core.apikey import make_key
+from cadenza.core.codes import make_key
 from tests.fault.upstream_process import FAILING, WORDS, Behaviour, UpstreamProcess
 from tests.load import ConnectionPool, allow_many_files, chat_request
 from tests.raw_client import ChatRequest, Reply, send

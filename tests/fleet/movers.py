@@ -15,6 +15,7 @@ import sys
 
 from cadenza.core.money import Price
 from cadenza.core.records import Outcome, Usage
+from cadenza.fleet.presence import Presence
 from cadenza.ledger.rules import Ended, Held, Hold
 from cadenza.ledger.writer import LedgerWriter
 from cadenza.observe import FaultPoint, Observer, make_log
@@ -89,13 +90,16 @@ def make_outcome(hold: Hold) -> Outcome:
 
 async def main(url: str, name: str, count: str, *accounts: str) -> None:
     store = open_store(url)
-    writer = LedgerWriter(store, Observer(make_log(io.StringIO()), FaultPoint()))
+    presence = Presence(store)
+    writer = LedgerWriter(store, Observer(make_log(io.StringIO()), FaultPoint()), presence)
     pairs = [(account_id, key_id) for account_id, _, key_id in (one.partition(":") for one in accounts)]
     mover, numbers = Mover(writer, name, pairs), itertools.count()
     try:
+        await presence.start()
         await writer.start()
         await asyncio.gather(*(mover.work(numbers, int(count)) for _ in range(AT_ONCE)))
         await writer.stop()
+        await presence.stop()
     finally:
         await store.close()
     sys.stdout.write(f"{mover.busy} {mover.charged_nano}\n")

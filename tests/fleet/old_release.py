@@ -10,7 +10,7 @@ import secrets
 from collections.abc import AsyncIterator
 from typing import Any, Self
 
-from cadenza.core.apikey import digest_key
+from cadenza.core.codes import digest_key
 from tests.fleet.ledger import FleetLedger
 from tests.service import now_ms
 

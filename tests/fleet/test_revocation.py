@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from cadenza.control.keys import revoke_key
-from cadenza.core.apikey import digest_key, display_prefix, make_key
+from cadenza.core.codes import digest_key, display_prefix, make_key
 from cadenza.store.address import open_store
 from cadenza.store.store import Store, Transaction
 from cadenza.store.tables import keys

@@ -15,7 +15,7 @@ import pytest
 
 from cadenza.control.account.accounts import create_account
 from cadenza.control.keys import KeyOrder, create_key
-from cadenza.core.apikey import make_key
+from cadenza.core.codes import make_key
 from cadenza.store.address import open_store
 from cadenza.store.migrate import migrate
 from tests.load import ConnectionPool, TimedReply

@@ -16,12 +16,12 @@ from cadenza.core.records import Cap, Outcome, Usage
 from cadenza.fleet import presence
 from cadenza.fleet.presence import USUAL_BOUNDS, Bounds, Presence
 from cadenza.ledger import audit, sweeps, transaction
-from cadenza.ledger.audit import Finding
+from cadenza.ledger.audit import Violation
 from cadenza.ledger.backlog import Answer
 from cadenza.ledger.cap_rows import set_cap
 from cadenza.ledger.rules import Demand, End, Ended, Held, Hold, Insufficient, OpenHold, Repeated, Taken
 from cadenza.ledger.transaction import AccountMoves, Applied, WantedHold
-from cadenza.ledger.writer import USUAL_PACE, LedgerWriter, Pace
+from cadenza.ledger.writer import USUAL_TIMING, LedgerTiming, LedgerWriter
 from cadenza.observe import FaultPoint, Metrics, Observer, make_log
 from cadenza.store.address import open_store
 from cadenza.store.schema import accounts, marks, reserves, usage
@@ -34,9 +34,9 @@ PRICE = Price(input_nano=10, output_nano=30, cached_input_nano=2)
 PATIENCE_S = 60.0  # how long a test waits for something that must happen
 LOOK_EVERY_S = 0.02
 HOUR_S = 3600.0
-MARKS_AT_ONCE = Pace(mark_every_s=0.02, mark_after_s=0.0)
-PATIENT = Pace(wait_s=PATIENCE_S, ask_s=10.0)  # other processes have time to give back credit, even on a busy machine
-ALONE = Pace(
+MARKS_AT_ONCE = LedgerTiming(mark_every_s=0.02, mark_after_s=0.0)
+PATIENT = LedgerTiming(wait_s=PATIENCE_S, ask_s=10.0)  # other processes have time to give back credit on a busy machine
+ALONE = LedgerTiming(
     wait_s=PATIENCE_S,
     mark_every_s=HOUR_S,
     mark_after_s=0.0,
@@ -255,8 +255,16 @@ async def reserves_of(store: Store, account: str = "a") -> dict[str, int]:
     return {str(process): int(amount_nano) for process, amount_nano in rows}
 
 
-async def findings(store: Store) -> list[Finding]:
+async def findings(store: Store) -> list[Violation]:
     return await audit.check(store)
+
+
+class ProcessWriter(LedgerWriter):
+    """The writer of one process, with the presence under whose name it writes."""
+
+    def __init__(self, store: Store, observer: Observer, presence: Presence, timing: LedgerTiming) -> None:
+        super().__init__(store, observer, presence, timing)
+        self.presence = presence
 
 
 @asynccontextmanager
@@ -264,19 +272,21 @@ async def writing(
     store: Store,
     at: FaultPoint | None = None,
     log_to: TextIO | None = None,
-    pace: Pace = USUAL_PACE,
+    timing: LedgerTiming = USUAL_TIMING,
     bounds: Bounds = USUAL_BOUNDS,
     timeout_s: float | None = PATIENCE_S,
-) -> AsyncIterator[tuple[LedgerWriter, Metrics]]:
+) -> AsyncIterator[tuple[ProcessWriter, Metrics]]:
     """A writer that has started, and its metrics. A test that hangs fails."""
     observer = Observer(make_log(log_to or io.StringIO()), at)
-    writer = LedgerWriter(store, observer, pace, Presence(store, bounds))
+    writer = ProcessWriter(store, observer, Presence(store, bounds), timing)
     async with asyncio.timeout(timeout_s):
+        await writer.presence.start()
         await writer.start()
         try:
             yield writer, observer.metrics
         finally:
             await writer.stop()
+            await writer.presence.stop()
 
 
 async def hold_all(writer: LedgerWriter, wanted: Iterable[Hold]) -> list[Held | Insufficient | Repeated]:

@@ -20,7 +20,7 @@ WHOLE = Usage(100, 50)
 async def main(line: Connection, url: str, digest: str) -> None:
     store = open_store(url, PATIENCE_S)
     try:
-        async with writing(store, pace=ALONE, bounds=QUIET) as (writer, _):
+        async with writing(store, timing=ALONE, bounds=QUIET) as (writer, _):
             key_cache = KeyCache(store, writer.presence, PATIENCE_S)
             assert await key_cache.find(bytes.fromhex(digest))
             await hold_all(writer, [make_hold("plain"), make_hold("keyed", key=KEY), make_hold("b1", account="b")])

@@ -5,7 +5,7 @@ from typing import Any
 
 from sqlalchemy import Table, select, text
 
-from cadenza.core.apikey import digest_key, display_prefix, make_key
+from cadenza.core.codes import digest_key, display_prefix, make_key
 from cadenza.store.statements import Statement
 from cadenza.store.store import Store, Transaction
 from cadenza.store.tables import accounts, keys

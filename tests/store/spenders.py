@@ -16,13 +16,13 @@ from multiprocessing.connection import Connection
 from cadenza.core.records import Usage
 from cadenza.fleet.presence import Bounds
 from cadenza.ledger.rules import Ended, Held
-from cadenza.ledger.writer import LedgerWriter, Pace
+from cadenza.ledger.writer import LedgerTiming, LedgerWriter
 from cadenza.store.address import open_store
 from cadenza.store.store import Store
 from tests.store.forked import Fork, forked, listen
 from tests.store.moves import PATIENCE_S, Progress, make_hold, make_outcome, mark_of, writing
 
-PACE = Pace(wait_s=PATIENCE_S, mark_every_s=0.02, mark_after_s=0.0, sweep_every_s=0.1, ask_s=10.0)
+TIMING = LedgerTiming(wait_s=PATIENCE_S, mark_every_s=0.02, mark_after_s=0.0, sweep_every_s=0.1, ask_s=10.0)
 BOUNDS = Bounds(beat_every_s=0.1, gap_s=4.0, dead_s=6.0)
 PATIENT = Bounds(beat_every_s=0.1, gap_s=30.0, dead_s=40.0)  # of processes that live: a busy machine may hold them up
 
@@ -82,7 +82,7 @@ async def main(line: Connection, work: str, url: str, *words: str) -> None:
         if work == "sweep":
             line.send("ready")
             await listen(line)
-        async with writing(store, pace=PACE, bounds=PATIENT if work == "spend" else BOUNDS) as (writer, _):
+        async with writing(store, timing=TIMING, bounds=PATIENT if work == "spend" else BOUNDS) as (writer, _):
             match work, words:
                 case "sweep", ():
                     await listen(line)

@@ -10,9 +10,10 @@ from sqlalchemy import text
 
 from cadenza.core.records import Cap, Usage
 from cadenza.ledger import audit, transaction
-from cadenza.ledger.audit import RULES, Counts, Finding
+from cadenza.ledger.audit import RULES, AuditCounts, Violation
 from cadenza.ledger.rules import IDEMPOTENCY_MS, Held
 from cadenza.ledger.writer import LedgerWriter
+from cadenza.store.sqlite.store import SqliteStore
 from cadenza.store.statements import Statement
 from cadenza.store.store import Store, Transaction
 from tests.store.moves import cap, findings, finish, fund, make_hold, make_outcome, money, opened, take, writing
@@ -62,72 +63,72 @@ GIVE_BACK_OPEN = "UPDATE accounts SET held_nano = 0 WHERE id = 'acct_a'"
 BROKEN = {
     "an entry that moved nothing": (
         [NEW_ENTRY + "('acct_a', 'correction', 5, NULL, '', 0)"],
-        [Finding(BALANCE_IS_SUM, "acct_a", -5)],
+        [Violation(BALANCE_IS_SUM, "acct_a", -5)],
     ),
     "a balance without its entry": (
         ["UPDATE accounts SET balance_nano = balance_nano + 5 WHERE id = 'acct_a'"],
-        [Finding(BALANCE_IS_SUM, "acct_a", 5)],
+        [Violation(BALANCE_IS_SUM, "acct_a", 5)],
     ),
     "credit without any entry": (
         ["UPDATE accounts SET balance_nano = 9 WHERE id = 'acct_b'"],
-        [Finding(BALANCE_IS_SUM, "acct_b", 9)],
+        [Violation(BALANCE_IS_SUM, "acct_b", 9)],
     ),
     "too much is held": (
         ["UPDATE accounts SET held_nano = held_nano + 3 WHERE id = 'acct_a'"],
-        [Finding(HELD_IS_SUM, "acct_a", 3)],
+        [Violation(HELD_IS_SUM, "acct_a", 3)],
     ),
-    "too little is held": ([GIVE_BACK_OPEN], [Finding(HELD_IS_SUM, "acct_a", -2500)]),
+    "too little is held": ([GIVE_BACK_OPEN], [Violation(HELD_IS_SUM, "acct_a", -2500)]),
     "a reserve that is not held": (
         ["UPDATE reserves SET amount_nano = amount_nano + 4"],
-        [Finding(HELD_IS_SUM, "acct_a", -4)],
+        [Violation(HELD_IS_SUM, "acct_a", -4)],
     ),
     "a charge of an unknown request": (
         [NEW_ENTRY + "('acct_a', 'charge', -7, 'nobody', '', 0)", PAY_7],
-        [Finding(CHARGE_IS_METERED, "nobody", -7)],
+        [Violation(CHARGE_IS_METERED, "nobody", -7)],
     ),
     "a charge on another account": (
         [METER.format("open", 0), NEW_ENTRY + "('acct_b', 'charge', 0, 'open', '', 0)"],
-        [Finding(CHARGE_IS_METERED, "open", 0)],
+        [Violation(CHARGE_IS_METERED, "open", 0)],
     ),
     "a metering row on another account": (
         ["UPDATE usage SET account_id = 'acct_b' WHERE completion_id = 'settled'"],
-        [Finding(CHARGE_IS_METERED, "settled", -1210)],
+        [Violation(CHARGE_IS_METERED, "settled", -1210)],
     ),
     "an open hold of the release before that is not held": (
         [OLD_HOLD.format("open", "NULL"), "UPDATE holds SET amount_nano = 6"],
-        [Finding(HELD_IS_SUM, "acct_a", -6)],
+        [Violation(HELD_IS_SUM, "acct_a", -6)],
     ),
     "a settled hold of the release before without its charge": (
         [OLD_HOLD.format("settled", 1), METER.format("old", 0)],
-        [Finding(SETTLED_HAS_CHARGE, "old", 0)],
+        [Violation(SETTLED_HAS_CHARGE, "old", 0)],
     ),
     "an ended hold of the release before without its metering row": (
         [OLD_HOLD.format("released", 1)],
-        [Finding(ENDED_IS_METERED, "old", 0)],
+        [Violation(ENDED_IS_METERED, "old", 0)],
     ),
     "a metering row of a hold of the release before that still runs": (
         [OLD_HOLD.format("open", "NULL"), METER.format("old", 0)],
-        [Finding(ENDED_IS_METERED, "old", 0)],
+        [Violation(ENDED_IS_METERED, "old", 0)],
     ),
     "a metering row that says more than was charged": (
         ["UPDATE usage SET cost_nano = cost_nano + 1, short_nano = -1 WHERE completion_id = 'settled'"],
-        [Finding(METERED_IS_CHARGED, "settled", 1), Finding(COSTS_ITS_COUNTS, "settled", 0)],
+        [Violation(METERED_IS_CHARGED, "settled", 1), Violation(COSTS_ITS_COUNTS, "settled", 0)],
     ),
     "a metering row of an earlier release that says more than was charged": (
         ["UPDATE usage SET cost_nano = cost_nano + 1, input_nano = NULL WHERE completion_id = 'settled'"],
-        [Finding(METERED_IS_CHARGED, "settled", 1)],
+        [Violation(METERED_IS_CHARGED, "settled", 1)],
     ),
     "a charge above its counts and prices": (
         ["UPDATE usage SET cached_tokens = 90 WHERE completion_id = 'settled'"],
-        [Finding(COSTS_ITS_COUNTS, "settled", 90 * 8)],
+        [Violation(COSTS_ITS_COUNTS, "settled", 90 * 8)],
     ),
     "a charge below its counts and prices": (
         ["UPDATE usage SET completion_tokens = 8 WHERE completion_id = 'settled'"],
-        [Finding(COSTS_ITS_COUNTS, "settled", -30)],
+        [Violation(COSTS_ITS_COUNTS, "settled", -30)],
     ),
     "a charge of another price": (
         ["UPDATE usage SET output_nano = 31 WHERE completion_id = 'settled'"],
-        [Finding(COSTS_ITS_COUNTS, "settled", -7)],
+        [Violation(COSTS_ITS_COUNTS, "settled", -7)],
     ),
     "a charge far above its hold": (
         [
@@ -135,67 +136,67 @@ BROKEN = {
             NEW_ENTRY + "('acct_a', 'correction', -9999000, 'settled', '', 0)",
             "UPDATE accounts SET balance_nano = balance_nano - 9999000 WHERE id = 'acct_a'",
         ],
-        [Finding(WITHIN_HOLD, "settled", 10_000_210 - 2500)],
+        [Violation(WITHIN_HOLD, "settled", 10_000_210 - 2500)],
     ),
     "a correction that its metering row does not show": (
         [NEW_ENTRY + "('acct_a', 'correction', 5, 'settled', '', 0)", GIVE_5],
-        [Finding(METERED_IS_CHARGED, "settled", 5)],
+        [Violation(METERED_IS_CHARGED, "settled", 5)],
     ),
     "a correction of a request that was not charged": (
         [NEW_ENTRY + "('acct_a', 'correction', 5, 'nobody', '', 0)", GIVE_5],
-        [Finding(CORRECTION_FOLLOWS, "nobody", 5)],
+        [Violation(CORRECTION_FOLLOWS, "nobody", 5)],
     ),
     "a metering row with a cost that was not charged": (
         [METER.format("nobody", 8)],
-        [Finding(METERED_IS_CHARGED, "nobody", 8)],
+        [Violation(METERED_IS_CHARGED, "nobody", 8)],
     ),
 }
 OWE_5 = "UPDATE accounts SET debt_nano = 5 WHERE id = 'acct_b'"
 DEBT = "INSERT INTO debts (account_id, source, note, amount_nano, left_nano, created_at) VALUES "
 BROKEN |= {
-    "a debt that nobody owes": ([DEBT + "('acct_b', 'dp_1', '', 5, 5, 0)"], [Finding(DEBT_IS_SUM, "acct_b", -5)]),
-    "a debt without a reason": ([OWE_5], [Finding(DEBT_IS_SUM, "acct_b", 5)]),
+    "a debt that nobody owes": ([DEBT + "('acct_b', 'dp_1', '', 5, 5, 0)"], [Violation(DEBT_IS_SUM, "acct_b", -5)]),
+    "a debt without a reason": ([OWE_5], [Violation(DEBT_IS_SUM, "acct_b", 5)]),
     "a debt beside free credit": (
         [
             DEBT + "('acct_b', 'dp_1', '', 5, 5, 0)",
             "UPDATE accounts SET debt_nano = 5, balance_nano = 9 WHERE id = 'acct_b'",
             NEW_ENTRY + "('acct_b', 'grant', 9, NULL, '', 0)",
         ],
-        [Finding(DEBT_LEAVES_NOTHING_FREE, "acct_b", 9)],
+        [Violation(DEBT_LEAVES_NOTHING_FREE, "acct_b", 9)],
     ),
     "a debt that was paid without an entry": (
         [DEBT + "('acct_b', 'dp_1', '', 7, 5, 0)", OWE_5],
-        [Finding(PAID_DEBT_IS_SUM, "dp_1", 2)],
+        [Violation(PAID_DEBT_IS_SUM, "dp_1", 2)],
     ),
 }
 BROKEN_CAPS = {
     "a cap that has spent more than its key": (
         ["UPDATE caps SET spent_nano = spent_nano + 5 WHERE key_id = 'key_a'"],
-        [Finding(CAP_SPENT_IS_SUM, "key_a", 5)],
+        [Violation(CAP_SPENT_IS_SUM, "key_a", 5)],
     ),
     "a cap of another month": (
         ["UPDATE caps SET month = month + 1 WHERE key_id = 'key_c'"],
-        [Finding(CAP_SPENT_IS_SUM, "key_c", 1210)],
+        [Violation(CAP_SPENT_IS_SUM, "key_c", 1210)],
     ),
     "a cap that holds too much": (
         ["UPDATE cap_holds SET amount_nano = 10000 - 1210 + 6"],
-        [Finding(CAP_IS_KEPT, "key_a", 6)],
+        [Violation(CAP_IS_KEPT, "key_a", 6)],
     ),
     "a hold of no cap": (
         ["DELETE FROM caps WHERE key_id = 'key_a'", "UPDATE keys SET is_capped = FALSE WHERE id = 'key_a'"],
-        [Finding(CAP_HOLDS_HAVE_CAPS, "key_a", 2500)],
+        [Violation(CAP_HOLDS_HAVE_CAPS, "key_a", 2500)],
     ),
     "a cap that no request looks for": (
         ["UPDATE keys SET is_capped = FALSE WHERE id = 'key_a'"],
-        [Finding(CAPS_ARE_MARKED, "key_a", 0)],
+        [Violation(CAPS_ARE_MARKED, "key_a", 0)],
     ),
     "a cap that no batch looks for": (
         ["UPDATE accounts SET has_caps = FALSE WHERE id = 'acct_c'"],
-        [Finding(CAPS_ARE_MARKED, "key_c", 0)],
+        [Violation(CAPS_ARE_MARKED, "key_c", 0)],
     ),
     "a key without a cap that is marked": (
         ["UPDATE keys SET is_capped = TRUE WHERE id = 'key_b'"],
-        [Finding(CAPS_ARE_MARKED, "key_b", 0)],
+        [Violation(CAPS_ARE_MARKED, "key_b", 0)],
     ),
 }
 
@@ -237,7 +238,7 @@ async def test_an_empty_store_has_no_findings(store: Store) -> None:
 async def test_a_store_in_use_has_no_findings(used: Store) -> None:
     """Settled, released and running requests are sound, and are counted."""
     assert await findings(used) == []
-    assert await audit.count(used) == Counts(accounts=2, entries=2, requests=2, reserves=1, unpriced=0)
+    assert await audit.count(used) == AuditCounts(accounts=2, entries=2, requests=2, reserves=1, unpriced=0)
 
 
 async def test_each_broken_rule_is_found_and_nothing_else(used: Store) -> None:
@@ -254,14 +255,14 @@ async def test_each_broken_rule_of_caps_is_found_and_nothing_else(capped: Store)
         assert await found_after(capped, statements) == expected, name
 
 
-async def found_after(store: Store, statements: list[str]) -> list[Finding]:
+async def found_after(store: Store, statements: list[str]) -> list[Violation]:
     """What the audit finds after these changes, which are rolled back."""
-    found: list[Finding] = []
+    found: list[Violation] = []
 
     def work(tx: Transaction) -> None:
         for statement in statements:
             tx.change(Statement(text(statement)), {})
-        found.extend(Finding(*row) for row in tx.rows(audit.check_of(tx), {}))
+        found.extend(Violation(*row) for row in tx.rows(audit.CHECK, {}))
         raise RollBack
 
     with pytest.raises(RollBack):
@@ -277,7 +278,7 @@ async def test_a_second_charge_is_found(used: Store) -> None:
         NEW_ENTRY + "('acct_a', 'charge', -1210, 'settled', '', 0)",
         "UPDATE accounts SET balance_nano = balance_nano - 1210 WHERE id = 'acct_a'",
     )
-    assert await findings(used) == [Finding(CHARGED_ONCE, "settled", 2)]
+    assert await findings(used) == [Violation(CHARGED_ONCE, "settled", 2)]
 
 
 @pytest.mark.parametrize(("apart_ms", "is_found"), [(IDEMPOTENCY_MS - 1, True), (IDEMPOTENCY_MS, False)])
@@ -300,7 +301,7 @@ async def test_a_key_that_was_charged_twice_is_found(store: Store, apart_ms: int
         "UPDATE usage SET idempotency_digest = (SELECT u.idempotency_digest FROM usage u WHERE u.completion_id = 'r1')"
         " WHERE completion_id = 'r2'",
     )
-    assert await findings(store) == ([Finding(KEY_IS_CHARGED_ONCE, "r2", 1210)] if is_found else [])
+    assert await findings(store) == ([Violation(KEY_IS_CHARGED_ONCE, "r2", 1210)] if is_found else [])
 
 
 async def test_requests_of_an_earlier_release_are_counted(used: Store) -> None:
@@ -313,7 +314,7 @@ async def test_a_hold_that_the_balance_does_not_cover_is_found(used: Store) -> N
     """Even if the constraint that forbids it is off."""
     balance_nano, held_nano = await money(used)
     taken_nano = balance_nano - held_nano + 4
-    if used.is_sqlite:
+    if isinstance(used, SqliteStore):
         off, on = "PRAGMA ignore_check_constraints = ON", "PRAGMA ignore_check_constraints = OFF"
     else:
         off, on = "ALTER TABLE accounts DROP CONSTRAINT ck_accounts_balance_covers_held", "SELECT 1"
@@ -324,7 +325,7 @@ async def test_a_hold_that_the_balance_does_not_cover_is_found(used: Store) -> N
         f"UPDATE accounts SET balance_nano = balance_nano - {taken_nano} WHERE id = 'acct_a'",
         on,
     )
-    assert await findings(used) == [Finding(HELD_IS_COVERED, "acct_a", -4)]
+    assert await findings(used) == [Violation(HELD_IS_COVERED, "acct_a", -4)]
 
 
 async def test_several_broken_rules_are_all_found(used: Store) -> None:

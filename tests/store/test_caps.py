@@ -9,7 +9,7 @@ import pytest
 from cadenza.core.records import Cap, Usage
 from cadenza.ledger.caps import CapShort
 from cadenza.ledger.rules import Ended, Held, Insufficient
-from cadenza.ledger.writer import LedgerWriter, Pace
+from cadenza.ledger.writer import LedgerTiming, LedgerWriter
 from cadenza.store.schema import accounts, cap_holds, caps, keys
 from cadenza.store.store import Store, StoreRefused, StoreUnavailable
 from tests.postgres import Postgres
@@ -306,7 +306,7 @@ async def test_a_dead_process_is_charged_within_the_cap(rich: Store, url: str) -
 
 async def test_the_marks_of_a_dead_process_do_not_pass_a_cap(rich: Store) -> None:
     """A cap that was lowered meanwhile is charged no further than it goes."""
-    async with writing(rich, pace=ALONE, bounds=QUIET) as (writer, _):
+    async with writing(rich, timing=ALONE, bounds=QUIET) as (writer, _):
         await cap(rich, Cap(9 * WHOLE_NANO))
         await hold(writer, "r1")
         writer.track("r1", Progress(40))
@@ -322,8 +322,8 @@ async def test_a_living_process_that_was_swept_takes_nothing_from_others(rich: S
     await cap(rich, Cap(2 * WHOLE_NANO))
     async with (
         opened(url) as beside,
-        writing(rich, pace=ALONE, bounds=QUIET) as (writer, _),
-        writing(beside, pace=ALONE, bounds=QUIET) as (other, _),
+        writing(rich, timing=ALONE, bounds=QUIET) as (writer, _),
+        writing(beside, timing=ALONE, bounds=QUIET) as (other, _),
     ):
         for completion_id in ("r1", "r2"):
             await hold(writer, completion_id)
@@ -343,7 +343,7 @@ async def test_a_hold_whose_commit_is_unknown_does_not_stay(postgres: Postgres, 
     async with postgres_store(postgres) as (store, url), lossy_line(postgres, tmp_path) as line:
         await fund(store, DOLLAR_NANO)
         await cap(store, Cap(WHOLE_NANO))
-        async with opened(line.url_of(url)) as lossy, writing(lossy, pace=ALONE, bounds=QUIET) as (writer, _):
+        async with opened(line.url_of(url)) as lossy, writing(lossy, timing=ALONE, bounds=QUIET) as (writer, _):
             line.lose_next_commit()
             with contextlib.suppress(StoreUnavailable):
                 await hold(writer, "r1")
@@ -357,9 +357,9 @@ async def test_a_hold_whose_commit_is_unknown_does_not_stay(postgres: Postgres, 
 
 async def test_a_hold_that_a_process_does_not_know_is_given_back_in_time(rich: Store) -> None:
     """A failover may bring back a row of an earlier time: the process notices and removes it."""
-    pace = Pace(reconcile_every_s=0.05)
+    timing = LedgerTiming(reconcile_every_s=0.05)
     await cap(rich, Cap(WHOLE_NANO))
-    async with writing(rich, pace=pace) as (writer, _):
+    async with writing(rich, timing=timing) as (writer, _):
         name = writer.presence.name
         await run_sql(rich, f"INSERT INTO cap_holds VALUES ('key_a', '{name}', {WHOLE_NANO})")
 

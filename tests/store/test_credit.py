@@ -49,13 +49,13 @@ async def correct(store: Store, amount_nano: int, reason: str = "a mistake") -> 
 
 
 async def test_a_correction_is_an_entry_with_its_reason(store: Store) -> None:
-    """A correction lowers the balance by an entry of its own, and is in the audit trail; the ledger stays sound."""
+    """A correction lowers the balance by an entry of its own, and is in the audit log; the ledger stays sound."""
     await fund(store, 5 * DOLLAR_NANO)
     assert await correct(store, -DOLLAR_NANO, "granted twice") == 4 * DOLLAR_NANO
     _, made = await rows_of(store, entries)
     assert (made.kind, made.amount_nano, made.note) == ("correction", -DOLLAR_NANO, "granted twice")
-    [act] = await list_newest(store, "acct_a")
-    assert (act.actor, act.act, act.detail) == (COMMAND_LINE, "credit.correct", "-1.00 dollars: granted twice")
+    [event] = await list_newest(store, "acct_a")
+    assert (event.actor, event.event, event.detail) == (COMMAND_LINE, "credit.correct", "-1.00 dollars: granted twice")
     assert await audit.check(store) == []
 
 

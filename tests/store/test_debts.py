@@ -92,7 +92,7 @@ async def test_a_refund_while_requests_run_leaves_nothing_more_to_spend(store: S
     notes = [(one.amount_nano // CENT_NANO, one.note) for one in await rows_of(store, entries) if one.debt_id]
     said = "refund of a card payment: pays a debt of 9.90 dollars"
     assert notes == [(-230, said), (-330, said), (-430, said)]
-    details = {act.act: act.detail for act in await list_newest(store, "acct_a")}
+    details = {one.event: one.detail for one in await list_newest(store, "acct_a")}
     assert details["payment.debt"] == "9.90 of 10.00 dollars are a debt of the account"
 
 
@@ -139,7 +139,7 @@ async def test_a_dispute_that_is_won_cancels_its_debt_and_gives_back_the_rest(st
     assert await cents(store) == (0, 0, 300)
     await tell(store, DisputeClosed("dp_1", TEN_NANO, "won"), "evt_won")
     assert await cents(store) == (700, 0, 0)
-    details = {act.act: act.detail for act in await list_newest(store, "acct_a")}
+    details = {one.event: one.detail for one in await list_newest(store, "acct_a")}
     assert details["payment.dispute_won"] == ("7.00 dollars were given back, and a debt of 3.00 dollars was cancelled")
 
 

@@ -50,7 +50,7 @@ def personal_rows(account: str, blob: str) -> list[str]:
 
 def blob_of(store: Store, letter: str) -> str:
     value = (letter * 32).encode().hex()
-    return f"x'{value}'" if store.is_sqlite else f"decode('{value}', 'hex')"
+    return f"x'{value}'" if isinstance(store, SqliteStore) else f"decode('{value}', 'hex')"
 
 
 @pytest.fixture
@@ -69,11 +69,11 @@ async def fill(store: Store) -> None:
         await run_sql(store, *personal_rows(account_id, blob_of(store, letter)))
     await run_sql(
         store,
-        f"UPDATE accounts SET is_operator = {'1' if store.is_sqlite else 'true'}, theme = 'dark'",
+        f"UPDATE accounts SET is_operator = {'1' if isinstance(store, SqliteStore) else 'true'}, theme = 'dark'",
         f"UPDATE keys SET name = '{SECRET}'",
         f"INSERT INTO links VALUES ({blob_of(store, 'c')}, 'invite', NULL, '{EMAIL}', 1, 2)",
     )
-    for act in (
+    for event in (
         AuditEvent(NOW_MS, OLD_EMAIL, "account.email", OWNER, detail=SECRET),
         AuditEvent(NOW_MS, EMAIL, "key.rename", OWNER, "key_a", SECRET),
         AuditEvent(NOW_MS, OTHER_EMAIL, "account.class", OWNER, detail="mezzo"),
@@ -81,7 +81,7 @@ async def fill(store: Store) -> None:
         AuditEvent(NOW_MS, EMAIL, "account.class", OTHER, detail="forte"),
         AuditEvent(NOW_MS, EMAIL, "voucher.create", subject="vch_1", detail="5.00 dollars"),
     ):
-        await store.transact(lambda tx, act=act: audit_events.add(tx, act))  # type: ignore[misc]
+        await store.transact(lambda tx, event=event: audit_events.add(tx, event))  # type: ignore[misc]
 
 
 async def erase(store: Store) -> Erased:
@@ -140,13 +140,14 @@ async def test_others_keep_what_is_theirs(filled: Store) -> None:
     assert [row.actor for row in after["acts"] if row.act == "account.class"] == [OWNER]  # type: ignore[attr-defined]
 
 
-async def test_the_audit_trail_still_tells_what_was_done(filled: Store) -> None:
-    """Acts stay with their times and subjects; the account stands there by its id, and others by their names."""
+async def test_the_audit_log_still_tells_what_was_done(filled: Store) -> None:
+    """Events stay with their times and subjects; the account stands there by its id, and others by their names."""
     await erase(filled)
-    trail = [
-        (one.actor, one.act, one.subject, one.detail) for one in reversed(await audit_events.list_newest(filled, OWNER))
+    found = [
+        (one.actor, one.event, one.subject, one.detail)
+        for one in reversed(await audit_events.list_newest(filled, OWNER))
     ]
-    assert trail[-5:] == [
+    assert found[-5:] == [
         (OWNER, "account.email", "", ""),
         (OWNER, "key.rename", "key_a", ""),
         (OTHER_EMAIL, "account.class", "", ""),
@@ -168,8 +169,8 @@ async def test_the_audit_trail_still_tells_what_was_done(filled: Store) -> None:
     ],
 )
 @pytest.mark.parametrize("is_erased", [False, True])
-async def test_the_audit_trail_is_append_only_otherwise(filled: Store, change: str, *, is_erased: bool) -> None:
-    """No other change is allowed, neither of an erased account's acts nor of another's."""
+async def test_the_audit_log_is_append_only_otherwise(filled: Store, change: str, *, is_erased: bool) -> None:
+    """No other change is allowed, neither of an erased account's audit events nor of another's."""
     if is_erased:
         await erase(filled)
     with pytest.raises(StoreRefused, match="append-only"):

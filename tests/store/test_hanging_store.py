@@ -82,7 +82,7 @@ async def test_a_postgres_that_hangs_is_answered_for_soon(postgres: Postgres, ki
             name = url.partition("@/")[2].partition("?")[0]
             async with (
                 opened(f"postgresql://{OWNER}@127.0.0.1:{link.port}/{name}") as far,
-                writing(far, pace=HASTY, bounds=QUIET) as (writer, _),
+                writing(far, timing=HASTY, bounds=QUIET) as (writer, _),
             ):
                 await hold_all(writer, [make_hold("r1"), make_hold("r2")])
                 async with hanging(kind, postgres, url, link):
@@ -95,7 +95,7 @@ async def test_a_locked_sqlite_file_is_answered_for_soon(sqlite_store: SqliteSto
     """The same when another process holds the lock of the file."""
     await fund(sqlite_store, DOLLAR_NANO)
     url = f"sqlite:///{sqlite_store.path}"
-    async with opened(url) as store, writing(store, pace=HASTY) as (writer, _):
+    async with opened(url) as store, writing(store, timing=HASTY) as (writer, _):
         await hold_all(writer, [make_hold("r1"), make_hold("r2")])
         async with transaction(url):
             await no_answer(writer)

@@ -69,7 +69,7 @@ async def users_of_keys(store: Store) -> list[str]:
 async def test_a_request_whose_key_was_freed_is_lost(rich: Store) -> None:
     """Nobody has used the key since: the late end is not charged, is counted and logged, and the key stays free."""
     log = io.StringIO()
-    async with writing(rich, log_to=log, pace=ALONE, bounds=QUIET) as (writer, metrics):
+    async with writing(rich, log_to=log, timing=ALONE, bounds=QUIET) as (writer, metrics):
         await writer.hold(FIRST)
         await sweep_process(rich, writer.presence.name)
         assert await writer.end(make_outcome("r1", WHOLE)) == LOST
@@ -84,7 +84,7 @@ async def test_a_request_whose_key_was_freed_is_lost(rich: Store) -> None:
 @pytest.mark.parametrize("is_over", [False, True])
 async def test_a_request_whose_key_is_used_by_a_retry_is_lost(rich: Store, is_over: bool) -> None:
     """The retry runs or has ended, in another process: it alone is charged, and the key stays its own."""
-    async with writing(rich, pace=ALONE, bounds=QUIET) as (writer, _):
+    async with writing(rich, timing=ALONE, bounds=QUIET) as (writer, _):
         await writer.hold(FIRST)
         await sweep_process(rich, writer.presence.name)
         assert isinstance(await take(rich, RETRY), Held)
@@ -99,7 +99,7 @@ async def test_a_request_whose_key_is_used_by_a_retry_is_lost(rich: Store, is_ov
 
 async def test_a_retry_in_the_same_process_under_a_new_name_is_the_one_that_counts(rich: Store) -> None:
     """The process is swept and begins again; the retry with the freed key is its own, and only the retry is charged."""
-    async with writing(rich, pace=ALONE, bounds=QUIET) as (writer, _):
+    async with writing(rich, timing=ALONE, bounds=QUIET) as (writer, _):
         await writer.hold(FIRST)
         await sweep_process(rich, writer.presence.name)
         assert isinstance(await writer.hold(RETRY), Held)
@@ -111,7 +111,7 @@ async def test_a_retry_in_the_same_process_under_a_new_name_is_the_one_that_coun
 async def test_ends_that_wait_while_the_process_begins_again_are_late_too(rich: Store) -> None:
     """Queued under the old name, written under the new one: the end whose key was freed is lost all the same."""
     await fund(rich, DOLLAR_NANO, "b")
-    async with writing(rich, pace=ALONE, bounds=QUIET) as (writer, _):
+    async with writing(rich, timing=ALONE, bounds=QUIET) as (writer, _):
         await writer.hold(FIRST)
         await writer.hold(make_hold("b1", account="b"))
         await sweep_process(rich, writer.presence.name)
@@ -126,7 +126,7 @@ async def test_ends_that_wait_while_the_process_begins_again_are_late_too(rich: 
 
 async def test_a_marked_request_keeps_its_key(rich: Store) -> None:
     """The sweep charged its mark: a retry is refused, and the late end is whole for the same cost or less."""
-    async with writing(rich, pace=ALONE, bounds=QUIET) as (writer, _):
+    async with writing(rich, timing=ALONE, bounds=QUIET) as (writer, _):
         await writer.hold(FIRST)
         writer.track("r1", Progress(7))
         await writer.mark()
@@ -200,7 +200,7 @@ async def test_in_any_order_at_most_one_request_of_a_key_is_charged_and_whole(ri
 
 async def test_an_overcharge_of_the_sweep_is_corrected(rich: Store) -> None:
     """The late end knows the cached tokens: the difference comes back in an entry that names the request, once."""
-    async with writing(rich, pace=ALONE, bounds=QUIET) as (writer, metrics):
+    async with writing(rich, timing=ALONE, bounds=QUIET) as (writer, metrics):
         await writer.hold(make_hold("r1"))
         writer.track("r1", Progress(7))
         await writer.mark()
@@ -237,7 +237,7 @@ async def test_a_correction_is_made_once(rich: Store) -> None:
 async def test_a_correction_gives_back_to_the_cap(rich: Store) -> None:
     """What the key has spent of its cap is what its request cost in the end."""
     await cap(rich, Cap(5000))
-    async with writing(rich, pace=ALONE, bounds=QUIET) as (writer, _):
+    async with writing(rich, timing=ALONE, bounds=QUIET) as (writer, _):
         await writer.hold(make_hold("r1", is_capped=True))
         writer.track("r1", Progress(7))
         await writer.mark()

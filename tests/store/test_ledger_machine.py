@@ -16,12 +16,12 @@ from cadenza.core.money import Price
 from cadenza.core.records import Cap, Period, Usage
 from cadenza.ledger import cap_rows, transaction
 from cadenza.ledger.rules import Ended, Held, Hold, Insufficient
-from cadenza.ledger.writer import LedgerWriter
 from cadenza.store.store import Store
 from tests.store.moves import (
     ALONE,
     PATIENCE_S,
     QUIET,
+    ProcessWriter,
     cap_of,
     findings,
     fund,
@@ -36,7 +36,7 @@ from tests.store.rows import NOW_MS, add_key
 
 PRICES = (Price(10, 30, 2), Price(7, 11), Price(3, 0), Price(0, 5, 0), Price(0, 0))
 WRITERS = 3
-PACE = msgspec.structs.replace(ALONE, ask_s=10.0)
+TIMING = msgspec.structs.replace(ALONE, ask_s=10.0)
 RUNS = {"sqlite": (25, 25), "postgresql": (15, 20)}  # examples, and moves of each
 DAY_MS = 24 * 60 * 60 * 1000
 MONTHS = (NOW_MS, NOW_MS + 31 * DAY_MS)  # two times in two calendar months
@@ -120,7 +120,7 @@ class Bed:
     def __init__(self, runner: asyncio.Runner, url: str) -> None:
         self.run = runner.run
         self.numbers = itertools.count()
-        self.writers: list[LedgerWriter] = []
+        self.writers: list[ProcessWriter] = []
         self._url = url
         self._stack = contextlib.AsyncExitStack()
 
@@ -128,7 +128,9 @@ class Bed:
         self.store: Store = await self._stack.enter_async_context(opened(self._url, PATIENCE_S))
         for _ in range(WRITERS):
             store = await self._stack.enter_async_context(opened(self._url, PATIENCE_S))
-            writer, _ = await self._stack.enter_async_context(writing(store, pace=PACE, bounds=QUIET, timeout_s=None))
+            writer, _ = await self._stack.enter_async_context(
+                writing(store, timing=TIMING, bounds=QUIET, timeout_s=None)
+            )
             self.writers.append(writer)
 
     async def stop(self) -> None:

@@ -77,7 +77,7 @@ async def test_locked_accounts_delay_no_others(postgres: Postgres, count: int) -
         async def is_brief_charged() -> bool:
             return await money(store, "brief") == (LITTLE_NANO - 1030, 0)
 
-        async with serving_store(url) as serving, writing(serving, pace=HASTY) as (writer, _):
+        async with serving_store(url) as serving, writing(serving, timing=HASTY) as (writer, _):
             await hold_all(writer, [make_hold(f"{name}-0", account=name) for name in [*names, "brief"]])
             async with locked_accounts(url, names):
                 async with locked_accounts(url, ["brief"]):
@@ -106,7 +106,7 @@ async def test_a_request_of_a_locked_account_is_not_begun_on_its_reserve(postgre
     """Once a charge waits for the lock, no hold is taken in memory: it could not be charged either."""
     async with postgres_store(postgres) as (store, url):
         await fund(store, DOLLAR_NANO)
-        async with serving_store(url) as serving, writing(serving, pace=HASTY, bounds=QUIET) as (writer, _):
+        async with serving_store(url) as serving, writing(serving, timing=HASTY, bounds=QUIET) as (writer, _):
             await hold_all(writer, [make_hold("r1"), make_hold("r2")])
             async with locked_accounts(url, "a"):
                 with pytest.raises(StoreUnavailable):
@@ -124,7 +124,7 @@ async def test_an_account_with_many_moves_does_not_delay_others(sqlite_store: Sq
     await fund(sqlite_store, 1000 * WHOLE_NANO)
     await fund(sqlite_store, LITTLE_NANO, "b")
     many = [f"r{number}" for number in range(4 * BATCH_MAX)]
-    async with writing(sqlite_store, pace=ALONE) as (writer, _):
+    async with writing(sqlite_store, timing=ALONE) as (writer, _):
         await hold_all(writer, [*map(make_hold, many), make_hold("b", account="b")])
         ends = [writer.end(make_outcome(name)) for name in many]
         await writer.end(make_outcome("b", account="b"))
@@ -136,7 +136,7 @@ async def test_an_account_with_many_moves_does_not_delay_others(sqlite_store: Sq
 async def test_the_marks_of_a_locked_account_delay_no_others(postgres: Postgres) -> None:
     """What requests of other accounts have delivered is marked, and its own is once the lock is released."""
     async with postgres_store(postgres) as (store, url):
-        async with serving_store(url) as serving, writing(serving, pace=ALONE) as (writer, _):
+        async with serving_store(url) as serving, writing(serving, timing=ALONE) as (writer, _):
             for name in "abc":
                 await fund(store, LITTLE_NANO, name)
                 await writer.hold(make_hold(name, account=name))
@@ -153,7 +153,7 @@ async def test_the_marks_of_a_locked_account_delay_no_others(postgres: Postgres)
 async def test_a_locked_row_of_one_account_delays_no_others(postgres: Postgres) -> None:
     """A session locks a mark: the charges of other accounts that are in the same batch are written at once."""
     async with postgres_store(postgres) as (store, url):
-        async with serving_store(url) as serving, writing(serving, pace=ALONE) as (writer, _):
+        async with serving_store(url) as serving, writing(serving, timing=ALONE) as (writer, _):
             for name in "abc":
                 await fund(store, LITTLE_NANO, name)
                 await writer.hold(make_hold(name, account=name))

@@ -24,6 +24,7 @@ from cadenza.store import files, live_processes
 from cadenza.store.migrate import REVISIONS, SchemaState, migrate, schema_state
 from cadenza.store.migrations import refuse_living
 from cadenza.store.schema import entries, holds, idempotency, metadata, usage
+from cadenza.store.sqlite.store import SqliteStore
 from cadenza.store.statements import Statement
 from cadenza.store.store import REVISION_TABLE, Store, StoreRefused, StoreUnavailable
 from tests.store.aside import aside
@@ -271,7 +272,7 @@ async def fill_at_0003(store: Store) -> None:
     """Add a key, one settled request with its idempotency key, and one open request."""
     values = {"digest": b"k" * 32, "now": NOW_MS}
     await store.transact(lambda tx: tx.change(ADD_KEY, values))
-    yes, no = ("1", "0") if store.is_sqlite else ("true", "false")
+    yes, no = ("1", "0") if isinstance(store, SqliteStore) else ("true", "false")
     await run_sql(store, *(sql.replace(":yes", yes).replace(":no", no) for sql in USED_AT_0003))
     await store.transact(lambda tx: tx.change(ADD_IDEMPOTENCY, values))
 

@@ -138,10 +138,11 @@ async def test_the_audit_trail_has_no_text(store: Store) -> None:
     with pytest.raises(ControlError):
         await add(store, " ")
     await remove_note(store, note.id, NOW_MS)
-    trail = [
-        (one.act, one.actor, one.subject, one.detail) for one in reversed(await audit_events.list_newest(store, OWNER))
+    found = [
+        (one.event, one.actor, one.subject, one.detail)
+        for one in reversed(await audit_events.list_newest(store, OWNER))
     ]
-    assert trail == [
+    assert found == [
         ("note.add", BY, note.id, ""),
         ("note.change", BY, note.id, ""),
         ("note.remove", "command line", note.id, ""),

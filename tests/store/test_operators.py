@@ -84,17 +84,22 @@ async def test_corrections_never_go_below_zero(store: Store) -> None:
 
 
 async def test_every_act_is_written_with_the_change(store: Store) -> None:
-    """A change and its act are written together; a refused change leaves no act."""
+    """A change and its audit event are written together; a refused change leaves no event."""
     account = await make_account(store, "ann@example.org")
     await give_credit(store, account.email, DOLLAR, "a note", NOW_MS, BY)
     with pytest.raises(ControlError):
         await give_credit(store, account.email, 2**62, "", NOW_MS, BY)
     with pytest.raises(ControlError, match="one line"):
         await give_credit(store, account.email, DOLLAR, "two\nlines", NOW_MS, BY)
-    act, created = await list_audit_events(store, "ann@example.org")
-    assert created.act == "account.create"
-    assert (act.actor, act.act, act.email, act.detail) == (BY, "credit.grant", account.email, "1.00 dollars: a note")
-    assert await list_audit_events(store) == [act, created]
+    event, created = await list_audit_events(store, "ann@example.org")
+    assert created.event == "account.create"
+    assert (event.actor, event.event, event.email, event.detail) == (
+        BY,
+        "credit.grant",
+        account.email,
+        "1.00 dollars: a note",
+    )
+    assert await list_audit_events(store) == [event, created]
 
 
 async def test_unknown_things_are_not_found(store: Store) -> None:
@@ -106,7 +111,7 @@ async def test_unknown_things_are_not_found(store: Store) -> None:
 
 
 async def test_the_key_of_the_web_chat_is_not_revoked(store: Store) -> None:
-    """An operator revokes any key but that of the web chat; the act is written once."""
+    """An operator revokes any key but that of the web chat; the audit event is written once."""
     account = await make_account(store, "ann@example.org")
     for key_id in ("key_own", "key_web"):
         await add_key(store, key_id, account_id=account.id)
@@ -120,7 +125,7 @@ async def test_the_key_of_the_web_chat_is_not_revoked(store: Store) -> None:
         "key_own": ("revoked", False),
         "key_web": ("active", True),
     }
-    assert [act.act for act in details.audit_events] == ["key.revoke", "account.create"]
+    assert [one.event for one in details.audit_events] == ["key.revoke", "account.create"]
 
 
 async def test_usage_of_today_is_by_class(store: Store) -> None:

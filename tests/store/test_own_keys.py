@@ -1,4 +1,4 @@
-"""Keys as their owner manages them, on both databases: pages, bounds, changes, and the audit trail."""
+"""Keys as their owner manages them, on both databases: pages, bounds, changes, and the audit log."""
 
 import asyncio
 
@@ -20,6 +20,7 @@ from cadenza.control.keys import (
 )
 from cadenza.core.errors import ControlError
 from cadenza.core.records import Cap
+from cadenza.store.sqlite.store import SqliteStore
 from cadenza.store.store import Store
 from cadenza.store.tables import audit_events
 from cadenza.store.tables.keys import web_key
@@ -47,14 +48,15 @@ async def create(store: Store, now_ms: int = NOW_MS, account_id: str = OWNER, **
 async def add_many(store: Store, count: int, created_at: int) -> None:
     """Many keys with one statement of each database."""
     counted = f"WITH RECURSIVE t(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM t WHERE n < {count}) SELECT n FROM t"
-    digest = "randomblob(32)" if store.is_sqlite else "sha256(n::text::bytea)"
+    digest = "randomblob(32)" if isinstance(store, SqliteStore) else "sha256(n::text::bytea)"
     await run_sql(store, ONE.format(digest=digest, created=created_at, numbers=counted))
 
 
-async def trail(store: Store) -> list[tuple[str, str, str, str]]:
-    """Oldest first: the act, who did it, to which key, and the detail."""
+async def audit_log(store: Store) -> list[tuple[str, str, str, str]]:
+    """Oldest first: the event, who did it, to which key, and the detail."""
     return [
-        (one.act, one.actor, one.subject, one.detail) for one in reversed(await audit_events.list_newest(store, OWNER))
+        (one.event, one.actor, one.subject, one.detail)
+        for one in reversed(await audit_events.list_newest(store, OWNER))
     ]
 
 
@@ -94,7 +96,7 @@ async def test_every_change_is_in_the_audit_trail(store: Store) -> None:
     await change_key(store, key.id, KeyChange(cap=None), NOW_MS, OWNER, by=BY)
     await revoke_key(store, key.prefix, NOW_MS)
     await revoke_key(store, key.id, NOW_MS, OWNER, by=BY)
-    assert await trail(store) == [
+    assert await audit_log(store) == [
         ("key.create", BY, key.id, f"{key.prefix} usage, expires 90"),
         ("key.rename", BY, key.id, ""),
         ("key.limit", BY, key.id, "rate 2.5, burst usual"),
@@ -109,15 +111,15 @@ async def test_an_owner_knows_no_other_keys(store: Store) -> None:
     secret, own = await create_own_key(store, OWNER, KeyOrder("mine"), NOW_MS, by=BY)
     foreign = await create(store, account_id=OTHER)
     for text in (foreign.id, own.prefix, secret, "key_unknown", "\x00", ""):
-        for act in (
+        for change in (
             get_own_key(store, OWNER, text, NOW_MS),
             change_key(store, text, KeyChange(name="taken"), NOW_MS, OWNER, by=BY),
             revoke_key(store, text, NOW_MS, OWNER, by=BY),
         ):
             with pytest.raises(UnknownKey):
-                await act
+                await change
     assert await get_own_key(store, OTHER, foreign.id, NOW_MS) == foreign
-    assert [act for act, *_ in await trail(store)] == ["key.create"]
+    assert [event for event, *_ in await audit_log(store)] == ["key.create"]
 
 
 async def test_only_one_of_two_at_once_gets_the_last_place(store: Store) -> None:

@@ -90,7 +90,7 @@ async def test_no_key_is_held_under_a_name_that_was_swept(postgres: Postgres) ->
     """A request that costs nothing reserves nothing: its key belongs to a process that is registered all the same."""
     async with postgres_store(postgres) as (store, _):
         await fund(store, DOLLAR_NANO)
-        async with writing(store, pace=ALONE, bounds=QUIET) as (writer, _):
+        async with writing(store, timing=ALONE, bounds=QUIET) as (writer, _):
             swept = writer.presence.name
             await sweep_process(store, swept)
             assert isinstance(await writer.hold(make_hold("r1", key=KEY, price=FREE)), Held)
@@ -105,7 +105,7 @@ async def test_holds_of_several_accounts_learn_it_at_once(postgres: Postgres) ->
     async with postgres_store(postgres) as (store, _):
         for account in names:
             await fund(store, DOLLAR_NANO, account)
-        async with writing(store, pace=ALONE, bounds=QUIET) as (writer, _):
+        async with writing(store, timing=ALONE, bounds=QUIET) as (writer, _):
             await sweep_process(store, writer.presence.name)
             wanted = [make_hold(f"{account}{n}", account=account) for account in names for n in range(30)]
             answers = await hold_all(writer, wanted)
@@ -120,7 +120,7 @@ async def test_a_hold_is_taken_again_if_its_process_was_swept_before_the_answer(
     async with postgres_store(postgres) as (store, url):
         await fund(store, DOLLAR_NANO)
         beside = LateAnswers(url)
-        async with writing(beside, pace=ALONE, bounds=BEATING) as (writer, _):
+        async with writing(beside, timing=ALONE, bounds=BEATING) as (writer, _):
             name, beside.is_next_late = writer.presence.name, True
             holding = asyncio.create_task(writer.hold(make_hold("r1", key=KEY)))
             await beside.has_committed.wait()
@@ -144,7 +144,7 @@ async def test_a_request_with_a_revoked_key_is_lost(postgres: Postgres) -> None:
     """Nobody can tell whether it began before the revocation: it is not charged, and its reply ends with an error."""
     async with postgres_store(postgres) as (store, _):
         await fund(store, DOLLAR_NANO)
-        async with writing(store, pace=ALONE, bounds=QUIET) as (writer, _):
+        async with writing(store, timing=ALONE, bounds=QUIET) as (writer, _):
             await hold_all(writer, [make_hold("r1"), make_hold("r2")])
             await sweep_process(store, writer.presence.name)
             await store.transact(lambda tx: keys.revoke(tx, "key_a", NOW_MS))
@@ -157,7 +157,7 @@ async def test_a_cap_that_was_set_meanwhile_is_not_passed(postgres: Postgres) ->
     """A late request may have begun after the cap was set: it pays what the cap leaves, and is lost."""
     async with postgres_store(postgres) as (store, _):
         await fund(store, DOLLAR_NANO)
-        async with writing(store, pace=ALONE, bounds=QUIET) as (writer, _):
+        async with writing(store, timing=ALONE, bounds=QUIET) as (writer, _):
             await writer.hold(make_hold("r1"))
             await sweep_process(store, writer.presence.name)
             await cap(store, Cap(1000))
@@ -173,11 +173,11 @@ async def test_a_process_that_is_paused_with_its_machine_charges_nothing_twice(p
         await fund(store, DOLLAR_NANO)
         await fund(store, DOLLAR_NANO, "b")
         digest = await add_key(store, "key_kept", account_id="acct_b")
-        pace = msgspec.structs.replace(ALONE, sweep_every_s=0.05)
+        timing = msgspec.structs.replace(ALONE, sweep_every_s=0.05)
         async with forked(paused.main, url, digest.hex()) as frozen:
             await frozen.hear_word("held")
             frozen.pause()
-            async with writing(beside, pace=pace, bounds=OBSERVER) as (writer, _):
+            async with writing(beside, timing=timing, bounds=OBSERVER) as (writer, _):
 
                 async def is_swept() -> bool:
                     return (await money(store), await money(store, "b")) == ((DOLLAR_NANO, 0), (DOLLAR_NANO, 0))

@@ -117,7 +117,7 @@ async def test_another_amount_or_currency_gives_no_credit(store: Store) -> None:
     send = sender(store)
     for amount_nano in (None, 0, AMOUNT_NANO - 1, AMOUNT_NANO + 1, 10 * AMOUNT_NANO):
         assert await send(Paid(amount_nano)) == "wrong amount"
-        assert (await list_newest(store, "acct_a"))[0].act == "payment.mismatch"
+        assert (await list_newest(store, "acct_a"))[0].event == "payment.mismatch"
     assert (await balance(store), (await state(store))[0]) == (0, "open")
 
 
@@ -158,7 +158,7 @@ async def test_a_refund_before_the_payment_is_not_granted(store: Store) -> None:
 
 
 async def test_what_is_held_is_taken_later(store: Store) -> None:
-    """A refund takes free credit at once; the rest is a debt, which is in the audit trail."""
+    """A refund takes free credit at once; the rest is a debt, which is in the audit log."""
     await fund(store, 0)
     await start(store)
     send = sender(store)
@@ -167,7 +167,7 @@ async def test_what_is_held_is_taken_later(store: Store) -> None:
     assert isinstance(held, Held)
     assert await send(Refunded(AMOUNT_NANO)) == "done"
     assert (await balance(store), await state(store)) == (held.amount_nano, ("returned", AMOUNT_NANO))
-    details = {act.act: act.detail for act in await list_newest(store, "acct_a")}
+    details = {one.event: one.detail for one in await list_newest(store, "acct_a")}
     assert details["payment.debt"] == "0.0000025 of 10.00 dollars are a debt of the account"
 
 

@@ -97,11 +97,6 @@ async def test_changes_of_many_rows_are_one_round_trip(store: PostgresStore, pos
             assert loop.time() - began_s < 100 * link.delay_s  # half of what a hundred round trips take
 
 
-async def test_a_transaction_knows_its_database(store: Store) -> None:
-    """`is_sqlite` tells which database a transaction runs on."""
-    assert not await store.transact(lambda tx: tx.is_sqlite)
-
-
 async def test_a_deadlock_is_resolved(store: PostgresStore, url: str) -> None:
     """Work that Postgres chose to end a deadlock runs once more."""
     async with aside(url) as other:

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 from sqlalchemy import text
 
-from cadenza.control.store.write_check import NO_POSTGRES_WRITE, WriteCheck
+from cadenza.control.store.write_check import WriteCheck
 from cadenza.observe import make_log
 from cadenza.store.address import open_store
 from cadenza.store.statements import Statement
@@ -117,7 +117,10 @@ async def test_a_frozen_server_refuses_soon_and_recovers(store: Store, own_postg
     with own_postgres.frozen():
         await check_refused_soon(store)
         async with asyncio.timeout(BOUND_S):
-            assert await check.problem() == NO_POSTGRES_WRITE
+            assert await check.problem() == (
+                "the store takes no write: check that Postgres runs, can be reached and is not read-only,"
+                " and run 'cadenza doctor'"
+            )
     await recover(store)
 
 

@@ -66,7 +66,7 @@ async def test_a_killed_process_is_dead(store: Store, url: str) -> None:
     async with present(store, clock) as observer, other_process(url) as (other, name):
         assert await observer.find_dead() == []
         await other.kill()
-        if not store.is_sqlite:
+        if store.is_shared_by_machines:
             await all_beat(store, observer)
             await pass_time(store, clock, USUAL_BOUNDS.dead_s - 0.5, observer)
             assert await observer.find_dead() == []

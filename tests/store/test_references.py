@@ -13,10 +13,10 @@ from cadenza.control.account.accounts import create_account, give_credit
 from cadenza.control.keys import KeyOrder, create_key
 from cadenza.control.money.credit import correct_credit
 from cadenza.control.money.vouchers import VoucherOrder, create_vouchers, redeem_voucher
-from cadenza.core.apikey import digest_key
+from cadenza.core.codes import digest_key
 from cadenza.core.errors import ControlError
 from cadenza.ledger import audit
-from cadenza.store.schema import acts, entries, keys, vouchers
+from cadenza.store.schema import audit_events, entries, keys, vouchers
 from cadenza.store.store import Store, StoreUnavailable, StoreUncertain
 from cadenza.store.tables import accounts
 from cadenza.store.tables.audit_events import COMMAND_LINE
@@ -46,10 +46,10 @@ ORDERS: dict[str, Order] = {
 
 
 async def made(store: Store) -> tuple[int, int, int, int]:
-    """How many entries, keys, vouchers and acts there are. The ledger must be sound."""
+    """How many entries, keys, vouchers and audit events there are. The ledger must be sound."""
     assert await audit.check(store) == []
-    entry, key, voucher, act = [len(await rows_of(store, table)) for table in (entries, keys, vouchers, acts)]
-    return entry, key, voucher, act
+    entry, key, voucher, event = [len(await rows_of(store, table)) for table in (entries, keys, vouchers, audit_events)]
+    return entry, key, voucher, event
 
 
 @asynccontextmanager

@@ -138,7 +138,7 @@ async def test_entries_cannot_be_emptied_or_replaced(filled: Store) -> None:
         "debt_id FROM entries"
     )
     with pytest.raises(StoreRefused, match="append-only"):
-        await run_sql(filled, replace if filled.is_sqlite else "TRUNCATE entries")
+        await run_sql(filled, replace if isinstance(filled, SqliteStore) else "TRUNCATE entries")
 
 
 async def test_other_programs_are_refused_too(sqlite_store: SqliteStore) -> None:

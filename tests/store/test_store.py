@@ -277,7 +277,7 @@ async def test_a_current_sqlite_store_loads_neither_alembic_nor_asyncpg(sqlite_s
     """Opening, migrating and reading a SQLite store whose schema is current imports nothing that it does not need."""
     program = f"""
 import asyncio, sys
-from cadenza.store import accounts
+from cadenza.store.tables import accounts
 from cadenza.store.address import open_store
 from cadenza.store.migrate import migrate
 

@@ -14,7 +14,7 @@ import pytest
 
 from cadenza.core.records import Usage
 from cadenza.ledger.rules import Held, Insufficient
-from cadenza.ledger.writer import USUAL_PACE, LedgerWriter, Pace
+from cadenza.ledger.writer import USUAL_TIMING, LedgerTiming
 from cadenza.store.store import Store
 from tests.store.forked import Fork
 from tests.store.moves import (
@@ -23,6 +23,7 @@ from tests.store.moves import (
     PATIENCE_S,
     PATIENT,
     PRICE,
+    ProcessWriter,
     comes_true,
     counted,
     end_all,
@@ -70,9 +71,9 @@ async def test_several_writers_hold_exactly_the_payable_requests(store: Store, u
     await fund(store, payable * ONE_NANO + rest_nano)
     async with contextlib.AsyncExitStack() as stack:
         writers = [await stack.enter_async_context(writer_of(url)) for _ in range(3)]
-        held: list[tuple[LedgerWriter, str]] = []
+        held: list[tuple[ProcessWriter, str]] = []
 
-        async def request(number: int, writer: LedgerWriter) -> None:
+        async def request(number: int, writer: ProcessWriter) -> None:
             for _ in range(chance.randrange(30)):
                 await asyncio.sleep(0)
             if isinstance(await writer.hold(make_hold(f"r{number}", allowance_tokens=16)), Held):
@@ -91,8 +92,8 @@ async def test_several_writers_hold_exactly_the_payable_requests(store: Store, u
 async def test_a_writer_that_falls_short_gets_what_another_has_to_spare(store: Store, url: str) -> None:
     """The other gives back all but what its request in flight holds, without being idle, and nothing is kept there."""
     await fund(store, DOLLAR_NANO)
-    pace = msgspec.structs.replace(ALONE, ask_s=HOUR_S)
-    async with writer_of(url, pace) as giver, writer_of(url, pace) as asker:
+    timing = msgspec.structs.replace(ALONE, ask_s=HOUR_S)
+    async with writer_of(url, timing) as giver, writer_of(url, timing) as asker:
         await giver.hold(make_hold("g1"))
         spare_nano = (await reserves_of(store))[giver.presence.name] - PRICE.quote(100, 50)
         assert spare_nano > 0
@@ -109,11 +110,11 @@ async def test_a_writer_that_falls_short_gets_what_another_has_to_spare(store: S
 async def test_a_process_that_does_not_answer_delays_a_refusal_briefly(store: Store) -> None:
     """A writer asks, waits for about `ask_s`, and then answers by the credit that is free."""
     await fund(store, 10 * ONE_NANO)
-    async with writing(store, pace=ALONE) as (writer, metrics):
+    async with writing(store, timing=ALONE) as (writer, metrics):
         await reserve_elsewhere(store, 10 * ONE_NANO, "TRUE")
         began_s = time.monotonic()
         assert await writer.hold(make_hold(allowance_tokens=16)) == Insufficient(0, ONE_NANO)
-        assert USUAL_PACE.ask_s <= time.monotonic() - began_s < SOON_S
+        assert USUAL_TIMING.ask_s <= time.monotonic() - began_s < SOON_S
         assert counted(metrics, "ledger_commits") <= 4
     assert await money(store) == (10 * ONE_NANO, 10 * ONE_NANO)
 
@@ -121,8 +122,8 @@ async def test_a_process_that_does_not_answer_delays_a_refusal_briefly(store: St
 async def test_a_refusal_is_immediate_if_nobody_has_credit_to_spare(store: Store) -> None:
     """Another process holds the credit for requests in flight: there is nothing to wait for, and one commit answers."""
     await fund(store, ONE_NANO)
-    pace = msgspec.structs.replace(ALONE, ask_s=PATIENCE_S)
-    async with writing(store, pace=pace) as (writer, metrics):
+    timing = msgspec.structs.replace(ALONE, ask_s=PATIENCE_S)
+    async with writing(store, timing=timing) as (writer, metrics):
         await reserve_elsewhere(store, ONE_NANO, "FALSE")
         assert await writer.hold(make_hold(allowance_tokens=16)) == Insufficient(0, ONE_NANO)
         assert counted(metrics, "ledger_commits") == 1
@@ -200,9 +201,9 @@ async def all_is_given_back(store: Store, account: str) -> bool:
 
 
 @contextlib.asynccontextmanager
-async def writer_of(url: str, pace: Pace = PATIENT) -> AsyncIterator[LedgerWriter]:
+async def writer_of(url: str, timing: LedgerTiming = PATIENT) -> AsyncIterator[ProcessWriter]:
     """A writer with a store of its own, as another process has it."""
-    async with opened(url, SOON_S) as store, writing(store, pace=pace) as (writer, _):
+    async with opened(url, SOON_S) as store, writing(store, timing=timing) as (writer, _):
         yield writer
 
 

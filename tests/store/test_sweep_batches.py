@@ -174,14 +174,14 @@ async def test_a_process_that_lives_while_it_is_swept_begins_again(postgres: Pos
     async with postgres_store(postgres) as (store, url), opened(url) as beside:
         for account in "ab":
             await fund(store, DOLLAR_NANO, account)
-        async with writing(store, pace=ALONE, bounds=QUIET) as (silent, _):
+        async with writing(store, timing=ALONE, bounds=QUIET) as (silent, _):
             await hold_all(silent, [make_hold("r1"), make_hold("r2", account="b")])
             silent.track("r1", Progress(7))
             await silent.mark()
             swept = silent.presence.name
             async with transaction(url) as other:
                 await other.rows("SELECT * FROM accounts WHERE id = 'acct_b' FOR UPDATE")
-                async with writing(beside, pace=ALONE, bounds=OBSERVER) as (sweeper, _):
+                async with writing(beside, timing=ALONE, bounds=OBSERVER) as (sweeper, _):
 
                     async def is_swept() -> bool:
                         await sweeper.sweep()

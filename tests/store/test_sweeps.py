@@ -142,7 +142,7 @@ async def test_a_process_with_a_reserve_cannot_be_removed(rich: Store) -> None:
 async def test_the_outcomes_of_a_dead_process_are_recorded(sqlite_store: SqliteStore) -> None:
     """A sweep counts the tokens that it charges, and logs a line with both ids for each and one with the count."""
     await fund(sqlite_store, DOLLAR_NANO)
-    async with writing(sqlite_store, pace=ALONE) as (writer, _):
+    async with writing(sqlite_store, timing=ALONE) as (writer, _):
         await hold_all(writer, [make_hold("r1"), make_hold("r2")])
         writer.track("r1", Progress(7))
         await writer.mark()
@@ -232,7 +232,7 @@ async def test_a_writer_ends_the_old_holds_that_it_finds(store: Store) -> None:
     """Old and new processes beside each other: the ledger is sound throughout, and in the end nothing is held."""
     await fund(store, DOLLAR_NANO)
     await add_old_hold(store, "old", 7)
-    async with writing(store, pace=ALONE) as (writer, _):
+    async with writing(store, timing=ALONE) as (writer, _):
         assert isinstance(await writer.hold(make_hold("new")), Held)
         assert await findings(store) == []
         await writer.sweep()

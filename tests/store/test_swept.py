@@ -56,7 +56,7 @@ async def funded(store: Store, request: pytest.FixtureRequest) -> AsyncIterator[
 
 async def test_running_requests_are_charged_from_free_credit(store: Store, funded: int) -> None:
     """In full, under a new name, and nothing stays held for them afterwards."""
-    async with writing(store, pace=ALONE, bounds=QUIET) as (writer, metrics):
+    async with writing(store, timing=ALONE, bounds=QUIET) as (writer, metrics):
         await hold_all(writer, [make_hold("r1"), make_hold("r2"), make_hold("r3")])
         swept = writer.presence.name
         await sweep_process(store, swept)
@@ -75,7 +75,7 @@ async def test_running_requests_are_charged_from_free_credit(store: Store, funde
 
 async def test_a_request_that_the_sweep_charged_for_less_is_lost(store: Store, funded: int) -> None:
     """The mark was charged: more is not, and the reply must not seem complete. The same amount is repeated."""
-    async with writing(store, pace=ALONE, bounds=QUIET) as (writer, metrics):
+    async with writing(store, timing=ALONE, bounds=QUIET) as (writer, metrics):
         await hold_all(writer, [make_hold("r1"), make_hold("r2")])
         for name in ("r1", "r2"):
             writer.track(name, Progress(7))
@@ -91,7 +91,7 @@ async def test_a_request_that_the_sweep_charged_for_less_is_lost(store: Store, f
 
 async def test_a_single_request_that_the_sweep_charged_is_lost(store: Store, funded: int) -> None:
     """Alone in its batch it is not refused either."""
-    async with writing(store, pace=ALONE, bounds=QUIET) as (writer, metrics):
+    async with writing(store, timing=ALONE, bounds=QUIET) as (writer, metrics):
         await writer.hold(make_hold())
         writer.track("r1", Progress(7))
         await writer.mark()
@@ -106,7 +106,7 @@ async def test_requests_of_several_accounts_learn_it_at_once(store: Store, funde
     names = "bcdefg"
     for account in names:
         await fund(store, funded, account)
-    async with writing(store, pace=ALONE, bounds=QUIET) as (writer, metrics):
+    async with writing(store, timing=ALONE, bounds=QUIET) as (writer, metrics):
         for account in names:
             await writer.hold(make_hold(account, account=account))
             writer.track(account, Progress(7))
@@ -125,7 +125,7 @@ async def test_requests_of_several_accounts_learn_it_at_once(store: Store, funde
 async def test_a_request_whose_credit_is_gone_is_lost(store: Store, others: int) -> None:
     """Another process has taken the credit meanwhile: what is left is charged, and the reply must not seem complete."""
     await fund(store, 2 * WHOLE_NANO)
-    async with writing(store, pace=ALONE, bounds=QUIET) as (writer, metrics):
+    async with writing(store, timing=ALONE, bounds=QUIET) as (writer, metrics):
         await hold_all(writer, [make_hold(f"r{number}") for number in range(1 + others)])
         await sweep_process(store, writer.presence.name)
         elsewhere = make_hold("other", allowance_tokens=100)
@@ -141,7 +141,7 @@ async def test_a_request_whose_credit_is_gone_is_lost(store: Store, others: int)
 
 async def test_holds_of_a_swept_process_are_taken_again(store: Store, funded: int) -> None:
     """A hold that needs the store finds out, and is taken under the new name; its key is used."""
-    async with writing(store, pace=ALONE, bounds=QUIET) as (writer, _):
+    async with writing(store, timing=ALONE, bounds=QUIET) as (writer, _):
         await writer.hold(make_hold("r1"))
         swept = writer.presence.name
         await sweep_process(store, swept)
@@ -159,12 +159,12 @@ async def test_a_silent_process_is_swept_and_goes_on(postgres: Postgres) -> None
     """A process that does not beat is swept by another; when it ends its requests they are charged once, in full."""
     async with postgres_store(postgres) as (store, url), opened(url) as beside:
         await fund(store, DOLLAR_NANO)
-        pace = msgspec.structs.replace(ALONE, sweep_every_s=0.05)
-        async with writing(store, pace=ALONE, bounds=QUIET) as (silent, metrics):
+        timing = msgspec.structs.replace(ALONE, sweep_every_s=0.05)
+        async with writing(store, timing=ALONE, bounds=QUIET) as (silent, metrics):
             await hold_all(silent, [make_hold("r1"), make_hold("r2")])
             silent.track("r1", Progress(7))
             await silent.mark()
-            async with writing(beside, pace=pace, bounds=OBSERVER) as (writer, _):
+            async with writing(beside, timing=timing, bounds=OBSERVER) as (writer, _):
 
                 async def is_swept() -> bool:
                     return await money(store) == (DOLLAR_NANO - 1210, 0)

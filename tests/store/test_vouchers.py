@@ -35,7 +35,7 @@ async def redeem(store: Store, code: str, account: str = "a", now_ms: int = NOW_
 
 
 async def test_a_voucher_gives_its_credit(store: Store) -> None:
-    """A voucher adds a grant that names it, begins the next epoch, and is in the audit trail of its account."""
+    """A voucher adds a grant that names it, begins the next epoch, and is in the audit log of its account."""
     await fund(store, DOLLAR_NANO)
     code = await make(store, 1)
     before = await epochs.current(store, epochs.CHANGES)
@@ -45,8 +45,8 @@ async def test_a_voucher_gives_its_credit(store: Store) -> None:
     _, grant = await rows_of(store, entries)
     assert (grant.kind, grant.amount_nano, grant.source) == ("grant", 1, voucher.voucher.id)
     assert (voucher.voucher.state(NOW_MS), voucher.redeemed_by) == ("redeemed", "acct_a@example.org")
-    [act] = await list_newest(store, "acct_a")
-    assert (act.actor, act.act, act.subject) == ("a@example.org", "voucher.redeem", voucher.voucher.id)
+    [event] = await list_newest(store, "acct_a")
+    assert (event.actor, event.event, event.subject) == ("a@example.org", "voucher.redeem", voucher.voucher.id)
     assert await audit.check(store) == []
 
 

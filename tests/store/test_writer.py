@@ -9,7 +9,7 @@ from sqlalchemy import text
 from cadenza.core.records import Usage
 from cadenza.ledger.committer import BATCH_MAX
 from cadenza.ledger.rules import Ended, Held, Insufficient, Repeated
-from cadenza.ledger.writer import Pace
+from cadenza.ledger.writer import LedgerTiming
 from cadenza.store.schema import entries, processes, reserves
 from cadenza.store.statements import Statement
 from cadenza.store.store import Store, Transaction
@@ -46,7 +46,7 @@ async def test_moves_that_wait_together_share_a_commit(store: Store) -> None:
     """300 holds and 300 outcomes at once take few commits, and each gets its own answer."""
     await fund(store, DOLLAR_NANO)
     names = [f"r{number}" for number in range(300)]
-    async with writing(store, pace=ALONE, bounds=QUIET) as (writer, metrics):
+    async with writing(store, timing=ALONE, bounds=QUIET) as (writer, metrics):
         held = await hold_all(writer, map(make_hold, names))
         ended = await end_all(writer, (make_outcome(name, Usage(100, number)) for number, name in enumerate(names)))
         assert counted(metrics, "ledger_commits") <= 8
@@ -61,7 +61,7 @@ async def test_moves_that_wait_together_share_a_commit(store: Store) -> None:
 async def test_with_ample_credit_a_request_costs_one_commit(store: Store) -> None:
     """60 requests one after the other cost 60 commits for their charges and hardly any for their holds."""
     await fund(store, DOLLAR_NANO)
-    async with writing(store, pace=ALONE, bounds=QUIET) as (writer, metrics):
+    async with writing(store, timing=ALONE, bounds=QUIET) as (writer, metrics):
         for number in range(60):
             await writer.hold(make_hold(f"r{number}"))
             await writer.end(make_outcome(f"r{number}", Usage(100, 1)))
@@ -72,7 +72,7 @@ async def test_with_ample_credit_a_request_costs_one_commit(store: Store) -> Non
 async def test_near_the_end_of_a_credit_nothing_is_kept(store: Store) -> None:
     """With credit for less than 256 requests, the reserve is what the requests in flight hold."""
     await fund(store, 256 * WHOLE_NANO)
-    async with writing(store, pace=ALONE) as (writer, _):
+    async with writing(store, timing=ALONE) as (writer, _):
         for number in range(5):
             await writer.hold(make_hold(f"r{number}"))
             assert await reserves_of(store) == {writer.presence.name: (number + 1) * WHOLE_NANO}
@@ -100,7 +100,7 @@ async def test_each_kind_of_answer_reaches_its_caller(store: Store) -> None:
     """In one batch: held, repeated, partly held, insufficient and charged."""
     await fund(store, 2 * WHOLE_NANO + 1480)
     first, again = make_hold("r1", key=b"k" * 32), make_hold("r2", key=b"k" * 32)
-    async with writing(store, pace=ALONE) as (writer, metrics):
+    async with writing(store, timing=ALONE) as (writer, metrics):
         await writer.hold(make_hold("r0"))
         queued = await queue_all(writer, [first, again, make_hold("r3"), make_hold("r4")])
         ended = await end_all(writer, [make_outcome("r0", Usage(100, 50))])
@@ -120,7 +120,7 @@ async def test_each_kind_of_answer_reaches_its_caller(store: Store) -> None:
 async def test_a_hold_cancelled_in_the_queue_is_not_taken(store: Store) -> None:
     """A hold whose caller is cancelled before its batch is written leaves nothing held."""
     await fund(store, DOLLAR_NANO)
-    async with writing(store, pace=ALONE) as (writer, _):
+    async with writing(store, timing=ALONE) as (writer, _):
         (leaving,) = await queue_all(writer, [make_hold("r1", key=b"k" * 32)])
         leaving.cancel()
         assert isinstance(await writer.hold(make_hold("r2", key=b"k" * 32)), Held)
@@ -230,7 +230,7 @@ async def test_deliveries_are_marked_while_the_request_runs(store: Store) -> Non
     async def is_marked() -> bool:
         return await mark_of(store) == progress.delivered_tokens
 
-    async with writing(store, pace=MARKS_AT_ONCE) as (writer, _):
+    async with writing(store, timing=MARKS_AT_ONCE) as (writer, _):
         await writer.hold(make_hold())
         writer.track("r1", progress)
         assert await comes_true(is_marked)
@@ -245,7 +245,7 @@ async def test_deliveries_are_marked_while_the_request_runs(store: Store) -> Non
 async def test_only_tracked_requests_are_marked(store: Store) -> None:
     """A request is marked once it is tracked; tracking one without an open hold has no effect."""
     await fund(store, DOLLAR_NANO)
-    async with writing(store, pace=ALONE) as (writer, _):
+    async with writing(store, timing=ALONE) as (writer, _):
         await hold_all(writer, [make_hold("r1"), make_hold("r2")])
         writer.track("r1", Progress(7))
         writer.track("unknown", Progress(7))
@@ -256,9 +256,9 @@ async def test_only_tracked_requests_are_marked(store: Store) -> None:
 
 @pytest.mark.parametrize(("mark_after_s", "marked_tokens"), [(0.0, 7), (HOUR_S, 0)])
 async def test_short_requests_are_not_marked(store: Store, mark_after_s: float, marked_tokens: int) -> None:
-    """A request is marked only when it has run for as long as the pace says."""
+    """A request is marked only when it has run for as long as the timing says."""
     await fund(store, DOLLAR_NANO)
-    async with writing(store, pace=Pace(mark_after_s=mark_after_s, mark_every_s=HOUR_S)) as (writer, _):
+    async with writing(store, timing=LedgerTiming(mark_after_s=mark_after_s, mark_every_s=HOUR_S)) as (writer, _):
         await writer.hold(make_hold())
         writer.track("r1", Progress(7))
         await writer.mark()
@@ -269,7 +269,7 @@ async def test_short_requests_are_not_marked(store: Store, mark_after_s: float, 
 async def test_a_request_that_ends_while_it_is_counted_leaves_no_mark(store: Store) -> None:
     """Its mark comes too late, or is deleted again."""
     await fund(store, DOLLAR_NANO)
-    async with writing(store, pace=ALONE) as (writer, _):
+    async with writing(store, timing=ALONE) as (writer, _):
         for number, steps in enumerate(range(0, 60, 3)):
             completion_id = f"r{number}"
             await writer.hold(make_hold(completion_id))
@@ -317,7 +317,7 @@ async def test_stopping_gives_everything_back(store: Store) -> None:
     """A stopped process leaves no reserve and no row of its own, whether its requests were charged or not."""
     await fund(store, DOLLAR_NANO)
     await fund(store, DOLLAR_NANO, "b")
-    async with writing(store, pace=ALONE) as (writer, _):
+    async with writing(store, timing=ALONE) as (writer, _):
         await hold_all(writer, [make_hold("r1"), make_hold("r2", account="b")])
         await end_all(writer, [make_outcome("r1", Usage(100, 1)), make_outcome("r2", account="b")])
         assert (await money(store))[1] > 0
@@ -329,10 +329,10 @@ async def test_stopping_gives_everything_back(store: Store) -> None:
 async def test_the_next_writer_frees_what_a_stopped_one_left(store: Store) -> None:
     """The credit of a request that runs when its writer stops is freed when another writer starts."""
     await fund(store, DOLLAR_NANO)
-    async with writing(store, pace=ALONE) as (writer, _):
+    async with writing(store, timing=ALONE) as (writer, _):
         await writer.hold(make_hold())
     assert await money(store) == (DOLLAR_NANO, WHOLE_NANO)
-    if store.is_sqlite:  # on Postgres a process is dead only after some time: test_sweeps.py
+    if not store.is_shared_by_machines:  # on Postgres a process is dead only after some time: test_sweeps.py
         async with writing(store):
             assert await money(store) == (DOLLAR_NANO, 0)
         assert await rows_of(store, processes) == []
@@ -360,8 +360,8 @@ async def test_an_idle_reserve_is_given_back(store: Store) -> None:
 async def test_a_reserve_that_its_process_does_not_know_is_given_back(store: Store) -> None:
     """After a failover the store may have a reserve that the process gave back: it is reconciled."""
     await fund(store, DOLLAR_NANO)
-    pace = msgspec.structs.replace(ALONE, reconcile_every_s=0.02)
-    async with writing(store, pace=pace) as (writer, _):
+    timing = msgspec.structs.replace(ALONE, reconcile_every_s=0.02)
+    async with writing(store, timing=timing) as (writer, _):
         await reserve_behind_its_back(store, writer.presence.name)
 
         async def is_given_back() -> bool:

@@ -97,7 +97,7 @@ async def hasty_store(url: str) -> AsyncIterator[Store]:
 async def test_a_locked_store_fails_holds_and_keeps_outcomes(store: Store, url: str) -> None:
     """Holds fail and change nothing; outcomes are retried until the lock is released, and are then written once."""
     await fund(store, LITTLE_NANO)
-    async with hasty_store(url) as hasty, writing(hasty, pace=ALONE) as (writer, metrics):
+    async with hasty_store(url) as hasty, writing(hasty, timing=ALONE) as (writer, metrics):
         await hold_all(writer, [make_hold("r1"), make_hold("r2")])
         async with locked(url):
             ends = [writer.end(make_outcome("r1", Usage(100, 1))), writer.end(make_outcome("r2", Usage(100, 50)))]
@@ -116,7 +116,7 @@ async def test_a_locked_store_fails_holds_and_keeps_outcomes(store: Store, url: 
 async def test_a_reserve_lets_requests_through_while_the_store_stalls(store: Store, url: str) -> None:
     """Holds that the reserve covers are answered without the store; their charges are written when it answers again."""
     await fund(store, DOLLAR_NANO)
-    async with hasty_store(url) as hasty, writing(hasty, pace=ALONE, bounds=QUIET) as (writer, _):
+    async with hasty_store(url) as hasty, writing(hasty, timing=ALONE, bounds=QUIET) as (writer, _):
         await writer.hold(make_hold("r0"))
         async with locked(url):
             answers = [await writer.hold(make_hold(f"r{number}")) for number in range(1, 5)]
@@ -130,7 +130,7 @@ async def test_a_process_that_is_not_fresh_asks_the_store_for_every_hold(postgre
     """It may have been swept: a hold that its reserve covers fails while the store does not answer."""
     async with postgres_store(postgres) as (store, url):
         await fund(store, DOLLAR_NANO)
-        async with hasty_store(url) as hasty, writing(hasty, pace=ALONE, bounds=STALE) as (writer, _):
+        async with hasty_store(url) as hasty, writing(hasty, timing=ALONE, bounds=STALE) as (writer, _):
             await writer.hold(make_hold("r0"))
             assert (await reserves_of(store))[writer.presence.name] > 2 * WHOLE_NANO
             async with locked(url):
@@ -145,7 +145,7 @@ async def test_a_hold_behind_a_full_batch_fails_too(store: Store, url: str) -> N
     """When the store does not take a full batch of outcomes, a hold behind it fails at once."""
     await fund(store, LITTLE_NANO)
     names = [f"r{number}" for number in range(BATCH_MAX)]
-    async with hasty_store(url) as hasty, writing(hasty, pace=ALONE) as (writer, _):
+    async with hasty_store(url) as hasty, writing(hasty, timing=ALONE) as (writer, _):
         await hold_all(writer, map(make_hold, names))
         async with locked(url):
             ends = [writer.end(make_outcome(name)) for name in names]
@@ -159,7 +159,7 @@ async def test_stopping_on_a_locked_store_loses_nothing(store: Store, url: str) 
     """The writer stops in bounded time, and what it could not write is freed once."""
     await fund(store, LITTLE_NANO)
     async with hasty_store(url) as hasty, asyncio.timeout(SOON_S), contextlib.AsyncExitStack() as stack:
-        writer, _ = await stack.enter_async_context(writing(hasty, pace=ALONE))
+        writer, _ = await stack.enter_async_context(writing(hasty, timing=ALONE))
         await writer.hold(make_hold())
         async with locked(url):
             writer.end(make_outcome(usage=Usage(100, 1)))
@@ -174,7 +174,7 @@ async def test_a_locked_account_delays_only_its_own_moves(postgres: Postgres) ->
     async with postgres_store(postgres) as (store, url):
         for account in "ab":
             await fund(store, LITTLE_NANO, account)
-        async with hasty_store(url) as hasty, writing(hasty, pace=ALONE) as (writer, metrics):
+        async with hasty_store(url) as hasty, writing(hasty, timing=ALONE) as (writer, metrics):
             await hold_all(writer, [make_hold("a1"), make_hold("b1", account="b")])
             async with transaction(url) as other:
                 await other.rows("SELECT * FROM accounts WHERE id = 'acct_a' FOR UPDATE")
@@ -201,7 +201,7 @@ async def test_a_charge_beyond_the_hold_that_waited_for_a_lock_is_not_lost(postg
     """A charge that was set aside takes what the account has, as at any other time, and the reply is complete."""
     async with postgres_store(postgres) as (store, url):
         await fund(store, WHOLE_NANO)
-        async with writing(store, pace=ALONE) as (writer, metrics):
+        async with writing(store, timing=ALONE) as (writer, metrics):
             await writer.hold(make_hold())
             async with transaction(url) as other:
                 await other.rows("SELECT * FROM accounts FOR UPDATE")
@@ -235,7 +235,7 @@ async def test_a_lock_while_a_batch_is_written_one_by_one_loses_nothing(sqlite_s
     refused = make_hold("bad", key=KEY, started_at=2**63)
     with contextlib.closing(sqlite3.connect(str(sqlite_store.path), isolation_level=None)) as other:
         steps = Steps()
-        async with hasty_store(url) as hasty, writing(hasty, steps, pace=ALONE) as (writer, _):
+        async with hasty_store(url) as hasty, writing(hasty, steps, timing=ALONE) as (writer, _):
             await hold_all(writer, [make_hold("r1"), make_hold("r2")])
             queued = await queue_all(writer, [refused])
             ends = [writer.end(make_outcome("r1", Usage(100, 1))), writer.end(make_outcome("r2", Usage(100, 1)))]
@@ -258,7 +258,7 @@ async def test_an_outcome_whose_commit_was_not_confirmed_is_charged_once(postgre
         await fund(store, DOLLAR_NANO)
         async with (
             opened(line.url_of(url)) as far,
-            writing(far, pace=ALONE, bounds=QUIET) as (writer, metrics),
+            writing(far, timing=ALONE, bounds=QUIET) as (writer, metrics),
         ):
             await writer.hold(make_hold())
             line.lose_next_commit()
@@ -282,7 +282,7 @@ async def test_a_hold_whose_commit_was_not_confirmed_is_released(
     """A hold that failed because its answer was lost, but was taken, leaves no credit held and its key free."""
     async with postgres_store(postgres) as (store, url), lossy_line(postgres, tmp_path) as line:
         await fund(store, WHOLE_NANO)
-        async with opened(line.url_of(url)) as far, writing(far, pace=ALONE, bounds=QUIET) as (writer, _):
+        async with opened(line.url_of(url)) as far, writing(far, timing=ALONE, bounds=QUIET) as (writer, _):
             line.lose_next_commit()
             with pytest.raises(StoreUnavailable):
                 await writer.hold(make_hold("r1", key=key))
@@ -325,7 +325,7 @@ async def test_writers_that_meet_on_several_accounts_do_not_deadlock(postgres: P
     async with postgres_store(postgres) as (store, url), opened(url, SOON_S) as near, opened(url, SOON_S) as far:
         for account in "abc":
             await fund(store, LITTLE_NANO, account)
-        async with writing(near, pace=ALONE) as (one, one_metrics), writing(far, pace=ALONE) as (two, two_metrics):
+        async with writing(near, timing=ALONE) as (one, one_metrics), writing(far, timing=ALONE) as (two, two_metrics):
             async with transaction(url) as locking:
                 await locking.rows("SELECT * FROM accounts WHERE id = 'acct_c' FOR UPDATE")
                 queued = await queue_all(one, [make_hold(f"near_{name}", account=name) for name in "acb"])
@@ -341,7 +341,7 @@ async def test_writers_that_meet_on_one_idempotency_key_do_not_deadlock(postgres
     """Both wait for the account: one of them gets the key, and the other its ids."""
     async with postgres_store(postgres) as (store, url), opened(url, SOON_S) as near, opened(url, SOON_S) as far:
         await fund(store, LITTLE_NANO)
-        async with writing(near, pace=ALONE) as (one, one_metrics), writing(far, pace=ALONE) as (two, two_metrics):
+        async with writing(near, timing=ALONE) as (one, one_metrics), writing(far, timing=ALONE) as (two, two_metrics):
             async with transaction(url) as locking:
                 await locking.rows("SELECT * FROM accounts FOR UPDATE")
                 queued = await queue_all(one, [make_hold("r1"), make_hold("r2", key=KEY)])
@@ -360,7 +360,7 @@ async def test_marks_and_outcomes_do_not_deadlock(postgres: Postgres) -> None:
     async with (
         postgres_store(postgres) as (store, url),
         opened(url, SOON_S) as patient,
-        writing(patient, log_to=log, pace=MARKS_AT_ONCE) as (writer, metrics),
+        writing(patient, log_to=log, timing=MARKS_AT_ONCE) as (writer, metrics),
     ):
         await fund(store, DOLLAR_NANO)
         progress = Progress(3)

@@ -37,7 +37,7 @@ def test_a_sign_in_during_a_change_of_the_password_opens_nothing(service: Servic
 
 
 def test_changes_of_one_account_are_limited(service: Service, visitor: Visitor) -> None:
-    """The audit trail of an account does not grow without end, from however many networks."""
+    """The audit log of an account does not grow without end, from however many networks."""
     change = {"theme": "dark"}
     *served, limited = until_refused(lambda: visitor.api("PATCH", "/preferences", change, from_elsewhere()))
     assert {seen.status for seen in served} == {200}

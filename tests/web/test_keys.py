@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cadenza.core.apikey import is_well_formed
+from cadenza.core.codes import is_well_formed
 from tests.migrated import STORE_WAIT_S
 from tests.raw_client import RawClient
 from tests.service import CREDIT_NANO, Service, now_ms
@@ -168,7 +168,7 @@ def test_hostile_names_are_text(visitor: Visitor) -> None:
 
 
 def test_name_rate_and_cap_can_be_changed(service: Service, visitor: Visitor, email: str) -> None:
-    """A change is on the page at once, counts for the next request, and the audit trail has only what changed."""
+    """A change is on the page at once, counts for the next request, and the audit log has only what changed."""
     secret = create(visitor)
     path = f"/keys/{first_key(visitor)['id']}"
     assert visitor.post(path, {"name": "server", "cap": "0"}).location == f"{path}?note=key-saved"

@@ -1,4 +1,4 @@
-"""The operator's pages and endpoints: who may see them, what they do, and that every act is in the audit trail."""
+"""The operator's pages and endpoints: who may see them, what they do, and that every act is in the audit log."""
 
 import re
 from typing import Any

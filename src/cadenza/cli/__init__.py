@@ -12,7 +12,7 @@ import click
 from click.shell_completion import get_completion_class
 
 from cadenza.cli.accounts import accounts
-from cadenza.cli.audit_log import acts
+from cadenza.cli.audit_log import audit
 from cadenza.cli.backup import backup
 from cadenza.cli.classes import classes
 from cadenza.cli.console import say
@@ -54,7 +54,8 @@ app.add_command(memory)
 app.add_command(classes)
 app.add_command(usage)
 app.add_command(ledger)
-app.add_command(acts)
+app.add_command(audit)
+app.add_command(click.Group("acts", audit.commands, hidden=True))  # the name of `audit` in earlier releases
 app.add_command(index)
 app.add_command(migrate)
 app.add_command(backup)

@@ -8,7 +8,6 @@ import click
 from cadenza.cli.account_changes import COMMANDS, read_password, usable_class
 from cadenza.cli.console import (
     config_option,
-    format_time,
     json_option,
     load_config,
     now_ms,
@@ -18,6 +17,7 @@ from cadenza.cli.console import (
     say,
     with_store,
 )
+from cadenza.core.formats import rfc3339_or_none
 from cadenza.core.money import format_dollars, parse_dollars
 from cadenza.core.records import DEFAULT_CLASS
 
@@ -91,7 +91,7 @@ def list_(as_json: bool, config: str | None) -> None:
             "balance": format_dollars(account.balance_nano),
             "held": format_dollars(account.held_nano),
             "debt": format_dollars(account.debt_nano),
-            "created_at": format_time(account.created_at),
+            "created_at": rfc3339_or_none(account.created_at),
         }
         for account in read_store(load_config(config), list_accounts)
     ]
@@ -122,7 +122,7 @@ def credit(email: str, amount: str, note: str, reference: str, config: str | Non
 
 
 def say_repeated(earlier_at: int) -> None:
-    say(f"This reference was used at {format_time(earlier_at)}, and counts once: nothing was changed now.")
+    say(f"This reference was used at {rfc3339_or_none(earlier_at)}, and counts once: nothing was changed now.")
 
 
 for command in COMMANDS:

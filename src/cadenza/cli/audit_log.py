@@ -1,19 +1,20 @@
-"""cadenza acts list."""
+"""cadenza audit list."""
 
 import click
 
-from cadenza.cli.console import config_option, format_time, json_option, load_config, print_list, read_store
+from cadenza.cli.console import config_option, json_option, load_config, print_list, read_store
+from cadenza.core.formats import rfc3339_or_none
 
 COLUMNS = ("at", "actor", "act", "account", "subject", "detail")
 COUNT_MAX = 10_000
 
 
 @click.group()
-def acts() -> None:
-    """The audit trail."""
+def audit() -> None:
+    """The audit log."""
 
 
-@acts.command("list")
+@audit.command("list")
 @click.option("--account", metavar="EMAIL", help="Only what concerns this account.")
 @click.option(
     "--count",
@@ -21,25 +22,25 @@ def acts() -> None:
     type=click.IntRange(1, COUNT_MAX),
     default=100,
     show_default=True,
-    help="How many of the newest acts.",
+    help="How many of the newest events.",
 )
 @json_option
 @config_option
 def list_(account: str | None, count: int, as_json: bool, config: str | None) -> None:
-    """List who did what to whom, and when: the newest acts, oldest first."""
+    """List who did what to whom, and when: the newest events, oldest first."""
     from cadenza.control.operator.audit_log import list_audit_events  # noqa: PLC0415 import time
 
     found = read_store(load_config(config), lambda store: list_audit_events(store, account, count=count))
     rows = [
         {
-            "id": act.id,
-            "at": format_time(act.at),
-            "actor": act.actor,
-            "act": act.act,
-            "account": act.email,
-            "subject": act.subject,
-            "detail": act.detail,
+            "id": event.id,
+            "at": rfc3339_or_none(event.at),
+            "actor": event.actor,
+            "act": event.event,
+            "account": event.email,
+            "subject": event.subject,
+            "detail": event.detail,
         }
-        for act in reversed(found)
+        for event in reversed(found)
     ]
     print_list(rows, COLUMNS, as_json=as_json)

@@ -7,7 +7,6 @@ import os
 import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -88,13 +87,6 @@ def say(line: str) -> None:
 
 def now_ms() -> int:
     return time.time_ns() // 1_000_000
-
-
-def format_time(moment_ms: int | None) -> str | None:
-    """RFC 3339, in UTC."""
-    if moment_ms is None:
-        return None
-    return datetime.fromtimestamp(moment_ms / 1000, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 def print_json(rows: Sequence[Mapping[str, object]]) -> None:

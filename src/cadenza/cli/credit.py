@@ -5,7 +5,6 @@ import click
 from cadenza.cli.accounts import AmountCommand, say_repeated
 from cadenza.cli.console import (
     config_option,
-    format_time,
     json_option,
     load_config,
     now_ms,
@@ -15,6 +14,7 @@ from cadenza.cli.console import (
     say,
     with_store,
 )
+from cadenza.core.formats import rfc3339_or_none
 from cadenza.core.money import format_dollars, parse_dollars
 
 COLUMNS = ("prefix", "amount", "state", "created_at", "expires_at", "redeemed_at", "redeemed_by", "note", "id")
@@ -41,7 +41,7 @@ def create(amount: str, count: int, expires: int | None, note: str, reference: s
     made = with_store(load_config(config), lambda store: create_vouchers(store, order, COMMAND_LINE, now_ms()))
     for code, _ in made:
         click.echo(code)
-    until = f"until {format_time(made[0][1].expires_at)}" if expires else "until they are used"
+    until = f"until {rfc3339_or_none(made[0][1].expires_at)}" if expires else "until they are used"
     say(f"Made {len(made)} of {format_dollars(order.amount_nano)} dollars, good {until}. Only their hashes are stored.")
 
 
@@ -60,9 +60,9 @@ def list_(as_json: bool, config: str | None) -> None:
             "amount": format_dollars(one.voucher.amount_nano),
             "state": one.voucher.state(now),
             "note": one.voucher.note,
-            "created_at": format_time(one.voucher.created_at),
-            "expires_at": format_time(one.voucher.expires_at),
-            "redeemed_at": format_time(one.voucher.redeemed_at),
+            "created_at": rfc3339_or_none(one.voucher.created_at),
+            "expires_at": rfc3339_or_none(one.voucher.expires_at),
+            "redeemed_at": rfc3339_or_none(one.voucher.redeemed_at),
             "redeemed_by": one.redeemed_by,
         }
         for one in read_store(load_config(config), list_vouchers)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cadenza.cli.console import config_option, format_time, json_option, load_config, now_ms, print_list, say
+from cadenza.cli.console import config_option, json_option, load_config, now_ms, print_list, say
+from cadenza.core.formats import rfc3339_or_none
 
 if TYPE_CHECKING:
     from cadenza.grounding.index.indexing import Indexed, IndexOrder
@@ -100,7 +101,7 @@ def _list(path: Path, *, as_json: bool, must_exist: bool) -> None:
             "files": folder.files - folder.unreadable,
             "unreadable": folder.unreadable,
             "passages": folder.passages,
-            "indexed_at": format_time(folder.indexed_at),
+            "indexed_at": rfc3339_or_none(folder.indexed_at),
         }
         for folder in indexed_folders(path)
     ]

@@ -6,7 +6,6 @@ import click
 
 from cadenza.cli.console import (
     config_option,
-    format_time,
     json_option,
     load_config,
     now_ms,
@@ -16,6 +15,7 @@ from cadenza.cli.console import (
     say,
     with_store,
 )
+from cadenza.core.formats import rfc3339_or_none
 from cadenza.core.money import format_dollars, parse_dollars
 from cadenza.core.records import PERIODS, Cap, Period
 
@@ -85,7 +85,7 @@ def create(  # noqa: PLR0913, PLR0917 one for each option
     order = KeyOrder(name, scope, expires, KeyLimits(rate, burst), chosen, reference)
     secret, key = with_store(load_config(config), lambda store: create_key(store, account, order, now_ms()))
     click.echo(secret)
-    until = f"It expires at {format_time(key.expires_at)}." if key.expires_at else "It does not expire."
+    until = f"It expires at {rfc3339_or_none(key.expires_at)}." if key.expires_at else "It does not expire."
     say(f"This key is shown once; only its hash is stored. {until}")
     if key.cap:
         say(f"It may spend {_say_cap(key.cap)}.")
@@ -174,9 +174,9 @@ def _row(key: "KeyView") -> dict[str, object]:
         "prefix": key.prefix,
         "scopes": key.scopes,
         "state": key.state,
-        "created_at": format_time(key.created_at),
-        "expires_at": format_time(key.expires_at),
-        "last_used_at": format_time(key.last_used_at),
+        "created_at": rfc3339_or_none(key.created_at),
+        "expires_at": rfc3339_or_none(key.expires_at),
+        "last_used_at": rfc3339_or_none(key.last_used_at),
         "rate": "default" if rate is None else f"{rate:g}/s",
         "burst": "default" if burst is None else burst,
         "cap": None if key.cap is None else _short_cap(key.cap),

@@ -10,7 +10,6 @@ import msgspec
 
 from cadenza.cli.console import (
     config_option,
-    format_time,
     json_option,
     load_config,
     print_json,
@@ -19,8 +18,8 @@ from cadenza.cli.console import (
     read_store,
     say,
 )
+from cadenza.core.formats import escape_formula, rfc3339_or_none
 from cadenza.core.money import format_dollars
-from cadenza.core.spreadsheet import escape_formula
 
 if TYPE_CHECKING:
     from cadenza.store.store import Store
@@ -114,7 +113,7 @@ def _row(entry: dict[str, Any]) -> dict[str, Any]:
     estimated = entry["estimated"]
     return {
         **{name: entry.get(name) for name in FIELDS},
-        "created_at": format_time(entry["created_at"]),
+        "created_at": rfc3339_or_none(entry["created_at"]),
         "amount": format_dollars(entry["amount_nano"]),
         "class": entry["class_id"],
         "estimated": None if estimated is None else bool(estimated),

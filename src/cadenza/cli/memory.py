@@ -6,7 +6,6 @@ import click
 
 from cadenza.cli.console import (
     config_option,
-    format_time,
     json_option,
     load_config,
     now_ms,
@@ -15,6 +14,7 @@ from cadenza.cli.console import (
     say,
     with_store,
 )
+from cadenza.core.formats import rfc3339_or_none
 
 if TYPE_CHECKING:
     from cadenza.store.store import Store
@@ -74,11 +74,10 @@ def list_(account: str | None, as_json: bool, config: str | None) -> None:
 def edit(note: str, text: str, config: str | None) -> None:
     """Replace the text of a note."""
     from cadenza.control.account.memory import change_note  # noqa: PLC0415 import time
-    from cadenza.store.sqlite.write_ahead_log import empty_log  # noqa: PLC0415 import time
 
     async def work(store: "Store") -> "Note":
         changed = await change_note(store, note, text, now_ms())
-        await empty_log(store)
+        await store.empty_log()
         return changed
 
     changed = with_store(load_config(config), work)
@@ -91,11 +90,10 @@ def edit(note: str, text: str, config: str | None) -> None:
 def remove(note: str, config: str | None) -> None:
     """Delete a note for good."""
     from cadenza.control.account.memory import remove_note  # noqa: PLC0415 import time
-    from cadenza.store.sqlite.write_ahead_log import empty_log  # noqa: PLC0415 import time
 
     async def work(store: "Store") -> None:
         await remove_note(store, note, now_ms())
-        await empty_log(store)
+        await store.empty_log()
 
     with_store(load_config(config), work)
     say("The note is deleted.")
@@ -119,6 +117,6 @@ def _row(note: "Note") -> dict[str, object]:
     return {
         "id": note.id,
         "text": note.text,
-        "created_at": format_time(note.created_at),
-        "changed_at": format_time(note.changed_at),
+        "created_at": rfc3339_or_none(note.created_at),
+        "changed_at": rfc3339_or_none(note.changed_at),
     }

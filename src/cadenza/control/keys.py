@@ -2,7 +2,7 @@
 
 A change is complete when it holds in every process: no process accepts a key once `revoke_key` has returned. With an
 account id a function acts for the owner of that account, names keys by id only, and knows no keys of other accounts.
-Every change is in the audit trail. An account has a bounded number of keys.
+Every change is in the audit log. An account has a bounded number of keys.
 """
 
 import secrets
@@ -13,7 +13,7 @@ from msgspec import UNSET, UnsetType
 
 from cadenza.control.account.accounts import get_account
 from cadenza.control.money.idempotency import make_command
-from cadenza.core.apikey import KEY_PREFIX, digest_key, display_prefix, is_well_formed, make_key
+from cadenza.core.codes import KEY_PREFIX, digest_key, display_prefix, is_well_formed, make_key
 from cadenza.core.errors import ControlError
 from cadenza.core.money import AMOUNT_NANO_MAX, format_dollars
 from cadenza.core.records import PERIODS, SCOPES, Cap
@@ -61,7 +61,7 @@ class KeyView(msgspec.Struct, frozen=True):
     origin: KeyOrigin = "owner"
 
 
-class Revocation(msgspec.Struct, frozen=True):
+class RevokedKey(msgspec.Struct, frozen=True):
     """A revoked key, and whether it was revoked before."""
 
     key: KeyView
@@ -186,15 +186,15 @@ async def get_own_key(store: Store, account_id: str, key_id: str, now_ms: int) -
 
 async def revoke_key(
     store: Store, text: str, now_ms: int, account_id: str | None = None, *, by: str = COMMAND_LINE
-) -> Revocation:
+) -> RevokedKey:
     """Revoke a key by its id, its displayed prefix or the whole key. Of several matches, only an active one counts."""
 
-    def revoke(tx: Transaction) -> Revocation:
+    def revoke(tx: Transaction) -> RevokedKey:
         key = _find_one(tx, text, now_ms, account_id)
         is_first = keys.revoke(tx, key.id, now_ms)
         if is_first:
             audit_events.add(tx, AuditEvent(now_ms, by, "key.revoke", key.account_id, key.id, key.prefix))
-        return Revocation(_view(msgspec.structs.replace(key, revoked_at=now_ms), now_ms), not is_first)
+        return RevokedKey(_view(msgspec.structs.replace(key, revoked_at=now_ms), now_ms), not is_first)
 
     return await make_change(store, revoke)
 
@@ -212,8 +212,8 @@ async def change_key(
 
     def make(tx: Transaction) -> KeyView:
         key = _find_one(tx, text, now_ms, account_id)
-        for act, detail in _apply(tx, key, change, now_ms):
-            audit_events.add(tx, AuditEvent(now_ms, by, act, key.account_id, key.id, detail))
+        for event, detail in _apply(tx, key, change, now_ms):
+            audit_events.add(tx, AuditEvent(now_ms, by, event, key.account_id, key.id, detail))
         [changed] = keys.find_by_prefix_or_id(tx, key.id)
         return _view(changed, now_ms)
 
@@ -221,7 +221,7 @@ async def change_key(
 
 
 def _apply(tx: Transaction, key: KeyRecord, change: KeyChange, now_ms: int) -> Iterator[tuple[str, str]]:
-    """Make each part of a change, and give the name and the detail of its act."""
+    """Make each part of a change, and give the name and the detail of its event."""
     if change.name is not UNSET:
         keys.rename(tx, key.id, change.name)
         yield "key.rename", ""

@@ -56,7 +56,7 @@ async def pace(store: Store, account_id: str, now_ms: int) -> Pace:
     return pace_of(spent_nano, days, balance_nano, now_ms)
 
 
-async def check_ledger(store: Store) -> tuple[list[audit.Finding], audit.Counts]:
+async def check_ledger(store: Store) -> tuple[list[audit.Violation], audit.AuditCounts]:
     return await audit.check(store), await audit.count(store)
 
 

@@ -36,7 +36,7 @@ async def make_change(store: Store, work: Callable[[Transaction], T], bounds: Bo
         return done, number
 
     done, number = await _change(store, change)
-    if not store.is_sqlite:
+    if store.is_shared_by_machines:
         await _until_followed(store, number, bounds.fresh_s + MARGIN_S)
     return done
 

@@ -89,7 +89,7 @@ class Presence:
     @property
     def is_fresh(self) -> bool:
         """Whether this process may rely on what it read under `epoch`. On SQLite always: nothing is kept there."""
-        return self._store.is_sqlite or self._clock() < self._fresh_until_s
+        return not self._store.is_shared_by_machines or self._clock() < self._fresh_until_s
 
     def follow(self, changed: Callable[[], None]) -> None:
         """From now on call `changed` when keys, accounts or classes have changed, or may have."""
@@ -168,7 +168,7 @@ class Presence:
 
     async def _catch_up(self, *, is_due: bool) -> None:
         try:
-            if is_due and not self._store.is_sqlite:
+            if is_due and self._store.is_shared_by_machines:
                 await self._beat()
             else:
                 await self._look()
@@ -197,7 +197,7 @@ class Presence:
     async def _look(self) -> None:
         """Follow the newest epoch."""
         self._follow(await epochs.current(self._store, epochs.CHANGES))
-        if not self._store.is_sqlite:
+        if self._store.is_shared_by_machines:
             await self._tell()
 
     def _follow(self, newest: int) -> None:

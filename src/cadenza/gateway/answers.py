@@ -6,8 +6,8 @@ The head of a stream may be sent before its reply starts (heartbeat.py); the eve
 
 import re
 
+from cadenza.core.codes import random_id
 from cadenza.core.errors import CadenzaError, error_headers, render_error
-from cadenza.core.ids import random_id
 from cadenza.http.events import write_event
 from cadenza.http.exchange import STREAMING, Exchange
 from cadenza.http.headers import encode_headers

@@ -9,7 +9,7 @@ import time
 
 import msgspec
 
-from cadenza.core.apikey import digest_key, is_well_formed
+from cadenza.core.codes import digest_key, is_well_formed
 from cadenza.core.errors import Forbidden, RateLimited, Unauthenticated
 from cadenza.core.rates import Rate, Ticket
 from cadenza.core.records import Principal

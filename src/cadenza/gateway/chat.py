@@ -10,8 +10,7 @@ from contextlib import nullcontext
 
 import msgspec
 
-from cadenza.core.chat import new_completion_id
-from cadenza.core.chat_request import ChatRequest, LargeTexts, Media
+from cadenza.core.chat import ChatRequest, LargeTexts, Media, new_completion_id
 from cadenza.core.errors import BodyTimedOut, PayloadTooLarge, UnsupportedEncoding
 from cadenza.core.money import Price
 from cadenza.core.records import CONTEXT_TOKENS_MAX, Plan, Principal

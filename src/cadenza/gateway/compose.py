@@ -11,7 +11,7 @@ from typing import Protocol
 
 import msgspec
 
-from cadenza.core.chat_request import ChatRequest, LargeTexts
+from cadenza.core.chat import ChatRequest, LargeTexts
 from cadenza.core.records import Plan, Route
 from cadenza.core.sent import sent_bytes
 from cadenza.gateway.extra_fields import passed_fields

@@ -9,7 +9,7 @@ from itertools import islice
 
 import msgspec
 
-from cadenza.core.chat_request import Fields
+from cadenza.core.chat import Fields
 from cadenza.core.errors import InvalidRequest
 from cadenza.core.records import Plan, Route
 from cadenza.routing.prompt import PromptSize

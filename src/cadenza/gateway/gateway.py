@@ -7,6 +7,7 @@ import msgspec
 
 from cadenza.core.tokens import Tokenizer
 from cadenza.fleet.key_cache import KeyCache
+from cadenza.fleet.presence import Presence
 from cadenza.fleet.state import SharedState
 from cadenza.gateway.heartbeat import PING_S
 from cadenza.gateway.in_flight import InFlight
@@ -36,9 +37,10 @@ def body_bytes_max(room_bytes: int | None) -> int:
 
 
 class State(msgspec.Struct, frozen=True):
-    """What outlives a request: the durable store, the limits that processes share, and the caches of grounding."""
+    """What outlives a request: the store, this process among the others, shared limits, and the caches of grounding."""
 
     store: Store
+    presence: Presence
     shared: SharedState
     grounder: Grounder | None = None
 
@@ -60,11 +62,11 @@ class Gateway:
         self.store = store = state.store
         self.snapshot = snapshot
         self.observer = observer
-        self.ledger = LedgerWriter(store, observer)
+        self.ledger = LedgerWriter(store, observer, state.presence)
         self.dispatcher = Dispatcher(observer, snapshot.limits.concurrency, tokenizer or Tokenizer())
         self.rates = state.shared.rates
         self.slots = Slots(snapshot.limits.concurrency, lender=state.shared.lender)
-        self.key_cache = KeyCache(store, self.ledger.presence)
+        self.key_cache = KeyCache(store, state.presence)
         self.unknown_keys = UnknownKeyLimiter(observer.metrics, state.shared.networks)
         self.large_bodies = LargeBodies(observer)
         self.grounder = state.grounder or Grounder(store, observer)

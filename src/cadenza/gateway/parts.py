@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from cadenza.core.chat_request import NO_MEDIA, FilePart, Media
+from cadenza.core.chat import NO_MEDIA, FilePart, Media
 from cadenza.core.errors import InvalidRequest
 from cadenza.core.file_tokens import FileTokens, tokens_of_file, tokens_of_image, tokens_of_sound
 from cadenza.core.image_tokens import IMAGE_TOKENS, IMAGE_TOKENS_MAX, PATCHES_MAX

@@ -6,6 +6,7 @@ While the store does not answer, they go on, and are looked at again until it do
 import asyncio
 from contextlib import suppress
 
+from cadenza.fleet.presence import Presence
 from cadenza.gateway.gateway import Gateway
 from cadenza.store.store import StoreUnavailable
 
@@ -15,11 +16,11 @@ RETRY_S = 0.25
 class Revocation:
     """Looks up the keys in use again after every change, unless the config lets their requests finish."""
 
-    def __init__(self, gateway: Gateway) -> None:
+    def __init__(self, gateway: Gateway, presence: Presence) -> None:
         self._gateway = gateway
         self._changed = asyncio.Event()
         self._checking: asyncio.Task[None] | None = None
-        gateway.ledger.presence.follow(self._changed.set)
+        presence.follow(self._changed.set)
 
     async def start(self) -> None:
         self._checking = asyncio.create_task(self._check_forever())

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from cadenza.core.call_ids import unwrap_id
 from cadenza.core.errors import InvalidRequest
+from cadenza.core.tool_calls import unwrap_id
 
 TOOLS_MAX = 128
 NOTHING = msgspec.Raw(b"null")  # a raw field that was not sent

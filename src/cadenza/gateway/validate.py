@@ -11,8 +11,7 @@ from typing import TypeVar
 
 import msgspec
 
-from cadenza.core.chat import SAMPLING
-from cadenza.core.chat_request import NO_FIELDS, ChatRequest, Fields
+from cadenza.core.chat import NO_FIELDS, SAMPLING, ChatRequest, Fields
 from cadenza.core.errors import ContextOverflow, InvalidRequest
 from cadenza.core.records import CONTEXT_TOKENS_MAX, OUTPUT_TOKENS_MAX
 from cadenza.gateway.extra_fields import read_extra_fields

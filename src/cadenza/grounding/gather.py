@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import msgspec
 
-from cadenza.core.chat_request import ChatRequest, FilePart, UserQuestion, find_user_question
+from cadenza.core.chat import ChatRequest, FilePart, UserQuestion, find_user_question
 from cadenza.core.errors import CadenzaError, RateLimited, UnreadableAttachment
 from cadenza.core.money import Price
 from cadenza.core.records import Plan, Principal, Route
@@ -34,7 +34,7 @@ from cadenza.grounding.search.records import (
     SearchResult,
 )
 from cadenza.grounding.search.web_search import WebSearch
-from cadenza.grounding.wanted import GroundingSettings, Wanted
+from cadenza.grounding.wanted import GroundingOptions, Wanted
 from cadenza.observe import Observer
 from cadenza.routing.prompt import PromptSize
 from cadenza.store.store import Store, StoreUnavailable
@@ -111,11 +111,11 @@ class Grounder:
         self,
         store: Store,
         observer: Observer,
-        settings: GroundingSettings | None = None,
+        settings: GroundingOptions | None = None,
         search: WebSearch | None = None,
         reader: DocumentReader | None = None,
     ) -> None:
-        self.settings = settings or GroundingSettings()
+        self.settings = settings or GroundingOptions()
         self.store = store
         self.search = search  # None if the config turns it off
         self._observer = observer

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from cadenza.core.chat_request import ChatRequest, FilePart, UserQuestion
+from cadenza.core.chat import ChatRequest, FilePart, UserQuestion
 from cadenza.grounding.search.records import NOTHING_FOUND, SearchResult, Source
 
 ID_BYTES = 8

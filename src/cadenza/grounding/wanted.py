@@ -6,7 +6,7 @@ refused: a typing error must not leave them on.
 
 import msgspec
 
-from cadenza.core.chat_request import ChatRequest
+from cadenza.core.chat import ChatRequest
 from cadenza.core.errors import InvalidRequest
 from cadenza.core.records import Principal
 from cadenza.grounding.search.web_search import WebSearch
@@ -20,7 +20,7 @@ UNKNOWN_VALUE = (
 )
 
 
-class GroundingSettings(msgspec.Struct, frozen=True):
+class GroundingOptions(msgspec.Struct, frozen=True):
     """Which parts the operator has turned on. Web search has settings of its own."""
 
     attachments: bool = True
@@ -42,7 +42,7 @@ NOTHING_WANTED = Wanted(files=False, memory=False, search=False)
 
 
 def find_wanted(
-    chat: ChatRequest, principal: Principal, request: Request, settings: GroundingSettings, search: WebSearch | None
+    chat: ChatRequest, principal: Principal, request: Request, settings: GroundingOptions, search: WebSearch | None
 ) -> Wanted:
     """The parts that apply; for most requests, and for all with tools, it is NOTHING_WANTED."""
     if chat.tools:

@@ -4,12 +4,12 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import msgspec
-from sqlalchemy import text
+from sqlalchemy import TextClause, text
 
 from cadenza.core.records import OUTPUT_TOKENS_MAX
 from cadenza.ledger.rules import IDEMPOTENCY_MS
 from cadenza.store.statements import Statement
-from cadenza.store.store import Store, Transaction
+from cadenza.store.store import Store
 
 # Each rule selects the rows that break it: the account, request or key, and by how much it is off. The table `holds`
 # has rows of the release before, which held credit by request. MONTH is the month of u.started_at, like 202611 in UTC.
@@ -117,12 +117,12 @@ def rules_of(database: str) -> dict[str, str]:
     return rules
 
 
-CHECKS = {
-    database: Statement(
-        text(" UNION ALL ".join(f"SELECT '{rule}', x.* FROM ({query}) x" for rule, query in rules_of(database).items()))  # noqa: S608 our own constants
-    )
-    for database in MONTHS
-}
+def _check(database: str) -> TextClause:
+    rules = rules_of(database).items()
+    return text(" UNION ALL ".join(f"SELECT '{rule}', x.* FROM ({query}) x" for rule, query in rules))  # noqa: S608 our own constants
+
+
+CHECK = Statement(_check("sqlite"), postgres=_check("postgres"))
 COUNTS = Statement(
     text("""
     SELECT (SELECT COUNT(*) FROM accounts), (SELECT COUNT(*) FROM entries), (SELECT COUNT(*) FROM usage),
@@ -163,7 +163,7 @@ EXPORT = Statement(
 PAGE = 1000
 
 
-class Finding(msgspec.Struct, frozen=True):
+class Violation(msgspec.Struct, frozen=True):
     """A rule that is broken, the account, request or key that breaks it, and by how much it is off."""
 
     rule: str
@@ -171,7 +171,7 @@ class Finding(msgspec.Struct, frozen=True):
     off_by: int
 
 
-class Counts(msgspec.Struct, frozen=True):
+class AuditCounts(msgspec.Struct, frozen=True):
     """How much was checked."""
 
     accounts: int
@@ -181,21 +181,16 @@ class Counts(msgspec.Struct, frozen=True):
     unpriced: int = 0  # requests of an earlier release: their charges were not recomputed
 
 
-def check_of(database: Store | Transaction) -> Statement:
-    """The one statement that finds everything, for this database."""
-    return CHECKS["sqlite" if database.is_sqlite else "postgres"]
-
-
-async def check(store: Store) -> list[Finding]:
+async def check(store: Store) -> list[Violation]:
     return [
-        Finding(str(rule), str(subject), int(off_by))
-        for rule, subject, off_by in await store.rows(check_of(store), {}, is_long=True)
+        Violation(str(rule), str(subject), int(off_by))
+        for rule, subject, off_by in await store.rows(CHECK, {}, is_long=True)
     ]
 
 
-async def count(store: Store) -> Counts:
+async def count(store: Store) -> AuditCounts:
     [counts] = await store.rows(COUNTS, {}, is_long=True)
-    return Counts(*counts)
+    return AuditCounts(*counts)
 
 
 async def export(store: Store, email: str | None) -> AsyncIterator[dict[str, Any]]:

@@ -79,7 +79,7 @@ class BatchRows(msgspec.Struct):
         new = [one for one in self.reserves if one.before_nano is None and one.after_nano]
         changed = [one for one in self.reserves if one.before_nano is not None and one.after_nano]
         dropped = [one for one in self.reserves if one.before_nano is not None and not one.after_nano]
-        write = self._write_each if tx.is_sqlite else self._write_at_once
+        write = self._write_at_once if tx.combines_changes else self._write_each
         count, is_alive = write(tx, changed, dropped)
         if self.is_fenced and not is_alive:
             raise StoreRefused("The store refused a batch: its process was swept.")

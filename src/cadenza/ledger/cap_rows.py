@@ -7,13 +7,13 @@ and `keys.is_capped` say whether there is any, so that accounts and keys without
 from collections.abc import Iterable, Sequence
 
 import msgspec
-from sqlalchemy import ARRAY, ScalarSelect, Select, Text, bindparam, delete, exists, func, insert, select, text, update
+from sqlalchemy import ScalarSelect, Select, bindparam, delete, exists, func, insert, select, text, update
 
 from cadenza.core.records import Cap
 from cadenza.ledger.caps import CapShort, CapState, month_of, other_months, span_of
 from cadenza.ledger.rules import Known
 from cadenza.store.schema import accounts, cap_holds, caps, keys, usage
-from cadenza.store.statements import Statement
+from cadenza.store.statements import SelectByIds, Statement
 from cadenza.store.store import Row, Store, Transaction
 from cadenza.store.tables.accounts import lock_account
 
@@ -35,8 +35,7 @@ _READ = select(
     _held(),
     _held(cap_holds.c.process == bindparam("process")),
 )
-READ = Statement(_READ.where(_OF_KEY))
-READ_MANY = Statement(_READ.where(caps.c.key_id == func.any(bindparam("keys", type_=ARRAY(Text)))))  # for Postgres only
+READ = SelectByIds(_READ, caps.c.key_id)
 _SPENT = select(func.coalesce(func.sum(usage.c.cost_nano), 0)).where(
     usage.c.account_id == bindparam("account"), usage.c.key_id == bindparam("key")
 )
@@ -121,7 +120,7 @@ def set_cap(tx: Transaction, account_id: str, key_id: str, cap: Cap | None, now_
 def read_caps(tx: Transaction, process: str, moves: Sequence[KeyMoves], known: Known) -> None:
     """Read the caps of these keys, those that have one. Their accounts are locked."""
     of_key = {key_id: move for move in moves for key_id in move.started_at}
-    for row in _rows(tx, process, sorted(of_key)):
+    for row in tx.rows_by_ids(READ, sorted(of_key), {"process": process}):
         key_id, limit_nano, period, month, spent_nano, excused_nano, held_nano, mine_nano = row
         state = CapState(
             key_id, Cap(limit_nano, period), month, spent_nano, excused_nano, int(held_nano), int(mine_nano)
@@ -149,19 +148,12 @@ def write_caps(tx: Transaction, process: str, before: dict[str, CapState], after
 
 async def find_left(store: Store, key_id: str, now_ms: int) -> CapLeft | None:
     """What a key may still spend, before anything is held for it. None if it has no cap."""
-    row = await store.row(READ, {"key": key_id, "process": ""})
+    row = await store.row(READ.one, {"id": key_id, "process": ""})
     if row is None:
         return None
     _, limit_nano, period, month, spent_nano, _, held_nano, _ = row
     spent = int(spent_nano) if month_of(period, now_ms) == month else 0
     return CapLeft(CapShort(Cap(limit_nano, period), spent), limit_nano - spent - int(held_nano))
-
-
-def _rows(tx: Transaction, process: str, key_ids: list[str]) -> list[Row]:
-    if not tx.is_sqlite:
-        return tx.rows(READ_MANY, {"keys": key_ids, "process": process})
-    found = [tx.row(READ, {"key": key_id, "process": process}) for key_id in key_ids]
-    return [row for row in found if row]
 
 
 def _spent(tx: Transaction, account_id: str, key_id: str, month: int) -> int:

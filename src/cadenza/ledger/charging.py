@@ -19,7 +19,6 @@ import msgspec
 
 from cadenza.ledger.caps import CapState, CapUse
 from cadenza.ledger.rules import (
-    Account,
     Changes,
     Charge,
     ChargeCorrection,
@@ -27,6 +26,7 @@ from cadenza.ledger.rules import (
     End,
     Ended,
     Known,
+    LockedAccount,
     Recorded,
     pay_debt,
     resize,
@@ -45,7 +45,9 @@ def begin_caps(caps: Iterable[CapState], use: CapUse, ends: list[End]) -> None:
         cap.begin(use.kept_nano.get(cap.key_id, 0), ending_nano.get(cap.key_id, {}))
 
 
-def end_requests(account: Account, demand: Demand, ends: list[End], known: Known, changes: Changes) -> list[Ended]:
+def end_requests(
+    account: LockedAccount, demand: Demand, ends: list[End], known: Known, changes: Changes
+) -> list[Ended]:
     """Charge the requests that ended, then give back what the process does not keep of its reserve.
 
     `account`, `known` and `changes` are changed in place.
@@ -61,7 +63,7 @@ def end_requests(account: Account, demand: Demand, ends: list[End], known: Known
     return ended
 
 
-def _end(account: Account, kept_nano: int, end: End, known: Known, changes: Changes) -> Ended:
+def _end(account: LockedAccount, kept_nano: int, end: End, known: Known, changes: Changes) -> Ended:
     """Charge what is due, from the part of the reserve that is not kept and from free credit, never more."""
     hold, outcome = end.hold, end.outcome
     if end.is_marked:
@@ -88,7 +90,7 @@ def _end(account: Account, kept_nano: int, end: End, known: Known, changes: Chan
     return Ended(charged_nano, end.due_nano - charged_nano, is_lost=_is_short(end, charged_nano))
 
 
-def _end_again(account: Account, end: End, recorded: Recorded, known: Known, changes: Changes) -> Ended:
+def _end_again(account: LockedAccount, end: End, recorded: Recorded, known: Known, changes: Changes) -> Ended:
     """The store has an end of this request. If it is that of a sweep, which charged too much, correct it."""
     hold, due_nano, cost_nano = end.hold, end.due_nano, recorded.cost_nano
     if recorded.source == "lost":

@@ -119,13 +119,13 @@ class Committer:
         """Write until `stop`. Then write what waits, once, and return."""
         while True:
             await self._backlog.wait_for_more()
-            if self._store.is_sqlite:
+            if self._store.writes_in_parallel:
+                self._start_batches()
+            else:
                 while batch := self._backlog.take(BATCH_MAX):
                     await self._write(batch, BatchMode.ALONE)
                     if self._is_stopping and self.has_failed:
                         return
-            else:
-                self._start_batches()
             if self._is_stopping and (self._backlog.is_empty or self.has_failed):
                 await asyncio.gather(*self._running, *self._special.values())
                 return

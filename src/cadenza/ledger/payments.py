@@ -28,7 +28,7 @@ class Payment(msgspec.Struct, frozen=True):
     changed_at: int
 
 
-class Names(msgspec.Struct, frozen=True):
+class PaymentIds(msgspec.Struct, frozen=True):
     """What names a payment: our id, or an id of the provider. An empty one names nothing."""
 
     provider: str
@@ -74,16 +74,16 @@ def add(tx: Transaction, payment: Payment) -> None:
     tx.change(INSERT, msgspec.structs.asdict(payment))
 
 
-def lock(tx: Transaction, names: Names) -> Payment | None:
+def lock(tx: Transaction, names: PaymentIds) -> Payment | None:
     """Lock and return the payment with one of these names."""
     return _only(tx.rows(LOCK, _values(names)))
 
 
-async def find(store: Store, names: Names) -> Payment | None:
+async def find(store: Store, names: PaymentIds) -> Payment | None:
     return _only(await store.rows(READ, _values(names)))
 
 
-def _values(names: Names) -> dict[str, str]:
+def _values(names: PaymentIds) -> dict[str, str]:
     values = {"of": names.provider, "payment": names.id, "session": names.checkout, "intent": names.reference}
     return {name: value or "-" for name, value in values.items()}
 

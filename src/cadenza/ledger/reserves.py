@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 
 from cadenza.ledger.caps import NO_CAP_USE, CapUse
-from cadenza.ledger.rules import AMPLE_TIMES, Account, Demand, Held, Hold
+from cadenza.ledger.rules import AMPLE_TIMES, Demand, Held, Hold, LockedAccount
 
 IDLE_S = 1.0  # an unused reserve is given back
 EXACT_S = 1.0  # after another process asked for credit, nothing is reserved beyond the requests in flight
@@ -165,7 +165,7 @@ class Reserves:
             reserve = self._reserves[account_id] = Reserve(account_id, used_s=self._clock_s())
         return reserve.demand(self._clock_s(), charged_nano, new)
 
-    def written(self, account: Account, taken_nano: Sequence[int]) -> None:
+    def written(self, account: LockedAccount, taken_nano: Sequence[int]) -> None:
         """The store has taken a batch: this is what it has now, and these holds were taken."""
         reserve, now_s = self._reserves[account.id], self._clock_s()
         for amount_nano in taken_nano:

@@ -161,7 +161,7 @@ class End(msgspec.Struct, frozen=True):
     source: EndSource = "request"
 
 
-class Account(msgspec.Struct):
+class LockedAccount(msgspec.Struct):
     """An account while it is locked: its money, and the reserve that this process has of it."""
 
     id: str
@@ -187,7 +187,7 @@ class Demand(msgspec.Struct, frozen=True):
     usual_nano: int  # of one request
 
 
-class KeyUse(msgspec.Struct, frozen=True):
+class IdempotencyUse(msgspec.Struct, frozen=True):
     """The request that used an idempotency key, and whether the key may be used again."""
 
     completion_id: str
@@ -207,7 +207,7 @@ class Known(msgspec.Struct):
 
     ended: dict[str, Recorded] = msgspec.field(default_factory=dict)
     revoked_keys: set[str] = msgspec.field(default_factory=set)  # of late ends, by key id
-    keys: dict[tuple[str, bytes], KeyUse] = msgspec.field(default_factory=dict)
+    keys: dict[tuple[str, bytes], IdempotencyUse] = msgspec.field(default_factory=dict)
     caps: dict[str, CapState] = msgspec.field(default_factory=dict)  # by key id
 
 
@@ -243,7 +243,7 @@ class Changes(msgspec.Struct):
     unmarked: list[str] = msgspec.field(default_factory=list)
 
 
-def take_hold(account: Account, hold: Hold, known: Known, changes: Changes, *, is_final: bool) -> Taken:
+def take_hold(account: LockedAccount, hold: Hold, known: Known, changes: Changes, *, is_final: bool) -> Taken:
     """Hold the whole allowance, or as much of it as the account and the key's cap can pay for.
 
     An allowance that the account cannot pay is not fitted before the hold is final. A cap does not wait.
@@ -266,32 +266,32 @@ def take_hold(account: Account, hold: Hold, known: Known, changes: Changes, *, i
     resize(account, account.reserve_nano + amount_nano)
     if digest := hold.idempotency_digest:
         changes.new_keys.append(hold)
-        known.keys[hold.account_id, digest] = KeyUse(hold.completion_id, hold.request_id, is_open=False)
+        known.keys[hold.account_id, digest] = IdempotencyUse(hold.completion_id, hold.request_id, is_open=False)
     if held_of := known.caps.get(hold.key_id):
         held_of.hold(amount_nano)
     return Held(amount_nano, allowance_tokens, payable_nano - amount_nano, held_of is not None)
 
 
-def grow(account: Account, demand: Demand) -> None:
+def grow(account: LockedAccount, demand: Demand) -> None:
     """Reserve credit for requests to come, if the account has ample credit."""
     if account.free_nano >= demand.usual_nano * AMPLE_TIMES and account.reserve_nano < demand.wanted_nano:
         share_nano = account.reserve_nano + account.free_nano // RESERVE_SHARE
         resize(account, min(demand.wanted_nano, share_nano))
 
 
-def has_spare(account: Account, demand: Demand, held_nano: int) -> bool:
+def has_spare(account: LockedAccount, demand: Demand, held_nano: int) -> bool:
     """Whether the reserve is larger than the requests in flight need, with the holds that were just taken."""
     return account.reserve_nano > demand.in_use_nano + held_nano
 
 
-def resize(account: Account, reserve_nano: int) -> None:
+def resize(account: LockedAccount, reserve_nano: int) -> None:
     """Make the reserve so large, or as large as the free credit allows."""
     more_nano = min(reserve_nano - account.reserve_nano, account.free_nano)
     account.reserve_nano += more_nano
     account.held_nano += more_nano
 
 
-def _payable(account: Account, hold: Hold, known: Known) -> tuple[int, CapShort | None]:
+def _payable(account: LockedAccount, hold: Hold, known: Known) -> tuple[int, CapShort | None]:
     """What can pay for a hold: the free credit, or what the cap of its key leaves if that is not more."""
     cap = known.caps.get(hold.key_id)
     if cap is None:
@@ -308,7 +308,7 @@ def _used_key(hold: Hold, known: Known) -> Repeated | None:
     return None if used is None or used.is_open else Repeated(used.completion_id, used.request_id)
 
 
-def pay_debt(account: Account) -> None:
+def pay_debt(account: LockedAccount) -> None:
     """Pay the debt from what is free. It comes last: what requests owe is charged first."""
     paid_nano = min(account.debt_nano, account.free_nano)
     account.debt_nano -= paid_nano

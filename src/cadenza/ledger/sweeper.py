@@ -67,7 +67,7 @@ class Sweeper:
         """End the holds of processes of the release before. One that lost its lock has until the next sweep."""
         owners = {owner for (owner,) in await self._store.rows(sweeps.OLD_OWNERS, {})}
         dead = {owner for owner in owners if await self._is_old_owner_dead(owner)}
-        for owner in sorted(dead if self._store.is_sqlite else dead & self._suspects):
+        for owner in sorted(dead & self._suspects if self._store.is_shared_by_machines else dead):
             charged = 0
             while outcomes := await self._store.transact(partial(sweeps.end_old_holds, owner=owner, now_ms=now_ms)):
                 charged += len(outcomes)

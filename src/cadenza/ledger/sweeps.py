@@ -9,17 +9,17 @@ at once; the next sweep finishes the work.
 from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
-from sqlalchemy import ARRAY, ColumnElement, Text, bindparam, delete, func, literal_column, select, text, update
+from sqlalchemy import ColumnElement, bindparam, delete, literal_column, select, text, update
 
 from cadenza.core.records import Outcome, Usage
 from cadenza.ledger import transaction
 from cadenza.ledger.cap_rows import DROP_HOLD, HELD_BY_PROCESS, HOLDS_OF_PROCESS
 from cadenza.ledger.caps import NO_CAP_USE, CapUse
-from cadenza.ledger.rules import Account, Demand, End, OpenHold
+from cadenza.ledger.rules import Demand, End, LockedAccount, OpenHold
 from cadenza.ledger.transaction import AccountMoves
 from cadenza.store.schema import holds, idempotency, marks
-from cadenza.store.statements import Statement
-from cadenza.store.store import Row, Store, StoreBusy, StoreRefused, Transaction
+from cadenza.store.statements import SelectByIds, Statement
+from cadenza.store.store import Store, StoreBusy, StoreRefused, Transaction
 
 BATCH_MAX = 200  # accounts, marks and idempotency keys in one transaction: some milliseconds of work
 LOCK_S = 0.1  # how long a transaction waits for a row that is locked, though its account is not
@@ -37,8 +37,7 @@ LEFT_KEYS = Statement(
 _MARKED = select(  # by completion id only: an index on the process would lead through all of its marks each time
     marks.c.process, *[literal_column("0") if name == "amount_nano" else marks.c[name] for name in HOLD_FIELDS]
 )
-MARKED = Statement(_MARKED.where(marks.c.completion_id == bindparam("completion")))
-MANY_MARKED = Statement(_MARKED.where(marks.c.completion_id == func.any(bindparam("completions", type_=ARRAY(Text)))))
+MARKED = SelectByIds(_MARKED, marks.c.completion_id)
 _KEY = (
     idempotency.c.account_id == bindparam("account"),
     idempotency.c.digest == bindparam("key"),
@@ -164,16 +163,12 @@ def _read_marked(tx: Transaction, name: str, digests: dict[str, bytes | None]) -
 
     The requests are charged as far as the caps of their keys allow.
     """
-    rows: Sequence[Row | None] = ()
-    if tx.is_sqlite:
-        rows = [tx.row(MARKED, {"completion": one}) for one in digests]
-    elif digests:
-        rows = tx.rows(MANY_MARKED, {"completions": [*digests]})
-    holds_found = [OpenHold(*row[1:]) for row in rows if row and row[0] == name]
+    rows = tx.rows_by_ids(MARKED, [*digests], {})
+    holds_found = [OpenHold(*row[1:]) for row in rows if row[0] == name]
     return [hold._replace(idempotency_digest=digests[hold.completion_id], is_capped=True) for hold in holds_found]
 
 
-def _moves(tx: Transaction, name: str, account: Account, share: Share, ends: list[End]) -> AccountMoves:
+def _moves(tx: Transaction, name: str, account: LockedAccount, share: Share, ends: list[End]) -> AccountMoves:
     """Charge these ends. What is not charged of the reserve, and of caps, is kept for those that follow."""
     if share.is_last:
         if share.capped_keys:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
-from sqlalchemy import ARRAY, Text, and_, bindparam, delete, func, insert, select, text, update
+from sqlalchemy import and_, bindparam, delete, insert, select, text, update
 
 from cadenza.ledger import debts
 from cadenza.ledger.batch_rows import ADD_ENTRY, AccountChange, BatchRows, ReserveChange
@@ -20,15 +20,15 @@ from cadenza.ledger.charge_rows import charge_row, entry_row, usage_row, write_c
 from cadenza.ledger.charging import begin_caps, end_requests
 from cadenza.ledger.rules import (
     IDEMPOTENCY_MS,
-    Account,
     Changes,
     Demand,
     End,
     Ended,
     Held,
     Hold,
-    KeyUse,
+    IdempotencyUse,
     Known,
+    LockedAccount,
     OpenHold,
     Recorded,
     Repeated,
@@ -39,7 +39,7 @@ from cadenza.ledger.rules import (
     take_hold,
 )
 from cadenza.store.schema import accounts, holds, idempotency, reserves, usage
-from cadenza.store.statements import Statement
+from cadenza.store.statements import SelectByIds, Statement
 from cadenza.store.store import Row, Store, Transaction
 
 BALANCE_NANO_LIMIT = 2**62
@@ -65,18 +65,16 @@ _ACCOUNTS = (
     )
     .order_by(accounts.c.id)
 )
-ACCOUNT = Statement(_ACCOUNTS.where(accounts.c.id == bindparam("account")))
-_MANY = _ACCOUNTS.where(accounts.c.id == func.any(bindparam("accounts", type_=ARRAY(Text))))
-MANY_ACCOUNTS = Statement(_MANY.with_for_update(key_share=True, of=accounts))
-FREE_ACCOUNTS = Statement(_MANY.with_for_update(key_share=True, of=accounts, skip_locked=True))
+LOCK_ACCOUNTS = SelectByIds(_ACCOUNTS.with_for_update(key_share=True, of=accounts), accounts.c.id)
+LOCK_FREE_ACCOUNTS = SelectByIds(
+    _ACCOUNTS.with_for_update(key_share=True, of=accounts, skip_locked=True), accounts.c.id
+)
 _ELSEWHERE = (reserves.c.account_id == bindparam("account"), reserves.c.process != bindparam("me"))
 ASK = Statement(update(reserves).where(*_ELSEWHERE, reserves.c.has_spare, ~reserves.c.is_asked).values(is_asked=True))
 SPARE = Statement(select(reserves.c.process).where(*_ELSEWHERE, reserves.c.has_spare))
 ASKED = Statement(select(reserves.c.account_id).where(reserves.c.process == bindparam("me"), reserves.c.is_asked))
 RESERVED = Statement(select(reserves.c.account_id).where(reserves.c.process == bindparam("me")))
-_ENDED = select(usage.c.completion_id, usage.c.cost_nano, usage.c.source)
-ENDED = Statement(_ENDED.where(usage.c.completion_id == bindparam("completion")))
-MANY_ENDED = Statement(_ENDED.where(usage.c.completion_id == func.any(bindparam("completions", type_=ARRAY(Text)))))
+ENDED = SelectByIds(select(usage.c.completion_id, usage.c.cost_nano, usage.c.source), usage.c.completion_id)
 REVOKED = Statement(
     text(
         "SELECT k.id FROM keys k JOIN accounts a ON a.id = k.account_id"
@@ -118,7 +116,7 @@ class AccountMoves(msgspec.Struct):
 class Applied(msgspec.Struct):
     """What became of the moves of one account. `account` is as it is now."""
 
-    account: Account
+    account: LockedAccount
     ended: list[Ended]
     answers: list[Taken]
 
@@ -199,7 +197,9 @@ def _key_moves(move: AccountMoves) -> KeyMoves:
     return KeyMoves(move.account_id, started_at)
 
 
-def _changes_of(before: Account, after: Account, demand: Demand, answers: list[Taken], rows: BatchRows) -> bool:
+def _changes_of(
+    before: LockedAccount, after: LockedAccount, demand: Demand, answers: list[Taken], rows: BatchRows
+) -> bool:
     """Add what changed to the rows of the batch, without debts. Whether the reserve is larger than needed."""
     paid_nano = after.balance_nano - before.balance_nano + before.debt_nano - after.debt_nano
     more_nano = after.reserve_nano - before.reserve_nano
@@ -213,20 +213,16 @@ def _changes_of(before: Account, after: Account, demand: Demand, answers: list[T
     return spare
 
 
-def lock_accounts(tx: Transaction, process: str, account_ids: list[str], *, waits: bool = True) -> list[Account]:
+def lock_accounts(tx: Transaction, process: str, account_ids: list[str], *, waits: bool = True) -> list[LockedAccount]:
     """Lock the accounts in the order of their ids and read them. SQLite has locked all of them already."""
-    if tx.is_sqlite:
-        rows = [tx.row(ACCOUNT, {"account": account_id, "process": process}) for account_id in account_ids]
-    else:
-        many = MANY_ACCOUNTS if waits else FREE_ACCOUNTS
-        rows = [*tx.rows(many, {"accounts": account_ids, "process": process})]
-    return [_account(row) for row in rows if row]
+    locking = LOCK_ACCOUNTS if waits else LOCK_FREE_ACCOUNTS
+    return [_account(row) for row in tx.rows_by_ids(locking, account_ids, {"process": process})]
 
 
-def _account(row: Row) -> Account:
+def _account(row: Row) -> LockedAccount:
     account_id, balance_nano, held_nano, reserve_nano, is_asked, has_caps, debt_nano = row
     flags = reserve_nano is not None, bool(is_asked), bool(has_caps)
-    return Account(account_id, balance_nano, held_nano, reserve_nano or 0, *flags, debt_nano)
+    return LockedAccount(account_id, balance_nano, held_nano, reserve_nano or 0, *flags, debt_nano)
 
 
 def forget_old_keys(tx: Transaction, now_ms: int) -> None:
@@ -235,13 +231,7 @@ def forget_old_keys(tx: Transaction, now_ms: int) -> None:
 
 def read_ended(tx: Transaction, completion_ids: list[str]) -> dict[str, Recorded]:
     """What the store has of the requests among these that have ended."""
-    if not completion_ids:
-        return {}
-    if tx.is_sqlite:
-        found = [tx.row(ENDED, {"completion": one}) for one in completion_ids]
-    else:
-        found = [*tx.rows(MANY_ENDED, {"completions": completion_ids})]
-    return {row[0]: Recorded(int(row[1]), row[2]) for row in found if row}
+    return {row[0]: Recorded(int(row[1]), row[2]) for row in tx.rows_by_ids(ENDED, completion_ids, {})}
 
 
 def _read_known(tx: Transaction, moves: Sequence[AccountMoves], known: Known) -> None:
@@ -271,11 +261,11 @@ def _read_key(tx: Transaction, hold: Hold | OpenHold, digest: bytes, known: Know
         known.keys[hold.account_id, digest] = _key_use(found, hold.started_at)
 
 
-def _key_use(found: Row, now_ms: int) -> KeyUse:
+def _key_use(found: Row, now_ms: int) -> IdempotencyUse:
     """A key may be used again after 24 hours, and if the request that used it was not charged."""
     completion_id, request_id, created_at, state = found
     is_open = state == "released" or created_at <= now_ms - IDEMPOTENCY_MS
-    return KeyUse(completion_id, request_id, is_open=is_open)
+    return IdempotencyUse(completion_id, request_id, is_open=is_open)
 
 
 def _write_keys_and_marks(tx: Transaction, process: str, changes: Changes) -> None:
@@ -288,7 +278,7 @@ def _write_keys_and_marks(tx: Transaction, process: str, changes: Changes) -> No
 
 
 def _take_holds(
-    tx: Transaction, process: str, account: Account, holds: list[WantedHold], known: Known, changes: Changes
+    tx: Transaction, process: str, account: LockedAccount, holds: list[WantedHold], known: Known, changes: Changes
 ) -> list[Taken]:
     """Take the holds. Where the credit falls short, first ask the processes that have more than they need."""
     answers: list[Taken] = []

@@ -27,7 +27,7 @@ from cadenza.observe import Observer, places
 from cadenza.store.store import Store, StoreRefused, StoreUnavailable
 
 
-class Pace(msgspec.Struct, frozen=True):
+class LedgerTiming(msgspec.Struct, frozen=True):
     """The periods of the ledger's work, in seconds."""
 
     wait_s: float = 5.0  # how long a request waits for its hold, and then for its charge
@@ -41,41 +41,40 @@ class Pace(msgspec.Struct, frozen=True):
     ask_most_s: float = 1.0  # while they give back some
 
 
-USUAL_PACE = Pace()
+USUAL_TIMING = LedgerTiming()
 
 
 class LedgerWriter:
     """Takes and ends the holds of this process."""
 
     def __init__(
-        self, store: Store, observer: Observer, pace: Pace = USUAL_PACE, presence: Presence | None = None
+        self, store: Store, observer: Observer, presence: Presence, timing: LedgerTiming = USUAL_TIMING
     ) -> None:
-        self.presence = presence or Presence(store)
         self._store = store
+        self._presence = presence
         self._observer = observer
-        self._pace = pace
+        self._timing = timing
         self._reserves = Reserves()
-        self._committer = Committer(store, observer, self.presence, self._reserves, self._lose, pace.retry_s)
+        self._committer = Committer(store, observer, presence, self._reserves, self._lose, timing.retry_s)
         self._open: dict[str, tuple[OpenHold, str]] = {}  # with the name of this process when it was taken
-        self._marks = Marks(store, pace.mark_after_s)
-        self._sweeper = Sweeper(store, self.presence, observer)
+        self._marks = Marks(store, timing.mark_after_s)
+        self._sweeper = Sweeper(store, presence, observer)
         self._wake = asyncio.Event()  # set and replaced when a process announced something
         self._endings: set[asyncio.Task[None]] = set()
         self._tasks: list[asyncio.Task[None]] = []
-        self.presence.on_wake(self._woken)
+        presence.on_wake(self._woken)
         observer.metrics.holds.set_function(lambda: len(self._open))
 
     async def start(self) -> None:
-        await self.presence.start()
         await self._sweeper.sweep()
-        pace = self._pace
+        timing = self._timing
         self._tasks = [
             asyncio.create_task(self._committer.run()),
-            asyncio.create_task(self._every(pace.mark_every_s, self.mark)),
-            asyncio.create_task(self._every(pace.sweep_every_s, self.sweep)),
+            asyncio.create_task(self._every(timing.mark_every_s, self.mark)),
+            asyncio.create_task(self._every(timing.sweep_every_s, self.sweep)),
             asyncio.create_task(self._every(LOOK_EVERY_S, self._fail_late)),
-            asyncio.create_task(self._every(pace.give_back_every_s, self._give_back_idle)),
-            asyncio.create_task(self._every(pace.reconcile_every_s, self._reconcile)),
+            asyncio.create_task(self._every(timing.give_back_every_s, self._give_back_idle)),
+            asyncio.create_task(self._every(timing.reconcile_every_s, self._reconcile)),
             asyncio.create_task(self._answer_asks()),
         ]
 
@@ -90,11 +89,10 @@ class LedgerWriter:
             self._committer.resize(account_id)
         self._committer.stop()
         await asyncio.gather(writing, *others, return_exceptions=True)
-        await self.presence.stop()
 
     async def hold(self, hold: Hold) -> Held | Insufficient | Repeated:
         """Take a hold; StoreUnavailable if no reserve covers it and the store does not take it."""
-        process = self.presence.name  # before the store is asked: it may have another one afterwards
+        process = self._presence.name  # before the store is asked: it may have another one afterwards
         answer: Taken | None = self._committer.hold_in_memory(hold)
         if answer is None:
             answer = await self._take(hold)
@@ -109,14 +107,14 @@ class LedgerWriter:
 
         The wait ends when nothing was announced for a moment, and after a second at the latest.
         """
-        until_s, is_final = time.monotonic() + max(self._pace.ask_s, self._pace.ask_most_s), False
+        until_s, is_final = time.monotonic() + max(self._timing.ask_s, self._timing.ask_most_s), False
         while True:
             wake = self._wake  # before the store is asked: what is given back meanwhile is not missed
             answer = await self._take_once(hold, is_final=is_final)
             if not isinstance(answer, Short):
                 return answer
             try:
-                async with asyncio.timeout(self._pace.ask_s):
+                async with asyncio.timeout(self._timing.ask_s):
                     await wake.wait()
             except TimeoutError:
                 is_final = True
@@ -170,12 +168,12 @@ class LedgerWriter:
 
     async def mark(self) -> None:
         """Write what the tracked requests have delivered since their last mark."""
-        await self._marks.write(self.presence.name)
+        await self._marks.write(self._presence.name)
 
     async def sweep(self) -> None:
         """End what dead processes left behind."""
-        if self.presence.is_swept:
-            await self._committer.rejoin_if_swept(self.presence.name)
+        if self._presence.is_swept:
+            await self._committer.rejoin_if_swept(self._presence.name)
         await self._sweeper.sweep()
 
     def _lose(self) -> None:
@@ -197,7 +195,7 @@ class LedgerWriter:
                 await self._give_back_asked()
 
     async def _give_back_asked(self) -> None:
-        of_me = {"me": self.presence.name}
+        of_me = {"me": self._presence.name}
         with contextlib.suppress(StoreUnavailable):  # asked again at the next wake
             if await self._store.row(ASKED, of_me):
                 for (account_id,) in await self._store.rows(ASKED, of_me):
@@ -205,7 +203,7 @@ class LedgerWriter:
                     self._committer.resize(account_id)
 
     async def _fail_late(self) -> None:
-        self._committer.fail_late(self._pace.wait_s)
+        self._committer.fail_late(self._timing.wait_s)
 
     async def _give_back_idle(self) -> None:
         for account_id in self._reserves.pass_time():
@@ -213,8 +211,8 @@ class LedgerWriter:
 
     async def _reconcile(self) -> None:
         """Give back what the store says this process has, and it does not know: a failover may cause that."""
-        rows = await self._store.rows(RESERVED, {"me": self.presence.name})
-        found = await self._store.rows(HOLDS_OF_PROCESS, {"process": self.presence.name})
+        rows = await self._store.rows(RESERVED, {"me": self._presence.name})
+        found = await self._store.rows(HOLDS_OF_PROCESS, {"process": self._presence.name})
         unknown = {account_id for (account_id,) in rows} - {*self._reserves.account_ids()}
         for account_id in unknown.union(self._reserves.caps.doubtful(found)):
             self._committer.resize(account_id)

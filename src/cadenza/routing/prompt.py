@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from cadenza.core.chat_request import NO_MEDIA, LargeTexts, Media
+from cadenza.core.chat import NO_MEDIA, LargeTexts, Media
 from cadenza.core.errors import CadenzaError
 from cadenza.core.tokens import Tokenizer, least_tokens
 

@@ -335,7 +335,7 @@ notes = Table(  # what the owner of an account wants replies to know
     Index("ix_notes_account_id", "account_id", "created_at", "id"),
 )
 
-acts = Table(  # the audit trail: append-only, without content
+audit_events = Table(  # the audit log: append-only, without content
     "acts",
     metadata,
     Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True),

@@ -9,8 +9,9 @@ from functools import cached_property
 from operator import itemgetter
 from typing import Any
 
-from sqlalchemy import Executable
+from sqlalchemy import ARRAY, ColumnElement, Executable, Select, bindparam, func
 from sqlalchemy.dialects import sqlite
+from sqlalchemy.engine import Dialect
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.expression import ClauseElement
 
@@ -21,13 +22,14 @@ SQLITE = sqlite.dialect(paramstyle="qmark")  # positional: the driver is slower 
 
 
 class Statement:
-    """One statement, compiled when it is first run: a start needs few of them. `columns` are those an INSERT fills."""
+    """One statement, compiled when it is first run: a start needs few of them. `columns` are those an INSERT fills.
 
-    core: ClauseElement
+    `postgres` is given where Postgres needs other SQL than SQLite.
+    """
 
-    def __init__(self, core: Executable, *columns: str) -> None:
-        assert isinstance(core, ClauseElement)
+    def __init__(self, core: Executable, *columns: str, postgres: Executable | None = None) -> None:
         self.core = core
+        self.postgres_core = core if postgres is None else postgres
         self.columns = columns or None
 
     @cached_property
@@ -41,9 +43,22 @@ class Statement:
 
     @cached_property
     def _compiled(self) -> SQLCompiler:
-        compiled = self.core.compile(dialect=SQLITE, column_keys=self.columns)
-        assert isinstance(compiled, SQLCompiler)
-        return compiled
+        return compile_for(SQLITE, self.core, self.columns)
+
+
+class SelectByIds:
+    """Selects the rows whose `column` is one of many ids, for `Transaction.rows_by_ids`."""
+
+    def __init__(self, core: Select[Any], column: ColumnElement[Any]) -> None:
+        self.one = Statement(core.where(column == bindparam("id")))
+        self.many = Statement(core.where(column == func.any(bindparam("ids", type_=ARRAY(column.type)))))
+
+
+def compile_for(dialect: Dialect, core: Executable, columns: tuple[str, ...] | None) -> SQLCompiler:
+    assert isinstance(core, ClauseElement)
+    compiled = core.compile(dialect=dialect, column_keys=columns)
+    assert isinstance(compiled, SQLCompiler)
+    return compiled
 
 
 def pick_values(compiled: SQLCompiler) -> PickValues:

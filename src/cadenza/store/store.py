@@ -14,8 +14,9 @@ from typing import Any, Protocol, TypeVar
 
 from sqlalchemy import text
 
-from cadenza.store.statements import Statement, Values
+from cadenza.store.statements import SelectByIds, Statement, Values
 
+CHANGE_NOTHING = Statement(text("UPDATE alembic_version SET version_num = version_num"))
 OLDEST_PROGRAM = Statement(text("SELECT version_num FROM alembic_version"))
 REVISION_TABLE = "schema_revision"  # Alembic writes it
 REVISION_TABLES = {  # where the revision of the schema is: in the first of these tables that is there
@@ -53,12 +54,16 @@ class Transaction(Protocol):
     """An open transaction. Valid only inside the function that `Store.transact` runs."""
 
     @property
-    def is_sqlite(self) -> bool: ...
+    def combines_changes(self) -> bool:
+        """Whether one statement can make several changes (WITH … INSERT, UPDATE), which saves round trips."""
 
     def row(self, statement: Statement, values: Values) -> Row | None:
         """Return the first row, if there is one."""
 
     def rows(self, statement: Statement, values: Values) -> list[Row]: ...
+
+    def rows_by_ids(self, select: SelectByIds, ids: Sequence[str], values: Values) -> list[Row]:
+        """Return the rows of these ids: SQLite reads them one by one, Postgres in one round trip."""
 
     def change(self, statement: Statement, values: Values) -> int:
         """Return how many rows were changed."""
@@ -69,12 +74,28 @@ class Transaction(Protocol):
     def announce(self) -> None:
         """Wake the watchers of all processes, this one's too, once the transaction is committed."""
 
+    def overwrite_deleted(self) -> None:
+        """From now on, overwrite what this connection deletes in the file of a SQLite store."""
+
 
 class Store(Protocol):
     """A database with our schema. It opens connections when they are first needed; `close` closes them all."""
 
     @property
-    def is_sqlite(self) -> bool: ...
+    def is_shared_by_machines(self) -> bool:
+        """Whether processes of several machines use it.
+
+        Then each process writes heartbeats and caches what it reads, and an operator runs the migrations. Otherwise
+        the processes lock files beside the database, read it in microseconds, and migrate it when they start.
+        """
+
+    @property
+    def writes_in_parallel(self) -> bool:
+        """Whether several transactions can write at once."""
+
+    @property
+    def write_advice(self) -> str:
+        """What to check when the store takes no writes."""
 
     @property
     def path(self) -> Path | None:
@@ -115,6 +136,12 @@ class Store(Protocol):
     async def ping(self) -> None:
         """Raise StoreUnavailable unless the store answers, with or without a schema."""
 
+    async def find_damage(self) -> str | None:
+        """What SQLite finds wrong with its file, if anything. It reads the whole file. Postgres checks its own."""
+
+    async def empty_log(self) -> bool:
+        """Remove deleted data from the write-ahead log of a SQLite store. False if it is in use: try again later."""
+
     async def close(self) -> None: ...
 
     async def revision(self) -> str | None:
@@ -125,6 +152,11 @@ class Store(Protocol):
 
         SQLite copies a store that has a schema first, and returns the path of the copy.
         """
+
+
+async def check_write(store: Store) -> None:
+    """Make a change that changes nothing; StoreUnavailable if the disk is full or the store is read-only."""
+    await store.transact(lambda tx: tx.change(CHANGE_NOTHING, {}), is_brief=True, is_single=True)
 
 
 def unavailable(where: str, reason: str, advice: str) -> StoreUnavailable:

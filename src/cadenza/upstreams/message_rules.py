@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from cadenza.core.dialect import Dialect
 from cadenza.core.records import Route
+from cadenza.upstreams.dialects import Dialect
 
 Fields = dict[str, msgspec.Raw]
 NULL = b"null"

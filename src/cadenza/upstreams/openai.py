@@ -11,12 +11,12 @@ from urllib.parse import quote
 
 import msgspec
 
-from cadenza.core.dialect import PLAIN, Dialect
 from cadenza.core.errors import RateLimited
 from cadenza.core.records import Route
 from cadenza.http.client import HttpClient, OutOfResources, Unreachable
 from cadenza.http.client_connection import STOP, Broken, ClientConnection, Unanswered, read_body
 from cadenza.upstreams.base import Ask, Fault, FaultKind, Piece, Probe, ReplyBounds, Sink
+from cadenza.upstreams.dialects import PLAIN, Dialect
 from cadenza.upstreams.errors import ERROR_BYTES_MAX, READ_STATUSES, classify_error
 from cadenza.upstreams.message_rules import MessageRules
 from cadenza.upstreams.reader import EXTRAS, read_whole

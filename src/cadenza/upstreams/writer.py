@@ -6,9 +6,9 @@ dialect or the route wants them changed.
 
 import msgspec
 
-from cadenza.core.dialect import Dialect
 from cadenza.core.records import Route
 from cadenza.upstreams.base import Ask
+from cadenza.upstreams.dialects import Dialect
 from cadenza.upstreams.message_rules import MessageRules, without_nulls
 
 Body = dict[str, object]

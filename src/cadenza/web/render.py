@@ -9,6 +9,7 @@ from starlette.responses import HTMLResponse, RedirectResponse
 
 from cadenza.control.money.payments import describe_payment
 from cadenza.control.money.statement import describe_entry
+from cadenza.core.formats import rfc3339
 from cadenza.core.money import NANO_PER_DOLLAR, format_dollars
 from cadenza.web.assets import Assets
 from cadenza.web.charts import about_dollars, compact, count
@@ -96,9 +97,7 @@ def moment(at_ms: int | None, empty: str = "never") -> Markup:
     if at_ms is None:
         return Markup.escape(empty)
     at = datetime.fromtimestamp(at_ms / 1000, UTC)
-    return Markup('<time datetime="{}">{}</time>').format(
-        at.strftime("%Y-%m-%dT%H:%M:%SZ"), f"{day(at_ms)}, {at:%H:%M} UTC"
-    )
+    return Markup('<time datetime="{}">{}</time>').format(rfc3339(at_ms), f"{day(at_ms)}, {at:%H:%M} UTC")
 
 
 def day(at_ms: int) -> str:

@@ -7,9 +7,9 @@ import msgspec
 import pytest
 from msgspec import Raw
 
-from cadenza.core.dialect import DIALECTS, PLAIN, Dialect
 from cadenza.core.records import Route
 from cadenza.upstreams.base import Ask
+from cadenza.upstreams.dialects import DIALECTS, PLAIN, Dialect
 from cadenza.upstreams.message_rules import MessageRules
 from cadenza.upstreams.writer import write_request
 from tests.contract.dialects.stage import TWINS

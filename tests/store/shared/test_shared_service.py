@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from cadenza.core.apikey import make_key
+from cadenza.core.codes import make_key
 from cadenza.fleet.valkey.slots import SLOTS_KEY
 from cadenza.fleet.valkey.timing import Timing
 from cadenza.gateway.unknown_keys import LOOK_UPS_OF_ONE_ADDRESS

@@ -19,7 +19,7 @@ from cadenza.control.keys import (
     revoke_key,
     set_cap,
 )
-from cadenza.core.apikey import digest_key
+from cadenza.core.codes import digest_key
 from cadenza.core.errors import ControlError
 from cadenza.core.money import AMOUNT_NANO_MAX
 from cadenza.core.records import Cap
@@ -33,8 +33,8 @@ NOW_MS = 1_800_000_000_000
 MONTH_MS = 31 * 24 * 60 * 60 * 1000
 OWNERS = {"acct_a": "owner@example.org", "acct_b": "other@example.org"}
 
-AuditEvent = Callable[[Store, str, str | None], Awaitable[object]]
-ACTS: dict[str, AuditEvent] = {
+Action = Callable[[Store, str, str | None], Awaitable[object]]
+ACTIONS: dict[str, Action] = {
     "rename": lambda store, key, owner: rename_key(store, key, "new", NOW_MS, owner),
     "limit": lambda store, key, owner: limit_key(store, key, KeyLimits(1.0), NOW_MS, owner),
     "cap": lambda store, key, owner: set_cap(store, key, Cap(5), NOW_MS, owner),
@@ -108,15 +108,15 @@ async def test_a_key_is_renamed(store: Store) -> None:
     assert [view.name for view in await list_keys(store, OWNERS["acct_a"], NOW_MS)] == ["server"]
 
 
-@pytest.mark.parametrize("act", ACTS)
-async def test_an_owner_acts_on_own_keys_only(store: Store, act: str) -> None:
+@pytest.mark.parametrize("action", ACTIONS)
+async def test_an_owner_acts_on_own_keys_only(store: Store, action: str) -> None:
     """A key of another account is as unknown as one that does not exist, by id, prefix or the key itself."""
     secret, key = await create(store)
     for name in (key.id, key.prefix, secret, "key_nobody"):
         with pytest.raises(UnknownKey, match="No key matches"):
-            await ACTS[act](store, name, "acct_b")
+            await ACTIONS[action](store, name, "acct_b")
     assert await list_keys(store, OWNERS["acct_a"], NOW_MS) == [key]
-    await ACTS[act](store, key.id, "acct_a")
+    await ACTIONS[action](store, key.id, "acct_a")
     assert await list_keys(store, OWNERS["acct_a"], NOW_MS) != [key]
 
 
@@ -127,8 +127,8 @@ async def test_an_owner_creates_and_lists_by_account(store: Store) -> None:
     assert await list_own_keys(store, "acct_b", NOW_MS) == []
 
 
-@pytest.mark.parametrize("act", ACTS)
-async def test_the_key_of_the_web_application_is_not_the_owners(store: Store, act: str) -> None:
+@pytest.mark.parametrize("action", ACTIONS)
+async def test_the_key_of_the_web_application_is_not_the_owners(store: Store, action: str) -> None:
     """It is listed only if it is asked for, and cannot be changed or revoked."""
     await store.transact(lambda tx: keys.web_key(tx, "acct_a", NOW_MS))
     assert await list_own_keys(store, "acct_a", NOW_MS) == []
@@ -136,5 +136,5 @@ async def test_the_key_of_the_web_application_is_not_the_owners(store: Store, ac
     assert (web.name, web.origin, web.prefix) == ("Web chat", "web", "web-chat----")
     for name in (web.id, web.prefix):
         with pytest.raises(UnknownKey):
-            await ACTS[act](store, name, "acct_a")
+            await ACTIONS[action](store, name, "acct_a")
     assert await list_own_keys(store, "acct_a", NOW_MS, with_web=True) == [web]

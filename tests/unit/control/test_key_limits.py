@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from cadenza.control.keys import RATE_MAX, KeyLimits, KeyOrder, create_key, limit_key, list_keys, revoke_key
-from cadenza.core.apikey import digest_key, make_key
+from cadenza.core.codes import digest_key, make_key
 from cadenza.core.errors import ControlError
 from cadenza.core.rates import Rate, take_ticket
 from cadenza.store.store import Store

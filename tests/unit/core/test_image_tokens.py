@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from cadenza.core.chat_request import Media
+from cadenza.core.chat import Media
 from cadenza.core.image_tokens import BASE_TOKENS, IMAGE_TOKENS_MAX, PATCHES_MAX, TILE_TOKENS, pixels_of
 from cadenza.gateway.validate import parse_chat
 

@@ -11,13 +11,14 @@ from typing import Any
 import msgspec
 from sqlalchemy import Table, select
 
-from cadenza.core.apikey import digest_key, display_prefix, make_key
+from cadenza.core.codes import digest_key, display_prefix, make_key
 from cadenza.core.money import Price
 from cadenza.core.records import SCOPES, Outcome, Principal
+from cadenza.fleet.presence import Presence
 from cadenza.http.headers import Headers
 from cadenza.ledger import audit, transaction
 from cadenza.ledger.rules import Hold
-from cadenza.ledger.writer import USUAL_PACE, LedgerWriter, Pace
+from cadenza.ledger.writer import USUAL_TIMING, LedgerTiming, LedgerWriter
 from cadenza.observe import Observer, make_log
 from cadenza.store.sqlite.store import SqliteStore
 from cadenza.store.statements import Statement, Values
@@ -100,14 +101,17 @@ class FundedStore:
         return [dict(zip(names, row, strict=True)) for row in await self.store.rows(Statement(select(table)), {})]
 
     @asynccontextmanager
-    async def writer(self, pace: Pace = USUAL_PACE) -> AsyncIterator[LedgerWriter]:
+    async def writer(self, timing: LedgerTiming = USUAL_TIMING) -> AsyncIterator[LedgerWriter]:
         """A running writer, as one process has it. The credit that it leaves reserved is freed by the next one."""
-        writer = LedgerWriter(self.store, self.observer, pace)
+        presence = Presence(self.store)
+        writer = LedgerWriter(self.store, self.observer, presence, timing)
+        await presence.start()
         await writer.start()
         try:
             yield writer
         finally:
             await writer.stop()
+            await presence.stop()
 
 
 @asynccontextmanager

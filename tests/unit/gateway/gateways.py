@@ -9,6 +9,7 @@ import msgspec
 from cadenza.core.rates import Limits, Rate
 from cadenza.core.records import Plan, Route
 from cadenza.fleet.memory import MemoryState
+from cadenza.fleet.presence import Presence
 from cadenza.gateway.gateway import Gateway, LoadSnapshot, State
 from cadenza.http.exchange import Exchange
 from cadenza.observe import Observer
@@ -32,10 +33,14 @@ def snapshot_of(upstreams: Mapping[str, Upstream], limits: Limits = LIMITS, rout
 
 
 def make_gateway(
-    store: Store, observer: Observer, snapshot: Snapshot | None = None, load_snapshot: LoadSnapshot | None = None
+    store: Store,
+    observer: Observer,
+    snapshot: Snapshot | None = None,
+    load_snapshot: LoadSnapshot | None = None,
+    presence: Presence | None = None,
 ) -> Gateway:
     """A gateway that is not started. Without a snapshot it has no upstreams, without a loader a reload does nothing."""
-    state = State(store, MemoryState())
+    state = State(store, presence or Presence(store), MemoryState())
     return Gateway(state, snapshot or snapshot_of({}), load_snapshot or load_nothing, observer, TOKENIZER)
 
 
@@ -68,9 +73,19 @@ async def running_api(
 ) -> AsyncIterator[Api]:
     """Serve the class `forte` from this upstream."""
     snapshot = snapshot_of({PROVIDER: upstream} if upstream else {})
-    gateway = make_gateway(funded.store, funded.observer, snapshot, load_snapshot)
+    presence = Presence(funded.store)
+    gateway = make_gateway(funded.store, funded.observer, snapshot, load_snapshot, presence)
+    async with running(gateway, presence):
+        yield Api(funded, gateway)
+
+
+@asynccontextmanager
+async def running(gateway: Gateway, presence: Presence) -> AsyncIterator[None]:
+    """A gateway that has started, in a process that is registered."""
+    await presence.start()
     await gateway.start(0)
     try:
-        yield Api(funded, gateway)
+        yield
     finally:
         await gateway.stop()
+        await presence.stop()

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import text
 
 from cadenza.control.account.memory import add_note
-from cadenza.core.apikey import make_key
+from cadenza.core.codes import make_key
 from cadenza.core.errors import Forbidden, Unauthenticated
 from cadenza.core.records import SCOPES, Cap, Principal
 from cadenza.gateway.auth import authorize, identify

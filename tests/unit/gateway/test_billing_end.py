@@ -10,9 +10,9 @@ from cadenza.core.errors import NotCharged, RateLimited, UpstreamFailed
 from cadenza.core.records import ReplyResult, Usage
 from cadenza.core.tokens import Tokenizer
 from cadenza.gateway.billing import BREAK_OFF_S
-from cadenza.ledger.writer import Pace
+from cadenza.ledger.writer import LedgerTiming
 from cadenza.routing.prompt import PromptSize
-from cadenza.store.schema import entries, marks, usage
+from cadenza.store.schema import entries, marks, processes, usage
 from tests.store.moves import sweep_process
 from tests.unit.gateway.billing import (
     AMPLE_NANO,
@@ -47,7 +47,8 @@ async def test_a_settled_request_has_a_charge_and_a_usage_row(billing: Billing) 
 async def test_a_request_whose_key_was_freed_ends_with_an_error(billing: Billing) -> None:
     """Its process was swept, and a retry may use the key: the reply must not seem complete, and costs nothing."""
     async with billing.hold(make_hold(idempotency_digest=b"k" * 32)) as credit:
-        await sweep_process(billing.funded.store, billing.ledger.presence.name)
+        [process] = await billing.funded.rows(processes)
+        await sweep_process(billing.funded.store, process["name"])
         with pytest.raises(NotCharged):
             await credit.settle(GOOD)
     assert (await billing.funded.funds())[0] == SMALL_NANO
@@ -156,9 +157,9 @@ async def test_cancellation_at_any_step_leaves_nothing_held(billing: Billing) ->
     assert len(recorded) == len({*recorded})
 
 
-async def hold_and_die(funded: FundedStore, pace: Pace, tokenizer: Tokenizer, prompt: PromptSize) -> None:
+async def hold_and_die(funded: FundedStore, timing: LedgerTiming, tokenizer: Tokenizer, prompt: PromptSize) -> None:
     """A process marks a stream that has delivered two tokens, and stops without ending it."""
-    async with funded.writer(pace) as ledger:
+    async with funded.writer(timing) as ledger:
         wanted = Billing(funded, ledger).hold(UNCOUNTED, prompt=prompt, tokenizer=tokenizer)
         credit = await AsyncExitStack().enter_async_context(wanted)
         credit.meter.deliver("hello world")
@@ -173,7 +174,7 @@ async def test_a_stream_of_a_dead_process_is_charged_by_its_mark(
     tokenizer = Tokenizer()
     prompt = prompt_of(PROMPT_TOKENS, PROMPT_BYTES, tokenizer)
     async with open_funded_store(tmp_path, AMPLE_NANO) as funded:
-        await hold_and_die(funded, Pace(mark_after_s=mark_after_s, mark_every_s=3600.0), tokenizer, prompt)
+        await hold_and_die(funded, LedgerTiming(mark_after_s=mark_after_s, mark_every_s=3600.0), tokenizer, prompt)
         marked = [(row["prompt_tokens"], row["delivered_tokens"]) for row in await funded.rows(marks)]
         assert marked == ([(100, 2)] if is_marked else [])
         assert (prompt.is_exact, tokenizer.is_loaded) == (is_marked, is_marked)

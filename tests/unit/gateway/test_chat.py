@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 
 from cadenza.children.turns import TurnLimits
-from cadenza.core.chat_request import ChatRequest
+from cadenza.core.chat import ChatRequest
 from cadenza.core.errors import InsufficientCredit, InvalidRequest, RateLimited
 from cadenza.core.money import Price
 from cadenza.core.records import CONTEXT_TOKENS_MAX, Plan, Principal, Route

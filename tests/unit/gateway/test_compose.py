@@ -8,12 +8,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from cadenza.core.dialect import PLAIN
 from cadenza.core.records import Plan, Route
 from cadenza.gateway.compose import compose
 from cadenza.gateway.validate import parse_chat
 from cadenza.routing.prompt import Character
 from cadenza.upstreams.base import Ask
+from cadenza.upstreams.dialects import PLAIN
 from cadenza.upstreams.message_rules import MessageRules
 from cadenza.upstreams.writer import write_request
 from tests.unit.gateway.prompts import Paid, prompt_of

@@ -11,6 +11,7 @@ import pytest
 
 from cadenza.core.records import Usage
 from cadenza.fleet.memory import MemoryState
+from cadenza.fleet.presence import Presence
 from cadenza.gateway.gateway import Gateway, State
 from cadenza.grounding.files.reader import CHILD, DocumentReader, ReaderLimits
 from cadenza.grounding.gather import Grounder
@@ -18,7 +19,7 @@ from cadenza.http.events import PING, EventReader
 from cadenza.upstreams.base import Piece
 from tests.unit.gateway.client import Client
 from tests.unit.gateway.funded_store import FUNDED_NANO, FundedStore, open_funded_store
-from tests.unit.gateway.gateways import PROVIDER, Api, load_nothing, snapshot_of
+from tests.unit.gateway.gateways import PROVIDER, Api, load_nothing, running, snapshot_of
 from tests.unit.gateway.prompts import TOKENIZER
 from tests.unit.gateway.scripted_upstream import ScriptedUpstream
 
@@ -54,15 +55,13 @@ async def files_of(
     upstream = ScriptedUpstream(ANSWER)
     reader = DocumentReader(funded.observer, limits, module)
     grounder = Grounder(funded.store, funded.observer, reader=reader)
-    state, snapshot = State(funded.store, MemoryState(), grounder), snapshot_of({PROVIDER: upstream})
+    presence, snapshot = Presence(funded.store), snapshot_of({PROVIDER: upstream})
+    state = State(funded.store, presence, MemoryState(), grounder)
     gateway = Gateway(state, snapshot, load_nothing, funded.observer, TOKENIZER)
-    await gateway.start(0)
-    try:
+    async with running(gateway, presence):
         files = Files(funded, gateway)
         files.upstream = upstream
         yield files
-    finally:
-        await gateway.stop()
 
 
 def error_of(client: Client) -> str:

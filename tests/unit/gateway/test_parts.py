@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cadenza.core.chat_request import ChatRequest
+from cadenza.core.chat import ChatRequest
 from cadenza.core.errors import InvalidRequest
 from cadenza.core.image_tokens import IMAGE_TOKENS
 from cadenza.core.message_json import find_content

@@ -10,13 +10,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from cadenza.core.dialect import DIALECTS
 from cadenza.core.records import Plan, Route
 from cadenza.core.sent import resolved, without_data
 from cadenza.gateway.compose import compose
 from cadenza.gateway.validate import parse_chat
 from cadenza.routing.prompt import Character, PromptSize
 from cadenza.upstreams.base import Ask, NotCounted
+from cadenza.upstreams.dialects import DIALECTS
 from cadenza.upstreams.message_rules import MessageRules
 from cadenza.upstreams.writer import write_request
 from tests.sent_bodies import BodyMaker, count_whole

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cadenza.core.call_ids import wrap_id
-from cadenza.core.chat_request import ChatRequest
+from cadenza.core.chat import ChatRequest
 from cadenza.core.errors import InvalidRequest
 from cadenza.core.records import OUTPUT_TOKENS_MAX
+from cadenza.core.tool_calls import wrap_id
 from cadenza.gateway.tools import TOOLS_MAX
 from cadenza.gateway.validate import check_context, parse_chat
 from tests.unit.gateway.prompts import TOKENIZER

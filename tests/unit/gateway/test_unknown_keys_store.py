@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from cadenza.core.apikey import make_key
+from cadenza.core.codes import make_key
 from cadenza.core.errors import CadenzaError
 from cadenza.core.rates import NS_PER_S, Rate
 from cadenza.gateway.auth import identify

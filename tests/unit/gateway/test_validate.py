@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cadenza.core.chat import SAMPLING
-from cadenza.core.chat_request import ChatRequest
+from cadenza.core.chat import SAMPLING, ChatRequest
 from cadenza.core.errors import InvalidRequest
 from cadenza.gateway.validate import check_context, parse_chat
 from tests.unit.gateway.prompts import TOKENIZER

@@ -8,7 +8,7 @@ from typing import Any
 
 from cadenza.grounding.search.engines.base import Engine
 from cadenza.grounding.search.engines.build import ENGINE_TIME, build_web_engine
-from cadenza.grounding.search.records import EngineFailed, EngineName, Hit, SearchSettings
+from cadenza.grounding.search.records import EngineFailed, EngineName, Hit, SearchOptions
 from tests.unit.http.peer import WAIT_S, Peer, Script
 
 NAMES: tuple[EngineName, ...] = ("searxng", "brave", "tavily")
@@ -39,7 +39,7 @@ def reply(body: bytes, status: str = "200 OK", content_type: str = "application/
 
 def engine_at(name: EngineName, url: str, timeout_s: float = WAIT_S, proxy: str | None = None) -> Engine:
     """An engine that is given so much time for a search."""
-    settings = SearchSettings(name, Path("no-index"), url, KEY, proxy, timeout_s=timeout_s / ENGINE_TIME)
+    settings = SearchOptions(name, Path("no-index"), url, KEY, proxy, timeout_s=timeout_s / ENGINE_TIME)
     return build_web_engine(settings)
 
 

@@ -7,7 +7,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from cadenza.grounding.search.records import EngineName, Hit, SearchSettings
+from cadenza.grounding.search.records import EngineName, Hit, SearchOptions
 from tests.unit.grounding.engine_peer import KEY, NAMES, QUERY, answer, asking, engine_at, hits_of, reply, result
 from tests.unit.http.peer import Peer, always, responding
 
@@ -127,5 +127,5 @@ async def test_query_of_nothing(name: EngineName, query: str) -> None:
 def test_secrets_are_not_shown() -> None:
     """The representation of a choice has neither the key nor an address."""
     proxy = "http://user:secret@proxy.example:3128"
-    settings = SearchSettings("brave", Path("no-index"), "https://gateway.example", KEY, proxy)
-    assert repr(settings) == "SearchSettings(brave)"
+    settings = SearchOptions("brave", Path("no-index"), "https://gateway.example", KEY, proxy)
+    assert repr(settings) == "SearchOptions(brave)"

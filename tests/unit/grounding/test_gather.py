@@ -2,7 +2,7 @@
 
 import json
 
-from cadenza.core.chat_request import ChatRequest
+from cadenza.core.chat import ChatRequest
 from cadenza.core.records import Plan, Route
 from cadenza.gateway.validate import parse_chat
 from cadenza.grounding.gather import token_budget

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cadenza.core.chat_request import ChatRequest, find_user_question
+from cadenza.core.chat import ChatRequest, find_user_question
 from cadenza.gateway.validate import parse_chat
 from cadenza.grounding.material import CITE, NOTES, NOTICE, QUESTION, Grounding, Material, ReadFile, insert_material
 from cadenza.grounding.search.records import SearchResult, Source, UnreadPage

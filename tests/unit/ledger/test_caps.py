@@ -14,7 +14,6 @@ from cadenza.ledger.charging import begin_caps, end_requests
 from cadenza.ledger.rules import (
     AMPLE_TIMES,
     SHORT,
-    Account,
     Changes,
     Demand,
     End,
@@ -23,6 +22,7 @@ from cadenza.ledger.rules import (
     Hold,
     Insufficient,
     Known,
+    LockedAccount,
     OpenHold,
     Taken,
     take_hold,
@@ -56,11 +56,11 @@ def make_hold(completion_id: str = "r1", *, started_at: int = 1) -> Hold:
     return Hold(completion_id, "a", "k", "forte", 100, 50, PRICE, stream=True, started_at=started_at, is_capped=True)
 
 
-def rich() -> Account:
-    return Account("a", RICH_NANO, 0, 0)
+def rich() -> LockedAccount:
+    return LockedAccount("a", RICH_NANO, 0, 0)
 
 
-def take(cap: CapState, hold: Hold, account: Account | None = None, *, is_final: bool = False) -> Taken:
+def take(cap: CapState, hold: Hold, account: LockedAccount | None = None, *, is_final: bool = False) -> Taken:
     return take_hold(account or rich(), hold, Known(caps={"k": cap}), Changes(), is_final=is_final)
 
 
@@ -117,7 +117,7 @@ def test_a_cap_waits_for_nobody(is_final: bool) -> None:
 
 def test_the_lower_of_credit_and_cap_decides() -> None:
     """If the account has less than the cap leaves, the hold waits for credit, and the refusal names the account."""
-    poor = Account("a", SHORT_NANO - 1, 0, 0)
+    poor = LockedAccount("a", SHORT_NANO - 1, 0, 0)
     assert take(total(SHORT_NANO), make_hold(), poor) == SHORT
     assert take(total(SHORT_NANO), make_hold(), poor, is_final=True) == Insufficient(SHORT_NANO - 1, SHORT_NANO)
     refusal = take(total(SHORT_NANO - 2), make_hold(), poor)

@@ -6,7 +6,18 @@ import pytest
 from cadenza.core.records import Cap, Outcome, Usage
 from cadenza.ledger.caps import ALL_TIME, CapState
 from cadenza.ledger.charging import LOST_STATUS, end_requests
-from cadenza.ledger.rules import Account, Changes, Demand, End, Ended, EndSource, KeyUse, Known, OpenHold, Recorded
+from cadenza.ledger.rules import (
+    Changes,
+    Demand,
+    End,
+    Ended,
+    EndSource,
+    IdempotencyUse,
+    Known,
+    LockedAccount,
+    OpenHold,
+    Recorded,
+)
 
 DUE_NANO = 2000
 HELD_NANO = 2500
@@ -28,9 +39,9 @@ LOST = Ended(is_lost=True)
 
 def end_late(
     known: Known, *, digest: bytes | None = None, source: EndSource = "request", is_charged: bool = True
-) -> tuple[Ended, Account, Changes]:
+) -> tuple[Ended, LockedAccount, Changes]:
     """End a request whose process was swept: it has no reserve any more."""
-    account, changes = Account("a", FREE_NANO, 0, 0), Changes()
+    account, changes = LockedAccount("a", FREE_NANO, 0, 0), Changes()
     outcome = OUTCOME if is_charged else msgspec.structs.replace(OUTCOME, usage=None)
     hold, due_nano = HOLD._replace(idempotency_digest=digest), DUE_NANO if is_charged else 0
     late = End(outcome, hold, due_nano, is_uncertain=True, is_late=True, source=source)
@@ -80,7 +91,7 @@ def test_a_correction_is_taken_off_what_the_cap_has_spent() -> None:
 )
 def test_a_request_is_charged_only_while_its_key_is_its_own(used_by: str | None, is_lost: bool) -> None:
     """Otherwise nothing is charged, no key is kept, and the metering row shows an error."""
-    keys = {("a", KEY): KeyUse(used_by, "req", is_open=False)} if used_by else {}
+    keys = {("a", KEY): IdempotencyUse(used_by, "req", is_open=False)} if used_by else {}
     found, account, changes = end_late(Known(keys=keys), digest=KEY)
     [charge] = changes.charges
     assert (found.is_lost, charge.has_entry, bool(changes.kept_keys)) == (is_lost, not is_lost, not is_lost)
@@ -98,7 +109,7 @@ def test_a_request_that_is_not_charged_needs_no_key() -> None:
 def test_only_a_late_end_asks_whether_its_api_key_was_revoked() -> None:
     """A request that runs when its key is revoked is charged; one that ends late may have begun after that."""
     assert end_late(Known(revoked_keys={"k"}))[0] == LOST
-    account = Account("a", FREE_NANO, 0, 0)
+    account = LockedAccount("a", FREE_NANO, 0, 0)
     in_time = End(OUTCOME, HOLD, DUE_NANO)
     [ended] = end_requests(account, NOTHING, [in_time], Known(revoked_keys={"k"}), Changes())
     assert ended == Ended(DUE_NANO)

@@ -13,13 +13,13 @@ from cadenza.ledger.charging import end_requests
 from cadenza.ledger.reserves import EXACT_S, IDLE_S, LEAST_REQUESTS, PEAK_TIMES, Reserves
 from cadenza.ledger.rules import (
     AMPLE_TIMES,
-    Account,
     Changes,
     Demand,
     End,
     Held,
     Hold,
     Known,
+    LockedAccount,
     OpenHold,
     grow,
     take_hold,
@@ -49,7 +49,7 @@ class Desk:
     def store_has(self, reserve_nano: int, free_nano: int = AMPLE_NANO, taken_nano: tuple[int, ...] = ()) -> None:
         """A batch was written."""
         held_nano = reserve_nano
-        self.reserves.written(Account("a", free_nano + held_nano, held_nano, reserve_nano), taken_nano)
+        self.reserves.written(LockedAccount("a", free_nano + held_nano, held_nano, reserve_nano), taken_nano)
 
     def demand(self, *new: int, charged_nano: int = 0) -> Demand:
         return self.reserves.demand("a", charged_nano, [make_hold(amount_nano) for amount_nano in new])
@@ -225,7 +225,7 @@ class Process:
     def __init__(self, balance_nano: int) -> None:
         self.clock = Clock()
         self.reserves = Reserves(self.clock)
-        self.account = Account("a", balance_nano, 0, 0)
+        self.account = LockedAccount("a", balance_nano, 0, 0)
         self.elsewhere_nano = 0
         self.known = Known()
         self.open: list[OpenHold] = []

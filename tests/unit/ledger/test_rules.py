@@ -14,16 +14,16 @@ from cadenza.ledger.rules import (
     AMPLE_TIMES,
     RESERVE_SHARE,
     SHORT,
-    Account,
     Changes,
     Demand,
     End,
     Ended,
     Held,
     Hold,
+    IdempotencyUse,
     Insufficient,
-    KeyUse,
     Known,
+    LockedAccount,
     OpenHold,
     Recorded,
     Repeated,
@@ -46,10 +46,10 @@ def make_hold(completion_id: str = "r1", *, allowance_tokens: int = 50, price: P
     return Hold(completion_id, "a", "k", "forte", 100, allowance_tokens, price, stream=True, started_at=1)
 
 
-def make_account(free_nano: int, reserve_nano: int = 0, elsewhere_nano: int = 0) -> Account:
+def make_account(free_nano: int, reserve_nano: int = 0, elsewhere_nano: int = 0) -> LockedAccount:
     """An account of which this process and others have reserved so much."""
     held_nano = reserve_nano + elsewhere_nano
-    return Account("a", free_nano + held_nano, held_nano, reserve_nano, has_reserve=reserve_nano > 0)
+    return LockedAccount("a", free_nano + held_nano, held_nano, reserve_nano, has_reserve=reserve_nano > 0)
 
 
 def make_end(due_nano: int, amount_nano: int = WHOLE_NANO, completion_id: str = "r1", **flags: bool) -> End:
@@ -65,16 +65,16 @@ def make_end(due_nano: int, amount_nano: int = WHOLE_NANO, completion_id: str = 
     return End(outcome, OpenHold.of(make_hold(completion_id), amount_nano), due_nano, **flags)  # type: ignore[arg-type]
 
 
-def take(account: Account, hold: Hold, *, is_final: bool = True) -> Taken:
+def take(account: LockedAccount, hold: Hold, *, is_final: bool = True) -> Taken:
     return take_hold(account, hold, Known(), Changes(), is_final=is_final)
 
 
-def end(account: Account, kept_nano: int, *ends: End, known: Known | None = None) -> list[Ended]:
+def end(account: LockedAccount, kept_nano: int, *ends: End, known: Known | None = None) -> list[Ended]:
     demand = msgspec.structs.replace(NOTHING, kept_nano=kept_nano)
     return end_requests(account, demand, [*ends], known or Known(), Changes())
 
 
-def money(account: Account) -> tuple[int, int, int]:
+def money(account: LockedAccount) -> tuple[int, int, int]:
     return account.balance_nano, account.held_nano, account.reserve_nano
 
 
@@ -137,8 +137,8 @@ def test_an_uncounted_hold_needs_256_times_its_amount(is_final: bool) -> None:
 def test_a_used_key_is_refused_with_the_ids_of_its_request() -> None:
     """In the same batch and from the store; a key that is open again may be used, once."""
     known, changes, account = Known(), Changes(), make_account(9 * WHOLE_NANO)
-    known.keys["a", b"o" * 32] = KeyUse("old", "req-old", is_open=True)
-    known.keys["a", b"u" * 32] = KeyUse("used", "req-used", is_open=False)
+    known.keys["a", b"o" * 32] = IdempotencyUse("old", "req-old", is_open=True)
+    known.keys["a", b"u" * 32] = IdempotencyUse("used", "req-used", is_open=False)
     keys = [b"o" * 32, b"o" * 32, b"u" * 32, KEY, KEY]
     holds = [
         msgspec.structs.replace(make_hold(f"r{number}"), idempotency_digest=key, request_id=f"req-r{number}")
@@ -161,7 +161,7 @@ def test_a_key_is_kept_by_a_charge_and_freed_by_a_release() -> None:
         msgspec.structs.replace(one, hold=one.hold._replace(idempotency_digest=KEY)) for one in (charged, released)
     ]
     keyed[1] = msgspec.structs.replace(keyed[1], hold=keyed[1].hold._replace(idempotency_digest=OTHER_KEY))
-    known.keys = {("a", key): KeyUse(name, "", is_open=False) for key, name in ((KEY, "r1"), (OTHER_KEY, "r2"))}
+    known.keys = {("a", key): IdempotencyUse(name, "", is_open=False) for key, name in ((KEY, "r1"), (OTHER_KEY, "r2"))}
     end_requests(account, NOTHING, keyed, known, changes)
     assert [hold.completion_id for hold in changes.kept_keys] == ["r1"]
     assert [hold.completion_id for hold in changes.freed_keys] == ["r2"]
@@ -311,7 +311,7 @@ class Ledger:
 
     def apply(self, move: Move) -> None:
         reserve_nano, holds = self.reserves[move.process], self.holds[move.process]
-        account = Account("a", self.balance_nano, sum(self.reserves.values()), reserve_nano)
+        account = LockedAccount("a", self.balance_nano, sum(self.reserves.values()), reserve_nano)
         ends = [self._end(holds.pop(0), move.used_tokens)] if holds else []
         in_use_nano = sum(holds)
         spare_nano = max(0, reserve_nano - in_use_nano - sum(end.hold.amount_nano for end in ends))

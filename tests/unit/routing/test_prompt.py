@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
-from cadenza.core.chat_request import Media
+from cadenza.core.chat import Media
 from cadenza.core.tokens import COUNT_TOKENS_MAX, MESSAGE_OVERHEAD_TOKENS, Tokenizer
 from cadenza.routing.prompt import INLINE_BYTES, Character, PromptSize
 

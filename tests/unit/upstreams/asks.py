@@ -9,9 +9,9 @@ import msgspec
 import pytest
 from msgspec import Raw
 
-from cadenza.core.dialect import PLAIN, Dialect
 from cadenza.core.records import Route, Timeouts
 from cadenza.upstreams.base import Ask, Fault, OpenReply, Piece, Sink
+from cadenza.upstreams.dialects import PLAIN, Dialect
 from cadenza.upstreams.openai import OpenAIUpstream
 from tests.loopback import USAGE, Event, LoopbackUpstream, Reply, Request, Sse, Step, chunk, http_head
 

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from cadenza.core.dialect import DIALECTS, Dialect
 from cadenza.core.errors import InvalidRequest
 from cadenza.core.records import Route
 from cadenza.gateway.validate import parse_chat
+from cadenza.upstreams.dialects import DIALECTS, Dialect
 from cadenza.upstreams.message_rules import MessageRules, without_nulls
 
 ROUTE = Route("acme", "large", 100_000, 1000)

@@ -7,8 +7,8 @@ import msgspec
 import pytest
 from msgspec import Raw
 
-from cadenza.core.dialect import DIALECTS
 from cadenza.upstreams.base import Ask
+from cadenza.upstreams.dialects import DIALECTS
 from tests.loopback import LoopbackUpstream
 from tests.unit.upstreams.asks import MESSAGE, STREAMING, WAIT_S, make_ask, on_uvloop, read_pieces, running
 

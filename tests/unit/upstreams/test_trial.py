@@ -6,8 +6,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from cadenza.core.dialect import DIALECTS
 from cadenza.core.records import Route
+from cadenza.upstreams.dialects import DIALECTS
 from cadenza.upstreams.trial.findings import Finding
 from cadenza.upstreams.trial.session import TrialLimits
 from cadenza.upstreams.trial.trial import REQUESTS_MAX, try_model, try_plain_reply

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cadenza.core.dialect import DIALECTS
+from cadenza.upstreams.dialects import DIALECTS
 from cadenza.upstreams.trial.dialects import Needs, better_dialect, misfits
 
 FOR_THEIR_HOSTS = {"openai", "azure", "openrouter"}

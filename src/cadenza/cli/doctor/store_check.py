@@ -9,9 +9,8 @@ from pathlib import Path
 
 from cadenza.cli.doctor.check import Check
 from cadenza.store.address import open_store
-from cadenza.store.health import check_write, find_damage
 from cadenza.store.migrate import schema_state
-from cadenza.store.store import Store, StoreUnavailable
+from cadenza.store.store import Store, StoreUnavailable, check_write
 
 FREE_BYTES_MIN = 16 * 1024 * 1024  # a new store takes less than one; its write-ahead log may grow to this
 
@@ -35,17 +34,17 @@ async def _check_existing(store: Store) -> Check:
     if found.state == "ahead":
         todo = "Run the newer version of Cadenza that migrated it."
         return _fault(f"its schema, {found.revision}, is newer than this program", todo)
-    if damage := await find_damage(store):
+    if damage := await store.find_damage():
         todo = "Stop the service, keep the file, and put a backup in its place."
         return _fault(f"{store.path} is damaged: {damage}", todo)
     if found.state != "empty":
         await check_write(store)
     if found.is_usable:
         return Check("store", "ok", f"takes writes; schema {found.revision} ({found.state})")
-    if store.is_sqlite:
-        todo = "The next start migrates it, after a copy."
-        return Check("store", "ok", f"reachable; schema {found.revision} ({found.state})", todo)
-    return _fault(f"reachable, but its schema is {found.state}", "Run 'cadenza migrate'.")
+    if store.is_shared_by_machines:
+        return _fault(f"reachable, but its schema is {found.state}", "Run 'cadenza migrate'.")
+    todo = "The next start migrates it, after a copy."
+    return Check("store", "ok", f"reachable; schema {found.revision} ({found.state})", todo)
 
 
 def _check_place(path: Path) -> Check:

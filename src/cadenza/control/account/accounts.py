@@ -1,6 +1,6 @@
 """Accounts: create, list, give credit, and what operators do to them.
 
-Passwords are hashed with argon2id, in a thread and never inside a transaction. Every change is in the audit trail.
+Passwords are hashed with argon2id, in a thread and never inside a transaction. Every change is in the audit log.
 """
 
 import asyncio
@@ -108,15 +108,15 @@ async def set_operator(store: Store, email: str, by: str, now_ms: int, *, is_ope
         if is_operator:
             operator_link.remove(tx)
 
-    act = AuditEvent(now_ms, by, "account.operator" if is_operator else "account.ordinary")
-    return await _change(store, email, act, change)
+    event = AuditEvent(now_ms, by, "account.operator" if is_operator else "account.ordinary")
+    return await _change(store, email, event, change)
 
 
 async def set_class(store: Store, email: str, class_id: str, by: str, now_ms: int) -> Account:
     """Choose the class that `auto` means, from the next request on."""
     check_class(class_id)
-    act = AuditEvent(now_ms, by, "account.class", detail=class_id)
-    return await _change(store, email, act, lambda tx, account: accounts.set_class(tx, account.id, class_id))
+    event = AuditEvent(now_ms, by, "account.class", detail=class_id)
+    return await _change(store, email, event, lambda tx, account: accounts.set_class(tx, account.id, class_id))
 
 
 async def suspend_account(store: Store, email: str, by: str, now_ms: int) -> Account:
@@ -134,8 +134,8 @@ async def suspend_account(store: Store, email: str, by: str, now_ms: int) -> Acc
 
 
 async def resume_account(store: Store, email: str, by: str, now_ms: int) -> Account:
-    act = AuditEvent(now_ms, by, "account.resume")
-    return await _change(store, email, act, lambda tx, account: accounts.set_suspended(tx, account.id, None))
+    event = AuditEvent(now_ms, by, "account.resume")
+    return await _change(store, email, event, lambda tx, account: accounts.set_suspended(tx, account.id, None))
 
 
 async def set_password(store: Store, email: str, password: str, by: str, now_ms: int) -> Account:
@@ -150,13 +150,15 @@ async def set_password(store: Store, email: str, password: str, by: str, now_ms:
     return await _change(store, email, AuditEvent(now_ms, by, "account.password"), change)
 
 
-async def _change(store: Store, email: str, act: AuditEvent, change: Callable[[Transaction, Account], None]) -> Account:
+async def _change(
+    store: Store, email: str, event: AuditEvent, change: Callable[[Transaction, Account], None]
+) -> Account:
     """Change an account, and write down who did so. It counts from the next request on, in every process."""
 
     def work(tx: Transaction) -> Account:
         account = find_account(tx, email)
         change(tx, account)
-        audit_events.add(tx, msgspec.structs.replace(act, account_id=account.id))
+        audit_events.add(tx, msgspec.structs.replace(event, account_id=account.id))
         return find_account(tx, account.email)
 
     return await make_change(store, work)

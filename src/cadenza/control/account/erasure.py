@@ -13,7 +13,6 @@ from cadenza.core.errors import ControlError
 from cadenza.core.money import format_dollars
 from cadenza.fleet.changes import make_change
 from cadenza.ledger import credit
-from cadenza.store.sqlite.write_ahead_log import empty_log
 from cadenza.store.store import Store, Transaction
 from cadenza.store.tables import audit_events, erasure
 from cadenza.store.tables.audit_events import AuditEvent
@@ -50,7 +49,7 @@ async def erase_account(store: Store, email: str, by: str, now_ms: int) -> Erase
         return Erased(account.id, balance_nano)
 
     erased = await make_change(store, erase)
-    return msgspec.structs.replace(erased, leaves_log=not await empty_log(store))
+    return msgspec.structs.replace(erased, leaves_log=not await store.empty_log())
 
 
 def _is_in_use(email: str, held_nano: int) -> str:

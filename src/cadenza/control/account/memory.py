@@ -1,6 +1,6 @@
 """Memory: notes that the owner of an account writes for its replies. They are never made from messages.
 
-The rules are the same for the command line, the pages and the endpoints. The audit trail has every change, without the
+The rules are the same for the command line, the pages and the endpoints. The audit log has every change, without the
 text. A note counts from the next request on, in every process. The caller empties SQLite's write-ahead log of the text
 of a note that was changed or deleted.
 """

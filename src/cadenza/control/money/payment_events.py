@@ -11,7 +11,7 @@
                                      if part of it is left
 
 Each event is acted on once (by its id), each payment grants once and each dispute takes once (by the source of the
-entry). What is held or spent already is taken later, as a debt (ledger/debts.py), which is in the audit trail too. A
+entry). What is held or spent already is taken later, as a debt (ledger/debts.py), which is in the audit log too. A
 dispute that is won ends its own debt first. Any other event changes nothing.
 """
 
@@ -24,7 +24,7 @@ from cadenza.control.money.payments import DisputeClosed, Disputed, Expired, Fac
 from cadenza.core.money import format_dollars
 from cadenza.fleet.changes import make_change
 from cadenza.ledger import credit, debts, payments
-from cadenza.ledger.payments import Names, Payment, State
+from cadenza.ledger.payments import Payment, PaymentIds, State
 from cadenza.store.store import Store, Transaction
 from cadenza.store.tables import audit_events
 from cadenza.store.tables.audit_events import AuditEvent
@@ -33,10 +33,10 @@ Result = Literal["done", "repeated", "unknown payment", "out of order", "wrong a
 
 
 async def apply_event(store: Store, provider: str, event: PaymentEvent, now_ms: int) -> Result:
-    """AuditEvent on an event, in one transaction, if it is new and fits the payment."""
+    """Apply an event, in one transaction, if it is new and fits the payment."""
 
     subject = event.subject
-    names = Names(provider, subject.payment_id, subject.checkout, subject.reference)
+    names = PaymentIds(provider, subject.payment_id, subject.checkout, subject.reference)
     if needed_nano := _taken_by(event.fact):
         found = await payments.find(store, names)
         if found:
@@ -94,7 +94,7 @@ class _Change:
         if payment.state not in ("open", "expired"):
             return "out of order"
         if fact.amount_nano != payment.amount_nano:
-            self._act("payment.mismatch", "the amount or currency that was paid is not what was asked for: no credit")
+            self._log("payment.mismatch", "the amount or currency that was paid is not what was asked for: no credit")
             return "wrong amount"
         amount_nano = payment.amount_nano - payment.returned_nano
         if amount_nano:
@@ -102,7 +102,7 @@ class _Change:
             if given is None:  # not `assert`: the payment must not count as credited
                 raise AssertionError("a balance above its limit")
         self._write("paid" if amount_nano else "returned")
-        self._act("payment.paid", f"{format_dollars(payment.amount_nano)} dollars")
+        self._log("payment.paid", f"{format_dollars(payment.amount_nano)} dollars")
         return "done"
 
     def _expire(self) -> Result:
@@ -125,7 +125,7 @@ class _Change:
         if state == "paid" and returned_nano == payment.amount_nano:
             state = "returned"
         self._write(state, returned_nano)
-        self._act("payment.refund", f"{format_dollars(more_nano)} dollars")
+        self._log("payment.refund", f"{format_dollars(more_nano)} dollars")
         return "done"
 
     def _dispute(self, fact: Disputed) -> Result:
@@ -138,7 +138,7 @@ class _Change:
             return "out of order"
         self._take_disputed(fact.dispute, fact.amount_nano)
         self._write("disputed")
-        self._act("payment.dispute", f"{format_dollars(fact.amount_nano)} dollars")
+        self._log("payment.dispute", f"{format_dollars(fact.amount_nano)} dollars")
         return "done"
 
     def _win(self, fact: DisputeClosed) -> Result:
@@ -158,7 +158,7 @@ class _Change:
         detail = f"{format_dollars(taken_nano)} dollars were given back"
         if cancelled_nano:
             detail += f", and a debt of {format_dollars(cancelled_nano)} dollars was cancelled"
-        self._act("payment.dispute_won", detail)
+        self._log("payment.dispute_won", detail)
         return "done"
 
     def _lose(self, fact: DisputeClosed) -> Result:
@@ -171,7 +171,7 @@ class _Change:
             self._take_disputed(fact.dispute, fact.amount_nano)
         returned_nano = min(payment.amount_nano, payment.returned_nano + fact.amount_nano)
         self._write("returned" if returned_nano == payment.amount_nano else "paid", returned_nano)
-        self._act("payment.dispute_lost", f"{format_dollars(fact.amount_nano)} dollars")
+        self._log("payment.dispute_lost", f"{format_dollars(fact.amount_nano)} dollars")
         return "done"
 
     def _take_disputed(self, dispute: str, amount_nano: int) -> None:
@@ -179,13 +179,13 @@ class _Change:
         self._take(min(amount_nano, left_nano), "disputed card payment", dispute)
 
     def _take(self, amount_nano: int, note: str, source: str) -> None:
-        """Take the amount back. An operator finds in the audit trail what could not be taken at once."""
+        """Take the amount back. An operator finds in the audit log what could not be taken at once."""
         if amount_nano <= 0:
             return
         taken = credit.take(self._tx, self._payment.account_id, amount_nano, note, source, self._now_ms)
         if taken.owed_nano:
             owed = format_dollars(taken.owed_nano)
-            self._act("payment.debt", f"{owed} of {format_dollars(amount_nano)} dollars are a debt of the account")
+            self._log("payment.debt", f"{owed} of {format_dollars(amount_nano)} dollars are a debt of the account")
 
     def _write(self, state: State, returned_nano: int | None = None) -> None:
         payment = self._payment
@@ -195,10 +195,10 @@ class _Change:
             msgspec.structs.replace(payment, state=state, returned_nano=returned_nano, changed_at=self._now_ms),
         )
 
-    def _act(self, act: str, detail: str) -> None:
+    def _log(self, event: str, detail: str) -> None:
         payment = self._payment
         audit_events.add(
-            self._tx, AuditEvent(self._now_ms, self._provider, act, payment.account_id, payment.id, detail)
+            self._tx, AuditEvent(self._now_ms, self._provider, event, payment.account_id, payment.id, detail)
         )
 
 

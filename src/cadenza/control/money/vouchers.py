@@ -10,9 +10,9 @@ import msgspec
 
 from cadenza.control.account.accounts import NOTE_CHARS_MAX
 from cadenza.control.money.idempotency import make_command
+from cadenza.core.codes import code_prefix, digest_code, make_code, normal_code
 from cadenza.core.errors import ControlError
 from cadenza.core.money import format_dollars
-from cadenza.core.voucher_code import code_prefix, digest_code, make_code, normal_code
 from cadenza.fleet.changes import make_change
 from cadenza.ledger import credit, vouchers
 from cadenza.ledger.transaction import BALANCE_NANO_LIMIT

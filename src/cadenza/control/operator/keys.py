@@ -1,4 +1,4 @@
-"""What an operator may do to the keys of any account. It is written to the audit trail in the same transaction."""
+"""What an operator may do to the keys of any account. It is written to the audit log in the same transaction."""
 
 from cadenza.core.errors import ControlError
 from cadenza.fleet.changes import make_change

@@ -16,7 +16,6 @@ import msgspec
 
 from cadenza.core.errors import ControlError
 from cadenza.ledger import audit
-from cadenza.store.health import find_damage
 from cadenza.store.sqlite import backups
 from cadenza.store.sqlite.store import SqliteStore
 from cadenza.store.store import WAIT_S, Store
@@ -58,7 +57,7 @@ async def _check(partial: Path, copy: Path) -> int:
     """The number of findings in the ledger of the copy. Closing it leaves one file: its log is merged into it."""
     store = SqliteStore(partial)
     try:
-        if damage := await find_damage(store):
+        if damage := await store.find_damage():
             raise ControlError(f"The copy {copy} was deleted, because it is damaged: {damage}. Run 'cadenza doctor'.")
         return len(await audit.check(store))
     finally:

@@ -8,11 +8,11 @@ from cadenza.store.store import Store, StoreUnavailable
 
 
 async def prepare_store(store: Store, on_backup: Callable[[Path], None] | None = None) -> None:
-    """Migrate a SQLite store. Several machines may share a Postgres, so its operator runs `cadenza migrate`."""
-    if store.is_sqlite:
-        await migrate(store, on_backup)
-    else:
+    """Migrate the store of one machine. Where several machines share a store, its operator runs `cadenza migrate`."""
+    if store.is_shared_by_machines:
         _require_usable(await schema_state(store))
+    else:
+        await migrate(store, on_backup)
 
 
 async def require_store(store: Store) -> None:

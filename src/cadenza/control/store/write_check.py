@@ -3,15 +3,7 @@
 import asyncio
 
 from cadenza.observe import Log
-from cadenza.store.health import check_write
-from cadenza.store.store import Store, StoreUnavailable
-
-NO_WRITE = (
-    "the store takes no write: free space on its disk, check that its folder can be written, and run 'cadenza doctor'"
-)
-NO_POSTGRES_WRITE = (
-    "the store takes no write: check that Postgres runs, can be reached and is not read-only, and run 'cadenza doctor'"
-)
+from cadenza.store.store import Store, StoreUnavailable, check_write
 
 
 class WriteCheck:
@@ -33,7 +25,7 @@ class WriteCheck:
             self._trial = loop.create_task(self._try())
         await asyncio.wait([self._trial], timeout=self._wait_s)
         if not self._trial.done() or self._trial.result():
-            return NO_WRITE if self._store.is_sqlite else NO_POSTGRES_WRITE
+            return f"the store takes no write: {self._store.write_advice}, and run 'cadenza doctor'"
         return None
 
     async def _try(self) -> str | None:

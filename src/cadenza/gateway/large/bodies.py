@@ -13,7 +13,7 @@ from cadenza.children.confine import Limits
 from cadenza.children.lane import Lane, LaneSettings
 from cadenza.children.process import Died, TooHeavy
 from cadenza.children.turns import OverBudget, QueueFull, TurnLimits
-from cadenza.core.chat_request import ChatRequest, FilePart, LargeTexts
+from cadenza.core.chat import ChatRequest, FilePart, LargeTexts
 from cadenza.core.errors import InvalidRequest, RateLimited
 from cadenza.gateway.large.messages import REPLIES, Counted, Parsed, Refused, Reply, Span, Task
 from cadenza.observe import Observer

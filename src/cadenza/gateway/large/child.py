@@ -8,7 +8,7 @@ import gc
 import msgspec
 
 from cadenza.children.confine import allow_cpu, confine, enter_sandbox, read_limits, serve_tasks
-from cadenza.core.chat_request import ChatRequest, UserQuestion, find_user_question
+from cadenza.core.chat import ChatRequest, UserQuestion, find_user_question
 from cadenza.core.errors import InvalidRequest
 from cadenza.core.sent import sent_bytes
 from cadenza.core.tokens import Tokenizer

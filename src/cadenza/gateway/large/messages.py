@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from cadenza.core.chat_request import Media, UserQuestion
+from cadenza.core.chat import Media, UserQuestion
 
 Span = tuple[int, int]  # from, to: in the body, or beyond its end in `extra`
 

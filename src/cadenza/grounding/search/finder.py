@@ -29,9 +29,9 @@ from cadenza.grounding.search.records import (
     FetchedPage,
     FetchFailed,
     Hit,
+    SearchOptions,
     SearchRequest,
     SearchResult,
-    SearchSettings,
     Source,
     UnreadPage,
 )
@@ -186,7 +186,7 @@ def _source_of_hit(hit: Hit) -> Source:
     return Source(hit.url, hit.title or hit.url, hit.text or hit.snippet)
 
 
-def build_finder(settings: SearchSettings, reader: DocumentReader, log: Log) -> Finder:
+def build_finder(settings: SearchOptions, reader: DocumentReader, log: Log) -> Finder:
     if settings.engine == "local":
         local = GuardedEngine(LocalEngine(settings.index), time.monotonic, log, NEVER_OPENS)
         return Finder(local, None, reader, settings.max_results, settings.timeout_s)

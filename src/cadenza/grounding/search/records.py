@@ -12,7 +12,7 @@ DecideByModel = Callable[[Sequence[str], float], Awaitable[bool | None]]  # with
 ChargeSearch = Callable[[str], AbstractAsyncContextManager[object]]  # of a query; EngineFailed if it must not be made
 
 
-class SearchSettings(msgspec.Struct, frozen=True):
+class SearchOptions(msgspec.Struct, frozen=True):
     """The engine and its limits. `index` is the file of the local engine."""
 
     engine: EngineName
@@ -27,7 +27,7 @@ class SearchSettings(msgspec.Struct, frozen=True):
     searches_per_day: int = 1000  # of one account
 
     def __repr__(self) -> str:  # without the key and the passwords that addresses may have
-        return f"SearchSettings({self.engine})"
+        return f"SearchOptions({self.engine})"
 
 
 class SearchRequest(msgspec.Struct, frozen=True):

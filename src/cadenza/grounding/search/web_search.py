@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from cadenza.grounding.files.reader import DocumentReader
-from cadenza.grounding.search.records import SearchRequest, SearchResult, SearchSettings
+from cadenza.grounding.search.records import SearchOptions, SearchRequest, SearchResult
 from cadenza.observe import Log, Observer
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ CHECK_S = 0.1  # between checks for the index: one takes 20 µs, a twentieth of 
 class WebSearch:
     """The search of one process."""
 
-    def __init__(self, settings: SearchSettings, observer: Observer) -> None:
+    def __init__(self, settings: SearchOptions, observer: Observer) -> None:
         self.settings = settings
         self.reader = DocumentReader(observer)
         self._log = observer.log
@@ -56,7 +56,7 @@ class WebSearch:
         return self._finder
 
 
-def _import_finder() -> "Callable[[SearchSettings, DocumentReader, Log], Finder]":
+def _import_finder() -> "Callable[[SearchOptions, DocumentReader, Log], Finder]":
     from cadenza.grounding.search.finder import build_finder  # noqa: PLC0415 import time
 
     return build_finder

@@ -15,7 +15,7 @@ from cadenza.store.postgres.connect import Connection
 from cadenza.store.postgres.errors import DRIVER_ERRORS, CommitLost, ConnectionLost, has_failed
 from cadenza.store.postgres.statements import for_postgres
 from cadenza.store.postgres.watch import ANNOUNCE
-from cadenza.store.statements import Statement, Values
+from cadenza.store.statements import SelectByIds, Statement, Values
 from cadenza.store.store import Row
 
 LOST = (asyncpg.ConnectionDoesNotExistError, OSError)
@@ -118,7 +118,7 @@ class PostgresTransaction:
     """What `work` sees: its statements wait without `await`, because `work` runs in a greenlet."""
 
     __slots__ = ("_session", "_statement_s", "statements")
-    is_sqlite = False
+    combines_changes = True
 
     def __init__(self, session: Session, statement_s: float) -> None:
         self._session = session
@@ -133,6 +133,9 @@ class PostgresTransaction:
         self.statements += 1
         return await_(self._session.rows(statement, values, self._statement_s))
 
+    def rows_by_ids(self, select: SelectByIds, ids: Sequence[str], values: Values) -> list[Row]:
+        return self.rows(select.many, {**values, "ids": ids}) if ids else []
+
     def change(self, statement: Statement, values: Values) -> int:
         self.statements += 1
         return await_(self._session.change(statement, values, self._statement_s))
@@ -144,3 +147,6 @@ class PostgresTransaction:
     def announce(self) -> None:
         self.statements += 1
         await_(self._session.run(ANNOUNCE, timeout_s=self._statement_s))
+
+    def overwrite_deleted(self) -> None:
+        """Nothing to do: Postgres has no file that we could overwrite."""

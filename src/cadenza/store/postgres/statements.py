@@ -4,9 +4,8 @@ import functools
 from typing import NamedTuple
 
 from sqlalchemy.dialects.postgresql import asyncpg
-from sqlalchemy.sql.compiler import SQLCompiler
 
-from cadenza.store.statements import PickValues, Statement, pick_values
+from cadenza.store.statements import PickValues, Statement, compile_for, pick_values
 
 DIALECT = asyncpg.dialect()  # type: ignore[no-untyped-call]
 STATEMENTS_MAX = 1024
@@ -21,6 +20,5 @@ class PostgresStatement(NamedTuple):
 
 @functools.lru_cache(STATEMENTS_MAX)
 def for_postgres(statement: Statement) -> PostgresStatement:
-    compiled = statement.core.compile(dialect=DIALECT, column_keys=statement.columns)
-    assert isinstance(compiled, SQLCompiler)
+    compiled = compile_for(DIALECT, statement.postgres_core, statement.columns)
     return PostgresStatement(str(compiled), pick_values(compiled))

@@ -38,7 +38,9 @@ T = TypeVar("T")
 class PostgresStore:
     """A pool of connections to one database."""
 
-    is_sqlite = False
+    is_shared_by_machines = True
+    writes_in_parallel = True
+    write_advice = "check that Postgres runs, can be reached and is not read-only"
     path = None
 
     def __init__(self, url: str, bounds: PostgresBounds | None = None) -> None:
@@ -76,6 +78,12 @@ class PostgresStore:
 
     async def ping(self) -> None:
         await self.row(PING, {})
+
+    async def find_damage(self) -> str | None:
+        return None
+
+    async def empty_log(self) -> bool:
+        return True
 
     async def close(self) -> None:
         await self._pool.close()

@@ -17,8 +17,8 @@ from typing import TypeVar
 from sqlalchemy import text
 
 from cadenza.store import files
-from cadenza.store.sqlite import backups, watch
-from cadenza.store.statements import Statement, Values
+from cadenza.store.sqlite import backups, watch, write_ahead_log
+from cadenza.store.statements import SelectByIds, Statement, Values
 from cadenza.store.store import (
     REVISION_TABLES,
     WAIT_S,
@@ -35,6 +35,7 @@ READ_ONLY = "query_only=ON"
 STRICT_TRIGGERS = "recursive_triggers=ON"  # so that INSERT OR REPLACE fires the triggers that refuse a delete
 BUSY = ("cache_size=-8192", "wal_autocheckpoint=4000")  # 8 MB of cache; checkpoints every 16 MB save 3%
 PING = Statement(text("PRAGMA schema_version"))
+QUICK_CHECK = Statement(text("PRAGMA quick_check(1)"))
 HAS_TABLE = Statement(text("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = :name"))
 ADVICE = {
     "not a database": "Another file is in its place: move it away, or give the store another path.",
@@ -49,7 +50,7 @@ class SqliteTransaction:
     """Runs statements on one connection."""
 
     __slots__ = ("_connection",)
-    is_sqlite = True
+    combines_changes = False
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
@@ -61,6 +62,10 @@ class SqliteTransaction:
     def rows(self, statement: Statement, values: Values) -> list[Row]:
         return self._connection.execute(statement.sqlite_text, statement.sqlite_values(values)).fetchall()
 
+    def rows_by_ids(self, select: SelectByIds, ids: Sequence[str], values: Values) -> list[Row]:
+        found = [self.row(select.one, {**values, "id": one}) for one in ids]
+        return [row for row in found if row]
+
     def change(self, statement: Statement, values: Values) -> int:
         return self._connection.execute(statement.sqlite_text, statement.sqlite_values(values)).rowcount
 
@@ -70,11 +75,16 @@ class SqliteTransaction:
     def announce(self) -> None:
         """Nothing to do: every commit wakes the watchers."""
 
+    def overwrite_deleted(self) -> None:
+        self._connection.execute("PRAGMA secure_delete = ON").fetchone()
+
 
 class SqliteStore:
     """One connection for small reads, one for writes, and up to LONG_READS_MAX for long reads."""
 
-    is_sqlite = True
+    is_shared_by_machines = False
+    writes_in_parallel = False
+    write_advice = "free space on its disk, check that its folder can be written"
 
     def __init__(self, path: Path, wait_s: float = WAIT_S) -> None:
         self.path = path
@@ -118,6 +128,13 @@ class SqliteStore:
 
     async def ping(self) -> None:
         await self.row(PING, {})
+
+    async def find_damage(self) -> str | None:
+        [(found,), *_] = await self.rows(QUICK_CHECK, {})
+        return None if found == "ok" else str(found).partition("\n")[0]
+
+    async def empty_log(self) -> bool:
+        return await write_ahead_log.empty_log(self.path)
 
     async def close(self) -> None:
         """Wait for what runs; the next use opens the store again."""

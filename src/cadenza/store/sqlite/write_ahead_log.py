@@ -11,12 +11,8 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from sqlalchemy import text
+from cadenza.store.store import Store
 
-from cadenza.store.statements import Statement
-from cadenza.store.store import Store, Transaction
-
-OVERWRITE = Statement(text("PRAGMA secure_delete = ON"))  # this connection overwrites what it deletes
 TRIES = 10
 LOCK_S = 0.1
 PAUSE_S = 0.1
@@ -44,25 +40,17 @@ class LogEraser:
             while self._is_wanted:
                 await asyncio.sleep(pause_s)
                 self._is_wanted = False
-                if not await empty_log(self._store):
+                if not await self._store.empty_log():
                     self._is_wanted = True
                     pause_s = min(2 * pause_s, PAUSE_S_MAX)
         finally:
             self._task = None
 
 
-def overwrite(tx: Transaction) -> None:
-    """From now on, what this connection deletes is overwritten in the file of the store."""
-    if tx.is_sqlite:
-        tx.row(OVERWRITE, {})
-
-
-async def empty_log(store: Store) -> bool:
+async def empty_log(database: Path) -> bool:
     """Move all changes into the file of the store and truncate the log. True if it is empty, or if there is none."""
-    if not store.is_sqlite or store.path is None:
-        return True
     for _ in range(TRIES):
-        if await asyncio.to_thread(_truncate, store.path):
+        if await asyncio.to_thread(_truncate, database):
             return True
         await asyncio.sleep(PAUSE_S)
     return False

@@ -1,6 +1,6 @@
 """Erases the personal data of an account for good. Its row stays, without a name, under its entries and usage.
 
-All of it is one transaction. The audit trail lets go of an address and of details only while the account is marked as
+All of it is one transaction. The audit log lets go of an address and of details only while the account is marked as
 erased and still has its address, so the order of the steps matters.
 """
 
@@ -9,8 +9,7 @@ import secrets
 from sqlalchemy import and_, bindparam, case, delete, func, select, update
 
 from cadenza.store import schema
-from cadenza.store.schema import accounts, acts, idempotency, keys, notes, usage
-from cadenza.store.sqlite.write_ahead_log import overwrite
+from cadenza.store.schema import accounts, audit_events, idempotency, keys, notes, usage
 from cadenza.store.statements import Statement
 from cadenza.store.store import Transaction
 from cadenza.store.tables import links, passkeys, second_factors, sessions
@@ -38,16 +37,16 @@ MARK = Statement(
 )
 RENAME = Statement(update(accounts).where(_OF_ID).values(email=bindparam("placeholder")))
 _IS_OWN_ADDRESS = and_(
-    acts.c.actor.contains("@"),
-    acts.c.actor.not_in(select(accounts.c.email).where(accounts.c.id != bindparam("account"))),
+    audit_events.c.actor.contains("@"),
+    audit_events.c.actor.not_in(select(accounts.c.email).where(accounts.c.id != bindparam("account"))),
 )
-CLEAR_OWN_ACTS = Statement(
-    update(acts)
-    .where(acts.c.account_id == bindparam("account"))
-    .values(actor=case((_IS_OWN_ADDRESS, acts.c.account_id), else_=acts.c.actor), detail="")
+CLEAR_OWN_AUDIT_EVENTS = Statement(
+    update(audit_events)
+    .where(audit_events.c.account_id == bindparam("account"))
+    .values(actor=case((_IS_OWN_ADDRESS, audit_events.c.account_id), else_=audit_events.c.actor), detail="")
 )
-CLEAR_OTHER_ACTS = Statement(
-    update(acts).where(acts.c.actor == bindparam("address")).values(actor=bindparam("account"))
+CLEAR_OTHER_AUDIT_EVENTS = Statement(
+    update(audit_events).where(audit_events.c.actor == bindparam("address")).values(actor=bindparam("account"))
 )
 REMOVE_LINKS = Statement(delete(schema.links).where(schema.links.c.email == bindparam("address")))
 REMOVE_NOTES = Statement(delete(notes).where(notes.c.account_id == bindparam("account")))
@@ -73,10 +72,10 @@ CLEAR_KEY = Statement(
 
 def erase(tx: Transaction, account: Account, now_ms: int) -> None:
     """Erase everything about a person, and end every key and session. The account's money must be zero, and locked."""
-    overwrite(tx)
+    tx.overwrite_deleted()
     tx.change(MARK, {"account": account.id, "now": now_ms})
-    tx.change(CLEAR_OWN_ACTS, {"account": account.id})
-    tx.change(CLEAR_OTHER_ACTS, {"account": account.id, "address": account.email})
+    tx.change(CLEAR_OWN_AUDIT_EVENTS, {"account": account.id})
+    tx.change(CLEAR_OTHER_AUDIT_EVENTS, {"account": account.id, "address": account.email})
     sessions.remove_all(tx, account.id)
     links.remove_all(tx, account.id)
     tx.change(REMOVE_LINKS, {"address": account.email})

@@ -7,7 +7,6 @@ import msgspec
 from sqlalchemy import bindparam, delete, insert, select, update
 
 from cadenza.store.schema import accounts, notes
-from cadenza.store.sqlite.write_ahead_log import overwrite
 from cadenza.store.statements import Statement
 from cadenza.store.store import Row, Store, Transaction
 
@@ -57,13 +56,13 @@ def find(tx: Transaction, note_id: str) -> Note | None:
 
 def change(tx: Transaction, note_id: str, text: str, now_ms: int) -> bool:
     """Whether the note was still there. Its old text is overwritten."""
-    overwrite(tx)
+    tx.overwrite_deleted()
     return tx.change(CHANGE, {"note": note_id, "words": text, "now": now_ms}) == 1
 
 
 def remove(tx: Transaction, note: Note) -> bool:
     """Whether the note was still there. It is overwritten."""
-    overwrite(tx)
+    tx.overwrite_deleted()
     if not tx.change(REMOVE, {"note": note.id}):
         return False
     tx.change(COUNT_DOWN, {"account": note.account_id})

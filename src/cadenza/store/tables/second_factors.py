@@ -6,7 +6,6 @@ import msgspec
 from sqlalchemy import bindparam, delete, func, insert, select, update
 
 from cadenza.store.schema import passkeys, recovery_codes, totp
-from cadenza.store.sqlite.write_ahead_log import overwrite
 from cadenza.store.statements import Statement
 from cadenza.store.store import Row, Store, Transaction
 
@@ -77,7 +76,7 @@ def replace_totp(tx: Transaction, account_id: str, secret: bytes) -> None:
 
 def replace_secret(tx: Transaction, account_id: str, secret: bytes) -> None:
     """Store the same secret in another form. The old one is overwritten."""
-    overwrite(tx)
+    tx.overwrite_deleted()
     tx.change(SET_SECRET, {"account": account_id, "new_secret": secret})
 
 

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import msgspec
 
-from cadenza.core.dialect import DIALECTS
 from cadenza.core.records import Route
 from cadenza.observe import Log
 from cadenza.upstreams.base import Ask, Fault, FaultKind, OpenReply, Probe
+from cadenza.upstreams.dialects import DIALECTS
 from cadenza.upstreams.embedded.messages import Ready, Start
 from cadenza.upstreams.embedded.threads import cpu_quotas, model_threads, usable_cores
 from cadenza.upstreams.embedded.tool_calls import ANSWER_TOKENS, CALL_TOKENS, open_with_tools

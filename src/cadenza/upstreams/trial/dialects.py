@@ -4,7 +4,7 @@ import re
 
 import msgspec
 
-from cadenza.core.dialect import DIALECTS, PLAIN, Dialect
+from cadenza.upstreams.dialects import DIALECTS, PLAIN, Dialect
 from cadenza.upstreams.trial.asks import CALL_ID, Content
 
 

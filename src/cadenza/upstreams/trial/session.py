@@ -6,9 +6,9 @@ the next request would not fare better, and the time of a trial must stay bounde
 
 import msgspec
 
-from cadenza.core.dialect import DIALECTS
 from cadenza.core.records import Route, Timeouts, Usage
 from cadenza.upstreams.base import Ask, Collector, Fault, FaultKind, Piece, Upstream
+from cadenza.upstreams.dialects import DIALECTS
 from cadenza.upstreams.trial.dialects import Needs
 from cadenza.upstreams.trial.findings import Finding, State, fault_words
 

@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
-from cadenza.core.dialect import DIALECTS
 from cadenza.core.records import Route
 from cadenza.upstreams.base import Fault, FaultKind, Upstream
+from cadenza.upstreams.dialects import DIALECTS
 from cadenza.upstreams.trial import asks, basics, tooling
 from cadenza.upstreams.trial.dialects import better_dialect, misfits
 from cadenza.upstreams.trial.findings import Finding, fault_advice, fault_words

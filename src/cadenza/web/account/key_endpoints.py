@@ -17,12 +17,12 @@ from cadenza.control.keys import (
     page_own_keys,
     revoke_key,
 )
+from cadenza.core.formats import rfc3339, rfc3339_or_none
 from cadenza.core.money import format_dollars, parse_dollars
 from cadenza.core.records import Cap, Period
 from cadenza.web.account.keys import name_of, own_keys, take_turn
 from cadenza.web.account.proof import require_proof
 from cadenza.web.errors import BadForm
-from cadenza.web.moments import rfc3339, rfc3339_or_none
 from cadenza.web.routes import Endpoint, Routes
 from cadenza.web.visit import Visit
 

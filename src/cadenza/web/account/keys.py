@@ -156,7 +156,7 @@ def name_of(key: KeyView) -> str:
 
 
 def change_of(key: KeyView, form: LimitFields) -> KeyChange:
-    """Only what the form changes, so that the audit trail has nothing else."""
+    """Only what the form changes, so that the audit log has nothing else."""
     name, limits, cap = form.name.strip(), form.limits(), form.chosen_cap()
     return KeyChange(
         UNSET if name == key.name else name,

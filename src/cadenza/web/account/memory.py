@@ -17,11 +17,11 @@ from cadenza.control.account.memory import (
     remove_note,
 )
 from cadenza.core.errors import ControlError
+from cadenza.core.formats import rfc3339
 from cadenza.core.rates import Rate
 from cadenza.store.tables.notes import Note
 from cadenza.web.chat.grounding import offer_of
 from cadenza.web.errors import Missing, TooMany
-from cadenza.web.moments import rfc3339
 from cadenza.web.render import redirect
 from cadenza.web.routes import Endpoint, Routes, get, post
 from cadenza.web.session_cookies import status_of

@@ -9,11 +9,11 @@ from cadenza.control.email.notices import PASSKEY_ADDED, PASSKEY_REMOVED
 from cadenza.control.sign_in.passkeys import NewPasskey
 from cadenza.control.sign_in.sign_in import SUSPENDED
 from cadenza.core.errors import ControlError
+from cadenza.core.formats import rfc3339, rfc3339_or_none
 from cadenza.web.account.proof import SECURITY_PAGE, require_proof, with_proof
 from cadenza.web.account.second_factor import Codes, reply_codes
 from cadenza.web.account.sign_in import Empty
 from cadenza.web.errors import Missing
-from cadenza.web.moments import rfc3339, rfc3339_or_none
 from cadenza.web.render import redirect
 from cadenza.web.routes import Access, Endpoint, Routes, post
 from cadenza.web.session_cookies import Step, enter, fill, passkey_site, rotate

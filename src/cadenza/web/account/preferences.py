@@ -5,10 +5,10 @@ from starlette.responses import Response
 
 from cadenza.control.account.preferences import choose, preferences_of
 from cadenza.core.errors import ControlError
+from cadenza.core.formats import rfc3339, rfc3339_or_none
 from cadenza.core.records import CLASSES
 from cadenza.store.tables.accounts import Preferences, Theme
 from cadenza.web.chat.grounding import offer_of
-from cadenza.web.moments import rfc3339, rfc3339_or_none
 from cadenza.web.render import redirect
 from cadenza.web.routes import Endpoint, Routes, get, post
 from cadenza.web.session_cookies import status_of

@@ -5,16 +5,16 @@ from starlette.responses import Response
 
 from cadenza.control.email.notices import PASSWORD_CHANGED
 from cadenza.control.sign_in.credentials import begin_email_change, change_email_at_once, change_password
-from cadenza.control.sign_in.passwords import Lane
+from cadenza.control.sign_in.passwords import HashLane
 from cadenza.control.sign_in.second_factor import get_factors
 from cadenza.control.sign_in.sessions import end_other_sessions, end_session_by_id, list_sessions
 from cadenza.core.errors import ControlError
+from cadenza.core.formats import rfc3339
 from cadenza.web.account.links import NO_MAIL, Address, limit_mail
 from cadenza.web.account.proof import SECURITY_PAGE, require_proof, with_proof
 from cadenza.web.account.sign_in import Empty
 from cadenza.web.cookies import csrf_token
 from cadenza.web.errors import Missing, NotSignedIn
-from cadenza.web.moments import rfc3339
 from cadenza.web.render import redirect
 from cadenza.web.routes import Endpoint, Routes, get, post
 from cadenza.web.session_cookies import Step, current, fill, rotate, status_of
@@ -136,7 +136,7 @@ async def _change_password(visit: Visit, given: PasswordChange, response: Respon
     """The old password is its own proof. Everybody else is signed out."""
     context, session = visit.context, current(visit).session
     await context.sign_ins.check_again(visit.account, session, given.old_password)
-    password_hash = await context.sign_ins.passwords.hash(given.new_password, visit.account.email, Lane.KNOWN)
+    password_hash = await context.sign_ins.passwords.hash(given.new_password, visit.account.email, HashLane.KNOWN)
     secret = await change_password(context.store, session, password_hash, visit.account.email, visit.now_ms)
     if secret is None:
         raise NotSignedIn

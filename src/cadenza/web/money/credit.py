@@ -12,13 +12,13 @@ from cadenza.control.money.statement import read_statement
 from cadenza.control.money.vouchers import Redeemed, WrongCode, redeem_voucher
 from cadenza.control.usage import pace
 from cadenza.core.errors import ControlError
+from cadenza.core.formats import rfc3339
 from cadenza.core.money import format_dollars
 from cadenza.core.networks import network_of
 from cadenza.core.rates import Rate
 from cadenza.core.usage_report import Pace
 from cadenza.store.tables.accounts import Account
 from cadenza.web.errors import PageError, TooMany
-from cadenza.web.moments import rfc3339
 from cadenza.web.money.amounts import read_dollars
 from cadenza.web.render import redirect
 from cadenza.web.routes import Endpoint, Routes, get, post

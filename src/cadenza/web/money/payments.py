@@ -9,11 +9,11 @@ from starlette.responses import Response
 
 from cadenza.control.money.payments import NewPayment, Payer, ProviderFailed, list_payments, start_payment
 from cadenza.core.errors import ControlError
+from cadenza.core.formats import rfc3339
 from cadenza.core.money import format_dollars
 from cadenza.core.rates import Rate
 from cadenza.ledger.payments import Payment
 from cadenza.web.errors import Missing, PageError, TooMany
-from cadenza.web.moments import rfc3339
 from cadenza.web.money.amounts import read_dollars
 from cadenza.web.money.credit import show_credit
 from cadenza.web.routes import Endpoint, Routes, post

@@ -8,12 +8,11 @@ import msgspec
 from starlette.responses import Response, StreamingResponse
 
 from cadenza.control.money.statement import describe_entry, export_statement, read_statement
+from cadenza.core.formats import escape_formula, rfc3339
 from cadenza.core.money import format_dollars
 from cadenza.core.rates import Rate
-from cadenza.core.spreadsheet import escape_formula
 from cadenza.ledger.statement import Entry
 from cadenza.web.errors import TooMany
-from cadenza.web.moments import rfc3339
 from cadenza.web.routes import Endpoint, Routes, get
 from cadenza.web.visit import Visit
 

@@ -1,4 +1,4 @@
-"""The audit trail: who did what to whom, and when."""
+"""The audit log: who did what to whom, and when."""
 
 from typing import Annotated
 
@@ -46,7 +46,7 @@ ROUTES: Routes = (
     Endpoint(
         "GET",
         "/operator/acts",
-        "Read the audit trail, newest first",
+        "Read the audit log, newest first",
         get_acts,
         query=ActsQuery,
         returns=AuditEventPage,

@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from cadenza.control.operator.keys import revoke_any_key
 from cadenza.control.operator.overview import KeySummary, find_keys
-from cadenza.core.apikey import KEY_PREFIX, display_prefix
+from cadenza.core.codes import KEY_PREFIX, display_prefix
 from cadenza.web.errors import Missing
 from cadenza.web.operator.views import OperatorKey, OperatorKeys, view_key
 from cadenza.web.render import redirect

@@ -1,4 +1,4 @@
-"""The ledger check: a button, and the results in the audit trail."""
+"""The ledger check: a button, and the results in the audit log."""
 
 import msgspec
 from starlette.responses import Response

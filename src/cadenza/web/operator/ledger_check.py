@@ -1,4 +1,4 @@
-"""Runs the ledger check for the operator's page: in the background, one at a time. Its result is in the audit trail.
+"""Runs the ledger check for the operator's page: in the background, one at a time. Its result is in the audit log.
 
 A check that cannot be made, because the store does not answer, is written to the log and shown until the next one.
 """
@@ -7,7 +7,7 @@ import asyncio
 import time
 
 from cadenza.control.usage import check_ledger
-from cadenza.ledger.audit import Counts, Finding
+from cadenza.ledger.audit import AuditCounts, Violation
 from cadenza.observe import Log
 from cadenza.store.store import Store, StoreUnavailable
 from cadenza.store.tables import audit_events
@@ -56,7 +56,7 @@ class LedgerCheck:
             self._log.warning("the ledger was not checked", reason=str(error))
 
 
-def describe(findings: list[Finding], counts: Counts, took_s: float) -> str:
+def describe(findings: list[Violation], counts: AuditCounts, took_s: float) -> str:
     """One line: what was checked, and the first findings."""
     checked = (
         f"{counts.accounts:,} accounts, {counts.entries:,} entries, {counts.requests:,} requests in {took_s:.1f} s"

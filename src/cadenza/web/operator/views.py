@@ -4,12 +4,12 @@ from typing import Literal
 
 import msgspec
 
-from cadenza.control.operator.overview import AccountDetails, KeySummary, Overview
+from cadenza.control.operator.overview import AccountDetails, KeySummary, ServiceOverview
+from cadenza.core.formats import rfc3339, rfc3339_or_none
 from cadenza.core.money import format_dollars
 from cadenza.core.usage_report import Group
 from cadenza.store.tables.accounts import Account
 from cadenza.store.tables.audit_events import WrittenAuditEvent
-from cadenza.web.moments import rfc3339, rfc3339_or_none
 
 
 class OperatorAccount(msgspec.Struct, frozen=True):
@@ -59,7 +59,7 @@ class OperatorKeys(msgspec.Struct, frozen=True):
 
 
 class AuditEventView(msgspec.Struct, frozen=True):
-    """One act of the audit trail: who did what to whom, and when."""
+    """One act of the audit log: who did what to whom, and when."""
 
     id: int
     at: str
@@ -72,7 +72,7 @@ class AuditEventView(msgspec.Struct, frozen=True):
 
 
 class AuditEventPage(msgspec.Struct, frozen=True):
-    """A page of the audit trail, newest first. `next_before` is the `before` of the next page."""
+    """A page of the audit log, newest first. `next_before` is the `before` of the next page."""
 
     data: list[AuditEventView]
     next_before: int | None
@@ -155,11 +155,11 @@ def view_key(key: KeySummary) -> OperatorKey:
 
 def view_audit_event(act: WrittenAuditEvent) -> AuditEventView:
     return AuditEventView(
-        act.id, rfc3339(act.at), act.actor, act.act, act.account_id, act.email, act.subject, act.detail
+        act.id, rfc3339(act.at), act.actor, act.event, act.account_id, act.email, act.subject, act.detail
     )
 
 
-def view_overview(found: Overview) -> OperatorOverview:
+def view_overview(found: ServiceOverview) -> OperatorOverview:
     today = [
         TodayCounters(
             one.class_id,

@@ -1,4 +1,4 @@
-"""Accounts: created in one transaction, changed with a line in the audit trail, credited exactly."""
+"""Accounts: created in one transaction, changed with a line in the audit log, credited exactly."""
 
 import re
 
@@ -133,7 +133,7 @@ async def test_what_is_done_to_an_account_is_in_the_audit_trail(store: Store) ->
     await set_operator(store, EMAIL, COMMAND_LINE, NOW_MS, is_operator=False)
     await set_password(store, EMAIL, "another password", COMMAND_LINE, NOW_MS)
     written = await list_newest(store, account.id)
-    assert [(one.act, one.actor, one.detail) for one in written] == [
+    assert [(one.event, one.actor, one.detail) for one in written] == [
         ("account.password", COMMAND_LINE, ""),
         ("account.ordinary", COMMAND_LINE, ""),
         ("account.class", "somebody@example.org", "mezzo"),

@@ -6,11 +6,15 @@ import io
 import json
 import sqlite3
 
-from cadenza.control.store.write_check import NO_WRITE, WriteCheck
+from cadenza.control.store.write_check import WriteCheck
 from cadenza.observe import make_log
 from cadenza.store.store import Store
 
 WAIT_S = 60.0
+
+NO_WRITE = (
+    "the store takes no write: free space on its disk, check that its folder can be written, and run 'cadenza doctor'"
+)
 
 
 async def test_a_store_that_takes_writes_has_no_problem(store: Store) -> None:

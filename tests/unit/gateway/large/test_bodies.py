@@ -16,7 +16,7 @@ import pytest
 
 from cadenza.children.confine import Limits
 from cadenza.children.turns import TurnLimits
-from cadenza.core.chat_request import ChatRequest, LargeTexts, find_user_question
+from cadenza.core.chat import ChatRequest, LargeTexts, find_user_question
 from cadenza.core.errors import CadenzaError, InvalidRequest, RateLimited
 from cadenza.core.tokens import MESSAGE_OVERHEAD_TOKENS, least_tokens
 from cadenza.gateway.large.bodies import LargeBodies, LargeLimits

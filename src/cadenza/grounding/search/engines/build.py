@@ -7,7 +7,7 @@ from cadenza.grounding.search.engines.brave import BraveEngine
 from cadenza.grounding.search.engines.searxng import SearxngEngine
 from cadenza.grounding.search.engines.tavily import TavilyEngine
 from cadenza.grounding.search.engines.web import WebEngine
-from cadenza.grounding.search.records import EngineFailed, SearchSettings
+from cadenza.grounding.search.records import EngineFailed, SearchOptions
 from cadenza.http.client import HttpClient
 from cadenza.http.client_connection import GuardedConnection
 
@@ -55,7 +55,7 @@ class EngineProbe(msgspec.Struct, frozen=True):
     detail: str
 
 
-def build_web_engine(settings: SearchSettings) -> Engine:
+def build_web_engine(settings: SearchOptions) -> Engine:
     assert settings.url
     engine = WEB_ENGINES[settings.engine]
     http = HttpClient(settings.url, engine.headers(settings.api_key or ""), settings.proxy, GuardedConnection)

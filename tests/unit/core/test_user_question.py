@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from cadenza.core.chat_request import UserQuestion, find_user_question
+from cadenza.core.chat import UserQuestion, find_user_question
 from cadenza.gateway.validate import parse_chat
 
 

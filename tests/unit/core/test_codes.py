@@ -1,4 +1,4 @@
-"""API keys: their shape, the checksum that catches typing errors, their digest and their display prefix."""
+"""API keys, voucher codes and random ids: their shape, the checksum of keys, digests and prefixes."""
 
 import hashlib
 import re
@@ -8,7 +8,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cadenza.core.apikey import ALPHABET, digest_key, display_prefix, is_well_formed, make_key
+from cadenza.core.codes import (
+    KEY_ALPHABET,
+    VOUCHER_ALPHABET,
+    code_prefix,
+    digest_code,
+    digest_key,
+    display_prefix,
+    is_well_formed,
+    make_code,
+    make_key,
+    normal_code,
+    random_id,
+)
 
 KEY = "sk-cdz-0000000000000000000000000000000000000000000" + "3ZDYYK"
 
@@ -37,12 +49,12 @@ def test_the_checksum_is_crc32_in_base62() -> None:
     key = make_key()
     number = 0
     for character in key[-6:]:
-        number = number * 62 + ALPHABET.index(character)
+        number = number * 62 + KEY_ALPHABET.index(character)
     assert number == zlib.crc32(key[:-6].encode())
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.integers(0, len(KEY) - 1), st.one_of(st.sampled_from(ALPHABET), st.characters()))
+@given(st.integers(0, len(KEY) - 1), st.one_of(st.sampled_from(KEY_ALPHABET), st.characters()))
 def test_a_changed_character_is_detected(place: int, character: str) -> None:
     """A key with any one character changed to any other is not well formed."""
     key = make_key()
@@ -82,3 +94,57 @@ def test_the_digest_is_sha256() -> None:
 def test_the_first_twelve_characters_are_for_display() -> None:
     """The display prefix is `sk-cdz-` and 5 of the secret's 43 characters."""
     assert display_prefix(KEY) == "sk-cdz-00000"
+
+
+def test_code_has_100_random_bits() -> None:
+    """A code has five groups of four characters, out of 32, and no two codes are alike."""
+    codes = {make_code() for _ in range(1000)}
+    assert len(codes) == 1000
+    assert all(re.fullmatch(f"CDZ(-[{VOUCHER_ALPHABET}]{{4}}){{5}}", code) for code in codes)
+    assert len(set(VOUCHER_ALPHABET)) == 32
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        "CDZ-01AB-CDEF-GHJK-MNPQ-RSTV",
+        "cdz-01ab-cdef-ghjk-mnpq-rstv",
+        "  CDZ 01AB CDEF GHJK MNPQ RSTV ",
+        "01ABCDEFGHJKMNPQRSTV",
+        "CDZ-OIab-cdef-ghjk-mnpq-rstv",
+        "CDZ–olAB–CDEF–GHJK–MNPQ–RSTV",
+    ],
+)
+def test_typing_is_forgiven(typed: str) -> None:
+    """Case, dashes, spaces and letters that look like digits do not matter."""
+    assert normal_code(typed) == "CDZ-01AB-CDEF-GHJK-MNPQ-RSTV"
+
+
+@pytest.mark.parametrize("typed", ["", "CDZ", "CDZ-01AB-CDEF-GHJK-MNPQ", "CDZ-UUUU-CDEF-GHJK-MNPQ-RSTV", "٣" * 20])
+def test_other_text_is_no_code(typed: str) -> None:
+    """Text of another length, or with other letters, is not a code."""
+    assert normal_code(typed) is None
+
+
+@given(st.text(max_size=200))
+def test_any_text_can_be_typed(typed: str) -> None:
+    """Whatever is typed is a code in its normal form, or none."""
+    code = normal_code(typed)
+    assert code is None or normal_code(code) == code
+
+
+def test_prefix_hides_80_bits() -> None:
+    """The prefix is the first group; the digest is of the whole code."""
+    code = make_code()
+    assert code_prefix(code) == code[:8]
+    assert digest_code(code) != digest_code(code[:-1] + ("0" if code[-1] != "0" else "1"))
+
+
+def test_an_id_needs_no_escape_in_a_url() -> None:
+    """Every id has 24 characters, and only those that a URL takes as they are."""
+    assert all(re.fullmatch(r"[A-Za-z0-9_-]{24}", random_id()) for _ in range(2_000))
+
+
+def test_no_id_comes_twice() -> None:
+    """An id has 144 random bits, so thousands of them all differ."""
+    assert len({random_id() for _ in range(10_000)}) == 10_000

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from cadenza.core.dialect import DIALECTS, PLAIN, dialect_of
+from cadenza.upstreams.dialects import DIALECTS, PLAIN, dialect_of
 
 PAGE = Path(__file__).parents[3] / "docs" / "upstreams.md"
 ROW = re.compile(r"^\| `(\w+)` \|", re.MULTILINE)

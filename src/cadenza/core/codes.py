@@ -1,0 +1,87 @@
+"""API keys, voucher codes and random ids: how they are made and checked. Of keys and vouchers only a digest is stored.
+
+A key is `sk-cdz-`, 43 base62 characters (256 random bits) and 6 of CRC-32, which identifies mistyped and leaked keys
+without a look-up. A voucher is CDZ-XXXX-XXXX-XXXX-XXXX-XXXX: its first group may be shown, the rest is 80 random bits.
+"""
+
+import hashlib
+import os
+import re
+import secrets
+import zlib
+from binascii import b2a_base64
+
+KEY_PREFIX = "sk-cdz-"
+KEY_ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+SECRET_CHARS = 43
+CHECK_CHARS = 6
+DISPLAY_CHARS = 12
+SHAPE = re.compile(rb"%b[0-9A-Za-z]{%d}" % (KEY_PREFIX.encode(), SECRET_CHARS + CHECK_CHARS))
+
+VOUCHER_ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"  # no I, L, O and U
+MISREAD = str.maketrans("OIL", "011")
+MARK = "CDZ"
+GROUPS = 5
+GROUP_CHARS = 4
+
+RANDOM_BYTES = 18  # no padding is needed for them
+URL_SAFE = bytes.maketrans(b"+/", b"-_")
+
+
+def make_key() -> str:
+    body = KEY_PREFIX + _base62(secrets.randbits(256), SECRET_CHARS)
+    return body + _checksum(body.encode())
+
+
+def is_well_formed(key: bytes) -> bool:
+    """Whether its shape and its checksum are those of a key."""
+    return SHAPE.fullmatch(key) is not None and _checksum(key[:-CHECK_CHARS]) == key[-CHECK_CHARS:].decode()
+
+
+def digest_key(key: bytes) -> bytes:
+    return hashlib.sha256(key).digest()
+
+
+def display_prefix(key: str) -> str:
+    return key[:DISPLAY_CHARS]
+
+
+def _checksum(body: bytes) -> str:
+    return _base62(zlib.crc32(body), CHECK_CHARS)
+
+
+def _base62(number: int, length: int) -> str:
+    digits = []
+    for _ in range(length):
+        number, digit = divmod(number, 62)
+        digits.append(KEY_ALPHABET[digit])
+    return "".join(reversed(digits))
+
+
+def make_code() -> str:
+    groups = ("".join(secrets.choice(VOUCHER_ALPHABET) for _ in range(GROUP_CHARS)) for _ in range(GROUPS))
+    return "-".join((MARK, *groups))
+
+
+def normal_code(typed: str) -> str | None:
+    """The code as it was made, whatever its case, dashes and spaces; None if it cannot be one."""
+    letters = "".join(char for char in typed.upper() if char.isalnum())
+    letters = letters.removeprefix(MARK).translate(MISREAD)
+    if len(letters) != GROUPS * GROUP_CHARS or not set(letters) <= set(VOUCHER_ALPHABET):
+        return None
+    groups = (letters[start : start + GROUP_CHARS] for start in range(0, len(letters), GROUP_CHARS))
+    return "-".join((MARK, *groups))
+
+
+def digest_code(code: str) -> bytes:
+    return hashlib.sha256(code.encode()).digest()
+
+
+def code_prefix(code: str) -> str:
+    """The part that may be shown."""
+    return code[: len(MARK) + 1 + GROUP_CHARS]
+
+
+def random_id() -> str:
+    """24 characters that need no escape in a URL, as secrets.token_urlsafe makes them, in one call instead of five."""
+    return b2a_base64(os.urandom(RANDOM_BYTES), newline=False).translate(URL_SAFE).decode()
