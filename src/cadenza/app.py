@@ -38,10 +38,9 @@ from cadenza.grounding.search.web_search import WebSearch
 from cadenza.grounding.wanted import GroundingOptions
 from cadenza.http.connection import ConnectionSettings
 from cadenza.http.exchange import Exchange
-from cadenza.http.forwarded import TrustedProxies
+from cadenza.http.headers import TrustedProxies
 from cadenza.observe import FaultPoint, Log, Observer, loop_errors, make_log
-from cadenza.observe.merge import Family, read_families
-from cadenza.observe.worker_metrics import WorkerMetrics
+from cadenza.observe.worker_metrics import Family, WorkerMetrics, read_families
 from cadenza.process import memory_room
 from cadenza.routing.catalogue import Catalogue, ServedClass, Snapshot
 from cadenza.routing.prompt import Character

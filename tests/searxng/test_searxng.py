@@ -23,6 +23,7 @@ FOUND = [
     {"address": "https://a.example/mont-blanc", "name": "Mont Blanc", "summary": "The same"},
     {"address": "https://c.example/", "name": "Third", "summary": ""},
 ]
+pytestmark = pytest.mark.slow(reason="installs and runs other people's programs")
 
 
 @pytest.fixture(scope="module")

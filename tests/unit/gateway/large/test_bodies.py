@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from cadenza.children.confine import Limits
+from cadenza.children.confine import ChildLimits
 from cadenza.children.turns import TurnLimits
 from cadenza.core.chat import ChatRequest, LargeTexts, find_user_question
 from cadenza.core.errors import CadenzaError, InvalidRequest, RateLimited
@@ -201,8 +201,8 @@ def body_with_keys(count: int) -> bytes:
 @pytest.mark.parametrize(
     "limits",
     [
-        LargeLimits(parse=Limits(cpu_s=0, memory_bytes=4096 * MIB)),
-        LargeLimits(parse=Limits(cpu_s=60, memory_bytes=256 * MIB)),
+        LargeLimits(parse=ChildLimits(cpu_s=0, memory_bytes=4096 * MIB)),
+        LargeLimits(parse=ChildLimits(cpu_s=60, memory_bytes=256 * MIB)),
     ],
     ids=["CPU time", "memory"],
 )
