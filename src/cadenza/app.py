@@ -16,11 +16,11 @@ from pathlib import Path
 
 import msgspec
 
-from cadenza.config import ConfigError, Provider, Settings, load_settings, missing_secrets
-from cadenza.config.settings import Grounding, Mail, Search
+from cadenza.config import ConfigError, Settings, load_settings, missing_secrets
+from cadenza.config.settings import GroundingSettings, MailSettings, ProviderSettings, SearchSettings
 from cadenza.control.email.low_balance import LowBalanceNotices
 from cadenza.control.email.outbox import Email, Outbox, Send
-from cadenza.control.money.stripe import StripeSettings
+from cadenza.control.money.stripe import StripeAccess
 from cadenza.control.store.prepare import prepare_store
 from cadenza.control.store.write_check import WriteCheck
 from cadenza.core.rates import Limits, Rate
@@ -31,14 +31,15 @@ from cadenza.fleet.presence import Presence
 from cadenza.gateway.api import refuse_connection, refuse_malformed, serve_api
 from cadenza.gateway.gateway import Gateway, State, body_bytes_max
 from cadenza.gateway.in_flight import RevocationWatch
-from cadenza.grounding.search.web_search import SearchSettings, WebSearch
-from cadenza.grounding.stage import Grounder, GroundingSettings
+from cadenza.grounding.gather import Grounder
+from cadenza.grounding.search.records import SearchOptions
+from cadenza.grounding.search.web_search import WebSearch
+from cadenza.grounding.wanted import GroundingOptions
 from cadenza.http.connection import ConnectionSettings
 from cadenza.http.exchange import Exchange
-from cadenza.http.forwarded import TrustedProxies
+from cadenza.http.headers import TrustedProxies
 from cadenza.observe import FaultPoint, Log, Observer, loop_errors, make_log
-from cadenza.observe.merge import Family, read_families
-from cadenza.observe.worker_metrics import WorkerMetrics
+from cadenza.observe.worker_metrics import Family, WorkerMetrics, read_families
 from cadenza.process import memory_room
 from cadenza.routing.catalogue import Catalogue, ServedClass, Snapshot
 from cadenza.routing.prompt import Character
@@ -51,9 +52,8 @@ from cadenza.upstreams.embedded.upstream import EmbeddedUpstream
 from cadenza.upstreams.openai import OpenAIUpstream
 from cadenza.web.chat import stream
 from cadenza.web.chat.stream import WebChat
-from cadenza.web.host_names import HostNames
+from cadenza.web.probes import HostNames, Probes
 from cadenza.web.settings import SiteParts, SiteSettings
-from cadenza.web.site import Site
 
 WORKERS_FOLDER = "CADENZA_WORKERS_FOLDER"  # the variable by which the parent names it to its workers
 GC_THRESHOLDS = (100_000, 20, 20)
@@ -87,7 +87,7 @@ class App:
         self._workers = WorkerMetrics(observer.metrics, workers_folder) if workers_folder else None
         render = self._workers.render if self._workers else None
         names = HostNames(settings.platform.base_url)
-        self._site = Site(self._why_not_ready, observer, token, render, names)
+        self._probes = Probes(self._why_not_ready, observer, token, render, names)
         self._chat = WebChat(log, settings.platform.base_url)
         self._send = build_send(settings.mail) if settings.mail else None
         self._outbox = Outbox(self._send, log) if self._send else None
@@ -111,12 +111,12 @@ class App:
             return serve_api(self.gateway, exchange)
         if exchange.request.path == stream.PATH:
             return serve_api(self.gateway, exchange, self._chat.endpoint)
-        return self._site.serve(exchange) if self._site.serves(exchange.request) else self._serve_page(exchange)
+        return self._probes.serve(exchange) if self._probes.serves(exchange.request) else self._serve_page(exchange)
 
     def refuse(self, exchange: Exchange) -> Awaitable[None]:
         exchange.close_after_reply()
-        if self._site.serves(exchange.request):
-            return self._site.serve(exchange)
+        if self._probes.serves(exchange.request):
+            return self._probes.serve(exchange)
         return refuse_connection(self._observer, exchange)
 
     async def _serve_page(self, exchange: Exchange) -> None:
@@ -128,7 +128,7 @@ class App:
 
     def _build_pages(self) -> AsgiApp:
         """Build the site. Its modules are imported now, because a service without visitors does not need them."""
-        from cadenza.web.build import build_site  # noqa: PLC0415 import time
+        from cadenza.web.application import build_site  # noqa: PLC0415 import time
 
         return build_site(
             SiteParts(
@@ -312,21 +312,21 @@ def site_settings(settings: Settings) -> SiteSettings:
     )
 
 
-def stripe_settings(settings: Settings) -> StripeSettings | None:
+def stripe_settings(settings: Settings) -> StripeAccess | None:
     given = settings.stripe
     if given is None or not (given.secret_key and given.webhook_secret):
         return None
-    return StripeSettings(given.api_url, given.secret_key, given.webhook_secret)
+    return StripeAccess(given.api_url, given.secret_key, given.webhook_secret)
 
 
-def build_grounder(given: Grounding, store: Store, observer: Observer) -> Grounder:
+def build_grounder(given: GroundingSettings, store: Store, observer: Observer) -> Grounder:
     search = None if given.search.engine == "off" else WebSearch(search_settings(given.search), observer)
-    return Grounder(store, observer, GroundingSettings(given.attachments, given.memory), search)
+    return Grounder(store, observer, GroundingOptions(given.attachments, given.memory), search)
 
 
-def search_settings(given: Search) -> SearchSettings:
+def search_settings(given: SearchSettings) -> SearchOptions:
     assert given.engine != "off"
-    return SearchSettings(
+    return SearchOptions(
         engine=given.engine,
         index=given.index,
         url=given.url,
@@ -340,7 +340,7 @@ def search_settings(given: Search) -> SearchSettings:
     )
 
 
-def build_send(mail: Mail) -> Send:
+def build_send(mail: MailSettings) -> Send:
     """How an e-mail is sent. The SMTP client is imported with the first one."""
 
     async def send(email: Email) -> None:
@@ -381,7 +381,7 @@ def _windows(settings: Settings) -> dict[str, int]:
     return windows
 
 
-def _upstream(provider: Provider, context_tokens: int, log: Log) -> Upstream:
+def _upstream(provider: ProviderSettings, context_tokens: int, log: Log) -> Upstream:
     if provider.kind == "embedded":
         return EmbeddedUpstream(log, context_tokens, provider.model_path)
     assert provider.base_url

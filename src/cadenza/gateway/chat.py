@@ -35,9 +35,8 @@ from cadenza.gateway.request import ApiRequest
 from cadenza.gateway.slots import slot
 from cadenza.gateway.uploads import Upload
 from cadenza.gateway.validate import check_context, parse_chat
-from cadenza.grounding.additions import NO_GROUNDING, Grounding
-from cadenza.grounding.stage import NOTHING_WANTED
-from cadenza.grounding.switch import SWITCH, is_turned_off
+from cadenza.grounding.material import NO_GROUNDING, Grounding
+from cadenza.grounding.wanted import NOTHING_WANTED, SWITCH, find_wanted, is_turned_off
 from cadenza.http.body import BodyBudget, BodyTimeout, BodyTooLarge
 from cadenza.http.exchange import Exchange
 from cadenza.ledger.rules import Hold
@@ -77,7 +76,8 @@ async def serve_chat(gateway: Gateway, request: ApiRequest) -> None:
     wants_pings = chat.stream and upload.is_solvent
     heartbeat = Heartbeat(request.exchange, request.answers, gateway.ping_s if wants_pings else None)
     async with slot(gateway.slots, key_id, gateway.observer.metrics), heartbeat:  # 429
-        grounding, wanted = NO_GROUNDING, grounder.wanted(chat, principal, request.exchange.request)
+        grounding = NO_GROUNDING
+        wanted = find_wanted(chat, principal, request.exchange.request, grounder.settings, grounder.search)
         if wanted is not NOTHING_WANTED:
             grounding = await ground(gateway, request, served, chat, prompt, wanted)  # 409 402 400
         plan = await fit(served.plan, served.price, prompt, chat, principal.balance_nano)  # 400 402

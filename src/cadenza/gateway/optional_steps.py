@@ -14,10 +14,11 @@ from cadenza.gateway.gateway import Gateway
 from cadenza.gateway.messages import CUSTOM_TOOLS
 from cadenza.gateway.parts import with_files
 from cadenza.gateway.request import ApiRequest
-from cadenza.grounding.additions import Grounding
 from cadenza.grounding.charges import Charges, SearchCharge
+from cadenza.grounding.gather import Affordable, Grounder, GroundingRequest
+from cadenza.grounding.material import Grounding
 from cadenza.grounding.model_decision import ModelDecision
-from cadenza.grounding.stage import Affordable, Grounder, GroundingRequest, Wanted
+from cadenza.grounding.wanted import Wanted
 from cadenza.ledger.cap_rows import find_left
 from cadenza.routing.catalogue import Catalogue, ServedClass, routes_that_take
 from cadenza.routing.prompt import PromptSize
@@ -45,21 +46,21 @@ async def ground(
 ) -> Grounding:
     """Gather the reference material that the request wants, charge what it costs, and add it to the prompt's size."""
     grounder, principal = gateway.grounder, request.principal
-    means = await find_means(grounder.store, request, served.price, prompt)
+    affordable = await find_affordable(grounder.store, request, served.price, prompt)
     secret = charge_secret(request.exchange.request.headers)
     charges = Charges(gateway.ledger, principal, request.record.request_id, secret)
     decide = ModelDecision(gateway.dispatcher, gateway.snapshot, served, charges) if served.decides_by_model else None
     terms = grounder.search_terms()
     charge = SearchCharge(charges, gateway.rates, principal.account_id, terms) if terms else nullcontext
-    sought = GroundingRequest(chat, served.plan, prompt, principal, means, charge, decide)
-    grounding = await grounder.ground(sought, wanted)
+    to_ground = GroundingRequest(chat, served.plan, prompt, principal, affordable, charge, decide)
+    grounding = await grounder.ground(to_ground, wanted)
     if charges.charged_nano:
         grounding = msgspec.structs.replace(grounding, charged_nano=charges.charged_nano)
     prompt.add_texts(grounding.texts, grounding.texts_bytes)
     return grounding
 
 
-async def find_means(store: Store, request: ApiRequest, price: Price, prompt: PromptSize) -> Affordable:
+async def find_affordable(store: Store, request: ApiRequest, price: Price, prompt: PromptSize) -> Affordable:
     """What reference material can be paid with. No work is done for a request that repeats another: 409.
 
     Account and cap must be able to pay for an answer without it: 402.
