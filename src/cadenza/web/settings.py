@@ -7,7 +7,7 @@ import msgspec
 
 from cadenza.control.email.outbox import Outbox
 from cadenza.control.money.stripe import StripeSettings
-from cadenza.fleet.state import Rates
+from cadenza.fleet.shared import Rates
 from cadenza.gateway.gateway import Gateway
 from cadenza.observe import Log
 from cadenza.observe.merge import Family
