@@ -16,11 +16,11 @@ from pathlib import Path
 
 import msgspec
 
-from cadenza.config import ConfigError, Provider, Settings, load_settings, missing_secrets
-from cadenza.config.settings import Grounding, Mail, Search
+from cadenza.config import ConfigError, Settings, load_settings, missing_secrets
+from cadenza.config.settings import GroundingSettings, MailSettings, ProviderSettings, SearchSettings
 from cadenza.control.email.low_balance import LowBalanceNotices
 from cadenza.control.email.outbox import Email, Outbox, Send
-from cadenza.control.money.stripe import StripeSettings
+from cadenza.control.money.stripe import StripeAccess
 from cadenza.control.store.prepare import prepare_store
 from cadenza.control.store.write_check import WriteCheck
 from cadenza.core.rates import Limits, Rate
@@ -31,14 +31,15 @@ from cadenza.gateway.api import serve_api
 from cadenza.gateway.gateway import Gateway, State, body_bytes_max
 from cadenza.gateway.refusals import refuse_connection, refuse_malformed
 from cadenza.gateway.revocation import Revocation
-from cadenza.grounding.search.web_search import SearchSettings, WebSearch
-from cadenza.grounding.stage import Grounder, GroundingSettings
+from cadenza.grounding.gather import Grounder
+from cadenza.grounding.search.records import SearchOptions
+from cadenza.grounding.search.web_search import WebSearch
+from cadenza.grounding.wanted import GroundingOptions
 from cadenza.http.connection import ConnectionSettings
 from cadenza.http.exchange import Exchange
-from cadenza.http.forwarded import TrustedProxies
+from cadenza.http.headers import TrustedProxies
 from cadenza.observe import FaultPoint, Log, Observer, loop_errors, make_log
-from cadenza.observe.merge import Family, read_families
-from cadenza.observe.worker_metrics import WorkerMetrics
+from cadenza.observe.worker_metrics import Family, WorkerMetrics, read_families
 from cadenza.process import memory_room
 from cadenza.routing.catalogue import Catalogue, ServedClass, Snapshot
 from cadenza.routing.prompt import Character
@@ -320,21 +321,21 @@ def site_settings(settings: Settings) -> SiteSettings:
     )
 
 
-def stripe_settings(settings: Settings) -> StripeSettings | None:
+def stripe_settings(settings: Settings) -> StripeAccess | None:
     given = settings.stripe
     if given is None or not (given.secret_key and given.webhook_secret):
         return None
-    return StripeSettings(given.api_url, given.secret_key, given.webhook_secret)
+    return StripeAccess(given.api_url, given.secret_key, given.webhook_secret)
 
 
-def build_grounder(given: Grounding, store: Store, observer: Observer) -> Grounder:
+def build_grounder(given: GroundingSettings, store: Store, observer: Observer) -> Grounder:
     search = None if given.search.engine == "off" else WebSearch(search_settings(given.search), observer)
-    return Grounder(store, observer, GroundingSettings(given.attachments, given.memory), search)
+    return Grounder(store, observer, GroundingOptions(given.attachments, given.memory), search)
 
 
-def search_settings(given: Search) -> SearchSettings:
+def search_settings(given: SearchSettings) -> SearchOptions:
     assert given.engine != "off"
-    return SearchSettings(
+    return SearchOptions(
         engine=given.engine,
         index=given.index,
         url=given.url,
@@ -348,7 +349,7 @@ def search_settings(given: Search) -> SearchSettings:
     )
 
 
-def build_send(mail: Mail) -> Send:
+def build_send(mail: MailSettings) -> Send:
     """How an e-mail is sent. The SMTP client is imported with the first one."""
 
     async def send(email: Email) -> None:
@@ -389,7 +390,7 @@ def _windows(settings: Settings) -> dict[str, int]:
     return windows
 
 
-def _upstream(provider: Provider, context_tokens: int, log: Log) -> Upstream:
+def _upstream(provider: ProviderSettings, context_tokens: int, log: Log) -> Upstream:
     if provider.kind == "embedded":
         return EmbeddedUpstream(log, context_tokens, provider.model_path)
     assert provider.base_url

@@ -61,7 +61,7 @@ class KeyView(msgspec.Struct, frozen=True):
     origin: KeyOrigin = "owner"
 
 
-class Revocation(msgspec.Struct, frozen=True):
+class RevokedKey(msgspec.Struct, frozen=True):
     """A revoked key, and whether it was revoked before."""
 
     key: KeyView
@@ -186,15 +186,15 @@ async def get_own_key(store: Store, account_id: str, key_id: str, now_ms: int) -
 
 async def revoke_key(
     store: Store, text: str, now_ms: int, account_id: str | None = None, *, by: str = COMMAND_LINE
-) -> Revocation:
+) -> RevokedKey:
     """Revoke a key by its id, its displayed prefix or the whole key. Of several matches, only an active one counts."""
 
-    def revoke(tx: Transaction) -> Revocation:
+    def revoke(tx: Transaction) -> RevokedKey:
         key = _find_one(tx, text, now_ms, account_id)
         is_first = keys.revoke(tx, key.id, now_ms)
         if is_first:
             audit_events.add(tx, AuditEvent(now_ms, by, "key.revoke", key.account_id, key.id, key.prefix))
-        return Revocation(_view(msgspec.structs.replace(key, revoked_at=now_ms), now_ms), not is_first)
+        return RevokedKey(_view(msgspec.structs.replace(key, revoked_at=now_ms), now_ms), not is_first)
 
     return await make_change(store, revoke)
 

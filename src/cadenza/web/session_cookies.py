@@ -9,7 +9,7 @@ from urllib.parse import quote
 import msgspec
 from starlette.responses import RedirectResponse, Response
 
-from cadenza.control.sign_in.ceremony import Site
+from cadenza.control.sign_in.ceremony import RelyingParty
 from cadenza.control.sign_in.devices import remember_device
 from cadenza.control.sign_in.sessions import SignedIn, begin_session, end_for_next, rotate_session
 from cadenza.control.sign_in.sign_in import Checked
@@ -111,11 +111,11 @@ def status_of(error: ControlError) -> int:
     return 429 if isinstance(error, Throttled) else 400
 
 
-def passkey_site(visit: Visit) -> Site:
+def passkey_site(visit: Visit) -> RelyingParty:
     """Passkeys belong to the host of the site's address."""
     origin = visit.base_url
     host = origin.partition("://")[2]
-    return Site(host.partition("]")[0] + "]" if host.startswith("[") else host.partition(":")[0], origin)
+    return RelyingParty(host.partition("]")[0] + "]" if host.startswith("[") else host.partition(":")[0], origin)
 
 
 async def _remember(visit: Visit, account: Account, response: Response) -> None:

@@ -13,11 +13,12 @@ from cadenza.cli.doctor.search_check import check_search
 from cadenza.cli.doctor.service_check import LiveFault, LiveRoutes, ask_service
 from cadenza.cli.doctor.shared_check import check_shared_state
 from cadenza.cli.doctor.store_check import check_store
-from cadenza.config import Server, Settings, missing_secrets
+from cadenza.config import Settings, missing_secrets
 from cadenza.config.checks import suggest
-from cadenza.config.platform import SECRET_KEY_ENV
+from cadenza.config.load import SECRET_KEY_ENV
+from cadenza.config.settings import ServerSettings
 from cadenza.core.records import Route
-from cadenza.http.forwarded import is_local
+from cadenza.http.headers import is_local
 from cadenza.observe import make_log
 from cadenza.upstreams.base import Probe, Upstream
 from cadenza.upstreams.trial.findings import Finding
@@ -70,7 +71,7 @@ def check_site_key(settings: Settings) -> Check:
     return Check("site key", "warning", "not set: the secrets of authenticator apps are stored unencrypted", todo)
 
 
-def check_metrics(server: Server) -> Check:
+def check_metrics(server: ServerSettings) -> Check:
     """A token protects /metrics. Without one it is open to this machine, and so to a proxy here that adds no header."""
     if server.metrics_token_env:
         return Check("metrics", "ok", f"open with the token in {server.metrics_token_env}")

@@ -20,7 +20,7 @@ KEYS_SHOWN = 100
 AUDIT_EVENTS_SHOWN = 10
 
 
-class Overview(msgspec.Struct, frozen=True):
+class ServiceOverview(msgspec.Struct, frozen=True):
     """All accounts, and what they have used since midnight, UTC."""
 
     totals: Totals
@@ -62,10 +62,10 @@ class AccountDetails(msgspec.Struct, frozen=True):
     audit_events: list[WrittenAuditEvent]
 
 
-async def get_overview(store: Store, now_ms: int) -> Overview:
+async def get_overview(store: Store, now_ms: int) -> ServiceOverview:
     start_ms = now_ms - now_ms % DAY_MS
-    first_id = f"chatcmpl-{start_ms:011x}"
-    return Overview(await operators.totals(store), start_ms, await operators.use_since(store, first_id, start_ms))
+    today = await operators.use_since(store, f"chatcmpl-{start_ms:011x}", start_ms)
+    return ServiceOverview(await operators.totals(store), start_ms, today)
 
 
 async def search_accounts(store: Store, part: str, after: str = "", count: int = ACCOUNTS_PAGE) -> AccountsPage:

@@ -34,18 +34,18 @@ SITE_NAME = "Cadenza"
 MALFORMED = (WebAuthnException, ValueError, TypeError, KeyError, RecursionError)
 
 
-class Site(msgspec.Struct, frozen=True):
+class RelyingParty(msgspec.Struct, frozen=True):
     """Where the ceremony takes place: the host that passkeys belong to, and the origin of our pages."""
 
     host: str
     origin: str
 
 
-class Refused(Exception):
+class PasskeyRefused(Exception):
     """What the browser sent does not prove what it should."""
 
 
-def registration_options(site: Site, account: Account, challenge: bytes, known: list[bytes]) -> str:
+def registration_options(site: RelyingParty, account: Account, challenge: bytes, known: list[bytes]) -> str:
     options = generate_registration_options(
         rp_id=site.host,
         rp_name=SITE_NAME,
@@ -61,7 +61,7 @@ def registration_options(site: Site, account: Account, challenge: bytes, known: 
     return options_to_json(options)
 
 
-def sign_in_options(site: Site, challenge: bytes, known: list[bytes]) -> str:
+def sign_in_options(site: RelyingParty, challenge: bytes, known: list[bytes]) -> str:
     """Without known passkeys, the browser offers those that it has for this site."""
     options = generate_authentication_options(
         rp_id=site.host,
@@ -73,7 +73,7 @@ def sign_in_options(site: Site, challenge: bytes, known: list[bytes]) -> str:
     return options_to_json(options)
 
 
-def check_registration(site: Site, challenge: bytes, credential: str) -> tuple[bytes, bytes, int]:
+def check_registration(site: RelyingParty, challenge: bytes, credential: str) -> tuple[bytes, bytes, int]:
     """The id, the public key and the count of a new passkey."""
     try:
         found = verify_registration_response(
@@ -84,7 +84,7 @@ def check_registration(site: Site, challenge: bytes, credential: str) -> tuple[b
             require_user_verification=True,
         )
     except MALFORMED:
-        raise Refused from None
+        raise PasskeyRefused from None
     return found.credential_id, found.credential_public_key, found.sign_count
 
 
@@ -92,7 +92,7 @@ def passkey_id(credential: str) -> bytes:
     try:
         return parse_authentication_credential_json(credential).raw_id
     except MALFORMED:
-        raise Refused from None
+        raise PasskeyRefused from None
 
 
 def challenge_of(credential: str) -> bytes:
@@ -101,10 +101,10 @@ def challenge_of(credential: str) -> bytes:
         data = msgspec.json.decode(credential)["response"]["clientDataJSON"]
         return parse_client_data_json(base64url_to_bytes(data)).challenge
     except (*MALFORMED, msgspec.DecodeError):
-        raise Refused from None
+        raise PasskeyRefused from None
 
 
-def check_sign_in(site: Site, challenge: bytes, credential: str, passkey: Passkey) -> int:
+def check_sign_in(site: RelyingParty, challenge: bytes, credential: str, passkey: Passkey) -> int:
     """The new count of the passkey, if it signed the challenge."""
     try:
         found = verify_authentication_response(
@@ -117,5 +117,5 @@ def check_sign_in(site: Site, challenge: bytes, credential: str, passkey: Passke
             require_user_verification=True,
         )
     except MALFORMED:
-        raise Refused from None
+        raise PasskeyRefused from None
     return found.new_sign_count

@@ -12,7 +12,7 @@ from typing import Literal
 import msgspec
 
 from cadenza.control.sign_in import ceremony
-from cadenza.control.sign_in.ceremony import Refused, Site
+from cadenza.control.sign_in.ceremony import PasskeyRefused, RelyingParty
 from cadenza.control.sign_in.second_factor import first_codes, forget_unused_codes
 from cadenza.control.sign_in.signing import Signer
 from cadenza.core.errors import ControlError
@@ -56,7 +56,7 @@ class Passkeys:
         self._store = store
         self._signer = signer
 
-    async def ask_to_add(self, site: Site, account: Account, cookie: str, now_ms: int) -> str:
+    async def ask_to_add(self, site: RelyingParty, account: Account, cookie: str, now_ms: int) -> str:
         """What the browser needs to make a passkey, as JSON."""
         known = await passkeys.list_for_account(self._store, account.id)
         if len(known) >= PASSKEYS_MAX:
@@ -64,7 +64,7 @@ class Passkeys:
         challenge = await self._challenge("add", cookie, now_ms)
         return ceremony.registration_options(site, account, challenge, [one.id for one in known])
 
-    async def add(self, site: Site, account: Account, cookie: str, new: NewPasskey, now_ms: int) -> list[str]:
+    async def add(self, site: RelyingParty, account: Account, cookie: str, new: NewPasskey, now_ms: int) -> list[str]:
         """Keep a passkey. Returns recovery codes if the account had none."""
         name = new.name.strip() or "Passkey"
         if len(name) > NAME_CHARS_MAX or not name.isprintable():
@@ -72,7 +72,7 @@ class Passkeys:
         try:
             challenge, _ = await self._answered("add", cookie, new.credential, now_ms)
             made = await asyncio.to_thread(ceremony.check_registration, site, challenge, new.credential)
-        except Refused:
+        except PasskeyRefused:
             raise ControlError(REFUSED) from None
         passkey = Passkey(made[0], account.id, name, made[1], made[2], now_ms)
 
@@ -86,22 +86,24 @@ class Passkeys:
         except StoreRefused:
             raise ControlError(REFUSED) from None
 
-    async def ask_to_sign_in(self, site: Site, cookie: str, account_id: str | None, now_ms: int) -> str:
+    async def ask_to_sign_in(self, site: RelyingParty, cookie: str, account_id: str | None, now_ms: int) -> str:
         """What the browser needs to use a passkey, as JSON: one of this account, or any that it has for us."""
         known = await passkeys.list_for_account(self._store, account_id) if account_id else []
         return ceremony.sign_in_options(
             site, await self._challenge("sign_in", cookie, now_ms), [one.id for one in known]
         )
 
-    async def check(self, site: Site, cookie: str, credential: str, account_id: str | None, now_ms: int) -> Account:
+    async def check(
+        self, site: RelyingParty, cookie: str, credential: str, account_id: str | None, now_ms: int
+    ) -> Account:
         """The account whose passkey signed the challenge. ControlError if there is none, or another one was asked."""
         try:
             challenge, asked_at = await self._answered("sign_in", cookie, credential, now_ms)
             passkey = await passkeys.get(self._store, ceremony.passkey_id(credential))
             if passkey is None or (account_id is not None and passkey.account_id != account_id):
-                raise Refused
+                raise PasskeyRefused
             count = await asyncio.to_thread(ceremony.check_sign_in, site, challenge, credential, passkey)
-        except Refused:
+        except PasskeyRefused:
             raise ControlError(REFUSED) from None
         used_at = max(now_ms, asked_at)
         is_first = await self._store.transact(lambda tx: passkeys.use(tx, passkey, asked_at, count, used_at))
@@ -135,12 +137,12 @@ class Passkeys:
         """The challenge that was answered, if this browser was asked it lately, and when it was asked."""
         challenge = ceremony.challenge_of(credential)
         if len(challenge) != CHALLENGE_BYTES:
-            raise Refused
+            raise PasskeyRefused
         head, signature = challenge[: TIME_BYTES + NONCE_BYTES], challenge[TIME_BYTES + NONCE_BYTES :]
         asked_at = int.from_bytes(head[:TIME_BYTES])
         is_ours = await self._signer.is_signed(signature, f"passkey {purpose}", head, cookie.encode())
         if not is_ours or not -SKEW_MS <= now_ms - asked_at < CHALLENGE_MS:
-            raise Refused
+            raise PasskeyRefused
         return challenge, asked_at
 
 

@@ -31,7 +31,7 @@ LOW_PRIORITY = 10  # of 19
 DECOY = "$argon2id$v=19$m=65536,t=3,p=4$l7kE/wY253lz9eVGvWck1g$6yNKS97TCXvCA3V6T45lxPn8Uynm1Px4Nm0ZsVtEWsw"
 
 
-class Lane(Enum):
+class HashLane(Enum):
     """Which hashes wait for each other."""
 
     KNOWN = auto()  # a browser that has signed in to the account before
@@ -44,16 +44,16 @@ class PasswordWork:
     def __init__(self, waiting_max: int = WAITING_MAX) -> None:
         self.finished = 0
         self._waiting_max = waiting_max
-        self._waiting = dict.fromkeys(Lane, 0)
+        self._waiting = dict.fromkeys(HashLane, 0)
         self._hasher = PasswordHasher()
-        self._threads = {lane: ThreadPoolExecutor(1, f"passwords-{lane.name}", _lower_priority) for lane in Lane}
+        self._threads = {lane: ThreadPoolExecutor(1, f"passwords-{lane.name}", _lower_priority) for lane in HashLane}
 
-    async def hash(self, password: str, email: str, lane: Lane = Lane.OTHERS) -> str:
+    async def hash(self, password: str, email: str, lane: HashLane = HashLane.OTHERS) -> str:
         """The hash of a new password for the account of this address. ControlError if it is a bad one."""
         secret = clean_password(password, email)
         return str(await self._run(lane, lambda: self._hasher.hash(secret)))
 
-    async def matches(self, password_hash: str | None, password: str, lane: Lane = Lane.OTHERS) -> bool:
+    async def matches(self, password_hash: str | None, password: str, lane: HashLane = HashLane.OTHERS) -> bool:
         """Check a password. Without a hash the answer is no, after the same work."""
         if len(password) > PASSWORD_CHARS_MAX:
             return False
@@ -61,7 +61,7 @@ class PasswordWork:
         found = await self._run(lane, lambda: self._verify(password_hash or DECOY, secret))
         return bool(found) and password_hash is not None
 
-    async def _run(self, lane: Lane, work: Callable[[], str | bool]) -> str | bool:
+    async def _run(self, lane: HashLane, work: Callable[[], str | bool]) -> str | bool:
         if self._waiting[lane] >= self._waiting_max:
             raise Throttled("Many people are signing in at the moment. Try again in a few seconds.", BUSY_S)
         self._waiting[lane] += 1

@@ -5,7 +5,7 @@ from starlette.responses import Response
 
 from cadenza.control.email.notices import PASSWORD_CHANGED
 from cadenza.control.sign_in.credentials import begin_email_change, change_email_at_once, change_password
-from cadenza.control.sign_in.passwords import Lane
+from cadenza.control.sign_in.passwords import HashLane
 from cadenza.control.sign_in.second_factor import get_factors
 from cadenza.control.sign_in.sessions import end_other_sessions, end_session_by_id, list_sessions
 from cadenza.core.errors import ControlError
@@ -136,7 +136,7 @@ async def _change_password(visit: Visit, given: PasswordChange, response: Respon
     """The old password is its own proof. Everybody else is signed out."""
     context, session = visit.context, current(visit).session
     await context.sign_ins.check_again(visit.account, session, given.old_password)
-    password_hash = await context.sign_ins.passwords.hash(given.new_password, visit.account.email, Lane.KNOWN)
+    password_hash = await context.sign_ins.passwords.hash(given.new_password, visit.account.email, HashLane.KNOWN)
     secret = await change_password(context.store, session, password_hash, visit.account.email, visit.now_ms)
     if secret is None:
         raise NotSignedIn

@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from cadenza.control.sign_in.second_factor import get_factors
 from cadenza.control.sign_in.sessions import end_session
-from cadenza.control.sign_in.sign_in import Attempt
+from cadenza.control.sign_in.sign_in import SignInAttempt
 from cadenza.core.errors import ControlError
 from cadenza.store.tables.accounts import Account
 from cadenza.web.errors import NotSignedIn
@@ -141,8 +141,8 @@ async def _leave(visit: Visit, response: Response) -> None:
     visit.clear_cookie(response)
 
 
-def _attempt(visit: Visit, email: str, password: str) -> Attempt:
-    return Attempt(email, password, visit.address, device_cookie(visit))
+def _attempt(visit: Visit, email: str, password: str) -> SignInAttempt:
+    return SignInAttempt(email, password, visit.address, device_cookie(visit))
 
 
 def _show(visit: Visit, next_page: str, status: int = 200, email: str = "", error: str = "") -> Response:

@@ -4,7 +4,7 @@ from typing import Literal
 
 import msgspec
 
-from cadenza.control.operator.overview import AccountDetails, KeySummary, Overview
+from cadenza.control.operator.overview import AccountDetails, KeySummary, ServiceOverview
 from cadenza.core.formats import rfc3339, rfc3339_or_none
 from cadenza.core.money import format_dollars
 from cadenza.core.usage_report import Group
@@ -159,7 +159,7 @@ def view_audit_event(act: WrittenAuditEvent) -> AuditEventView:
     )
 
 
-def view_overview(found: Overview) -> OperatorOverview:
+def view_overview(found: ServiceOverview) -> OperatorOverview:
     today = [
         TodayCounters(
             one.class_id,

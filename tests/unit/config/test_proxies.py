@@ -3,7 +3,7 @@
 import pytest
 
 from cadenza.config.checks import CheckError
-from cadenza.config.proxies import proxy_for
+from cadenza.config.load import proxy_for
 
 HTTPS = "https://api.example.com/v1"
 HTTP = "http://api.example.com/v1"

@@ -1,11 +1,12 @@
-"""Walks the tables of one file and collects every mistake: its line, its dotted key and a sentence."""
+"""Walks the tables of one config file and collects every mistake: its line, its dotted key and a sentence."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
 from cadenza.config.checks import NOT_BOTH, CheckError, Keys, Table, suggest, table, tables
+from cadenza.config.settings import Secret
 from cadenza.core.records import CLASSES
 
 T = TypeVar("T")
@@ -20,11 +21,12 @@ _COMMENT_OR_STRING = re.compile(
 )
 
 
-class Reader:
-    """The mistakes found in one file so far. A key has one problem at most: the first that was found."""
+class ConfigReader:
+    """One file, its environment, and the mistakes found so far: for each key the first one."""
 
-    def __init__(self, source_text: str, folder: Path) -> None:
+    def __init__(self, source_text: str, folder: Path, environ: Mapping[str, str]) -> None:
         self.folder = folder  # relative paths start here
+        self.environ = environ
         self._lines = find_lines(source_text)
         self._problems: dict[KeyPath, str] = {}
 
@@ -62,6 +64,11 @@ class Reader:
         except CheckError as mistake:
             self.problem(key, f"the file {mistake}")
         return None
+
+    def secret(self, variable: str | None) -> Secret | None:
+        """The value of an environment variable; None if it is unset or blank."""
+        value = self.environ.get(variable, "").strip() if variable else ""
+        return Secret(value) if value else None
 
     def problem(self, key: KeyPath, sentence: str) -> None:
         self._problems.setdefault(key, sentence)

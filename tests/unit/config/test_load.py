@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from cadenza.config import ConfigError, Limits, Provider, Server, Settings, load_settings, missing_secrets
+from cadenza.config import ConfigError, Settings, load_settings, missing_secrets
 from cadenza.config.checks import SHARED_RULE
+from cadenza.config.settings import LimitSettings, ProviderSettings, ServerSettings
 from cadenza.core.money import Price
 from cadenza.core.records import CLASSES, Route, Timeouts
 
@@ -134,12 +135,12 @@ def test_no_file_means_the_embedded_default(tmp_path: Path) -> None:
     """Without a file every class runs on the embedded model, with the documented defaults and prices."""
     settings = load_settings(None, NO_ENVIRONMENT, tmp_path)
     assert settings.source is None
-    assert settings.server == Server(host="127.0.0.1", port=8080, workers=1, drain_s=30.0)
+    assert settings.server == ServerSettings(host="127.0.0.1", port=8080, workers=1, drain_s=30.0)
     assert settings.store.url == f"sqlite:///{tmp_path}/data/cadenza.db"
     assert settings.store.region is None
     assert settings.shared_state.url == "memory://"
-    assert settings.limits == Limits(requests_per_second=10.0, burst=20, concurrency=256)
-    assert settings.providers == {"local": Provider(name="local", kind="embedded", retention="zero")}
+    assert settings.limits == LimitSettings(requests_per_second=10.0, burst=20, concurrency=256)
+    assert settings.providers == {"local": ProviderSettings(name="local", kind="embedded", retention="zero")}
     assert tuple(settings.classes) == CLASSES
     for class_settings in settings.classes.values():
         assert class_settings.routes == (
@@ -156,7 +157,7 @@ def test_file_that_sets_only_the_port_keeps_every_other_default(tmp_path: Path) 
     """A file with neither providers nor classes gets the built-in ones."""
     settings = load(tmp_path, "[server]\nport = 9000\n")
     default = load_settings(None, NO_ENVIRONMENT, tmp_path / "elsewhere")
-    assert settings.server == Server(port=9000)
+    assert settings.server == ServerSettings(port=9000)
     assert settings.providers == default.providers
     assert settings.classes == default.classes
 
@@ -166,12 +167,12 @@ def test_every_key_is_read(tmp_path: Path) -> None:
     write_files(tmp_path)
     settings = load(tmp_path, EVERY_KEY, {"ACME_API_KEY": "secret"})
     assert settings.source == tmp_path / "cadenza.toml"
-    assert settings.server == Server("0.0.0.0", 9000, 2, 5.0)
+    assert settings.server == ServerSettings("0.0.0.0", 9000, 2, 5.0)
     assert settings.store.url == "postgresql://user:pw@db.example/cadenza"
     assert settings.store.region == "eu"
-    assert settings.limits == Limits(2.0, 3, 4, "finish")
+    assert settings.limits == LimitSettings(2.0, 3, 4, "finish")
     assert settings.prices["mezzo"] == Price(200, 1000, 50)
-    assert settings.providers["acme"] == Provider(
+    assert settings.providers["acme"] == ProviderSettings(
         name="acme",
         kind="openai",
         base_url="https://acme.example/v1",

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from cadenza.config import ConfigError, Server, load_settings, missing_secrets
+from cadenza.config import ConfigError, load_settings, missing_secrets
+from cadenza.config.settings import ServerSettings
 
 NETWORKS_RULE = 'must be an array of addresses and networks, like ["127.0.0.1", "10.0.0.0/8"]'
 WITH_TOKEN = '[server]\nmetrics_token_env = "METRICS_TOKEN"\n'
@@ -16,7 +17,7 @@ MISSING = (
 NO_ENVIRONMENT: Mapping[str, str] = {}
 
 
-def load(folder: Path, text: str, environ: Mapping[str, str] = NO_ENVIRONMENT) -> Server:
+def load(folder: Path, text: str, environ: Mapping[str, str] = NO_ENVIRONMENT) -> ServerSettings:
     (folder / "cadenza.toml").write_text(text)
     return load_settings(None, environ, folder).server
 
