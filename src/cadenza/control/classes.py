@@ -1,8 +1,8 @@
 """Classes are defined in the config file; this tells running processes that the file has changed."""
 
-from cadenza.fleet import epochs
 from cadenza.fleet.changes import make_change
 from cadenza.store.store import Store
+from cadenza.store.tables import epochs
 
 
 async def announce_reload(store: Store) -> None:

@@ -18,7 +18,7 @@ from cadenza.control.sign_in.passkeys import Passkeys
 from cadenza.control.sign_in.sessions import SignedIn
 from cadenza.control.sign_in.sign_in import SignIns
 from cadenza.core.rates import Rate
-from cadenza.fleet.state import Rates
+from cadenza.fleet.shared import Rates
 from cadenza.gateway.gateway import Gateway
 from cadenza.observe import Log
 from cadenza.store.sqlite.write_ahead_log import LogEraser
