@@ -4,11 +4,11 @@ from starlette.applications import Starlette
 
 from cadenza.control.email.messages import Mailer
 from cadenza.control.money.stripe import Stripe
+from cadenza.control.sign_in.devices import Signer
 from cadenza.control.sign_in.passkeys import Passkeys
 from cadenza.control.sign_in.passwords import PasswordWork
-from cadenza.control.sign_in.sealing import Sealer
+from cadenza.control.sign_in.second_factor import Sealer
 from cadenza.control.sign_in.sign_in import SignIns
-from cadenza.control.sign_in.signing import Signer
 from cadenza.store.sqlite.write_ahead_log import LogEraser
 from cadenza.web.application import build_application
 from cadenza.web.assets import Assets

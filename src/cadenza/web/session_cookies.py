@@ -9,8 +9,8 @@ from urllib.parse import quote
 import msgspec
 from starlette.responses import RedirectResponse, Response
 
-from cadenza.control.sign_in.ceremony import RelyingParty
 from cadenza.control.sign_in.devices import remember_device
+from cadenza.control.sign_in.passkeys import RelyingParty
 from cadenza.control.sign_in.sessions import SignedIn, begin_session, end_for_next, rotate_session
 from cadenza.control.sign_in.sign_in import Checked
 from cadenza.control.sign_in.throttle import Throttled

@@ -5,7 +5,7 @@ from typing import Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from cadenza.control.email.notices import KEY_CREATED
+from cadenza.control.email.messages import KEY_CREATED
 from cadenza.control.keys import (
     KeyChange,
     KeyLimits,

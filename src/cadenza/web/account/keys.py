@@ -11,7 +11,7 @@ import msgspec
 from msgspec import UNSET
 from starlette.responses import Response
 
-from cadenza.control.email.notices import KEY_CREATED
+from cadenza.control.email.messages import KEY_CREATED
 from cadenza.control.keys import (
     ACTIVE_KEYS_MAX,
     EXPIRY_DAYS,

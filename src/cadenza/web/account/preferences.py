@@ -3,7 +3,7 @@
 import msgspec
 from starlette.responses import Response
 
-from cadenza.control.account.preferences import choose, preferences_of
+from cadenza.control.account.accounts import choose, preferences_of
 from cadenza.core.errors import ControlError
 from cadenza.core.formats import rfc3339, rfc3339_or_none
 from cadenza.core.records import CLASSES

@@ -8,9 +8,8 @@ from starlette.responses import Response
 
 from cadenza.control.money.credit import set_low_balance
 from cadenza.control.money.payments import LEAST_NANO, MOST_NANO, list_payments
-from cadenza.control.money.statement import read_statement
+from cadenza.control.money.statement import pace, read_statement
 from cadenza.control.money.vouchers import Redeemed, WrongCode, redeem_voucher
-from cadenza.control.usage import pace
 from cadenza.core.errors import ControlError
 from cadenza.core.formats import rfc3339
 from cadenza.core.money import format_dollars

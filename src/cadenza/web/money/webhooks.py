@@ -6,8 +6,7 @@ fails, or a bug, gives an error: then it comes again.
 
 from starlette.responses import PlainTextResponse, Response
 
-from cadenza.control.money.payment_events import apply_event
-from cadenza.control.money.payments import BadSignature
+from cadenza.control.money.payments import BadSignature, apply_event
 from cadenza.web.errors import Missing, PageError
 from cadenza.web.routes import Access, Routes, post
 from cadenza.web.visit import Visit

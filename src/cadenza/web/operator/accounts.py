@@ -5,11 +5,11 @@ from collections.abc import Awaitable, Callable
 import msgspec
 from starlette.responses import Response
 
-from cadenza.control.account.accounts import give_credit, resume_account, set_operator, suspend_account
-from cadenza.control.email import notices
-from cadenza.control.money.credit import correct_credit
+from cadenza.control.account.accounts import resume_account, set_operator, suspend_account
+from cadenza.control.email import messages as notices
+from cadenza.control.money.credit import correct_credit, give_credit
 from cadenza.control.money.idempotency import Unconfirmed, make_reference
-from cadenza.control.operator.overview import AccountDetails, get_account_by_id, get_details, search_accounts
+from cadenza.control.operator import AccountDetails, get_account_by_id, get_details, search_accounts
 from cadenza.control.sign_in.links import print_link
 from cadenza.core.errors import ControlError
 from cadenza.core.money import format_dollars, parse_dollars

@@ -3,7 +3,7 @@
 import msgspec
 from starlette.responses import Response
 
-from cadenza.control.operator.overview import get_overview
+from cadenza.control.operator import get_overview
 from cadenza.core.money import TOKENS_PER_PRICE
 from cadenza.routing.catalogue import ServedClass
 from cadenza.web.operator.load import ClassLoad, Load, read_load
