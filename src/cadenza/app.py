@@ -31,14 +31,15 @@ from cadenza.gateway.api import serve_api
 from cadenza.gateway.gateway import Gateway, State, body_bytes_max
 from cadenza.gateway.refusals import refuse_connection, refuse_malformed
 from cadenza.gateway.revocation import Revocation
-from cadenza.grounding.search.web_search import SearchOptions, WebSearch
-from cadenza.grounding.stage import Grounder, GroundingOptions
+from cadenza.grounding.gather import Grounder
+from cadenza.grounding.search.records import SearchOptions
+from cadenza.grounding.search.web_search import WebSearch
+from cadenza.grounding.wanted import GroundingOptions
 from cadenza.http.connection import ConnectionSettings
 from cadenza.http.exchange import Exchange
-from cadenza.http.forwarded import TrustedProxies
+from cadenza.http.headers import TrustedProxies
 from cadenza.observe import FaultPoint, Log, Observer, loop_errors, make_log
-from cadenza.observe.merge import Family, read_families
-from cadenza.observe.worker_metrics import WorkerMetrics
+from cadenza.observe.worker_metrics import Family, WorkerMetrics, read_families
 from cadenza.process import memory_room
 from cadenza.routing.catalogue import Catalogue, ServedClass, Snapshot
 from cadenza.routing.prompt import Character

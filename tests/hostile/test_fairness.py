@@ -8,10 +8,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from cadenza.children.budget import CpuBudget
-from cadenza.children.confine import Limits
+from cadenza.children.confine import ChildLimits
 from cadenza.children.seccomp import this_machine
-from cadenza.children.turns import TurnLimits
+from cadenza.children.turns import CpuBudget, TurnLimits
 from cadenza.core.errors import RateLimited
 from cadenza.gateway.large.bodies import LargeBodies, LargeLimits
 from cadenza.grounding.files.reader import MIB, DocumentReader, ReaderBusy, ReaderLimits
@@ -22,7 +21,7 @@ from cadenza.web.chat.markdown.process import MarkdownRenderer, RenderLimits
 from tests.hostile.test_documents import sent
 
 WAIT_S = 200.0  # of a busy machine
-LIMITS = Limits(cpu_s=5, memory_bytes=768 * MIB)
+LIMITS = ChildLimits(cpu_s=5, memory_bytes=768 * MIB)
 AMPLE = TurnLimits(wait_s=WAIT_S, cpu=CpuBudget(burst_s=1000))
 SCARCE = TurnLimits(wait_s=WAIT_S, cpu=CpuBudget(burst_s=0.05, per_s=0.001))
 AT_ONCE = 4
@@ -31,7 +30,10 @@ HEAVY_BODY = json.dumps({"messages": [{"role": "user", "content": "\n" * 2 * MIB
 HEAVY_BLOCK = Block("![" * 3_000)
 LIGHT_BODY = json.dumps({"messages": [{"role": "user", "content": "hi"}]}).encode()
 
-pytestmark = pytest.mark.skipif(this_machine() is None, reason="only Linux tells the CPU time of a child")
+pytestmark = [
+    pytest.mark.skipif(this_machine() is None, reason="only Linux tells the CPU time of a child"),
+    pytest.mark.slow(reason="measures CPU time under load"),
+]
 
 
 class Hog:
@@ -176,7 +178,7 @@ async def test_replies_beyond_the_budget_are_plain_text_and_say_so() -> None:
 
 async def test_the_blocks_of_a_reply_share_their_cpu_time() -> None:
     """Many blocks that each take less than the limit cannot hold up others: together they are one task."""
-    limits = RenderLimits(Limits(cpu_s=0, memory_bytes=512 * MIB), WAIT_S, AMPLE)
+    limits = RenderLimits(ChildLimits(cpu_s=0, memory_bytes=512 * MIB), WAIT_S, AMPLE)
     renderer = MarkdownRenderer(make_log(io.StringIO()), limits)
     try:
         assert not (await renderer.render("account", [HEAVY_BLOCK])).is_plain

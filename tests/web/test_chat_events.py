@@ -5,7 +5,7 @@ from typing import Any
 
 from cadenza.core.money import Price
 from cadenza.gateway.relay import ReplyHead
-from cadenza.grounding.search.citations import CitationFinder
+from cadenza.grounding.answer import CitationFinder
 from cadenza.grounding.search.records import Source
 from cadenza.web.chat.relay import ChatEvents
 

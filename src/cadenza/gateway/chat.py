@@ -36,12 +36,12 @@ from cadenza.gateway.request import ApiRequest
 from cadenza.gateway.slots import slot
 from cadenza.gateway.uploads import Upload
 from cadenza.gateway.validate import CUSTOM_TOOLS, check_context, parse_chat
-from cadenza.grounding.additions import NO_GROUNDING, Grounding
 from cadenza.grounding.charges import Charges, SearchCharge
+from cadenza.grounding.gather import Affordable, Grounder, GroundingRequest
+from cadenza.grounding.material import NO_GROUNDING, Grounding
 from cadenza.grounding.model_decision import ModelDecision
-from cadenza.grounding.search.web_search import ChargeSearch, DecideByModel
-from cadenza.grounding.stage import NOTHING_WANTED, Affordable, Grounder, GroundingRequest
-from cadenza.grounding.switch import SWITCH, is_turned_off
+from cadenza.grounding.search.records import ChargeSearch, DecideByModel
+from cadenza.grounding.wanted import NOTHING_WANTED, SWITCH, find_wanted, is_turned_off
 from cadenza.http.body import BodyBudget, BodyTimeout, BodyTooLarge
 from cadenza.http.exchange import Exchange
 from cadenza.ledger.cap_rows import find_left
@@ -77,14 +77,15 @@ async def serve_chat(gateway: Gateway, request: ApiRequest) -> None:
     wants_pings = chat.stream and upload.is_solvent
     heartbeat = Heartbeat(request.exchange, request.answers, gateway.ping_s if wants_pings else None)
     async with slot(gateway.slots, key_id, gateway.observer.metrics), heartbeat:  # 429
-        grounding, wanted = NO_GROUNDING, grounder.wanted(chat, principal, request.exchange.request)
+        grounding = NO_GROUNDING
+        wanted = find_wanted(chat, principal, request.exchange.request, grounder.settings, grounder.search)
         if wanted is not NOTHING_WANTED:
-            means = await find_means(grounder.store, request, served.price, prompt)  # 409 402
+            affordable = await find_affordable(grounder.store, request, served.price, prompt)  # 409 402
             secret = charge_secret(request.exchange.request.headers)
             charges = Charges(gateway.ledger, principal, request.record.request_id, secret)
             charge, decide = charge_and_decide(gateway, request, served, charges)
-            sought = GroundingRequest(chat, served.plan, prompt, principal, means, charge, decide)
-            grounding = await grounder.ground(sought, wanted)  # 400
+            to_ground = GroundingRequest(chat, served.plan, prompt, principal, affordable, charge, decide)
+            grounding = await grounder.ground(to_ground, wanted)  # 400
             if charges.charged_nano:
                 grounding = msgspec.structs.replace(grounding, charged_nano=charges.charged_nano)
             prompt.add_texts(grounding.texts, grounding.texts_bytes)
@@ -152,7 +153,7 @@ def size_prompt(
     return PromptSize(tokenizer, served.character, texts, body_bytes, media, served.plan.fields_bytes)
 
 
-async def find_means(store: Store, request: ApiRequest, price: Price, prompt: PromptSize) -> Affordable:
+async def find_affordable(store: Store, request: ApiRequest, price: Price, prompt: PromptSize) -> Affordable:
     """What reference material can be paid with. No work is done for a request that repeats another: 409.
 
     Account and cap must be able to pay for an answer without it: 402.

@@ -15,7 +15,7 @@ from cadenza.core.chat import ChatRequest, LargeTexts
 from cadenza.core.records import Plan, Route
 from cadenza.core.sent import sent_bytes
 from cadenza.gateway.extra_fields import passed_fields
-from cadenza.grounding.additions import NO_GROUNDING, Grounding
+from cadenza.grounding.material import NO_GROUNDING, Grounding
 from cadenza.routing.prompt import Character, PromptSize
 from cadenza.upstreams.base import Ask
 

@@ -16,7 +16,7 @@ from cadenza.gateway.large.bodies import LargeBodies
 from cadenza.gateway.slots import Slots
 from cadenza.gateway.unknown_keys import UnknownKeyLimiter
 from cadenza.gateway.uploads import Uploads
-from cadenza.grounding.stage import Grounder
+from cadenza.grounding.gather import Grounder
 from cadenza.http.body import BodyMemory
 from cadenza.ledger.writer import LedgerWriter
 from cadenza.observe import Observer

@@ -7,7 +7,7 @@ addresses, names that no public registry assigns, the name of this machine and t
 
 import socket
 
-from cadenza.http.forwarded import parse_address
+from cadenza.http.headers import parse_address
 
 PRIVATE_SUFFIXES = (".localhost", ".internal", ".svc", ".svc.cluster.local")
 

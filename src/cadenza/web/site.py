@@ -8,8 +8,7 @@ from collections.abc import Awaitable, Callable
 
 from cadenza.core.errors import CadenzaError, Forbidden, MethodNotAllowed, NotFound, error_headers, render_error
 from cadenza.http.exchange import Exchange, Request
-from cadenza.http.forwarded import is_local
-from cadenza.http.headers import encode_headers
+from cadenza.http.headers import encode_headers, is_local
 from cadenza.observe import Observer, places
 from cadenza.web.host_names import HostNames
 

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from cadenza.children.confine import Limits
+from cadenza.children.confine import ChildLimits
 from cadenza.children.seccomp import this_machine
 from cadenza.children.turns import TurnLimits
 from cadenza.observe import make_log
@@ -27,7 +27,7 @@ CODE = {
     "html": "<script>let a = 1</script>",
 }
 WAIT_S = 100.0
-QUICK = RenderLimits(Limits(cpu_s=1, memory_bytes=512 * MIB), task_s=WAIT_S)
+QUICK = RenderLimits(ChildLimits(cpu_s=1, memory_bytes=512 * MIB), task_s=WAIT_S)
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ async def test_a_client_that_leaves_does_not_end_the_child(renderer: MarkdownRen
 async def test_too_many_tasks_of_one_account_are_plain_text() -> None:
     """An account cannot queue more than its share; what is beyond it is shown as it is, and others take their turn."""
     limits = RenderLimits(
-        Limits(cpu_s=5, memory_bytes=512 * MIB), WAIT_S, TurnLimits(waiting_per_owner_max=1, wait_s=WAIT_S)
+        ChildLimits(cpu_s=5, memory_bytes=512 * MIB), WAIT_S, TurnLimits(waiting_per_owner_max=1, wait_s=WAIT_S)
     )
     renderer = MarkdownRenderer(make_log(), limits)
     many = [asyncio.create_task(renderer.render("greedy", [Block("*a*")])) for _ in range(5)]

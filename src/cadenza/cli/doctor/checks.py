@@ -18,7 +18,7 @@ from cadenza.config.checks import suggest
 from cadenza.config.load import SECRET_KEY_ENV
 from cadenza.config.settings import ServerSettings
 from cadenza.core.records import Route
-from cadenza.http.forwarded import is_local
+from cadenza.http.headers import is_local
 from cadenza.observe import make_log
 from cadenza.upstreams.base import Probe, Upstream
 from cadenza.upstreams.trial.findings import Finding

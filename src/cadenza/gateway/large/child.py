@@ -8,7 +8,7 @@ import gc
 import msgspec
 
 from cadenza.children.confine import allow_cpu, confine, enter_sandbox, read_limits, serve_tasks
-from cadenza.core.chat import Asked, ChatRequest
+from cadenza.core.chat import ChatRequest, UserQuestion, find_user_question
 from cadenza.core.errors import InvalidRequest
 from cadenza.core.sent import sent_bytes
 from cadenza.core.tokens import Tokenizer
@@ -16,9 +16,8 @@ from cadenza.gateway.large.fields import check_field_numbers
 from cadenza.gateway.large.messages import TASKS, Counted, FileSpan, Parsed, Refused, Reply
 from cadenza.gateway.large.spans import SpanFinder
 from cadenza.gateway.validate import RAW_ITEMS, Body, check_body, decode_body
-from cadenza.grounding.asked import find_asked
 
-ASKED_CHARS = 4096
+QUESTION_CHARS = 4096
 ESCAPE_BYTES = 6
 MODEL_CHARS_MAX = 256  # no class has so long a name
 TOO_LARGE = "The body takes too much memory to read: it has too many fields, messages or parts."
@@ -78,14 +77,14 @@ def _least_chars(chat: ChatRequest) -> int:
     return max(sum(map(len, _texts(chat))), json_bytes // ESCAPE_BYTES)
 
 
-def _asked(chat: ChatRequest) -> Asked | None:
-    asked = find_asked(chat.messages, _texts(chat))
-    return asked and msgspec.structs.replace(asked, texts=tuple(map(_shortened, asked.texts)))
+def _question(chat: ChatRequest) -> UserQuestion | None:
+    question = find_user_question(chat.messages, _texts(chat))
+    return question and msgspec.structs.replace(question, texts=tuple(map(_shortened, question.texts)))
 
 
 def _shortened(text: str) -> str:
     """The beginning and the end of a long text: that is where the question is."""
-    return text if len(text) <= 2 * ASKED_CHARS else text[:ASKED_CHARS] + "\n" + text[-ASKED_CHARS:]
+    return text if len(text) <= 2 * QUESTION_CHARS else text[:QUESTION_CHARS] + "\n" + text[-QUESTION_CHARS:]
 
 
 def describe(body: bytearray, decoded: Body, chat: ChatRequest) -> Parsed:
@@ -104,7 +103,7 @@ def describe(body: bytearray, decoded: Body, chat: ChatRequest) -> Parsed:
         leading_system=chat.leading_system,
         system=spans.add(chat.system),
         needs=chat.needs,
-        asked=_asked(chat),
+        question=_question(chat),
         files=[FileSpan(one.message, one.start, one.end, one.name, spans.find(one.data)) for one in chat.files],
         media=chat.media,
         text_chars=_least_chars(chat),

@@ -12,7 +12,7 @@ from cadenza.core.breaker import HALF_OPEN, OPEN
 from cadenza.core.formats import rfc3339
 from cadenza.core.records import Route
 from cadenza.gateway.gateway import Gateway
-from cadenza.observe.merge import Family, Labels
+from cadenza.observe.worker_metrics import Family, Labels
 from cadenza.routing.catalogue import ServedClass
 from cadenza.routing.health import RouteHealth
 from cadenza.web.docs.pages import is_usable

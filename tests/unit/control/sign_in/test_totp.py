@@ -25,7 +25,7 @@ def test_one_step_of_drift_is_accepted(drift: int, is_accepted: bool) -> None:
 
 @pytest.mark.parametrize("code", ["", "1234567", "٣٤٥٦٧٨", "abcdef"])
 def test_what_is_no_code_matches_nothing(code: str) -> None:
-    """Mailer, other digits and other lengths are wrong codes."""
+    """Letters, other digits and other lengths are wrong codes."""
     assert matching_step(RFC_SECRET, code, 59_000) is None
 
 

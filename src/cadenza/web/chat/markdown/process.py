@@ -10,11 +10,10 @@ from collections.abc import Sequence
 
 import msgspec
 
-from cadenza.children.budget import CpuBudget
-from cadenza.children.confine import Limits
+from cadenza.children.confine import ChildLimits
 from cadenza.children.lane import Lane, LaneSettings
 from cadenza.children.process import Died, TooHeavy
-from cadenza.children.turns import QueueFull, TurnLimits
+from cadenza.children.turns import CpuBudget, QueueFull, TurnLimits
 from cadenza.observe import Log
 from cadenza.web.chat.markdown.blocks import Block
 from cadenza.web.chat.markdown.plain import BUSY, HEAVY, plain_html
@@ -27,7 +26,7 @@ _HTML = msgspec.msgpack.Decoder(list[str])
 class RenderLimits(msgspec.Struct, frozen=True):
     """What rendering may use, and how long an account waits for its turn."""
 
-    child: Limits = Limits(cpu_s=1, memory_bytes=512 * MIB)
+    child: ChildLimits = ChildLimits(cpu_s=1, memory_bytes=512 * MIB)
     task_s: float = 15.0  # by the clock, on a machine that is busy with other things
     turns: TurnLimits = TurnLimits(waiting_per_owner_max=8, wait_s=20.0, cpu=CpuBudget(burst_s=10.0))
 

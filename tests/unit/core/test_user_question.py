@@ -3,15 +3,14 @@
 import json
 from typing import Any
 
-from cadenza.core.chat import Asked
+from cadenza.core.chat import UserQuestion, find_user_question
 from cadenza.gateway.validate import parse_chat
-from cadenza.grounding.asked import find_asked
 
 
-def asked(*messages: dict[str, Any]) -> Asked | None:
+def asked(*messages: dict[str, Any]) -> UserQuestion | None:
     chat = parse_chat(json.dumps({"messages": messages}).encode())
     assert isinstance(chat.texts, list)
-    return find_asked(chat.messages, chat.texts)
+    return find_user_question(chat.messages, chat.texts)
 
 
 def test_the_last_three_questions_are_found() -> None:
@@ -19,7 +18,7 @@ def test_the_last_three_questions_are_found() -> None:
     said = [{"role": role, "content": str(number)} for number in range(5) for role in ("user", "assistant")]
     found = asked(*said)
     assert found
-    assert (found.message, found.texts, found.question) == (8, ("2", "3", "4"), "4")
+    assert (found.message, found.texts, found.text) == (8, ("2", "3", "4"), "4")
     assert found.words_start == len('{"role": "user", "content": ')
 
 
@@ -32,6 +31,6 @@ def test_a_message_with_a_field_twice_has_no_place() -> None:
     """Nobody knows which content counts."""
     chat = parse_chat(b'{"messages":[{"role":"user","content":"a","content":"b"}]}')
     assert isinstance(chat.texts, list)
-    found = find_asked(chat.messages, chat.texts)
+    found = find_user_question(chat.messages, chat.texts)
     assert found
     assert found.words_start is None

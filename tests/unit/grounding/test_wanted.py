@@ -3,7 +3,7 @@
 import pytest
 
 from cadenza.core.errors import InvalidRequest
-from cadenza.grounding.switch import is_turned_off
+from cadenza.grounding.wanted import is_turned_off
 from cadenza.http.exchange import Request
 
 NAME = b"x-cadenza-grounding"

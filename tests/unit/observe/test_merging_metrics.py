@@ -3,7 +3,7 @@
 from prometheus_client.parser import text_string_to_metric_families
 
 from cadenza.observe import Metrics
-from cadenza.observe.merge import merge, only_counted, read_families, render
+from cadenza.observe.worker_metrics import merge, only_counted, read_families, render
 
 
 def shown(*processes: Metrics) -> dict[tuple[str, ...], float]:

@@ -8,11 +8,10 @@ import math
 import pytest
 
 from cadenza.grounding.search.engines.base import EngineBusy
-from cadenza.grounding.search.engines.engine_log import LoggedEngine
-from cadenza.grounding.search.engines.resting import RestingEngine
+from cadenza.grounding.search.engines.guard import NEVER_OPENS
 from cadenza.grounding.search.records import EngineFailed, Hit
 from tests.unit.grounding.engine_peer import answer, asking, failure_of, reply
-from tests.unit.grounding.scripted_engine import HITS, ScriptedEngine, SecondsClock, engine_log
+from tests.unit.grounding.scripted_engine import HITS, ScriptedEngine, SecondsClock, guarded
 from tests.unit.http.peer import always, until
 
 
@@ -27,13 +26,12 @@ class Trial:
         self.engine = ScriptedEngine()
         self.clock = SecondsClock()
         self.written = io.StringIO()
-        log = engine_log(self.engine, self.clock, self.written)
-        self.resting = RestingEngine(self.engine, self.clock, log)
+        self.guarded = guarded(self.engine, self.clock, self.written)
 
     async def fail(self, times: int, reason: str = "timeout") -> None:
         self.engine.failure = lambda: EngineFailed(reason)
         for _ in range(times):
-            assert await failure_of(self.resting) == reason
+            assert await failure_of(self.guarded) == reason
 
     def said(self) -> list[tuple[str, str, str]]:
         """The lines of the log: level, event and reason. Each names the engine and has nothing of a query."""
@@ -47,7 +45,7 @@ class Trial:
         self.engine.failure = None
         asked = len(self.engine.asked)
         try:
-            return await self.resting.search("q", 5) == HITS
+            return await self.guarded.search("q", 5) == HITS
         except EngineFailed:
             return len(self.engine.asked) > asked
 
@@ -87,9 +85,9 @@ async def test_one_search_tries_after_the_rest(trial: Trial) -> None:
     trial.clock.advance(30)
     trial.engine.failure = None
     trial.engine.hold()
-    first = asyncio.create_task(trial.resting.search("first", 5))
+    first = asyncio.create_task(trial.guarded.search("first", 5))
     await until(lambda: trial.engine.asked[-1] == "first")
-    assert await failure_of(trial.resting) == "resting"
+    assert await failure_of(trial.guarded) == "resting"
     trial.engine.release()
     assert await first == HITS
     assert await trial.works()
@@ -111,7 +109,7 @@ async def test_a_cancelled_try_lets_the_next_one_try(trial: Trial) -> None:
     await trial.fail(3)
     trial.clock.advance(30)
     trial.engine.hold()
-    first = asyncio.create_task(trial.resting.search("first", 5))
+    first = asyncio.create_task(trial.guarded.search("first", 5))
     await until(lambda: trial.engine.asked[-1] == "first")
     first.cancel()
     await asyncio.gather(first, return_exceptions=True)
@@ -123,7 +121,7 @@ async def test_refused_queries_do_not_rest_the_engine(trial: Trial) -> None:
     """A client cannot take the engine from others by queries that it refuses."""
     trial.engine.failure = lambda: EngineFailed("refused")
     for _ in range(10):
-        assert await failure_of(trial.resting) == "refused"
+        assert await failure_of(trial.guarded) == "refused"
     assert await trial.works()
 
 
@@ -131,7 +129,7 @@ async def test_our_own_faults_do_not_rest_the_engine(trial: Trial) -> None:
     """A process without files says nothing about the engine."""
     trial.engine.failure = lambda: EngineFailed("no_files")
     for _ in range(10):
-        assert await failure_of(trial.resting) == "no_files"
+        assert await failure_of(trial.guarded) == "no_files"
     assert await trial.works()
 
 
@@ -141,7 +139,7 @@ async def test_our_own_faults_do_not_rest_the_engine(trial: Trial) -> None:
 async def test_a_busy_engine_rests_at_once(trial: Trial, asked_s: float | None, rest_s: float) -> None:
     """It rests for the time that it asks for, within bounds, after the first such answer."""
     trial.engine.failure = lambda: EngineBusy(asked_s)
-    assert await failure_of(trial.resting) == "busy"
+    assert await failure_of(trial.guarded) == "busy"
     trial.clock.advance(rest_s - 0.01)
     assert not await trial.works()
     trial.clock.advance(0.01)
@@ -160,20 +158,20 @@ class SlowThenBusy(ScriptedEngine):
 async def test_an_answer_from_before_does_not_end_a_rest() -> None:
     """A search that began before the engine was busy does not wake it when it ends."""
     engine, clock = SlowThenBusy(), SecondsClock()
-    resting = RestingEngine(engine, clock, engine_log(engine, clock))
+    behind = guarded(engine, clock)
     engine.hold()
-    early = asyncio.create_task(resting.search("early", 5))
+    early = asyncio.create_task(behind.search("early", 5))
     await until(lambda: bool(engine.asked))
-    assert await failure_of(resting, "late") == "busy"
+    assert await failure_of(behind, "late") == "busy"
     engine.release()
     assert await early == HITS
     clock.advance(59)
-    assert await failure_of(resting) == "resting"
+    assert await failure_of(behind) == "resting"
 
 
 async def test_closing_closes_the_engine(trial: Trial) -> None:
     """The engine's connections are closed with it."""
-    await trial.resting.close()
+    await trial.guarded.close()
     assert trial.engine.is_closed
 
 
@@ -184,13 +182,13 @@ async def test_retry_after_on_the_wire() -> None:
         engine,
         peer,
     ):
-        resting = RestingEngine(engine, clock, engine_log(engine, clock))
-        assert await failure_of(resting) == "busy"
+        behind = guarded(engine, clock)
+        assert await failure_of(behind) == "busy"
         clock.advance(89)
-        assert await failure_of(resting) == "resting"
+        assert await failure_of(behind) == "resting"
         assert peer.requests_per_visit == [1]
         clock.advance(1)
-        assert await failure_of(resting) == "busy"
+        assert await failure_of(behind) == "busy"
         assert peer.requests_per_visit == [2]
 
 
@@ -199,9 +197,9 @@ async def test_a_good_engine_stays_reachable() -> None:
     good = always(reply(answer("searxng", [{"url": "https://a.example/"}])))
     async with asking("searxng", good) as (engine, _):
         clock = SecondsClock()
-        resting = RestingEngine(engine, clock, engine_log(engine, clock))
-        assert [hit.url for hit in await resting.search("q", 5)] == ["https://a.example/"]
-        assert resting.name == "searxng"
+        behind = guarded(engine, clock)
+        assert [hit.url for hit in await behind.search("q", 5)] == ["https://a.example/"]
+        assert behind.name == "searxng"
 
 
 FAILS, RESTS = "the search engine fails", "the search engine rests"
@@ -212,7 +210,7 @@ async def test_an_outage_is_three_lines(trial: Trial) -> None:
     """The log says that the engine fails and why, that it rests, and that it works again, however many ask."""
     await trial.fail(3, "json_disabled")
     for _ in range(10):
-        assert await failure_of(trial.resting) == "resting"
+        assert await failure_of(trial.guarded) == "resting"
         trial.clock.advance(30)
         await trial.fail(1, "json_disabled")
     warnings = [("warning", FAILS, "json_disabled"), ("warning", RESTS, "json_disabled")]
@@ -248,7 +246,7 @@ async def test_a_long_rest_is_told_at_once(trial: Trial) -> None:
     await trial.fail(1)
     assert await trial.works()
     trial.engine.failure = lambda: EngineBusy(3600)
-    assert await failure_of(trial.resting) == "busy"
+    assert await failure_of(trial.guarded) == "busy"
     assert trial.said()[2:] == [("warning", RESTS, "busy")]
 
 
@@ -261,7 +259,7 @@ async def test_faults_of_a_query_or_of_this_process_are_not_told(trial: Trial, r
 
 async def test_failures_of_an_engine_that_never_rests_are_told(trial: Trial) -> None:
     """The local engine goes on being asked; its log has one warning and one line when it works again."""
-    logged = LoggedEngine(trial.engine, engine_log(trial.engine, trial.clock, trial.written))
+    logged = guarded(trial.engine, trial.clock, trial.written, NEVER_OPENS)
     trial.engine.failure = lambda: EngineFailed("unusable")
     for _ in range(5):
         assert await failure_of(logged) == "unusable"

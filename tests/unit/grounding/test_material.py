@@ -7,15 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cadenza.core.chat import ChatRequest
+from cadenza.core.chat import ChatRequest, find_user_question
 from cadenza.gateway.validate import parse_chat
-from cadenza.grounding.additions import Grounding, Material, ReadFile, add_material
-from cadenza.grounding.asked import find_asked
-from cadenza.grounding.fence import CITE, NOTES, NOTICE, QUESTION
-from cadenza.grounding.search.records import Found, Source, Unread
+from cadenza.grounding.material import CITE, NOTES, NOTICE, QUESTION, Grounding, Material, ReadFile, insert_material
+from cadenza.grounding.search.records import SearchResult, Source, UnreadPage
 
 FILE = {"type": "file", "file": {"filename": "a.txt", "file_data": "aGVsbG8="}}
-FOUND = Found([Source("https://a.example/1", "One", "First."), Source("https://b.example/2", "Two", "Second.")])
+FOUND = SearchResult([Source("https://a.example/1", "One", "First."), Source("https://b.example/2", "Two", "Second.")])
 NOTE = "Answer in one sentence."
 
 
@@ -33,9 +31,9 @@ def user(content: Any) -> dict[str, Any]:
 
 def added(chat: ChatRequest, material: Material) -> Grounding:
     assert isinstance(chat.texts, list)
-    asked = find_asked(chat.messages, chat.texts)
+    asked = find_user_question(chat.messages, chat.texts)
     assert asked
-    return add_material(chat, asked, material)
+    return insert_material(chat, asked, material)
 
 
 def edited(chat: ChatRequest, grounding: Grounding) -> list[Any]:
@@ -119,13 +117,13 @@ def test_a_message_without_words_has_no_question(content: list[Any]) -> None:
 def test_a_page_that_could_not_be_read_is_no_source() -> None:
     """The model is told, so that it does not invent the page; it is not counted, and cannot be cited."""
     chat = chat_of(user("Summarise https://a.example/x"))
-    grounding = added(chat, Material(found=Found(unread=[Unread("https://a.example/x")])))
+    grounding = added(chat, Material(found=SearchResult(unread=[UnreadPage("https://a.example/x")])))
     [content] = edited(chat, grounding)
     assert content.startswith("The page https://a.example/x could not be read")
     assert content.endswith(f"{QUESTION}Summarise https://a.example/x")
     assert (grounding.headers, grounding.sources) == (b"", ())
-    unread = Unread("https://a.example/x", "was not opened: it is raining")
-    both = added(chat, Material(found=Found(FOUND.sources, [unread])))
+    unread = UnreadPage("https://a.example/x", "was not opened: it is raining")
+    both = added(chat, Material(found=SearchResult(FOUND.sources, [unread])))
     assert "The page https://a.example/x was not opened: it is raining. Say so if it matters." in edited(chat, both)[0]
     assert both.headers == b"x-cadenza-grounding: search=2\r\n"
     assert list(both.sources) == FOUND.sources

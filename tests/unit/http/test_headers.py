@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cadenza.http.forwarded import LOOPBACK, TrustedProxies, is_local, parse_address, plain_address
-from cadenza.http.headers import Headers
+from cadenza.http.headers import LOOPBACK, Headers, TrustedProxies, is_local, parse_address, plain_address
 
 FORGED = "198.51.100.9"
 REAL = "203.0.113.7"

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from cadenza.http.deadline import Deadline
+from cadenza.http.flow import Deadline
 from tests.unit.http.raw_client import WAIT_S
 from tests.unit.upstreams.clock import Clock
 
