@@ -52,9 +52,8 @@ from cadenza.upstreams.embedded.upstream import EmbeddedUpstream
 from cadenza.upstreams.openai import OpenAIUpstream
 from cadenza.web.chat import stream
 from cadenza.web.chat.stream import WebChat
-from cadenza.web.host_names import HostNames
+from cadenza.web.probes import HostNames, Probes
 from cadenza.web.settings import SiteParts, SiteSettings
-from cadenza.web.site import Site
 
 WORKERS_FOLDER = "CADENZA_WORKERS_FOLDER"  # the variable by which the parent names it to its workers
 GC_THRESHOLDS = (100_000, 20, 20)
@@ -88,7 +87,7 @@ class App:
         self._workers = WorkerMetrics(observer.metrics, workers_folder) if workers_folder else None
         render = self._workers.render if self._workers else None
         names = HostNames(settings.platform.base_url)
-        self._site = Site(self._why_not_ready, observer, token, render, names)
+        self._probes = Probes(self._why_not_ready, observer, token, render, names)
         self._chat = WebChat(log, settings.platform.base_url)
         self._send = build_send(settings.mail) if settings.mail else None
         self._outbox = Outbox(self._send, log) if self._send else None
@@ -112,12 +111,12 @@ class App:
             return serve_api(self.gateway, exchange)
         if exchange.request.path == stream.PATH:
             return serve_api(self.gateway, exchange, self._chat.endpoint)
-        return self._site.serve(exchange) if self._site.serves(exchange.request) else self._serve_page(exchange)
+        return self._probes.serve(exchange) if self._probes.serves(exchange.request) else self._serve_page(exchange)
 
     def refuse(self, exchange: Exchange) -> Awaitable[None]:
         exchange.close_after_reply()
-        if self._site.serves(exchange.request):
-            return self._site.serve(exchange)
+        if self._probes.serves(exchange.request):
+            return self._probes.serve(exchange)
         return refuse_connection(self._observer, exchange)
 
     async def _serve_page(self, exchange: Exchange) -> None:
@@ -129,7 +128,7 @@ class App:
 
     def _build_pages(self) -> AsgiApp:
         """Build the site. Its modules are imported now, because a service without visitors does not need them."""
-        from cadenza.web.build import build_site  # noqa: PLC0415 import time
+        from cadenza.web.application import build_site  # noqa: PLC0415 import time
 
         return build_site(
             SiteParts(

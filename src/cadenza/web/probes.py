@@ -1,16 +1,18 @@
-"""Outside /v1 and the pages: the health probes and the metrics.
+"""Outside /v1 and the pages: the health probes and the metrics, which need no key and no account.
 
-Nothing here needs a key or an account, and a path without /v1 is told so.
+A client that leaves out /v1 is told so. Probes and metrics trust the network that a request comes from, so a page of
+another site must not reach them by DNS rebinding: by a name of its own that resolves to our address. The Host header of
+such a request has that name, and is refused.
 """
 
 import hmac
+import socket
 from collections.abc import Awaitable, Callable
 
 from cadenza.core.errors import CadenzaError, Forbidden, MethodNotAllowed, NotFound, error_headers, render_error
 from cadenza.http.exchange import Exchange, Request
-from cadenza.http.headers import encode_headers, is_local
+from cadenza.http.headers import encode_headers, is_local, parse_address
 from cadenza.observe import Observer, places
-from cadenza.web.host_names import HostNames
 
 Ready = Callable[[], Awaitable[str | None]]
 RenderMetrics = Callable[[], Awaitable[bytes]]
@@ -18,6 +20,7 @@ RenderMetrics = Callable[[], Awaitable[bytes]]
 PATHS = ("/healthz", "/health", "/readyz", "/metrics")
 API_PATHS = ("/chat/completions", "/models", "/usage", "/completions", "/embeddings", "/responses")
 USAGE_PAGE = "/usage"
+PRIVATE_SUFFIXES = (".localhost", ".internal", ".svc", ".svc.cluster.local")
 JSON = b"application/json"
 TEXT = b"text/plain; charset=utf-8"
 PROMETHEUS = b"text/plain; version=0.0.4; charset=utf-8"
@@ -53,7 +56,26 @@ class TokenMissing(CadenzaError):
         )
 
 
-class Site:
+class HostNames:
+    """The host names that a request may use: addresses, names that no public registry assigns, machine and site.
+
+    `base_url` is the address of the site, where it is known.
+    """
+
+    def __init__(self, base_url: str | None = None) -> None:
+        site = (base_url or "").partition("://")[2].partition("/")[0]
+        self._own = {_name(site), socket.gethostname().lower()}
+
+    def allow(self, host: bytes | None) -> bool:
+        """Whether a Host header, which HTTP/1.0 may leave out, names this service."""
+        text = (host or b"").decode("latin-1")
+        name = _name(text)
+        return (
+            "." not in name or name.endswith(PRIVATE_SUFFIXES) or name in self._own or parse_address(text) is not None
+        )
+
+
+class Probes:
     """Probes and metrics. `ready` returns why the service is not ready, or None.
 
     With a `metrics_token` it opens the metrics, from everywhere; without one, they are open to this machine only.
@@ -133,3 +155,8 @@ def _check(request: Request) -> None:
         raise NotFound("This path exists only below /v1: the base address of the client must end in /v1.")
     if request.method not in ("GET", "HEAD"):
         raise MethodNotAllowed(f"{request.method} is not allowed for this path; use GET.", "GET, HEAD")
+
+
+def _name(host: str) -> str:
+    """Without the port, in lower case."""
+    return host.partition(":")[0].rstrip(".").lower()

@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from cadenza.web.host_names import HostNames
+from cadenza.web.probes import HostNames
 
 
 @pytest.mark.parametrize(

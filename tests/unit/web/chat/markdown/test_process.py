@@ -10,13 +10,13 @@ from cadenza.children.confine import ChildLimits
 from cadenza.children.seccomp import this_machine
 from cadenza.children.turns import TurnLimits
 from cadenza.observe import make_log
-from cadenza.web.chat.markdown import plain
-from cadenza.web.chat.markdown.blocks import Block
+from cadenza.web.chat.markdown import messages
+from cadenza.web.chat.markdown.messages import Rendered, RenderTask
 from cadenza.web.chat.markdown.process import MIB, MarkdownRenderer, RenderLimits
-from cadenza.web.chat.markdown.render import BlockRenderer
+from cadenza.web.chat.markdown.render import HtmlRenderer
 from tests.processes import children, command_of, read_of
 
-HEAVY = Block("![" * 200_000)  # more CPU time than a child may use
+HEAVY = RenderTask("![" * 200_000)  # more CPU time than a child may use
 CODE = {
     "php": '<?php echo strlen("a"); ?>',
     "lua": 'print(string.format("%d", 1))',
@@ -35,17 +35,15 @@ async def renderer() -> MarkdownRenderer:
     return MarkdownRenderer(make_log(), QUICK)
 
 
-async def render(renderer: MarkdownRenderer, *sources: str) -> list[str]:
-    return (await renderer.render("account", [Block(source) for source in sources])).html
+async def render(renderer: MarkdownRenderer, source: str) -> str:
+    return (await renderer.render("account", RenderTask(source))).html
 
 
-async def test_blocks_are_rendered_in_order(renderer: MarkdownRenderer) -> None:
-    """Each block gets its HTML; one that is plain already is only escaped."""
-    rendered = await renderer.render("account", [Block("*a*"), Block("*b* <", is_plain=True), Block("*c*")])
-    assert rendered.html[0] == "<p><em>a</em></p>\n"
-    assert rendered.html[1] == '<pre class="plain" tabindex="0">*b* &lt;</pre>\n'
-    assert rendered.html[2] == "<p><em>c</em></p>\n"
-    assert not rendered.is_plain
+async def test_complete_blocks_are_rendered(renderer: MarkdownRenderer) -> None:
+    """The child says how much of a text it has rendered; at the end of a text, all of it."""
+    text = "*a*\n\nb\n"
+    assert await renderer.render("account", RenderTask(text, is_end=False)) == Rendered("<p><em>a</em></p>\n", 5)
+    assert await renderer.render("account", RenderTask(text)) == Rendered("<p><em>a</em></p>\n<p>b</p>\n", len(text))
     await renderer.stop()
 
 
@@ -62,19 +60,20 @@ async def test_the_child_cannot_read_files(renderer: MarkdownRenderer) -> None:
 
 async def test_code_is_coloured_without_files(renderer: MarkdownRenderer) -> None:
     """Lexers that import a list of words when they are first used, and a language in a language, work as before."""
-    sources = [f"```{language}\n{code}\n```\n" for language, code in CODE.items()]
-    own = BlockRenderer()
-    assert await render(renderer, *sources) == [own.render(source) for source in sources]
-    assert all('<span class="' in own.render(source) for source in sources)
+    own = HtmlRenderer()
+    for language, code in CODE.items():
+        html = await render(renderer, f"~~~~{language}\n{code}\n~~~~\n")
+        assert html == own.render(f"~~~~{language}\n{code}\n~~~~\n")
+        assert '<span class="' in html
     await renderer.stop()
 
 
 async def test_a_heavy_block_is_plain_text(renderer: MarkdownRenderer) -> None:
     """A block beyond the CPU time ends the child and is shown as it is; the next one gets a new child."""
-    rendered = await renderer.render("account", [HEAVY])
-    assert rendered.is_plain
-    assert rendered.html[0].startswith(plain.HEAVY + '<pre class="plain"')
-    assert await render(renderer, "*a*") == ["<p><em>a</em></p>\n"]
+    rendered = await renderer.render("account", HEAVY)
+    assert (rendered.is_plain, rendered.chars) == (True, len(HEAVY.text))
+    assert rendered.html.startswith(messages.HEAVY + '<pre class="plain"')
+    assert await render(renderer, "*a*") == "<p><em>a</em></p>\n"
     await renderer.stop()
 
 
@@ -86,7 +85,7 @@ async def test_a_client_that_leaves_does_not_end_the_child(renderer: MarkdownRen
     leaving.cancel()
     with pytest.raises(asyncio.CancelledError):
         await leaving
-    assert await render(renderer, "*c*") == ["<p><em>c</em></p>\n"]
+    assert await render(renderer, "*c*") == "<p><em>c</em></p>\n"
     await renderer.stop()
 
 
@@ -96,8 +95,8 @@ async def test_too_many_tasks_of_one_account_are_plain_text() -> None:
         ChildLimits(cpu_s=5, memory_bytes=512 * MIB), WAIT_S, TurnLimits(waiting_per_owner_max=1, wait_s=WAIT_S)
     )
     renderer = MarkdownRenderer(make_log(), limits)
-    many = [asyncio.create_task(renderer.render("greedy", [Block("*a*")])) for _ in range(5)]
-    other = await renderer.render("other", [Block("*a*")])
+    many = [asyncio.create_task(renderer.render("greedy", RenderTask("*a*"))) for _ in range(5)]
+    other = await renderer.render("other", RenderTask("*a*"))
     rendered = await asyncio.gather(*many)
     assert [one.is_plain for one in rendered] == [False, True, True, True, True]
     assert not other.is_plain
@@ -106,7 +105,7 @@ async def test_too_many_tasks_of_one_account_are_plain_text() -> None:
 
 async def test_stopping_ends_what_runs(renderer: MarkdownRenderer) -> None:
     """The service can stop while a child works, and one that was never needed was never started."""
-    running = asyncio.create_task(renderer.render("account", [HEAVY]))
+    running = asyncio.create_task(renderer.render("account", HEAVY))
     await asyncio.sleep(0)
     await renderer.stop()
     with pytest.raises(asyncio.CancelledError):

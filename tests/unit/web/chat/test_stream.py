@@ -3,7 +3,7 @@
 import pytest
 
 from cadenza.core.errors import ContextOverflow, InvalidRequest, NotTaken, UnreadableAttachment
-from cadenza.web.chat.errors import in_plain_words
+from cadenza.web.chat.stream import in_plain_words
 
 TOO_LONG = (
     "The conversation is too long: it has 12,345 tokens, and the class takes 8,000. "

@@ -6,10 +6,10 @@ from html.parser import HTMLParser
 import pytest
 from pygments.token import STANDARD_TYPES
 
-from cadenza.web.chat.markdown.render import BlockRenderer
+from cadenza.web.chat.markdown.render import HtmlRenderer
 from tests.unit.web.hostile import HOSTILE
 
-RENDERER = BlockRenderer()
+RENDERER = HtmlRenderer()
 TAGS = {
     *("a", "blockquote", "br", "code", "div", "em", "h3", "h4", "h5", "h6", "hr", "li", "ol", "p", "pre", "s", "span"),
     *("strong", "table", "tbody", "td", "th", "thead", "tr", "ul"),
