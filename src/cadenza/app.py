@@ -24,9 +24,8 @@ from cadenza.control.money.stripe import StripeAccess
 from cadenza.control.store.prepare import WriteCheck, prepare_store
 from cadenza.core.rates import Limits, Rate
 from cadenza.core.records import Plan
-from cadenza.fleet import epochs
-from cadenza.fleet.address import MEMORY, open_shared_state
 from cadenza.fleet.presence import Presence
+from cadenza.fleet.shared import MEMORY, MemoryState, SharedState
 from cadenza.gateway.api import serve_api
 from cadenza.gateway.gateway import Gateway, State, body_bytes_max
 from cadenza.gateway.refusals import refuse_connection, refuse_malformed
@@ -46,6 +45,7 @@ from cadenza.routing.prompt import Character
 from cadenza.server.asgi import AsgiAdapter, AsgiApp
 from cadenza.store.address import open_store
 from cadenza.store.store import Store, StoreUnavailable
+from cadenza.store.tables import epochs
 from cadenza.upstreams.base import Upstream
 from cadenza.upstreams.dialects import DIALECTS
 from cadenza.upstreams.embedded.upstream import EmbeddedUpstream
@@ -78,7 +78,7 @@ class App:
         self._observer = observer = Observer(log, FaultPoint(settings.fault_point))
         snapshot = build_snapshot(settings, build_upstreams(settings, log))
         body_bytes = body_bytes_max(memory_room(settings.server.workers))
-        self._shared = open_shared_state(settings.shared_state.url, settings.server.workers, observer)
+        self._shared = open_shared_state(settings, observer)
         self._presence = Presence(self._store)
         grounder = build_grounder(settings.grounding, self._store, observer)
         state = State(self._store, self._presence, self._shared, grounder)
@@ -289,6 +289,16 @@ def build_snapshot(settings: Settings, upstreams: Mapping[str, Upstream]) -> Sna
         for class_id, one in settings.classes.items()
     }
     return Snapshot(Catalogue(classes), upstreams, limits)
+
+
+def open_shared_state(settings: Settings, observer: Observer) -> SharedState:
+    """The shared state at the address of the settings. Nothing is opened until it is started."""
+    if settings.shared_state.url == MEMORY:
+        observer.metrics.shared_state_up.set(1)
+        return MemoryState()
+    from cadenza.fleet.valkey.state import ValkeyState  # noqa: PLC0415 needs hiredis
+
+    return ValkeyState(settings.shared_state.url, settings.server.workers, observer)
 
 
 async def stop_task(task: asyncio.Task[None]) -> None:

@@ -9,10 +9,10 @@ from cadenza.control.keys import KeyChange, KeyLimits, KeyOrder, change_key, cre
 from cadenza.control.money.credit import give_credit
 from cadenza.control.operator import announce_reload
 from cadenza.core.errors import ControlError
-from cadenza.fleet import epochs
 from cadenza.fleet.changes import make_change
 from cadenza.fleet.presence import Presence
 from cadenza.store.store import Store
+from cadenza.store.tables import epochs
 from tests.store.moves import PATIENCE_S, opened
 from tests.store.rows import NOW_MS, add_account, add_key
 

@@ -6,10 +6,9 @@ from cadenza.control.account.accounts import get_account
 from cadenza.core.codes import DISPLAY_CHARS, digest_key, is_well_formed
 from cadenza.core.records import SCOPES
 from cadenza.core.usage_report import Report, Span
-from cadenza.fleet import epochs
 from cadenza.fleet.changes import make_change
 from cadenza.store.store import Store
-from cadenza.store.tables import accounts, audit_events, operators
+from cadenza.store.tables import accounts, audit_events, epochs, operators
 from cadenza.store.tables.accounts import Account
 from cadenza.store.tables.audit_events import NEWEST, WrittenAuditEvent
 from cadenza.store.tables.keys import KeyState

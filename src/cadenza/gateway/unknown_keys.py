@@ -13,7 +13,7 @@ from typing import TypeVar
 from cadenza.core.errors import RateLimited, Unauthenticated
 from cadenza.core.networks import network_of
 from cadenza.core.rates import NS_PER_S, Rate, Ticket
-from cadenza.fleet.state import Rates
+from cadenza.fleet.shared import Rates
 from cadenza.observe import Metrics
 
 DEAD_KEY_NS = 5 * NS_PER_S  # how long a dead key is remembered

@@ -11,7 +11,7 @@ from cadenza.control.email.outbox import Email, Outbox
 from cadenza.control.sign_in.links import make_link
 from cadenza.control.sign_in.throttle import short_digest
 from cadenza.core.rates import Rate
-from cadenza.fleet.state import Rates
+from cadenza.fleet.shared import Rates
 from cadenza.store.store import Store, Transaction
 from cadenza.store.tables import accounts
 from cadenza.store.tables.accounts import Account

@@ -15,7 +15,7 @@ from cadenza.control.sign_in.second_factor import Code, Sealer, use_second_facto
 from cadenza.control.sign_in.throttle import Limit, short_digest
 from cadenza.core.errors import ControlError
 from cadenza.core.rates import Rate
-from cadenza.fleet.state import Rates
+from cadenza.fleet.shared import Rates
 from cadenza.store.store import Store, Transaction
 from cadenza.store.tables import accounts, second_factors
 from cadenza.store.tables.accounts import Account

@@ -20,7 +20,7 @@ from cadenza.control.sign_in.sign_in import (
 )
 from cadenza.control.sign_in.throttle import Throttled
 from cadenza.core.errors import ControlError
-from cadenza.fleet.memory import MemoryRates
+from cadenza.fleet.shared import MemoryRates
 from cadenza.store.store import Store
 from cadenza.store.tables.accounts import Account
 from cadenza.store.tables.audit_events import COMMAND_LINE
