@@ -21,8 +21,7 @@ from cadenza.config.settings import GroundingSettings, MailSettings, ProviderSet
 from cadenza.control.email.low_balance import LowBalanceNotices
 from cadenza.control.email.outbox import Email, Outbox, Send
 from cadenza.control.money.stripe import StripeAccess
-from cadenza.control.store.prepare import prepare_store
-from cadenza.control.store.write_check import WriteCheck
+from cadenza.control.store.prepare import WriteCheck, prepare_store
 from cadenza.core.rates import Limits, Rate
 from cadenza.core.records import Plan
 from cadenza.fleet.presence import Presence
