@@ -17,8 +17,8 @@ from cadenza.config.load import SECRET_KEY_ENV
 from cadenza.config.settings import SearchSettings, ServerSettings
 from cadenza.core.errors import ControlError
 from cadenza.fleet.shared import MEMORY
-from cadenza.grounding.index.local_index import index_exists
 from cadenza.grounding.index.indexing import indexed_folders
+from cadenza.grounding.index.local_index import index_exists
 from cadenza.grounding.search.engines.build import build_web_engine, probe
 from cadenza.http.headers import is_local
 from cadenza.store.address import open_store
