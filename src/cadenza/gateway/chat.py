@@ -10,7 +10,7 @@ from contextlib import nullcontext
 
 import msgspec
 
-from cadenza.core.chat import ChatRequest, LargeTexts, Media, new_completion_id
+from cadenza.core.chat import ChatRequest, LargeTexts, Media
 from cadenza.core.errors import BodyTimedOut, PayloadTooLarge, UnsupportedEncoding
 from cadenza.core.money import Price
 from cadenza.core.records import CONTEXT_TOKENS_MAX, Plan, Principal
@@ -18,12 +18,10 @@ from cadenza.core.tokens import OUTPUT_TOKENS_MIN, Tokenizer
 from cadenza.gateway.auth import presented_key
 from cadenza.gateway.billing import (
     Credit,
-    Quote,
-    allowance,
     check_least_credit,
     check_not_repeated,
     hold_credit,
-    idempotency_digest,
+    size_hold,
 )
 from cadenza.gateway.compose import compose, is_shortened
 from cadenza.gateway.extra_fields import count_passed_fields, ignored_header
@@ -44,7 +42,7 @@ from cadenza.grounding.stage import NOTHING_WANTED, Affordable, Grounder, Ground
 from cadenza.grounding.switch import SWITCH, is_turned_off
 from cadenza.http.body import BodyBudget, BodyTimeout, BodyTooLarge
 from cadenza.http.exchange import Exchange
-from cadenza.ledger.cap_rows import find_left
+from cadenza.ledger.cap_rows import find_cap
 from cadenza.ledger.rules import Hold
 from cadenza.routing.catalogue import (
     Catalogue,
@@ -89,7 +87,7 @@ async def serve_chat(gateway: Gateway, request: ApiRequest) -> None:
                 grounding = msgspec.structs.replace(grounding, charged_nano=charges.charged_nano)
             prompt.add_texts(grounding.texts, grounding.texts_bytes)
         plan = await fit(served.plan, served.price, prompt, chat, principal.balance_nano)  # 400 402
-        quote = make_quote(request, plan, served.price, chat, prompt)
+        quote = size_hold(request, plan, served.price, chat, prompt)
         at("quoted")
         async with hold_credit(gateway.ledger, tokenizer, request.record, quote) as credit:  # 402 409 429
             at("held")
@@ -161,9 +159,9 @@ async def find_means(store: Store, request: ApiRequest, price: Price, prompt: Pr
     now_ms, free_nano = time.time_ns() // 1_000_000, principal.balance_nano
     await check_not_repeated(store, principal.account_id, headers, now_ms)
     await check_least_credit(free_nano, price, prompt, OUTPUT_TOKENS_MIN)
-    if principal.is_capped and (left := await find_left(store, principal.key_id, now_ms)):
-        await check_least_credit(left.left_nano, price, prompt, OUTPUT_TOKENS_MIN, left.cap)
-        free_nano = min(free_nano, left.left_nano)
+    if principal.is_capped and (cap := await find_cap(store, principal.key_id, now_ms)):
+        await check_least_credit(cap.left_nano, price, prompt, OUTPUT_TOKENS_MIN, cap)
+        free_nano = min(free_nano, cap.left_nano)
     return Affordable(free_nano, price)
 
 
@@ -199,27 +197,6 @@ async def fit(plan: Plan, price: Price, prompt: PromptSize, chat: ChatRequest, b
         if is_long:
             check_context(await prompt.exact_of_client())
     return await routes_that_fit(plan, prompt, chat.room_tokens)
-
-
-def make_quote(request: ApiRequest, plan: Plan, price: Price, chat: ChatRequest, prompt: PromptSize) -> Quote:
-    """The quote: the prompt tokens that are known so far, and the output tokens to hold credit for."""
-    now_ms, principal = time.time_ns() // 1_000_000, request.principal
-    hold = Hold(
-        completion_id=new_completion_id(now_ms),
-        request_id=request.record.request_id,
-        account_id=principal.account_id,
-        key_id=principal.key_id,
-        class_id=plan.class_id,
-        prompt_tokens=prompt.to_hold(plan.context_tokens),
-        is_counted=prompt.is_exact,
-        allowance_tokens=allowance(chat.max_tokens, plan.max_output_tokens),
-        price=price,
-        stream=chat.stream,
-        started_at=now_ms,
-        idempotency_digest=idempotency_digest(request.exchange.request.headers),
-        is_capped=principal.is_capped,
-    )
-    return Quote(hold, prompt, chat.max_tokens, plan.max_output_tokens, plan.context_tokens)
 
 
 def start_relay(

@@ -11,7 +11,7 @@
                                      if part of it is left
 
 Each event is acted on once (by its id), each payment grants once and each dispute takes once (by the source of the
-entry). What is held or spent already is taken later, as a debt (ledger/debts.py), which is in the audit log too. A
+entry). What is held or spent already is taken later, as a debt (ledger/credit.py), which is in the audit log too. A
 dispute that is won ends its own debt first. Any other event changes nothing.
 """
 
@@ -23,7 +23,7 @@ from cadenza.control.money.credit import gather_free_credit
 from cadenza.control.money.payments import DisputeClosed, Disputed, Expired, Fact, Paid, PaymentEvent, Refunded
 from cadenza.core.money import format_dollars
 from cadenza.fleet.changes import make_change
-from cadenza.ledger import credit, debts, payments
+from cadenza.ledger import credit, payments
 from cadenza.ledger.payments import Payment, PaymentIds, State
 from cadenza.store.store import Store, Transaction
 from cadenza.store.tables import audit_events
@@ -147,7 +147,7 @@ class _Change:
             return "out of order"
         credit.lock_money(self._tx, payment.account_id)
         taken_nano = -(credit.amount_of_source(self._tx, fact.dispute) or 0)
-        paid_nano, cancelled_nano = debts.cancel(self._tx, payment.account_id, fact.dispute) or (0, 0)
+        paid_nano, cancelled_nano = credit.cancel_debt(self._tx, payment.account_id, fact.dispute)
         taken_nano += paid_nano
         if taken_nano:
             note = "a disputed card payment stands"

@@ -5,7 +5,7 @@ from starlette.responses import Response
 
 from cadenza.core.money import format_dollars
 from cadenza.core.rates import Rate
-from cadenza.ledger.replies import find_cost
+from cadenza.ledger.statement import find_reply_cost
 from cadenza.web.chat.grounding import chat_switch, offer_of
 from cadenza.web.chat.markdown.blocks import Block, BlockSplitter
 from cadenza.web.chat.relay import ChatCost
@@ -104,7 +104,7 @@ async def render(visit: Visit, order: RenderOrder) -> RenderedTexts:
 
 async def cost(visit: Visit) -> ChatCost:
     """What a reply cost that was stopped: its stream could not say it."""
-    found = await find_cost(visit.context.store, visit.account.id, visit.request.path_params["completion_id"])
+    found = await find_reply_cost(visit.context.store, visit.account.id, visit.request.path_params["completion_id"])
     if found is None:
         raise Missing("There is no such reply, or it has not ended yet.")
     return ChatCost(
