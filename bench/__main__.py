@@ -1,4 +1,6 @@
-"""`make bench`: measure every gateway side by side, then Cadenza alone; write tables and plots to docs/performance/.
+"""`make bench`: measure every gateway side by side, then Cadenza alone; write tables and plots to .bench/report.
+
+With `--publish` they go to docs/performance, which is part of the repository.
 
 If a gateway or a part cannot be measured, the report gives the reason and the run continues with the rest.
 """
@@ -27,6 +29,7 @@ from bench.testbed import progress_bar, upstream
 
 PARTS = ("gateways", "alone", "growth", "ledger", "documents", "fleet")
 STEPS_PER_GATEWAY = 5
+PUBLISHED = ROOT / "docs" / "performance"
 ALONE = (
     idle.measure_idle,  # first, while the process has no freed memory to reuse
     alone.measure_prompts,
@@ -72,14 +75,12 @@ def read_options() -> argparse.Namespace:
     parser.add_argument(
         "--scale", choices=SCALES, help="how large the store grows (default: full, or quick with --quick)"
     )
-    parser.add_argument(
-        "--output",
-        type=Path,
-        help="folder for the report (default: docs/performance for a full run, .bench/report with --only or --parts)",
-    )
+    parser.add_argument("--output", type=Path, help="folder for the report (default: .bench/report)")
+    parser.add_argument("--publish", action="store_true", help="write the report of a full run to docs/performance")
     options = parser.parse_args()
-    is_whole = not options.only and options.parts == ",".join(PARTS)
-    options.output = options.output or (ROOT / "docs" / "performance" if is_whole else WORK_DIR / "report")
+    if options.publish and (options.only or options.quick or options.output or options.parts != ",".join(PARTS)):
+        parser.error("--publish is for a full run: leave out --only, --parts, --quick and --output")
+    options.output = options.output or (PUBLISHED if options.publish else WORK_DIR / "report")
     options.scale = options.scale or ("quick" if options.quick else "full")
     options.parts = options.parts.split(",")
     if unknown := set(options.parts) - set(PARTS):

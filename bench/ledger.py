@@ -105,12 +105,12 @@ class Pairs:
 
 async def measure_writer(at_once: int, pairs: int, folder: Path) -> Line:
     """The writer alone: nobody else in the process, nobody else at the store."""
-    store = SqliteStore(folder / f"bench-{at_once}.db")
+    store, log = SqliteStore(folder / f"bench-{at_once}.db"), (folder / f"bench-{at_once}.log").open("w")
     try:
         await migrate(store)
         account = await create_account(store, "bench@example.org", "a password of the bench", CREDIT_NANO, "forte", 1)
         _, key = await create_key(store, account.email, KeyOrder("bench"), 1)
-        observer = Observer(make_log())
+        observer = Observer(make_log(log))
         presence = Presence(store)
         writer = LedgerWriter(store, observer, presence)
         await presence.start()
@@ -124,6 +124,7 @@ async def measure_writer(at_once: int, pairs: int, folder: Path) -> Line:
         await presence.stop()
     finally:
         await store.close()
+        log.close()
     commits = observer.metrics.registry.get_sample_value(COMMITS) or 0
     figures = {"pairs_per_s": pairs / seconds, "commits_per_1000": 1000 * commits / pairs}
     return Line(subject=f"{at_once}", figures=figures | _times("hold", run.hold_s) | _times("end", run.end_s))

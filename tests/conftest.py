@@ -46,11 +46,19 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     if not work or not _is_whole_run(session.config):
         return
     root, folder = session.config.rootpath, Path(__file__).parent
-    files = sorted(folder.rglob("test_*.py"))
+    files = [file for file in sorted(folder.rglob("test_*.py")) if not pytest_ignore_collect(file, session.config)]
     begin = len(files) * int(work["workerid"].removeprefix("gw")) // int(work["workercount"])
     for file in files[begin:] + files[:begin]:
         with contextlib.suppress(Exception):  # pytest imports it again, and reports it
             importlib.import_module(".".join(file.relative_to(root).with_suffix("").parts))
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """For the slow tests alone, leave out files without one: to import all takes each process many seconds."""
+    is_test = collection_path.name.startswith("test_") and collection_path.suffix == ".py"
+    if config.option.markexpr == "slow" and is_test and "pytest.mark.slow" not in collection_path.read_text():
+        return True
+    return None
 
 
 def _is_whole_run(config: pytest.Config) -> bool:

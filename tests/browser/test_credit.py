@@ -17,7 +17,10 @@ from tests.stripe.local_stripe import SECRET_KEY, STRIPE_TOML, WEBHOOK_SECRET, r
 
 PHONE = {"width": 390, "height": 844}
 
-pytestmark = pytest.mark.timeout(INSTALL_S + 300)
+pytestmark = [
+    pytest.mark.timeout(INSTALL_S + 300),
+    pytest.mark.slow(reason="installs and runs other people's programs"),
+]
 
 
 @pytest.fixture(scope="module")

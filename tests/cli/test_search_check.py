@@ -8,7 +8,7 @@ import pytest
 from cadenza.cli.doctor.index_check import index_problem
 from cadenza.cli.doctor.search_check import check_index, check_search
 from cadenza.config import load_settings
-from cadenza.config.settings import Search
+from cadenza.config.settings import SearchSettings
 from cadenza.grounding.files.records import Passage
 from cadenza.grounding.index.local_index import StoredFile, open_writer
 from tests.cli.program import run_here, serving
@@ -28,7 +28,7 @@ model = "large"
 """
 
 
-def search(folder: Path, config: str = LOCAL) -> Search:
+def search(folder: Path, config: str = LOCAL) -> SearchSettings:
     (folder / "cadenza.toml").write_text(config)
     return load_settings(None, {}, folder).grounding.search
 

@@ -201,6 +201,7 @@ def test_signal_during_the_start_ends_it(drained_in: DeployDraining) -> None:
     deployment.ledger.check()
 
 
+@pytest.mark.slow(reason="waits until the process gives up its store")
 def test_stalled_store_does_not_keep_a_process_from_ending(
     drained_in: DeployDraining, upstream: LoopbackUpstream
 ) -> None:

@@ -71,6 +71,7 @@ def marked_tokens(deployment: Deployment, request: ChatRequest) -> int:
     return row.completion_tokens if row and row.state == "open" else 0
 
 
+@pytest.mark.slow(reason="a restart for each step")
 @pytest.mark.parametrize(("stream", "steps"), [(False, STEPS), (True, STREAM_STEPS)], ids=["plain", "stream"])
 def test_kill_at_every_step_neither_loses_nor_doubles_a_charge(
     deploy: Deploy, upstream: LoopbackUpstream, stream: bool, steps: list[Step]

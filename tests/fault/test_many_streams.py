@@ -25,7 +25,7 @@ GAUGES = ("cadenza_slots_taken", "cadenza_requests_in_flight")
 LIMITS = {"concurrency": 4 * STREAMS}  # a route far below its ceiling does not lower it when it is slow
 DYING = Behaviour(word_s=0.1, holds_after=len(WORDS) - 2)  # killed while some streams flow and others wait
 
-pytestmark = pytest.mark.timeout(600 + STREAMS)
+pytestmark = [pytest.mark.timeout(600 + STREAMS), pytest.mark.slow(reason="hundreds of streams at once")]
 
 
 def stream_all(deployment: Deployment, process: ServiceProcess, happens: Callable[[], None]) -> list[Reply]:

@@ -30,7 +30,7 @@ STREAM_BYTES_MAX = 100_000
 WAVES = 3
 ROOM = 4  # times the streams: a route far below its ceiling does not lower it when it is slow
 
-pytestmark = pytest.mark.timeout(600 + REQUESTS // 5 + STREAMS)
+pytestmark = [pytest.mark.timeout(600 + REQUESTS // 5 + STREAMS), pytest.mark.slow(reason="a soak")]
 
 
 async def leave_early(pool: ConnectionPool, request: bytes) -> int:

@@ -30,6 +30,7 @@ LEAVE_PER_S = 2000  # a client leaves within 30 ms
 SLOW_S = 1.0  # long enough to be marked
 CHARGED_WITHIN_S = 5.0  # on a busy machine
 COMMITS = "cadenza_ledger_commits_total"
+pytestmark = pytest.mark.slow(reason="a long mixed run")
 
 
 class MixedRun:

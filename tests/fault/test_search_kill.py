@@ -16,6 +16,7 @@ RESULTS = [{"url": "https://a.example/1", "title": "One", "content": "The first 
 ANSWER = (200, "application/json", json.dumps({"query": "q", "results": RESULTS}).encode())
 BODY = {"messages": [{"role": "user", "content": "Search the web: what is the latest news about Bergen?"}]}
 KEY = {"idempotency-key": "one"}
+pytestmark = pytest.mark.slow(reason="restarts after kills")
 
 
 @pytest.fixture

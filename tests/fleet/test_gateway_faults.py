@@ -23,6 +23,7 @@ CUT_OFF_S = 20.0
 SWEPT_S = 60.0
 LOAD_S = 0.5
 SERVED_SHARE = 0.8  # on a busy machine, Postgres may not answer in time now and then
+pytestmark = pytest.mark.slow(reason="gateways are stopped for longer than their leases")
 
 
 @pytest.fixture(scope="module")

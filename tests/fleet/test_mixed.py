@@ -32,6 +32,7 @@ REQUESTS_PER_KILL = 300
 AT_ONCE = 32
 CREDIT_NANO = 10**15
 NOTICED_S = 4.0  # until nginx no longer asks a gateway that was killed, on a busy machine
+pytestmark = pytest.mark.slow(reason="a long mixed run")
 
 
 class MixedRun:

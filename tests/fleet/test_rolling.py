@@ -22,6 +22,7 @@ MAX_TOKENS = 16
 PROMPT_TOKENS = estimate_tokens(ChatRequest(100_000).content)
 HOLD_NANO = PROMPT_TOKENS * 1070 + MAX_TOKENS * 3450
 SWEPT_S = 60.0
+pytestmark = pytest.mark.slow(reason="restarts of a whole fleet under load")
 
 
 @pytest.fixture(scope="module")

@@ -19,6 +19,7 @@ PROMPT_TOKENS = estimate_tokens(ChatRequest(100_000).content)
 HOLD_NANO = PROMPT_TOKENS * 1070 + MAX_TOKENS * 3450
 REST_NANO = HOLD_NANO - 1
 REST_S = 60.0
+pytestmark = pytest.mark.slow(reason="a storm on a whole fleet")
 
 
 @pytest.fixture(scope="module")

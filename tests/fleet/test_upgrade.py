@@ -23,6 +23,7 @@ CREDIT_NANO = 100 * 10**9
 CLIENTS = 6
 STREAM_S = 0.3  # long enough that what a stream has delivered is marked in the store
 SERVED = 12  # replies in each phase of the upgrade
+pytestmark = pytest.mark.slow(reason="runs the release before beside this one")
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from cadenza.children.confine import Limits
+from cadenza.children.confine import ChildLimits
 from cadenza.children.lane import Lane, LaneSettings
 from cadenza.children.seccomp import this_machine
 from cadenza.children.turns import TurnLimits
@@ -43,7 +43,7 @@ WAIT_S = 200.0  # of a busy machine
 CHILD = b"cadenza.grounding.files.child"
 TURNS = TurnLimits(waiting_max=256, waiting_per_owner_max=32, wait_s=WAIT_S)
 LIMITS = ReaderLimits(task_s=WAIT_S, turns=TURNS)
-QUICK = ReaderLimits(Limits(cpu_s=0, memory_bytes=768 * MIB), task_s=WAIT_S, turns=TURNS)
+QUICK = ReaderLimits(ChildLimits(cpu_s=0, memory_bytes=768 * MIB), task_s=WAIT_S, turns=TURNS)
 SECRET = "zanzibar"
 HEAVY_TEXT = "漢" * (4 << 20)  # to rank it by this character takes more than a second of CPU time
 
@@ -217,7 +217,9 @@ async def test_a_file_that_takes_too_much_time_is_named() -> None:
 async def test_a_file_that_takes_too_much_memory_is_named() -> None:
     """It is refused, and the child goes on."""
     wasteful = SentFile("wasteful.txt", b'"data:,' + b"%41" * (8 * MIB) + b'"')  # each needs 50 bytes
-    async with reading(ReaderLimits(Limits(cpu_s=60, memory_bytes=384 * MIB), task_s=WAIT_S, turns=TURNS)) as documents:
+    async with reading(
+        ReaderLimits(ChildLimits(cpu_s=60, memory_bytes=384 * MIB), task_s=WAIT_S, turns=TURNS)
+    ) as documents:
         await documents.read(sent("a.txt", "text"))
         pid = await the_child()
         with pytest.raises(UnreadableFile) as caught:

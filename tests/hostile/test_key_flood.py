@@ -31,6 +31,7 @@ GUESSES_BETWEEN = 350  # guesses answered before each good key
 TRIES = 3  # of a good key: where the process is held up, the store does not answer in time, which is a 429
 BEAT_S = 0.01
 UNUSED_UPSTREAM = "http://127.0.0.1:9/v1"
+pytestmark = pytest.mark.slow(reason="a flood")
 
 
 class Flood(msgspec.Struct):

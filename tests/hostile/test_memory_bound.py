@@ -20,6 +20,7 @@ BODY_BYTES = 20 * MIB
 ROUNDS = 2
 WORDS = b"The quick brown fox jumps over the lazy dog. "
 TEXT = WORDS * (BODY_BYTES // len(WORDS))
+pytestmark = pytest.mark.slow(reason="fills the memory of a process")
 
 
 @pytest.fixture(scope="module")

@@ -33,6 +33,7 @@ wrk.body = '{"model": "forte", "messages": [{"role": "user", "content": "hi"}], 
 wrk.headers["authorization"] = "Bearer %s"
 wrk.headers["content-type"] = "application/json"
 """
+pytestmark = pytest.mark.slow(reason="a flood")
 
 
 @pytest.fixture(scope="module")

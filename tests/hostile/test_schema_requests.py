@@ -32,6 +32,7 @@ ABLE = "vision = true\naudio = true\nfiles = true\n"
 CREDIT_NANO = 10**15
 CHAT, USAGE = "/v1/chat/completions", "/v1/usage"
 VALID, INVALID = GenerationMode.POSITIVE, GenerationMode.NEGATIVE
+pytestmark = pytest.mark.slow(reason="generates requests for most of a minute")
 
 
 class Batch(msgspec.Struct, frozen=True):

@@ -20,6 +20,7 @@ MIB = 2**20
 SIGN_INS = 100
 MEMORY_BYTES = 2 * 64 * MIB + 64 * MIB  # two hashes, and what pages take
 REPLY_S = 250.0
+pytestmark = pytest.mark.slow(reason="a flood")
 
 
 def address() -> str:

@@ -83,6 +83,7 @@ def service(shared_upstream: LoopbackUpstream) -> Iterator[Service]:
         yield running
 
 
+@pytest.mark.slow(reason="waits until slow uploads are ended")
 @pytest.mark.parametrize("connections", [16, 64])
 def test_a_hoard_of_one_key_leaves_room_for_others(service: Service, connections: int) -> None:
     """The other account's small and large bodies are served meanwhile, and every trickling upload is ended early."""

@@ -29,7 +29,10 @@ from tests.visitor import Visitor
 TEN_NANO = 10 * 10**9
 BALANCE = "SELECT balance_nano FROM accounts WHERE email = ?"
 
-pytestmark = pytest.mark.timeout(INSTALL_S + 300)
+pytestmark = [
+    pytest.mark.timeout(INSTALL_S + 300),
+    pytest.mark.slow(reason="installs and runs other people's programs"),
+]
 
 
 @pytest.fixture(scope="module")

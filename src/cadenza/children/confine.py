@@ -21,22 +21,22 @@ from cadenza.process import end_with_parent, protect_memory
 
 TASK = struct.Struct("<II")  # how many bytes its head and its body have
 FRAME = struct.Struct("<BI")  # what comes back: its kind, and a number
-REPLY, CLOSED = 0, 1  # how many bytes the reply has; whether the system took away what enter_sandbox gives up
+REPLY, SANDBOXED = 0, 1  # the number is the size of a reply; whether the system filters system calls
 NICENESS = 5  # where cores are scarce, the service itself goes first
 
 
-class Limits(msgspec.Struct, frozen=True):
+class ChildLimits(msgspec.Struct, frozen=True):
     """What a child may use. It gets them on its command line, as JSON."""
 
     cpu_s: int  # for one task
     memory_bytes: int  # of address space
 
 
-def read_limits() -> Limits:
-    return msgspec.json.decode(sys.argv[2], type=Limits)
+def read_limits() -> ChildLimits:
+    return msgspec.json.decode(sys.argv[2], type=ChildLimits)
 
 
-def confine(limits: Limits) -> None:
+def confine(limits: ChildLimits) -> None:
     """Call it first, on the main thread."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal reaches the child too; the parent handles it
     protect_memory()
@@ -50,17 +50,17 @@ def confine(limits: Limits) -> None:
 
 
 def enter_sandbox() -> None:
-    """Give up the network, other programs, and files. Call it when everything is imported, before the first task.
+    """Give up the network, other programs, and files; irreversible. Call it after all imports, before the first task.
 
     The parent is told whether the system refuses these calls; where it does not, the limits below still stop most of
     them.
     """
     resource.setrlimit(resource.RLIMIT_NOFILE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
-    is_closed = refuse_system_calls()
-    if not is_closed:
+    is_filtered = refuse_system_calls()
+    if not is_filtered:
         resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))  # of no effect for root
-    os.write(0, FRAME.pack(CLOSED, is_closed))
+    os.write(0, FRAME.pack(SANDBOXED, is_filtered))
 
 
 def allow_cpu(seconds: int) -> None:
@@ -82,7 +82,7 @@ def serve_tasks(serve: Callable[[bytearray, bytearray], bytes], after: Callable[
 
 
 def _receive(parent: socket.socket, size_bytes: int) -> bytearray:
-    """So many bytes; none once the parent has closed its end."""
+    """Read exactly `size_bytes`; nothing once the parent has closed its end."""
     data = bytearray(size_bytes)
     view, received = memoryview(data), 0
     while received < size_bytes:

@@ -7,7 +7,7 @@ from functools import partial
 
 import msgspec
 
-from cadenza.children.confine import Limits
+from cadenza.children.confine import ChildLimits
 from cadenza.children.process import Buffer, Child, Died, TooHeavy
 from cadenza.children.turns import TurnLimits, Turns
 
@@ -18,7 +18,7 @@ class LaneSettings(msgspec.Struct, frozen=True):
     """The module that the child runs, what it may use, and how long a task may wait and take."""
 
     module: str
-    limits: Limits
+    limits: ChildLimits
     task_s: float  # by the clock, on a machine that is busy with other things
     turns: TurnLimits = TurnLimits()
     is_shared: bool = True  # whether one child serves several owners; if not, the next owner gets a new one

@@ -15,7 +15,7 @@ from contextlib import suppress
 
 import msgspec
 
-from cadenza.children.confine import CLOSED, FRAME, TASK, Limits
+from cadenza.children.confine import FRAME, SANDBOXED, TASK, ChildLimits
 
 Buffer = bytes | bytearray | memoryview
 SLICE_BYTES = 128 * 1024
@@ -60,7 +60,7 @@ class Child:
         self._measured_s = self._unpaid_s = 0.0  # CPU time: read last, and not taken yet
 
     @classmethod
-    async def start(cls, limits: Limits, module: str) -> "Child":
+    async def start(cls, limits: ChildLimits, module: str) -> "Child":
         """It gets one end of a socket pair and nothing else. It is started by the main thread, whose end ends it."""
         command = [sys.executable, "-S", "-m", module]
         arguments = [str(os.getpid()), msgspec.json.encode(limits).decode()]
@@ -122,7 +122,7 @@ class Child:
     async def _reply_size(self) -> int:
         while True:
             kind, number = FRAME.unpack(await self._reader.readexactly(FRAME.size))
-            if kind == CLOSED:
+            if kind == SANDBOXED:
                 self.is_sandboxed = bool(number)
                 if not self._has_begun:
                     self._has_begun = True

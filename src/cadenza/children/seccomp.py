@@ -68,13 +68,13 @@ Step = tuple[int, int, int, int]
 
 
 def refuse_system_calls() -> bool:
-    """From now on, on all threads, for good. Returns False where the system does not do it."""
+    """Install the filter on all threads; this is irreversible. False where the system does not support it."""
     machine = this_machine()
     return machine is not None and install(filter_steps(machine), machine)
 
 
 def this_machine() -> Machine | None:
-    """None where there is no such filter, or the numbers of its system calls are not known."""
+    """None where the system has no seccomp, or the numbers of its system calls are not known."""
     is_fit = sys.platform == "linux" and sys.maxsize > 2**32
     return MACHINES.get(os.uname().machine) if is_fit else None
 

@@ -22,10 +22,10 @@ from cadenza.app import WORKERS_FOLDER, App
 from cadenza.cli.console import now_ms, say_backup
 from cadenza.cli.doctor.index_check import index_problem
 from cadenza.config import ConfigError, Settings, missing_secrets
-from cadenza.config.settings import Grounding
+from cadenza.config.settings import GroundingSettings
 from cadenza.control.account.accounts import create_account, list_accounts
 from cadenza.control.keys import KeyOrder, create_key
-from cadenza.control.sign_in.first_operator import make_operator_link
+from cadenza.control.sign_in.links import make_operator_link
 from cadenza.control.store.prepare import prepare_store
 from cadenza.core.money import NANO_PER_DOLLAR
 from cadenza.core.records import DEFAULT_CLASS
@@ -173,7 +173,7 @@ def _model_lines(settings: Settings) -> list[tuple[str, str]]:
     return [("Model", f"{model} answers for {', '.join(classes)}") for model, classes in served.items()]
 
 
-def describe_grounding(given: Grounding, command: str) -> str:
+def describe_grounding(given: GroundingSettings, command: str) -> str:
     """What requests get beside their messages."""
     parts = [name for name, is_on in (("files", given.attachments), ("memory", given.memory)) if is_on]
     match given.search.engine:

@@ -136,18 +136,19 @@ def tables(value: object) -> list[Table]:
     return value
 
 
-def price(value: object) -> int:
-    """Dollars per million tokens -> nano-dollars per token."""
-    if isinstance(value, float):
-        raise CheckError(f'must be quoted, so that it stays exact: "{value}"')
-    return parse_price(str(value) if type(value) is int else text(value))
+def exact(parse: Callable[[str], int]) -> Check:
+    """A decimal amount as nano-dollars. TOML's floats would lose digits."""
+
+    def check(value: object) -> int:
+        if isinstance(value, float):
+            raise CheckError(f'must be quoted, so that it stays exact: "{value}"')
+        return parse(str(value) if type(value) is int else text(value))
+
+    return check
 
 
-def dollars(value: object) -> int:
-    """Dollars -> nano-dollars."""
-    if isinstance(value, float):
-        raise CheckError(f'must be quoted, so that it stays exact: "{value}"')
-    return parse_dollars(str(value) if type(value) is int else text(value))
+price = exact(parse_price)  # dollars per million tokens -> nano-dollars per token
+dollars = exact(parse_dollars)
 
 
 def address_like(example: str) -> Check:

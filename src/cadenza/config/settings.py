@@ -54,7 +54,7 @@ class Secret(str):
         return "***"
 
 
-class Server(msgspec.Struct, frozen=True):
+class ServerSettings(msgspec.Struct, frozen=True):
     """Where the service listens, how long it waits for running requests when it is told to stop, and whom it trusts.
 
     `metrics_token` comes from the variable `metrics_token_env`.
@@ -69,20 +69,20 @@ class Server(msgspec.Struct, frozen=True):
     metrics_token: str | None = None
 
 
-class Store(msgspec.Struct, frozen=True):
+class StoreSettings(msgspec.Struct, frozen=True):
     """Where accounts, keys and the ledger are kept. In loaded settings the path of an SQLite file is absolute."""
 
     url: str = "sqlite:///./data/cadenza.db"
     region: str | None = None  # None: not stated
 
 
-class SharedState(msgspec.Struct, frozen=True):
+class SharedStateSettings(msgspec.Struct, frozen=True):
     """Where processes share rates and slots."""
 
     url: str = "memory://"
 
 
-class Limits(msgspec.Struct, frozen=True):
+class LimitSettings(msgspec.Struct, frozen=True):
     """The smoothed request rate of a key, the number of chat requests in flight, and those of revoked keys."""
 
     requests_per_second: float = 10.0
@@ -91,7 +91,7 @@ class Limits(msgspec.Struct, frozen=True):
     revoked_streams: Literal["end", "finish"] = "end"
 
 
-class Provider(msgspec.Struct, frozen=True):
+class ProviderSettings(msgspec.Struct, frozen=True):
     """Serves models. `api_key` comes from the variable `api_key_env` or the file `api_key_file`."""
 
     name: str
@@ -116,7 +116,7 @@ class ClassSettings(msgspec.Struct, frozen=True):
     search_decision: Literal["rules", "model"] = "rules"
 
 
-class Platform(msgspec.Struct, frozen=True):
+class PlatformSettings(msgspec.Struct, frozen=True):
     """The web application. `base_url` is its address, for links in e-mails; with https, cookies are sent over TLS only.
 
     A new account gets the opening credit; at most `opening_credits_per_hour` accounts get it in an hour. `secret_key`,
@@ -131,7 +131,7 @@ class Platform(msgspec.Struct, frozen=True):
     secret_key: str | None = None
 
 
-class Mail(msgspec.Struct, frozen=True):
+class MailSettings(msgspec.Struct, frozen=True):
     """The SMTP server that sends e-mail. `password` comes from the variable `password_env`."""
 
     host: str
@@ -143,7 +143,7 @@ class Mail(msgspec.Struct, frozen=True):
     password: str | None = None
 
 
-class Stripe(msgspec.Struct, frozen=True):
+class StripeSettings(msgspec.Struct, frozen=True):
     """The account at Stripe that takes payments. Its secrets come from the variables that are named here."""
 
     secret_key_env: str
@@ -153,7 +153,7 @@ class Stripe(msgspec.Struct, frozen=True):
     api_url: str = "https://api.stripe.com"
 
 
-class Search(msgspec.Struct, frozen=True):
+class SearchSettings(msgspec.Struct, frozen=True):
     """The engine of web search. `api_key` comes from the variable `api_key_env`; `index` is the local engine's file.
 
     `wants_index` says that the config asks for local search. Without it, local search begins when there is an index.
@@ -174,10 +174,10 @@ class Search(msgspec.Struct, frozen=True):
     searches_per_day: int = 1000  # of one account
 
 
-class Grounding(msgspec.Struct, frozen=True):
+class GroundingSettings(msgspec.Struct, frozen=True):
     """What is added to requests of the plain path."""
 
-    search: Search
+    search: SearchSettings
     attachments: bool = True
     memory: bool = True
 
@@ -189,17 +189,17 @@ class Settings(msgspec.Struct, frozen=True):
     """
 
     source: Path | None
-    server: Server
-    store: Store
-    shared_state: SharedState
-    limits: Limits
+    server: ServerSettings
+    store: StoreSettings
+    shared_state: SharedStateSettings
+    limits: LimitSettings
     prices: dict[str, Price]
-    providers: dict[str, Provider]
+    providers: dict[str, ProviderSettings]
     classes: dict[str, ClassSettings]
-    grounding: Grounding
-    platform: Platform = Platform()
-    mail: Mail | None = None
-    stripe: Stripe | None = None
+    grounding: GroundingSettings
+    platform: PlatformSettings = PlatformSettings()
+    mail: MailSettings | None = None
+    stripe: StripeSettings | None = None
     fault_point: str | None = None
 
 

@@ -6,8 +6,8 @@ look-ups that wait at the same time share one query; they join only a query that
 """
 
 import asyncio
-from collections import OrderedDict
 
+from cadenza.core.bounded_cache import BoundedCache
 from cadenza.fleet.presence import Presence
 from cadenza.store.store import Store, StoreUnavailable
 from cadenza.store.tables import keys
@@ -25,8 +25,7 @@ class KeyCache:
         self._store = store
         self._presence = presence
         self._wait_s = wait_s
-        self._kept_max = kept_max
-        self._kept: OrderedDict[bytes, FoundKey] = OrderedDict()  # read under the epoch that is followed
+        self._kept = BoundedCache[bytes, FoundKey](kept_max)  # read under the epoch that is followed
         self._turns = asyncio.Semaphore(QUERIES_AT_ONCE)
         self._next: tuple[set[bytes], asyncio.Task[FoundKeys]] | None = None  # the query that has not begun
         self._queries: set[asyncio.Task[FoundKeys]] = set()
@@ -69,6 +68,6 @@ class KeyCache:
         A revoked key is not kept, so that it takes as long as an unknown one.
         """
         if found.epoch == self._presence.epoch:
-            self._kept.update((digest, key) for digest, key in found.by_digest.items() if key.revoked_at is None)
-            while len(self._kept) > self._kept_max:
-                self._kept.popitem(last=False)
+            for digest, key in found.by_digest.items():
+                if key.revoked_at is None:
+                    self._kept.put(digest, key)

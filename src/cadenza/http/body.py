@@ -2,23 +2,18 @@
 
 The connection feeds it; the application reads it whole. Until the application asks for it, no more than a small buffer
 is read from the socket, so backpressure reaches the client.
-
-    state              from the client                      the application reads
-    AWAITING_CONTINUE  bytes -> RECEIVING, end -> COMPLETE  sends "100 Continue" -> RECEIVING
-    RECEIVING          bytes -> RECEIVING, end -> COMPLETE  waits
-    COMPLETE           -                                    returns
 """
 
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from enum import Enum, auto
+from enum import IntEnum, auto
 from typing import Protocol
 
 import msgspec
 
 MIB = 1024 * 1024
-PACE_STEPS = 64  # the marks that are kept of a body's progress
+RATE_STEPS = 64  # the marks that are kept of a body's progress
 
 
 class BodyLimits(msgspec.Struct, frozen=True):
@@ -77,13 +72,13 @@ class BodyMemory:
         self.free_bytes += size_bytes
 
 
-class Pace:
+class MinimumRate:
     """The minimum rate of a body over a sliding window. Fast bytes earn no time beyond the window."""
 
     def __init__(self, limits: BodyLimits, now_s: float) -> None:
         self._window_s = limits.time_s
         self._bytes_min = limits.time_s * limits.bytes_per_s_min
-        self._step_s = limits.time_s / PACE_STEPS
+        self._step_s = limits.time_s / RATE_STEPS
         self._marks = deque([(now_s, 0)])  # the beginning of a step, and how many bytes there were at its end
 
     def deadline_s(self, now_s: float, size_bytes: int) -> float:
@@ -97,8 +92,8 @@ class Pace:
         return marks[0][0] + self._window_s
 
 
-class BodyState(Enum):
-    """How much of the body has arrived. See the module's table."""
+class BodyState(IntEnum):
+    """How much of the body has arrived."""
 
     AWAITING_CONTINUE = auto()
     RECEIVING = auto()
@@ -106,6 +101,11 @@ class BodyState(Enum):
 
 
 AWAITING_CONTINUE, RECEIVING, COMPLETE = BodyState  # as names: Python 3.11 is slow to look up BodyState.X
+
+# The transitions: for each event, the states in which it may happen, and the next state of each.
+BYTES_ARRIVE = {AWAITING_CONTINUE: RECEIVING, RECEIVING: RECEIVING}  # a client need not wait for "100 Continue"
+CONTINUE_SENT = {AWAITING_CONTINUE: RECEIVING}
+BODY_ENDS = {AWAITING_CONTINUE: COMPLETE, RECEIVING: COMPLETE}
 
 
 class RequestBody:
@@ -144,20 +144,18 @@ class RequestBody:
 
     def note_continue(self) -> None:
         """The client was told that it may send the body."""
-        self.state = RECEIVING
+        self.state = CONTINUE_SENT[self.state]
 
     def feed(self, data: bytes) -> None:
         """Take bytes from the connection."""
-        assert self.state is not COMPLETE
-        self.state = RECEIVING
+        self.state = BYTES_ARRIVE[self.state]
         self._parts.append(data)
         self._unread_bytes += len(data)
         if self._arrival:
             self._wake_reader(self._arrival)
 
     def end(self) -> None:
-        assert self.state is not COMPLETE
-        self.state = COMPLETE
+        self.state = BODY_ENDS[self.state]
         if self._arrival:
             self._wake_reader(self._arrival)
 
@@ -192,11 +190,11 @@ class RequestBody:
 
     async def _receive(self, budget: BodyBudget, ask_for_more: Callable[[], None]) -> bytearray:
         loop = asyncio.get_running_loop()
-        pace = Pace(self._limits, loop.time())
+        rate = MinimumRate(self._limits, loop.time())
         async with asyncio.timeout(None) as timeout:
             body = bytearray(self.take(budget))  # joining many parts at the end would hold the loop for 30 ms
             while not self.is_complete:
-                timeout.reschedule(pace.deadline_s(loop.time(), self.size_bytes))
+                timeout.reschedule(rate.deadline_s(loop.time(), self.size_bytes))
                 self._arrival = loop.create_future()
                 ask_for_more()
                 await self._arrival

@@ -6,17 +6,19 @@ certificates.
 """
 
 import asyncio
+import base64
+import errno
 import math
 import socket
 import ssl
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from cadenza.http.client_connection import ClientConnection, Pieces, Unanswered
-from cadenza.http.exhaustion import ran_out
-from cadenza.http.tunnel import open_tunnel, proxy_authorization
 
+PROXY_HEAD_BYTES_MAX = 8 * 1024  # of its reply to CONNECT
+OUT_OF = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}  # files, of the process or machine, and memory
 PRUNE_S = 5.0  # how often idle connections are looked at
 
 
@@ -161,3 +163,74 @@ class HttpClient:
             tunnel.close()
             raise
         return connection
+
+
+async def open_tunnel(proxy: SplitResult, host: str, port: int) -> socket.socket:
+    """A socket on which the next bytes reach the host; ConnectionError where the proxy refuses."""
+    assert proxy.hostname
+    loop = asyncio.get_running_loop()
+    tunnel = await _connect(loop, proxy.hostname, proxy.port or 80)
+    try:
+        await loop.sock_sendall(tunnel, _connect_request(proxy, host, port))
+        await _read_reply(loop, tunnel)
+    except BaseException:
+        tunnel.close()
+        raise
+    return tunnel
+
+
+def proxy_authorization(proxy: SplitResult) -> dict[str, str]:
+    if proxy.username is None:
+        return {}
+    secret = base64.b64encode(f"{unquote(proxy.username)}:{unquote(proxy.password or '')}".encode()).decode()
+    return {"proxy-authorization": f"Basic {secret}"}
+
+
+def _connect_request(proxy: SplitResult, host: str, port: int) -> bytes:
+    target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    fields = {"host": target, **proxy_authorization(proxy)}
+    lines = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
+    return f"CONNECT {target} HTTP/1.1\r\n{lines}\r\n".encode()
+
+
+async def _connect(loop: asyncio.AbstractEventLoop, host: str, port: int) -> socket.socket:
+    """A connection to the first address of the host that accepts one."""
+    for family, kind, protocol, _, address in await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+        connected = socket.socket(family, kind, protocol)
+        connected.setblocking(False)
+        try:
+            await loop.sock_connect(connected, address)
+        except OSError:
+            connected.close()
+        except BaseException:
+            connected.close()
+            raise
+        else:
+            return connected
+    raise ConnectionError
+
+
+async def _read_reply(loop: asyncio.AbstractEventLoop, tunnel: socket.socket) -> None:
+    head = b""
+    while not head.endswith(b"\r\n\r\n"):
+        byte = await loop.sock_recv(tunnel, 1)  # one at a time: the bytes after the head belong to TLS
+        head += byte
+        if not byte or len(head) > PROXY_HEAD_BYTES_MAX:
+            raise ConnectionError
+    if head.split(None, 2)[1:2] != [b"200"]:
+        raise ConnectionError
+
+
+def ran_out(error: OSError) -> bool:
+    if error.errno in OUT_OF:
+        return True
+    return not isinstance(error, (ConnectionError, TimeoutError)) and _cannot_open_socket()
+
+
+def _cannot_open_socket() -> bool:
+    """A name that cannot be looked up for want of a file gives various errors, so try to open one."""
+    try:
+        socket.socket().close()
+    except OSError as error:
+        return error.errno in OUT_OF
+    return False

@@ -1,15 +1,6 @@
 """The client's end of a connection to an upstream: one exchange at a time, and its response while it lasts.
 
-    state          what is known                              next
-    IDLE           no exchange runs                           AWAITING_BYTE when a request is sent
-    AWAITING_BYTE  the request was sent, no byte came back    READING_HEAD
-    READING_HEAD   the head of the response is arriving       READING_BODY
-    READING_BODY   the body is arriving                       COMPLETE
-    COMPLETE       the whole response arrived                 IDLE when the exchange ends
-    BROKEN         closed, or what came is not HTTP           none: it cannot be used again
-
-When the connection is lost, the state becomes BROKEN, with two exceptions: COMPLETE stays, and READING_BODY becomes
-COMPLETE if the body has no framing and so ends with its connection. Each part of the body is handed to a receiver as
+Each part of the body is handed to a receiver as
 soon as it arrives. Without a receiver, a bounded buffer fills up, and then nothing more is read from the socket: this
 is how backpressure reaches the upstream.
 """
@@ -17,12 +8,12 @@ is how backpressure reaches the upstream.
 import asyncio
 import math
 from collections.abc import Callable, Sequence
-from enum import Enum, auto
+from enum import IntEnum, auto
 from typing import cast
 
 import httptools
 
-from cadenza.http.deadline import Deadline
+from cadenza.http.flow import Deadline
 
 HEAD_BYTES_MAX = 64 * 1024
 BUFFER_BYTES_MAX = 256 * 1024
@@ -47,19 +38,29 @@ class Unanswered(Broken):
     """The connection ended before the first byte of a response."""
 
 
-class State(Enum):
-    """See the module's table."""
+class ClientState(IntEnum):
+    """What is known of the response."""
 
-    IDLE = auto()
-    AWAITING_BYTE = auto()
-    READING_HEAD = auto()
-    READING_BODY = auto()
-    COMPLETE = auto()
-    BROKEN = auto()
+    IDLE = auto()  # no exchange runs
+    AWAITING_BYTE = auto()  # the request was sent, and no byte came back
+    READING_HEAD = auto()  # the head of the response is arriving
+    READING_BODY = auto()  # the body is arriving
+    COMPLETE = auto()  # the whole response arrived
+    BROKEN = auto()  # closed, or what came is not HTTP: it cannot be used again
 
 
-# As names: Python 3.11 is slow to look up State.X.
-IDLE, AWAITING_BYTE, READING_HEAD, READING_BODY, COMPLETE, BROKEN = State
+# As names: Python 3.11 is slow to look up ClientState.X.
+IDLE, AWAITING_BYTE, READING_HEAD, READING_BODY, COMPLETE, BROKEN = ClientState
+
+# The transitions: for each event, the states in which it may happen, and the next state of each. In any other state
+# the event is a programming error, and a KeyError.
+REQUEST_SENT = {IDLE: AWAITING_BYTE}
+FIRST_BYTE = {AWAITING_BYTE: READING_HEAD}
+HEAD_COMPLETE = {READING_HEAD: READING_BODY}
+BODY_COMPLETE = {READING_BODY: COMPLETE}  # also at the end of the connection, where the body has no framing
+EXCHANGE_ENDED = {COMPLETE: IDLE}
+ABORT = dict.fromkeys(ClientState, BROKEN)
+CONNECTION_LOST = {**ABORT, COMPLETE: COMPLETE}  # a response that is complete can still be read
 
 
 class ClientConnection(asyncio.Protocol):
@@ -92,7 +93,7 @@ class ClientConnection(asyncio.Protocol):
         assert self._state is IDLE
         self.status, self.headers = 0, {}
         self._head_bytes = self._overhead_bytes = 0
-        self._state = AWAITING_BYTE
+        self._state = REQUEST_SENT[self._state]
         self._transport.write(request)
         try:
             if pieces:
@@ -154,14 +155,14 @@ class ClientConnection(asyncio.Protocol):
         """True if another exchange may follow; otherwise the connection is closed."""
         is_read = self._state is COMPLETE and not self._buffer and not self._transport.get_write_buffer_size()
         if is_read and self._keeps_alive and not self._transport.is_closing():
-            self._state = IDLE
+            self._state = EXCHANGE_ENDED[self._state]
             self._idle_since_s = self._loop.time()
             return True
         self.abort()
         return False
 
     def abort(self) -> None:
-        self._state = BROKEN
+        self._state = ABORT[self._state]
         self._close()
 
     def _close(self) -> None:
@@ -213,7 +214,7 @@ class ClientConnection(asyncio.Protocol):
         self._close()
         if self._state is not COMPLETE:
             error = Unanswered() if self._state is AWAITING_BYTE else Broken()
-            self._state = BROKEN
+            self._state = CONNECTION_LOST[self._state]
             self._wake(error)
 
     # asyncio's callbacks
@@ -224,7 +225,7 @@ class ClientConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         state = self._state
         if state is AWAITING_BYTE:
-            self._state = READING_HEAD
+            self._state = FIRST_BYTE[state]
         elif state is not READING_BODY and state is not READING_HEAD:  # bytes that no request asked for
             self._close()
             return
@@ -244,7 +245,7 @@ class ClientConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._deadline.close()
         if self._state is READING_BODY and exc is None and not FRAMING & self.headers.keys():
-            self._state = COMPLETE  # such a body ends with its connection
+            self._state = BODY_COMPLETE[self._state]
             self._wake()
         else:
             self._break()
@@ -274,7 +275,7 @@ class ClientConnection(asyncio.Protocol):
             self.headers = {}
         else:
             self.status = status
-            self._state = READING_BODY
+            self._state = HEAD_COMPLETE[self._state]
             self._wake()
 
     def on_body(self, data: bytes) -> None:
@@ -288,7 +289,7 @@ class ClientConnection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         if self.status:
-            self._state = COMPLETE
+            self._state = BODY_COMPLETE[self._state]
             self._keeps_alive = self._parser.should_keep_alive()
 
 

@@ -1,28 +1,5 @@
 """The server's end of a client's connection: HTTP/1.1, one exchange at a time, in the order of the requests.
 
-    state          meaning                                                      reading deadline
-    AWAITING_HEAD  new, or bytes have arrived that do not complete a head       head_s, which more bytes do not extend
-    SERVING        an exchange runs; what arrives behind its request waits      none
-    SERVING_LAST   an exchange runs; input is discarded                         none
-    IDLE           the reply is complete and nothing was parsed since           keep_alive_s
-    LINGERING      the last reply is sent; input is discarded, within limits    linger_s, linger_silence_s
-    CLOSING        closes once everything is sent; input is discarded           none
-    LOST           the connection is gone                                       none
-
-    event                                  from                    to
-    the head of a request is complete      AWAITING_HEAD, IDLE     SERVING
-    other bytes are parsed                 IDLE                    AWAITING_HEAD
-    a request without keep-alive is read   SERVING                 SERVING_LAST
-    a reply is complete                    SERVING                 IDLE; input that waited is then parsed
-    the last reply is complete             SERVING, SERVING_LAST   CLOSING, or LINGERING if not all input was read
-    bytes are malformed                    where input is parsed   LINGERING, after a refusal if no reply has begun
-    a body that nobody wants is too large  AWAITING_HEAD, IDLE     LINGERING
-    a reading deadline passes, or shut()   AWAITING_HEAD, IDLE     CLOSING
-    shut()                                 SERVING                 SERVING_LAST once the request's body is complete
-    the limits of lingering are reached    LINGERING               CLOSING
-    abort(), or the unread deadline        any but LOST            CLOSING
-    the connection is lost                 any                     LOST: the running exchange is interrupted
-
 Input that arrives while an exchange runs is not parsed, so at most one request of a connection is known. Nor is any
 parsed while the client does not read its replies, or while it is held back because it was refused. Little of it is
 read: the rest waits in the kernel, and this is backpressure. The same happens while the application does not read a
@@ -31,7 +8,7 @@ large body.
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from enum import Enum, auto
+from enum import IntEnum, auto
 from functools import partial
 from typing import cast
 
@@ -39,12 +16,10 @@ import msgspec
 
 from cadenza.http.body import MIB, BodyLimits, RequestBody
 from cadenza.http.connections import Connections
-from cadenza.http.deadline import Deadline
 from cadenza.http.exchange import COMPLETE, PENDING, STATUS_LINES, Exchange, Interruption, Request
-from cadenza.http.forwarded import TrustedProxies, plain_address
-from cadenza.http.pause import Pause
+from cadenza.http.flow import Deadline, Pause, WriteFlow
+from cadenza.http.headers import TrustedProxies, plain_address
 from cadenza.http.request_parser import NEEDS_INPUT, TURN_ENDED, Malformed, RequestParser
-from cadenza.http.write_flow import WriteFlow
 
 Serve = Callable[[Exchange], Awaitable[None]]
 RefuseMalformed = Callable[[int], tuple[bytes, bytes]]  # a status; the headers and the body of the reply
@@ -77,22 +52,33 @@ class ConnectionSettings(msgspec.Struct, frozen=True):
     refuse_malformed: RefuseMalformed = _refuse_plainly
 
 
-class State(Enum):
-    """See the module's table."""
+class ConnectionState(IntEnum):
+    """What a connection does. The reading deadline of a state is set where the state is entered."""
 
-    AWAITING_HEAD = auto()
-    SERVING = auto()
-    SERVING_LAST = auto()
-    IDLE = auto()
-    LINGERING = auto()
-    CLOSING = auto()
-    LOST = auto()
+    AWAITING_HEAD = auto()  # new, or bytes have arrived that do not complete a head. Deadline: head_s
+    SERVING = auto()  # an exchange runs; what arrives behind its request waits
+    SERVING_LAST = auto()  # an exchange runs; input is discarded
+    IDLE = auto()  # the reply is complete, and nothing was parsed since. Deadline: keep_alive_s
+    LINGERING = auto()  # the last reply is sent; input is discarded. Deadline: linger_s, linger_silence_s
+    CLOSING = auto()  # closes once everything is sent; input is discarded
+    LOST = auto()  # the connection is gone
 
 
-# As names: Python 3.11 is slow to look up State.X.
-AWAITING_HEAD, SERVING, SERVING_LAST, IDLE, LINGERING, CLOSING, LOST = State
+# As names: Python 3.11 is slow to look up ConnectionState.X.
+AWAITING_HEAD, SERVING, SERVING_LAST, IDLE, LINGERING, CLOSING, LOST = ConnectionState
 DISCARDING = (SERVING_LAST, LINGERING, CLOSING, LOST)
 CLOSED = (LINGERING, CLOSING, LOST)
+
+# The transitions: for each event, the states in which it may happen, and the next state of each. In any other state
+# the event is a programming error, and a KeyError.
+HEAD_READ = {AWAITING_HEAD: SERVING, IDLE: SERVING}
+PART_OF_HEAD_READ = {IDLE: AWAITING_HEAD}
+LAST_REQUEST_READ = {SERVING: SERVING_LAST}  # it or shut() asked to close, and its body is complete
+REPLY_COMPLETE = {SERVING: IDLE}  # then input that waited is parsed
+LINGER = dict.fromkeys((AWAITING_HEAD, IDLE, SERVING, SERVING_LAST), LINGERING)  # malformed or unwanted input
+CLOSE = {**dict.fromkeys(LINGER, CLOSING), LINGERING: CLOSING}  # the last reply, a deadline, shut() or a limit
+ABORT = {**CLOSE, CLOSING: CLOSING}  # at any time, also when a client does not read
+CONNECTION_LOST = dict.fromkeys(ConnectionState, LOST)  # a running exchange is interrupted
 
 
 class Connection(asyncio.Protocol):
@@ -132,7 +118,7 @@ class Connection(asyncio.Protocol):
     def abort(self) -> None:
         """Close it now, without sending the rest."""
         if self._state is not LOST:
-            self._state = CLOSING
+            self._state = ABORT[self._state]
             self._transport.abort()
 
     # asyncio's callbacks
@@ -144,7 +130,7 @@ class Connection(asyncio.Protocol):
         self._deadline.set_after(self._settings.limits.head_s)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 asyncio's signature
-        self._state = LOST
+        self._state = CONNECTION_LOST[self._state]
         self._connections.remove(self)
         self._deadline.close()
         self._pause.cancel()
@@ -232,7 +218,7 @@ class Connection(asyncio.Protocol):
 
     def receive_head(self, request: Request, *, keep_alive: bool) -> None:
         body = RequestBody(self._settings.body_limits, expects_continue=request.expects_continue)
-        self._state = SERVING
+        self._state = HEAD_READ[self._state]
         self._deadline.clear()
         self._connections.note_busy(self)
         self._begin(Exchange(self, request, body, keep_alive=keep_alive))
@@ -240,7 +226,7 @@ class Connection(asyncio.Protocol):
     def receive_body(self, data: bytes) -> None:
         if self._exchange:
             self._exchange.body.feed(data)
-        elif self._state is not LINGERING:
+        elif self._state not in CLOSED:
             self._discarded_bytes += len(data)
             if self._discarded_bytes > self._settings.body_limits.rest_bytes_max:
                 self._linger()
@@ -277,7 +263,7 @@ class Connection(asyncio.Protocol):
             else:
                 self._linger()
             return
-        self._state = IDLE
+        self._state = REPLY_COMPLETE[self._state]
         now_s = self._loop.time()
         self._deadline.set(now_s + self._settings.limits.keep_alive_s)
         self._connections.note_quiet(self, now_s)
@@ -326,15 +312,15 @@ class Connection(asyncio.Protocol):
         self._linger()
 
     def _await_head(self) -> None:
-        self._state = AWAITING_HEAD
+        self._state = PART_OF_HEAD_READ[self._state]
         self._deadline.set_after(self._settings.limits.head_s)
 
     def _discard_input(self) -> None:
-        self._state = SERVING_LAST
+        self._state = LAST_REQUEST_READ[self._state]
         self._read_on()
 
     def _close(self) -> None:
-        self._state = CLOSING
+        self._state = CLOSE[self._state]
         self._deadline.clear()
         self._transport.close()
 
@@ -345,7 +331,7 @@ class Connection(asyncio.Protocol):
         if not self._connections.may_linger(self):
             self._close()
             return
-        self._state = LINGERING
+        self._state = LINGER[self._state]
         if self._exchange:
             self._exchange.interrupt(Interruption.DISCONNECT)
             self._exchange = self._task = None

@@ -2,27 +2,18 @@
 
 The connection creates it when the head of a request is complete. The application reads the body and sends the reply.
 Its bytes go straight to the transport, without a queue or another task.
-
-    reply state  respond()   start_stream()  write()  finish_stream()  abort_stream()  the client disconnects
-    PENDING      COMPLETE    STREAMING       -        -                -               ABANDONED
-    STREAMING    -           -               sent     COMPLETE         COMPLETE        ABANDONED
-    COMPLETE     -           -               -        -                -               no effect
-    ABANDONED    no effect   no effect       dropped  no effect        no effect       no effect
-
-A dash marks a programming error, which fails an assertion.
 """
 
 import asyncio
 import time
 from email.utils import formatdate
-from enum import Enum, auto
+from enum import Enum, IntEnum, auto
 from functools import lru_cache
 from http import HTTPStatus
 from typing import Protocol
 
 from cadenza.http.body import BodyBudget, BodyTimeout, RequestBody
-from cadenza.http.forwarded import TrustedProxies
-from cadenza.http.headers import Headers
+from cadenza.http.headers import Headers, TrustedProxies
 
 STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
 CHUNKED = b"transfer-encoding: chunked\r\n"
@@ -31,16 +22,24 @@ CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 BODILESS = (204, 304)  # replies of these statuses end with their head
 
 
-class ReplyState(Enum):
-    """How far the reply is. See the module's table."""
+class ReplyState(IntEnum):
+    """How far the reply is."""
 
     PENDING = auto()
     STREAMING = auto()
     COMPLETE = auto()
-    ABANDONED = auto()
+    ABANDONED = auto()  # the client is gone: what is sent is dropped
 
 
 PENDING, STREAMING, COMPLETE, ABANDONED = ReplyState  # as names: Python 3.11 is slow to look up ReplyState.X
+
+# The transitions: for each method of an exchange, the states in which it may be called, and the next state of each.
+# In any other state the call is a programming error, and a KeyError before a byte is sent.
+RESPOND = {PENDING: COMPLETE, ABANDONED: ABANDONED}
+START_STREAM = {PENDING: STREAMING, ABANDONED: ABANDONED}
+WRITE = {STREAMING: STREAMING, ABANDONED: ABANDONED}
+FINISH_STREAM = {STREAMING: COMPLETE, ABANDONED: ABANDONED}
+DISCONNECT = {PENDING: ABANDONED, STREAMING: ABANDONED, ABANDONED: ABANDONED, COMPLETE: COMPLETE}
 
 
 class Interruption(Enum):
@@ -171,34 +170,34 @@ class Exchange:
 
     def respond(self, status: int, headers: bytes, body: bytes) -> None:
         """Send a whole reply. HEAD gets its head alone, and a 204 or a 304 has no body."""
-        if self.state is not PENDING:
-            assert self.state is ABANDONED
+        after = RESPOND[self.state]
+        if after is ABANDONED:
             return
         if status in BODILESS:
             body = length = b""
         else:
             length = b"content-length: %d\r\n" % len(body)
         self._send_head(status, headers + length, b"" if self.request.method == "HEAD" else body)
-        self._complete()
+        self._complete(after)
 
     def respond_to_head(self, status: int, headers: bytes) -> None:
         """Send the head of a reply whose length the service does not know or has put into `headers`."""
-        if self.state is not PENDING:
-            assert self.state is ABANDONED
+        after = RESPOND[self.state]
+        if after is ABANDONED:
             return
         assert self.request.method == "HEAD"
         self._send_head(status, headers, b"")
-        self._complete()
+        self._complete(after)
 
     def start_stream(self, headers: bytes, status: int = 200, *, is_early: bool = False) -> None:
         """Send the head of a stream. An early one only keeps the client waiting: `begin_reply` comes later."""
-        if self.state is not PENDING:
-            assert self.state is ABANDONED
+        after = START_STREAM[self.state]
+        if after is ABANDONED:
             return
         assert status not in BODILESS
         assert self.request.method != "HEAD"
         self._send_head(status, headers if self.request.is_http_1_0 else headers + CHUNKED, b"")
-        self.state = STREAMING
+        self.state = after
         if is_early:
             self.status = self.first_byte_s = None
 
@@ -211,8 +210,7 @@ class Exchange:
 
         Bytes handed over count as delivered, even if the client disconnects before it reads them.
         """
-        if self.state is not STREAMING:
-            assert self.state is ABANDONED
+        if WRITE[self.state] is ABANDONED:
             return False
         self._transport.write(data if self.request.is_http_1_0 or not data else b"%x\r\n%b\r\n" % (len(data), data))
         self.last_write_s = time.monotonic()
@@ -224,12 +222,12 @@ class Exchange:
             await self._transport.drain()
 
     def finish_stream(self, data: bytes) -> None:
-        if self.state is not STREAMING:
-            assert self.state is ABANDONED
+        after = FINISH_STREAM[self.state]
+        if after is ABANDONED:
             return
         last = b"" if self.request.is_http_1_0 else LAST_CHUNK
         self._transport.write(self._chunk(data) + last)
-        self._complete()
+        self._complete(after)
 
     def abort_stream(self, data: bytes) -> None:
         """End a stream that broke off. `data` tells the client; then the connection is closed."""
@@ -257,7 +255,7 @@ class Exchange:
         if self.state is COMPLETE:
             return
         if reason is Interruption.DISCONNECT:
-            self.state = ABANDONED
+            self.state = DISCONNECT[self.state]
         if self.interruption is None:
             self.interruption = reason
             self._transport.cancel(self)
@@ -292,8 +290,8 @@ class Exchange:
         if is_undecided or self.body.has_large_rest(self.request.headers.get(b"content-length", b"")):
             self.close_after_reply()
 
-    def _complete(self) -> None:
-        self.state = COMPLETE
+    def _complete(self, after: ReplyState) -> None:
+        self.state = after
         self._transport.reply_complete(self)
 
 

@@ -1,14 +1,9 @@
 """Reads HTTP/1.1 requests from bytes, which may be split anywhere, one request at a time.
 
-    phase    what is fed to httptools at once                next
-    HEAD     up to the blank line behind the fields          SIZED, CHUNKED, or HEAD where there is no body
-    SIZED    the rest of the body, whose length is known     HEAD
-    CHUNKED  up to a blank line, where it may end            HEAD
-
-So httptools never sees a byte behind the end of a request before the next one is asked for. Bytes that are not body
-(heads, trailers, chunk sizes and their extensions) are bounded, and so is the number of tiny chunks: each takes 2 µs,
-however small it is. For each request the receiver is told of the head, of the parts of the body and of the end, in this
-order. Malformed bytes end the parsing for good.
+httptools is fed in pieces that end where a request may end, so it never sees a byte of the next request too early.
+Bytes that are not body (heads, trailers, chunk sizes and their extensions) are bounded, and so is the number of tiny
+chunks: each takes 2 µs, however small it is. For each request the receiver gets the head, the parts of the body and the
+end, in this order. Nothing is parsed after malformed bytes.
 """
 
 import re
@@ -20,10 +15,9 @@ import httptools
 
 from cadenza.http.exchange import Request
 from cadenza.http.headers import Headers, encode_headers
-from cadenza.http.request_input import RequestInput
 
 FRAMING = (b"content-length", b"transfer-encoding")
-LINE_ENDS = (b" HTTP/1.1\r", b" HTTP/1.0\r")
+VERSIONS = (b" HTTP/1.1\r", b" HTTP/1.0\r")
 LINE_BYTES = len(b"  HTTP/1.1\r")  # of a request line, beside its method and its target
 HOST = re.compile(rb"[A-Za-z0-9\-._~!$&'()*+,;=:%\[\]]{0,255}")
 NUMBER_SIGN, PERCENT = b"#%"  # numbers: `b"#" in target` raises an error inside and takes 20 times as long
@@ -32,6 +26,10 @@ PIECES_PER_TURN = 16  # fed to httptools before the loop may do something else
 CHUNKED_PIECES_PER_TURN = 2
 CHUNK_BYTES = 16  # that the chunks of a body have on average, at least
 SMALL_CHUNKS = 2000  # so many chunks of a body may have fewer
+BLANK_LINE = b"\r\n\r\n"
+LINE_ENDS = b"\r\n"
+PIECE_BYTES_MAX = 8192  # bounds how often httptools calls back for one piece
+COPY_BYTES_MAX = 4096  # copying fewer bytes costs less than a view of them
 
 
 class Malformed(Exception):
@@ -53,11 +51,11 @@ class RequestReceiver(Protocol):
 
 
 class Phase(Enum):
-    """See the module's table."""
+    """What is read now, and how much of it is fed to httptools at once."""
 
-    HEAD = auto()
-    SIZED = auto()
-    CHUNKED = auto()
+    HEAD = auto()  # up to the blank line behind the fields; a body of either kind follows, or the next head
+    SIZED = auto()  # the rest of a body whose length is known
+    CHUNKED = auto()  # up to a blank line, where the body may end
 
 
 class Progress(Enum):
@@ -70,6 +68,71 @@ class Progress(Enum):
 
 HEAD, SIZED, CHUNKED = Phase  # as names: Python 3.11 is slow to look up Phase.X
 NEEDS_INPUT, REQUEST_ENDED, TURN_ENDED = Progress
+
+
+class RequestInput:
+    """What has arrived and is not parsed yet. A piece never reaches beyond the end of a head or of a body."""
+
+    __slots__ = ("_at", "_data", "_end")
+
+    def __init__(self) -> None:
+        self._data = b""
+        self._at = 0  # before it everything was taken
+        self._end = b""  # the last bytes that were taken, where a blank line may have begun in them
+
+    def __len__(self) -> int:
+        return len(self._data) - self._at
+
+    def add(self, data: bytes) -> None:
+        self._data = data if self._at == len(self._data) else self._data[self._at :] + data
+        self._at = 0
+
+    def take_whole_head(self) -> bytes:
+        """The head at the front, if all of it has arrived and it is small; else nothing. This is the usual case."""
+        data, begin = self._data, self._at
+        found = data.find(BLANK_LINE, begin, begin + PIECE_BYTES_MAX)
+        if found <= begin or data[begin] in LINE_ENDS:
+            return b""
+        self._at = end = found + len(BLANK_LINE)
+        return data[begin:end] if begin or end < len(data) else data
+
+    def skip_line_ends(self) -> int:
+        """Drop the line ends at the front; how many bytes they were."""
+        begin, data = self._at, self._data
+        while self._at < len(data) and data[self._at] in LINE_ENDS:
+            self._at += 1
+        return self._at - begin
+
+    def take(self, size_bytes: int) -> bytes | memoryview:
+        """At most so many bytes."""
+        data, begin = self._data, self._at
+        end = self._at = min(begin + size_bytes, len(data))
+        if end - begin == len(data):
+            return data
+        return data[begin:end] if end - begin <= COPY_BYTES_MAX else memoryview(data)[begin:end]
+
+    def take_to_blank_line(self) -> bytes:
+        """The next piece, which ends at the first blank line if there is one in it."""
+        data, begin = self._data, self._at
+        end = self._end_of_split_blank_line() if self._end else 0
+        if not end:
+            end = min(begin + PIECE_BYTES_MAX, len(data))
+            found = data.find(BLANK_LINE, begin, end)
+            if found >= 0:
+                end = found + len(BLANK_LINE)
+        taken = data if end - begin == len(data) else data[begin:end]
+        self._at = end
+        self._end = b"" if taken.endswith(BLANK_LINE) else (self._end + taken)[-3:]
+        return taken
+
+    def forget_blank_line(self) -> None:
+        """What was taken so far is complete: no blank line begins in it."""
+        self._end = b""
+
+    def _end_of_split_blank_line(self) -> int:
+        """Where a blank line ends that began in what was taken before; 0 if there is none."""
+        found = (self._end + self._data[self._at : self._at + 3]).find(BLANK_LINE)
+        return self._at + found + len(BLANK_LINE) - len(self._end) if found >= 0 else 0
 
 
 class RequestParser:
@@ -178,7 +241,7 @@ class RequestParser:
         self._overhead_bytes = 0
         parser, line, fields = self._parser, self._line, self._fields
         method = parser.get_method()
-        if len(line) != len(method) + len(self._target) + LINE_BYTES or not line.endswith(LINE_ENDS):
+        if len(line) != len(method) + len(self._target) + LINE_BYTES or not line.endswith(VERSIONS):
             raise Malformed
         if len(fields) > FIELDS_MAX:
             raise Malformed

@@ -10,6 +10,7 @@ Each move is an entry and its change of the balance, in one transaction that has
   refuses a second row.
 """
 
+import asyncio
 from typing import Any
 
 import msgspec
@@ -23,7 +24,8 @@ from cadenza.store.statements import Statement
 from cadenza.store.store import Store, Transaction
 
 BALANCE_NANO_LIMIT = 2**62
-
+LOOK_S = 0.05
+LOOKS = 20
 _OF_ACCOUNT = accounts.c.id == bindparam("account")
 _MONEY = (accounts.c.balance_nano, accounts.c.held_nano, accounts.c.debt_nano)
 GRANT = Statement(
@@ -166,19 +168,14 @@ def has_taken(tx: Transaction, source: str) -> bool:
     return amount_of_source(tx, source) is not None or tx.row(FIND_DEBT, {"source": source}) is not None
 
 
-async def read_free(store: Store, account_id: str) -> int:
-    """The balance less what is held."""
-    row = await store.row(FREE, {"account": account_id})
-    assert row
-    return int(row[0])
-
-
-async def ask_for_spare(store: Store, account_id: str) -> bool:
-    """Ask all processes for the unused part of their reserves. Return whether any has one."""
-    if await store.row(SPARE, {"account": account_id, "me": ""}) is None:
-        return False
-    await store.transact(lambda tx: ask_others(tx, account_id, ""))
-    return True
+async def gather_free(store: Store, account_id: str, amount_nano: int) -> None:
+    """If less than this is free, wait up to a second for the unused part of the processes' reserves."""
+    for _ in range(LOOKS):
+        [free_nano] = await store.row(FREE, {"account": account_id}) or [0]
+        if free_nano >= amount_nano or await store.row(SPARE, {"account": account_id, "me": ""}) is None:
+            return
+        await store.transact(lambda tx: ask_others(tx, account_id, ""))
+        await asyncio.sleep(LOOK_S)
 
 
 def ask_others(tx: Transaction, account_id: str, process: str) -> bool:

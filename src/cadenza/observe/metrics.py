@@ -11,7 +11,7 @@ from prometheus_client.registry import Collector
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 
 
-class Counts(Collector):
+class LabelledCounter(Collector):
     """A counter by labels for every request. An addition takes 0.4 µs; the library's own counter takes 2.7."""
 
     def __init__(self, name: str, description: str, labels: tuple[str, ...], registry: CollectorRegistry) -> None:
@@ -30,7 +30,7 @@ class Counts(Collector):
         yield family
 
 
-class Spans(Collector):
+class LatencyHistogram(Collector):
     """A histogram of seconds by one label, as fast for the same reason."""
 
     def __init__(self, name: str, description: str, label: str, registry: CollectorRegistry) -> None:
@@ -55,7 +55,7 @@ class Spans(Collector):
         yield family
 
 
-class Total(Collector):
+class ReadCounter(Collector):
     """A counter that is kept elsewhere and read when it is shown."""
 
     def __init__(self, name: str, description: str, read: Callable[[], float], registry: CollectorRegistry) -> None:
@@ -79,16 +79,18 @@ class Metrics:
         def gauge(name: str, description: str, *labels: str) -> Gauge:
             return Gauge(name, description, labels, registry=registry)
 
-        Total("cadenza_log_dropped", "Lines of the log that could not be written.", log_dropped, registry)
+        ReadCounter("cadenza_log_dropped", "Lines of the log that could not be written.", log_dropped, registry)
         gauge("cadenza_workers", "Processes whose numbers are shown.").set(1)
-        self.requests = Counts("cadenza_requests", "Requests answered.", ("endpoint", "status"), registry)
+        self.requests = LabelledCounter("cadenza_requests", "Requests answered.", ("endpoint", "status"), registry)
         self.in_flight = gauge("cadenza_requests_in_flight", "Requests being answered.")
         from_the_first = "From the first byte of the request to the"
-        self.duration = Spans("cadenza_request_seconds", f"{from_the_first} last of the reply.", "endpoint", registry)
-        self.first_byte = Spans(
+        self.duration = LatencyHistogram(
+            "cadenza_request_seconds", f"{from_the_first} last of the reply.", "endpoint", registry
+        )
+        self.first_byte = LatencyHistogram(
             "cadenza_first_byte_seconds", f"{from_the_first} first of the reply.", "class_id", registry
         )
-        self.tokens = Counts("cadenza_tokens", "Tokens served.", ("class_id", "kind"), registry)
+        self.tokens = LabelledCounter("cadenza_tokens", "Tokens served.", ("class_id", "kind"), registry)
         self.faults = count("cadenza_upstream_faults", "Upstream failures.", "provider", "kind")
         self.refused = count("cadenza_refused", "Requests refused that may be retried later.", "reason")
         self.grounding = count("cadenza_grounding", "What a part of grounding did for a request.", "part", "result")

@@ -15,10 +15,10 @@ import resource
 import socket
 from collections.abc import Callable
 
+from cadenza.http.client import ran_out
 from cadenza.http.connection import Connection, ConnectionSettings, Serve
 from cadenza.http.connections import Connections, ConnectionsLimits, Room
-from cadenza.http.exhaustion import ran_out
-from cadenza.http.forwarded import plain_address
+from cadenza.http.headers import plain_address
 
 FILES_MAX = 65_536
 PER_TURN = 16  # accepted before the loop does something else, when many come at once

@@ -66,7 +66,7 @@ class AsgiAdapter:
         if self._loading is None:
             self._loading = asyncio.create_task(asyncio.to_thread(self._load))
         app = await asyncio.shield(self._loading)
-        await app(_scope(exchange), _receive(body), Reply(exchange).send)
+        await app(_scope(exchange), _receive(body), AsgiReply(exchange).send)
         assert exchange.state not in (PENDING, STREAMING), "the application did not end its reply"
 
 
@@ -119,7 +119,7 @@ class PageBody:
         self._taken_bytes = 0
 
 
-class Reply:
+class AsgiReply:
     """What the application sends. A body of one message is sent whole, one of several is streamed in chunks.
 
     The framing of the reply is the server's: what the application says about it is used only for HEAD, which has no

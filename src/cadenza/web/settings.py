@@ -6,11 +6,11 @@ from typing import Literal
 import msgspec
 
 from cadenza.control.email.outbox import Outbox
-from cadenza.control.money.stripe import StripeSettings
-from cadenza.fleet.state import Rates
+from cadenza.control.money.stripe import StripeAccess
+from cadenza.fleet.shared import Rates
 from cadenza.gateway.gateway import Gateway
 from cadenza.observe import Log
-from cadenza.observe.merge import Family
+from cadenza.observe.worker_metrics import Family
 from cadenza.web.chat.markdown.process import MarkdownRenderer
 
 ReadMetrics = Callable[[], Awaitable[list[Family]]]
@@ -24,7 +24,7 @@ class SiteSettings(msgspec.Struct, frozen=True):
     opening_credit_nano: int = 0
     opening_credits_per_hour: int = 100
     region: str | None = None
-    stripe: StripeSettings | None = None
+    stripe: StripeAccess | None = None
     secret_key: str | None = None
 
 

@@ -1,6 +1,6 @@
 """Budgets of CPU time: an owner that uses more than its share waits, but only for others."""
 
-from cadenza.children.budget import RECENT_S, CpuBudget, CpuBudgets
+from cadenza.children.turns import RECENT_S, CpuBudget, CpuBudgets
 
 
 class Clock:

@@ -7,15 +7,14 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from cadenza.children.budget import CpuBudget
-from cadenza.children.confine import Limits
+from cadenza.children.confine import ChildLimits
 from cadenza.children.lane import Lane, LaneSettings
 from cadenza.children.process import Child, Died, TooHeavy
 from cadenza.children.seccomp import this_machine
-from cadenza.children.turns import OverBudget, TurnLimits
+from cadenza.children.turns import CpuBudget, OverBudget, TurnLimits
 
 PROBE = "tests.unit.children.probe"
-LIMITS = Limits(cpu_s=10, memory_bytes=512 * 1024 * 1024)
+LIMITS = ChildLimits(cpu_s=10, memory_bytes=512 * 1024 * 1024)
 WAIT_S = 100.0
 
 

@@ -7,13 +7,13 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from cadenza.children.confine import Limits
+from cadenza.children.confine import ChildLimits
 from cadenza.children.lane import Lane, LaneSettings
 from cadenza.children.seccomp import ALLOW, CLONE_THREAD, KILL, MACHINES, REFUSE, filter_steps, this_machine
 from tests.unit.children.bpf import Call, run_filter
 
 PROBE = "tests.unit.children.probe"
-LIMITS = Limits(cpu_s=10, memory_bytes=512 * 1024 * 1024)
+LIMITS = ChildLimits(cpu_s=10, memory_bytes=512 * 1024 * 1024)
 WAIT_S = 100.0
 NETWORK = ["connect", "connect over IPv6", "connect to a local socket", "socket pair", "pipe"]
 PROGRAMS = ["fork", "execute", "spawn", "trace", "kill the parent", "limit the parent"]

@@ -4,8 +4,7 @@ import asyncio
 
 import pytest
 
-from cadenza.children.budget import CpuBudget
-from cadenza.children.turns import OverBudget, QueueFull, TurnLimits, Turns
+from cadenza.children.turns import CpuBudget, OverBudget, QueueFull, TurnLimits, Turns
 
 LIMITS = TurnLimits(waiting_max=6, waiting_per_owner_max=3, wait_s=60)
 

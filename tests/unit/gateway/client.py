@@ -8,8 +8,7 @@ from cadenza.gateway.api import serve_api
 from cadenza.gateway.gateway import Gateway
 from cadenza.http.body import BodyLimits, RequestBody
 from cadenza.http.exchange import Exchange, Interruption, Request
-from cadenza.http.forwarded import TrustedProxies
-from cadenza.http.headers import Headers
+from cadenza.http.headers import Headers, TrustedProxies
 
 WAIT_S = 30.0
 HEAD_END = b"\r\n\r\n"

@@ -5,8 +5,7 @@ from collections import deque
 
 from cadenza.http.body import BodyLimits, RequestBody
 from cadenza.http.exchange import Exchange, Request
-from cadenza.http.forwarded import TrustedProxies
-from cadenza.http.headers import Headers
+from cadenza.http.headers import Headers, TrustedProxies
 
 
 class MemoryTransport:

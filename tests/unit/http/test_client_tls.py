@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 import trustme
 
-from cadenza.http.client import HttpClient, Unreachable
+from cadenza.http.client import PROXY_HEAD_BYTES_MAX, HttpClient, Unreachable
 from cadenza.http.client_connection import Broken
-from cadenza.http.tunnel import HEAD_BYTES_MAX
 from tests.unit.http.peer import (
     LOCALHOST,
     WAIT_S,
@@ -352,7 +351,7 @@ async def test_a_proxy_whose_response_has_no_end() -> None:
 
     async def script(visit: Visit) -> None:
         await visit.request()
-        await visit.say(b"HTTP/1.1 200 OK\r\n" + b"x-more: and more\r\n" * (2 * HEAD_BYTES_MAX // 18))
+        await visit.say(b"HTTP/1.1 200 OK\r\n" + b"x-more: and more\r\n" * (2 * PROXY_HEAD_BYTES_MAX // 18))
         await visit.until_left()
 
     async with Peer(script) as proxy, client_of(f"https://{NAME}/v1", f"http://{LOCALHOST}:{proxy.port}") as client:

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from cadenza.http.turnstile import Turnstile
+from cadenza.http.connections import Turnstile
 
 
 async def next_turn() -> None:

@@ -13,15 +13,15 @@ from cadenza.cli.doctor.search_check import check_search
 from cadenza.cli.doctor.service_check import LiveFault, LiveRoutes, ask_service
 from cadenza.cli.doctor.shared_check import check_shared_state
 from cadenza.cli.doctor.store_check import check_store
-from cadenza.config import Server, Settings, missing_secrets
+from cadenza.config import Settings, missing_secrets
 from cadenza.config.checks import suggest
-from cadenza.config.platform import SECRET_KEY_ENV
+from cadenza.config.load import SECRET_KEY_ENV
+from cadenza.config.settings import ServerSettings
 from cadenza.core.records import Route
-from cadenza.http.forwarded import is_local
+from cadenza.http.headers import is_local
 from cadenza.observe import make_log
 from cadenza.upstreams.base import Probe, Upstream
-from cadenza.upstreams.trial.findings import Finding
-from cadenza.upstreams.trial.session import TrialLimits
+from cadenza.upstreams.trial.session import TrialFinding, TrialLimits
 from cadenza.upstreams.trial.trial import try_model, try_one_token, try_plain_reply
 
 RETENTION_SWITCHES = {"openai": "; each request says store: false", "openrouter": "; each request says zdr and deny"}
@@ -70,7 +70,7 @@ def check_site_key(settings: Settings) -> Check:
     return Check("site key", "warning", "not set: the secrets of authenticator apps are stored unencrypted", todo)
 
 
-def check_metrics(server: Server) -> Check:
+def check_metrics(server: ServerSettings) -> Check:
     """A token protects /metrics. Without one it is open to this machine, and so to a proxy here that adds no header."""
     if server.metrics_token_env:
         return Check("metrics", "ok", f"open with the token in {server.metrics_token_env}")
@@ -167,7 +167,7 @@ async def _try_route(
     ]
 
 
-def _todo(finding: Finding, provider: str) -> str:
+def _todo(finding: TrialFinding, provider: str) -> str:
     """The line for the config, on a line of its own so that it can be copied, or advice, or both."""
     place = f"[providers.{provider}]" if finding.setting.startswith("dialect = ") else "the route"
     setting = f"Set in {place}:\n{finding.setting}" if finding.setting else ""

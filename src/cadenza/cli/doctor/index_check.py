@@ -2,7 +2,7 @@
 
 import msgspec
 
-from cadenza.config.settings import Search
+from cadenza.config.settings import SearchSettings
 from cadenza.grounding.index.index_file import index_exists, why_not_an_index
 
 
@@ -13,7 +13,7 @@ class IndexProblem(msgspec.Struct, frozen=True):
     todo: str
 
 
-def index_problem(search: Search) -> IndexProblem | None:
+def index_problem(search: SearchSettings) -> IndexProblem | None:
     """A look at the first bytes of the file. A missing index is a problem only if the config asks for local search."""
     if search.engine != "local":
         return None

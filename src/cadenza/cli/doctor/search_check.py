@@ -4,12 +4,11 @@ from cadenza.app import search_settings
 from cadenza.cli.doctor.check import Check
 from cadenza.cli.doctor.index_check import index_problem
 from cadenza.config import Settings
-from cadenza.config.settings import Search
+from cadenza.config.settings import SearchSettings
 from cadenza.core.errors import ControlError
 from cadenza.grounding.index.index_file import index_exists
 from cadenza.grounding.index.index_folders import indexed_folders
-from cadenza.grounding.search.engines.probe import probe
-from cadenza.grounding.search.finder import build_web_engine
+from cadenza.grounding.search.engines.build import build_web_engine, probe
 
 
 async def check_search(settings: Settings) -> Check:
@@ -28,7 +27,7 @@ async def check_search(settings: Settings) -> Check:
     return Check("search", "ok" if found.works else "fault", found.detail)
 
 
-def check_index(search: Search) -> Check:
+def check_index(search: SearchSettings) -> Check:
     """Open the index, and say how much is in it."""
     if problem := index_problem(search):
         return Check("search", "fault", problem.found, problem.todo)

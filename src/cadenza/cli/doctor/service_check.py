@@ -11,11 +11,11 @@ import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
 from cadenza.cli.doctor.check import Check
-from cadenza.config import Server
+from cadenza.config.settings import ServerSettings
 from cadenza.http.client import HttpClient, OutOfResources, Unreachable
 from cadenza.http.client_connection import Broken, read_body
 from cadenza.upstreams.base import Fault, FaultKind
-from cadenza.upstreams.trial.findings import fault_advice
+from cadenza.upstreams.trial.session import fault_advice
 
 ANSWER_S = 3.0
 BYTES_MAX = 16 * 1024 * 1024
@@ -52,7 +52,7 @@ class LiveRoutes(msgspec.Struct, frozen=True):
     faults: dict[Place, LiveFault] = {}
 
 
-async def ask_service(server: Server) -> LiveRoutes:
+async def ask_service(server: ServerSettings) -> LiveRoutes:
     host = ANY_ADDRESS.get(server.host) or (f"[{server.host}]" if ":" in server.host else server.host)
     address = f"{host}:{server.port}"
     headers = {"authorization": f"Bearer {server.metrics_token}"} if server.metrics_token else {}

@@ -36,7 +36,7 @@ SESSIONS = "/v1/checkout/sessions"
 PRODUCT = "Credit"
 
 
-class StripeSettings(msgspec.Struct, frozen=True):
+class StripeAccess(msgspec.Struct, frozen=True):
     """Where Stripe is, and the secrets of our account there. They come from the config."""
 
     api_url: str
@@ -44,7 +44,7 @@ class StripeSettings(msgspec.Struct, frozen=True):
     webhook_secret: str
 
     def __repr__(self) -> str:
-        return f"StripeSettings({self.api_url!r})"
+        return f"StripeAccess({self.api_url!r})"
 
 
 class _Session(msgspec.Struct, frozen=True):
@@ -93,7 +93,7 @@ class Stripe:
 
     name = "stripe"
 
-    def __init__(self, settings: StripeSettings) -> None:
+    def __init__(self, settings: StripeAccess) -> None:
         headers = {
             "authorization": f"Bearer {settings.secret_key}",
             "content-type": "application/x-www-form-urlencoded",

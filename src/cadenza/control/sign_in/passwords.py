@@ -6,20 +6,49 @@ lane with too many waiting refuses more.
 """
 
 import asyncio
+import hashlib
 import os
 import string
 import sys
 import threading
-from collections.abc import Callable
+from bisect import bisect_left
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from enum import Enum, auto
+from functools import cache
+from pathlib import Path
 
 from argon2 import PasswordHasher
 from argon2.exceptions import VerifyMismatchError
 
-from cadenza.control.sign_in.common_passwords import is_common
 from cadenza.control.sign_in.throttle import Throttled
 from cadenza.core.errors import ControlError
+
+DIGEST_BYTES = 5  # an uncommon password is taken for a common one once in 90 million times
+FILE = Path(__file__).with_name("common_passwords.bin")
+
+
+def is_common(password: str) -> bool:
+    """Upper and lower case count as the same."""
+    wanted, known = _digest(password), _known()
+    starts = range(0, len(known), DIGEST_BYTES)
+    found = bisect_left(starts, wanted, key=lambda start: known[start : start + DIGEST_BYTES])
+    return found < len(starts) and known.startswith(wanted, starts[found])
+
+
+def pack(passwords: Iterable[str]) -> bytes:
+    """The content of the file."""
+    return b"".join(sorted({_digest(password) for password in passwords}))
+
+
+@cache
+def _known() -> bytes:
+    return FILE.read_bytes()
+
+
+def _digest(password: str) -> bytes:
+    return hashlib.sha256(password.lower().encode(errors="replace")).digest()[:DIGEST_BYTES]
+
 
 PASSWORD_CHARS_MIN = 8
 PASSWORD_CHARS_MAX = 1024
@@ -31,7 +60,7 @@ LOW_PRIORITY = 10  # of 19
 DECOY = "$argon2id$v=19$m=65536,t=3,p=4$l7kE/wY253lz9eVGvWck1g$6yNKS97TCXvCA3V6T45lxPn8Uynm1Px4Nm0ZsVtEWsw"
 
 
-class Lane(Enum):
+class HashLane(Enum):
     """Which hashes wait for each other."""
 
     KNOWN = auto()  # a browser that has signed in to the account before
@@ -44,16 +73,16 @@ class PasswordWork:
     def __init__(self, waiting_max: int = WAITING_MAX) -> None:
         self.finished = 0
         self._waiting_max = waiting_max
-        self._waiting = dict.fromkeys(Lane, 0)
+        self._waiting = dict.fromkeys(HashLane, 0)
         self._hasher = PasswordHasher()
-        self._threads = {lane: ThreadPoolExecutor(1, f"passwords-{lane.name}", _lower_priority) for lane in Lane}
+        self._threads = {lane: ThreadPoolExecutor(1, f"passwords-{lane.name}", _lower_priority) for lane in HashLane}
 
-    async def hash(self, password: str, email: str, lane: Lane = Lane.OTHERS) -> str:
+    async def hash(self, password: str, email: str, lane: HashLane = HashLane.OTHERS) -> str:
         """The hash of a new password for the account of this address. ControlError if it is a bad one."""
         secret = clean_password(password, email)
         return str(await self._run(lane, lambda: self._hasher.hash(secret)))
 
-    async def matches(self, password_hash: str | None, password: str, lane: Lane = Lane.OTHERS) -> bool:
+    async def matches(self, password_hash: str | None, password: str, lane: HashLane = HashLane.OTHERS) -> bool:
         """Check a password. Without a hash the answer is no, after the same work."""
         if len(password) > PASSWORD_CHARS_MAX:
             return False
@@ -61,7 +90,7 @@ class PasswordWork:
         found = await self._run(lane, lambda: self._verify(password_hash or DECOY, secret))
         return bool(found) and password_hash is not None
 
-    async def _run(self, lane: Lane, work: Callable[[], str | bool]) -> str | bool:
+    async def _run(self, lane: HashLane, work: Callable[[], str | bool]) -> str | bool:
         if self._waiting[lane] >= self._waiting_max:
             raise Throttled("Many people are signing in at the moment. Try again in a few seconds.", BUSY_S)
         self._waiting[lane] += 1

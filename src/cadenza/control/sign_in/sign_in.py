@@ -9,15 +9,13 @@ import msgspec
 
 from cadenza.control.account.accounts import normal_email
 from cadenza.control.sign_in import throttle
-from cadenza.control.sign_in.devices import find_device
-from cadenza.control.sign_in.passwords import Lane, PasswordWork
-from cadenza.control.sign_in.sealing import Sealer
-from cadenza.control.sign_in.second_factor import Code, use_second_factor
-from cadenza.control.sign_in.signing import Signer
+from cadenza.control.sign_in.devices import Signer, find_device
+from cadenza.control.sign_in.passwords import HashLane, PasswordWork
+from cadenza.control.sign_in.second_factor import Code, Sealer, use_second_factor
 from cadenza.control.sign_in.throttle import Limit, short_digest
 from cadenza.core.errors import ControlError
 from cadenza.core.rates import Rate
-from cadenza.fleet.state import Rates
+from cadenza.fleet.shared import Rates
 from cadenza.store.store import Store, Transaction
 from cadenza.store.tables import accounts, second_factors
 from cadenza.store.tables.accounts import Account
@@ -39,7 +37,7 @@ TOO_MANY_HERE = "Too many attempts. Wait a while, then try again."
 SUSPENDED = "This account is suspended. Ask the operator of this service."
 
 
-class Attempt(msgspec.Struct, frozen=True):
+class SignInAttempt(msgspec.Struct, frozen=True):
     """What a browser sends to sign in, and what is known about the browser."""
 
     email: str
@@ -73,7 +71,7 @@ class SignIns:
         self._store = store
         self._rates = rates
 
-    async def check_password(self, attempt: Attempt) -> Checked:
+    async def check_password(self, attempt: SignInAttempt) -> Checked:
         """The account, and whether it asks for a second factor. ControlError if it cannot be signed in to."""
         normal = normal_email(attempt.email)
         found = await accounts.get_with_password(self._store, normal) if normal else None
@@ -83,7 +81,7 @@ class SignIns:
         if account and device:
             attempts.append(_known_limit(account))
         await throttle.take(self._rates, attempts + failures, TOO_MANY)
-        lane = Lane.KNOWN if device else Lane.OTHERS
+        lane = HashLane.KNOWN if device else HashLane.OTHERS
         try:
             is_right = await self.passwords.matches(password_hash, attempt.password, lane)
         except throttle.Throttled:
@@ -116,7 +114,7 @@ class SignIns:
         failures = [Limit(f"proof:{session.digest.hex()}", PROOF_FAILURES)]
         await throttle.take(self._rates, [_known_limit(account), *failures], TOO_MANY_HERE)
         password_hash = await accounts.get_password(self._store, account.id)
-        if not await self.passwords.matches(password_hash, password, Lane.KNOWN):
+        if not await self.passwords.matches(password_hash, password, HashLane.KNOWN):
             raise ControlError("This is not your password.")
         throttle.give_back(self._rates, failures)
 
@@ -126,7 +124,7 @@ def _known_limit(account: Account) -> Limit:
     return Limit(f"sign-in:known:{account.id}", KNOWN_RATE)
 
 
-def _limits(attempt: Attempt, email: str, device: str | None) -> tuple[list[Limit], list[Limit]]:
+def _limits(attempt: SignInAttempt, email: str, device: str | None) -> tuple[list[Limit], list[Limit]]:
     """Limits on all attempts, and limits on failures."""
     if device:
         of_device = f"sign-in:device:{short_digest(device)}"

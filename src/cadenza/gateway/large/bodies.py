@@ -9,7 +9,7 @@ from functools import partial
 
 import msgspec
 
-from cadenza.children.confine import Limits
+from cadenza.children.confine import ChildLimits
 from cadenza.children.lane import Lane, LaneSettings
 from cadenza.children.process import Died, TooHeavy
 from cadenza.children.turns import OverBudget, QueueFull, TurnLimits
@@ -29,8 +29,8 @@ HEAVY = "The body takes too long to read. Send fewer or simpler messages and too
 class LargeLimits(msgspec.Struct, frozen=True):
     """What parsing and counting may use."""
 
-    parse: Limits = Limits(cpu_s=2, memory_bytes=768 * MIB)
-    count: Limits = Limits(cpu_s=20, memory_bytes=1024 * MIB)
+    parse: ChildLimits = ChildLimits(cpu_s=2, memory_bytes=768 * MIB)
+    count: ChildLimits = ChildLimits(cpu_s=20, memory_bytes=1024 * MIB)
     task_s: float = 30.0  # by the clock, on a machine that is busy with other things
     turns: TurnLimits = TurnLimits()
 
@@ -102,7 +102,7 @@ def _chat_request(parsed: Parsed, body: bytes | bytearray, texts: LargeTexts) ->
         leading_system=parsed.leading_system,
         system=view(parsed.system),
         needs=parsed.needs,
-        asked=parsed.asked,
+        question=parsed.question,
         files=tuple(
             FilePart(one.message, one.start, one.end, one.name, msgspec.Raw(view(one.data))) for one in parsed.files
         ),

@@ -15,7 +15,7 @@ from collections.abc import Callable
 import msgspec
 import rs_bpe.bpe  # noqa: F401 the tokenizer imports it when it is needed, which is too late
 
-from cadenza.children.confine import Limits, allow_cpu, confine, enter_sandbox, read_limits, serve_tasks
+from cadenza.children.confine import ChildLimits, allow_cpu, confine, enter_sandbox, read_limits, serve_tasks
 from cadenza.core.tokens import Tokenizer
 from cadenza.grounding.files.file_data import decode_file_data
 from cadenza.grounding.files.formats.read import read_document, read_page
@@ -53,7 +53,7 @@ def main() -> None:
     serve_tasks(serve, gc.collect)
 
 
-def prepare(limits: Limits) -> Callable[[bytearray, bytearray], bytes]:
+def prepare(limits: ChildLimits) -> Callable[[bytearray, bytearray], bytes]:
     """Import what Python itself would import later: a text may be in any encoding."""
     for module in pkgutil.iter_modules(encodings.__path__):
         if module.name not in WINDOWS_ONLY:

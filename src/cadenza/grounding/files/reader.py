@@ -12,11 +12,10 @@ from typing import TypeVar
 
 import msgspec
 
-from cadenza.children.budget import CpuBudget
-from cadenza.children.confine import Limits
+from cadenza.children.confine import ChildLimits
 from cadenza.children.lane import Lane, LaneSettings, Run
 from cadenza.children.process import Buffer, Died, TooHeavy
-from cadenza.children.turns import OverBudget, QueueFull, TurnLimits
+from cadenza.children.turns import CpuBudget, OverBudget, QueueFull, TurnLimits
 from cadenza.grounding.files.messages import (
     BadReply,
     Failed,
@@ -50,7 +49,7 @@ FAILED = "the process that reads files had to be restarted"
 class ReaderLimits(msgspec.Struct, frozen=True):
     """What reading one document may use, and how long it may wait for its turn."""
 
-    child: Limits = Limits(cpu_s=10, memory_bytes=768 * MIB)
+    child: ChildLimits = ChildLimits(cpu_s=10, memory_bytes=768 * MIB)
     page_cpu_s: int = 2  # a search waits for its pages for seconds only, and heavy pages would keep others from theirs
     task_s: float = 30.0  # by the clock
     turns: TurnLimits = TurnLimits(cpu=CpuBudget(burst_s=20.0))

@@ -17,7 +17,7 @@ from cadenza.control.money.payments import (
     Refunded,
     Subject,
 )
-from cadenza.control.money.stripe import TOLERANCE_S, Stripe, StripeSettings, check_signature
+from cadenza.control.money.stripe import TOLERANCE_S, Stripe, StripeAccess, check_signature
 
 SECRET = b"whsec_test"
 NOW_S = 1_800_000_000
@@ -70,7 +70,7 @@ def test_any_other_signature_is_refused(header: str) -> None:
 
 def read(kind: str, thing: Any) -> PaymentEvent | None:
     body = json.dumps({"id": "evt_1", "object": "event", "type": kind, "data": {"object": thing}}).encode()
-    stripe = Stripe(StripeSettings("http://127.0.0.1:1", "sk_test_1", SECRET.decode()))
+    stripe = Stripe(StripeAccess("http://127.0.0.1:1", "sk_test_1", SECRET.decode()))
     return stripe.read_event(body, f"t={NOW_S},v1={sign(body)}", NOW_S)
 
 
@@ -133,4 +133,4 @@ def test_other_events_are_ignored(kind: str, thing: Any) -> None:
 
 def test_secrets_are_not_shown() -> None:
     """The repr of the settings has no secret."""
-    assert "sk_test" not in repr(StripeSettings("http://127.0.0.1:1", "sk_test_1", "whsec_1"))
+    assert "sk_test" not in repr(StripeAccess("http://127.0.0.1:1", "sk_test_1", "whsec_1"))

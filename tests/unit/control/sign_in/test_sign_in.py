@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from cadenza.control.account.accounts import NewAccount, add_account, set_operator, set_password, suspend_account
-from cadenza.control.sign_in.devices import find_device, remember_device
-from cadenza.control.sign_in.passwords import Lane, PasswordWork
+from cadenza.control.sign_in.devices import Signer, find_device, remember_device
+from cadenza.control.sign_in.passwords import HashLane, PasswordWork
 from cadenza.control.sign_in.sign_in import (
     ACCOUNT_FAILURES,
     ALL_FAILURES,
@@ -15,13 +15,12 @@ from cadenza.control.sign_in.sign_in import (
     SUSPENDED,
     TOO_MANY,
     WRONG_PASSWORD,
-    Attempt,
+    SignInAttempt,
     SignIns,
 )
-from cadenza.control.sign_in.signing import Signer
 from cadenza.control.sign_in.throttle import Throttled
 from cadenza.core.errors import ControlError
-from cadenza.fleet.memory import MemoryRates
+from cadenza.fleet.shared import MemoryRates
 from cadenza.store.store import Store
 from cadenza.store.tables.accounts import Account
 from cadenza.store.tables.audit_events import COMMAND_LINE
@@ -49,7 +48,7 @@ async def account(store: Store) -> Account:
 async def attempt(
     sign_ins: SignIns, password: str = PASSWORD, email: str = EMAIL, network: str = "192.0.2.1", device: str = ""
 ) -> Account:
-    return (await sign_ins.check_password(Attempt(email, password, network, device))).account
+    return (await sign_ins.check_password(SignInAttempt(email, password, network, device))).account
 
 
 @pytest.mark.parametrize("password", ["82736451", "x" * 1024, "pässwörd €"])
@@ -160,7 +159,7 @@ async def test_a_password_that_changed_meanwhile_is_not_the_right_one_any_more(
     store: Store, sign_ins: SignIns, account: Account
 ) -> None:
     """Who gave the old one cannot begin a session after the change."""
-    checked = await sign_ins.check_password(Attempt(EMAIL, PASSWORD, "192.0.2.1", ""))
+    checked = await sign_ins.check_password(SignInAttempt(EMAIL, PASSWORD, "192.0.2.1", ""))
     await store.transact(checked.require_unchanged)
     await set_password(store, EMAIL, "another horse", COMMAND_LINE, NOW_MS)
     with pytest.raises(ControlError, match=WRONG_PASSWORD):
@@ -195,7 +194,7 @@ async def test_a_flood_of_strangers_does_not_delay_known_browsers() -> None:
     await asyncio.sleep(0)
     with pytest.raises(Throttled):
         await work.matches(None, "a guess")
-    assert not await work.matches(None, "a guess", Lane.KNOWN)
+    assert not await work.matches(None, "a guess", HashLane.KNOWN)
     assert await asyncio.gather(*waiting) == [False] * 3
 
 

@@ -18,7 +18,7 @@ class Writing(Enum):
 
 
 class Language(msgspec.Struct, frozen=True):
-    """Mailer in one encoding. `prior_bits` is what it costs to suppose it: less for what is more common."""
+    """Letters in one encoding. `prior_bits` is what it costs to suppose it: less for what is more common."""
 
     codec: str
     prior_bits: float
