@@ -7,7 +7,7 @@ from typing import Any
 
 from cadenza.fleet.key_cache import KEPT_MAX, KeyCache
 from cadenza.fleet.presence import Bounds, Presence
-from cadenza.store.postgres.connect import PostgresBounds
+from cadenza.store.postgres.connection import PostgresBounds
 from cadenza.store.postgres.store import PostgresStore
 from cadenza.store.statements import Statement, Values
 from cadenza.store.store import Row, T, Transaction

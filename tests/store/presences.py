@@ -11,7 +11,7 @@ from sqlalchemy import select
 from cadenza.fleet.presence import Bounds, Presence
 from cadenza.store import schema
 from cadenza.store.address import open_store
-from cadenza.store.postgres.connect import PostgresBounds
+from cadenza.store.postgres.connection import PostgresBounds
 from cadenza.store.postgres.store import PostgresStore
 from cadenza.store.statements import Statement, Values
 from cadenza.store.store import Row, Store, StoreUnavailable, T, Transaction

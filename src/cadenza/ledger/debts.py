@@ -10,8 +10,7 @@ from sqlalchemy import bindparam, insert, select, update
 from cadenza.core.money import format_dollars
 from cadenza.ledger.batch_rows import ENTRY_COLUMNS
 from cadenza.ledger.charge_rows import entry_row
-from cadenza.store.credit_tables import debts
-from cadenza.store.schema import accounts, entries
+from cadenza.store.schema import accounts, debts, entries
 from cadenza.store.statements import Statement
 from cadenza.store.store import Transaction
 

@@ -3,7 +3,7 @@
 import msgspec
 from sqlalchemy import bindparam, select, text
 
-from cadenza.store.credit_tables import command_references
+from cadenza.store.schema import command_references
 from cadenza.store.statements import Statement
 from cadenza.store.store import Transaction
 
