@@ -21,16 +21,14 @@ from cadenza.config.settings import GroundingSettings, MailSettings, ProviderSet
 from cadenza.control.email.low_balance import LowBalanceNotices
 from cadenza.control.email.outbox import Email, Outbox, Send
 from cadenza.control.money.stripe import StripeAccess
-from cadenza.control.store.prepare import prepare_store
-from cadenza.control.store.write_check import WriteCheck
+from cadenza.control.store.prepare import WriteCheck, prepare_store
 from cadenza.core.rates import Limits, Rate
 from cadenza.core.records import Plan
 from cadenza.fleet.presence import Presence
 from cadenza.fleet.shared import MEMORY, MemoryState, SharedState
-from cadenza.gateway.api import serve_api
+from cadenza.gateway.api import refuse_connection, refuse_malformed, serve_api
 from cadenza.gateway.gateway import Gateway, State, body_bytes_max
-from cadenza.gateway.refusals import refuse_connection, refuse_malformed
-from cadenza.gateway.revocation import Revocation
+from cadenza.gateway.in_flight import RevocationWatch
 from cadenza.grounding.gather import Grounder
 from cadenza.grounding.search.records import SearchOptions
 from cadenza.grounding.search.web_search import WebSearch
@@ -190,9 +188,12 @@ class App:
             stack.push_async_callback(self._outbox.stop)
             notices = LowBalanceNotices(self._store, self._send, self._log, self._settings.platform.base_url)
             stack.push_async_callback(stop_task, asyncio.create_task(notices.run()))
-        revocation = Revocation(self.gateway, self._presence)
-        await revocation.start()
-        stack.push_async_callback(revocation.stop)
+        gateway = self.gateway
+        revocations = RevocationWatch(
+            gateway.in_flight, gateway.key_cache, self._presence, lambda: gateway.snapshot.limits, self._log
+        )
+        await revocations.start()
+        stack.push_async_callback(revocations.stop)
         stack.push_async_callback(self._stop_upstreams)
         for upstream in self.gateway.snapshot.upstreams.values():
             await upstream.start()

@@ -9,7 +9,7 @@ from cadenza.core.tokens import Tokenizer
 from cadenza.fleet.key_cache import KeyCache
 from cadenza.fleet.presence import Presence
 from cadenza.fleet.shared import SharedState
-from cadenza.gateway.heartbeat import PING_S
+from cadenza.gateway.answers import PING_S
 from cadenza.gateway.in_flight import InFlight
 from cadenza.gateway.key_use import KeyUse
 from cadenza.gateway.large.bodies import LargeBodies

@@ -11,8 +11,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from cadenza.control.email.messages import Mailer
-from cadenza.control.email.notices import Notice
+from cadenza.control.email.messages import Mailer, Notice
 from cadenza.control.money.payments import PaymentProvider
 from cadenza.control.sign_in.passkeys import Passkeys
 from cadenza.control.sign_in.sessions import SignedIn

@@ -2,13 +2,15 @@
 
 import msgspec
 
+from cadenza.control.account.accounts import get_account
 from cadenza.core.codes import DISPLAY_CHARS, digest_key, is_well_formed
 from cadenza.core.records import SCOPES
 from cadenza.core.usage_report import Report, Span
+from cadenza.fleet.changes import make_change
 from cadenza.store.store import Store
-from cadenza.store.tables import accounts, audit_events, operators
+from cadenza.store.tables import accounts, audit_events, epochs, operators
 from cadenza.store.tables.accounts import Account
-from cadenza.store.tables.audit_events import WrittenAuditEvent
+from cadenza.store.tables.audit_events import NEWEST, WrittenAuditEvent
 from cadenza.store.tables.keys import KeyState
 from cadenza.store.tables.operators import ClassUse, OwnedKey, Totals
 from cadenza.store.tables.usage import report
@@ -129,3 +131,19 @@ def _summary(key: OwnedKey, now_ms: int) -> KeySummary:
         last_used_at=key.last_used_at,
         is_web=key.origin == "web",
     )
+
+
+PAGE = 50
+
+
+async def list_audit_events(
+    store: Store, email: str | None = None, before: int = NEWEST, count: int = PAGE
+) -> list[WrittenAuditEvent]:
+    """The newest events, newest first: of the account with this address, or of all. `before` is the last id seen."""
+    account_id = (await get_account(store, email)).id if email else None
+    return await audit_events.list_newest(store, account_id, before, count)
+
+
+async def announce_reload(store: Store) -> None:
+    """Have every process on this store read its own config file again before its next request."""
+    await make_change(store, lambda tx: epochs.begin_next(tx, epochs.CLASSES))

@@ -3,8 +3,7 @@
 import pytest
 from zxcvbn.frequency_lists import FREQUENCY_LISTS
 
-from cadenza.control.sign_in.common_passwords import FILE, is_common, pack
-from cadenza.control.sign_in.passwords import PASSWORD_CHARS_MIN, clean_password
+from cadenza.control.sign_in.passwords import FILE, PASSWORD_CHARS_MIN, clean_password, is_common, pack
 from cadenza.core.errors import ControlError
 
 EMAIL = "jane.owner@example.org"

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from cadenza.control.account.accounts import NewAccount, add_account, set_operator
-from cadenza.control.sign_in.first_operator import LIFETIME_MS, make_operator_link
+from cadenza.control.sign_in.links import LIFETIME_MS, make_operator_link
 from cadenza.control.sign_in.passwords import PasswordWork
 from cadenza.control.sign_in.sign_up import SignUpChoice, find_invitation, join
 from cadenza.core.errors import ControlError

@@ -11,8 +11,7 @@ import pytest
 
 from cadenza.core.errors import CadenzaError, InsufficientCredit, InvalidRequest, RateLimited, UpstreamFailed
 from cadenza.core.records import Usage
-from cadenza.gateway.answers import Answers
-from cadenza.gateway.heartbeat import PING_S, Heartbeat
+from cadenza.gateway.answers import PING_S, Answers, Heartbeat
 from cadenza.http.events import PING, EventReader
 from cadenza.http.exchange import Exchange
 from cadenza.upstreams.base import Fault, FaultKind, Piece
