@@ -108,7 +108,7 @@ async def serve_some(folder: Path) -> None:
             ended = OpenHold.of(hold, hold.amount_nano)
             move(tx, account_id, ends=[End(outcome, ended, ended.due_nano(usage))])
         running = Hold("chatcmpl-open", account_id, key_id, "forte", 20, 100, FORTE, stream=False, started_at=START_MS)
-        tx.change(presence.REGISTER, {"name": PROCESS})
+        presence.register(tx, PROCESS)
         move(tx, account_id, holds=[WantedHold(running, is_final=True)])
 
     await store.transact(work)

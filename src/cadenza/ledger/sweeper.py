@@ -10,7 +10,6 @@ from cadenza.fleet import presence as processes
 from cadenza.fleet.presence import Presence
 from cadenza.ledger import sweeps, transaction
 from cadenza.observe import Observer
-from cadenza.store import files
 from cadenza.store.store import Store, StoreBusy, StoreRefused
 
 FORGET_EVERY_S = 60.0
@@ -39,7 +38,7 @@ class Sweeper:
             await self._store.transact(lambda tx: transaction.forget_old_keys(tx, now_ms))
 
     async def _sweep_process(self, name: str, now_ms: int) -> None:
-        if not await self._store.transact(lambda tx: self._presence.claim(tx, name), is_brief=True):
+        if not await self._store.transact(lambda tx: self._presence.fence(tx, name), is_brief=True):
             return
         charged = 0
 
@@ -67,7 +66,7 @@ class Sweeper:
         """End the holds of processes of the release before. One that lost its lock has until the next sweep."""
         owners = {owner for (owner,) in await self._store.rows(sweeps.OLD_OWNERS, {})}
         dead = {owner for owner in owners if await self._is_old_owner_dead(owner)}
-        for owner in sorted(dead & self._suspects if self._store.is_shared_by_machines else dead):
+        for owner in sorted(dead if self._store.process_locks else dead & self._suspects):
             charged = 0
             while outcomes := await self._store.transact(partial(sweeps.end_old_holds, owner=owner, now_ms=now_ms)):
                 charged += len(outcomes)
@@ -77,8 +76,8 @@ class Sweeper:
 
     async def _is_old_owner_dead(self, owner: str) -> bool:
         """Each had a lock of its name: a file beside a SQLite store, an advisory lock on Postgres."""
-        if self._store.path:
-            return files.is_unlocked(self._store.path, owner)
+        if locks := self._store.process_locks:
+            return locks.remove_if_free(owner)
         number = int.from_bytes(hashlib.sha256(owner.encode()).digest()[:8], signed=True)
         found = await self._store.row(sweeps.TRY_OLD_LOCK, {"number": number})
         return found == (True,)

@@ -52,6 +52,7 @@ class PostgresStore:
     writes_in_parallel = True
     write_advice = "check that Postgres runs, can be reached and is not read-only"
     path = None
+    process_locks = None
 
     def __init__(self, url: str, bounds: PostgresBounds | None = None) -> None:
         self._address = PostgresAddress(url)
