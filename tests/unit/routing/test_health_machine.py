@@ -83,4 +83,4 @@ class HealthMachine(RuleBasedStateMachine):
 
 def test_health_stays_within_its_bounds_in_any_order_of_events() -> None:
     """Limit, places and rests keep their bounds, and no order of events makes a route unusable forever."""
-    run_state_machine_as_test(HealthMachine, settings=settings(max_examples=100, stateful_step_count=40, deadline=None))
+    run_state_machine_as_test(HealthMachine, settings=settings(stateful_step_count=40))

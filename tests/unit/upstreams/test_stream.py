@@ -3,7 +3,7 @@
 import itertools
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cadenza.core.records import Usage
@@ -95,7 +95,6 @@ def split_streams(draw: st.DrawFn) -> list[bytes]:
 limits = st.one_of(st.just(MANY), st.integers(0, 12))
 
 
-@settings(max_examples=200, deadline=None)
 @given(split_streams() | st.lists(reads(), max_size=6), limits)
 @example([ROLE, text_event("a"), text_event("b"), text_event("c"), FINISH, USAGE, DONE], MANY)
 @example([text_event("a"), text_event("b") + text_event("c")[:30], text_event("c")[30:], FINISH], MANY)
@@ -109,7 +108,6 @@ def test_any_split_gives_the_same_pieces_and_the_same_end(parts: list[bytes], ev
     assert (pieces, ending_of(stream)) == decode_stream(b"".join(parts), events_max)
 
 
-@settings(max_examples=50, deadline=None)
 @given(ordinary_streams())
 def test_single_bytes_give_the_same_pieces_and_the_same_end(events: list[bytes]) -> None:
     """A stream that arrives byte by byte equals one that arrives in one read and one that arrives event by event."""
