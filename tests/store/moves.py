@@ -9,18 +9,19 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import NamedTuple, TextIO
 
+import msgspec
 from sqlalchemy import bindparam, select, text
 
 from cadenza.core.money import Price
 from cadenza.core.records import Cap, Outcome, Usage
 from cadenza.fleet import presence
 from cadenza.fleet.presence import USUAL_BOUNDS, HeartbeatBounds, Presence
-from cadenza.ledger import audit, sweeps, transaction
+from cadenza.ledger import audit, credit, sweeps, transaction
 from cadenza.ledger.audit import Violation
 from cadenza.ledger.backlog import Answer
 from cadenza.ledger.cap_rows import set_cap
-from cadenza.ledger.rules import Demand, End, Ended, Held, Hold, Insufficient, OpenHold, Repeated, Taken
-from cadenza.ledger.transaction import AccountMoves, Applied, WantedHold
+from cadenza.ledger.rules import Demand, End, Ended, Held, Hold, Insufficient, Repeated, Taken
+from cadenza.ledger.transaction import AccountMoves, Applied
 from cadenza.ledger.writer import USUAL_TIMING, LedgerTiming, LedgerWriter
 from cadenza.observe import FaultPoint, Metrics, Observer, make_log
 from cadenza.store.address import open_store
@@ -148,7 +149,7 @@ async def fund(store: Store, amount_nano: int, account: str = "a") -> None:
     await add_account(store, f"acct_{account}")
     await add_key(store, f"key_{account}", account_id=f"acct_{account}")
     if amount_nano:
-        await store.transact(lambda tx: transaction.grant(tx, f"acct_{account}", amount_nano, "", NOW_MS))
+        await store.transact(lambda tx: credit.grant(tx, f"acct_{account}", amount_nano, "", NOW_MS))
 
 
 async def register(store: Store, process: str = PROCESS) -> None:
@@ -164,8 +165,8 @@ async def register(store: Store, process: str = PROCESS) -> None:
 async def take(store: Store, hold: Hold, process: str = PROCESS) -> Taken:
     """Take a hold in the store, as a process that has nothing to spare."""
     await register(store, process)
-    wanted = WantedHold(hold, is_final=True)
-    applied = await store.transact(lambda tx: move(tx, process, hold.account_id, holds=[wanted]))
+    final = msgspec.structs.replace(hold, is_final=True)
+    applied = await store.transact(lambda tx: move(tx, process, hold.account_id, holds=[final]))
     [answer] = applied.answers
     return answer
 
@@ -181,21 +182,21 @@ async def finish(
     is_uncertain: bool = False,
 ) -> Ended:
     """End a request whose hold was taken, whole if nothing else is said."""
-    open_hold = OpenHold.of(hold, hold.amount_nano if held_nano is None else held_nano)
+    amount_nano = hold.amount_nano if held_nano is None else held_nano
     outcome = make_outcome(hold.completion_id, counted, status, hold.account_id.removeprefix("acct_"))
-    end = End(outcome, open_hold, open_hold.due_nano(counted), is_uncertain=is_uncertain)
+    end = End(outcome, hold, amount_nano, hold.due_nano(counted), is_uncertain=is_uncertain)
     applied = await store.transact(lambda tx: move(tx, process, hold.account_id, ends=[end]))
     [ended] = applied.ended
     return ended
 
 
 def move(
-    tx: Transaction, process: str, account_id: str, *, ends: Iterable[End] = (), holds: Iterable[WantedHold] = ()
+    tx: Transaction, process: str, account_id: str, *, ends: Iterable[End] = (), holds: Iterable[Hold] = ()
 ) -> Applied:
     """Apply moves of one account, and keep what the other requests of the process hold."""
     ended = [*ends]
     [account] = transaction.lock_accounts(tx, process, [account_id])
-    kept_nano = max(0, account.reserve_nano - sum([end.hold.amount_nano for end in ended]))
+    kept_nano = max(0, account.reserve_nano - sum([end.held_nano for end in ended]))
     demand = Demand(kept_nano, kept_nano, 0, 0)
     return transaction.apply_moves(tx, process, [AccountMoves(account_id, demand, ended, [*holds])])[account_id]
 

@@ -13,7 +13,7 @@ import pytest
 from cadenza.fleet import presence
 from cadenza.fleet.changes import make_change
 from cadenza.fleet.presence import HeartbeatBounds
-from cadenza.ledger import transaction
+from cadenza.ledger import credit
 from cadenza.store.postgres.store import PostgresStore
 from cadenza.store.store import Store
 from cadenza.store.tables import keys
@@ -118,7 +118,7 @@ async def test_given_credit_is_seen_everywhere(command: Store, database: str) ->
         for each in (one, two):
             await each.key_cache.find(digest)
         async with asyncio.timeout(PATIENCE_S):
-            await make_change(command, lambda tx: transaction.grant(tx, "acct_a", 7, "", NOW_MS), PATIENT)
+            await make_change(command, lambda tx: credit.grant(tx, "acct_a", 7, "", NOW_MS), PATIENT)
         found = [await each.key_cache.find(digest) for each in (one, two)]
         assert [key.balance_nano for key in found if key] == [7, 7]
 

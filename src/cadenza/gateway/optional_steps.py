@@ -19,7 +19,7 @@ from cadenza.grounding.gather import Affordable, Grounder, GroundingRequest
 from cadenza.grounding.material import Grounding
 from cadenza.grounding.model_decision import ModelDecision
 from cadenza.grounding.wanted import Wanted
-from cadenza.ledger.cap_rows import find_left
+from cadenza.ledger.cap_rows import find_cap
 from cadenza.routing.catalogue import Catalogue, ServedClass, routes_that_take
 from cadenza.routing.prompt import PromptSize
 from cadenza.store.store import Store
@@ -69,9 +69,9 @@ async def find_affordable(store: Store, request: ApiRequest, price: Price, promp
     now_ms, free_nano = time.time_ns() // 1_000_000, principal.balance_nano
     await check_not_repeated(store, principal.account_id, headers, now_ms)
     await check_least_credit(free_nano, price, prompt, OUTPUT_TOKENS_MIN)
-    if principal.is_capped and (left := await find_left(store, principal.key_id, now_ms)):
-        await check_least_credit(left.left_nano, price, prompt, OUTPUT_TOKENS_MIN, left.cap)
-        free_nano = min(free_nano, left.left_nano)
+    if principal.is_capped and (cap := await find_cap(store, principal.key_id, now_ms)):
+        await check_least_credit(cap.left_nano, price, prompt, OUTPUT_TOKENS_MIN, cap)
+        free_nano = min(free_nano, cap.left_nano)
     return Affordable(free_nano, price)
 
 

@@ -20,7 +20,7 @@ from cadenza.control.money.credit import give_credit
 from cadenza.control.sign_in.links import find_link, print_link
 from cadenza.control.sign_in.sessions import begin_session, find_session
 from cadenza.core.errors import ControlError
-from cadenza.ledger.transaction import BALANCE_NANO_LIMIT
+from cadenza.ledger.credit import BALANCE_NANO_LIMIT
 from cadenza.store.schema import accounts, entries
 from cadenza.store.statements import Statement
 from cadenza.store.store import Store
