@@ -2,7 +2,7 @@
 
 from starlette.responses import Response
 
-from cadenza.control.operator.overview import get_overview
+from cadenza.control.operator import get_overview
 from cadenza.web.operator.load import Load, read_load
 from cadenza.web.operator.views import OperatorOverview, view_overview
 from cadenza.web.routes import Routes, endpoint, get
