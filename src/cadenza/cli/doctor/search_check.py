@@ -6,8 +6,7 @@ from cadenza.cli.doctor.index_check import index_problem
 from cadenza.config import Settings
 from cadenza.config.settings import SearchSettings
 from cadenza.core.errors import ControlError
-from cadenza.grounding.index.indexing import indexed_folders
-from cadenza.grounding.index.local_index import index_exists
+from cadenza.grounding.index.local_index import index_exists, list_folders
 from cadenza.grounding.search.engines.build import build_web_engine, probe
 
 
@@ -34,7 +33,7 @@ def check_index(search: SearchSettings) -> Check:
     if not index_exists(search.index):
         return Check("search", "ok", "off: there is no engine, and no index of local documents")
     try:
-        folders = indexed_folders(search.index)
+        folders = list_folders(search.index)
     except ControlError as error:
         return Check("search", "fault", f"local: {error}")
     documents = sum(folder.files - folder.unreadable for folder in folders)
