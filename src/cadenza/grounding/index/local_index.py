@@ -17,7 +17,8 @@ import msgspec
 from cadenza.core.errors import ControlError
 from cadenza.grounding.files.ranking import TOKENIZER, match_expression, spaced
 from cadenza.grounding.files.records import Passage
-from cadenza.store import files
+from cadenza.store.process_locks import ProcessLocks
+from cadenza.store.sqlite.files import make_private_file
 from cadenza.store.store import WAIT_S
 
 APPLICATION_ID = 0x63647A69  # "cdzi", in the header of the file
@@ -255,7 +256,7 @@ def open_writer(path: Path) -> Iterator[IndexWriter]:
         if index_exists(path):
             with contextlib.closing(_connect(path, "mode=ro")) as found:
                 _check_version(found, path)
-        files.make_private_file(path)
+        make_private_file(path)
         with contextlib.closing(sqlite3.connect(path, timeout=WAIT_S, isolation_level=None)) as connection:
             connection.create_function("words_of_path", 2, words_of_path, deterministic=True)
             with _transaction(connection):
@@ -370,13 +371,14 @@ def _check_version(connection: sqlite3.Connection, path: Path) -> None:
 @contextlib.contextmanager
 def _only_writer(path: Path) -> Iterator[None]:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    lock = files.lock_process(path, WRITER)
+    locks = ProcessLocks(path)
+    lock = locks.lock(WRITER)
     if lock is None:
         raise IndexUnusable(f"Another 'cadenza index' is writing to {path}. Try again when it has ended.")
     try:
         yield
     finally:
-        files.unlock_process(path, WRITER, lock)
+        locks.unlock(WRITER, lock)
 
 
 @contextlib.contextmanager
