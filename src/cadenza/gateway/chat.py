@@ -53,7 +53,7 @@ INLINE_BYTES = 64 * 1024  # a larger body is parsed in another process
 SLICE_BYTES = 256 * 1024
 
 
-OWN_BYTES = 2048  # of a request, beside what is counted: the names of its fields, the model's, limits and switches
+OWN_BYTES = 2048  # of a request, not counted: the names of fields, the model, limits and switches
 NAME_OWN_BYTES = 4  # of a field: the quotes of its name, a colon and a comma
 MESSAGE_OWN_BYTES = 256  # of a message: names that a dialect adds, ids that it wants in another form
 
