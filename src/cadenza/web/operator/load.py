@@ -18,7 +18,7 @@ from cadenza.routing.health import RouteHealth
 from cadenza.web.docs.pages import is_usable
 from cadenza.web.records import to_record
 
-State = Literal["usable", "failing", "trial", "resting"]
+State = Literal["usable", "failing", "half_open", "circuit_open"]
 
 
 class LastFault(msgspec.Struct, frozen=True):
@@ -32,14 +32,15 @@ class LastFault(msgspec.Struct, frozen=True):
 class ModelLoad(msgspec.Struct, frozen=True):
     """A model of a provider: its requests in flight over all classes that use it, and the most it is given at once.
 
-    The last requests to a failing model were not answered. A resting one is left alone for `rest_s`.
+    The last requests to a failing model were not answered. After repeated failures its circuit opens, and it gets no
+    requests for `open_s`; half-open, one request at a time tests whether it works again.
     """
 
     provider: str
     model: str
     classes: list[str]
     state: State
-    rest_s: float
+    open_s: float
     in_flight: int
     ceiling: int
     last_fault: LastFault | None
@@ -158,19 +159,19 @@ def _model_loads(gateway: Gateway, samples: Samples) -> list[ModelLoad]:
 
 
 def _model_load(health: RouteHealth, route: Route, classes: list[str], samples: Samples) -> ModelLoad:
-    """The circuit breaker is that of this process, but a model that rests or fails in any process is shown so."""
+    """The circuit breaker is that of this process, but a model whose circuit is open in any process is shown so."""
     place = {"provider": route.provider, "model": route.model}
-    state: State = "trial" if health.state is HALF_OPEN else "usable"
+    state: State = "half_open" if health.state is HALF_OPEN else "usable"
     if health.is_failing or samples.total("cadenza_route_failing", **place) > 0:
         state = "failing"
     if health.state is OPEN or samples.total("cadenza_route_resting", **place) > 0:
-        state = "resting"
+        state = "circuit_open"
     return ModelLoad(
         provider=route.provider,
         model=route.model,
         classes=classes,
         state=state,
-        rest_s=round(health.rest_s, 1),
+        open_s=round(health.rest_s, 1),
         in_flight=samples.total("cadenza_route_in_flight", **place) or health.in_flight,
         ceiling=samples.total("cadenza_route_limit", **place) or health.limit,
         last_fault=_last_fault(samples.latest("cadenza_route_last_fault_timestamp_seconds", **place)),
