@@ -21,7 +21,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cadenza.control.email.messages import Mailer
 from cadenza.control.money.stripe import Stripe
-from cadenza.control.operator.ledger_check import LedgerCheck
 from cadenza.control.sign_in.passkeys import Passkeys
 from cadenza.control.sign_in.passwords import PasswordWork
 from cadenza.control.sign_in.sealing import Sealer
@@ -37,6 +36,7 @@ from cadenza.web.cookies import ANONYMOUS, CSRF_HEADER, SESSION_COOKIE
 from cadenza.web.docs.openapi import PLATFORM, build_document
 from cadenza.web.docs.reference import Reference
 from cadenza.web.errors import Missing, NotAllowed, NotSignedIn, PageError, ProofNeeded, TooMany, to_page_error
+from cadenza.web.operator.ledger_check import LedgerCheck
 from cadenza.web.render import Assets, Renderer
 from cadenza.web.routes import JSON, Access, ApiEndpoint, Page
 from cadenza.web.settings import SiteParts

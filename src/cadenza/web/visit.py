@@ -14,7 +14,6 @@ from starlette.responses import HTMLResponse, Response
 from cadenza.control.email.messages import Mailer
 from cadenza.control.email.notices import Notice
 from cadenza.control.money.payments import PaymentProvider
-from cadenza.control.operator.ledger_check import LedgerCheck
 from cadenza.control.sign_in.passkeys import Passkeys
 from cadenza.control.sign_in.sessions import SignedIn
 from cadenza.control.sign_in.sign_in import SignIns
@@ -29,6 +28,7 @@ from cadenza.web.chat.markdown.process import MarkdownRenderer
 from cadenza.web.cookies import CSRF_HEADER, SESSION_COOKIE, Origin, cookie_name, csrf_token, is_own_request
 from cadenza.web.docs.reference import ApiDocument, Reference
 from cadenza.web.errors import BadForm, NotSignedIn, TooMany, WrongOrigin
+from cadenza.web.operator.ledger_check import LedgerCheck
 from cadenza.web.render import NOTES, Assets, Renderer
 from cadenza.web.settings import ReadMetrics, SiteSettings
 

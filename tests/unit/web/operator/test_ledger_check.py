@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from cadenza.control.operator.ledger_check import LedgerCheck, describe
 from cadenza.ledger.audit import AuditCounts, Violation
 from cadenza.observe import make_log
 from cadenza.store.migrate import migrate
 from cadenza.store.sqlite.store import SqliteStore
+from cadenza.web.operator.ledger_check import LedgerCheck, describe
 
 BY = "operator@example.org"
 
