@@ -21,17 +21,15 @@ from cadenza.config.settings import GroundingSettings, MailSettings, ProviderSet
 from cadenza.control.email.low_balance import LowBalanceNotices
 from cadenza.control.email.outbox import Email, Outbox, Send
 from cadenza.control.money.stripe import StripeAccess
-from cadenza.control.store.prepare import prepare_store
-from cadenza.control.store.write_check import WriteCheck
+from cadenza.control.store.prepare import WriteCheck, prepare_store
 from cadenza.core.rates import Limits, Rate
 from cadenza.core.records import Plan
-from cadenza.fleet import epochs
-from cadenza.fleet.address import MEMORY, open_shared_state
 from cadenza.fleet.presence import Presence
+from cadenza.fleet.shared import MEMORY, MemoryState, SharedState
 from cadenza.gateway.api import serve_api
+from cadenza.gateway.endpoints import refuse_connection, refuse_malformed
 from cadenza.gateway.gateway import Gateway, State, body_bytes_max
-from cadenza.gateway.refusals import refuse_connection, refuse_malformed
-from cadenza.gateway.revocation import Revocation
+from cadenza.gateway.in_flight import RevocationWatch
 from cadenza.grounding.gather import Grounder
 from cadenza.grounding.search.records import SearchOptions
 from cadenza.grounding.search.web_search import WebSearch
@@ -47,6 +45,7 @@ from cadenza.routing.prompt import Character
 from cadenza.server.asgi import AsgiAdapter, AsgiApp
 from cadenza.store.address import open_store
 from cadenza.store.store import Store, StoreUnavailable
+from cadenza.store.tables import epochs
 from cadenza.upstreams.base import Upstream
 from cadenza.upstreams.dialects import DIALECTS
 from cadenza.upstreams.embedded.upstream import EmbeddedUpstream
@@ -79,7 +78,7 @@ class App:
         self._observer = observer = Observer(log, FaultPoint(settings.fault_point))
         snapshot = build_snapshot(settings, build_upstreams(settings, log))
         body_bytes = body_bytes_max(memory_room(settings.server.workers))
-        self._shared = open_shared_state(settings.shared_state.url, settings.server.workers, observer)
+        self._shared = open_shared_state(settings, observer)
         self._presence = Presence(self._store)
         grounder = build_grounder(settings.grounding, self._store, observer)
         state = State(self._store, self._presence, self._shared, grounder)
@@ -190,9 +189,12 @@ class App:
             stack.push_async_callback(self._outbox.stop)
             notices = LowBalanceNotices(self._store, self._send, self._log, self._settings.platform.base_url)
             stack.push_async_callback(stop_task, asyncio.create_task(notices.run()))
-        revocation = Revocation(self.gateway, self._presence)
-        await revocation.start()
-        stack.push_async_callback(revocation.stop)
+        gateway = self.gateway
+        revocations = RevocationWatch(
+            gateway.in_flight, gateway.key_cache, self._presence, lambda: gateway.snapshot.limits, self._log
+        )
+        await revocations.start()
+        stack.push_async_callback(revocations.stop)
         stack.push_async_callback(self._stop_upstreams)
         for upstream in self.gateway.snapshot.upstreams.values():
             await upstream.start()
@@ -290,6 +292,16 @@ def build_snapshot(settings: Settings, upstreams: Mapping[str, Upstream]) -> Sna
         for class_id, one in settings.classes.items()
     }
     return Snapshot(Catalogue(classes), upstreams, limits)
+
+
+def open_shared_state(settings: Settings, observer: Observer) -> SharedState:
+    """The shared state at the address of the settings. Nothing is opened until it is started."""
+    if settings.shared_state.url == MEMORY:
+        observer.metrics.shared_state_up.set(1)
+        return MemoryState()
+    from cadenza.fleet.valkey.state import ValkeyState  # noqa: PLC0415 needs hiredis
+
+    return ValkeyState(settings.shared_state.url, settings.server.workers, observer)
 
 
 async def stop_task(task: asyncio.Task[None]) -> None:

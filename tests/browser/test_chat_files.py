@@ -52,6 +52,7 @@ COUNT_STORED = """async () => {
 INSIDE = """parts => parts.length && parts.map(part => part.getBoundingClientRect())
     .every(box => box.left >= 0 && box.right <= innerWidth)"""
 SERIOUS = {"serious", "critical"}
+pytestmark = pytest.mark.slow(reason="a browser sends files")
 
 
 @pytest.fixture(scope="module")

@@ -36,6 +36,7 @@ SOURCES = [
 ]
 LONG = {"number": 8, "url": "https://a-very-long-name-of-a-host.example/", "title": "A title that is long, " * 6}
 COST = {"class": "forte", "prompt_tokens": 1234, "cached_tokens": 0, "completion_tokens": 56, "cost": "0.00123"}
+pytestmark = pytest.mark.slow(reason="a browser shows sources")
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ AUTHENTICATOR = {
     "isUserVerified": True,
     "automaticPresenceSimulation": True,
 }
+pytestmark = pytest.mark.slow(reason="a browser signs in by passkey")
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from schemathesis import Case, GenerationMode
 from cadenza.core.chat import SAMPLING
 from cadenza.core.errors import CadenzaError
 from cadenza.gateway.api import ENDPOINTS, ONE_MODEL
-from cadenza.gateway.models import MODELS_PATH
+from cadenza.gateway.endpoints import MODELS_PATH
 from cadenza.gateway.validate import TOOL_FIELDS
 from cadenza.web.docs.openapi import PLATFORM
 from cadenza.web.probes import PATHS

@@ -126,6 +126,7 @@ async def test_no_feature_of_a_file_needs_what_the_child_gave_up() -> None:
         assert [name for name in reasons if name.startswith("part")] == []
 
 
+@pytest.mark.slow(reason="a thousand broken files")
 @pytest.mark.parametrize("kind", sorted(seeds()))
 async def test_no_broken_file_is_a_fault(kind: str) -> None:
     """Files that are broken at random are read in part or refused: no parser fails in a way that is not foreseen."""

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from cadenza.control.store.backup import back_up_store
+from cadenza.control.store.copies import back_up_store
 from cadenza.core.errors import ControlError
 from cadenza.store.migrate import REVISIONS, migrate
-from cadenza.store.sqlite.backups import KEPT_MAX, back_up, find_backups
+from cadenza.store.sqlite.files import KEPT_MAX, back_up, find_backups
 from cadenza.store.sqlite.store import SqliteStore
 from tests.postgres import Postgres
 from tests.store.moves import postgres_store

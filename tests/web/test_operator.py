@@ -212,7 +212,7 @@ def test_a_key_is_found_and_revoked(
     assert operator.post(f"/operator/keys/{found['id']}/revoke").location == "/operator/keys?note=key-revoked"
     assert api.chat().status == 401
     assert operator.api("POST", f"/operator/keys/{found['id']}/revoke").json["state"] == "revoked"
-    assert audit_events_of(service, other) == [(email, "key.revoke", "")]
+    assert audit_events_of(service, other) == [(email, "key.revoke", found["prefix"])]
 
 
 def test_hostile_names_are_only_text(service: Service, operator: Visitor, other: str, other_page: str) -> None:

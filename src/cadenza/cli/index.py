@@ -83,8 +83,8 @@ def _checked_url(url: str | None) -> str | None:
 
 def _list(path: Path, *, as_json: bool, must_exist: bool) -> None:
     from cadenza.core.errors import ControlError  # noqa: PLC0415 import time
-    from cadenza.grounding.index.index_file import index_exists  # noqa: PLC0415 import time
-    from cadenza.grounding.index.index_folders import indexed_folders  # noqa: PLC0415 import time
+    from cadenza.grounding.index.indexing import indexed_folders  # noqa: PLC0415 import time
+    from cadenza.grounding.index.local_index import index_exists  # noqa: PLC0415 import time
 
     if not index_exists(path):
         missing = f"There is no index at {path}. 'cadenza index FOLDER' makes one."
@@ -109,7 +109,7 @@ def _list(path: Path, *, as_json: bool, must_exist: bool) -> None:
 
 
 def _remove(path: Path, folder: Path) -> None:
-    from cadenza.grounding.index.index_folders import remove_folder  # noqa: PLC0415 import time
+    from cadenza.grounding.index.indexing import remove_folder  # noqa: PLC0415 import time
 
     removed = remove_folder(path, folder)
     say(f"Removed {removed.path} from the index: {_count(removed.files, 'file')}.")

@@ -10,36 +10,39 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
-from cadenza.core.errors import CadenzaError, Ending, Internal, KeyRevoked, MethodNotAllowed, NotFound, RateLimited
+from cadenza.core.errors import (
+    CadenzaError,
+    Ending,
+    Internal,
+    KeyRevoked,
+    MethodNotAllowed,
+    RateLimited,
+)
 from cadenza.gateway.answers import CORS, Answers
-from cadenza.gateway.auth import Caller, authorize, identify
+from cadenza.gateway.auth import Caller, authorize, identify, rate_headers
 from cadenza.gateway.chat import serve_chat
+from cadenza.gateway.endpoints import (
+    MODELS_PATH,
+    get_model,
+    get_usage,
+    list_models,
+    preflight_headers,
+    single_slashes,
+    unknown_path,
+)
 from cadenza.gateway.gateway import Gateway
-from cadenza.gateway.models import MODELS_PATH, get_model, list_models, single_slashes
-from cadenza.gateway.rates import rate_headers
-from cadenza.gateway.record import RequestRecord
-from cadenza.gateway.request import ApiRequest
-from cadenza.gateway.usage import get_usage
+from cadenza.gateway.request import ApiRequest, RequestRecord
 from cadenza.http.exchange import STREAMING, Exchange, Interruption
 from cadenza.observe import places
 from cadenza.process import is_exhausted
 from cadenza.store.store import StoreUnavailable
 
-DEFAULT_ALLOWED_HEADERS = b"authorization, content-type, x-api-key, api-key"
 STORE_RETRY_S = 2.0
 MEMORY_RETRY_S = 2.0
 OUT_OF_MEMORY = "The service has no memory left for this request at the moment. Retry shortly."
 DRAINING_RETRY_S = 1.0
 READ = ("GET", "HEAD")
 INTERRUPTIONS = {Interruption.SHUTDOWN: Ending, Interruption.REVOKED: KeyRevoked}
-USE_CHAT = "Use POST /v1/chat/completions"
-NOT_IMPLEMENTED = {  # by the first word below /v1: what to use instead
-    "completions": f"{USE_CHAT}.",
-    "responses": f"{USE_CHAT}. A client that speaks only this API, like Codex, connects through LiteLLM's proxy.",
-    "messages": f"{USE_CHAT}. A client that speaks only this API, like Claude Code, connects through LiteLLM's proxy "
-    "or claude-code-router.",
-    "embeddings": f"{USE_CHAT} for answers, and another service for embeddings: the classes here only answer.",
-}
 
 
 class Endpoint(msgspec.Struct, frozen=True):
@@ -77,7 +80,7 @@ async def serve_api(gateway: Gateway, exchange: Exchange, endpoint: Endpoint | N
             raise _draining(gateway, exchange)
         if endpoint is None and exchange.request.method == "OPTIONS":
             record.found("preflight")
-            return answers.send_no_content(_preflight_headers(exchange))
+            return answers.send_no_content(preflight_headers(exchange))
         endpoint = endpoint or find_endpoint(exchange.request.path)
         record.found(endpoint.name)
         if exchange.request.method not in endpoint.methods:
@@ -127,18 +130,4 @@ def find_endpoint(path: str) -> Endpoint:
         return ONE_MODEL
     if "//" in path:
         return find_endpoint(single_slashes(path))
-    if instead := NOT_IMPLEMENTED.get(path.split("/")[2] if path.startswith("/v1/") else ""):
-        raise NotFound(f"This endpoint is not implemented. {instead}")
-    if path.startswith("/v1/v1"):
-        raise NotFound("The path has /v1 twice. Write it only once: in the client's base address, or in the path.")
-    raise NotFound(f"This path does not exist. The paths are {', '.join(ENDPOINTS)} and {MODELS_PATH}/{{model}}.")
-
-
-def _preflight_headers(exchange: Exchange) -> bytes:
-    """Any origin may call, without credentials, with the headers that it asks for."""
-    return (
-        b"access-control-allow-methods: GET, POST, OPTIONS\r\n"
-        b"access-control-allow-headers: %b\r\n"
-        b"access-control-max-age: 86400\r\n"
-        b"vary: access-control-request-headers\r\n"
-    ) % exchange.request.headers.get(b"access-control-request-headers", DEFAULT_ALLOWED_HEADERS)
+    raise unknown_path(path, ENDPOINTS)

@@ -8,8 +8,8 @@ import msgspec
 from cadenza.core.tokens import Tokenizer
 from cadenza.fleet.key_cache import KeyCache
 from cadenza.fleet.presence import Presence
-from cadenza.fleet.state import SharedState
-from cadenza.gateway.heartbeat import PING_S
+from cadenza.fleet.shared import SharedState
+from cadenza.gateway.answers import PING_S
 from cadenza.gateway.in_flight import InFlight
 from cadenza.gateway.key_use import KeyUse
 from cadenza.gateway.large.bodies import LargeBodies
@@ -32,7 +32,7 @@ LoadSnapshot = Callable[[], Awaitable[Snapshot | None]]
 
 
 def body_bytes_max(room_bytes: int | None) -> int:
-    """What the bodies of all requests may take together, if the process may still take so much memory."""
+    """How much memory the bodies of all requests may take, if the process has `room_bytes` left."""
     return BODY_BYTES_MAX if room_bytes is None else min(BODY_BYTES_MAX, max(MIB, room_bytes // COPIES))
 
 
@@ -91,7 +91,7 @@ class Gateway:
         await self.grounder.stop()
 
     def drain(self) -> None:
-        """Refuse new requests from now on."""
+        """Refuse new requests."""
         self.is_draining = True
 
     async def reload(self) -> None:

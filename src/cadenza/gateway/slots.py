@@ -9,8 +9,8 @@ import time
 from collections import Counter
 
 from cadenza.core.errors import RateLimited
-from cadenza.core.shares import Allowance, Shares, Use
-from cadenza.fleet.state import Lender
+from cadenza.core.shares import Shares, SlotLease, Use
+from cadenza.fleet.shared import Lender
 from cadenza.observe import Metrics
 
 SLOT_WAIT_S = 0.02  # long enough for a burst to pass, short enough for a quick refusal
@@ -78,9 +78,9 @@ class Slots:
         if self._lender:
             self._lender.change_ceiling(limit)
         else:
-            self.allow(Allowance(limit, limit))
+            self.allow(SlotLease(limit, limit))
 
-    def allow(self, allowance: Allowance) -> None:
+    def allow(self, allowance: SlotLease) -> None:
         self._shares.allow(allowance)
         self._let_in()
 

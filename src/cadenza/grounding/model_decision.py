@@ -79,9 +79,9 @@ class ModelDecision:
             async with asyncio.timeout(limit_s), open_reply(self._dispatcher, wanted, routed) as reply:
                 await reply.deliver(answer)
             extra.usage = at_most
-            if reported := next((piece.usage for piece in reversed(answer.pieces) if piece.usage), None):
+            if reported := answer.usage:
                 extra.usage, _ = believable(reported, at_most.prompt_tokens, prompt.believable_tokens, DECISION_TOKENS)
-        return "".join(piece.content for piece in answer.pieces)
+        return answer.text
 
 
 def decision_messages(texts: Sequence[str]) -> list[dict[str, str]]:

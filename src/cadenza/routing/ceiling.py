@@ -1,4 +1,4 @@
-"""How many requests a route is given at once: an adaptive ceiling.
+"""How many requests a route is given at once: an adaptive concurrency limit.
 
 It falls with each sign of overload (429, 503, 529 or a timeout), and while first tokens take far longer than usual. It
 rises with answers while it is in demand, and returns to its maximum after a minute without a sign of overload.
@@ -6,7 +6,7 @@ rises with answers while it is in demand, and returns to its maximum after a min
 
 import math
 
-FEW = 8  # a route that refuses so few requests has another reason than their number
+FEW = 8  # with fewer in flight, a refusal has another reason than their number
 STEP_DOWN = 0.7
 STEP_DOWN_SLOW = 0.9
 STEP_DOWN_SLOWEST = 0.5
@@ -18,7 +18,7 @@ RECENT_WEIGHT = 0.1
 USUAL_WEIGHT = 0.002
 
 
-class Pace:
+class FirstTokenTimes:
     """How long first tokens take: recently, and usually. Streams and non-streaming replies have one each."""
 
     def __init__(self) -> None:
@@ -66,10 +66,10 @@ class Ceiling:
             self._level = min(self._level, in_flight) * STEP_DOWN
             self._lowered_s = now_s
 
-    def lower_to_pace(self, pace: Pace, now_s: float) -> None:
+    def lower_if_due(self, times: FirstTokenTimes, now_s: float) -> None:
         """The route is slow: one step down, then time for it to take effect."""
-        if now_s - self._lowered_s > pace.recent_s:
-            self._level = max(min(self._level, FEW), self._level * pace.step)
+        if now_s - self._lowered_s > times.recent_s:
+            self._level = max(min(self._level, FEW), self._level * times.step)
             self._lowered_s = now_s
 
     def raise_by_answer(self, in_flight: int) -> None:

@@ -8,7 +8,7 @@ from cadenza.core.breaker import CLOSED, OPEN, Breaker, BreakerState
 from cadenza.core.records import Route
 from cadenza.core.shares import Shares
 from cadenza.observe import Observer
-from cadenza.routing.ceiling import Ceiling, Pace
+from cadenza.routing.ceiling import Ceiling, FirstTokenTimes
 from cadenza.upstreams.base import Fault, FaultKind
 
 OVERLOADED = frozenset({503, 529})
@@ -16,31 +16,31 @@ FAILING_FAULTS = 3  # in a row; one fault may be chance
 FAILING_S = 60.0  # without a further fault, requests must be let through to find out whether the route works again
 
 Clock = Callable[[], float]
-OnRest = Callable[[float], None]
+OnOpen = Callable[[float], None]
 OnFault = Callable[[Fault], None]
 
 
 class RouteHealth:
     """One model of one provider, over all classes that use it.
 
-    `on_rest` is called with the duration of each rest, and `on_fault` with every fault.
+    `on_open` is called with how long the circuit stays open, whenever it opens, and `on_fault` with every fault.
     """
 
     def __init__(
         self,
         ceiling: int,
         clock: Clock = time.monotonic,
-        on_rest: OnRest | None = None,
+        on_open: OnOpen | None = None,
         on_fault: OnFault | None = None,
     ) -> None:
         self._clock = clock
-        self._on_rest = on_rest
+        self._on_open = on_open
         self._on_fault = on_fault
         self._failures = FailureStreak()
         self._breaker = Breaker(clock())
         self._ceiling = Ceiling(ceiling)
         self._shares = Shares(ceiling)
-        self._paces = {False: Pace(), True: Pace()}  # by whether the reply is a stream
+        self._first_tokens = {False: FirstTokenTimes(), True: FirstTokenTimes()}  # by whether the reply is a stream
 
     def reset(self, ceiling: int) -> None:
         """Start again with another ceiling. Requests in flight stay counted."""
@@ -49,7 +49,8 @@ class RouteHealth:
         self._ceiling = Ceiling(ceiling)
 
     @property
-    def rest_s(self) -> float:
+    def open_s(self) -> float:
+        """How much longer the circuit stays open."""
         return self._breaker.open_s(self._clock())
 
     @property
@@ -57,13 +58,13 @@ class RouteHealth:
         return self._breaker.state(self._clock())
 
     @property
-    def is_resting(self) -> bool:
+    def is_open(self) -> bool:
         return self._breaker.state(self._clock()) is OPEN
 
     @property
     def is_down(self) -> bool:
-        """Whether it rests because it failed, not because it has no capacity."""
-        return self.is_resting and not self._breaker.is_busy
+        """Whether the circuit is open because the route failed, not because it has no capacity."""
+        return self.is_open and not self._breaker.is_busy
 
     @property
     def is_failing(self) -> bool:
@@ -82,7 +83,7 @@ class RouteHealth:
         return self._shares.taken
 
     def begin(self, key_id: str, *, is_last_resort: bool = False) -> "Attempt | None":
-        """A place for one request; None if the route is full, or if it rests and is not the last resort."""
+        """A place for one request; None if the route is full, or its circuit is open and it is not the last resort."""
         now_s = self._clock()
         state = self._breaker.state(now_s)
         if state is OPEN and not is_last_resort:
@@ -110,11 +111,11 @@ class RouteHealth:
         now_s = self._clock()
         self._breaker.note_answer(started_s)
         self._failures.reset()
-        pace, in_flight = self._paces[is_stream], self._shares.taken
+        times, in_flight = self._first_tokens[is_stream], self._shares.taken
         is_loaded = in_flight * 2 >= self._ceiling.limit(now_s)
-        pace.note(now_s - started_s, is_loaded=is_loaded)
-        if is_loaded and pace.is_slow:
-            self._ceiling.lower_to_pace(pace, now_s)
+        times.note(now_s - started_s, is_loaded=is_loaded)
+        if is_loaded and times.is_slow:
+            self._ceiling.lower_if_due(times, now_s)
         else:
             self._ceiling.raise_by_answer(in_flight)
 
@@ -135,8 +136,8 @@ class RouteHealth:
             self._breaker.open(now_s, fault.retry_after_s, is_busy=is_busy)
         elif not self._breaker.note_fault(started_s, now_s, has_answered=has_answered, is_busy=is_busy):
             return
-        if self._on_rest:
-            self._on_rest(self.rest_s)
+        if self._on_open:
+            self._on_open(self.open_s)
 
 
 class FailureStreak:
@@ -210,8 +211,8 @@ class HealthTable:
         return self._routes.get(place) or self._add(*place)
 
     def _add(self, provider: str, model: str) -> RouteHealth:
-        def log_rest(rest_s: float) -> None:
-            self._log.warning("a route rests", provider=provider, model=model, rest_s=round(rest_s, 3))
+        def log_open(open_s: float) -> None:
+            self._log.warning("a route rests", provider=provider, model=model, rest_s=round(open_s, 3))
 
         gauge = self._metrics.route_last_fault
         labels: tuple[str, ...] = ()  # of the last fault
@@ -223,9 +224,9 @@ class HealthTable:
             labels = (provider, model, fault.kind.value, str(fault.status or ""))
             gauge.labels(*labels).set_to_current_time()
 
-        health = self._routes[provider, model] = RouteHealth(self._ceiling, self._clock, log_rest, show_fault)
+        health = self._routes[provider, model] = RouteHealth(self._ceiling, self._clock, log_open, show_fault)
         self._metrics.route_limit.labels(provider, model).set_function(lambda: health.limit)
         self._metrics.route_in_flight.labels(provider, model).set_function(lambda: health.in_flight)
-        self._metrics.route_resting.labels(provider, model).set_function(lambda: health.is_resting)
+        self._metrics.route_resting.labels(provider, model).set_function(lambda: health.is_open)
         self._metrics.route_failing.labels(provider, model).set_function(lambda: health.is_failing)
         return health

@@ -21,12 +21,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cadenza.control.email.messages import Mailer
 from cadenza.control.money.stripe import Stripe
+from cadenza.control.sign_in.devices import Signer
 from cadenza.control.sign_in.passkeys import Passkeys
 from cadenza.control.sign_in.passwords import PasswordWork
-from cadenza.control.sign_in.sealing import Sealer
+from cadenza.control.sign_in.second_factor import Sealer
 from cadenza.control.sign_in.sessions import find_session
 from cadenza.control.sign_in.sign_in import SignIns
-from cadenza.control.sign_in.signing import Signer
 from cadenza.core.errors import ControlError, render_error
 from cadenza.core.networks import network_of
 from cadenza.core.rates import Rate

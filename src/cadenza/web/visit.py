@@ -11,14 +11,13 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from cadenza.control.email.messages import Mailer
-from cadenza.control.email.notices import Notice
+from cadenza.control.email.messages import Mailer, Notice
 from cadenza.control.money.payments import PaymentProvider
 from cadenza.control.sign_in.passkeys import Passkeys
 from cadenza.control.sign_in.sessions import SignedIn
 from cadenza.control.sign_in.sign_in import SignIns
 from cadenza.core.rates import Rate
-from cadenza.fleet.state import Rates
+from cadenza.fleet.shared import Rates
 from cadenza.gateway.gateway import Gateway
 from cadenza.observe import Log
 from cadenza.store.sqlite.write_ahead_log import LogEraser

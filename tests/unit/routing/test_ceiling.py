@@ -1,4 +1,4 @@
-"""The adaptive ceiling of a route: what lowers it, what raises it again, and its bounds."""
+"""The adaptive concurrency limit of a route: what lowers it, what raises it again, and its bounds."""
 
 import pytest
 from hypothesis import given
@@ -15,18 +15,18 @@ from cadenza.routing.ceiling import (
     STEP_DOWN_SLOWEST,
     STEP_UP,
     Ceiling,
-    Pace,
+    FirstTokenTimes,
 )
 
 MOST = 100
 
 
-def paced(usual_s: float, recent_s: float) -> Pace:
+def times_of(usual_s: float, recent_s: float) -> FirstTokenTimes:
     """A route that usually takes one time and recently, under load, took another."""
-    pace = Pace()
-    pace.note(usual_s)
-    pace.note(usual_s + (recent_s - usual_s) / RECENT_WEIGHT, is_loaded=True)
-    return pace
+    times = FirstTokenTimes()
+    times.note(usual_s)
+    times.note(usual_s + (recent_s - usual_s) / RECENT_WEIGHT, is_loaded=True)
+    return times
 
 
 def test_it_begins_at_its_maximum() -> None:
@@ -88,12 +88,12 @@ def test_a_reset_returns_it_to_its_maximum_at_once() -> None:
 
 def test_a_slow_route_is_lowered_one_step_at_a_time() -> None:
     """After a step there is time for it to take effect, and slowness never lowers the ceiling below FEW."""
-    ceiling, pace = Ceiling(MOST), paced(usual_s=0.33, recent_s=1.0)
+    ceiling, times = Ceiling(MOST), times_of(usual_s=0.33, recent_s=1.0)
     for now_s in (1.0, 1.1, 1.2):
-        ceiling.lower_to_pace(pace, now_s)
+        ceiling.lower_if_due(times, now_s)
     assert ceiling.limit(1.2) == int(MOST * STEP_DOWN_SLOW)
     for number in range(100):
-        ceiling.lower_to_pace(pace, 3.0 + 2 * number)
+        ceiling.lower_if_due(times, 3.0 + 2 * number)
     assert ceiling.limit(203.0) == FEW
 
 
@@ -109,7 +109,7 @@ def test_it_stays_between_one_and_its_maximum(most: int, steps: list[tuple[str, 
         if step == "overloaded":
             ceiling.lower(min(in_flight, ceiling.limit(now_s)), now_s - 0.5, now_s)
         elif step == "slow":
-            ceiling.lower_to_pace(paced(usual_s=0.01, recent_s=0.5), now_s)
+            ceiling.lower_if_due(times_of(usual_s=0.01, recent_s=0.5), now_s)
         else:
             ceiling.raise_by_answer(in_flight)
         assert 1 <= ceiling.limit(now_s) <= most
@@ -118,55 +118,55 @@ def test_it_stays_between_one_and_its_maximum(most: int, steps: list[tuple[str, 
 @pytest.mark.parametrize(("recent_s", "step"), [(3.1, STEP_DOWN_SLOW), (5.0, 0.6), (100.0, STEP_DOWN_SLOWEST)])
 def test_a_slower_pace_means_a_larger_step(recent_s: float, step: float) -> None:
     """A route that is a little too slow loses little, one that is far too slow loses as much as half."""
-    assert paced(usual_s=1.0, recent_s=recent_s).step == pytest.approx(step)
+    assert times_of(usual_s=1.0, recent_s=recent_s).step == pytest.approx(step)
 
 
 def test_a_pace_without_notes_is_not_slow() -> None:
     """Before the first answer nothing is known, and the first answer is the usual one."""
-    pace = Pace()
-    assert not pace.is_slow
-    pace.note(30.0)
-    assert (pace.recent_s, pace.is_slow) == (30.0, False)
+    times = FirstTokenTimes()
+    assert not times.is_slow
+    times.note(30.0)
+    assert (times.recent_s, times.is_slow) == (30.0, False)
 
 
-def test_a_pace_is_slow_while_recent_answers_take_far_longer_than_usual() -> None:
+def test_a_route_is_slow_while_recent_answers_take_far_longer_than_usual() -> None:
     """It is slow after 30 answers at six times the usual time, and no longer slow after 50 at the usual time."""
-    pace = Pace()
+    times = FirstTokenTimes()
     for _ in range(500):
-        pace.note(0.2)
-    assert not pace.is_slow
-    for took_s, times, is_slow in ((0.2 * SLOW_FACTOR * 2, 30, True), (0.2, 50, False)):
-        for _ in range(times):
-            pace.note(took_s)
-        assert pace.is_slow is is_slow
+        times.note(0.2)
+    assert not times.is_slow
+    for took_s, count, is_slow in ((0.2 * SLOW_FACTOR * 2, 30, True), (0.2, 50, False)):
+        for _ in range(count):
+            times.note(took_s)
+        assert times.is_slow is is_slow
 
 
 def test_a_short_delay_is_not_slow() -> None:
     """A delay of less than SLOW_S_MIN is noise, however many times longer than usual it is."""
-    pace = Pace()
+    times = FirstTokenTimes()
     for _ in range(500):
-        pace.note(0.001)
+        times.note(0.001)
     for _ in range(100):
-        pace.note(SLOW_S_MIN)
-    assert not pace.is_slow
+        times.note(SLOW_S_MIN)
+    assert not times.is_slow
 
 
 @pytest.mark.parametrize("is_loaded", [True, False])
 def test_slowness_becomes_usual_only_without_load(is_loaded: bool) -> None:
     """A route that is always slow without load is not called slow; one that is slow under load stays slow."""
-    pace = Pace()
-    pace.note(0.2)
+    times = FirstTokenTimes()
+    times.note(0.2)
     for _ in range(2000):
-        pace.note(1.2, is_loaded=is_loaded)
-    assert pace.is_slow is is_loaded
+        times.note(1.2, is_loaded=is_loaded)
+    assert times.is_slow is is_loaded
 
 
 def test_a_fast_answer_counts_also_under_load() -> None:
     """An answer faster than usual lowers the usual time, so a slow first answer does not stay the measure."""
-    pace = Pace()
-    pace.note(10.0)
+    times = FirstTokenTimes()
+    times.note(10.0)
     for _ in range(2000):
-        pace.note(0.5, is_loaded=True)
+        times.note(0.5, is_loaded=True)
     for _ in range(30):
-        pace.note(5.0, is_loaded=True)
-    assert pace.is_slow
+        times.note(5.0, is_loaded=True)
+    assert times.is_slow

@@ -3,7 +3,10 @@
 import pytest
 
 from cadenza.core.breaker import FAULTS_TO_OPEN, OPEN_S_MIN
-from cadenza.routing.ceiling import FEW, STEP_DOWN
+from cadenza.routing.ceiling import (
+    FEW,
+    STEP_DOWN,
+)
 from cadenza.routing.health import FAILING_FAULTS, FAILING_S, Attempt, RouteHealth
 from cadenza.upstreams.base import Fault, FaultKind
 
@@ -18,8 +21,8 @@ class TimedRoute:
 
     def __init__(self) -> None:
         self.now_s = 1000.0
-        self.rests_s: list[float] = []  # as they were reported
-        self.health = RouteHealth(MOST, lambda: self.now_s, self.rests_s.append)
+        self.opened_for_s: list[float] = []  # as they were reported
+        self.health = RouteHealth(MOST, lambda: self.now_s, self.opened_for_s.append)
 
     def begin(self, *, is_last_resort: bool = False) -> Attempt:
         attempt = self.health.begin(KEY, is_last_resort=is_last_resort)
@@ -61,7 +64,7 @@ class TimedRoute:
         """Fail until the route rests, and wait until it may be tried."""
         self.fail(times=FAULTS_TO_OPEN)
         assert self.health.is_down
-        self.now_s += self.health.rest_s
+        self.now_s += self.health.open_s
 
 
 @pytest.mark.parametrize("kind", FAILURES)
@@ -69,10 +72,10 @@ def test_faults_in_a_row_make_a_route_rest(kind: FaultKind) -> None:
     """The fifth fault in a row, of any kind that is the route's own, begins a rest of OPEN_S_MIN."""
     route = TimedRoute()
     route.fail(Fault(kind), FAULTS_TO_OPEN - 1)
-    assert not route.health.is_resting
+    assert not route.health.is_open
     route.fail(Fault(kind))
     assert route.health.is_down
-    assert route.health.rest_s == pytest.approx(OPEN_S_MIN)
+    assert route.health.open_s == pytest.approx(OPEN_S_MIN)
     assert not route.takes_one
     route.now_s += OPEN_S_MIN
     assert route.takes_one
@@ -84,7 +87,7 @@ def test_an_answer_between_faults_resets_their_count() -> None:
     for _ in range(3):
         route.fail(times=FAULTS_TO_OPEN - 1)
         route.answer()
-    assert not route.health.is_resting
+    assert not route.health.is_open
 
 
 def test_replies_that_break_off_are_counted_separately() -> None:
@@ -92,7 +95,7 @@ def test_replies_that_break_off_are_counted_separately() -> None:
     route = TimedRoute()
     route.break_off(FAULTS_TO_OPEN - 1)
     route.fail(times=FAULTS_TO_OPEN - 1)
-    assert not route.health.is_resting
+    assert not route.health.is_open
     route.break_off()
     assert route.health.is_down
 
@@ -103,7 +106,7 @@ def test_a_whole_reply_resets_the_count_of_broken_ones() -> None:
     for _ in range(3):
         route.break_off(FAULTS_TO_OPEN - 1)
         route.answer()
-    assert not route.health.is_resting
+    assert not route.health.is_open
 
 
 def test_requests_that_failed_together_cause_one_rest() -> None:
@@ -113,14 +116,14 @@ def test_requests_that_failed_together_cause_one_rest() -> None:
     route.now_s += 5
     for attempt in together[:FAULTS_TO_OPEN]:
         attempt.note_fault(FAILED)
-    until_s = route.now_s + route.health.rest_s
+    until_s = route.now_s + route.health.open_s
     route.now_s += 0.5
     for attempt in together[FAULTS_TO_OPEN:-1]:
         attempt.note_fault(FAILED)
     together[-1].note_answer(is_stream=True)
-    assert route.now_s + route.health.rest_s == pytest.approx(until_s)
+    assert route.now_s + route.health.open_s == pytest.approx(until_s)
     assert not route.takes_one
-    assert len(route.rests_s) == 1
+    assert len(route.opened_for_s) == 1
 
 
 def test_a_refusal_changes_nothing() -> None:
@@ -128,7 +131,7 @@ def test_a_refusal_changes_nothing() -> None:
     route = TimedRoute()
     route.fail(times=FAULTS_TO_OPEN - 1)
     route.fail(Fault(FaultKind.REFUSED, 400), 100)
-    assert not route.health.is_resting
+    assert not route.health.is_open
     route.fail()
     assert route.health.is_down
 
@@ -138,7 +141,7 @@ def test_a_retry_after_is_honoured(kind: FaultKind, status: int) -> None:
     """One Retry-After makes a route rest for that time; the route is down only if the status was not 429."""
     route = TimedRoute()
     route.fail(Fault(kind, status, 7.0))
-    assert route.health.rest_s == pytest.approx(7.0)
+    assert route.health.open_s == pytest.approx(7.0)
     assert route.health.is_down == (kind is FaultKind.FAILED)
     route.now_s += 7.0
     assert route.takes_one
@@ -151,7 +154,7 @@ def test_429s_without_a_retry_after_lower_the_ceiling_first(retry_after_s: float
     attempts = [route.begin() for _ in range(50)]
     route.now_s += 0.1
     for place, attempt in enumerate(attempts):
-        assert route.health.is_resting == (place >= 5)
+        assert route.health.is_open == (place >= 5)
         attempt.note_fault(Fault(FaultKind.BUSY, 429, retry_after_s))
     assert route.health.limit < MOST
     assert not route.health.is_down
@@ -230,7 +233,7 @@ def test_a_resting_route_takes_one_request_at_a_time_as_the_last_resort() -> Non
     attempt = route.begin(is_last_resort=True)
     assert route.health.begin(KEY, is_last_resort=True) is None
     attempt.note_answer(is_stream=False)
-    assert not route.health.is_resting
+    assert not route.health.is_open
     assert route.takes_one
 
 
@@ -241,7 +244,7 @@ def test_a_last_resort_that_fails_doubles_the_rest() -> None:
     attempt = route.begin(is_last_resort=True)
     attempt.note_fault(FAILED)
     attempt.end()
-    assert route.health.rest_s == pytest.approx(2 * OPEN_S_MIN)
+    assert route.health.open_s == pytest.approx(2 * OPEN_S_MIN)
 
 
 def test_each_rest_is_reported_with_its_length() -> None:
@@ -249,9 +252,9 @@ def test_each_rest_is_reported_with_its_length() -> None:
     route = TimedRoute()
     route.rest()
     route.fail()
-    route.now_s += route.health.rest_s
+    route.now_s += route.health.open_s
     route.fail(Fault(FaultKind.BUSY, 429, 7.0))
-    assert route.rests_s == pytest.approx([OPEN_S_MIN, 2 * OPEN_S_MIN, 7.0])
+    assert route.opened_for_s == pytest.approx([OPEN_S_MIN, 2 * OPEN_S_MIN, 7.0])
 
 
 def test_a_reset_makes_a_route_usable_and_keeps_requests_in_flight_counted() -> None:
@@ -260,7 +263,7 @@ def test_a_reset_makes_a_route_usable_and_keeps_requests_in_flight_counted() -> 
     route.begin()
     route.fail(times=FAULTS_TO_OPEN)
     route.health.reset(7)
-    assert not route.health.is_resting
+    assert not route.health.is_open
     assert (route.health.in_flight, route.health.limit) == (1, 7)
     assert not route.begin().is_trial
 
@@ -274,7 +277,7 @@ def test_requests_sent_before_a_reset_do_not_make_a_route_rest() -> None:
     route.now_s += 1
     for attempt in old:
         attempt.note_fault(FAILED)
-    assert not route.health.is_resting
+    assert not route.health.is_open
 
 
 class QueueingRoute(TimedRoute):
@@ -320,7 +323,7 @@ def test_a_route_fails_after_three_faults_without_an_answer() -> None:
     route.fail(times=FAILING_FAULTS - 1)
     assert not route.health.is_failing
     route.fail()
-    assert (route.health.is_failing, route.health.is_resting) == (True, False)
+    assert (route.health.is_failing, route.health.is_open) == (True, False)
     route.answer()
     assert not route.health.is_failing
 
@@ -345,6 +348,6 @@ def test_a_half_open_route_still_fails() -> None:
     route = TimedRoute()
     route.fail(times=FAULTS_TO_OPEN)
     route.now_s += OPEN_S_MIN + 1
-    assert (route.health.is_resting, route.health.is_failing) == (False, True)
+    assert (route.health.is_open, route.health.is_failing) == (False, True)
     route.now_s += FAILING_S
     assert not route.health.is_failing

@@ -3,7 +3,7 @@
 import msgspec
 
 from cadenza.config.settings import SearchSettings
-from cadenza.grounding.index.index_file import index_exists, why_not_an_index
+from cadenza.grounding.index.local_index import index_exists, why_not_an_index
 
 
 class IndexProblem(msgspec.Struct, frozen=True):

@@ -6,8 +6,8 @@ from cadenza.cli.doctor.index_check import index_problem
 from cadenza.config import Settings
 from cadenza.config.settings import SearchSettings
 from cadenza.core.errors import ControlError
-from cadenza.grounding.index.index_file import index_exists
-from cadenza.grounding.index.index_folders import indexed_folders
+from cadenza.grounding.index.indexing import indexed_folders
+from cadenza.grounding.index.local_index import index_exists
 from cadenza.grounding.search.engines.build import build_web_engine, probe
 
 

@@ -6,13 +6,14 @@ The child always streams, also for a non-streaming request: a slow machine then 
 """
 
 import asyncio
+import math
 import os
 import secrets
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from importlib.util import find_spec
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import msgspec
 
@@ -20,17 +21,18 @@ from cadenza.core.records import Route
 from cadenza.observe import Log
 from cadenza.upstreams.base import Ask, Fault, FaultKind, OpenReply, Probe
 from cadenza.upstreams.dialects import DIALECTS
-from cadenza.upstreams.embedded.messages import Ready, Start
-from cadenza.upstreams.embedded.threads import cpu_quotas, model_threads, usable_cores
+from cadenza.upstreams.embedded import Ready, Start
 from cadenza.upstreams.embedded.tool_calls import ANSWER_TOKENS, CALL_TOKENS, open_with_tools
 from cadenza.upstreams.openai import OpenAIUpstream
 
 SLOTS = 2
 BACKOFF_S_MIN = 0.5
 BACKOFF_S_MAX = 30.0
-STEADY_S = 60.0  # after so long a life of the child the backoff starts again at its minimum
+STEADY_S = 60.0  # a child that lived this long resets the backoff
 STOP_S = 5.0
 CHILD_VARIABLES = {"PATH", "HOME", "TMPDIR", "TZ", "LANG", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH"}
+
+
 CHILD_VARIABLES |= {"CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "OMP_NUM_THREADS"}
 CHILD_PREFIXES = ("LC_", "PYTHON")
 STDERR_BYTES = 2000  # the end of llama.cpp's messages, kept for the log if the model does not load
@@ -40,7 +42,7 @@ STDERR_BYTES = 2000  # the end of llama.cpp's messages, kept for the log if the 
 SAMPLING = {"temperature": msgspec.Raw(b"0.2"), "top_p": msgspec.Raw(b"0.9")}
 
 
-class Model(msgspec.Struct, frozen=True):
+class LoadedModel(msgspec.Struct, frozen=True):
     """A loaded model: the endpoint of its server, and whether its chat template has a form for tools."""
 
     endpoint: OpenAIUpstream
@@ -54,7 +56,7 @@ class EmbeddedUpstream:
         self._log = log
         self._context_tokens = context_tokens
         self._model_path = model_path or bundled_model()
-        self._model: Model | None = None  # None while it loads
+        self._model: LoadedModel | None = None  # None while it loads
         self._loaded = asyncio.Event()
         self._supervisor: asyncio.Task[None] | None = None
 
@@ -75,7 +77,7 @@ class EmbeddedUpstream:
             return Probe(reachable=False, detail=f"there is no model file at {self._model_path}")
         return Probe(reachable=True, detail=f"runs {self._model_path.name} on this machine")
 
-    async def _wait_for_model(self, timeout_s: float) -> Model:
+    async def _wait_for_model(self, timeout_s: float) -> LoadedModel:
         try:
             async with asyncio.timeout(timeout_s):
                 await self._loaded.wait()
@@ -130,12 +132,12 @@ class EmbeddedUpstream:
             return
         ready = msgspec.json.decode(line, type=Ready)
         endpoint = OpenAIUpstream(f"{ready.url}/v1", key, DIALECTS["llamacpp"])
-        self._model = Model(endpoint, ready.knows_tools)
+        self._model = LoadedModel(endpoint, ready.knows_tools)
         self._loaded.set()
         self._log.info("the embedded model is ready", model=self._model_path.name, threads=threads)
 
 
-async def ask_model(model: Model, route: Route, ask: Ask) -> OpenReply:
+async def ask_model(model: LoadedModel, route: Route, ask: Ask) -> OpenReply:
     """Send the ask, with defaults for the fields that the request does not set."""
     ask = msgspec.structs.replace(ask, sampling=SAMPLING | ask.sampling, stream=True)
     if ask.tools and not model.knows_tools:
@@ -176,3 +178,50 @@ async def _end(child: asyncio.subprocess.Process) -> None:
         except TimeoutError:
             child.kill()
             await child.wait()
+
+
+def model_threads(cores: int, quotas: list[float]) -> int:
+    """At least 1. `quotas` are limits on CPU time, in cores."""
+    return max(math.floor(min([cores, *quotas])) - 1, 1)
+
+
+def usable_cores() -> int:
+    """The cores that the scheduler may give to this process."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def cpu_quotas(root: Path = Path("/")) -> list[float]:
+    """The CPU quotas of this process's control groups, in cores; none on a system without control groups.
+
+    `root` is the root of the file system. Every group above a group limits it too.
+    """
+    memberships = _read(root / "proc/self/cgroup").splitlines()
+    found = [_quota(folder) for line in memberships for folder in _folders(line, root / "sys/fs/cgroup")]
+    return [quota for quota in found if quota is not None]
+
+
+def _folders(membership: str, mounted: Path) -> Iterator[Path]:
+    """The folders of a group and of all groups above it, from a line like `0::/a/b` (v2) or `4:cpu,cpuacct:/a` (v1)."""
+    _, _, rest = membership.partition(":")
+    controllers, _, path = rest.partition(":")
+    if controllers and "cpu" not in controllers.split(","):
+        return
+    group = PurePosixPath(path.lstrip("/"))
+    for part in (group, *group.parents):
+        yield mounted / ("cpu" if controllers else "") / part
+
+
+def _quota(folder: Path) -> float | None:
+    """From `cpu.max` (v2) or the two files of v1; None if there is no limit, which is written as `max` or -1."""
+    numbers = _read(folder / "cpu.max").split()
+    numbers = numbers or [_read(folder / f"cpu.cfs_{name}_us").strip() for name in ("quota", "period")]
+    if len(numbers) != 2 or not all(number.isdecimal() and int(number) for number in numbers):
+        return None
+    return int(numbers[0]) / int(numbers[1])
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 from starlette.responses import Response
 
-from cadenza.control.email.notices import KEY_CREATED
+from cadenza.control.email.messages import KEY_CREATED
 from cadenza.control.keys import (
     ACTIVE_KEYS_MAX,
     EXPIRY_DAYS,

@@ -7,7 +7,7 @@ every address, so that it does not tell which addresses have an account.
 import msgspec
 from starlette.responses import Response
 
-from cadenza.control.email.notices import EMAIL_CHANGED, PASSWORD_CHANGED
+from cadenza.control.email.messages import EMAIL_CHANGED, PASSWORD_CHANGED
 from cadenza.control.sign_in import throttle
 from cadenza.control.sign_in.credentials import (
     DEAD_LINK,

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 from starlette.responses import Response
 
-from cadenza.control.email.notices import PASSKEY_ADDED, PASSKEY_REMOVED
+from cadenza.control.email.messages import PASSKEY_ADDED, PASSKEY_REMOVED
 from cadenza.control.sign_in.passkeys import NewPasskey
 from cadenza.control.sign_in.sign_in import SUSPENDED
 from cadenza.core.errors import ControlError

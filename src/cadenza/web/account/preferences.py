@@ -4,7 +4,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 from starlette.responses import Response
 
-from cadenza.control.account.preferences import choose, preferences_of
+from cadenza.control.account.accounts import choose, preferences_of
 from cadenza.core.records import CLASSES
 from cadenza.store.tables.accounts import Preferences, Theme
 from cadenza.web.chat.grounding import offer_of

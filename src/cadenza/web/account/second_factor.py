@@ -5,7 +5,7 @@ import segno
 from markupsafe import Markup
 from starlette.responses import Response
 
-from cadenza.control.email.notices import APP_ADDED, APP_REMOVED, CODES_RENEWED
+from cadenza.control.email.messages import APP_ADDED, APP_REMOVED, CODES_RENEWED
 from cadenza.control.sign_in.second_factor import (
     begin_totp,
     confirm_totp,

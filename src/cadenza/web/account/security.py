@@ -3,7 +3,7 @@
 import msgspec
 from starlette.responses import Response
 
-from cadenza.control.email.notices import PASSWORD_CHANGED
+from cadenza.control.email.messages import PASSWORD_CHANGED
 from cadenza.control.sign_in.credentials import begin_email_change, change_email_at_once, change_password
 from cadenza.control.sign_in.passwords import HashLane
 from cadenza.control.sign_in.second_factor import get_factors

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import msgspec
 
-from cadenza.control.sign_in.ceremony import RelyingParty
 from cadenza.control.sign_in.devices import remember_device
+from cadenza.control.sign_in.passkeys import RelyingParty
 from cadenza.control.sign_in.sessions import begin_session, end_for_next, rotate_session
 from cadenza.store.store import Transaction
 from cadenza.store.tables.accounts import Account

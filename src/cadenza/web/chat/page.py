@@ -4,9 +4,8 @@ import msgspec
 from starlette.responses import Response
 
 from cadenza.core.rates import Rate
-from cadenza.ledger.replies import find_cost
+from cadenza.ledger.statement import find_reply_cost
 from cadenza.web.chat.grounding import chat_switch, offer_of
-from cadenza.web.chat.markdown.blocks import Block, BlockSplitter
 from cadenza.web.chat.relay import ChatCost
 from cadenza.web.errors import BadForm, Missing
 from cadenza.web.routes import Routes, endpoint, get, to_record
@@ -101,17 +100,16 @@ async def render(visit: Visit, order: RenderOrder) -> RenderedTexts:
 
 async def cost(visit: Visit) -> ChatCost:
     """What a stopped reply cost: its stream ended before the usage event."""
-    found = await find_cost(visit.store, visit.account.id, visit.path_param("completion_id"))
+    found = await find_reply_cost(visit.store, visit.account.id, visit.path_param("completion_id"))
     if found is None:
         raise Missing("There is no such reply, or it has not ended yet.")
     return to_record(ChatCost, found)
 
 
 async def _render(visit: Visit, text: str) -> str:
-    splitter = BlockSplitter()
-    blocks: list[Block] = [*splitter.feed(text), *splitter.end()]
-    rendered = await visit.context.markdown.render(visit.account.id, blocks)
-    return "".join(rendered.html)
+    markdown = visit.context.markdown.stream(visit.account.id)
+    markdown.feed(text)
+    return "".join(rendered.html for rendered in await markdown.render(is_end=True))
 
 
 ROUTES: Routes = (

@@ -8,9 +8,8 @@ from starlette.responses import Response
 
 from cadenza.control.money.credit import set_low_balance
 from cadenza.control.money.payments import LEAST_NANO, MOST_NANO, list_payments
-from cadenza.control.money.statement import read_statement
+from cadenza.control.money.statement import pace, read_statement
 from cadenza.control.money.vouchers import WrongCode, redeem_voucher
-from cadenza.control.usage import pace
 from cadenza.core.formats import rfc3339_or_none
 from cadenza.core.money import format_dollars, parse_dollars
 from cadenza.core.networks import network_of

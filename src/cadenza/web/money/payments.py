@@ -9,8 +9,15 @@ gives an error, and the event comes again.
 import msgspec
 from starlette.responses import PlainTextResponse, Response
 
-from cadenza.control.money.payment_events import apply_event
-from cadenza.control.money.payments import BadSignature, NewPayment, Payer, ProviderFailed, list_payments, start_payment
+from cadenza.control.money.payments import (
+    BadSignature,
+    NewPayment,
+    Payer,
+    ProviderFailed,
+    apply_event,
+    list_payments,
+    start_payment,
+)
 from cadenza.core.rates import Rate
 from cadenza.web.errors import Missing, PageError
 from cadenza.web.money.credit import credit_page, read_dollars

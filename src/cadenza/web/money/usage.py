@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from starlette.responses import Response
 
-from cadenza.control.usage import own_usage_report, pace, usage_by_key, usage_overview
+from cadenza.control.money.statement import own_usage_report, pace, usage_by_key, usage_overview
 from cadenza.core.formats import escape_formula
 from cadenza.core.money import format_dollars
 from cadenza.core.rates import Rate

@@ -6,11 +6,11 @@ What changes an account needs a recent proof: a stolen session must not make its
 import msgspec
 from starlette.responses import Response
 
-from cadenza.control.account.accounts import give_credit, resume_account, set_operator, suspend_account
-from cadenza.control.email import notices
-from cadenza.control.money.credit import correct_credit
+from cadenza.control.account.accounts import resume_account, set_operator, suspend_account
+from cadenza.control.email import messages as notices
+from cadenza.control.money.credit import correct_credit, give_credit
 from cadenza.control.money.idempotency import make_reference
-from cadenza.control.operator.overview import AccountsPage, get_account_by_id, get_details, search_accounts
+from cadenza.control.operator import AccountsPage, get_account_by_id, get_details, search_accounts
 from cadenza.control.sign_in.links import print_link
 from cadenza.core.money import format_dollars, parse_dollars
 from cadenza.store.tables.accounts import Account

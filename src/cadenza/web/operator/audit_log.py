@@ -5,7 +5,7 @@ from typing import Annotated
 import msgspec
 from starlette.responses import RedirectResponse, Response
 
-from cadenza.control.operator.audit_log import PAGE, list_audit_events
+from cadenza.control.operator import PAGE, list_audit_events
 from cadenza.core.errors import ControlError
 from cadenza.store.tables.audit_events import NEWEST, WrittenAuditEvent
 from cadenza.web.operator.views import AuditEventPage, view_audit_event

@@ -6,8 +6,8 @@ The search is a POST, because an operator may paste a leaked key, and a URL must
 import msgspec
 from starlette.responses import Response
 
-from cadenza.control.operator.keys import revoke_any_key
-from cadenza.control.operator.overview import KeySummary, find_keys
+from cadenza.control.keys import revoke_key
+from cadenza.control.operator import KeySummary, find_keys
 from cadenza.core.codes import KEY_PREFIX, display_prefix
 from cadenza.web.errors import Missing
 from cadenza.web.operator.views import OperatorKey, OperatorKeys, view_key
@@ -55,7 +55,7 @@ async def _revoke(visit: Visit) -> KeySummary:
     found = [key for key in await find_keys(visit.store, key_id, visit.now_ms) if key.id == key_id]
     if not found:
         raise Missing
-    await revoke_any_key(visit.store, key_id, visit.account.email, visit.now_ms)
+    await revoke_key(visit.store, key_id, visit.now_ms, by=visit.account.email)
     return msgspec.structs.replace(found[0], state="revoked")
 
 

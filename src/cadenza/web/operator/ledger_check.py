@@ -6,7 +6,7 @@ A check that cannot be made, because the store does not answer, is written to th
 import asyncio
 import time
 
-from cadenza.control.usage import check_ledger
+from cadenza.control.money.statement import check_ledger
 from cadenza.ledger.audit import AuditCounts, Violation
 from cadenza.observe import Log
 from cadenza.store.store import Store, StoreUnavailable

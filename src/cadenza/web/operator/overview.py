@@ -10,7 +10,7 @@ from typing import Literal
 import msgspec
 from starlette.responses import Response
 
-from cadenza.control.operator.overview import get_overview
+from cadenza.control.operator import get_overview
 from cadenza.core.breaker import HALF_OPEN, OPEN
 from cadenza.core.formats import rfc3339
 from cadenza.core.records import Route
@@ -195,7 +195,7 @@ def _model_load(health: RouteHealth, route: Route, classes: list[str], samples: 
         model=route.model,
         classes=classes,
         state=state,
-        open_s=round(health.rest_s, 1),
+        open_s=round(health.open_s, 1),
         in_flight=samples.total("cadenza_route_in_flight", **place) or health.in_flight,
         ceiling=samples.total("cadenza_route_limit", **place) or health.limit,
         last_fault=_last_fault(samples.latest("cadenza_route_last_fault_timestamp_seconds", **place)),

@@ -4,7 +4,7 @@ from typing import Literal
 
 import msgspec
 
-from cadenza.control.operator.overview import AccountDetails, KeySummary, ServiceOverview
+from cadenza.control.operator import AccountDetails, KeySummary, ServiceOverview
 from cadenza.core.formats import rfc3339
 from cadenza.core.money import format_dollars
 from cadenza.store.tables.accounts import Account

@@ -9,7 +9,6 @@ from cadenza.control.account.accounts import (
     NewAccount,
     add_account,
     create_account,
-    give_credit,
     list_accounts,
     resume_account,
     set_class,
@@ -17,10 +16,11 @@ from cadenza.control.account.accounts import (
     set_password,
     suspend_account,
 )
+from cadenza.control.money.credit import give_credit
 from cadenza.control.sign_in.links import find_link, print_link
 from cadenza.control.sign_in.sessions import begin_session, find_session
 from cadenza.core.errors import ControlError
-from cadenza.ledger.transaction import BALANCE_NANO_LIMIT
+from cadenza.ledger.credit import BALANCE_NANO_LIMIT
 from cadenza.store.schema import accounts, entries
 from cadenza.store.statements import Statement
 from cadenza.store.store import Store

@@ -20,8 +20,9 @@ from cadenza.core.chat import ChatRequest, LargeTexts, find_user_question
 from cadenza.core.errors import CadenzaError, InvalidRequest, RateLimited
 from cadenza.core.tokens import MESSAGE_OVERHEAD_TOKENS, least_tokens
 from cadenza.gateway.large.bodies import LargeBodies, LargeLimits
-from cadenza.gateway.large.fields import FIELDS_MAX
-from cadenza.gateway.validate import CALLS_MAX, MESSAGES_MAX, PARTS_MAX, parse_chat
+from cadenza.gateway.large.child import FIELDS_MAX
+from cadenza.gateway.messages import CALLS_MAX, PARTS_MAX
+from cadenza.gateway.validate import MESSAGES_MAX, parse_chat
 from cadenza.observe import Observer, make_log
 from tests import processes
 from tests.processes import command_of, read_of
