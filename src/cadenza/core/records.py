@@ -9,6 +9,7 @@ CLASSES = ("mezzo", "forte", "fortissimo")
 DEFAULT_CLASS = "forte"
 RESERVED_CLASS = "piano"
 AUTO = "auto"
+COMMAND_LINE = "command line"  # the actor in the audit log, where it is no account
 OUTPUT_TOKENS_MAX = 131_072
 CONTEXT_TOKENS_MAX = 1_000_000
 Period = Literal["total", "month"]
