@@ -12,10 +12,10 @@ import msgspec
 from cadenza.core.chat import NO_MEDIA, FilePart, Media
 from cadenza.core.errors import InvalidRequest
 from cadenza.core.file_tokens import FileTokens, tokens_of_file, tokens_of_image, tokens_of_sound
+from cadenza.core.files import clean_name
 from cadenza.core.image_tokens import IMAGE_TOKENS, IMAGE_TOKENS_MAX, PATCHES_MAX
 from cadenza.core.message_json import GAP, RAW_ITEMS, find_content, skip
 from cadenza.gateway.tools import NOTHING
-from cadenza.grounding.files.names import clean_name
 
 FILES_MAX = 20
 NO_TOKENS = FileTokens(0, 0, is_certain=True)
