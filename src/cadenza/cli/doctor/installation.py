@@ -17,8 +17,7 @@ from cadenza.config.load import SECRET_KEY_ENV
 from cadenza.config.settings import SearchSettings, ServerSettings
 from cadenza.core.errors import ControlError
 from cadenza.fleet.shared import MEMORY
-from cadenza.grounding.index.indexing import indexed_folders
-from cadenza.grounding.index.local_index import index_exists
+from cadenza.grounding.index.local_index import index_exists, list_folders
 from cadenza.grounding.search.engines.build import build_web_engine, probe
 from cadenza.http.headers import is_local
 from cadenza.store.address import open_store
@@ -183,7 +182,7 @@ def check_index(search: SearchSettings) -> Check:
     if not index_exists(search.index):
         return Check("search", "ok", "off: there is no engine, and no index of local documents")
     try:
-        folders = indexed_folders(search.index)
+        folders = list_folders(search.index)
     except ControlError as error:
         return Check("search", "fault", f"local: {error}")
     documents = sum(folder.files - folder.unreadable for folder in folders)

@@ -16,8 +16,9 @@ from cadenza.core.money import format_dollars
 from cadenza.core.records import ReplyResult, Usage
 from cadenza.core.tool_calls import ToolCallDelta
 from cadenza.gateway.answers import Answers
+from cadenza.gateway.chunks import call_object
 from cadenza.gateway.meter import UsageMeter
-from cadenza.gateway.relay import ReplyHead, StreamRelay, call_object
+from cadenza.gateway.relay import ReplyHead, StreamRelay
 from cadenza.http.events import write_event
 from cadenza.http.exchange import STREAMING, Exchange
 from cadenza.upstreams.base import OpenReply
