@@ -107,7 +107,7 @@ async def serve_some(folder: Path) -> None:
             )
             move(tx, account_id, ends=[End(outcome, hold, hold.amount_nano, hold.due_nano(usage))])
         running = Hold("chatcmpl-open", account_id, key_id, "forte", 20, 100, FORTE, stream=False, started_at=START_MS)
-        tx.change(presence.REGISTER, {"name": PROCESS})
+        presence.register(tx, PROCESS)
         move(tx, account_id, holds=[running])
 
     await store.transact(work)

@@ -68,7 +68,7 @@ async def test_a_file_that_a_parser_fails_on_is_named(error: str) -> None:
         assert caught.value.reason.startswith("it is damaged, or has something in it that cannot be read here")
         [warning] = documents.warnings
         assert warning["event"] == "a parser failed on a document"
-        assert (warning["parser"], warning["error"]) == ("select", error)
+        assert (warning["parser"], warning["error"]) == ("passages", error)
         assert SECRET not in documents.output.getvalue()
         assert len(await documents.read(sent("a.txt", "text"), sent("b.txt", "text"))) == 2
 

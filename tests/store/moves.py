@@ -15,7 +15,7 @@ from sqlalchemy import bindparam, select, text
 from cadenza.core.money import Price
 from cadenza.core.records import Cap, Outcome, Usage
 from cadenza.fleet import presence
-from cadenza.fleet.presence import USUAL_BOUNDS, Bounds, Presence
+from cadenza.fleet.presence import USUAL_BOUNDS, HeartbeatBounds, Presence
 from cadenza.ledger import audit, credit, sweeps, transaction
 from cadenza.ledger.audit import Violation
 from cadenza.ledger.backlog import Answer
@@ -45,8 +45,8 @@ ALONE = LedgerTiming(
     give_back_every_s=HOUR_S,
     reconcile_every_s=HOUR_S,
 )  # nothing happens unless the test makes it happen
-QUIET = Bounds(beat_every_s=HOUR_S, fresh_s=2 * HOUR_S, dead_s=3 * HOUR_S)  # no beats, and always fresh
-STALE = Bounds(beat_every_s=HOUR_S, fresh_s=0.0)  # no beats, and never fresh
+QUIET = HeartbeatBounds(heartbeat_every_s=HOUR_S, fresh_s=2 * HOUR_S, dead_s=3 * HOUR_S)  # no beats, and always fresh
+STALE = HeartbeatBounds(heartbeat_every_s=HOUR_S, fresh_s=0.0)  # no beats, and never fresh
 PROCESS = "proc_a"
 MONEY = Statement(select(accounts.c.balance_nano, accounts.c.held_nano).where(accounts.c.id == bindparam("account")))
 MARK = Statement(select(marks.c.delivered_tokens).where(marks.c.completion_id == bindparam("completion")))
@@ -157,7 +157,7 @@ async def register(store: Store, process: str = PROCESS) -> None:
 
     def work(tx: Transaction) -> None:
         if not tx.row(IS_REGISTERED, {"name": process}):
-            tx.change(presence.REGISTER, {"name": process})
+            presence.register(tx, process)
 
     await store.transact(work)
 
@@ -274,7 +274,7 @@ async def writing(
     at: FaultPoint | None = None,
     log_to: TextIO | None = None,
     timing: LedgerTiming = USUAL_TIMING,
-    bounds: Bounds = USUAL_BOUNDS,
+    bounds: HeartbeatBounds = USUAL_BOUNDS,
     timeout_s: float | None = PATIENCE_S,
 ) -> AsyncIterator[tuple[ProcessWriter, Metrics]]:
     """A writer that has started, and its metrics. A test that hangs fails."""

@@ -10,14 +10,14 @@ from cadenza.control.email.outbox import Email, SendFailed
 from cadenza.control.money.credit import correct_credit, set_low_balance
 from cadenza.control.money.statement import export_statement, read_statement
 from cadenza.core.errors import ControlError
-from cadenza.core.records import Usage
+from cadenza.core.records import COMMAND_LINE, Usage
 from cadenza.ledger import audit, credit
 from cadenza.ledger.rules import Held
 from cadenza.observe import make_log
 from cadenza.store.schema import entries
 from cadenza.store.store import Store
 from cadenza.store.tables import accounts
-from cadenza.store.tables.audit_events import COMMAND_LINE, list_newest
+from cadenza.store.tables.audit_events import list_newest
 from tests.store.moves import (
     comes_true,
     finish,

@@ -17,12 +17,8 @@ from cadenza.core.records import CONTEXT_TOKENS_MAX, Plan, Principal, Route
 from cadenza.core.sent import sent_bytes
 from cadenza.core.tokens import OUTPUT_TOKENS_MIN, Tokenizer
 from cadenza.gateway.answers import Heartbeat
-from cadenza.gateway.billing import (
-    Credit,
-    check_least_credit,
-    hold_credit,
-    size_hold,
-)
+from cadenza.gateway.billing import Credit, hold_credit, size_hold
+from cadenza.gateway.credit_errors import check_least_credit
 from cadenza.gateway.extra_fields import count_passed_fields, ignored_header, passed_fields
 from cadenza.gateway.gateway import Gateway
 from cadenza.gateway.large.bodies import LargeBodies
@@ -53,7 +49,7 @@ INLINE_BYTES = 64 * 1024  # a larger body is parsed in another process
 SLICE_BYTES = 256 * 1024
 
 
-OWN_BYTES = 2048  # of a request, beside what is counted: the names of its fields, the model's, limits and switches
+OWN_BYTES = 2048  # of a request, not counted: the names of fields, the model, limits and switches
 NAME_OWN_BYTES = 4  # of a field: the quotes of its name, a colon and a comma
 MESSAGE_OWN_BYTES = 256  # of a message: names that a dialect adds, ids that it wants in another form
 

@@ -9,7 +9,7 @@ from cadenza.core.chat import ChatRequest, Media
 from cadenza.core.money import Price
 from cadenza.core.tokens import OUTPUT_TOKENS_MIN
 from cadenza.gateway.auth import presented_key
-from cadenza.gateway.billing import check_least_credit, check_not_repeated
+from cadenza.gateway.credit_errors import check_least_credit, check_not_repeated
 from cadenza.gateway.gateway import Gateway
 from cadenza.gateway.messages import CUSTOM_TOOLS
 from cadenza.gateway.parts import with_files
@@ -26,7 +26,7 @@ from cadenza.store.store import Store
 
 
 def with_able_routes(served: ServedClass, chat: ChatRequest, grounder: Grounder, catalogue: Catalogue) -> ServedClass:
-    """The class with those of its routes that take what the request has beside text; 400 if there is none."""
+    """The class with only those of its routes that take the parts and tools of the request; 400 if there is none."""
     needs, note = chat.needs, ""
     if chat.files and not grounder.settings.attachments:
         needs, note = needs | {"files"}, " Attachments are turned off here."
@@ -37,7 +37,7 @@ def with_able_routes(served: ServedClass, chat: ChatRequest, grounder: Grounder,
 
 
 def media_for_model(chat: ChatRequest, grounder: Grounder) -> Media:
-    """What the model gets beside text. Files that are not read here are a part of it, and paid for."""
+    """The media that the model gets. Files that are not read here are among them, and paid for."""
     return chat.media if grounder.settings.attachments else with_files(chat.media, chat.files)
 
 
@@ -76,6 +76,6 @@ async def find_affordable(store: Store, request: ApiRequest, price: Price, promp
 
 
 def charge_secret(headers: dict[bytes, bytes]) -> bytes | None:
-    """What a repeated request has in common with the first one: both keys, of which the store has only hashes."""
+    """Identifies a repeated request: its API key and its idempotency key. The store has only hashes of both."""
     key = headers.get(b"idempotency-key")
     return None if key is None else presented_key(headers) + b"\0" + key

@@ -18,8 +18,7 @@ from sqlalchemy import bindparam, insert, select, text, update
 
 from cadenza.core.money import format_dollars
 from cadenza.ledger.rows import ADD_SOURCED_ENTRY, ENTRY_COLUMNS, entry_row
-from cadenza.store.credit_tables import command_references, debts
-from cadenza.store.schema import accounts, entries, reserves
+from cadenza.store.schema import accounts, command_references, debts, entries, reserves
 from cadenza.store.statements import Statement
 from cadenza.store.store import Store, Transaction
 

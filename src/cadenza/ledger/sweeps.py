@@ -27,7 +27,6 @@ from cadenza.ledger.rows import change_each
 from cadenza.ledger.rules import Demand, End, Hold, LockedAccount, broken_off
 from cadenza.ledger.transaction import AccountMoves
 from cadenza.observe import Observer
-from cadenza.store import files
 from cadenza.store.schema import holds, idempotency, marks
 from cadenza.store.statements import SelectByIds, Statement
 from cadenza.store.store import Store, StoreBusy, StoreRefused, Transaction
@@ -37,20 +36,7 @@ LOCK_S = 0.1  # how long a transaction waits for a row that is locked, though it
 FORGET_EVERY_S = 60.0
 INTERRUPTED_STATUS = 500
 NOTHING_WANTED = Demand(kept_nano=0, in_use_nano=0, wanted_nano=0, usual_nano=0)
-HOLD_COLUMNS = (
-    "completion_id",
-    "account_id",
-    "key_id",
-    "class_id",
-    "request_id",
-    "stream",
-    "started_at",
-    "prompt_tokens",
-    "delivered_tokens",
-    "input_nano",
-    "output_nano",
-    "cached_input_nano",
-)
+HOLD_COLUMNS = [column.name for column in marks.c if column.name != "process"]
 
 LEFT_MARKS = Statement(select(marks.c.account_id, marks.c.completion_id).where(marks.c.process == bindparam("of")))
 LEFT_KEYS = Statement(
@@ -111,7 +97,7 @@ class Sweeper:
             await self._store.transact(lambda tx: transaction.forget_old_keys(tx, now_ms))
 
     async def _sweep_process(self, name: str, now_ms: int) -> None:
-        if not await self._store.transact(lambda tx: self._presence.claim(tx, name), is_brief=True):
+        if not await self._store.transact(lambda tx: self._presence.fence(tx, name), is_brief=True):
             return
         charged: list[Outcome] = []
 
@@ -136,7 +122,7 @@ class Sweeper:
         """End the holds of processes of the release before. One that lost its lock has until the next sweep."""
         owners = {owner for (owner,) in await self._store.rows(OLD_OWNERS, {})}
         dead = {owner for owner in owners if await self._is_old_owner_dead(owner)}
-        for owner in sorted(dead & self._suspects if self._store.is_shared_by_machines else dead):
+        for owner in sorted(dead if self._store.process_locks else dead & self._suspects):
             charged = 0
             while outcomes := await self._store.transact(partial(end_old_holds, owner=owner, now_ms=now_ms)):
                 charged += len(outcomes)
@@ -146,8 +132,8 @@ class Sweeper:
 
     async def _is_old_owner_dead(self, owner: str) -> bool:
         """Each had a lock of its name: a file beside a SQLite store, an advisory lock on Postgres."""
-        if self._store.path:
-            return files.is_unlocked(self._store.path, owner)
+        if locks := self._store.process_locks:
+            return locks.remove_if_free(owner)
         number = int.from_bytes(hashlib.sha256(owner.encode()).digest()[:8], signed=True)
         return await self._store.row(TRY_OLD_LOCK, {"number": number}) == (True,)
 

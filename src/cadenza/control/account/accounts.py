@@ -16,13 +16,13 @@ from cadenza.control.money.idempotency import make_command
 from cadenza.control.sign_in.passwords import clean_password
 from cadenza.core.errors import ControlError
 from cadenza.core.money import format_dollars
-from cadenza.core.records import CLASSES, DEFAULT_CLASS
+from cadenza.core.records import CLASSES, COMMAND_LINE, DEFAULT_CLASS
 from cadenza.fleet.changes import make_change
 from cadenza.ledger import credit
 from cadenza.store.store import Store, StoreRefused, Transaction
-from cadenza.store.tables import accounts, audit_events, links, operator_link, sessions
+from cadenza.store.tables import accounts, audit_events, links, sessions, site_secrets
 from cadenza.store.tables.accounts import Account, Preferences, Theme
-from cadenza.store.tables.audit_events import COMMAND_LINE, AuditEvent
+from cadenza.store.tables.audit_events import AuditEvent
 
 EMAIL_CHARS_MAX = 254
 NOTE_CHARS_MAX = 200
@@ -105,7 +105,7 @@ async def set_operator(store: Store, email: str, by: str, now_ms: int, *, is_ope
             raise ControlError(f"{account.email} is the last operator. Make another account an operator first.")
         accounts.set_operator(tx, account.id, is_operator=is_operator)
         if is_operator:
-            operator_link.remove(tx)
+            site_secrets.remove_operator_link(tx)
 
     event = AuditEvent(now_ms, by, "account.operator" if is_operator else "account.ordinary")
     return await _change(store, email, event, change)

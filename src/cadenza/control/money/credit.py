@@ -10,13 +10,14 @@ from cadenza.control.account.accounts import NOTE_CHARS_MAX, find_account, get_a
 from cadenza.control.money.idempotency import make_command
 from cadenza.core.errors import ControlError
 from cadenza.core.money import AMOUNT_NANO_MAX, format_dollars
+from cadenza.core.records import COMMAND_LINE
 from cadenza.fleet.changes import make_change
 from cadenza.ledger import credit, low_balances
 from cadenza.ledger.credit import BALANCE_NANO_LIMIT, Money
 from cadenza.store.store import Store, Transaction
 from cadenza.store.tables import audit_events
 from cadenza.store.tables.accounts import Account
-from cadenza.store.tables.audit_events import COMMAND_LINE, AuditEvent
+from cadenza.store.tables.audit_events import AuditEvent
 
 
 class Granted(msgspec.Struct, frozen=True):

@@ -2,11 +2,16 @@
 
 An address may name several hosts. They are all tried at once, so that a host that does not answer delays nothing, and
 the first that takes writes is used. Settings are made with SET, not in the startup message, which poolers refuse.
+
+A pooler in transaction mode, such as pgbouncer's, is refused: it lends one session of Postgres to many connections.
+Prepared statements, LISTEN and the settings of a session do not work there, and fail now and then rather than at once.
 """
 
 import asyncio
+import contextlib
 import socket
 import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 from urllib.parse import SplitResult, parse_qs, urlsplit
 
@@ -17,6 +22,10 @@ Connection = Any  # asyncpg has no types
 
 STATEMENTS_KEPT = 256
 CHECK_PEER_EVERY_S = 1
+PID = "SELECT pg_backend_pid()"
+TRIALS = 3
+ANSWER_S = 3.0
+LOST_STATEMENT = (asyncpg.InvalidSQLStatementNameError, asyncpg.DuplicatePreparedStatementError)
 
 
 class PostgresBounds(msgspec.Struct, frozen=True):
@@ -146,3 +155,48 @@ def _with_host(parts: SplitResult, netloc: str) -> str:
 
 def _in_ms(seconds: float) -> str:
     return f"{round(seconds * 1000)}ms"
+
+
+class SessionShared(Exception):
+    """Two statements of one connection ran in different sessions of Postgres."""
+
+
+async def check_session(connection: Connection, connect: Callable[[], Awaitable[Connection]], answer_s: float) -> None:
+    """Raise SessionShared behind such a pooler. Other errors are the driver's own, or a TimeoutError.
+
+    When a connection begins Postgres tells the number of its session; a pooler tells a number of its own. Only then
+    two more connections are made, by `connect`, that prepare no statements.
+    """
+    try:
+        if await connection.fetchval(PID, timeout=answer_s) == connection.get_server_pid():
+            return
+    except LOST_STATEMENT:
+        raise SessionShared from None
+    async with _closing(await connect()) as first, _closing(await connect()) as second:
+        for _ in range(TRIALS):
+            await _compare(first, second)
+
+
+async def _compare(first: Connection, second: Connection) -> None:
+    """Occupy the session that `first` used. If `first` goes on in another, or must wait, the session is shared."""
+    pid = await first.fetchval(PID, timeout=ANSWER_S)
+    try:
+        await second.execute("BEGIN", timeout=ANSWER_S)
+    except (asyncpg.ProtocolViolationError, asyncpg.ConnectionDoesNotExistError):  # a pooler in statement mode
+        raise SessionShared from None
+    await second.fetchval(PID, timeout=ANSWER_S)
+    try:
+        pid_again = await first.fetchval(PID, timeout=ANSWER_S)
+    except TimeoutError:
+        raise SessionShared from None
+    if pid != pid_again:
+        raise SessionShared
+    await second.execute("ROLLBACK", timeout=ANSWER_S)
+
+
+@contextlib.asynccontextmanager
+async def _closing(connection: Connection) -> AsyncIterator[Connection]:
+    try:
+        yield connection
+    finally:
+        connection.terminate()

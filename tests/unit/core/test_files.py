@@ -2,7 +2,7 @@
 
 import pytest
 
-from cadenza.grounding.files.names import NAME_CHARS_MAX, clean_name
+from cadenza.core.files import NAME_CHARS_MAX, clean_name
 
 
 @pytest.mark.parametrize(

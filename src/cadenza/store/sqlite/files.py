@@ -1,9 +1,9 @@
-"""Copies of a SQLite store: one before each migration, and one whenever the operator asks.
+"""The file of a SQLite store, and its copies: one before each migration, and one whenever the operator asks.
 
 The copy before a migration is beside the store, cadenza.db.backup-0003-20261115T164151.120Z: the revision of its schema
-and the time in UTC. Only the newest of these are kept. It is made by SQLite's page copy, which starts again after each
-write of another connection: that ends only because the migration holds the write lock. Beside a service that writes,
-VACUUM INTO reads one snapshot. Every copy is private, and has its name only once it is complete.
+and the time in UTC. Only the newest of these are kept. SQLite's backup API makes it, which starts again after each
+write of another connection, so the migration must hold the write lock. Beside a service that writes, VACUUM INTO reads
+one snapshot. All files are private (0600), and a copy gets its name only when it is complete.
 """
 
 import contextlib
@@ -11,6 +11,7 @@ import errno
 import os
 import re
 import sqlite3
+import stat
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,6 +19,23 @@ from pathlib import Path
 KEPT_MAX = 3
 PAGES_AT_ONCE = 1024
 NAME = re.compile(r"\.backup-\w+-(\d{8}T\d{6}\.\d{3}Z)")
+
+
+def make_private_file(path: Path) -> None:
+    """Create the file if it is missing: folder 0700, file 0600. SQLite gives its side files the same mode.
+
+    An existing file is never opened here: closing it would drop the locks that this process holds on it.
+    """
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+    mode = path.stat().st_mode
+    if not stat.S_ISREG(mode):
+        raise OSError(errno.EINVAL, "it is not a file")
+    if stat.S_IMODE(mode) != 0o600:
+        path.chmod(0o600)
+    if not os.access(path, os.R_OK | os.W_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
 
 def back_up(source: sqlite3.Connection, database: Path, revision: str) -> Path:
@@ -45,7 +63,7 @@ def find_backups(database: Path) -> list[Path]:
 
 
 def copy_snapshot(database: Path, target: Path, wait_s: float) -> None:
-    """Copy what is committed at this moment, while other processes go on writing. `target` is an empty file.
+    """Copy what is committed at this moment, while other processes write. `target` is an empty file.
 
     The connection is not read-only: SQLite refuses VACUUM INTO on such a connection.
     """
@@ -55,7 +73,7 @@ def copy_snapshot(database: Path, target: Path, wait_s: float) -> None:
 
 @contextlib.contextmanager
 def new_copy(copy: Path) -> Iterator[Path]:
-    """Yield an empty file to fill. Once the block ends well, it is durable under the name `copy`.
+    """Yield an empty file to fill. When the block succeeds, it is durable under the name `copy`.
 
     FileExistsError if there is a file of that name, or an unfinished one that will get it.
     """

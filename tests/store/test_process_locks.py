@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 
-from cadenza.store.files import is_locked, lock_names, lock_process, unlock_process
+from cadenza.store.process_locks import ProcessLocks
 
 NAME = "proc_a"
 
@@ -31,7 +31,7 @@ def before_next_lock(act: Callable[[], None]) -> Iterator[None]:
 
 def test_a_lock_on_a_deleted_file_counts_for_nothing(tmp_path: Path) -> None:
     """If the former owner deletes the file between open and lock, the next owner locks a new file: nobody shares it."""
-    database, path = tmp_path / "cadenza.db", tmp_path / "cadenza.db-owners" / NAME
+    locks, path = ProcessLocks(tmp_path / "cadenza.db"), tmp_path / "cadenza.db-owners" / NAME
     path.parent.mkdir()
     former = os.open(path, os.O_CREAT | os.O_RDWR)
 
@@ -40,21 +40,22 @@ def test_a_lock_on_a_deleted_file_counts_for_nothing(tmp_path: Path) -> None:
         os.close(former)
 
     with before_next_lock(end_former_owner):
-        lock = lock_process(database, NAME)
+        lock = locks.lock(NAME)
     assert lock is not None
-    assert is_locked(database, NAME)
-    assert lock_process(database, NAME) is None
-    unlock_process(database, NAME, lock)
+    assert locks.is_locked(NAME)
+    assert locks.lock(NAME) is None
+    locks.unlock(NAME, lock)
 
 
 def test_looking_at_a_lock_leaves_its_file(tmp_path: Path) -> None:
     """`is_locked` is true for a living process only, and neither creates nor deletes a file."""
-    database = tmp_path / "cadenza.db"
-    assert not is_locked(database, NAME)
-    lock = lock_process(database, NAME)
+    locks = ProcessLocks(tmp_path / "cadenza.db")
+    assert not locks.is_locked(NAME)
+    lock = locks.lock(NAME)
     assert lock is not None
-    assert is_locked(database, NAME)
-    unlock_process(database, NAME, lock)
+    assert locks.is_locked(NAME)
+    locks.unlock(NAME, lock)
     (tmp_path / "cadenza.db-owners" / NAME).touch()
-    assert not is_locked(database, NAME)
-    assert lock_names(database) == [NAME]
+    assert not locks.is_locked(NAME)
+    assert locks.names() == [NAME]
+    assert locks.live() == []

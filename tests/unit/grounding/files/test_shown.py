@@ -3,8 +3,7 @@
 import pytest
 
 from cadenza.grounding.files.records import RankedDocument, RankedPassage, Section
-from cadenza.grounding.files.shares import share_out, show
-from cadenza.grounding.files.shown import describe
+from cadenza.grounding.files.shown import describe, share_out, show
 from tests.unit.grounding.files.made import TOKENIZER, pages, ranked
 
 SMALL = [Section("", "The price of the anchor is 40 crowns.")]

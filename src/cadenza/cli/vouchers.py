@@ -1,9 +1,9 @@
-"""cadenza voucher create | list | revoke, and cadenza account correct."""
+"""cadenza voucher create | list | revoke."""
 
 import click
 
-from cadenza.cli.accounts import AmountCommand, say_repeated
 from cadenza.cli.console import (
+    AmountCommand,
     config_option,
     json_option,
     load_config,
@@ -16,6 +16,7 @@ from cadenza.cli.console import (
 )
 from cadenza.core.formats import rfc3339_or_none
 from cadenza.core.money import format_dollars, parse_dollars
+from cadenza.core.records import COMMAND_LINE
 
 COLUMNS = ("prefix", "amount", "state", "created_at", "expires_at", "redeemed_at", "redeemed_by", "note", "id")
 
@@ -35,7 +36,6 @@ def vouchers() -> None:
 def create(amount: str, count: int, expires: int | None, note: str, reference: str, config: str | None) -> None:
     """Make vouchers of AMOUNT dollars and print their codes, one a line. A code is shown only this once."""
     from cadenza.control.money.vouchers import VoucherOrder, create_vouchers  # noqa: PLC0415 import time
-    from cadenza.store.tables.audit_events import COMMAND_LINE  # noqa: PLC0415 import time
 
     order = VoucherOrder(parse_dollars(amount), count, expires, note, reference)
     made = with_store(load_config(config), lambda store: create_vouchers(store, order, COMMAND_LINE, now_ms()))
@@ -76,36 +76,6 @@ def list_(as_json: bool, config: str | None) -> None:
 def revoke(voucher: str, config: str | None) -> None:
     """Make an unused voucher expire now. Name it by its id, its first characters or its code."""
     from cadenza.control.money.vouchers import revoke_voucher  # noqa: PLC0415 import time
-    from cadenza.store.tables.audit_events import COMMAND_LINE  # noqa: PLC0415 import time
 
     done = with_store(load_config(config), lambda store: revoke_voucher(store, voucher, COMMAND_LINE, now_ms()))
     say(f"The voucher {done.prefix} ({done.id}) of {format_dollars(done.amount_nano)} dollars has expired.")
-
-
-@click.command(cls=AmountCommand)
-@click.argument("email")
-@click.argument("amount")
-@click.option("--reason", metavar="TEXT", required=True, help="Why, for the ledger. The account's owner sees it.")
-@reference_option
-@config_option
-def correct(email: str, amount: str, reason: str, reference: str, config: str | None) -> None:
-    """Take credit back from an account: a negative amount of dollars, like -1.00. It never goes below zero.
-
-    What running requests hold is taken when they end.
-    """
-    from cadenza.control.money.credit import correct_credit  # noqa: PLC0415 import time
-    from cadenza.store.tables.audit_events import COMMAND_LINE  # noqa: PLC0415 import time
-
-    amount_nano = -parse_dollars(amount[1:]) if amount.startswith("-") else parse_dollars(amount)
-    settings = load_config(config)
-    done = with_store(
-        settings,
-        lambda store: correct_credit(store, email, amount_nano, reason, COMMAND_LINE, now_ms(), reference),
-    )
-    if done.earlier_at is not None:
-        say_repeated(done.earlier_at)
-    else:
-        say(f"Took {format_dollars(done.taken_nano)} dollars from {done.email}.")
-    if done.owed_nano:
-        say(f"{format_dollars(done.owed_nano)} dollars are a debt: ended requests and new credit pay it first.")
-    say(f"The balance is {format_dollars(done.balance_nano)} dollars.")

@@ -1,47 +1,86 @@
-"""The checks of `cadenza doctor`: secrets, store, shared state, region, metrics, retention, and each route.
+"""What `cadenza doctor` checks of providers and routes.
 
-A route is judged by how it answers the chats of the running service, and by whether its provider lists the model. With
---try the model is also asked for one token, with --deep it is sent some tiny requests, once for each model.
+A route is judged by how it answers the chats of the running service, which its metrics tell, and by whether its
+provider lists the model: a provider may list its models and refuse every chat. With --try the model is also asked for
+one token, with --deep it is sent some tiny requests, once for each model.
 """
 
 import asyncio
+import contextlib
+import time
 from collections.abc import Callable
 
+import msgspec
+from prometheus_client.parser import text_string_to_metric_families
+
 from cadenza.app import build_upstreams
-from cadenza.cli.doctor.check import Check, TrialCheck
-from cadenza.cli.doctor.search_check import check_search
-from cadenza.cli.doctor.service_check import LiveFault, LiveRoutes, ask_service
-from cadenza.cli.doctor.shared_check import check_shared_state
-from cadenza.cli.doctor.store_check import check_store
-from cadenza.config import Settings, missing_secrets
+from cadenza.cli.doctor.installation import Check, check_installation
+from cadenza.config import Settings
 from cadenza.config.checks import suggest
-from cadenza.config.load import SECRET_KEY_ENV
 from cadenza.config.settings import ServerSettings
 from cadenza.core.records import Route
-from cadenza.http.headers import is_local
+from cadenza.http.client import HttpClient, OutOfResources, Unreachable
+from cadenza.http.client_connection import Broken, read_body
 from cadenza.observe import make_log
-from cadenza.upstreams.base import Probe, Upstream
-from cadenza.upstreams.trial.session import TrialFinding, TrialLimits
+from cadenza.upstreams.base import Fault, FaultKind, Probe, Upstream
+from cadenza.upstreams.trial.session import TrialFinding, TrialLimits, fault_advice
 from cadenza.upstreams.trial.trial import try_model, try_one_token, try_plain_reply
 
+ANSWER_S = 3.0
+BYTES_MAX = 16 * 1024 * 1024
+ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}  # noqa: S104 where a service that listens everywhere is asked
+FAILING = "cadenza_route_failing"
+LAST_FAULT = "cadenza_route_last_fault_timestamp_seconds"
+
+Place = tuple[str, str]  # provider and model
 RETENTION_SWITCHES = {"openai": "; each request says store: false", "openrouter": "; each request says zdr and deny"}
 MODELS_NAMED_MAX = 5
 
 
+class TrialCheck(Check, frozen=True, kw_only=True):
+    """One finding of a trial."""
+
+    provider: str
+    model: str
+
+    @property
+    def heading(self) -> str:
+        return f"{self.provider}: {self.model}"
+
+
+class LiveFault(msgspec.Struct, frozen=True):
+    """The last fault of a route, and whether its requests still fail."""
+
+    kind: str
+    status: int | None
+    ago_s: float
+    is_failing: bool
+
+    @property
+    def words(self) -> str:
+        status = f" ({self.status})" if self.status else ""
+        return f"{self.kind}{status}, {_span(self.ago_s)} ago"
+
+    @property
+    def advice(self) -> str:
+        kind = next((one for one in FaultKind if one.value == self.kind), FaultKind.FAILED)
+        return fault_advice(Fault(kind, self.status)) or "Read the `upstream fault` lines of the log."
+
+
+class LiveRoutes(msgspec.Struct, frozen=True):
+    """What the running service says: one check for the service, and the last fault of each route that had one."""
+
+    check: Check
+    faults: dict[Place, LiveFault] = {}
+
+
 def examine(settings: Settings) -> list[Check]:
+    """All checks that send no chat."""
     return asyncio.run(_examine(settings))
 
 
 async def _examine(settings: Settings) -> list[Check]:
-    source = str(settings.source) if settings.source else "the built-in embedded default"
-    checks = [Check("config", "ok", source)]
-    checks += [Check("secrets", "fault", missing, "Set it, then start again.") for missing in missing_secrets(settings)]
-    checks.append(await check_store(settings.store.url))
-    checks.append(await check_shared_state(settings.shared_state.url))
-    checks.append(check_region(settings.store.region))
-    checks.append(check_site_key(settings))
-    checks.append(check_metrics(settings.server))
-    checks.append(await check_search(settings))
+    checks = await check_installation(settings)
     checks += [_check_retention(name, provider.dialect) for name, provider in settings.providers.items()]
     live = await ask_service(settings.server)
     checks.append(live.check)
@@ -50,34 +89,55 @@ async def _examine(settings: Settings) -> list[Check]:
     return checks
 
 
-def check_region(region: str | None) -> Check:
-    if region is None:
-        return Check(
-            "region", "ok", "not stated. To show where account data and counters are stored, set [store] region."
-        )
-    return Check("region", "ok", f"account data and counters are stored in '{region}', as the config says")
+async def ask_service(server: ServerSettings) -> LiveRoutes:
+    host = ANY_ADDRESS.get(server.host) or (f"[{server.host}]" if ":" in server.host else server.host)
+    address = f"{host}:{server.port}"
+    headers = {"authorization": f"Bearer {server.metrics_token}"} if server.metrics_token else {}
+    client = HttpClient(f"http://{address}", headers)
+    try:
+        async with asyncio.timeout(ANSWER_S), client.request("GET", "/metrics", b"", ANSWER_S) as response:
+            body = await read_body(response, asyncio.get_running_loop().time() + ANSWER_S, BYTES_MAX)
+            status = response.status
+    except (Unreachable, OutOfResources):
+        return LiveRoutes(Check("service", "ok", f"not running at {address}, the address of the config"))
+    except (TimeoutError, Broken):
+        return LiveRoutes(_unclear(address, "does not answer"))
+    finally:
+        await client.close()
+    if status != 200:
+        return LiveRoutes(_unclear(address, f"answers {status} to GET /metrics"))
+    faults = read_faults(body.decode(errors="replace"), time.time())
+    return LiveRoutes(Check("service", "ok", f"running at {address}"), faults)
 
 
-def check_site_key(settings: Settings) -> Check:
-    """The key that encrypts the secrets of authenticator apps. Beside SQLite, the service makes one."""
-    if settings.platform.secret_key:
-        return Check("site key", "ok", "from the environment")
-    if settings.store.url.startswith("sqlite:"):
-        return Check("site key", "ok", "in a file beside the store, which the first authenticator app creates")
-    todo = (
-        f"Set {settings.platform.secret_key_env or SECRET_KEY_ENV} to 32 random characters or more, on every machine."
-    )
-    return Check("site key", "warning", "not set: the secrets of authenticator apps are stored unencrypted", todo)
+def read_faults(text: str, now_s: float) -> dict[Place, LiveFault]:
+    """The last fault of each route. Several worker processes may have seen one: the latest counts."""
+    failing, latest = set[Place](), dict[Place, tuple[float, str, str]]()
+    with contextlib.suppress(ValueError):  # another program is at this address
+        for family in text_string_to_metric_families(text):
+            for sample in family.samples:
+                place = (sample.labels.get("provider", ""), sample.labels.get("model", ""))
+                if sample.name == FAILING and sample.value:
+                    failing.add(place)
+                elif sample.name == LAST_FAULT:
+                    seen = (sample.value, sample.labels["kind"], sample.labels["status"])
+                    latest[place] = max(latest.get(place, seen), seen)
+    return {
+        place: LiveFault(kind, int(status) if status else None, max(0.0, now_s - at_s), is_failing=place in failing)
+        for place, (at_s, kind, status) in latest.items()
+    }
 
 
-def check_metrics(server: ServerSettings) -> Check:
-    """A token protects /metrics. Without one it is open to this machine, and so to a proxy here that adds no header."""
-    if server.metrics_token_env:
-        return Check("metrics", "ok", f"open with the token in {server.metrics_token_env}")
-    if is_local(server.host, []):
-        return Check("metrics", "ok", "open to programs on this machine")
-    todo = "Set metrics_token_env in [server]: behind a proxy on this machine, anyone may pass for a local program."
-    return Check("metrics", "warning", f"the service listens on {server.host}, and /metrics has no token", todo)
+def _unclear(address: str, what: str) -> Check:
+    todo = "Check that it is the service of this config, and its metrics token: its routes could not be asked about."
+    return Check("service", "warning", f"{address} {what}", todo)
+
+
+def _span(seconds: float) -> str:
+    for unit, size_s in (("days", 86_400), ("hours", 3_600), ("minutes", 60)):
+        if seconds >= 2 * size_s:
+            return f"{seconds / size_s:.0f} {unit}"
+    return f"{seconds:.0f} s"
 
 
 def _check_retention(name: str, dialect: str) -> Check:
