@@ -20,7 +20,7 @@ from cadenza.core.records import CLASSES, COMMAND_LINE, DEFAULT_CLASS
 from cadenza.fleet.changes import make_change
 from cadenza.ledger import credit
 from cadenza.store.store import Store, StoreRefused, Transaction
-from cadenza.store.tables import accounts, audit_events, links, operator_link, sessions
+from cadenza.store.tables import accounts, audit_events, links, sessions, site_secrets
 from cadenza.store.tables.accounts import Account, Preferences, Theme
 from cadenza.store.tables.audit_events import AuditEvent
 
@@ -105,7 +105,7 @@ async def set_operator(store: Store, email: str, by: str, now_ms: int, *, is_ope
             raise ControlError(f"{account.email} is the last operator. Make another account an operator first.")
         accounts.set_operator(tx, account.id, is_operator=is_operator)
         if is_operator:
-            operator_link.remove(tx)
+            site_secrets.remove_operator_link(tx)
 
     event = AuditEvent(now_ms, by, "account.operator" if is_operator else "account.ordinary")
     return await _change(store, email, event, change)
