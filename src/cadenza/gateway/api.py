@@ -1,8 +1,8 @@
 """The API under /v1 and the chat of the web application: paths, keys, and the one place where errors become replies.
 
-Every exception is handled here. A CadenzaError is sent as it is; a store that does not answer, and memory that is not
-there, become a 429; a client that disconnected is only counted. For anything else, the log gets the places in the code,
-never the text, and the client an internal error.
+Every exception is handled here. A CadenzaError is sent as it is; a store that does not answer, and a lack of
+memory become a 429; a client that disconnected is only counted. For anything else, the log gets the places in the code,
+never the text, and the client gets a 500.
 """
 
 import asyncio
