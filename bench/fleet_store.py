@@ -7,8 +7,9 @@ from pathlib import Path
 
 import msgspec
 
-from cadenza.control.account.accounts import create_account, give_credit
+from cadenza.control.account.accounts import create_account
 from cadenza.control.keys import KeyOrder, create_key
+from cadenza.control.money.credit import give_credit
 from cadenza.store.address import open_store
 from cadenza.store.migrate import migrate
 from cadenza.store.store import Store

@@ -24,8 +24,9 @@ from typing import IO, Self, TypeVar
 
 from sqlalchemy import text
 
-from cadenza.control.account.accounts import create_account, give_credit
+from cadenza.control.account.accounts import create_account
 from cadenza.control.keys import KeyLimits, KeyOrder, create_key
+from cadenza.control.money.credit import give_credit
 from cadenza.core.records import Cap
 from cadenza.fleet.changes import make_change
 from cadenza.store.statements import Statement

@@ -21,19 +21,18 @@ from cadenza.config.settings import GroundingSettings, MailSettings, ProviderSet
 from cadenza.control.email.low_balance import LowBalanceNotices
 from cadenza.control.email.outbox import Email, Outbox, Send
 from cadenza.control.money.stripe import StripeAccess
-from cadenza.control.store.prepare import prepare_store
-from cadenza.control.store.write_check import WriteCheck
+from cadenza.control.store.prepare import WriteCheck, prepare_store
 from cadenza.core.rates import Limits, Rate
 from cadenza.core.records import Plan
-from cadenza.fleet import epochs
-from cadenza.fleet.address import MEMORY, open_shared_state
 from cadenza.fleet.presence import Presence
-from cadenza.gateway.api import serve_api
+from cadenza.fleet.shared import MEMORY, MemoryState, SharedState
+from cadenza.gateway.api import refuse_connection, refuse_malformed, serve_api
 from cadenza.gateway.gateway import Gateway, State, body_bytes_max
-from cadenza.gateway.refusals import refuse_connection, refuse_malformed
-from cadenza.gateway.revocation import Revocation
-from cadenza.grounding.search.web_search import SearchOptions, WebSearch
-from cadenza.grounding.stage import Grounder, GroundingOptions
+from cadenza.gateway.in_flight import RevocationWatch
+from cadenza.grounding.gather import Grounder
+from cadenza.grounding.search.records import SearchOptions
+from cadenza.grounding.search.web_search import WebSearch
+from cadenza.grounding.wanted import GroundingOptions
 from cadenza.http.connection import ConnectionSettings
 from cadenza.http.exchange import Exchange
 from cadenza.http.headers import TrustedProxies
@@ -45,15 +44,15 @@ from cadenza.routing.prompt import Character
 from cadenza.server.asgi import AsgiAdapter, AsgiApp
 from cadenza.store.address import open_store
 from cadenza.store.store import Store, StoreUnavailable
+from cadenza.store.tables import epochs
 from cadenza.upstreams.base import Upstream
 from cadenza.upstreams.dialects import DIALECTS
 from cadenza.upstreams.embedded.upstream import EmbeddedUpstream
 from cadenza.upstreams.openai import OpenAIUpstream
 from cadenza.web.chat import stream
 from cadenza.web.chat.stream import WebChat
-from cadenza.web.host_names import HostNames
+from cadenza.web.probes import HostNames, Probes
 from cadenza.web.settings import SiteParts, SiteSettings
-from cadenza.web.site import Site
 
 WORKERS_FOLDER = "CADENZA_WORKERS_FOLDER"  # the variable by which the parent names it to its workers
 GC_THRESHOLDS = (100_000, 20, 20)
@@ -78,7 +77,7 @@ class App:
         self._observer = observer = Observer(log, FaultPoint(settings.fault_point))
         snapshot = build_snapshot(settings, build_upstreams(settings, log))
         body_bytes = body_bytes_max(memory_room(settings.server.workers))
-        self._shared = open_shared_state(settings.shared_state.url, settings.server.workers, observer)
+        self._shared = open_shared_state(settings, observer)
         self._presence = Presence(self._store)
         grounder = build_grounder(settings.grounding, self._store, observer)
         state = State(self._store, self._presence, self._shared, grounder)
@@ -87,7 +86,7 @@ class App:
         self._workers = WorkerMetrics(observer.metrics, workers_folder) if workers_folder else None
         render = self._workers.render if self._workers else None
         names = HostNames(settings.platform.base_url)
-        self._site = Site(self._why_not_ready, observer, token, render, names)
+        self._probes = Probes(self._why_not_ready, observer, token, render, names)
         self._chat = WebChat(log, settings.platform.base_url)
         self._send = build_send(settings.mail) if settings.mail else None
         self._outbox = Outbox(self._send, log) if self._send else None
@@ -111,12 +110,12 @@ class App:
             return serve_api(self.gateway, exchange)
         if exchange.request.path == stream.PATH:
             return serve_api(self.gateway, exchange, self._chat.endpoint)
-        return self._site.serve(exchange) if self._site.serves(exchange.request) else self._serve_page(exchange)
+        return self._probes.serve(exchange) if self._probes.serves(exchange.request) else self._serve_page(exchange)
 
     def refuse(self, exchange: Exchange) -> Awaitable[None]:
         exchange.close_after_reply()
-        if self._site.serves(exchange.request):
-            return self._site.serve(exchange)
+        if self._probes.serves(exchange.request):
+            return self._probes.serve(exchange)
         return refuse_connection(self._observer, exchange)
 
     async def _serve_page(self, exchange: Exchange) -> None:
@@ -128,7 +127,7 @@ class App:
 
     def _build_pages(self) -> AsgiApp:
         """Build the site. Its modules are imported now, because a service without visitors does not need them."""
-        from cadenza.web.build import build_site  # noqa: PLC0415 import time
+        from cadenza.web.application import build_site  # noqa: PLC0415 import time
 
         return build_site(
             SiteParts(
@@ -189,9 +188,12 @@ class App:
             stack.push_async_callback(self._outbox.stop)
             notices = LowBalanceNotices(self._store, self._send, self._log, self._settings.platform.base_url)
             stack.push_async_callback(stop_task, asyncio.create_task(notices.run()))
-        revocation = Revocation(self.gateway, self._presence)
-        await revocation.start()
-        stack.push_async_callback(revocation.stop)
+        gateway = self.gateway
+        revocations = RevocationWatch(
+            gateway.in_flight, gateway.key_cache, self._presence, lambda: gateway.snapshot.limits, self._log
+        )
+        await revocations.start()
+        stack.push_async_callback(revocations.stop)
         stack.push_async_callback(self._stop_upstreams)
         for upstream in self.gateway.snapshot.upstreams.values():
             await upstream.start()
@@ -289,6 +291,16 @@ def build_snapshot(settings: Settings, upstreams: Mapping[str, Upstream]) -> Sna
         for class_id, one in settings.classes.items()
     }
     return Snapshot(Catalogue(classes), upstreams, limits)
+
+
+def open_shared_state(settings: Settings, observer: Observer) -> SharedState:
+    """The shared state at the address of the settings. Nothing is opened until it is started."""
+    if settings.shared_state.url == MEMORY:
+        observer.metrics.shared_state_up.set(1)
+        return MemoryState()
+    from cadenza.fleet.valkey.state import ValkeyState  # noqa: PLC0415 needs hiredis
+
+    return ValkeyState(settings.shared_state.url, settings.server.workers, observer)
 
 
 async def stop_task(task: asyncio.Task[None]) -> None:

@@ -191,6 +191,7 @@ def test_search_and_memory_can_be_turned_off(open_page: OpenPage, email: str, up
     assert seen == ["none", None, None]
 
 
+@pytest.mark.slow(reason="a browser looks at every page")
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_sources_look_well(open_page: OpenPage, email: str, scheme: str) -> None:
     """On a phone and on a screen, nothing is wider than the page, and axe-core has no serious finding."""

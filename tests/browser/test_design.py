@@ -28,6 +28,7 @@ PAGE_BYTES_MAX = 100_000
 DECODED_BYTES = """() => ["navigation", "resource"].flatMap((kind) => performance.getEntriesByType(kind))
     .reduce((sum, entry) => sum + entry.decodedBodySize, 0)"""
 FOCUSED = "() => document.activeElement.textContent.trim() || document.activeElement.id"
+pytestmark = pytest.mark.slow(reason="a browser looks at every page")
 
 
 def show_parts(page: Page) -> None:

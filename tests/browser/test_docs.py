@@ -1,5 +1,6 @@
 """The docs in a real browser: the console sends a request with a pasted key, and streams the reply."""
 
+import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
 
@@ -35,6 +36,7 @@ def test_the_console_shows_an_error(open_page: OpenPage) -> None:
     page.locator('[data-part="reply"]').get_by_text('"authentication_error"').wait_for()
 
 
+@pytest.mark.slow(reason="a browser looks at every page")
 def test_the_docs_are_accessible(open_page: OpenPage) -> None:
     """axe has no serious finding on the reference of the API and of the platform."""
     page = open_page()

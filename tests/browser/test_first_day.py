@@ -26,6 +26,7 @@ STOP_AT_FIRST_WORDS = """() => {
     });
     observer.observe(document.getElementById("thread"), { childList: true, subtree: true, characterData: true });
 }"""
+pytestmark = pytest.mark.slow(reason="a whole first day in a browser")
 
 
 @pytest.fixture(scope="module")

@@ -47,6 +47,7 @@ def test_a_note_lives_and_ends_without_scripts(open_page: OpenPage, email: str) 
     expect(page.get_by_role("heading", name="No notes yet")).to_be_visible()
 
 
+@pytest.mark.slow(reason="a browser looks at every page")
 @pytest.mark.parametrize("look", LOOKS)
 def test_the_page_is_accessible_and_fits(open_page: OpenPage, email: str, look: str) -> None:
     """axe-core finds nothing serious, no line is too wide, a long text is counted, and deleting asks first."""

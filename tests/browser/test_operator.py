@@ -9,7 +9,7 @@ from tests.raw_client import RawClient
 from tests.service import CREDIT_NANO, Service
 from tests.web.operators import make_operator
 
-PAGES = ["", "/accounts", "/keys", "/classes", "/ledger", "/acts"]
+PAGES = ["", "/accounts", "/keys", "/classes", "/ledger", "/audit-log"]
 SERIOUS = ("serious", "critical")
 
 
@@ -38,6 +38,7 @@ def test_the_live_numbers_move(open_page: OpenPage, service: Service, operator: 
     shoot(page, "operator")
 
 
+@pytest.mark.slow(reason="a browser looks at every page")
 def test_the_pages_are_accessible(open_page: OpenPage, operator: str) -> None:
     """The operator's pages have no serious finding of axe."""
     page = open_page(viewport={"width": 390, "height": 844})

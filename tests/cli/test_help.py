@@ -28,7 +28,9 @@ print(json.dumps(loaded), file=sys.stderr)
 """
 LIGHT = re.compile(r"cadenza(\.(cli|core)(\..*)?)?")
 SLOW_LIBRARIES = {"alembic", "asyncio", "prometheus_client", "pydantic", "rich", "sqlalchemy", "structlog", "uvloop"}
-SERVICE = re.compile(r"cadenza\.(app|gateway|http|routing|server|upstreams|web)(\..*)?|httptools|uvloop|xllamacpp|rich")
+SERVICE = re.compile(
+    r"cadenza\.(app|gateway|http|routing|server|web)(\..*)?|cadenza\.upstreams\.(?!dialects$).*|httptools|uvloop|xllamacpp|rich"
+)
 HELP_COMMANDS = [("--help",), ("key", "--help"), ("serve", "--help"), ("--version",)]
 STORE_COMMANDS = [
     ("account", "list"),

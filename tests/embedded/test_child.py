@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import msgspec
 import pytest
 
-from cadenza.upstreams.embedded.messages import Ready, Start
+from cadenza.upstreams.embedded import Ready, Start
 from cadenza.upstreams.embedded.upstream import bundled_model
 from tests.environment import environment
 

@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 
 from cadenza.core.records import Plan, Route
-from cadenza.gateway.compose import compose
+from cadenza.gateway.chat import compose
 from cadenza.gateway.validate import parse_chat
 from cadenza.routing.prompt import Character
 from cadenza.upstreams.dialects import DIALECTS
-from cadenza.upstreams.message_rules import MessageRules
-from cadenza.upstreams.writer import write_request
+from cadenza.upstreams.writer import RequestWriter
 from tests.environment import environment
 from tests.unit.gateway.prompts import Paid, prompt_of
 
@@ -50,6 +49,7 @@ STRICT = {
     "keeps the last": "{% set ns = namespace(text='') %}{% for m in messages %}{% if m.role == 'system' %}"
     "{% set ns.text = m.content %}{% endif %}{% endfor %}{{ ns.text }}" + TURNS,
 }
+pytestmark = pytest.mark.slow(reason="a model is loaded for each template")
 
 
 def written(system: Any) -> Any:
@@ -58,7 +58,7 @@ def written(system: Any) -> Any:
     chat = parse_chat(json.dumps({"messages": MESSAGES}).encode())
     ask = asyncio.run(compose(chat, Character(LAYER), prompt_of(100, 400), Paid(1024), Plan.of("forte", (route,))))
     dialect = DIALECTS["llamacpp"]
-    return json.loads(write_request(dialect, MessageRules(dialect), route, ask))
+    return json.loads(RequestWriter(dialect).write(route, ask))
 
 
 @pytest.fixture(scope="module")

@@ -11,8 +11,8 @@ import msgspec
 from click.testing import CliRunner
 
 from cadenza.cli import app
-from cadenza.control.account.accounts import give_credit
 from cadenza.control.keys import KeyLimits, KeyOrder, create_key
+from cadenza.control.money.credit import give_credit
 from cadenza.store.store import Store
 from tests.fleet.cluster import connect
 from tests.migrated import run_aside, with_store

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from cadenza.control.account.accounts import give_credit
 from cadenza.control.keys import KeyOrder, create_key
+from cadenza.control.money.credit import give_credit
 from cadenza.store.address import open_store
 from cadenza.store.store import Store
 from tests.environment import environment

@@ -15,8 +15,8 @@ from cadenza.core.errors import RateLimited
 from cadenza.gateway.large.bodies import LargeBodies, LargeLimits
 from cadenza.grounding.files.reader import MIB, DocumentReader, ReaderBusy, ReaderLimits
 from cadenza.observe import Observer, make_log
-from cadenza.web.chat.markdown import plain
-from cadenza.web.chat.markdown.blocks import Block
+from cadenza.web.chat.markdown import messages
+from cadenza.web.chat.markdown.messages import RenderTask
 from cadenza.web.chat.markdown.process import MarkdownRenderer, RenderLimits
 from tests.hostile.test_documents import sent
 
@@ -27,7 +27,7 @@ SCARCE = TurnLimits(wait_s=WAIT_S, cpu=CpuBudget(burst_s=0.05, per_s=0.001))
 AT_ONCE = 4
 HEAVY_TEXT = "漢" * (MIB // 8)  # a good part of a second of CPU time, as all of these
 HEAVY_BODY = json.dumps({"messages": [{"role": "user", "content": "\n" * 2 * MIB}]}).encode()
-HEAVY_BLOCK = Block("![" * 3_000)
+HEAVY_MARKDOWN = RenderTask("![" * 3_000)
 LIGHT_BODY = json.dumps({"messages": [{"role": "user", "content": "hi"}]}).encode()
 
 pytestmark = [
@@ -161,19 +161,19 @@ async def test_a_reply_is_rendered_after_one_task_of_another_account() -> None:
     """However many heavy blocks another account has, at most the task that runs comes before."""
     async with (
         rendering(AMPLE) as renderer,
-        at_full_speed(lambda: renderer.render("hog", [HEAVY_BLOCK])) as hog,
+        at_full_speed(lambda: renderer.render("hog", HEAVY_MARKDOWN)) as hog,
     ):
-        assert await most_done_before(hog, lambda: renderer.render("light", [Block("*a*")])) <= 1
+        assert await most_done_before(hog, lambda: renderer.render("light", RenderTask("*a*"))) <= 1
 
 
 async def test_replies_beyond_the_budget_are_plain_text_and_say_so() -> None:
     """The account that used up its CPU time reads plain text with a note; the reply of another account is rendered."""
     async with rendering(SCARCE) as renderer:
-        await renderer.render("hog", [HEAVY_BLOCK])
-        assert (await renderer.render("light", [Block("*a*")])).html == ["<p><em>a</em></p>\n"]
-        dear = await renderer.render("hog", [Block("*a*")])
+        await renderer.render("hog", HEAVY_MARKDOWN)
+        assert (await renderer.render("light", RenderTask("*a*"))).html == "<p><em>a</em></p>\n"
+        dear = await renderer.render("hog", RenderTask("*a*"))
         assert dear.is_plain
-        assert dear.html[0].startswith(plain.BUSY)
+        assert dear.html.startswith(messages.BUSY)
 
 
 async def test_the_blocks_of_a_reply_share_their_cpu_time() -> None:
@@ -181,8 +181,8 @@ async def test_the_blocks_of_a_reply_share_their_cpu_time() -> None:
     limits = RenderLimits(ChildLimits(cpu_s=0, memory_bytes=512 * MIB), WAIT_S, AMPLE)
     renderer = MarkdownRenderer(make_log(io.StringIO()), limits)
     try:
-        assert not (await renderer.render("account", [HEAVY_BLOCK])).is_plain
-        bomb = await renderer.render("account", [HEAVY_BLOCK] * 20)
-        assert bomb.html[0].startswith(plain.HEAVY)
+        assert not (await renderer.render("account", HEAVY_MARKDOWN)).is_plain
+        bomb = await renderer.render("account", RenderTask("\n\n".join([HEAVY_MARKDOWN.text] * 20)))
+        assert bomb.html.startswith(messages.HEAVY)
     finally:
         await renderer.stop()

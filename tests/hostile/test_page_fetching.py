@@ -64,7 +64,7 @@ def dripping(head: bytes) -> Script:
     return script
 
 
-async def reason_of(answer: Script) -> str:
+async def failure_reason(answer: Script) -> str:
     """Why the page is not fetched. The connection must be closed by then, or soon after."""
     async with Peer(serving({"/": answer})) as site, fetching() as fetcher:
         reason = await failure(fetcher, f"http://{HOST}:{site.port}/")
@@ -96,7 +96,7 @@ async def test_a_page_that_is_too_large(case: str) -> None:
     """A page of 1 GB, one without end and a gzip bomb are refused at the bound, in bounded memory."""
     answer = TOO_LARGE[case]()
     tracemalloc.start()
-    reason = await reason_of(answer)
+    reason = await failure_reason(answer)
     peak_bytes = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert reason == "too_large"
@@ -132,7 +132,7 @@ BROKEN: dict[str, Script] = {
 @pytest.mark.parametrize("case", BROKEN)
 async def test_an_answer_that_is_broken(case: str) -> None:
     """What is not HTTP, has a head or framing without end, or frames its body in two ways is given up."""
-    assert await reason_of(BROKEN[case]) == "broken"
+    assert await failure_reason(BROKEN[case]) == "broken"
 
 
 BREAKING_OFF = {
@@ -151,7 +151,7 @@ async def test_an_answer_that_breaks_off(case: str) -> None:
         await visit.say(BREAKING_OFF[case])
         visit.left.set()
 
-    assert await reason_of(script) == "broken"
+    assert await failure_reason(script) == "broken"
 
 
 async def test_more_bytes_than_the_length_says() -> None:

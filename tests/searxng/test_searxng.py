@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from cadenza.grounding.search.engines.base import Engine
-from cadenza.grounding.search.engines.build import EngineChoice, build_engine
-from cadenza.grounding.search.engines.probe import probe
+from cadenza.grounding.search.engines.build import probe
 from cadenza.grounding.search.records import EngineFailed, Hit
 from tests.searxng.local_searxng import Index, running_index, running_searxng
+from tests.unit.grounding.engine_peer import engine_at
 
 SEARCH_S = 60.0
 FOUND = [
@@ -42,7 +42,7 @@ def address(index: Index, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 async def engine(index: Index, address: str) -> AsyncIterator[Engine]:
     index.results = list(FOUND)
     index.asked.clear()
-    built = build_engine(EngineChoice("searxng", SEARCH_S, address))
+    built = engine_at("searxng", address, SEARCH_S)
     yield built
     await built.close()
 
@@ -93,7 +93,7 @@ async def test_probe_of_a_searxng_that_works(engine: Engine) -> None:
 async def test_searxng_that_does_not_allow_json(index: Index, tmp_path: Path) -> None:
     """With SearXNG's default formats a search fails with `json_disabled`, and the probe says what to change."""
     with running_searxng(tmp_path, index.url, "html") as url:
-        engine = build_engine(EngineChoice("searxng", SEARCH_S, url))
+        engine = engine_at("searxng", url, SEARCH_S)
         with pytest.raises(EngineFailed, match="json_disabled"):
             await engine.search("anything", 5)
         assert "search.formats" in (await probe(engine)).detail

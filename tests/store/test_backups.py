@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cadenza.control.store.backup import back_up_store
+from cadenza.control.store.copies import back_up_store
 from cadenza.core.errors import ControlError
 from cadenza.store.migrate import REVISIONS, migrate
 from cadenza.store.sqlite.backups import KEPT_MAX, back_up, find_backups

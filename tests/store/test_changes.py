@@ -5,14 +5,14 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from cadenza.control.account.accounts import give_credit
-from cadenza.control.classes import announce_reload
-from cadenza.control.keys import KeyLimits, KeyOrder, create_key, limit_key, revoke_key
+from cadenza.control.keys import KeyChange, KeyLimits, KeyOrder, change_key, create_key, revoke_key
+from cadenza.control.money.credit import give_credit
+from cadenza.control.operator import announce_reload
 from cadenza.core.errors import ControlError
-from cadenza.fleet import epochs
 from cadenza.fleet.changes import make_change
 from cadenza.fleet.presence import Presence
 from cadenza.store.store import Store
+from cadenza.store.tables import epochs
 from tests.store.moves import PATIENCE_S, opened
 from tests.store.rows import NOW_MS, add_account, add_key
 
@@ -21,7 +21,7 @@ EMAIL = "acct_a@example.org"
 Command = Callable[[Store], Awaitable[object]]
 COMMANDS: dict[str, Command] = {
     "key create": lambda store: create_key(store, EMAIL, KeyOrder(), NOW_MS),
-    "key limit": lambda store: limit_key(store, "key_a", KeyLimits(1.0, 1), NOW_MS),
+    "key limit": lambda store: change_key(store, "key_a", KeyChange(limits=KeyLimits(1.0, 1)), NOW_MS),
     "key revoke": lambda store: revoke_key(store, "key_a", NOW_MS),
     "account credit": lambda store: give_credit(store, EMAIL, 1, "", NOW_MS),
     "classes reload": announce_reload,

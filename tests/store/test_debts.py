@@ -1,7 +1,16 @@
 """Debts on both databases: credit that is taken back while requests hold it, or after it was spent, is paid first."""
 
-from cadenza.control.money.payment_events import apply_event
-from cadenza.control.money.payments import DisputeClosed, Disputed, Fact, Paid, Payer, PaymentEvent, Refunded, Subject
+from cadenza.control.money.payments import (
+    DisputeClosed,
+    Disputed,
+    Fact,
+    Paid,
+    Payer,
+    PaymentEvent,
+    Refunded,
+    Subject,
+    apply_event,
+)
 from cadenza.control.money.payments import start_payment as begin
 from cadenza.core.money import Price
 from cadenza.core.records import Usage

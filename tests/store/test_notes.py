@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
+from cadenza.control.account.accounts import choose, preferences_of
 from cadenza.control.account.memory import NOTES_MAX, UnknownNote, add_note, change_note, list_notes, remove_note
-from cadenza.control.account.preferences import choose, preferences_of
 from cadenza.core.errors import ControlError
 from cadenza.core.records import CLASSES
 from cadenza.fleet.presence import USUAL_BOUNDS

@@ -4,11 +4,10 @@ import asyncio
 
 import pytest
 
-from cadenza.control.account.accounts import NewAccount, add_account, give_credit, set_operator, suspend_account
-from cadenza.control.money.credit import correct_credit
-from cadenza.control.operator.audit_log import list_audit_events
-from cadenza.control.operator.keys import revoke_any_key
-from cadenza.control.operator.overview import find_keys, get_details, get_overview, search_accounts
+from cadenza.control.account.accounts import NewAccount, add_account, set_operator, suspend_account
+from cadenza.control.keys import revoke_key
+from cadenza.control.money.credit import correct_credit, give_credit
+from cadenza.control.operator import find_keys, get_details, get_overview, list_audit_events, search_accounts
 from cadenza.core.errors import ControlError
 from cadenza.core.records import Usage
 from cadenza.ledger import audit
@@ -116,9 +115,9 @@ async def test_the_key_of_the_web_chat_is_not_revoked(store: Store) -> None:
     for key_id in ("key_own", "key_web"):
         await add_key(store, key_id, account_id=account.id)
     await run_sql(store, "UPDATE keys SET origin = 'web' WHERE id = 'key_web'")
-    assert [await revoke_any_key(store, "key_own", BY, NOW_MS) for _ in range(2)] == [True, False]
+    assert [(await revoke_key(store, "key_own", NOW_MS, by=BY)).was_revoked for _ in range(2)] == [False, True]
     with pytest.raises(ControlError, match="web chat"):
-        await revoke_any_key(store, "key_web", BY, NOW_MS)
+        await revoke_key(store, "key_web", NOW_MS, by=BY)
     details = await get_details(store, account.id, NOW_MS)
     assert details
     assert {key.id: (key.state, key.is_web) for key in details.keys} == {

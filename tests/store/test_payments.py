@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import pytest
 
-from cadenza.control.money.payment_events import Result, apply_event
 from cadenza.control.money.payments import (
     OPEN_MAX,
     Checkout,
@@ -19,7 +18,9 @@ from cadenza.control.money.payments import (
     Payer,
     PaymentEvent,
     Refunded,
+    Result,
     Subject,
+    apply_event,
     list_payments,
     start_payment,
 )

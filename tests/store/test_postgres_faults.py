@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 from sqlalchemy import text
 
-from cadenza.control.store.write_check import WriteCheck
+from cadenza.control.store.prepare import WriteCheck
 from cadenza.observe import make_log
 from cadenza.store.address import open_store
 from cadenza.store.statements import Statement

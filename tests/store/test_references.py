@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from cadenza.control.account.accounts import create_account, give_credit
+from cadenza.control.account.accounts import create_account
 from cadenza.control.keys import KeyOrder, create_key
-from cadenza.control.money.credit import correct_credit
+from cadenza.control.money.credit import correct_credit, give_credit
 from cadenza.control.money.vouchers import VoucherOrder, create_vouchers, redeem_voucher
 from cadenza.core.codes import digest_key
 from cadenza.core.errors import ControlError

@@ -14,10 +14,10 @@ from cadenza.control.money.vouchers import (
     revoke_voucher,
 )
 from cadenza.core.errors import ControlError
-from cadenza.fleet import epochs
 from cadenza.ledger import audit, transaction
 from cadenza.store.schema import entries, vouchers
 from cadenza.store.store import Store
+from cadenza.store.tables import epochs
 from cadenza.store.tables.audit_events import COMMAND_LINE, list_newest
 from tests.store.moves import fund, money, opened
 from tests.store.rows import DOLLAR_NANO, NOW_MS, rows_of

@@ -17,7 +17,7 @@ def account_id_of(service: Service, email: str) -> str:
     return str(service.ledger.query("SELECT id FROM accounts WHERE email = ?", email)[0]["id"])
 
 
-def acts_of(service: Service, email: str) -> list[tuple[str, str, str]]:
+def audit_events_of(service: Service, email: str) -> list[tuple[str, str, str]]:
     """Actor, act and detail of each act on the site that concerns an account, oldest first."""
     rows = service.ledger.query(
         "SELECT c.actor, c.act, c.detail FROM acts c JOIN accounts a ON a.id = c.account_id "

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from cadenza.web.routes import Access, Endpoint, Page
+from cadenza.web.routes import Access, ApiEndpoint, Page
 from cadenza.web.site_map import ROUTES
 from tests.visitor import API, Visitor
 from tests.web.test_sign_in import from_elsewhere
@@ -13,16 +13,16 @@ CLOSED = [one for one in ROUTES if one.access is not Access.ANYONE]
 FOR_OPERATORS = [one for one in ROUTES if one.access is Access.OPERATOR]
 
 
-def ask(visitor: Visitor, one: Page | Endpoint) -> int:
+def ask(visitor: Visitor, one: Page | ApiEndpoint) -> int:
     """Ask for a path with ids that do not exist, with the right token and without a body."""
     path = re.sub(r"\{[^}]*\}", "unknown", one.path)
-    if isinstance(one, Endpoint):
+    if isinstance(one, ApiEndpoint):
         path = API + path
     return visitor.send(one.method, path, b"", {"x-cadenza-csrf": visitor.csrf, **from_elsewhere()}).status
 
 
 @pytest.mark.parametrize("one", CLOSED, ids=lambda one: f"{one.method} {type(one).__name__} {one.path}")
-def test_a_stranger_is_refused(stranger: Visitor, one: Page | Endpoint) -> None:
+def test_a_stranger_is_refused(stranger: Visitor, one: Page | ApiEndpoint) -> None:
     """A page leads to the sign-in, and everything else is a 401."""
     assert ask(stranger, one) == (303 if isinstance(one, Page) and one.method == "GET" else 401)
 

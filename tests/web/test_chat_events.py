@@ -5,13 +5,20 @@ from typing import Any
 
 from cadenza.core.money import Price
 from cadenza.gateway.relay import ReplyHead
-from cadenza.grounding.search.citations import CitationFinder
+from cadenza.grounding.answer import CitationFinder
 from cadenza.grounding.search.records import Source
+from cadenza.observe import make_log
+from cadenza.web.chat.markdown.process import MarkdownRenderer
 from cadenza.web.chat.relay import ChatEvents
 
 PAGE = Source("https://example.org/a", "A page", "Its text")
 OTHER = Source("https://example.org/b", "Another", "Its text")
 DOCUMENT = Source("local:travel.md", "Travel", "Its text")
+
+
+def events_with(*sources: Source) -> ChatEvents:
+    head = ReplyHead("chatcmpl-one", 1, "forte", Price(1, 1), sources=sources)
+    return ChatEvents(head, MarkdownRenderer(make_log()).stream("account"))
 
 
 def citation(source: Source, start: int) -> dict[str, Any]:
@@ -21,7 +28,7 @@ def citation(source: Source, start: int) -> dict[str, Any]:
 
 def test_sources_have_the_numbers_that_the_answer_cites() -> None:
     """Each cited source comes once, with its place among all; neither its text nor what is not cited is sent."""
-    events = ChatEvents(ReplyHead("chatcmpl-one", 1, "forte", Price(1, 1), sources=(PAGE, OTHER, DOCUMENT)))
+    events = events_with(PAGE, OTHER, DOCUMENT)
     sent = events.annotations([citation(DOCUMENT, 40), citation(PAGE, 7), citation(DOCUMENT, 90)])
     assert json.loads(sent.removeprefix(b"data: ")) == {
         "type": "sources",
@@ -35,7 +42,7 @@ def test_sources_have_the_numbers_that_the_answer_cites() -> None:
 
 def test_sources_that_are_not_cited_say_so() -> None:
     """A reply that cites nothing has all that the model was given, marked as not cited."""
-    events = ChatEvents(ReplyHead("chatcmpl-one", 1, "forte", Price(1, 1), sources=(PAGE, OTHER)))
+    events = events_with(PAGE, OTHER)
     finder = CitationFinder()
     finder.take("No marker here.")
     sent = json.loads(events.annotations(finder.annotations((PAGE, OTHER))).removeprefix(b"data: "))

@@ -55,7 +55,7 @@ def add_keys(service: Service, email: str, count: int, created_at: int) -> None:
         store.executemany(ADD_KEY, rows)
 
 
-def acts_of(service: Service, email: str) -> list[tuple[str, str]]:
+def audit_events_of(service: Service, email: str) -> list[tuple[str, str]]:
     rows = service.ledger.query(
         "SELECT act, actor FROM acts WHERE account_id = (SELECT id FROM accounts WHERE email = ?) AND act LIKE 'key.%' "
         "ORDER BY id",
@@ -179,7 +179,7 @@ def test_name_rate_and_cap_can_be_changed(service: Service, visitor: Visitor, em
     assert RawClient(service.port, secret).chat().status == 200
     visitor.post(path, {"name": "server", "rate": "3"})
     acts = ["key.create", "key.rename", "key.cap", "key.limit", "key.cap"]
-    assert acts_of(service, email) == [(act, email) for act in acts]
+    assert audit_events_of(service, email) == [(act, email) for act in acts]
 
 
 def test_a_bad_change_is_explained_and_changes_nothing(visitor: Visitor) -> None:
@@ -202,7 +202,7 @@ def test_a_revoked_key_is_refused_on_its_next_request(service: Service, visitor:
     assert "revoked" in visitor.get("/keys?show=all").words
     assert "Revoke this key" not in visitor.get(f"/keys/{key['id']}").words
     visitor.post(f"/keys/{key['id']}/revoke")
-    assert [act for act, _ in acts_of(service, email)] == ["key.create", "key.revoke"]
+    assert [act for act, _ in audit_events_of(service, email)] == ["key.create", "key.revoke"]
 
 
 def test_the_endpoints_do_what_the_pages_do(service: Service, visitor: Visitor) -> None:

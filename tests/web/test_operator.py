@@ -1,4 +1,4 @@
-"""The operator's pages and endpoints: who may see them, what they do, and that every act is in the audit log."""
+"""The operator's pages and endpoints: who may see them, what they do, and that every change is in the audit log."""
 
 import re
 from typing import Any
@@ -12,10 +12,10 @@ from tests.raw_client import RawClient
 from tests.service import CREDIT_NANO, EMAIL, Service, wait_until
 from tests.service_config import ordinary_spec
 from tests.visitor import Visitor
-from tests.web.operators import account_id_of, acts_of, make_operator
+from tests.web.operators import account_id_of, audit_events_of, make_operator
 
-PAGES = ("", "/accounts", "/keys", "/classes", "/ledger", "/acts")
-READS = ("/overview", "/load", "/accounts", "/ledger", "/acts")
+PAGES = ("", "/accounts", "/keys", "/classes", "/ledger", "/audit-log")
+READS = ("/overview", "/load", "/accounts", "/ledger", "/audit-log")
 
 
 @pytest.fixture
@@ -92,13 +92,13 @@ def test_unknown_ids_are_not_found(operator: Visitor) -> None:
 def test_credit_is_added_and_taken_back(
     service: Service, operator: Visitor, email: str, other: str, other_page: str
 ) -> None:
-    """A grant and a correction change the balance by entries, and both are in the trail with who did it."""
+    """A grant and a correction change the balance by entries, and both are in the audit log with who did it."""
     seen = operator.post(f"{other_page}/grants", {"amount": "2.50", "note": "for a trial"})
     assert (seen.status, seen.location) == (303, f"{other_page}?note=credit-added")
     reply = operator.api("POST", f"{other_page}/corrections", {"amount": "1.25", "reason": "sent twice"})
     assert (reply.status, reply.json["balance"]) == (200, "6.25")
     assert balance_nano(service, other) == CREDIT_NANO + 1_250_000_000
-    assert acts_of(service, other) == [
+    assert audit_events_of(service, other) == [
         (email, "credit.grant", "2.50 dollars: for a trial"),
         (email, "credit.correct", "-1.25 dollars: sent twice"),
     ]
@@ -120,7 +120,7 @@ def test_a_form_that_is_sent_twice_counts_once(
     seen = operator.post(f"{other_page}/grants", {"amount": "3.00", "reference": first})
     assert (seen.status, "was used before for something else" in seen.words) == (400, True)
     assert balance_nano(service, other) == CREDIT_NANO + 1_500_000_000
-    assert len(acts_of(service, other)) == 3
+    assert len(audit_events_of(service, other)) == 3
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_bad_amounts_are_refused(service: Service, operator: Visitor, other: str
         seen = operator.post(f"{other_page}/{path}", {"amount": amount, **fields})
         assert (seen.status, 'role="alert"' in seen.text) == (400, True)
         assert operator.api("POST", f"{other_page}/{path}", {"amount": amount, **fields}).status == 400
-    assert (balance_nano(service, other), acts_of(service, other)) == (CREDIT_NANO, [])
+    assert (balance_nano(service, other), audit_events_of(service, other)) == (CREDIT_NANO, [])
 
 
 def test_no_more_is_taken_back_than_there_is(service: Service, operator: Visitor, other: str, other_page: str) -> None:
@@ -141,7 +141,7 @@ def test_no_more_is_taken_back_than_there_is(service: Service, operator: Visitor
     assert "5.01 dollars cannot be taken" in seen.words
     assert "the balance is 5.00." in seen.words
     assert operator.post(f"{other_page}/corrections", {"amount": "1.00", "reason": " "}).status == 400
-    assert (balance_nano(service, other), acts_of(service, other)) == (CREDIT_NANO, [])
+    assert (balance_nano(service, other), audit_events_of(service, other)) == (CREDIT_NANO, [])
 
 
 def test_unknown_fields_are_refused(operator: Visitor, other_page: str) -> None:
@@ -167,7 +167,7 @@ def test_a_suspended_account_is_signed_out(
     assert "suspended" in operator.get(other_page).words
     assert operator.api("POST", f"{other_page}/resume").json["suspended_at"] is None
     owner.sign_in(other)
-    assert acts_of(service, other) == [(email, "account.suspend", ""), (email, "account.resume", "")]
+    assert audit_events_of(service, other) == [(email, "account.suspend", ""), (email, "account.resume", "")]
 
 
 def test_an_operator_is_made_and_unmade(
@@ -181,18 +181,18 @@ def test_an_operator_is_made_and_unmade(
     assert "Take the role away first" in operator.post(f"{other_page}/suspend").words
     assert operator.api("PUT", f"{other_page}/role", {"is_operator": False}).json["is_operator"] is False
     assert second.get("/operator").status == 403
-    assert acts_of(service, other) == [(email, "account.operator", ""), (email, "account.ordinary", "")]
+    assert audit_events_of(service, other) == [(email, "account.operator", ""), (email, "account.ordinary", "")]
 
 
 def test_a_reset_link_is_shown_once(
     service: Service, operator: Visitor, email: str, other: str, other_page: str
 ) -> None:
-    """The link is on the reply alone: neither the store, the trail nor the next page has its secret."""
+    """The link is on the reply alone: neither the store, the audit log nor the next page has its secret."""
     seen = operator.post(f"{other_page}/reset-link")
     secret = seen.text.partition("/reset/")[2].partition("<")[0]
     assert len(secret) >= 43
     assert secret not in operator.get(other_page).text
-    assert acts_of(service, other) == [(email, "link.reset", "")]
+    assert audit_events_of(service, other) == [(email, "link.reset", "")]
     assert secret.encode() not in service.store.read_bytes()
 
 
@@ -212,7 +212,7 @@ def test_a_key_is_found_and_revoked(
     assert operator.post(f"/operator/keys/{found['id']}/revoke").location == "/operator/keys?note=key-revoked"
     assert api.chat().status == 401
     assert operator.api("POST", f"/operator/keys/{found['id']}/revoke").json["state"] == "revoked"
-    assert acts_of(service, other) == [(email, "key.revoke", "")]
+    assert audit_events_of(service, other) == [(email, "key.revoke", found["prefix"])]
 
 
 def test_hostile_names_are_only_text(service: Service, operator: Visitor, other: str, other_page: str) -> None:
@@ -240,7 +240,7 @@ def test_the_overview_counts_what_was_used(operator: Visitor, service: Service, 
 
 
 def test_the_ledger_is_checked_in_the_background(service: Service, operator: Visitor, email: str) -> None:
-    """The button begins a check; its result appears on the page and in the trail with who began it."""
+    """The button begins a check; its result appears on the page and in the audit log with who began it."""
     assert operator.post("/operator/ledger").location.startswith("/operator/ledger?note=check-")
 
     def result() -> list[str]:
@@ -250,27 +250,33 @@ def test_the_ledger_is_checked_in_the_background(service: Service, operator: Vis
     wait_until(lambda: bool(result()), "the result of the check")
     assert result()[0].startswith("no findings")
     assert "sound" in operator.get("/operator/ledger").words
-    assert "ledger.check" in operator.get("/operator/acts").words
+    assert "ledger.check" in operator.get("/operator/audit-log").words
 
 
 @pytest.fixture
 def busy_account(operator: Visitor, other_page: str) -> int:
-    """Has more acts than a page shows."""
+    """Has more events than a page shows."""
     for _ in range(51):
         assert operator.api("POST", f"{other_page}/grants", {"amount": "0.01"}).status == 200
     return 52  # with the grant of its opening credit
 
 
-def test_the_trail_is_paged_and_filtered(operator: Visitor, other: str, busy_account: int) -> None:
-    """The trail of one account shows 50 acts a page, newest first, and leads on to the older ones."""
-    first = operator.api("GET", f"/operator/acts?account={other}").json
-    second = operator.api("GET", f"/operator/acts?account={other}&before={first['next_before']}").json
-    ids = [act["id"] for act in first["data"] + second["data"]]
+def test_the_audit_log_is_paged_and_filtered(operator: Visitor, other: str, busy_account: int) -> None:
+    """The audit log of one account shows 50 events a page, newest first, and leads on to the older ones."""
+    first = operator.api("GET", f"/operator/audit-log?account={other}").json
+    second = operator.api("GET", f"/operator/audit-log?account={other}&before={first['next_before']}").json
+    ids = [event["id"] for event in first["data"] + second["data"]]
     assert (len(first["data"]), len(ids), second["next_before"]) == (50, busy_account, None)
     assert ids == sorted(ids, reverse=True)
-    assert "Older" in operator.get(f"/operator/acts?account={other}").words
-    assert operator.get("/operator/acts?account=nobody@example.org").status == 400
-    assert operator.api("GET", f"/operator/acts?before={2**70}").status == 400
+    assert "Older" in operator.get(f"/operator/audit-log?account={other}").words
+    assert operator.get("/operator/audit-log?account=nobody@example.org").status == 400
+    assert operator.api("GET", f"/operator/audit-log?before={2**70}").status == 400
+
+
+def test_the_old_address_of_the_audit_log(operator: Visitor) -> None:
+    """A bookmark of the page's old address leads to the new one, for good and with its query."""
+    seen = operator.get("/operator/acts?account=a@example.org")
+    assert (seen.status, seen.location) == (301, "/operator/audit-log?account=a@example.org")
 
 
 def test_the_load_is_that_of_all_workers(start_service: StartService, upstream: LoopbackUpstream) -> None:

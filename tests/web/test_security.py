@@ -9,7 +9,7 @@ from contextlib import closing
 
 import pytest
 
-from cadenza.control.sign_in import totp
+from cadenza.control.sign_in.second_factor import STEP_S, code_at
 from tests.cli.program import run_here
 from tests.migrated import STORE_WAIT_S
 from tests.service import PASSWORD, Service
@@ -19,7 +19,7 @@ NEW_PASSWORD = "another horse battery staple"
 SECRET = re.compile(r'id="totp-secret">([A-Z2-7 ]+)<')
 CODE = re.compile(r"\b[2-9a-z]{4}-[2-9a-z]{4}-[2-9a-z]{4}\b")
 SESSION_FORM = re.compile(r"/settings/security/sessions/[0-9a-f]{24}/end")
-STEP_MS = totp.STEP_S * 1000
+STEP_MS = STEP_S * 1000
 
 
 def another(visitor: Visitor, email: str, password: str = PASSWORD) -> Visitor:
@@ -55,7 +55,7 @@ def add_app(visitor: Visitor) -> tuple[bytes, list[str]]:
 
 
 def code_of(secret: bytes, drift: int = 0) -> str:
-    return totp.code_at(secret, time.time_ns() // 1_000_000 // STEP_MS + drift)
+    return code_at(secret, time.time_ns() // 1_000_000 // STEP_MS + drift)
 
 
 def test_a_new_password_signs_all_others_out(visitor: Visitor, email: str) -> None:

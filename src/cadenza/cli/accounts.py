@@ -106,7 +106,7 @@ def list_(as_json: bool, config: str | None) -> None:
 @config_option
 def credit(email: str, amount: str, note: str, reference: str, config: str | None) -> None:
     """Add credit to an account: an amount of dollars, like 5.00."""
-    from cadenza.control.account.accounts import give_credit  # noqa: PLC0415 import time
+    from cadenza.control.money.credit import give_credit  # noqa: PLC0415 import time
     from cadenza.store.tables.audit_events import COMMAND_LINE  # noqa: PLC0415 import time
 
     amount_nano = parse_dollars(amount)

@@ -28,7 +28,7 @@ def audit() -> None:
 @config_option
 def list_(account: str | None, count: int, as_json: bool, config: str | None) -> None:
     """List who did what to whom, and when: the newest events, oldest first."""
-    from cadenza.control.operator.audit_log import list_audit_events  # noqa: PLC0415 import time
+    from cadenza.control.operator import list_audit_events  # noqa: PLC0415 import time
 
     found = read_store(load_config(config), lambda store: list_audit_events(store, account, count=count))
     rows = [

@@ -20,7 +20,7 @@ def backup(file: Path | None, config: str | None) -> None:
     Without FILE, the copy is beside the store, and its name has the time. No file is overwritten. Standard output is
     the path of the copy.
     """
-    from cadenza.control.store.backup import back_up_store  # noqa: PLC0415 import time
+    from cadenza.control.store.copies import back_up_store  # noqa: PLC0415 import time
 
     made = read_store(load_config(config), lambda store: back_up_store(store, file, datetime.now(UTC)))
     click.echo(made.path)

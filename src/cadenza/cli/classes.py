@@ -39,7 +39,7 @@ def list_(as_json: bool, config: str | None) -> None:
 def reload(config: str | None) -> None:
     """Make running servers reload classes, routes, providers, prices, limits and grounding. No stream is dropped."""
     from cadenza.config import ConfigError, missing_secrets  # noqa: PLC0415 import time
-    from cadenza.control.classes import announce_reload  # noqa: PLC0415 import time
+    from cadenza.control.operator import announce_reload  # noqa: PLC0415 import time
 
     settings = load_config(config)
     if missing := missing_secrets(settings):

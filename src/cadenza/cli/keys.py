@@ -113,9 +113,9 @@ def list_(account: str, as_json: bool, config: str | None) -> None:
 @config_option
 def rename(key: str, name: str, config: str | None) -> None:
     """Give a key another name."""
-    from cadenza.control.keys import rename_key  # noqa: PLC0415 import time
+    from cadenza.control.keys import KeyChange, change_key  # noqa: PLC0415 import time
 
-    view = with_store(load_config(config), lambda store: rename_key(store, key, name, now_ms()))
+    view = with_store(load_config(config), lambda store: change_key(store, key, KeyChange(name=name), now_ms()))
     say(f"The key {view.prefix}… ({view.id}) is named {view.name!r}.")
 
 
@@ -129,10 +129,10 @@ def cap(key: str, dollars: str, period: Period, config: str | None) -> None:
 
     What the key has spent in the period counts. A month is a calendar month in UTC.
     """
-    from cadenza.control.keys import set_cap  # noqa: PLC0415 import time
+    from cadenza.control.keys import KeyChange, change_key  # noqa: PLC0415 import time
 
     chosen = None if dollars == NO_CAP else Cap(parse_dollars(dollars), period)
-    view = with_store(load_config(config), lambda store: set_cap(store, key, chosen, now_ms()))
+    view = with_store(load_config(config), lambda store: change_key(store, key, KeyChange(cap=chosen), now_ms()))
     name = f"The key {view.prefix}… ({view.id})"
     if view.cap is None:
         say(f"{name} has no spend cap.")
@@ -147,10 +147,10 @@ def cap(key: str, dollars: str, period: Period, config: str | None) -> None:
 @config_option
 def limit(key: str, rate: float | None, burst: int | None, config: str | None) -> None:
     """Set the limits of one key. Without --rate and --burst the limits in the config apply again."""
-    from cadenza.control.keys import KeyLimits, limit_key  # noqa: PLC0415 import time
+    from cadenza.control.keys import KeyChange, KeyLimits, change_key  # noqa: PLC0415 import time
 
     limits = KeyLimits(rate, burst)
-    view = with_store(load_config(config), lambda store: limit_key(store, key, limits, now_ms()))
+    view = with_store(load_config(config), lambda store: change_key(store, key, KeyChange(limits=limits), now_ms()))
     say(f"The key {view.prefix}… ({view.id}) {_describe(limits)}")
 
 

@@ -63,7 +63,7 @@ def check(as_json: bool, config: str | None) -> None:
 
     Every charge is computed again from its token counts and prices.
     """
-    from cadenza.control.usage import check_ledger  # noqa: PLC0415 import time
+    from cadenza.control.money.statement import check_ledger  # noqa: PLC0415 import time
 
     findings, counts = read_store(load_config(config), check_ledger)
     if as_json:
@@ -95,7 +95,7 @@ def export(account: str | None, form: str, config: str | None) -> None:
 
 
 async def _export(store: "Store", account: str | None, form: str) -> None:
-    from cadenza.control.usage import export_ledger  # noqa: PLC0415 import time
+    from cadenza.control.money.statement import export_ledger  # noqa: PLC0415 import time
 
     table = csv.DictWriter(sys.stdout, FIELDS, lineterminator="\n")
     entries = await export_ledger(store, account)
@@ -129,7 +129,7 @@ def _row(entry: dict[str, Any]) -> dict[str, Any]:
 @config_option
 def usage(account: str, start: str | None, end: str | None, group_by: str, as_json: bool, config: str | None) -> None:
     """Show what an account used, and what it cost."""
-    from cadenza.control.usage import usage_report  # noqa: PLC0415 import time
+    from cadenza.control.money.statement import usage_report  # noqa: PLC0415 import time
     from cadenza.core.usage_report import parse_group, parse_span  # noqa: PLC0415 import time
 
     span, group = parse_span(start, end, datetime.now(UTC)), parse_group(group_by)

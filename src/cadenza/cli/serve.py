@@ -73,7 +73,7 @@ def _migrate(config: str | None) -> None:
 def _move(source: str, target: str) -> None:
     import asyncio  # noqa: PLC0415 import time
 
-    from cadenza.control.store.transfer import move_store  # noqa: PLC0415 import time
+    from cadenza.control.store.copies import move_store  # noqa: PLC0415 import time
 
     carried = asyncio.run(move_store(source, target))
     counts = ", ".join(f"{name}: {rows}" for name, rows in carried.rows.items())

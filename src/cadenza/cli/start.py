@@ -25,7 +25,7 @@ from cadenza.config import ConfigError, Settings, missing_secrets
 from cadenza.config.settings import GroundingSettings
 from cadenza.control.account.accounts import create_account, list_accounts
 from cadenza.control.keys import KeyOrder, create_key
-from cadenza.control.sign_in.first_operator import make_operator_link
+from cadenza.control.sign_in.links import make_operator_link
 from cadenza.control.store.prepare import prepare_store
 from cadenza.core.money import NANO_PER_DOLLAR
 from cadenza.core.records import DEFAULT_CLASS

@@ -1,7 +1,8 @@
-"""Keys: create, list, rename, limit, cap, revoke. A secret is shown once; only its digest and prefix are kept.
+"""Keys: create, list, change, revoke. A secret is shown once; only its digest and prefix are stored.
 
 A change is complete when it holds in every process: no process accepts a key once `revoke_key` has returned. With an
-account id a function acts for the owner of that account, names keys by id only, and knows no keys of other accounts.
+`account_id`, a function works for the owner of that account: it finds keys by id, and only those of the account.
+Without it, it works for an operator or the command line: it finds any key but the web chat's, by id, prefix or secret.
 Every change is in the audit log. An account has a bounded number of keys.
 """
 
@@ -21,7 +22,7 @@ from cadenza.fleet.changes import make_change
 from cadenza.ledger import cap_rows
 from cadenza.ledger.caps import month_of
 from cadenza.store.store import Store, Transaction
-from cadenza.store.tables import accounts, audit_events, keys
+from cadenza.store.tables import accounts, audit_events, keys, operators
 from cadenza.store.tables.audit_events import COMMAND_LINE, AuditEvent
 from cadenza.store.tables.keys import KeyOrigin, KeyRecord, KeyState, NewKey
 
@@ -45,7 +46,7 @@ class KeyLimits(msgspec.Struct, frozen=True):
 
 
 class KeyView(msgspec.Struct, frozen=True):
-    """A key as its owner sees it. All its scopes are named, even if the key was created without any."""
+    """A key as its owner sees it, with all its scopes: none in the store means all."""
 
     id: str
     name: str
@@ -80,7 +81,7 @@ class KeyOrder(msgspec.Struct, frozen=True):
 
 
 class KeyChange(msgspec.Struct, frozen=True):
-    """What to change of a key. What is left out stays as it is."""
+    """The fields of a key to change. Those left out stay as they are."""
 
     name: str | UnsetType = UNSET
     limits: KeyLimits | UnsetType = UNSET
@@ -95,18 +96,14 @@ class KeyPage(msgspec.Struct, frozen=True):
 
 
 async def create_key(store: Store, email: str, order: KeyOrder, now_ms: int) -> tuple[str, KeyView]:
-    """Return the secret, which is not stored, and the record of the key."""
-    return await _create(store, (await get_account(store, email)).id, order, now_ms, COMMAND_LINE)
+    """`create_own_key` at the command line, which knows an account by its address."""
+    return await create_own_key(store, (await get_account(store, email)).id, order, now_ms, by=COMMAND_LINE)
 
 
 async def create_own_key(
     store: Store, account_id: str, order: KeyOrder, now_ms: int, *, by: str
 ) -> tuple[str, KeyView]:
-    """`create_key` for the owner of an account that is known by its id."""
-    return await _create(store, account_id, order, now_ms, by)
-
-
-async def _create(store: Store, account_id: str, order: KeyOrder, now_ms: int, by: str) -> tuple[str, KeyView]:
+    """Return the secret, which is not stored, and the record of the key."""
     _check_name(order.name)
     _check_scopes(order.scopes)
     _check_limits(order.limits)
@@ -161,7 +158,7 @@ async def list_keys(store: Store, email: str, now_ms: int) -> list[KeyView]:
 
 
 async def list_own_keys(store: Store, account_id: str, now_ms: int, *, with_web: bool = False) -> list[KeyView]:
-    """`list_keys` for the owner of an account. The key of the web application is left out unless it is asked for."""
+    """`list_keys` by the account's id. The key of the web chat is left out unless `with_web`."""
     found = await keys.list_for_account(store, account_id, with_web=with_web)
     return [_view(key, now_ms) for key in found]
 
@@ -169,10 +166,7 @@ async def list_own_keys(store: Store, account_id: str, now_ms: int, *, with_web:
 async def page_own_keys(
     store: Store, account_id: str, now_ms: int, before: str = "", *, count: int = 50, is_active: bool = False
 ) -> KeyPage:
-    """Some keys of an account, newest first: all of them or the active ones, that follow the key `before` in the list.
-
-    The key of the web application is left out.
-    """
+    """A page of an account's keys, newest first, after the key `before`. The key of the web chat is left out."""
     found = await keys.list_page(store, account_id, before, count + 1, now_ms if is_active else None)
     return KeyPage([_view(key, now_ms) for key in found[:count]], len(found) > count)
 
@@ -187,7 +181,7 @@ async def get_own_key(store: Store, account_id: str, key_id: str, now_ms: int) -
 async def revoke_key(
     store: Store, text: str, now_ms: int, account_id: str | None = None, *, by: str = COMMAND_LINE
 ) -> RevokedKey:
-    """Revoke a key by its id, its displayed prefix or the whole key. Of several matches, only an active one counts."""
+    """Revoke a key. If several match, the only active one is meant."""
 
     def revoke(tx: Transaction) -> RevokedKey:
         key = _find_one(tx, text, now_ms, account_id)
@@ -221,7 +215,7 @@ async def change_key(
 
 
 def _apply(tx: Transaction, key: KeyRecord, change: KeyChange, now_ms: int) -> Iterator[tuple[str, str]]:
-    """Make each part of a change, and give the name and the detail of its event."""
+    """Make each part of a change, and yield the name and the detail of its audit event."""
     if change.name is not UNSET:
         keys.rename(tx, key.id, change.name)
         yield "key.rename", ""
@@ -234,26 +228,14 @@ def _apply(tx: Transaction, key: KeyRecord, change: KeyChange, now_ms: int) -> I
         yield "key.cap", f"{format_dollars(change.cap.limit_nano)} {change.cap.period}" if change.cap else "none"
 
 
-async def rename_key(store: Store, text: str, name: str, now_ms: int, account_id: str | None = None) -> KeyView:
-    return await change_key(store, text, KeyChange(name=name), now_ms, account_id)
-
-
-async def limit_key(store: Store, text: str, limits: KeyLimits, now_ms: int, account_id: str | None = None) -> KeyView:
-    """Give a key limits of its own, or remove them. They apply from its next request on."""
-    return await change_key(store, text, KeyChange(limits=limits), now_ms, account_id)
-
-
-async def set_cap(store: Store, text: str, cap: Cap | None, now_ms: int, account_id: str | None = None) -> KeyView:
-    """Give a key a spend cap, change it or remove it. It applies from its next request on."""
-    return await change_key(store, text, KeyChange(cap=cap), now_ms, account_id)
-
-
 def _find_one(tx: Transaction, text: str, now_ms: int, account_id: str | None) -> KeyRecord:
     found = _find(tx, text)
     if account_id is not None:
         found = [key for key in found if key.id == text and key.account_id == account_id]
     matches = [key for key in found if keys.state_of(key, now_ms) == "active"] or found
     if not matches:
+        if account_id is None and _is_plain(text) and operators.find_key(tx, text):
+            raise ControlError("This key belongs to the web chat and is known to nobody. Suspend the account instead.")
         raise UnknownKey(f"No key matches {_safe(text)}. 'cadenza key list' shows the keys of an account.")
     if len(matches) > 1:
         ids = ", ".join(key.id for key in matches)
@@ -265,7 +247,11 @@ def _find(tx: Transaction, text: str) -> list[KeyRecord]:
     if is_well_formed(text.encode(errors="surrogateescape")):
         key = keys.find_by_digest(tx, digest_key(text.encode()))
         return [] if key is None else [key]
-    return keys.find_by_prefix_or_id(tx, text) if text.isascii() and text.isprintable() else []
+    return keys.find_by_prefix_or_id(tx, text) if _is_plain(text) else []
+
+
+def _is_plain(text: str) -> bool:
+    return text.isascii() and text.isprintable()
 
 
 def _view(key: KeyRecord, now_ms: int) -> KeyView:
@@ -288,12 +274,12 @@ def _view(key: KeyRecord, now_ms: int) -> KeyView:
 
 
 def _safe(text: str) -> str:
-    """Quote what was typed; if it looks like a key, only its prefix."""
+    """What was typed, for a message: of a key, only the prefix."""
     return f"{display_prefix(text)}…" if text.startswith(KEY_PREFIX) else repr(text)
 
 
 def _check_room(tx: Transaction, account_id: str, now_ms: int) -> None:
-    """Refuse one key more than an account may have. It locks the account, so that two at once are counted."""
+    """Refuse a key beyond the bounds of an account, which is locked so that concurrent requests are counted."""
     accounts.lock_account(tx, account_id)
     active, new = keys.count(tx, account_id, now_ms, now_ms - DAY_MS)
     if active >= ACTIVE_KEYS_MAX:

@@ -7,6 +7,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from cadenza.core.codes import random_id
+from cadenza.core.message_json import find_words
 from cadenza.core.records import OUTPUT_TOKENS_MAX, Usage
 from cadenza.core.sent import counted_texts
 from cadenza.core.tool_calls import CallType, ToolCallDelta
@@ -27,6 +28,7 @@ SAMPLING = (
 
 Fields = Mapping[str, msgspec.Raw]
 NO_FIELDS: Fields = {}
+QUESTION_MESSAGES_MAX = 3  # what a short question refers to is in the user messages before it
 
 
 class PromptDetails(msgspec.Struct, frozen=True):
@@ -192,10 +194,11 @@ class FilePart(msgspec.Struct, frozen=True):
     data: msgspec.Raw  # a JSON string, with its quotes
 
 
-class Asked(msgspec.Struct, frozen=True):
-    """The last user message: its index, where the user's own words stand in its JSON, and the texts of the last few.
+class UserQuestion(msgspec.Struct, frozen=True):
+    """The last user message: its index, where the user's own words begin in its JSON, and the texts of the last few.
 
-    The texts are oldest first. It cannot be told where the words stand if a field is there twice.
+    The texts are those of the last user messages, oldest first. `words_start` is None if a field is there twice: then
+    it is not known which content counts.
     """
 
     message: int
@@ -203,7 +206,7 @@ class Asked(msgspec.Struct, frozen=True):
     texts: tuple[str, ...]
 
     @property
-    def question(self) -> str:
+    def text(self) -> str:
         return self.texts[-1]
 
 
@@ -220,7 +223,7 @@ class ChatRequest(msgspec.Struct, frozen=True):
     leading_system: int = 0  # how many system messages it begins with
     system: bytes | memoryview = b""  # their texts, as they stand inside a JSON string
     needs: frozenset[str] = frozenset()  # what a route must be able to take: `custom_tools`, `vision`, `audio`, `files`
-    asked: Asked | None = None  # of a large body; that of a small one is found when it is needed
+    question: UserQuestion | None = None  # of a large body; that of a small one is found when it is needed
     files: tuple[FilePart, ...] = ()  # to be read here, on the plain path
     media: Media = NO_MEDIA
     extra: Fields = NO_FIELDS  # fields that are dropped, unless a route passes them on
@@ -239,3 +242,23 @@ class ChatRequest(msgspec.Struct, frozen=True):
     def room_tokens(self) -> int:
         """How much output a window must have room for, so that the prompt need not be counted exactly."""
         return self.max_tokens or OUTPUT_TOKENS_MAX
+
+
+class _Role(msgspec.Struct):
+    role: str
+
+
+_ROLE = msgspec.json.Decoder(_Role)
+
+
+def find_user_question(messages: list[msgspec.Raw], texts: list[str]) -> UserQuestion | None:
+    """None if there is no user message. `texts` has the text of each message, and may have more."""
+    found = list[int]()
+    for index in range(len(messages) - 1, -1, -1):
+        if _ROLE.decode(messages[index]).role == "user":
+            found.append(index)
+            if len(found) == QUESTION_MESSAGES_MAX:
+                break
+    if not found:
+        return None
+    return UserQuestion(found[0], find_words(messages[found[0]]), tuple(texts[index] for index in reversed(found)))

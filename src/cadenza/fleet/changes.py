@@ -12,11 +12,11 @@ from typing import TypeVar
 
 from sqlalchemy import bindparam, select
 
-from cadenza.fleet import epochs
 from cadenza.fleet.presence import USUAL_BOUNDS, Bounds
 from cadenza.store import schema
 from cadenza.store.statements import Statement
 from cadenza.store.store import Store, StoreBusy, StoreUnavailable, Transaction
+from cadenza.store.tables import epochs
 
 MARGIN_S = 0.5
 LOOK_S = (0.005, 0.05)  # how long to wait before looking again: first, and at most

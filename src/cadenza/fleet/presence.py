@@ -17,10 +17,10 @@ from collections.abc import Callable
 import msgspec
 from sqlalchemy import bindparam, delete, insert, literal_column, or_, select, update
 
-from cadenza.fleet import epochs
 from cadenza.store import files, live_processes, migrate, schema
 from cadenza.store.statements import Statement
 from cadenza.store.store import Row, Store, StoreRefused, StoreUnavailable, Transaction
+from cadenza.store.tables import epochs
 
 CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # goes on while the machine sleeps
 ROW = schema.processes.c

@@ -4,12 +4,14 @@ Errors are rendered here and nowhere else: before the first byte as a reply, aft
 The head of a stream may be sent before its reply starts (heartbeat.py); the event of an error then has its own type.
 """
 
+import asyncio
 import re
+import time
 
 from cadenza.core.codes import random_id
 from cadenza.core.errors import CadenzaError, error_headers, render_error
-from cadenza.http.events import write_event
-from cadenza.http.exchange import STREAMING, Exchange
+from cadenza.http.events import PING, write_event
+from cadenza.http.exchange import PENDING, STREAMING, Exchange
 from cadenza.http.headers import encode_headers
 
 SANE_ID = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
@@ -25,6 +27,8 @@ STREAM = (
     b"content-type: text/event-stream; charset=utf-8\r\ncache-control: no-cache, no-transform\r\n"
     b"x-accel-buffering: no\r\n"
 )
+
+PING_S = 13.5  # with the tenth that a ping may be late, less than 15 seconds
 
 
 class Answers:
@@ -93,3 +97,34 @@ def request_id_of(exchange: Exchange) -> str:
 
 def new_request_id() -> str:
     return "req_" + random_id()
+
+
+class Heartbeat:
+    """The pings of one request, for a block. One timer per stream, none per chunk; none at all without `every_s`."""
+
+    def __init__(self, exchange: Exchange, answers: Answers, every_s: float | None) -> None:
+        self._exchange = exchange
+        self._answers = answers
+        self._every_s = every_s or 0.0
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def __aenter__(self) -> None:
+        if self._every_s:
+            self._timer = asyncio.get_running_loop().call_later(self._every_s, self._ping)
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._timer:
+            self._timer.cancel()
+
+    def _ping(self) -> None:
+        exchange, every_s = self._exchange, self._every_s
+        if exchange.state is PENDING:
+            self._answers.start_waiting()
+        if exchange.state is not STREAMING:
+            return
+        quiet_s = time.monotonic() - exchange.last_write_s
+        if quiet_s >= every_s:
+            quiet_s = 0.0
+            if not exchange.is_congested:
+                exchange.write(PING)
+        self._timer = asyncio.get_running_loop().call_later(max(every_s - quiet_s, every_s / 10), self._ping)

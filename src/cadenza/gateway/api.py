@@ -6,22 +6,33 @@ never the text, and the client an internal error.
 """
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 
 import msgspec
 
-from cadenza.core.errors import CadenzaError, Ending, Internal, KeyRevoked, MethodNotAllowed, NotFound, RateLimited
-from cadenza.gateway.answers import CORS, Answers
-from cadenza.gateway.auth import Caller, authorize, identify
+from cadenza.core.errors import (
+    CadenzaError,
+    Ending,
+    Internal,
+    InvalidRequest,
+    KeyRevoked,
+    MethodNotAllowed,
+    NotFound,
+    RateLimited,
+    error_headers,
+    render_error,
+)
+from cadenza.core.records import Outcome
+from cadenza.gateway.answers import CORS, JSON, Answers, new_request_id
+from cadenza.gateway.auth import Caller, authorize, identify, rate_headers
 from cadenza.gateway.chat import serve_chat
+from cadenza.gateway.endpoints import MODELS_PATH, get_model, get_usage, list_models, single_slashes
 from cadenza.gateway.gateway import Gateway
-from cadenza.gateway.models import MODELS_PATH, get_model, list_models, single_slashes
-from cadenza.gateway.rates import rate_headers
-from cadenza.gateway.record import RequestRecord
-from cadenza.gateway.request import ApiRequest
-from cadenza.gateway.usage import get_usage
+from cadenza.gateway.request import ApiRequest, RequestRecord
 from cadenza.http.exchange import STREAMING, Exchange, Interruption
-from cadenza.observe import places
+from cadenza.http.headers import encode_headers
+from cadenza.observe import Observer, places
 from cadenza.process import is_exhausted
 from cadenza.store.store import StoreUnavailable
 
@@ -40,6 +51,11 @@ NOT_IMPLEMENTED = {  # by the first word below /v1: what to use instead
     "or claude-code-router.",
     "embeddings": f"{USE_CHAT} for answers, and another service for embeddings: the classes here only answer.",
 }
+
+MALFORMED = "This is not a valid HTTP/1.1 request, or its headers are too large."
+UNKNOWN_CODING = "The body has a transfer coding that is not supported: only chunked is."
+NO_CONNECTION = "The service has no free connection at the moment. Retry shortly."
+NO_CONNECTION_RETRY_S = 1.0
 
 
 class Endpoint(msgspec.Struct, frozen=True):
@@ -142,3 +158,28 @@ def _preflight_headers(exchange: Exchange) -> bytes:
         b"access-control-max-age: 86400\r\n"
         b"vary: access-control-request-headers\r\n"
     ) % exchange.request.headers.get(b"access-control-request-headers", DEFAULT_ALLOWED_HEADERS)
+
+
+def refuse_malformed(observer: Observer, status: int) -> tuple[bytes, bytes]:
+    """The headers and the body of the reply to bytes that are not HTTP, or not the HTTP that is served here."""
+    error = InvalidRequest(UNKNOWN_CODING if status == 501 else MALFORMED)
+    request_id = new_request_id()
+    observer.record(
+        Outcome(
+            request_id=request_id,
+            endpoint="malformed",
+            status=status,
+            duration_ms=0,
+            ended_at=time.time_ns() // 1_000_000,
+        )
+    )
+    headers = [*error_headers(error), (b"x-request-id", request_id.encode())]
+    return JSON + encode_headers(headers), render_error(error.message, error.type)
+
+
+async def refuse_connection(observer: Observer, exchange: Exchange) -> None:
+    """All connections are busy. This one was accepted only so that its client learns of it."""
+    record = RequestRecord(exchange)
+    Answers(exchange, record.request_id).fail(RateLimited(NO_CONNECTION, NO_CONNECTION_RETRY_S))
+    observer.metrics.refused.labels("connections").inc()
+    observer.record(record.outcome())

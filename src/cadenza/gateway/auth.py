@@ -11,10 +11,9 @@ import msgspec
 
 from cadenza.core.codes import digest_key, is_well_formed
 from cadenza.core.errors import Forbidden, RateLimited, Unauthenticated
-from cadenza.core.rates import Rate, Ticket
+from cadenza.core.rates import NS_PER_MS, Limits, Rate, Ticket
 from cadenza.core.records import Principal
 from cadenza.gateway.gateway import Gateway
-from cadenza.gateway.rates import rate_exceeded, rate_of
 from cadenza.http.exchange import Exchange
 from cadenza.store.store import StoreUnavailable
 from cadenza.store.tables import keys
@@ -103,3 +102,33 @@ def presented_key(headers: dict[bytes, bytes]) -> bytes:
         return (headers.get(b"api-key", b"") if key is None else key).strip()
     scheme, _, key = authorization.strip().partition(b" ")
     return key.strip() if scheme.lower() == b"bearer" else b""
+
+
+def rate_of(principal: Principal, limits: Limits) -> Rate:
+    """The key's own rate, where it has one."""
+    if principal.requests_per_second is None and principal.burst is None:
+        return limits.rate
+    return Rate(principal.requests_per_second or limits.rate.per_s, principal.burst or limits.rate.burst)
+
+
+def rate_headers(ticket: Ticket) -> bytes:
+    """As they stand on the wire."""
+    return (
+        b"x-ratelimit-limit-requests: %d\r\nx-ratelimit-remaining-requests: %d\r\nx-ratelimit-reset-requests: %b\r\n"
+    ) % (ticket.limit, ticket.remaining, _duration(ticket.reset_ns))
+
+
+def rate_exceeded(ticket: Ticket, rate: Rate) -> RateLimited:
+    return RateLimited(
+        f"This key may make {rate.per_s:g} requests a second, and {rate.burst} at once. Retry after the time in the "
+        "retry-after-ms header.",
+        ticket.wait_s,
+    )
+
+
+def _duration(time_ns: int) -> bytes:
+    """As OpenAI writes it: 120ms, 1.5s."""
+    time_ms = -(-time_ns // NS_PER_MS)
+    if time_ms < 1000:
+        return b"%dms" % time_ms
+    return f"{time_ms / 1000:.3f}".rstrip("0").rstrip(".").encode() + b"s"

@@ -25,7 +25,7 @@ from cadenza.core.money import Price, format_dollars
 from cadenza.core.records import CONTEXT_TOKENS_MAX, ReplyResult, Route
 from cadenza.core.tokens import OUTPUT_TOKENS_MIN, Tokenizer
 from cadenza.gateway.meter import UsageMeter
-from cadenza.gateway.record import RequestRecord
+from cadenza.gateway.request import RequestRecord
 from cadenza.ledger.caps import CapShort
 from cadenza.ledger.rules import Ended, Held, Hold, Insufficient, Repeated
 from cadenza.ledger.transaction import find_repeated

@@ -5,61 +5,60 @@ in this order. Beside each step are the statuses that it can refuse the request 
 test can kill the process.
 """
 
+import asyncio
 import time
-from contextlib import nullcontext
+from typing import Protocol
 
 import msgspec
 
 from cadenza.core.chat import ChatRequest, LargeTexts, Media, new_completion_id
 from cadenza.core.errors import BodyTimedOut, PayloadTooLarge, UnsupportedEncoding
 from cadenza.core.money import Price
-from cadenza.core.records import CONTEXT_TOKENS_MAX, Plan, Principal
+from cadenza.core.records import CONTEXT_TOKENS_MAX, Plan, Principal, Route
+from cadenza.core.sent import sent_bytes
 from cadenza.core.tokens import OUTPUT_TOKENS_MIN, Tokenizer
-from cadenza.gateway.auth import presented_key
+from cadenza.gateway.answers import Heartbeat
 from cadenza.gateway.billing import (
     Credit,
     Quote,
     allowance,
     check_least_credit,
-    check_not_repeated,
     hold_credit,
     idempotency_digest,
 )
-from cadenza.gateway.compose import compose, is_shortened
-from cadenza.gateway.extra_fields import count_passed_fields, ignored_header
+from cadenza.gateway.extra_fields import count_passed_fields, ignored_header, passed_fields
 from cadenza.gateway.gateway import Gateway
-from cadenza.gateway.heartbeat import Heartbeat
 from cadenza.gateway.large.bodies import LargeBodies
-from cadenza.gateway.parts import with_files
+from cadenza.gateway.optional_steps import ground, media_for_model, with_able_routes
 from cadenza.gateway.relay import ReplyHead, StreamRelay, WholeRelay
 from cadenza.gateway.request import ApiRequest
 from cadenza.gateway.slots import slot
 from cadenza.gateway.uploads import Upload
-from cadenza.gateway.validate import CUSTOM_TOOLS, check_context, parse_chat
-from cadenza.grounding.additions import NO_GROUNDING, Grounding
-from cadenza.grounding.charges import Charges, SearchCharge
-from cadenza.grounding.model_decision import ModelDecision
-from cadenza.grounding.search.web_search import ChargeSearch, DecideByModel
-from cadenza.grounding.stage import NOTHING_WANTED, Affordable, Grounder, GroundingRequest
-from cadenza.grounding.switch import SWITCH, is_turned_off
+from cadenza.gateway.validate import check_context, parse_chat
+from cadenza.grounding.material import NO_GROUNDING, Grounding
+from cadenza.grounding.wanted import NOTHING_WANTED, SWITCH, find_wanted, is_turned_off
 from cadenza.http.body import BodyBudget, BodyTimeout, BodyTooLarge
 from cadenza.http.exchange import Exchange
-from cadenza.ledger.cap_rows import find_left
 from cadenza.ledger.rules import Hold
 from cadenza.routing.catalogue import (
-    Catalogue,
     ServedClass,
     check_largest_window,
     has_ample_room,
     routes_that_fit,
-    routes_that_take,
 )
 from cadenza.routing.continuation import open_reply
 from cadenza.routing.dispatch import Dispatch
-from cadenza.routing.prompt import PromptSize
-from cadenza.store.store import Store
+from cadenza.routing.prompt import Character, PromptSize
+from cadenza.upstreams.base import Ask
 
 INLINE_BYTES = 64 * 1024  # a larger body is parsed in another process
+
+SLICE_BYTES = 256 * 1024
+
+
+OWN_BYTES = 2048  # of a request, beside what is counted: the names of its fields, the model's, limits and switches
+NAME_OWN_BYTES = 4  # of a field: the quotes of its name, a colon and a comma
+MESSAGE_OWN_BYTES = 256  # of a message: names that a dialect adds, ids that it wants in another form
 
 
 async def serve_chat(gateway: Gateway, request: ApiRequest) -> None:
@@ -77,17 +76,10 @@ async def serve_chat(gateway: Gateway, request: ApiRequest) -> None:
     wants_pings = chat.stream and upload.is_solvent
     heartbeat = Heartbeat(request.exchange, request.answers, gateway.ping_s if wants_pings else None)
     async with slot(gateway.slots, key_id, gateway.observer.metrics), heartbeat:  # 429
-        grounding, wanted = NO_GROUNDING, grounder.wanted(chat, principal, request.exchange.request)
+        grounding = NO_GROUNDING
+        wanted = find_wanted(chat, principal, request.exchange.request, grounder.settings, grounder.search)
         if wanted is not NOTHING_WANTED:
-            means = await find_means(grounder.store, request, served.price, prompt)  # 409 402
-            secret = charge_secret(request.exchange.request.headers)
-            charges = Charges(gateway.ledger, principal, request.record.request_id, secret)
-            charge, decide = charge_and_decide(gateway, request, served, charges)
-            sought = GroundingRequest(chat, served.plan, prompt, principal, means, charge, decide)
-            grounding = await grounder.ground(sought, wanted)  # 400
-            if charges.charged_nano:
-                grounding = msgspec.structs.replace(grounding, charged_nano=charges.charged_nano)
-            prompt.add_texts(grounding.texts, grounding.texts_bytes)
+            grounding = await ground(gateway, request, served, chat, prompt, wanted)  # 409 402 400
         plan = await fit(served.plan, served.price, prompt, chat, principal.balance_nano)  # 400 402
         quote = make_quote(request, plan, served.price, chat, prompt)
         at("quoted")
@@ -128,62 +120,12 @@ async def read_chat(
     return parse_chat(body)
 
 
-def with_able_routes(served: ServedClass, chat: ChatRequest, grounder: Grounder, catalogue: Catalogue) -> ServedClass:
-    """The class with those of its routes that take what the request has beside text; 400 if there is none."""
-    needs, note = chat.needs, ""
-    if chat.files and not grounder.settings.attachments:
-        needs, note = needs | {"files"}, " Attachments are turned off here."
-    elif chat.tools and needs != CUSTOM_TOOLS:
-        note = " Grounding does not apply with tools: such parts go to the model unchanged."
-    plan = routes_that_take(served.plan, needs, catalogue.able_classes(needs), note)
-    return msgspec.structs.replace(served, plan=plan)
-
-
-def media_for_model(chat: ChatRequest, grounder: Grounder) -> Media:
-    """What the model gets beside text. Files that are not read here are a part of it, and paid for."""
-    return chat.media if grounder.settings.attachments else with_files(chat.media, chat.files)
-
-
 def size_prompt(
     tokenizer: Tokenizer, served: ServedClass, chat: ChatRequest, body_bytes: int, media: Media
 ) -> PromptSize:
     """The size of everything that goes upstream. A large body is counted where it was parsed."""
     texts = chat.texts if isinstance(chat.texts, LargeTexts) else chat.counted_texts
     return PromptSize(tokenizer, served.character, texts, body_bytes, media, served.plan.fields_bytes)
-
-
-async def find_means(store: Store, request: ApiRequest, price: Price, prompt: PromptSize) -> Affordable:
-    """What reference material can be paid with. No work is done for a request that repeats another: 409.
-
-    Account and cap must be able to pay for an answer without it: 402.
-    """
-    principal, headers = request.principal, request.exchange.request.headers
-    now_ms, free_nano = time.time_ns() // 1_000_000, principal.balance_nano
-    await check_not_repeated(store, principal.account_id, headers, now_ms)
-    await check_least_credit(free_nano, price, prompt, OUTPUT_TOKENS_MIN)
-    if principal.is_capped and (left := await find_left(store, principal.key_id, now_ms)):
-        await check_least_credit(left.left_nano, price, prompt, OUTPUT_TOKENS_MIN, left.cap)
-        free_nano = min(free_nano, left.left_nano)
-    return Affordable(free_nano, price)
-
-
-def charge_secret(headers: dict[bytes, bytes]) -> bytes | None:
-    """What a repeated request has in common with the first one: both keys, of which the store has only hashes."""
-    key = headers.get(b"idempotency-key")
-    return None if key is None else presented_key(headers) + b"\0" + key
-
-
-def charge_and_decide(
-    gateway: Gateway, request: ApiRequest, served: ServedClass, charges: Charges
-) -> tuple[ChargeSearch, DecideByModel | None]:
-    """What charges a web search of this request, and what asks a model whether one is needed."""
-    decide = None
-    if served.decides_by_model:
-        decide = ModelDecision(gateway.dispatcher, gateway.snapshot, served, charges)
-    terms = gateway.grounder.search_terms()
-    if terms is None:
-        return nullcontext, decide
-    return SearchCharge(charges, gateway.rates, request.principal.account_id, terms), decide
 
 
 async def fit(plan: Plan, price: Price, prompt: PromptSize, chat: ChatRequest, balance_nano: int) -> Plan:
@@ -241,3 +183,70 @@ def start_relay(
     if chat.stream:
         return request.make_stream_relay(request.exchange, request.answers, head, credit.meter)
     return WholeRelay(request.answers, head, credit.meter)
+
+
+class Paying(Protocol):
+    """What composing needs of the held credit: the limit of the answer, and a callback for each route asked."""
+
+    @property
+    def output_limit(self) -> int: ...
+
+    def note_asked(self, route: Route | None, /) -> None: ...
+
+
+async def compose(
+    chat: ChatRequest,
+    character: Character,
+    prompt: PromptSize,
+    credit: Paying,
+    plan: Plan,
+    grounding: Grounding = NO_GROUNDING,
+) -> Ask:
+    sent = await _with_material(chat.messages, grounding) if grounding.edits else chat.messages
+    output_limit = credit.output_limit
+    separate = [character.message, *sent]
+    if leading := chat.leading_system:
+        gap = b"\\n\\n" if chat.system else b""
+        joined = await _join([b'{"role":"system","content":"', character.json, gap, chat.system, b'"}'])
+        messages = [msgspec.Raw(joined), *sent[leading:]]
+    fields, own_bytes = chat.fields, 0
+    if chat.extra and (passed := passed_fields(chat.extra, plan)):
+        fields, own_bytes = {**fields, **passed}, sum(map(len, passed)) + NAME_OWN_BYTES * len(passed)
+    own_bytes += OWN_BYTES + MESSAGE_OWN_BYTES * len(chat.messages) + character.size_bytes + plan.fields_bytes
+    return Ask(
+        messages=messages if leading else separate,
+        sampling=chat.sampling,
+        max_tokens=output_limit if is_shortened(chat, output_limit, plan) else chat.max_tokens,
+        stream=chat.stream,
+        tools=chat.tools,
+        extra=chat.extra,
+        prompt_tokens=prompt.at_most,
+        separate=separate if leading else (),
+        is_large=isinstance(chat.texts, LargeTexts) or grounding.texts_bytes > SLICE_BYTES,
+        counted_bytes=sent_bytes(chat.messages, fields) + grounding.texts_bytes + own_bytes,
+        on_asked=credit.note_asked,
+    )
+
+
+async def _with_material(messages: list[msgspec.Raw], grounding: Grounding) -> list[msgspec.Raw]:
+    edited = list(messages)
+    for index in grounding.edits:
+        edited[index] = msgspec.Raw(await _join(grounding.edited(index, messages[index])))
+    return edited
+
+
+async def _join(parts: list[bytes | memoryview]) -> bytes | bytearray:
+    """The parts as one. A long part is copied in slices, so that other requests can run in between."""
+    if all(len(part) <= SLICE_BYTES for part in parts):
+        return b"".join(parts)
+    joined = bytearray()
+    for part in parts:
+        for start in range(0, len(part), SLICE_BYTES):
+            joined += memoryview(part)[start : start + SLICE_BYTES]
+            await asyncio.sleep(0)
+    return joined
+
+
+def is_shortened(chat: ChatRequest, output_limit: int, plan: Plan) -> bool:
+    """Whether the answer is limited to less than was asked for, because the account cannot pay for more."""
+    return output_limit < (chat.max_tokens or plan.max_output_tokens)

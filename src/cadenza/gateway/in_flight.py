@@ -1,11 +1,22 @@
-"""The requests that are being served: how many, with which keys, when they have ended, and interrupting them."""
+"""The requests that are being served: how many, with which keys, when they have ended, and interrupting them.
+
+The requests of a key that was revoked are ended soon after the change; a key that expires lets them finish. While the
+store does not answer, they go on, and are checked again once it does.
+"""
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from contextlib import suppress
 
+from cadenza.core.rates import Limits
+from cadenza.fleet.key_cache import KeyCache
+from cadenza.fleet.presence import Presence
 from cadenza.http.exchange import Exchange, Interruption
+from cadenza.observe import Log
+from cadenza.store.store import StoreUnavailable
 
 NO_KEY = b""
+RETRY_S = 0.25
 
 
 class InFlight:
@@ -62,3 +73,46 @@ class InFlight:
         for exchange in ended:
             exchange.interrupt(Interruption.REVOKED)
         return len(ended)
+
+
+class RevocationWatch:
+    """Looks up the keys in use again after every change, unless the config lets the requests of revoked keys finish."""
+
+    def __init__(
+        self, in_flight: InFlight, key_cache: KeyCache, presence: Presence, limits: Callable[[], Limits], log: Log
+    ) -> None:
+        self._in_flight = in_flight
+        self._key_cache = key_cache
+        self._limits = limits
+        self._log = log
+        self._changed = asyncio.Event()
+        self._checking: asyncio.Task[None] | None = None
+        presence.follow(self._changed.set)
+
+    async def start(self) -> None:
+        self._checking = asyncio.create_task(self._check_forever())
+
+    async def stop(self) -> None:
+        if self._checking:
+            self._checking.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._checking
+
+    async def _check_forever(self) -> None:
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            try:
+                await self._check()
+            except StoreUnavailable:
+                self._changed.set()
+                await asyncio.sleep(RETRY_S)
+
+    async def _check(self) -> None:
+        if self._limits().revoked_streams == "finish":
+            return
+        digests = list(self._in_flight.digests())
+        found = await asyncio.gather(*map(self._key_cache.find, digests))
+        dead = {digest for digest, key in zip(digests, found, strict=True) if key is None or key.revoked_at is not None}
+        if dead and (ended := self._in_flight.interrupt_keys(dead)):
+            self._log.info("ended the requests of revoked keys", requests=ended)

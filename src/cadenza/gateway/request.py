@@ -1,21 +1,94 @@
-"""What an endpoint of the API is handed."""
+"""One request to the API while it runs: what an endpoint is handed, and the record that its Outcome is made from."""
 
+import time
 from collections.abc import Callable
 
 import msgspec
 
-from cadenza.core.records import Principal
-from cadenza.gateway.answers import Answers
+from cadenza.core.errors import KeyRevoked
+from cadenza.core.records import DISCONNECTED_STATUS, Outcome, Principal, ReplyResult, Route
+from cadenza.gateway.answers import Answers, request_id_of
 from cadenza.gateway.meter import UsageMeter
-from cadenza.gateway.record import RequestRecord
 from cadenza.gateway.relay import ReplyHead, StreamRelay
-from cadenza.http.exchange import Exchange
+from cadenza.http.exchange import Exchange, Interruption
+from cadenza.upstreams.base import Fault
 
+SHUTDOWN_STATUS = 503  # of an outcome: the service stopped and interrupted the request
+INTERRUPTED_STATUSES = {Interruption.SHUTDOWN: SHUTDOWN_STATUS, Interruption.REVOKED: KeyRevoked.status}
 MakeStreamRelay = Callable[[Exchange, Answers, ReplyHead, UsageMeter], StreamRelay]
 
 
+class RequestRecord:
+    """Each stage reports to it what it found out. Counts and metadata only, never content."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        self.request_id = request_id_of(exchange)
+        self.completion_id = ""  # of a chat whose credit is held
+        self._exchange = exchange
+        self._endpoint = "unknown"
+        self._principal: Principal | None = None
+        self._class_id = ""
+        self._route: Route | None = None
+        self._fault = ""  # of the last route that failed, until another one answers
+
+    @property
+    def is_held(self) -> bool:
+        """Whether credit is held: then the ledger takes the outcome."""
+        return bool(self.completion_id)
+
+    @property
+    def interrupted_status(self) -> int:
+        """The status of a request whose task was cancelled."""
+        reason = self._exchange.interruption
+        return INTERRUPTED_STATUSES.get(reason, DISCONNECTED_STATUS) if reason else DISCONNECTED_STATUS
+
+    @property
+    def was_shut_down(self) -> bool:
+        """Whether the service stopped, and interrupted the request for that."""
+        return self._exchange.interruption is Interruption.SHUTDOWN
+
+    def found(self, endpoint: str) -> None:
+        self._endpoint = endpoint
+
+    def identified(self, principal: Principal) -> None:
+        self._principal = principal
+
+    def held(self, completion_id: str, class_id: str) -> None:
+        self.completion_id, self._class_id = completion_id, class_id
+
+    def routed(self, route: Route) -> None:
+        """A route began to answer; the last one counts."""
+        self._route, self._fault = route, ""
+
+    def failed(self, route: Route, fault: Fault) -> None:
+        """A route failed before it began to answer."""
+        self._route, self._fault = route, fault.kind.value
+
+    def outcome(self, status: int | None = None, result: ReplyResult | None = None) -> Outcome:
+        """How the request ended: with the status given, or with that of the reply."""
+        exchange, principal, route = self._exchange, self._principal, self._route
+        now_s, first_s = time.perf_counter(), exchange.first_byte_s
+        return Outcome(
+            request_id=self.request_id,
+            endpoint=self._endpoint,
+            status=status or exchange.status or DISCONNECTED_STATUS,
+            duration_ms=round((now_s - exchange.started_s) * 1000),
+            ended_at=time.time_ns() // 1_000_000,
+            key_id=principal.key_id if principal else "",
+            account_id=principal.account_id if principal else "",
+            completion_id=self.completion_id,
+            class_id=self._class_id,
+            provider=route.provider if route else "",
+            model=route.model if route else "",
+            usage=result.usage if result and not result.is_free else None,
+            first_byte_ms=None if first_s is None else round((first_s - exchange.started_s) * 1000),
+            fault=(result.fault or "") if result else self._fault,
+            has_doubtful_usage=result.is_doubtful if result else False,
+        )
+
+
 class ApiRequest(msgspec.Struct, frozen=True):
-    """A request whose key is live, has the scope and is within its rate, and what sends its reply if it is a stream."""
+    """A request whose key is live, has the scope and is within its rate, and what relays a stream."""
 
     exchange: Exchange
     principal: Principal

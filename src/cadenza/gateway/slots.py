@@ -10,7 +10,7 @@ from collections import Counter
 
 from cadenza.core.errors import RateLimited
 from cadenza.core.shares import Allowance, Shares, Use
-from cadenza.fleet.state import Lender
+from cadenza.fleet.shared import Lender
 from cadenza.observe import Metrics
 
 SLOT_WAIT_S = 0.02  # long enough for a burst to pass, short enough for a quick refusal

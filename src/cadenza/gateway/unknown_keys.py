@@ -1,4 +1,4 @@
-"""Limits how many unknown keys each address may present. Keys that were live lately are not limited.
+"""Limits how many unknown keys each address may present. Keys that were recently live are not limited.
 
 There is no limit on all addresses together, because a flood from many would use it up and lock out good keys. A look-up
 must be cheap instead. All of this is bounded memory. The limits of addresses are shared by all processes.
@@ -6,32 +6,18 @@ must be cheap instead. All of this is bounded memory. The limits of addresses ar
 
 import asyncio
 import time
-from collections import OrderedDict
 from collections.abc import Callable
-from typing import TypeVar
 
+from cadenza.core.bounded_cache import BoundedCache
 from cadenza.core.errors import RateLimited, Unauthenticated
 from cadenza.core.networks import network_of
 from cadenza.core.rates import NS_PER_S, Rate, Ticket
-from cadenza.fleet.state import Rates
+from cadenza.fleet.shared import Rates
 from cadenza.observe import Metrics
 
 DEAD_KEY_NS = 5 * NS_PER_S  # how long a dead key is remembered
 REMEMBERED_MAX = 10_000
 LOOK_UPS_OF_ONE_ADDRESS = Rate(per_s=20.0, burst=100)
-
-K = TypeVar("K")
-V = TypeVar("V")
-
-
-class Recent(OrderedDict[K, V]):
-    """The newest entries, up to a bound."""
-
-    def note(self, key: K, value: V) -> None:
-        self[key] = value
-        self.move_to_end(key)
-        if len(self) > REMEMBERED_MAX:
-            self.popitem(last=False)
 
 
 class UnknownKeyLimiter:
@@ -45,8 +31,8 @@ class UnknownKeyLimiter:
         self._metrics = metrics
         self._networks = networks
         self._clock_ns = clock_ns
-        self._dead_until_ns: Recent[bytes, int] = Recent()
-        self._live: Recent[bytes, None] = Recent()
+        self._dead_until_ns: BoundedCache[bytes, int] = BoundedCache(REMEMBERED_MAX)
+        self._live: BoundedCache[bytes, None] = BoundedCache(REMEMBERED_MAX)
         self._tickets: dict[bytes, str] = {}  # the network that gave a ticket for the key that is being looked up
         self._taking: dict[bytes, asyncio.Future[Ticket]] = {}  # the tickets that are being asked for
 
@@ -87,7 +73,7 @@ class UnknownKeyLimiter:
             raise RateLimited(message, ticket.wait_s)
 
     def found_live(self, digest: bytes) -> None:
-        self._live.note(digest, None)
+        self._live.put(digest, None)
         self.give_back(digest)
 
     def found_dead(self, digest: bytes, *, for_good: bool = True) -> None:
@@ -95,7 +81,7 @@ class UnknownKeyLimiter:
         self.spend(digest)
         self._live.pop(digest, None)
         if for_good:
-            self._dead_until_ns.note(digest, self._clock_ns() + DEAD_KEY_NS)
+            self._dead_until_ns.put(digest, self._clock_ns() + DEAD_KEY_NS)
 
     def spend(self, digest: bytes) -> None:
         """End a look-up whose result is unknown because the client disconnected: its ticket stays taken."""

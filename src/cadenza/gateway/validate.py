@@ -6,7 +6,6 @@ Everything that OpenAI accepts is accepted, but for its deprecated `functions`. 
 """
 
 import re
-from collections.abc import Sequence
 from typing import TypeVar
 
 import msgspec
@@ -15,18 +14,23 @@ from cadenza.core.chat import NO_FIELDS, SAMPLING, ChatRequest, Fields
 from cadenza.core.errors import ContextOverflow, InvalidRequest
 from cadenza.core.records import CONTEXT_TOKENS_MAX, OUTPUT_TOKENS_MAX
 from cadenza.gateway.extra_fields import read_extra_fields
-from cadenza.gateway.parts import NOTHING_ATTACHED, Attached, Part, check_part, find_attached
-from cadenza.gateway.tools import NOTHING, CallFields, History, ToolFields, check_choice, check_tools, with_upstream_ids
+from cadenza.gateway.messages import (
+    CUSTOM_TOOLS,
+    Message,
+    check_messages,
+    find_attached_parts,
+    has_custom_tools,
+    is_truthy,
+    to_upstream,
+)
+from cadenza.gateway.parts import NOTHING_ATTACHED
+from cadenza.gateway.tools import NOTHING, ToolFields, check_choice, check_tools
 
 T = TypeVar("T")
 
 MESSAGES_MAX = 4096
-PARTS_MAX = 16_384  # of all messages together
-CALLS_MAX = 4096  # of all messages together
 FIELD_BYTES_MAX = 64 * 1024  # of a sampling field, except:
 SCHEMA_BYTES_MAX = 1024 * 1024  # a schema in `response_format`, or `logit_bias`
-ROLES = ("system", "developer", "user", "assistant", "tool")
-PLAIN_ROLES = frozenset({"system", "developer", "user", "assistant"})
 UNCHANGED_ROLES = frozenset({"system", "user", "assistant"})
 SYSTEM_ROLES = frozenset({"system", "developer"})
 LARGE_SAMPLING = ("response_format", "logit_bias")
@@ -36,18 +40,6 @@ SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 WHOLE_SURROGATES = re.compile(
     rb"(?:[^\\]++|\\[^u]|\\u(?![dD][89a-fA-F])|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})*+"
 )
-CUSTOM_TOOLS = frozenset({"custom_tools"})
-FALSY = (b"null", b"{}", b"[]", b'""', b"false", b"0")
-
-
-class _Message(msgspec.Struct):
-    role: str
-    content: str | list[Part] | None = None
-    tool_calls: list[CallFields] | None = None
-    tool_call_id: str | None = None
-    function_call: msgspec.Raw = NOTHING
-    refusal: str | None = None
-    annotations: msgspec.Raw = NOTHING  # of our own replies
 
 
 class Body(msgspec.Struct, forbid_unknown_fields=True):
@@ -83,10 +75,9 @@ class OpenBody(Body, forbid_unknown_fields=False):
 
 _BODY, _OPEN_BODY = msgspec.json.Decoder(Body), msgspec.json.Decoder(OpenBody)
 _KNOWN = frozenset(Body.__struct_fields__)
-_MESSAGES = msgspec.json.Decoder(list[_Message] | None)
+_MESSAGES = msgspec.json.Decoder(list[Message] | None)
 _TOOLS = msgspec.json.Decoder(list[ToolFields] | None)
 _NUMBER = msgspec.json.Decoder(float | None)
-_RAW_FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 RAW_ITEMS = msgspec.json.Decoder(list[msgspec.Raw])
 
 
@@ -102,15 +93,16 @@ def check_body(body: Body, extra: Fields = NO_FIELDS) -> ChatRequest:
         raise InvalidRequest(_messages_hint(extra))
     if not tools and (body.tool_choice is not NOTHING or body.parallel_tool_calls is not NOTHING):
         extra = {**extra, **_given(body, TOOL_FIELDS[1:])}
-    plain_texts = _plain_texts(messages)
-    are_texts = plain_texts is not None
-    texts = _check_messages(messages) if plain_texts is None else plain_texts
     raw_messages = RAW_ITEMS.decode(body.messages)
-    forwarded = raw_messages if are_texts else list(map(_to_upstream, messages, raw_messages))
+    texts, forwarded, attached = _plain_texts(messages), raw_messages, NOTHING_ATTACHED
+    if texts is None:
+        texts = check_messages(messages)
+        forwarded = list(map(to_upstream, messages, raw_messages))
+        attached = find_attached_parts(messages, forwarded, reads_files=not tools)
     leading = _count_leading_system(messages)
     system = "\n\n".join(filter(None, texts[:leading])) if leading else ""
-    attached = NOTHING_ATTACHED if are_texts else _attached(messages, forwarded, reads_files=not tools)
-    has_custom_tools = bool(tools or not are_texts) and _has_custom_tools(messages, tools or ())
+    is_plain = tools is None and forwarded is raw_messages
+    has_custom = not is_plain and has_custom_tools(messages, tools or ())
     return ChatRequest(
         model=body.model,
         messages=forwarded,
@@ -121,7 +113,7 @@ def check_body(body: Body, extra: Fields = NO_FIELDS) -> ChatRequest:
         tools=_given(body, TOOL_FIELDS) if tools else {},
         leading_system=leading,
         system=msgspec.json.encode(system)[1:-1] if system else b"",
-        needs=attached.needs | CUSTOM_TOOLS if has_custom_tools else attached.needs,
+        needs=attached.needs | CUSTOM_TOOLS if has_custom else attached.needs,
         files=attached.files,
         media=attached.media,
         extra=extra,
@@ -193,10 +185,6 @@ def _sampling(body: Body) -> dict[str, msgspec.Raw]:
     return fields
 
 
-def _is_truthy(raw: msgspec.Raw | None) -> bool:
-    return raw is not None and raw is not NOTHING and bytes(memoryview(raw)[:6]) not in FALSY
-
-
 def _refuse_unsupported(body: Body, extra: Fields, tools: list[ToolFields] | None) -> None:
     if body.n is not None and body.n != 1:
         raise InvalidRequest("n: not implemented for values other than 1. Send one request per choice.")
@@ -204,7 +192,7 @@ def _refuse_unsupported(body: Body, extra: Fields, tools: list[ToolFields] | Non
         raise InvalidRequest("logprobs and top_logprobs: not implemented here. Leave them out.")
     if body.modalities and body.modalities != ["text"]:
         raise InvalidRequest('modalities: only text is implemented here. Send ["text"], or leave it out.')
-    if extra and (_is_truthy(extra.get("functions")) or _is_truthy(extra.get("function_call"))):
+    if extra and (is_truthy(extra.get("functions")) or is_truthy(extra.get("function_call"))):
         raise InvalidRequest("functions and function_call: not supported. Use `tools` and `tool_choice` instead.")
     if body.temperature is not NOTHING:
         temperature = _decode(_NUMBER, body.temperature, "temperature")
@@ -220,7 +208,7 @@ def _messages_hint(extra: Fields) -> str:
     return "messages: must be an array of at least one message."
 
 
-def _plain_texts(messages: list[_Message]) -> list[str] | None:
+def _plain_texts(messages: list[Message]) -> list[str] | None:
     """The texts, if each message is just one. This is the usual case: there is nothing more to check or to change."""
     if len(messages) > MESSAGES_MAX:
         raise InvalidRequest(f"messages: {len(messages)} were sent; at most {MESSAGES_MAX} are allowed.")
@@ -236,114 +224,11 @@ def _plain_texts(messages: list[_Message]) -> list[str] | None:
     return texts
 
 
-def _check_messages(messages: list[_Message]) -> list[str]:
-    """Check the messages and return their texts. Each tool call must have an answer."""
-    _check_numbers(messages)
-    texts = [_check_message(index, message) for index, message in enumerate(messages)]
-    if any(message.tool_calls or message.role == "tool" for message in messages):
-        history = History()
-        for index, message in enumerate(messages):
-            history.follow(f"messages[{index}]", message.role, message.tool_calls or (), message.tool_call_id)
-        history.end()
-    return texts
-
-
-def _check_numbers(messages: list[_Message]) -> None:
-    parts = calls = 0
-    for message in messages:
-        if type(message.content) is list:
-            parts += len(message.content)
-        if message.tool_calls:
-            calls += len(message.tool_calls)
-    if parts > PARTS_MAX:
-        raise InvalidRequest(f"messages: they have {parts} parts together; at most {PARTS_MAX} are allowed.")
-    if calls > CALLS_MAX:
-        raise InvalidRequest(f"messages: they have {calls} tool calls together; at most {CALLS_MAX} are allowed.")
-
-
-def _check_message(index: int, message: _Message) -> str:
-    """Check a message and return its text."""
-    is_plain = message.role in PLAIN_ROLES and isinstance(message.content, str)
-    if is_plain and not message.tool_calls and message.function_call is NOTHING:
-        return str(message.content)
-    path = f"messages[{index}]"
-    if message.role == "function" or _is_truthy(message.function_call):
-        raise InvalidRequest(
-            f"{path}: functions are not supported. Use `tools`: send calls as `tool_calls` of an assistant message, "
-            "and each result as a message of the role `tool`."
-        )
-    if message.role not in ROLES:
-        raise InvalidRequest(f"{path}.role: must be one of {', '.join(ROLES)}.")
-    if message.role == "tool" and not message.tool_call_id:
-        raise InvalidRequest(f"{path}.tool_call_id: a tool message must name the call that it answers.")
-    if message.content is None:
-        if message.role == "assistant" and (message.tool_calls is not None or message.refusal):
-            return _text_of_calls(message) + (message.refusal or "")
-        raise InvalidRequest(f"{path}.content: must be a string or an array of parts.")
-    if isinstance(message.content, str):
-        return message.content + _text_of_calls(message)
-    return _text_of_calls(message) + "".join(
-        check_part(f"{path}.content[{index}]", part, message.role) for index, part in enumerate(message.content)
-    )
-
-
-def _text_of_calls(message: _Message) -> str:
-    return "".join([call.text for call in message.tool_calls or ()])
-
-
-def _count_leading_system(messages: list[_Message]) -> int:
+def _count_leading_system(messages: list[Message]) -> int:
     for number, message in enumerate(messages):
         if message.role not in SYSTEM_ROLES:
             return number
     return len(messages)
-
-
-def _has_custom_tools(messages: list[_Message], tools: Sequence[ToolFields]) -> bool:
-    calls = (call for message in messages for call in message.tool_calls or ())
-    return any(tool.type == "custom" for tool in tools) or any(call.type == "custom" for call in calls)
-
-
-def _attached(messages: list[_Message], forwarded: list[msgspec.Raw], *, reads_files: bool) -> Attached:
-    """Files are found in the messages as they are forwarded: that is where their text is put."""
-    contents = [(index, one.content) for index, one in enumerate(messages) if isinstance(one.content, list)]
-    return find_attached(forwarded, contents, reads_files=reads_files)
-
-
-def _to_upstream(message: _Message, raw: msgspec.Raw) -> msgspec.Raw:
-    """The message unchanged, except what upstreams do not accept.
-
-    That is the role `developer`, refusals as parts of the content, empty `tool_calls`, our call ids and annotations.
-    """
-    has_refusal = isinstance(message.content, list) and any(part.type == "refusal" for part in message.content)
-    if has_refusal:
-        raw = _with_text(message, raw)
-    if message.role == "assistant" and message.annotations != NOTHING:
-        raw = _without_annotations(raw)
-    if message.tool_calls or message.role == "tool":
-        return with_upstream_ids(raw)
-    if message.role != "developer" and message.tool_calls != []:
-        return raw
-    fields = _RAW_FIELDS.decode(raw)
-    if message.role == "developer":
-        fields["role"] = msgspec.Raw(b'"system"')
-    if message.tool_calls == []:
-        del fields["tool_calls"]
-        if message.content is None:
-            fields["content"] = msgspec.Raw(b'""')
-    return msgspec.Raw(msgspec.json.encode(fields))
-
-
-def _without_annotations(raw: msgspec.Raw) -> msgspec.Raw:
-    fields = _RAW_FIELDS.decode(raw)
-    del fields["annotations"]
-    return msgspec.Raw(msgspec.json.encode(fields))
-
-
-def _with_text(message: _Message, raw: msgspec.Raw) -> msgspec.Raw:
-    """The message with the text of its parts as its content."""
-    parts = message.content if isinstance(message.content, list) else []
-    text = "".join([part.text or part.refusal or "" for part in parts])
-    return msgspec.Raw(msgspec.json.encode(_RAW_FIELDS.decode(raw) | {"content": text}))
 
 
 def _max_tokens(body: Body, *, has_tools: bool) -> int | None:

@@ -1,24 +1,78 @@
-"""An answer to a request with reference material: without the tags of our fences, and with its citations.
+"""What is done to an answer to a request with reference material: repeated fence tags are removed, citations found.
 
-A small model may repeat a tag. Only tags with an id of this request are removed; whatever else looks like one stays.
-An answer may end inside a tag, at its limit of tokens: if the id is complete, this tag is removed too.
+A small model may repeat a tag. Only tags with an id of this request are removed; anything else that looks like one
+stays. An answer may end inside a tag, at its limit of tokens: if the id is complete, this tag is removed too.
+
+Citations are found while the answer streams. Each character is read once; only an unfinished marker and the last word
+are kept. Positions are in characters. No piece holds up other requests for long: a regular expression skips what does
+not matter, and the rest of a very long piece, or of an answer with thousands of brackets in long pieces, is not
+searched.
+
+    state  | "[" or "【"     | backticks             | line break | other characters
+    text   | begins a marker | 1-2: inline, 3: fence | skipped    | skipped
+    marker | begins another  | as in text            | as in text | belong to it, end it ("]", "】") or drop it
+    inline | begins a marker | the same number: text | text       | skipped
+    fence  | skipped         | 3 or more: text       | skipped    | skipped
+
+A bracket that cannot begin a marker is skipped everywhere. Markers in inline code count only if the line ends before
+the code does: then it was not code.
 """
 
 import asyncio
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from cadenza.grounding.fence import ID_CHARS, TAG_NAME
-from cadenza.grounding.search.citations import CitationFinder, find_citations
-from cadenza.grounding.search.records import Cited
+import msgspec
+
+from cadenza.grounding.material import ID_CHARS, TAG_NAME
+from cadenza.grounding.search.records import Source
 
 TAG_CHARS_MAX = 4096
 STARTS = (f"<{TAG_NAME} ", f"</{TAG_NAME} ")
 ATTRIBUTES_CHARS_MAX = 4000  # so that a tag is no longer than TAG_CHARS_MAX
 TAG = re.compile(rf"\n?</?{TAG_NAME} ([0-9a-f]{{{ID_CHARS}}})(?: [^<>\n]{{0,{ATTRIBUTES_CHARS_MAX}}})?>")
 CUT_TAG = re.compile(rf"\n?</?{TAG_NAME} [0-9a-f]{{{ID_CHARS}}}(?: .*)?")  # at the end of an answer
-PIECE_CHARS_MAX = 200_000  # of one piece are searched: it holds up other requests for a few milliseconds
+PIECE_CHARS_MAX = 200_000  # of one piece are searched: 12 ms if all are brackets
+
+ANNOTATIONS_MAX = 100
+MARKS_MAX = 1000  # kept of one answer; the numbers of some may be beyond the sources
+MARKER_CHARS_MAX = 40
+FENCE_BACKTICKS = 3
+WORD_CHARS_MAX = 33
+SLICE_CHARS = 512
+FREE_STEPS = 16  # of each piece: no ordinary one has more
+STEPS_MAX = 4_000  # beyond these, of one answer: 2 to 5 µs each
+CLOSING = {"[": "]", "【": "】"}
+MAY_BE_MARKER = r"(?![^0-9 ,;^–\-\]】])"  # after a bracket
+STOP_IN_TEXT = re.compile(rf"[`\[【](?:(?<=`)|{MAY_BE_MARKER})")
+STOP_IN_INLINE = re.compile(rf"[`\n\[【](?:(?<=[`\n])|{MAY_BE_MARKER})")
+STOP_IN_FENCE = re.compile("`")
+BACKTICKS = re.compile("`*")
+MARKER_CHAR = re.compile(r"[0-9 ,;^–-]")
+MARKER = re.compile(r"\^?[0-9]{1,4}(?: ?[,;–-] ?\^?[0-9]{1,4})*(?:†.*)?")
+NUMBERS = re.compile(r"([0-9]{1,4})(?: ?[–-] ?([0-9]{1,4}))?")
+VARIABLE = re.compile(r"[a-z][0-9]*|[a-z]{2,}[A-Z][a-z]\w*|\w*[_$]\w*", re.ASCII)  # a, x2, itemList, row_2
+ARRAY_NAMES = frozenset(
+    [
+        "arr",
+        "array",
+        "arrays",
+        "args",
+        "argv",
+        "data",
+        "items",
+        "list",
+        "lst",
+        "matrix",
+        "vec",
+        "row",
+        "rows",
+        "values",
+        "result",
+        "results",
+    ]
+)
 
 
 class TagRemover:
@@ -71,7 +125,7 @@ class TagRemover:
 class GroundedStream:
     """An answer that streams."""
 
-    def __init__(self, fence_ids: Sequence[str], sources: Sequence[Cited]) -> None:
+    def __init__(self, fence_ids: Sequence[str], sources: Sequence[Source]) -> None:
         self._tags = TagRemover(fence_ids)
         self._sources = sources
         self._citations = CitationFinder() if sources else None
@@ -94,7 +148,7 @@ class GroundedStream:
 
 
 async def ground_whole(
-    content: str, fence_ids: Sequence[str], sources: Sequence[Cited]
+    content: str, fence_ids: Sequence[str], sources: Sequence[Source]
 ) -> tuple[str, list[dict[str, Any]]]:
     """An answer that came whole, and its annotations. Other requests can run in between."""
     remover, pieces = TagRemover(fence_ids), list[str]()
@@ -103,3 +157,163 @@ async def ground_whole(
         await asyncio.sleep(0)
     answer = "".join([*pieces, remover.end()])
     return answer, await find_citations(answer, sources) if sources else []
+
+
+class Mark(msgspec.Struct, frozen=True):
+    """A marker in the answer, and the first and last number of each range in it."""
+
+    ranges: tuple[tuple[int, int], ...]
+    start: int
+    end: int
+
+
+class CitationFinder:
+    """Takes an answer piece by piece. Where the pieces are split makes no difference."""
+
+    def __init__(self) -> None:
+        self._length = 0  # of the answer so far
+        self._steps_left = STEPS_MAX
+        self._marks: list[Mark] = []
+        self._doubtful: list[Mark] = []  # in inline code that may turn out to be none
+        self._code = 0  # backticks that opened the code, 0 outside of code
+        self._run = 0  # backticks just before
+        self._marker = ""  # what was read of a marker, with its bracket
+        self._is_index = False  # whether this marker is the index of an array
+        self._index_end = -1  # where the last index ended
+        self._before = ""  # the last characters of the piece before
+
+    def take(self, text: str) -> None:
+        searched = text[:PIECE_CHARS_MAX]
+        place, steps, steps_max = 0, 0, FREE_STEPS + self._steps_left
+        while place < len(searched) and steps < steps_max:
+            place = self._read(searched, place)
+            steps += 1
+        if steps > FREE_STEPS:
+            self._steps_left -= steps - FREE_STEPS
+        if place < len(text):
+            self._marker = ""  # what follows it is not searched
+        self._length += len(text)
+        self._before = (self._before + text[-WORD_CHARS_MAX:])[-WORD_CHARS_MAX:]
+
+    def annotations(self, sources: Sequence[Source]) -> list[dict[str, Any]]:
+        """The sources that the answer cites, or all of them, at the end of the answer, if it cites none."""
+        found = list[dict[str, Any]]()
+        for mark in self._all_marks():
+            for number in _numbers(mark, len(sources)):
+                if len(found) == ANNOTATIONS_MAX:
+                    return found
+                found.append(_annotation(sources[number - 1], mark.start, mark.end))
+        return found or [_annotation(source, self._length, self._length) for source in sources[:ANNOTATIONS_MAX]]
+
+    def _all_marks(self) -> list[Mark]:
+        is_closed = 0 < self._code == self._run
+        return self._marks if is_closed else self._marks + self._doubtful
+
+    def _read(self, text: str, place: int) -> int:
+        """Reads on from a place up to the next one that matters."""
+        if self._run:
+            if text[place] == "`":
+                return self._add_backticks(text, place)
+            self._end_run()
+        if self._marker:
+            if self._extend(text[place], self._length + place + 1):
+                return place + 1
+            self._marker = ""
+        stop = self._stops().search(text, place)
+        return len(text) if stop is None else self._stop_at(text, stop.start())
+
+    def _stops(self) -> re.Pattern[str]:
+        if self._code >= FENCE_BACKTICKS:
+            return STOP_IN_FENCE
+        return STOP_IN_INLINE if self._code else STOP_IN_TEXT
+
+    def _stop_at(self, text: str, place: int) -> int:
+        if text[place] == "`":
+            return self._add_backticks(text, place)
+        if text[place] == "\n":
+            self._marks += self._doubtful
+            self._doubtful = []
+            self._code = 0
+        else:
+            self._marker = text[place]
+            self._is_index = self._length + place == self._index_end or self._follows_array(text, place)
+        return place + 1
+
+    def _add_backticks(self, text: str, place: int) -> int:
+        found = BACKTICKS.match(text, place)
+        assert found
+        self._run += found.end() - place
+        return found.end()
+
+    def _end_run(self) -> None:
+        run, self._run = self._run, 0
+        if not self._code:
+            self._code = run
+        elif run == self._code or (run > self._code >= FENCE_BACKTICKS):
+            self._code = 0
+            self._doubtful = []
+
+    def _extend(self, char: str, end: int) -> bool:
+        """Adds a character to the marker. False if it cannot be part of one."""
+        if char == CLOSING[self._marker[0]]:
+            self._end_marker(end)
+            return True
+        has_note = self._marker[0] == "【" and ("†" in self._marker or (char == "†" and len(self._marker) > 1))
+        if len(self._marker) >= MARKER_CHARS_MAX or char in "\n`[【" or not (has_note or MARKER_CHAR.match(char)):
+            return False
+        self._marker += char
+        return True
+
+    def _end_marker(self, end: int) -> None:
+        start = end - len(self._marker) - 1
+        content, self._marker = self._marker[1:], ""
+        if self._is_index and not content.startswith("^"):
+            self._index_end = end
+        elif MARKER.fullmatch(content) and len(self._marks) + len(self._doubtful) < MARKS_MAX:
+            ranges = tuple(_ranges(content.partition("†")[0]))
+            (self._doubtful if self._code else self._marks).append(Mark(ranges, start, end))
+
+    def _follows_array(self, text: str, place: int) -> bool:
+        """Whether the word before a bracket is the name of a variable: `a[1]`, `row_2[1]`, `itemList[1]`."""
+        before = text[max(place - WORD_CHARS_MAX, 0) : place]
+        if len(before) < WORD_CHARS_MAX:
+            before = (self._before + before)[-WORD_CHARS_MAX:]
+        return text[place] == "[" and _is_variable(_last_word(before))
+
+
+def _last_word(text: str) -> str:
+    start = len(text)
+    while start and (text[start - 1].isalnum() or text[start - 1] in "._$"):
+        start -= 1
+    return text[start:]
+
+
+def _is_variable(word: str) -> bool:
+    owner, _, name = word.rpartition(".")
+    return owner in ("self", "this") or name.lower() in ARRAY_NAMES or VARIABLE.fullmatch(name) is not None
+
+
+def _ranges(content: str) -> Iterator[tuple[int, int]]:
+    for first, last in NUMBERS.findall(content):
+        yield int(first), int(last or first)
+
+
+def _numbers(mark: Mark, count: int) -> dict[int, None]:
+    """The sources that a marker names, each once, in its order."""
+    if any(first == 0 for first, _ in mark.ranges):  # [0, 1] is an interval
+        return {}
+    return dict.fromkeys(number for first, last in mark.ranges for number in range(first, min(last, count) + 1))
+
+
+def _annotation(source: Source, start: int, end: int) -> dict[str, Any]:
+    citation = {"url": source.url, "title": source.title, "start_index": start, "end_index": end}
+    return {"type": "url_citation", "url_citation": citation}
+
+
+async def find_citations(content: str, sources: Sequence[Source]) -> list[dict[str, Any]]:
+    """The annotations of an answer that came whole. Other requests can run between its slices."""
+    finder = CitationFinder()
+    for start in range(0, len(content), SLICE_CHARS):
+        finder.take(content[start : start + SLICE_CHARS])
+        await asyncio.sleep(0)
+    return finder.annotations(sources)

@@ -18,7 +18,7 @@ from cadenza.core.errors import CadenzaError
 from cadenza.core.money import Price
 from cadenza.core.rates import Rate
 from cadenza.core.records import DISCONNECTED_STATUS, SEARCH, Outcome, Principal, Usage
-from cadenza.fleet.state import Rates
+from cadenza.fleet.shared import Rates
 from cadenza.grounding.search.records import EngineFailed
 from cadenza.ledger.rules import Held, Hold, Repeated
 from cadenza.ledger.writer import LedgerWriter

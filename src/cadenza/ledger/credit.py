@@ -4,6 +4,7 @@ Both statements on an account lock its row, and their conditions are checked und
 its limit, and only free credit (the balance less what is held) is taken. What cannot be taken yet is a debt (debts.py).
 """
 
+import asyncio
 from typing import Any
 
 import msgspec
@@ -16,6 +17,8 @@ from cadenza.store.schema import accounts, entries
 from cadenza.store.statements import Statement
 from cadenza.store.store import Store, Transaction
 
+LOOK_S = 0.05
+LOOKS = 20
 _OF_ACCOUNT = accounts.c.id == bindparam("account")
 TAKE = Statement(
     update(accounts)
@@ -125,6 +128,14 @@ async def ask_for_spare(store: Store, account_id: str) -> bool:
 
     await store.transact(ask)
     return True
+
+
+async def gather_free(store: Store, account_id: str, amount_nano: int) -> None:
+    """If less than this is free, wait up to a second for what processes have reserved and do not use."""
+    for _ in range(LOOKS):
+        if await read_free(store, account_id) >= amount_nano or not await ask_for_spare(store, account_id):
+            return
+        await asyncio.sleep(LOOK_S)
 
 
 def notice_below(tx: Transaction, account_id: str, below_nano: int) -> None:

@@ -166,6 +166,15 @@ class Collector:
     def __init__(self) -> None:
         self.pieces: list[Piece] = []
 
+    @property
+    def text(self) -> str:
+        return "".join([piece.content for piece in self.pieces])
+
+    @property
+    def usage(self) -> Usage | None:
+        """The last counts that came."""
+        return next((piece.usage for piece in reversed(self.pieces) if piece.usage), None)
+
     def take(self, piece: Piece) -> None:
         self.pieces.append(piece)
 

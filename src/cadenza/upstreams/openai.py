@@ -18,10 +18,9 @@ from cadenza.http.client_connection import STOP, Broken, ClientConnection, Unans
 from cadenza.upstreams.base import Ask, Fault, FaultKind, Piece, Probe, ReplyBounds, Sink
 from cadenza.upstreams.dialects import PLAIN, Dialect
 from cadenza.upstreams.errors import ERROR_BYTES_MAX, READ_STATUSES, classify_error
-from cadenza.upstreams.message_rules import MessageRules
 from cadenza.upstreams.reader import EXTRAS, read_whole
 from cadenza.upstreams.stream import BEGINNING, ENDED, FINISHED, ReplyStream
-from cadenza.upstreams.writer import write_large_request, write_request
+from cadenza.upstreams.writer import RequestWriter
 
 AFTER_FINISH_S = 5.0  # how long a finished reply may take to send its usage, which some upstreams never send
 TOKENS_PER_IDLE = 1024  # a non-streaming reply gets the idle timeout once for every so many tokens
@@ -48,8 +47,7 @@ class OpenAIUpstream:
             is_bearer = dialect.key_header == "authorization"
             headers[dialect.key_header] = f"Bearer {api_key}" if is_bearer else api_key
         self._http = HttpClient(base_url, headers, proxy)
-        self._dialect = dialect
-        self._rules = MessageRules(dialect)
+        self._writer = RequestWriter(dialect)
         self._has_deployments = dialect.has_deployments and not base_url.endswith("/v1")
         self._query = f"?api-version={quote(api_version)}" if api_version else ""
         self._path = f"/chat/completions{self._query}"
@@ -64,10 +62,10 @@ class OpenAIUpstream:
         reply = HttpReply(self._http, route, ask)
         body: bytes | list[bytes | memoryview]
         if ask.is_large:
-            body = write_large_request(self._dialect, self._rules, route, ask)
+            body = self._writer.write_large(route, ask)
             ask.check_counted(sum(map(len, body)))
         else:
-            body = write_request(self._dialect, self._rules, route, ask)
+            body = self._writer.write(route, ask)
             ask.check_counted(len(body))
         await reply.open(self._path_for(route) if self._has_deployments else self._path, body)
         return reply

@@ -18,54 +18,60 @@ _TOOLS = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
 _NAME = msgspec.json.Decoder(dict[str, object])
 
 
-def write_request(dialect: Dialect, rules: MessageRules, route: Route, ask: Ask) -> bytes:
-    return msgspec.json.encode(_fields(dialect, rules, route, ask))
+class RequestWriter:
+    """Writes requests in one dialect."""
 
+    def __init__(self, dialect: Dialect) -> None:
+        self._dialect = dialect
+        self._rules = MessageRules(dialect)
 
-def write_large_request(dialect: Dialect, rules: MessageRules, route: Route, ask: Ask) -> list[bytes | memoryview]:
-    """The same bytes in pieces: raw JSON is not copied, since copying 32 MiB holds the event loop for 40 ms."""
-    pieces: list[bytes | memoryview] = []
-    for name, value in _fields(dialect, rules, route, ask).items():
-        pieces.append((b"," if pieces else b"{") + msgspec.json.encode(name) + b":")
-        if isinstance(value, list):
-            pieces.append(b"[")
-            for item in value:
-                pieces += [_piece(item), b","]
-            pieces[-1] = b"]" if value else b"[]"
-        else:
-            pieces.append(_piece(value))
-    return [*pieces, b"}"]
+    def write(self, route: Route, ask: Ask) -> bytes:
+        return msgspec.json.encode(self._fields(route, ask))
+
+    def write_large(self, route: Route, ask: Ask) -> list[bytes | memoryview]:
+        """The same bytes in pieces: raw JSON is not copied, since copying 32 MiB holds the event loop for 40 ms."""
+        pieces: list[bytes | memoryview] = []
+        for name, value in self._fields(route, ask).items():
+            pieces.append((b"," if pieces else b"{") + msgspec.json.encode(name) + b":")
+            if isinstance(value, list):
+                pieces.append(b"[")
+                for item in value:
+                    pieces += [_piece(item), b","]
+                pieces[-1] = b"]" if value else b"[]"
+            else:
+                pieces.append(_piece(value))
+        return [*pieces, b"}"]
+
+    def _fields(self, route: Route, ask: Ask) -> Body:
+        dialect, messages = self._dialect, self._rules.apply(ask.messages_for(route), route)
+        sampling, tools = _sampling(dialect, route, ask), _tools(dialect, ask)
+        body: Body = {"model": route.model, "messages": messages, **sampling, **tools}
+        if ask.begun:
+            begun = {"role": "assistant", "content": ask.begun, **dialect.continue_message}
+            body["messages"] = [*messages, begun]
+            body.update(dialect.continue_fields)
+        if (limit := ask.output_limit(route)) is not None:
+            body[route.max_tokens_field or dialect.limit_field] = limit
+        if ask.stream:
+            body["stream"] = True
+            if dialect.stream_options:
+                body["stream_options"] = dict(dialect.stream_options)
+        if dialect.renames:
+            for name, other in dialect.renames.items():
+                if name in body:
+                    body[other] = body.pop(name)
+        if route.fields:
+            body |= msgspec.json.decode(route.fields)
+        if dialect.omits or route.omit:
+            for name in (*dialect.omits, *route.omit):
+                body.pop(name, None)
+        if dialect.adds:
+            body.update(dialect.adds)
+        return body
 
 
 def _piece(value: object) -> bytes | memoryview:
     return memoryview(value) if isinstance(value, msgspec.Raw) else msgspec.json.encode(value)
-
-
-def _fields(dialect: Dialect, rules: MessageRules, route: Route, ask: Ask) -> Body:
-    messages = rules.apply(ask.messages_for(route), route)
-    body: Body = {"model": route.model, "messages": messages, **_sampling(dialect, route, ask), **_tools(dialect, ask)}
-    if ask.begun:
-        begun = {"role": "assistant", "content": ask.begun, **dialect.continue_message}
-        body["messages"] = [*messages, begun]
-        body.update(dialect.continue_fields)
-    if (limit := ask.output_limit(route)) is not None:
-        body[route.max_tokens_field or dialect.limit_field] = limit
-    if ask.stream:
-        body["stream"] = True
-        if dialect.stream_options:
-            body["stream_options"] = dict(dialect.stream_options)
-    if dialect.renames:
-        for name, other in dialect.renames.items():
-            if name in body:
-                body[other] = body.pop(name)
-    if route.fields:
-        body |= msgspec.json.decode(route.fields)
-    if dialect.omits or route.omit:
-        for name in (*dialect.omits, *route.omit):
-            body.pop(name, None)
-    if dialect.adds:
-        body.update(dialect.adds)
-    return body
 
 
 def _sampling(dialect: Dialect, route: Route, ask: Ask) -> dict[str, msgspec.Raw]:

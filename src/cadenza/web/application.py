@@ -1,7 +1,7 @@
 """The site as an ASGI application: its routes, who may use them, its headers, and the one place that shows errors.
 
-Every reply forbids framing, foreign content and inline scripts. Requests of one network are limited, so that pages
-cannot take the time of the API.
+Imported when the first visitor comes, and not before. Every reply forbids framing, foreign content and inline scripts.
+Requests of one network are limited, so that pages cannot take the time of the API.
 """
 
 import contextlib
@@ -11,26 +11,38 @@ from urllib.parse import quote
 
 import msgspec
 from starlette.applications import Starlette
+from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from cadenza.control.money.idempotency import Unconfirmed
+from cadenza.control.email.messages import Mailer
+from cadenza.control.money.stripe import Stripe
+from cadenza.control.sign_in.devices import Signer
+from cadenza.control.sign_in.passkeys import Passkeys
+from cadenza.control.sign_in.passwords import PasswordWork
+from cadenza.control.sign_in.second_factor import Sealer
 from cadenza.control.sign_in.sessions import find_session
-from cadenza.control.sign_in.throttle import Throttled
+from cadenza.control.sign_in.sign_in import SignIns
 from cadenza.core.errors import ControlError, render_error
 from cadenza.core.networks import network_of
 from cadenza.core.rates import Rate
-from cadenza.store.store import StoreUnavailable, StoreUncertain
-from cadenza.web.context import WebContext
-from cadenza.web.cookies import ANONYMOUS, CSRF_HEADER, cookie_name
-from cadenza.web.errors import Missing, NotAllowed, NotConfirmed, NotSignedIn, PageError, TooMany
-from cadenza.web.routes import Access, Endpoint, Page, Routes
-from cadenza.web.visit import SAFE_METHODS, Visit
+from cadenza.store.sqlite.write_ahead_log import LogEraser
+from cadenza.store.store import StoreUnavailable
+from cadenza.web.cookies import ANONYMOUS, CSRF_HEADER, SESSION_COOKIE
+from cadenza.web.docs.openapi import PLATFORM, build_document
+from cadenza.web.docs.reference import Reference
+from cadenza.web.errors import Missing, NotAllowed, NotSignedIn, PageError, ProofNeeded, TooMany, to_page_error
+from cadenza.web.operator.ledger_check import LedgerCheck
+from cadenza.web.render import Assets, Renderer
+from cadenza.web.routes import JSON, Access, ApiEndpoint, Page
+from cadenza.web.settings import SiteParts
+from cadenza.web.site_map import ROUTES
+from cadenza.web.visit import SAFE_METHODS, Visit, WebContext
 
-API = "/platform/api"
-JSON = "application/json"
 PAGE_RATE = Rate(50.0, 300)  # of one network, which may be that of a whole office
 HEADERS = {
     "content-security-policy": (
@@ -42,35 +54,65 @@ HEADERS = {
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
     "permissions-policy": "camera=(), microphone=(), geolocation=(), payment=()",
+    "cache-control": "no-store",
 }
-OPEN_TO_ALL = {"access-control-allow-origin": "*", "cross-origin-resource-policy": "cross-origin"}
-NO_STORE = "no-store"
+OPEN_TO_ALL = {
+    "access-control-allow-origin": "*",
+    "cross-origin-resource-policy": "cross-origin",
+    "vary": "accept-encoding, host",
+}
 STRICT_TRANSPORT = "max-age=31536000"  # a year; other hosts of the domain are not ours to decide about
 
 Serve = Callable[[Request], Awaitable[Response]]
 
 
-def build_application(context: WebContext, listed: Routes) -> Starlette:
+def build_site(parts: SiteParts) -> Starlette:
+    assets, store, stripe = Assets(), parts.gateway.store, parts.settings.stripe
+    document, renderer, signer = build_document(ROUTES), Renderer(assets), Signer(store)
+    sealer = Sealer(store, parts.settings.secret_key)
+    if not sealer.has_key:
+        parts.log.warning(
+            "the secrets of authenticator apps are stored unencrypted: name a key with secret_key_env in [platform]"
+        )
+    context = WebContext(
+        store=store,
+        gateway=parts.gateway,
+        rates=parts.rates,
+        log=parts.log,
+        settings=parts.settings,
+        assets=assets,
+        renderer=renderer,
+        markdown=parts.markdown,
+        read_metrics=parts.read_metrics,
+        ledger_check=LedgerCheck(store, parts.log),
+        document=document,
+        reference=Reference(document, renderer),
+        sign_ins=SignIns(store, parts.rates, PasswordWork(), signer, sealer),
+        passkeys=Passkeys(store, signer),
+        mailer=Mailer(store, parts.rates, parts.outbox) if parts.outbox else None,
+        payments=Stripe(stripe) if stripe else None,
+        log_eraser=LogEraser(store),
+    )
+    return _build_application(context)
+
+
+def _build_application(context: WebContext) -> Starlette:
     async def asset(request: Request) -> Response:
         found = context.assets.respond(
             request.path_params["version"], request.path_params["name"], request.headers.get("accept-encoding", "")
         )
         if found is None:
             raise Missing
-        return _with_headers(context, request, found)
+        return found
 
     async def document(request: Request) -> Response:
         """For pages of other sites too: tools that show or try an API are such pages."""
-        visit = Visit(request, context, "", None)
-        await _check_rate(context, visit.address)
+        visit = Visit(request, context)
+        await _check_rate(visit)
         is_compressed = "gzip" in request.headers.get("accept-encoding", "")
         make_content = context.document.compressed if is_compressed else context.document.content
-        headers = {"vary": "accept-encoding, host"} | ({"content-encoding": "gzip"} if is_compressed else {})
-        response = _with_headers(
-            context, request, Response(make_content(visit.base_url), headers=headers, media_type=JSON)
-        )
-        response.headers.update(OPEN_TO_ALL)
-        return response
+        headers = {**OPEN_TO_ALL, **({"content-encoding": "gzip"} if is_compressed else {})}
+        return Response(make_content(visit.base_url), headers=headers, media_type=JSON)
 
     async def failed(request: Request, error: Exception) -> Response:
         return await _show_error(context, request, error)
@@ -78,60 +120,95 @@ def build_application(context: WebContext, listed: Routes) -> Starlette:
     routes = [
         Route("/static/{version}/{name}", asset),
         Route("/openapi.json", document),
-        *(_route(context, one) for one in listed),
+        *(_route(context, one) for one in ROUTES),
     ]
     shown = (PageError, ControlError, StoreUnavailable, HTTPException)
-    site = Starlette(routes=routes, exception_handlers=dict.fromkeys(shown, failed))
+    middleware = [Middleware(SecurityHeaders, context)]
+    site = Starlette(routes=routes, middleware=middleware, exception_handlers=dict.fromkeys(shown, failed))
     site.router.redirect_slashes = False  # it would redirect to the host that the request names
     return site
 
 
-def _route(context: WebContext, one: Page | Endpoint) -> Route:
-    serve = _serve_page(context, one) if isinstance(one, Page) else _serve_endpoint(context, one)
-    path = one.path if isinstance(one, Page) else API + one.path
-    return Route(path, serve, methods=[one.method])
+class SecurityHeaders:
+    """Adds the headers of every reply. Under https, browsers are told to stay with https.
+
+    Whether it is https is known by the site's own address, or from a trusted proxy.
+    """
+
+    def __init__(self, app: ASGIApp, context: WebContext) -> None:
+        self._app = app
+        self._is_https = (context.settings.base_url or "").startswith("https://")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers.setdefault(name, value)
+                if self._is_https or scope["scheme"] == "https":
+                    headers["strict-transport-security"] = STRICT_TRANSPORT
+            await send(message)
+
+        await self._app(scope, receive, send_with_headers)
+
+
+def _route(context: WebContext, one: Page | ApiEndpoint) -> Route:
+    if isinstance(one, Page):
+        return Route(one.path, _serve_page(context, one), methods=[one.method])
+    return Route(PLATFORM + one.path, _serve_endpoint(context, one), methods=[one.method])
 
 
 def _serve_page(context: WebContext, page: Page) -> Serve:
     async def serve(request: Request) -> Response:
-        visit = await _visit(context, request)
+        visit = await _begin_visit(context, request)
+        is_safe = request.method in SAFE_METHODS
         try:
             _check_access(visit, page.access)
         except NotSignedIn:
-            if request.method not in SAFE_METHODS:
-                raise
-            return _with_headers(context, request, RedirectResponse(f"/sign-in?next={quote(request.url.path)}", 303))
+            if is_safe:
+                return RedirectResponse(f"/sign-in?next={quote(request.url.path)}", 303)
+            raise
+        if page.proof_page and not visit.require_session().is_proved(visit.now_ms):
+            back = request.url.path if is_safe else page.proof_page.format(**request.path_params)
+            return RedirectResponse(f"/confirm?next={quote(back)}", 303)
         response = await page.serve(visit)
-        if visit.cookie != _cookie(visit) and visit.cookie.startswith(ANONYMOUS):
-            visit.set_cookie(response, visit.cookie)
-        return _with_headers(context, request, response)
+        if visit.cookie.startswith(ANONYMOUS) and visit.cookie != visit.get_cookie(SESSION_COOKIE):
+            visit.set_session_cookie(visit.cookie)
+        visit.add_cookies(response)
+        return response
 
     return serve
 
 
-def _serve_endpoint(context: WebContext, endpoint: Endpoint) -> Serve:
+def _serve_endpoint(context: WebContext, endpoint: ApiEndpoint) -> Serve:
     async def serve(request: Request) -> Response:
-        visit = await _visit(context, request)
+        visit = await _begin_visit(context, request)
         _check_access(visit, endpoint.access)
-        if endpoint.takes is not None:
-            result = await endpoint.serve(visit, await visit.json(endpoint.takes))
-        else:
-            if request.method not in SAFE_METHODS:
-                await visit.check_change(request.headers.get(CSRF_HEADER, ""))
-            result = await endpoint.serve(visit)
-        if isinstance(result, Response):
-            return _with_headers(context, request, result)
+        is_safe, given = request.method in SAFE_METHODS, []
+        if endpoint.takes:
+            given = [visit.query(endpoint.takes) if is_safe else await visit.json(endpoint.takes)]
+        elif not is_safe:
+            await visit.check_change(request.headers.get(CSRF_HEADER, ""))
+        if endpoint.needs_proof and not visit.require_session().is_proved(visit.now_ms):
+            raise ProofNeeded
+        result = await endpoint.serve(visit, *given)
         if result is None:
-            return _with_headers(context, request, Response(status_code=204))
-        return _with_headers(context, request, Response(msgspec.json.encode(result), media_type=JSON))
+            response = Response(status_code=204)
+        elif isinstance(result, Response):
+            response = result
+        else:
+            response = Response(msgspec.json.encode(result), media_type=JSON)
+        visit.add_cookies(response)
+        return response
 
     return serve
 
 
-async def _visit(context: WebContext, request: Request) -> Visit:
-    visit = Visit(request, context, "", None)
-    await _check_rate(context, visit.address)
-    cookie = _cookie(visit)
+async def _begin_visit(context: WebContext, request: Request) -> Visit:
+    """Look up the session. A browser without one gets an anonymous cookie."""
+    visit = Visit(request, context)
+    await _check_rate(visit)
+    cookie = visit.get_cookie(SESSION_COOKIE)
     if cookie and not cookie.startswith(ANONYMOUS):
         visit.signed_in = await find_session(context.store, cookie, visit.now_ms)
     if visit.signed_in is None and not cookie.startswith(ANONYMOUS):
@@ -139,10 +216,6 @@ async def _visit(context: WebContext, request: Request) -> Visit:
     visit.cookie = cookie
     request.state.visit = visit
     return visit
-
-
-def _cookie(visit: Visit) -> str:
-    return visit.request.cookies.get(cookie_name(is_secure=visit.base_url.startswith("https://")), "")
 
 
 def _check_access(visit: Visit, access: Access) -> None:
@@ -154,23 +227,21 @@ def _check_access(visit: Visit, access: Access) -> None:
         raise NotSignedIn
 
 
-async def _check_rate(context: WebContext, address: str) -> None:
-    ticket = await context.rates.take(f"pages:{network_of(address)}", PAGE_RATE)
+async def _check_rate(visit: Visit) -> None:
+    ticket = await visit.context.rates.take(f"pages:{network_of(visit.address)}", PAGE_RATE)
     if not ticket.is_granted:
         raise TooMany("Too many requests from your network. Try again in a moment.", ticket.wait_s)
 
 
 async def _show_error(context: WebContext, request: Request, error: Exception) -> Response:
-    found = _page_error(error)
-    headers = {"retry-after": str(max(1, round(found.wait_s)))} if isinstance(found, TooMany) else {}
-    is_api = request.url.path.startswith(API)
-    if is_api or "text/html" not in request.headers.get("accept", ""):
-        body = render_error(found.message, found.type)
-        return _with_headers(context, request, Response(body, found.status, headers, JSON))
+    found = to_page_error(error)
+    if request.url.path.startswith(PLATFORM) or "text/html" not in request.headers.get("accept", ""):
+        return Response(render_error(found.message, found.type), found.status, found.headers, JSON)
     visit = await _visit_of_error(context, request, found)
-    response = visit.page("problem.html", found.status, problem=found, has_menu=visit.cookie != "")
-    response.headers.update(headers)
-    return _with_headers(context, request, response)
+    response = visit.page("problem.html", problem=found, has_menu=visit.cookie != "")
+    response.status_code = found.status
+    response.headers.update(found.headers)
+    return response
 
 
 async def _visit_of_error(context: WebContext, request: Request, error: PageError) -> Visit:
@@ -178,34 +249,5 @@ async def _visit_of_error(context: WebContext, request: Request, error: PageErro
     visit: Visit | None = getattr(request.state, "visit", None)
     if visit is None and isinstance(error, Missing):
         with contextlib.suppress(PageError, StoreUnavailable):
-            visit = await _visit(context, request)
-    return visit or Visit(request, context, "", None)
-
-
-def _page_error(error: Exception) -> PageError:
-    match error:
-        case PageError():
-            return error
-        case Throttled():
-            return TooMany(error.message, error.wait_s)
-        case Unconfirmed() | StoreUncertain():
-            return NotConfirmed()
-        case ControlError():
-            return PageError(error.message)
-        case StoreUnavailable():
-            return TooMany("The service cannot reach its store at the moment. Try again shortly.", 2.0)
-        case HTTPException(status_code=405):
-            found = PageError("This address does not take this method.")
-            found.status = 405
-        case _:
-            found = Missing()
-    return found
-
-
-def _with_headers(context: WebContext, request: Request, response: Response) -> Response:
-    """Under https, by the site's own address or as a trusted proxy tells it, browsers stay with https."""
-    response.headers.update(HEADERS)
-    if (context.settings.base_url or "").startswith("https://") or request.scope["scheme"] == "https":
-        response.headers["strict-transport-security"] = STRICT_TRANSPORT
-    response.headers.setdefault("cache-control", NO_STORE)
-    return response
+            visit = await _begin_visit(context, request)
+    return visit or Visit(request, context)

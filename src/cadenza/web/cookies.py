@@ -1,11 +1,12 @@
-"""The cookie of a session, and how a request shows that it comes from one of our own pages. Knows no framework."""
+"""The names of our cookies, and how a request shows that it comes from one of our own pages. Imports no framework."""
 
 import hashlib
 import hmac
 
 import msgspec
 
-COOKIE = "cadenza_session"
+SESSION_COOKIE = "cadenza_session"
+DEVICE_COOKIE = "cadenza_device"  # of a browser that has signed in before
 ANONYMOUS = "anonymous-"  # begins the cookie of a browser that has not signed in
 CSRF_HEADER = "x-cadenza-csrf"
 OWN_SITES = ("same-origin", "none")
@@ -14,7 +15,7 @@ OWN_SITES = ("same-origin", "none")
 class Origin(msgspec.Struct, frozen=True):
     """Where a browser says that a request comes from, the host that it is sent to, and the address of the site.
 
-    A proxy may send another host than the browser did; the address of the site, where it is known, counts as well.
+    A proxy may send another host than the browser did, so the host of the site's address is accepted as well.
     """
 
     site: str | None  # sec-fetch-site
@@ -33,13 +34,13 @@ class Origin(msgspec.Struct, frozen=True):
 
 
 def _host_of(url: str | None) -> str | None:
-    """The host and the port, as they are written. It reads every text: an Origin header may hold anything."""
+    """The host and the port, as they are written. Accepts any text: an Origin header may hold anything."""
     return None if url is None else url.partition("://")[2].partition("/")[0]
 
 
-def cookie_name(*, is_secure: bool) -> str:
+def cookie_name(name: str, *, is_secure: bool) -> str:
     """Over TLS, the prefix makes the browser refuse the cookie from any other host or path."""
-    return f"__Host-{COOKIE}" if is_secure else COOKIE
+    return f"__Host-{name}" if is_secure else name
 
 
 def csrf_token(cookie: str) -> str:

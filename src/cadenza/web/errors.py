@@ -1,4 +1,13 @@
-"""What a page or an endpoint of /platform/api answers when it cannot do what was asked."""
+"""The errors of pages and of /platform/api, and how those of the packages below become one of them."""
+
+from starlette.exceptions import HTTPException
+
+from cadenza.control.account.memory import UnknownNote
+from cadenza.control.keys import UnknownKey
+from cadenza.control.money.idempotency import Unconfirmed
+from cadenza.control.sign_in.throttle import Throttled
+from cadenza.core.errors import ControlError
+from cadenza.store.store import StoreUnavailable, StoreUncertain
 
 
 class PageError(Exception):
@@ -11,6 +20,10 @@ class PageError(Exception):
     def __init__(self, message: str) -> None:
         super().__init__(message)
         self.message = message
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {}
 
 
 class BadForm(PageError):
@@ -50,6 +63,17 @@ class WrongOrigin(PageError):
         super().__init__("This form is out of date or was sent from another site. Go back, reload the page, try again.")
 
 
+class ProofNeeded(PageError):
+    """The password or a passkey was given too long ago for this change."""
+
+    status = 403
+    type = "permission_error"
+    title = "Confirm that it is you"
+
+    def __init__(self) -> None:
+        super().__init__("Give your password again first: POST it to /platform/api/proof.")
+
+
 class Missing(PageError):
     """There is no such thing, or it belongs to another account: both look the same."""
 
@@ -84,3 +108,30 @@ class TooMany(PageError):
     def __init__(self, message: str, wait_s: float) -> None:
         super().__init__(message)
         self.wait_s = wait_s
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"retry-after": str(max(1, round(self.wait_s)))}
+
+
+def to_page_error(error: Exception) -> PageError:
+    found: PageError = Missing()
+    match error:
+        case PageError():
+            found = error
+        case Throttled():
+            found = TooMany(error.message, error.wait_s)
+        case Unconfirmed() | StoreUncertain():
+            found = NotConfirmed()
+        case UnknownKey():
+            found = Missing("There is no such key.")
+        case UnknownNote():
+            found = Missing(error.message)
+        case ControlError():
+            found = PageError(error.message)
+        case StoreUnavailable():
+            found = TooMany("The service cannot reach its store at the moment. Try again shortly.", 2.0)
+        case HTTPException(status_code=405):
+            found = PageError("This address does not take this method.")
+            found.status = 405
+    return found

@@ -1,19 +1,35 @@
-"""Templates to pages. Everything is escaped; what a template marks as safe was made by our own code."""
+"""Renders templates, and serves style sheets, scripts and pictures.
 
+Templates escape everything; what one marks as safe was made by our own code. Static files are read once, and served
+under an address that changes with their content.
+"""
+
+import gzip
+import hashlib
 from datetime import UTC, datetime
+from importlib.resources import files
+from importlib.resources.abc import Traversable
 from typing import Any
 
+import msgspec
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
-from starlette.responses import HTMLResponse, RedirectResponse
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from cadenza.control.money.payments import describe_payment
 from cadenza.control.money.statement import describe_entry
 from cadenza.core.formats import rfc3339
-from cadenza.core.money import NANO_PER_DOLLAR, format_dollars
-from cadenza.web.assets import Assets
+from cadenza.core.money import NANO_PER_DOLLAR, TOKENS_PER_PRICE, format_dollars
 from cadenza.web.charts import about_dollars, compact, count
 
+MEDIA_TYPES = {
+    "css": "text/css; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+    "svg": "image/svg+xml",
+    "png": "image/png",
+    "webmanifest": "application/manifest+json",
+}
+FOREVER = "public, max-age=31536000, immutable"
 LARGE_STEP_NANO = 100_000
 SMALL_STEP_NANO = 1_000  # a thousandth of a thousandth of a dollar
 NOTES = {
@@ -50,6 +66,40 @@ NOTES = {
 }
 
 
+class Asset(msgspec.Struct, frozen=True):
+    """A file as it is sent."""
+
+    kind: str
+    content: bytes
+    compressed: bytes
+
+
+class Assets:
+    """All files of static/. Scripts import each other by relative addresses, so all share one version."""
+
+    def __init__(self) -> None:
+        self._assets = {
+            path.name: _read(path)
+            for path in sorted(files("cadenza.web").joinpath("static").iterdir(), key=lambda path: path.name)
+        }
+        parts = [name.encode() + one.content for name, one in self._assets.items()]
+        self._version = hashlib.sha256(b"".join(parts)).hexdigest()[:12]
+
+    def url(self, name: str) -> str:
+        assert name in self._assets, name
+        return f"/static/{self._version}/{name}"
+
+    def respond(self, version: str, name: str, accepted: str) -> Response | None:
+        """None where there is no such file. A file of another version is sent too, but not kept."""
+        asset = self._assets.get(name)
+        if asset is None:
+            return None
+        headers = {"cache-control": FOREVER if version == self._version else "no-store", "vary": "accept-encoding"}
+        if "gzip" not in accepted:
+            return Response(asset.content, headers=headers, media_type=asset.kind)
+        return Response(asset.compressed, headers={**headers, "content-encoding": "gzip"}, media_type=asset.kind)
+
+
 class Renderer:
     """Renders the templates of the site."""
 
@@ -64,8 +114,8 @@ class Renderer:
         self._environment.filters |= FILTERS
         self._environment.globals |= {"asset": assets.url}
 
-    def page(self, template: str, status: int, values: dict[str, Any]) -> HTMLResponse:
-        return HTMLResponse(self._environment.get_template(template).render(values), status)
+    def page(self, template: str, values: dict[str, Any]) -> HTMLResponse:
+        return HTMLResponse(self.part(template, values))
 
     def part(self, template: str, values: dict[str, Any]) -> str:
         """A part of a page, which is the same for all visitors."""
@@ -106,7 +156,13 @@ def day(at_ms: int) -> str:
     return f"{at.day} {at:%b %Y}"
 
 
+def _read(path: Traversable) -> Asset:
+    content = path.read_bytes()
+    return Asset(MEDIA_TYPES[path.name.rpartition(".")[2]], content, gzip.compress(content, 9, mtime=0))
+
+
 FILTERS = {
+    "per_million": lambda price_nano: price_nano * TOKENS_PER_PRICE,  # from the price of a token
     "dollars": dollars,
     "exact_dollars": format_dollars,
     "signed_dollars": signed_dollars,

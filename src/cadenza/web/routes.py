@@ -1,9 +1,12 @@
-"""How a module of the site lists what it serves: pages, and endpoints of /platform/api.
+"""How a module of the site declares what it serves: pages, forms, and endpoints of /platform/api.
 
 A page is a function of the visit that returns a response. An endpoint is a function of the visit, and of the decoded
-body if it takes one, that returns a record; the record becomes JSON. The OpenAPI document is made from the table.
+body if it takes one, that returns a record; the record becomes JSON. A form calls the same function as its endpoint and
+then redirects to a page. Bodies and replies are described by the annotations of the function, and the OpenAPI document
+is made from the table. Everything below /operator is for operators.
 """
 
+import inspect
 from collections.abc import Awaitable, Callable
 from enum import Enum, auto
 from typing import Any
@@ -11,7 +14,16 @@ from typing import Any
 import msgspec
 from starlette.responses import Response
 
+from cadenza.core.errors import ControlError
+from cadenza.web.errors import Missing, NotConfirmed, NotSignedIn, PageError, to_page_error
+from cadenza.web.render import redirect
 from cadenza.web.visit import Visit
+
+JSON = "application/json"
+NOT_IN_FORMS = (Missing, NotConfirmed, NotSignedIn)  # errors with a page of their own
+
+ServePage = Callable[[Visit], Awaitable[Response]]
+Serve = Callable[..., Awaitable[Any]]
 
 
 class Access(Enum):
@@ -23,34 +35,108 @@ class Access(Enum):
 
 
 class Page(msgspec.Struct, frozen=True):
-    """A page, or a form that a page sends. A path may have parameters: /keys/{key_id}."""
+    """A page, or a form that a page sends. A path may have parameters: /keys/{key_id}.
+
+    With `proof_page`, it needs the password or a passkey within the last minutes; afterwards the browser goes there.
+    """
 
     method: str
     path: str
-    serve: Callable[[Visit], Awaitable[Response]]
-    access: Access = Access.ACCOUNT
+    serve: ServePage
+    access: Access
+    proof_page: str | None = None
 
 
-class Endpoint(msgspec.Struct, frozen=True):
+class ApiEndpoint(msgspec.Struct, frozen=True):
     """An endpoint of /platform/api."""
 
     method: str
     path: str  # below /platform/api
     summary: str
-    serve: Callable[..., Awaitable[Any]]
-    takes: type | None = None
+    serve: Serve
+    access: Access
+    takes: type[msgspec.Struct] | None = None  # the body; for a GET, the parameters of the address
     returns: Any = None
-    access: Access = Access.ACCOUNT
-    query: type[msgspec.Struct] | None = None  # its parameters, which `Visit.query` reads
-    media_type: str = "application/json"  # of the reply; another one is described without a schema
+    media_type: str = JSON  # of the reply; another one is described without a schema
+    needs_proof: bool = False
 
 
-Routes = tuple[Page | Endpoint, ...]
+class Button(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A form with a button only."""
 
 
-def get(path: str, serve: Callable[[Visit], Awaitable[Response]], access: Access = Access.ACCOUNT) -> Page:
-    return Page("GET", path, serve, access)
+Routes = tuple[Page | ApiEndpoint, ...]
 
 
-def post(path: str, serve: Callable[[Visit], Awaitable[Response]], access: Access = Access.ACCOUNT) -> Page:
-    return Page("POST", path, serve, access)
+def get(path: str, serve: ServePage, access: Access | None = None, *, needs_proof: bool = False) -> Page:
+    return Page("GET", path, serve, access or _usual_access(path), path if needs_proof else None)
+
+
+def post(path: str, serve: ServePage, access: Access | None = None, proof_page: str | None = None) -> Page:
+    return Page("POST", path, serve, access or _usual_access(path), proof_page)
+
+
+def form(  # noqa: PLR0913 a declaration, whose parts are named
+    path: str,
+    act: Serve,
+    page: str,
+    note: str = "",
+    *,
+    then: Callable[[Visit, Any, Any], Response] | None = None,
+    on_error: Callable[[Visit, str, Any], Awaitable[Response]] | None = None,
+    takes: type[msgspec.Struct] | None = None,
+    access: Access | None = None,
+    needs_proof: bool = False,
+) -> Page:
+    """A form of `page`. It calls `act`, then leads back to the page with a note, or to what `then` returns.
+
+    `then` gets the visit, the decoded form and the result. `on_error` shows the page again with a message and what was
+    typed; without it, errors have a page of their own.
+    """
+    kind = takes or _body_type(act)
+
+    async def serve(visit: Visit) -> Response:
+        given = await visit.form(kind or Button)
+        try:
+            result = await (act(visit, given) if kind else act(visit))
+        except (ControlError, PageError) as error:
+            found = to_page_error(error)
+            if on_error is None or isinstance(found, NOT_IN_FORMS):
+                raise
+            response = await on_error(visit, found.message, given)
+            response.status_code = found.status
+            response.headers.update(found.headers)
+            return response
+        return then(visit, given, result) if then else redirect(page.format(**visit.request.path_params), note)
+
+    return post(path, serve, access, page if needs_proof else None)
+
+
+def endpoint(  # noqa: PLR0913 a declaration, whose parts are named
+    method: str,
+    path: str,
+    summary: str,
+    serve: Serve,
+    access: Access | None = None,
+    *,
+    returns: type[msgspec.Struct] | None = None,
+    media_type: str = JSON,
+    needs_proof: bool = False,
+) -> ApiEndpoint:
+    """An endpoint. `returns` is needed only where the function does not return the record itself."""
+    found = inspect.signature(serve).return_annotation
+    returned = returns or (None if found is Response else found)
+    takes = _body_type(serve)
+    return ApiEndpoint(
+        method, path, summary, serve, access or _usual_access(path), takes, returned, media_type, needs_proof
+    )
+
+
+def _usual_access(path: str) -> Access:
+    return Access.OPERATOR if path.startswith("/operator") else Access.ACCOUNT
+
+
+def _body_type(serve: Serve) -> type[msgspec.Struct] | None:
+    """The annotation of the second parameter."""
+    _, *others = inspect.signature(serve).parameters.values()
+    return others[0].annotation if others else None

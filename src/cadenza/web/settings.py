@@ -7,7 +7,7 @@ import msgspec
 
 from cadenza.control.email.outbox import Outbox
 from cadenza.control.money.stripe import StripeAccess
-from cadenza.fleet.state import Rates
+from cadenza.fleet.shared import Rates
 from cadenza.gateway.gateway import Gateway
 from cadenza.observe import Log
 from cadenza.observe.worker_metrics import Family

@@ -1,45 +1,16 @@
-"""Everything that the site serves: its pages, and the endpoints of /platform/api."""
+"""Everything that the site serves: its pages, and the endpoints of /platform/api. A new module is added here."""
 
 from cadenza.web import home
-from cadenza.web.account import (
-    key_endpoints,
-    keys,
-    links,
-    memory,
-    passkeys,
-    preferences,
-    proof,
-    second_factor,
-    security,
-    sign_in,
-    sign_up,
-)
-from cadenza.web.chat import page
-from cadenza.web.docs import pages
-from cadenza.web.money import credit, payments, statement, usage, webhooks
-from cadenza.web.operator import routes as operator
+from cadenza.web.account import keys, links, memory, passkeys, preferences, second_factor, security, sign_in, sign_up
+from cadenza.web.chat import page as chat
+from cadenza.web.docs import pages as docs
+from cadenza.web.money import credit, payments, statement, usage
+from cadenza.web.operator import accounts, audit_log, ledger, overview
+from cadenza.web.operator import keys as operator_keys
 from cadenza.web.routes import Routes
 
-MODULES = (
-    home,
-    sign_in,
-    sign_up,
-    links,
-    passkeys,
-    proof,
-    page,
-    keys,
-    key_endpoints,
-    usage,
-    credit,
-    payments,
-    statement,
-    webhooks,
-    preferences,
-    memory,
-    security,
-    second_factor,
-    pages,
-    operator,
-)
+ACCOUNT = (sign_in, sign_up, links, passkeys, keys, preferences, memory, security, second_factor)
+MONEY = (usage, credit, payments, statement)
+OPERATOR = (overview, accounts, operator_keys, ledger, audit_log)
+MODULES = (home, *ACCOUNT, chat, *MONEY, docs, *OPERATOR)
 ROUTES: Routes = tuple(one for module in MODULES for one in module.ROUTES)

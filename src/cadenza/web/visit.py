@@ -1,7 +1,7 @@
 """One request for a page or for /platform/api: who asks, the token that its forms carry, and what it sent.
 
-The session is in a cookie that scripts cannot read. Before sign-in there is a cookie too, without meaning, which only
-ties the token of a form to the browser that got the form.
+The session is in a cookie that scripts cannot read. Before sign-in there is an anonymous cookie, which only ties the
+CSRF token of a form to the browser that got the form.
 """
 
 import time
@@ -11,52 +11,95 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
+from cadenza.control.email.messages import Mailer, Notice
+from cadenza.control.money.payments import PaymentProvider
+from cadenza.control.sign_in.passkeys import Passkeys
 from cadenza.control.sign_in.sessions import SignedIn
+from cadenza.control.sign_in.sign_in import SignIns
 from cadenza.core.rates import Rate
+from cadenza.fleet.shared import Rates
+from cadenza.gateway.gateway import Gateway
+from cadenza.observe import Log
+from cadenza.store.sqlite.write_ahead_log import LogEraser
+from cadenza.store.store import Store
 from cadenza.store.tables.accounts import Account
-from cadenza.web.context import WebContext
-from cadenza.web.cookies import CSRF_HEADER, Origin, cookie_name, csrf_token, is_own_request
+from cadenza.web.chat.markdown.process import MarkdownRenderer
+from cadenza.web.cookies import CSRF_HEADER, SESSION_COOKIE, Origin, cookie_name, csrf_token, is_own_request
+from cadenza.web.docs.reference import ApiDocument, Reference
 from cadenza.web.errors import BadForm, NotSignedIn, TooMany, WrongOrigin
-from cadenza.web.render import NOTES
+from cadenza.web.operator.ledger_check import LedgerCheck
+from cadenza.web.render import NOTES, Assets, Renderer
+from cadenza.web.settings import ReadMetrics, SiteSettings
 
 CHANGE_RATE = Rate(1.0, 120)  # forms and changing requests of one account
 CSRF_FIELD = "csrf"
 FORM = "application/x-www-form-urlencoded"
 SAFE_METHODS = ("GET", "HEAD")
-LONGEST_S = 30 * 24 * 60 * 60
+SESSION_S = 30 * 24 * 60 * 60
 
 T = TypeVar("T", bound=msgspec.Struct)
+
+
+class WebContext(msgspec.Struct, frozen=True):
+    """What every page can use. Without `mailer`, the service sends no e-mail."""
+
+    store: Store
+    gateway: Gateway
+    rates: Rates
+    log: Log
+    settings: SiteSettings
+    assets: Assets
+    renderer: Renderer
+    markdown: MarkdownRenderer
+    read_metrics: ReadMetrics  # of all worker processes
+    ledger_check: LedgerCheck
+    document: ApiDocument
+    reference: Reference
+    sign_ins: SignIns
+    passkeys: Passkeys
+    mailer: Mailer | None
+    payments: PaymentProvider | None  # None: no payment by card
+    log_eraser: LogEraser
+
+    def send_notice(self, to: str, notice: Notice, detail: str = "") -> None:
+        """Notify the owner of an account of a change by e-mail, if e-mail is configured."""
+        if self.mailer:
+            self.mailer.send_notice(to, notice, detail)
 
 
 class Visit:
     """A request, and what is known about the visitor. `cookie` is what the browser holds, or will hold."""
 
-    def __init__(self, request: Request, context: WebContext, cookie: str, signed_in: SignedIn | None) -> None:
+    def __init__(self, request: Request, context: WebContext) -> None:
         self.request = request
         self.context = context
-        self.cookie = cookie
-        self.signed_in = signed_in
+        self.store = context.store
+        self.cookie = ""
+        self.signed_in: SignedIn | None = None
         self.now_ms = time.time_ns() // 1_000_000
+        self._new_cookies: dict[str, tuple[str, int]] = {}
 
     @property
     def account(self) -> Account:
         """The account of a complete session."""
-        if not self.is_signed_in or self.signed_in is None:
+        if not self.is_signed_in:
             raise NotSignedIn
-        return self.signed_in.account
+        return self.require_session().account
 
     @property
     def is_signed_in(self) -> bool:
         return self.signed_in is not None and self.signed_in.session.stage == "complete"
 
+    def require_session(self) -> SignedIn:
+        """The session of this browser and its account, even if the second factor is not given yet."""
+        if self.signed_in is None:
+            raise NotSignedIn
+        return self.signed_in
+
     @property
     def csrf(self) -> str:
         """The token that every form and every changing request of this browser must carry."""
         return csrf_token(self.cookie)
-
-    @property
-    def agent(self) -> str:
-        return self.request.headers.get("user-agent", "")
 
     @property
     def address(self) -> str:
@@ -68,30 +111,38 @@ class Visit:
         """The address of the site, without a slash at its end."""
         return self.context.settings.base_url or f"{self.request.url.scheme}://{self.request.url.netloc}"
 
+    @property
+    def is_secure(self) -> bool:
+        return self.base_url.startswith("https://")
+
+    def path_param(self, name: str) -> str:
+        return str(self.request.path_params[name])
+
+    async def limit(self, what: str, rate: Rate, message: str) -> None:
+        """429 with this message for an account that does this too often."""
+        ticket = await self.context.rates.take(f"{what}:{self.account.id}", rate)
+        if not ticket.is_granted:
+            raise TooMany(message, ticket.wait_s)
+
     async def check_change(self, token: str) -> None:
         """403 unless a changing request comes from one of our own pages: by its origin, and by its token.
 
         429 for an account that changes things too often, from any number of networks: most changes write to the audit
         log. Requests from other sites do not count, or any page could use up the limit of its visitors.
         """
-        self._check_origin(token)
-        if self.is_signed_in:
-            ticket = await self.context.rates.take(f"changes:{self.account.id}", CHANGE_RATE)
-            if not ticket.is_granted:
-                raise TooMany("Too many changes at once. Try again in a moment.", ticket.wait_s)
-
-    def _check_origin(self, token: str) -> None:
         headers = self.request.headers
         base_url = self.context.settings.base_url
         origin = Origin(headers.get("sec-fetch-site"), headers.get("origin"), headers.get("host"), base_url)
         if not is_own_request(origin, token, self.cookie):
             raise WrongOrigin
+        if self.is_signed_in:
+            await self.limit("changes", CHANGE_RATE, "Too many changes at once. Try again in a moment.")
 
-    def page(self, template: str, status: int = 200, **values: object) -> HTMLResponse:
+    def page(self, template: str, **values: object) -> HTMLResponse:
         """Render a template, which also knows the visit, its account and the note of a redirect."""
         account = self.account if self.is_signed_in else None
         note = NOTES.get(self.request.query_params.get("note", ""))
-        return self.context.renderer.page(template, status, {"visit": self, "account": account, "note": note, **values})
+        return self.context.renderer.page(template, {"visit": self, "account": account, "note": note, **values})
 
     async def form(self, kind: type[T]) -> T:
         """The fields of a form, checked. Unknown fields are refused; a field of type list takes every value.
@@ -124,16 +175,22 @@ class Visit:
         given = self.request.query_params
         return _convert({name: given[name] for name in names if given.get(name)}, kind)
 
-    def set_cookie(self, response: Response, secret: str) -> None:
-        self.cookie = secret
-        is_secure = self.base_url.startswith("https://")
-        response.set_cookie(
-            cookie_name(is_secure=is_secure), secret, LONGEST_S, secure=is_secure, httponly=True, samesite="lax"
-        )
+    def get_cookie(self, name: str) -> str:
+        return self.request.cookies.get(cookie_name(name, is_secure=self.is_secure), "")
 
-    def clear_cookie(self, response: Response) -> None:
-        is_secure = self.base_url.startswith("https://")
-        response.delete_cookie(cookie_name(is_secure=is_secure), secure=is_secure, httponly=True, samesite="lax")
+    def set_cookie(self, name: str, value: str, lifetime_s: int) -> None:
+        """Have the reply set a cookie that scripts cannot read. A lifetime of zero removes it."""
+        self._new_cookies[name] = value, lifetime_s
+
+    def set_session_cookie(self, secret: str) -> None:
+        self.cookie = secret
+        self.set_cookie(SESSION_COOKIE, secret, SESSION_S)
+
+    def add_cookies(self, response: Response) -> None:
+        """Put the new cookies on the reply."""
+        for name, (value, lifetime_s) in self._new_cookies.items():
+            full_name = cookie_name(name, is_secure=self.is_secure)
+            response.set_cookie(full_name, value, lifetime_s, secure=self.is_secure, httponly=True, samesite="lax")
 
 
 def _convert(values: dict[str, Any], kind: type[T]) -> T:

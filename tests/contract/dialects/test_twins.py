@@ -10,8 +10,7 @@ from msgspec import Raw
 from cadenza.core.records import Route
 from cadenza.upstreams.base import Ask
 from cadenza.upstreams.dialects import DIALECTS, PLAIN, Dialect
-from cadenza.upstreams.message_rules import MessageRules
-from cadenza.upstreams.writer import write_request
+from cadenza.upstreams.writer import RequestWriter
 from tests.contract.dialects.stage import TWINS
 from tests.contract.dialects.test_conversations import ODD_MESSAGES, SAMPLING
 from tests.contract.dialects.twin import KEY, MODEL, Twin
@@ -50,7 +49,7 @@ def problems(twin: Twin, dialect: Dialect) -> list[str]:
         stream=True,
         tools={"tools": raw(TOOLS), "tool_choice": raw(CHOICE)},
     )
-    body = write_request(dialect, MessageRules(dialect), Route("twin", MODEL, 100_000, 1000), ask)
+    body = RequestWriter(dialect).write(Route("twin", MODEL, 100_000, 1000), ask)
     key = f"Bearer {KEY}" if twin.key_header == "authorization" else KEY
     path = twin.path or f"{twin.base_path}/chat/completions"
     return twin.problems_of(Request("POST", path, {twin.key_header: key}, body))

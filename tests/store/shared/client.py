@@ -6,9 +6,8 @@ import time
 from multiprocessing.connection import Connection
 
 from cadenza.core.rates import Rate
-from cadenza.fleet.address import parse
+from cadenza.fleet.valkey.link import ValkeyTiming
 from cadenza.fleet.valkey.state import ValkeyState
-from cadenza.fleet.valkey.timing import Timing
 from cadenza.gateway.slots import Slots
 from cadenza.observe import Observer, make_log
 
@@ -20,7 +19,7 @@ async def take(line: Connection, url: str, per_s: str, burst: str, time_s: str) 
 
     They are those before the first attempt, after the first refusal, before the last attempt, and after it.
     """
-    state = ValkeyState(parse(url), 1, Observer(make_log()), Timing(trip_s=30.0, connect_s=30.0))
+    state = ValkeyState(url, 1, Observer(make_log()), ValkeyTiming(trip_s=30.0, connect_s=30.0))
     await state.start()
     assert state.is_up
     rate, granted, used_up_s = Rate(float(per_s), int(burst)), 0, math.inf
@@ -38,9 +37,7 @@ async def take(line: Connection, url: str, per_s: str, burst: str, time_s: str) 
 
 
 async def hold(line: Connection, url: str, limit: str, count: str, lease_s: str) -> None:
-    state = ValkeyState(
-        parse(url), 1, Observer(make_log()), Timing(trip_s=30.0, connect_s=30.0, lease_s=float(lease_s))
-    )
+    state = ValkeyState(url, 1, Observer(make_log()), ValkeyTiming(trip_s=30.0, connect_s=30.0, lease_s=float(lease_s)))
     slots = Slots(int(limit), wait_s=30.0, lender=state.lender)
     await state.start()
     held = [await slots.enter("key_of_the_process") for _ in range(int(count))]

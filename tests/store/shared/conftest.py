@@ -5,15 +5,13 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from cadenza.fleet.address import parse
-from cadenza.fleet.memory import MemoryState
-from cadenza.fleet.state import SharedState
+from cadenza.fleet.shared import MemoryState, SharedState
+from cadenza.fleet.valkey.link import ValkeyTiming
 from cadenza.fleet.valkey.state import ValkeyState
-from cadenza.fleet.valkey.timing import Timing
 from cadenza.observe import Observer, make_log
 from tests.valkey import Valkey, running_valkey
 
-PATIENT = Timing(trip_s=30.0, connect_s=30.0, lease_s=60.0)  # nothing is late on a busy machine
+PATIENT = ValkeyTiming(trip_s=30.0, connect_s=30.0, lease_s=60.0)  # nothing is late on a busy machine
 
 MakeState = Callable[[], Awaitable[SharedState]]
 MakeValkeyState = Callable[..., Awaitable[ValkeyState]]
@@ -52,11 +50,11 @@ def make_valkey_state(started: AsyncExitStack) -> MakeValkeyState:
 
     async def make(
         url: str,
-        timing: Timing = PATIENT,
+        timing: ValkeyTiming = PATIENT,
         observer: Observer | None = None,
         prepare: Callable[[ValkeyState], None] = lambda _: None,
     ) -> ValkeyState:
-        state = ValkeyState(parse(url), 1, observer or Observer(make_log()), timing)
+        state = ValkeyState(url, 1, observer or Observer(make_log()), timing)
         prepare(state)
         await state.start()
         started.push_async_callback(state.stop)

@@ -7,8 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cadenza.core.rates import Rate, Ticket, take_ticket
-from cadenza.fleet.memory import SWEEP_EVERY, MemoryRates
-from cadenza.fleet.state import SharedState
+from cadenza.fleet.shared import SWEEP_EVERY, MemoryRates, SharedState
 from tests.store.forked import forked
 from tests.store.shared import client
 from tests.store.shared.conftest import MakeValkeyState

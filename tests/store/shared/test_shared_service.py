@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from cadenza.core.codes import make_key
+from cadenza.fleet.valkey.link import ValkeyTiming
 from cadenza.fleet.valkey.slots import SLOTS_KEY
-from cadenza.fleet.valkey.timing import Timing
 from cadenza.gateway.unknown_keys import LOOK_UPS_OF_ONE_ADDRESS
 from tests.loopback import LoopbackUpstream
 from tests.service import Deployment, wait_until
@@ -21,7 +21,7 @@ from tests.valkey import DOWN, Valkey, run_while_up
 AT_ONCE = 8
 BURST = 6
 LEASE = re.compile(rb"\r\n([0-9a-f]{16})\r\n\$\d+\r\n[\d ]+ (\d+)\r\n")
-LEASE_MS = round(Timing().lease_s * 1000)
+LEASE_MS = round(ValkeyTiming().lease_s * 1000)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from cadenza.core.shares import Allowance
-from cadenza.fleet.valkey.timing import Timing
+from cadenza.fleet.valkey.link import ValkeyTiming
 from cadenza.gateway.slots import Slots
 from tests.store.forked import Fork, forked
 from tests.store.shared import client
@@ -16,7 +16,7 @@ from tests.store.shared.conftest import PATIENT, MakeValkeyState
 from tests.valkey import Valkey
 
 WAIT_S = 30.0
-LEASE = Timing(trip_s=30.0, connect_s=30.0, lease_s=4.0)  # a process that gets no core for three seconds keeps it
+LEASE = ValkeyTiming(trip_s=30.0, connect_s=30.0, lease_s=4.0)  # a process that gets no core for three seconds keeps it
 
 MakeFleet = Callable[..., Awaitable[list["OpenSlots"]]]
 
@@ -45,7 +45,7 @@ def make_fleet(request: pytest.FixtureRequest, make_valkey_state: MakeValkeyStat
 
 
 async def fleet_slots(
-    make: MakeValkeyState, url: str, limit: int, wait_s: float = WAIT_S, timing: Timing = PATIENT
+    make: MakeValkeyState, url: str, limit: int, wait_s: float = WAIT_S, timing: ValkeyTiming = PATIENT
 ) -> OpenSlots:
     made = list[OpenSlots]()
     await make(url, timing, prepare=lambda state: made.append(OpenSlots(limit, wait_s, wait_s, state.lender)))

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from cadenza.core.errors import RateLimited
-from cadenza.fleet.state import SharedState
+from cadenza.fleet.shared import SharedState
 from cadenza.gateway.unknown_keys import LOOK_UPS_OF_ONE_ADDRESS, UnknownKeyLimiter
 from cadenza.observe import Metrics
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from cadenza.core.rates import Rate, Ticket
-from cadenza.fleet.address import parse
+from cadenza.fleet.valkey.connection import ValkeyAddress
+from cadenza.fleet.valkey.link import ValkeyTiming
 from cadenza.fleet.valkey.state import ValkeyState
-from cadenza.fleet.valkey.timing import Timing
 from cadenza.gateway.slots import Slots
 from cadenza.observe import Observer, make_log
 from tests.store.shared.conftest import PATIENT, MakeValkeyState
@@ -21,10 +21,10 @@ from tests.valkey import Valkey
 
 WAIT_S = 60.0
 SLOW = Rate(per_s=0.001, burst=12)
-PERSISTENT = Timing(trip_s=30.0, connect_s=30.0, retry_s=0.05, retry_s_max=0.2, lease_s=60.0)  # nothing is ever late
-QUICK = Timing(trip_s=1.0, connect_s=30.0, retry_s=0.05, retry_s_max=0.2)  # a busy machine may be late now and then
-SHORT = Timing(trip_s=1.0, connect_s=30.0, retry_s=0.05, retry_s_max=0.2, lease_s=2.5)
-RESTARTED = Timing(trip_s=30.0, connect_s=30.0, retry_s=0.02, retry_s_max=0.05, settle_s=0.2)
+PERSISTENT = ValkeyTiming(trip_s=30.0, connect_s=30.0, retry_s=0.05, retry_s_max=0.2, lease_s=60.0)  # never late
+QUICK = ValkeyTiming(trip_s=1.0, connect_s=30.0, retry_s=0.05, retry_s_max=0.2)  # sometimes late on a busy machine
+SHORT = ValkeyTiming(trip_s=1.0, connect_s=30.0, retry_s=0.05, retry_s_max=0.2, lease_s=2.5)
+RESTARTED = ValkeyTiming(trip_s=30.0, connect_s=30.0, retry_s=0.02, retry_s_max=0.05, settle_s=0.2)
 DOWN = "the shared state does not answer: this process keeps to its share"
 BACK = "the shared state is back"
 
@@ -61,7 +61,7 @@ async def granted(state: ValkeyState, name: str = "key_a", rate: Rate = SLOW) ->
     return sum(ticket.is_granted for ticket in tickets)
 
 
-async def with_slots(make: MakeValkeyState, url: str, limit: int, timing: Timing) -> tuple[ValkeyState, Slots]:
+async def with_slots(make: MakeValkeyState, url: str, limit: int, timing: ValkeyTiming) -> tuple[ValkeyState, Slots]:
     made = list[Slots]()
     state = await make(url, timing, prepare=lambda state: made.append(Slots(limit, 0.3, 0.3, state.lender)))
     return state, made[0]
@@ -330,6 +330,6 @@ async def test_a_wrong_password_is_logged_without_it(
     assert not wrong.is_up
     (line,) = observed.lines
     assert "WRONGPASS" in line["reason"]
-    assert "wr0ng" not in json.dumps(line) + repr(parse(f"unix://{user}:wr0ng@{path}"))
+    assert "wr0ng" not in json.dumps(line) + repr(ValkeyAddress.parse(f"unix://{user}:wr0ng@{path}"))
     right = await make_valkey_state(f"unix://{user}:r1ght@{path}?db=3", PERSISTENT)
     assert right.is_up

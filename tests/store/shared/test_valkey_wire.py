@@ -11,10 +11,9 @@ import pytest
 import uvloop
 
 from cadenza.core.rates import Rate
-from cadenza.fleet.address import parse
+from cadenza.fleet.valkey.connection import ValkeyConnection
+from cadenza.fleet.valkey.link import ValkeyTiming
 from cadenza.fleet.valkey.state import ValkeyState
-from cadenza.fleet.valkey.timing import Timing
-from cadenza.fleet.valkey.wire import Connection
 from cadenza.gateway.slots import Slots
 from cadenza.observe import Observer, make_log
 
@@ -57,7 +56,7 @@ async def test_an_answer_of_another_form_is_no_answer(answer: bytes, tmp_path: P
     raised = list[dict[str, Any]]()
     asyncio.get_running_loop().set_exception_handler(lambda _, context: raised.append(context))
     async with answering(answer, tmp_path / "odd.sock") as url:
-        state = ValkeyState(parse(url), 1, Observer(make_log()), Timing(trip_s=WAIT_S, connect_s=WAIT_S, retry_s=0.01))
+        state = ValkeyState(url, 1, Observer(make_log()), ValkeyTiming(trip_s=WAIT_S, connect_s=WAIT_S, retry_s=0.01))
         await state.start()
         tickets = [await asyncio.wait_for(state.rates.take("key_a", RATE), WAIT_S) for _ in range(4)]
         await state.stop()
@@ -68,7 +67,7 @@ async def test_an_answer_of_another_form_is_no_answer(answer: bytes, tmp_path: P
 async def test_a_message_that_is_not_ours_is_ignored(tmp_path: Path) -> None:
     """A message of another program on our channel may have any bytes."""
     async with answering(b"*2\r\n:1\r\n$1\r\n0\r\n", tmp_path / "odd.sock") as url:
-        state = ValkeyState(parse(url), 1, Observer(make_log()), Timing(trip_s=WAIT_S, connect_s=WAIT_S))
+        state = ValkeyState(url, 1, Observer(make_log()), ValkeyTiming(trip_s=WAIT_S, connect_s=WAIT_S))
         Slots(4, lender=state.lender)
         for message in (b"", b"\xff\xfe", b"short", b"\xff short \x00"):
             state.lender.hear(message)
@@ -83,7 +82,7 @@ def test_a_command_for_a_connection_that_ends_is_answered(tmp_path: Path) -> Non
         loop.set_exception_handler(lambda _, context: raised.append(context))
         async with answering(b"", tmp_path / "odd.sock"):
             transport, connection = await loop.create_unix_connection(
-                lambda: Connection(WAIT_S, lambda _: None, lambda _: None), str(tmp_path / "odd.sock")
+                lambda: ValkeyConnection(WAIT_S, lambda _: None, lambda _: None), str(tmp_path / "odd.sock")
             )
             transport.abort()
             connection.send(answers.append, "PING")

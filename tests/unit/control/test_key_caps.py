@@ -6,18 +6,17 @@ from functools import partial
 import pytest
 
 from cadenza.control.keys import (
+    KeyChange,
     KeyLimits,
     KeyOrder,
     KeyView,
     UnknownKey,
+    change_key,
     create_key,
     create_own_key,
-    limit_key,
     list_keys,
     list_own_keys,
-    rename_key,
     revoke_key,
-    set_cap,
 )
 from cadenza.core.codes import digest_key
 from cadenza.core.errors import ControlError
@@ -35,9 +34,9 @@ OWNERS = {"acct_a": "owner@example.org", "acct_b": "other@example.org"}
 
 Action = Callable[[Store, str, str | None], Awaitable[object]]
 ACTIONS: dict[str, Action] = {
-    "rename": lambda store, key, owner: rename_key(store, key, "new", NOW_MS, owner),
-    "limit": lambda store, key, owner: limit_key(store, key, KeyLimits(1.0), NOW_MS, owner),
-    "cap": lambda store, key, owner: set_cap(store, key, Cap(5), NOW_MS, owner),
+    "rename": lambda store, key, owner: change_key(store, key, KeyChange(name="new"), NOW_MS, owner),
+    "limit": lambda store, key, owner: change_key(store, key, KeyChange(limits=KeyLimits(1.0)), NOW_MS, owner),
+    "cap": lambda store, key, owner: change_key(store, key, KeyChange(cap=Cap(5)), NOW_MS, owner),
     "revoke": lambda store, key, owner: revoke_key(store, key, NOW_MS, owner),
 }
 
@@ -74,7 +73,7 @@ async def test_a_cap_is_set_changed_and_removed(store: Store) -> None:
     secret, key = await create(store)
     assert not await is_capped(store, secret)
     for cap in (Cap(5), Cap(9, "month"), None):
-        view = await set_cap(store, key.id, cap, NOW_MS)
+        view = await change_key(store, key.id, KeyChange(cap=cap), NOW_MS)
         assert (view.cap, await is_capped(store, secret)) == (cap, cap is not None)
         assert await list_keys(store, OWNERS["acct_a"], NOW_MS) == [view]
 
@@ -95,16 +94,16 @@ async def test_an_impossible_cap_is_refused(store: Store, cap: Cap) -> None:
     with pytest.raises(ControlError, match="cap"):
         await create(store, cap)
     with pytest.raises(ControlError, match="cap"):
-        await set_cap(store, key.id, cap, NOW_MS)
+        await change_key(store, key.id, KeyChange(cap=cap), NOW_MS)
     assert await list_keys(store, OWNERS["acct_a"], NOW_MS) == [key]
 
 
 async def test_a_key_is_renamed(store: Store) -> None:
     """The view has the new name; a name of two lines is refused."""
     _, key = await create(store)
-    assert (await rename_key(store, key.prefix, "server", NOW_MS)).name == "server"
+    assert (await change_key(store, key.prefix, KeyChange(name="server"), NOW_MS)).name == "server"
     with pytest.raises(ControlError, match="one line"):
-        await rename_key(store, key.id, "two\nlines", NOW_MS)
+        await change_key(store, key.id, KeyChange(name="two\nlines"), NOW_MS)
     assert [view.name for view in await list_keys(store, OWNERS["acct_a"], NOW_MS)] == ["server"]
 
 

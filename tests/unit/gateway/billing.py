@@ -9,7 +9,7 @@ import pytest
 from cadenza.core.records import ReplyResult, Usage
 from cadenza.core.tokens import Tokenizer
 from cadenza.gateway.billing import BREAK_OFF_S, Quote, hold_credit
-from cadenza.gateway.record import RequestRecord
+from cadenza.gateway.request import RequestRecord
 from cadenza.ledger.rules import AMPLE_TIMES, Hold
 from cadenza.ledger.writer import LedgerWriter
 from cadenza.routing.prompt import PromptSize

@@ -8,8 +8,8 @@ import msgspec
 
 from cadenza.core.rates import Limits, Rate
 from cadenza.core.records import Plan, Route
-from cadenza.fleet.memory import MemoryState
 from cadenza.fleet.presence import Presence
+from cadenza.fleet.shared import MemoryState
 from cadenza.gateway.gateway import Gateway, LoadSnapshot, State
 from cadenza.http.exchange import Exchange
 from cadenza.observe import Observer

@@ -2,8 +2,11 @@
 
 import asyncio
 import io
-from collections.abc import AsyncIterator, Awaitable, Callable
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any
 
+import msgspec
 import pytest
 
 from cadenza.children.turns import TurnLimits
@@ -11,17 +14,25 @@ from cadenza.core.chat import ChatRequest
 from cadenza.core.errors import InsufficientCredit, InvalidRequest, RateLimited
 from cadenza.core.money import Price
 from cadenza.core.records import CONTEXT_TOKENS_MAX, Plan, Principal, Route
-from cadenza.gateway.chat import INLINE_BYTES, fit, read_chat
+from cadenza.gateway.chat import INLINE_BYTES, compose, fit, read_chat
 from cadenza.gateway.large.bodies import LargeBodies, LargeLimits
+from cadenza.gateway.validate import parse_chat
 from cadenza.http.body import BodyMemory
 from cadenza.observe import Observer, make_log
 from cadenza.routing.prompt import Character, PromptSize
+from cadenza.upstreams.base import Ask
+from cadenza.upstreams.dialects import PLAIN
+from cadenza.upstreams.writer import RequestWriter
 from tests.unit.gateway.client import Client
-from tests.unit.gateway.prompts import TOKENIZER, prompt_of
+from tests.unit.gateway.prompts import TOKENIZER, Paid, prompt_of
 
 SMALL, LARGE = Route("acme", "small", 2_000, 500), Route("acme", "large", 2_000_000, 1_000, 1)
 PLAN = Plan.of("forte", (SMALL, LARGE))
 PRICE, CREDIT_NANO = Price(1070, 3450), 10**12
+
+CHARACTER = Character('You are "Cadenza".\nBe brief. 音楽')
+ONE_ROUTE = Plan.of("forte", (Route("acme", "large", 10_000, 1_000),))
+HI = b'{"messages":[{"role":"user",  "content":"hi"}],"stream":true,"seed":7%b}'
 
 
 def principal(key: str, account: str = "account") -> Principal:
@@ -108,3 +119,85 @@ async def test_an_account_with_many_keys_gets_the_turns_of_one() -> None:
     assert [type(end) for end in ended] == [type(None)] * 3 + [RateLimited, type(None)]
     assert served.index("other") <= 2  # one that ran, and one that was before it in the line
     assert [key for key in served if key != "other"] == ["key 0", "key 1", "key 2"]
+
+
+def composed(body: bytes, output_limit: int = 1_000) -> Ask:
+    return asyncio.run(compose(parse_chat(body), CHARACTER, prompt_of(20, 100), Paid(output_limit), ONE_ROUTE))
+
+
+def sent(messages: Sequence[msgspec.Raw]) -> list[tuple[str, str]]:
+    decoded = [json.loads(bytes(message)) for message in messages]
+    return [(message["role"], message["content"]) for message in decoded]
+
+
+def composed_of(*messages: tuple[str, Any]) -> Ask:
+    body = {"messages": [{"role": role, "content": content} for role, content in messages]}
+    return composed(json.dumps(body).encode())
+
+
+@pytest.mark.parametrize("role", ["user", "assistant"])
+def test_the_character_is_always_the_first_message(role: str) -> None:
+    """If the client begins with another role, the character is a system message of its own before it."""
+    ask = composed_of((role, "mine"), ("user", "hi"))
+    assert sent(ask.messages) == [("system", CHARACTER.text), (role, "mine"), ("user", "hi")]
+    assert ask.separate == ()
+
+
+def test_leading_system_messages_are_joined_to_the_character() -> None:
+    """The character, a blank line, then each leading system and developer message; later ones stay in place."""
+    parts = [{"type": "text", "text": "two "}, {"type": "text", "text": "parts"}]
+    ask = composed_of(("system", "one"), ("developer", parts), ("user", "hi"), ("developer", "later"))
+    joined = f"{CHARACTER.text}\n\none\n\ntwo parts"
+    assert sent(ask.messages) == [("system", joined), ("user", "hi"), ("system", "later")]
+
+
+def test_a_route_can_have_each_system_message_apart() -> None:
+    """With `system = "each"` the route gets the character and the client's messages as they came."""
+    ask = composed_of(("system", "one"), ("developer", "two"), ("user", "hi"))
+    one, each = ONE_ROUTE.routes[0], msgspec.structs.replace(ONE_ROUTE.routes[0], system="each")
+    assert ask.messages_for(one) is ask.messages
+    apart = [("system", CHARACTER.text), ("system", "one"), ("system", "two"), ("user", "hi")]
+    assert sent(ask.messages_for(each)) == apart
+
+
+def test_system_messages_alone_are_joined_too() -> None:
+    """A conversation of system messages only becomes one message."""
+    assert sent(composed_of(("system", "one")).messages) == [("system", f"{CHARACTER.text}\n\none")]
+
+
+def test_an_ask_has_the_fields_of_the_request() -> None:
+    """Stream and sampling are the request's own, its messages are the bytes that came, its size is the prompt's."""
+    ask = composed(HI % b"")
+    assert (ask.stream, bytes(ask.sampling["seed"]), ask.prompt_tokens) == (True, b"7", 100)
+    assert bytes(ask.messages[1]) == b'{"role":"user",  "content":"hi"}'
+
+
+@pytest.mark.parametrize(
+    ("asked", "output_limit", "sent"),
+    [(None, 1_000, None), (None, 999, 999), (5, 5, 5), (500, 107, 107), (5_000, 1_000, 1_000)],
+)
+def test_the_limit_is_the_clients_own_unless_the_credit_pays_for_less(
+    asked: int | None, output_limit: int, sent: int | None
+) -> None:
+    """Without a limit none is sent while the account can pay for the longest answer of the route."""
+    field = b"" if asked is None else b',"max_tokens":%d' % asked
+    assert composed(HI % field, output_limit).max_tokens == sent
+
+
+async def test_composing_does_not_change_the_request() -> None:
+    """A request that is composed twice gets one character each time."""
+    chat = parse_chat(HI % b"")
+    asks = [await compose(chat, CHARACTER, prompt_of(20), Paid(9), ONE_ROUTE) for _ in range(2)]
+    assert [len(ask.messages) for ask in asks] == [2, 2]
+    assert len(chat.messages) == 1
+
+
+def test_the_names_of_passed_fields_are_counted() -> None:
+    """A route that passes many fields on is sent all of them: what is allowed to be sent includes their names."""
+    names = tuple(f"{number:064}" for number in range(60))
+    plan = Plan.of("forte", (msgspec.structs.replace(ONE_ROUTE.routes[0], passes=names),))
+    body = json.dumps({"messages": [{"role": "user", "content": "hi"}]} | dict.fromkeys(names, 1)).encode()
+    ask = asyncio.run(compose(parse_chat(body), CHARACTER, prompt_of(20, 100), Paid(1_000), plan))
+    written = RequestWriter(PLAIN).write(plan.routes[0], ask)
+    ask.check_counted(len(written))
+    assert msgspec.json.decode(written).keys() >= {*names}

@@ -10,11 +10,11 @@ import msgspec
 import pytest
 
 from cadenza.core.records import Usage
-from cadenza.fleet.memory import MemoryState
 from cadenza.fleet.presence import Presence
+from cadenza.fleet.shared import MemoryState
 from cadenza.gateway.gateway import Gateway, State
 from cadenza.grounding.files.reader import CHILD, DocumentReader, ReaderLimits
-from cadenza.grounding.stage import Grounder
+from cadenza.grounding.gather import Grounder
 from cadenza.http.events import PING, EventReader
 from cadenza.upstreams.base import Piece
 from tests.unit.gateway.client import Client

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import pytest
 
 from cadenza.core.records import Outcome, ReplyResult, Usage
-from cadenza.gateway.record import RequestRecord
+from cadenza.gateway.request import RequestRecord
 from cadenza.http.headers import Headers
 from cadenza.store.schema import usage as usage_table
 from cadenza.store.tables import keys

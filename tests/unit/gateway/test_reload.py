@@ -4,9 +4,9 @@ import asyncio
 
 from cadenza.core.rates import Limits, Rate
 from cadenza.core.records import Route
-from cadenza.fleet import epochs
 from cadenza.gateway.gateway import Reloader
 from cadenza.routing.catalogue import Snapshot
+from cadenza.store.tables import epochs
 from cadenza.upstreams.base import Piece
 from tests.unit.gateway.client import WAIT_S, Client, let_tasks_run
 from tests.unit.gateway.funded_store import FundedStore

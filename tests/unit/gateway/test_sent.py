@@ -12,13 +12,12 @@ import pytest
 
 from cadenza.core.records import Plan, Route
 from cadenza.core.sent import resolved, without_data
-from cadenza.gateway.compose import compose
+from cadenza.gateway.chat import compose
 from cadenza.gateway.validate import parse_chat
 from cadenza.routing.prompt import Character, PromptSize
 from cadenza.upstreams.base import Ask, NotCounted
 from cadenza.upstreams.dialects import DIALECTS
-from cadenza.upstreams.message_rules import MessageRules
-from cadenza.upstreams.writer import write_request
+from cadenza.upstreams.writer import RequestWriter
 from tests.sent_bodies import BodyMaker, count_whole
 from tests.unit.gateway.prompts import TOKENIZER, Paid
 
@@ -29,7 +28,7 @@ LONG = "The ship left the harbour at nine. " * 100
 LONG_TOKENS = TOKENIZER.count(LONG)
 USER = {"role": "user", "content": "hi"}
 TOOL = {"type": "function", "function": {"name": "f"}}
-RULES = {name: MessageRules(dialect) for name, dialect in DIALECTS.items()}
+WRITERS = {name: RequestWriter(dialect) for name, dialect in DIALECTS.items()}
 
 
 @pytest.fixture
@@ -57,7 +56,7 @@ def held_and_asked(body: bytes) -> tuple[int, Ask]:
 
 def written(ask: Ask, dialect: str, system: str) -> bytes:
     route = Route("acme", "large", WINDOW_TOKENS, 1000, system="each" if system == "each" else "one")
-    body = write_request(DIALECTS[dialect], RULES[dialect], route, ask)
+    body = WRITERS[dialect].write(route, ask)
     ask.check_counted(len(body))
     return body
 

@@ -6,7 +6,7 @@ import pytest
 
 from cadenza.core.errors import RateLimited, Unauthenticated
 from cadenza.core.rates import NS_PER_S
-from cadenza.fleet.memory import MemoryRates
+from cadenza.fleet.shared import MemoryRates
 from cadenza.gateway.unknown_keys import (
     DEAD_KEY_NS,
     LOOK_UPS_OF_ONE_ADDRESS,

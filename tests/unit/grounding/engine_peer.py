@@ -3,14 +3,15 @@
 import contextlib
 import json
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 from cadenza.grounding.search.engines.base import Engine
-from cadenza.grounding.search.engines.build import EngineChoice, WebEngineName, build_engine
-from cadenza.grounding.search.records import EngineFailed, Hit
+from cadenza.grounding.search.engines.build import ENGINE_TIME, build_web_engine
+from cadenza.grounding.search.records import EngineFailed, EngineName, Hit, SearchOptions
 from tests.unit.http.peer import WAIT_S, Peer, Script
 
-NAMES: tuple[WebEngineName, ...] = ("searxng", "brave", "tavily")
+NAMES: tuple[EngineName, ...] = ("searxng", "brave", "tavily")
 KEY = "key-of-the-tests"
 QUERY = "height of Mont Blanc"
 
@@ -36,12 +37,14 @@ def reply(body: bytes, status: str = "200 OK", content_type: str = "application/
     return head.encode() + body
 
 
-def engine_at(name: WebEngineName, url: str, timeout_s: float = WAIT_S, proxy: str | None = None) -> Engine:
-    return build_engine(EngineChoice(name, timeout_s, url, KEY, proxy))
+def engine_at(name: EngineName, url: str, timeout_s: float = WAIT_S, proxy: str | None = None) -> Engine:
+    """An engine that is given so much time for a search."""
+    settings = SearchOptions(name, Path("no-index"), url, KEY, proxy, timeout_s=timeout_s / ENGINE_TIME)
+    return build_web_engine(settings)
 
 
 @contextlib.asynccontextmanager
-async def asking(name: WebEngineName, script: Script, timeout_s: float = WAIT_S) -> AsyncIterator[tuple[Engine, Peer]]:
+async def asking(name: EngineName, script: Script, timeout_s: float = WAIT_S) -> AsyncIterator[tuple[Engine, Peer]]:
     async with Peer(script) as peer:
         engine = engine_at(name, peer.url, timeout_s)
         try:
@@ -50,7 +53,7 @@ async def asking(name: WebEngineName, script: Script, timeout_s: float = WAIT_S)
             await engine.close()
 
 
-async def hits_of(name: WebEngineName, script: Script, count: int = 5) -> list[Hit]:
+async def hits_of(name: EngineName, script: Script, count: int = 5) -> list[Hit]:
     async with asking(name, script) as (engine, _):
         return await engine.search(QUERY, count)
 

@@ -4,8 +4,9 @@ import asyncio
 import io
 from collections.abc import Callable
 
+from cadenza.core.breaker import BreakerLimits
 from cadenza.grounding.search.engines.base import Engine
-from cadenza.grounding.search.engines.engine_log import EngineLog
+from cadenza.grounding.search.engines.guard import LIMITS, GuardedEngine
 from cadenza.grounding.search.records import EngineFailed, Hit
 from cadenza.observe import make_log
 
@@ -54,5 +55,7 @@ class ScriptedEngine:
         self.is_closed = True
 
 
-def engine_log(engine: Engine, clock: SecondsClock, written: io.StringIO | None = None) -> EngineLog:
-    return EngineLog(engine.name, make_log(written or io.StringIO()), clock)
+def guarded(
+    engine: Engine, clock: SecondsClock, written: io.StringIO | None = None, limits: BreakerLimits = LIMITS
+) -> GuardedEngine:
+    return GuardedEngine(engine, clock, make_log(written or io.StringIO()), limits)

@@ -8,12 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cadenza.grounding.answer import GroundedStream, TagRemover, ground_whole
-from cadenza.grounding.fence import fence, fence_id, fence_notes
+from cadenza.grounding.material import fence
 from cadenza.grounding.search.records import Source
 
-FENCED = fence("source", "It rains in Bergen.", number="1", title="Rain", url="https://a.example/?a=1")
-NOTES = fence_notes(["I live in Oslo."])
-IDS = [fence_id(FENCED), fence_id(NOTES)]
+SOURCE_FENCE = fence("source", "It rains in Bergen.", number="1", title="Rain", url="https://a.example/?a=1")
+NOTES_FENCE = fence("notes", "- I live in Oslo.")
+FENCED, NOTES = SOURCE_FENCE.text, NOTES_FENCE.text
+IDS = [SOURCE_FENCE.id, NOTES_FENCE.id]
 END = f"</reference {IDS[0]}>"
 OTHER = "</reference 0123456789abcdef>"
 SOURCE = Source("https://a.example/?a=1", "Rain", "It rains in Bergen.")

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cadenza.grounding.search.citations import CitationFinder, find_citations
-from cadenza.grounding.search.records import Cited
+from cadenza.grounding.answer import CitationFinder, find_citations
+from cadenza.grounding.search.records import Source
 
-SOURCES = [Cited(f"https://source-{number}.example/", f"Source {number}") for number in range(1, 5)]
+SOURCES = [Source(f"https://source-{number}.example/", f"Source {number}") for number in range(1, 5)]
 ODD_TEXT = st.text(st.sampled_from("[]【】`\n 1239-–,;^†ax_.(é今"), max_size=60)
 
 
-def annotations_of(pieces: Iterable[str], sources: list[Cited] = SOURCES) -> list[dict[str, Any]]:
+def annotations_of(pieces: Iterable[str], sources: list[Source] = SOURCES) -> list[dict[str, Any]]:
     finder = CitationFinder()
     for piece in pieces:
         finder.take(piece)

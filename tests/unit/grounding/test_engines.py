@@ -2,12 +2,12 @@
 
 import gzip
 import json
+from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from cadenza.grounding.search.engines.build import EngineChoice, WebEngineName
-from cadenza.grounding.search.records import Hit
+from cadenza.grounding.search.records import EngineName, Hit, SearchOptions
 from tests.unit.grounding.engine_peer import KEY, NAMES, QUERY, answer, asking, engine_at, hits_of, reply, result
 from tests.unit.http.peer import Peer, always, responding
 
@@ -16,7 +16,7 @@ TWO = [result("https://a.example/1", "One", "First"), result("http://b.example/2
 
 
 @every_engine
-async def test_results_become_hits_in_order(name: WebEngineName) -> None:
+async def test_results_become_hits_in_order(name: EngineName) -> None:
     """Address, title and snippet of each result, in the order of the engine."""
     hits = await hits_of(name, always(reply(answer(name, TWO))))
     assert hits == [
@@ -26,19 +26,19 @@ async def test_results_become_hits_in_order(name: WebEngineName) -> None:
 
 
 @every_engine
-async def test_no_more_hits_than_asked_for(name: WebEngineName) -> None:
+async def test_no_more_hits_than_asked_for(name: EngineName) -> None:
     """An engine that gives more results than were asked for is cut."""
     assert len(await hits_of(name, always(reply(answer(name, TWO))), count=1)) == 1
 
 
 @every_engine
-async def test_nothing_found_is_no_failure(name: WebEngineName) -> None:
+async def test_nothing_found_is_no_failure(name: EngineName) -> None:
     """An empty list of results is an answer."""
     assert await hits_of(name, always(reply(answer(name, [])))) == []
 
 
 @every_engine
-async def test_connection_is_reused(name: WebEngineName) -> None:
+async def test_connection_is_reused(name: EngineName) -> None:
     """Two searches go over one connection."""
     async with asking(name, always(reply(answer(name, TWO)))) as (engine, peer):
         for _ in range(2):
@@ -47,14 +47,14 @@ async def test_connection_is_reused(name: WebEngineName) -> None:
 
 
 @every_engine
-async def test_compressed_answer(name: WebEngineName) -> None:
+async def test_compressed_answer(name: EngineName) -> None:
     """An answer that is compressed, although that was not asked for, is read."""
     body = gzip.compress(answer(name, TWO))
     assert len(await hits_of(name, always(reply(body, more="content-encoding: gzip\r\n")))) == 2
 
 
 @every_engine
-async def test_proxy(name: WebEngineName) -> None:
+async def test_proxy(name: EngineName) -> None:
     """With a proxy, the request goes to the proxy and names the engine's address."""
     async with Peer(always(reply(answer(name, TWO)))) as proxy:
         engine = engine_at(name, "http://engine.example:8888", proxy=proxy.url)
@@ -117,7 +117,7 @@ async def test_tavily_is_sent_json() -> None:
 
 @every_engine
 @pytest.mark.parametrize("query", ["", " \n\t", "\ud800", "\x00\u202e"])
-async def test_query_of_nothing(name: WebEngineName, query: str) -> None:
+async def test_query_of_nothing(name: EngineName, query: str) -> None:
     """A query without a readable character finds nothing, and the engine is not asked."""
     async with asking(name, responding()) as (engine, peer):
         assert await engine.search(query, 5) == []
@@ -126,5 +126,6 @@ async def test_query_of_nothing(name: WebEngineName, query: str) -> None:
 
 def test_secrets_are_not_shown() -> None:
     """The representation of a choice has neither the key nor an address."""
-    choice = EngineChoice("brave", 1.0, "https://gateway.example", KEY, "http://user:secret@proxy.example:3128")
-    assert repr(choice) == "EngineChoice(brave)"
+    proxy = "http://user:secret@proxy.example:3128"
+    settings = SearchOptions("brave", Path("no-index"), "https://gateway.example", KEY, proxy)
+    assert repr(settings) == "SearchOptions(brave)"

@@ -7,8 +7,7 @@ import json
 import pytest
 
 from cadenza.grounding.search.engines.base import EngineBusy
-from cadenza.grounding.search.engines.build import WebEngineName
-from cadenza.grounding.search.records import EngineFailed
+from cadenza.grounding.search.records import EngineFailed, EngineName
 from tests.unit.grounding.engine_peer import NAMES, QUERY, answer, asking, engine_at, failure_of, hits_of, reply, result
 from tests.unit.http.peer import Script, Visit, always, full_listener, no_files_left, refusing_port, responding
 
@@ -87,7 +86,7 @@ def cut(name: str, *, framed: bool) -> Script:
 
 @every_engine
 @pytest.mark.parametrize("case", WRONG_ANSWERS)
-async def test_wrong_answer(name: WebEngineName, case: str) -> None:
+async def test_wrong_answer(name: EngineName, case: str) -> None:
     """A wrong answer is a failure with one word, and that word says what was wrong."""
     response, reasons = WRONG_ANSWERS[case]
     async with asking(name, responding(response)) as (engine, _):
@@ -96,7 +95,7 @@ async def test_wrong_answer(name: WebEngineName, case: str) -> None:
 
 @every_engine
 @pytest.mark.parametrize("results", [None, 1, "x", {"url": "https://a.example/"}])
-async def test_results_of_a_wrong_type(name: WebEngineName, results: object) -> None:
+async def test_results_of_a_wrong_type(name: EngineName, results: object) -> None:
     """Results that are not a list are a failure."""
     async with asking(name, always(reply(answer(name, results)))) as (engine, _):
         assert await failure_of(engine) == "malformed"
@@ -104,7 +103,7 @@ async def test_results_of_a_wrong_type(name: WebEngineName, results: object) -> 
 
 @every_engine
 @pytest.mark.parametrize("script", [answers_nothing, resets])
-async def test_connection_ends_without_an_answer(name: WebEngineName, script: Script) -> None:
+async def test_connection_ends_without_an_answer(name: EngineName, script: Script) -> None:
     """A connection that ends before the answer is a failure."""
     async with asking(name, script) as (engine, _):
         assert await failure_of(engine) == "broken"
@@ -112,7 +111,7 @@ async def test_connection_ends_without_an_answer(name: WebEngineName, script: Sc
 
 @every_engine
 @pytest.mark.parametrize(("framed", "reason"), [(True, "broken"), (False, "not_json")])
-async def test_truncated_body(name: WebEngineName, reason: str, *, framed: bool) -> None:
+async def test_truncated_body(name: EngineName, reason: str, *, framed: bool) -> None:
     """A body that breaks off is a failure, with and without a length that tells."""
     async with asking(name, cut(name, framed=framed)) as (engine, _):
         assert await failure_of(engine) == reason
@@ -120,7 +119,7 @@ async def test_truncated_body(name: WebEngineName, reason: str, *, framed: bool)
 
 @every_engine
 @pytest.mark.parametrize("script", [never_answers, stops_in_the_body])
-async def test_time_limit(name: WebEngineName, script: Script) -> None:
+async def test_time_limit(name: EngineName, script: Script) -> None:
     """The time limit ends an exchange before and within its answer."""
     async with asking(name, script, SHORT_S) as (engine, _):
         assert await failure_of(engine) == "timeout"
@@ -156,7 +155,7 @@ async def test_no_file_left() -> None:
 
 @every_engine
 @pytest.mark.parametrize("status", ["301 Moved Permanently", "302 Found", "307 Temporary Redirect", "308 Permanent"])
-async def test_redirect_is_not_followed(name: WebEngineName, status: str) -> None:
+async def test_redirect_is_not_followed(name: EngineName, status: str) -> None:
     """A redirect is a failure, even one to the same host, and nothing more is asked."""
     redirect = reply(b"", status, more="location: /elsewhere\r\n")
     async with asking(name, always(redirect)) as (engine, peer):
@@ -165,7 +164,7 @@ async def test_redirect_is_not_followed(name: WebEngineName, status: str) -> Non
 
 
 @every_engine
-async def test_ten_thousand_results(name: WebEngineName) -> None:
+async def test_ten_thousand_results(name: EngineName) -> None:
     """Of 10,000 results the first are taken."""
     many = [result(f"https://a.example/{number}", "T", "S") for number in range(10_000)]
     hits = await hits_of(name, always(reply(answer(name, many))))
@@ -201,21 +200,21 @@ BAD_RESULTS: list[dict[str, object]] = [
 
 
 @every_engine
-async def test_bad_results_are_left_out(name: WebEngineName) -> None:
+async def test_bad_results_are_left_out(name: EngineName) -> None:
     """Results without a usable web address, or of wrong types, are left out; the good one stays."""
     hits = await hits_of(name, always(reply(answer(name, [*BAD_RESULTS, result("https://good.example/")]))))
     assert [hit.url for hit in hits] == ["https://good.example/"]
 
 
 @every_engine
-async def test_results_that_are_no_objects(name: WebEngineName) -> None:
+async def test_results_that_are_no_objects(name: EngineName) -> None:
     """Elements that are not objects are left out."""
     mixed = answer(name, [GOOD]).replace(b'"results": [', b'"results": [1, null, "x", [[[]]], ')
     assert len(await hits_of(name, always(reply(mixed)))) == 1
 
 
 @every_engine
-async def test_a_page_is_taken_once(name: WebEngineName) -> None:
+async def test_a_page_is_taken_once(name: EngineName) -> None:
     """The same address, and the same with another fragment, is one page."""
     same = [result("https://a.example/x"), result("https://a.example/x"), result("https://a.example/x#part")]
     hits = await hits_of(name, always(reply(answer(name, [*same, result("https://a.example/y")]))))
@@ -223,7 +222,7 @@ async def test_a_page_is_taken_once(name: WebEngineName) -> None:
 
 
 @every_engine
-async def test_titles_and_snippets_are_plain_text(name: WebEngineName) -> None:
+async def test_titles_and_snippets_are_plain_text(name: EngineName) -> None:
     """Tags, entities and control characters go, and lengths are bounded."""
     dirty = result(
         "https://a.example/",
@@ -238,7 +237,7 @@ async def test_titles_and_snippets_are_plain_text(name: WebEngineName) -> None:
 
 
 @every_engine
-async def test_result_without_a_title(name: WebEngineName) -> None:
+async def test_result_without_a_title(name: EngineName) -> None:
     """The host stands in for a missing title; a missing snippet is empty."""
     [hit] = await hits_of(name, always(reply(answer(name, [{"url": "https://a.example/x", "title": None}]))))
     assert (hit.title, hit.snippet) == ("a.example", "")
@@ -271,13 +270,13 @@ BUSY = {
 
 @every_engine
 @pytest.mark.parametrize("case", BUSY)
-async def test_busy_engine_says_for_how_long(name: WebEngineName, case: str) -> None:
+async def test_busy_engine_says_for_how_long(name: EngineName, case: str) -> None:
     """A rate limit is told apart from a failure, with the time that the engine asks for."""
     status, headers, rest_s = BUSY[case]
     async with asking(name, always(reply(b"{}", status, more=headers))) as (engine, _):
         with pytest.raises(EngineBusy) as busy:
             await engine.search(QUERY, 5)
-    assert busy.value.rest_s == rest_s
+    assert busy.value.retry_after_s == rest_s
 
 
 async def test_searxng_without_json() -> None:
@@ -306,7 +305,7 @@ async def test_tavily_over_its_limit(status: str) -> None:
 
 
 @every_engine
-async def test_failures_do_not_quote_the_query(name: WebEngineName) -> None:
+async def test_failures_do_not_quote_the_query(name: EngineName) -> None:
     """No exception has the query in it, nor in what caused it."""
     async with asking(name, always(reply(f'{{"x": "{QUERY}"'.encode()))) as (engine, _):
         with pytest.raises(EngineFailed) as failed:

@@ -2,9 +2,8 @@
 
 import pytest
 
-from cadenza.grounding.search.engines.build import WebEngineName
-from cadenza.grounding.search.engines.probe import EngineProbe, probe
-from cadenza.grounding.search.records import EngineFailed
+from cadenza.grounding.search.engines.build import EngineProbe, probe
+from cadenza.grounding.search.records import EngineFailed, EngineName
 from tests.unit.grounding.engine_peer import NAMES, answer, asking, reply, result
 from tests.unit.grounding.scripted_engine import ScriptedEngine
 from tests.unit.http.peer import always, responding
@@ -31,20 +30,20 @@ REASONS = [
 ]
 
 
-async def probed(name: WebEngineName, response: bytes) -> EngineProbe:
+async def probed(name: EngineName, response: bytes) -> EngineProbe:
     async with asking(name, always(response)) as (engine, _):
         return await probe(engine)
 
 
 @pytest.mark.parametrize("name", NAMES)
-async def test_engine_that_works(name: WebEngineName) -> None:
+async def test_engine_that_works(name: EngineName) -> None:
     """An engine with a result works."""
     found = await probed(name, reply(answer(name, [result("https://a.example/")])))
     assert found == EngineProbe(works=True, detail=f"{name} answers")
 
 
 @pytest.mark.parametrize("name", NAMES)
-async def test_probe_is_one_search(name: WebEngineName) -> None:
+async def test_probe_is_one_search(name: EngineName) -> None:
     """It costs one search of the operator's, for a harmless word."""
     async with asking(name, responding(reply(answer(name, [])))) as (engine, peer):
         await probe(engine)
@@ -67,7 +66,7 @@ async def test_probe_is_one_search(name: WebEngineName) -> None:
         ("tavily", reply(b"", "500 Internal Server Error"), ("error", "later")),
     ],
 )
-async def test_engine_that_does_not_work(name: WebEngineName, response: bytes, words: tuple[str, ...]) -> None:
+async def test_engine_that_does_not_work(name: EngineName, response: bytes, words: tuple[str, ...]) -> None:
     """The sentence says what is wrong and what to do."""
     found = await probed(name, response)
     assert not found.works

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cadenza.grounding.search.engines.text import fit_query, plain_text
+from cadenza.grounding.search.engines.web import fit_query, plain_text
 
 
 @pytest.mark.parametrize(

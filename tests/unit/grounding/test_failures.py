@@ -3,8 +3,8 @@
 import pytest
 
 from cadenza.grounding.files.reader import ReaderBusy
+from cadenza.grounding.gather import failure_reason
 from cadenza.grounding.search.records import EngineFailed
-from cadenza.grounding.stage import reason_of
 from cadenza.store.store import StoreUnavailable
 
 
@@ -19,4 +19,4 @@ from cadenza.store.store import StoreUnavailable
 )
 def test_reasons_are_few_words(failure: Exception, reason: str) -> None:
     """An engine's failure has the engine's word; the others have one word each, and no text of an exception."""
-    assert reason_of(failure) == reason
+    assert failure_reason(failure) == reason

@@ -11,16 +11,14 @@ import pytest
 
 from cadenza.core.tokens import estimate_tokens
 from cadenza.grounding.files.reader import DocumentReader, PageSent, ReaderLimits
-from cadenza.grounding.search.engines.build import EngineChoice, build_engine
 from cadenza.grounding.search.engines.local import LocalBounds, LocalEngine
 from cadenza.grounding.search.finder import Finder, fitting
 from cadenza.grounding.search.pages.addresses import Network
 from cadenza.grounding.search.pages.fetch import PageFetcher
 from cadenza.grounding.search.pages.limits import FetchLimits
-from cadenza.grounding.search.records import EngineFailed, Found, Source, Unread
-from cadenza.grounding.search.web_search import SearchRequest
+from cadenza.grounding.search.records import EngineFailed, SearchRequest, SearchResult, Source, UnreadPage
 from cadenza.observe import Observer, make_log
-from tests.unit.grounding.engine_peer import reply
+from tests.unit.grounding.engine_peer import engine_at, reply
 from tests.unit.grounding.fetch_site import HOST, LOOPBACK, NOT_FOUND, PATIENT, Names, page
 from tests.unit.grounding.indexed import index, write
 from tests.unit.grounding.scripted_engine import ScriptedEngine
@@ -80,7 +78,7 @@ async def reader() -> AsyncIterator[DocumentReader]:
 async def finding(
     web: Web, reader: DocumentReader, limits: FetchLimits = PATIENT, networks: Sequence[Network] = LOOPBACK
 ) -> AsyncIterator[Finder]:
-    engine = build_engine(EngineChoice("searxng", WAIT_S, web.engine_url))
+    engine = engine_at("searxng", web.engine_url)
     finder = Finder(engine, PageFetcher(limits, networks, Names()), reader, 5, WAIT_S)
     try:
         yield finder
@@ -177,7 +175,7 @@ async def test_an_address_in_the_message_is_read(web: Web, reader: DocumentReade
     [here] = found.sources
     assert "signed in Lucerne" in here.text
     assert (here.title, here.url) == ("Treaty", f"{web.url}/here")
-    assert found.unread == [Unread(f"{web.url}/missing", "could not be read at the moment")]
+    assert found.unread == [UnreadPage(f"{web.url}/missing", "could not be read at the moment")]
     assert "/search" not in web.asked
 
 
@@ -189,7 +187,7 @@ async def test_nothing_was_found_if_no_page_could_be_read(web: Web, reader: Docu
             await finder.find(SearchRequest("owner", asked, ROOM)),
             await finder.find(SearchRequest("owner", asked, 20)),
         )
-    assert (bool(found), found.sources, found.unread) == (False, [], [Unread(f"{web.url}/missing")])
+    assert (bool(found), found.sources, found.unread) == (False, [], [UnreadPage(f"{web.url}/missing")])
     assert (cramped.sources, cramped.unread) == ([], [])
 
 
@@ -202,7 +200,7 @@ async def test_three_addresses_of_a_message_are_read(web: Web, reader: DocumentR
         cramped = await finder.find(SearchRequest("owner", [f"Compare {' '.join(urls)}"], 200))
     reason = "was not read: only the first 3 addresses of a message are read"
     assert [source.url for source in found.sources] == urls[:3]
-    assert found.unread == [Unread(url, reason) for url in urls[3:]]
+    assert found.unread == [UnreadPage(url, reason) for url in urls[3:]]
     assert {"/3", "/8"}.isdisjoint(web.asked)
     assert 0 < len(cramped.unread) < 6
 
@@ -226,9 +224,9 @@ async def test_the_local_engine_opens_no_page_and_the_model_is_told(reader: Docu
     await index(tmp_path / "index.db", write(tmp_path / "docs", pump="The pump of the Zurbaran plant is green."))
     finder = Finder(LocalEngine(tmp_path / "index.db", LocalBounds(time_s=60.0)), None, reader, 5, WAIT_S)
     pages = [f"https://{name}.example/x" for name in "abcd"]
-    told = [Unread(url, "could not be read: this service does not open web pages") for url in pages]
+    told = [UnreadPage(url, "could not be read: this service does not open web pages") for url in pages]
 
-    async def find(*asked: str, tokens_max: int = ROOM) -> Found:
+    async def find(*asked: str, tokens_max: int = ROOM) -> SearchResult:
         return await finder.find(SearchRequest("owner", asked, tokens_max))
 
     both = await find(f"Which colour has the pump of the Zurbaran plant, and in {' '.join(pages)} ?")

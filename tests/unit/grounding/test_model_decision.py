@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cadenza.grounding.search.intent.model_decision import decision_messages, read_decision
+from cadenza.grounding.model_decision import decision_messages, read_decision
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,9 @@ import msgspec
 import pytest
 
 from cadenza.grounding.search.cache import CacheBounds, ResultCache
-from cadenza.grounding.search.engines.resting import RestingEngine
 from cadenza.grounding.search.records import EngineFailed, Hit
 from tests.unit.grounding.engine_peer import answer, asking, reply, result
-from tests.unit.grounding.scripted_engine import HITS, ScriptedEngine, SecondsClock, engine_log
+from tests.unit.grounding.scripted_engine import HITS, ScriptedEngine, SecondsClock, guarded
 from tests.unit.http.peer import always, until
 
 OTHER = [Hit("https://b.example/", "Other", "Other")]
@@ -236,7 +235,7 @@ async def test_requests_share_an_exchange(cache: ResultCache, clock: SecondsCloc
     """With a real engine behind the circuit, five requests at once are one exchange."""
     script = always(reply(answer("tavily", [result("https://a.example/", "A title", "A snippet")])))
     async with asking("tavily", script) as (engine, peer):
-        resting = RestingEngine(engine, clock, engine_log(engine, clock))
-        found = await asyncio.gather(*(cache.search(resting, "q", 5) for _ in range(5)))
+        behind = guarded(engine, clock)
+        found = await asyncio.gather(*(cache.search(behind, "q", 5) for _ in range(5)))
         assert found == [HITS] * 5
         assert peer.requests_per_visit == [1]

@@ -124,7 +124,7 @@ def test_a_file_that_is_made_to_be_slow() -> None:
     assert rules_for_us(b"\n" * FILE_BYTES_MAX) == ALL_ALLOWED
 
 
-async def reason_of(answer: bytes | Script) -> str | None:
+async def failure_reason(answer: bytes | Script) -> str | None:
     """Why a page of a site with this robots.txt is not fetched; None if it is."""
     async with Peer(serving({"/": HI, "/robots.txt": answer})) as site, fetching() as fetcher:
         try:
@@ -137,13 +137,13 @@ async def reason_of(answer: bytes | Script) -> str | None:
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 410, 429, 451])
 async def test_a_site_without_the_file(status: int) -> None:
     """A robots.txt that answers 4xx allows everything."""
-    assert await reason_of(b"HTTP/1.1 %d No\r\ncontent-length: 2\r\n\r\nno" % status) is None
+    assert await failure_reason(b"HTTP/1.1 %d No\r\ncontent-length: 2\r\n\r\nno" % status) is None
 
 
 @pytest.mark.parametrize("status", [500, 502, 503, 204, 304, 600])
 async def test_a_site_in_trouble(status: int) -> None:
     """A robots.txt that answers 5xx, or what is neither a file nor a refusal, allows nothing."""
-    assert await reason_of(b"HTTP/1.1 %d No\r\ncontent-length: 0\r\n\r\n" % status) == "robots"
+    assert await failure_reason(b"HTTP/1.1 %d No\r\ncontent-length: 0\r\n\r\n" % status) == "robots"
 
 
 @pytest.mark.parametrize(
@@ -153,12 +153,12 @@ async def test_a_site_in_trouble(status: int) -> None:
 )  # fmt: skip
 async def test_a_file_that_cannot_be_read(answer: bytes) -> None:
     """A robots.txt that breaks off, is not HTTP, or redirects to itself allows nothing."""
-    assert await reason_of(answer) == "robots"
+    assert await failure_reason(answer) == "robots"
 
 
 async def test_a_file_that_redirects_to_a_private_address() -> None:
     """The redirects of robots.txt are checked like those of a page."""
-    assert await reason_of(redirect("http://169.254.169.254/robots.txt")) == "private"
+    assert await failure_reason(redirect("http://169.254.169.254/robots.txt")) == "private"
 
 
 async def test_a_file_that_redirects() -> None:

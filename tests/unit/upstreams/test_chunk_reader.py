@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from cadenza.http.events import EventReader, write_event
 from cadenza.upstreams.base import Fault, FaultKind, Piece
-from cadenza.upstreams.reader import ChunkReader, read_chunk
+from cadenza.upstreams.reader import read_chunk
+from cadenza.upstreams.stream import ChunkReader
 from tests.unit.upstreams.event_strategies import (
     encode,
     event,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from cadenza.upstreams.embedded.threads import cpu_quotas, model_threads
+from cadenza.upstreams.embedded.upstream import cpu_quotas, model_threads
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,7 @@ import pytest
 
 from cadenza.core.records import Route
 from cadenza.upstreams.dialects import DIALECTS
-from cadenza.upstreams.trial.findings import Finding
-from cadenza.upstreams.trial.session import TrialLimits
+from cadenza.upstreams.trial.session import TrialFinding, TrialLimits
 from cadenza.upstreams.trial.trial import REQUESTS_MAX, try_model, try_plain_reply
 from tests.loopback import ByMode, Json, LoopbackUpstream, Reply, Status, completion, said
 from tests.trial_upstream import Body, Provider, chats
@@ -21,7 +20,9 @@ ROUTE = Route("acme", "large", 100_000, 1000, timeouts=TIMEOUTS)
 LIMITS = TrialLimits(request_s=WAIT_S)
 
 
-async def trial(upstream: LoopbackUpstream, reply: Reply, dialect: str = "plain", **route: Any) -> dict[str, Finding]:
+async def trial(
+    upstream: LoopbackUpstream, reply: Reply, dialect: str = "plain", **route: Any
+) -> dict[str, TrialFinding]:
     """The findings, by what was tried."""
     upstream.always(reply)
     where = msgspec.structs.replace(ROUTE, custom_tools=DIALECTS[dialect].custom_tools, **route)
@@ -143,7 +144,7 @@ async def test_dialect(upstream: LoopbackUpstream, provider: Provider, dialect: 
 async def test_no_dialect_fits(upstream: LoopbackUpstream) -> None:
     """A dialect that meets only some of the needs is not named if the route's settings meet them all."""
     finding = (await trial(upstream, Provider(refuses=lambda body: {"seed", "stop"} & body.keys())))["dialect"]
-    assert finding == Finding("dialect", "ok", "plain fits, with the settings above")
+    assert finding == TrialFinding("dialect", "ok", "plain fits, with the settings above")
 
 
 async def test_dialect_instead_of_settings(upstream: LoopbackUpstream) -> None:
@@ -248,7 +249,7 @@ async def test_plain_request_fails(
 ) -> None:
     """If a plain request does not work, that is a fault, and hardly anything else is sent."""
     findings = await trial(upstream, reply)
-    assert findings["plain"] == Finding("plain", "fault", found, advice=advice)
+    assert findings["plain"] == TrialFinding("plain", "fault", found, advice=advice)
     assert set(findings) == {"plain", "window", "requests"}
     assert len(upstream.requests) == requests
 
@@ -280,5 +281,5 @@ async def test_plain_reply_only(upstream: LoopbackUpstream) -> None:
     upstream.always(Provider())
     async with running(upstream.base_url) as openai:
         (finding,) = await try_plain_reply(openai, "llamacpp", ROUTE, LIMITS)
-    assert finding == Finding("plain", "ok", "answers")
+    assert finding == TrialFinding("plain", "ok", "answers")
     assert len(upstream.requests) == 1

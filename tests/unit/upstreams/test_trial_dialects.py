@@ -3,7 +3,7 @@
 import pytest
 
 from cadenza.upstreams.dialects import DIALECTS
-from cadenza.upstreams.trial.dialects import Needs, better_dialect, misfits
+from cadenza.upstreams.trial.session import Needs, better_dialect, misfits
 
 FOR_THEIR_HOSTS = {"openai", "azure", "openrouter"}
 

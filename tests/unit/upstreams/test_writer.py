@@ -10,8 +10,7 @@ from msgspec import Raw
 from cadenza.core.records import Route
 from cadenza.upstreams.base import Ask
 from cadenza.upstreams.dialects import DIALECTS, PLAIN, Dialect
-from cadenza.upstreams.message_rules import MessageRules
-from cadenza.upstreams.writer import write_request
+from cadenza.upstreams.writer import RequestWriter
 
 ROUTE = Route("acme", "large", 100_000, 1000)
 USER = Raw(b'{"role":"user","content":"Hi"}')
@@ -33,7 +32,7 @@ def write(dialect: Dialect | str, route: Route = ROUTE, **fields: Any) -> Any:
     tools = {name: raw(value) for name, value in fields.items() if name.startswith("tool")}
     sampling = {name: raw(value) for name, value in fields.items() if name not in tools}
     ask = Ask([USER], sampling, limit, stream, tools=tools, begun=begun)
-    return json.loads(write_request(found, MessageRules(found), route, ask))
+    return json.loads(RequestWriter(found).write(route, ask))
 
 
 def routed(**settings: Any) -> Route:
@@ -105,7 +104,7 @@ def test_a_custom_tool_is_unchanged() -> None:
 def test_tools_are_sent_byte_for_byte() -> None:
     """Without a rule the tools are not decoded."""
     tools = Raw(b'[ {"type" : "function","function":{"name":"look","strict":null}} ]')
-    written = write_request(PLAIN, MessageRules(PLAIN), ROUTE, Ask([USER], {}, None, stream=False, tools={"t": tools}))
+    written = RequestWriter(PLAIN).write(ROUTE, Ask([USER], {}, None, stream=False, tools={"t": tools}))
     assert bytes(tools) in written
 
 

@@ -4,19 +4,18 @@ from types import SimpleNamespace
 
 import pytest
 
-from cadenza.web.assets import Assets
 from cadenza.web.errors import Missing, NotAllowed, PageError, TooMany
-from cadenza.web.render import Renderer
+from cadenza.web.render import Assets, Renderer
 
 
 def render(problem: PageError) -> str:
     values = {"visit": SimpleNamespace(csrf=""), "account": None, "note": None, "problem": problem, "has_menu": False}
-    return bytes(Renderer(Assets()).page("problem.html", problem.status, values).body).decode()
+    return bytes(Renderer(Assets()).page("problem.html", values).body).decode()
 
 
 @pytest.mark.parametrize("problem", [PageError("Wrong."), Missing(), NotAllowed(), TooMany("Slowly.", 3.2)])
 def test_a_problem_has_a_title_and_a_message(problem: PageError) -> None:
-    """Every error becomes a page with its status, its title as the one heading, and its message."""
+    """Every error becomes a page that names its status, with its title as the one heading, and its message."""
     page = render(problem)
     assert page.count("<h1>") == 1
     assert f"<h1>{problem.title}</h1>" in page

@@ -21,8 +21,7 @@ from cadenza.core.records import Route
 from cadenza.http.headers import is_local
 from cadenza.observe import make_log
 from cadenza.upstreams.base import Probe, Upstream
-from cadenza.upstreams.trial.findings import Finding
-from cadenza.upstreams.trial.session import TrialLimits
+from cadenza.upstreams.trial.session import TrialFinding, TrialLimits
 from cadenza.upstreams.trial.trial import try_model, try_one_token, try_plain_reply
 
 RETENTION_SWITCHES = {"openai": "; each request says store: false", "openrouter": "; each request says zdr and deny"}
@@ -168,7 +167,7 @@ async def _try_route(
     ]
 
 
-def _todo(finding: Finding, provider: str) -> str:
+def _todo(finding: TrialFinding, provider: str) -> str:
     """The line for the config, on a line of its own so that it can be copied, or advice, or both."""
     place = f"[providers.{provider}]" if finding.setting.startswith("dialect = ") else "the route"
     setting = f"Set in {place}:\n{finding.setting}" if finding.setting else ""

@@ -8,8 +8,7 @@ from cadenza.config.settings import SearchSettings
 from cadenza.core.errors import ControlError
 from cadenza.grounding.index.index_file import index_exists
 from cadenza.grounding.index.index_folders import indexed_folders
-from cadenza.grounding.search.engines.probe import probe
-from cadenza.grounding.search.finder import build_web_engine
+from cadenza.grounding.search.engines.build import build_web_engine, probe
 
 
 async def check_search(settings: Settings) -> Check:

@@ -15,7 +15,7 @@ from cadenza.config.settings import ServerSettings
 from cadenza.http.client import HttpClient, OutOfResources, Unreachable
 from cadenza.http.client_connection import Broken, read_body
 from cadenza.upstreams.base import Fault, FaultKind
-from cadenza.upstreams.trial.findings import fault_advice
+from cadenza.upstreams.trial.session import fault_advice
 
 ANSWER_S = 3.0
 BYTES_MAX = 16 * 1024 * 1024

@@ -1,7 +1,7 @@
 """The check of the shared state by `cadenza doctor`: Valkey answers, takes writes, and is new enough."""
 
 from cadenza.cli.doctor.check import Check
-from cadenza.fleet.address import MEMORY
+from cadenza.fleet.shared import MEMORY
 
 VERSION_MIN = 7
 TODO = {
@@ -15,12 +15,11 @@ TODO = {
 async def check_shared_state(url: str) -> Check:
     if url == MEMORY:
         return Check("shared", "ok", "rates and slots are counted in each process")
-    from cadenza.fleet.valkey.link import Unreachable  # noqa: PLC0415 its parser is needed only for Valkey
-    from cadenza.fleet.valkey.probe import probe  # noqa: PLC0415
+    from cadenza.fleet.valkey.connection import ValkeyUnreachable, probe  # noqa: PLC0415 needs hiredis
 
     try:
         found = await probe(url)
-    except Unreachable as reason:
+    except ValkeyUnreachable as reason:
         known = (todo for code, todo in TODO.items() if code in str(reason))
         return Check("shared", "fault", str(reason), next(known, "Check shared_state.url, and that Valkey is up."))
     name = f"{found.server} {'.'.join(map(str, found.version))}"

@@ -6,7 +6,8 @@ Passwords are hashed with argon2id, in a thread and never inside a transaction. 
 import asyncio
 import re
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from typing import get_args
 
 import msgspec
 from argon2 import PasswordHasher
@@ -17,10 +18,10 @@ from cadenza.core.errors import ControlError
 from cadenza.core.money import format_dollars
 from cadenza.core.records import CLASSES, DEFAULT_CLASS
 from cadenza.fleet.changes import make_change
-from cadenza.ledger import credit, transaction
+from cadenza.ledger import transaction
 from cadenza.store.store import Store, StoreRefused, Transaction
 from cadenza.store.tables import accounts, audit_events, links, operator_link, sessions
-from cadenza.store.tables.accounts import Account
+from cadenza.store.tables.accounts import Account, Preferences, Theme
 from cadenza.store.tables.audit_events import COMMAND_LINE, AuditEvent
 
 EMAIL_CHARS_MAX = 254
@@ -168,42 +169,6 @@ async def list_accounts(store: Store) -> list[Account]:
     return await accounts.list_all(store)
 
 
-class Granted(msgspec.Struct, frozen=True):
-    """The account after a grant. `earlier_at` is set if an earlier call with the same reference made it."""
-
-    account: Account
-    earlier_at: int | None = None
-
-
-async def give_credit(  # noqa: PLR0913, PLR0917 one command
-    store: Store, email: str, amount_nano: int, note: str, now_ms: int, by: str = COMMAND_LINE, reference: str = ""
-) -> Granted:
-    """Add credit, which pays a debt of the account first. A reference makes it idempotent."""
-    if amount_nano <= 0:
-        raise ControlError("The amount of credit must be above zero.")
-    if len(note) > NOTE_CHARS_MAX or not note.isprintable():
-        raise ControlError(f"A note is one line of at most {NOTE_CHARS_MAX} characters.")
-
-    found = await get_account(store, email)
-    command = make_command(by, "credit.grant", (found.id, amount_nano), reference)
-
-    def give(tx: Transaction) -> Granted:
-        account, claim = find_account(tx, email), command.claim(tx, now_ms)
-        if not claim.is_new:
-            return Granted(account, claim.earlier_at)
-        if account.balance_nano + amount_nano >= transaction.BALANCE_NANO_LIMIT:
-            raise ControlError(
-                f"The balance of {account.email} is {format_dollars(account.balance_nano)} dollars "
-                f"and must stay below {format_dollars(transaction.BALANCE_NANO_LIMIT)}."
-            )
-        credit.give(tx, account.id, amount_nano, note, command.source, now_ms)
-        detail = f"{format_dollars(amount_nano)} dollars" + (f": {note}" if note else "")
-        audit_events.add(tx, AuditEvent(now_ms, by, "credit.grant", account.id, detail=detail))
-        return Granted(find_account(tx, account.email))
-
-    return await command.run(lambda: make_change(store, give))
-
-
 def find_account(tx: Transaction, email: str) -> Account:
     normal = normal_email(email)
     return _existing(email, accounts.find_by_email(tx, normal) if normal else None)
@@ -236,3 +201,24 @@ def require_email(email: str) -> str:
 def check_class(preferred_class: str) -> None:
     if preferred_class not in CLASSES:
         raise ControlError(f"{preferred_class!r} is not a class: choose one of {', '.join(CLASSES)}.")
+
+
+def preferences_of(account: Account) -> Preferences:
+    return Preferences(account.preferred_class, account.theme, account.uses_search, account.uses_memory)
+
+
+async def choose(
+    store: Store, account: Account, chosen: Preferences, usable_classes: Collection[str], now_ms: int
+) -> Preferences:
+    check_class(chosen.preferred_class)
+    if chosen.preferred_class not in {*usable_classes, account.preferred_class}:
+        raise ControlError(f"The class {chosen.preferred_class} is not offered here.")
+    if chosen.theme not in get_args(Theme):
+        raise ControlError("A theme is system, light or dark.")
+
+    def change(tx: Transaction) -> None:
+        accounts.set_preferences(tx, account.id, chosen)
+        audit_events.add(tx, AuditEvent(now_ms, account.email, "account.preferences", account.id))
+
+    await make_change(store, change)
+    return chosen

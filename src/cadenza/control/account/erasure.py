@@ -8,7 +8,6 @@ write-ahead log of SQLite is emptied, so that it has no trace either.
 import msgspec
 
 from cadenza.control.account.accounts import find_account, get_account
-from cadenza.control.money.credit import gather_free_credit
 from cadenza.core.errors import ControlError
 from cadenza.core.money import format_dollars
 from cadenza.fleet.changes import make_change
@@ -33,7 +32,7 @@ class Erased(msgspec.Struct, frozen=True):
 
 async def erase_account(store: Store, email: str, by: str, now_ms: int) -> Erased:
     found = await get_account(store, email)
-    await gather_free_credit(store, found.id, found.balance_nano)
+    await credit.gather_free(store, found.id, found.balance_nano)
 
     def erase(tx: Transaction) -> Erased:
         account = find_account(tx, email)

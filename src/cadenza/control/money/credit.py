@@ -1,10 +1,8 @@
-"""The credit of an account: corrections by an operator, and below which balance its owner wants a notice.
+"""The credit of an account: grants and corrections by an operator, and below which balance its owner wants a notice.
 
 A correction takes at most the balance, under the account's lock: free credit at once, and what requests in flight hold
-as a debt, when they end. What processes have reserved without need is asked back first.
+as a debt, when they end. Processes are first asked to give back reserved credit that they do not use.
 """
-
-import asyncio
 
 import msgspec
 
@@ -15,12 +13,47 @@ from cadenza.core.money import AMOUNT_NANO_MAX, format_dollars
 from cadenza.fleet.changes import make_change
 from cadenza.ledger import credit
 from cadenza.ledger.credit import Money
+from cadenza.ledger.transaction import BALANCE_NANO_LIMIT
 from cadenza.store.store import Store, Transaction
 from cadenza.store.tables import audit_events
-from cadenza.store.tables.audit_events import AuditEvent
+from cadenza.store.tables.accounts import Account
+from cadenza.store.tables.audit_events import COMMAND_LINE, AuditEvent
 
-LOOK_S = 0.05
-LOOKS = 20
+
+class Granted(msgspec.Struct, frozen=True):
+    """The account after a grant. `earlier_at` is set if an earlier call with the same reference made it."""
+
+    account: Account
+    earlier_at: int | None = None
+
+
+async def give_credit(  # noqa: PLR0913, PLR0917 one command
+    store: Store, email: str, amount_nano: int, note: str, now_ms: int, by: str = COMMAND_LINE, reference: str = ""
+) -> Granted:
+    """Add credit, which pays a debt of the account first. A reference makes it idempotent."""
+    if amount_nano <= 0:
+        raise ControlError("The amount of credit must be above zero.")
+    if len(note) > NOTE_CHARS_MAX or not note.isprintable():
+        raise ControlError(f"A note is one line of at most {NOTE_CHARS_MAX} characters.")
+
+    found = await get_account(store, email)
+    command = make_command(by, "credit.grant", (found.id, amount_nano), reference)
+
+    def give(tx: Transaction) -> Granted:
+        account, claim = find_account(tx, email), command.claim(tx, now_ms)
+        if not claim.is_new:
+            return Granted(account, claim.earlier_at)
+        if account.balance_nano + amount_nano >= BALANCE_NANO_LIMIT:
+            raise ControlError(
+                f"The balance of {account.email} is {format_dollars(account.balance_nano)} dollars "
+                f"and must stay below {format_dollars(BALANCE_NANO_LIMIT)}."
+            )
+        credit.give(tx, account.id, amount_nano, note, command.source, now_ms)
+        detail = f"{format_dollars(amount_nano)} dollars" + (f": {note}" if note else "")
+        audit_events.add(tx, AuditEvent(now_ms, by, "credit.grant", account.id, detail=detail))
+        return Granted(find_account(tx, account.email))
+
+    return await command.run(lambda: make_change(store, give))
 
 
 class Correction(msgspec.Struct, frozen=True):
@@ -48,7 +81,7 @@ async def correct_credit(  # noqa: PLR0913, PLR0917 one command
 
     found = await get_account(store, email)
     command = make_command(by, "credit.correct", (found.id, amount_nano), reference)
-    await gather_free_credit(store, found.id, -amount_nano)
+    await credit.gather_free(store, found.id, -amount_nano)
 
     def correct(tx: Transaction) -> Correction:
         account, claim = find_account(tx, email), command.claim(tx, now_ms)
@@ -65,18 +98,8 @@ async def correct_credit(  # noqa: PLR0913, PLR0917 one command
     return await command.run(lambda: make_change(store, correct))
 
 
-async def gather_free_credit(store: Store, account_id: str, amount_nano: int) -> None:
-    """If less than this is free, wait up to a second for what processes have reserved and do not use."""
-    for _ in range(LOOKS):
-        if await credit.read_free(store, account_id) >= amount_nano:
-            return
-        if not await credit.ask_for_spare(store, account_id):
-            return
-        await asyncio.sleep(LOOK_S)
-
-
 async def set_low_balance(store: Store, account_id: str, below_nano: int, by: str, now_ms: int) -> None:
-    """Below this balance its owner is told. Zero: never."""
+    """Have the owner notified below this balance. Zero turns the notice off."""
     if not 0 <= below_nano <= AMOUNT_NANO_MAX:
         raise ControlError("Write an amount of dollars from zero, like 1.00.")
 

@@ -11,8 +11,9 @@ import msgspec
 
 from cadenza.core.errors import ControlError
 from cadenza.core.money import format_dollars
-from cadenza.ledger import payments
-from cadenza.ledger.payments import Payment
+from cadenza.fleet.changes import make_change
+from cadenza.ledger import credit, debts, payments
+from cadenza.ledger.payments import Payment, PaymentIds, State
 from cadenza.store.store import Store, Transaction
 from cadenza.store.tables import audit_events
 from cadenza.store.tables.audit_events import AuditEvent
@@ -175,3 +176,180 @@ def describe_payment(payment: Payment) -> str:
     if payment.state == "paid" and payment.returned_nano:
         return f"paid, {format_dollars(payment.returned_nano)} refunded"
     return STATES[payment.state]
+
+
+Result = Literal["done", "repeated", "unknown payment", "out of order", "wrong amount"]
+
+
+async def apply_event(store: Store, provider: str, event: PaymentEvent, now_ms: int) -> Result:
+    """Apply an event, in one transaction, if it is new and fits the payment."""
+
+    subject = event.subject
+    names = PaymentIds(provider, subject.payment_id, subject.checkout, subject.reference)
+    if needed_nano := _taken_by(event.fact):
+        found = await payments.find(store, names)
+        if found:
+            await credit.gather_free(store, found.account_id, min(needed_nano, found.amount_nano))
+
+    def apply(tx: Transaction) -> Result:
+        payment = payments.lock(tx, names)
+        if payment is None:
+            return "unknown payment"
+        if not payments.note_event(tx, event.id, event.kind, now_ms):
+            return "repeated"
+        if subject.reference:
+            payment = msgspec.structs.replace(payment, reference=subject.reference)
+        return _Change(tx, payment, provider, now_ms).apply(event)
+
+    return await make_change(store, apply)
+
+
+def _taken_by(fact: Fact) -> int:
+    """The most credit that it takes back."""
+    match fact:
+        case Refunded():
+            return fact.total_nano or 0
+        case Disputed() | DisputeClosed(result="lost"):
+            return fact.amount_nano or 0
+    return 0
+
+
+class _Change:
+    """One event on one payment, which is locked."""
+
+    def __init__(self, tx: Transaction, payment: Payment, provider: str, now_ms: int) -> None:
+        self._tx = tx
+        self._payment = payment
+        self._provider = provider
+        self._now_ms = now_ms
+
+    def apply(self, event: PaymentEvent) -> Result:
+        match event.fact:
+            case Paid():
+                return self._pay(event.fact)
+            case Expired():
+                return self._expire()
+            case Refunded():
+                return self._refund(event.fact, event.id)
+            case Disputed():
+                return self._dispute(event.fact)
+            case DisputeClosed(result="won"):
+                return self._win(event.fact)
+            case DisputeClosed():
+                return self._lose(event.fact)
+
+    def _pay(self, fact: Paid) -> Result:
+        payment = self._payment
+        if payment.state not in ("open", "expired"):
+            return "out of order"
+        if fact.amount_nano != payment.amount_nano:
+            self._log("payment.mismatch", "the amount or currency that was paid is not what was asked for: no credit")
+            return "wrong amount"
+        amount_nano = payment.amount_nano - payment.returned_nano
+        if amount_nano:
+            given = credit.give(self._tx, payment.account_id, amount_nano, "card payment", payment.id, self._now_ms)
+            if given is None:  # not `assert`: the payment must not count as credited
+                raise AssertionError("a balance above its limit")
+        self._write("paid" if amount_nano else "returned")
+        self._log("payment.paid", f"{format_dollars(payment.amount_nano)} dollars")
+        return "done"
+
+    def _expire(self) -> Result:
+        if self._payment.state != "open":
+            return "out of order"
+        self._write("expired")
+        return "done"
+
+    def _refund(self, fact: Refunded, event_id: str) -> Result:
+        payment = self._payment
+        if fact.total_nano is None:
+            return "wrong amount"
+        returned_nano = min(fact.total_nano, payment.amount_nano)
+        more_nano = returned_nano - payment.returned_nano
+        if more_nano <= 0:
+            return "out of order"
+        if payment.state not in ("open", "expired"):
+            self._take(more_nano, "refund of a card payment", event_id)
+        state: State = payment.state
+        if state == "paid" and returned_nano == payment.amount_nano:
+            state = "returned"
+        self._write(state, returned_nano)
+        self._log("payment.refund", f"{format_dollars(more_nano)} dollars")
+        return "done"
+
+    def _dispute(self, fact: Disputed) -> Result:
+        payment = self._payment
+        if payment.state in ("open", "expired"):
+            return "out of order"
+        if fact.amount_nano is None:
+            return "wrong amount"
+        if payment.state == "returned" or credit.has_taken(self._tx, fact.dispute):
+            return "out of order"
+        self._take_disputed(fact.dispute, fact.amount_nano)
+        self._write("disputed")
+        self._log("payment.dispute", f"{format_dollars(fact.amount_nano)} dollars")
+        return "done"
+
+    def _win(self, fact: DisputeClosed) -> Result:
+        payment = self._payment
+        if payment.state != "disputed":
+            return "out of order"
+        credit.lock_money(self._tx, payment.account_id)
+        taken_nano = -(credit.amount_of_source(self._tx, fact.dispute) or 0)
+        paid_nano, cancelled_nano = debts.cancel(self._tx, payment.account_id, fact.dispute) or (0, 0)
+        taken_nano += paid_nano
+        if taken_nano:
+            note = "a disputed card payment stands"
+            source = _closed(fact.dispute)
+            if credit.return_taken(self._tx, payment.account_id, taken_nano, note, source, self._now_ms) is None:
+                raise AssertionError("a balance above its limit")
+        self._write("returned" if payment.returned_nano == payment.amount_nano else "paid")
+        detail = f"{format_dollars(taken_nano)} dollars were given back"
+        if cancelled_nano:
+            detail += f", and a debt of {format_dollars(cancelled_nano)} dollars was cancelled"
+        self._log("payment.dispute_won", detail)
+        return "done"
+
+    def _lose(self, fact: DisputeClosed) -> Result:
+        payment = self._payment
+        if payment.state not in ("paid", "disputed"):
+            return "out of order"
+        if fact.amount_nano is None:
+            return "wrong amount"
+        if not credit.has_taken(self._tx, fact.dispute):
+            self._take_disputed(fact.dispute, fact.amount_nano)
+        returned_nano = min(payment.amount_nano, payment.returned_nano + fact.amount_nano)
+        self._write("returned" if returned_nano == payment.amount_nano else "paid", returned_nano)
+        self._log("payment.dispute_lost", f"{format_dollars(fact.amount_nano)} dollars")
+        return "done"
+
+    def _take_disputed(self, dispute: str, amount_nano: int) -> None:
+        left_nano = self._payment.amount_nano - self._payment.returned_nano
+        self._take(min(amount_nano, left_nano), "disputed card payment", dispute)
+
+    def _take(self, amount_nano: int, note: str, source: str) -> None:
+        """Take the amount back. An operator finds in the audit log what could not be taken at once."""
+        if amount_nano <= 0:
+            return
+        taken = credit.take(self._tx, self._payment.account_id, amount_nano, note, source, self._now_ms)
+        if taken.owed_nano:
+            owed = format_dollars(taken.owed_nano)
+            self._log("payment.debt", f"{owed} of {format_dollars(amount_nano)} dollars are a debt of the account")
+
+    def _write(self, state: State, returned_nano: int | None = None) -> None:
+        payment = self._payment
+        returned_nano = payment.returned_nano if returned_nano is None else returned_nano
+        payments.change(
+            self._tx,
+            msgspec.structs.replace(payment, state=state, returned_nano=returned_nano, changed_at=self._now_ms),
+        )
+
+    def _log(self, event: str, detail: str) -> None:
+        payment = self._payment
+        audit_events.add(
+            self._tx, AuditEvent(self._now_ms, self._provider, event, payment.account_id, payment.id, detail)
+        )
+
+
+def _closed(dispute: str) -> str:
+    return f"{dispute}:closed"

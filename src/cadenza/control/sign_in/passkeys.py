@@ -10,17 +10,128 @@ import secrets
 from typing import Literal
 
 import msgspec
+from webauthn import (
+    generate_authentication_options,
+    generate_registration_options,
+    options_to_json,
+    verify_authentication_response,
+    verify_registration_response,
+)
+from webauthn.helpers import (
+    base64url_to_bytes,
+    parse_authentication_credential_json,
+    parse_client_data_json,
+    parse_registration_credential_json,
+)
+from webauthn.helpers.exceptions import WebAuthnException
+from webauthn.helpers.structs import (
+    AuthenticatorSelectionCriteria,
+    PublicKeyCredentialDescriptor,
+    ResidentKeyRequirement,
+    UserVerificationRequirement,
+)
 
-from cadenza.control.sign_in import ceremony
-from cadenza.control.sign_in.ceremony import PasskeyRefused, RelyingParty
+from cadenza.control.sign_in.devices import Signer
 from cadenza.control.sign_in.second_factor import first_codes, forget_unused_codes
-from cadenza.control.sign_in.signing import Signer
 from cadenza.core.errors import ControlError
 from cadenza.store.store import Store, StoreRefused, Transaction
 from cadenza.store.tables import accounts, audit_events, passkeys
 from cadenza.store.tables.accounts import Account
 from cadenza.store.tables.audit_events import AuditEvent
 from cadenza.store.tables.passkeys import Passkey
+
+TIMEOUT_MS = 5 * 60 * 1000
+SITE_NAME = "Cadenza"
+# The library does not catch all that can be wrong.
+MALFORMED = (WebAuthnException, ValueError, TypeError, KeyError, RecursionError)
+
+
+class RelyingParty(msgspec.Struct, frozen=True):
+    """Where the ceremony takes place: the host that passkeys belong to, and the origin of our pages."""
+
+    host: str
+    origin: str
+
+
+class PasskeyRefused(Exception):
+    """What the browser sent does not prove what it should."""
+
+
+def _registration_options(site: RelyingParty, account: Account, challenge: bytes, known: list[bytes]) -> str:
+    options = generate_registration_options(
+        rp_id=site.host,
+        rp_name=SITE_NAME,
+        user_id=account.id.encode(),
+        user_name=account.email,
+        challenge=challenge,
+        timeout=TIMEOUT_MS,
+        exclude_credentials=[PublicKeyCredentialDescriptor(id=one) for one in known],
+        authenticator_selection=AuthenticatorSelectionCriteria(
+            resident_key=ResidentKeyRequirement.REQUIRED, user_verification=UserVerificationRequirement.REQUIRED
+        ),
+    )
+    return options_to_json(options)
+
+
+def _sign_in_options(site: RelyingParty, challenge: bytes, known: list[bytes]) -> str:
+    """Without known passkeys, the browser offers those that it has for this site."""
+    options = generate_authentication_options(
+        rp_id=site.host,
+        challenge=challenge,
+        timeout=TIMEOUT_MS,
+        allow_credentials=[PublicKeyCredentialDescriptor(id=one) for one in known],
+        user_verification=UserVerificationRequirement.REQUIRED,
+    )
+    return options_to_json(options)
+
+
+def _check_registration(site: RelyingParty, challenge: bytes, credential: str) -> tuple[bytes, bytes, int]:
+    """The id, the public key and the count of a new passkey."""
+    try:
+        found = verify_registration_response(
+            credential=parse_registration_credential_json(credential),
+            expected_challenge=challenge,
+            expected_rp_id=site.host,
+            expected_origin=site.origin,
+            require_user_verification=True,
+        )
+    except MALFORMED:
+        raise PasskeyRefused from None
+    return found.credential_id, found.credential_public_key, found.sign_count
+
+
+def _credential_id(credential: str) -> bytes:
+    try:
+        return parse_authentication_credential_json(credential).raw_id
+    except MALFORMED:
+        raise PasskeyRefused from None
+
+
+def _challenge_of(credential: str) -> bytes:
+    """The challenge that the browser says it answers."""
+    try:
+        data = msgspec.json.decode(credential)["response"]["clientDataJSON"]
+        return parse_client_data_json(base64url_to_bytes(data)).challenge
+    except (*MALFORMED, msgspec.DecodeError):
+        raise PasskeyRefused from None
+
+
+def _check_sign_in(site: RelyingParty, challenge: bytes, credential: str, passkey: Passkey) -> int:
+    """The new count of the passkey, if it signed the challenge."""
+    try:
+        found = verify_authentication_response(
+            credential=parse_authentication_credential_json(credential),
+            expected_challenge=challenge,
+            expected_rp_id=site.host,
+            expected_origin=site.origin,
+            credential_public_key=passkey.public_key,
+            credential_current_sign_count=passkey.sign_count,
+            require_user_verification=True,
+        )
+    except MALFORMED:
+        raise PasskeyRefused from None
+    return found.new_sign_count
+
 
 Purpose = Literal["add", "sign_in"]
 TIME_BYTES = 8
@@ -62,7 +173,7 @@ class Passkeys:
         if len(known) >= PASSKEYS_MAX:
             raise ControlError(f"An account has at most {PASSKEYS_MAX} passkeys. Remove one first.")
         challenge = await self._challenge("add", cookie, now_ms)
-        return ceremony.registration_options(site, account, challenge, [one.id for one in known])
+        return _registration_options(site, account, challenge, [one.id for one in known])
 
     async def add(self, site: RelyingParty, account: Account, cookie: str, new: NewPasskey, now_ms: int) -> list[str]:
         """Keep a passkey. Returns recovery codes if the account had none."""
@@ -71,7 +182,7 @@ class Passkeys:
             raise ControlError(f"The name of a passkey is one line of at most {NAME_CHARS_MAX} characters.")
         try:
             challenge, _ = await self._answered("add", cookie, new.credential, now_ms)
-            made = await asyncio.to_thread(ceremony.check_registration, site, challenge, new.credential)
+            made = await asyncio.to_thread(_check_registration, site, challenge, new.credential)
         except PasskeyRefused:
             raise ControlError(REFUSED) from None
         passkey = Passkey(made[0], account.id, name, made[1], made[2], now_ms)
@@ -89,9 +200,7 @@ class Passkeys:
     async def ask_to_sign_in(self, site: RelyingParty, cookie: str, account_id: str | None, now_ms: int) -> str:
         """What the browser needs to use a passkey, as JSON: one of this account, or any that it has for us."""
         known = await passkeys.list_for_account(self._store, account_id) if account_id else []
-        return ceremony.sign_in_options(
-            site, await self._challenge("sign_in", cookie, now_ms), [one.id for one in known]
-        )
+        return _sign_in_options(site, await self._challenge("sign_in", cookie, now_ms), [one.id for one in known])
 
     async def check(
         self, site: RelyingParty, cookie: str, credential: str, account_id: str | None, now_ms: int
@@ -99,10 +208,10 @@ class Passkeys:
         """The account whose passkey signed the challenge. ControlError if there is none, or another one was asked."""
         try:
             challenge, asked_at = await self._answered("sign_in", cookie, credential, now_ms)
-            passkey = await passkeys.get(self._store, ceremony.passkey_id(credential))
+            passkey = await passkeys.get(self._store, _credential_id(credential))
             if passkey is None or (account_id is not None and passkey.account_id != account_id):
                 raise PasskeyRefused
-            count = await asyncio.to_thread(ceremony.check_sign_in, site, challenge, credential, passkey)
+            count = await asyncio.to_thread(_check_sign_in, site, challenge, credential, passkey)
         except PasskeyRefused:
             raise ControlError(REFUSED) from None
         used_at = max(now_ms, asked_at)
@@ -135,7 +244,7 @@ class Passkeys:
 
     async def _answered(self, purpose: Purpose, cookie: str, credential: str, now_ms: int) -> tuple[bytes, int]:
         """The challenge that was answered, if this browser was asked it lately, and when it was asked."""
-        challenge = ceremony.challenge_of(credential)
+        challenge = _challenge_of(credential)
         if len(challenge) != CHALLENGE_BYTES:
             raise PasskeyRefused
         head, signature = challenge[: TIME_BYTES + NONCE_BYTES], challenge[TIME_BYTES + NONCE_BYTES :]

@@ -6,20 +6,49 @@ lane with too many waiting refuses more.
 """
 
 import asyncio
+import hashlib
 import os
 import string
 import sys
 import threading
-from collections.abc import Callable
+from bisect import bisect_left
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from enum import Enum, auto
+from functools import cache
+from pathlib import Path
 
 from argon2 import PasswordHasher
 from argon2.exceptions import VerifyMismatchError
 
-from cadenza.control.sign_in.common_passwords import is_common
 from cadenza.control.sign_in.throttle import Throttled
 from cadenza.core.errors import ControlError
+
+DIGEST_BYTES = 5  # an uncommon password is taken for a common one once in 90 million times
+FILE = Path(__file__).with_name("common_passwords.bin")
+
+
+def is_common(password: str) -> bool:
+    """Upper and lower case count as the same."""
+    wanted, known = _digest(password), _known()
+    starts = range(0, len(known), DIGEST_BYTES)
+    found = bisect_left(starts, wanted, key=lambda start: known[start : start + DIGEST_BYTES])
+    return found < len(starts) and known.startswith(wanted, starts[found])
+
+
+def pack(passwords: Iterable[str]) -> bytes:
+    """The content of the file."""
+    return b"".join(sorted({_digest(password) for password in passwords}))
+
+
+@cache
+def _known() -> bytes:
+    return FILE.read_bytes()
+
+
+def _digest(password: str) -> bytes:
+    return hashlib.sha256(password.lower().encode(errors="replace")).digest()[:DIGEST_BYTES]
+
 
 PASSWORD_CHARS_MIN = 8
 PASSWORD_CHARS_MAX = 1024

@@ -5,21 +5,133 @@ used in one transaction, so that of two uses at the same instant one fails.
 """
 
 import hashlib
+import hmac
+import os
 import re
 import secrets
+from base64 import b32encode
+from contextlib import suppress
+from pathlib import Path
 from typing import Self
+from urllib.parse import quote, urlencode
 
 import msgspec
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from cadenza.control.account.accounts import find_account
-from cadenza.control.sign_in import totp
-from cadenza.control.sign_in.sealing import Sealer, is_sealed
 from cadenza.core.errors import ControlError
 from cadenza.store.store import Store, Transaction
 from cadenza.store.tables import audit_events, passkeys, second_factors
 from cadenza.store.tables.accounts import Account
 from cadenza.store.tables.audit_events import AuditEvent
 from cadenza.store.tables.second_factors import Factors, Totp
+
+DIGITS = 6
+STEP_S = 30
+DRIFT_STEPS = 1
+SECRET_BYTES = 20
+ISSUER = "Cadenza"
+
+
+def make_secret() -> bytes:
+    return secrets.token_bytes(SECRET_BYTES)
+
+
+def code_at(secret: bytes, step: int) -> str:
+    digest = hmac.digest(secret, step.to_bytes(8), "sha1")
+    start = digest[-1] & 0x0F
+    number = int.from_bytes(digest[start : start + 4]) & 0x7FFF_FFFF
+    return f"{number % 10**DIGITS:0{DIGITS}d}"
+
+
+def matching_step(secret: bytes, code: str, now_ms: int) -> int | None:
+    """The time step that a code is of: now, one before or one after. Clocks may differ by that much."""
+    now = now_ms // 1000 // STEP_S
+    steps = [now + drift for drift in range(-DRIFT_STEPS, DRIFT_STEPS + 1)]
+    given = code.encode()
+    found = [step for step in steps if hmac.compare_digest(code_at(secret, step).encode(), given)]
+    return found[-1] if found else None
+
+
+def written_secret(secret: bytes) -> str:
+    """For typing: groups of four letters."""
+    text = b32encode(secret).decode().rstrip("=")
+    return " ".join(text[start : start + 4] for start in range(0, len(text), 4))
+
+
+def totp_uri(secret: bytes, email: str) -> str:
+    """What the QR code holds."""
+    values = {"secret": b32encode(secret).decode().rstrip("="), "issuer": ISSUER}
+    return f"otpauth://totp/{quote(f'{ISSUER}:{email}', safe=':@')}?{urlencode(values)}"
+
+
+VERSION = b"\x01"
+NONCE_BYTES, TAG_BYTES = 12, 16
+PLAIN_BYTES = 20  # of the secret of an app
+SEALED_BYTES = len(VERSION) + NONCE_BYTES + PLAIN_BYTES + TAG_BYTES
+PURPOSE = b"cadenza authenticator apps"
+OTHER_KEY = (
+    "Codes of your app cannot be checked: the service has another key than when you added it. "
+    "Use a recovery code or a passkey, and tell the operator of this service."
+)
+
+
+class Sealer:
+    """Seals and opens secrets, for one process."""
+
+    def __init__(self, store: Store, given: str | None = None) -> None:
+        self._given = given
+        self._path = store.path.with_name(f"{store.path.name}-key") if store.path else None
+        self._cipher: AESGCM | None = None
+
+    @property
+    def has_key(self) -> bool:
+        return bool(self._given or self._path)
+
+    def seal(self, secret: bytes, account_id: str) -> bytes:
+        if not self.has_key:
+            return secret
+        nonce = secrets.token_bytes(NONCE_BYTES)
+        return VERSION + nonce + self._find_cipher().encrypt(nonce, secret, account_id.encode())
+
+    def open(self, stored: bytes, account_id: str) -> bytes:
+        """The secret. ControlError if it was sealed by another key, or for another account."""
+        if not is_sealed(stored):
+            return stored
+        nonce, sealed = stored[len(VERSION) :][:NONCE_BYTES], stored[len(VERSION) + NONCE_BYTES :]
+        try:
+            if not self.has_key:
+                raise InvalidTag
+            return self._find_cipher().decrypt(nonce, sealed, account_id.encode())
+        except InvalidTag:
+            raise ControlError(OTHER_KEY) from None
+
+    def _find_cipher(self) -> AESGCM:
+        if self._cipher is None:
+            text = self._given or _read_or_make(self._path)
+            self._cipher = AESGCM(hmac.digest(text.encode(), PURPOSE, "sha256"))
+        return self._cipher
+
+
+def is_sealed(stored: bytes) -> bool:
+    return len(stored) == SEALED_BYTES and stored.startswith(VERSION)
+
+
+def _read_or_make(path: Path | None) -> str:
+    """The text in the file, which is never partial. Of several processes that make it at the same instant, one does."""
+    assert path
+    if not path.exists():
+        new = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
+        with os.fdopen(os.open(new, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w") as file:
+            file.write(secrets.token_urlsafe(32) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        with suppress(FileExistsError):
+            path.hardlink_to(new)
+        new.unlink()
+    return path.read_text().strip()
+
 
 CODES = 10
 LETTERS = "23456789abcdefghjkmnpqrstuvwxyz"  # none that look alike
@@ -49,7 +161,7 @@ class Enrolment(msgspec.Struct, frozen=True):
 
 async def begin_totp(store: Store, sealer: Sealer, account: Account) -> Enrolment:
     """Make a secret for an authenticator app. It counts once a code of the app was given."""
-    secret = totp.make_secret()
+    secret = make_secret()
     sealed = sealer.seal(secret, account.id)
 
     def begin(tx: Transaction) -> None:
@@ -59,7 +171,7 @@ async def begin_totp(store: Store, sealer: Sealer, account: Account) -> Enrolmen
         second_factors.replace_totp(tx, account.id, sealed)
 
     await store.transact(begin)
-    return Enrolment(totp.uri(secret, account.email), totp.written_secret(secret))
+    return Enrolment(totp_uri(secret, account.email), written_secret(secret))
 
 
 async def enrolment_of(store: Store, sealer: Sealer, account: Account) -> Enrolment:
@@ -70,7 +182,7 @@ async def enrolment_of(store: Store, sealer: Sealer, account: Account) -> Enrolm
         if found is None or found.confirmed_at is not None:
             raise ControlError("Begin again: there is no authenticator app to confirm.")
         secret = sealer.open(found.secret, account.id)
-        return Enrolment(totp.uri(secret, account.email), totp.written_secret(secret))
+        return Enrolment(totp_uri(secret, account.email), written_secret(secret))
 
     return await store.transact(read)
 
@@ -172,7 +284,7 @@ def _make_code() -> str:
 def _use_totp(tx: Transaction, sealer: Sealer, app: Totp, given: Code, now_ms: int) -> None:
     """Use a code. A secret that was stored unencrypted is encrypted."""
     secret = sealer.open(app.secret, app.account_id)
-    step = totp.matching_step(secret, given.text, now_ms)
+    step = matching_step(secret, given.text, now_ms)
     if step is None or not second_factors.use_step(tx, app.account_id, step, now_ms):
         raise ControlError(WRONG_CODE)
     if sealer.has_key and not is_sealed(app.secret):

@@ -9,15 +9,13 @@ import msgspec
 
 from cadenza.control.account.accounts import normal_email
 from cadenza.control.sign_in import throttle
-from cadenza.control.sign_in.devices import find_device
+from cadenza.control.sign_in.devices import Signer, find_device
 from cadenza.control.sign_in.passwords import HashLane, PasswordWork
-from cadenza.control.sign_in.sealing import Sealer
-from cadenza.control.sign_in.second_factor import Code, use_second_factor
-from cadenza.control.sign_in.signing import Signer
+from cadenza.control.sign_in.second_factor import Code, Sealer, use_second_factor
 from cadenza.control.sign_in.throttle import Limit, short_digest
 from cadenza.core.errors import ControlError
 from cadenza.core.rates import Rate
-from cadenza.fleet.state import Rates
+from cadenza.fleet.shared import Rates
 from cadenza.store.store import Store, Transaction
 from cadenza.store.tables import accounts, second_factors
 from cadenza.store.tables.accounts import Account

@@ -10,8 +10,7 @@ import msgspec
 
 from cadenza.control.account.accounts import NewAccount, add_account, require_email
 from cadenza.control.sign_in.credentials import DEAD_LINK, require_link
-from cadenza.control.sign_in.first_operator import is_operator_link, take_operator_link
-from cadenza.control.sign_in.links import make_link, take_link
+from cadenza.control.sign_in.links import is_operator_link, make_link, take_link, take_operator_link
 from cadenza.control.sign_in.passwords import PasswordWork
 from cadenza.core.errors import ControlError
 from cadenza.store.store import Store, StoreRefused, Transaction

@@ -8,7 +8,7 @@ import msgspec
 from cadenza.core.errors import ControlError
 from cadenza.core.networks import networks_of
 from cadenza.core.rates import Rate
-from cadenza.fleet.state import Rates
+from cadenza.fleet.shared import Rates
 
 
 class Throttled(ControlError):

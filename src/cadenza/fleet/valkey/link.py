@@ -1,6 +1,6 @@
-"""Keeps one connection to Valkey, and makes it again when it is lost. Nothing waits while there is none.
+"""Keeps one connection to Valkey and reconnects when it is lost. Nothing waits while there is none.
 
-Stance on failure: a command without an answer is answered with None, and the caller decides by itself.
+Stance on failure: a command that Valkey does not answer is answered with None, and the caller decides by itself.
 """
 
 import asyncio
@@ -14,21 +14,40 @@ from pathlib import Path
 import hiredis
 import msgspec
 
-from cadenza.fleet.address import Address
-from cadenza.fleet.valkey.timing import Timing
-from cadenza.fleet.valkey.wire import NOT_UNDERSTOOD, Answer, Answered, Connection, Part
+from cadenza.fleet.valkey.connection import (
+    CONNECT_S,
+    NOT_UNDERSTOOD,
+    PREFIX,
+    Answer,
+    Answered,
+    Part,
+    ValkeyAddress,
+    ValkeyConnection,
+    ValkeyUnreachable,
+    error_code,
+    open_connection,
+)
 from cadenza.observe import Observer
 
-PREFIX = "{cadenza}:1:"  # in a cluster all keys are on one node; the number changes with the meaning of the values
-PROBE_MS = 1000
 
+class ValkeyTiming(msgspec.Struct, frozen=True):
+    """The time limits, in seconds. A lease is renewed often enough that two renewals in a row may fail."""
 
-class Unreachable(Exception):
-    """Valkey cannot be used. The text is the reason, without the address."""
+    trip_s: float = 0.1  # how long a command may take
+    connect_s: float = CONNECT_S
+    retry_s: float = 0.1  # from the end of a connection to the next attempt; doubled after each failure
+    retry_s_max: float = 2.0
+    stable_s: float = 10.0  # after a connection that lasted this long, the backoff starts again
+    settle_s: float = 4.0  # how long all processes take to reconnect to a Valkey that has lost its data
+    lease_s: float = 3.0
+    lease_margin_s: float = 0.25  # a process stops using its lease this long before Valkey gives it to others
+    renew_s: float = 0.5
+    unsettled_s: float = 0.02  # between reports of a process that has more slots than its share, or waits for its share
+    gap_s: float = 0.005  # the least time between two reports
 
 
 class Script(msgspec.Struct, frozen=True):
-    """A Lua script. Valkey keeps it by its digest until it is restarted."""
+    """A Lua script. Valkey caches it by its digest until it restarts."""
 
     text: bytes
     digest: str
@@ -39,7 +58,7 @@ class Script(msgspec.Struct, frozen=True):
         return cls(text, hashlib.sha1(text, usedforsecurity=False).hexdigest())
 
 
-class Link:
+class ValkeyLink:
     """The link to Valkey.
 
     | state | event | next |
@@ -48,14 +67,14 @@ class Link:
     | up | the connection was lost, a command was late, or a command was refused | down |
     """
 
-    def __init__(self, address: Address, timing: Timing, observer: Observer) -> None:
+    def __init__(self, address: ValkeyAddress, timing: ValkeyTiming, observer: Observer) -> None:
         self.came_up: Callable[[], None] = lambda: None
         self.pushed: Callable[[bytes], None] = lambda _: None
         self._address = address
         self._timing = timing
         self._log = observer.log
         self._gauge = observer.metrics.shared_state_up
-        self._connection: Connection | None = None  # while the link is up
+        self._connection: ValkeyConnection | None = None  # while the link is up
         self._lost = asyncio.Event()
         self._tried = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -68,7 +87,7 @@ class Link:
 
     @property
     def channel(self) -> str:
-        """Channels are not divided by database."""
+        """The channel of this database: all databases of a server share the names of channels."""
         return f"{PREFIX}slots:{self._address.database}"
 
     async def start(self) -> None:
@@ -93,17 +112,17 @@ class Link:
     def run(
         self, script: Script, keys: Sequence[str], arguments: Sequence[Part], size: int, answered: Answered
     ) -> None:
-        """Run a script whose answer is a list of this size."""
+        """Run a script that answers with a list of `size` items."""
         rest = (len(keys), *keys, *arguments)
 
         def check(answer: Answer) -> None:
-            """A script that Valkey has forgotten is sent again. Any other error takes the link down."""
+            """Send a script again that is not in Valkey's cache. Any other error ends the connection."""
             if isinstance(answer, hiredis.ReplyError) and str(answer).startswith("NOSCRIPT"):
                 self.send(check, "EVAL", script.text, *rest)
             elif answer is None or (isinstance(answer, list) and len(answer) == size):
                 answered(answer)
             else:
-                self._refuse(_code(answer) if isinstance(answer, hiredis.ReplyError) else NOT_UNDERSTOOD)
+                self._refuse(error_code(answer) if isinstance(answer, hiredis.ReplyError) else NOT_UNDERSTOOD)
                 answered(None)
 
         self.send(check, "EVALSHA", script.digest, *rest)
@@ -118,7 +137,7 @@ class Link:
             began_s = time.monotonic()
             try:
                 await self._connect()
-            except Unreachable as reason:
+            except ValkeyUnreachable as reason:
                 self._say_down(str(reason))
             else:
                 self._say_up()
@@ -138,10 +157,10 @@ class Link:
         try:
             async with asyncio.timeout(self._timing.connect_s):
                 self._connection = await open_connection(
-                    self._address, partial(Connection, self._timing.trip_s, self._push, self._end), self.channel
+                    self._address, partial(ValkeyConnection, self._timing.trip_s, self._push, self._end), self.channel
                 )
         except TimeoutError:
-            raise Unreachable("no connection in time") from None
+            raise ValkeyUnreachable("no connection in time") from None
 
     def _push(self, message: list[bytes]) -> None:
         if message[0] == b"message":
@@ -163,51 +182,3 @@ class Link:
         if not self._is_said_down:
             self._log.warning("the shared state does not answer: this process keeps to its share", reason=reason)
         self._is_said_down = True
-
-
-async def open_connection(address: Address, make: Callable[[], Connection], channel: str | None = None) -> Connection:
-    """Connect, sign in, and show that writes are taken; Unreachable if any of it fails."""
-    loop = asyncio.get_running_loop()
-    try:
-        if address.path:
-            transport, connection = await loop.create_unix_connection(make, address.path)
-        else:
-            transport, connection = await loop.create_connection(make, address.host, address.port, ssl=address.tls)
-    except OSError as error:
-        raise Unreachable(error.strerror or type(error).__name__) from None
-    except UnicodeError:
-        raise Unreachable("the name of the host cannot be looked up") from None
-    try:
-        await _sign_in(connection, address, channel)
-    except BaseException:
-        transport.abort()
-        raise
-    return connection
-
-
-async def _sign_in(connection: Connection, address: Address, channel: str | None) -> None:
-    credentials = ("AUTH", *address.credentials) if address.credentials else ()
-    answers = [
-        ask(connection, "HELLO", 3, *credentials, "SETNAME", "cadenza"),
-        ask(connection, "SELECT", address.database),
-        ask(connection, "SET", f"{PREFIX}probe", 1, "PX", PROBE_MS),
-    ]
-    if channel:
-        connection.subscribe(channel)
-    for answer in await asyncio.gather(*answers):
-        if answer is None:
-            raise Unreachable("no answer in time")
-        if isinstance(answer, hiredis.ReplyError):
-            raise Unreachable(_code(answer))
-
-
-def ask(line: Connection | Link, *parts: Part) -> asyncio.Future[Answer]:
-    """Send one command. The answer is None if none came in time."""
-    answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-    line.send(lambda given: None if answer.done() else answer.set_result(given), *parts)
-    return answer
-
-
-def _code(error: hiredis.ReplyError) -> str:
-    """The first word of an error, such as WRONGPASS or READONLY. The rest may quote what was sent."""
-    return f"Valkey answered {str(error).partition(' ')[0]}"

@@ -9,10 +9,9 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from cadenza.core.rates import STEP_NS_MAX, Rate, Ticket
-from cadenza.fleet.memory import MemoryRates
-from cadenza.fleet.valkey.link import PREFIX, Link, Script
-from cadenza.fleet.valkey.timing import Timing
-from cadenza.fleet.valkey.wire import Answer, Part
+from cadenza.fleet.shared import MemoryRates
+from cadenza.fleet.valkey.connection import PREFIX, Answer, Part
+from cadenza.fleet.valkey.link import Script, ValkeyLink, ValkeyTiming
 
 SINCE_KEY = f"{PREFIX}since"
 TOLD_AT_ONCE = 500  # rates in one command: it takes Valkey some milliseconds
@@ -24,7 +23,7 @@ Waiting = Sequence[asyncio.Future[Grant | None] | None]
 class ValkeyRates:
     """The rates of one kind of name. `processes` returns how many processes share them."""
 
-    def __init__(self, link: Link, kind: str, processes: Callable[[], int], timing: Timing) -> None:
+    def __init__(self, link: ValkeyLink, kind: str, processes: Callable[[], int], timing: ValkeyTiming) -> None:
         self._link = link
         self._prefix = f"{PREFIX}{kind}:"
         self._processes = processes

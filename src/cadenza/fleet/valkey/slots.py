@@ -11,10 +11,9 @@ import secrets
 import time
 
 from cadenza.core.shares import Allowance
-from cadenza.fleet.state import Borrower
-from cadenza.fleet.valkey.link import PREFIX, Link, Script, ask
-from cadenza.fleet.valkey.timing import Timing
-from cadenza.fleet.valkey.wire import Answer
+from cadenza.fleet.shared import Borrower
+from cadenza.fleet.valkey.connection import PREFIX, Answer, ask
+from cadenza.fleet.valkey.link import Script, ValkeyLink, ValkeyTiming
 
 SLOTS_KEY = f"{PREFIX}slots"
 ANSWER_SIZE = 4  # lease, target, keys elsewhere, processes
@@ -27,7 +26,7 @@ class ValkeyLender:
     for less, and the next report says that it was given back.
     """
 
-    def __init__(self, link: Link, timing: Timing, processes: int) -> None:
+    def __init__(self, link: ValkeyLink, timing: ValkeyTiming, processes: int) -> None:
         self.processes = processes  # that share the slots, as far as is known
         self._link = link
         self._timing = timing

@@ -1,19 +1,18 @@
-"""The shared state of a fleet, in Valkey or Redis 7. Each process has one connection."""
+"""The shared state of a fleet, in Valkey or Redis 7. Each process has one connection to it."""
 
-from cadenza.fleet.address import Address
-from cadenza.fleet.valkey.link import Link
+from cadenza.fleet.valkey.connection import ValkeyAddress
+from cadenza.fleet.valkey.link import ValkeyLink, ValkeyTiming
 from cadenza.fleet.valkey.rates import ValkeyRates
 from cadenza.fleet.valkey.slots import ValkeyLender
-from cadenza.fleet.valkey.timing import Timing
 from cadenza.observe import Observer
 
 
 class ValkeyState:
-    """Rates and slots of all processes. `processes` is how many there are until Valkey knows better."""
+    """Rates and slots of all processes. `processes` is their number until Valkey reports it."""
 
-    def __init__(self, address: Address, processes: int, observer: Observer, timing: Timing | None = None) -> None:
-        timing = timing or Timing()
-        self._link = Link(address, timing, observer)
+    def __init__(self, url: str, processes: int, observer: Observer, timing: ValkeyTiming | None = None) -> None:
+        timing = timing or ValkeyTiming()
+        self._link = ValkeyLink(ValkeyAddress.parse(url), timing, observer)
         self.lender = ValkeyLender(self._link, timing, processes)
         self.rates = ValkeyRates(self._link, "rate", lambda: self.lender.processes, timing)
         self.networks = ValkeyRates(self._link, "network", lambda: self.lender.processes, timing)

@@ -102,7 +102,7 @@ def _chat_request(parsed: Parsed, body: bytes | bytearray, texts: LargeTexts) ->
         leading_system=parsed.leading_system,
         system=view(parsed.system),
         needs=parsed.needs,
-        asked=parsed.asked,
+        question=parsed.question,
         files=tuple(
             FilePart(one.message, one.start, one.end, one.name, msgspec.Raw(view(one.data))) for one in parsed.files
         ),

@@ -1,27 +1,32 @@
 """The child process: it parses or counts one body after the other. Only bodies.py starts it.
 
-Beyond its limit of memory it refuses the body, or dies.
+Beyond its memory limit it refuses the body, or dies. The number of fields of each message and each tool is bounded,
+because some upstreams want them rewritten field by field, which the event loop does.
 """
 
 import gc
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
 from cadenza.children.confine import allow_cpu, confine, enter_sandbox, read_limits, serve_tasks
-from cadenza.core.chat import Asked, ChatRequest
+from cadenza.core.chat import ChatRequest, UserQuestion, find_user_question
 from cadenza.core.errors import InvalidRequest
 from cadenza.core.sent import sent_bytes
 from cadenza.core.tokens import Tokenizer
-from cadenza.gateway.large.fields import check_field_numbers
-from cadenza.gateway.large.messages import TASKS, Counted, FileSpan, Parsed, Refused, Reply
-from cadenza.gateway.large.spans import SpanFinder
+from cadenza.gateway.large.messages import TASKS, Counted, FileSpan, Parsed, Refused, Reply, Span
+from cadenza.gateway.tools import NOTHING
 from cadenza.gateway.validate import RAW_ITEMS, Body, check_body, decode_body
-from cadenza.grounding.asked import find_asked
 
-ASKED_CHARS = 4096
+QUESTION_CHARS = 4096
 ESCAPE_BYTES = 6
 MODEL_CHARS_MAX = 256  # no class has so long a name
 TOO_LARGE = "The body takes too much memory to read: it has too many fields, messages or parts."
+
+FIELDS_MAX = 256  # of a message, a tool, its function, or a call
+SMALL_BYTES = 16 * 1024  # it cannot have many fields
+
+_FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 def main() -> None:
@@ -30,17 +35,17 @@ def main() -> None:
     gc.disable()
     gc.freeze()  # the collection after each task looks only at what the task made
 
-    is_door_open = True
+    is_sandboxed = False
 
     def serve(head: bytearray, body: bytearray) -> bytes:
-        nonlocal is_door_open
+        nonlocal is_sandboxed
         allow_cpu(limits.cpu_s)
         task = TASKS.decode(head)
-        if is_door_open:
+        if not is_sandboxed:
             if task.kind == "count":
                 tokenizer.load()
             enter_sandbox()
-            is_door_open = False
+            is_sandboxed = True
         return msgspec.msgpack.encode(parse(body) if task.kind == "parse" else count(body, task.character, tokenizer))
 
     serve_tasks(serve, gc.collect)
@@ -78,14 +83,14 @@ def _least_chars(chat: ChatRequest) -> int:
     return max(sum(map(len, _texts(chat))), json_bytes // ESCAPE_BYTES)
 
 
-def _asked(chat: ChatRequest) -> Asked | None:
-    asked = find_asked(chat.messages, _texts(chat))
-    return asked and msgspec.structs.replace(asked, texts=tuple(map(_shortened, asked.texts)))
+def _question(chat: ChatRequest) -> UserQuestion | None:
+    question = find_user_question(chat.messages, _texts(chat))
+    return question and msgspec.structs.replace(question, texts=tuple(map(_shortened, question.texts)))
 
 
 def _shortened(text: str) -> str:
     """The beginning and the end of a long text: that is where the question is."""
-    return text if len(text) <= 2 * ASKED_CHARS else text[:ASKED_CHARS] + "\n" + text[-ASKED_CHARS:]
+    return text if len(text) <= 2 * QUESTION_CHARS else text[:QUESTION_CHARS] + "\n" + text[-QUESTION_CHARS:]
 
 
 def describe(body: bytearray, decoded: Body, chat: ChatRequest) -> Parsed:
@@ -104,13 +109,68 @@ def describe(body: bytearray, decoded: Body, chat: ChatRequest) -> Parsed:
         leading_system=chat.leading_system,
         system=spans.add(chat.system),
         needs=chat.needs,
-        asked=_asked(chat),
+        question=_question(chat),
         files=[FileSpan(one.message, one.start, one.end, one.name, spans.find(one.data)) for one in chat.files],
         media=chat.media,
         text_chars=_least_chars(chat),
         extra_fields={name: spans.find(raw) for name, raw in chat.extra.items()},
         extra=memoryview(spans.extra),
     )
+
+
+def check_field_numbers(body: Body) -> None:
+    for index, message in enumerate(RAW_ITEMS.decode(body.messages)):
+        fields = _check(f"messages[{index}]", message)
+        for number, call in enumerate(_items(fields.get("tool_calls"))):
+            _check(f"messages[{index}].tool_calls[{number}]", call)
+    for index, tool in enumerate(_items(body.tools)):
+        fields = _check(f"tools[{index}]", tool)
+        if "function" in fields:
+            _check(f"tools[{index}].function", fields["function"])
+
+
+def _items(array: msgspec.Raw | None) -> list[msgspec.Raw]:
+    is_array = array is not None and array != NOTHING
+    return RAW_ITEMS.decode(array) if array is not None and is_array else []
+
+
+def _check(path: str, raw: msgspec.Raw) -> dict[str, msgspec.Raw]:
+    """The fields of an object, if it is so large that it may have many."""
+    if memoryview(raw).nbytes <= SMALL_BYTES or memoryview(raw)[0] != ord("{"):
+        return {}
+    fields = _FIELDS.decode(raw)
+    if len(fields) > FIELDS_MAX:
+        raise InvalidRequest(f"{path}: has {len(fields)} fields; at most {FIELDS_MAX} are allowed.")
+    return fields
+
+
+class SpanFinder:
+    """Finds raw JSON in the body that it came from. What is not in the body is collected in `extra`.
+
+    Any place with the same bytes will do, so a repeated field does no harm.
+    """
+
+    def __init__(self, body: bytearray) -> None:
+        self.extra = bytearray()
+        self._body = body
+
+    def find(self, raw: msgspec.Raw) -> Span:
+        start = self._body.find(raw)
+        assert start >= 0, "a raw field is a part of its body"
+        return start, start + memoryview(raw).nbytes
+
+    def find_items(self, array: msgspec.Raw, items: Iterable[msgspec.Raw]) -> Iterator[Span]:
+        """The spans of the items of an array, in their order: between two there is only a comma and white space."""
+        end, _ = self.find(array)
+        for item in items:
+            start = self._body.find(item, end)
+            end = start + memoryview(item).nbytes
+            yield start, end
+
+    def add(self, data: bytes | memoryview | msgspec.Raw) -> Span:
+        start = len(self._body) + len(self.extra)
+        self.extra += memoryview(data)
+        return start, len(self._body) + len(self.extra)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from cadenza.core.chat import Asked, Media
+from cadenza.core.chat import Media, UserQuestion
 
 Span = tuple[int, int]  # from, to: in the body, or beyond its end in `extra`
 
@@ -42,7 +42,7 @@ class Parsed(msgspec.Struct, frozen=True, tag=True):
     leading_system: int
     system: Span
     needs: frozenset[str]
-    asked: Asked | None
+    question: UserQuestion | None
     files: list[FileSpan]
     media: Media
     text_chars: int  # of all that is counted, at least

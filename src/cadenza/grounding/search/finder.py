@@ -1,8 +1,7 @@
 """Finds the sources for a question: decides, asks the engine, reads the best pages, and takes what fits.
 
-The pages that are read before the time is nearly over are quoted, the others by what the engine said of them. With the
-local engine nothing is fetched: the service needs no network. An address that the person wants read, and that is not,
-is told to the model.
+A page that is read in time is quoted; for the others, the engine's snippet is. With the local engine nothing is
+fetched: the service needs no network. The model is told which pages of the message could not be read.
 """
 
 import asyncio
@@ -18,10 +17,9 @@ from cadenza.core.tokens import estimate_tokens
 from cadenza.grounding.files.reader import DocumentReader, PageSent, ReaderBusy
 from cadenza.grounding.search.cache import ResultCache
 from cadenza.grounding.search.engines.base import Engine
-from cadenza.grounding.search.engines.build import EngineChoice, build_engine
-from cadenza.grounding.search.engines.engine_log import EngineLog, LoggedEngine
+from cadenza.grounding.search.engines.build import build_web_engine
+from cadenza.grounding.search.engines.guard import NEVER_OPENS, GuardedEngine
 from cadenza.grounding.search.engines.local import LocalEngine
-from cadenza.grounding.search.engines.resting import RestingEngine
 from cadenza.grounding.search.intent.decision import Decision, decide
 from cadenza.grounding.search.intent.query import make_query
 from cadenza.grounding.search.pages.fetch import PageFetcher
@@ -30,12 +28,13 @@ from cadenza.grounding.search.records import (
     EngineFailed,
     FetchedPage,
     FetchFailed,
-    Found,
     Hit,
+    SearchOptions,
+    SearchRequest,
+    SearchResult,
     Source,
-    Unread,
+    UnreadPage,
 )
-from cadenza.grounding.search.web_search import SearchOptions, SearchRequest
 from cadenza.observe import Log
 
 PAGES_MAX = 3  # of the results; the pages that the message names come on top
@@ -43,18 +42,17 @@ NAMED_PAGES_MAX = 3
 NOT_OPENED = "could not be read: this service does not open web pages"
 TOO_MANY = f"was not read: only the first {NAMED_PAGES_MAX} addresses of a message are read"
 DECISION_TIME = 0.25  # of the time limit, for a model that decides
-ENGINE_TIME = 0.5  # of the time limit
 PAGES_TIME = 0.75  # of the time limit: what is not fetched by then is left out
-READ_TIME = 0.95  # of the time limit: if the pages are not read by then, the results are quoted without them
-SOURCE_TOKENS = 60  # what marks a source
+READ_TIME = 0.95  # of the time limit: if the pages are not read by then, the snippets are quoted
+SOURCE_TOKENS = 60  # of the fence around a source
 TITLE_CHARS_MAX = 200
-SAID = frozenset(("asked", "forbidden", "url"))  # the person says it: no model is asked
-UNREAD_TOKENS = 30  # what says that a page was not read, beside its address
-UNREAD_SHARE = 2  # at most half of the tokens say so: the rest is for sources
+SAID = frozenset(("asked", "forbidden", "url"))  # reasons that the person states: no model is asked
+UNREAD_TOKENS = 30  # of the sentence about an unread page, beside its address
+UNREAD_SHARE = 2  # these sentences take at most half of the tokens
 
 
 class Finder:
-    """The engine, the fetcher and the cache of one process."""
+    """The engine, the fetcher and the cache of one process. Without a fetcher, the engine is the local one."""
 
     def __init__(
         self, engine: Engine, fetcher: PageFetcher | None, reader: DocumentReader, max_results: int, timeout_s: float
@@ -66,31 +64,30 @@ class Finder:
         self._timeout_s = timeout_s
         self._cache = ResultCache(time.monotonic)
 
-    async def find(self, search: SearchRequest) -> Found:
+    async def find(self, request: SearchRequest) -> SearchResult:
         """The sources for the last message. EngineFailed if the engine fails and no page was read."""
-        now_s, asked, tokens_max = asyncio.get_running_loop().time(), search.asked, search.tokens_max
-        today = datetime.now(UTC).date()
-        decision = decide(asked, today, self._fetcher.loopback if self._fetcher else ())
+        now_s, today = asyncio.get_running_loop().time(), datetime.now(UTC).date()
+        decision = decide(request.texts, today, self._fetcher.loopback if self._fetcher else ())
         if self._fetcher is None:
-            return await self._find_local(decision, asked, today, tokens_max)
-        if search.decide and decision.reason not in SAID:
-            needs_web = await search.decide(asked, self._timeout_s * DECISION_TIME)
+            return await self._find_local(request, decision, today)
+        if request.decide and decision.reason not in SAID:
+            needs_web = await request.decide(request.texts, self._timeout_s * DECISION_TIME)
             if needs_web is not None:
                 decision = msgspec.structs.replace(decision, needs_web=needs_web, reason="model")
         if not decision.needs_web:
             return NOTHING_FOUND
-        found = await self._hits(decision, search, today, now_s + self._timeout_s * READ_TIME)
+        found = await self._hits(request, decision, today, now_s + self._timeout_s * READ_TIME)
         hits = found or ()
         urls = [*decision.urls[:NAMED_PAGES_MAX], *(hit.url for hit in hits[:PAGES_MAX] if not hit.text)]
-        pages = await fetch_pages(self._fetcher, search.account_id, urls, now_s + self._timeout_s * PAGES_TIME)
+        pages = await fetch_pages(self._fetcher, request.account_id, urls, now_s + self._timeout_s * PAGES_TIME)
         read = dict[str, Source]()
         with suppress(ReaderBusy, TimeoutError):
             async with asyncio.timeout_at(now_s + self._timeout_s * READ_TIME):
-                read = await self._read(search.account_id, pages, asked, tokens_max)
+                read = await self._read(request, pages)
         named = [read[url] for url in decision.urls if url in read]
-        unread, unread_tokens = _fitting_unread(_not_read(decision.urls, read), tokens_max)
+        unread, unread_tokens = _fitting_unread(_not_read(decision.urls, read), request.tokens_max)
         sources = [*named, *(read.get(hit.url) or _source_of_hit(hit) for hit in hits)]
-        return Found(fitting(sources, tokens_max - unread_tokens), unread, has_failed=found is None)
+        return SearchResult(fitting(sources, request.tokens_max - unread_tokens), unread, has_failed=found is None)
 
     async def close(self) -> None:
         await self._cache.close()
@@ -98,37 +95,37 @@ class Finder:
         if self._fetcher:
             await self._fetcher.close()
 
-    async def _find_local(self, decision: Decision, asked: Sequence[str], today: date, tokens_max: int) -> Found:
-        """The local engine is asked every time: it knows itself when its documents have nothing to say."""
+    async def _find_local(self, request: SearchRequest, decision: Decision, today: date) -> SearchResult:
+        """The local engine is asked for every message: it finds out itself whether its documents fit."""
         if decision.reason == "forbidden":
             return NOTHING_FOUND
-        hits = await self._engine.search(make_query(asked, today), self._max_results)
-        unread, unread_tokens = _fitting_unread([Unread(url, NOT_OPENED) for url in decision.urls], tokens_max)
-        return Found(fitting(map(_source_of_hit, hits), tokens_max - unread_tokens), unread)
+        hits = await self._engine.search(make_query(request.texts, today), self._max_results)
+        unread = [UnreadPage(url, NOT_OPENED) for url in decision.urls]
+        unread, unread_tokens = _fitting_unread(unread, request.tokens_max)
+        return SearchResult(fitting(map(_source_of_hit, hits), request.tokens_max - unread_tokens), unread)
 
     async def _hits(
-        self, decision: Decision, search: SearchRequest, today: date, until_s: float
+        self, request: SearchRequest, decision: Decision, today: date, until_s: float
     ) -> Sequence[Hit] | None:
-        """A message that only names pages is answered by these. None if the engine failed, and there are such pages."""
+        """A message that only names pages needs no engine. None if the engine failed, and there are such pages."""
         if decision.reason == "url":
             return ()
-        query = make_query(search.asked, today)
+        query = make_query(request.texts, today)
         try:
-            async with search.charge(query), asyncio.timeout_at(until_s):  # too late is a failure, and free
+            async with request.charge(query), asyncio.timeout_at(until_s):  # too late is a failure, and free
                 return await self._cache.search(self._engine, query, self._max_results)
         except (EngineFailed, TimeoutError):
             if not decision.urls:
                 raise
             return None
 
-    async def _read(
-        self, owner: str, pages: dict[str, FetchedPage], asked: Sequence[str], tokens_max: int
-    ) -> dict[str, Source]:
-        """The sources of the pages that could be read, by the address that was asked for."""
+    async def _read(self, request: SearchRequest, pages: dict[str, FetchedPage]) -> dict[str, Source]:
+        """The sources of the pages that could be read, by the requested address."""
         sent = [PageSent(page.url, page.content_type, page.body) for page in pages.values()]
         if not sent:
             return {}
-        found = await self._reader.read_pages(owner, sent, asked[-1], tokens_max - len(sent) * SOURCE_TOKENS)
+        tokens_max = request.tokens_max - len(sent) * SOURCE_TOKENS
+        found = await self._reader.read_pages(request.account_id, sent, request.texts[-1], tokens_max)
         return {
             url: Source(page.url, one.title[:TITLE_CHARS_MAX] or page.url, one.text)
             for (url, page), one in zip(pages.items(), found, strict=True)
@@ -137,7 +134,7 @@ class Finder:
 
 
 async def fetch_pages(fetcher: PageFetcher, owner: str, urls: Iterable[str], until_s: float) -> dict[str, FetchedPage]:
-    """The pages that came in time, by the address that was asked for."""
+    """The pages that came in time, by the requested address."""
     tasks = {url: asyncio.create_task(fetcher.fetch(url, owner)) for url in dict.fromkeys(urls)}
     if not tasks:
         return {}
@@ -154,7 +151,7 @@ async def fetch_pages(fetcher: PageFetcher, owner: str, urls: Iterable[str], unt
 
 
 def fitting(sources: Iterable[Source], tokens_max: int) -> list[Source]:
-    """The sources that fit, in their order. Several passages of one document are one source, each once."""
+    """The sources that fit, in their order. Several passages of one document are joined to one source."""
     kept, left_tokens = dict[str, Source](), tokens_max
     for source in dict.fromkeys(sources):
         before = kept.get(source.url)
@@ -168,15 +165,15 @@ def fitting(sources: Iterable[Source], tokens_max: int) -> list[Source]:
     return list(kept.values())
 
 
-def _not_read(urls: Sequence[str], read: Container[str]) -> list[Unread]:
+def _not_read(urls: Sequence[str], read: Container[str]) -> list[UnreadPage]:
     """The pages that the person named, without those that were read."""
-    failed = [Unread(url) for url in urls[:NAMED_PAGES_MAX] if url not in read]
-    return failed + [Unread(url, TOO_MANY) for url in urls[NAMED_PAGES_MAX:] if url not in read]
+    failed = [UnreadPage(url) for url in urls[:NAMED_PAGES_MAX] if url not in read]
+    return failed + [UnreadPage(url, TOO_MANY) for url in urls[NAMED_PAGES_MAX:] if url not in read]
 
 
-def _fitting_unread(unread: Iterable[Unread], tokens_max: int) -> tuple[list[Unread], int]:
+def _fitting_unread(unread: Iterable[UnreadPage], tokens_max: int) -> tuple[list[UnreadPage], int]:
     """The pages that were not read, as far as there is room to say so, and the tokens that it takes."""
-    told, tokens = list[Unread](), 0
+    told, tokens = list[UnreadPage](), 0
     for page in unread:
         more_tokens = estimate_tokens(page.url) + UNREAD_TOKENS
         if tokens + more_tokens <= tokens_max // UNREAD_SHARE:
@@ -190,18 +187,9 @@ def _source_of_hit(hit: Hit) -> Source:
 
 
 def build_finder(settings: SearchOptions, reader: DocumentReader, log: Log) -> Finder:
-    engine_log = EngineLog(settings.engine, log, time.monotonic)
     if settings.engine == "local":
-        local = LoggedEngine(LocalEngine(settings.index), engine_log)
+        local = GuardedEngine(LocalEngine(settings.index), time.monotonic, log, NEVER_OPENS)
         return Finder(local, None, reader, settings.max_results, settings.timeout_s)
-    engine = RestingEngine(build_web_engine(settings), time.monotonic, engine_log)
+    engine = GuardedEngine(build_web_engine(settings), time.monotonic, log)
     fetcher = PageFetcher(allow_networks=[ip_network(one) for one in settings.allow_networks])
     return Finder(engine, fetcher, reader, settings.max_results, settings.timeout_s)
-
-
-def build_web_engine(settings: SearchOptions) -> Engine:
-    """The engine that the operator chose. It gets half of the time, so that pages can be read in the other half."""
-    assert settings.engine != "local"
-    assert settings.url
-    limit_s = settings.timeout_s * ENGINE_TIME
-    return build_engine(EngineChoice(settings.engine, limit_s, settings.url, settings.api_key or "", settings.proxy))

@@ -1,12 +1,50 @@
 """The records of web search."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+from pathlib import Path
+from typing import Literal
 
 import msgspec
 
+EngineName = Literal["searxng", "brave", "tavily", "local"]
+DecideByModel = Callable[[Sequence[str], float], Awaitable[bool | None]]  # within this many seconds
+ChargeSearch = Callable[[str], AbstractAsyncContextManager[object]]  # of a query; EngineFailed if it must not be made
+
+
+class SearchOptions(msgspec.Struct, frozen=True):
+    """The engine and its limits. `index` is the file of the local engine."""
+
+    engine: EngineName
+    index: Path
+    url: str | None = None
+    api_key: str | None = None
+    proxy: str | None = None
+    max_results: int = 5
+    timeout_s: float = 6.0
+    allow_networks: tuple[str, ...] = ()
+    price_nano: int = 0  # of one search
+    searches_per_day: int = 1000  # of one account
+
+    def __repr__(self) -> str:  # without the key and the passwords that addresses may have
+        return f"SearchOptions({self.engine})"
+
+
+class SearchRequest(msgspec.Struct, frozen=True):
+    """One search: the account, the last user messages, oldest first, and how many tokens its sources may have.
+
+    `charge` charges it, and `decide` asks a model whether it is needed.
+    """
+
+    account_id: str
+    texts: Sequence[str]
+    tokens_max: int
+    charge: ChargeSearch = nullcontext
+    decide: DecideByModel | None = None
+
 
 class Hit(msgspec.Struct, frozen=True):
-    """A result of an engine. `text` is all that is to be quoted where the engine has it; otherwise the page is read."""
+    """A result of an engine. An engine that has the text to quote gives it as `text`; otherwise the page is read."""
 
     url: str
     title: str
@@ -15,7 +53,7 @@ class Hit(msgspec.Struct, frozen=True):
 
 
 class FetchedPage(msgspec.Struct, frozen=True, weakref=True):
-    """A page as it came: its address after all redirects, the content type as the server gave it, and its bytes."""
+    """A page as it came: its address after all redirects, the content type that the server gave, and its bytes."""
 
     url: str
     content_type: str
@@ -23,7 +61,7 @@ class FetchedPage(msgspec.Struct, frozen=True, weakref=True):
 
 
 class EngineFailed(Exception):
-    """An engine that gave no usable answer. The reason is for metrics and the log: one word, never content."""
+    """A search without a usable answer. `reason` is one word of the table in `engines/base.py`, never content."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -31,41 +69,33 @@ class EngineFailed(Exception):
 
 
 class FetchFailed(Exception):
-    """A page that was not read. The reason is one word for the metrics: `refused`, `private`, `robots`, `too_large`…"""
+    """A page that was not read. `reason` is one word of the table in `pages/fetch.py`, never content."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
 
 
-class Cited(msgspec.Struct, frozen=True):
-    """What an answer may cite: a page or a document."""
+class Source(msgspec.Struct, frozen=True):
+    """A page or document that an answer may cite, and the text of it that the model gets."""
 
     url: str
     title: str
+    text: str = ""
 
 
-class Source(Cited, frozen=True):
-    """What an answer may cite, and what the model is given of it."""
-
-    text: str
-
-
-class Unread(msgspec.Struct, frozen=True):
+class UnreadPage(msgspec.Struct, frozen=True):
     """A page that the user named and that was not read. The reason ends a sentence that begins with "The page"."""
 
     url: str
     reason: str = "could not be read at the moment"
 
 
-class Found(msgspec.Struct, frozen=True):
-    """What a search found, and the pages that the user named and that were not read: the model is told of these.
-
-    It is also told of a search that was wanted and failed.
-    """
+class SearchResult(msgspec.Struct, frozen=True):
+    """The sources. The model is also told of the pages that were not read, and of a search that failed."""
 
     sources: Sequence[Source] = ()
-    unread: Sequence[Unread] = ()
+    unread: Sequence[UnreadPage] = ()
     has_failed: bool = False
 
     def __bool__(self) -> bool:
@@ -73,5 +103,5 @@ class Found(msgspec.Struct, frozen=True):
         return bool(self.sources)
 
 
-NOTHING_FOUND = Found()
-SEARCH_FAILED = Found(has_failed=True)
+NOTHING_FOUND = SearchResult()
+SEARCH_FAILED = SearchResult(has_failed=True)

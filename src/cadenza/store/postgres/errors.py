@@ -74,7 +74,7 @@ class Translator:
         if isinstance(error, ValueError):
             return self.unavailable("its address is not understood")
         if isinstance(error, OSError):
-            return self.unavailable(reason_of(error))
+            return self.unavailable(failure_reason(error))
         return self.translate(error)
 
     def unavailable(self, reason: str, advice: str = GENERAL_ADVICE) -> StoreUnavailable:
@@ -100,7 +100,7 @@ def is_outdated(error: Exception) -> bool:
     return isinstance(error, asyncpg.InvalidCachedStatementError | asyncpg.OutdatedSchemaCacheError)
 
 
-def reason_of(error: OSError) -> str:
+def failure_reason(error: OSError) -> str:
     if isinstance(error, TimeoutError):
         return "it did not answer in time"
     return error.strerror or _first_line(error) or "no connection"

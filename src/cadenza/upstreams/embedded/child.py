@@ -13,7 +13,7 @@ import msgspec
 import xllamacpp
 
 from cadenza.process import end_with_parent, protect_memory
-from cadenza.upstreams.embedded.messages import Ready, Start
+from cadenza.upstreams.embedded import Ready, Start
 
 HEAD_BYTES = 32 * 1024 * 1024
 TEMPLATE_BYTES = 64 * 1024

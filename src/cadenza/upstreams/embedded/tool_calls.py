@@ -142,7 +142,7 @@ async def _answer(endpoint: Upstream, route: Route, question: Ask) -> str:
         await reply.deliver(answer)
     finally:
         await reply.close()
-    return "".join([piece.content for piece in answer.pieces])
+    return answer.text
 
 
 def _ask_for_arguments(ask: Ask, tool: Tool) -> Ask:

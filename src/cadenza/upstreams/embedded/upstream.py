@@ -6,13 +6,14 @@ The child always streams, also for a non-streaming request: a slow machine then 
 """
 
 import asyncio
+import math
 import os
 import secrets
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from importlib.util import find_spec
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import msgspec
 
@@ -20,8 +21,7 @@ from cadenza.core.records import Route
 from cadenza.observe import Log
 from cadenza.upstreams.base import Ask, Fault, FaultKind, OpenReply, Probe
 from cadenza.upstreams.dialects import DIALECTS
-from cadenza.upstreams.embedded.messages import Ready, Start
-from cadenza.upstreams.embedded.threads import cpu_quotas, model_threads, usable_cores
+from cadenza.upstreams.embedded import Ready, Start
 from cadenza.upstreams.embedded.tool_calls import ANSWER_TOKENS, CALL_TOKENS, open_with_tools
 from cadenza.upstreams.openai import OpenAIUpstream
 
@@ -31,6 +31,8 @@ BACKOFF_S_MAX = 30.0
 STEADY_S = 60.0  # after so long a life of the child the backoff starts again at its minimum
 STOP_S = 5.0
 CHILD_VARIABLES = {"PATH", "HOME", "TMPDIR", "TZ", "LANG", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH"}
+
+
 CHILD_VARIABLES |= {"CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "OMP_NUM_THREADS"}
 CHILD_PREFIXES = ("LC_", "PYTHON")
 STDERR_BYTES = 2000  # the end of llama.cpp's messages, kept for the log if the model does not load
@@ -176,3 +178,50 @@ async def _end(child: asyncio.subprocess.Process) -> None:
         except TimeoutError:
             child.kill()
             await child.wait()
+
+
+def model_threads(cores: int, quotas: list[float]) -> int:
+    """At least 1. `quotas` are limits on CPU time, in cores."""
+    return max(math.floor(min([cores, *quotas])) - 1, 1)
+
+
+def usable_cores() -> int:
+    """The cores that the scheduler may give to this process."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def cpu_quotas(root: Path = Path("/")) -> list[float]:
+    """The CPU quotas of this process's control groups, in cores; none on a system without control groups.
+
+    `root` is the root of the file system. Every group above a group limits it too.
+    """
+    memberships = _read(root / "proc/self/cgroup").splitlines()
+    found = [_quota(folder) for line in memberships for folder in _folders(line, root / "sys/fs/cgroup")]
+    return [quota for quota in found if quota is not None]
+
+
+def _folders(membership: str, mounted: Path) -> Iterator[Path]:
+    """The folders of a group and of all groups above it, from a line like `0::/a/b` (v2) or `4:cpu,cpuacct:/a` (v1)."""
+    _, _, rest = membership.partition(":")
+    controllers, _, path = rest.partition(":")
+    if controllers and "cpu" not in controllers.split(","):
+        return
+    group = PurePosixPath(path.lstrip("/"))
+    for part in (group, *group.parents):
+        yield mounted / ("cpu" if controllers else "") / part
+
+
+def _quota(folder: Path) -> float | None:
+    """From `cpu.max` (v2) or the two files of v1; None where there is no limit, which is written as `max` or -1."""
+    numbers = _read(folder / "cpu.max").split()
+    numbers = numbers or [_read(folder / f"cpu.cfs_{name}_us").strip() for name in ("quota", "period")]
+    if len(numbers) != 2 or not all(number.isdecimal() and int(number) for number in numbers):
+        return None
+    return int(numbers[0]) / int(numbers[1])
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""

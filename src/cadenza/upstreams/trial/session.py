@@ -1,21 +1,47 @@
-"""What the steps of a trial share: a way to send a request, what was learned so far, and the findings.
+"""What the steps of a trial share: a way to send a request, what was learned so far, and the findings in plain words.
 
 A request that is refused, fails or breaks off is an answer. Silence and 429 raise the Fault, which ends the trial:
-the next request would not fare better, and the time of a trial must stay bounded.
+the next request would not fare better, and the time of a trial must stay bounded. No text of the upstream, no address
+and no key is ever in a finding.
 """
+
+import re
+from typing import Literal
 
 import msgspec
 
-from cadenza.core.records import Route, Timeouts, Usage
-from cadenza.upstreams.base import Ask, Collector, Fault, FaultKind, Piece, Upstream
-from cadenza.upstreams.dialects import DIALECTS
-from cadenza.upstreams.trial.dialects import Needs
-from cadenza.upstreams.trial.findings import Finding, State, fault_words
+from cadenza.core.records import Route, Timeouts
+from cadenza.upstreams.base import Ask, Collector, Fault, FaultKind, Upstream
+from cadenza.upstreams.dialects import DIALECTS, PLAIN, Dialect
+from cadenza.upstreams.trial.asks import CALL_ID, Content
 
 NO_ANSWER = (FaultKind.UNREACHABLE, FaultKind.TIMED_OUT, FaultKind.OVERLONG, FaultKind.BUSY)
 # A system message of a trial has about 60 tokens, and so have its tools. A chat template may have a default instead.
 ADDED_TOKENS_MIN = 12
 REASONING_FIELDS = ("reasoning_content", "reasoning", "reasoning_details")
+
+FindingState = Literal["ok", "warning", "fault"]
+
+WORDS = {
+    FaultKind.UNREACHABLE: "no connection, or closed without an answer",
+    FaultKind.BUSY: "it has no capacity now",
+    FaultKind.REFUSED: "it refuses the request",
+    FaultKind.UNAUTHORIZED: "it rejects the provider's key",
+    FaultKind.FAILED: "it fails",
+    FaultKind.MALFORMED: "its answer is not a chat completion",
+    FaultKind.TRUNCATED: "its answer breaks off",
+}
+ADVICE = {
+    FaultKind.UNREACHABLE: "Check base_url, and that the endpoint is up.",
+    FaultKind.TIMED_OUT: "Try again with a longer --timeout, in case the model was still loading.",
+    FaultKind.OVERLONG: "Try again with a longer --timeout, in case the model is slow.",
+    FaultKind.BUSY: "Try again later.",
+}
+STATUS_ADVICE = {
+    401: "Check the provider's key.",
+    403: "Check the provider's key, and that it may use this model.",
+    404: "Check base_url and the name of the model.",
+}
 
 
 class TrialLimits(msgspec.Struct, frozen=True):
@@ -24,10 +50,9 @@ class TrialLimits(msgspec.Struct, frozen=True):
     request_s: float = 30.0
 
 
-class Answer(msgspec.Struct, frozen=True):
-    """What came back for one request."""
+class TrialReply(Collector):
+    """What came back for one request: the pieces of its reply, and the fault that ended it."""
 
-    pieces: tuple[Piece, ...] = ()
     fault: Fault | None = None
 
     @property
@@ -38,15 +63,6 @@ class Answer(msgspec.Struct, frozen=True):
     def is_refused(self) -> bool:
         """Whether the upstream finds fault with the request itself."""
         return self.fault is not None and self.fault.kind is FaultKind.REFUSED
-
-    @property
-    def text(self) -> str:
-        return "".join(piece.content for piece in self.pieces)
-
-    @property
-    def usage(self) -> Usage | None:
-        """The last counts that came."""
-        return next((piece.usage for piece in reversed(self.pieces) if piece.usage), None)
 
     @property
     def finish_reason(self) -> str | None:
@@ -63,7 +79,7 @@ class Answer(msgspec.Struct, frozen=True):
         return next((name for name in REASONING_FIELDS if name in found), None)
 
 
-class Session:
+class Trial:
     """A trial that is running."""
 
     def __init__(self, upstream: Upstream, dialect: str, route: Route, limits: TrialLimits) -> None:
@@ -72,12 +88,12 @@ class Session:
         self.dialect = DIALECTS[dialect]
         self.limits = limits
         self.needs = Needs()
-        self.findings: list[Finding] = []
+        self.findings: list[TrialFinding] = []
         self.sent = 0
         self.refused_limit_field = ""
-        self.plain: Answer | None = None  # once it is known that plain requests and streams work
-        self.stream: Answer | None = None
-        self.bare: Answer | None = None  # an answer to the plain request without its system message
+        self.plain: TrialReply | None = None  # once it is known that plain requests and streams work
+        self.stream: TrialReply | None = None
+        self.bare: TrialReply | None = None  # an answer to the plain request without its system message
         self.takes_tools = False
         self.reasoning_field: str | None = None  # in which replies had it
         seconds = limits.request_s
@@ -88,26 +104,25 @@ class Session:
     def limit_field(self) -> str:
         return self.route.max_tokens_field or self.dialect.limit_field
 
-    async def send(self, ask: Ask, route: Route | None = None) -> Answer:
+    async def send(self, ask: Ask, route: Route | None = None) -> TrialReply:
         """Send the ask on the route, or on a variant of it."""
         self.sent += 1
-        collector, fault = Collector(), None
+        answer = TrialReply()
         try:
             reply = await self._upstream.open(route or self.route, ask)
             try:
-                await reply.deliver(collector)
+                await reply.deliver(answer)
             finally:
                 await reply.close()
         except Fault as raised:
             if raised.kind in NO_ANSWER:
                 raise
-            fault = raised
-        answer = Answer(tuple(collector.pieces), fault)
+            answer.fault = raised
         self.reasoning_field = self.reasoning_field or answer.reasoning_field
         return answer
 
-    def add(self, tried: str, state: State, found: str, setting: str = "", advice: str = "") -> None:
-        self.findings.append(Finding(tried, state, found, setting, advice))
+    def add(self, tried: str, state: FindingState, found: str, setting: str = "", advice: str = "") -> None:
+        self.findings.append(TrialFinding(tried, state, found, setting, advice))
 
     def leave_out(self, *fields: str) -> str:
         """Do not send these fields from now on, as they are refused. The setting that does the same."""
@@ -119,7 +134,7 @@ class Session:
         """Whether the config leaves it out already."""
         return field in (*self.route.omit, *self.dialect.omits)
 
-    def words(self, answer: Answer) -> str:
+    def words(self, answer: TrialReply) -> str:
         """What happened to a request that was not accepted."""
         assert answer.fault
         return fault_words(answer.fault, self.limits.request_s)
@@ -130,8 +145,82 @@ def omit_setting(route: Route) -> str:
     return f"omit = [{names}]"
 
 
-def prompt_grows(shorter: Answer | None, longer: Answer | None) -> bool | None:
+def prompt_grows(shorter: TrialReply | None, longer: TrialReply | None) -> bool | None:
     """Whether the second prompt has the tokens of what was added to it; None if there are no counts."""
     if not (shorter and longer and shorter.usage and longer.usage):
         return None
     return longer.usage.prompt_tokens - shorter.usage.prompt_tokens >= ADDED_TOKENS_MIN
+
+
+class TrialFinding(msgspec.Struct, frozen=True):
+    """One thing that was tried, what happened, and what to do about it.
+
+    `setting` is the line to add to the config: to the route, or to the provider if it is a dialect.
+    """
+
+    tried: str
+    state: FindingState
+    found: str
+    setting: str = ""
+    advice: str = ""
+
+
+def fault_words(fault: Fault, limit_s: float) -> str:
+    if fault.kind in (FaultKind.TIMED_OUT, FaultKind.OVERLONG):
+        return f"no complete answer within {limit_s:g} s"
+    status = f" (status {fault.status})" if fault.status else ""
+    return f"{WORDS[fault.kind]}{status}"
+
+
+def fault_advice(fault: Fault) -> str:
+    return STATUS_ADVICE.get(fault.status or 0) or ADVICE.get(fault.kind, "")
+
+
+class Needs(msgspec.Struct, frozen=True):
+    """What the upstream wants to be sent differently, as far as it was seen."""
+
+    refused_fields: frozenset[str] = frozenset()  # of a request, `stream_options` included
+    refuses_reasoning: bool = False
+    null_content: Content = "null"  # the content that it accepts in place of null
+    ignores_named_choice: bool = False
+    refuses_call_id: bool = False  # one as clients send them; a shorter one is accepted
+
+    @property
+    def is_beyond_routes(self) -> bool:
+        """Whether it needs something that no setting of a route does."""
+        return self.null_content != "null" or self.ignores_named_choice or self.refuses_call_id
+
+
+def misfits(dialect: Dialect, needs: Needs) -> int:
+    """How many of the needs a dialect does not meet."""
+    handled = {*dialect.omits, *dialect.renames} | (set() if dialect.stream_options else {"stream_options"})
+    unmet = [
+        needs.refuses_reasoning and dialect.reasoning != "drop",
+        needs.null_content not in ("null", dialect.null_content),
+        needs.ignores_named_choice and dialect.named_choice,
+        needs.refuses_call_id and accepts_call_id(dialect),
+    ]
+    return len(needs.refused_fields - handled) + sum(unmet)
+
+
+def accepts_call_id(dialect: Dialect) -> bool:
+    """Whether the dialect sends a call id as clients send them."""
+    return dialect.call_ids is None or re.fullmatch(dialect.call_ids, CALL_ID) is not None
+
+
+def better_dialect(current: str, needs: Needs) -> str | None:
+    """The dialect that meets more of the needs than the current one; of several, the one most like `plain`."""
+    fitting = [name for name in DIALECTS if _is_for_any_host(DIALECTS[name])]
+    best = min(fitting, key=lambda name: (misfits(DIALECTS[name], needs), _distance(DIALECTS[name])))
+    return best if misfits(DIALECTS[best], needs) < misfits(DIALECTS[current], needs) else None
+
+
+def _is_for_any_host(dialect: Dialect) -> bool:
+    """Whether it adds no field, header or path that only its own host knows."""
+    return not dialect.adds and dialect.key_header == "authorization" and not dialect.has_deployments
+
+
+def _distance(dialect: Dialect) -> int:
+    """In how many fields a dialect differs from `plain`, apart from the hosts."""
+    names = [name for name in dialect.__struct_fields__ if name != "hosts"]
+    return sum(getattr(dialect, name) != getattr(PLAIN, name) for name in names)

@@ -1,17 +1,16 @@
-"""The pages of keys: the list, a new key, and one key with its limits and its end.
+"""Keys: the list, a new key, and one key with its limits and its end; on pages, and on /platform/api.
 
 The secret of a new key is in the reply to the form that created it and nowhere else: no address, cookie, log or table
-has it, and no cache keeps the reply.
+has it, and no cache keeps the reply. Keys of other accounts are 404, like unknown ones.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from typing import Literal
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 from starlette.responses import Response
 
-from cadenza.control.email.notices import KEY_CREATED
+from cadenza.control.email.messages import KEY_CREATED
 from cadenza.control.keys import (
     ACTIVE_KEYS_MAX,
     EXPIRY_DAYS,
@@ -20,25 +19,24 @@ from cadenza.control.keys import (
     KeyLimits,
     KeyOrder,
     KeyView,
-    UnknownKey,
     change_key,
     create_own_key,
     get_own_key,
     page_own_keys,
     revoke_key,
 )
-from cadenza.control.money.idempotency import Unconfirmed
 from cadenza.core.errors import ControlError
 from cadenza.core.money import format_dollars, parse_dollars
 from cadenza.core.rates import Rate
-from cadenza.core.records import PERIODS, SCOPES, Cap
-from cadenza.web.account.proof import with_proof
-from cadenza.web.errors import Missing, NotConfirmed, TooMany
-from cadenza.web.render import redirect
-from cadenza.web.routes import Routes, get, post
+from cadenza.core.records import PERIODS, SCOPES, Cap, Period
+from cadenza.web.errors import BadForm
+from cadenza.web.records import to_record
+from cadenza.web.routes import Routes, endpoint, form, get
 from cadenza.web.visit import Visit
 
 CHANGE_RATE = Rate(1.0, 60)  # changes of the keys of one account
+TOO_MANY = "Too many changes of keys at once. Try again in a moment."
+PAGE_KEYS_MAX = 100
 EXPIRIES = {"30": "After 30 days", "90": "After 90 days", "365": "After 365 days", "never": "Never"}
 SCOPE_GRANTS = {
     "inference": "Chat completions, which cost credit",
@@ -47,6 +45,9 @@ SCOPE_GRANTS = {
 }
 assert EXPIRIES.keys() == EXPIRY_DAYS.keys()
 assert SCOPE_GRANTS.keys() == set(SCOPES)
+
+Scope = Literal["inference", "models", "usage"]
+Expiry = Literal["30", "90", "365", "never"]
 
 
 class LimitFields(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -70,7 +71,7 @@ class LimitFields(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             return None
         for period in PERIODS:
             if period == self.cap_period:
-                return Cap(_dollars(self.cap), period)
+                return _parse_cap("Spend cap", self.cap.strip(), period)
         raise ControlError("A spend cap is in total or per month.")
 
 
@@ -80,92 +81,185 @@ class NewKeyForm(LimitFields, frozen=True, forbid_unknown_fields=True):
     scopes: list[str] = []
     expires: str = "never"
 
-    def order(self) -> KeyOrder:
-        return KeyOrder(self.name.strip(), self.scopes, self.expires, self.limits(), self.chosen_cap())
+
+class CapBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The most that a key may spend: dollars like "5.00", in total or in each calendar month (UTC)."""
+
+    limit: str
+    period: Period = "total"
 
 
-class Empty(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A form with a button only."""
+class NewKeyBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A key to create. No scopes means all of them; no rate, burst or cap means none of its own.
+
+    A reference makes it idempotent: a repetition creates no second key, and cannot show the first one again.
+    """
+
+    name: str = ""
+    scopes: list[Scope] = []
+    expires: Expiry = "never"
+    requests_per_second: float | None = None
+    burst: int | None = None
+    cap: CapBody | None = None
+    reference: str = ""
+
+
+class KeyChangeBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What to change. A field that is left out stays; null removes the key's own rate, burst or cap."""
+
+    name: str | UnsetType = UNSET
+    requests_per_second: float | UnsetType | None = UNSET
+    burst: int | UnsetType | None = UNSET
+    cap: CapBody | UnsetType | None = UNSET
+
+
+class CapObject(msgspec.Struct, frozen=True):
+    """A spend cap, and what is spent of it in its period."""
+
+    limit: str
+    period: Period
+    spent: str
+
+
+class KeyObject(msgspec.Struct, frozen=True, kw_only=True):
+    """A key without its secret."""
+
+    object: Literal["key"] = "key"
+    id: str
+    name: str
+    prefix: str
+    scopes: tuple[str, ...]
+    state: Literal["active", "revoked", "expired"]
+    created_at: str
+    expires_at: str | None
+    last_used_at: str | None
+    requests_per_second: float | None
+    burst: int | None
+    cap: CapObject | None
+
+
+class CreatedKey(KeyObject, frozen=True, kw_only=True):
+    """A new key. `secret` is shown only this once."""
+
+    secret: str
+
+
+class KeyList(msgspec.Struct, frozen=True, kw_only=True):
+    """Keys, newest first. For the next ones, ask again with `before` set to the id of the last one."""
+
+    object: Literal["list"] = "list"
+    data: list[KeyObject]
+    has_more: bool
 
 
 async def list_page(visit: Visit) -> Response:
     query = visit.request.query_params
     shows_all, before = query.get("show") == "all", query.get("before", "")
-    page = await page_own_keys(visit.context.store, visit.account.id, visit.now_ms, before, is_active=not shows_all)
+    page = await page_own_keys(visit.store, visit.account.id, visit.now_ms, before, is_active=not shows_all)
     return visit.page("keys.html", page=page, shows_all=shows_all, before=before, keys_max=ACTIVE_KEYS_MAX)
 
 
-async def new_page(visit: Visit) -> Response:
-    return _new_page(visit, NewKeyForm())
+async def new_page(visit: Visit, error: str = "", typed: NewKeyForm | None = None) -> Response:
+    values = {"form": typed or NewKeyForm(), "error": error, "scopes": SCOPE_GRANTS, "expiries": EXPIRIES}
+    return visit.page("key_new.html", **values, **_bounds(visit))
 
 
-async def create(visit: Visit) -> Response:
-    form = await visit.form(NewKeyForm)
-    await take_turn(visit)
-    account = visit.account
-    try:
-        secret, key = await create_own_key(
-            visit.context.store, account.id, form.order(), visit.now_ms, by=account.email
-        )
-    except Unconfirmed:
-        raise NotConfirmed from None
-    except ControlError as error:
-        return _new_page(visit, form, error.message)
-    visit.context.send_notice(account.email, KEY_CREATED, name_of(key))
-    return visit.page("key_created.html", secret=secret, key=key, base=f"{visit.base_url}/v1")
-
-
-async def key_page(visit: Visit) -> Response:
+async def key_page(visit: Visit, error: str = "", typed: LimitFields | None = None) -> Response:
     key = await _own_key(visit)
-    return _key_page(visit, key, fields_of(key))
+    return visit.page("key.html", key=key, form=typed or _fields_of(key), error=error, **_bounds(visit))
 
 
-async def change(visit: Visit) -> Response:
-    form = await visit.form(LimitFields)
-    await take_turn(visit)
+async def create_by_form(visit: Visit, typed: NewKeyForm) -> tuple[str, KeyView]:
+    await visit.limit("keys", CHANGE_RATE, TOO_MANY)
+    order = KeyOrder(typed.name.strip(), typed.scopes, typed.expires, typed.limits(), typed.chosen_cap())
+    return await _create(visit, order)
+
+
+async def change_by_form(visit: Visit, typed: LimitFields) -> None:
+    """Change only what the form changes, so that the audit log has nothing else."""
+    await visit.limit("keys", CHANGE_RATE, TOO_MANY)
     key = await _own_key(visit)
-    try:
-        made = change_of(key, form)
-        if made != KeyChange():
-            with own_keys():
-                await change_key(
-                    visit.context.store, key.id, made, visit.now_ms, visit.account.id, by=visit.account.email
-                )
-    except ControlError as error:
-        return _key_page(visit, key, form, error.message)
-    return redirect(f"/keys/{key.id}", "key-saved")
-
-
-async def revoke(visit: Visit) -> Response:
-    await visit.form(Empty)
-    await take_turn(visit)
-    with own_keys():
-        await revoke_key(
-            visit.context.store,
-            visit.request.path_params["key_id"],
-            visit.now_ms,
-            visit.account.id,
-            by=visit.account.email,
-        )
-    return redirect("/keys", "key-revoked")
-
-
-def name_of(key: KeyView) -> str:
-    """How a key is called in a notice: its first characters, and its name if it has one."""
-    return f'{key.prefix}… ("{key.name}")' if key.name else f"{key.prefix}…"
-
-
-def change_of(key: KeyView, form: LimitFields) -> KeyChange:
-    """Only what the form changes, so that the audit log has nothing else."""
-    name, limits, cap = form.name.strip(), form.limits(), form.chosen_cap()
-    return KeyChange(
+    name, limits, cap = typed.name.strip(), typed.limits(), typed.chosen_cap()
+    change = KeyChange(
         UNSET if name == key.name else name,
         UNSET if limits == key.limits else limits,
         UNSET if cap == key.cap else cap,
     )
+    if change != KeyChange():
+        await _change(visit, change)
 
 
-def fields_of(key: KeyView) -> LimitFields:
+async def list_keys(visit: Visit) -> KeyList:
+    query = visit.request.query_params
+    state, limit = query.get("state", "all"), query.get("limit", "50")
+    if state not in {"all", "active"}:
+        raise BadForm("state: must be all or active.")
+    if not (limit.isdecimal() and len(limit) < 10 and 1 <= int(limit) <= PAGE_KEYS_MAX):
+        raise BadForm(f"limit: must be from 1 to {PAGE_KEYS_MAX}.")
+    page = await page_own_keys(
+        visit.store,
+        visit.account.id,
+        visit.now_ms,
+        query.get("before", ""),
+        count=int(limit),
+        is_active=state == "active",
+    )
+    return KeyList(data=[_to_object(key) for key in page.keys], has_more=page.has_more)
+
+
+async def create_key(visit: Visit, body: NewKeyBody) -> CreatedKey:
+    await visit.limit("keys", CHANGE_RATE, TOO_MANY)
+    limits = KeyLimits(body.requests_per_second, body.burst)
+    order = KeyOrder(body.name, body.scopes, body.expires, limits, _cap_of(body.cap), body.reference)
+    secret, key = await _create(visit, order)
+    return CreatedKey(**msgspec.structs.asdict(_to_object(key)), secret=secret)
+
+
+async def get_key(visit: Visit) -> KeyObject:
+    return _to_object(await _own_key(visit))
+
+
+async def patch_key(visit: Visit, body: KeyChangeBody) -> KeyObject:
+    await visit.limit("keys", CHANGE_RATE, TOO_MANY)
+    limits: KeyLimits | UnsetType = UNSET
+    if body.requests_per_second is not UNSET or body.burst is not UNSET:
+        old = (await _own_key(visit)).limits
+        rate = old.requests_per_second if body.requests_per_second is UNSET else body.requests_per_second
+        limits = KeyLimits(rate, old.burst if body.burst is UNSET else body.burst)
+    cap = UNSET if body.cap is UNSET else _cap_of(body.cap)
+    return _to_object(await _change(visit, KeyChange(body.name, limits, cap)))
+
+
+async def revoke(visit: Visit) -> KeyObject:
+    await visit.limit("keys", CHANGE_RATE, TOO_MANY)
+    account = visit.account
+    done = await revoke_key(visit.store, visit.path_param("key_id"), visit.now_ms, account.id, by=account.email)
+    return _to_object(done.key)
+
+
+async def _own_key(visit: Visit) -> KeyView:
+    return await get_own_key(visit.store, visit.account.id, visit.path_param("key_id"), visit.now_ms)
+
+
+async def _create(visit: Visit, order: KeyOrder) -> tuple[str, KeyView]:
+    account = visit.account
+    secret, key = await create_own_key(visit.store, account.id, order, visit.now_ms, by=account.email)
+    shown_name = f'{key.prefix}… ("{key.name}")' if key.name else f"{key.prefix}…"
+    visit.context.send_notice(account.email, KEY_CREATED, shown_name)
+    return secret, key
+
+
+async def _change(visit: Visit, change: KeyChange) -> KeyView:
+    account, key_id = visit.account, visit.path_param("key_id")
+    return await change_key(visit.store, key_id, change, visit.now_ms, account.id, by=account.email)
+
+
+def _show_created(visit: Visit, _typed: NewKeyForm, created: tuple[str, KeyView]) -> Response:
+    secret, key = created
+    return visit.page("key_created.html", secret=secret, key=key, base=f"{visit.base_url}/v1")
+
+
+def _fields_of(key: KeyView) -> LimitFields:
     rate, burst = key.limits.requests_per_second, key.limits.burst
     return LimitFields(
         key.name,
@@ -176,61 +270,38 @@ def fields_of(key: KeyView) -> LimitFields:
     )
 
 
-@contextmanager
-def own_keys() -> Iterator[None]:
-    """404 for keys that do not exist and for those of other accounts alike."""
-    try:
-        yield
-    except UnknownKey:
-        raise Missing("There is no such key.") from None
-
-
-async def take_turn(visit: Visit) -> None:
-    """429 for an account that changes its keys too often."""
-    ticket = await visit.context.rates.take(f"keys:{visit.account.id}", CHANGE_RATE)
-    if not ticket.is_granted:
-        raise TooMany("Too many changes of keys at once. Try again in a moment.", ticket.wait_s)
-
-
-async def _own_key(visit: Visit) -> KeyView:
-    with own_keys():
-        return await get_own_key(
-            visit.context.store, visit.account.id, visit.request.path_params["key_id"], visit.now_ms
-        )
-
-
-def _new_page(visit: Visit, form: NewKeyForm, error: str = "") -> Response:
-    return visit.page(
-        "key_new.html",
-        400 if error else 200,
-        form=form,
-        error=error,
-        scopes=SCOPE_GRANTS,
-        expiries=EXPIRIES,
-        **_bounds(visit),
-    )
-
-
-def _key_page(visit: Visit, key: KeyView, form: LimitFields, error: str = "") -> Response:
-    return visit.page("key.html", 400 if error else 200, key=key, form=form, error=error, **_bounds(visit))
-
-
 def _bounds(visit: Visit) -> dict[str, object]:
     return {"usual": visit.context.gateway.snapshot.limits.rate, "name_chars_max": NAME_CHARS_MAX}
 
 
-def _dollars(text: str) -> int:
+def _cap_of(body: CapBody | None) -> Cap | None:
+    return _parse_cap("cap.limit", body.limit, body.period) if body else None
+
+
+def _parse_cap(field: str, text: str, period: Period) -> Cap:
     try:
-        return parse_dollars(text.strip())
+        return Cap(parse_dollars(text), period)
     except ValueError as error:
-        raise ControlError(f"Spend cap: {error}.") from None
+        raise BadForm(f"{field}: {error}.") from None
+
+
+def _to_object(key: KeyView) -> KeyObject:
+    cap = None
+    if key.cap:
+        cap = CapObject(format_dollars(key.cap.limit_nano), key.cap.period, format_dollars(key.spent_nano))
+    return to_record(KeyObject, key, cap=cap, **msgspec.structs.asdict(key.limits))
 
 
 ROUTES: Routes = (
     get("/keys", list_page),
-    get("/keys/new", with_proof(new_page)),
-    post("/keys", with_proof(create, "/keys/new")),
+    get("/keys/new", new_page, needs_proof=True),
+    form("/keys", create_by_form, "/keys/new", then=_show_created, on_error=new_page, needs_proof=True),
     get("/keys/{key_id}", key_page),
-    post("/keys/{key_id}", change),
-    post("/keys/{key_id}/revoke", revoke),
+    form("/keys/{key_id}", change_by_form, "/keys/{key_id}", "key-saved", on_error=key_page),
+    form("/keys/{key_id}/revoke", revoke, "/keys", "key-revoked"),
+    endpoint("GET", "/keys", "The keys of the account, newest first", list_keys),
+    endpoint("POST", "/keys", "Create a key; its secret is shown once", create_key, needs_proof=True),
+    endpoint("GET", "/keys/{key_id}", "One key", get_key),
+    endpoint("PATCH", "/keys/{key_id}", "Rename a key, or change its limits", patch_key),
+    endpoint("DELETE", "/keys/{key_id}", "Revoke a key, from its next request on", revoke),
 )

@@ -1,18 +1,18 @@
-"""Preferences: the class that `auto` means, the theme, search and memory."""
+"""Preferences: the class that `auto` stands for, the theme, search and memory."""
 
 import msgspec
+from msgspec import UNSET, UnsetType
 from starlette.responses import Response
 
-from cadenza.control.account.preferences import choose, preferences_of
-from cadenza.core.errors import ControlError
-from cadenza.core.formats import rfc3339, rfc3339_or_none
+from cadenza.control.account.accounts import choose, preferences_of
 from cadenza.core.records import CLASSES
 from cadenza.store.tables.accounts import Preferences, Theme
 from cadenza.web.chat.grounding import offer_of
-from cadenza.web.render import redirect
-from cadenza.web.routes import Endpoint, Routes, get, post
-from cadenza.web.session_cookies import status_of
+from cadenza.web.records import to_record
+from cadenza.web.routes import Routes, endpoint, form, get
 from cadenza.web.visit import Visit
+
+RENAMED = {"preferred_class": "class", "uses_search": "web_search", "uses_memory": "memory"}
 
 
 class PreferencesForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -24,22 +24,22 @@ class PreferencesForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     uses_memory: bool = False
 
 
-class PreferencesRecord(msgspec.Struct, frozen=True, rename={"preferred_class": "class"}):
+class PreferencesRecord(msgspec.Struct, frozen=True, rename=RENAMED):
     """What the owner chose."""
 
     preferred_class: str
     theme: Theme
-    web_search: bool
-    memory: bool
+    uses_search: bool
+    uses_memory: bool
 
 
-class PreferencesChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"preferred_class": "class"}):
+class PreferencesChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename=RENAMED):
     """What to change. What is left out stays."""
 
-    preferred_class: str | msgspec.UnsetType = msgspec.UNSET
-    theme: Theme | msgspec.UnsetType = msgspec.UNSET
-    web_search: bool | msgspec.UnsetType = msgspec.UNSET
-    memory: bool | msgspec.UnsetType = msgspec.UNSET
+    preferred_class: str | UnsetType = UNSET
+    theme: Theme | UnsetType = UNSET
+    uses_search: bool | UnsetType = UNSET
+    uses_memory: bool | UnsetType = UNSET
 
 
 class AccountRecord(msgspec.Struct, frozen=True):
@@ -53,67 +53,38 @@ class AccountRecord(msgspec.Struct, frozen=True):
     preferences: PreferencesRecord
 
 
-async def settings_page(visit: Visit) -> Response:
-    return _show(visit, _written(preferences_of(visit.account)))
+async def settings_page(visit: Visit, error: str = "", typed: PreferencesForm | None = None) -> Response:
+    chosen, offer = typed or preferences_of(visit.account), offer_of(visit.context.gateway)
+    return visit.page("settings.html", chosen=chosen, classes=_usable_classes(visit), offer=offer, error=error)
 
 
-async def send_preferences(visit: Visit) -> Response:
-    form = await visit.form(PreferencesForm)
-    typed = PreferencesRecord(form.preferred_class, form.theme, form.uses_search, form.uses_memory)
-    try:
-        await _choose(visit, typed)
-    except ControlError as error:
-        return _show(visit, typed, status_of(error), error.message)
-    return redirect("/settings", "saved")
+async def save(visit: Visit, typed: PreferencesForm) -> None:
+    await _choose(visit, msgspec.structs.asdict(typed))
 
 
-async def api_account(visit: Visit) -> AccountRecord:
-    account = visit.account
-    return AccountRecord(
-        id=account.id,
-        email=account.email,
-        is_operator=account.is_operator,
-        created_at=rfc3339(account.created_at),
-        verified_at=rfc3339_or_none(account.verified_at),
-        preferences=_written(preferences_of(account)),
-    )
+async def get_account(visit: Visit) -> AccountRecord:
+    preferences = to_record(PreferencesRecord, preferences_of(visit.account))
+    return to_record(AccountRecord, visit.account, preferences=preferences)
 
 
-async def api_change(visit: Visit, change: PreferencesChange) -> PreferencesRecord:
-    given = {name: value for name, value in msgspec.structs.asdict(change).items() if value is not msgspec.UNSET}
-    return await _choose(visit, msgspec.structs.replace(_written(preferences_of(visit.account)), **given))
+async def change_preferences(visit: Visit, change: PreferencesChange) -> PreferencesRecord:
+    given = {name: value for name, value in msgspec.structs.asdict(change).items() if value is not UNSET}
+    return to_record(PreferencesRecord, await _choose(visit, given))
 
 
-async def _choose(visit: Visit, wanted: PreferencesRecord) -> PreferencesRecord:
-    chosen = Preferences(wanted.preferred_class, wanted.theme, wanted.web_search, wanted.memory)
-    return _written(await choose(visit.context.store, visit.account, chosen, _usable(visit), visit.now_ms))
+async def _choose(visit: Visit, given: dict[str, object]) -> Preferences:
+    chosen = msgspec.structs.replace(preferences_of(visit.account), **given)
+    return await choose(visit.store, visit.account, chosen, _usable_classes(visit), visit.now_ms)
 
 
-def _written(chosen: Preferences) -> PreferencesRecord:
-    return PreferencesRecord(chosen.preferred_class, chosen.theme, chosen.uses_search, chosen.uses_memory)
-
-
-def _usable(visit: Visit) -> list[str]:
+def _usable_classes(visit: Visit) -> list[str]:
     served = visit.context.gateway.snapshot.catalogue.ids
     return [class_id for class_id in CLASSES if class_id in served]
 
 
-def _show(visit: Visit, chosen: PreferencesRecord, status: int = 200, error: str = "") -> Response:
-    return visit.page(
-        "settings.html",
-        status,
-        chosen=chosen,
-        classes=_usable(visit),
-        offer=offer_of(visit.context.gateway),
-        error=error,
-    )
-
-
 ROUTES: Routes = (
     get("/settings", settings_page),
-    post("/settings", send_preferences),
-    Endpoint(
-        "GET", "/account", "The account that is signed in, and its preferences.", api_account, returns=AccountRecord
-    ),
-    Endpoint("PATCH", "/preferences", "Change preferences.", api_change, PreferencesChange, PreferencesRecord),
+    form("/settings", save, "/settings", "saved", on_error=settings_page),
+    endpoint("GET", "/account", "The account that is signed in, and its preferences.", get_account),
+    endpoint("PATCH", "/preferences", "Change preferences.", change_preferences),
 )

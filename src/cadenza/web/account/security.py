@@ -3,26 +3,24 @@
 import msgspec
 from starlette.responses import Response
 
-from cadenza.control.email.notices import PASSWORD_CHANGED
+from cadenza.control.email.messages import PASSWORD_CHANGED
 from cadenza.control.sign_in.credentials import begin_email_change, change_email_at_once, change_password
 from cadenza.control.sign_in.passwords import HashLane
 from cadenza.control.sign_in.second_factor import get_factors
 from cadenza.control.sign_in.sessions import end_other_sessions, end_session_by_id, list_sessions
 from cadenza.core.errors import ControlError
 from cadenza.core.formats import rfc3339
-from cadenza.web.account.links import NO_MAIL, Address, limit_mail
-from cadenza.web.account.proof import SECURITY_PAGE, require_proof, with_proof
-from cadenza.web.account.sign_in import Empty
-from cadenza.web.cookies import csrf_token
-from cadenza.web.errors import Missing, NotSignedIn
+from cadenza.web.account.links import NO_MAIL, EmailAddress, limit_mail
+from cadenza.web.account.sessions import SECURITY_PAGE, SignInStatus, renew_session, use_secret
+from cadenza.web.errors import Missing
+from cadenza.web.records import to_record
 from cadenza.web.render import redirect
-from cadenza.web.routes import Endpoint, Routes, get, post
-from cadenza.web.session_cookies import Step, current, fill, rotate, status_of
+from cadenza.web.routes import Routes, endpoint, form, get
 from cadenza.web.visit import Visit
 
 
 class PasswordChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The password that the account has, and the one that it shall have."""
+    """The current password, and the new one."""
 
     old_password: str
     new_password: str
@@ -51,159 +49,100 @@ class AddressStep(msgspec.Struct, frozen=True):
     is_changed: bool
 
 
-async def security_page(visit: Visit) -> Response:
-    return await _show(visit)
-
-
-async def send_password(visit: Visit) -> Response:
-    form = await visit.form(PasswordChange)
-    response = redirect(SECURITY_PAGE, "password-changed")
-    try:
-        await _change_password(visit, form, response)
-    except ControlError as error:
-        return await _show(visit, status_of(error), password_error=error.message)
-    return response
-
-
-async def send_email(visit: Visit) -> Response:
-    form = await visit.form(Address)
-    response = redirect(SECURITY_PAGE, "address-changed" if visit.context.mailer is None else "link-sent")
-    try:
-        await _change_email(visit, form.email)
-    except ControlError as error:
-        return await _show(visit, status_of(error), email_error=error.message, email=form.email)
-    await rotate(visit, response)
-    return response
-
-
-async def send_verification(visit: Visit) -> Response:
-    await visit.form(Empty)
-    await _send_verification(visit)
-    return redirect(SECURITY_PAGE, "link-sent")
-
-
-async def end_one(visit: Visit) -> Response:
-    await visit.form(Empty)
-    await api_end_session(visit)
-    return redirect(SECURITY_PAGE, "session-ended")
-
-
-async def end_others(visit: Visit) -> Response:
-    await visit.form(Empty)
-    response = redirect(SECURITY_PAGE, "sessions-ended")
-    await _end_others(visit, response)
-    return response
-
-
-async def api_change_password(visit: Visit, given: PasswordChange) -> Response:
-    response = Response()
-    return fill(response, await _change_password(visit, given, response))
-
-
-async def api_change_email(visit: Visit, given: Address) -> AddressStep:
-    require_proof(visit)
-    await _change_email(visit, given.email)
-    return AddressStep(is_changed=visit.context.mailer is None)
-
-
-async def api_send_verification(visit: Visit) -> None:
-    await _send_verification(visit)
-
-
-async def api_list_sessions(visit: Visit) -> SessionList:
-    found = await list_sessions(visit.context.store, current(visit).session, visit.now_ms)
-    return SessionList(
-        [
-            SessionRecord(one.id, one.browser, rfc3339(one.created_at), rfc3339(one.used_at), one.is_current)
-            for one in found
-        ]
+async def security_page(visit: Visit, error: str = "", typed: PasswordChange | EmailAddress | None = None) -> Response:
+    """With an error, the form that was typed is open."""
+    context, account = visit.context, visit.account
+    is_email = isinstance(typed, EmailAddress)
+    return visit.page(
+        "security.html",
+        factors=await get_factors(visit.store, account.id),
+        passkeys=await context.passkeys.list(account.id),
+        sessions=await list_sessions(visit.store, visit.require_session().session, visit.now_ms),
+        sends_mail=context.mailer is not None,
+        password_error="" if is_email else error,
+        email_error=error if is_email else "",
+        email=typed.email if isinstance(typed, EmailAddress) else "",
     )
 
 
-async def api_end_session(visit: Visit) -> None:
-    session_id = str(visit.request.path_params["session_id"])
-    if not await end_session_by_id(visit.context.store, visit.account, session_id, visit.now_ms):
-        raise Missing("This browser is signed out already.")
-
-
-async def api_end_others(visit: Visit) -> Response:
-    require_proof(visit)
-    response = Response()
-    return fill(response, await _end_others(visit, response))
-
-
-async def _change_password(visit: Visit, given: PasswordChange, response: Response) -> Step:
-    """The old password is its own proof. Everybody else is signed out."""
-    context, session = visit.context, current(visit).session
+async def set_password(visit: Visit, given: PasswordChange) -> SignInStatus:
+    """The old password is its own proof. All other browsers are signed out."""
+    context, session = visit.context, visit.require_session().session
     await context.sign_ins.check_again(visit.account, session, given.old_password)
     password_hash = await context.sign_ins.passwords.hash(given.new_password, visit.account.email, HashLane.KNOWN)
-    secret = await change_password(context.store, session, password_hash, visit.account.email, visit.now_ms)
-    if secret is None:
-        raise NotSignedIn
-    visit.set_cookie(response, secret)
+    secret = await change_password(visit.store, session, password_hash, visit.account.email, visit.now_ms)
+    status = use_secret(visit, secret)
     context.send_notice(visit.account.email, PASSWORD_CHANGED)
-    return Step(session.stage, csrf_token(secret))
+    return status
 
 
-async def _change_email(visit: Visit, email: str) -> None:
+async def change_email(visit: Visit, given: EmailAddress) -> AddressStep:
     context, account = visit.context, visit.account
     await limit_mail(visit)
     if context.mailer is None:
-        await change_email_at_once(context.store, account, email, visit.now_ms)
-        return
-    path = await begin_email_change(context.store, account, email, visit.now_ms)
-    context.mailer.change_email(account, email.strip().lower(), visit.base_url + path)
+        await change_email_at_once(visit.store, account, given.email, visit.now_ms)
+        return AddressStep(is_changed=True)
+    path = await begin_email_change(visit.store, account, given.email, visit.now_ms)
+    context.mailer.change_email(account, given.email.strip().lower(), visit.base_url + path)
+    return AddressStep(is_changed=False)
 
 
-async def _send_verification(visit: Visit) -> None:
+async def change_email_by_form(visit: Visit, given: EmailAddress) -> AddressStep:
+    step = await change_email(visit, given)
+    await renew_session(visit)
+    return step
+
+
+async def send_verification(visit: Visit) -> None:
     if visit.context.mailer is None:
         raise ControlError(NO_MAIL)
     await limit_mail(visit)
     visit.context.mailer.verify(visit.account, visit.base_url, visit.now_ms)
 
 
-async def _end_others(visit: Visit, response: Response) -> Step:
-    await end_other_sessions(visit.context.store, visit.account, current(visit).session.digest, visit.now_ms)
-    return await rotate(visit, response)
+async def list_own_sessions(visit: Visit) -> SessionList:
+    found = await list_sessions(visit.store, visit.require_session().session, visit.now_ms)
+    return SessionList([to_record(SessionRecord, one, last_used_at=rfc3339(one.used_at)) for one in found])
 
 
-async def _show(
-    visit: Visit, status: int = 200, password_error: str = "", email_error: str = "", email: str = ""
-) -> Response:
-    context, account = visit.context, visit.account
-    return visit.page(
-        "security.html",
-        status,
-        factors=await get_factors(context.store, account.id),
-        passkeys=await context.passkeys.list(account.id),
-        sessions=await list_sessions(context.store, current(visit).session, visit.now_ms),
-        sends_mail=context.mailer is not None,
-        password_error=password_error,
-        email_error=email_error,
-        email=email,
-    )
+async def end_session(visit: Visit) -> None:
+    if not await end_session_by_id(visit.store, visit.account, visit.path_param("session_id"), visit.now_ms):
+        raise Missing("This browser is signed out already.")
+
+
+async def end_others(visit: Visit) -> SignInStatus:
+    await end_other_sessions(visit.store, visit.account, visit.require_session().session.digest, visit.now_ms)
+    return await renew_session(visit)
+
+
+def _after_email(_visit: Visit, _typed: EmailAddress, step: AddressStep) -> Response:
+    return redirect(SECURITY_PAGE, "address-changed" if step.is_changed else "link-sent")
 
 
 ROUTES: Routes = (
-    get("/settings/security", security_page),
-    post("/settings/security/password", send_password),
-    post("/settings/security/email", with_proof(send_email)),
-    post("/settings/security/verification", send_verification),
-    post("/settings/security/sessions/{session_id}/end", end_one),
-    post("/settings/security/sessions/end-others", with_proof(end_others)),
-    Endpoint(
-        "PUT", "/password", "Change the password. All other sessions end.", api_change_password, PasswordChange, Step
+    get(SECURITY_PAGE, security_page),
+    form(f"{SECURITY_PAGE}/password", set_password, SECURITY_PAGE, "password-changed", on_error=security_page),
+    form(
+        f"{SECURITY_PAGE}/email",
+        change_email_by_form,
+        SECURITY_PAGE,
+        then=_after_email,
+        on_error=security_page,
+        needs_proof=True,
     ),
-    Endpoint(
+    form(f"{SECURITY_PAGE}/verification", send_verification, SECURITY_PAGE, "link-sent"),
+    form(SECURITY_PAGE + "/sessions/{session_id}/end", end_session, SECURITY_PAGE, "session-ended"),
+    form(f"{SECURITY_PAGE}/sessions/end-others", end_others, SECURITY_PAGE, "sessions-ended", needs_proof=True),
+    endpoint("PUT", "/password", "Change the password. All other sessions end.", set_password),
+    endpoint(
         "PUT",
         "/email",
         "Change the e-mail address: at once, or by a link that is sent to the new one.",
-        api_change_email,
-        Address,
-        AddressStep,
+        change_email,
+        needs_proof=True,
     ),
-    Endpoint("POST", "/email/verification", "Have a link sent that verifies the address.", api_send_verification),
-    Endpoint("GET", "/sessions", "List the browsers that are signed in.", api_list_sessions, returns=SessionList),
-    Endpoint("DELETE", "/sessions/{session_id}", "Sign out one browser.", api_end_session),
-    Endpoint("DELETE", "/sessions", "Sign out everywhere but here.", api_end_others, returns=Step),
+    endpoint("POST", "/email/verification", "Have a link sent that verifies the address.", send_verification),
+    endpoint("GET", "/sessions", "List the browsers that are signed in.", list_own_sessions),
+    endpoint("DELETE", "/sessions/{session_id}", "Sign out one browser.", end_session),
+    endpoint("DELETE", "/sessions", "Sign out everywhere but here.", end_others, needs_proof=True),
 )

@@ -1,8 +1,11 @@
-"""Signing in, by password and second factor, and out. Passkeys are in passkeys.py.
+"""Signing in, by password and second factor, and out; and giving the password again. Passkeys are in passkeys.py.
 
-The pages and the endpoints do the same: a password gives a session of stage `second_factor` if the account has one, and
-the code, or a passkey, makes it complete.
+A password gives a session of stage `second_factor` if the account has one, and the code, or a passkey, completes it.
+Sensitive changes need a recent proof: the password or a passkey, within the last 15 minutes. A page without one leads
+to /confirm and back; an endpoint answers 403 and says what to do.
 """
+
+from urllib.parse import quote
 
 import msgspec
 from starlette.responses import Response
@@ -10,32 +13,19 @@ from starlette.responses import Response
 from cadenza.control.sign_in.second_factor import get_factors
 from cadenza.control.sign_in.sessions import end_session
 from cadenza.control.sign_in.sign_in import SignInAttempt
-from cadenza.core.errors import ControlError
-from cadenza.store.tables.accounts import Account
+from cadenza.web.account.sessions import (
+    FIRST_PAGE,
+    SECURITY_PAGE,
+    SignInStatus,
+    renew_session,
+    safe_next_path,
+    start_session,
+)
+from cadenza.web.cookies import DEVICE_COOKIE, SESSION_COOKIE
 from cadenza.web.errors import NotSignedIn
 from cadenza.web.render import redirect
-from cadenza.web.routes import Access, Endpoint, Routes, get, post
-from cadenza.web.session_cookies import (
-    FIRST_PAGE,
-    Step,
-    current,
-    device_cookie,
-    enter,
-    enter_checked,
-    fill,
-    own_page,
-    second_factor_page,
-    status_of,
-)
+from cadenza.web.routes import Access, Routes, endpoint, form, get
 from cadenza.web.visit import Visit
-
-
-class SignInForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An account and its password, and the page to go to."""
-
-    email: str
-    password: str
-    next: str = FIRST_PAGE
 
 
 class Credentials(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -45,10 +35,9 @@ class Credentials(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     password: str
 
 
-class CodeForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A code of the second factor, and the page to go to."""
+class SignInForm(Credentials, frozen=True, forbid_unknown_fields=True):
+    """An account and its password, and the page to go to."""
 
-    code: str
     next: str = FIRST_PAGE
 
 
@@ -58,126 +47,134 @@ class GivenCode(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     code: str
 
 
-class Empty(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A form with a button only."""
+class CodeForm(GivenCode, frozen=True, forbid_unknown_fields=True):
+    """A code of the second factor, and the page to go to."""
+
+    next: str = FIRST_PAGE
+
+
+class Proof(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The password of the account that is signed in."""
+
+    password: str
+
+
+class ProofForm(Proof, frozen=True, forbid_unknown_fields=True):
+    """The password, and the page to go back to."""
+
+    next: str = FIRST_PAGE
 
 
 async def sign_in_page(visit: Visit) -> Response:
-    next_page = own_page(visit.request.query_params.get("next", FIRST_PAGE))
+    next_page = _next_page(visit)
     if visit.is_signed_in:
         return redirect(next_page)
     if visit.signed_in:
-        return second_factor_page(next_page)
-    return _show(visit, next_page)
+        return _to_second_factor(next_page)
+    return await _show_sign_in(visit)
 
 
-async def sign_in(visit: Visit) -> Response:
-    form = await visit.form(SignInForm)
-    next_page = own_page(form.next)
-    try:
-        checked = await visit.context.sign_ins.check_password(_attempt(visit, form.email, form.password))
-        response = redirect(next_page) if checked.stage == "complete" else second_factor_page(next_page)
-        await enter_checked(visit, checked, response)
-    except ControlError as error:
-        return _show(visit, next_page, status_of(error), form.email, error.message)
-    return response
-
-
-async def second_factor_form(visit: Visit) -> Response:
-    next_page = own_page(visit.request.query_params.get("next", FIRST_PAGE))
-    if visit.signed_in is None or visit.is_signed_in:
+async def second_factor_page(visit: Visit, error: str = "", typed: CodeForm | None = None) -> Response:
+    if visit.signed_in is None or (visit.is_signed_in and not error):
         return redirect("/sign-in")
-    return await _show_code(visit, next_page)
+    factors = await get_factors(visit.store, visit.signed_in.account.id)
+    return visit.page("second_factor.html", next=_next_page(visit, typed), error=error, factors=factors)
 
 
-async def give_code(visit: Visit) -> Response:
-    form = await visit.form(CodeForm)
-    next_page = own_page(form.next)
-    try:
-        account = await _check_code(visit, form.code)
-    except ControlError as error:
-        return await _show_code(visit, next_page, status_of(error), error.message)
-    response = redirect(next_page)
-    await enter(visit, account, "complete", response)
-    return response
+async def confirm_page(visit: Visit, error: str = "", typed: ProofForm | None = None) -> Response:
+    factors = await get_factors(visit.store, visit.account.id)
+    return visit.page("confirm.html", next=_next_page(visit, typed, SECURITY_PAGE), error=error, factors=factors)
 
 
-async def sign_out(visit: Visit) -> Response:
-    await visit.form(Empty)
-    response = redirect("/sign-in", "signed-out")
-    await _leave(visit, response)
-    return response
+async def sign_in(visit: Visit, given: Credentials) -> SignInStatus:
+    attempt = SignInAttempt(given.email, given.password, visit.address, visit.get_cookie(DEVICE_COOKIE))
+    checked = await visit.context.sign_ins.check_password(attempt)
+    return await start_session(visit, checked.account, checked.stage, checked.require_unchanged)
 
 
-async def api_sign_in(visit: Visit, given: Credentials) -> Response:
-    checked = await visit.context.sign_ins.check_password(_attempt(visit, given.email, given.password))
-    response = Response()
-    return fill(response, await enter_checked(visit, checked, response))
-
-
-async def api_give_code(visit: Visit, given: GivenCode) -> Response:
-    account = await _check_code(visit, given.code)
-    response = Response()
-    return fill(response, await enter(visit, account, "complete", response))
-
-
-async def api_sign_out(visit: Visit) -> Response:
-    response = Response(status_code=204)
-    await _leave(visit, response)
-    return response
-
-
-async def _check_code(visit: Visit, code: str) -> Account:
-    signed_in = current(visit)
+async def give_code(visit: Visit, given: GivenCode) -> SignInStatus:
+    signed_in = visit.require_session()
     if signed_in.session.stage != "second_factor":
         raise NotSignedIn
-    await visit.context.sign_ins.check_code(signed_in.account, code, device_cookie(visit), visit.now_ms)
-    return signed_in.account
+    device = visit.get_cookie(DEVICE_COOKIE)
+    await visit.context.sign_ins.check_code(signed_in.account, given.code, device, visit.now_ms)
+    return await start_session(visit, signed_in.account)
 
 
-async def _leave(visit: Visit, response: Response) -> None:
+async def prove(visit: Visit, given: Proof) -> SignInStatus:
+    await visit.context.sign_ins.check_again(visit.account, visit.require_session().session, given.password)
+    return await renew_session(visit, is_proof=True)
+
+
+async def sign_out(visit: Visit) -> None:
     if visit.signed_in:
-        await end_session(visit.context.store, visit.signed_in.session.digest)
-    visit.clear_cookie(response)
+        await end_session(visit.store, visit.signed_in.session.digest)
+    visit.set_cookie(SESSION_COOKIE, "", 0)
 
 
-def _attempt(visit: Visit, email: str, password: str) -> SignInAttempt:
-    return SignInAttempt(email, password, visit.address, device_cookie(visit))
+async def _show_sign_in(visit: Visit, error: str = "", typed: SignInForm | None = None) -> Response:
+    email, sign_up = typed.email if typed else "", visit.context.settings.sign_up
+    return visit.page("sign_in.html", next=_next_page(visit, typed), email=email, error=error, sign_up=sign_up)
 
 
-def _show(visit: Visit, next_page: str, status: int = 200, email: str = "", error: str = "") -> Response:
-    sign_up = visit.context.settings.sign_up
-    return visit.page("sign_in.html", status, next=next_page, email=email, error=error, sign_up=sign_up)
+def _after_password(_visit: Visit, typed: SignInForm, status: SignInStatus) -> Response:
+    next_page = safe_next_path(typed.next)
+    return redirect(next_page) if status.stage == "complete" else _to_second_factor(next_page)
 
 
-async def _show_code(visit: Visit, next_page: str, status: int = 200, error: str = "") -> Response:
-    factors = await get_factors(visit.context.store, current(visit).account.id)
-    return visit.page("second_factor.html", status, next=next_page, error=error, factors=factors)
+def _to_second_factor(next_page: str) -> Response:
+    return redirect(f"/sign-in/second-factor?next={quote(next_page)}")
+
+
+def _next_page(visit: Visit, typed: SignInForm | CodeForm | ProofForm | None = None, usual: str = FIRST_PAGE) -> str:
+    return safe_next_path(typed.next if typed else visit.request.query_params.get("next", usual))
 
 
 ROUTES: Routes = (
     get("/sign-in", sign_in_page, Access.ANYONE),
-    post("/sign-in", sign_in, Access.ANYONE),
-    get("/sign-in/second-factor", second_factor_form, Access.ANYONE),
-    post("/sign-in/second-factor", give_code, Access.ANYONE),
-    post("/sign-out", sign_out, Access.ANYONE),
-    Endpoint(
+    form(
+        "/sign-in",
+        sign_in,
+        "/sign-in",
+        takes=SignInForm,
+        then=_after_password,
+        on_error=_show_sign_in,
+        access=Access.ANYONE,
+    ),
+    get("/sign-in/second-factor", second_factor_page, Access.ANYONE),
+    form(
+        "/sign-in/second-factor",
+        give_code,
+        "/sign-in/second-factor",
+        takes=CodeForm,
+        then=lambda _, typed, __: redirect(safe_next_path(typed.next)),
+        on_error=second_factor_page,
+        access=Access.ANYONE,
+    ),
+    form("/sign-out", sign_out, "/sign-in", "signed-out", access=Access.ANYONE),
+    get("/confirm", confirm_page),
+    form(
+        "/confirm",
+        prove,
+        "/confirm",
+        takes=ProofForm,
+        then=lambda _, typed, __: redirect(safe_next_path(typed.next), "confirmed"),
+        on_error=confirm_page,
+    ),
+    endpoint(
         "POST",
         "/sign-in",
         "Sign in by password. The stage says whether a second factor is needed.",
-        api_sign_in,
-        takes=Credentials,
-        returns=Step,
-        access=Access.ANYONE,
+        sign_in,
+        Access.ANYONE,
     ),
-    Endpoint(
+    endpoint(
         "POST",
         "/sign-in/second-factor",
         "Give a code of the authenticator app, or a recovery code.",
-        api_give_code,
-        takes=GivenCode,
-        returns=Step,
-        access=Access.ANYONE,
+        give_code,
+        Access.ANYONE,
     ),
-    Endpoint("POST", "/sign-out", "Sign out in this browser.", api_sign_out, access=Access.ANYONE),
+    endpoint("POST", "/sign-out", "Sign out in this browser.", sign_out, Access.ANYONE),
+    endpoint("POST", "/proof", "Give the password again, for changes that need it.", prove),
 )

@@ -14,10 +14,10 @@ from cadenza.control.sign_in.throttle import Limit, network_limits
 from cadenza.core.errors import ControlError
 from cadenza.core.rates import Rate
 from cadenza.store.tables.accounts import Account
+from cadenza.web.account.sessions import FIRST_PAGE, SignInStatus, start_session
 from cadenza.web.errors import Missing
 from cadenza.web.render import redirect
-from cadenza.web.routes import Access, Endpoint, Routes, get, post
-from cadenza.web.session_cookies import FIRST_PAGE, Step, enter, fill, status_of
+from cadenza.web.routes import JSON, Access, Routes, endpoint, form, get
 from cadenza.web.visit import Visit
 
 SIGN_UP_RATE = Rate(1 / 300, 10)  # of one network
@@ -63,50 +63,42 @@ class SignUpStep(msgspec.Struct, frozen=True):
 
 
 async def sign_up_page(visit: Visit) -> Response:
-    return redirect(FIRST_PAGE) if visit.is_signed_in else _show(visit)
+    return redirect(FIRST_PAGE) if visit.is_signed_in else await _show_sign_up(visit)
 
 
-async def send_sign_up(visit: Visit) -> Response:
-    form = await visit.form(SignUpForm)
+async def join_page(visit: Visit, error: str = "", typed: JoinForm | None = None) -> Response:
     try:
-        account = await _sign_up(visit, form)
-    except ControlError as error:
-        return _show(visit, status_of(error), form.email, error.message)
-    if account is None:
-        return redirect("/sign-up", "mail-sent")
-    response = redirect(FIRST_PAGE)
-    await enter(visit, account, "complete", response)
-    return response
+        invitation = await _invitation(visit, visit.path_param("secret"))
+    except ControlError as dead:
+        raise Missing(dead.message) from None
+    email, path = typed.email if typed else "", visit.request.url.path
+    return visit.page("join.html", invitation=invitation, email=email, error=error, path=path)
 
 
-async def join_page(visit: Visit) -> Response:
-    return await _show_join(visit)
+async def sign_up_by_form(visit: Visit, typed: SignUpForm) -> Account | None:
+    account = await _sign_up(visit, typed)
+    if account:
+        await start_session(visit, account)
+    return account
 
 
-async def send_join(visit: Visit) -> Response:
-    form = await visit.form(JoinForm)
-    try:
-        account = await _join(visit, _secret(visit), SignUpChoice(form.email, form.password))
-    except ControlError as error:
-        return await _show_join(visit, status_of(error), form.email, error.message)
-    response = redirect("/operator" if account.is_operator else "/chat", "welcome")
-    await enter(visit, account, "complete", response)
-    return response
+async def join_by_form(visit: Visit, typed: JoinForm) -> Account:
+    account = await _join(visit, visit.path_param("secret"), SignUpChoice(typed.email, typed.password))
+    await start_session(visit, account)
+    return account
 
 
 async def api_sign_up(visit: Visit, given: SignUpForm) -> Response:
     account = await _sign_up(visit, given)
-    response = Response(status_code=201 if account else 202)
     if account is None:
-        return fill(response, SignUpStep("link", visit.csrf))
-    step = await enter(visit, account, "complete", response)
-    return fill(response, SignUpStep("signed_in", step.csrf))
+        return _json(202, SignUpStep("link", visit.csrf))
+    status = await start_session(visit, account)
+    return _json(201, SignUpStep("signed_in", status.csrf))
 
 
 async def api_join(visit: Visit, given: JoinRequest) -> Response:
     account = await _join(visit, given.secret, SignUpChoice(given.email, given.password))
-    response = Response(status_code=201)
-    return fill(response, await enter(visit, account, "complete", response))
+    return _json(201, await start_session(visit, account))
 
 
 async def _sign_up(visit: Visit, form: SignUpForm) -> Account | None:
@@ -123,7 +115,7 @@ async def _sign_up(visit: Visit, form: SignUpForm) -> Account | None:
     await _limit(visit)
     work = context.sign_ins.passwords
     async with _opening_credit(visit) as credit_nano:
-        return await sign_up(context.store, work, form.email, form.password, credit_nano, visit.now_ms)
+        return await sign_up(visit.store, work, form.email, form.password, credit_nano, visit.now_ms)
 
 
 async def _join(visit: Visit, secret: str, chosen: SignUpChoice) -> Account:
@@ -132,14 +124,14 @@ async def _join(visit: Visit, secret: str, chosen: SignUpChoice) -> Account:
     clean_password(chosen.password, invitation.email or chosen.email)
     await _limit(visit)
     async with _opening_credit(visit) as credit_nano:
-        return await join(context.store, context.sign_ins.passwords, invitation, chosen, credit_nano, visit.now_ms)
+        return await join(visit.store, context.sign_ins.passwords, invitation, chosen, credit_nano, visit.now_ms)
 
 
 async def _invitation(visit: Visit, secret: str) -> Invitation:
     """Where sign-up is closed, only the link of the first operator works."""
     is_closed = visit.context.settings.sign_up == "closed"
     try:
-        found = await find_invitation(visit.context.store, secret, visit.now_ms)
+        found = await find_invitation(visit.store, secret, visit.now_ms)
     except ControlError:
         if is_closed:
             raise Missing(DEAD_OPERATOR_LINK) from None
@@ -172,46 +164,44 @@ async def _opening_credit(visit: Visit) -> AsyncIterator[int]:
         raise
 
 
-def _show(visit: Visit, status: int = 200, email: str = "", error: str = "") -> Response:
-    sends_mail = visit.context.mailer is not None
-    sign_up = visit.context.settings.sign_up
-    return visit.page("sign_up.html", status, sign_up=sign_up, sends_mail=sends_mail, email=email, error=error)
+async def _show_sign_up(visit: Visit, error: str = "", typed: SignUpForm | None = None) -> Response:
+    sign_up, sends_mail = visit.context.settings.sign_up, visit.context.mailer is not None
+    email = typed.email if typed else ""
+    return visit.page("sign_up.html", sign_up=sign_up, sends_mail=sends_mail, email=email, error=error)
 
 
-async def _show_join(visit: Visit, status: int = 200, email: str = "", error: str = "") -> Response:
-    try:
-        invitation = await _invitation(visit, _secret(visit))
-    except ControlError as dead:
-        raise Missing(dead.message) from None
-    path = visit.request.url.path
-    return visit.page("join.html", status, invitation=invitation, email=email, error=error, path=path)
+def _after_sign_up(_visit: Visit, _typed: SignUpForm, account: Account | None) -> Response:
+    return redirect(FIRST_PAGE) if account else redirect("/sign-up", "mail-sent")
 
 
-def _secret(visit: Visit) -> str:
-    return str(visit.request.path_params["secret"])
+def _after_join(_visit: Visit, _typed: JoinForm, account: Account) -> Response:
+    return redirect("/operator" if account.is_operator else "/chat", "welcome")
 
 
+def _json(status: int, record: msgspec.Struct) -> Response:
+    return Response(msgspec.json.encode(record), status, media_type=JSON)
+
+
+JOIN = "/join/{secret}"
 ROUTES: Routes = (
     get("/sign-up", sign_up_page, Access.ANYONE),
-    post("/sign-up", send_sign_up, Access.ANYONE),
-    get("/join/{secret}", join_page, Access.ANYONE),
-    post("/join/{secret}", send_join, Access.ANYONE),
-    Endpoint(
+    form("/sign-up", sign_up_by_form, "/sign-up", then=_after_sign_up, on_error=_show_sign_up, access=Access.ANYONE),
+    get(JOIN, join_page, Access.ANYONE),
+    form(JOIN, join_by_form, JOIN, then=_after_join, on_error=join_page, access=Access.ANYONE),
+    endpoint(
         "POST",
         "/sign-up",
         f"Sign up. {BY_MAIL} Without e-mail, the account is made at once.",
         api_sign_up,
-        takes=SignUpForm,
+        Access.ANYONE,
         returns=SignUpStep,
-        access=Access.ANYONE,
     ),
-    Endpoint(
+    endpoint(
         "POST",
         "/join",
         "Make an account by an invitation, or by the one-time link of the first operator.",
         api_join,
-        takes=JoinRequest,
-        returns=Step,
-        access=Access.ANYONE,
+        Access.ANYONE,
+        returns=SignInStatus,
     ),
 )

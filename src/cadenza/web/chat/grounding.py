@@ -41,7 +41,7 @@ def offer_of(gateway: Gateway) -> Offer:
     return Offer(
         memory=grounder.settings.memory,
         search=None if engine is None else "documents" if engine == "local" else "web",
-        is_search_off=not grounder.has_search,
+        is_search_off=grounder.search is None,
         files=grounder.settings.attachments or bool(catalogue.able_classes(FILES)),
         image_classes=catalogue.able_classes(VISION),
         search_terms=grounder.search_terms(),

@@ -3,14 +3,13 @@
 import msgspec
 from starlette.responses import Response
 
-from cadenza.core.money import format_dollars
 from cadenza.core.rates import Rate
 from cadenza.ledger.replies import find_cost
 from cadenza.web.chat.grounding import chat_switch, offer_of
-from cadenza.web.chat.markdown.blocks import Block, BlockSplitter
 from cadenza.web.chat.relay import ChatCost
-from cadenza.web.errors import BadForm, Missing, TooMany
-from cadenza.web.routes import Endpoint, Routes, get
+from cadenza.web.errors import BadForm, Missing
+from cadenza.web.records import to_record
+from cadenza.web.routes import Routes, endpoint, get
 from cadenza.web.visit import Visit
 
 RENDER_RATE = Rate(2.0, 40)  # of one account
@@ -89,14 +88,12 @@ async def chat_page(visit: Visit) -> Response:
 
 
 async def serve_chat(_visit: Visit, _order: ChatOrder) -> None:
-    """Listed for its description: the gateway serves this path itself (chat_stream.py)."""
+    """Listed for its description: the gateway serves this path itself (chat/stream.py)."""
     raise Missing
 
 
 async def render(visit: Visit, order: RenderOrder) -> RenderedTexts:
-    ticket = await visit.context.rates.take(f"render:{visit.account.id}", RENDER_RATE)
-    if not ticket.is_granted:
-        raise TooMany("Too many texts to render at once. Try again in a moment.", ticket.wait_s)
+    await visit.limit("render", RENDER_RATE, "Too many texts to render at once. Try again in a moment.")
     if len(order.texts) > TEXTS_MAX:
         raise BadForm(f"At most {TEXTS_MAX} texts at once.")
     return RenderedTexts([await _render(visit, text) for text in order.texts])
@@ -104,35 +101,27 @@ async def render(visit: Visit, order: RenderOrder) -> RenderedTexts:
 
 async def cost(visit: Visit) -> ChatCost:
     """What a reply cost that was stopped: its stream could not say it."""
-    found = await find_cost(visit.context.store, visit.account.id, visit.request.path_params["completion_id"])
+    found = await find_cost(visit.store, visit.account.id, visit.path_param("completion_id"))
     if found is None:
         raise Missing("There is no such reply, or it has not ended yet.")
-    return ChatCost(
-        class_id=found.class_id,
-        prompt_tokens=found.prompt_tokens,
-        cached_tokens=found.cached_tokens,
-        completion_tokens=found.completion_tokens,
-        cost=format_dollars(found.cost_nano),
-    )
+    return to_record(ChatCost, found)
 
 
 async def _render(visit: Visit, text: str) -> str:
-    splitter = BlockSplitter()
-    blocks: list[Block] = [*splitter.feed(text), *splitter.end()]
-    rendered = await visit.context.markdown.render(visit.account.id, blocks)
-    return "".join(rendered.html)
+    markdown = visit.context.markdown.stream(visit.account.id)
+    markdown.feed(text)
+    return "".join(rendered.html for rendered in await markdown.render(is_end=True))
 
 
 ROUTES: Routes = (
     get("/chat", chat_page),
-    Endpoint(
+    endpoint(
         "POST",
         "/chat",
         "Ask for a reply. The answer is a stream of events: start, text, block, sources, finish, usage, then [DONE]",
         serve_chat,
-        ChatOrder,
         media_type="text/event-stream",
     ),
-    Endpoint("GET", "/chat/{completion_id}/cost", "What a reply cost", cost, returns=ChatCost),
-    Endpoint("POST", "/render", "Render Markdown to clean HTML", render, RenderOrder, RenderedTexts),
+    endpoint("GET", "/chat/{completion_id}/cost", "What a reply cost", cost),
+    endpoint("POST", "/render", "Render Markdown to clean HTML", render),
 )

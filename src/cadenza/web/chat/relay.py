@@ -1,4 +1,4 @@
-"""Sends a reply to the chat page: its text as it arrives, and each block of it as HTML once it is complete.
+"""Sends a reply to the chat page: its text as it arrives, and the HTML of its blocks once they are complete.
 
 Events, each with a `type`: `start` (id, class), `text`, `block` (html, and how many UTF-16 units of the text it stands
 for), `reasoning`, `refusal`, `call`, `sources` (numbers, titles, addresses, and whether they are cited), `finish`
@@ -16,36 +16,32 @@ from cadenza.core.money import format_dollars
 from cadenza.core.records import ReplyResult, Usage
 from cadenza.core.tool_calls import ToolCallDelta
 from cadenza.gateway.answers import Answers
-from cadenza.gateway.chunks import call_object
 from cadenza.gateway.meter import UsageMeter
-from cadenza.gateway.relay import ReplyHead, StreamRelay
+from cadenza.gateway.relay import ReplyHead, StreamRelay, call_object
 from cadenza.http.events import write_event
 from cadenza.http.exchange import STREAMING, Exchange
 from cadenza.upstreams.base import OpenReply
-from cadenza.web.chat.markdown.blocks import Block, BlockSplitter
-from cadenza.web.chat.markdown.plain import plain_html
-from cadenza.web.chat.markdown.process import MarkdownRenderer
+from cadenza.web.chat.markdown.process import MarkdownRenderer, MarkdownStream, RenderedText
 
 _ENCODE = msgspec.json.Encoder().encode
 
 
 class ChatEvents:
-    """Encodes the events of one reply, and keeps the blocks that are complete until they are rendered."""
+    """Encodes the events of one reply, and feeds its text to the renderer."""
 
-    def __init__(self, head: ReplyHead) -> None:
+    def __init__(self, head: ReplyHead, markdown: MarkdownStream) -> None:
         self._completion_id = head.completion_id
         self._class_id = head.class_id
         self._price = head.price
         self._sources = head.sources
         self._grounding_nano = head.grounding_nano
-        self._splitter = BlockSplitter()
-        self.blocks: list[Block] = []
+        self._markdown = markdown
 
     def role(self) -> bytes:
         return _event("start", {"id": self._completion_id, "class": self._class_id})
 
     def content(self, text: str) -> bytes:
-        self.blocks += self._splitter.feed(text)
+        self._markdown.feed(text)
         return _event("text", {"text": text})
 
     def call(self, delta: ToolCallDelta) -> bytes:
@@ -59,12 +55,9 @@ class ChatEvents:
             _event("refusal", {"text": refusal}) if refusal else b""
         )
 
-    def block(self, block: Block, html: str) -> bytes:
-        units = len(block.source.encode("utf-16-le", "surrogatepass")) // 2
-        return _event("block", {"html": html, "units": units})
-
-    def end_text(self) -> None:
-        self.blocks += self._splitter.end()
+    def block(self, rendered: RenderedText) -> bytes:
+        units = len(rendered.source.encode("utf-16-le", "surrogatepass")) // 2
+        return _event("block", {"html": rendered.html, "units": units})
 
     def annotations(self, annotations: Sequence[Mapping[str, Any]]) -> bytes:
         """The sources that the reply cites, each with its number; if it cites none, all that the model was given.
@@ -105,7 +98,7 @@ class ChatCost(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChatRelay(StreamRelay):
-    """A reply to the chat page. After a block that could not be rendered, the rest of the reply is plain text."""
+    """A reply to the chat page."""
 
     def __init__(
         self,
@@ -117,35 +110,25 @@ class ChatRelay(StreamRelay):
         account_id: str,
     ) -> None:
         super().__init__(exchange, answers, head, meter)
-        self._events: ChatEvents = ChatEvents(head)
-        self._markdown = markdown
-        self._account_id = account_id
-        self._is_plain = False
+        self._markdown = markdown.stream(account_id)
+        self._events: ChatEvents = ChatEvents(head, self._markdown)
 
     async def run(self, reply: OpenReply) -> ReplyResult:
         result = await super().run(reply)
-        self._events.end_text()
-        await self._render()
+        await self._render(is_end=True)
         return result
 
     def flush(self) -> bool:
-        return super().flush() and not self._events.blocks
+        return super().flush() and not self._markdown.is_due
 
     async def drain(self) -> None:
         await super().drain()
         await self._render()
 
-    async def _render(self) -> None:
-        blocks, self._events.blocks = self._events.blocks, []
-        if not blocks:
-            return
-        if self._is_plain:
-            html = [plain_html(block.source) for block in blocks]
-        else:
-            rendered = await self._markdown.render(self._account_id, blocks)
-            html, self._is_plain = rendered.html, rendered.is_plain
-        if self._exchange.state is STREAMING:
-            self._exchange.write(b"".join(map(self._events.block, blocks, html)))
+    async def _render(self, *, is_end: bool = False) -> None:
+        rendered = await self._markdown.render(is_end=is_end)
+        if rendered and self._exchange.state is STREAMING:
+            self._exchange.write(b"".join(map(self._events.block, rendered)))
 
 
 def _event(type_: str, fields: Mapping[str, Any]) -> bytes:

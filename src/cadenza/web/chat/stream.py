@@ -10,7 +10,14 @@ import time
 import msgspec
 
 from cadenza.control.sign_in.sessions import SignedIn, digest_of, find_session
-from cadenza.core.errors import Forbidden, InvalidRequest, Unauthenticated
+from cadenza.core.errors import (
+    ContextOverflow,
+    Forbidden,
+    InvalidRequest,
+    NotTaken,
+    Unauthenticated,
+    UnreadableAttachment,
+)
 from cadenza.gateway.answers import Answers
 from cadenza.gateway.api import Endpoint
 from cadenza.gateway.auth import Caller, count_request, principal_of
@@ -23,10 +30,9 @@ from cadenza.http.exchange import Exchange
 from cadenza.observe import Log
 from cadenza.store.store import StoreUnavailable
 from cadenza.store.tables import keys
-from cadenza.web.chat.errors import in_plain_words
 from cadenza.web.chat.markdown.process import MarkdownRenderer
 from cadenza.web.chat.relay import ChatRelay
-from cadenza.web.cookies import ANONYMOUS, CSRF_HEADER, Origin, cookie_name, is_own_request
+from cadenza.web.cookies import ANONYMOUS, CSRF_HEADER, SESSION_COOKIE, Origin, cookie_name, is_own_request
 
 PATH = "/platform/api/chat"
 HEADERS = (
@@ -34,6 +40,7 @@ HEADERS = (
     b"content-security-policy: default-src 'none'; frame-ancestors 'none'\r\n"
 )
 NOT_SIGNED_IN = "You are not signed in, or your session has ended. Sign in again."
+THINGS = {"vision": "images", "files": "files", "audio": "audio"}  # by the capability that takes them
 FOREIGN = "This request was not sent by one of our own pages, or its page is out of date. Reload the page."
 
 
@@ -85,7 +92,7 @@ class WebChat:
 
     def _secret(self, exchange: Exchange) -> str:
         base_url = self._base_url or exchange.scheme + "://"
-        name = cookie_name(is_secure=base_url.startswith("https://"))
+        name = cookie_name(SESSION_COOKIE, is_secure=base_url.startswith("https://"))
         pairs = (part.partition("=") for part in (_text(exchange.request.headers, "cookie") or "").split(";"))
         return next((value.strip() for found, _, value in pairs if found.strip() == name), "")
 
@@ -111,6 +118,21 @@ async def _find(gateway: Gateway, exchange: Exchange, secret: str, now_ms: int) 
         raise Unauthenticated(NOT_SIGNED_IN)
     unknown.found_live(digest)
     return found
+
+
+def in_plain_words(error: InvalidRequest) -> InvalidRequest:
+    """The error in the words of the chat page: the API's own message names fields, which visitors do not know."""
+    if isinstance(error, UnreadableAttachment):
+        return InvalidRequest(f"{error.name} cannot be read: {error.reason}.")
+    if isinstance(error, ContextOverflow):
+        return InvalidRequest(
+            f"The conversation is too long: it has {error.prompt_tokens:,} tokens, and the class takes "
+            f"{error.window_tokens:,}. Begin a new one, or choose another class."
+        )
+    if isinstance(error, NotTaken) and (things := THINGS.get(error.need)):
+        ways_out = ["Remove them", *([f"choose {' or '.join(error.able_classes)}"] if error.able_classes else [])]
+        return InvalidRequest(f"{error.class_id} takes no {things}. {', or '.join(ways_out)}.")
+    return error
 
 
 def _text(headers: dict[bytes, bytes], name: str) -> str | None:

@@ -11,14 +11,13 @@ from typing import Any
 
 import msgspec
 
-from cadenza.web.cookies import COOKIE, CSRF_HEADER
-from cadenza.web.docs.document import ApiDocument
-from cadenza.web.routes import Access, Endpoint, Page
+from cadenza.web.cookies import CSRF_HEADER, SESSION_COOKIE
+from cadenza.web.docs.reference import ApiDocument
+from cadenza.web.routes import JSON, Access, ApiEndpoint, Page
 from cadenza.web.visit import SAFE_METHODS
 
 PLATFORM = "/platform/api"
 SCHEMAS = "#/components/schemas/"
-JSON = "application/json"
 PARAMETER = re.compile(r"\{(\w+)\}")
 ERROR_CONTENT = {JSON: {"schema": {"$ref": f"{SCHEMAS}Error"}}}
 TEXT_CONTENT = {"text/plain": {"schema": {"type": "string"}}}
@@ -26,8 +25,8 @@ SECURITY_SCHEMES = {
     "session": {
         "type": "apiKey",
         "in": "cookie",
-        "name": COOKIE,
-        "description": f"The session of a browser that has signed in. Over TLS the cookie is `__Host-{COOKIE}`.",
+        "name": SESSION_COOKIE,
+        "description": f"The session of a signed-in browser. Over TLS the cookie is `__Host-{SESSION_COOKIE}`.",
     },
     "csrf": {
         "type": "apiKey",
@@ -67,9 +66,9 @@ STATUSES = {
 }
 
 
-def build_document(routes: Iterable[Page | Endpoint]) -> ApiDocument:
+def build_document(routes: Iterable[Page | ApiEndpoint]) -> ApiDocument:
     value: dict[str, Any] = msgspec.json.decode(_read_document())
-    endpoints = [one for one in routes if isinstance(one, Endpoint)]
+    endpoints = [one for one in routes if isinstance(one, ApiEndpoint)]
     paths, schemas = _describe(endpoints, value["components"]["schemas"])
     value["paths"] |= paths
     value["tags"] += [_tag(name) for name in dict.fromkeys(map(_group, endpoints))]
@@ -110,16 +109,16 @@ def _read_document() -> str:
     return text.replace("{version}", version("cadenza"))
 
 
-def _describe(endpoints: list[Endpoint], taken: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def _describe(endpoints: list[ApiEndpoint], taken: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The paths of the endpoints, and the schemas that they refer to."""
-    types = list(dict.fromkeys(kind for one in endpoints for kind in (one.takes, one.returns, one.query) if kind))
+    types = list(dict.fromkeys(kind for one in endpoints for kind in (one.takes, one.returns) if kind))
     found, schemas = msgspec.json.schema_components(types, ref_template=SCHEMAS + "{name}")
     by_type = dict(zip(types, found, strict=True))
     paths: dict[str, dict[str, Any]] = {}
     for one in endpoints:
         operation = _operation(one, by_type, schemas)
         paths.setdefault(PLATFORM + one.path, {})[one.method.lower()] = operation
-    queries = {by_type[one.query]["$ref"].removeprefix(SCHEMAS) for one in endpoints if one.query}
+    queries = {by_type[one.takes]["$ref"].removeprefix(SCHEMAS) for one in endpoints if one.takes and _is_safe(one)}
     kept = {name: schema for name, schema in schemas.items() if name not in queries}  # they became parameters
     return _renamed((paths, kept), taken.keys() & kept.keys())
 
@@ -133,12 +132,12 @@ def _renamed(described: tuple[Any, Any], names: set[str]) -> tuple[dict[str, Any
     return paths, {f"Platform{name}" if name in names else name: schema for name, schema in schemas.items()}
 
 
-def _operation(one: Endpoint, by_type: dict[Any, Any], schemas: dict[str, Any]) -> dict[str, Any]:
-    is_safe = one.method in SAFE_METHODS
+def _operation(one: ApiEndpoint, by_type: dict[Any, Any], schemas: dict[str, Any]) -> dict[str, Any]:
+    is_safe = _is_safe(one)
     names = PARAMETER.findall(one.path)
     parameters = [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names]
-    if one.query:
-        parameters += _query_parameters(schemas[by_type[one.query]["$ref"].removeprefix(SCHEMAS)])
+    if one.takes and is_safe:
+        parameters += _query_parameters(schemas[by_type[one.takes]["$ref"].removeprefix(SCHEMAS)])
     operation: dict[str, Any] = {
         "operationId": _operation_id(one),
         "tags": [_group(one)],
@@ -150,9 +149,13 @@ def _operation(one: Endpoint, by_type: dict[Any, Any], schemas: dict[str, Any]) 
         operation["description"] = "For operators."
     if parameters:
         operation["parameters"] = parameters
-    if one.takes:
+    if one.takes and not is_safe:
         operation["requestBody"] = {"required": True, "content": {JSON: {"schema": by_type[one.takes]}}}
     return operation
+
+
+def _is_safe(one: ApiEndpoint) -> bool:
+    return one.method in SAFE_METHODS
 
 
 def _query_parameters(schema: dict[str, Any]) -> list[dict[str, Any]]:
@@ -170,7 +173,7 @@ def _security(access: Access, *, is_safe: bool) -> list[dict[str, list[str]]]:
     return [{name: [] for name in schemes}]
 
 
-def _success(one: Endpoint, by_type: dict[Any, Any]) -> dict[str, Any]:
+def _success(one: ApiEndpoint, by_type: dict[Any, Any]) -> dict[str, Any]:
     if one.media_type != JSON:
         return {"200": {"description": "The result", "content": {one.media_type: {"schema": {"type": "string"}}}}}
     if one.returns is None:
@@ -178,7 +181,7 @@ def _success(one: Endpoint, by_type: dict[Any, Any]) -> dict[str, Any]:
     return {"200": {"description": "The result", "content": {JSON: {"schema": by_type[one.returns]}}}}
 
 
-def _errors(one: Endpoint, *, is_safe: bool) -> dict[str, Any]:
+def _errors(one: ApiEndpoint, *, is_safe: bool) -> dict[str, Any]:
     never = {
         *(["NotSignedIn"] if one.access is Access.ANYONE else []),
         *(["NotAllowed"] if one.access is not Access.OPERATOR and is_safe else []),
@@ -193,14 +196,14 @@ def _responses_used(operation: dict[str, Any]) -> Iterable[str]:
     return (one["$ref"].rpartition("/")[2] for one in operation["responses"].values() if "$ref" in one)
 
 
-def _operation_id(one: Endpoint) -> str:
+def _operation_id(one: ApiEndpoint) -> str:
     """Like getPlatformOperatorAccountsByAccountId: never one of /v1, because generators need each to be unique."""
     parts = [part for part in re.split(r"[/.-]", one.path) if part]
     words = ["platform", *(f"By_{part[1:-1]}" if part.startswith("{") else part for part in parts)]
     return one.method.lower() + "".join(word[0].upper() + word[1:] for part in words for word in part.split("_"))
 
 
-def _group(one: Endpoint) -> str:
+def _group(one: ApiEndpoint) -> str:
     """The name of the tag: the first word of the path."""
     return "platform: " + re.split(r"[/.]", one.path.removeprefix("/"))[0]
 

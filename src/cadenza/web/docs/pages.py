@@ -15,7 +15,7 @@ from cadenza.routing.catalogue import ServedClass
 from cadenza.web.docs.openapi import RESPONSES, STATUSES
 from cadenza.web.errors import Missing
 from cadenza.web.render import redirect
-from cadenza.web.routes import Access, Endpoint, Routes, get
+from cadenza.web.routes import Access, Routes, endpoint, get
 from cadenza.web.visit import Visit
 
 BODY_BYTES_MAX = 32 * 1024 * 1024
@@ -103,7 +103,7 @@ async def platform_page(visit: Visit) -> Response:
 
 
 async def group_page(visit: Visit) -> Response:
-    tags, name = visit.context.reference.platform_tags, visit.request.path_params["group"]
+    tags, name = visit.context.reference.platform_tags, visit.path_param("group")
     html = visit.context.reference.platform(name)
     if html is None:
         raise Missing
@@ -148,12 +148,7 @@ ROUTES: Routes = (
     get("/docs/platform", platform_page, Access.ANYONE),
     get("/docs/platform/{group}", group_page, Access.ANYONE),
     get("/status", status_page, Access.ANYONE),
-    Endpoint(
-        "GET",
-        "/status",
-        "Show the classes with their prices and state, and the limits",
-        get_status,
-        returns=ServiceStatus,
-        access=Access.ANYONE,
+    endpoint(
+        "GET", "/status", "Show the classes with their prices and state, and the limits", get_status, Access.ANYONE
     ),
 )

@@ -1,16 +1,18 @@
-"""The reference in /docs, made from the OpenAPI document when the site is built and kept as HTML.
+"""The OpenAPI document as it is sent, and the reference in /docs, which is made from it and kept as HTML.
 
-So a visit costs no more than a small page: only the address of the service is put in.
+Both are made when the site is built, so a visit costs no more than a small page: only the address of the service is
+put in.
 """
 
+import gzip
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any
 
 import msgspec
 from markupsafe import Markup, escape
 
-from cadenza.web.docs.document import ApiDocument
 from cadenza.web.docs.examples import BASE, EXAMPLES, STREAM, Example
 from cadenza.web.docs.schema_text import FieldText, SchemaText, describe_schema, fields_of, in_words, kind_of
 from cadenza.web.render import Renderer
@@ -19,6 +21,23 @@ METHODS = ("get", "post", "put", "patch", "delete")
 PLATFORM = "/platform/api/"
 REFERENCE = re.compile(r'"#/components/schemas/([\w.-]+)"')
 JSON = "application/json"
+BASE_URL = "{base_url}"  # placeholder for the address of the service, as the client reached it
+ADDRESSES = 8  # whose compressed documents are kept
+
+
+class ApiDocument:
+    """The document, and its bytes with an address of the service as its server."""
+
+    def __init__(self, value: dict[str, Any]) -> None:
+        self.value = value
+        self._content = msgspec.json.encode(value)
+        self.compressed = lru_cache(ADDRESSES)(self._compressed)
+
+    def content(self, base_url: str) -> bytes:
+        return self._content.replace(msgspec.json.encode(BASE_URL), msgspec.json.encode(base_url))
+
+    def _compressed(self, base_url: str) -> bytes:
+        return gzip.compress(self.content(base_url), 6, mtime=0)
 
 
 class ErrorText(msgspec.Struct, frozen=True):

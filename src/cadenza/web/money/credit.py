@@ -8,25 +8,22 @@ from starlette.responses import Response
 
 from cadenza.control.money.credit import set_low_balance
 from cadenza.control.money.payments import LEAST_NANO, MOST_NANO, list_payments
-from cadenza.control.money.statement import read_statement
-from cadenza.control.money.vouchers import Redeemed, WrongCode, redeem_voucher
-from cadenza.control.usage import pace
-from cadenza.core.errors import ControlError
-from cadenza.core.formats import rfc3339
-from cadenza.core.money import format_dollars
+from cadenza.control.money.statement import pace, read_statement
+from cadenza.control.money.vouchers import WrongCode, redeem_voucher
+from cadenza.core.formats import rfc3339_or_none
+from cadenza.core.money import format_dollars, parse_dollars
 from cadenza.core.networks import network_of
 from cadenza.core.rates import Rate
-from cadenza.core.usage_report import Pace
-from cadenza.store.tables.accounts import Account
-from cadenza.web.errors import PageError, TooMany
-from cadenza.web.money.amounts import read_dollars
-from cadenza.web.render import redirect
-from cadenza.web.routes import Endpoint, Routes, get, post
+from cadenza.web.errors import BadForm, TooMany
+from cadenza.web.records import to_record
+from cadenza.web.routes import Routes, endpoint, form, get
 from cadenza.web.visit import Visit
 
 ACCOUNT_GUESSES = Rate(1 / 60, 10)
 NETWORK_GUESSES = Rate(1 / 20, 30)
 RECENT = 10
+AMOUNT_CHARS_MAX = 30
+SHOWN_CHARS_MAX = 64  # of what was typed
 
 
 class VoucherForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -68,63 +65,38 @@ class RedeemedView(msgspec.Struct, frozen=True):
     object: str = "voucher"
 
 
-async def credit_page(visit: Visit) -> Response:
-    return await show_credit(visit)
-
-
-async def show_credit(visit: Visit, problem: PageError | ControlError | None = None, **typed: str) -> Response:
-    """The page, with what was typed and what is wrong with it, if anything is. `form` names the form at fault."""
-    store, account = visit.context.store, visit.account
-    response = visit.page(
+async def credit_page(visit: Visit, error: str = "", typed: msgspec.Struct | None = None) -> Response:
+    """After a mistake, the message and what was typed are shown in the form at fault."""
+    store, account = visit.store, visit.account
+    fields = {name: value[:SHOWN_CHARS_MAX] for name, value in msgspec.structs.asdict(typed).items()} if typed else {}
+    return visit.page(
         "credit.html",
-        400 if problem else 200,
         pace=await pace(store, account.id, visit.now_ms),
         statement=await read_statement(store, account.id, count=RECENT),
         payments=await list_payments(store, account.id),
         takes_cards=visit.context.payments is not None,
         least_nano=LEAST_NANO,
         most_nano=MOST_NANO,
-        error=problem.message if problem else "",
-        typed={"form": "", "code": "", "amount": "", "notice": format_dollars(account.low_balance_nano), **typed},
+        error=error,
+        form=visit.request.url.path.rpartition("/")[2],  # voucher, notice or payment
+        typed=fields,
     )
-    if isinstance(problem, TooMany):
-        response.status_code = problem.status
-        response.headers["retry-after"] = str(max(1, round(problem.wait_s)))
-    return response
-
-
-async def redeem(visit: Visit) -> Response:
-    form = await visit.form(VoucherForm)
-    try:
-        await _redeem(visit, form)
-    except (ControlError, TooMany) as error:
-        return await show_credit(visit, error, form="voucher", code=form.code[:64])
-    return redirect("/credit", "redeemed")
-
-
-async def change_notice(visit: Visit) -> Response:
-    form = await visit.form(NoticeForm)
-    try:
-        await _change_notice(visit, form)
-    except (ControlError, PageError) as error:
-        return await show_credit(visit, error, form="notice", notice=form.amount[:64])
-    return redirect("/credit", "saved")
 
 
 async def get_credit(visit: Visit) -> CreditView:
-    return _view(visit.account, await pace(visit.context.store, visit.account.id, visit.now_ms))
+    account = visit.account
+    found = await pace(visit.store, account.id, visit.now_ms)
+    return to_record(
+        CreditView,
+        account,
+        free=format_dollars(account.balance_nano - account.held_nano),
+        per_day=format_dollars(found.per_day_nano),
+        lasts_until=rfc3339_or_none(found.lasts_until_ms),
+        is_low=account.balance_nano < account.low_balance_nano,
+    )
 
 
-async def redeem_by_api(visit: Visit, form: VoucherForm) -> RedeemedView:
-    done = await _redeem(visit, form)
-    return RedeemedView(format_dollars(done.amount_nano), format_dollars(done.balance_nano))
-
-
-async def change_notice_by_api(visit: Visit, form: NoticeForm) -> None:
-    await _change_notice(visit, form)
-
-
-async def _redeem(visit: Visit, form: VoucherForm) -> Redeemed:
+async def redeem(visit: Visit, given: VoucherForm) -> RedeemedView:
     """Take a ticket for a guess first, and give it back unless the code was wrong."""
     rates, account = visit.context.rates, visit.account
     limits = {
@@ -137,7 +109,8 @@ async def _redeem(visit: Visit, form: VoucherForm) -> Redeemed:
             raise TooMany("Too many codes that do not exist. Wait a few minutes, then try again.", ticket.wait_s)
     is_guess = False
     try:
-        return await redeem_voucher(visit.context.store, account.id, form.code, account.email, visit.now_ms)
+        done = await redeem_voucher(visit.store, account.id, given.code, account.email, visit.now_ms)
+        return to_record(RedeemedView, done)
     except WrongCode:
         is_guess = True
         raise
@@ -147,29 +120,27 @@ async def _redeem(visit: Visit, form: VoucherForm) -> Redeemed:
                 rates.give_back(name, rate)
 
 
-async def _change_notice(visit: Visit, form: NoticeForm) -> None:
+async def change_notice(visit: Visit, given: NoticeForm) -> None:
     account = visit.account
-    await set_low_balance(visit.context.store, account.id, read_dollars(form.amount), account.email, visit.now_ms)
+    await set_low_balance(visit.store, account.id, read_dollars(given.amount), account.email, visit.now_ms)
 
 
-def _view(account: Account, found: Pace) -> CreditView:
-    return CreditView(
-        balance=format_dollars(account.balance_nano),
-        held=format_dollars(account.held_nano),
-        free=format_dollars(account.balance_nano - account.held_nano),
-        debt=format_dollars(account.debt_nano),
-        per_day=format_dollars(found.per_day_nano),
-        lasts_until=rfc3339(found.lasts_until_ms) if found.lasts_until_ms is not None else None,
-        low_balance=format_dollars(account.low_balance_nano),
-        is_low=account.balance_nano < account.low_balance_nano,
-    )
+def read_dollars(text: str) -> int:
+    """Nano-dollars of an amount that somebody typed. A dollar sign in front is fine."""
+    text = text.strip().removeprefix("$")
+    if not text or len(text) > AMOUNT_CHARS_MAX:
+        raise BadForm("Write an amount of dollars, like 5.00.")
+    try:
+        return parse_dollars(text)
+    except ValueError as error:
+        raise BadForm(f"{error}.") from None
 
 
 ROUTES: Routes = (
     get("/credit", credit_page),
-    post("/credit/voucher", redeem),
-    post("/credit/notice", change_notice),
-    Endpoint("GET", "/credit", "The balance, what is held, and how long it lasts", get_credit, returns=CreditView),
-    Endpoint("POST", "/vouchers/redeem", "Redeem a voucher", redeem_by_api, VoucherForm, RedeemedView),
-    Endpoint("PUT", "/credit/notice", "Set the balance below which you are told", change_notice_by_api, NoticeForm),
+    form("/credit/voucher", redeem, "/credit", "redeemed", on_error=credit_page),
+    form("/credit/notice", change_notice, "/credit", "saved", on_error=credit_page),
+    endpoint("GET", "/credit", "The balance, what is held, and how long it lasts", get_credit),
+    endpoint("POST", "/vouchers/redeem", "Redeem a voucher", redeem),
+    endpoint("PUT", "/credit/notice", "Set the balance below which you are told", change_notice),
 )

@@ -1,22 +1,28 @@
 """Payments by card. The site only opens a checkout: the card is given to the payment provider, on its own page.
 
 With scripts the browser goes there at once. Without, a page has the link, because our policy forbids a form to lead to
-another site.
+another site. The provider's events come without a session: the signature of the raw body authenticates them. An event
+that changes nothing is answered with 200 too, because the provider would send it again; a store that fails, or a bug,
+gives an error, and the event comes again.
 """
 
 import msgspec
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
 
-from cadenza.control.money.payments import NewPayment, Payer, ProviderFailed, list_payments, start_payment
-from cadenza.core.errors import ControlError
-from cadenza.core.formats import rfc3339
-from cadenza.core.money import format_dollars
+from cadenza.control.money.payments import (
+    BadSignature,
+    NewPayment,
+    Payer,
+    ProviderFailed,
+    apply_event,
+    list_payments,
+    start_payment,
+)
 from cadenza.core.rates import Rate
-from cadenza.ledger.payments import Payment
-from cadenza.web.errors import Missing, PageError, TooMany
-from cadenza.web.money.amounts import read_dollars
-from cadenza.web.money.credit import show_credit
-from cadenza.web.routes import Endpoint, Routes, post
+from cadenza.web.errors import Missing, PageError
+from cadenza.web.money.credit import credit_page, read_dollars
+from cadenza.web.records import to_record
+from cadenza.web.routes import Access, Routes, endpoint, form, post
 from cadenza.web.visit import Visit
 
 STARTS = Rate(1 / 60, 5)  # of one account
@@ -68,52 +74,55 @@ class ProviderDown(PageError):
         super().__init__("The payment service does not answer. Nothing was charged. Try again in a few minutes.")
 
 
-async def pay(visit: Visit) -> Response:
-    form = await visit.form(PaymentForm)
-    try:
-        begun = await _start(visit, form)
-    except (ControlError, PageError) as error:
-        return await show_credit(visit, error, form="payment", amount=form.amount[:64])
-    return visit.page("pay.html", url=begun.url, amount_nano=begun.payment.amount_nano)
-
-
-async def pay_by_api(visit: Visit, form: PaymentForm) -> StartedPayment:
-    begun = await _start(visit, form)
-    return StartedPayment(begun.payment.id, format_dollars(begun.payment.amount_nano), begun.url)
-
-
-async def get_payments(visit: Visit) -> PaymentList:
-    return PaymentList([_view(one) for one in await list_payments(visit.context.store, visit.account.id)])
-
-
-async def _start(visit: Visit, form: PaymentForm) -> NewPayment:
+async def start(visit: Visit, given: PaymentForm) -> NewPayment:
     context, account = visit.context, visit.account
     if context.payments is None:
         raise Missing("This service takes no payments by card.")
-    amount_nano = read_dollars(form.amount)
-    ticket = await context.rates.take(f"payment:{account.id}", STARTS)
-    if not ticket.is_granted:
-        raise TooMany("You have begun several payments. Wait a minute, then try again.", ticket.wait_s)
+    amount_nano = read_dollars(given.amount)
+    await visit.limit("payment", STARTS, "You have begun several payments. Wait a minute, then try again.")
     payer = Payer(account.id, account.email, visit.base_url)
     try:
-        return await start_payment(context.store, context.payments, payer, amount_nano, visit.now_ms)
+        return await start_payment(visit.store, context.payments, payer, amount_nano, visit.now_ms)
     except ProviderFailed as error:
         context.log.error("a checkout could not be opened", provider=context.payments.name, reason=str(error))
         raise ProviderDown from None
 
 
-def _view(payment: Payment) -> PaymentView:
-    return PaymentView(
-        id=payment.id,
-        amount=format_dollars(payment.amount_nano),
-        returned=format_dollars(payment.returned_nano),
-        state=payment.state,
-        created_at=rfc3339(payment.created_at),
-    )
+async def start_by_api(visit: Visit, given: PaymentForm) -> StartedPayment:
+    started = await start(visit, given)
+    return to_record(StartedPayment, started.payment, url=started.url)
+
+
+async def get_payments(visit: Visit) -> PaymentList:
+    return PaymentList([to_record(PaymentView, one) for one in await list_payments(visit.store, visit.account.id)])
+
+
+async def stripe_event(visit: Visit) -> Response:
+    provider, log = visit.context.payments, visit.context.log
+    if provider is None:
+        raise Missing
+    body = await visit.request.body()
+    signature = visit.request.headers.get("stripe-signature", "")
+    try:
+        event = provider.read_event(body, signature, visit.now_ms // 1000)
+    except BadSignature:
+        log.warning("a payment event with a bad signature was refused", provider=provider.name)
+        raise PageError("The signature of this event is wrong or too old.") from None
+    if event is None:
+        return PlainTextResponse("ignored\n")
+    result = await apply_event(visit.store, provider.name, event, visit.now_ms)
+    report = log.info if result in ("done", "repeated") else log.warning
+    report("payment event", kind=event.kind, id=event.id, result=result)
+    return PlainTextResponse(f"{result}\n")
+
+
+def _show_checkout(visit: Visit, _typed: PaymentForm, started: NewPayment) -> Response:
+    return visit.page("pay.html", url=started.url, amount_nano=started.payment.amount_nano)
 
 
 ROUTES: Routes = (
-    post("/credit/payment", pay),
-    Endpoint("GET", "/payments", "The newest payments by card", get_payments, returns=PaymentList),
-    Endpoint("POST", "/payments", "Begin a payment by card", pay_by_api, PaymentForm, StartedPayment),
+    form("/credit/payment", start, "/credit", then=_show_checkout, on_error=credit_page),
+    post("/platform/webhooks/stripe", stripe_event, Access.ANYONE),
+    endpoint("GET", "/payments", "The newest payments by card", get_payments),
+    endpoint("POST", "/payments", "Begin a payment by card", start_by_api),
 )

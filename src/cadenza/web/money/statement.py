@@ -8,12 +8,11 @@ import msgspec
 from starlette.responses import Response, StreamingResponse
 
 from cadenza.control.money.statement import describe_entry, export_statement, read_statement
-from cadenza.core.formats import escape_formula, rfc3339
-from cadenza.core.money import format_dollars
+from cadenza.core.formats import escape_formula
 from cadenza.core.rates import Rate
 from cadenza.ledger.statement import Entry
-from cadenza.web.errors import TooMany
-from cadenza.web.routes import Endpoint, Routes, get
+from cadenza.web.records import to_record
+from cadenza.web.routes import Routes, endpoint, get
 from cadenza.web.visit import Visit
 
 EXPORTS = Rate(1 / 30, 6)  # of one account
@@ -50,24 +49,22 @@ FIELDS = tuple(name for name in EntryView.__struct_fields__ if name != "object")
 
 
 async def statement_page(visit: Visit) -> Response:
-    return visit.page(
-        "statement.html", statement=await read_statement(visit.context.store, visit.account.id, _cursor(visit))
-    )
+    return visit.page("statement.html", statement=await read_statement(visit.store, visit.account.id, _cursor(visit)))
 
 
 async def get_statement(visit: Visit) -> EntryList:
-    found = await read_statement(visit.context.store, visit.account.id, _cursor(visit))
+    found = await read_statement(visit.store, visit.account.id, _cursor(visit))
     return EntryList([_view(entry) for entry in found.entries], str(found.next) if found.next else None)
 
 
 async def export_csv(visit: Visit) -> Response:
     await _check_rate(visit)
-    return _file(_csv(export_statement(visit.context.store, visit.account.id)), "text/csv; charset=utf-8", "csv")
+    return _file(_csv(export_statement(visit.store, visit.account.id)), "text/csv; charset=utf-8", "csv")
 
 
 async def export_json(visit: Visit) -> Response:
     await _check_rate(visit)
-    return _file(_json(export_statement(visit.context.store, visit.account.id)), "application/json", "json")
+    return _file(_json(export_statement(visit.store, visit.account.id)), "application/json", "json")
 
 
 def _cursor(visit: Visit) -> str:
@@ -75,9 +72,7 @@ def _cursor(visit: Visit) -> str:
 
 
 async def _check_rate(visit: Visit) -> None:
-    ticket = await visit.context.rates.take(f"export:{visit.account.id}", EXPORTS)
-    if not ticket.is_granted:
-        raise TooMany("You have exported the statement several times. Try again in a minute.", ticket.wait_s)
+    await visit.limit("export", EXPORTS, "You have exported the statement several times. Try again in a minute.")
 
 
 def _file(content: AsyncIterator[bytes], kind: str, suffix: str) -> Response:
@@ -117,24 +112,12 @@ async def _chunks(entries: AsyncIterator[Entry]) -> AsyncIterator[list[EntryView
 
 
 def _view(entry: Entry) -> EntryView:
-    return EntryView(
-        id=entry.id,
-        created_at=rfc3339(entry.created_at),
-        kind=entry.kind,
-        description=describe_entry(entry),
-        amount=format_dollars(entry.amount_nano),
-        balance=format_dollars(entry.balance_nano),
-        note=entry.note,
-        completion_id=entry.completion_id,
-        model=entry.class_id,
-        prompt_tokens=entry.prompt_tokens,
-        completion_tokens=entry.completion_tokens,
-    )
+    return to_record(EntryView, entry, description=describe_entry(entry), model=entry.class_id)
 
 
 ROUTES: Routes = (
     get("/credit/statement", statement_page),
     get("/credit/statement.csv", export_csv),
     get("/credit/statement.json", export_json),
-    Endpoint("GET", "/statement", "Every entry of the account, newest first", get_statement, returns=EntryList),
+    endpoint("GET", "/statement", "Every entry of the account, newest first", get_statement),
 )

@@ -12,7 +12,8 @@ from typing import Any
 import msgspec
 from starlette.responses import Response
 
-from cadenza.control.usage import own_usage_report, pace, usage_by_key, usage_overview
+from cadenza.control.money.statement import own_usage_report, pace, usage_by_key, usage_overview
+from cadenza.core.formats import escape_formula
 from cadenza.core.money import format_dollars
 from cadenza.core.rates import Rate
 from cadenza.core.records import CLASSES, SEARCH
@@ -24,21 +25,19 @@ from cadenza.core.usage_report import (
     GroupBy,
     Overview,
     Range,
-    Report,
     Span,
     parse_group,
     parse_span,
     range_span,
 )
 from cadenza.web.charts import Bars, Series, Show, about_dollars, axis_dollars, compact, share_bar, stacked_bars, swatch
-from cadenza.web.errors import BadForm, TooMany
-from cadenza.web.routes import Endpoint, Routes, get
+from cadenza.web.errors import BadForm
+from cadenza.web.routes import Routes, endpoint, get
 from cadenza.web.visit import Visit
 
 REPORT_RATE = Rate(2.0, 30)  # of one account
 RANGE_NAMES: dict[Range, str] = {"7": "7 days", "30": "30 days", "90": "90 days", "month": "This month"}
 CSV_COUNTERS = ("requests", "prompt_tokens", "cached_tokens", "completion_tokens", "cost")
-FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 SERIES = {name: number for number, name in enumerate((*CLASSES, SEARCH), 1)}
 
 
@@ -70,7 +69,7 @@ class UsageCounters(msgspec.Struct, frozen=True, omit_defaults=True):
     key: str = ""
 
 
-class UsageObject(msgspec.Struct, frozen=True):
+class AccountUsage(msgspec.Struct, frozen=True):
     """The same as the reply of GET /v1/usage. Times are Unix seconds."""
 
     object: str
@@ -86,9 +85,9 @@ async def usage_page(visit: Visit) -> Response:
     query = visit.request.query_params
     chosen: Range = next((one for one in RANGES if one == query.get("range")), "30")
     shown = query.get("show", "cost") if query.get("show") in MEASURES else "cost"
-    await _take_turn(visit)
+    await _check_rate(visit)
     now = datetime.fromtimestamp(visit.now_ms / 1000, UTC)
-    found = await usage_overview(visit.context.store, visit.account.id, range_span(chosen, now))
+    found = await usage_overview(visit.store, visit.account.id, range_span(chosen, now))
     return visit.page(
         "usage.html",
         overview=found,
@@ -98,7 +97,7 @@ async def usage_page(visit: Visit) -> Response:
         measures=MEASURES,
         chart=day_chart(found, shown) if found.totals.requests else "",
         classes=[name for name in SERIES if name in found.by_class],
-        pace=await pace(visit.context.store, visit.account.id, visit.now_ms),
+        pace=await pace(visit.store, visit.account.id, visit.now_ms),
         last_ms=found.span.end_ms - DAY_MS,
         series=SERIES,
         swatch=swatch,
@@ -107,13 +106,15 @@ async def usage_page(visit: Visit) -> Response:
 
 
 async def get_usage(visit: Visit) -> dict[str, Any]:
-    return (await _report(visit)).shown()
+    span, group_by = _asked(visit)
+    await _check_rate(visit)
+    return (await own_usage_report(visit.store, visit.account.id, span, group_by)).shown()
 
 
 async def get_usage_csv(visit: Visit) -> Response:
     span, group_by = _asked(visit)
-    await _take_turn(visit)
-    store, account_id = visit.context.store, visit.account.id
+    await _check_rate(visit)
+    store, account_id = visit.store, visit.account.id
     if group_by == "key":
         found = await usage_by_key(store, account_id, span)
         rows = [(one.id, one.name, one.prefix, *_cells(one.counters)) for one in found]
@@ -149,27 +150,16 @@ def day_chart(found: Overview, shown: str) -> str:
 
 
 def csv_text(head: Iterable[str], rows: Iterable[Iterable[str | int]]) -> str:
-    """Rows for a spreadsheet. A text that it would take for a formula gets an apostrophe."""
     file = io.StringIO()
     writer = csv.writer(file)
     writer.writerow(head)
-    writer.writerows([_safe_cell(cell) for cell in row] for row in rows)
+    writer.writerows([escape_formula(cell) for cell in row] for row in rows)
     return file.getvalue()
-
-
-def _safe_cell(cell: str | int) -> str | int:
-    return f"'{cell}" if isinstance(cell, str) and cell.startswith(FORMULA_STARTS) else cell
 
 
 def _cells(found: Counters) -> tuple[str | int, ...]:
     cost = format_dollars(found.cost_nano)
     return found.requests, found.prompt_tokens, found.cached_tokens, found.completion_tokens, cost
-
-
-async def _report(visit: Visit) -> Report:
-    span, group_by = _asked(visit)
-    await _take_turn(visit)
-    return await own_usage_report(visit.context.store, visit.account.id, span, group_by)
 
 
 def _asked(visit: Visit) -> tuple[Span, GroupBy]:
@@ -181,10 +171,8 @@ def _asked(visit: Visit) -> tuple[Span, GroupBy]:
         raise BadForm(str(error)) from None
 
 
-async def _take_turn(visit: Visit) -> None:
-    ticket = await visit.context.rates.take(f"usage:{visit.account.id}", REPORT_RATE)
-    if not ticket.is_granted:
-        raise TooMany("Too many usage reports at once. Try again in a moment.", ticket.wait_s)
+async def _check_rate(visit: Visit) -> None:
+    await visit.limit("usage", REPORT_RATE, "Too many usage reports at once. Try again in a moment.")
 
 
 def _date(at_ms: int) -> str:
@@ -193,6 +181,6 @@ def _date(at_ms: int) -> str:
 
 ROUTES: Routes = (
     get("/usage", usage_page),
-    Endpoint("GET", "/usage", "The usage of a span of time, by day, model or key", get_usage, returns=UsageObject),
-    Endpoint("GET", "/usage.csv", "The same as a file for spreadsheets", get_usage_csv, media_type="text/csv"),
+    endpoint("GET", "/usage", "The usage of a span of time, by day, model or key", get_usage, returns=AccountUsage),
+    endpoint("GET", "/usage.csv", "The same as a file for spreadsheets", get_usage_csv, media_type="text/csv"),
 )

@@ -6,13 +6,13 @@ A key is looked for by a POST, because an operator may paste a leaked key, and n
 import msgspec
 from starlette.responses import Response
 
-from cadenza.control.operator.keys import revoke_any_key
-from cadenza.control.operator.overview import KeySummary, find_keys
+from cadenza.control.keys import revoke_key
+from cadenza.control.operator import KeySummary, find_keys
 from cadenza.core.codes import KEY_PREFIX, display_prefix
 from cadenza.web.errors import Missing
 from cadenza.web.operator.views import OperatorKey, OperatorKeys, view_key
 from cadenza.web.render import redirect
-from cadenza.web.routes import Access, Endpoint, Routes, get, post
+from cadenza.web.routes import Routes, endpoint, form, get, post
 from cadenza.web.visit import Visit
 
 
@@ -34,31 +34,33 @@ async def keys_page(visit: Visit) -> Response:
 
 async def find_form(visit: Visit) -> Response:
     form = await visit.form(KeySearch)
-    found = await find_keys(visit.context.store, form.text, visit.now_ms)
+    found = await find_keys(visit.store, form.text, visit.now_ms)
     return visit.page("operator/keys.html", found=found, text=_safe(form.text))
 
 
-async def revoke_form(visit: Visit) -> Response:
-    form = await visit.form(RevokeForm)
-    key = await _revoke(visit)
-    return redirect(f"/operator/accounts/{key.account_id}" if form.account_id else "/operator/keys", "key-revoked")
-
-
 async def find(visit: Visit, asked: KeySearch) -> OperatorKeys:
-    return OperatorKeys([view_key(key) for key in await find_keys(visit.context.store, asked.text, visit.now_ms)])
+    return OperatorKeys([view_key(key) for key in await find_keys(visit.store, asked.text, visit.now_ms)])
 
 
 async def revoke(visit: Visit) -> OperatorKey:
     return view_key(await _revoke(visit))
 
 
+async def revoke_by_form(visit: Visit, _typed: RevokeForm) -> KeySummary:
+    return await _revoke(visit)
+
+
 async def _revoke(visit: Visit) -> KeySummary:
-    key_id = visit.request.path_params["key_id"]
-    found = [key for key in await find_keys(visit.context.store, key_id, visit.now_ms) if key.id == key_id]
+    key_id = visit.path_param("key_id")
+    found = [key for key in await find_keys(visit.store, key_id, visit.now_ms) if key.id == key_id]
     if not found:
         raise Missing
-    await revoke_any_key(visit.context.store, key_id, visit.account.email, visit.now_ms)
+    await revoke_key(visit.store, key_id, visit.now_ms, by=visit.account.email)
     return msgspec.structs.replace(found[0], state="revoked")
+
+
+def _after_revoke(_visit: Visit, typed: RevokeForm, key: KeySummary) -> Response:
+    return redirect(f"/operator/accounts/{key.account_id}" if typed.account_id else "/operator/keys", "key-revoked")
 
 
 def _safe(text: str) -> str:
@@ -66,26 +68,11 @@ def _safe(text: str) -> str:
     return display_prefix(text.strip()) if text.strip().startswith(KEY_PREFIX) else text
 
 
+REVOKE = "/operator/keys/{key_id}/revoke"
 ROUTES: Routes = (
-    get("/operator/keys", keys_page, Access.OPERATOR),
-    post("/operator/keys", find_form, Access.OPERATOR),
-    post("/operator/keys/{key_id}/revoke", revoke_form, Access.OPERATOR),
-    Endpoint(
-        "POST",
-        "/operator/keys/find",
-        "Find keys of any account by id, prefix or the key itself",
-        find,
-        KeySearch,
-        OperatorKeys,
-        Access.OPERATOR,
-    ),
-    Endpoint(
-        "POST",
-        "/operator/keys/{key_id}/revoke",
-        "Revoke a key of any account",
-        revoke,
-        None,
-        OperatorKey,
-        Access.OPERATOR,
-    ),
+    get("/operator/keys", keys_page),
+    post("/operator/keys", find_form),
+    form(REVOKE, revoke_by_form, "/operator/keys", then=_after_revoke),
+    endpoint("POST", "/operator/keys/find", "Find keys of any account by id, prefix or the key itself", find),
+    endpoint("POST", REVOKE, "Revoke a key of any account", revoke),
 )

@@ -5,12 +5,10 @@ from starlette.responses import Response
 
 from cadenza.web.operator.views import AuditEventView, view_audit_event
 from cadenza.web.render import redirect
-from cadenza.web.routes import Access, Endpoint, Routes, get, post
+from cadenza.web.routes import Routes, endpoint, form, get
 from cadenza.web.visit import Visit
 
-
-class Button(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A form with a button only."""
+PAGE = "/operator/ledger"
 
 
 class LedgerResults(msgspec.Struct, frozen=True):
@@ -26,39 +24,27 @@ async def ledger_page(visit: Visit) -> Response:
     return visit.page("operator/ledger.html", check=check, results=await check.results())
 
 
-async def ledger_form(visit: Visit) -> Response:
-    await visit.form(Button)
-    is_new = visit.context.ledger_check.begin(visit.account.email)
-    return redirect("/operator/ledger", "check-started" if is_new else "check-runs")
+async def begin_by_form(visit: Visit) -> bool:
+    return visit.context.ledger_check.begin(visit.account.email) is not None
 
 
-async def get_ledger(visit: Visit) -> LedgerResults:
+async def get_results(visit: Visit) -> LedgerResults:
     check = visit.context.ledger_check
-    return LedgerResults(check.is_running, check.problem, [view_audit_event(act) for act in await check.results()])
+    return LedgerResults(check.is_running, check.problem, [view_audit_event(one) for one in await check.results()])
 
 
-async def begin_ledger(visit: Visit) -> LedgerResults:
+async def begin(visit: Visit) -> LedgerResults:
     visit.context.ledger_check.begin(visit.account.email)
-    return await get_ledger(visit)
+    return await get_results(visit)
+
+
+def _after_begin(_visit: Visit, _typed: object, is_new: object) -> Response:
+    return redirect(PAGE, "check-started" if is_new else "check-runs")
 
 
 ROUTES: Routes = (
-    get("/operator/ledger", ledger_page, Access.OPERATOR),
-    post("/operator/ledger", ledger_form, Access.OPERATOR),
-    Endpoint(
-        "GET",
-        "/operator/ledger",
-        "Show the results of the ledger check",
-        get_ledger,
-        returns=LedgerResults,
-        access=Access.OPERATOR,
-    ),
-    Endpoint(
-        "POST",
-        "/operator/ledger",
-        "Begin a ledger check, unless one runs",
-        begin_ledger,
-        returns=LedgerResults,
-        access=Access.OPERATOR,
-    ),
+    get(PAGE, ledger_page),
+    form(PAGE, begin_by_form, PAGE, then=_after_begin),
+    endpoint("GET", PAGE, "Show the results of the ledger check", get_results),
+    endpoint("POST", PAGE, "Begin a ledger check, unless one runs", begin),
 )

@@ -6,14 +6,14 @@ A check that cannot be made, because the store does not answer, is written to th
 import asyncio
 import time
 
-from cadenza.control.usage import check_ledger
+from cadenza.control.money.statement import check_ledger
 from cadenza.ledger.audit import AuditCounts, Violation
 from cadenza.observe import Log
 from cadenza.store.store import Store, StoreUnavailable
 from cadenza.store.tables import audit_events
 from cadenza.store.tables.audit_events import AuditEvent, WrittenAuditEvent
 
-ACT = "ledger.check"
+EVENT = "ledger.check"
 SUBJECT = "ledger"
 RESULTS_SHOWN = 10
 FINDINGS_WRITTEN = 5
@@ -42,15 +42,15 @@ class LedgerCheck:
 
     async def results(self) -> list[WrittenAuditEvent]:
         """The newest results, newest first, of all processes."""
-        return await audit_events.list_of_service(self._store, ACT, RESULTS_SHOWN)
+        return await audit_events.list_of_service(self._store, EVENT, RESULTS_SHOWN)
 
     async def _run(self, by: str) -> None:
         started_s = time.monotonic()
         try:
             findings, counts = await check_ledger(self._store)
             detail = describe(findings, counts, time.monotonic() - started_s)
-            act = AuditEvent(time.time_ns() // 1_000_000, by, ACT, None, SUBJECT, detail)
-            await self._store.transact(lambda tx: audit_events.add(tx, act))
+            event = AuditEvent(time.time_ns() // 1_000_000, by, EVENT, None, SUBJECT, detail)
+            await self._store.transact(lambda tx: audit_events.add(tx, event))
         except StoreUnavailable as error:
             self.problem = "The store did not answer in time, so the ledger was not checked. Try again later."
             self._log.warning("the ledger was not checked", reason=str(error))

@@ -16,6 +16,7 @@ from cadenza.observe.worker_metrics import Family, Labels
 from cadenza.routing.catalogue import ServedClass
 from cadenza.routing.health import RouteHealth
 from cadenza.web.docs.pages import is_usable
+from cadenza.web.records import to_record
 
 State = Literal["usable", "failing", "trial", "resting"]
 
@@ -136,10 +137,7 @@ def read_load(gateway: Gateway, families: Iterable[Family]) -> Load:
 
 
 def _class_load(gateway: Gateway, served: ServedClass) -> ClassLoad:
-    routes = [
-        RouteFacts(one.provider, one.model, one.order, one.weight, one.context_tokens, one.max_output_tokens)
-        for one in served.plan.routes
-    ]
+    routes = [to_record(RouteFacts, one) for one in served.plan.routes]
     return ClassLoad(served.plan.class_id, is_usable(gateway, served), routes)
 
 

@@ -4,12 +4,12 @@ from typing import Literal
 
 import msgspec
 
-from cadenza.control.operator.overview import AccountDetails, KeySummary, ServiceOverview
-from cadenza.core.formats import rfc3339, rfc3339_or_none
+from cadenza.control.operator import AccountDetails, KeySummary, ServiceOverview
+from cadenza.core.formats import rfc3339
 from cadenza.core.money import format_dollars
-from cadenza.core.usage_report import Group
 from cadenza.store.tables.accounts import Account
 from cadenza.store.tables.audit_events import WrittenAuditEvent
+from cadenza.web.records import to_record
 
 
 class OperatorAccount(msgspec.Struct, frozen=True):
@@ -43,7 +43,7 @@ class OperatorKey(msgspec.Struct, frozen=True):
     email: str
     name: str
     prefix: str
-    scopes: list[str]
+    scopes: tuple[str, ...]
     state: Literal["active", "revoked", "expired"]
     created_at: str
     expires_at: str | None
@@ -59,12 +59,12 @@ class OperatorKeys(msgspec.Struct, frozen=True):
 
 
 class AuditEventView(msgspec.Struct, frozen=True):
-    """One act of the audit log: who did what to whom, and when."""
+    """An event of the audit log: who did what to whom, and when. `event` is a noun and a verb, like key.revoke."""
 
     id: int
     at: str
     actor: str
-    act: str
+    event: str
     account_id: str | None
     email: str | None
     subject: str
@@ -113,87 +113,39 @@ class OperatorOverview(msgspec.Struct, frozen=True):
 
 
 class OperatorAccountDetails(msgspec.Struct, frozen=True):
-    """One account with its newest keys, its usage of the last 30 days by class, and its newest acts."""
+    """One account with its newest keys, its usage of the last 30 days by class, and its newest audit events."""
 
     account: OperatorAccount
     keys: list[OperatorKey]
     usage: list[ClassCounters]
     sessions: int
-    acts: list[AuditEventView]
+    events: list[AuditEventView]
 
 
 def view_account(account: Account) -> OperatorAccount:
-    return OperatorAccount(
-        id=account.id,
-        email=account.email,
-        preferred_class=account.preferred_class,
-        balance=format_dollars(account.balance_nano),
-        held=format_dollars(account.held_nano),
-        available=format_dollars(account.balance_nano - account.held_nano),
-        debt=format_dollars(account.debt_nano),
-        created_at=rfc3339(account.created_at),
-        is_operator=bool(account.is_operator),  # SQLite has no booleans
-        suspended_at=rfc3339_or_none(account.suspended_at),
-    )
+    available = format_dollars(account.balance_nano - account.held_nano)
+    is_operator = bool(account.is_operator)  # SQLite has no booleans
+    return to_record(OperatorAccount, account, available=available, is_operator=is_operator)
 
 
 def view_key(key: KeySummary) -> OperatorKey:
-    return OperatorKey(
-        id=key.id,
-        account_id=key.account_id,
-        email=key.email,
-        name=key.name,
-        prefix=key.prefix,
-        scopes=list(key.scopes),
-        state=key.state,
-        created_at=rfc3339(key.created_at),
-        expires_at=rfc3339_or_none(key.expires_at),
-        last_used_at=rfc3339_or_none(key.last_used_at),
-        is_web=key.is_web,
-    )
+    return to_record(OperatorKey, key)
 
 
-def view_audit_event(act: WrittenAuditEvent) -> AuditEventView:
-    return AuditEventView(
-        act.id, rfc3339(act.at), act.actor, act.event, act.account_id, act.email, act.subject, act.detail
-    )
+def view_audit_event(event: WrittenAuditEvent) -> AuditEventView:
+    return to_record(AuditEventView, event)
 
 
 def view_overview(found: ServiceOverview) -> OperatorOverview:
-    today = [
-        TodayCounters(
-            one.class_id,
-            one.requests,
-            one.failed,
-            one.prompt_tokens,
-            one.completion_tokens,
-            format_dollars(one.cost_nano),
-        )
-        for one in found.today
-    ]
-    return OperatorOverview(
-        accounts=found.totals.accounts,
-        operators=found.totals.operators,
-        suspended=found.totals.suspended,
-        balance=format_dollars(found.totals.balance_nano),
-        held=format_dollars(found.totals.held_nano),
-        today_start=rfc3339(found.today_start_ms),
-        today=today,
-    )
+    today = [to_record(TodayCounters, one) for one in found.today]
+    return to_record(OperatorOverview, found.totals, today_start=rfc3339(found.today_start_ms), today=today)
 
 
 def view_details(found: AccountDetails) -> OperatorAccountDetails:
     return OperatorAccountDetails(
         account=view_account(found.account),
         keys=[view_key(key) for key in found.keys],
-        usage=[_view_group(group) for group in found.usage.groups],
+        usage=[to_record(ClassCounters, group.counters, class_id=group.of) for group in found.usage.groups],
         sessions=found.sessions,
-        acts=[view_audit_event(act) for act in found.audit_events],
-    )
-
-
-def _view_group(group: Group) -> ClassCounters:
-    used = group.counters
-    return ClassCounters(
-        group.of, used.requests, used.prompt_tokens, used.completion_tokens, format_dollars(used.cost_nano)
+        events=[view_audit_event(event) for event in found.audit_events],
     )

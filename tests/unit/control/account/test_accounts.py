@@ -9,7 +9,6 @@ from cadenza.control.account.accounts import (
     NewAccount,
     add_account,
     create_account,
-    give_credit,
     list_accounts,
     resume_account,
     set_class,
@@ -17,6 +16,7 @@ from cadenza.control.account.accounts import (
     set_password,
     suspend_account,
 )
+from cadenza.control.money.credit import give_credit
 from cadenza.control.sign_in.links import find_link, print_link
 from cadenza.control.sign_in.sessions import begin_session, find_session
 from cadenza.core.errors import ControlError

@@ -8,9 +8,17 @@ import pytest
 from sqlalchemy import select
 
 from cadenza.control.account.accounts import NewAccount, add_account
-from cadenza.control.sign_in import totp
-from cadenza.control.sign_in.sealing import SEALED_BYTES, Sealer
-from cadenza.control.sign_in.second_factor import Code, begin_totp, confirm_totp, use_second_factor
+from cadenza.control.sign_in.second_factor import (
+    SEALED_BYTES,
+    SECRET_BYTES,
+    STEP_S,
+    Code,
+    Sealer,
+    begin_totp,
+    code_at,
+    confirm_totp,
+    use_second_factor,
+)
 from cadenza.core.errors import ControlError
 from cadenza.store import schema
 from cadenza.store.statements import Statement
@@ -19,8 +27,8 @@ from cadenza.store.tables import second_factors
 from cadenza.store.tables.accounts import Account
 
 NOW_MS = 1_800_000_000_000
-STEP_MS = totp.STEP_S * 1000
-SECRET = b"s" * totp.SECRET_BYTES
+STEP_MS = STEP_S * 1000
+SECRET = b"s" * SECRET_BYTES
 KEY = "a key from the environment, of 32 characters or more"
 ROWS = Statement(select(schema.totp.c.secret))
 
@@ -37,7 +45,7 @@ async def stored_secret(store: Store) -> bytes:
 
 
 def code(secret: bytes, now_ms: int = NOW_MS) -> Code:
-    return Code.parse(totp.code_at(secret, now_ms // STEP_MS))
+    return Code.parse(code_at(secret, now_ms // STEP_MS))
 
 
 async def test_the_store_has_no_secret_of_an_app(store: Store, account: Account) -> None:

@@ -7,11 +7,12 @@ from collections.abc import Awaitable
 import pytest
 
 from cadenza.control.account.accounts import NewAccount, add_account
-from cadenza.control.sign_in import totp
-from cadenza.control.sign_in.sealing import Sealer
 from cadenza.control.sign_in.second_factor import (
+    STEP_S,
     Code,
+    Sealer,
     begin_totp,
+    code_at,
     confirm_totp,
     get_factors,
     remove_second_factors,
@@ -26,7 +27,7 @@ from cadenza.store.tables.audit_events import COMMAND_LINE
 from tests.passwords import cheap_hash
 
 NOW_MS = 1_800_000_000_000
-STEP_MS = totp.STEP_S * 1000
+STEP_MS = STEP_S * 1000
 
 
 async def make_account(store: Store, email: str) -> Account:
@@ -41,7 +42,7 @@ async def account(store: Store) -> Account:
 
 def code_of(text: str, now_ms: int) -> str:
     """What the app shows that was given this text."""
-    return totp.code_at(b32decode(text.replace(" ", "")), now_ms // STEP_MS)
+    return code_at(b32decode(text.replace(" ", "")), now_ms // STEP_MS)
 
 
 async def enrol(store: Store, account: Account) -> tuple[str, list[str]]:

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from cadenza.control.account.accounts import NewAccount, add_account, set_operator, set_password, suspend_account
-from cadenza.control.sign_in.devices import find_device, remember_device
+from cadenza.control.sign_in.devices import Signer, find_device, remember_device
 from cadenza.control.sign_in.passwords import HashLane, PasswordWork
 from cadenza.control.sign_in.sign_in import (
     ACCOUNT_FAILURES,
@@ -18,10 +18,9 @@ from cadenza.control.sign_in.sign_in import (
     SignInAttempt,
     SignIns,
 )
-from cadenza.control.sign_in.signing import Signer
 from cadenza.control.sign_in.throttle import Throttled
 from cadenza.core.errors import ControlError
-from cadenza.fleet.memory import MemoryRates
+from cadenza.fleet.shared import MemoryRates
 from cadenza.store.store import Store
 from cadenza.store.tables.accounts import Account
 from cadenza.store.tables.audit_events import COMMAND_LINE

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cadenza.control.sign_in.totp import STEP_S, code_at, matching_step, uri, written_secret
+from cadenza.control.sign_in.second_factor import STEP_S, code_at, matching_step, totp_uri, written_secret
 
 RFC_SECRET = b"12345678901234567890"
 
@@ -31,7 +31,7 @@ def test_what_is_no_code_matches_nothing(code: str) -> None:
 
 def test_the_secret_can_be_scanned_and_typed() -> None:
     """The address names the site and the account; the text has groups of four letters."""
-    assert uri(RFC_SECRET, "a+b@example.org") == (
+    assert totp_uri(RFC_SECRET, "a+b@example.org") == (
         "otpauth://totp/Cadenza:a%2Bb@example.org?secret=GEZDGNBVGY3TQOJQGEZDGNBVGY3TQOJQ&issuer=Cadenza"
     )
     assert written_secret(RFC_SECRET).split() == ["GEZD", "GNBV", "GY3T", "QOJQ"] * 2

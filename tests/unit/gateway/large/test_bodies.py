@@ -16,13 +16,13 @@ import pytest
 
 from cadenza.children.confine import ChildLimits
 from cadenza.children.turns import TurnLimits
-from cadenza.core.chat import ChatRequest, LargeTexts
+from cadenza.core.chat import ChatRequest, LargeTexts, find_user_question
 from cadenza.core.errors import CadenzaError, InvalidRequest, RateLimited
 from cadenza.core.tokens import MESSAGE_OVERHEAD_TOKENS, least_tokens
 from cadenza.gateway.large.bodies import LargeBodies, LargeLimits
-from cadenza.gateway.large.fields import FIELDS_MAX
-from cadenza.gateway.validate import CALLS_MAX, MESSAGES_MAX, PARTS_MAX, parse_chat
-from cadenza.grounding.asked import find_asked
+from cadenza.gateway.large.child import FIELDS_MAX
+from cadenza.gateway.messages import CALLS_MAX, PARTS_MAX
+from cadenza.gateway.validate import MESSAGES_MAX, parse_chat
 from cadenza.observe import Observer, make_log
 from tests import processes
 from tests.processes import command_of, read_of
@@ -124,10 +124,16 @@ async def large_bodies() -> AsyncIterator[LargeBodies]:
 
 def shown(chat: ChatRequest) -> dict[str, Any]:
     """Everything but the texts and what only their count needs, with copies instead of views."""
-    names = [name for name in chat.__struct_fields__ if name not in ("texts", "asked", "excluded")]
+    names = [name for name in chat.__struct_fields__ if name not in ("texts", "question", "excluded")]
     fields = {name: getattr(chat, name) for name in names}
-    asked = chat.asked or (find_asked(chat.messages, chat.texts) if isinstance(chat.texts, list) else None)
-    fields["asked"] = asked and (asked.message, asked.words_start, [(t[:1000], t[-1000:]) for t in asked.texts])
+    question = chat.question or (
+        find_user_question(chat.messages, chat.texts) if isinstance(chat.texts, list) else None
+    )
+    fields["question"] = question and (
+        question.message,
+        question.words_start,
+        [(t[:1000], t[-1000:]) for t in question.texts],
+    )
     fields["files"] = [(file.message, file.start, file.end, file.name, bytes(file.data)) for file in chat.files]
     for name in ("sampling", "tools"):
         fields[name] = {field: bytes(raw) for field, raw in fields[name].items()}

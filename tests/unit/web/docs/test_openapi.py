@@ -6,7 +6,7 @@ import msgspec
 import schemathesis
 
 from cadenza.web.docs.openapi import build_document
-from cadenza.web.routes import Access, Endpoint
+from cadenza.web.routes import Access, ApiEndpoint, endpoint
 from cadenza.web.visit import Visit
 
 
@@ -23,10 +23,17 @@ class Wanted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     count: int = 5
 
 
+async def show(_visit: Visit) -> list[Model]:
+    return []
+
+
+async def find(_visit: Visit, _wanted: Wanted) -> None: ...
+
+
 async def serve(_visit: Visit) -> None: ...
 
 
-def operation(one: Endpoint) -> dict[str, Any]:
+def operation(one: ApiEndpoint) -> dict[str, Any]:
     document = build_document([one]).value
     schemathesis.openapi.from_dict(document).validate()
     found: dict[str, Any] = document["paths"]["/platform/api" + one.path][one.method.lower()]
@@ -35,7 +42,7 @@ def operation(one: Endpoint) -> dict[str, Any]:
 
 def test_a_name_that_the_api_has_is_changed() -> None:
     """A record that is called like a schema of the API is renamed, and replies refer to the new name."""
-    one = Endpoint("GET", "/things/{thing_id}", "Show a thing", serve, returns=list[Model])
+    one = endpoint("GET", "/things/{thing_id}", "Show a thing", show)
     document = build_document([one]).value
     schemas = document["components"]["schemas"]
     assert set(schemas["PlatformModel"]["properties"]) == {"shade"}
@@ -46,7 +53,7 @@ def test_a_name_that_the_api_has_is_changed() -> None:
 
 def test_a_query_becomes_parameters() -> None:
     """The fields of a query are parameters, and its record is no schema of its own."""
-    one = Endpoint("GET", "/things", "Find things", serve, query=Wanted)
+    one = endpoint("GET", "/things", "Find things", find)
     found = {(given["name"], given["in"], given["required"]) for given in operation(one)["parameters"]}
     assert found == {("text", "query", True), ("count", "query", False)}
     assert "Wanted" not in build_document([one]).value["components"]["schemas"]
@@ -54,15 +61,15 @@ def test_a_query_becomes_parameters() -> None:
 
 def test_access_becomes_security_and_errors() -> None:
     """Who may use an endpoint decides which schemes it needs and which refusals it documents."""
-    read = operation(Endpoint("GET", "/a", "Read", serve, access=Access.ANYONE))
+    read = operation(endpoint("GET", "/a", "Read", serve, Access.ANYONE))
     assert (read["security"], {"401", "403", "404"} & read["responses"].keys()) == ([], set())
-    change = operation(Endpoint("POST", "/a/{b}", "Change", serve, Wanted, access=Access.OPERATOR))
+    change = operation(endpoint("POST", "/operator/{b}", "Change", find))
     assert change["security"] == [{"session": [], "csrf": []}]
     assert {"204", "400", "401", "403", "404", "429"} <= change["responses"].keys()
 
 
 def test_another_media_type_is_described() -> None:
     """A reply that is not JSON has its media type."""
-    export = operation(Endpoint("GET", "/a.csv", "Export", serve, media_type="text/csv"))
+    export = operation(endpoint("GET", "/a.csv", "Export", serve, media_type="text/csv"))
     assert set(export["responses"]["200"]["content"]) == {"text/csv"}
     assert export["operationId"] == "getPlatformACsv"

@@ -1,6 +1,7 @@
-"""Search engines behind one protocol (`base.Engine`): SearXNG, Brave and Tavily over HTTP.
+"""Search engines behind one interface, `base.Engine`, with a file for each: SearXNG, Brave, Tavily, the local index.
 
-`build` makes the engine that the config names, `resting` spares requests the wait for an engine that fails, and `probe`
-says what is wrong with one. What an engine answers is hostile input: it is bounded, checked and cleaned (`endpoint`,
-`results`). Queries are content: no exception, log line or metric has one.
+`web` has what the engines on the web share: an engine's answer is hostile input, so it is bounded, checked and cleaned.
+`guard` is the circuit breaker and the log of an engine, and `build` makes and probes the engine that the config names.
+To add an engine on the web, write a `WebEngine` and add it to `build.WEB_ENGINES`. Queries are content: no exception,
+log line or metric has one.
 """

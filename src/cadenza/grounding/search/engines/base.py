@@ -1,34 +1,32 @@
 """What a search engine is, and why it may fail.
 
-reason         the engine                                        counts against it
-unreachable    accepts no connection: name, network, TLS, proxy  yes
-timeout        did not answer in time                            yes
-broken         closed the connection too early, or is not HTTP   yes
-too_large      answered more than is read                        yes
-not_json       answered a web page, nothing, or broken JSON      yes
-malformed      answered JSON that has no results in it           yes
-redirected     sends us to another address                       yes
-not_found      does not know the path: the url is wrong          yes
-json_disabled  is a SearXNG without the format JSON              yes
-key_refused    does not accept the key                           yes
-quota          has no searches left for the key                  yes
-failed         answered another status                           yes
-busy           asks to be left alone for a while (`EngineBusy`)  yes, at once
-refused        refuses this query                                no: it works
-unusable       is the local one, and its file is no index        yes; it never rests
-no_files       was not asked: this process has no file left      no
-credit         was not asked: the account cannot pay for it      no
-per_day        was not asked: the account has made its searches  no
-resting        was not asked: it failed too often                no
-crowded        was not asked: too many searches run              no
-closed         was closed while it was asked                     no
+reason         meaning                                              counts as a fault of the engine
+unreachable    it accepts no connection: name, network, TLS, proxy  yes
+timeout        it did not answer in time                            yes
+broken         it closed the connection too early, or is not HTTP   yes
+too_large      it answered more than is read                        yes
+not_json       it answered a web page, nothing, or broken JSON      yes
+malformed      it answered JSON that has no results in it           yes
+redirected     it redirects to another address                      yes
+not_found      it does not know the path: the url is wrong          yes
+json_disabled  it is a SearXNG without the format JSON              yes
+key_refused    it does not accept the key                           yes
+quota          it has no searches left for the key                  yes
+failed         it answered another status                           yes
+busy           its rate limit is reached (`EngineBusy`)             opens the circuit at once
+refused        it refuses this query                                no: it works
+unusable       it is the local one, and its file is not an index    yes, but its circuit never opens
+no_files       not asked: this process has no file descriptor left  no
+credit         not asked: the account cannot pay for it             no
+per_day        not asked: the account's daily quota is used up      no
+resting        not asked: the circuit is open                       no
+crowded        not asked: too many searches run                     no
+closed         it was closed during the search                      no
 """
 
 from typing import Protocol
 
 from cadenza.grounding.search.records import EngineFailed, Hit
-
-COUNT_MAX = 20  # the most results that Brave and Tavily give
 
 
 class Engine(Protocol):
@@ -42,12 +40,8 @@ class Engine(Protocol):
 
 
 class EngineBusy(EngineFailed):
-    """The engine has a rate limit and says so. Without a `rest_s` it does not say for how long."""
+    """The engine's rate limit is reached. `retry_after_s` is None if it does not say for how long."""
 
-    def __init__(self, rest_s: float | None = None) -> None:
+    def __init__(self, retry_after_s: float | None = None) -> None:
         super().__init__("busy")
-        self.rest_s = rest_s
-
-
-def fit_count(count: int) -> int:
-    return min(max(count, 1), COUNT_MAX)
+        self.retry_after_s = retry_after_s

@@ -1,42 +1,76 @@
-"""Makes the engine that the operator chose."""
-
-from collections.abc import Mapping
-from typing import Literal
+"""Makes the engine that the config names, and probes it for `cadenza doctor`."""
 
 import msgspec
 
 from cadenza.grounding.search.engines.base import Engine
-from cadenza.grounding.search.engines.brave import BraveEngine, brave_headers
-from cadenza.grounding.search.engines.searxng import HEADERS, SearxngEngine
-from cadenza.grounding.search.engines.tavily import TavilyEngine, tavily_headers
+from cadenza.grounding.search.engines.brave import BraveEngine
+from cadenza.grounding.search.engines.searxng import SearxngEngine
+from cadenza.grounding.search.engines.tavily import TavilyEngine
+from cadenza.grounding.search.engines.web import WebEngine
+from cadenza.grounding.search.records import EngineFailed, SearchOptions
 from cadenza.http.client import HttpClient
 from cadenza.http.client_connection import GuardedConnection
 
-WebEngineName = Literal["searxng", "brave", "tavily"]
+WEB_ENGINES: dict[str, type[WebEngine]] = {engine.name: engine for engine in (SearxngEngine, BraveEngine, TavilyEngine)}
+ENGINE_TIME = 0.5  # of the time limit of a search, so that pages can be read in the other half
+PROBE_WORD = "wikipedia"
+PROBE_COUNT = 3
+
+ADVICE = {
+    "unreachable": "cannot be reached. Check `url`, the network and the proxy of the environment.",
+    "timeout": "did not answer in time. Check that it is not overloaded, or raise `timeout_s`.",
+    "broken": "closed the connection before its answer was complete. Check what stands between it and this service.",
+    "too_large": "answered more than 1 MiB. Check that `url` is that of the engine.",
+    "not_json": "answered something that is not JSON. Check that `url` is that of the engine, without a login page.",
+    "malformed": "answered JSON without results. Check that `url` is that of the engine.",
+    "redirected": "answered with a redirect, which is not followed. Set `url` to the address that it leads to.",
+    "not_found": "does not know the path of its API. Set `url` to its base address, without a path such as /search.",
+    "key_refused": "does not accept the key. Check the variable that `api_key_env` names.",
+    "quota": "has no searches left for this key. Raise the limit of the plan.",
+    "busy": "refuses further searches for now: its rate limit is reached. Try again later, or raise the limit.",
+    "refused": "refused a plain query. Check that `url` is that of the engine.",
+    "no_files": "could not be asked: this process has no file left. Raise the limit of open files.",
+}
+ADVICE_BY_ENGINE = {
+    ("searxng", "json_disabled"): (
+        "does not give JSON. Add `json` to `search.formats` in its settings.yml and restart it."
+        " If that is done already, something in front of it refuses this service."
+    ),
+    ("searxng", "busy"): (
+        "refuses this service by its limiter. Set `server.limiter: false` in its settings.yml,"
+        " or add this machine's address to `pass_ip` in its limiter.toml."
+    ),
+    ("searxng", "key_refused"): "asks for a login. Let this service reach it without one.",
+    ("searxng", "failed"): "answered with an error. Read its log.",
+}
+OTHER_ADVICE = "answered with an error. Try again later."
+NOTHING_FOUND = {"searxng": "answers, but finds nothing: its own engines may be blocked. Look at its page /stats."}
+NOTHING_FOUND_ELSEWHERE = "answers, but finds nothing for a common word."
 
 
-class EngineChoice(msgspec.Struct, frozen=True):
-    """An engine on the web, and its address. Brave and Tavily need a key."""
+class EngineProbe(msgspec.Struct, frozen=True):
+    """Whether an engine works, and a sentence that begins with its name."""
 
-    name: WebEngineName
-    timeout_s: float
-    url: str
-    api_key: str = ""
-    proxy: str | None = None
-
-    def __repr__(self) -> str:  # without the key and the passwords that addresses may have
-        return f"EngineChoice({self.name})"
+    works: bool
+    detail: str
 
 
-def build_engine(choice: EngineChoice) -> Engine:
-    match choice.name:
-        case "searxng":
-            return SearxngEngine(_client(choice, HEADERS), choice.timeout_s)
-        case "brave":
-            return BraveEngine(_client(choice, brave_headers(choice.api_key)), choice.timeout_s)
-        case "tavily":
-            return TavilyEngine(_client(choice, tavily_headers(choice.api_key)), choice.timeout_s)
+def build_web_engine(settings: SearchOptions) -> Engine:
+    assert settings.url
+    engine = WEB_ENGINES[settings.engine]
+    http = HttpClient(settings.url, engine.headers(settings.api_key or ""), settings.proxy, GuardedConnection)
+    return engine(http, settings.timeout_s * ENGINE_TIME)
 
 
-def _client(choice: EngineChoice, headers: Mapping[str, str]) -> HttpClient:
-    return HttpClient(choice.url, headers, choice.proxy, GuardedConnection)
+async def probe(engine: Engine) -> EngineProbe:
+    """Search for a common word. With Brave and Tavily it counts like any other search."""
+    try:
+        hits = await engine.search(PROBE_WORD, PROBE_COUNT)
+    except EngineFailed as failed:
+        general = ADVICE.get(failed.reason, OTHER_ADVICE)
+        advice = ADVICE_BY_ENGINE.get((engine.name, failed.reason), general)
+        return EngineProbe(works=False, detail=f"{engine.name} {advice}")
+    if not hits:
+        advice = NOTHING_FOUND.get(engine.name, NOTHING_FOUND_ELSEWHERE)
+        return EngineProbe(works=False, detail=f"{engine.name} {advice}")
+    return EngineProbe(works=True, detail=f"{engine.name} answers")

@@ -9,45 +9,35 @@ from urllib.parse import urlencode
 
 import msgspec
 
-from cadenza.grounding.search.engines.base import fit_count
-from cadenza.grounding.search.engines.endpoint import Endpoint, status_reason
-from cadenza.grounding.search.engines.results import decode_answer, read_hits
-from cadenza.grounding.search.engines.text import fit_query
+from cadenza.grounding.search.engines.web import EngineRequest, ResultList, WebEngine, decode_answer, fit_query
 from cadenza.grounding.search.records import Hit
-from cadenza.http.client import HttpClient
 
-HEADERS = {"content-type": "application/x-www-form-urlencoded", "accept": "application/json"}
 SAFE_SEARCH_MODERATE = "1"
 COMMAND_MARKS = "!?:<"
 
 
-class _Answer(msgspec.Struct):
-    results: list[msgspec.Raw]
-
-
-class SearxngEngine:
+class SearxngEngine(WebEngine):
     """A SearXNG instance. It cannot be told how many results are wanted: it gives a page of them."""
 
     name = "searxng"
 
-    def __init__(self, http: HttpClient, timeout_s: float) -> None:
-        self._endpoint = Endpoint(http, timeout_s, _reason)
+    @staticmethod
+    def headers(api_key: str) -> dict[str, str]:  # noqa: ARG004 it has no keys
+        return {"content-type": "application/x-www-form-urlencoded", "accept": "application/json"}
 
     async def search(self, query: str, count: int) -> list[Hit]:
-        words = _without_commands(fit_query(query))
-        if not words:
-            return []
-        form = urlencode({"q": words, "format": "json", "safesearch": SAFE_SEARCH_MODERATE})
-        body = await self._endpoint.ask("POST", "/search", form.encode())
-        return read_hits(decode_answer(body, _Answer).results, fit_count(count))
+        return await super().search(_without_commands(fit_query(query)), count)
 
-    async def close(self) -> None:
-        await self._endpoint.close()
+    def request(self, query: str, count: int) -> EngineRequest:  # noqa: ARG002 it gives a page of results
+        form = urlencode({"q": query, "format": "json", "safesearch": SAFE_SEARCH_MODERATE})
+        return EngineRequest("POST", "/search", form.encode())
+
+    def results(self, body: bytes) -> list[msgspec.Raw]:
+        return decode_answer(body, ResultList).results
+
+    def reason(self, status: int, body: bytes) -> str:
+        return "json_disabled" if status == 403 else super().reason(status, body)
 
 
 def _without_commands(query: str) -> str:
     return " ".join(filter(None, (word.lstrip(COMMAND_MARKS) for word in query.split())))
-
-
-def _reason(status: int, body: bytes) -> str:
-    return "json_disabled" if status == 403 else status_reason(status, body)

@@ -1,13 +1,14 @@
-"""The child process that renders Markdown, one list of blocks after the other. Only process.py starts it.
+"""The child process that renders Markdown, one task after the other. Only process.py starts it.
 
-Its memory is limited, and so is its CPU time for each list: beyond that it dies, because a regular expression cannot be
-interrupted. It imports the lexers of all languages first (a quarter of a second, 16 MB), and then gives up files.
+Its memory is limited, and so is its CPU time for each task: beyond that it dies, because a regular expression cannot be
+interrupted. It imports the lexers of all languages (a quarter of a second, 16 MB) before it enters its sandbox.
 """
 
 import msgspec
 
 from cadenza.children.confine import allow_cpu, confine, enter_sandbox, read_limits, serve_tasks
-from cadenza.web.chat.markdown.render import BlockRenderer, import_lexers
+from cadenza.web.chat.markdown.messages import RenderTask
+from cadenza.web.chat.markdown.render import HtmlRenderer, import_lexers
 
 SAMPLE = "[a](http://example.org) &amp; **b**\n\n```python\nprint(1)\n```\n"  # imports what rendering imports later
 
@@ -15,15 +16,14 @@ SAMPLE = "[a](http://example.org) &amp; **b**\n\n```python\nprint(1)\n```\n"  # 
 def main() -> None:
     limits = read_limits()
     confine(limits)
-    renderer = BlockRenderer()
+    renderer = HtmlRenderer()
     import_lexers()
     renderer.render(SAMPLE)
     enter_sandbox()
 
     def serve(head: bytearray, _: bytearray) -> bytes:
         allow_cpu(limits.cpu_s)
-        sources = msgspec.msgpack.decode(head, type=list[str])
-        return msgspec.msgpack.encode([renderer.render(source) for source in sources])
+        return msgspec.msgpack.encode(renderer.render_complete(msgspec.msgpack.decode(head, type=RenderTask)))
 
     serve_tasks(serve)
 

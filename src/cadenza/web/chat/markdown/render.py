@@ -1,4 +1,4 @@
-"""Renders one block of Markdown to HTML that cannot run, load or restyle anything. Runs in the child process only.
+"""Renders Markdown to HTML that cannot run, load or restyle anything. Runs in the child process only.
 
 The Markdown is hostile: HTML in it is text, links lead only to http, https and mailto, pictures become links, and the
 result passes an allow-list at the end. Headings begin at h3, because the page has its own. Code is coloured by classes.
@@ -22,7 +22,7 @@ from pygments.formatters import HtmlFormatter
 from pygments.lexers import get_all_lexers, get_lexer_by_name
 from pygments.token import STANDARD_TYPES
 
-from cadenza.web.chat.markdown.plain import escape
+from cadenza.web.chat.markdown.messages import TASK_CHARS_MAX, Rendered, RenderTask, escape
 
 SCHEMES = ("http://", "https://", "mailto:")
 LINK_CHARS_MAX = 2048
@@ -33,6 +33,12 @@ FORMULA = re.compile(
     r"|\$(?=[^$\n]{0,1000}[\\^_{])[^\s$](?:[^$\n]{0,1000}[^\s$])?\$(?!\d)",
     re.DOTALL,
 )
+LINE = re.compile(r"[^\r\n]*(?:\r\n?|\n)")
+LINE_END = "\r\n"
+ONE_LINE = frozenset({"heading_open", "hr"})  # blocks that end with their last line
+ENDED_BY_BLANK = frozenset(
+    {"paragraph_open", "blockquote_open", "table_open"}
+)  # lists and indented code go on after it
 COLOURED_CHARS_MAX = 16 * 1024
 LANGUAGE_CHARS_MAX = 24
 NESTED_MAX = 20
@@ -58,8 +64,8 @@ def import_lexers() -> None:
         importlib.import_module(module.name)
 
 
-class BlockRenderer:
-    """Renders blocks, each alone."""
+class HtmlRenderer:
+    """Renders Markdown, as a whole or as far as its blocks are complete."""
 
     def __init__(self) -> None:
         options = {"html": False, "linkify": False, "typographer": False, "maxNesting": NESTED_MAX}
@@ -82,18 +88,49 @@ class BlockRenderer:
     def render(self, source: str) -> str:
         return self._cleaner.clean(self._markdown.render(source))
 
+    def render_complete(self, task: RenderTask) -> Rendered:
+        """The blocks of a task that no further line can change, rendered together.
+
+        They look like the same blocks of the whole text: a block ends where all containers are closed. An open code
+        block is rendered in parts once it is half as long as a task may be.
+        """
+        source = task.fence + task.text
+        if task.is_end:
+            return Rendered(self.render(source), len(task.text))
+        lines = LINE.findall(source)
+        complete, fence = self._complete_lines(lines)
+        if fence and len(task.text) > TASK_CHARS_MAX // 2:
+            return Rendered(self.render(source), len(task.text), fence)
+        complete_source = "".join(lines[:complete])
+        if not complete_source:
+            return Rendered("", 0, task.fence)
+        return Rendered(self.render(complete_source), len(complete_source) - len(task.fence))
+
+    def _complete_lines(self, lines: Sequence[str]) -> tuple[int, str]:
+        """How many lines belong to complete blocks, and the opening line of the code block that is open."""
+        tokens: list[Token] = []
+        self._markdown.block.parse("".join(f"{line.rstrip(LINE_END)}\n" for line in lines), self._markdown, {}, tokens)
+        blocks = [token for token in tokens if token.map and token.level == 0]
+        if not blocks:
+            return len(lines), ""  # blank lines
+        last = blocks[-1]
+        assert last.map
+        start, end = last.map
+        if last.type == "fence":
+            is_open = last.content.count("\n") == end - start - 1  # a closing line is not part of the content
+            return (start, lines[start]) if is_open else (len(lines), "")
+        is_complete = last.type in ONE_LINE or (last.type in ENDED_BY_BLANK and end < len(lines))
+        return (len(lines) if is_complete else start), ""
+
 
 class Html(RendererHTML):
     """The HTML of our pages for what needs more than its usual element."""
 
     def fence(self, tokens: Sequence[Token], index: int, _options: OptionsDict, _env: EnvType) -> str:
-        token = tokens[index]
-        words = token.info.split()
+        words = tokens[index].info.split()
         language = words[0][:LANGUAGE_CHARS_MAX] if words else ""
         label = f'<span class="language">{escape(language)}</span>' if language else ""
-        return (
-            f'<div class="code">{label}<pre tabindex="0"><code>{_colour(token.content, language)}</code></pre></div>\n'
-        )
+        return _code(_colour(tokens[index].content, language), label)
 
     def code_block(self, tokens: Sequence[Token], index: int, _options: OptionsDict, _env: EnvType) -> str:
         return _code(escape(tokens[index].content))

@@ -1,0 +1,149 @@
+"""What operators see: all accounts together, the usage of today, one account, and keys. Nothing is changed here."""
+
+import msgspec
+
+from cadenza.control.account.accounts import get_account
+from cadenza.core.codes import DISPLAY_CHARS, digest_key, is_well_formed
+from cadenza.core.records import SCOPES
+from cadenza.core.usage_report import Report, Span
+from cadenza.fleet.changes import make_change
+from cadenza.store.store import Store
+from cadenza.store.tables import accounts, audit_events, epochs, operators
+from cadenza.store.tables.accounts import Account
+from cadenza.store.tables.audit_events import NEWEST, WrittenAuditEvent
+from cadenza.store.tables.keys import KeyState
+from cadenza.store.tables.operators import ClassUse, OwnedKey, Totals
+from cadenza.store.tables.usage import report
+
+DAY_MS = 24 * 60 * 60 * 1000
+USAGE_DAYS = 30
+ACCOUNTS_PAGE = 50
+KEYS_SHOWN = 100
+AUDIT_EVENTS_SHOWN = 10
+
+
+class ServiceOverview(msgspec.Struct, frozen=True):
+    """All accounts, and what they have used since midnight, UTC."""
+
+    totals: Totals
+    today_start_ms: int
+    today: list[ClassUse]
+
+
+class AccountsPage(msgspec.Struct, frozen=True):
+    """A page of accounts. `next_after` is the address to go on after; None on the last page."""
+
+    accounts: list[Account]
+    next_after: str | None
+
+
+class KeySummary(msgspec.Struct, frozen=True):
+    """A key as an operator sees it."""
+
+    id: str
+    account_id: str
+    email: str
+    name: str
+    prefix: str
+    scopes: tuple[str, ...]
+    state: KeyState
+    created_at: int
+    expires_at: int | None
+    last_used_at: int | None
+    is_web: bool  # of the web chat
+
+
+class AccountDetails(msgspec.Struct, frozen=True):
+    """One account: its newest keys, what it used in the last 30 days, its sessions and its newest audit events."""
+
+    account: Account
+    keys: list[KeySummary]
+    has_more_keys: bool
+    usage: Report
+    sessions: int
+    audit_events: list[WrittenAuditEvent]
+
+
+async def get_overview(store: Store, now_ms: int) -> ServiceOverview:
+    start_ms = now_ms - now_ms % DAY_MS
+    today = await operators.use_since(store, f"chatcmpl-{start_ms:011x}", start_ms)
+    return ServiceOverview(await operators.totals(store), start_ms, today)
+
+
+async def search_accounts(store: Store, part: str, after: str = "", count: int = ACCOUNTS_PAGE) -> AccountsPage:
+    """Accounts whose address has this part, in the order of their addresses."""
+    if not _is_plain(part + after):
+        return AccountsPage([], None)
+    found = await operators.search(store, part.strip().lower(), after, count + 1)
+    return AccountsPage(found[:count], found[count - 1].email if len(found) > count else None)
+
+
+async def get_account_by_id(store: Store, account_id: str) -> Account | None:
+    return await accounts.get(store, account_id) if _is_plain(account_id) else None
+
+
+async def get_details(store: Store, account_id: str, now_ms: int) -> AccountDetails | None:
+    account = await get_account_by_id(store, account_id)
+    if account is None:
+        return None
+    found = await operators.keys_of_account(store, account_id, KEYS_SHOWN + 1)
+    return AccountDetails(
+        account=account,
+        keys=[_summary(key, now_ms) for key in found[:KEYS_SHOWN]],
+        has_more_keys=len(found) > KEYS_SHOWN,
+        usage=await report(store, account_id, Span(now_ms - USAGE_DAYS * DAY_MS, now_ms + 1), "model"),
+        sessions=await operators.count_sessions(store, account_id, now_ms),
+        audit_events=await audit_events.list_newest(store, account_id, count=AUDIT_EVENTS_SHOWN),
+    )
+
+
+async def find_keys(store: Store, text: str, now_ms: int) -> list[KeySummary]:
+    """The keys that have this id or this displayed prefix, or the one key that is the text itself."""
+    text = text.strip()
+    if not _is_plain(text):
+        return []
+    if is_well_formed(text.encode()):
+        found = await operators.key_by_digest(store, digest_key(text.encode()))
+    elif len(text) == DISPLAY_CHARS:
+        found = await operators.keys_by_prefix(store, text, KEYS_SHOWN)
+    else:
+        found = await operators.key_by_id(store, text)
+    return [_summary(key, now_ms) for key in found]
+
+
+def _is_plain(text: str) -> bool:
+    """Whether this can be a part of an id or an address. A store need not be asked for anything else."""
+    return text.isascii() and text.isprintable()
+
+
+def _summary(key: OwnedKey, now_ms: int) -> KeySummary:
+    is_expired = key.expires_at is not None and now_ms >= key.expires_at
+    return KeySummary(
+        id=key.id,
+        account_id=key.account_id,
+        email=key.email,
+        name=key.name,
+        prefix=key.prefix,
+        scopes=tuple(scope for scope in SCOPES if scope in key.scopes),
+        state="revoked" if key.revoked_at is not None else "expired" if is_expired else "active",
+        created_at=key.created_at,
+        expires_at=key.expires_at,
+        last_used_at=key.last_used_at,
+        is_web=key.origin == "web",
+    )
+
+
+PAGE = 50
+
+
+async def list_audit_events(
+    store: Store, email: str | None = None, before: int = NEWEST, count: int = PAGE
+) -> list[WrittenAuditEvent]:
+    """The newest events, newest first: of the account with this address, or of all. `before` is the last id seen."""
+    account_id = (await get_account(store, email)).id if email else None
+    return await audit_events.list_newest(store, account_id, before, count)
+
+
+async def announce_reload(store: Store) -> None:
+    """Have every process on this store read its own config file again before its next request."""
+    await make_change(store, lambda tx: epochs.begin_next(tx, epochs.CLASSES))

@@ -1,1 +1,0 @@
-"""What an operator may see and do."""

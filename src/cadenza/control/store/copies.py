@@ -1,0 +1,128 @@
+"""A copy of the store beside a running service: consistent, private, checked, and never in place of another file.
+
+A Postgres store is copied by Postgres's own tools; the error names the command.
+"""
+
+import asyncio
+import contextlib
+import shlex
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+
+import msgspec
+
+from cadenza.control.store.prepare import require_store
+from cadenza.core.errors import ControlError
+from cadenza.ledger import audit
+from cadenza.store.address import open_store
+from cadenza.store.migrate import migrate, schema_state
+from cadenza.store.sqlite import backups
+from cadenza.store.sqlite.store import SqliteStore
+from cadenza.store.store import WAIT_S, Store
+from cadenza.store.transfer import Carried, transfer
+
+SPARE_BYTES = 32 * 1024 * 1024  # stays free for the service, whose write-ahead log grows while the copy is made
+MOVE_WAIT_S = 30.0  # for a busy database: a move is made once and should not fail for that
+
+
+class Backup(msgspec.Struct, frozen=True):
+    """A complete copy, and how many rows of its ledger break a rule."""
+
+    path: Path
+    size_bytes: int
+    findings: int
+
+
+async def back_up_store(store: Store, file: Path | None, now: datetime) -> Backup:
+    """Copy a SQLite store to `file`, or beside it under a name with the time, and check the copy."""
+    if store.path is None:
+        command = f"pg_dump --format=custom --file={shlex.quote(str(file or 'cadenza.dump'))} ADDRESS"
+        raise ControlError(f"A Postgres store is copied by Postgres. Run, with the address as in [store]: {command}")
+    database = store.path
+    copy = file or database.with_name(f"{database.stem}-{backups.format_moment(now)}{database.suffix}")
+    with _mapped_errors(copy), backups.new_copy(copy) as partial:
+        _check_space(database, copy.parent)
+        await asyncio.to_thread(backups.copy_snapshot, database, partial, WAIT_S)
+        findings = await _check(partial, copy)
+    return Backup(copy, copy.stat().st_size, findings)
+
+
+def _check_space(database: Path, folder: Path) -> None:
+    """A copy that fills the disk of the store would stop the service."""
+    log = database.with_name(database.name + "-wal")
+    needed = SPARE_BYTES + sum(path.stat().st_size for path in (database, log) if path.exists())
+    if shutil.disk_usage(folder).free < needed:
+        raise ControlError(f"The disk of {folder} has too little space for a copy: {needed / 1e6:.0f} MB must be free.")
+
+
+async def _check(partial: Path, copy: Path) -> int:
+    """The number of findings in the ledger of the copy. Closing it leaves one file: its log is merged into it."""
+    store = SqliteStore(partial)
+    try:
+        if damage := await store.find_damage():
+            raise ControlError(f"The copy {copy} was deleted, because it is damaged: {damage}. Run 'cadenza doctor'.")
+        return len(await audit.check(store))
+    finally:
+        await store.close()
+
+
+@contextlib.contextmanager
+def _mapped_errors(copy: Path) -> Iterator[None]:
+    try:
+        yield
+    except FileExistsError as error:
+        raise ControlError(f"{error.filename} exists already: give another name, or move it away.") from None
+    except OSError as error:
+        raise ControlError(f"The copy {copy} cannot be written: {error.strerror}.") from None
+    except sqlite3.Error as error:
+        raise ControlError(f"The store could not be copied to {copy}: {error}.") from None
+
+
+async def move_store(source_url: str, target_url: str) -> Carried:
+    """Carry all rows over and check both ledgers. It can be run again: a target that has the rows is left as it is."""
+    source, target = open_store(source_url, MOVE_WAIT_S), open_store(target_url, MOVE_WAIT_S)
+    try:
+        if source.path is None or target.path is not None:
+            raise ControlError(
+                "A store is carried over from SQLite to Postgres: --from sqlite:///… --to postgresql://…"
+            )
+        await require_store(source)
+        await _require_known(source)
+        await _require_sound(source, "source")
+        await _make_schema(target)
+        carried = await transfer(source.path, target_url)
+        await _require_sound(target, "target")
+    finally:
+        await source.close()
+        await target.close()
+    return carried
+
+
+async def _require_known(source: Store) -> None:
+    """A newer schema has columns that this program would leave behind."""
+    if (found := await schema_state(source)).state != "current":
+        raise ControlError(
+            f"The source has the schema of a newer release, {found.revision}: run this command with that release."
+        )
+
+
+async def _make_schema(target: Store) -> None:
+    """Only in an empty database: another installation is neither migrated nor filled."""
+    found = await schema_state(target)
+    if found.state == "empty":
+        await migrate(target)
+    elif found.state != "current":
+        raise ControlError(
+            f"The target has a schema of its own, at revision {found.revision}, and this program needs {found.head}. "
+            "Give an empty database."
+        )
+
+
+async def _require_sound(store: Store, which: str) -> None:
+    if findings := await audit.check(store):
+        raise ControlError(
+            f"The ledger of the {which} is not sound; findings: {len(findings)}. Run 'cadenza ledger check'."
+        )

@@ -1,0 +1,121 @@
+"""The state that all processes share: the rates of keys and networks, and the slots of the service.
+
+The protocols are what the gateway asks for. `MemoryState` implements them for a single process; `valkey/` for a fleet.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from cadenza.core.rates import Rate, Ticket, take_ticket
+from cadenza.core.shares import Allowance, Use
+
+MEMORY = "memory://"  # the address of the state in the memory of a process
+SWEEP_EVERY = 10_000
+
+
+class Rates(Protocol):
+    """The rates of many names. A ticket is always given: a shared state that fails never refuses a request."""
+
+    async def take(self, name: str, rate: Rate) -> Ticket: ...
+
+    def give_back(self, name: str, rate: Rate) -> None:
+        """Return a ticket that was granted."""
+
+
+class Borrower(Protocol):
+    """The slots of this process."""
+
+    def use(self) -> Use: ...
+
+    def allow(self, allowance: Allowance) -> None: ...
+
+
+class Lender(Protocol):
+    """Lends slots of the fleet to this process."""
+
+    def begin(self, ceiling: int, borrower: Borrower) -> None:
+        """Lend to this borrower from now on. Without an answer yet, it may have this process's share."""
+
+    def change_ceiling(self, ceiling: int) -> None: ...
+
+    def need_more(self) -> None:
+        """A request waits for a slot."""
+
+
+class SharedState(Protocol):
+    """Rates of keys, rates of the networks that unknown keys come from, and the lender of slots, if there is one."""
+
+    @property
+    def rates(self) -> Rates: ...
+
+    @property
+    def networks(self) -> Rates: ...
+
+    @property
+    def lender(self) -> Lender | None: ...
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+
+class MemoryRates:
+    """One number per name, forgotten once its burst is full again. So memory is bounded by what came lately."""
+
+    def __init__(self, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
+        self._clock_ns = clock_ns
+        self._whole_at_ns: dict[str, int] = {}
+        self._sweep_at = SWEEP_EVERY
+
+    def __len__(self) -> int:
+        """How many names are remembered."""
+        return len(self._whole_at_ns)
+
+    async def take(self, name: str, rate: Rate) -> Ticket:
+        now_ns = self._clock_ns()
+        whole_at_ns, ticket = take_ticket(self._whole_at_ns.get(name, 0), now_ns, rate)
+        self._keep(name, whole_at_ns, now_ns)
+        return ticket
+
+    def give_back(self, name: str, rate: Rate) -> None:
+        if name in self._whole_at_ns:
+            self._whole_at_ns[name] -= rate.step_ns
+
+    def note(self, name: str, reset_ns: int) -> None:
+        """Set the time until the whole burst is available, as another store reported it."""
+        now_ns = self._clock_ns()
+        self._keep(name, now_ns + reset_ns, now_ns)
+
+    def reset_ns(self, name: str) -> int:
+        """The time until the whole burst is available."""
+        return max(0, self._whole_at_ns.get(name, 0) - self._clock_ns())
+
+    def resets_ns(self) -> list[tuple[str, int]]:
+        """The time until the whole burst is available, for every name whose burst is not full."""
+        now_ns = self._clock_ns()
+        return [(name, at_ns - now_ns) for name, at_ns in self._whole_at_ns.items() if at_ns > now_ns]
+
+    def _keep(self, name: str, whole_at_ns: int, now_ns: int) -> None:
+        self._whole_at_ns[name] = whole_at_ns
+        if len(self._whole_at_ns) >= self._sweep_at:
+            self._sweep(now_ns)
+
+    def _sweep(self, now_ns: int) -> None:
+        self._whole_at_ns = {name: at_ns for name, at_ns in self._whole_at_ns.items() if at_ns > now_ns}
+        self._sweep_at = len(self._whole_at_ns) + SWEEP_EVERY
+
+
+class MemoryState:
+    """The shared state of one process, which has all slots for itself."""
+
+    def __init__(self) -> None:
+        self.rates = MemoryRates()
+        self.networks = MemoryRates()
+        self.lender = None
+
+    async def start(self) -> None:
+        """Nothing to start."""
+
+    async def stop(self) -> None:
+        """Nothing to stop."""

@@ -1,0 +1,139 @@
+"""Messages that are more than a role and a text: their checks, and what is changed in them for upstreams.
+
+They have parts, tool calls or results of calls. Each call must have an answer.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from cadenza.core.errors import InvalidRequest
+from cadenza.gateway.parts import Attached, Part, check_part, find_attached
+from cadenza.gateway.tools import NOTHING, CallFields, History, ToolFields, with_upstream_ids
+
+PARTS_MAX = 16_384  # of all messages together
+CALLS_MAX = 4096  # of all messages together
+ROLES = ("system", "developer", "user", "assistant", "tool")
+PLAIN_ROLES = frozenset({"system", "developer", "user", "assistant"})
+FALSY = (b"null", b"{}", b"[]", b'""', b"false", b"0")
+CUSTOM_TOOLS = frozenset({"custom_tools"})
+_RAW_FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+class Message(msgspec.Struct):
+    """The fields of a message that are looked at."""
+
+    role: str
+    content: str | list[Part] | None = None
+    tool_calls: list[CallFields] | None = None
+    tool_call_id: str | None = None
+    function_call: msgspec.Raw = NOTHING
+    refusal: str | None = None
+    annotations: msgspec.Raw = NOTHING  # of our own replies
+
+
+def check_messages(messages: list[Message]) -> list[str]:
+    """Check the messages and return their texts. Each tool call must have an answer."""
+    _check_numbers(messages)
+    texts = [_check_message(index, message) for index, message in enumerate(messages)]
+    if any(message.tool_calls or message.role == "tool" for message in messages):
+        history = History()
+        for index, message in enumerate(messages):
+            history.follow(f"messages[{index}]", message.role, message.tool_calls or (), message.tool_call_id)
+        history.end()
+    return texts
+
+
+def _check_numbers(messages: list[Message]) -> None:
+    parts = calls = 0
+    for message in messages:
+        if type(message.content) is list:
+            parts += len(message.content)
+        if message.tool_calls:
+            calls += len(message.tool_calls)
+    if parts > PARTS_MAX:
+        raise InvalidRequest(f"messages: they have {parts} parts together; at most {PARTS_MAX} are allowed.")
+    if calls > CALLS_MAX:
+        raise InvalidRequest(f"messages: they have {calls} tool calls together; at most {CALLS_MAX} are allowed.")
+
+
+def _check_message(index: int, message: Message) -> str:
+    """Check a message and return its text."""
+    is_plain = message.role in PLAIN_ROLES and isinstance(message.content, str)
+    if is_plain and not message.tool_calls and message.function_call is NOTHING:
+        return str(message.content)
+    path = f"messages[{index}]"
+    if message.role == "function" or is_truthy(message.function_call):
+        raise InvalidRequest(
+            f"{path}: functions are not supported. Use `tools`: send calls as `tool_calls` of an assistant message, "
+            "and each result as a message of the role `tool`."
+        )
+    if message.role not in ROLES:
+        raise InvalidRequest(f"{path}.role: must be one of {', '.join(ROLES)}.")
+    if message.role == "tool" and not message.tool_call_id:
+        raise InvalidRequest(f"{path}.tool_call_id: a tool message must name the call that it answers.")
+    if message.content is None:
+        if message.role == "assistant" and (message.tool_calls is not None or message.refusal):
+            return _text_of_calls(message) + (message.refusal or "")
+        raise InvalidRequest(f"{path}.content: must be a string or an array of parts.")
+    if isinstance(message.content, str):
+        return message.content + _text_of_calls(message)
+    return _text_of_calls(message) + "".join(
+        check_part(f"{path}.content[{index}]", part, message.role) for index, part in enumerate(message.content)
+    )
+
+
+def _text_of_calls(message: Message) -> str:
+    return "".join([call.text for call in message.tool_calls or ()])
+
+
+def is_truthy(raw: msgspec.Raw | None) -> bool:
+    return raw is not None and raw is not NOTHING and bytes(memoryview(raw)[:6]) not in FALSY
+
+
+def has_custom_tools(messages: list[Message], tools: Sequence[ToolFields]) -> bool:
+    calls = (call for message in messages for call in message.tool_calls or ())
+    return any(tool.type == "custom" for tool in tools) or any(call.type == "custom" for call in calls)
+
+
+def find_attached_parts(messages: list[Message], forwarded: list[msgspec.Raw], *, reads_files: bool) -> Attached:
+    """Files are found in the messages as they are forwarded: that is where their text is put."""
+    contents = [(index, one.content) for index, one in enumerate(messages) if isinstance(one.content, list)]
+    return find_attached(forwarded, contents, reads_files=reads_files)
+
+
+def to_upstream(message: Message, raw: msgspec.Raw) -> msgspec.Raw:
+    """The message unchanged, except what upstreams do not accept.
+
+    That is the role `developer`, refusals as parts of the content, empty `tool_calls`, our call ids and annotations.
+    """
+    has_refusal = isinstance(message.content, list) and any(part.type == "refusal" for part in message.content)
+    if has_refusal:
+        raw = _with_text(message, raw)
+    if message.role == "assistant" and message.annotations != NOTHING:
+        raw = _without_annotations(raw)
+    if message.tool_calls or message.role == "tool":
+        return with_upstream_ids(raw)
+    if message.role != "developer" and message.tool_calls != []:
+        return raw
+    fields = _RAW_FIELDS.decode(raw)
+    if message.role == "developer":
+        fields["role"] = msgspec.Raw(b'"system"')
+    if message.tool_calls == []:
+        del fields["tool_calls"]
+        if message.content is None:
+            fields["content"] = msgspec.Raw(b'""')
+    return msgspec.Raw(msgspec.json.encode(fields))
+
+
+def _without_annotations(raw: msgspec.Raw) -> msgspec.Raw:
+    fields = _RAW_FIELDS.decode(raw)
+    del fields["annotations"]
+    return msgspec.Raw(msgspec.json.encode(fields))
+
+
+def _with_text(message: Message, raw: msgspec.Raw) -> msgspec.Raw:
+    """The message with the text of its parts as its content."""
+    parts = message.content if isinstance(message.content, list) else []
+    text = "".join([part.text or part.refusal or "" for part in parts])
+    return msgspec.Raw(msgspec.json.encode(_RAW_FIELDS.decode(raw) | {"content": text}))

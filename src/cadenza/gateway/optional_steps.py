@@ -1,0 +1,81 @@
+"""The steps of a chat request that a plain text skips: routes that take its parts, and reference material."""
+
+import time
+from contextlib import nullcontext
+
+import msgspec
+
+from cadenza.core.chat import ChatRequest, Media
+from cadenza.core.money import Price
+from cadenza.core.tokens import OUTPUT_TOKENS_MIN
+from cadenza.gateway.auth import presented_key
+from cadenza.gateway.billing import check_least_credit, check_not_repeated
+from cadenza.gateway.gateway import Gateway
+from cadenza.gateway.messages import CUSTOM_TOOLS
+from cadenza.gateway.parts import with_files
+from cadenza.gateway.request import ApiRequest
+from cadenza.grounding.charges import Charges, SearchCharge
+from cadenza.grounding.gather import Affordable, Grounder, GroundingRequest
+from cadenza.grounding.material import Grounding
+from cadenza.grounding.model_decision import ModelDecision
+from cadenza.grounding.wanted import Wanted
+from cadenza.ledger.cap_rows import find_left
+from cadenza.routing.catalogue import Catalogue, ServedClass, routes_that_take
+from cadenza.routing.prompt import PromptSize
+from cadenza.store.store import Store
+
+
+def with_able_routes(served: ServedClass, chat: ChatRequest, grounder: Grounder, catalogue: Catalogue) -> ServedClass:
+    """The class with those of its routes that take what the request has beside text; 400 if there is none."""
+    needs, note = chat.needs, ""
+    if chat.files and not grounder.settings.attachments:
+        needs, note = needs | {"files"}, " Attachments are turned off here."
+    elif chat.tools and needs != CUSTOM_TOOLS:
+        note = " Grounding does not apply with tools: such parts go to the model unchanged."
+    plan = routes_that_take(served.plan, needs, catalogue.able_classes(needs), note)
+    return msgspec.structs.replace(served, plan=plan)
+
+
+def media_for_model(chat: ChatRequest, grounder: Grounder) -> Media:
+    """What the model gets beside text. Files that are not read here are a part of it, and paid for."""
+    return chat.media if grounder.settings.attachments else with_files(chat.media, chat.files)
+
+
+async def ground(
+    gateway: Gateway, request: ApiRequest, served: ServedClass, chat: ChatRequest, prompt: PromptSize, wanted: Wanted
+) -> Grounding:
+    """Gather the reference material that the request wants, charge what it costs, and add it to the prompt's size."""
+    grounder, principal = gateway.grounder, request.principal
+    affordable = await find_affordable(grounder.store, request, served.price, prompt)
+    secret = charge_secret(request.exchange.request.headers)
+    charges = Charges(gateway.ledger, principal, request.record.request_id, secret)
+    decide = ModelDecision(gateway.dispatcher, gateway.snapshot, served, charges) if served.decides_by_model else None
+    terms = grounder.search_terms()
+    charge = SearchCharge(charges, gateway.rates, principal.account_id, terms) if terms else nullcontext
+    to_ground = GroundingRequest(chat, served.plan, prompt, principal, affordable, charge, decide)
+    grounding = await grounder.ground(to_ground, wanted)
+    if charges.charged_nano:
+        grounding = msgspec.structs.replace(grounding, charged_nano=charges.charged_nano)
+    prompt.add_texts(grounding.texts, grounding.texts_bytes)
+    return grounding
+
+
+async def find_affordable(store: Store, request: ApiRequest, price: Price, prompt: PromptSize) -> Affordable:
+    """What reference material can be paid with. No work is done for a request that repeats another: 409.
+
+    Account and cap must be able to pay for an answer without it: 402.
+    """
+    principal, headers = request.principal, request.exchange.request.headers
+    now_ms, free_nano = time.time_ns() // 1_000_000, principal.balance_nano
+    await check_not_repeated(store, principal.account_id, headers, now_ms)
+    await check_least_credit(free_nano, price, prompt, OUTPUT_TOKENS_MIN)
+    if principal.is_capped and (left := await find_left(store, principal.key_id, now_ms)):
+        await check_least_credit(left.left_nano, price, prompt, OUTPUT_TOKENS_MIN, left.cap)
+        free_nano = min(free_nano, left.left_nano)
+    return Affordable(free_nano, price)
+
+
+def charge_secret(headers: dict[bytes, bytes]) -> bytes | None:
+    """What a repeated request has in common with the first one: both keys, of which the store has only hashes."""
+    key = headers.get(b"idempotency-key")
+    return None if key is None else presented_key(headers) + b"\0" + key

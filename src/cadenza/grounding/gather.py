@@ -1,0 +1,260 @@
+"""Gathers reference material for a chat request: its files, the account's notes and web search.
+
+It runs before the credit is held, so the tokens that it adds are paid for. If memory or search fails or is late, it is
+left out and counted, and the reply still comes; the model is told that a search failed. They add no more than the
+credit pays for beside an answer of usual length, so a request is never refused because of them. A file is never left
+out: one that cannot be read is 400 with its name, and one that cannot be read at the moment is 429.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Sequence
+from contextlib import nullcontext, suppress
+from typing import TypeVar
+
+import msgspec
+
+from cadenza.core.chat import ChatRequest, FilePart, UserQuestion, find_user_question
+from cadenza.core.errors import CadenzaError, RateLimited, UnreadableAttachment
+from cadenza.core.money import Price
+from cadenza.core.records import Plan, Principal, Route
+from cadenza.core.tokens import estimate_tokens, output_room
+from cadenza.grounding.charges import SearchTerms
+from cadenza.grounding.files.reader import DocumentReader, ReaderBusy, SentFile, UnreadableFile
+from cadenza.grounding.material import NO_GROUNDING, Grounding, Material, ReadFile, insert_material
+from cadenza.grounding.memory import recall
+from cadenza.grounding.model_decision import DECISION_TOKENS, decision_bytes
+from cadenza.grounding.search.records import (
+    NOTHING_FOUND,
+    SEARCH_FAILED,
+    ChargeSearch,
+    DecideByModel,
+    EngineFailed,
+    EngineName,
+    SearchRequest,
+    SearchResult,
+)
+from cadenza.grounding.search.web_search import WebSearch
+from cadenza.grounding.wanted import GroundingOptions, Wanted
+from cadenza.observe import Observer
+from cadenza.routing.prompt import PromptSize
+from cadenza.store.store import Store, StoreUnavailable
+
+T = TypeVar("T")
+
+FILES_S = 60.0
+MEMORY_S = 1.0
+SEARCH_TOKENS_MAX = 4_000
+MEMORY_TOKENS_MAX = 1_000
+SEARCH_SHARE = 8  # search adds at most an eighth of the smallest window
+MEMORY_SHARE = 16
+FILES_SHARE = 2  # files get at most half of the largest window, so that the conversation can go on
+ANSWER_TOKENS = 1024  # kept free for an answer whose length the client does not limit
+ANSWER_SHARE = 4  # but no more than a quarter of a window
+COUNT_SHARE = 4  # a prompt that may fill a quarter of a window is counted exactly
+FENCE_TOKENS = 100  # of the fence around a piece of material
+INLINE_CHARS = 256 * 1024  # more text of files is fenced and encoded off the event loop: 8 MB take 30 ms
+LEAST_TOKENS = 64  # a part with less room than this is left out
+NO_ROOM = (
+    "there is no room for it beside the messages; send a shorter conversation, or use a class with a larger window"
+)
+LATE = "it took too long"
+LATE_RETRY_S = 5.0
+
+
+class Affordable(msgspec.Struct, frozen=True):
+    """What a request can pay with: the credit of its account or, if that is less, what is left under a cap."""
+
+    free_nano: int
+    price: Price
+
+    def added_tokens(self, prompt_tokens: int, chat: ChatRequest) -> int:
+        """How many tokens may be added to a prompt of this length, beside an answer of usual length."""
+        answer_tokens = min(chat.max_tokens or ANSWER_TOKENS, ANSWER_TOKENS)
+        return self.price.affordable_prompt(self.free_nano, answer_tokens) - prompt_tokens - FENCE_TOKENS
+
+
+class GroundingRequest(msgspec.Struct, frozen=True):
+    """A chat request, with its budget.
+
+    `charge` charges a search. `decide` asks a model whether one is needed; without it, the score of the words decides.
+    """
+
+    chat: ChatRequest
+    plan: Plan
+    prompt: PromptSize
+    principal: Principal
+    affordable: Affordable
+    charge: ChargeSearch = nullcontext
+    decide: DecideByModel | None = None
+
+
+class TokenBudget(msgspec.Struct, frozen=True):
+    """How many tokens each part may add, by the windows of the routes."""
+
+    files: int
+    memory: int
+    search: int
+
+
+class PartFailed(Exception):
+    """A part failed or was late."""
+
+    def __init__(self, failure: Exception) -> None:
+        super().__init__()
+        self.failure = failure
+
+
+class Grounder:
+    """Adds reference material to the requests of one process. A reload that changes `[grounding]` makes another one."""
+
+    def __init__(
+        self,
+        store: Store,
+        observer: Observer,
+        settings: GroundingOptions | None = None,
+        search: WebSearch | None = None,
+        reader: DocumentReader | None = None,
+    ) -> None:
+        self.settings = settings or GroundingOptions()
+        self.store = store
+        self.search = search  # None if the config turns it off
+        self._observer = observer
+        self._reader = reader or (search.reader if search else DocumentReader(observer))
+
+    async def ground(self, request: GroundingRequest, wanted: Wanted) -> Grounding:
+        """Gather what is wanted, and insert it into the messages. 400 if a file cannot be read, 429 if not now."""
+        chat = request.chat
+        question = chat.question
+        if question is None and isinstance(chat.texts, list):
+            question = find_user_question(chat.messages, chat.texts)
+        if question is None:
+            return NO_GROUNDING
+        budget = await token_budget(request.plan, request.prompt, chat)
+        files = await self._read_files(request, question, budget.files) if wanted.files else ()
+        left = request.affordable.added_tokens(request.prompt.at_most + sum(file.tokens for file in files), chat)
+        memory = min(budget.memory, left) if wanted.memory else 0
+        search = min(budget.search, left - memory - self._search_cost(request, question)) if wanted.search else 0
+        notes, found = await asyncio.gather(
+            self._recall(request, question, memory), self._find_sources(request, question, search)
+        )
+        material = Material(files, notes, found)
+        if not material:
+            return NO_GROUNDING
+        if sum(len(file.text) for file in files) > INLINE_CHARS:
+            return await asyncio.to_thread(insert_material, chat, question, material)
+        return insert_material(chat, question, material)
+
+    def search_terms(self) -> SearchTerms | None:
+        """What a search costs; None without an engine on the web."""
+        if self.search is None or self.search.settings.engine == "local":
+            return None
+        given = self.search.settings
+        return SearchTerms(given.engine, given.price_nano, given.searches_per_day)
+
+    def search_engine(self) -> EngineName | None:
+        """The engine in use; None without one, or while the local one has no index."""
+        return self.search.settings.engine if self.search and self.search.is_ready() else None
+
+    async def stop(self) -> None:
+        if self.search:
+            await self.search.close()
+        await self._reader.stop()
+
+    def _search_cost(self, request: GroundingRequest, question: UserQuestion) -> int:
+        """The price of a search and of the decision about it, in prompt tokens, for which the same credit pays."""
+        terms, price = self.search_terms(), request.affordable.price
+        price_nano = terms.price_nano if terms else 0
+        if request.decide:
+            price_nano += price.quote(decision_bytes(question.texts), DECISION_TOKENS)
+        return -(-price_nano // price.input_nano) if price.input_nano else 0
+
+    async def _read_files(
+        self, request: GroundingRequest, question: UserQuestion, tokens_max: int
+    ) -> Sequence[ReadFile]:
+        parts: Sequence[FilePart] = request.chat.files
+        sent = [SentFile(part.name, memoryview(part.data)) for part in parts]
+        reading = self._reader.read_files(request.principal.account_id, sent, question.text, tokens_max)
+        try:
+            texts = await self._run("attachments", FILES_S, reading)
+        except PartFailed as failed:
+            self._observer.metrics.refused.labels("files").inc()
+            busy = failed.failure if isinstance(failed.failure, ReaderBusy) else ReaderBusy(LATE, LATE_RETRY_S)
+            raise RateLimited(f"The files were not read: {busy.reason}. Retry.", busy.retry_s) from None
+        except UnreadableFile as error:
+            advice = f", or send it as an '{error.part_type}' part" if error.part_type else ""
+            raise UnreadableAttachment(error.name, error.reason, advice) from None
+        for one in texts:
+            if one.is_cut and one.tokens < LEAST_TOKENS:
+                raise UnreadableAttachment(one.name, NO_ROOM)
+        return [
+            ReadFile(part, one.text, one.shown if one.is_cut else "", one.tokens)
+            for part, one in zip(parts, texts, strict=True)
+        ]
+
+    async def _recall(self, request: GroundingRequest, question: UserQuestion, tokens_max: int) -> Sequence[str]:
+        if tokens_max < LEAST_TOKENS:
+            return ()
+        recalling = recall(self.store, request.principal.account_id, question.text, tokens_max)
+        try:
+            return await self._run("memory", MEMORY_S, recalling)
+        except PartFailed:
+            return ()
+
+    async def _find_sources(self, request: GroundingRequest, question: UserQuestion, tokens_max: int) -> SearchResult:
+        if tokens_max < LEAST_TOKENS or self.search is None:
+            return NOTHING_FOUND
+        account_id = request.principal.account_id
+        searching = self.search.find(
+            SearchRequest(account_id, question.texts, tokens_max, request.charge, request.decide)
+        )
+        try:
+            return await self._run("search", self.search.settings.timeout_s, searching)
+        except PartFailed:
+            return SEARCH_FAILED
+
+    async def _run(self, part: str, limit_s: float, gathering: Awaitable[T]) -> T:
+        """The result of a part, or PartFailed. Each outcome is counted, a failure with its reason."""
+        metrics = self._observer.metrics
+        try:
+            async with asyncio.timeout(limit_s):
+                found = await gathering
+        except (TimeoutError, ReaderBusy, EngineFailed, StoreUnavailable) as failure:
+            metrics.grounding.labels(part, "late" if isinstance(failure, TimeoutError) else "failed").inc()
+            metrics.grounding_failures.labels(part, failure_reason(failure)).inc()
+            raise PartFailed(failure) from None
+        metrics.grounding.labels(part, "added" if found else "nothing").inc()
+        return found
+
+
+def failure_reason(failure: Exception) -> str:
+    """The label of the metric: `late`, `store`, `readers`, or a reason of an engine (see `engines/base.py`)."""
+    match failure:
+        case EngineFailed():
+            return failure.reason
+        case TimeoutError():
+            return "late"
+        case StoreUnavailable():
+            return "store"
+        case _:
+            return "readers"
+
+
+async def token_budget(plan: Plan, prompt: PromptSize, chat: ChatRequest) -> TokenBudget:
+    """Memory and search fit the smallest window, so that they rule out no route; files may fill half of the largest."""
+    smallest = min(plan.routes, key=lambda route: route.context_tokens)
+    largest = max(plan.routes, key=lambda route: route.context_tokens)
+    tokens = prompt.at_most
+    if tokens > smallest.context_tokens // COUNT_SHARE:
+        with suppress(CadenzaError):  # it cannot be counted now: the bound leaves less room
+            tokens = await prompt.exact()
+    answer_tokens = chat.max_tokens or ANSWER_TOKENS
+
+    def room(route: Route) -> int:
+        return output_room(route, tokens) - min(answer_tokens, route.context_tokens // ANSWER_SHARE) - FENCE_TOKENS
+
+    left_tokens = max(0, room(smallest))
+    memory = min(MEMORY_TOKENS_MAX, smallest.context_tokens // MEMORY_SHARE, left_tokens)
+    search = min(SEARCH_TOKENS_MAX, smallest.context_tokens // SEARCH_SHARE, left_tokens - memory)
+    fences_tokens = sum(FENCE_TOKENS + estimate_tokens(file.name) for file in chat.files)
+    files = min(room(largest) - memory - search, largest.context_tokens // FILES_SHARE) - fences_tokens
+    return TokenBudget(max(0, files), memory, search)

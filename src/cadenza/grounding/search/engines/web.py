@@ -1,0 +1,271 @@
+"""What the search engines on the web share: one HTTP exchange, and from its JSON to hits.
+
+An exchange is bounded in time and bytes, and its answer is JSON or a failure. A redirect is not followed: the query
+would go to an address that the operator did not name. A result that cannot be used is left out, and the others stay.
+Only http and https addresses pass, each page once. Titles and snippets become plain text of a bounded length.
+"""
+
+import asyncio
+import html
+import math
+import re
+import zlib
+from collections.abc import Mapping
+from contextlib import suppress
+from email.utils import parsedate_to_datetime
+from typing import TypeVar
+from urllib.parse import SplitResult, urlsplit
+
+import msgspec
+
+from cadenza.grounding.search.engines.base import EngineBusy
+from cadenza.grounding.search.records import EngineFailed, Hit
+from cadenza.http.client import HttpClient, OutOfResources, Unreachable
+from cadenza.http.client_connection import Broken, ClientConnection, read_body
+
+BODY_BYTES_MAX = 1024 * 1024
+ERROR_BYTES_MAX = 4 * 1024
+GZIP = 16 + zlib.MAX_WBITS
+COUNT_MAX = 20  # the most results that Brave and Tavily give
+RESULTS_READ = 100  # further results are not looked at
+TITLE_CHARS_MAX = 200
+SNIPPET_CHARS_MAX = 600
+URL_CHARS_MAX = 2000
+QUERY_CHARS_MAX = 400  # the most that Brave and Tavily take
+QUERY_WORDS_MAX = 50  # the most that Brave takes
+QUERY_CHARS_READ = 4000
+MARKUP_FACTOR = 4  # markup is read up to this multiple of the wanted length: tags and entities take room
+JOINERS = "\u200c\u200d"  # they are part of Persian words and of emoji
+
+# The input is short, so no pattern takes long.
+_HIDDEN = re.compile(r"<!--.*?(?:-->|$)|<(script|style)\b.*?(?:</\1\s*>|$)", re.IGNORECASE | re.DOTALL)
+_TAG = re.compile(r"</?[a-zA-Z!?][^<>]*(?:>|$)")
+
+Answer = TypeVar("Answer")
+Headers = Mapping[bytes, bytes]
+
+
+class EngineRequest(msgspec.Struct, frozen=True):
+    """The HTTP request of a search."""
+
+    method: str
+    path: str
+    body: bytes = b""
+
+
+class WebEngine:
+    """An engine that is asked over HTTP. A subclass has its name, and the four methods from `headers` to `reason`."""
+
+    name: str
+
+    def __init__(self, http: HttpClient, timeout_s: float) -> None:
+        self._http = http
+        self._timeout_s = timeout_s
+
+    @staticmethod
+    def headers(api_key: str) -> dict[str, str]:
+        """The headers of each request."""
+        raise NotImplementedError
+
+    def request(self, query: str, count: int) -> EngineRequest:
+        """The request for a query that is one line and fits `fit_query`."""
+        raise NotImplementedError
+
+    def results(self, body: bytes) -> list[msgspec.Raw]:
+        """The results in an answer; EngineFailed if it is not one of this engine."""
+        raise NotImplementedError
+
+    def reason(self, status: int, _body: bytes) -> str:
+        """The reason for a status other than 200, and the beginning of its body."""
+        match status:
+            case 400 | 413 | 414 | 422:
+                return "refused"
+            case 401 | 403:
+                return "key_refused"
+            case 402:
+                return "quota"
+            case 404 | 405:
+                return "not_found"
+            case _:
+                return "failed"
+
+    async def search(self, query: str, count: int) -> list[Hit]:
+        query, count = fit_query(query), min(max(count, 1), COUNT_MAX)
+        if not query:
+            return []
+        return read_hits(self.results(await self._ask(self.request(query, count))), count)
+
+    async def close(self) -> None:
+        await self._http.close()
+
+    async def _ask(self, request: EngineRequest) -> bytes:
+        """The body of the response, whose content type is JSON."""
+        deadline_s = asyncio.get_running_loop().time() + self._timeout_s
+        try:
+            response = await self._http.send(request.method, request.path, request.body, self._timeout_s, deadline_s)
+            try:
+                return await self._read(response, deadline_s)
+            finally:
+                self._http.release(response)
+        except TimeoutError:
+            raise EngineFailed("timeout") from None
+        except OutOfResources:
+            raise EngineFailed("no_files") from None
+        except Unreachable:
+            raise EngineFailed("unreachable") from None
+        except Broken:
+            raise EngineFailed("broken") from None
+
+    async def _read(self, response: ClientConnection, deadline_s: float) -> bytes:
+        if response.status != 200:
+            raise await self._failure(response, deadline_s)
+        coding = response.headers.get(b"content-encoding", b"identity").strip().lower()
+        if not _is_json(response.headers) or coding not in {b"identity", b"gzip"}:
+            raise EngineFailed("not_json")
+        body = await read_body(response, deadline_s, BODY_BYTES_MAX)
+        if len(body) <= BODY_BYTES_MAX and coding == b"gzip":
+            body = _unzip(body)
+        if len(body) > BODY_BYTES_MAX:
+            raise EngineFailed("too_large")
+        return body
+
+    async def _failure(self, response: ClientConnection, deadline_s: float) -> EngineFailed:
+        status, retry_after_s = response.status, find_retry_after(response.headers)
+        if status == 429 or (status == 503 and retry_after_s is not None):
+            return EngineBusy(retry_after_s)
+        if 300 <= status < 400:
+            return EngineFailed("redirected")
+        body = b""
+        with suppress(TimeoutError, Broken):
+            body = await read_body(response, deadline_s, ERROR_BYTES_MAX)
+        return EngineFailed(self.reason(status, body))
+
+
+def find_retry_after(headers: Headers) -> float | None:
+    """When the engine may be asked again, if it says so.
+
+    Brave has no Retry-After. It lists, for each window of its rate limit, what remains and when the window ends.
+    """
+    if given := headers.get(b"retry-after"):
+        retry_after_s = _seconds(given)
+        return _seconds_until(given, headers.get(b"date", b"")) if retry_after_s is None else retry_after_s
+    remaining = map(_seconds, headers.get(b"x-ratelimit-remaining", b"").split(b","))
+    resets = map(_seconds, headers.get(b"x-ratelimit-reset", b"").split(b","))
+    return max((reset for left, reset in zip(remaining, resets, strict=False) if left == 0 and reset), default=None)
+
+
+def _seconds(value: bytes) -> float | None:
+    try:
+        wait_s = float(value)
+    except ValueError:
+        return None
+    return max(wait_s, 0.0) if math.isfinite(wait_s) else None
+
+
+def _seconds_until(moment: bytes, now: bytes) -> float | None:
+    """Both are HTTP dates by the engine's clock."""
+    try:
+        wait = parsedate_to_datetime(moment.decode()) - parsedate_to_datetime(now.decode())
+    except (ValueError, TypeError, OverflowError):
+        return None
+    return max(wait.total_seconds(), 0.0)
+
+
+def _is_json(headers: Headers) -> bool:
+    media_type = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
+    return media_type in {b"application/json", b"text/json"} or media_type.endswith(b"+json")
+
+
+def _unzip(body: bytes) -> bytes:
+    """The request does not accept compression, but an engine or a proxy in front of it may compress nevertheless."""
+    stream = zlib.decompressobj(GZIP)
+    try:
+        plain = stream.decompress(body, BODY_BYTES_MAX + 1)
+    except zlib.error:
+        raise EngineFailed("not_json") from None
+    if not stream.eof and len(plain) <= BODY_BYTES_MAX:
+        raise EngineFailed("broken")
+    return plain
+
+
+class _Result(msgspec.Struct):
+    """A result of any engine. SearXNG and Tavily call the snippet `content`, Brave calls it `description`."""
+
+    url: str
+    title: str | None = None
+    content: str | None = None
+    description: str | None = None
+
+
+class ResultList(msgspec.Struct):
+    """The answer of SearXNG and of Tavily."""
+
+    results: list[msgspec.Raw]
+
+
+def decode_answer(body: bytes, answer: type[Answer]) -> Answer:
+    try:
+        return msgspec.json.decode(body, type=answer)
+    except msgspec.ValidationError:
+        raise EngineFailed("malformed") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise EngineFailed("not_json") from None
+
+
+def read_hits(results: list[msgspec.Raw], count: int) -> list[Hit]:
+    """The first `count` usable results, in the order of the engine."""
+    hits = dict[str, Hit]()  # by the address without its fragment
+    for raw in results[:RESULTS_READ]:
+        if len(hits) == count:
+            break
+        try:
+            result = msgspec.json.decode(raw, type=_Result)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            continue
+        if address := _web_address(result.url):
+            title = plain_text(result.title or "", TITLE_CHARS_MAX) or address.hostname or ""
+            snippet = plain_text(result.content or result.description or "", SNIPPET_CHARS_MAX)
+            hits.setdefault(address._replace(fragment="").geturl(), Hit(result.url, title, snippet))
+    return list(hits.values())
+
+
+def _web_address(url: str) -> SplitResult | None:
+    """None for what is not the address of a page on the web, or too long, or has a password in it."""
+    if len(url) > URL_CHARS_MAX or not url.isprintable() or " " in url:
+        return None
+    try:
+        address = urlsplit(url)
+        is_web = address.scheme in {"http", "https"} and bool(address.hostname) and address.port != 0
+    except ValueError:
+        return None
+    return address if is_web and "@" not in address.netloc else None
+
+
+def plain_text(markup: str, chars_max: int) -> str:
+    """The text of a title or a snippet, without tags and entities. It is cut at the end of a word, with an ellipsis."""
+    text = markup[: chars_max * MARKUP_FACTOR]
+    text = _without_tags(html.unescape(_without_tags(text)))
+    text = " ".join(_printable(text).split())
+    return text if len(text) <= chars_max else f"{_whole_words(text, chars_max - 1)}…"
+
+
+def fit_query(query: str) -> str:
+    """The query as engines take it: one line of at most 50 words and 400 characters."""
+    words = _printable(query[:QUERY_CHARS_READ]).split()[:QUERY_WORDS_MAX]
+    text = " ".join(words)
+    return text if len(text) <= QUERY_CHARS_MAX else _whole_words(text, QUERY_CHARS_MAX)
+
+
+def _printable(text: str) -> str:
+    """Without control, format and surrogate characters. White space of any kind becomes a space."""
+    kept = (character for character in text if character.isprintable() or character.isspace() or character in JOINERS)
+    return "".join(" " if character.isspace() else character for character in kept)
+
+
+def _without_tags(text: str) -> str:
+    return _TAG.sub("", _HIDDEN.sub(" ", text))
+
+
+def _whole_words(text: str, chars_max: int) -> str:
+    """The beginning of a text that is longer. A single word that is too long is cut itself."""
+    return text[: chars_max + 1].rpartition(" ")[0] or text[:chars_max]

@@ -1,0 +1,162 @@
+"""Outside /v1 and the pages: the health probes and the metrics, which need no key and no account.
+
+A client that leaves out /v1 is told so. Probes and metrics trust the network that a request comes from, so a page of
+another site must not reach them by DNS rebinding: by a name of its own that resolves to our address. The Host header of
+such a request has that name, and is refused.
+"""
+
+import hmac
+import socket
+from collections.abc import Awaitable, Callable
+
+from cadenza.core.errors import CadenzaError, Forbidden, MethodNotAllowed, NotFound, error_headers, render_error
+from cadenza.http.exchange import Exchange, Request
+from cadenza.http.headers import encode_headers, is_local, parse_address
+from cadenza.observe import Observer, places
+
+Ready = Callable[[], Awaitable[str | None]]
+RenderMetrics = Callable[[], Awaitable[bytes]]
+
+PATHS = ("/healthz", "/health", "/readyz", "/metrics")
+API_PATHS = ("/chat/completions", "/models", "/usage", "/completions", "/embeddings", "/responses")
+USAGE_PAGE = "/usage"
+PRIVATE_SUFFIXES = (".localhost", ".internal", ".svc", ".svc.cluster.local")
+JSON = b"application/json"
+TEXT = b"text/plain; charset=utf-8"
+PROMETHEUS = b"text/plain; version=0.0.4; charset=utf-8"
+COMMON_HEADERS = (
+    b"cache-control: no-store\r\nx-content-type-options: nosniff\r\n"
+    b"content-security-policy: default-src 'none'; frame-ancestors 'none'\r\n"
+)
+
+
+class WrongHost(CadenzaError):
+    """The request names a host that is not known to be ours."""
+
+    status = 421
+    type = "invalid_request_error"
+    retry_helps = False
+
+    def __init__(self) -> None:
+        super().__init__(
+            "This path is served under an address, the name of this machine, or the host of base_url in [platform]."
+        )
+
+
+class TokenMissing(CadenzaError):
+    """The metrics need a token, and the request has another one or none."""
+
+    status = 401
+    type = "authentication_error"
+    retry_helps = False
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The metrics need their token: send it as 'Authorization: Bearer …'.", [(b"www-authenticate", b"Bearer")]
+        )
+
+
+class HostNames:
+    """The host names that a request may use: addresses, names that no public registry assigns, machine and site.
+
+    `base_url` is the address of the site, where it is known.
+    """
+
+    def __init__(self, base_url: str | None = None) -> None:
+        site = (base_url or "").partition("://")[2].partition("/")[0]
+        self._own = {_name(site), socket.gethostname().lower()}
+
+    def allow(self, host: bytes | None) -> bool:
+        """Whether a Host header, which HTTP/1.0 may leave out, names this service."""
+        text = (host or b"").decode("latin-1")
+        name = _name(text)
+        return (
+            "." not in name or name.endswith(PRIVATE_SUFFIXES) or name in self._own or parse_address(text) is not None
+        )
+
+
+class Probes:
+    """Probes and metrics. `ready` returns why the service is not ready, or None.
+
+    With a `metrics_token` it opens the metrics, from everywhere; without one, they are open to this machine only.
+    `render_metrics` renders those of all workers where there are several.
+    """
+
+    def __init__(
+        self,
+        ready: Ready,
+        observer: Observer,
+        metrics_token: str | None = None,
+        render_metrics: RenderMetrics | None = None,
+        host_names: HostNames | None = None,
+    ) -> None:
+        self._ready = ready
+        self._observer = observer
+        self._metrics_token = metrics_token
+        self._render_metrics = render_metrics
+        self._host_names = host_names or HostNames()
+
+    def serves(self, request: Request) -> bool:
+        """Whether a request is answered here. Everything else is a page; so is /usage, unless a client sends a key."""
+        if request.path == USAGE_PAGE:
+            return b"authorization" in request.headers or b"x-api-key" in request.headers
+        return request.path in PATHS or request.path.startswith(API_PATHS)
+
+    async def serve(self, exchange: Exchange) -> None:
+        headers = b""
+        try:
+            _check(exchange.request)
+            self._check_host(exchange)
+            status, kind, body = await self._answer(exchange)
+        except CadenzaError as error:
+            status, kind, body = error.status, JSON, render_error(error.message, error.type)
+            headers = encode_headers(error_headers(error))
+        except Exception as error:  # noqa: BLE001 the request edge: the client always gets an answer
+            self._observer.log.error("internal error", endpoint="site", places=places(error))
+            status, kind, body = 500, TEXT, b"Internal error.\n"
+        exchange.respond(status, b"content-type: %b\r\n%b%b" % (kind, headers, COMMON_HEADERS), body)
+
+    async def _answer(self, exchange: Exchange) -> tuple[int, bytes, bytes]:
+        match exchange.request.path:
+            case "/healthz" | "/health":
+                return 200, TEXT, b"ok\n"
+            case "/readyz":
+                reason = await self._ready()
+                return 503 if reason else 200, TEXT, (reason or "ready").encode() + b"\n"
+            case _:
+                self._check_metrics_access(exchange)
+                if self._render_metrics:
+                    return 200, PROMETHEUS, await self._render_metrics()
+                return 200, PROMETHEUS, self._observer.metrics.render()
+
+    def _check_host(self, exchange: Exchange) -> None:
+        """421 for a foreign host name.
+
+        A proxy passes on the name that it was asked by, and no page elsewhere knows the token of the metrics.
+        """
+        request = exchange.request
+        is_guarded = exchange.is_forwarded or (request.path == "/metrics" and self._metrics_token)
+        if not (is_guarded or self._host_names.allow(request.headers.get(b"host"))):
+            raise WrongHost
+
+    def _check_metrics_access(self, exchange: Exchange) -> None:
+        """401 without the token. If there is none, 403 for all but a program on this machine."""
+        if self._metrics_token:
+            scheme, _, token = exchange.request.headers.get(b"authorization", b"").partition(b" ")
+            if scheme.lower() != b"bearer" or not hmac.compare_digest(token.strip(), self._metrics_token.encode()):
+                raise TokenMissing
+        elif not is_local(exchange.peer, exchange.request.fields):
+            raise Forbidden("The metrics are open to programs on this machine only. To open them, set a metrics token.")
+
+
+def _check(request: Request) -> None:
+    """404 for a path that is not served here, 405 for a method that it does not allow."""
+    if request.path not in PATHS:
+        raise NotFound("This path exists only below /v1: the base address of the client must end in /v1.")
+    if request.method not in ("GET", "HEAD"):
+        raise MethodNotAllowed(f"{request.method} is not allowed for this path; use GET.", "GET, HEAD")
+
+
+def _name(host: str) -> str:
+    """Without the port, in lower case."""
+    return host.partition(":")[0].rstrip(".").lower()

@@ -1,0 +1,47 @@
+"""Passwords that are refused because they are tried first."""
+
+import pytest
+from zxcvbn.frequency_lists import FREQUENCY_LISTS
+
+from cadenza.control.sign_in.passwords import FILE, PASSWORD_CHARS_MIN, clean_password, is_common, pack
+from cadenza.core.errors import ControlError
+
+EMAIL = "jane.owner@example.org"
+
+
+def test_the_file_is_made_of_the_published_list() -> None:
+    """It has every password of the list that is long enough, and nothing else."""
+    assert FILE.read_bytes() == pack(one for one in FREQUENCY_LISTS["passwords"] if len(one) >= PASSWORD_CHARS_MIN)
+
+
+@pytest.mark.parametrize("password", ["password", "12345678", "PassWord", "qwertyuiop", "baseball", "1qaz2wsx"])
+def test_a_common_password_is_refused(password: str) -> None:
+    """Its case does not matter."""
+    assert is_common(password)
+    with pytest.raises(ControlError, match="most common"):
+        clean_password(password, EMAIL)
+
+
+@pytest.mark.parametrize(
+    "password",
+    [EMAIL, EMAIL.upper(), "jane.owner", "Jane.Owner2024!", " jane.owner ", "example.org", "99 jane.owner@example.org"],
+)
+def test_the_address_is_no_password(password: str) -> None:
+    """Neither whole nor one side of it, also with digits and signs around it."""
+    with pytest.raises(ControlError, match="e-mail address"):
+        clean_password(password, EMAIL)
+
+
+@pytest.mark.parametrize("password", ["correct horse", "jane.owner likes tea", "xjane.owner", "\udc80 a surrogate"])
+def test_other_passwords_are_not_common(password: str) -> None:
+    """A longer text that has the name in it is a password, and any text can be asked about."""
+    assert not is_common(password)
+    if password.isprintable():
+        assert clean_password(password, EMAIL) == password.encode()
+
+
+def test_an_address_of_digits_refuses_only_itself() -> None:
+    """What is left of an address without its digits and signs may be nothing."""
+    with pytest.raises(ControlError, match="e-mail address"):
+        clean_password("82736451", "82736451@example.org")
+    assert clean_password("73645182", "82736451@example.org")

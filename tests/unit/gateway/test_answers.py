@@ -1,0 +1,236 @@
+"""Pings: a stream that has nothing to send tells its client that it lives, also before its reply begins."""
+
+import asyncio
+import sqlite3
+from collections.abc import Awaitable, Callable
+from contextlib import closing, suppress
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from cadenza.core.errors import CadenzaError, InsufficientCredit, InvalidRequest, RateLimited, UpstreamFailed
+from cadenza.core.records import Usage
+from cadenza.gateway.answers import PING_S, Answers, Heartbeat
+from cadenza.http.events import PING, EventReader
+from cadenza.http.exchange import Exchange
+from cadenza.upstreams.base import Fault, FaultKind, Piece
+from tests.unit.gateway.client import WAIT_S, Client, let_tasks_run
+from tests.unit.gateway.funded_store import FORTE, FUNDED_NANO, FundedStore, open_funded_store
+from tests.unit.gateway.gateways import running_api
+from tests.unit.gateway.scripted_upstream import ScriptedUpstream
+
+EVERY_S = 0.02
+SEVERAL_S = 6 * EVERY_S
+NO_TIME_S = 1e-9
+CONTENT = b"data: content\n\n"
+
+Serve = Callable[[Exchange, Answers], Awaitable[None]]
+
+
+async def served(client: Client, serve: Serve, *, is_wanted: bool = True) -> None:
+    """Serve a request with a heartbeat; an error is rendered as at the edge of the request."""
+    exchange = client.open()
+    answers = Answers(exchange, "r1")
+    try:
+        async with asyncio.timeout(WAIT_S), Heartbeat(exchange, answers, EVERY_S if is_wanted else None):
+            await serve(exchange, answers)
+    except CadenzaError as error:
+        answers.fail(error)
+
+
+def test_a_ping_comes_within_15_seconds() -> None:
+    """The longest silence is the time between two looks at it, and a tenth of it."""
+    assert PING_S * 1.1 < 15
+
+
+async def test_a_reply_that_is_waited_for_has_a_head_and_pings() -> None:
+    """They come before the reply, which then begins without a second head; its last byte ends the pings."""
+    client, goes_on = Client(), asyncio.Event()
+
+    async def serve(exchange: Exchange, answers: Answers) -> None:
+        await goes_on.wait()
+        before = (exchange.status, exchange.first_byte_s)
+        answers.start_stream(b"x-cadenza-grounding: memory=1\r\n")
+        assert (before, exchange.status) == ((None, None), 200)
+        assert exchange.first_byte_s
+        exchange.write(CONTENT)
+        exchange.finish_stream(CONTENT)
+        await asyncio.sleep(SEVERAL_S)
+
+    serving = asyncio.create_task(served(client, serve))
+    await client.until_sent(PING, times=3)
+    assert client.status == 200
+    assert client.headers[b"content-type"].startswith(b"text/event-stream")
+    goes_on.set()
+    await serving
+    assert client.bodies[:3] == [PING] * 3
+    assert client.bodies[-2:] == [CONTENT, CONTENT]
+    assert client.has_end
+    assert b"x-cadenza-grounding" not in client.headers
+
+
+async def test_a_reply_that_comes_soon_has_its_own_head() -> None:
+    """Nothing is sent before it, so that it keeps its headers, and pings follow when it pauses."""
+    client, pause = Client(), asyncio.Event()
+
+    async def serve(exchange: Exchange, answers: Answers) -> None:
+        answers.start_stream(b"x-cadenza-grounding: memory=1\r\n")
+        exchange.write(CONTENT)
+        await pause.wait()
+        exchange.write(CONTENT)
+        exchange.finish_stream(CONTENT)
+
+    serving = asyncio.create_task(served(client, serve))
+    await client.until_sent(PING, times=2)
+    pause.set()
+    await serving
+    first, *pings, after, last = client.bodies
+    assert (first, set(pings), after, last) == (CONTENT, {PING}, CONTENT, CONTENT)
+    assert client.headers[b"x-cadenza-grounding"] == b"memory=1"
+
+
+@pytest.mark.parametrize(
+    ("error", "type_"),
+    [
+        (InsufficientCredit("no credit"), "insufficient_quota"),
+        (RateLimited("saturated", 2), "rate_limit_error"),
+        (InvalidRequest("wrong"), "invalid_request_error"),
+        (UpstreamFailed("failed"), "api_error"),
+    ],
+)
+async def test_an_error_after_a_ping_is_an_event(error: CadenzaError, type_: str) -> None:
+    """It has its own type and no [DONE], the connection closes, and the outcome has the status of the error."""
+    client, goes_on = Client(), asyncio.Event()
+
+    async def serve(_exchange: Exchange, _answers: Answers) -> None:
+        await goes_on.wait()
+        raise error
+
+    serving = asyncio.create_task(served(client, serve))
+    await client.until_sent(PING)
+    goes_on.set()
+    await serving
+    assert client.bodies[-1].startswith(b"\ndata: ")
+    said = msgspec.json.decode(client.bodies[-1].removeprefix(b"\ndata: "))
+    assert said == {"error": {"message": error.message, "type": type_}}
+    assert (client.has_end, client.exchange.keep_alive) == (True, False)
+    assert client.exchange.status == error.status
+
+
+async def test_a_request_that_wants_no_pings_gets_its_status() -> None:
+    """A reply that is not streamed, and an account without credit, wait for the one answer."""
+    client = Client()
+
+    async def serve(_exchange: Exchange, _answers: Answers) -> None:
+        await asyncio.sleep(SEVERAL_S)
+        raise InsufficientCredit("no credit")
+
+    await served(client, serve, is_wanted=False)
+    assert client.status == 402
+
+
+async def test_pings_do_not_pile_up_for_a_client_that_does_not_read() -> None:
+    """While the exchange is congested no ping is sent, and no task or timer is left at the end."""
+    client, pause = Client(), asyncio.Event()
+    client.stalls_at = lambda data: PING in data
+
+    async def serve(exchange: Exchange, answers: Answers) -> None:
+        await pause.wait()
+        answers.start_stream()
+        exchange.finish_stream(CONTENT)
+
+    serving = asyncio.create_task(served(client, serve))
+    await client.until_sent(PING)
+    await asyncio.sleep(SEVERAL_S)
+    assert client.bodies.count(PING) == 1
+    client.read_again()
+    pause.set()
+    await serving
+    sent = len(client.sent)
+    await asyncio.sleep(SEVERAL_S)
+    await let_tasks_run()
+    assert len(client.sent) == sent
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def test_a_client_that_leaves_while_it_waits_gets_nothing_more() -> None:
+    """The task that serves it is cancelled, and its outcome is that of a client that left."""
+    client = Client()
+
+    async def serve(_exchange: Exchange, _answers: Answers) -> None:
+        await asyncio.Event().wait()
+
+    serving = client.run(served(client, serve))
+    await client.until_sent(PING)
+    client.disconnect()
+    with suppress(asyncio.CancelledError):
+        await serving
+    assert client.exchange.status is None
+
+
+async def test_a_chat_whose_model_is_silent_is_kept_alive(funded: FundedStore) -> None:
+    """From the request to the first token, a stream has pings; the answer follows them and is charged as always."""
+    silence = asyncio.Event()
+    upstream = ScriptedUpstream(Piece("yes", "stop", Usage(3, 1)), opening=silence)
+    async with running_api(funded, upstream) as api:
+        api.gateway.ping_s = EVERY_S
+        client = Client()
+        api.chat(client, stream=True)
+        serving = asyncio.create_task(client.serve(api.gateway))
+        await client.until_sent(PING, times=2)
+        silence.set()
+        await serving
+    assert client.bodies[0] == PING
+    assert client.bodies[-1].endswith(b"data: [DONE]\n\n")
+    first, *_ = EventReader().feed(b"".join(client.bodies))
+    assert msgspec.json.decode(first)["choices"][0]["delta"]["role"] == "assistant"
+    assert await funded.funds() == (FUNDED_NANO - FORTE.charge(Usage(3, 1)), 0)
+
+
+async def test_a_model_that_fails_after_pings_costs_nothing(funded: FundedStore) -> None:
+    """The error is an event without [DONE], and the credit that was held is free again."""
+    silence = asyncio.Event()
+    upstream = ScriptedUpstream(Fault(FaultKind.TRUNCATED), opening=silence)
+    async with running_api(funded, upstream) as api:
+        api.gateway.ping_s = EVERY_S
+        client = Client()
+        api.chat(client, stream=True)
+        serving = asyncio.create_task(client.serve(api.gateway))
+        await client.until_sent(PING)
+        silence.set()
+        await serving
+    assert b"[DONE]" not in b"".join(client.bodies)
+    assert b'"error"' in client.bodies[-1]
+    assert await funded.funds() == (FUNDED_NANO, 0)
+
+
+async def test_leaving_while_the_store_takes_no_hold_is_free(funded: FundedStore) -> None:
+    """The head and pings came before credit was held, and the model was not asked: nothing is charged, nothing held."""
+    upstream = ScriptedUpstream(Piece("yes", "stop", Usage(3, 1)))
+    async with running_api(funded, upstream) as api:
+        api.gateway.ping_s = EVERY_S
+        client = Client()
+        api.chat(client, stream=True)
+        assert funded.store.path
+        with closing(sqlite3.connect(funded.store.path, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            serving = asyncio.create_task(client.serve(api.gateway))
+            await client.until_sent(PING)
+            client.disconnect()
+            with suppress(asyncio.CancelledError):
+                await serving
+            other.execute("ROLLBACK")
+    assert client.bodies[0] == PING
+    assert upstream.asks == []
+    assert await funded.funds() == (FUNDED_NANO, 0)
+
+
+async def test_an_account_without_credit_gets_its_402(tmp_path: Path) -> None:
+    """However soon pings come, a client that can pay for nothing is not told that its request was accepted."""
+    async with open_funded_store(tmp_path, 0) as poor, running_api(poor) as api:
+        api.gateway.ping_s = NO_TIME_S
+        client = Client()
+        api.chat(client, stream=True)
+        await client.serve(api.gateway)
+    assert client.status == 402

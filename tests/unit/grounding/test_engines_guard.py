@@ -1,0 +1,268 @@
+"""An engine that fails is left alone for a while."""
+
+import asyncio
+import io
+import json
+import math
+
+import pytest
+
+from cadenza.grounding.search.engines.base import EngineBusy
+from cadenza.grounding.search.engines.guard import NEVER_OPENS
+from cadenza.grounding.search.records import EngineFailed, Hit
+from tests.unit.grounding.engine_peer import answer, asking, failure_of, reply
+from tests.unit.grounding.scripted_engine import HITS, ScriptedEngine, SecondsClock, guarded
+from tests.unit.http.peer import always, until
+
+
+def timeout() -> EngineFailed:
+    return EngineFailed("timeout")
+
+
+class Trial:
+    """An engine, its clock, and the circuit between them."""
+
+    def __init__(self) -> None:
+        self.engine = ScriptedEngine()
+        self.clock = SecondsClock()
+        self.written = io.StringIO()
+        self.guarded = guarded(self.engine, self.clock, self.written)
+
+    async def fail(self, times: int, reason: str = "timeout") -> None:
+        self.engine.failure = lambda: EngineFailed(reason)
+        for _ in range(times):
+            assert await failure_of(self.guarded) == reason
+
+    def said(self) -> list[tuple[str, str, str]]:
+        """The lines of the log: level, event and reason. Each names the engine and has nothing of a query."""
+        lines = [json.loads(line) for line in self.written.getvalue().splitlines()]
+        assert all(line.keys() <= {"engine", "event", "level", "reason", "rest_s", "timestamp"} for line in lines)
+        assert all(line["engine"] == self.engine.name for line in lines)
+        return [(line["level"], line["event"], line.get("reason", "")) for line in lines]
+
+    async def works(self) -> bool:
+        """Whether a search reaches the engine now, which answers."""
+        self.engine.failure = None
+        asked = len(self.engine.asked)
+        try:
+            return await self.guarded.search("q", 5) == HITS
+        except EngineFailed:
+            return len(self.engine.asked) > asked
+
+
+@pytest.fixture
+async def trial() -> Trial:
+    return Trial()
+
+
+async def test_two_failures_change_nothing(trial: Trial) -> None:
+    """After two failures the engine is asked as before."""
+    await trial.fail(2)
+    assert await trial.works()
+
+
+async def test_three_failures_rest_the_engine(trial: Trial) -> None:
+    """After three failures in a row it is not asked for 30 s."""
+    await trial.fail(3)
+    assert not await trial.works()
+    trial.clock.advance(29.9)
+    assert not await trial.works()
+    assert len(trial.engine.asked) == 3
+    trial.clock.advance(0.1)
+    assert await trial.works()
+
+
+async def test_an_answer_ends_the_row(trial: Trial) -> None:
+    """Failures with an answer between them are not in a row."""
+    for _ in range(3):
+        await trial.fail(2)
+        assert await trial.works()
+
+
+async def test_one_search_tries_after_the_rest(trial: Trial) -> None:
+    """After a rest one search goes to the engine; the others do not wait for it."""
+    await trial.fail(3)
+    trial.clock.advance(30)
+    trial.engine.failure = None
+    trial.engine.hold()
+    first = asyncio.create_task(trial.guarded.search("first", 5))
+    await until(lambda: trial.engine.asked[-1] == "first")
+    assert await failure_of(trial.guarded) == "resting"
+    trial.engine.release()
+    assert await first == HITS
+    assert await trial.works()
+
+
+async def test_a_failed_try_rests_again(trial: Trial) -> None:
+    """One failure after a rest begins the next rest."""
+    await trial.fail(3)
+    trial.clock.advance(30)
+    await trial.fail(1)
+    trial.clock.advance(29.9)
+    assert not await trial.works()
+    trial.clock.advance(0.1)
+    assert await trial.works()
+
+
+async def test_a_cancelled_try_lets_the_next_one_try(trial: Trial) -> None:
+    """A try whose request is cancelled does not leave the engine alone for ever."""
+    await trial.fail(3)
+    trial.clock.advance(30)
+    trial.engine.hold()
+    first = asyncio.create_task(trial.guarded.search("first", 5))
+    await until(lambda: trial.engine.asked[-1] == "first")
+    first.cancel()
+    await asyncio.gather(first, return_exceptions=True)
+    trial.engine.release()
+    assert await trial.works()
+
+
+async def test_refused_queries_do_not_rest_the_engine(trial: Trial) -> None:
+    """A client cannot take the engine from others by queries that it refuses."""
+    trial.engine.failure = lambda: EngineFailed("refused")
+    for _ in range(10):
+        assert await failure_of(trial.guarded) == "refused"
+    assert await trial.works()
+
+
+async def test_our_own_faults_do_not_rest_the_engine(trial: Trial) -> None:
+    """A process without files says nothing about the engine."""
+    trial.engine.failure = lambda: EngineFailed("no_files")
+    for _ in range(10):
+        assert await failure_of(trial.guarded) == "no_files"
+    assert await trial.works()
+
+
+@pytest.mark.parametrize(
+    ("asked_s", "rest_s"), [(None, 30.0), (7.0, 7.0), (0.0, 1.0), (0.2, 1.0), (1e9, 3600.0), (math.inf, 3600.0)]
+)
+async def test_a_busy_engine_rests_at_once(trial: Trial, asked_s: float | None, rest_s: float) -> None:
+    """It rests for the time that it asks for, within bounds, after the first such answer."""
+    trial.engine.failure = lambda: EngineBusy(asked_s)
+    assert await failure_of(trial.guarded) == "busy"
+    trial.clock.advance(rest_s - 0.01)
+    assert not await trial.works()
+    trial.clock.advance(0.01)
+    assert await trial.works()
+
+
+class SlowThenBusy(ScriptedEngine):
+    """Answers the query `early` when it is released, and any other one at once: it is busy."""
+
+    async def search(self, query: str, count: int) -> list[Hit]:
+        if query == "early":
+            return await super().search(query, count)
+        raise EngineBusy(60.0)
+
+
+async def test_an_answer_from_before_does_not_end_a_rest() -> None:
+    """A search that began before the engine was busy does not wake it when it ends."""
+    engine, clock = SlowThenBusy(), SecondsClock()
+    behind = guarded(engine, clock)
+    engine.hold()
+    early = asyncio.create_task(behind.search("early", 5))
+    await until(lambda: bool(engine.asked))
+    assert await failure_of(behind, "late") == "busy"
+    engine.release()
+    assert await early == HITS
+    clock.advance(59)
+    assert await failure_of(behind) == "resting"
+
+
+async def test_closing_closes_the_engine(trial: Trial) -> None:
+    """The engine's connections are closed with it."""
+    await trial.guarded.close()
+    assert trial.engine.is_closed
+
+
+async def test_retry_after_on_the_wire() -> None:
+    """An engine that answers 429 is not asked again until its Retry-After is over."""
+    clock = SecondsClock()
+    async with asking("searxng", always(reply(b"", "429 Too Many Requests", more="retry-after: 90\r\n"))) as (
+        engine,
+        peer,
+    ):
+        behind = guarded(engine, clock)
+        assert await failure_of(behind) == "busy"
+        clock.advance(89)
+        assert await failure_of(behind) == "resting"
+        assert peer.requests_per_visit == [1]
+        clock.advance(1)
+        assert await failure_of(behind) == "busy"
+        assert peer.requests_per_visit == [2]
+
+
+async def test_a_good_engine_stays_reachable() -> None:
+    """The circuit passes on the hits of a real exchange."""
+    good = always(reply(answer("searxng", [{"url": "https://a.example/"}])))
+    async with asking("searxng", good) as (engine, _):
+        clock = SecondsClock()
+        behind = guarded(engine, clock)
+        assert [hit.url for hit in await behind.search("q", 5)] == ["https://a.example/"]
+        assert behind.name == "searxng"
+
+
+FAILS, RESTS = "the search engine fails", "the search engine rests"
+WORKS_AGAIN = ("info", "the search engine works again", "")
+
+
+async def test_an_outage_is_three_lines(trial: Trial) -> None:
+    """The log says that the engine fails and why, that it rests, and that it works again, however many ask."""
+    await trial.fail(3, "json_disabled")
+    for _ in range(10):
+        assert await failure_of(trial.guarded) == "resting"
+        trial.clock.advance(30)
+        await trial.fail(1, "json_disabled")
+    warnings = [("warning", FAILS, "json_disabled"), ("warning", RESTS, "json_disabled")]
+    assert trial.said() == warnings
+    trial.clock.advance(30)
+    assert await trial.works()
+    assert await trial.works()
+    assert trial.said() == [*warnings, WORKS_AGAIN]
+
+
+async def test_another_reason_is_told(trial: Trial) -> None:
+    """An engine that can be reached again, but refuses the key, leaves a second line about its rest."""
+    await trial.fail(3, "unreachable")
+    trial.clock.advance(90)
+    await trial.fail(1, "key_refused")
+    assert trial.said()[1:] == [("warning", RESTS, "unreachable"), ("warning", RESTS, "key_refused")]
+
+
+async def test_an_engine_that_fails_now_and_then_is_told_once_a_minute(trial: Trial) -> None:
+    """A failure between answers is not a line for each request."""
+    for _ in range(30):
+        await trial.fail(1)
+        assert await trial.works()
+        trial.clock.advance(1)
+    assert trial.said() == [("warning", FAILS, "timeout"), WORKS_AGAIN]
+    trial.clock.advance(60)
+    await trial.fail(1)
+    assert trial.said()[2:] == [("warning", FAILS, "timeout")]
+
+
+async def test_a_long_rest_is_told_at_once(trial: Trial) -> None:
+    """A busy engine that asks for an hour is told, even right after another warning."""
+    await trial.fail(1)
+    assert await trial.works()
+    trial.engine.failure = lambda: EngineBusy(3600)
+    assert await failure_of(trial.guarded) == "busy"
+    assert trial.said()[2:] == [("warning", RESTS, "busy")]
+
+
+@pytest.mark.parametrize("reason", ["refused", "no_files"])
+async def test_faults_of_a_query_or_of_this_process_are_not_told(trial: Trial, reason: str) -> None:
+    """They say nothing about the engine: only the metrics count them."""
+    await trial.fail(5, reason)
+    assert trial.said() == []
+
+
+async def test_failures_of_an_engine_that_never_rests_are_told(trial: Trial) -> None:
+    """The local engine goes on being asked; its log has one warning and one line when it works again."""
+    logged = guarded(trial.engine, trial.clock, trial.written, NEVER_OPENS)
+    trial.engine.failure = lambda: EngineFailed("unusable")
+    for _ in range(5):
+        assert await failure_of(logged) == "unusable"
+    trial.engine.failure = None
+    assert await logged.search("q", 5) == HITS
+    assert trial.said() == [("warning", FAILS, "unusable"), WORKS_AGAIN]
