@@ -50,7 +50,7 @@ class RequestReceiver(Protocol):
     def receive_end(self) -> None: ...
 
 
-class Phase(Enum):
+class RequestPhase(Enum):
     """What is read now, and how much of it is fed to httptools at once."""
 
     HEAD = auto()  # up to the blank line behind the fields; a body of either kind follows, or the next head
@@ -66,7 +66,7 @@ class Progress(Enum):
     TURN_ENDED = auto()  # there is more, but it was enough for one turn of the loop
 
 
-HEAD, SIZED, CHUNKED = Phase  # as names: Python 3.11 is slow to look up Phase.X
+HEAD, SIZED, CHUNKED = RequestPhase  # as names: Python 3.11 is slow to look up RequestPhase.X
 NEEDS_INPUT, REQUEST_ENDED, TURN_ENDED = Progress
 
 
@@ -215,7 +215,7 @@ class RequestParser:
     def _read_body_only(self) -> None:
         """Read the body of a request that asks for an upgrade, which is not granted.
 
-        httptools treats the bytes after such a head as another protocol. So a new parser is given the framing of the body.
+        httptools treats the bytes after such a head as another protocol. A new parser gets the framing of the body.
         """
         self._parser = httptools.HttpRequestParser(_BodyCallbacks(self))
         framing = encode_headers([field for field in self._fields if field[0] in FRAMING])
