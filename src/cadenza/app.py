@@ -26,7 +26,8 @@ from cadenza.core.rates import Limits, Rate
 from cadenza.core.records import Plan
 from cadenza.fleet.presence import Presence
 from cadenza.fleet.shared import MEMORY, MemoryState, SharedState
-from cadenza.gateway.api import refuse_connection, refuse_malformed, serve_api
+from cadenza.gateway.api import serve_api
+from cadenza.gateway.endpoints import refuse_connection, refuse_malformed
 from cadenza.gateway.gateway import Gateway, State, body_bytes_max
 from cadenza.gateway.in_flight import RevocationWatch
 from cadenza.grounding.gather import Grounder

@@ -52,6 +52,7 @@ COUNT_STORED = """async () => {
 INSIDE = """parts => parts.length && parts.map(part => part.getBoundingClientRect())
     .every(box => box.left >= 0 && box.right <= innerWidth)"""
 SERIOUS = {"serious", "critical"}
+pytestmark = pytest.mark.slow(reason="a browser sends files")
 
 
 @pytest.fixture(scope="module")
@@ -271,7 +272,6 @@ def test_an_image_needs_a_class_that_takes_it(open_page: OpenPage, upstream: Loo
     expect(chips(page)).to_contain_text(["notes.txt"])
 
 
-@pytest.mark.slow(reason="a browser looks at every page")
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_files_look_well(open_page: OpenPage, upstream: LoopbackUpstream, email: str, scheme: str) -> None:
     """On a phone and on a screen, nothing is wider than the page, and axe-core has no serious finding."""

@@ -36,6 +36,7 @@ SOURCES = [
 ]
 LONG = {"number": 8, "url": "https://a-very-long-name-of-a-host.example/", "title": "A title that is long, " * 6}
 COST = {"class": "forte", "prompt_tokens": 1234, "cached_tokens": 0, "completion_tokens": 56, "cost": "0.00123"}
+pytestmark = pytest.mark.slow(reason="a browser shows sources")
 
 
 @pytest.fixture
@@ -191,7 +192,6 @@ def test_search_and_memory_can_be_turned_off(open_page: OpenPage, email: str, up
     assert seen == ["none", None, None]
 
 
-@pytest.mark.slow(reason="a browser looks at every page")
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_sources_look_well(open_page: OpenPage, email: str, scheme: str) -> None:
     """On a phone and on a screen, nothing is wider than the page, and axe-core has no serious finding."""

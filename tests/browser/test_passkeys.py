@@ -16,6 +16,7 @@ AUTHENTICATOR = {
     "isUserVerified": True,
     "automaticPresenceSimulation": True,
 }
+pytestmark = pytest.mark.slow(reason="a browser signs in by passkey")
 
 
 @pytest.fixture
@@ -109,7 +110,6 @@ REPLAY = """async () => {
 }"""
 
 
-@pytest.mark.slow(reason="a browser looks at every page")
 def test_the_pages_of_signing_in_look_right(service: Service, open_page: OpenPage) -> None:
     """The pages open in both colour schemes and on a phone, without scripts that fail."""
     email = service.create_account(CREDIT_NANO)

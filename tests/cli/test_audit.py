@@ -4,10 +4,11 @@ import asyncio
 import json
 from pathlib import Path
 
+from cadenza.core.records import COMMAND_LINE
 from cadenza.store.address import open_store
 from cadenza.store.store import Transaction
 from cadenza.store.tables import audit_events
-from cadenza.store.tables.audit_events import COMMAND_LINE, AuditEvent
+from cadenza.store.tables.audit_events import AuditEvent
 from tests.cli.conftest import EMAIL
 from tests.cli.program import run_here
 

@@ -19,8 +19,8 @@ from cadenza.core.money import Price
 from cadenza.core.records import Outcome, Usage
 from cadenza.fleet import presence
 from cadenza.ledger import transaction
-from cadenza.ledger.rules import Demand, End, Hold, OpenHold
-from cadenza.ledger.transaction import AccountMoves, WantedHold
+from cadenza.ledger.rules import Demand, End, Hold
+from cadenza.ledger.transaction import AccountMoves
 from cadenza.store.sqlite.store import SqliteStore
 from cadenza.store.store import Transaction
 from tests.cli.conftest import EMAIL, PASSWORD
@@ -105,17 +105,16 @@ async def serve_some(folder: Path) -> None:
                 duration_ms=9,
                 ended_at=started_at + 9,
             )
-            ended = OpenHold.of(hold, hold.amount_nano)
-            move(tx, account_id, ends=[End(outcome, ended, ended.due_nano(usage))])
+            move(tx, account_id, ends=[End(outcome, hold, hold.amount_nano, hold.due_nano(usage))])
         running = Hold("chatcmpl-open", account_id, key_id, "forte", 20, 100, FORTE, stream=False, started_at=START_MS)
-        tx.change(presence.REGISTER, {"name": PROCESS})
-        move(tx, account_id, holds=[WantedHold(running, is_final=True)])
+        presence.register(tx, PROCESS)
+        move(tx, account_id, holds=[running])
 
     await store.transact(work)
     await store.close()
 
 
-def move(tx: Transaction, account_id: str, *, ends: Sequence[End] = (), holds: Sequence[WantedHold] = ()) -> None:
+def move(tx: Transaction, account_id: str, *, ends: Sequence[End] = (), holds: Sequence[Hold] = ()) -> None:
     nothing = Demand(kept_nano=0, in_use_nano=0, wanted_nano=0, usual_nano=0)
     transaction.apply_moves(tx, PROCESS, [AccountMoves(account_id, nothing, [*ends], [*holds])])
 

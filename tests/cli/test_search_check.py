@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from cadenza.cli.doctor.index_check import index_problem
-from cadenza.cli.doctor.search_check import check_index, check_search
+from cadenza.cli.doctor.installation import check_index, check_search
+from cadenza.cli.index import index_problem
 from cadenza.config import load_settings
 from cadenza.config.settings import SearchSettings
 from cadenza.grounding.files.records import Passage

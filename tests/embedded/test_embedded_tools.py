@@ -11,6 +11,7 @@ from tests.schemas import Called, check_completion, check_stream, completed_call
 
 OUTPUT_TOKENS = 100  # more than a call of these schemas takes, because strings are bounded
 WORDS_TOKENS = 8
+pytestmark = pytest.mark.slow(reason="the real model writes for a minute")
 
 
 def tool(name: str, description: str, **properties: Any) -> dict[str, Any]:

@@ -68,7 +68,7 @@ async def test_a_file_that_a_parser_fails_on_is_named(error: str) -> None:
         assert caught.value.reason.startswith("it is damaged, or has something in it that cannot be read here")
         [warning] = documents.warnings
         assert warning["event"] == "a parser failed on a document"
-        assert (warning["parser"], warning["error"]) == ("select", error)
+        assert (warning["parser"], warning["error"]) == ("passages", error)
         assert SECRET not in documents.output.getvalue()
         assert len(await documents.read(sent("a.txt", "text"), sent("b.txt", "text"))) == 2
 
@@ -126,6 +126,7 @@ async def test_no_feature_of_a_file_needs_what_the_child_gave_up() -> None:
         assert [name for name in reasons if name.startswith("part")] == []
 
 
+@pytest.mark.slow(reason="a thousand broken files")
 @pytest.mark.parametrize("kind", sorted(seeds()))
 async def test_no_broken_file_is_a_fault(kind: str) -> None:
     """Files that are broken at random are read in part or refused: no parser fails in a way that is not foreseen."""

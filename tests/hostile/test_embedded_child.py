@@ -28,7 +28,10 @@ provider = "local"
 order = 1
 """
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="reads /proc"),
+    pytest.mark.slow(reason="a hung model is waited for"),
+]
 
 
 class Model:

@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from cadenza.grounding.search.pages.addresses import Address
+from cadenza.grounding.search.pages.client import MIB
 from cadenza.grounding.search.pages.fetch import PageFetcher
-from cadenza.grounding.search.pages.limits import MIB
 from tests.unit.grounding.fetch_site import HOST, HTML, NOT_FOUND, OK, PATIENT, failure, fetching, serving
 from tests.unit.http.peer import Peer, Script, Visit, happens, until
 from tests.unit.upstreams.clock import Clock

@@ -5,16 +5,16 @@ import contextlib
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-from cadenza.fleet.key_cache import KEPT_MAX, KeyCache
-from cadenza.fleet.presence import Bounds, Presence
-from cadenza.store.postgres.connect import PostgresBounds
+from cadenza.fleet.key_cache import KEYS_MAX, KeyCache
+from cadenza.fleet.presence import HeartbeatBounds, Presence
+from cadenza.store.postgres.connection import PostgresBounds
 from cadenza.store.postgres.store import PostgresStore
 from cadenza.store.statements import Statement, Values
 from cadenza.store.store import Row, T, Transaction
 from tests.store.moves import PATIENCE_S
 
 HOUR_S = 3600.0
-PATIENT = Bounds(fresh_s=HOUR_S)  # a command that returns at all has heard from every process
+PATIENT = HeartbeatBounds(fresh_s=HOUR_S)  # a command that returns at all has heard from every process
 
 
 class CountingPostgres(PostgresStore):
@@ -79,11 +79,11 @@ class Member:
 
 @contextlib.asynccontextmanager
 async def member(
-    url: str, bounds: Bounds = PATIENT, *, is_deaf: bool = False, kept_max: int = KEPT_MAX
+    url: str, bounds: HeartbeatBounds = PATIENT, *, is_deaf: bool = False, keys_max: int = KEYS_MAX
 ) -> AsyncIterator[Member]:
     store = CountingPostgres(url, is_deaf=is_deaf)
     presence = Presence(store, bounds)
-    key_cache = KeyCache(store, presence, PATIENCE_S, kept_max)
+    key_cache = KeyCache(store, presence, PATIENCE_S, keys_max)
     await presence.start()
     try:
         yield Member(store, presence, key_cache)

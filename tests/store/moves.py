@@ -9,18 +9,19 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import NamedTuple, TextIO
 
+import msgspec
 from sqlalchemy import bindparam, select, text
 
 from cadenza.core.money import Price
 from cadenza.core.records import Cap, Outcome, Usage
 from cadenza.fleet import presence
-from cadenza.fleet.presence import USUAL_BOUNDS, Bounds, Presence
-from cadenza.ledger import audit, sweeps, transaction
+from cadenza.fleet.presence import USUAL_BOUNDS, HeartbeatBounds, Presence
+from cadenza.ledger import audit, credit, sweeps, transaction
 from cadenza.ledger.audit import Violation
 from cadenza.ledger.backlog import Answer
 from cadenza.ledger.cap_rows import set_cap
-from cadenza.ledger.rules import Demand, End, Ended, Held, Hold, Insufficient, OpenHold, Repeated, Taken
-from cadenza.ledger.transaction import AccountMoves, Applied, WantedHold
+from cadenza.ledger.rules import Demand, End, Ended, Held, Hold, Insufficient, Repeated, Taken
+from cadenza.ledger.transaction import AccountMoves, Applied
 from cadenza.ledger.writer import USUAL_TIMING, LedgerTiming, LedgerWriter
 from cadenza.observe import FaultPoint, Metrics, Observer, make_log
 from cadenza.store.address import open_store
@@ -44,8 +45,8 @@ ALONE = LedgerTiming(
     give_back_every_s=HOUR_S,
     reconcile_every_s=HOUR_S,
 )  # nothing happens unless the test makes it happen
-QUIET = Bounds(beat_every_s=HOUR_S, fresh_s=2 * HOUR_S, dead_s=3 * HOUR_S)  # no beats, and always fresh
-STALE = Bounds(beat_every_s=HOUR_S, fresh_s=0.0)  # no beats, and never fresh
+QUIET = HeartbeatBounds(heartbeat_every_s=HOUR_S, fresh_s=2 * HOUR_S, dead_s=3 * HOUR_S)  # no beats, and always fresh
+STALE = HeartbeatBounds(heartbeat_every_s=HOUR_S, fresh_s=0.0)  # no beats, and never fresh
 PROCESS = "proc_a"
 MONEY = Statement(select(accounts.c.balance_nano, accounts.c.held_nano).where(accounts.c.id == bindparam("account")))
 MARK = Statement(select(marks.c.delivered_tokens).where(marks.c.completion_id == bindparam("completion")))
@@ -148,7 +149,7 @@ async def fund(store: Store, amount_nano: int, account: str = "a") -> None:
     await add_account(store, f"acct_{account}")
     await add_key(store, f"key_{account}", account_id=f"acct_{account}")
     if amount_nano:
-        await store.transact(lambda tx: transaction.grant(tx, f"acct_{account}", amount_nano, "", NOW_MS))
+        await store.transact(lambda tx: credit.grant(tx, f"acct_{account}", amount_nano, "", NOW_MS))
 
 
 async def register(store: Store, process: str = PROCESS) -> None:
@@ -156,7 +157,7 @@ async def register(store: Store, process: str = PROCESS) -> None:
 
     def work(tx: Transaction) -> None:
         if not tx.row(IS_REGISTERED, {"name": process}):
-            tx.change(presence.REGISTER, {"name": process})
+            presence.register(tx, process)
 
     await store.transact(work)
 
@@ -164,8 +165,8 @@ async def register(store: Store, process: str = PROCESS) -> None:
 async def take(store: Store, hold: Hold, process: str = PROCESS) -> Taken:
     """Take a hold in the store, as a process that has nothing to spare."""
     await register(store, process)
-    wanted = WantedHold(hold, is_final=True)
-    applied = await store.transact(lambda tx: move(tx, process, hold.account_id, holds=[wanted]))
+    final = msgspec.structs.replace(hold, is_final=True)
+    applied = await store.transact(lambda tx: move(tx, process, hold.account_id, holds=[final]))
     [answer] = applied.answers
     return answer
 
@@ -181,21 +182,21 @@ async def finish(
     is_uncertain: bool = False,
 ) -> Ended:
     """End a request whose hold was taken, whole if nothing else is said."""
-    open_hold = OpenHold.of(hold, hold.amount_nano if held_nano is None else held_nano)
+    amount_nano = hold.amount_nano if held_nano is None else held_nano
     outcome = make_outcome(hold.completion_id, counted, status, hold.account_id.removeprefix("acct_"))
-    end = End(outcome, open_hold, open_hold.due_nano(counted), is_uncertain=is_uncertain)
+    end = End(outcome, hold, amount_nano, hold.due_nano(counted), is_uncertain=is_uncertain)
     applied = await store.transact(lambda tx: move(tx, process, hold.account_id, ends=[end]))
     [ended] = applied.ended
     return ended
 
 
 def move(
-    tx: Transaction, process: str, account_id: str, *, ends: Iterable[End] = (), holds: Iterable[WantedHold] = ()
+    tx: Transaction, process: str, account_id: str, *, ends: Iterable[End] = (), holds: Iterable[Hold] = ()
 ) -> Applied:
     """Apply moves of one account, and keep what the other requests of the process hold."""
     ended = [*ends]
     [account] = transaction.lock_accounts(tx, process, [account_id])
-    kept_nano = max(0, account.reserve_nano - sum([end.hold.amount_nano for end in ended]))
+    kept_nano = max(0, account.reserve_nano - sum([end.held_nano for end in ended]))
     demand = Demand(kept_nano, kept_nano, 0, 0)
     return transaction.apply_moves(tx, process, [AccountMoves(account_id, demand, ended, [*holds])])[account_id]
 
@@ -273,7 +274,7 @@ async def writing(
     at: FaultPoint | None = None,
     log_to: TextIO | None = None,
     timing: LedgerTiming = USUAL_TIMING,
-    bounds: Bounds = USUAL_BOUNDS,
+    bounds: HeartbeatBounds = USUAL_BOUNDS,
     timeout_s: float | None = PATIENCE_S,
 ) -> AsyncIterator[tuple[ProcessWriter, Metrics]]:
     """A writer that has started, and its metrics. A test that hangs fails."""

@@ -8,17 +8,19 @@ from typing import Any
 
 from sqlalchemy import select
 
-from cadenza.fleet.presence import Bounds, Presence
+from cadenza.fleet.presence import HeartbeatBounds, Presence
 from cadenza.store import schema
 from cadenza.store.address import open_store
-from cadenza.store.postgres.connect import PostgresBounds
+from cadenza.store.postgres.connection import PostgresBounds
 from cadenza.store.postgres.store import PostgresStore
 from cadenza.store.statements import Statement, Values
 from cadenza.store.store import Row, Store, StoreUnavailable, T, Transaction
 from tests.store.forked import Fork, forked, listen
 from tests.store.moves import PATIENCE_S, comes_true
 
-QUICK = Bounds(beat_every_s=0.01)  # the bounds as they are, by a clock that only the test moves; beats come quickly
+QUICK = HeartbeatBounds(
+    heartbeat_every_s=0.01
+)  # the bounds as they are, by a clock that only the test moves; beats come quickly
 BEATS = Statement(select(schema.processes.c.name, schema.processes.c.beats))
 
 
@@ -77,7 +79,9 @@ class LateAnswers(PostgresStore):
 
 
 @asynccontextmanager
-async def present(store: Store, clock: HandClock | None = None, bounds: Bounds = QUICK) -> AsyncIterator[Presence]:
+async def present(
+    store: Store, clock: HandClock | None = None, bounds: HeartbeatBounds = QUICK
+) -> AsyncIterator[Presence]:
     presence = Presence(store, bounds, clock or HandClock())
     await presence.start()
     try:

@@ -5,7 +5,7 @@ from multiprocessing.connection import Connection
 
 from sqlalchemy import text
 
-from cadenza.ledger import transaction
+from cadenza.ledger import credit
 from cadenza.store.address import open_store
 from cadenza.store.migrate import migrate
 from cadenza.store.statements import Statement
@@ -58,7 +58,7 @@ async def grant_often(store: Store, account_id: str, amount_nano: int, times: in
     balance_nano = 0
     for _ in range(times):
         balance_nano = await store.transact(
-            lambda tx: transaction.grant(tx, account_id, amount_nano, "from another process", 0)
+            lambda tx: credit.grant(tx, account_id, amount_nano, "from another process", 0)
         )
     return str(balance_nano)
 

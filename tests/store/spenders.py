@@ -14,7 +14,7 @@ from contextlib import AbstractAsyncContextManager
 from multiprocessing.connection import Connection
 
 from cadenza.core.records import Usage
-from cadenza.fleet.presence import Bounds
+from cadenza.fleet.presence import HeartbeatBounds
 from cadenza.ledger.rules import Ended, Held
 from cadenza.ledger.writer import LedgerTiming, LedgerWriter
 from cadenza.store.address import open_store
@@ -23,8 +23,8 @@ from tests.store.forked import Fork, forked, listen
 from tests.store.moves import PATIENCE_S, Progress, make_hold, make_outcome, mark_of, writing
 
 TIMING = LedgerTiming(wait_s=PATIENCE_S, mark_every_s=0.02, mark_after_s=0.0, sweep_every_s=0.1, ask_s=10.0)
-BOUNDS = Bounds(beat_every_s=0.1, gap_s=4.0, dead_s=6.0)
-PATIENT = Bounds(beat_every_s=0.1, gap_s=30.0, dead_s=40.0)  # of processes that live: a busy machine may hold them up
+BOUNDS = HeartbeatBounds(heartbeat_every_s=0.1, gap_s=4.0, dead_s=6.0)
+PATIENT = HeartbeatBounds(heartbeat_every_s=0.1, gap_s=30.0, dead_s=40.0)  # a busy machine may delay live ones
 
 
 def process(*words: str) -> AbstractAsyncContextManager[Fork]:

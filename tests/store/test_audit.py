@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import text
 
 from cadenza.core.records import Cap, Usage
-from cadenza.ledger import audit, transaction
+from cadenza.ledger import audit, credit
 from cadenza.ledger.audit import RULES, AuditCounts, Violation
 from cadenza.ledger.rules import IDEMPOTENCY_MS, Held
 from cadenza.ledger.writer import LedgerWriter
@@ -378,7 +378,7 @@ async def spend(writer: LedgerWriter, name: str, chance: random.Random, is_enoug
 
 async def test_the_export_is_every_entry_in_order(used: Store) -> None:
     """Oldest first, with both ids and the counts of each charge, of one account or of all."""
-    await used.transact(lambda tx: transaction.grant(tx, "acct_b", 5, "", NOW_MS))
+    await used.transact(lambda tx: credit.grant(tx, "acct_b", 5, "", NOW_MS))
     rows = [row async for row in audit.export(used, None)]
     own = [row async for row in audit.export(used, "acct_b@example.org")]
     nobody = [row async for row in audit.export(used, "nobody@example.org")]
@@ -402,7 +402,7 @@ async def test_an_export_longer_than_a_page_is_complete(store: Store) -> None:
 
     def grant_all(tx: Transaction) -> None:
         for amount_nano in amounts:
-            transaction.grant(tx, "acct_a", amount_nano, "", NOW_MS)
+            credit.grant(tx, "acct_a", amount_nano, "", NOW_MS)
 
     await store.transact(grant_all)
     assert [row["amount_nano"] async for row in audit.export(store, None)] == list(amounts)

@@ -11,7 +11,7 @@ import pytest
 from cadenza.control.store.copies import back_up_store
 from cadenza.core.errors import ControlError
 from cadenza.store.migrate import REVISIONS, migrate
-from cadenza.store.sqlite.backups import KEPT_MAX, back_up, find_backups
+from cadenza.store.sqlite.files import KEPT_MAX, back_up, find_backups
 from cadenza.store.sqlite.store import SqliteStore
 from tests.postgres import Postgres
 from tests.store.moves import postgres_store

@@ -3,13 +3,14 @@
 import asyncio
 import itertools
 
+import msgspec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cadenza.core.records import Usage
 from cadenza.ledger import transaction
-from cadenza.ledger.rules import Demand, End, Ended, Held, Insufficient, OpenHold
-from cadenza.ledger.transaction import AccountMoves, Applied, WantedHold
+from cadenza.ledger.rules import Demand, End, Ended, Held, Hold, Insufficient
+from cadenza.ledger.transaction import AccountMoves, Applied
 from cadenza.store.address import open_store
 from cadenza.store.schema import entries, usage
 from cadenza.store.store import Store
@@ -33,12 +34,12 @@ EXAMPLES = 25
 
 
 def ended(name: str, counted: Usage | None, account: str = "a") -> End:
-    hold = OpenHold.of(make_hold(name, account=account), WHOLE_NANO)
-    return End(make_outcome(name, counted, account=account), hold, hold.due_nano(counted))
+    hold = make_hold(name, account=account)
+    return End(make_outcome(name, counted, account=account), hold, WHOLE_NANO, hold.due_nano(counted))
 
 
 def moves(account: str, ends: list[End], names: list[str], *, kept_nano: int = 0, times: int = 0) -> AccountMoves:
-    wanted = [WantedHold(make_hold(name, account=account), is_final=True) for name in names]
+    wanted = [msgspec.structs.replace(make_hold(name, account=account), is_final=True) for name in names]
     return AccountMoves(f"acct_{account}", Demand(kept_nano, kept_nano, times * WHOLE_NANO, WHOLE_NANO), ends, wanted)
 
 
@@ -131,23 +132,23 @@ async def tell(
     told: list[tuple[str, list[Usage | None], int, int]],
 ) -> None:
     names = {name: f"{name}{next(numbers)}" for name in "ab"}
-    running: dict[str, list[OpenHold]] = {name: [] for name in "ab"}
+    running: dict[str, list[tuple[Hold, int]]] = {name: [] for name in "ab"}
     charged_nano = dict.fromkeys("ab", 0)
     for account in names.values():
         await fund(store, credit_nano, account)
     for name, counts, new, times in told:
         ends = []
         for counted in counts[: len(running[name])]:
-            hold = running[name].pop(0)
+            hold, held_nano = running[name].pop(0)
             outcome = make_outcome(hold.completion_id, counted, account=names[name])
-            ends.append(End(outcome, hold, hold.due_nano(counted)))
+            ends.append(End(outcome, hold, held_nano, hold.due_nano(counted)))
         wanted = [make_hold(f"r{next(numbers):06d}", account=names[name]) for _ in range(new)]
-        kept_nano = sum(hold.amount_nano for hold in running[name])
+        kept_nano = sum(held_nano for _, held_nano in running[name])
         batch = moves(names[name], ends, [hold.completion_id for hold in wanted], kept_nano=kept_nano, times=times)
         [applied] = (await apply(store, batch)).values()
         charged_nano[name] += sum(one.charged_nano for one in applied.ended)
         answers = zip(wanted, applied.answers, strict=True)
-        running[name] += [OpenHold.of(hold, one.amount_nano) for hold, one in answers if isinstance(one, Held)]
+        running[name] += [(hold, one.amount_nano) for hold, one in answers if isinstance(one, Held)]
         now = applied.account
         assert await money(store, names[name]) == (now.balance_nano, now.held_nano)
         assert (await reserves_of(store, names[name])).get(PROCESS, 0) == now.reserve_nano == now.held_nano

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cadenza.core.records import Cap, Usage
-from cadenza.ledger.caps import CapShort
+from cadenza.ledger.caps import CapStatus
 from cadenza.ledger.rules import Ended, Held, Insufficient
 from cadenza.ledger.writer import LedgerTiming, LedgerWriter
 from cadenza.store.schema import accounts, cap_holds, caps, keys
@@ -92,7 +92,7 @@ async def test_a_key_spends_exactly_its_cap(rich: Store) -> None:
         assert await figures(rich) == (0, WHOLE_NANO)
         assert await spend(writer, "r2") == WHOLE_NANO
         answer = await refused(writer, "r3")
-        assert answer == Insufficient(0, ONE_NANO, CapShort(Cap(2 * WHOLE_NANO), WHOLE_NANO))
+        assert answer == Insufficient(0, ONE_NANO, CapStatus(Cap(2 * WHOLE_NANO), WHOLE_NANO, 0))
         await end(writer, "r1", Usage(100, 10))
         assert await figures(rich) == (WHOLE_NANO + 1300, 0)
         assert (await refused(writer, "r4")).free_nano == WHOLE_NANO - 1300

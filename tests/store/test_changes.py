@@ -45,7 +45,7 @@ async def test_every_process_is_told_of_a_change(store: Store, url: str) -> None
         told = [asyncio.Event(), asyncio.Event()]
         for presence, event in zip((one, two), told, strict=True):
             await presence.start()
-            presence.follow(event.set)
+            presence.on_change(event.set)
         for maker in (store, beside, store):
             await make_change(maker, lambda _: None)
             for event in told:

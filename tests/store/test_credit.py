@@ -10,14 +10,14 @@ from cadenza.control.email.outbox import Email, SendFailed
 from cadenza.control.money.credit import correct_credit, set_low_balance
 from cadenza.control.money.statement import export_statement, read_statement
 from cadenza.core.errors import ControlError
-from cadenza.core.records import Usage
-from cadenza.ledger import audit, transaction
+from cadenza.core.records import COMMAND_LINE, Usage
+from cadenza.ledger import audit, credit
 from cadenza.ledger.rules import Held
 from cadenza.observe import make_log
 from cadenza.store.schema import entries
 from cadenza.store.store import Store
 from cadenza.store.tables import accounts
-from cadenza.store.tables.audit_events import COMMAND_LINE, list_newest
+from cadenza.store.tables.audit_events import list_newest
 from tests.store.moves import (
     comes_true,
     finish,
@@ -128,10 +128,8 @@ async def test_a_statement_has_every_entry_once(store: Store) -> None:
     await fund(store, DOLLAR_NANO)
     await add_account(store, "acct_b")
     for number in range(6):
-        await store.transact(
-            partial(transaction.grant, account_id="acct_a", amount_nano=number + 1, note="", now_ms=NOW_MS)
-        )
-        await store.transact(lambda tx: transaction.grant(tx, "acct_b", 77, "not ours", NOW_MS))
+        await store.transact(partial(credit.grant, account_id="acct_a", amount_nano=number + 1, note="", now_ms=NOW_MS))
+        await store.transact(lambda tx: credit.grant(tx, "acct_b", 77, "not ours", NOW_MS))
     await spend(store)
     pages, cursor = [], ""
     while True:
@@ -188,7 +186,7 @@ async def test_a_low_balance_is_told_once(store: Store, url: str) -> None:
     assert letter.to == EMAIL
     assert "Your credit is low: 0.99" in letter.subject
     assert "https://c.example/credit" in letter.text
-    await store.transact(lambda tx: transaction.grant(tx, "acct_a", DOLLAR_NANO, "", NOW_MS))
+    await store.transact(lambda tx: credit.grant(tx, "acct_a", DOLLAR_NANO, "", NOW_MS))
     assert await watchers[0].look(NOW_MS) == 0
     await correct(store, -DOLLAR_NANO)
     assert await watchers[0].look(NOW_MS) == 1

@@ -14,7 +14,7 @@ from cadenza.control.money.payments import (
 from cadenza.control.money.payments import start_payment as begin
 from cadenza.core.money import Price
 from cadenza.core.records import Usage
-from cadenza.ledger import audit, transaction
+from cadenza.ledger import audit, credit
 from cadenza.ledger.rules import Held, Hold, Insufficient
 from cadenza.store.schema import entries
 from cadenza.store.store import Store
@@ -72,7 +72,7 @@ async def cents(store: Store) -> tuple[int, int, int]:
 
 
 async def give(store: Store, amount_nano: int) -> int:
-    return await store.transact(lambda tx: transaction.grant(tx, "acct_a", amount_nano, "a gift", NOW_MS + 2))
+    return await store.transact(lambda tx: credit.grant(tx, "acct_a", amount_nano, "a gift", NOW_MS + 2))
 
 
 async def test_a_refund_while_requests_run_leaves_nothing_more_to_spend(store: Store, url: str) -> None:

@@ -10,7 +10,7 @@ from cadenza.control.account.erasure import Erased, erase_account
 from cadenza.control.account.memory import add_note
 from cadenza.core.errors import ControlError
 from cadenza.core.records import Usage
-from cadenza.ledger import transaction
+from cadenza.ledger import credit
 from cadenza.ledger.rules import Held
 from cadenza.store import schema
 from cadenza.store.schema import accounts, entries, metadata, usage
@@ -64,7 +64,7 @@ async def fill(store: Store) -> None:
     for account_id, letter in ((OWNER, "a"), (OTHER, "b")):
         await rows.add_account(store, account_id)
         await add_key(store, f"key_{letter}", account_id=account_id)
-        await store.transact(lambda tx, one=account_id: transaction.grant(tx, one, DOLLAR_NANO, "a gift", NOW_MS))  # type: ignore[misc]
+        await store.transact(lambda tx, one=account_id: credit.grant(tx, one, DOLLAR_NANO, "a gift", NOW_MS))  # type: ignore[misc]
         await add_note(store, account_id, SECRET, NOW_MS)
         await run_sql(store, *personal_rows(account_id, blob_of(store, letter)))
     await run_sql(

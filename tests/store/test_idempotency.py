@@ -3,6 +3,7 @@
 import asyncio
 
 from cadenza.core.records import Usage
+from cadenza.ledger import credit
 from cadenza.ledger import transaction as ledger
 from cadenza.ledger.rules import IDEMPOTENCY_MS, Held, Insufficient, Repeated
 from cadenza.store.schema import idempotency
@@ -118,7 +119,7 @@ async def test_insufficient_credit_leaves_no_key(store: Store) -> None:
     await fund(store, 10)
     assert isinstance(await take(store, FIRST), Insufficient)
     assert await keys_kept(store) == 0
-    await store.transact(lambda tx: ledger.grant(tx, "acct_a", DOLLAR_NANO, "", NOW_MS))
+    await store.transact(lambda tx: credit.grant(tx, "acct_a", DOLLAR_NANO, "", NOW_MS))
     assert isinstance(await take(store, make_hold("r2", key=KEY)), Held)
 
 

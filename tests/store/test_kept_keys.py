@@ -12,8 +12,8 @@ import pytest
 
 from cadenza.fleet import presence
 from cadenza.fleet.changes import make_change
-from cadenza.fleet.presence import Bounds
-from cadenza.ledger import transaction
+from cadenza.fleet.presence import HeartbeatBounds
+from cadenza.ledger import credit
 from cadenza.store.postgres.store import PostgresStore
 from cadenza.store.store import Store
 from cadenza.store.tables import keys
@@ -27,8 +27,8 @@ SEED = 14
 REVOCATIONS = int(os.environ.get("CADENZA_REVOCATIONS") or 150)
 AT_ONCE = 5
 NEAR = 10
-STILL = Bounds(beat_every_s=HOUR_S, fresh_s=HOUR_S)  # a deaf process sends nothing in the background
-HASTY = Bounds(beat_every_s=0.05, fresh_s=HOUR_S)
+STILL = HeartbeatBounds(heartbeat_every_s=HOUR_S, fresh_s=HOUR_S)  # a deaf process sends nothing in the background
+HASTY = HeartbeatBounds(heartbeat_every_s=0.05, fresh_s=HOUR_S)
 DROP_WATCHERS = """
     SELECT pg_terminate_backend(pid) FROM pg_stat_activity
     WHERE datname = current_database() AND (query ILIKE 'listen%' OR query = 'SELECT 1') AND pid <> pg_backend_pid()"""
@@ -49,7 +49,7 @@ async def command(database: str) -> AsyncIterator[Store]:
         yield store
 
 
-async def revoke(store: Store, key_id: str = "key_a", bounds: Bounds = PATIENT) -> None:
+async def revoke(store: Store, key_id: str = "key_a", bounds: HeartbeatBounds = PATIENT) -> None:
     async with asyncio.timeout(PATIENCE_S):
         assert await make_change(store, lambda tx: keys.revoke(tx, key_id, NOW_MS), bounds)
 
@@ -73,7 +73,7 @@ async def test_unknown_digests_are_not_kept(command: Store, database: str) -> No
 async def test_the_keys_that_were_used_last_are_kept(command: Store, database: str) -> None:
     """Of three keys with room for two, the one that was used least recently is dropped."""
     one_key, two, three = [await add_key(command, f"key_{number}") for number in range(3)]
-    async with member(database, STILL, is_deaf=True, kept_max=2) as one:
+    async with member(database, STILL, is_deaf=True, keys_max=2) as one:
         assert [await one.queries(digest) for digest in (one_key, two, one_key, three)] == [1, 1, 0, 1]
         assert [await one.queries(digest) for digest in (one_key, three, two)] == [0, 0, 1]
 
@@ -81,7 +81,7 @@ async def test_the_keys_that_were_used_last_are_kept(command: Store, database: s
 async def test_a_process_that_is_not_fresh_asks_the_store(command: Store, database: str) -> None:
     """Once the last confirmed beat is too old, a kept key is not used."""
     digest = await add_key(command)
-    async with member(database, Bounds(beat_every_s=HOUR_S, fresh_s=1.0), is_deaf=True) as one:
+    async with member(database, HeartbeatBounds(heartbeat_every_s=HOUR_S, fresh_s=1.0), is_deaf=True) as one:
         await one.key_cache.find(digest)
 
         async def is_stale() -> bool:
@@ -118,7 +118,7 @@ async def test_given_credit_is_seen_everywhere(command: Store, database: str) ->
         for each in (one, two):
             await each.key_cache.find(digest)
         async with asyncio.timeout(PATIENCE_S):
-            await make_change(command, lambda tx: transaction.grant(tx, "acct_a", 7, "", NOW_MS), PATIENT)
+            await make_change(command, lambda tx: credit.grant(tx, "acct_a", 7, "", NOW_MS), PATIENT)
         found = [await each.key_cache.find(digest) for each in (one, two)]
         assert [key.balance_nano for key in found if key] == [7, 7]
 
@@ -147,7 +147,7 @@ async def test_a_process_that_does_not_answer_is_waited_for_until_it_is_not_fres
 ) -> None:
     """Its transactions stall, but its look-ups work: the command waits, without an error, until it asks the store."""
     digest = await add_key(command)
-    bounds = Bounds(beat_every_s=0.05, fresh_s=2.0)
+    bounds = HeartbeatBounds(heartbeat_every_s=0.05, fresh_s=2.0)
     async with member(database, bounds) as stalled, member(database, bounds) as other:
         assert [await each.finds_live(digest) for each in (stalled, other)] == [True, True]
         stalled.store.may_change.clear()

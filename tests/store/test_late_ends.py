@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from cadenza.core.records import Cap, Usage
-from cadenza.ledger.charge_rows import CORRECTED
+from cadenza.ledger.rows import CORRECTED
 from cadenza.ledger.rules import Ended, Held, Repeated
 from cadenza.store.schema import entries, idempotency, usage
 from cadenza.store.store import Store

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from cadenza.ledger import transaction
-from cadenza.ledger.transaction import BALANCE_NANO_LIMIT
+from cadenza.ledger import credit
+from cadenza.ledger.credit import BALANCE_NANO_LIMIT
 from cadenza.store.schema import entries
 from cadenza.store.store import Store
 from cadenza.store.tables import accounts
@@ -14,7 +14,7 @@ from tests.store.rows import DOLLAR_NANO, NOW_MS, add_account, rows_of
 
 
 async def grant(store: Store, amount_nano: int) -> int:
-    return await store.transact(lambda tx: transaction.grant(tx, "acct_a", amount_nano, "a gift", NOW_MS))
+    return await store.transact(lambda tx: credit.grant(tx, "acct_a", amount_nano, "a gift", NOW_MS))
 
 
 async def balance_and_entries(store: Store) -> tuple[int, list[int]]:

@@ -14,7 +14,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invar
 
 from cadenza.core.money import Price
 from cadenza.core.records import Cap, Period, Usage
-from cadenza.ledger import cap_rows, transaction
+from cadenza.ledger import cap_rows, credit
 from cadenza.ledger.rules import Ended, Held, Hold, Insufficient
 from cadenza.store.store import Store
 from tests.store.moves import (
@@ -173,9 +173,7 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(amount_nano=st.integers(1, 6000) | st.integers(10**6, 3 * 10**6))
     def grant(self, amount_nano: int) -> None:
         self.model.balance_nano += amount_nano
-        work = self.bed.store.transact(
-            lambda tx: transaction.grant(tx, f"acct_{self.account}", amount_nano, "", NOW_MS)
-        )
+        work = self.bed.store.transact(lambda tx: credit.grant(tx, f"acct_{self.account}", amount_nano, "", NOW_MS))
         assert self.run(work) == self.model.balance_nano
 
     @rule(

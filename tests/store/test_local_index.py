@@ -13,14 +13,15 @@ from pathlib import Path
 import pytest
 
 from cadenza.grounding.files.records import Passage
-from cadenza.grounding.index.index_file import APPLICATION_ID, why_not_an_index
 from cadenza.grounding.index.local_index import (
+    APPLICATION_ID,
     VERSION,
     IndexUnusable,
     StoredFile,
     list_folders,
     open_reader,
     open_writer,
+    why_not_an_index,
 )
 
 PATIENT_S = 60.0

@@ -11,7 +11,7 @@ from cadenza.core.records import Usage
 from cadenza.ledger.committer import BATCH_MAX
 from cadenza.ledger.rules import Ended, Held
 from cadenza.ledger.writer import LedgerWriter
-from cadenza.store.postgres.connect import PostgresBounds
+from cadenza.store.postgres.connection import PostgresBounds
 from cadenza.store.postgres.store import PostgresStore
 from cadenza.store.schema import marks
 from cadenza.store.sqlite.store import SqliteStore

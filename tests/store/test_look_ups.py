@@ -7,7 +7,7 @@ import pytest
 
 from cadenza.fleet.key_cache import QUERIES_AT_ONCE, KeyCache
 from cadenza.fleet.presence import Presence
-from cadenza.store.postgres.connect import PostgresBounds
+from cadenza.store.postgres.connection import PostgresBounds
 from cadenza.store.postgres.store import PostgresStore
 from cadenza.store.statements import Statement, Values
 from cadenza.store.store import Row, Store, StoreUnavailable

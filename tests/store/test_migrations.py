@@ -20,9 +20,10 @@ from cadenza.control.store.prepare import prepare_store, require_store
 from cadenza.core.records import Usage
 from cadenza.ledger import sweeps
 from cadenza.ledger.rules import Ended, Held, Repeated
-from cadenza.store import files, live_processes
+from cadenza.store import live_processes
 from cadenza.store.migrate import REVISIONS, SchemaState, migrate, schema_state
 from cadenza.store.migrations import refuse_living
+from cadenza.store.process_locks import ProcessLocks
 from cadenza.store.schema import entries, holds, idempotency, metadata, usage
 from cadenza.store.sqlite.store import SqliteStore
 from cadenza.store.statements import Statement
@@ -170,10 +171,10 @@ async def test_processes_that_would_break_are_named(store: Store, url: str) -> N
 async def process_of_0004(store: Store, url: str) -> AsyncIterator[str]:
     """A living process of schema 0004, as far as the store shows it, and how it is named."""
     if store.path:
-        lock = files.lock_process(store.path, "proc_a")
+        lock = ProcessLocks(store.path).lock("proc_a")
         assert lock is not None
         yield "proc_a"
-        files.unlock_process(store.path, "proc_a", lock)
+        ProcessLocks(store.path).unlock("proc_a", lock)
         return
     async with aside(url) as other:
         await other.execute("SELECT pg_advisory_lock(4711)")

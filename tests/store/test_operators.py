@@ -9,11 +9,10 @@ from cadenza.control.keys import revoke_key
 from cadenza.control.money.credit import correct_credit, give_credit
 from cadenza.control.operator import find_keys, get_details, get_overview, list_audit_events, search_accounts
 from cadenza.core.errors import ControlError
-from cadenza.core.records import Usage
+from cadenza.core.records import COMMAND_LINE, Usage
 from cadenza.ledger import audit
 from cadenza.store.store import Store
 from cadenza.store.tables.accounts import Account
-from cadenza.store.tables.audit_events import COMMAND_LINE
 from tests.passwords import cheap_hash
 from tests.store.moves import finish, fund, make_hold, take
 from tests.store.rows import add_key, run_sql

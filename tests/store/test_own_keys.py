@@ -19,7 +19,7 @@ from cadenza.control.keys import (
     revoke_key,
 )
 from cadenza.core.errors import ControlError
-from cadenza.core.records import Cap
+from cadenza.core.records import COMMAND_LINE, Cap
 from cadenza.store.sqlite.store import SqliteStore
 from cadenza.store.store import Store
 from cadenza.store.tables import audit_events
@@ -102,7 +102,7 @@ async def test_every_change_is_in_the_audit_trail(store: Store) -> None:
         ("key.limit", BY, key.id, "rate 2.5, burst usual"),
         ("key.cap", BY, key.id, "5.00 month"),
         ("key.cap", BY, key.id, "none"),
-        ("key.revoke", audit_events.COMMAND_LINE, key.id, key.prefix),
+        ("key.revoke", COMMAND_LINE, key.id, key.prefix),
     ]
 
 

@@ -53,8 +53,8 @@ KEY = paused.KEY
 WHOLE = paused.WHOLE
 WHOLE_NANO = 2500
 FREE = Price(0, 0)
-BEATING = msgspec.structs.replace(QUIET, beat_every_s=0.02)
-COMMAND = presence.Bounds(fresh_s=0.0)  # a command that does not wait for the paused process
+BEATING = msgspec.structs.replace(QUIET, heartbeat_every_s=0.02)
+COMMAND = presence.HeartbeatBounds(fresh_s=0.0)  # a command that does not wait for the paused process
 
 
 async def test_a_batch_of_a_swept_process_is_refused(postgres: Postgres) -> None:

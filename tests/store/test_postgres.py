@@ -11,7 +11,7 @@ from sqlalchemy import select, text
 
 from cadenza.store.address import open_store
 from cadenza.store.migrate import migrate
-from cadenza.store.postgres.connect import PostgresBounds
+from cadenza.store.postgres.connection import PostgresBounds
 from cadenza.store.postgres.store import PostgresStore
 from cadenza.store.schema import accounts
 from cadenza.store.statements import Statement

@@ -11,7 +11,7 @@ from sqlalchemy import insert
 
 from cadenza.fleet import presence as processes
 from cadenza.fleet.presence import USUAL_BOUNDS, Observation, Presence
-from cadenza.store import files, schema
+from cadenza.store import schema
 from cadenza.store.sqlite.store import SqliteStore
 from cadenza.store.statements import Statement
 from cadenza.store.store import Store, Transaction
@@ -36,7 +36,7 @@ async def add_silent(store: Store) -> None:
 
 async def sweep(store: Store, observer: Presence, name: str) -> bool:
     def work(tx: Transaction) -> bool:
-        is_ours = observer.claim(tx, name)
+        is_ours = observer.fence(tx, name)
         if is_ours:
             processes.remove(tx, name)
         return is_ours
@@ -184,7 +184,7 @@ async def test_a_dead_process_is_swept_by_one(store: Store, url: str) -> None:
 async def test_freshness_counts_from_when_the_beat_was_sent(failing: FailingPostgres) -> None:
     """An answer that took long makes a process fresh for a shorter time."""
     clock = HandClock()
-    presence = Presence(failing, processes.Bounds(beat_every_s=HOUR_S), clock)
+    presence = Presence(failing, processes.HeartbeatBounds(heartbeat_every_s=HOUR_S), clock)
 
     def take_long() -> None:
         clock.now_s += 0.25
@@ -276,19 +276,19 @@ async def test_a_lock_is_taken_on_the_file_that_others_see(
         lock_now(descriptor, flags)
 
     monkeypatch.setattr(fcntl, "flock", remove_first)
-    lock = files.lock_process(sqlite_store.path, name)
+    lock = sqlite_store.process_locks.lock(name)
     assert lock is not None
-    assert not files.is_unlocked(sqlite_store.path, name)
-    files.unlock_process(sqlite_store.path, name, lock)
-    assert files.is_unlocked(sqlite_store.path, name)
+    assert not sqlite_store.process_locks.remove_if_free(name)
+    sqlite_store.process_locks.unlock(name, lock)
+    assert sqlite_store.process_locks.remove_if_free(name)
 
 
 async def test_a_name_whose_file_is_being_looked_at_is_not_taken(sqlite_store: SqliteStore) -> None:
     """Its lock cannot be had in that instant: the process takes another name."""
-    looking = files.lock_process(sqlite_store.path, "proc_one")
+    looking = sqlite_store.process_locks.lock("proc_one")
     assert looking is not None
-    assert files.lock_process(sqlite_store.path, "proc_one") is None
-    files.unlock_process(sqlite_store.path, "proc_one", looking)
+    assert sqlite_store.process_locks.lock("proc_one") is None
+    sqlite_store.process_locks.unlock("proc_one", looking)
 
 
 def test_an_observation_counts_from_read_to_read() -> None:

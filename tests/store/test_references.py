@@ -15,11 +15,11 @@ from cadenza.control.money.credit import correct_credit, give_credit
 from cadenza.control.money.vouchers import VoucherOrder, create_vouchers, redeem_voucher
 from cadenza.core.codes import digest_key
 from cadenza.core.errors import ControlError
+from cadenza.core.records import COMMAND_LINE
 from cadenza.ledger import audit
 from cadenza.store.schema import audit_events, entries, keys, vouchers
 from cadenza.store.store import Store, StoreUnavailable, StoreUncertain
 from cadenza.store.tables import accounts
-from cadenza.store.tables.audit_events import COMMAND_LINE
 from tests.cli.program import run_here
 from tests.postgres import Postgres
 from tests.store.lossy import LossyLine, lossy_line

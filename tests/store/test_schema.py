@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Table
 
-from cadenza.ledger import transaction
+from cadenza.ledger import credit
 from cadenza.store.schema import accounts, entries, keys, usage
 from cadenza.store.sqlite.store import SqliteStore
 from cadenza.store.statements import Statement
@@ -49,7 +49,7 @@ async def fill(store: Store) -> None:
     """One account with a key and one grant."""
     await add_account(store)
     await add_key(store)
-    await store.transact(lambda tx: transaction.grant(tx, "acct_a", DOLLAR_NANO, "a gift", NOW_MS))
+    await store.transact(lambda tx: credit.grant(tx, "acct_a", DOLLAR_NANO, "a gift", NOW_MS))
 
 
 @pytest.fixture

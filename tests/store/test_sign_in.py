@@ -6,10 +6,10 @@ from collections.abc import Callable
 import pytest
 
 from cadenza.store.store import Store, StoreRefused, Transaction
-from cadenza.store.tables import accounts, links, operator_link, passkeys, second_factors, sessions, site_secrets
+from cadenza.store.tables import accounts, links, second_factors, sessions, site_secrets
 from cadenza.store.tables.accounts import Account, Preferences
 from cadenza.store.tables.links import Link
-from cadenza.store.tables.passkeys import Passkey
+from cadenza.store.tables.second_factors import Passkey
 from cadenza.store.tables.sessions import Session
 
 NOW_MS = 1_800_000_000_000
@@ -93,10 +93,12 @@ async def test_only_one_account_is_the_first_operators(store: Store) -> None:
 
 async def test_the_link_of_the_first_operator_is_taken_once(store: Store) -> None:
     """A later link replaces an earlier one, and of several that take it at once one gets it."""
-    await store.transact(lambda tx: operator_link.replace(tx, b"a" * 32))
-    await store.transact(lambda tx: operator_link.replace(tx, b"b" * 32))
-    assert [await operator_link.is_live(store, digest) for digest in (b"a" * 32, b"b" * 32)] == [False, True]
-    taken = await asyncio.gather(*(store.transact(lambda tx: operator_link.take(tx, b"b" * 32)) for _ in range(4)))
+    await store.transact(lambda tx: site_secrets.replace_operator_link(tx, b"a" * 32))
+    await store.transact(lambda tx: site_secrets.replace_operator_link(tx, b"b" * 32))
+    assert [await site_secrets.is_operator_link(store, digest) for digest in (b"a" * 32, b"b" * 32)] == [False, True]
+    taken = await asyncio.gather(
+        *(store.transact(lambda tx: site_secrets.take_operator_link(tx, b"b" * 32)) for _ in range(4))
+    )
     assert sorted(taken) == [False, False, False, True]
 
 
@@ -134,15 +136,15 @@ async def test_a_code_is_used_once(filled: Store) -> None:
 
 async def test_a_passkey_answers_a_challenge_once(filled: Store) -> None:
     """A use is accepted only for a challenge that is newer than the last use."""
-    await filled.transact(lambda tx: passkeys.add(tx, PASSKEY))
-    assert await passkeys.get(filled, PASSKEY.id) == PASSKEY
+    await filled.transact(lambda tx: second_factors.add_passkey(tx, PASSKEY))
+    assert await second_factors.get_passkey(filled, PASSKEY.id) == PASSKEY
     for asked_at, is_accepted in ((NOW_MS, True), (NOW_MS, False), (NOW_MS + 6, True)):
         used = await filled.transact(
-            lambda tx, at=asked_at: passkeys.use(tx, PASSKEY, at, 1, at + 5)  # type: ignore[misc]
+            lambda tx, at=asked_at: second_factors.use_passkey(tx, PASSKEY, at, 1, at + 5)  # type: ignore[misc]
         )
         assert used is is_accepted
-    assert not await filled.transact(lambda tx: passkeys.remove(tx, "acct_b", PASSKEY.id))
-    assert await filled.transact(lambda tx: passkeys.remove(tx, "acct_a", PASSKEY.id))
+    assert not await filled.transact(lambda tx: second_factors.remove_passkey(tx, "acct_b", PASSKEY.id))
+    assert await filled.transact(lambda tx: second_factors.remove_passkey(tx, "acct_a", PASSKEY.id))
 
 
 async def test_the_least_used_sessions_end(filled: Store) -> None:

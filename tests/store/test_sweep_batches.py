@@ -8,7 +8,7 @@ import pytest
 
 from cadenza.core.records import Cap, Outcome, Usage
 from cadenza.fleet import presence
-from cadenza.fleet.presence import Bounds
+from cadenza.fleet.presence import HeartbeatBounds
 from cadenza.ledger import sweeps
 from cadenza.ledger.marks import MARK
 from cadenza.ledger.rules import Ended, Held
@@ -45,7 +45,7 @@ from tests.store.rows import DOLLAR_NANO, NOW_MS, rows_of
 WHOLE_NANO = 2500
 MARKED_NANO = 1210  # of a request with seven marked tokens
 MANY = 2 * BATCH_MAX + 10
-OBSERVER = Bounds(beat_every_s=0.05, fresh_s=0.3, gap_s=10.0, dead_s=0.5)
+OBSERVER = HeartbeatBounds(heartbeat_every_s=0.05, fresh_s=0.3, gap_s=10.0, dead_s=0.5)
 
 
 class Crash(Exception):

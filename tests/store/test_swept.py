@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from cadenza.core.records import Usage
-from cadenza.fleet.presence import Bounds
+from cadenza.fleet.presence import HeartbeatBounds
 from cadenza.ledger.rules import Ended, Held
 from cadenza.ledger.writer import LedgerWriter
 from cadenza.observe import Metrics
@@ -38,7 +38,7 @@ from tests.store.rows import DOLLAR_NANO, rows_of
 
 WHOLE_NANO = 2500
 LITTLE_NANO = 20 * WHOLE_NANO
-OBSERVER = Bounds(beat_every_s=0.05, fresh_s=0.3, gap_s=10.0, dead_s=0.5)
+OBSERVER = HeartbeatBounds(heartbeat_every_s=0.05, fresh_s=0.3, gap_s=10.0, dead_s=0.5)
 KEY = b"k" * 32
 
 Writing = tuple[LedgerWriter, Metrics]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from cadenza.store.files import lock_process, unlock_process
+from cadenza.store.process_locks import ProcessLocks
 from cadenza.store.schema import metadata
 from cadenza.store.transfer import CARRIED, LEFT_BEHIND
 from tests.cli.conftest import EMAIL, PASSWORD
@@ -256,10 +256,10 @@ def test_a_served_source_is_refused(target: str, upstream: LoopbackUpstream) -> 
 
 async def test_the_lock_of_a_living_process_is_enough(source: Path, target: str) -> None:
     """A process that has started but served nothing yet keeps its store where it is."""
-    lock = lock_process(source, "proc_new")
+    lock = ProcessLocks(source).lock("proc_new")
     assert lock is not None
     done = await asyncio.to_thread(move_between, source, target)
-    unlock_process(source, "proc_new", lock)
+    ProcessLocks(source).unlock("proc_new", lock)
     assert_refused(done, "A service is running on")
 
 
@@ -275,11 +275,11 @@ async def test_a_service_that_starts_during_the_transfer_is_noticed(
             moving = asyncio.create_task(asyncio.to_thread(move_between, source, target))
             assert await comes_true(lambda: waits_for_a_lock(other))
             if place == "source":
-                lock = lock_process(source, "proc_new")
+                lock = ProcessLocks(source).lock("proc_new")
                 assert lock is not None
                 await other.execute("COMMIT")
                 done = await moving
-                unlock_process(source, "proc_new", lock)
+                ProcessLocks(source).unlock("proc_new", lock)
                 assert_refused(done, f"Nothing was carried over, because a service was started on {source} meanwhile:")
             else:
                 async with present(store) as presence:

@@ -14,11 +14,12 @@ from cadenza.control.money.vouchers import (
     revoke_voucher,
 )
 from cadenza.core.errors import ControlError
-from cadenza.ledger import audit, transaction
+from cadenza.core.records import COMMAND_LINE
+from cadenza.ledger import audit, credit
 from cadenza.store.schema import entries, vouchers
 from cadenza.store.store import Store
 from cadenza.store.tables import epochs
-from cadenza.store.tables.audit_events import COMMAND_LINE, list_newest
+from cadenza.store.tables.audit_events import list_newest
 from tests.store.moves import fund, money, opened
 from tests.store.rows import DOLLAR_NANO, NOW_MS, rows_of
 
@@ -120,7 +121,7 @@ async def test_an_unknown_code_is_a_guess(store: Store) -> None:
 
 async def test_a_voucher_is_still_good_if_the_balance_is_at_its_limit(store: Store) -> None:
     """A voucher that would lift the balance to its limit is refused and not used up."""
-    await fund(store, transaction.BALANCE_NANO_LIMIT - 1)
+    await fund(store, credit.BALANCE_NANO_LIMIT - 1)
     await fund(store, 0, "b")
     code = await make(store)
     with pytest.raises(ControlError, match="still good"):

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from cadenza.ledger import replies
+from cadenza.ledger import statement
 from cadenza.store.store import Store
 from cadenza.store.tables import keys
 from tests.store.rows import NOW_MS, add_account
@@ -26,4 +26,4 @@ async def test_the_cost_of_an_unknown_reply(store: Store) -> None:
     """There is no cost for a reply that is not there, whatever the text of its id."""
     await add_account(store)
     for completion_id in ("chatcmpl-none", "\0", "é"):
-        assert await replies.find_cost(store, "acct_a", completion_id) is None
+        assert await statement.find_reply_cost(store, "acct_a", completion_id) is None

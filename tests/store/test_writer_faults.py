@@ -16,7 +16,7 @@ from cadenza.core.records import Usage
 from cadenza.ledger.committer import BATCH_MAX
 from cadenza.ledger.rules import Ended, Held
 from cadenza.store.address import open_store
-from cadenza.store.postgres.connect import PostgresBounds
+from cadenza.store.postgres.connection import PostgresBounds
 from cadenza.store.postgres.store import PostgresStore
 from cadenza.store.sqlite.store import SqliteStore
 from cadenza.store.store import Store, StoreBusy, StoreUnavailable

@@ -12,18 +12,15 @@ import click
 from click.shell_completion import get_completion_class
 
 from cadenza.cli.accounts import accounts
-from cadenza.cli.audit_log import audit
-from cadenza.cli.backup import backup
-from cadenza.cli.classes import classes
 from cadenza.cli.console import say
-from cadenza.cli.credit import correct, vouchers
 from cadenza.cli.doctor.command import doctor
-from cadenza.cli.erase import erase
 from cadenza.cli.index import index
 from cadenza.cli.keys import keys
 from cadenza.cli.ledger import ledger, usage
 from cadenza.cli.memory import memory
-from cadenza.cli.serve import migrate, serve
+from cadenza.cli.operator import audit, classes
+from cadenza.cli.serve import backup, migrate, serve
+from cadenza.cli.vouchers import vouchers
 
 COMPLETE_VARIABLE = "_CADENZA_COMPLETE"
 GC_THRESHOLD = 100_000  # with Python's own, a tenth of an import's time goes into looking for garbage
@@ -45,8 +42,6 @@ def completion(shell: str) -> None:
 
 
 app.add_command(serve)
-accounts.add_command(correct)
-accounts.add_command(erase)
 app.add_command(accounts, "account")
 app.add_command(keys, "key")
 app.add_command(vouchers, "voucher")

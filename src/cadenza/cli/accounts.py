@@ -1,12 +1,13 @@
-"""cadenza account create | list | credit. What changes an account is in account_changes.py."""
+"""cadenza account: create, list, credit, correct, what an operator changes, links, and erase."""
 
-import re
-from itertools import pairwise
+import sys
+from typing import TYPE_CHECKING
 
 import click
 
-from cadenza.cli.account_changes import COMMANDS, read_password, usable_class
 from cadenza.cli.console import (
+    AmountCommand,
+    ask,
     config_option,
     json_option,
     load_config,
@@ -17,26 +18,18 @@ from cadenza.cli.console import (
     say,
     with_store,
 )
-from cadenza.core.formats import rfc3339_or_none
+from cadenza.core.formats import rfc3339, rfc3339_or_none
 from cadenza.core.money import format_dollars, parse_dollars
-from cadenza.core.records import DEFAULT_CLASS
+from cadenza.core.records import CLASSES, COMMAND_LINE, DEFAULT_CLASS
+
+if TYPE_CHECKING:
+    from cadenza.config import Settings
+    from cadenza.store.tables.links import LinkKind
 
 COLUMNS = ("email", "state", "class", "balance", "held", "debt", "created_at", "id")
-NEGATIVE_NUMBER = re.compile(r"-\.?\d.*")
 
-
-class AmountCommand(click.Command):
-    """A command whose last argument is an amount: `-5` is read as a negative number, not as an option."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if "--" in args:
-            return super().parse_args(ctx, args)
-        words: list[str] = []
-        amounts: list[str] = []
-        for before, word in pairwise(["", *args]):
-            is_amount = NEGATIVE_NUMBER.fullmatch(word) and not before.startswith("--")
-            (amounts if is_amount else words).append(word)
-        return super().parse_args(ctx, [*words, "--", *amounts])
+email_argument = click.argument("email")
+password_option = click.option("--password-stdin", is_flag=True, help="Read the password from standard input.")
 
 
 @click.group()
@@ -45,7 +38,7 @@ def accounts() -> None:
 
 
 @accounts.command()
-@click.argument("email")
+@email_argument
 @click.option("--credit", metavar="DOLLARS", default="0.00", show_default=True, help="Opening credit, in dollars.")
 @click.option(
     "--class",
@@ -54,7 +47,7 @@ def accounts() -> None:
     show_default=DEFAULT_CLASS,
     help="The class that 'auto' means for this account.",
 )
-@click.option("--password-stdin", is_flag=True, help="Read the password from standard input.")
+@password_option
 @reference_option
 @config_option
 def create(
@@ -65,8 +58,8 @@ def create(
 
     settings = load_config(config)
     credit_nano = parse_dollars(credit)
-    class_id = usable_class(settings, preferred_class)
-    password = read_password(from_stdin=password_stdin)
+    class_id = _usable_class(settings, preferred_class)
+    password = _read_password(from_stdin=password_stdin)
     account = with_store(
         settings, lambda store: create_account(store, email, password, credit_nano, class_id, now_ms(), reference)
     )
@@ -99,7 +92,7 @@ def list_(as_json: bool, config: str | None) -> None:
 
 
 @accounts.command(cls=AmountCommand)
-@click.argument("email")
+@email_argument
 @click.argument("amount")
 @click.option("--note", metavar="TEXT", default="", help="The reason, for the ledger.")
 @reference_option
@@ -107,7 +100,6 @@ def list_(as_json: bool, config: str | None) -> None:
 def credit(email: str, amount: str, note: str, reference: str, config: str | None) -> None:
     """Add credit to an account: an amount of dollars, like 5.00."""
     from cadenza.control.money.credit import give_credit  # noqa: PLC0415 import time
-    from cadenza.store.tables.audit_events import COMMAND_LINE  # noqa: PLC0415 import time
 
     amount_nano = parse_dollars(amount)
     done = with_store(
@@ -115,15 +107,200 @@ def credit(email: str, amount: str, note: str, reference: str, config: str | Non
         lambda store: give_credit(store, email, amount_nano, note, now_ms(), COMMAND_LINE, reference),
     )
     if done.earlier_at is not None:
-        say_repeated(done.earlier_at)
+        _say_repeated(done.earlier_at)
     say(f"The balance of {done.account.email} is {format_dollars(done.account.balance_nano)} dollars.")
     if done.account.debt_nano:
         say(f"A debt of {format_dollars(done.account.debt_nano)} dollars is still open: new credit pays it first.")
 
 
-def say_repeated(earlier_at: int) -> None:
-    say(f"This reference was used at {rfc3339_or_none(earlier_at)}, and counts once: nothing was changed now.")
+@accounts.command(cls=AmountCommand)
+@email_argument
+@click.argument("amount")
+@click.option("--reason", metavar="TEXT", required=True, help="Why, for the ledger. The account's owner sees it.")
+@reference_option
+@config_option
+def correct(email: str, amount: str, reason: str, reference: str, config: str | None) -> None:
+    """Take credit back from an account: a negative amount of dollars, like -1.00. It never goes below zero.
+
+    What running requests hold is taken when they end.
+    """
+    from cadenza.control.money.credit import correct_credit  # noqa: PLC0415 import time
+
+    amount_nano = -parse_dollars(amount[1:]) if amount.startswith("-") else parse_dollars(amount)
+    done = with_store(
+        load_config(config),
+        lambda store: correct_credit(store, email, amount_nano, reason, COMMAND_LINE, now_ms(), reference),
+    )
+    if done.earlier_at is not None:
+        _say_repeated(done.earlier_at)
+    else:
+        say(f"Took {format_dollars(done.taken_nano)} dollars from {done.email}.")
+    if done.owed_nano:
+        say(f"{format_dollars(done.owed_nano)} dollars are a debt: ended requests and new credit pay it first.")
+    say(f"The balance is {format_dollars(done.balance_nano)} dollars.")
 
 
-for command in COMMANDS:
-    accounts.add_command(command)
+@accounts.command()
+@email_argument
+@click.option("--remove", is_flag=True, help="Make it an ordinary account again.")
+@config_option
+def operator(email: str, remove: bool, config: str | None) -> None:
+    """Make an account an operator's. It sees the operator pages of the web application."""
+    from cadenza.control.account.accounts import set_operator  # noqa: PLC0415 import time
+
+    account = with_store(
+        load_config(config), lambda store: set_operator(store, email, COMMAND_LINE, now_ms(), is_operator=not remove)
+    )
+    say(f"{account.email} is {'an ordinary account' if remove else 'an operator'} now.")
+
+
+@accounts.command()
+@email_argument
+@password_option
+@config_option
+def password(email: str, password_stdin: bool, config: str | None) -> None:
+    """Set the password of an account. Every browser is signed out of it."""
+    from cadenza.control.account.accounts import set_password  # noqa: PLC0415 import time
+
+    settings = load_config(config)
+    given = _read_password(from_stdin=password_stdin)
+    account = with_store(settings, lambda store: set_password(store, email, given, COMMAND_LINE, now_ms()))
+    say(f"The password of {account.email} is set, and every browser is signed out of it.")
+
+
+@accounts.command("class")
+@email_argument
+@click.argument("class_id", metavar="CLASS")
+@config_option
+def class_(email: str, class_id: str, config: str | None) -> None:
+    """Choose the class that 'auto' means for an account, from its next request on."""
+    from cadenza.control.account.accounts import set_class  # noqa: PLC0415 import time
+
+    settings = load_config(config)
+    chosen = _usable_class(settings, class_id)
+    account = with_store(settings, lambda store: set_class(store, email, chosen, COMMAND_LINE, now_ms()))
+    say(f"For {account.email}, auto means {account.preferred_class} now.")
+
+
+@accounts.command()
+@email_argument
+@config_option
+def suspend(email: str, config: str | None) -> None:
+    """Refuse the keys and the sign-in of an account."""
+    from cadenza.control.account.accounts import suspend_account  # noqa: PLC0415 import time
+
+    account = with_store(load_config(config), lambda store: suspend_account(store, email, COMMAND_LINE, now_ms()))
+    say(f"{account.email} is suspended: its keys are refused, and every browser is signed out.")
+
+
+@accounts.command()
+@email_argument
+@config_option
+def resume(email: str, config: str | None) -> None:
+    """End the suspension of an account."""
+    from cadenza.control.account.accounts import resume_account  # noqa: PLC0415 import time
+
+    account = with_store(load_config(config), lambda store: resume_account(store, email, COMMAND_LINE, now_ms()))
+    say(f"{account.email} is not suspended any more.")
+
+
+@accounts.command()
+@email_argument
+@click.argument("kind", type=click.Choice(["reset", "verify"]))
+@config_option
+def link(email: str, kind: str, config: str | None) -> None:
+    """Print a link that resets the password of an account, or verifies its address."""
+    from cadenza.control.sign_in.links import print_link  # noqa: PLC0415 import time
+
+    settings = load_config(config)
+    chosen: LinkKind = "reset" if kind == "reset" else "verify"
+    path = with_store(settings, lambda store: print_link(store, email, chosen, COMMAND_LINE, now_ms()))
+    _print_link(settings, path, "an hour" if kind == "reset" else "3 days")
+
+
+@accounts.command()
+@click.argument("email", default="")
+@config_option
+def invite(email: str, config: str | None) -> None:
+    """Print a link that creates an account: for one address or, without it, for anybody."""
+    from cadenza.control.sign_in.sign_up import invite as make_invitation  # noqa: PLC0415 import time
+
+    settings = load_config(config)
+    if settings.platform.sign_up == "closed":
+        raise ValueError('Sign-up is closed: set sign_up = "invite" in [platform] of the config, and restart.')
+    path = with_store(settings, lambda store: make_invitation(store, email, COMMAND_LINE, now_ms()))
+    _print_link(settings, path, "7 days")
+
+
+@accounts.command("remove-second-factor")
+@email_argument
+@config_option
+def remove_second_factor(email: str, config: str | None) -> None:
+    """Remove the authenticator app, the passkeys and the recovery codes of an account."""
+    from cadenza.control.sign_in.second_factor import remove_second_factors  # noqa: PLC0415 import time
+
+    account = with_store(load_config(config), lambda store: remove_second_factors(store, email, COMMAND_LINE, now_ms()))
+    say(f"{account.email} signs in with its password alone now.")
+
+
+@accounts.command()
+@email_argument
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@config_option
+def erase(email: str, yes: bool, config: str | None) -> None:
+    """Erase an account for good: address, password, notes, sessions and the names of its keys.
+
+    Its keys stop at once. Its entries and its usage stay, without a name. Credit that is left is forfeited.
+    """
+    from cadenza.control.account.accounts import get_account  # noqa: PLC0415 import time
+    from cadenza.control.account.erasure import erase_account  # noqa: PLC0415 import time
+
+    settings = load_config(config)
+    account = with_store(settings, lambda store: get_account(store, email))
+    say(f"{account.email} has {format_dollars(account.balance_nano)} dollars of credit, which are forfeited.")
+    if not yes and _confirm_address(account.email) != account.email:
+        raise ValueError("That is not the address. Nothing was erased.")
+    erased = with_store(settings, lambda store: erase_account(store, email, COMMAND_LINE, now_ms()))
+    say(f"The account is erased. Its entries and its usage stay under {erased.account_id}.")
+    say(f"Forfeited: {format_dollars(erased.forfeited_nano)} dollars.")
+    if erased.leaves_log:
+        say("Another program reads the store: until the service stops, its file *-wal may have what was erased.")
+
+
+def _usable_class(settings: "Settings", asked: str | None) -> str:
+    """The class that was asked for, if it has routes. Names that are no class are left to the control plane."""
+    usable = [class_id for class_id in CLASSES if class_id in settings.classes]
+    if asked in CLASSES and asked not in usable:
+        raise ValueError(f"The class '{asked}' has no routes in the config: choose one of {', '.join(usable)}.")
+    return asked or DEFAULT_CLASS
+
+
+def _read_password(*, from_stdin: bool) -> str:
+    if from_stdin:
+        return sys.stdin.readline().rstrip("\r\n")
+    no_terminal = "There is no terminal to ask for the password: send it with --password-stdin."
+    return ask("Password", no_terminal, is_secret=True)
+
+
+def _confirm_address(email: str) -> str:
+    say("You cannot undo this.")
+    try:
+        no_terminal = "There is no terminal to ask: confirm with --yes. Nothing was erased."
+        return ask(f"Type {email} to erase it", no_terminal).strip().lower()
+    finally:
+        if not sys.stdin.isatty():
+            say("")  # nobody typed a line break after the question
+
+
+def _say_repeated(earlier_at: int) -> None:
+    say(f"This reference was used at {rfc3339(earlier_at)}, and counts once: nothing was changed now.")
+
+
+def _print_link(settings: "Settings", path: str, lifetime: str) -> None:
+    """The link alone on standard output."""
+    base_url = settings.platform.base_url
+    if base_url is None:
+        base_url = f"http://127.0.0.1:{settings.server.port}"
+        say("The config has no base_url in [platform], so this link is for a browser on this machine.")
+    click.echo(base_url + path)
+    say(f"It works once, within {lifetime}. Only its reader should see it.")

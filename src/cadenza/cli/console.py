@@ -1,12 +1,14 @@
-"""What the commands share: the --config and --json options, the store, times, and lists as a table or as JSON.
+"""What the commands share: options, the store, questions, and lists as a table or as JSON.
 
 Importing it is cheap. Config and store are imported by the functions that need them.
 """
 
 import os
+import re
 import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -34,6 +36,21 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print one JS
 T = TypeVar("T")
 
 COLUMN_GAP = "  "
+NEGATIVE_NUMBER = re.compile(r"-\.?\d.*")
+
+
+class AmountCommand(click.Command):
+    """A command whose last argument is an amount: `-5` is read as a negative number, not as an option."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if "--" in args:
+            return super().parse_args(ctx, args)
+        words: list[str] = []
+        amounts: list[str] = []
+        for before, word in pairwise(["", *args]):
+            is_amount = NEGATIVE_NUMBER.fullmatch(word) and not before.startswith("--")
+            (amounts if is_amount else words).append(word)
+        return super().parse_args(ctx, [*words, "--", *amounts])
 
 
 def load_config(config: str | None) -> "Settings":
@@ -83,6 +100,16 @@ def say_backup(copy: Path) -> None:
 def say(line: str) -> None:
     """Tell the person at the terminal: standard error, so that standard output holds results only."""
     click.echo(line, err=True)
+
+
+def ask(question: str, no_terminal: str, *, is_secret: bool = False) -> str:
+    """What is typed at the terminal; a secret is hidden and typed twice. ValueError if there is no terminal."""
+    try:
+        return str(click.prompt(question, hide_input=is_secret, confirmation_prompt=is_secret, err=True))
+    except click.Abort:
+        if sys.stdin.isatty():
+            raise  # Ctrl-C
+        raise ValueError(no_terminal) from None
 
 
 def now_ms() -> int:

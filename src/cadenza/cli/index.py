@@ -13,6 +13,7 @@ from cadenza.cli.console import config_option, json_option, load_config, now_ms,
 from cadenza.core.formats import rfc3339_or_none
 
 if TYPE_CHECKING:
+    from cadenza.config.settings import SearchSettings
     from cadenza.grounding.index.indexing import Indexed, IndexOrder
 
 COLUMNS = ("folder", "url", "files", "unreadable", "passages", "indexed_at")
@@ -83,8 +84,8 @@ def _checked_url(url: str | None) -> str | None:
 
 def _list(path: Path, *, as_json: bool, must_exist: bool) -> None:
     from cadenza.core.errors import ControlError  # noqa: PLC0415 import time
-    from cadenza.grounding.index.index_file import index_exists  # noqa: PLC0415 import time
-    from cadenza.grounding.index.index_folders import indexed_folders  # noqa: PLC0415 import time
+    from cadenza.grounding.index.indexing import indexed_folders  # noqa: PLC0415 import time
+    from cadenza.grounding.index.local_index import index_exists  # noqa: PLC0415 import time
 
     if not index_exists(path):
         missing = f"There is no index at {path}. 'cadenza index FOLDER' makes one."
@@ -109,7 +110,7 @@ def _list(path: Path, *, as_json: bool, must_exist: bool) -> None:
 
 
 def _remove(path: Path, folder: Path) -> None:
-    from cadenza.grounding.index.index_folders import remove_folder  # noqa: PLC0415 import time
+    from cadenza.grounding.index.indexing import remove_folder  # noqa: PLC0415 import time
 
     removed = remove_folder(path, folder)
     say(f"Removed {removed.path} from the index: {_count(removed.files, 'file')}.")
@@ -179,3 +180,21 @@ def _size(size_bytes: int) -> str:
 
 def _count(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def index_problem(search: "SearchSettings") -> tuple[str, str] | None:
+    """Why local search cannot work, and what to do: for the start of the service and for `cadenza doctor`.
+
+    It looks at the first bytes of the file. A missing index is a problem only if the config asks for local search.
+    """
+    from cadenza.grounding.index.local_index import index_exists, why_not_an_index  # noqa: PLC0415 import time
+
+    if search.engine != "local":
+        return None
+    if not index_exists(search.index) and not search.index.is_dir():
+        todo = "Run 'cadenza index FOLDER' with this config file, or correct `index` in [grounding.search]."
+        return (f"local: there is no index at {search.index}", todo) if search.wants_index else None
+    if reason := why_not_an_index(search.index):
+        todo = "Correct `index` in [grounding.search], or move the file away and run 'cadenza index FOLDER'."
+        return (f"local: {search.index} {reason}", todo)
+    return None

@@ -20,7 +20,7 @@ import uvloop
 
 from cadenza.app import WORKERS_FOLDER, App
 from cadenza.cli.console import now_ms, say_backup
-from cadenza.cli.doctor.index_check import index_problem
+from cadenza.cli.index import index_problem
 from cadenza.config import ConfigError, Settings, missing_secrets
 from cadenza.config.settings import GroundingSettings
 from cadenza.control.account.accounts import create_account, list_accounts
@@ -69,7 +69,8 @@ def run_service(settings: Settings, host: str, port: int) -> None:
     log = make_log()
     log.info("starting", **start_facts(settings, listener))
     if problem := index_problem(settings.grounding.search):
-        log.warning("local search cannot work", reason=problem.found, todo=problem.todo)
+        reason, todo = problem
+        log.warning("local search cannot work", reason=reason, todo=todo)
     if settings.server.workers == 1:
         serve_one(App(settings, log), listener)
     else:

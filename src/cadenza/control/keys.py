@@ -17,13 +17,13 @@ from cadenza.control.money.idempotency import make_command
 from cadenza.core.codes import KEY_PREFIX, digest_key, display_prefix, is_well_formed, make_key
 from cadenza.core.errors import ControlError
 from cadenza.core.money import AMOUNT_NANO_MAX, format_dollars
-from cadenza.core.records import PERIODS, SCOPES, Cap
+from cadenza.core.records import COMMAND_LINE, PERIODS, SCOPES, Cap
 from cadenza.fleet.changes import make_change
 from cadenza.ledger import cap_rows
 from cadenza.ledger.caps import month_of
 from cadenza.store.store import Store, Transaction
 from cadenza.store.tables import accounts, audit_events, keys, operators
-from cadenza.store.tables.audit_events import COMMAND_LINE, AuditEvent
+from cadenza.store.tables.audit_events import AuditEvent
 from cadenza.store.tables.keys import KeyOrigin, KeyRecord, KeyState, NewKey
 
 DAY_MS = 24 * 60 * 60 * 1000

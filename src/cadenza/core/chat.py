@@ -72,7 +72,7 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReplyMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """The assistant's message of a non-streaming reply. Its content is null if the model said something else instead.
+    """The assistant's message of a non-streaming reply. The content is null if it has calls or a refusal instead.
 
     The reasoning is present if the model showed it, in the fields that its upstream uses.
     """
@@ -178,14 +178,14 @@ class Media(msgspec.Struct, frozen=True):
     tokens: int = 0  # of usual images, audio and files: models differ
     tokens_held: int = 0  # what credit is held for: the most that a provider can be expected to count
     tokens_max: int = 0
-    doubtful_tokens: int = 0  # those of `tokens_max` of which models may count a multiple
+    doubtful_tokens: int = 0  # the part of `tokens_max` that models may count several times over
 
 
 NO_MEDIA = Media()
 
 
 class FilePart(msgspec.Struct, frozen=True):
-    """A file to be read: from where to where its part stands in the JSON of its message, its name and its data."""
+    """A file to be read: the span of its part in the JSON of its message, its name and its data."""
 
     message: int
     start: int
@@ -221,7 +221,7 @@ class ChatRequest(msgspec.Struct, frozen=True):
     sampling: dict[str, msgspec.Raw]
     tools: dict[str, msgspec.Raw]  # the fields of the tool path, unchanged; empty on the plain path
     leading_system: int = 0  # how many system messages it begins with
-    system: bytes | memoryview = b""  # their texts, as they stand inside a JSON string
+    system: bytes | memoryview = b""  # their texts, escaped for a JSON string
     needs: frozenset[str] = frozenset()  # what a route must be able to take: `custom_tools`, `vision`, `audio`, `files`
     question: UserQuestion | None = None  # of a large body; that of a small one is found when it is needed
     files: tuple[FilePart, ...] = ()  # to be read here, on the plain path
@@ -231,7 +231,7 @@ class ChatRequest(msgspec.Struct, frozen=True):
 
     @property
     def fields(self) -> dict[str, msgspec.Raw]:
-        """Everything that goes upstream beside the messages. A new field belongs into one of these two."""
+        """Everything but the messages that goes upstream. A new field belongs in one of these two."""
         return self.sampling | self.tools if self.tools else self.sampling
 
     def counted_texts(self) -> list[str]:

@@ -64,7 +64,7 @@ def make_code() -> str:
 
 
 def normal_code(typed: str) -> str | None:
-    """The code as it was made, whatever its case, dashes and spaces; None if it cannot be one."""
+    """The code in its normal form, with other case, dashes and spaces corrected; None if it cannot be one."""
     letters = "".join(char for char in typed.upper() if char.isalnum())
     letters = letters.removeprefix(MARK).translate(MISREAD)
     if len(letters) != GROUPS * GROUP_CHARS or not set(letters) <= set(VOUCHER_ALPHABET):

@@ -24,7 +24,7 @@ class CadenzaError(Exception):
     status = 500
     type = "api_error"
     retry_helps = True
-    pause_s = 0.0  # a client that asks again at once is held back for so long
+    pause_s = 0.0  # the reply to a client that retries at once is delayed this long
 
     def __init__(self, message: str, headers: Headers | None = None) -> None:
         super().__init__(message)
@@ -63,7 +63,7 @@ class UnreadableAttachment(InvalidRequest):
 
 
 class NotTaken(InvalidRequest):
-    """No model of the class takes something that the request has beside text. `need` is the ability that lacks."""
+    """No model of the class takes the parts or tools of the request. `need` is the missing capability."""
 
     def __init__(self, message: str, class_id: str, need: str, able_classes: Sequence[str] = ()) -> None:
         able = f" Classes that take them: {', '.join(able_classes)}." if able_classes else ""
@@ -186,7 +186,7 @@ class UpstreamFailed(CadenzaError):
 
 
 class Internal(CadenzaError):
-    """An error of our own. The caller is told nothing about it; the log says where it happened."""
+    """An error of our own. The log says where it happened; the caller learns nothing about it."""
 
     def __init__(self) -> None:
         super().__init__("The service had an internal error. Retry; if it persists, report the x-request-id.")

@@ -8,6 +8,8 @@ count less: Gemini 258 a tile, Anthropic up to 4,784.
 import struct
 from collections.abc import Iterator
 
+from cadenza.core.files import FileType, file_type
+
 BASE_TOKENS, TILE_TOKENS, TILE_PIXELS = 2_833, 5_667, 512
 LONG_PIXELS, SHORT_PIXELS, TILES_MAX = 2_048, 768, 8
 PATCH_PIXELS, PATCHES_MAX = 14, 16_384
@@ -15,9 +17,6 @@ IMAGE_TOKENS = 1_024  # of a usual image
 IMAGE_TOKENS_MAX = BASE_TOKENS + TILES_MAX * TILE_TOKENS
 HEAD_BYTES = 256 * 1024  # the size of a JPEG stands behind its profiles and its preview
 
-PNG, JPEG = b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff"
-OTHER_IMAGES = (b"GIF8", b"RIFF", b"II*\0", b"MM\0*", b"BM")
-IMAGES = (PNG, JPEG, *OTHER_IMAGES)
 START_OF_FRAME = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 Pixels = tuple[int, int]
 
@@ -37,10 +36,11 @@ def most_image_tokens(head: bytes, *, is_low: bool) -> int:
 
 def pixels_of(head: bytes) -> Pixels | None:
     """Width and height of a PNG or a JPEG; None if they are not where they must be."""
-    if head.startswith(PNG) and head[12:16] == b"IHDR" and len(head) >= 24:
+    type_ = file_type(head)
+    if type_ is FileType.PNG and head[12:16] == b"IHDR" and len(head) >= 24:
         width, height = struct.unpack(">II", head[16:24])
         return _sane(width, height)
-    if head.startswith(JPEG):
+    if type_ is FileType.JPEG:
         for marker, segment in _segments(head):
             if marker in START_OF_FRAME and len(segment) >= 5:
                 height, width = struct.unpack(">HH", segment[1:5])

@@ -1,4 +1,4 @@
-"""Where things stand in the raw JSON of a message: its content, its parts, the first words of the user."""
+"""Finds positions in the raw JSON of a message: its content, its parts, the first words of the user."""
 
 import re
 
@@ -20,7 +20,7 @@ _TEXT = msgspec.json.Decoder(_Text)
 
 
 def find_content(message: msgspec.Raw) -> tuple[int, int] | None:
-    """From where to where the content stands in the JSON of a message. None if the message has a field twice.
+    """The span of the content in the JSON of a message. None if the message has a field twice.
 
     The fields are followed one by one, because another field may have the same bytes as the content.
     """

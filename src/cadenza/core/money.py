@@ -47,7 +47,7 @@ class Price(msgspec.Struct, frozen=True):
         return left_nano // self.output_nano
 
     def affordable_prompt(self, credit_nano: int, output_tokens: int) -> int:
-        """How many prompt tokens a credit pays for beside so many of output; negative if it does not pay for these."""
+        """How many prompt tokens a credit pays for besides `output_tokens`; negative if it does not pay for those."""
         left_nano = credit_nano - output_tokens * self.output_nano
         if self.input_nano == 0:
             return CONTEXT_TOKENS_MAX if left_nano >= 0 else -1

@@ -59,7 +59,7 @@ def resolved(json: bytes) -> str:
 
 
 def _texts_of(raw: msgspec.Raw, excluded: Sequence[msgspec.Raw]) -> list[str]:
-    """The texts of a message. Each one stands for the tokens of a role and of separators too."""
+    """The texts of a message. Each one also counts for the tokens of a role and of separators."""
     if _JUST_TEXT.fullmatch(raw):
         content = _MESSAGE.decode(raw).content
         return [content] if isinstance(content, str) else ["", *[part.text for part in content]]
@@ -67,7 +67,7 @@ def _texts_of(raw: msgspec.Raw, excluded: Sequence[msgspec.Raw]) -> list[str]:
 
 
 def without_data(json: bytes, excluded: Sequence[msgspec.Raw]) -> bytes:
-    """The JSON without these strings, which stand in it in this order, each as the value of a field.
+    """The JSON without these strings: values of fields, in the order in which they occur.
 
     A quote after a colon or a blank begins a string: inside of a string it would follow a backslash. Another string
     with the same bytes may be taken instead, which makes no difference to the count.

@@ -22,7 +22,7 @@ class Want(msgspec.Struct):
     until_s: float
 
 
-class Allowance(msgspec.Struct, frozen=True):
+class SlotLease(msgspec.Struct, frozen=True):
     """How many places may be taken here until `until_s`, of how many in all, and how many keys share them elsewhere."""
 
     limit: int
@@ -57,7 +57,7 @@ class Shares:
     def change_limit(self, limit: int) -> None:
         self.limit = self.ceiling = limit
 
-    def allow(self, allowance: Allowance) -> None:
+    def allow(self, allowance: SlotLease) -> None:
         self.limit = allowance.limit
         self.ceiling = allowance.ceiling
         self._keys_elsewhere = allowance.keys_elsewhere
@@ -98,11 +98,11 @@ class Shares:
             self._wants.popitem(last=False)
 
     def is_within_share(self, key: str, more: int) -> bool:
-        """Whether the key would have no more than its share with so many more places."""
+        """Whether the key stays within its share with `more` further places."""
         return self.held_by(key) + more <= self._share(len({key, *self._held, *self._wants}))
 
     def use(self, waiting: Mapping[str, int], now_s: float) -> Use:
-        """The use of the places, with so many requests of each key waiting."""
+        """The use of the places. `waiting` has the number of waiting requests of each key."""
         self._forget_wants(now_s)
         keys = {*self._held, *self._wants, *waiting}
         share = int(self._share(max(1, len(keys))))

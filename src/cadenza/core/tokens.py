@@ -21,12 +21,12 @@ MESSAGE_OVERHEAD_TOKENS = 4  # role and separators of one message in a chat temp
 TOKEN_BYTES_MAX = 128  # the longest token of o200k: 128 spaces
 WORD_BYTES_PER_TOKEN = 3  # words have more, in every script
 SIGNS = re.compile(r"[^\w\s]+|\d+")  # each of their bytes may be a token
-COUNT_TOKENS_MAX = 2 * CONTEXT_TOKENS_MAX  # no prompt of so many tokens is served: beyond, the count is an estimate
+COUNT_TOKENS_MAX = 2 * CONTEXT_TOKENS_MAX  # no prompt this long is served: beyond, the count is an estimate
 
 # The tokenizer needs up to 2 seconds for a megabyte of these characters in long runs, instead of 40 ms.
-SLOW_RUNS = {"-": 64, "=": 64, "*": 64, "/": 64, "#": 64, " ": 64, "\t": 24}  # from so many characters on
+SLOW_RUNS = {"-": 64, "=": 64, "*": 64, "/": 64, "#": 64, " ": 64, "\t": 24}  # the shortest slow run
 RUNS = [(char * chars, re.compile(f"{re.escape(char)}{{{chars},}}")) for char, chars in SLOW_RUNS.items()]
-RUN_CHARS = 128  # a run has the same tokens for each so many characters
+RUN_CHARS = 128  # the tokens of a long run grow linearly in steps of this length
 
 
 class _Encoding(Protocol):
@@ -75,7 +75,7 @@ class Tokenizer:
         return tokens
 
     def _count_part(self, part: str) -> int:
-        """Long runs of one character are counted apart. This changes the count by at most two tokens for each run."""
+        """Long runs of one character are counted separately. This changes the count by at most two tokens per run."""
         for run, pattern in RUNS:
             if run in part:
                 return self._count_around(pattern, part)
@@ -111,12 +111,12 @@ class Tokenizer:
 
 
 def least_tokens(chars: int) -> int:
-    """The fewest tokens that so many characters can have."""
+    """The fewest tokens that `chars` characters can have."""
     return -(-chars // TOKEN_BYTES_MAX)
 
 
 def _parts(text: str, part_chars: int) -> Iterator[str]:
-    """Cut before a space where there is one: no token spans it."""
+    """Cut before a space if there is one: no token spans it."""
     start = 0
     while start < len(text):
         end = start + part_chars
@@ -138,26 +138,26 @@ def _good_cut(text: str, start: int, end: int) -> int:
     return end
 
 
-def is_prompt_believable(said: Usage, prompt_bytes: int) -> bool:
-    return said.prompt_tokens <= prompt_bytes + TEMPLATE_TOKENS_MAX
+def is_prompt_believable(reported: Usage, prompt_bytes: int) -> bool:
+    return reported.prompt_tokens <= prompt_bytes + TEMPLATE_TOKENS_MAX
 
 
-def believable(said: Usage, own_prompt_tokens: int, prompt_bytes: int, output_limit: int) -> tuple[Usage, bool]:
+def believable(reported: Usage, own_prompt_tokens: int, prompt_bytes: int, output_limit: int) -> tuple[Usage, bool]:
     """An upstream's counts (or our own estimate) within what can be true, and whether they had to be corrected.
 
     A prompt has no more tokens than bytes, apart from its template; an output has no more than were allowed.
     """
-    is_prompt_good = is_prompt_believable(said, prompt_bytes)
-    is_output_good = said.completion_tokens <= output_limit
+    is_prompt_good = is_prompt_believable(reported, prompt_bytes)
+    is_output_good = reported.completion_tokens <= output_limit
     if is_prompt_good and is_output_good:
-        return said, False
+        return reported, False
     return Usage(
-        prompt_tokens=said.prompt_tokens if is_prompt_good else own_prompt_tokens,
-        completion_tokens=min(said.completion_tokens, output_limit),
-        cached_tokens=said.cached_tokens if is_prompt_good else 0,
-        estimated=said.estimated or not is_prompt_good,
-        completion_details=said.completion_details if is_output_good else None,
-    ), not said.estimated
+        prompt_tokens=reported.prompt_tokens if is_prompt_good else own_prompt_tokens,
+        completion_tokens=min(reported.completion_tokens, output_limit),
+        cached_tokens=reported.cached_tokens if is_prompt_good else 0,
+        estimated=reported.estimated or not is_prompt_good,
+        completion_details=reported.completion_details if is_output_good else None,
+    ), not reported.estimated
 
 
 def estimate_tokens(text: str) -> int:
@@ -168,7 +168,7 @@ def estimate_tokens(text: str) -> int:
 
 
 def output_room(route: Route, prompt_tokens: int) -> int:
-    """What a route's window leaves for output beside a prompt, with a margin where there is room for one."""
+    """How many output tokens a route's window leaves after a prompt, with a margin if there is room for one."""
     bare_tokens = route.context_tokens - prompt_tokens
     careful_tokens = bare_tokens - int(prompt_tokens * WINDOW_MARGIN)
     return careful_tokens if careful_tokens >= OUTPUT_TOKENS_MIN else min(bare_tokens, OUTPUT_TOKENS_MIN)

@@ -17,7 +17,7 @@ Range = Literal["7", "30", "90", "month"]
 RANGES: tuple[Range, ...] = ("7", "30", "90", "month")
 DEFAULT_SPAN = timedelta(days=30)
 DAY_MS = 24 * 60 * 60 * 1000
-PACE_DAYS = 7
+SPENDING_DAYS = 7
 LASTS_MS_MAX = 3650 * DAY_MS  # a later end of the credit is not told
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 LATEST = datetime(9000, 1, 1, tzinfo=UTC)
@@ -116,8 +116,8 @@ class Overview(msgspec.Struct, frozen=True):
         return {name: sum_counters(day.by_class.get(name, NOTHING) for day in self.days) for name in names}
 
 
-class Pace(msgspec.Struct, frozen=True):
-    """What an account spent a day lately, and when its credit ends at that pace; None if that is years away."""
+class SpendingRate(msgspec.Struct, frozen=True):
+    """Extrapolates recent spending: the average per day, and when the credit is used up; None if years away."""
 
     per_day_nano: int
     days: int  # that it was measured over
@@ -146,17 +146,17 @@ def fill_days(span: Span, found: Iterable[tuple[int, str, Counters]]) -> list[Da
     return [DayUsage(day_name(number), by_class) for number, by_class in days.items()]
 
 
-def pace_days(created_at: int, now_ms: int) -> int:
+def spending_days(created_at: int, now_ms: int) -> int:
     """Over how many days the pace of an account is measured: since it exists, and at most 7."""
-    return min(PACE_DAYS, max(1, -((created_at - now_ms) // DAY_MS)))
+    return min(SPENDING_DAYS, max(1, -((created_at - now_ms) // DAY_MS)))
 
 
-def pace_of(spent_nano: int, days: int, balance_nano: int, now_ms: int) -> Pace:
+def spending_rate(spent_nano: int, days: int, balance_nano: int, now_ms: int) -> SpendingRate:
     per_day_nano = spent_nano // days
     if per_day_nano == 0:
-        return Pace(per_day_nano, days, None)
+        return SpendingRate(per_day_nano, days, None)
     lasts_ms = max(0, balance_nano) * DAY_MS // per_day_nano
-    return Pace(per_day_nano, days, now_ms + lasts_ms if lasts_ms <= LASTS_MS_MAX else None)
+    return SpendingRate(per_day_nano, days, now_ms + lasts_ms if lasts_ms <= LASTS_MS_MAX else None)
 
 
 def parse_group(text: str | None) -> GroupBy:

@@ -1,8 +1,8 @@
-"""Finds the key of every request by its digest. A key that was found on Postgres is kept in memory.
+"""Finds the key of every request by its digest. Keys of a Postgres store are cached; SQLite is always asked.
 
-A kept key is used only while this process is fresh, and is dropped with every change of keys, accounts or classes, so
-a look-up that begins after a change was made sees it (see decision 17). Unknown digests are not kept. On Postgres,
-look-ups that wait at the same time share one query; they join only a query that has not begun. SQLite is always asked.
+A cached key is used only while this process is fresh, and the cache is cleared with every change of keys, accounts or
+classes, so a look-up that begins after a change was made sees it (see decision 17). Unknown digests are not cached.
+Look-ups that wait at the same time share one query; they join only a query that has not begun.
 """
 
 import asyncio
@@ -15,29 +15,29 @@ from cadenza.store.tables.keys import FoundKey, FoundKeys
 
 QUERIES_AT_ONCE = 2
 WAIT_S = 1.0
-KEPT_MAX = 10_000
+KEYS_MAX = 10_000
 
 
 class KeyCache:
     """The look-ups of one process."""
 
-    def __init__(self, store: Store, presence: Presence, wait_s: float = WAIT_S, kept_max: int = KEPT_MAX) -> None:
+    def __init__(self, store: Store, presence: Presence, wait_s: float = WAIT_S, keys_max: int = KEYS_MAX) -> None:
         self._store = store
         self._presence = presence
         self._wait_s = wait_s
-        self._kept = BoundedCache[bytes, FoundKey](kept_max)  # read under the epoch that is followed
+        self._cached = BoundedCache[bytes, FoundKey](keys_max)  # read under `presence.epoch`
         self._turns = asyncio.Semaphore(QUERIES_AT_ONCE)
         self._next: tuple[set[bytes], asyncio.Task[FoundKeys]] | None = None  # the query that has not begun
         self._queries: set[asyncio.Task[FoundKeys]] = set()
-        presence.follow(self._kept.clear)
+        presence.on_change(self._cached.clear)
 
     async def find(self, digest: bytes) -> FoundKey | None:
         if not self._store.is_shared_by_machines:
             return await keys.look_up(self._store, digest)
-        kept = self._kept.get(digest)
-        if kept is not None and self._presence.is_fresh:
-            self._kept.move_to_end(digest)
-            return kept
+        cached = self._cached.get(digest)
+        if cached is not None and self._presence.is_fresh:
+            self._cached.move_to_end(digest)
+            return cached
         digests, query = self._next or self._prepare()
         digests.add(digest)
         return (await asyncio.shield(query)).by_digest.get(digest)
@@ -57,17 +57,14 @@ class KeyCache:
                     self._next = None
                     found = await keys.look_up_many(self._store, list(digests))
         except TimeoutError:
-            self._next = None  # it may not have begun: nobody may join it now
+            self._next = None  # it may not have begun: no other look-up may join it now
             raise StoreUnavailable("The store did not answer in time.") from None
         self._keep(found)
         return found
 
     def _keep(self, found: FoundKeys) -> None:
-        """Keep what was read under the epoch that is followed, and of all keys those that were used last.
-
-        A revoked key is not kept, so that it takes as long as an unknown one.
-        """
+        """Cache what was read under the newest epoch. A revoked key is not: it must take as long as an unknown one."""
         if found.epoch == self._presence.epoch:
             for digest, key in found.by_digest.items():
                 if key.revoked_at is None:
-                    self._kept.put(digest, key)
+                    self._cached.put(digest, key)

@@ -1,10 +1,10 @@
-"""The processes that serve from the store: which of them are dead, and which changes this one follows.
+"""The processes that serve from a store: which of them are dead, and which epoch of changes this one has seen.
 
-On SQLite each process locks a file, and the operating system drops the lock when the process dies. On Postgres each
-process writes a heartbeat twice a second; it is dead if its heartbeat counter stands still for `dead_s`, while the
-observer reads it without a gap. No clocks are compared, and an outage of the store restarts every observation. A
-process that is to be swept is fenced first: its counter is set below zero, and its next heartbeat fails. If it is
-alive, it registers again under a new name. This file knows nothing of money: the ledger sweeps.
+On SQLite each process locks a file, and the kernel drops the lock when the process dies. On Postgres each process
+writes a heartbeat twice a second: it increments a counter in its row. A process is dead if its counter has not changed
+for `dead_s` while an observer read it without a gap. No clocks are compared, and an outage of the store restarts every
+observation. A dead process is fenced before it is swept: its counter is set below zero, and its next heartbeat fails.
+If it was alive after all, it registers again under a new name. This file knows nothing of money: the ledger sweeps.
 """
 
 import asyncio
@@ -15,25 +15,22 @@ import time
 from collections.abc import Callable
 
 import msgspec
-from sqlalchemy import bindparam, delete, insert, literal_column, or_, select, update
+from sqlalchemy import bindparam, delete, insert, or_, select, update
 
-from cadenza.store import files, live_processes, migrate, schema
+from cadenza.store import live_processes, migrate, schema
 from cadenza.store.statements import Statement
 from cadenza.store.store import Row, Store, StoreRefused, StoreUnavailable, Transaction
 from cadenza.store.tables import epochs
 
-CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # goes on while the machine sleeps
+CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # runs while the machine sleeps
+FENCED = -(2**62)  # low enough to stay negative if a process of an older release keeps counting
 ROW = schema.processes.c
 NAMED = ROW.name == bindparam("of")
-NEWEST = select(schema.epochs.c.number).where(schema.epochs.c.name == literal_column(f"'{epochs.CHANGES}'"))
-REGISTER = Statement(insert(schema.processes), "name")
-FENCED = -(2**62)  # low enough to stay negative while a process of the release before goes on counting
-DESCRIPTION = {name: bindparam(f"its_{name}", None, ROW[name].type) for name in live_processes.DESCRIPTION}
-DESCRIBE = Statement(update(schema.processes).where(NAMED).values(DESCRIPTION))
-BEAT = Statement(update(schema.processes).where(NAMED, ROW.beats >= 0).values(beats=ROW.beats + 1))
-READ_BEATS = Statement(select(ROW.name, ROW.beats, NEWEST.scalar_subquery()))
+REGISTER = Statement(insert(schema.processes), "name", *live_processes.DESCRIPTION)
+HEARTBEAT = Statement(update(schema.processes).where(NAMED, ROW.beats >= 0).values(beats=ROW.beats + 1))
+READ_HEARTBEATS = Statement(select(ROW.name, ROW.beats, epochs.number_of(epochs.CHANGES)))
 SET_SEEN = Statement(update(schema.processes).where(NAMED).values(seen=bindparam("number")))
-CLAIM = Statement(
+FENCE = Statement(
     update(schema.processes)
     .where(NAMED, or_(ROW.beats == bindparam("last"), ROW.beats < 0))
     .values(beats=bindparam("fenced"))
@@ -44,16 +41,16 @@ REMOVE = Statement(delete(schema.processes).where(NAMED))
 Clock = Callable[[], float]
 
 
-class Bounds(msgspec.Struct, frozen=True):
-    """How often a process shows that it is alive, and what its silence means, in seconds."""
+class HeartbeatBounds(msgspec.Struct, frozen=True):
+    """How often a process writes a heartbeat, and what missing heartbeats mean, in seconds."""
 
-    beat_every_s: float = 0.5
-    fresh_s: float = 2.0  # how long a process may rely on what a beat confirmed
+    heartbeat_every_s: float = 0.5
+    fresh_s: float = 2.0  # how long a process may rely on what a heartbeat confirmed
     gap_s: float = 1.0  # the longest time between two reads of one observation
     dead_s: float = 6.0  # more than `fresh_s`: a process that can be swept is not fresh
 
 
-USUAL_BOUNDS = Bounds()
+USUAL_BOUNDS = HeartbeatBounds()
 
 
 def elapsed_s() -> float:
@@ -64,40 +61,41 @@ def elapsed_s() -> float:
 class Presence:
     """This process among those that serve from the store.
 
-    It follows the epoch of the changes. On Postgres it is fresh if a beat that was sent less than `fresh_s` ago was
-    confirmed, with the newest epoch. So `fresh_s` after a change was committed, every fresh process has followed it.
+    On Postgres it is fresh if a heartbeat that was sent less than `fresh_s` ago was confirmed, together with the newest
+    epoch. So `fresh_s` after a change was committed, every fresh process has seen it. On SQLite it is always fresh,
+    because nothing is cached there.
     """
 
-    def __init__(self, store: Store, bounds: Bounds = USUAL_BOUNDS, clock: Clock = elapsed_s) -> None:
+    def __init__(self, store: Store, bounds: HeartbeatBounds = USUAL_BOUNDS, clock: Clock = elapsed_s) -> None:
         self.name = _new_name()
-        self.epoch: int | None = None  # of the changes; None while it is not known
-        self.is_swept = False  # another process took this one for dead: it must begin again
+        self.epoch: int | None = None  # the newest epoch of changes that was seen; None while it is not known
+        self.is_swept = False  # another process fenced this one: it must rejoin
         self._store = store
         self._bounds = bounds
         self._clock = clock
         self._fresh_until_s = -math.inf
-        self._seen: int | None = None  # the epoch that the other processes know to be followed
-        self._followers: list[Callable[[], None]] = []
+        self._reported: int | None = None  # the epoch in this process's row
+        self._on_change: list[Callable[[], None]] = []
         self._observation = Observation(bounds)
-        self._dead: dict[str, int] = {}  # the beats at which each stands still
+        self._dead: dict[str, int] = {}  # the counter of each dead process
         self._woken = asyncio.Event()
-        self._wakes: list[Callable[[], None]] = [self._woken.set]
-        self._turn = asyncio.Lock()  # beats, looks and registrations: one at a time
+        self._on_wake: list[Callable[[], None]] = [self._woken.set]
+        self._turn = asyncio.Lock()  # heartbeats, checks of the epoch and registrations: one at a time
         self._lock: int | None = None
         self._started = contextlib.AsyncExitStack()
 
     @property
     def is_fresh(self) -> bool:
-        """Whether this process may rely on what it read under `epoch`. On SQLite always: nothing is kept there."""
-        return not self._store.is_shared_by_machines or self._clock() < self._fresh_until_s
+        """Whether this process may rely on what it read under `epoch`."""
+        return self._store.process_locks is not None or self._clock() < self._fresh_until_s
 
-    def follow(self, changed: Callable[[], None]) -> None:
-        """From now on call `changed` when keys, accounts or classes have changed, or may have."""
-        self._followers.append(changed)
+    def on_change(self, changed: Callable[[], None]) -> None:
+        """Call `changed` whenever keys, accounts or classes have changed, or may have."""
+        self._on_change.append(changed)
 
     def on_wake(self, wake: Callable[[], None]) -> None:
-        """From now on call `wake` when any process has announced something, or may have."""
-        self._wakes.append(wake)
+        """Call `wake` whenever a process has announced something, or may have."""
+        self._on_wake.append(wake)
 
     async def start(self) -> None:
         async with contextlib.AsyncExitStack() as stack:
@@ -105,7 +103,7 @@ class Presence:
             stack.callback(self._unlock)
             await self.rejoin()
             stack.push_async_callback(self._remove)
-            stack.push_async_callback(_end, asyncio.create_task(self._beat_forever()))
+            stack.push_async_callback(_end, asyncio.create_task(self._keep_alive()))
             self._started = stack.pop_all()
 
     async def stop(self) -> None:
@@ -113,48 +111,46 @@ class Presence:
         await self._started.aclose()
 
     async def rejoin(self) -> None:
-        """Register under a new name. For a process that was swept by mistake."""
+        """Register under a new name: at the start, and after this process was swept by mistake."""
         async with self._turn:
-            self._lose()
+            self._invalidate()
             self._unlock()
             self._take_name()
             await self._store.transact(self._register, is_brief=True)
             self.is_swept = False
-            await self._catch_up(is_due=True)
+            await self._refresh(is_due=True)
 
     def _register(self, tx: Transaction) -> None:
         """The insert waits for a running migration; the schema is checked after it, in the same transaction."""
-        tx.change(REGISTER, {"name": self.name})
-        tx.change(DESCRIBE, {"of": self.name, **live_processes.describe_this_process(migrate.REVISIONS[-1])})
+        register(tx, self.name)
         migrate.require_usable(tx)
 
     async def find_dead(self) -> list[str]:
-        """The names of processes that are certainly dead. `claim` one to sweep it."""
-        database = self._store.path
-        if database is None:
+        """The names of processes that are certainly dead. `fence` one before sweeping it."""
+        if (locks := self._store.process_locks) is None:
             self._dead = self._observation.dead(self._clock())
         else:
             names = {name for (name,) in await self._store.rows(NAMES, {})} - {self.name}
-            for left_behind in set(files.lock_names(database)) - names - {self.name}:
-                files.is_unlocked(database, left_behind)
-            self._dead = {name: 0 for name in names if files.is_unlocked(database, name)}
+            for left_behind in set(locks.names()) - names - {self.name}:
+                locks.remove_if_free(left_behind)
+            self._dead = {name: 0 for name in names if locks.remove_if_free(name)}
         return sorted(self._dead)
 
-    def claim(self, tx: Transaction, name: str) -> bool:
+    def fence(self, tx: Transaction, name: str) -> bool:
         """Fence a process that `find_dead` named. From then on any process may sweep it, and then remove it.
 
         False if it is alive after all, or was removed by another process.
         """
-        return tx.change(CLAIM, {"of": name, "last": self._dead[name], "fenced": FENCED}) == 1
+        return tx.change(FENCE, {"of": name, "last": self._dead[name], "fenced": FENCED}) == 1
 
     def _wake(self) -> None:
-        for wake in self._wakes:
+        for wake in self._on_wake:
             wake()
 
-    async def _beat_forever(self) -> None:
-        """Beat in time, and look at once when woken. SQLite needs no beats."""
+    async def _keep_alive(self) -> None:
+        """Send heartbeats on schedule, and check the epoch on every notification."""
         loop = asyncio.get_running_loop()
-        next_s = loop.time() + self._bounds.beat_every_s
+        next_s = loop.time() + self._bounds.heartbeat_every_s
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(next_s):
@@ -162,120 +158,121 @@ class Presence:
             self._woken.clear()
             is_due = loop.time() >= next_s
             if is_due:
-                next_s = loop.time() + self._bounds.beat_every_s
+                next_s = loop.time() + self._bounds.heartbeat_every_s
             async with self._turn:
-                await self._catch_up(is_due=is_due)
+                await self._refresh(is_due=is_due)
 
-    async def _catch_up(self, *, is_due: bool) -> None:
+    async def _refresh(self, *, is_due: bool) -> None:
+        """Send the heartbeat that is due, or check the epoch. A process with a lock file needs no heartbeats."""
         try:
-            if is_due and self._store.is_shared_by_machines:
-                await self._beat()
+            if self._store.process_locks is not None:
+                self._see(await epochs.current(self._store, epochs.CHANGES))
+            elif is_due:
+                await self._send_heartbeat()
             else:
-                await self._look()
+                self._see(await epochs.current(self._store, epochs.CHANGES))
+                await self._report_epoch()
         except StoreUnavailable:
-            self._lose()
-        except Exception as error:  # noqa: BLE001 without beats this process would be taken for dead
-            self._lose()
-            asyncio.get_running_loop().call_exception_handler({"message": "a beat failed", "exception": error})
+            self._invalidate()
+        except Exception as error:  # noqa: BLE001 without heartbeats the others would take this process for dead
+            self._invalidate()
+            asyncio.get_running_loop().call_exception_handler({"message": "a heartbeat failed", "exception": error})
 
-    async def _beat(self) -> None:
-        """Show that this process is alive, see who else is, and follow the newest epoch."""
+    async def _send_heartbeat(self) -> None:
+        """Increment the counter of this process, and read those of all others and the newest epoch."""
         sent_s = self._clock()
-        rows = await self._store.transact(self._write_beat, is_brief=True)
+        rows = await self._store.transact(self._write_heartbeat, is_brief=True)
         if not rows:
-            self._lose()
+            self._invalidate()
             self.is_swept = True
             return
-        self._observation.note({name: beats for name, beats, _ in rows}, sent_s, self._clock())
-        self._follow(rows[0][2])
+        self._observation.note({name: count for name, count, _ in rows}, sent_s, self._clock())
+        self._see(rows[0][2])
         self._fresh_until_s = sent_s + self._bounds.fresh_s
-        await self._tell()
+        await self._report_epoch()
 
-    def _write_beat(self, tx: Transaction) -> list[Row]:
-        return tx.rows(READ_BEATS, {}) if tx.change(BEAT, {"of": self.name}) else []
+    def _write_heartbeat(self, tx: Transaction) -> list[Row]:
+        return tx.rows(READ_HEARTBEATS, {}) if tx.change(HEARTBEAT, {"of": self.name}) else []
 
-    async def _look(self) -> None:
-        """Follow the newest epoch."""
-        self._follow(await epochs.current(self._store, epochs.CHANGES))
-        if self._store.is_shared_by_machines:
-            await self._tell()
-
-    def _follow(self, newest: int) -> None:
+    def _see(self, newest: int) -> None:
         if newest != self.epoch:
             self.epoch = newest
-            for changed in self._followers:
+            for changed in self._on_change:
                 changed()
 
-    async def _tell(self) -> None:
-        """Tell the commands that wait for it which epoch is followed."""
-        if self._seen != self.epoch:
+    async def _report_epoch(self) -> None:
+        """Write the epoch into the row of this process, for `make_change`, which waits for it."""
+        if self._reported != self.epoch:
             seen = {"of": self.name, "number": self.epoch}
             await self._store.transact(lambda tx: tx.change(SET_SEEN, seen), is_brief=True, is_single=True)
-            self._seen = self.epoch
+            self._reported = self.epoch
 
-    def _lose(self) -> None:
-        """Rely on nothing until the store answers. It may then be another server, with an earlier state."""
+    def _invalidate(self) -> None:
+        """Rely on nothing until the store answers. It may then be another server, with an older state."""
         self._fresh_until_s = -math.inf
-        self.epoch = self._seen = None
-        self._observation.rejoin()
+        self.epoch = self._reported = None
+        self._observation.restart()
 
     async def _remove(self) -> None:
-        self._lose()
+        self._invalidate()
         with contextlib.suppress(StoreUnavailable, StoreRefused):
             await self._store.transact(lambda tx: remove(tx, self.name), is_brief=True)
 
     def _take_name(self) -> None:
         self.name = _new_name()
-        database = self._store.path
-        if database is None:
+        if (locks := self._store.process_locks) is None:
             return
         try:
-            while (lock := files.lock_process(database, self.name)) is None:
+            while (lock := locks.lock(self.name)) is None:
                 self.name = _new_name()
         except OSError as error:
             problem = f"The file that shows that this process is alive cannot be locked: {error.strerror}."
-            raise StoreUnavailable(problem, f"Check the folder of {database}.") from None
+            raise StoreUnavailable(problem, f"Check the folder of {self._store.path}.") from None
         self._lock = lock
 
     def _unlock(self) -> None:
-        if self._lock is not None and self._store.path is not None:
-            files.unlock_process(self._store.path, self.name, self._lock)
+        if (locks := self._store.process_locks) is not None and self._lock is not None:
+            locks.unlock(self.name, self._lock)
             self._lock = None
 
 
 class Observation:
-    """Since when the beats of each process stand still, as one observer sees them."""
+    """Since when the counter of each process has not changed, as one observer sees it."""
 
-    def __init__(self, bounds: Bounds) -> None:
+    def __init__(self, bounds: HeartbeatBounds) -> None:
         self._bounds = bounds
-        self._still: dict[str, tuple[int, float]] = {}  # by name: its beats, and since when they are these
+        self._since: dict[str, tuple[int, float]] = {}  # by name: its counter, and since when it has this value
         self._sent_s = self._read_s = -math.inf  # the last read
 
-    def note(self, beats: dict[str, int], sent_s: float, read_s: float) -> None:
-        """Take the beats of all processes, read between these two times."""
-        before = self._still if read_s - self._read_s <= self._bounds.gap_s else {}
-        self._still = {
+    def note(self, counters: dict[str, int], sent_s: float, read_s: float) -> None:
+        """Take the counters of all processes, read between these two times."""
+        before = self._since if read_s - self._read_s <= self._bounds.gap_s else {}
+        self._since = {
             name: before[name] if name in before and before[name][0] == count else (count, read_s)
-            for name, count in beats.items()
+            for name, count in counters.items()
         }
         self._sent_s, self._read_s = sent_s, read_s
 
-    def rejoin(self) -> None:
-        self._still = {}
+    def restart(self) -> None:
+        self._since = {}
 
     def dead(self, now_s: float) -> dict[str, int]:
-        """The processes whose counter stands still for too long or is fenced, and their counters.
+        """The processes whose counter has not changed for `dead_s`, or is fenced, with their counters.
 
-        None if the last read was too long ago.
+        None of them if the last read was too long ago.
         """
         if now_s - self._read_s > self._bounds.gap_s:
             return {}
         until_s = self._sent_s - self._bounds.dead_s
-        return {name: count for name, (count, since_s) in self._still.items() if since_s <= until_s or count < 0}
+        return {name: count for name, (count, since_s) in self._since.items() if since_s <= until_s or count < 0}
+
+
+def register(tx: Transaction, name: str) -> None:
+    tx.change(REGISTER, {"name": name, **live_processes.describe_this_process(migrate.REVISIONS[-1])})
 
 
 def remove(tx: Transaction, name: str) -> None:
-    """Delete the row of a process. Reserves and marks must not refer to it any more."""
+    """Delete the row of a process. StoreRefused while reserves or marks refer to it."""
     tx.change(REMOVE, {"of": name})
 
 

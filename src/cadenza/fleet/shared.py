@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from cadenza.core.rates import Rate, Ticket, take_ticket
-from cadenza.core.shares import Allowance, Use
+from cadenza.core.shares import SlotLease, Use
 
 MEMORY = "memory://"  # the address of the state in the memory of a process
 SWEEP_EVERY = 10_000
@@ -28,7 +28,7 @@ class Borrower(Protocol):
 
     def use(self) -> Use: ...
 
-    def allow(self, allowance: Allowance) -> None: ...
+    def allow(self, allowance: SlotLease) -> None: ...
 
 
 class Lender(Protocol):

@@ -6,7 +6,6 @@ never the text, and the client an internal error.
 """
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable
 
 import msgspec
@@ -15,47 +14,35 @@ from cadenza.core.errors import (
     CadenzaError,
     Ending,
     Internal,
-    InvalidRequest,
     KeyRevoked,
     MethodNotAllowed,
-    NotFound,
     RateLimited,
-    error_headers,
-    render_error,
 )
-from cadenza.core.records import Outcome
-from cadenza.gateway.answers import CORS, JSON, Answers, new_request_id
+from cadenza.gateway.answers import CORS, Answers
 from cadenza.gateway.auth import Caller, authorize, identify, rate_headers
 from cadenza.gateway.chat import serve_chat
-from cadenza.gateway.endpoints import MODELS_PATH, get_model, get_usage, list_models, single_slashes
+from cadenza.gateway.endpoints import (
+    MODELS_PATH,
+    get_model,
+    get_usage,
+    list_models,
+    preflight_headers,
+    single_slashes,
+    unknown_path,
+)
 from cadenza.gateway.gateway import Gateway
 from cadenza.gateway.request import ApiRequest, RequestRecord
 from cadenza.http.exchange import STREAMING, Exchange, Interruption
-from cadenza.http.headers import encode_headers
-from cadenza.observe import Observer, places
+from cadenza.observe import places
 from cadenza.process import is_exhausted
 from cadenza.store.store import StoreUnavailable
 
-DEFAULT_ALLOWED_HEADERS = b"authorization, content-type, x-api-key, api-key"
 STORE_RETRY_S = 2.0
 MEMORY_RETRY_S = 2.0
 OUT_OF_MEMORY = "The service has no memory left for this request at the moment. Retry shortly."
 DRAINING_RETRY_S = 1.0
 READ = ("GET", "HEAD")
 INTERRUPTIONS = {Interruption.SHUTDOWN: Ending, Interruption.REVOKED: KeyRevoked}
-USE_CHAT = "Use POST /v1/chat/completions"
-NOT_IMPLEMENTED = {  # by the first word below /v1: what to use instead
-    "completions": f"{USE_CHAT}.",
-    "responses": f"{USE_CHAT}. A client that speaks only this API, like Codex, connects through LiteLLM's proxy.",
-    "messages": f"{USE_CHAT}. A client that speaks only this API, like Claude Code, connects through LiteLLM's proxy "
-    "or claude-code-router.",
-    "embeddings": f"{USE_CHAT} for answers, and another service for embeddings: the classes here only answer.",
-}
-
-MALFORMED = "This is not a valid HTTP/1.1 request, or its headers are too large."
-UNKNOWN_CODING = "The body has a transfer coding that is not supported: only chunked is."
-NO_CONNECTION = "The service has no free connection at the moment. Retry shortly."
-NO_CONNECTION_RETRY_S = 1.0
 
 
 class Endpoint(msgspec.Struct, frozen=True):
@@ -93,7 +80,7 @@ async def serve_api(gateway: Gateway, exchange: Exchange, endpoint: Endpoint | N
             raise _draining(gateway, exchange)
         if endpoint is None and exchange.request.method == "OPTIONS":
             record.found("preflight")
-            return answers.send_no_content(_preflight_headers(exchange))
+            return answers.send_no_content(preflight_headers(exchange))
         endpoint = endpoint or find_endpoint(exchange.request.path)
         record.found(endpoint.name)
         if exchange.request.method not in endpoint.methods:
@@ -143,43 +130,4 @@ def find_endpoint(path: str) -> Endpoint:
         return ONE_MODEL
     if "//" in path:
         return find_endpoint(single_slashes(path))
-    if instead := NOT_IMPLEMENTED.get(path.split("/")[2] if path.startswith("/v1/") else ""):
-        raise NotFound(f"This endpoint is not implemented. {instead}")
-    if path.startswith("/v1/v1"):
-        raise NotFound("The path has /v1 twice. Write it only once: in the client's base address, or in the path.")
-    raise NotFound(f"This path does not exist. The paths are {', '.join(ENDPOINTS)} and {MODELS_PATH}/{{model}}.")
-
-
-def _preflight_headers(exchange: Exchange) -> bytes:
-    """Any origin may call, without credentials, with the headers that it asks for."""
-    return (
-        b"access-control-allow-methods: GET, POST, OPTIONS\r\n"
-        b"access-control-allow-headers: %b\r\n"
-        b"access-control-max-age: 86400\r\n"
-        b"vary: access-control-request-headers\r\n"
-    ) % exchange.request.headers.get(b"access-control-request-headers", DEFAULT_ALLOWED_HEADERS)
-
-
-def refuse_malformed(observer: Observer, status: int) -> tuple[bytes, bytes]:
-    """The headers and the body of the reply to bytes that are not HTTP, or not the HTTP that is served here."""
-    error = InvalidRequest(UNKNOWN_CODING if status == 501 else MALFORMED)
-    request_id = new_request_id()
-    observer.record(
-        Outcome(
-            request_id=request_id,
-            endpoint="malformed",
-            status=status,
-            duration_ms=0,
-            ended_at=time.time_ns() // 1_000_000,
-        )
-    )
-    headers = [*error_headers(error), (b"x-request-id", request_id.encode())]
-    return JSON + encode_headers(headers), render_error(error.message, error.type)
-
-
-async def refuse_connection(observer: Observer, exchange: Exchange) -> None:
-    """All connections are busy. This one was accepted only so that its client learns of it."""
-    record = RequestRecord(exchange)
-    Answers(exchange, record.request_id).fail(RateLimited(NO_CONNECTION, NO_CONNECTION_RETRY_S))
-    observer.metrics.refused.labels("connections").inc()
-    observer.record(record.outcome())
+    raise unknown_path(path, ENDPOINTS)

@@ -72,7 +72,7 @@ async def _find_principal(gateway: Gateway, exchange: Exchange) -> Principal:
         gateway.unknown_keys.give_back(digest)
         raise
     if found is None or keys.state_of(found, time.time_ns() // 1_000_000) != "active":
-        gateway.unknown_keys.found_dead(digest, for_good=found is None or found.suspended_at is None)
+        gateway.unknown_keys.found_dead(digest, is_permanent=found is None or found.suspended_at is None)
         raise Unauthenticated
     gateway.unknown_keys.found_live(digest)
     await gateway.catch_up(found.classes_epoch)
@@ -105,14 +105,13 @@ def presented_key(headers: dict[bytes, bytes]) -> bytes:
 
 
 def rate_of(principal: Principal, limits: Limits) -> Rate:
-    """The key's own rate, where it has one."""
+    """The key's own rate, or the usual one."""
     if principal.requests_per_second is None and principal.burst is None:
         return limits.rate
     return Rate(principal.requests_per_second or limits.rate.per_s, principal.burst or limits.rate.burst)
 
 
 def rate_headers(ticket: Ticket) -> bytes:
-    """As they stand on the wire."""
     return (
         b"x-ratelimit-limit-requests: %d\r\nx-ratelimit-remaining-requests: %d\r\nx-ratelimit-reset-requests: %b\r\n"
     ) % (ticket.limit, ticket.remaining, _duration(ticket.reset_ns))

@@ -1,18 +1,20 @@
-"""The credit of one request: held before an upstream is asked, and settled or released exactly once.
+"""The credit of one request: sized and held before an upstream is asked, and settled or released exactly once.
 
-A request that completes is settled before its last byte is sent, or, if the store does not confirm the charge in time,
-ends with an error that says so; the ledger goes on to write it. A request that breaks off is charged for its prompt and
-for what was delivered. If nothing was, its hold is released, unless its client left (or its key was revoked) while an
-upstream worked on it. Cancelling the request does not lose the charge: the outcome is queued at once, or by a task of
-the ledger after the delivered text is counted.
+A request that completes is settled before its last byte is sent. If the store does not confirm the charge in time, the
+reply ends with an error that says so, and the ledger keeps trying to write it. A request that breaks off is charged for
+its prompt and for what was delivered. If nothing was delivered, its hold is released, unless its client left (or its
+key was revoked) while an upstream worked on it. Cancelling the request does not lose the charge: the outcome is queued
+at once, or by a task of the ledger after the delivered text is counted.
 """
 
 import asyncio
 import hashlib
+import time
 from typing import Any
 
 import msgspec
 
+from cadenza.core.chat import ChatRequest, new_completion_id
 from cadenza.core.errors import (
     CadenzaError,
     ChargeUnconfirmed,
@@ -22,11 +24,11 @@ from cadenza.core.errors import (
     RequestRepeated,
 )
 from cadenza.core.money import Price, format_dollars
-from cadenza.core.records import CONTEXT_TOKENS_MAX, ReplyResult, Route
+from cadenza.core.records import CONTEXT_TOKENS_MAX, Plan, ReplyResult, Route
 from cadenza.core.tokens import OUTPUT_TOKENS_MIN, Tokenizer
 from cadenza.gateway.meter import UsageMeter
-from cadenza.gateway.request import RequestRecord
-from cadenza.ledger.caps import CapShort
+from cadenza.gateway.request import ApiRequest, RequestRecord
+from cadenza.ledger.caps import CapStatus
 from cadenza.ledger.rules import Ended, Held, Hold, Insufficient, Repeated
 from cadenza.ledger.transaction import find_repeated
 from cadenza.ledger.writer import LedgerWriter
@@ -35,17 +37,79 @@ from cadenza.routing.prompt import PromptSize
 from cadenza.store.store import Store, StoreUnavailable
 
 DEFAULT_ALLOWANCE_TOKENS = 1024
-BREAK_OFF_S = 5.0
+BREAK_OFF_S = 5.0  # how long a request that breaks off waits for its charge
+
+
+class Quote(msgspec.Struct, frozen=True):
+    """The hold that a request asks for, and what limits the length of its answer."""
+
+    hold: Hold
+    prompt: PromptSize
+    max_tokens: int | None
+    route_tokens: int  # the longest answer that a route of the plan can give
+    window_tokens: int  # the largest window of the plan
+
+    async def counted(self) -> "Quote":
+        """The same quote with an exact count of the prompt."""
+        hold = msgspec.structs.replace(self.hold, prompt_tokens=await self._counted_tokens(), is_counted=True)
+        return msgspec.structs.replace(self, hold=hold)
+
+    async def _counted_tokens(self) -> int:
+        await self.prompt.exact()
+        return self.prompt.to_hold(self.window_tokens)
+
+    async def output_limit(self, held: Held) -> int:
+        """How many tokens the answer may have: what was asked for, as far as the account and the key's cap can pay.
+
+        Without `max_tokens` the hold covers a usual answer, which may become longer while the credit left pays for it.
+        """
+        if self.max_tokens is not None:
+            return min(held.allowance_tokens, self.route_tokens)
+        price, left_nano = self.hold.price, held.left_nano
+        if left_nano < price.quote(0, self.route_tokens) and not self.hold.is_counted:
+            left_nano += price.quote(self.hold.prompt_tokens - await self._counted_tokens(), 0)
+        more_tokens = left_nano // price.output_nano if price.output_nano else self.route_tokens
+        return min(held.allowance_tokens + more_tokens, self.route_tokens)
+
+
+def size_hold(request: ApiRequest, plan: Plan, price: Price, chat: ChatRequest, prompt: PromptSize) -> Quote:
+    """Size the hold of a chat: the prompt, as far as it is counted, and the output allowance, at the class's price.
+
+    `PromptSize.to_hold` says how many tokens a prompt is held for, and `allowance` how many of output. The ledger fits
+    the allowance to what account and cap can pay (`ledger.rules.take_hold`).
+    """
+    now_ms, principal = time.time_ns() // 1_000_000, request.principal
+    hold = Hold(
+        completion_id=new_completion_id(now_ms),
+        request_id=request.record.request_id,
+        account_id=principal.account_id,
+        key_id=principal.key_id,
+        class_id=plan.class_id,
+        prompt_tokens=prompt.to_hold(plan.context_tokens),
+        is_counted=prompt.is_exact,
+        allowance_tokens=allowance(chat.max_tokens, plan.max_output_tokens),
+        price=price,
+        stream=chat.stream,
+        started_at=now_ms,
+        idempotency_digest=idempotency_digest(request.exchange.request.headers),
+        is_capped=principal.is_capped,
+    )
+    return Quote(hold, prompt, chat.max_tokens, plan.max_output_tokens, plan.context_tokens)
+
+
+def allowance(max_tokens: int | None, route_tokens: int) -> int:
+    """How many output tokens are held for: those asked for, or a usual answer, and no more than a route can give."""
+    return min(max_tokens or DEFAULT_ALLOWANCE_TOKENS, route_tokens)
 
 
 class Credit:
-    """Held credit, until it is settled or broken off. `output_limit` is how many tokens the answer may have."""
+    """The held credit of a request, until it is settled or broken off."""
 
     def __init__(
         self, ledger_writer: LedgerWriter, record: RequestRecord, meter: UsageMeter, output_limit: int, wait_s: float
     ) -> None:
         self.meter = meter
-        self.output_limit = output_limit
+        self.output_limit = output_limit  # how many tokens the answer may have
         self.is_ended = False
         self._asked: Route | None = None  # the route that works on the request
         self._ledger = ledger_writer
@@ -53,7 +117,7 @@ class Credit:
         self._wait_s = wait_s
 
     def note_asked(self, route: Route | None) -> None:
-        """The request was handed to this route, or the route that had it failed."""
+        """The request was handed to this route, or (None) the route that had it failed."""
         self._asked = route
 
     def routed(self, route: Route) -> None:
@@ -62,9 +126,10 @@ class Credit:
         self._record.routed(route)
 
     async def settle(self, result: ReplyResult) -> None:
-        """Return once the charge is durable.
+        """Charge the reply, and return once the charge is durable.
 
-        An error if the ledger could not charge it in full after a failure, or if the store did not confirm it in time.
+        ChargeUnconfirmed if the store did not confirm it in time, NotCharged if this process was swept meanwhile and
+        the request could not be charged in full.
         """
         self.is_ended = True
         try:
@@ -75,7 +140,7 @@ class Credit:
             raise NotCharged
 
     async def break_off(self, error: BaseException) -> None:
-        """Charge what is due, or release the hold. Wait for the store briefly; the ledger goes on without us."""
+        """Charge what is due, or release the hold. Wait for the store briefly; the ledger continues without us."""
         self.is_ended = True
         status = _status_of(error, self._record)
         asked = self._asked if _has_left(error, self._record) else None
@@ -101,7 +166,7 @@ class hold_credit:  # noqa: N801 it is used like a function
         ledger_writer: LedgerWriter,
         tokenizer: Tokenizer,
         record: RequestRecord,
-        quote: "Quote",
+        quote: Quote,
         wait_s: float = BREAK_OFF_S,
     ) -> None:
         self._ledger = ledger_writer
@@ -140,46 +205,10 @@ class hold_credit:  # noqa: N801 it is used like a function
         assert self._credit.is_ended
 
 
-class Quote(msgspec.Struct, frozen=True):
-    """What is to be held for a request, and what decides how long its answer may be."""
-
-    hold: Hold
-    prompt: PromptSize
-    max_tokens: int | None
-    route_tokens: int  # the longest answer that a route of the plan can give
-    window_tokens: int  # the largest window of the plan
-
-    async def counted(self) -> "Quote":
-        """The same quote with an exact count of the prompt."""
-        hold = msgspec.structs.replace(self.hold, prompt_tokens=await self._counted_tokens(), is_counted=True)
-        return msgspec.structs.replace(self, hold=hold)
-
-    async def _counted_tokens(self) -> int:
-        await self.prompt.exact()
-        return self.prompt.to_hold(self.window_tokens)
-
-    async def output_limit(self, held: Held) -> int:
-        """How many tokens the answer may have: what was asked for, as far as the account and the key's cap can pay.
-
-        Without `max_tokens`, the hold covers a usual answer. It may be longer, as far as what is left pays for it.
-        """
-        if self.max_tokens is not None:
-            return min(held.allowance_tokens, self.route_tokens)
-        price, left_nano = self.hold.price, held.left_nano
-        if left_nano < price.quote(0, self.route_tokens) and not self.hold.is_counted:
-            left_nano += price.quote(self.hold.prompt_tokens - await self._counted_tokens(), 0)
-        more_tokens = left_nano // price.output_nano if price.output_nano else self.route_tokens
-        return min(held.allowance_tokens + more_tokens, self.route_tokens)
-
-
-def allowance(max_tokens: int | None, route_tokens: int) -> int:
-    return min(max_tokens or DEFAULT_ALLOWANCE_TOKENS, route_tokens)
-
-
 async def check_least_credit(
-    free_nano: int, price: Price, prompt: PromptSize, allowance_tokens: int, cap: CapShort | None = None
+    free_nano: int, price: Price, prompt: PromptSize, allowance_tokens: int, cap: CapStatus | None = None
 ) -> None:
-    """Refuse an account or a cap that could not pay for the prompt even if it had the fewest possible tokens: 402.
+    """Refuse a request whose account or cap could not pay even for the fewest tokens that the prompt can have: 402.
 
     A long prompt is not counted for a refusal, so that a flood of them costs nothing. The error names an estimate.
     """
@@ -195,13 +224,13 @@ async def check_least_credit(
 
 
 def idempotency_digest(headers: dict[bytes, bytes]) -> bytes | None:
-    """The digest of the idempotency key. The key itself is text of the client's and is not stored."""
+    """The digest of the idempotency key. The key itself is the client's text and is not stored."""
     key = headers.get(b"idempotency-key")
     return hashlib.sha256(key).digest() if key else None
 
 
 async def check_not_repeated(store: Store, account_id: str, headers: dict[bytes, bytes], now_ms: int) -> None:
-    """Refuse a request whose idempotency key was used before, without work for it: 409. Without a key it is free."""
+    """Refuse a request whose idempotency key was used before, and do no work for it: 409."""
     digest = idempotency_digest(headers)
     if digest and (repeated := await find_repeated(store, account_id, digest, now_ms)):
         raise RequestRepeated(_say_repeated(repeated))
@@ -226,14 +255,14 @@ def _say_insufficient(answer: Insufficient, prompt_tokens: int, *, is_counted: b
     else:
         needs = f"this request needs about {needed} for about {tokens} (estimated by its size) and a short answer."
     if answer.cap:
-        return _say_capped(answer.cap, answer.free_nano, needs)
+        return _say_capped(answer.cap, needs)
     return f"The account has {format_dollars(answer.free_nano)} dollars of credit that is not held; {needs} Add credit."
 
 
-def _say_capped(short: CapShort, left_nano: int, needs: str) -> str:
-    limit_nano, spent_nano = short.cap.limit_nano, short.spent_nano
-    held_nano = max(0, limit_nano - spent_nano - left_nano)
-    is_monthly = short.cap.period == "month"
+def _say_capped(status: CapStatus, needs: str) -> str:
+    limit_nano, spent_nano = status.cap.limit_nano, status.spent_nano
+    held_nano = max(0, limit_nano - spent_nano - status.left_nano)
+    is_monthly = status.cap.period == "month"
     return (
         f"This key has a spend cap of {format_dollars(limit_nano)} dollars {'a month' if is_monthly else 'in total'}: "
         f"{format_dollars(spent_nano)} are spent{' this month' if is_monthly else ''} and {format_dollars(held_nano)} "
@@ -243,7 +272,7 @@ def _say_capped(short: CapShort, left_nano: int, needs: str) -> str:
 
 
 def _has_left(error: BaseException, record: RequestRecord) -> bool:
-    """Whether the client left, or lost its key. A service that stops has failed the client: that is free."""
+    """Whether the client left, or lost its key. A service that stops has failed the client, which is free."""
     return isinstance(error, asyncio.CancelledError) and not record.was_shut_down
 
 

@@ -6,12 +6,11 @@ test can kill the process.
 """
 
 import asyncio
-import time
 from typing import Protocol
 
 import msgspec
 
-from cadenza.core.chat import ChatRequest, LargeTexts, Media, new_completion_id
+from cadenza.core.chat import ChatRequest, LargeTexts, Media
 from cadenza.core.errors import BodyTimedOut, PayloadTooLarge, UnsupportedEncoding
 from cadenza.core.money import Price
 from cadenza.core.records import CONTEXT_TOKENS_MAX, Plan, Principal, Route
@@ -20,11 +19,9 @@ from cadenza.core.tokens import OUTPUT_TOKENS_MIN, Tokenizer
 from cadenza.gateway.answers import Heartbeat
 from cadenza.gateway.billing import (
     Credit,
-    Quote,
-    allowance,
     check_least_credit,
     hold_credit,
-    idempotency_digest,
+    size_hold,
 )
 from cadenza.gateway.extra_fields import count_passed_fields, ignored_header, passed_fields
 from cadenza.gateway.gateway import Gateway
@@ -56,7 +53,7 @@ INLINE_BYTES = 64 * 1024  # a larger body is parsed in another process
 SLICE_BYTES = 256 * 1024
 
 
-OWN_BYTES = 2048  # of a request, beside what is counted: the names of its fields, the model's, limits and switches
+OWN_BYTES = 2048  # of a request, not counted: the names of fields, the model, limits and switches
 NAME_OWN_BYTES = 4  # of a field: the quotes of its name, a colon and a comma
 MESSAGE_OWN_BYTES = 256  # of a message: names that a dialect adds, ids that it wants in another form
 
@@ -81,7 +78,7 @@ async def serve_chat(gateway: Gateway, request: ApiRequest) -> None:
         if wanted is not NOTHING_WANTED:
             grounding = await ground(gateway, request, served, chat, prompt, wanted)  # 409 402 400
         plan = await fit(served.plan, served.price, prompt, chat, principal.balance_nano)  # 400 402
-        quote = make_quote(request, plan, served.price, chat, prompt)
+        quote = size_hold(request, plan, served.price, chat, prompt)
         at("quoted")
         async with hold_credit(gateway.ledger, tokenizer, request.record, quote) as credit:  # 402 409 429
             at("held")
@@ -141,27 +138,6 @@ async def fit(plan: Plan, price: Price, prompt: PromptSize, chat: ChatRequest, b
         if is_long:
             check_context(await prompt.exact_of_client())
     return await routes_that_fit(plan, prompt, chat.room_tokens)
-
-
-def make_quote(request: ApiRequest, plan: Plan, price: Price, chat: ChatRequest, prompt: PromptSize) -> Quote:
-    """The quote: the prompt tokens that are known so far, and the output tokens to hold credit for."""
-    now_ms, principal = time.time_ns() // 1_000_000, request.principal
-    hold = Hold(
-        completion_id=new_completion_id(now_ms),
-        request_id=request.record.request_id,
-        account_id=principal.account_id,
-        key_id=principal.key_id,
-        class_id=plan.class_id,
-        prompt_tokens=prompt.to_hold(plan.context_tokens),
-        is_counted=prompt.is_exact,
-        allowance_tokens=allowance(chat.max_tokens, plan.max_output_tokens),
-        price=price,
-        stream=chat.stream,
-        started_at=now_ms,
-        idempotency_digest=idempotency_digest(request.exchange.request.headers),
-        is_capped=principal.is_capped,
-    )
-    return Quote(hold, prompt, chat.max_tokens, plan.max_output_tokens, plan.context_tokens)
 
 
 def start_relay(

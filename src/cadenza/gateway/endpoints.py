@@ -1,19 +1,44 @@
-"""The usage endpoint: an account's own counters over a span of time."""
+"""The endpoints beside the chat: models and usage; and replies to requests that reach no endpoint.
+
+A malformed request, or one that finds no free connection, has the headers, the log line and the count of any other
+refusal.
+"""
 
 import re
+import time
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from urllib.parse import parse_qs
 
 import msgspec
 
-from cadenza.core.errors import InvalidRequest
+from cadenza.core.errors import InvalidRequest, NotFound, RateLimited, error_headers, render_error
+from cadenza.core.records import Outcome
 from cadenza.core.usage_report import parse_group, parse_span
+from cadenza.gateway.answers import JSON, Answers, new_request_id
 from cadenza.gateway.gateway import Gateway
-from cadenza.gateway.request import ApiRequest
+from cadenza.gateway.request import ApiRequest, RequestRecord
+from cadenza.http.exchange import Exchange
+from cadenza.http.headers import encode_headers
+from cadenza.observe import Observer
 from cadenza.store.tables.usage import report
 
 MODELS_PATH = "/v1/models"
 SLASHES = re.compile("//+")
+
+DEFAULT_ALLOWED_HEADERS = b"authorization, content-type, x-api-key, api-key"
+MALFORMED = "This is not a valid HTTP/1.1 request, or its headers are too large."
+UNKNOWN_CODING = "The body has a transfer coding that is not supported: only chunked is."
+NO_CONNECTION = "The service has no free connection at the moment. Retry shortly."
+NO_CONNECTION_RETRY_S = 1.0
+USE_CHAT = "Use POST /v1/chat/completions"
+NOT_IMPLEMENTED = {  # by the first word below /v1: what to use instead
+    "completions": f"{USE_CHAT}.",
+    "responses": f"{USE_CHAT}. A client that speaks only this API, like Codex, connects through LiteLLM's proxy.",
+    "messages": f"{USE_CHAT}. A client that speaks only this API, like Claude Code, connects through LiteLLM's proxy "
+    "or claude-code-router.",
+    "embeddings": f"{USE_CHAT} for answers, and another service for embeddings: the classes here only answer.",
+}
 
 
 async def get_usage(gateway: Gateway, request: ApiRequest) -> None:
@@ -40,3 +65,47 @@ async def get_model(gateway: Gateway, request: ApiRequest) -> None:
 def single_slashes(path: str) -> str:
     """The path without repeated slashes: some clients join a base address that ends in one with a path."""
     return SLASHES.sub("/", path)
+
+
+def unknown_path(path: str, known: Iterable[str]) -> NotFound:
+    """The error that says which path to use instead."""
+    if instead := NOT_IMPLEMENTED.get(path.split("/")[2] if path.startswith("/v1/") else ""):
+        return NotFound(f"This endpoint is not implemented. {instead}")
+    if path.startswith("/v1/v1"):
+        return NotFound("The path has /v1 twice. Write it only once: in the client's base address, or in the path.")
+    return NotFound(f"This path does not exist. The paths are {', '.join(known)} and {MODELS_PATH}/{{model}}.")
+
+
+def preflight_headers(exchange: Exchange) -> bytes:
+    """Any origin may call, without credentials, with the headers that it asks for."""
+    return (
+        b"access-control-allow-methods: GET, POST, OPTIONS\r\n"
+        b"access-control-allow-headers: %b\r\n"
+        b"access-control-max-age: 86400\r\n"
+        b"vary: access-control-request-headers\r\n"
+    ) % exchange.request.headers.get(b"access-control-request-headers", DEFAULT_ALLOWED_HEADERS)
+
+
+def refuse_malformed(observer: Observer, status: int) -> tuple[bytes, bytes]:
+    """The headers and the body of the reply to bytes that are not HTTP, or not the HTTP that is served here."""
+    error = InvalidRequest(UNKNOWN_CODING if status == 501 else MALFORMED)
+    request_id = new_request_id()
+    observer.record(
+        Outcome(
+            request_id=request_id,
+            endpoint="malformed",
+            status=status,
+            duration_ms=0,
+            ended_at=time.time_ns() // 1_000_000,
+        )
+    )
+    headers = [*error_headers(error), (b"x-request-id", request_id.encode())]
+    return JSON + encode_headers(headers), render_error(error.message, error.type)
+
+
+async def refuse_connection(observer: Observer, exchange: Exchange) -> None:
+    """All connections are busy. This one was accepted only so that its client learns of it."""
+    record = RequestRecord(exchange)
+    Answers(exchange, record.request_id).fail(RateLimited(NO_CONNECTION, NO_CONNECTION_RETRY_S))
+    observer.metrics.refused.labels("connections").inc()
+    observer.record(record.outcome())

@@ -32,7 +32,7 @@ LoadSnapshot = Callable[[], Awaitable[Snapshot | None]]
 
 
 def body_bytes_max(room_bytes: int | None) -> int:
-    """What the bodies of all requests may take together, if the process may still take so much memory."""
+    """How much memory the bodies of all requests may take, if the process has `room_bytes` left."""
     return BODY_BYTES_MAX if room_bytes is None else min(BODY_BYTES_MAX, max(MIB, room_bytes // COPIES))
 
 
@@ -91,7 +91,7 @@ class Gateway:
         await self.grounder.stop()
 
     def drain(self) -> None:
-        """Refuse new requests from now on."""
+        """Refuse new requests."""
         self.is_draining = True
 
     async def reload(self) -> None:

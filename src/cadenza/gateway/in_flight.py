@@ -87,7 +87,7 @@ class RevocationWatch:
         self._log = log
         self._changed = asyncio.Event()
         self._checking: asyncio.Task[None] | None = None
-        presence.follow(self._changed.set)
+        presence.on_change(self._changed.set)
 
     async def start(self) -> None:
         self._checking = asyncio.create_task(self._check_forever())

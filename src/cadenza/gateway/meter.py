@@ -53,7 +53,7 @@ class UsageMeter:
 
     @property
     def needs_count(self) -> bool:
-        """Whether the upstream reported no usage, or a prompt so long that our own count must replace it."""
+        """Whether the upstream reported no usage, or more prompt tokens than can be true."""
         return self._reported is None or not is_prompt_believable(self._reported, self._believable_tokens)
 
     @property
@@ -88,10 +88,10 @@ class UsageMeter:
 
     async def count_delivered(self) -> Usage:
         """The counts of a reply that broke off: of the prompt, the upstream's if it gave one that can be true."""
-        own, said = await self.count(), self._reported
-        if said is None or not is_prompt_believable(said, self._believable_tokens):
+        own, reported = await self.count(), self._reported
+        if reported is None or not is_prompt_believable(reported, self._believable_tokens):
             return own
-        return msgspec.structs.replace(own, prompt_tokens=said.prompt_tokens, cached_tokens=said.cached_tokens)
+        return msgspec.structs.replace(own, prompt_tokens=reported.prompt_tokens, cached_tokens=reported.cached_tokens)
 
     async def count_whole(self, text: str) -> None:
         """Our own count of a reply that is about to be delivered whole."""
@@ -100,9 +100,9 @@ class UsageMeter:
 
     def result(self, fault: Fault | None = None) -> ReplyResult:
         """The reported counts, corrected if they cannot be true, or our own, which must have been made by now."""
-        said = self._reported or self._own or Usage(0, 0, estimated=True)
+        reported = self._reported or self._own or Usage(0, 0, estimated=True)
         own_prompt_tokens = self._own.prompt_tokens if self._own else 0
-        usage, is_corrected = believable(said, own_prompt_tokens, self._believable_tokens, self._output_limit)
+        usage, is_corrected = believable(reported, own_prompt_tokens, self._believable_tokens, self._output_limit)
         return ReplyResult(
             usage,
             self.finish_reason,

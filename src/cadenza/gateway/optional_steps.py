@@ -19,14 +19,14 @@ from cadenza.grounding.gather import Affordable, Grounder, GroundingRequest
 from cadenza.grounding.material import Grounding
 from cadenza.grounding.model_decision import ModelDecision
 from cadenza.grounding.wanted import Wanted
-from cadenza.ledger.cap_rows import find_left
+from cadenza.ledger.cap_rows import find_cap
 from cadenza.routing.catalogue import Catalogue, ServedClass, routes_that_take
 from cadenza.routing.prompt import PromptSize
 from cadenza.store.store import Store
 
 
 def with_able_routes(served: ServedClass, chat: ChatRequest, grounder: Grounder, catalogue: Catalogue) -> ServedClass:
-    """The class with those of its routes that take what the request has beside text; 400 if there is none."""
+    """The class with only those of its routes that take the parts and tools of the request; 400 if there is none."""
     needs, note = chat.needs, ""
     if chat.files and not grounder.settings.attachments:
         needs, note = needs | {"files"}, " Attachments are turned off here."
@@ -37,7 +37,7 @@ def with_able_routes(served: ServedClass, chat: ChatRequest, grounder: Grounder,
 
 
 def media_for_model(chat: ChatRequest, grounder: Grounder) -> Media:
-    """What the model gets beside text. Files that are not read here are a part of it, and paid for."""
+    """The media that the model gets. Files that are not read here are among them, and paid for."""
     return chat.media if grounder.settings.attachments else with_files(chat.media, chat.files)
 
 
@@ -69,13 +69,13 @@ async def find_affordable(store: Store, request: ApiRequest, price: Price, promp
     now_ms, free_nano = time.time_ns() // 1_000_000, principal.balance_nano
     await check_not_repeated(store, principal.account_id, headers, now_ms)
     await check_least_credit(free_nano, price, prompt, OUTPUT_TOKENS_MIN)
-    if principal.is_capped and (left := await find_left(store, principal.key_id, now_ms)):
-        await check_least_credit(left.left_nano, price, prompt, OUTPUT_TOKENS_MIN, left.cap)
-        free_nano = min(free_nano, left.left_nano)
+    if principal.is_capped and (cap := await find_cap(store, principal.key_id, now_ms)):
+        await check_least_credit(cap.left_nano, price, prompt, OUTPUT_TOKENS_MIN, cap)
+        free_nano = min(free_nano, cap.left_nano)
     return Affordable(free_nano, price)
 
 
 def charge_secret(headers: dict[bytes, bytes]) -> bytes | None:
-    """What a repeated request has in common with the first one: both keys, of which the store has only hashes."""
+    """Identifies a repeated request: its API key and its idempotency key. The store has only hashes of both."""
     key = headers.get(b"idempotency-key")
     return None if key is None else presented_key(headers) + b"\0" + key

@@ -12,16 +12,16 @@ import msgspec
 from cadenza.core.chat import NO_MEDIA, FilePart, Media
 from cadenza.core.errors import InvalidRequest
 from cadenza.core.file_tokens import FileTokens, tokens_of_file, tokens_of_image, tokens_of_sound
+from cadenza.core.files import clean_name
 from cadenza.core.image_tokens import IMAGE_TOKENS, IMAGE_TOKENS_MAX, PATCHES_MAX
 from cadenza.core.message_json import GAP, RAW_ITEMS, find_content, skip
 from cadenza.gateway.tools import NOTHING
-from cadenza.grounding.files.names import clean_name
 
 FILES_MAX = 20
 NO_TOKENS = FileTokens(0, 0, is_certain=True)
 ANY_IMAGE = FileTokens(IMAGE_TOKENS, IMAGE_TOKENS_MAX)
-# What a route must be marked with, to be sent a part of this type.
-ABILITIES = {"image_url": "vision", "input_audio": "audio", "file": "files"}
+# The capability of a route that parts of this type need.
+CAPABILITIES = {"image_url": "vision", "input_audio": "audio", "file": "files"}
 
 _RAW_FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 # An image with nothing but its address and its detail: with another field, or one twice, its size is in doubt.
@@ -53,7 +53,7 @@ Contents = Sequence[tuple[int, list[Part]]]  # each with the index of its messag
 
 
 class Attached(msgspec.Struct, frozen=True):
-    """All that a request has beside text, and what a route must be able to take because of it."""
+    """What a request has in addition to text, and the capabilities that a route needs for it."""
 
     files: tuple[FilePart, ...] = ()  # to be read here
     media: Media = NO_MEDIA
@@ -72,7 +72,7 @@ def check_part(path: str, part: Part, role: str) -> str:
         return part.text
     if part.type == "refusal" and role == "assistant" and part.refusal is not None:
         return part.refusal
-    if part.type not in ABILITIES:
+    if part.type not in CAPABILITIES:
         raise InvalidRequest(
             f"{path}.type: only parts of type 'text' are supported, and in user messages 'file', 'image_url' and "
             "'input_audio'."
@@ -102,18 +102,18 @@ def _is_null(raw: msgspec.Raw) -> bool:
 
 
 def find_attached(messages: Sequence[msgspec.Raw], contents: Contents, *, reads_files: bool) -> Attached:
-    """What these contents have beside text. Where files are not read here, a route must take them."""
-    parts = [part for _, content in contents for part in content if part.type in ABILITIES]
+    """What these contents have in addition to text. Files that are not read here need a route that takes them."""
+    parts = [part for _, content in contents for part in content if part.type in CAPABILITIES]
     if not parts:
         return NOTHING_ATTACHED
     file_count = sum(part.type == "file" for part in parts)
     if file_count > FILES_MAX:
         raise InvalidRequest(f"messages: {file_count} files were sent; at most {FILES_MAX} are allowed.")
-    needs = frozenset(ABILITIES[part.type] for part in parts)
+    needs = frozenset(CAPABILITIES[part.type] for part in parts)
     media, excluded = NO_MEDIA, dict[int, list[msgspec.Raw]]()
     for message, content in contents:
         for part in content:
-            if part.type in ABILITIES:
+            if part.type in CAPABILITIES:
                 data = _data_of(part, reads_files=reads_files)
                 media = _add(media, data.tokens, 0 if data.json is None else len(data.json))
                 if data.json is not None:
@@ -169,7 +169,7 @@ def _add(media: Media, tokens: FileTokens, size_bytes: int) -> Media:
 
 
 def with_files(media: Media, files: Iterable[FilePart]) -> Media:
-    """What is sent beside text if these files are not read here, but go to the model."""
+    """The same media with these files, which are not read here but go to the model."""
     for file in files:
         media = _add(media, tokens_of_file(file.data), 0)  # their bytes are left out already
     return media

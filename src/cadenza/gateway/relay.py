@@ -39,7 +39,7 @@ class ReplyHead(msgspec.Struct, frozen=True):
     headers: bytes = b""
     sources: tuple[Source, ...] = ()  # that the answer may cite
     fence_ids: tuple[str, ...] = ()  # of reference material
-    grounding_nano: int = 0  # charged beside the reply, for a web search
+    grounding_nano: int = 0  # charged in addition to the reply, for a web search
 
 
 class WholeRelay:
@@ -194,7 +194,7 @@ class StreamRelay:
 
 
 def text_of_extras(extras: Mapping[str, Any]) -> str:
-    """The text of a refusal or of reasoning that counts as output. The same reasoning may stand in two fields."""
+    """The text of a refusal or of reasoning that counts as output. The same reasoning may be in two fields."""
     reasoning = extras.get("reasoning_content") or extras.get("reasoning", "")
     return str(extras.get("refusal", "") + reasoning)
 

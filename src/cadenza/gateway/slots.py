@@ -9,7 +9,7 @@ import time
 from collections import Counter
 
 from cadenza.core.errors import RateLimited
-from cadenza.core.shares import Allowance, Shares, Use
+from cadenza.core.shares import Shares, SlotLease, Use
 from cadenza.fleet.shared import Lender
 from cadenza.observe import Metrics
 
@@ -78,9 +78,9 @@ class Slots:
         if self._lender:
             self._lender.change_ceiling(limit)
         else:
-            self.allow(Allowance(limit, limit))
+            self.allow(SlotLease(limit, limit))
 
-    def allow(self, allowance: Allowance) -> None:
+    def allow(self, allowance: SlotLease) -> None:
         self._shares.allow(allowance)
         self._let_in()
 

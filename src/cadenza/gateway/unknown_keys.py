@@ -76,11 +76,11 @@ class UnknownKeyLimiter:
         self._live.put(digest, None)
         self.give_back(digest)
 
-    def found_dead(self, digest: bytes, *, for_good: bool = True) -> None:
+    def found_dead(self, digest: bytes, *, is_permanent: bool = True) -> None:
         """A key that may live again, because its account is suspended, is not remembered."""
         self.spend(digest)
         self._live.pop(digest, None)
-        if for_good:
+        if is_permanent:
             self._dead_until_ns.put(digest, self._clock_ns() + DEAD_KEY_NS)
 
     def spend(self, digest: bytes) -> None:

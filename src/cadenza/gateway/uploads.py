@@ -18,7 +18,7 @@ RETRY_S = 1.0
 
 
 class Uploads:
-    """How much each key and each account has taken."""
+    """The memory that each key and each account has taken."""
 
     def __init__(self, memory: BodyMemory, metrics: Metrics) -> None:
         self._memory = memory
@@ -30,7 +30,7 @@ class Uploads:
         return len(self._taken_bytes)
 
     def check(self, principal: Principal, size_bytes: int) -> None:
-        """429 if there is no room for so many bytes more."""
+        """429 if there is no room for `size_bytes` more."""
         left_bytes = self._memory.free_bytes - size_bytes
         if left_bytes < 0:
             raise self._full("The service has")

@@ -1,8 +1,8 @@
 """Parses the body of a chat request into a ChatRequest, or refuses it with a 400 that says what to correct.
 
 Messages and sampling fields stay raw JSON and go upstream unchanged, except that the role `developer` becomes `system`.
-Everything that OpenAI accepts is accepted, but for its deprecated `functions`. An unknown top-level field is kept apart
-(extra_fields.py): it is dropped and named, unless a route passes it on.
+Everything that OpenAI accepts is accepted, but for its deprecated `functions`. An unknown top-level field is dropped
+and named in a header, unless a route passes it on (extra_fields.py).
 """
 
 import re
@@ -42,13 +42,13 @@ WHOLE_SURROGATES = re.compile(
 )
 
 
-class Body(msgspec.Struct, forbid_unknown_fields=True):
+class ChatBody(msgspec.Struct, forbid_unknown_fields=True):
     """The fields that are used. What has a structure of its own stays raw."""
 
     model: str | None = None
     messages: msgspec.Raw = NOTHING
     stream: bool | None = None
-    stream_options: msgspec.Raw = NOTHING  # whatever it says, a stream ends with its usage
+    stream_options: msgspec.Raw = NOTHING  # ignored: every stream ends with its usage
     max_tokens: int | float | None = None
     max_completion_tokens: int | float | None = None
     n: int | float | None = None
@@ -69,12 +69,12 @@ class Body(msgspec.Struct, forbid_unknown_fields=True):
     logit_bias: msgspec.Raw = NOTHING
 
 
-class OpenBody(Body, forbid_unknown_fields=False):
+class OpenChatBody(ChatBody, forbid_unknown_fields=False):
     """The same of a body that has unknown fields too: they are skipped."""
 
 
-_BODY, _OPEN_BODY = msgspec.json.Decoder(Body), msgspec.json.Decoder(OpenBody)
-_KNOWN = frozenset(Body.__struct_fields__)
+_BODY, _OPEN_BODY = msgspec.json.Decoder(ChatBody), msgspec.json.Decoder(OpenChatBody)
+_KNOWN = frozenset(ChatBody.__struct_fields__)
 _MESSAGES = msgspec.json.Decoder(list[Message] | None)
 _TOOLS = msgspec.json.Decoder(list[ToolFields] | None)
 _NUMBER = msgspec.json.Decoder(float | None)
@@ -85,7 +85,7 @@ def parse_chat(body: bytes | bytearray) -> ChatRequest:
     return check_body(*decode_body(body))
 
 
-def check_body(body: Body, extra: Fields = NO_FIELDS) -> ChatRequest:
+def check_body(body: ChatBody, extra: Fields = NO_FIELDS) -> ChatRequest:
     messages = _decode(_MESSAGES, body.messages, "messages")
     tools = _decode(_TOOLS, body.tools, "tools") if body.tools is not NOTHING else None
     _refuse_unsupported(body, extra, tools)
@@ -126,7 +126,7 @@ def check_context(counted: int) -> None:
         raise ContextOverflow(CONTEXT_TOKENS_MAX, counted)
 
 
-def decode_body(body: bytes | bytearray) -> tuple[Body, Fields]:
+def decode_body(body: bytes | bytearray) -> tuple[ChatBody, Fields]:
     """The known fields, and the others, which most requests do not have.
 
     Raw JSON is not decoded later, so invalid UTF-8 and lone surrogates in it must be found here.
@@ -166,7 +166,7 @@ def _describe(error: msgspec.ValidationError, field: str) -> str:
     return f"{path}: {what[:1].lower()}{what[1:]}."
 
 
-def _given(body: Body, names: tuple[str, ...]) -> dict[str, msgspec.Raw]:
+def _given(body: ChatBody, names: tuple[str, ...]) -> dict[str, msgspec.Raw]:
     """Those of the fields that were sent and are not null, as raw JSON."""
     fields = {}
     for name in names:
@@ -176,7 +176,7 @@ def _given(body: Body, names: tuple[str, ...]) -> dict[str, msgspec.Raw]:
     return fields
 
 
-def _sampling(body: Body) -> dict[str, msgspec.Raw]:
+def _sampling(body: ChatBody) -> dict[str, msgspec.Raw]:
     fields = _given(body, SAMPLING)
     for name, raw in fields.items():
         bytes_max = SCHEMA_BYTES_MAX if name in LARGE_SAMPLING else FIELD_BYTES_MAX
@@ -185,7 +185,7 @@ def _sampling(body: Body) -> dict[str, msgspec.Raw]:
     return fields
 
 
-def _refuse_unsupported(body: Body, extra: Fields, tools: list[ToolFields] | None) -> None:
+def _refuse_unsupported(body: ChatBody, extra: Fields, tools: list[ToolFields] | None) -> None:
     if body.n is not None and body.n != 1:
         raise InvalidRequest("n: not implemented for values other than 1. Send one request per choice.")
     if body.logprobs or body.top_logprobs:
@@ -231,7 +231,7 @@ def _count_leading_system(messages: list[Message]) -> int:
     return len(messages)
 
 
-def _max_tokens(body: Body, *, has_tools: bool) -> int | None:
+def _max_tokens(body: ChatBody, *, has_tools: bool) -> int | None:
     limit, other = body.max_tokens, body.max_completion_tokens
     if limit is None or (other is not None and other < limit):
         limit, other = other, limit

@@ -7,6 +7,7 @@ import msgspec
 from sqlalchemy import TextClause, text
 
 from cadenza.core.records import OUTPUT_TOKENS_MAX
+from cadenza.ledger import EXPORT_FIELDS
 from cadenza.ledger.rules import IDEMPOTENCY_MS
 from cadenza.store.statements import Statement
 from cadenza.store.store import Store
@@ -129,34 +130,11 @@ COUNTS = Statement(
     (SELECT COUNT(*) FROM reserves) + (SELECT COUNT(*) FROM holds WHERE state = 'open'),
     (SELECT COUNT(*) FROM usage WHERE input_nano IS NULL)""")
 )
-EXPORT_FIELDS = (
-    "id",
-    "created_at",
-    "account",
-    "kind",
-    "amount_nano",
-    "completion_id",
-    "request_id",
-    "note",
-    "class_id",
-    "prompt_tokens",
-    "cached_tokens",
-    "completion_tokens",
-    "estimated",
-    "provider",
-    "model",
-    "key_id",
-    "input_nano",
-    "output_nano",
-    "cached_input_nano",
-    "short_nano",
-    "source",
-)
 EXPORT = Statement(
     text("""
-    SELECT e.id, e.created_at, a.email, e.kind, e.amount_nano, e.completion_id, u.request_id, e.note,
-    u.class_id, u.prompt_tokens, u.cached_tokens, u.completion_tokens, u.estimated, u.provider, u.model, u.key_id,
-    u.input_nano, u.output_nano, u.cached_input_nano, u.short_nano, COALESCE(e.source, u.source)
+    SELECT e.id, e.created_at, a.email, e.kind, e.amount_nano, e.amount_nano, e.completion_id, u.request_id,
+    u.class_id, u.prompt_tokens, u.cached_tokens, u.completion_tokens, u.estimated, e.note, u.provider, u.model,
+    u.key_id, u.input_nano, u.output_nano, u.cached_input_nano, u.short_nano, COALESCE(e.source, u.source)
     FROM entries e JOIN accounts a ON a.id = e.account_id LEFT JOIN usage u ON u.completion_id = e.completion_id
     WHERE e.id > :after AND (CAST(:email AS TEXT) IS NULL OR a.email = :email) ORDER BY e.id LIMIT :page""")
 )
@@ -194,7 +172,7 @@ async def count(store: Store) -> AuditCounts:
 
 
 async def export(store: Store, email: str | None) -> AsyncIterator[dict[str, Any]]:
-    """Yield the entries of one account, or of all, oldest first. At most one page is in memory."""
+    """Yield the entries of one account, or of all, oldest first, by EXPORT_FIELDS. At most one page is in memory."""
     after = 0
     while rows := await store.rows(EXPORT, {"email": email, "after": after, "page": PAGE}, is_long=True):
         for row in rows:

@@ -1,8 +1,8 @@
-"""The moves that wait to be written to the ledger, by account, and the callers that wait for their answers.
+"""The queue of moves that wait for the next group commit, by account, with the futures of their callers.
 
-First come, first served by account: an account whose moves do not all fit into a batch goes to the end of the queue.
-An account is in one batch at a time: what comes for it meanwhile waits for the next. Accounts that another transaction
-has locked are set aside, in a queue of their own.
+Accounts are served in turn: one whose moves do not all fit into a batch goes to the end of the queue. An account is in
+one batch at a time; moves that arrive meanwhile wait for the next one. Accounts that another transaction has locked
+are set aside, in a queue of their own.
 """
 
 import asyncio
@@ -17,20 +17,19 @@ from cadenza.store.store import StoreUnavailable
 Answer = Taken | Ended
 
 
-class Waiting(msgspec.Struct):
-    """A hold to take or a request that ended, and the future that gets its answer once it is durable.
+class Move(msgspec.Struct):
+    """A hold to take or an end to write, and the future that gets its answer once it is durable.
 
-    Neither: the reserve is only to be given the right size.
+    With neither, it only asks for the reserve to be resized.
     """
 
     account_id: str
     answer: "asyncio.Future[Answer]"
     hold: Hold | None = None
     end: End | None = None
-    is_final: bool = False  # no other process is asked for credit any more
-    is_recorded: bool = False  # the outcome is a request's own: it is counted and logged once it is durable
-    is_off_reserve: bool = False  # what is due was taken off the reserve in memory
     process: str = ""  # of an end: the name of this process when the hold was taken
+    is_recorded: bool = False  # the outcome is to be counted and logged once it is durable
+    is_off_reserve: bool = False  # what is due was taken off the reserve in memory
     looks: int = 0  # how often `Backlog.late` has seen it
 
     @property
@@ -39,19 +38,16 @@ class Waiting(msgspec.Struct):
         return self.end is not None or not self.answer.done()
 
 
-Queue = OrderedDict[str, list[Waiting]]
+Queue = OrderedDict[str, list[Move]]
 
 
 class Backlog:
-    """The queues of a writer. They are drained when all moves are written and their answers given."""
+    """The queues of a committer. They are drained when all moves are written and answered."""
 
     def __init__(self) -> None:
         self._ready: Queue = OrderedDict()
-        self._aside: Queue = (
-            OrderedDict()
-        )  # an account stays, even without moves, until it is written; the longest unserved comes first
-        self._in_flight: dict[str, list[Waiting]] = {}  # of the batches that are being written
-        self._ready_count = 0
+        self._aside: Queue = OrderedDict()  # the longest unserved first; an account stays until it was written
+        self._in_flight: dict[str, list[Move]] = {}  # the batches that are being written
         self._probed = 0
         self._has_more = asyncio.Event()
         self._is_drained = asyncio.Event()
@@ -59,14 +55,13 @@ class Backlog:
 
     def __len__(self) -> int:
         """How many moves wait, of accounts that are not set aside."""
-        return self._ready_count
+        return sum(map(len, self._ready.values()))
 
-    def add(self, waiting: Waiting) -> "asyncio.Future[Answer]":
-        self._queue(waiting.account_id).setdefault(waiting.account_id, []).append(waiting)
-        self._ready_count += not self.is_aside(waiting.account_id)
+    def add(self, move: Move) -> "asyncio.Future[Answer]":
+        self._queue(move.account_id).setdefault(move.account_id, []).append(move)
         self._is_drained.clear()
         self._has_more.set()
-        return waiting.answer
+        return move.answer
 
     def has_moves_of(self, account_id: str) -> bool:
         """Whether a move of the account waits, other than those that are being written."""
@@ -75,81 +70,75 @@ class Backlog:
     def is_aside(self, account_id: str) -> bool:
         return account_id in self._aside
 
-    def take(self, count: int) -> list[Waiting]:
+    def take(self, count: int) -> list[Move]:
         """Take up to `count` moves, of accounts that are not set aside."""
-        batch: list[Waiting] = []
+        batch: list[Move] = []
         for account_id in [one for one in self._ready if one not in self._in_flight]:
             batch += self._take_account(account_id, count - len(batch))
             if len(batch) >= count:
                 break
         return batch
 
-    def take_alone(self, count: int) -> list[Waiting]:
-        """Take up to `count` moves of the account that was set aside and not served for the longest time."""
+    def take_alone(self, count: int) -> list[Move]:
+        """Take up to `count` moves of the account that was set aside and is unserved for the longest time."""
         waiting = self._waiting_aside()
         return self._take_account(waiting[0], count) if waiting else []
 
-    def take_probes(self, count: int) -> list[Waiting]:
-        """Take one move each of up to `count` accounts that were set aside. The next call goes on with others."""
+    def take_probes(self, count: int) -> list[Move]:
+        """Take one move each of up to `count` accounts that were set aside. The next call continues with others."""
         waiting = self._waiting_aside()
         begin = self._probed % len(waiting) if waiting else 0
         self._probed += count
         chosen = (waiting[begin:] + waiting[:begin])[:count]
         return [move for account_id in chosen for move in self._take_account(account_id, 1, is_served=False)]
 
-    def done(self, batch: Iterable[Waiting]) -> None:
+    def done(self, batch: Iterable[Move]) -> None:
         """The batch was written, or put back."""
-        for waiting in batch:
-            self._in_flight.pop(waiting.account_id, None)
+        for move in batch:
+            self._in_flight.pop(move.account_id, None)
         if self._ready or any(self._aside.values()):
             self._has_more.set()
         elif not self._in_flight:
             self._is_drained.set()
 
-    def put_back(self, batch: Iterable[Waiting]) -> None:
+    def put_back(self, batch: Iterable[Move]) -> None:
         """Put moves back at the head of the queues of their accounts. Holds without a waiting caller are dropped."""
-        for waiting in reversed([one for one in batch if one.is_needed]):
-            queue = self._queue(waiting.account_id)
-            queue.setdefault(waiting.account_id, []).insert(0, waiting)
+        for move in reversed([one for one in batch if one.is_needed]):
+            queue = self._queue(move.account_id)
+            queue.setdefault(move.account_id, []).insert(0, move)
             if queue is self._ready:
-                self._ready_count += 1
-                queue.move_to_end(waiting.account_id, last=False)
+                queue.move_to_end(move.account_id, last=False)
 
     def set_aside(self, account_id: str) -> None:
         """Another transaction has locked the account."""
         if account_id not in self._aside:
             self._aside[account_id] = self._ready.pop(account_id, [])
-            self._ready_count -= len(self._aside[account_id])
 
     def rejoin(self, account_id: str) -> None:
         """The account was written."""
-        if waiting := self._aside.pop(account_id, None):
-            self._ready[account_id] = waiting
-            self._ready_count += len(waiting)
+        if moves := self._aside.pop(account_id, None):
+            self._ready[account_id] = moves
 
     def fail_holds(self, error: StoreUnavailable, account_id: str | None = None) -> None:
-        """Fail the holds that wait, of one account or of all, and drop them. Ends stay."""
+        """Fail and drop the waiting holds, of one account or of all. Ends stay."""
         for one in [*self._ready, *self._aside] if account_id is None else [account_id]:
             queue = self._queue(one)
-            waiting = queue.get(one, [])
-            kept = [move for move in waiting if not fail_hold(move, error)]
-            if queue is self._ready:
-                self._ready_count -= len(waiting) - len(kept)
+            kept = [move for move in queue.get(one, []) if not fail_hold(move, error)]
             if kept or one in self._aside:
                 queue[one] = kept
             else:
                 queue.pop(one, None)
 
-    def late(self, looks: int) -> list[Waiting]:
+    def late(self, looks: int) -> list[Move]:
         """Look at all moves, and return those without an answer after more than `looks` calls.
 
         Calls are counted instead of seconds: after a pause of this process, answers may have arrived unread.
         """
         found = []
-        for waiting in {id(one): one for one in self._all()}.values():  # one that was put back may still be in flight
-            waiting.looks += 1
-            if waiting.looks > looks and not waiting.answer.done():
-                found.append(waiting)
+        for move in {id(one): one for one in self._all()}.values():  # one that was put back may still be in flight
+            move.looks += 1
+            if move.looks > looks and not move.answer.done():
+                found.append(move)
         return found
 
     async def wait_for_more(self) -> None:
@@ -170,38 +159,36 @@ class Backlog:
     def _queue(self, account_id: str) -> Queue:
         return self._aside if account_id in self._aside else self._ready
 
-    def _all(self) -> Iterator[Waiting]:
-        for moves in (self._ready, self._aside, self._in_flight):
-            for waiting in moves.values():
-                yield from waiting
+    def _all(self) -> Iterator[Move]:
+        for queue in (self._ready, self._aside, self._in_flight):
+            for moves in queue.values():
+                yield from moves
 
     def _waiting_aside(self) -> list[str]:
-        return [one for one, waiting in self._aside.items() if waiting and one not in self._in_flight]
+        return [one for one, moves in self._aside.items() if moves and one not in self._in_flight]
 
-    def _take_account(self, account_id: str, count: int, *, is_served: bool = True) -> list[Waiting]:
+    def _take_account(self, account_id: str, count: int, *, is_served: bool = True) -> list[Move]:
         queue = self._queue(account_id)
         taken, rest = queue[account_id][:count], queue[account_id][count:]
         self._in_flight[account_id] = taken
         queue[account_id] = rest
         if is_served:
             queue.move_to_end(account_id)
-        if queue is self._ready:
-            self._ready_count -= len(taken)
-            if not rest:
-                del queue[account_id]
+        if queue is self._ready and not rest:
+            del queue[account_id]
         return taken
 
 
-def fail_hold(waiting: Waiting, error: StoreUnavailable) -> bool:
+def fail_hold(move: Move, error: StoreUnavailable) -> bool:
     """Fail a hold; False for an end."""
-    if waiting.end:
+    if move.end:
         return False
-    fail(waiting, error)
+    fail(move, error)
     return True
 
 
-def fail(waiting: Waiting, error: StoreUnavailable) -> None:
-    """Fail the future of a move, if it is pending. Changes of size and some ends have no caller that awaits it."""
-    if not waiting.answer.done():
-        waiting.answer.set_exception(error)
-        waiting.answer.exception()  # or the event loop would report it
+def fail(move: Move, error: Exception) -> None:
+    """Fail the future of a move, if it is pending."""
+    if not move.answer.done():
+        move.answer.set_exception(error)
+        move.answer.exception()  # or the event loop would report those that nobody awaits

@@ -1,17 +1,16 @@
-"""Spend caps in the store: set by control, and moved by the batches of the ledger. The rules are in ledger/caps.py.
+"""Spend caps in the store: set by the control plane, and changed by the batches of the ledger. caps.py has the rules.
 
-Caps, what is spent of them and what is held of them change only under the lock of their account. `accounts.has_caps`
-and `keys.is_capped` say whether there is any, so that accounts and keys without caps cost nothing.
+Caps, and what is spent and held of them, change only under the lock of their account. `accounts.has_caps` and
+`keys.is_capped` say whether there is a cap, so that accounts and keys without one cost nothing.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-import msgspec
 from sqlalchemy import ScalarSelect, Select, bindparam, delete, exists, func, insert, select, text, update
 
 from cadenza.core.records import Cap
-from cadenza.ledger.caps import CapShort, CapState, month_of, other_months, span_of
-from cadenza.ledger.rules import Known
+from cadenza.ledger.caps import CapState, CapStatus, month_of, span_of
+from cadenza.ledger.rules import Hold
 from cadenza.store.schema import accounts, cap_holds, caps, keys, usage
 from cadenza.store.statements import SelectByIds, Statement
 from cadenza.store.store import Row, Store, Transaction
@@ -36,12 +35,13 @@ _READ = select(
     _held(cap_holds.c.process == bindparam("process")),
 )
 READ = SelectByIds(_READ, caps.c.key_id)
-_SPENT = select(func.coalesce(func.sum(usage.c.cost_nano), 0)).where(
-    usage.c.account_id == bindparam("account"), usage.c.key_id == bindparam("key")
-)
-SPENT = Statement(_SPENT)
-SPENT_BETWEEN = Statement(
-    _SPENT.where(usage.c.started_at >= bindparam("first"), usage.c.started_at < bindparam("next"))
+SPENT = Statement(
+    select(func.coalesce(func.sum(usage.c.cost_nano), 0)).where(
+        usage.c.account_id == bindparam("account"),
+        usage.c.key_id == bindparam("key"),
+        usage.c.started_at >= bindparam("first"),
+        usage.c.started_at < bindparam("next"),
+    )
 )
 HELD = Statement(
     select(func.coalesce(func.sum(cap_holds.c.amount_nano), 0)).where(cap_holds.c.key_id == bindparam("key"))
@@ -79,22 +79,8 @@ FLAG_ACCOUNT = Statement(
 )
 
 
-class KeyMoves(msgspec.Struct, frozen=True):
-    """The keys of an account that a batch moves, and when each of their requests started."""
-
-    account_id: str
-    started_at: dict[str, list[int]]
-
-
-class CapLeft(msgspec.Struct, frozen=True):
-    """A cap, and what is left of it beyond what is held."""
-
-    cap: CapShort
-    left_nano: int
-
-
 def set_cap(tx: Transaction, account_id: str, key_id: str, cap: Cap | None, now_ms: int) -> None:
-    """Set, change or remove the cap of a key. What its requests of this period did cost is spent already."""
+    """Set, change or remove the cap of a key. What its requests of this period have cost is already spent."""
     lock_account(tx, account_id)
     tx.change(REMOVE, {"key": key_id})
     if cap is None:
@@ -117,22 +103,24 @@ def set_cap(tx: Transaction, account_id: str, key_id: str, cap: Cap | None, now_
     tx.change(FLAG_ACCOUNT, {"account": account_id})
 
 
-def read_caps(tx: Transaction, process: str, moves: Sequence[KeyMoves], known: Known) -> None:
-    """Read the caps of these keys, those that have one. Their accounts are locked."""
-    of_key = {key_id: move for move in moves for key_id in move.started_at}
-    for row in tx.rows_by_ids(READ, sorted(of_key), {"process": process}):
+def read_caps(tx: Transaction, process: str, holds_by_key: Mapping[str, Sequence[Hold]]) -> dict[str, CapState]:
+    """Read the caps of these keys, by key id, with what was spent in the months of these holds."""
+    found: dict[str, CapState] = {}
+    for row in tx.rows_by_ids(READ, sorted(holds_by_key), {"process": process}):
         key_id, limit_nano, period, month, spent_nano, excused_nano, held_nano, mine_nano = row
         state = CapState(
             key_id, Cap(limit_nano, period), month, spent_nano, excused_nano, int(held_nano), int(mine_nano)
         )
-        move = of_key[key_id]
-        for other in other_months(state, move.started_at[key_id]):
-            state.other_months_nano[other] = _spent(tx, move.account_id, key_id, other)
-        known.caps[key_id] = state
+        for hold in holds_by_key[key_id]:
+            other = month_of(period, hold.started_at)
+            if other not in (month, *state.other_months_nano):
+                state.other_months_nano[other] = _spent(tx, hold.account_id, key_id, other)
+        found[key_id] = state
+    return found
 
 
 def write_caps(tx: Transaction, process: str, before: dict[str, CapState], after: Iterable[CapState]) -> None:
-    """Write what a batch changed of the caps that it had read."""
+    """Write the caps that a batch changed."""
     for state in after:
         was = before[state.key_id]
         if (state.month, state.spent_nano, state.excused_nano) != (was.month, was.spent_nano, was.excused_nano):
@@ -146,23 +134,20 @@ def write_caps(tx: Transaction, process: str, before: dict[str, CapState], after
                 tx.change(DROP_HOLD, whose)
 
 
-async def find_left(store: Store, key_id: str, now_ms: int) -> CapLeft | None:
+async def find_cap(store: Store, key_id: str, now_ms: int) -> CapStatus | None:
     """What a key may still spend, before anything is held for it. None if it has no cap."""
     row = await store.row(READ.one, {"id": key_id, "process": ""})
     if row is None:
         return None
     _, limit_nano, period, month, spent_nano, _, held_nano, _ = row
     spent = int(spent_nano) if month_of(period, now_ms) == month else 0
-    return CapLeft(CapShort(Cap(limit_nano, period), spent), limit_nano - spent - int(held_nano))
+    return CapStatus(Cap(limit_nano, period), spent, limit_nano - spent - int(held_nano))
 
 
 def _spent(tx: Transaction, account_id: str, key_id: str, month: int) -> int:
-    """What the requests of a key that started in this month did cost, or all of them."""
-    values = {"account": account_id, "key": key_id}
-    if not month:
-        return _number(tx.row(SPENT, values))
-    first, next_ = span_of(month)
-    return _number(tx.row(SPENT_BETWEEN, {**values, "first": first, "next": next_}))
+    """What the requests of a key that started in this month have cost, or all of its requests."""
+    first_ms, next_ms = span_of(month)
+    return _number(tx.row(SPENT, {"account": account_id, "key": key_id, "first": first_ms, "next": next_ms}))
 
 
 def _number(row: Row | None) -> int:

@@ -1,10 +1,11 @@
-"""The rules of spend caps, without SQL: what a key may still spend, and what counts for its cap.
+"""The rules of spend caps, pure: what a key may still spend, and which requests count towards its cap.
 
-A request counts for the calendar month (UTC) in which it started, and holds a part of the cap while it runs. What was
-spent and what is held never exceed the limit, except for requests that ran already when the limit was set.
+A request counts towards the calendar month (UTC) in which it started, and holds a part of the cap while it runs. The
+sum of what was spent and what is held never exceeds the limit, except by requests that were already running when the
+limit was set.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 
 import msgspec
@@ -15,17 +16,18 @@ ALL_TIME = 0  # the "month" of a cap for all time
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class CapShort(msgspec.Struct, frozen=True):
-    """A cap that does not pay for a request, and what was spent of it."""
+class CapStatus(msgspec.Struct, frozen=True):
+    """A cap, what was spent of it in this period, and what is left beyond what running requests hold."""
 
     cap: Cap
     spent_nano: int
+    left_nano: int
 
 
 class CapUse(msgspec.Struct, frozen=True):
     """What a process holds of the caps of one account's keys."""
 
-    kept_nano: Mapping[str, int]  # by key id, for the requests that run on
+    kept_nano: Mapping[str, int]  # by key id, for the requests that keep running
     ending_nano: Mapping[str, int]  # by completion id, for the requests that end now
 
 
@@ -37,42 +39,42 @@ class CapState(msgspec.Struct):
 
     key_id: str
     cap: Cap
-    month: int  # that `spent_nano` is of
+    month: int  # the month of `spent_nano`
     spent_nano: int
-    excused_nano: int  # what may be spent beyond the limit, by requests that ran already when it was set
-    held_nano: int  # by running requests, in all processes
-    mine_nano: int  # of it, in this process
-    other_months_nano: dict[int, int] = msgspec.field(default_factory=dict)  # spent in other months of this batch
-    ending_nano: dict[str, int] = msgspec.field(default_factory=dict)  # held for requests that end now
+    excused_nano: int  # what may be spent beyond the limit, by requests that were running when it was set
+    held_nano: int  # for running requests, in all processes
+    mine_nano: int  # the part of it in this process
+    other_months_nano: dict[int, int] = {}  # spent in other months of this batch
+    ending_nano: dict[str, int] = {}  # held for requests that end now
 
     def begin(self, kept_nano: int, ending_nano: Mapping[str, int]) -> None:
-        """Hold what this process needs for its requests. Those that end now have no more than it held before."""
+        """Hold what this process needs for its requests. Those that end now get no more than it held before."""
         spare_nano = max(0, self.mine_nano - kept_nano)
         is_new = kept_nano > self.mine_nano  # the cap was removed and set again, or the store lost a commit
         for completion_id, amount_nano in ending_nano.items():
             self.ending_nano[completion_id] = min(amount_nano, spare_nano)
             spare_nano -= self.ending_nano[completion_id]
-        self._hold_more(kept_nano + sum(self.ending_nano.values()) - self.mine_nano)
+        self.hold(kept_nano + sum(self.ending_nano.values()) - self.mine_nano)
         if is_new:
             self._excuse()
 
     def give_back(self, completion_id: str) -> int:
-        """Release what a request holds that ends now, and return it."""
+        """Release what a request holds that ends now, and return the amount."""
         amount_nano = self.ending_nano.pop(completion_id, 0)
-        self._hold_more(-amount_nano)
+        self.hold(-amount_nano)
         return amount_nano
 
     def enter(self, started_at: int) -> None:
         """Begin a new month with the first request that started in it."""
-        month = self._month_of(started_at)
+        month = month_of(self.cap.period, started_at)
         if month > self.month:
             self.month, self.spent_nano = month, self.other_months_nano[month]
             self.excused_nano = 0
             self._excuse()
 
     def spent_in(self, started_at: int) -> int:
-        """What requests of the same period did cost."""
-        month = self._month_of(started_at)
+        """What the requests of the same period have cost."""
+        month = month_of(self.cap.period, started_at)
         return self.spent_nano if month == self.month else self.other_months_nano[month]
 
     def left_nano(self, started_at: int) -> int:
@@ -80,24 +82,18 @@ class CapState(msgspec.Struct):
         return self.cap.limit_nano - self.spent_in(started_at) - self.held_nano
 
     def hold(self, amount_nano: int) -> None:
-        self._hold_more(amount_nano)
+        self.held_nano += amount_nano
+        self.mine_nano += amount_nano
 
     def charge(self, amount_nano: int, started_at: int, *, is_excused: bool) -> None:
-        """Count what a request did cost. It is excused if it ran already when the cap was set."""
-        month = self._month_of(started_at)
+        """Count what a request cost. It is excused if it was already running when the cap was set."""
+        month = month_of(self.cap.period, started_at)
         if month == self.month:
             self.spent_nano += amount_nano
         else:
             self.other_months_nano[month] += amount_nano
         if is_excused:
             self._excuse()
-
-    def _month_of(self, started_at: int) -> int:
-        return month_of(self.cap.period, started_at)
-
-    def _hold_more(self, amount_nano: int) -> None:
-        self.held_nano += amount_nano
-        self.mine_nano += amount_nano
 
     def _excuse(self) -> None:
         self.excused_nano = max(self.excused_nano, self.spent_nano + self.held_nano - self.cap.limit_nano)
@@ -112,13 +108,10 @@ def month_of(period: Period, at_ms: int) -> int:
 
 
 def span_of(month: int) -> tuple[int, int]:
-    """The first millisecond of a month, and of the month after it."""
+    """The first millisecond of a month, and of the month after it; all of time for ALL_TIME."""
+    if month == ALL_TIME:
+        return 0, 2**62
     year, number = divmod(month, 100)
     begins = (datetime(year, number, 1, tzinfo=UTC), datetime(year + number // 12, number % 12 + 1, 1, tzinfo=UTC))
     first_ms, next_ms = ((begin - EPOCH) // timedelta(milliseconds=1) for begin in begins)
     return first_ms, next_ms
-
-
-def other_months(state: CapState, times: Iterable[int]) -> set[int]:
-    """The months of these times other than the one that the state has."""
-    return {month_of(state.cap.period, at_ms) for at_ms in times} - {state.month}

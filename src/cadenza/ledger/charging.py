@@ -1,4 +1,4 @@
-"""How requests end, without SQL: what they are charged, and how those end whose process was swept meanwhile.
+"""How requests end, pure: what they are charged, and what happens if their process was swept meanwhile.
 
 A request ends *late* if another process took its process for dead and swept it. No end is dropped silently:
 
@@ -18,25 +18,13 @@ from collections.abc import Iterable
 import msgspec
 
 from cadenza.ledger.caps import CapState, CapUse
-from cadenza.ledger.rules import (
-    Changes,
-    Charge,
-    ChargeCorrection,
-    Demand,
-    End,
-    Ended,
-    Known,
-    LockedAccount,
-    Recorded,
-    pay_debt,
-    resize,
-)
+from cadenza.ledger.rules import Changes, Charge, Demand, End, Ended, Known, LockedAccount, Recorded, pay_debt, resize
 
 LOST_STATUS = 500  # of a request that must not seem complete
 
 
 def begin_caps(caps: Iterable[CapState], use: CapUse, ends: list[End]) -> None:
-    """Hold of each cap what the process says that its requests need, before they end and others are taken."""
+    """Hold the part of each cap that the running requests of the process need, before any ends or is taken."""
     ending_nano: dict[str, dict[str, int]] = {}
     for end in ends:
         completion_id = end.hold.completion_id
@@ -53,10 +41,10 @@ def end_requests(
     `account`, `known` and `changes` are changed in place.
     """
     ended: list[Ended] = []
-    due_and_held_nano = [min(end.due_nano, end.hold.amount_nano) for end in ends]
+    due_and_held_nano = [min(end.due_nano, end.held_nano) for end in ends]
     following_nano = sum(due_and_held_nano)
     for number, end in enumerate(ends):
-        following_nano -= due_and_held_nano[number]  # the holds of those that follow: this one must not use them
+        following_nano -= due_and_held_nano[number]  # what later ends in the batch hold: this one must not use it
         ended.append(_end(account, demand.kept_nano + following_nano, end, known, changes))
     resize(account, demand.kept_nano)
     pay_debt(account)
@@ -83,7 +71,7 @@ def _end(account: LockedAccount, kept_nano: int, end: End, known: Known, changes
     account.reserve_nano -= from_reserve_nano
     account.held_nano -= from_reserve_nano
     account.balance_nano -= charged_nano
-    changes.charges.append(Charge(hold, outcome, charged_nano, end.due_nano - charged_nano, end.source))
+    changes.charges.append(Charge(end, charged_nano))
     known.ended[hold.completion_id] = Recorded(charged_nano, end.source)
     if hold.idempotency_digest:
         (changes.kept_keys if outcome.usage else changes.freed_keys).append(hold)
@@ -91,7 +79,7 @@ def _end(account: LockedAccount, kept_nano: int, end: End, known: Known, changes
 
 
 def _end_again(account: LockedAccount, end: End, recorded: Recorded, known: Known, changes: Changes) -> Ended:
-    """The store has an end of this request. If it is that of a sweep, which charged too much, correct it."""
+    """The store has an end of this request. If a sweep wrote it and charged too much, correct it."""
     hold, due_nano, cost_nano = end.hold, end.due_nano, recorded.cost_nano
     if recorded.source == "lost":
         return Ended(is_lost=True)
@@ -104,7 +92,7 @@ def _end_again(account: LockedAccount, end: End, recorded: Recorded, known: Know
     account.balance_nano += corrected_nano
     if cap := known.caps.get(hold.key_id):
         cap.charge(-corrected_nano, hold.started_at, is_excused=False)
-    changes.corrections.append(ChargeCorrection(corrected_nano, Charge(hold, end.outcome, due_nano)))
+    changes.corrections.append(Charge(end, due_nano, corrected_nano))
     known.ended[hold.completion_id] = Recorded(due_nano, "request")
     return Ended(due_nano, is_repeated=not corrected_nano, corrected_nano=corrected_nano)
 
@@ -112,7 +100,7 @@ def _end_again(account: LockedAccount, end: End, recorded: Recorded, known: Know
 def _lose(end: End, known: Known, changes: Changes) -> Ended:
     """Charge nothing: the reply must not seem complete."""
     outcome = msgspec.structs.replace(end.outcome, status=LOST_STATUS)
-    changes.charges.append(Charge(end.hold, outcome, 0, end.due_nano, "lost"))
+    changes.charges.append(Charge(msgspec.structs.replace(end, outcome=outcome, source="lost"), 0))
     known.ended[end.hold.completion_id] = Recorded(0, "lost")
     return Ended(is_lost=True)
 
@@ -132,12 +120,12 @@ def _has_lost_its_key(end: End, known: Known) -> bool:
 
 def _is_short(end: End, charged_nano: int) -> bool:
     """Whether less is charged than was due and held: another process took back the reserve."""
-    return charged_nano < end.due_nano and charged_nano < end.hold.amount_nano
+    return charged_nano < end.due_nano and charged_nano < end.held_nano
 
 
 def _is_excused(end: End) -> bool:
-    """Whether a request ran already when the cap of its key was set. A late one may have begun after that."""
-    return not end.hold.is_capped and not end.is_late
+    """Whether a request was already running when the cap of its key was set. A late one may have begun after that."""
+    return not end.is_capped and not end.is_late
 
 
 def _within_cap(cap: CapState, end: End, own_nano: int) -> int:

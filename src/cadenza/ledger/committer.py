@@ -1,30 +1,29 @@
-"""Writes what waits for the ledger: everything that is there goes into one transaction (group commit).
+"""The group commit: everything that waits for the ledger is written in one transaction.
 
-Postgres has several batches in flight, of different accounts. A batch waits for locked accounts for LOCK_S; those that
-are still locked are set aside, so that they do not delay the others. One connection waits for their locks, one account
-after the other, and another one writes all accounts that it finds unlocked, every PROBE_EVERY_S. A batch whose result
+On Postgres several batches are in flight, each of different accounts. A batch waits LOCK_S for accounts that another
+transaction has locked, and then sets them aside, so that they do not delay the others. One connection waits for their
+locks, one account at a time, and another one writes those it finds unlocked, every PROBE_EVERY_S. A batch whose result
 is unknown is written again: its ends are uncertain then, and the store is asked whether it has them. If another process
-has swept this one, the store refuses every batch under its name: this process registers under a new name, and what it
-held under the old one ends late.
+has swept this one, the store refuses every batch under its name (fencing): this process registers under a new name, and
+the requests whose holds were taken under the old name end late.
 """
 
 import asyncio
 import enum
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import msgspec
 from sqlalchemy import bindparam, select
 
-from cadenza.core.records import DISCONNECTED_STATUS, Outcome
+from cadenza.core.records import DISCONNECTED_STATUS
 from cadenza.fleet.presence import Presence
 from cadenza.ledger import transaction
-from cadenza.ledger.backlog import Answer, Backlog, Waiting, fail, fail_hold
+from cadenza.ledger.backlog import Answer, Backlog, Move, fail, fail_hold
 from cadenza.ledger.charging import LOST_STATUS
 from cadenza.ledger.reserves import Reserves
-from cadenza.ledger.rules import End, Ended, Held, Hold, OpenHold
-from cadenza.ledger.sweeps import ENDPOINT
-from cadenza.ledger.transaction import AccountMoves, Applied, WantedHold
+from cadenza.ledger.rules import End, Ended, Held, Hold, broken_off
+from cadenza.ledger.transaction import AccountMoves, Applied
 from cadenza.observe import Observer, places
 from cadenza.store.schema import processes
 from cadenza.store.statements import Statement
@@ -32,13 +31,13 @@ from cadenza.store.store import Store, StoreBusy, StoreRefused, StoreUnavailable
 
 BATCH_MAX = 128
 BATCHES_AT_ONCE = 4  # on Postgres; SQLite has one writer
-BATCH_LEAST = 64  # for another batch beside one in flight: fewer moves wait, and share the next commit
+BATCH_LEAST = 64  # to start another batch beside one in flight: fewer moves wait, and share the next commit
 LOCK_S = 0.1  # how long a batch waits for accounts that another process is writing
 PROBE_EVERY_S = 0.1
 LOOK_EVERY_S = 0.25  # how often moves that wait too long are looked for
 REGISTERED = Statement(select(processes.c.name).where(processes.c.name == bindparam("of"), processes.c.beats >= 0))
 
-Moves = dict[str, tuple[AccountMoves, list[Waiting], list[Waiting]]]  # with the callers of its ends and of its holds
+Batch = dict[str, tuple[AccountMoves, list[Move], list[Move]]]  # by account: for the transaction, the ends, the holds
 
 
 class BatchMode(enum.Enum):
@@ -50,7 +49,7 @@ class BatchMode(enum.Enum):
 
 
 class Committer:
-    """The one writer of a process's ledger. It calls `on_swept` when another process has swept this one."""
+    """The only writer of a process's ledger. It calls `on_swept` when another process has swept this one."""
 
     def __init__(
         self,
@@ -70,7 +69,7 @@ class Committer:
         self._backlog = Backlog()
         self._running: set[asyncio.Task[None]] = set()
         self._special: dict[BatchMode, asyncio.Task[None]] = {}  # the batches in ALONE and PROBE
-        self._turn = asyncio.Lock()  # to begin again
+        self._rejoining = asyncio.Lock()
         self._is_stopping = False
         self.has_failed = False  # the store did not take the last batch
 
@@ -78,7 +77,7 @@ class Committer:
         """Hold credit inside the reserve, if it covers the hold.
 
         While the store takes no charges, or the account is locked, no reserve is used: a request that cannot be charged
-        must not begin. An idempotency key and a hold of a spend cap are always written.
+        must not begin. A hold with an idempotency key or a spend cap is always written.
         """
         if self.has_failed or hold.idempotency_digest or hold.is_capped or not self._presence.is_fresh:
             return None
@@ -86,31 +85,30 @@ class Committer:
             return None
         return self._reserves.hold(hold)
 
-    def hold(self, hold: Hold, *, is_final: bool) -> "asyncio.Future[Answer]":
-        return self._backlog.add(Waiting(hold.account_id, _future(), hold=hold, is_final=is_final))
+    def hold(self, hold: Hold) -> "asyncio.Future[Answer]":
+        return self._backlog.add(Move(hold.account_id, _future(), hold))
 
     def end(self, end: End, *, process: str, is_recorded: bool) -> "asyncio.Future[Answer]":
-        """End a request whose hold was taken under this name of the process."""
-        waiting = Waiting(end.hold.account_id, _future(), end=end, is_recorded=is_recorded, process=process)
-        return self._backlog.add(waiting)
+        """End a request whose hold was taken when this process had the name `process`."""
+        return self._backlog.add(Move(end.hold.account_id, _future(), None, end, process, is_recorded))
 
     def resize(self, account_id: str) -> None:
-        """Give the reserve of an account the size that it should have now. Every move of it does so."""
+        """Resize the reserve of an account to what is needed now. Every move of the account does so too."""
         if not self._backlog.has_moves_of(account_id):
-            self._backlog.add(Waiting(account_id, _future()))
+            self._backlog.add(Move(account_id, _future()))
 
     def fail_late(self, wait_s: float) -> None:
-        """Fail the callers of moves that have waited for longer. To be called every LOOK_EVERY_S.
+        """Fail the callers of moves that have waited for longer than `wait_s`. To be called every LOOK_EVERY_S.
 
-        Their ends stay and will be written; a hold that was taken meanwhile is given back. If accounts that are not
-        locked wait, the store hangs: no reserve is used until it has taken a batch again.
+        Ends stay queued and will be written; a hold that was taken meanwhile is given back. If moves of unlocked
+        accounts wait, the store hangs: no reserve is used until it has taken a batch again.
         """
         late = self._backlog.late(round(wait_s / LOOK_EVERY_S))
-        if any(waiting.hold or waiting.end for waiting in late):
+        if any(move.hold or move.end for move in late):
             self._observer.log.warning("the store did not answer the ledger in time", moves=len(late))
-        for waiting in late:
-            fail(waiting, StoreUnavailable(f"The store did not answer within {wait_s:g} seconds."))
-        self.has_failed = self.has_failed or not all(self._backlog.is_aside(waiting.account_id) for waiting in late)
+        for move in late:
+            fail(move, StoreUnavailable(f"The store did not answer within {wait_s:g} seconds."))
+        self.has_failed = self.has_failed or not all(self._backlog.is_aside(move.account_id) for move in late)
 
     async def drained(self) -> None:
         await self._backlog.drained()
@@ -146,22 +144,22 @@ class Committer:
             if is_free and (batch := take(BATCH_MAX)):
                 self._special[mode] = self._start(batch, mode)
 
-    def _start(self, batch: list[Waiting], mode: BatchMode) -> asyncio.Task[None]:
+    def _start(self, batch: list[Move], mode: BatchMode) -> asyncio.Task[None]:
         task = asyncio.create_task(self._write(batch, mode))
         task.add_done_callback(lambda _: self._backlog.wake())
         return task
 
-    async def _write(self, batch: list[Waiting], mode: BatchMode) -> None:
-        """Write a batch; what the store did not take is put back and tried again after a pause."""
+    async def _write(self, batch: list[Move], mode: BatchMode) -> None:
+        """Write a batch; what the store did not take is put back and retried after a pause."""
         try:
             if not await self._commit(batch, mode) and not self._is_stopping:
                 await asyncio.sleep(self._retry_s)
-            elif mode is BatchMode.PROBE and any(self._backlog.is_aside(waiting.account_id) for waiting in batch):
+            elif mode is BatchMode.PROBE and any(self._backlog.is_aside(move.account_id) for move in batch):
                 await asyncio.sleep(PROBE_EVERY_S)
         finally:
             self._backlog.done(batch)
 
-    async def _commit(self, batch: list[Waiting], mode: BatchMode) -> bool:
+    async def _commit(self, batch: list[Move], mode: BatchMode) -> bool:
         """Write a batch in one transaction. Return False if the store did not take it."""
         moves, process = self._build(batch), self._presence.name
         self._observer.at("ledger-commit")
@@ -187,11 +185,11 @@ class Committer:
                 self._backlog.rejoin(account_id)
             else:
                 self._backlog.set_aside(account_id)
-                self._backlog.put_back([waiting for waiting in batch if waiting.account_id == account_id])
+                self._backlog.put_back([move for move in batch if move.account_id == account_id])
         return True
 
     async def _apply(self, process: str, moves: list[AccountMoves], mode: BatchMode) -> dict[str, Applied]:
-        """Wait a moment for accounts that others are writing; then leave out those that are still locked."""
+        """Wait briefly for accounts that others are writing; then leave out those that are still locked."""
         if mode is not BatchMode.PROBE:
             lock_s = LOCK_S if mode is BatchMode.SHARED else None
             try:
@@ -205,138 +203,146 @@ class Committer:
             lambda tx: transaction.apply_moves(tx, process, moves, waits=False), lock_s=LOCK_S
         )
 
-    async def _commit_by_account(self, batch: list[Waiting], mode: BatchMode) -> bool:
+    async def _commit_by_account(self, batch: list[Move], mode: BatchMode) -> bool:
         """Another row of an account is locked, such as a mark. Write the others without it, and set it aside."""
-        by_account: dict[str, list[Waiting]] = {}
-        for waiting in batch:
-            by_account.setdefault(waiting.account_id, []).append(waiting)
+        by_account: dict[str, list[Move]] = {}
+        for move in batch:
+            by_account.setdefault(move.account_id, []).append(move)
         if len(by_account) == 1:
             self._backlog.set_aside(batch[0].account_id)
             self._backlog.put_back(batch)
             return True
-        groups = [*by_account.values()]
+        return await self._commit_each([*by_account.values()], mode)
+
+    async def _commit_each(self, groups: list[list[Move]], mode: BatchMode) -> bool:
+        """Write each group in its own transaction, until the store does not take one."""
         for number, group in enumerate(groups, start=1):
             if not await self._commit(group, mode):
-                self._backlog.put_back([waiting for rest in groups[number:] for waiting in rest])
+                self._put_back([move for rest in groups[number:] for move in rest])
                 return False
         return True
 
-    def _build(self, batch: list[Waiting]) -> Moves:
-        """Group the moves by account. What a reserve covers by now is held in memory and answered at once."""
-        moves: Moves = {}
-        groups: dict[str, tuple[list[Waiting], list[Waiting]]] = {}
-        for waiting in batch:
-            ends, holds = groups.setdefault(waiting.account_id, ([], []))
-            if waiting.end:
-                if waiting.process != self._presence.name:
-                    waiting.end = msgspec.structs.replace(waiting.end, is_uncertain=True, is_late=True)
-                ends.append(waiting)
-            elif waiting.hold and not waiting.answer.done():
-                if held := self.hold_in_memory(waiting.hold):
-                    waiting.answer.set_result(held)
+    def _build(self, batch: list[Move]) -> Batch:
+        """Group the moves by account. Holds that a reserve covers by now are taken in memory and answered at once."""
+        built: Batch = {}
+        groups: dict[str, tuple[list[Move], list[Move]]] = {}
+        for move in batch:
+            ends, holds = groups.setdefault(move.account_id, ([], []))
+            if move.end:
+                if move.process != self._presence.name:
+                    move.end = msgspec.structs.replace(move.end, is_uncertain=True, is_late=True)
+                ends.append(move)
+            elif move.hold and not move.answer.done():
+                if held := self.hold_in_memory(move.hold):
+                    move.answer.set_result(held)
                 else:
-                    holds.append(waiting)
+                    holds.append(move)
         for account_id, (ends, holds) in groups.items():
-            ended = [waiting.end for waiting in ends if waiting.end]
-            wanted = [WantedHold(waiting.hold, waiting.is_final) for waiting in holds if waiting.hold]
-            charged_nano = sum([_take_off_reserve(waiting) for waiting in ends])
-            demand = self._reserves.demand(account_id, charged_nano, [one.hold for one in wanted])
+            ended = [move.end for move in ends if move.end]
+            wanted = [move.hold for move in holds if move.hold]
+            charged_nano = sum([_take_off_reserve(move) for move in ends])
+            demand = self._reserves.demand(account_id, charged_nano, wanted)
             caps = self._reserves.caps.use(account_id, (end.hold.completion_id for end in ended))
-            moves[account_id] = AccountMoves(account_id, demand, ended, wanted, caps), ends, holds
-        return moves
+            built[account_id] = AccountMoves(account_id, demand, ended, wanted, caps), ends, holds
+        return built
 
-    def _answer(self, applied: Applied, ends: list[Waiting], holds: list[Waiting]) -> None:
+    def _answer(self, applied: Applied, ends: list[Move], holds: list[Move]) -> None:
         taken_nano = [answer.amount_nano for answer in applied.answers if isinstance(answer, Held)]
         self._reserves.written(applied.account, taken_nano)
         if applied.account.has_caps or applied.account.id in self._reserves.caps:
             self._note_caps(applied, ends, holds)
-        for waiting, ended in zip(ends, applied.ended, strict=True):
-            self._answer_end(waiting, ended)
-        for waiting, answer in zip(holds, applied.answers, strict=True):
-            if not waiting.answer.done():
-                waiting.answer.set_result(answer)
-            elif waiting.hold and isinstance(answer, Held):  # its caller was cancelled
-                self.abandon(waiting.hold, answer)
+        for move, ended in zip(ends, applied.ended, strict=True):
+            self._answer_end(move, ended)
+        for move, answer in zip(holds, applied.answers, strict=True):
+            if not move.answer.done():
+                move.answer.set_result(answer)
+            elif move.hold and isinstance(answer, Held):  # its caller was cancelled
+                self.abandon(move.hold, answer)
 
-    def _note_caps(self, applied: Applied, ends: list[Waiting], holds: list[Waiting]) -> None:
+    def _note_caps(self, applied: Applied, ends: list[Move], holds: list[Move]) -> None:
         caps = self._reserves.caps
         caps.written(applied.account.id)
-        for waiting in ends:
-            if waiting.end and waiting.end.hold.is_capped:
-                caps.end(waiting.account_id, waiting.end.hold.completion_id)
-        for waiting, answer in zip(holds, applied.answers, strict=True):
-            if waiting.hold and isinstance(answer, Held) and answer.is_capped:
-                caps.hold(waiting.hold, answer.amount_nano)
+        for move in ends:
+            if move.end and move.end.is_capped:
+                caps.end(move.account_id, move.end.hold.completion_id)
+        for move, answer in zip(holds, applied.answers, strict=True):
+            if move.hold and isinstance(answer, Held) and answer.is_capped:
+                caps.hold(move.hold, answer.amount_nano)
 
-    def _answer_end(self, waiting: Waiting, ended: Ended) -> None:
-        assert waiting.end
-        outcome, metrics = waiting.end.outcome, self._observer.metrics
+    def _answer_end(self, move: Move, ended: Ended) -> None:
+        assert move.end
+        outcome, metrics, log = move.end.outcome, self._observer.metrics, self._observer.log
+        completion_id = outcome.completion_id
         if ended.short_nano:
             metrics.ledger_short.inc(ended.short_nano)
-            self._observer.log.warning(
-                "an account could not pay all that was due",
-                completion_id=outcome.completion_id,
-                short_nano=ended.short_nano,
+            log.warning(
+                "an account could not pay all that was due", completion_id=completion_id, short_nano=ended.short_nano
             )
         if ended.is_lost:
             outcome = msgspec.structs.replace(outcome, status=LOST_STATUS)
             metrics.ledger_lost.inc()
-            self._observer.log.warning(
+            log.warning(
                 "a request was not charged in full, because its process was taken for dead",
-                completion_id=outcome.completion_id,
+                completion_id=completion_id,
                 charged_nano=ended.charged_nano,
             )
         if ended.corrected_nano:
-            self._observer.log.info(
-                "a charge of a sweep was corrected",
-                completion_id=outcome.completion_id,
-                corrected_nano=ended.corrected_nano,
+            log.info(
+                "a charge of a sweep was corrected", completion_id=completion_id, corrected_nano=ended.corrected_nano
             )
-        if not waiting.answer.done():
-            waiting.answer.set_result(ended)
-        if waiting.is_recorded:
+        if not move.answer.done():
+            move.answer.set_result(ended)
+        if move.is_recorded:
             asyncio.get_running_loop().call_soon(self._observer.record, outcome)  # after the requests were answered
 
     def abandon(self, hold: Hold, held: Held) -> None:
-        """End a hold whose request was cancelled before it got the answer. The request records itself."""
+        """End a hold whose request was cancelled before it got the answer. The request records its own outcome."""
         self._reserves.end(hold.account_id, held.amount_nano, 0)
-        open_hold = OpenHold.of(hold, held.amount_nano, is_capped=held.is_capped)
-        self.end(End(abandoned(hold), open_hold, 0), process=self._presence.name, is_recorded=False)
+        self._end_unserved(hold, held)
 
-    def _fail(self, batch: list[Waiting], error: StoreUnavailable) -> None:
-        """Keep the ends for the next try and fail all holds, including those that wait behind this batch.
+    def _end_unserved(self, hold: Hold, held: Held | None) -> None:
+        """Without `held`, the store may have taken the hold or not."""
+        outcome = broken_off(hold, DISCONNECTED_STATUS, time.time_ns() // 1_000_000)
+        amount_nano, is_capped = (held.amount_nano, held.is_capped) if held else (0, False)
+        end = End(outcome, hold, amount_nano, 0, is_capped=is_capped, is_uncertain=held is None)
+        self.end(end, process=self._presence.name, is_recorded=False)
 
-        A locked account fails only its own, and says nothing about the store.
+    def _fail(self, batch: list[Move], error: StoreUnavailable) -> None:
+        """Keep the ends for the next try, and fail all holds, including those that wait behind this batch.
+
+        A locked account fails only its own holds, and says nothing about the store.
         """
         is_locked = isinstance(error, StoreBusy)
         self.has_failed = self.has_failed or self._is_stopping or not is_locked
         self._observer.metrics.ledger_retries.inc()
         self._observer.log.warning("the store did not take a batch of the ledger", moves=len(batch), reason=str(error))
-        self._put_back([waiting for waiting in batch if not fail_hold(waiting, error)])
-        for waiting in batch:
-            if waiting.hold and waiting.hold.idempotency_digest:  # the store may have its key
-                end = End(abandoned(waiting.hold), OpenHold.of(waiting.hold, 0), 0, is_uncertain=True)
-                self.end(end, process=self._presence.name, is_recorded=False)
-            elif waiting.hold and waiting.hold.is_capped:  # the store may have it
-                self._reserves.caps.doubt(waiting.account_id, waiting.hold.key_id)
+        self._put_back([move for move in batch if not fail_hold(move, error)])
+        for move in batch:
+            if move.hold and move.hold.idempotency_digest:  # the store may have its key
+                self._end_unserved(move.hold, None)
+            elif move.hold and move.hold.is_capped:  # the store may have it
+                self._reserves.caps.doubt(move.account_id, move.hold.key_id)
         if is_locked:
-            for account_id in {waiting.account_id for waiting in batch}:
+            for account_id in {move.account_id for move in batch}:
                 self._backlog.fail_holds(error, account_id)
         else:
             self._backlog.fail_holds(error)
 
-    def _put_back(self, batch: Iterable[Waiting]) -> None:
-        """The result of a batch is unknown: its ends may have been written."""
-        uncertain = [*batch]
-        for waiting in uncertain:
-            if waiting.end:
-                waiting.end = msgspec.structs.replace(waiting.end, is_uncertain=True)
-        self._backlog.put_back(uncertain)
+    def _put_back(self, batch: list[Move]) -> None:
+        """Queue moves again whose batch may have been written."""
+        self._make_uncertain(batch)
+        self._backlog.put_back(batch)
 
-    async def _commit_apart(self, batch: list[Waiting], process: str, error: Exception, mode: BatchMode) -> bool:
-        """Write each move of a refused batch by itself. If this process was swept, it begins again first.
+    @staticmethod
+    def _make_uncertain(batch: list[Move]) -> None:
+        for move in batch:
+            if move.end:
+                move.end = msgspec.structs.replace(move.end, is_uncertain=True)
 
-        An end may be refused because a sweep has written it: it is refused for good only if it was uncertain.
+    async def _commit_apart(self, batch: list[Move], process: str, error: Exception, mode: BatchMode) -> bool:
+        """Write each move of a refused batch by itself. If this process was swept, it registers again first.
+
+        An end may be refused because a sweep has written it, so it is given up only once it was tried as uncertain.
         """
         if isinstance(error, StoreRefused):
             try:
@@ -348,19 +354,14 @@ class Committer:
                 self._put_back(batch)
                 return True
         if len(batch) > 1 or (batch[0].end and not batch[0].end.is_uncertain):
-            for number, waiting in enumerate(batch, start=1):
-                if waiting.end:
-                    waiting.end = msgspec.structs.replace(waiting.end, is_uncertain=True)
-                if not await self._commit([waiting], mode):
-                    self._put_back(batch[number:])
-                    return False
-            return True
-        self._refuse(batch[0], error)
+            self._make_uncertain(batch)
+            return await self._commit_each([[move] for move in batch], mode)
+        self._give_up(batch[0], error)
         return True
 
     async def rejoin_if_swept(self, process: str) -> bool:
         """If another process swept this one, register under a new name. Return whether that was done."""
-        async with self._turn:
+        async with self._rejoining:
             if process != self._presence.name:  # another batch has noticed it
                 return True
             if await self._store.row(REGISTERED, {"of": process}):
@@ -369,44 +370,26 @@ class Committer:
             await self._presence.rejoin()
             return True
 
-    def _refuse(self, refused: Waiting, error: Exception) -> None:
-        if refused.end:
-            self._reserves.caps.end(refused.account_id, refused.end.hold.completion_id)
-        if not refused.answer.done():
-            refused.answer.set_exception(error)
-            refused.answer.exception()  # a change of size is awaited by nobody
+    def _give_up(self, move: Move, error: Exception) -> None:
+        if move.end:
+            self._reserves.caps.end(move.account_id, move.end.hold.completion_id)
+        fail(move, error)
         self._observer.metrics.ledger_refused.inc()
-        what = refused.hold or (refused.end and refused.end.outcome)
+        what = move.hold or (move.end and move.end.outcome)
         self._observer.log.error(
             "the ledger refused a move",
-            move="hold" if refused.hold else "end" if refused.end else "resize",
+            move="hold" if move.hold else "end" if move.end else "resize",
             completion_id=what.completion_id if what else "",
             places=places(error),
         )
 
 
-def abandoned(hold: Hold) -> Outcome:
-    """Build the outcome of a request whose client left before an upstream was asked."""
-    now_ms = time.time_ns() // 1_000_000
-    return Outcome(
-        request_id=hold.request_id,
-        completion_id=hold.completion_id,
-        account_id=hold.account_id,
-        key_id=hold.key_id,
-        class_id=hold.class_id,
-        endpoint=ENDPOINT,
-        status=DISCONNECTED_STATUS,
-        duration_ms=max(0, now_ms - hold.started_at),
-        ended_at=now_ms,
-    )
-
-
-def _take_off_reserve(waiting: Waiting) -> int:
-    """What is due for an end, once: it may be written several times."""
-    if waiting.end is None or waiting.is_off_reserve:
+def _take_off_reserve(move: Move) -> int:
+    """What is due for an end, the first time that it is written; 0 when it is retried."""
+    if move.end is None or move.is_off_reserve:
         return 0
-    waiting.is_off_reserve = True
-    return waiting.end.due_nano
+    move.is_off_reserve = True
+    return move.end.due_nano
 
 
 def _future() -> "asyncio.Future[Answer]":

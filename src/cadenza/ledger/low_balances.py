@@ -1,33 +1,45 @@
-"""Accounts whose balance is below the amount at which their owner wants to be told.
+"""Accounts whose balance is below the amount at which their owner wants a notice.
 
-An account that never made a request is not low: it is new. An account is claimed before it is told, so that of several
-processes one tells it.
+An account that never made a request is new, not low. An account is claimed before its owner is told, so that only one
+of several processes sends the notice.
 """
 
-from sqlalchemy import bindparam, exists, select, update
+from sqlalchemy import bindparam, case, exists, select, update
 
 from cadenza.store.schema import accounts, usage
 from cadenza.store.statements import Statement
-from cadenza.store.store import Store
+from cadenza.store.store import Store, Transaction
 from cadenza.store.tables.accounts import COLUMNS, Account
 
+_OF_ACCOUNT = accounts.c.id == bindparam("account")
 _IS_LOW = accounts.c.balance_nano < accounts.c.low_balance_nano
 _IS_UNTOLD = (_IS_LOW, accounts.c.low_noticed_at.is_(None))
+NOTICE_BELOW = Statement(
+    update(accounts)
+    .where(_OF_ACCOUNT)
+    .values(
+        low_balance_nano=bindparam("below"),
+        low_noticed_at=case((accounts.c.balance_nano < bindparam("below"), accounts.c.low_noticed_at), else_=None),
+    )
+)
 FIND = Statement(
     select(*COLUMNS)
     .where(*_IS_UNTOLD, accounts.c.suspended_at.is_(None), exists().where(usage.c.account_id == accounts.c.id))
     .order_by(accounts.c.id)
     .limit(bindparam("count"))
 )
-CLAIM = Statement(
-    update(accounts).where(accounts.c.id == bindparam("account"), *_IS_UNTOLD).values(low_noticed_at=bindparam("now"))
-)
-GIVE_BACK = Statement(update(accounts).where(accounts.c.id == bindparam("account")).values(low_noticed_at=None))
+CLAIM = Statement(update(accounts).where(_OF_ACCOUNT, *_IS_UNTOLD).values(low_noticed_at=bindparam("now")))
+GIVE_BACK = Statement(update(accounts).where(_OF_ACCOUNT).values(low_noticed_at=None))
 CLEAR = Statement(update(accounts).where(accounts.c.low_noticed_at.is_not(None), ~_IS_LOW).values(low_noticed_at=None))
 
 
+def notice_below(tx: Transaction, account_id: str, below_nano: int) -> None:
+    """Set the balance below which the owner gets a notice."""
+    tx.change(NOTICE_BELOW, {"account": account_id, "below": below_nano})
+
+
 async def clear_risen(store: Store) -> None:
-    """Forget the notices of accounts that are not low any more, so that they are told the next time."""
+    """Forget the notices of accounts that are no longer low, so that their owners are told the next time."""
     await store.transact(lambda tx: tx.change(CLEAR, {}))
 
 
@@ -36,10 +48,10 @@ async def find_untold(store: Store, count: int) -> list[Account]:
 
 
 async def claim(store: Store, account_id: str, now_ms: int) -> bool:
-    """Whether this caller is the one to tell it."""
+    """Claim the notice for an account. False if another process has it."""
     return await store.transact(lambda tx: tx.change(CLAIM, {"account": account_id, "now": now_ms})) == 1
 
 
 async def give_back(store: Store, account_id: str) -> None:
-    """It was not told after all."""
+    """Give up the claim: the notice could not be sent."""
     await store.transact(lambda tx: tx.change(GIVE_BACK, {"account": account_id}))

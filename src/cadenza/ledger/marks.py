@@ -1,21 +1,22 @@
-"""Marks: how much running requests have delivered, written to the store from time to time.
+"""Marks: the last durable progress of a stream, which is what is charged if its process dies.
 
-After a crash, the mark is what is charged. Marking costs nothing per chunk, and nothing for short requests. A locked
-account delays the marks of the others by LOCK_S at most: its own are written the next time.
+A mark is the number of tokens that a running request has delivered, written to the store twice a second. Marking costs
+nothing per chunk, and nothing for short requests. A locked account delays the marks of the others by LOCK_S at most;
+its own are written the next time.
 """
 
 import asyncio
 import time
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 from sqlalchemy import text
 
 from cadenza.core.records import Usage
-from cadenza.ledger.rules import OpenHold
+from cadenza.ledger.rules import Hold
 from cadenza.ledger.transaction import UNMARK
 from cadenza.store.statements import Statement
-from cadenza.store.store import Store, StoreBusy, Transaction
+from cadenza.store.store import Store, StoreBusy
 
 BRIEF_MARKS = 100
 MARKS_AT_ONCE = 500  # in one transaction
@@ -29,7 +30,7 @@ MARK = Statement(
         " CAST(:key_id AS TEXT), CAST(:class_id AS TEXT), CAST(:prompt_tokens AS INTEGER),"
         " CAST(:delivered_tokens AS INTEGER), CAST(:input_nano AS BIGINT), CAST(:output_nano AS BIGINT),"
         " CAST(:cached_input_nano AS BIGINT), CAST(:stream AS BOOLEAN), CAST(:started_at AS BIGINT)"
-        " FROM processes WHERE name = :process AND beats >= 0"  # a process that is being swept marks nothing
+        " FROM processes WHERE name = :process AND beats >= 0"  # a fenced process marks nothing
         " ON CONFLICT (completion_id) DO UPDATE"
         " SET prompt_tokens = excluded.prompt_tokens, delivered_tokens = excluded.delivered_tokens"
     )
@@ -49,7 +50,7 @@ class Delivery(Protocol):
 class Tracked(msgspec.Struct):
     """A running request, how many of its tokens are marked, and whether the store may have a mark of it."""
 
-    hold: OpenHold
+    hold: Hold
     delivery: Delivery
     since_s: float
     marked_tokens: int = 0
@@ -57,58 +58,62 @@ class Tracked(msgspec.Struct):
 
 
 class Marks:
-    """The running requests of this process whose deliveries are marked."""
+    """The running requests of this process whose progress is marked."""
 
     def __init__(self, store: Store, mark_after_s: float) -> None:
         self._store = store
         self._mark_after_s = mark_after_s
         self._tracked: dict[str, Tracked] = {}
 
-    def track(self, hold: OpenHold, delivery: Delivery) -> None:
+    def track(self, hold: Hold, delivery: Delivery) -> None:
         self._tracked[hold.completion_id] = Tracked(hold, delivery, time.monotonic())
 
     def forget(self, completion_id: str) -> bool:
-        """The request has ended. Whether it may have a mark."""
+        """Stop tracking a request that has ended. Return whether the store may have a mark of it."""
         tracked = self._tracked.pop(completion_id, None)
         return tracked is not None and tracked.may_have_mark
 
     async def write(self, process: str) -> None:
         """Mark what long-running requests have delivered since their last mark."""
         counted = await self._count()
-        names = [*counted]
-        for begin in range(0, len(names), MARKS_AT_ONCE):
-            rows = list[dict[str, object]]()
-            for completion_id in names[begin : begin + MARKS_AT_ONCE]:
+        ids = [*counted]
+        for begin in range(0, len(ids), MARKS_AT_ONCE):
+            rows = list[dict[str, Any]]()
+            for completion_id in ids[begin : begin + MARKS_AT_ONCE]:
                 if tracked := self._tracked.get(completion_id):
                     tracked.may_have_mark = True
                     rows.append(_mark_row(tracked.hold, counted[completion_id], process))
-            if rows:
-                await self._after_write(await self._write_rows(rows), counted)
+            await self._after_write(await self._write_rows(rows), counted)
 
-    async def _write_rows(self, rows: list[dict[str, object]]) -> list[str]:
-        """Write marks in one transaction or, if something is locked, those of each account in its own.
+    async def _write_rows(self, rows: list[dict[str, Any]]) -> list[str]:
+        """Write marks in one transaction or, if something is locked, in one for each account.
 
         Return the completion ids of those that were written.
         """
+        if not rows:
+            return []
         is_brief = len(rows) < BRIEF_MARKS
         try:
             await self._store.transact(lambda tx: tx.change_each(MARK, rows), is_brief=is_brief, lock_s=LOCK_S)
         except StoreBusy:
-            by_account: dict[object, list[dict[str, object]]] = {}
+            by_account: dict[str, list[dict[str, Any]]] = {}
             for row in rows:
                 by_account.setdefault(row["account_id"], []).append(row)
             if len(by_account) == 1:
                 return []
             return [name for of_account in by_account.values() for name in await self._write_rows(of_account)]
-        return [str(row["completion_id"]) for row in rows]
+        return [row["completion_id"] for row in rows]
 
     async def _after_write(self, written: list[str], counted: dict[str, Usage]) -> None:
-        ended = [completion_id for completion_id in written if completion_id not in self._tracked]
+        """Note what is marked, and delete the marks of requests that ended meanwhile."""
+        ended = []
         for completion_id in written:
             if tracked := self._tracked.get(completion_id):
                 tracked.marked_tokens = counted[completion_id].completion_tokens
+            else:
+                ended.append({"completion": completion_id})
         if ended:
-            await self._store.transact(lambda tx: unmark(tx, ended), is_brief=True)
+            await self._store.transact(lambda tx: tx.change_each(UNMARK, ended), is_brief=True)
 
     async def _count(self) -> dict[str, Usage]:
         """Count what has been delivered, by completion id."""
@@ -123,12 +128,7 @@ class Marks:
         return counted
 
 
-def unmark(tx: Transaction, completion_ids: list[str]) -> None:
-    """Delete the marks of requests that ended while they were being marked."""
-    tx.change_each(UNMARK, [{"completion": one} for one in completion_ids])
-
-
-def _mark_row(hold: OpenHold, usage: Usage, process: str) -> dict[str, object]:
+def _mark_row(hold: Hold, usage: Usage, process: str) -> dict[str, Any]:
     return {
         "completion_id": hold.completion_id,
         "request_id": hold.request_id,
@@ -138,9 +138,9 @@ def _mark_row(hold: OpenHold, usage: Usage, process: str) -> dict[str, object]:
         "class_id": hold.class_id,
         "prompt_tokens": usage.prompt_tokens,
         "delivered_tokens": usage.completion_tokens,
-        "input_nano": hold.input_nano,
-        "output_nano": hold.output_nano,
-        "cached_input_nano": hold.cached_input_nano,
+        "input_nano": hold.price.input_nano,
+        "output_nano": hold.price.output_nano,
+        "cached_input_nano": hold.price.cached_input_nano,
         "stream": hold.stream,
         "started_at": hold.started_at,
     }

@@ -1,8 +1,8 @@
-"""The reserves of this process, in memory: credit that is held without asking the store.
+"""The reserves of this process in memory: credit that can be held without asking the store.
 
-What is here is never more than the store has: a batch that may make a reserve smaller takes the difference away before
-it is written, and what it adds is used only once it is durable. All of it runs on the event loop's thread. A key with a
-spend cap holds credit in the store; what it holds is known here too.
+The invariant: memory never has more than the store. A batch that may shrink a reserve takes the difference away before
+it is written, and what it adds is used only once it is durable. All of it runs on the event loop's thread. Keys with a
+spend cap hold credit in the store; `CapHolds` is this process's copy of what they hold.
 """
 
 import math
@@ -14,10 +14,10 @@ import msgspec
 from cadenza.ledger.caps import NO_CAP_USE, CapUse
 from cadenza.ledger.rules import AMPLE_TIMES, Demand, Held, Hold, LockedAccount
 
-IDLE_S = 1.0  # an unused reserve is given back
-EXACT_S = 1.0  # after another process asked for credit, nothing is reserved beyond the requests in flight
-LEAST_REQUESTS = 8  # that a reserve covers
-PEAK_TIMES = 2  # it covers so many times the most requests that were in flight lately
+IDLE_S = 1.0  # a reserve that is unused for this long is given back
+EXACT_S = 1.0  # how long after a request for credit nothing is reserved beyond the requests in flight
+LEAST_REQUESTS = 8  # a reserve covers at least this many requests
+PEAK_TIMES = 2  # and this many times the recent peak of requests in flight
 
 
 class Reserve(msgspec.Struct):
@@ -27,9 +27,9 @@ class Reserve(msgspec.Struct):
     amount_nano: int = 0
     in_use_nano: int = 0  # for requests in flight, and for charges that are not written yet
     requests: int = 0  # in flight
-    peak: int = 0  # the most requests in flight lately
-    usual_nano: int = 0  # the largest hold lately
-    free_nano: int = 0  # of the account, when the store was last written
+    peak: int = 0  # the recent peak of requests in flight
+    usual_nano: int = 0  # the largest recent hold
+    free_nano: int = 0  # the free credit of the account after the last commit
     used_s: float = 0.0
     exact_until_s: float = 0.0
 
@@ -45,21 +45,21 @@ class Reserve(msgspec.Struct):
         self.used_s = now_s
 
     def fade(self) -> None:
-        """A large request, or many at once, are forgotten within seconds."""
+        """Let the recent peaks decay within seconds."""
         self.peak = max(self.requests, self.peak // 2)
         average_nano = self.in_use_nano // self.requests if self.requests else 0
         self.usual_nano = max(average_nano, self.usual_nano - self.usual_nano // 4)
 
     def end(self, amount_nano: int, due_nano: int) -> None:
-        """A request has ended. What is due stays in use until it is charged."""
+        """End a request. What is due stays in use until it is charged."""
         self.in_use_nano += due_nano - amount_nano
         self.requests -= 1
 
     def demand(self, now_s: float, charged_nano: int, new: Sequence[Hold]) -> Demand:
-        """What to keep and to want, when so much is charged and these holds are taken.
+        """What to keep and to ask for in a batch that charges `charged_nano` and takes these holds.
 
-        What is not kept is not used from now on. Before new holds are taken, all that is not in use is given back, so
-        that they are judged by all the credit there is.
+        Credit that is not kept is no longer used from here on. Before new holds are taken, everything that is not in
+        use is given back, so that they are judged by all of the account's free credit.
         """
         self.in_use_nano -= charged_nano
         self.amount_nano = max(self.in_use_nano, self.amount_nano - charged_nano)
@@ -85,13 +85,13 @@ class CapHolds:
 
     def __init__(self) -> None:
         self._held: dict[str, dict[str, tuple[str, int]]] = {}
-        self._doubtful: dict[str, set[str]] = {}  # keys of which the store may have another number
+        self._doubtful: dict[str, set[str]] = {}  # by account: keys for which the store may have another amount
 
     def __contains__(self, account_id: str) -> bool:
         return account_id in self._held
 
     def use(self, account_id: str, ending: Iterable[str]) -> CapUse:
-        """What the process holds, when the requests with these completion ids end."""
+        """What the process holds when the requests with these completion ids end."""
         held, doubtful = self._held.get(account_id), self._doubtful.get(account_id)
         if not held and not doubtful:
             return NO_CAP_USE
@@ -114,15 +114,15 @@ class CapHolds:
                 del self._held[account_id]
 
     def doubt(self, account_id: str, key_id: str) -> None:
-        """The store may have another number for a key: it is written again with the next batch of its account."""
+        """The store may have another amount for a key: it is written again with the next batch of its account."""
         self._doubtful.setdefault(account_id, set()).add(key_id)
 
     def written(self, account_id: str) -> None:
-        """The store has the right numbers of an account."""
+        """The store has the right amounts for an account."""
         self._doubtful.pop(account_id, None)
 
     def doubtful(self, found: Iterable[tuple[str, str]]) -> list[str]:
-        """The accounts with doubtful keys, when the store has numbers for these accounts and keys."""
+        """The accounts with doubtful keys. `found` are the accounts and keys for which the store has amounts."""
         for account_id, key_id in found:
             if all(key_id != held_of for held_of, _ in self._held.get(account_id, {}).values()):
                 self.doubt(account_id, key_id)
@@ -134,7 +134,7 @@ class CapHolds:
 
 
 class Reserves:
-    """One reserve for each account that was used lately."""
+    """One reserve for each recently used account."""
 
     def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
         self.caps = CapHolds()
@@ -159,14 +159,14 @@ class Reserves:
         self._reserves[account_id].end(amount_nano, due_nano)
 
     def demand(self, account_id: str, charged_nano: int, new: Sequence[Hold]) -> Demand:
-        """What to ask of the store for an account, when so much is charged and these holds are taken."""
+        """See `Reserve.demand`."""
         reserve = self._reserves.get(account_id)
         if reserve is None:
             reserve = self._reserves[account_id] = Reserve(account_id, used_s=self._clock_s())
         return reserve.demand(self._clock_s(), charged_nano, new)
 
     def written(self, account: LockedAccount, taken_nano: Sequence[int]) -> None:
-        """The store has taken a batch: this is what it has now, and these holds were taken."""
+        """A batch is durable: this is the account now, and these amounts were held."""
         reserve, now_s = self._reserves[account.id], self._clock_s()
         for amount_nano in taken_nano:
             reserve.hold(amount_nano, now_s)
@@ -176,19 +176,19 @@ class Reserves:
             del self._reserves[account.id]
 
     def ask_back(self, account_id: str) -> None:
-        """Another process needs credit: for a while, keep no more than the requests in flight need."""
+        """Another process needs credit: for EXACT_S, keep no more than the requests in flight need."""
         if reserve := self._reserves.get(account_id):
             reserve.exact_until_s = self._clock_s() + EXACT_S
 
     def pass_time(self) -> list[str]:
-        """Let what was used lately fade, and return the accounts whose reserves nobody uses any more."""
+        """Let recent peaks decay, and return the accounts whose reserves are idle."""
         now_s = self._clock_s()
         for reserve in self._reserves.values():
             reserve.fade()
         return [account_id for account_id, reserve in self._reserves.items() if reserve.is_idle(now_s)]
 
     def close(self) -> None:
-        """From now on keep no more than the requests in flight need."""
+        """Keep no more than the requests in flight need, until the end."""
         for reserve in self._reserves.values():
             reserve.exact_until_s = math.inf
 
@@ -196,7 +196,7 @@ class Reserves:
         return [*self._reserves]
 
     def lose(self) -> None:
-        """Another process took all reserves back, because it found this one dead. Requests go on without."""
+        """Another process took this one for dead and freed all its reserves. Requests continue without."""
         for reserve in self._reserves.values():
             reserve.amount_nano = reserve.free_nano = 0
         self.caps.lose()

@@ -1,4 +1,4 @@
-"""The entries of one account, for its owner: newest first by pages, or all of them oldest first.
+"""What the owner of an account sees of its money: its entries, and the cost of a reply of the web chat.
 
 The entries of an account are numbered in the order in which they changed its balance, because each is written under the
 lock of the account. So the balance after an entry never changes, and a page can go on from the one before it.
@@ -46,9 +46,26 @@ def _entries() -> Select[tuple[object, ...]]:
     )
 
 
+NO_ENTRY = 2**62  # above all ids
 NEWEST = Statement(_entries().where(entries.c.id < bindparam("before")).order_by(entries.c.id.desc()))
 OLDEST = Statement(_entries().where(entries.c.id > bindparam("after")).order_by(entries.c.id))
-NO_ENTRY = 2**62
+
+
+class ReplyCost(msgspec.Struct, frozen=True):
+    """What a reply was charged for."""
+
+    class_id: str
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    cost_nano: int
+
+
+REPLY_COST = Statement(
+    select(*(usage.c[name] for name in ReplyCost.__struct_fields__)).where(
+        usage.c.completion_id == bindparam("completion"), usage.c.account_id == bindparam("account")
+    )
+)
 
 
 async def list_newest(store: Store, account_id: str, count: int) -> list[Entry]:
@@ -58,7 +75,7 @@ async def list_newest(store: Store, account_id: str, count: int) -> list[Entry]:
 
 
 async def list_before(store: Store, account_id: str, before: int, balance_nano: int, count: int) -> list[Entry]:
-    """The entries before this one, newest first. The balance was so before it."""
+    """The entries before the one with this id, newest first. `balance_nano` is the balance before that one."""
     return _with_balances(
         await store.rows(NEWEST, {"account": account_id, "before": before, "count": count}), balance_nano
     )
@@ -82,3 +99,10 @@ def _with_balances(rows: list[Row], balance_nano: int) -> list[Entry]:
         found.append(entry)
         balance_nano -= entry.amount_nano
     return found
+
+
+async def find_reply_cost(store: Store, account_id: str, completion_id: str) -> ReplyCost | None:
+    if not completion_id.isascii() or not completion_id.isprintable():
+        return None
+    row = await store.row(REPLY_COST, {"completion": completion_id, "account": account_id})
+    return None if row is None else ReplyCost(*row)

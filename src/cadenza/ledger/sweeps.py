@@ -1,32 +1,42 @@
-"""Ends what a dead process left behind: its reserves are freed, and what its requests had delivered is charged.
+"""Sweeps: what a dead process left behind is ended. Its reserves are freed, and its marks are charged.
 
-The process is fenced before (processes.py). Its accounts are swept in batches, one transaction each, and every batch
-leaves the ledger consistent: a reserve shrinks by what is charged to it, and the rest of it is freed with the last mark
-of its account. Locked accounts are skipped. A sweep may stop after any batch, and several sweeps of one process may run
-at once; the next sweep finishes the work.
+Any process may sweep any dead one. The dead process is fenced first (fleet/presence.py). Its accounts are swept in
+batches, one transaction each, and every batch leaves the ledger consistent: a reserve shrinks by what is charged to it,
+and the rest of it is freed with the last mark of its account. Locked accounts are skipped. A sweep may stop after any
+batch, and several sweeps of one process may run at once; the next sweep finishes the work.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+import contextlib
+import hashlib
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any
 
 import msgspec
 from sqlalchemy import ColumnElement, bindparam, delete, literal_column, select, text, update
 
+from cadenza.core.money import Price
 from cadenza.core.records import Outcome, Usage
+from cadenza.fleet import presence as processes
+from cadenza.fleet.presence import Presence
 from cadenza.ledger import transaction
 from cadenza.ledger.cap_rows import DROP_HOLD, HELD_BY_PROCESS, HOLDS_OF_PROCESS
 from cadenza.ledger.caps import NO_CAP_USE, CapUse
-from cadenza.ledger.rules import Demand, End, LockedAccount, OpenHold
+from cadenza.ledger.rows import change_each
+from cadenza.ledger.rules import Demand, End, Hold, LockedAccount, broken_off
 from cadenza.ledger.transaction import AccountMoves
+from cadenza.observe import Observer
 from cadenza.store.schema import holds, idempotency, marks
 from cadenza.store.statements import SelectByIds, Statement
 from cadenza.store.store import Store, StoreBusy, StoreRefused, Transaction
 
 BATCH_MAX = 200  # accounts, marks and idempotency keys in one transaction: some milliseconds of work
 LOCK_S = 0.1  # how long a transaction waits for a row that is locked, though its account is not
+FORGET_EVERY_S = 60.0
 INTERRUPTED_STATUS = 500
-ENDPOINT = "chat"  # only chats have marks
 NOTHING_WANTED = Demand(kept_nano=0, in_use_nano=0, wanted_nano=0, usual_nano=0)
-HOLD_FIELDS = OpenHold._fields[:-2]
+HOLD_COLUMNS = [column.name for column in marks.c if column.name != "process"]
 
 LEFT_MARKS = Statement(select(marks.c.account_id, marks.c.completion_id).where(marks.c.process == bindparam("of")))
 LEFT_KEYS = Statement(
@@ -34,10 +44,9 @@ LEFT_KEYS = Statement(
         idempotency.c.process == bindparam("of")
     )
 )
-_MARKED = select(  # by completion id only: an index on the process would lead through all of its marks each time
-    marks.c.process, *[literal_column("0") if name == "amount_nano" else marks.c[name] for name in HOLD_FIELDS]
+MARKED = SelectByIds(  # by completion id only: an index on the process would lead through all of its marks each time
+    select(marks.c.process, *[marks.c[name] for name in HOLD_COLUMNS]), marks.c.completion_id
 )
-MARKED = SelectByIds(_MARKED, marks.c.completion_id)
 _KEY = (
     idempotency.c.account_id == bindparam("account"),
     idempotency.c.digest == bindparam("key"),
@@ -50,7 +59,7 @@ FREE_KEY = Statement(delete(idempotency).where(*_KEY))
 OPEN: ColumnElement[str] = literal_column("'open'")
 OLD_OWNERS = Statement(select(holds.c.owner).where(holds.c.state == OPEN).distinct())
 OLD_HOLDS = Statement(
-    select(*[holds.c[name] for name in HOLD_FIELDS])
+    select(holds.c.amount_nano, *[holds.c[name] for name in HOLD_COLUMNS])
     .where(holds.c.state == OPEN, holds.c.owner == bindparam("of"))
     .order_by(holds.c.account_id)
     .limit(BATCH_MAX)
@@ -65,6 +74,74 @@ TRY_OLD_LOCK = Statement(text("SELECT pg_try_advisory_xact_lock(CAST(:number AS 
 GIVE_BACK_OLD = Statement(text("UPDATE accounts SET held_nano = held_nano - :amount WHERE id = :account"))
 
 
+class Sweeper:
+    """Finds dead processes and sweeps them, and forgets old idempotency keys."""
+
+    def __init__(self, store: Store, presence: Presence, observer: Observer) -> None:
+        self._store = store
+        self._presence = presence
+        self._observer = observer
+        self._unfinished: set[str] = set()  # processes of which the last sweep skipped some accounts
+        self._suspects: set[str] = set()  # processes of the release before whose locks were free at the last sweep
+        self._forget_at_s = 0.0
+
+    async def sweep(self) -> None:
+        now_ms = time.time_ns() // 1_000_000
+        for name in await self._presence.find_dead():
+            with contextlib.suppress(StoreBusy):  # its row is locked: the next sweep comes back to it
+                await self._sweep_process(name, now_ms)
+        with contextlib.suppress(StoreBusy):
+            await self._sweep_old_holds(now_ms)
+        if time.monotonic() >= self._forget_at_s:
+            self._forget_at_s = time.monotonic() + FORGET_EVERY_S
+            await self._store.transact(lambda tx: transaction.forget_old_keys(tx, now_ms))
+
+    async def _sweep_process(self, name: str, now_ms: int) -> None:
+        if not await self._store.transact(lambda tx: self._presence.fence(tx, name), is_brief=True):
+            return
+        charged: list[Outcome] = []
+
+        def record(outcomes: list[Outcome]) -> None:
+            charged.extend(outcomes)
+            self._record(outcomes)
+
+        log = self._observer.log
+        if skipped := await free_process(self._store, name, now_ms, record):
+            if name in self._unfinished:
+                log.warning("accounts of a process that died are locked", process=name, accounts=len(skipped))
+            self._unfinished.add(name)
+            return
+        self._unfinished.discard(name)
+        try:
+            await self._store.transact(lambda tx: processes.remove(tx, name), is_brief=True)
+        except StoreRefused:  # another sweep has not finished, or a process of the release before is alive
+            return
+        log.warning("freed the credit of a process that died", process=name, charged=len(charged))
+
+    async def _sweep_old_holds(self, now_ms: int) -> None:
+        """End the holds of processes of the release before. One that lost its lock has until the next sweep."""
+        owners = {owner for (owner,) in await self._store.rows(OLD_OWNERS, {})}
+        dead = {owner for owner in owners if await self._is_old_owner_dead(owner)}
+        for owner in sorted(dead if self._store.process_locks else dead & self._suspects):
+            charged = 0
+            while outcomes := await self._store.transact(partial(end_old_holds, owner=owner, now_ms=now_ms)):
+                charged += len(outcomes)
+                self._record(outcomes)
+            self._observer.log.warning("freed the credit of a process that died", process=owner, charged=charged)
+        self._suspects = dead
+
+    async def _is_old_owner_dead(self, owner: str) -> bool:
+        """Each had a lock of its name: a file beside a SQLite store, an advisory lock on Postgres."""
+        if locks := self._store.process_locks:
+            return locks.remove_if_free(owner)
+        number = int.from_bytes(hashlib.sha256(owner.encode()).digest()[:8], signed=True)
+        return await self._store.row(TRY_OLD_LOCK, {"number": number}) == (True,)
+
+    def _record(self, outcomes: Iterable[Outcome]) -> None:
+        for outcome in outcomes:
+            self._observer.record(outcome)
+
+
 class LeftRequest(msgspec.Struct):
     """A request of a dead process that has a mark, an idempotency key or both."""
 
@@ -73,8 +150,8 @@ class LeftRequest(msgspec.Struct):
     digest: bytes | None = None
 
 
-class Share(msgspec.Struct):
-    """What a dead process left of one account, or a part of that. The last part frees the reserve."""
+class AccountPart(msgspec.Struct):
+    """Some or all of what a dead process left of one account. The last part frees the reserve."""
 
     account_id: str
     requests: Sequence[LeftRequest]
@@ -82,31 +159,24 @@ class Share(msgspec.Struct):
     is_last: bool
 
 
-class Freed(msgspec.Struct, frozen=True):
-    """The outcomes of the requests that were charged, and the accounts that were left out."""
-
-    outcomes: list[Outcome]
-    left_out: set[str]
-
-
 async def free_process(store: Store, name: str, now_ms: int, record: Callable[[list[Outcome]], None]) -> set[str]:
     """Free the reserves of a dead process, charge its marks and free its other idempotency keys, batch by batch.
 
-    Return the accounts that were left out, because something of them is locked or refused. No other process adds to
-    what a dead one left behind, so it is read once.
+    `record` gets the outcomes of the charged requests. Return the accounts that were skipped, because some of their
+    rows are locked or refused. No other process adds to what a dead one left behind, so it is read once.
     """
-    left_out: set[str] = set()
+    skipped: set[str] = set()
     for batch in plan(*await _read_left(store, name)):
-        shares = [share for share in batch if share.account_id not in left_out]
-        for freed in await _free(store, name, shares, now_ms) if shares else []:
-            record(freed.outcomes)
-            left_out |= freed.left_out
-    return left_out
+        parts = [part for part in batch if part.account_id not in skipped]
+        for outcomes, locked in await _free(store, name, parts, now_ms) if parts else []:
+            record(outcomes)
+            skipped |= locked
+    return skipped
 
 
-def plan(requests: dict[str, list[LeftRequest]], capped_keys: dict[str, list[str]]) -> Iterator[list[Share]]:
-    """Divide the accounts of a process into batches, and the requests of a large one over several."""
-    batch, size = list[Share](), 0
+def plan(requests: dict[str, list[LeftRequest]], capped_keys: dict[str, list[str]]) -> Iterator[list[AccountPart]]:
+    """Divide the accounts of a process into batches, and the requests of a large account over several."""
+    batch, size = list[AccountPart](), 0
     for account_id, of_account in requests.items():
         for begin in range(0, max(1, len(of_account)), BATCH_MAX):
             part = of_account[begin : begin + BATCH_MAX]
@@ -114,14 +184,14 @@ def plan(requests: dict[str, list[LeftRequest]], capped_keys: dict[str, list[str
                 yield batch
                 batch, size = [], 0
             is_last = begin + BATCH_MAX >= len(of_account)
-            batch.append(Share(account_id, part, capped_keys.get(account_id, ()), is_last))
+            batch.append(AccountPart(account_id, part, capped_keys.get(account_id, ()), is_last))
             size += 1 + len(part)
     if batch:
         yield batch
 
 
 async def _read_left(store: Store, name: str) -> tuple[dict[str, list[LeftRequest]], dict[str, list[str]]]:
-    """The requests of each account of which the process has anything, and the keys of whose caps it holds a part."""
+    """By account: the requests that the process left, and the keys of whose caps it holds a part."""
     found: dict[str, dict[str, LeftRequest]] = {}
     for account_id, completion_id in await store.rows(LEFT_MARKS, {"of": name}):
         found.setdefault(account_id, {})[completion_id] = LeftRequest(completion_id, has_mark=True)
@@ -134,85 +204,75 @@ async def _read_left(store: Store, name: str) -> tuple[dict[str, list[LeftReques
     return {one: [*found.get(one, {}).values()] for one in sorted({*found, *capped_keys, *reserved})}, capped_keys
 
 
-async def _free(store: Store, name: str, shares: list[Share], now_ms: int) -> list[Freed]:
-    """Free shares in one transaction, or, if something of one is locked or refused, each in its own."""
+async def _free(store: Store, name: str, parts: list[AccountPart], now_ms: int) -> list[tuple[list[Outcome], set[str]]]:
+    """Free parts in one transaction, or, if some row of one is locked or refused, each in its own."""
     try:
-        return [await store.transact(lambda tx: free_shares(tx, name, shares, now_ms), lock_s=LOCK_S)]
+        return [await store.transact(lambda tx: _free_parts(tx, name, parts, now_ms), lock_s=LOCK_S)]
     except (StoreBusy, StoreRefused):
-        if len(shares) == 1:
-            return [Freed([], {shares[0].account_id})]
-    return [freed for share in shares for freed in await _free(store, name, [share], now_ms)]
+        if len(parts) == 1:
+            return [([], {parts[0].account_id})]
+    return [freed for part in parts for freed in await _free(store, name, [part], now_ms)]
 
 
-def free_shares(tx: Transaction, name: str, shares: list[Share], now_ms: int) -> Freed:
-    """Free the shares of the accounts that no other transaction has locked."""
-    by_account = {share.account_id: share for share in shares}
+def _free_parts(tx: Transaction, name: str, parts: list[AccountPart], now_ms: int) -> tuple[list[Outcome], set[str]]:
+    """Free the parts of the accounts that no other transaction has locked, and return which ones are locked."""
+    by_account = {part.account_id: part for part in parts}
     accounts = transaction.lock_accounts(tx, name, sorted(by_account), waits=False)
     taken = [by_account[account.id] for account in accounts]
-    ends: dict[str, list[End]] = {share.account_id: [] for share in taken}
-    marked = {one.completion_id: one.digest for share in taken for one in share.requests if one.has_mark}
-    for hold in _read_marked(tx, name, marked):
-        ends[hold.account_id].append(_interrupted(hold, now_ms, is_marked=True))
+    ends: dict[str, list[End]] = {part.account_id: [] for part in taken}
+    digests = {one.completion_id: one.digest for part in taken for one in part.requests if one.has_mark}
+    for process, *row in tx.rows_by_ids(MARKED, [*digests], {}):
+        if process == name:
+            end = _interrupted(row, now_ms, digest=digests[row[0]], is_marked=True)
+            ends[end.hold.account_id].append(end)
     moves = [_moves(tx, name, account, by_account[account.id], ends[account.id]) for account in accounts]
     _write_keys(tx, name, taken)
-    return Freed(_apply(tx, name, moves), by_account.keys() - ends.keys())
+    return _apply(tx, name, moves), by_account.keys() - ends.keys()
 
 
-def _read_marked(tx: Transaction, name: str, digests: dict[str, bytes | None]) -> list[OpenHold]:
-    """The marks that are still there, with the idempotency keys of their requests, by completion id.
-
-    The requests are charged as far as the caps of their keys allow.
-    """
-    rows = tx.rows_by_ids(MARKED, [*digests], {})
-    holds_found = [OpenHold(*row[1:]) for row in rows if row[0] == name]
-    return [hold._replace(idempotency_digest=digests[hold.completion_id], is_capped=True) for hold in holds_found]
-
-
-def _moves(tx: Transaction, name: str, account: LockedAccount, share: Share, ends: list[End]) -> AccountMoves:
-    """Charge these ends. What is not charged of the reserve, and of caps, is kept for those that follow."""
-    if share.is_last:
-        if share.capped_keys:
-            tx.change_each(DROP_HOLD, [{"key": key_id, "process": name} for key_id in share.capped_keys])
+def _moves(tx: Transaction, name: str, account: LockedAccount, part: AccountPart, ends: list[End]) -> AccountMoves:
+    """Charge these ends. What is not charged of the reserve, and of caps, is kept for the parts that follow."""
+    if part.is_last:
+        change_each(tx, DROP_HOLD, [{"key": key_id, "process": name} for key_id in part.capped_keys])
         return AccountMoves(account.id, NOTHING_WANTED, ends, [])
     kept_nano = max(0, account.reserve_nano - sum([end.due_nano for end in ends]))
-    caps = CapUse(_kept_of_caps(tx, name, share, ends), {}) if share.capped_keys else NO_CAP_USE
+    caps = CapUse(_kept_of_caps(tx, name, part, ends), {}) if part.capped_keys else NO_CAP_USE
     return AccountMoves(account.id, Demand(kept_nano, kept_nano, 0, 0), ends, [], caps)
 
 
-def _kept_of_caps(tx: Transaction, name: str, share: Share, ends: list[End]) -> dict[str, int]:
+def _kept_of_caps(tx: Transaction, name: str, part: AccountPart, ends: list[End]) -> dict[str, int]:
     """What the process still holds of each cap when these requests have ended."""
     kept_nano = dict[str, int]()
-    for key_id in share.capped_keys:
+    for key_id in part.capped_keys:
         row = tx.row(HELD_BY_PROCESS, {"key": key_id, "process": name})
         due_nano = sum([end.due_nano for end in ends if end.hold.key_id == key_id])
         kept_nano[key_id] = max(0, row[0] - due_nano) if row else 0
     return kept_nano
 
 
-def _write_keys(tx: Transaction, name: str, shares: list[Share]) -> None:
+def _write_keys(tx: Transaction, name: str, parts: list[AccountPart]) -> None:
     """The idempotency keys of marked requests stay used, because these are charged; the others are free again."""
     for statement, has_mark in ((KEEP_KEY, True), (FREE_KEY, False)):
         values = [
-            {"account": share.account_id, "key": request.digest, "of": name}
-            for share in shares
-            for request in share.requests
+            {"account": part.account_id, "key": request.digest, "of": name}
+            for part in parts
+            for request in part.requests
             if request.digest and request.has_mark is has_mark
         ]
-        if values:
-            tx.change_each(statement, values)
+        change_each(tx, statement, values)
 
 
 def end_old_holds(tx: Transaction, owner: str, now_ms: int) -> list[Outcome]:
     """End some holds of a dead process of the release before."""
-    open_holds = [OpenHold(*row) for row in tx.rows(OLD_HOLDS, {"of": owner})]
     ends: dict[str, list[End]] = {}
-    for hold in open_holds:
-        ends.setdefault(hold.account_id, []).append(_interrupted(hold, now_ms))
+    for amount_nano, *row in tx.rows(OLD_HOLDS, {"of": owner}):
+        end = _interrupted(row, now_ms, held_nano=amount_nano)
+        ends.setdefault(end.hold.account_id, []).append(end)
     transaction.lock_accounts(tx, owner, sorted(ends))
     for end in [end for of_account in ends.values() for end in of_account]:
         new_state = "settled" if end.outcome.usage else "released"
         tx.change(END_OLD_HOLD, {"completion": end.hold.completion_id, "new_state": new_state, "at": now_ms})
-        tx.change(GIVE_BACK_OLD, {"account": end.hold.account_id, "amount": end.hold.amount_nano})
+        tx.change(GIVE_BACK_OLD, {"account": end.hold.account_id, "amount": end.held_nano})
     moves = [AccountMoves(account_id, NOTHING_WANTED, of_account, []) for account_id, of_account in ends.items()]
     return _apply(tx, owner, moves)
 
@@ -228,19 +288,22 @@ def _apply(tx: Transaction, name: str, moves: list[AccountMoves]) -> list[Outcom
     ]
 
 
-def _interrupted(hold: OpenHold, now_ms: int, *, is_marked: bool = False) -> End:
-    """The end of a request whose process died, from the last mark of what it delivered."""
-    usage = Usage(hold.prompt_tokens, hold.delivered_tokens, estimated=True) if hold.delivered_tokens else None
-    outcome = Outcome(
-        request_id=hold.request_id,
-        completion_id=hold.completion_id,
-        account_id=hold.account_id,
-        key_id=hold.key_id,
-        class_id=hold.class_id,
-        endpoint=ENDPOINT,
-        status=INTERRUPTED_STATUS,
-        usage=usage,
-        duration_ms=max(0, now_ms - hold.started_at),
-        ended_at=now_ms,
+def _interrupted(
+    row: Sequence[Any], now_ms: int, *, held_nano: int = 0, digest: bytes | None = None, is_marked: bool = False
+) -> End:
+    """The end of a request whose process died, by HOLD_COLUMNS of its mark. It is charged as far as its cap allows."""
+    values = dict(zip(HOLD_COLUMNS, row, strict=True))
+    delivered_tokens = values.pop("delivered_tokens")
+    price = Price(values.pop("input_nano"), values.pop("output_nano"), values.pop("cached_input_nano"))
+    hold = Hold(**values, allowance_tokens=0, price=price, idempotency_digest=digest)
+    usage = Usage(hold.prompt_tokens, delivered_tokens, estimated=True) if delivered_tokens else None
+    return End(
+        broken_off(hold, INTERRUPTED_STATUS, now_ms, usage),
+        hold,
+        held_nano,
+        hold.due_nano(usage),
+        is_marked=is_marked,
+        is_capped=is_marked,
+        is_uncertain=True,
+        source="sweep",
     )
-    return End(outcome, hold, hold.due_nano(usage), is_marked=is_marked, is_uncertain=True, source="sweep")

@@ -1,9 +1,9 @@
-"""The ledger of one process: holds are taken in memory against reserves, and what ended is charged in the store.
+"""The ledger of one process: holds are taken in memory against reserves, and ended requests are charged in the store.
 
-A hold that no reserve covers fails when the store cannot take it; the caller refuses the request. An end is never lost:
-it is retried until the store takes it, even if its caller is gone or was told after `wait_s` that there is no answer.
-So neither a cancelled request nor a stalled store loses a charge. What a dead process had reserved is freed by the
-sweep of any other process.
+A hold that no reserve covers fails if the store cannot take it, and the caller refuses the request. An end is never
+lost: it is retried until the store takes it, even if its caller is gone or was told after `wait_s` that there is no
+answer. So neither a cancelled request nor a stalled store loses a charge. Any other process sweeps what this one leaves
+behind if it dies.
 """
 
 import asyncio
@@ -20,25 +20,25 @@ from cadenza.ledger.cap_rows import HOLDS_OF_PROCESS
 from cadenza.ledger.committer import LOOK_EVERY_S, Committer
 from cadenza.ledger.marks import Delivery, Marks
 from cadenza.ledger.reserves import Reserves
-from cadenza.ledger.rules import End, Ended, Held, Hold, Insufficient, OpenHold, Repeated, Short, Taken
-from cadenza.ledger.sweeper import Sweeper
+from cadenza.ledger.rules import End, Ended, Held, Hold, Insufficient, Repeated, Short, Taken
+from cadenza.ledger.sweeps import Sweeper
 from cadenza.ledger.transaction import ASKED, RESERVED
 from cadenza.observe import Observer, places
 from cadenza.store.store import Store, StoreRefused, StoreUnavailable
 
 
 class LedgerTiming(msgspec.Struct, frozen=True):
-    """The periods of the ledger's work, in seconds."""
+    """The timeouts and periods of the ledger's work, in seconds."""
 
     wait_s: float = 5.0  # how long a request waits for its hold, and then for its charge
-    retry_s: float = 0.25  # after the store did not take a batch
+    retry_s: float = 0.25  # the pause after the store did not take a batch
     mark_every_s: float = 0.5
-    mark_after_s: float = 0.25  # a shorter request is not worth counting
+    mark_after_s: float = 0.25  # shorter requests are not marked
     sweep_every_s: float = 2.0
     give_back_every_s: float = 0.25
     reconcile_every_s: float = 15.0
-    ask_s: float = 0.15  # how long to wait for other processes to give back credit before a request is refused
-    ask_most_s: float = 1.0  # while they give back some
+    ask_s: float = 0.15  # how long a request waits for other processes to give back credit before it is refused
+    ask_most_s: float = 1.0  # how long it waits in all, while they give back some
 
 
 USUAL_TIMING = LedgerTiming()
@@ -56,7 +56,7 @@ class LedgerWriter:
         self._timing = timing
         self._reserves = Reserves()
         self._committer = Committer(store, observer, presence, self._reserves, self._lose, timing.retry_s)
-        self._open: dict[str, tuple[OpenHold, str]] = {}  # with the name of this process when it was taken
+        self._open: dict[str, tuple[Hold, Held, str]] = {}  # with the name of this process when it was taken
         self._marks = Marks(store, timing.mark_after_s)
         self._sweeper = Sweeper(store, presence, observer)
         self._wake = asyncio.Event()  # set and replaced when a process announced something
@@ -79,7 +79,7 @@ class LedgerWriter:
         ]
 
     async def stop(self) -> None:
-        """Write everything that waits and give back all reserves, then stop. Another process sweeps what is left."""
+        """Write everything that waits, give back all reserves, and stop. Another process sweeps what is left."""
         await asyncio.gather(*self._endings, return_exceptions=True)
         writing, *others = self._tasks
         for task in others:
@@ -92,36 +92,37 @@ class LedgerWriter:
 
     async def hold(self, hold: Hold) -> Held | Insufficient | Repeated:
         """Take a hold; StoreUnavailable if no reserve covers it and the store does not take it."""
-        process = self._presence.name  # before the store is asked: it may have another one afterwards
+        process = self._presence.name  # before the store is asked: the name may have changed afterwards
         answer: Taken | None = self._committer.hold_in_memory(hold)
         if answer is None:
             answer = await self._take(hold)
         if isinstance(answer, Held):
-            open_hold = OpenHold.of(hold, answer.amount_nano, is_capped=answer.is_capped)
-            self._open[hold.completion_id] = open_hold, process
+            self._open[hold.completion_id] = hold, answer, process
         assert not isinstance(answer, Short)
         return answer
 
     async def _take(self, hold: Hold) -> Taken:
         """Take a hold in the store. If the credit falls short, wait for what other processes give back.
 
-        The wait ends when nothing was announced for a moment, and after a second at the latest.
+        The wait ends when nothing was announced for `ask_s`, and after `ask_most_s` at the latest.
         """
-        until_s, is_final = time.monotonic() + max(self._timing.ask_s, self._timing.ask_most_s), False
+        until_s = time.monotonic() + max(self._timing.ask_s, self._timing.ask_most_s)
         while True:
             wake = self._wake  # before the store is asked: what is given back meanwhile is not missed
-            answer = await self._take_once(hold, is_final=is_final)
+            answer = await self._take_once(hold)
             if not isinstance(answer, Short):
                 return answer
+            is_final = False
             try:
                 async with asyncio.timeout(self._timing.ask_s):
                     await wake.wait()
             except TimeoutError:
                 is_final = True
-            is_final = is_final or time.monotonic() >= until_s
+            if is_final or time.monotonic() >= until_s:
+                hold = msgspec.structs.replace(hold, is_final=True)
 
-    async def _take_once(self, hold: Hold, *, is_final: bool) -> Taken:
-        waiting = self._committer.hold(hold, is_final=is_final)
+    async def _take_once(self, hold: Hold) -> Taken:
+        waiting = self._committer.hold(hold)
         try:
             answer = await waiting
         except asyncio.CancelledError:
@@ -133,21 +134,21 @@ class LedgerWriter:
         return answer
 
     def track(self, completion_id: str, delivery: Delivery) -> None:
-        """From now on, mark what the request has delivered, until its hold ends. Only an open hold is tracked."""
+        """Mark what the request delivers until its hold ends. Without an open hold, nothing is marked."""
         if found := self._open.get(completion_id):
             self._marks.track(found[0], delivery)
 
     def end(self, outcome: Outcome) -> "asyncio.Future[Answer]":
-        """End the hold of a request. It is queued at once and will be written even if no caller awaits the answer.
+        """Charge a request and release its hold. The end is queued at once, and written even if no caller awaits it.
 
         The answer is StoreUnavailable if the store has not taken it after `wait_s`. Once it is durable, the outcome is
         also counted and logged.
         """
         completion_id = outcome.completion_id
-        hold, process = self._open.pop(completion_id)
+        hold, held, process = self._open.pop(completion_id)
         due_nano = hold.due_nano(outcome.usage)
-        self._reserves.end(hold.account_id, hold.amount_nano, due_nano)
-        end = End(outcome, hold, due_nano, self._marks.forget(completion_id))
+        self._reserves.end(hold.account_id, held.amount_nano, due_nano)
+        end = End(outcome, hold, held.amount_nano, due_nano, self._marks.forget(completion_id), held.is_capped)
         return self._committer.end(end, process=process, is_recorded=True)
 
     def run_to_completion(self, ending: Coroutine[None, None, None]) -> asyncio.Task[None]:
@@ -158,7 +159,7 @@ class LedgerWriter:
         return task
 
     def distrust_store(self) -> None:
-        """The store takes no writes: use no reserve until it has taken a batch again."""
+        """Use no reserve until the store has taken a batch again: a check found that it takes no writes."""
         self._committer.has_failed = True
 
     async def drained(self) -> None:
@@ -171,13 +172,13 @@ class LedgerWriter:
         await self._marks.write(self._presence.name)
 
     async def sweep(self) -> None:
-        """End what dead processes left behind."""
+        """Sweep dead processes. If this one was swept itself, register it again first."""
         if self._presence.is_swept:
             await self._committer.rejoin_if_swept(self._presence.name)
         await self._sweeper.sweep()
 
     def _lose(self) -> None:
-        """Another process found this one dead and swept it. Requests go on, and end late."""
+        """Another process took this one for dead and swept it. Requests continue, and end late."""
         self._observer.log.warning("this process was taken for dead and begins again", requests=len(self._open))
         self._reserves.lose()
 
@@ -186,7 +187,7 @@ class LedgerWriter:
         wake.set()
 
     async def _answer_asks(self) -> None:
-        """Give back what this process does not need, as soon as another one asks for it."""
+        """Give back the unused part of a reserve as soon as another process asks for it."""
         wake = self._wake
         while True:
             await wake.wait()
@@ -210,7 +211,7 @@ class LedgerWriter:
             self._committer.resize(account_id)
 
     async def _reconcile(self) -> None:
-        """Give back what the store says this process has, and it does not know: a failover may cause that."""
+        """Give back reserves that the store has for this process and the process does not know, after a failover."""
         rows = await self._store.rows(RESERVED, {"me": self._presence.name})
         found = await self._store.rows(HOLDS_OF_PROCESS, {"process": self._presence.name})
         unknown = {account_id for (account_id,) in rows} - {*self._reserves.account_ids()}

@@ -13,7 +13,7 @@ from cadenza.core.tokens import OUTPUT_TOKENS_MIN, output_room
 from cadenza.routing.prompt import Character, PromptSize
 from cadenza.upstreams.base import Upstream
 
-LACKS = {
+MISSING_CAPABILITY = {
     "custom_tools": "tools: the model behind '{class_id}' takes no tools of type 'custom'. Use type 'function'.",
     "vision": "messages: the model behind '{class_id}' takes no parts of type 'image_url'. Leave them out.",
     "audio": "messages: the model behind '{class_id}' takes no parts of type 'input_audio'. Leave them out.",
@@ -127,6 +127,6 @@ def routes_that_take(plan: Plan, needs: frozenset[str], able_classes: tuple[str,
     for need in sorted(needs):
         routes = tuple([route for route in routes if getattr(route, need)])
         if not routes:
-            message = LACKS[need].format(class_id=plan.class_id) + note
+            message = MISSING_CAPABILITY[need].format(class_id=plan.class_id) + note
             raise NotTaken(message, plan.class_id, need, able_classes)
     return plan if len(routes) == len(plan.routes) else Plan.of(plan.class_id, routes)

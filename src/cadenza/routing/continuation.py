@@ -26,11 +26,11 @@ class open_reply:  # noqa: N801 it is used like a function
         self._wanted = wanted
         self._on_route = on_route
 
-    async def __aenter__(self) -> "Reply":
+    async def __aenter__(self) -> "ContinuableReply":
         self._dispatcher.earn_retries()
         first = await self._dispatcher.open_first(self._wanted, self._wanted.plan.routes)
         self._on_route(first.route)
-        self._reply = Reply(self._dispatcher, self._wanted, first, self._on_route)
+        self._reply = ContinuableReply(self._dispatcher, self._wanted, first, self._on_route)
         return self._reply
 
     async def __aexit__(self, _: object, error: BaseException | None, __: object) -> None:
@@ -39,7 +39,7 @@ class open_reply:  # noqa: N801 it is used like a function
             raise error_for([error], set()) from None
 
 
-class Reply:
+class ContinuableReply:
     """An open reply, on the route that runs it now."""
 
     def __init__(self, dispatcher: Dispatcher, wanted: Dispatch, first: RoutedReply, on_route: OnRoute) -> None:
@@ -56,18 +56,18 @@ class Reply:
     async def deliver(self, sink: Sink) -> None:
         assert self._running
         routes = self._routes_that_continue(self._running.route)
-        joint = ContinuedSink(sink) if routes else None
+        continued = ContinuedSink(sink) if routes else None
         while True:
             running = self._running
             try:
-                await running.reply.deliver(joint or sink)
+                await running.reply.deliver(continued or sink)
             except Fault as fault:
                 self._wanted.ask.on_asked(None)
                 running.attempt.note_fault(fault)
                 self._dispatcher.report_fault(self._wanted, running.route, fault)
-                if joint is None:
+                if continued is None:
                     raise
-                self._running = await self._continue(joint, routes, fault)
+                self._running = await self._continue(continued, routes, fault)
                 routes.remove(self._running.route)
             else:
                 running.attempt.note_finish()
@@ -83,10 +83,10 @@ class Reply:
             return []
         return [route for route in self._wanted.plan.routes if route.continues and route != first]
 
-    async def _continue(self, joint: "ContinuedSink", routes: Sequence[Route], fault: Fault) -> RoutedReply:
+    async def _continue(self, continued: "ContinuedSink", routes: Sequence[Route], fault: Fault) -> RoutedReply:
         """Open the rest of the reply on another route. If none can continue it, raise the fault again."""
-        said_tokens = await asyncio.to_thread(self._dispatcher.tokenizer.count, joint.text)
-        ask = _begun(self._wanted.ask, await self._wanted.prompt.exact(), joint.text, said_tokens)
+        begun_tokens = await asyncio.to_thread(self._dispatcher.tokenizer.count, continued.text)
+        ask = _begun(self._wanted.ask, await self._wanted.prompt.exact(), continued.text, begun_tokens)
         fitting = [route for route in routes if output_room(route, ask.prompt_tokens) >= OUTPUT_TOKENS_MIN]
         if not fitting or (ask.max_tokens is not None and ask.max_tokens < 1) or not self._dispatcher.may_retry():
             raise fault
@@ -96,7 +96,7 @@ class Reply:
         except CadenzaError:
             raise fault from None
         self._on_route(running.route)
-        joint.begin_next(said_tokens)
+        continued.begin_next(begun_tokens)
         self._dispatcher.note_continued(running.route)
         return running
 
@@ -108,7 +108,7 @@ class ContinuedSink:
         self._sink = sink
         self._texts: list[str] = []
         self._is_finished = False
-        self._said_tokens = 0  # by the routes before the one that runs
+        self._begun_tokens = 0  # of the answer so far, by the routes before this one
         self._first_prompt_tokens: int | None = None  # as the first route counted it
 
     @property
@@ -121,9 +121,9 @@ class ContinuedSink:
     async def drain(self) -> None:
         await self._sink.drain()
 
-    def begin_next(self, said_tokens: int) -> None:
-        """Another route takes over, after so many tokens."""
-        self._said_tokens = said_tokens
+    def begin_next(self, begun_tokens: int) -> None:
+        """Another route continues, after an answer of `begun_tokens`."""
+        self._begun_tokens = begun_tokens
 
     def take(self, piece: Piece) -> None:
         self._texts.append(piece.content)
@@ -135,17 +135,17 @@ class ContinuedSink:
     def _usage_of_all(self, last: Usage) -> Usage | None:
         """The last route counts the text before it as prompt; the client is not charged for it twice."""
         if not self._is_finished:  # the route broke off: its counts are of a part only
-            if not self._said_tokens:
+            if not self._begun_tokens:
                 self._first_prompt_tokens = last.prompt_tokens
             return None
-        if not self._said_tokens:
+        if not self._begun_tokens:
             return last
         prompt_tokens = self._first_prompt_tokens
         if prompt_tokens is None:
-            prompt_tokens = max(0, last.prompt_tokens - self._said_tokens)
+            prompt_tokens = max(0, last.prompt_tokens - self._begun_tokens)
         return Usage(
             prompt_tokens,
-            last.completion_tokens + self._said_tokens,
+            last.completion_tokens + self._begun_tokens,
             min(last.cached_tokens, prompt_tokens),
             estimated=True,  # the text before the last route is our own count
         )
@@ -156,12 +156,12 @@ def is_continuable(ask: Ask) -> bool:
     return ask.stream and not ask.tools and "response_format" not in ask.sampling
 
 
-def _begun(ask: Ask, prompt_tokens: int, said: str, said_tokens: int) -> Ask:
-    """The ask for the rest of an answer that has begun with `said`."""
+def _begun(ask: Ask, prompt_tokens: int, begun: str, begun_tokens: int) -> Ask:
+    """The ask for the rest of an answer that has begun with `begun`."""
     return msgspec.structs.replace(
         ask,
-        begun=said,
-        prompt_tokens=prompt_tokens + said_tokens,
-        max_tokens=None if ask.max_tokens is None else ask.max_tokens - said_tokens,
-        counted_bytes=None if ask.counted_bytes is None else ask.counted_bytes + len(msgspec.json.encode(said)),
+        begun=begun,
+        prompt_tokens=prompt_tokens + begun_tokens,
+        max_tokens=None if ask.max_tokens is None else ask.max_tokens - begun_tokens,
+        counted_bytes=None if ask.counted_bytes is None else ask.counted_bytes + len(msgspec.json.encode(begun)),
     )

@@ -1,9 +1,9 @@
 """Opens a reply: tries the routes of a plan until one begins to answer. This is the only retry loop.
 
-Routes of a lower `order` come first, and routes of the same order share requests by `weight`. A route that rests or is
-full is passed over. Retries have a budget per request and per process, so that faults cause no storm of retries; going
-on from a route that was busy is no retry. Once the client has received a byte, nothing is retried, but a stream may be
-continued (continuation.py).
+Routes of a lower `order` come first, and routes of the same order share requests by `weight`. A route that is full, or
+whose circuit is open, is passed over. Retries have a budget per request and per process, so that faults cause no storm
+of retries; going on from a busy route is not a retry. Once the client has received a byte, nothing is retried, but a
+stream may be continued (continuation.py).
 """
 
 import time
@@ -42,7 +42,7 @@ class Dispatch(msgspec.Struct, frozen=True):
 
 
 class RetryBudget:
-    """Retries that may still be made: each request earns a fifth of one, saved up to a maximum."""
+    """How many retries are left: each request earns a fifth of one, up to a maximum."""
 
     def __init__(self, most: int) -> None:
         self._most = float(most)
@@ -155,17 +155,17 @@ class Dispatcher:
         return is_allowed
 
     def _line_up(self, class_id: str, routes: Sequence[Route]) -> list[tuple[Route, RouteHealth, bool]]:
-        """The routes and their health, by order, then by turn. Resting routes come last: True marks a last resort."""
+        """The routes and their health, by order, then by turn; open circuits last, marked True."""
         health_of = self.health.of
         if len(routes) == 1:
             return [(routes[0], health_of(routes[0]), True)]
-        resting, fit = list[Route](), list[Route]()
+        broken, fit = list[Route](), list[Route]()
         for route in routes:
-            (resting if health_of(route).is_resting else fit).append(route)
+            (broken if health_of(route).is_open else fit).append(route)
         line = []
         for _, group in groupby(fit, key=lambda route: route.order):
             line += [(route, health_of(route), False) for route in self._take_turns(class_id, list(group))]
-        return line + [(route, health_of(route), True) for route in resting]
+        return line + [(route, health_of(route), True) for route in broken]
 
     def _take_turns(self, class_id: str, routes: list[Route]) -> list[Route]:
         """Smooth weighted round robin."""
@@ -179,7 +179,7 @@ class Dispatcher:
         return line
 
     def report_fault(self, wanted: Dispatch, route: Route, fault: Fault) -> None:
-        """To the metrics and the log; the route's health is told by its Attempt."""
+        """Count and log it. The Attempt has told the route's health."""
         self._metrics.faults.labels(route.provider, fault.kind.value).inc()
         self._log.warning(
             "upstream fault",
@@ -202,6 +202,6 @@ def error_for(faults: list[Fault], passed_over: set[RouteHealth]) -> CadenzaErro
         )
     if all(fault.kind is FaultKind.BUSY for fault in faults) and not any(health.is_down for health in passed_over):
         waits_s = [fault.retry_after_s for fault in faults if fault.retry_after_s is not None]
-        waits_s += [health.rest_s for health in passed_over if health.is_resting]
+        waits_s += [health.open_s for health in passed_over if health.is_open]
         return RateLimited("The service is saturated. Retry shortly.", min(waits_s, default=BUSY_RETRY_S))
     return UpstreamFailed("The model failed to answer. Retry; nothing was charged.")

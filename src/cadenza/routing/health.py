@@ -8,6 +8,7 @@ from cadenza.core.breaker import CLOSED, OPEN, Breaker, BreakerState
 from cadenza.core.records import Route
 from cadenza.core.shares import Shares
 from cadenza.observe import Observer
+from cadenza.routing.ceiling import Ceiling, FirstTokenTimes
 from cadenza.upstreams.base import Fault, FaultKind
 
 OVERLOADED = frozenset({503, 529})
@@ -15,42 +16,31 @@ FAILING_FAULTS = 3  # in a row; one fault may be chance
 FAILING_S = 60.0  # without a further fault, requests must be let through to find out whether the route works again
 
 Clock = Callable[[], float]
-OnRest = Callable[[float], None]
+OnOpen = Callable[[float], None]
 OnFault = Callable[[Fault], None]
-
-FEW = 8  # a route that refuses so few requests has another reason than their number
-STEP_DOWN = 0.7
-STEP_DOWN_SLOW = 0.9
-STEP_DOWN_SLOWEST = 0.5
-STEP_UP = 0.1  # per answer, while the ceiling is in demand
-RECOVER_S = 60.0
-SLOW_FACTOR = 3.0
-SLOW_S_MIN = 0.1  # a smaller delay is noise
-RECENT_WEIGHT = 0.1
-USUAL_WEIGHT = 0.002
 
 
 class RouteHealth:
     """One model of one provider, over all classes that use it.
 
-    `on_rest` is called with the duration of each rest, and `on_fault` with every fault.
+    `on_open` is called with how long the circuit stays open, whenever it opens, and `on_fault` with every fault.
     """
 
     def __init__(
         self,
         ceiling: int,
         clock: Clock = time.monotonic,
-        on_rest: OnRest | None = None,
+        on_open: OnOpen | None = None,
         on_fault: OnFault | None = None,
     ) -> None:
         self._clock = clock
-        self._on_rest = on_rest
+        self._on_open = on_open
         self._on_fault = on_fault
         self._failures = FailureStreak()
         self._breaker = Breaker(clock())
         self._ceiling = Ceiling(ceiling)
         self._shares = Shares(ceiling)
-        self._paces = {False: Pace(), True: Pace()}  # by whether the reply is a stream
+        self._first_tokens = {False: FirstTokenTimes(), True: FirstTokenTimes()}  # by whether the reply is a stream
 
     def reset(self, ceiling: int) -> None:
         """Start again with another ceiling. Requests in flight stay counted."""
@@ -59,7 +49,8 @@ class RouteHealth:
         self._ceiling = Ceiling(ceiling)
 
     @property
-    def rest_s(self) -> float:
+    def open_s(self) -> float:
+        """How much longer the circuit stays open."""
         return self._breaker.open_s(self._clock())
 
     @property
@@ -67,13 +58,13 @@ class RouteHealth:
         return self._breaker.state(self._clock())
 
     @property
-    def is_resting(self) -> bool:
+    def is_open(self) -> bool:
         return self._breaker.state(self._clock()) is OPEN
 
     @property
     def is_down(self) -> bool:
-        """Whether it rests because it failed, not because it has no capacity."""
-        return self.is_resting and not self._breaker.is_busy
+        """Whether the circuit is open because the route failed, not because it has no capacity."""
+        return self.is_open and not self._breaker.is_busy
 
     @property
     def is_failing(self) -> bool:
@@ -92,7 +83,7 @@ class RouteHealth:
         return self._shares.taken
 
     def begin(self, key_id: str, *, is_last_resort: bool = False) -> "Attempt | None":
-        """A place for one request; None if the route is full, or if it rests and is not the last resort."""
+        """A place for one request; None if the route is full, or its circuit is open and it is not the last resort."""
         now_s = self._clock()
         state = self._breaker.state(now_s)
         if state is OPEN and not is_last_resort:
@@ -120,11 +111,11 @@ class RouteHealth:
         now_s = self._clock()
         self._breaker.note_answer(started_s)
         self._failures.reset()
-        pace, in_flight = self._paces[is_stream], self._shares.taken
+        times, in_flight = self._first_tokens[is_stream], self._shares.taken
         is_loaded = in_flight * 2 >= self._ceiling.limit(now_s)
-        pace.note(now_s - started_s, is_loaded=is_loaded)
-        if is_loaded and pace.is_slow:
-            self._ceiling.lower_to_pace(pace, now_s)
+        times.note(now_s - started_s, is_loaded=is_loaded)
+        if is_loaded and times.is_slow:
+            self._ceiling.lower_if_due(times, now_s)
         else:
             self._ceiling.raise_by_answer(in_flight)
 
@@ -145,8 +136,8 @@ class RouteHealth:
             self._breaker.open(now_s, fault.retry_after_s, is_busy=is_busy)
         elif not self._breaker.note_fault(started_s, now_s, has_answered=has_answered, is_busy=is_busy):
             return
-        if self._on_rest:
-            self._on_rest(self.rest_s)
+        if self._on_open:
+            self._on_open(self.open_s)
 
 
 class FailureStreak:
@@ -220,8 +211,8 @@ class HealthTable:
         return self._routes.get(place) or self._add(*place)
 
     def _add(self, provider: str, model: str) -> RouteHealth:
-        def log_rest(rest_s: float) -> None:
-            self._log.warning("a route rests", provider=provider, model=model, rest_s=round(rest_s, 3))
+        def log_open(open_s: float) -> None:
+            self._log.warning("a route rests", provider=provider, model=model, rest_s=round(open_s, 3))
 
         gauge = self._metrics.route_last_fault
         labels: tuple[str, ...] = ()  # of the last fault
@@ -233,68 +224,9 @@ class HealthTable:
             labels = (provider, model, fault.kind.value, str(fault.status or ""))
             gauge.labels(*labels).set_to_current_time()
 
-        health = self._routes[provider, model] = RouteHealth(self._ceiling, self._clock, log_rest, show_fault)
+        health = self._routes[provider, model] = RouteHealth(self._ceiling, self._clock, log_open, show_fault)
         self._metrics.route_limit.labels(provider, model).set_function(lambda: health.limit)
         self._metrics.route_in_flight.labels(provider, model).set_function(lambda: health.in_flight)
-        self._metrics.route_resting.labels(provider, model).set_function(lambda: health.is_resting)
+        self._metrics.route_resting.labels(provider, model).set_function(lambda: health.is_open)
         self._metrics.route_failing.labels(provider, model).set_function(lambda: health.is_failing)
         return health
-
-
-class Pace:
-    """How long first tokens take: recently, and usually. Streams and non-streaming replies have one each."""
-
-    def __init__(self) -> None:
-        self.recent_s = 0.0
-        self._usual_s = 0.0
-
-    def note(self, took_s: float, *, is_loaded: bool = False) -> None:
-        """Slowness under load does not become usual; an answer faster than usual always counts."""
-        if not self._usual_s:
-            self._usual_s = self.recent_s = took_s
-        self.recent_s += (took_s - self.recent_s) * RECENT_WEIGHT
-        if not is_loaded or took_s < self._usual_s:
-            self._usual_s += (took_s - self._usual_s) * USUAL_WEIGHT
-
-    @property
-    def is_slow(self) -> bool:
-        return self.recent_s > self._usual_s * SLOW_FACTOR and self.recent_s - self._usual_s > SLOW_S_MIN
-
-    @property
-    def step(self) -> float:
-        """The factor by which a slow route's ceiling falls: the slower, the lower, but not below a half."""
-        return min(STEP_DOWN_SLOW, max(STEP_DOWN_SLOWEST, self._usual_s * SLOW_FACTOR / self.recent_s))
-
-
-class Ceiling:
-    """The limit of one route. Times are the caller's."""
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._level = float(most)
-        self._lowered_s = -math.inf
-
-    def limit(self, now_s: float) -> int:
-        if self._level < self._most and now_s - self._lowered_s > RECOVER_S:
-            self.reset()
-        return int(self._level)
-
-    def reset(self) -> None:
-        self._level = float(self._most)
-        self._lowered_s = -math.inf
-
-    def lower(self, in_flight: int, started_s: float, now_s: float) -> None:
-        """The route is overloaded. A request from before the last step down tells nothing new."""
-        if in_flight >= FEW and started_s > self._lowered_s:
-            self._level = min(self._level, in_flight) * STEP_DOWN
-            self._lowered_s = now_s
-
-    def lower_to_pace(self, pace: Pace, now_s: float) -> None:
-        """The route is slow: one step down, then time for it to take effect."""
-        if now_s - self._lowered_s > pace.recent_s:
-            self._level = max(min(self._level, FEW), self._level * pace.step)
-            self._lowered_s = now_s
-
-    def raise_by_answer(self, in_flight: int) -> None:
-        if self._level < self._most and in_flight * 2 >= self._level:
-            self._level = min(self._most, self._level + STEP_UP)

@@ -15,7 +15,7 @@ from cadenza.core.errors import CadenzaError
 from cadenza.core.tokens import Tokenizer, least_tokens
 
 INLINE_BYTES = 16 * 1024  # a larger prompt is counted off the event loop
-BYTES_PER_TOKEN = 4  # of ordinary text, where a prompt cannot be counted
+BYTES_PER_TOKEN = 4  # of ordinary text; for a prompt that cannot be counted
 
 
 class Character:
@@ -23,7 +23,7 @@ class Character:
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self.json = msgspec.json.encode(text)[1:-1]  # as it stands inside a JSON string
+        self.json = msgspec.json.encode(text)[1:-1]  # escaped for a JSON string
         self.message = msgspec.Raw(msgspec.json.encode({"role": "system", "content": text}))
         self.size_bytes = len(bytes(self.message))
 
@@ -31,7 +31,7 @@ class Character:
 Texts = Callable[[], list[str]]  # makes the texts that are counted; most requests never need them
 
 
-MEDIA_DOUBT = 8  # an upstream may count so many times what we expect at most for images, audio and PDFs
+MEDIA_DOUBT = 8  # an upstream may count this multiple of our maximum for images, audio and PDFs
 
 
 class PromptSize:
@@ -64,7 +64,7 @@ class PromptSize:
         self._character_tokens: int | None = None
 
     def add_texts(self, texts: tuple[str, ...], size_bytes: int) -> None:
-        """Texts were added to what the client sent, or are counted apart from it: then they have no bytes of their own.
+        """Texts were added to what the client sent. `size_bytes` is 0 for texts that are a part of the body.
 
         What was counted before need not be counted again.
         """
@@ -80,7 +80,7 @@ class PromptSize:
 
     @property
     def is_quick(self) -> bool:
-        """Whether a count takes so little time that the event loop can make it."""
+        """Whether it can be counted on the event loop."""
         return self.size_bytes <= INLINE_BYTES
 
     @property

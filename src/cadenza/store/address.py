@@ -29,7 +29,7 @@ def open_store(url: str, wait_s: float | None = None) -> Store:
 
 
 def _open_postgres(url: str, wait_s: float | None) -> Store:
-    from cadenza.store.postgres.connect import PostgresBounds  # noqa: PLC0415
+    from cadenza.store.postgres.connection import PostgresBounds  # noqa: PLC0415
     from cadenza.store.postgres.store import PostgresStore  # noqa: PLC0415 asyncpg is slow to import
 
     bounds = PostgresBounds()

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from cadenza.store import files
+from cadenza.store.process_locks import ProcessLocks
 from cadenza.store.store import StoreUnavailable
 
 LOOK_EVERY_S = 0.25
@@ -43,9 +43,8 @@ class LiveProcess(msgspec.Struct, frozen=True):
 
 
 def describe_this_process(revision: str) -> dict[str, str | int]:
-    """The values of DESCRIPTION for this process, as parameters of a statement."""
-    values: tuple[str | int, ...] = (version("cadenza"), revision, socket.gethostname(), os.getpid())
-    return {f"its_{name}": value for name, value in zip(DESCRIPTION, values, strict=True)}
+    """The values of the columns DESCRIPTION for this process."""
+    return dict(zip(DESCRIPTION, (version("cadenza"), revision, socket.gethostname(), os.getpid()), strict=True))
 
 
 def known_revision(row: Fields, revision: str) -> str:
@@ -61,8 +60,8 @@ def live_process(row: Fields, revision: str) -> LiveProcess:
 def find_locked(database: Path, rows: Iterable[Fields], revision: str) -> list[LiveProcess]:
     """The live processes of a SQLite store. One that has just started may have no row yet."""
     known = {row["name"]: row for row in rows}
-    locked = sorted(name for name in files.lock_names(database) if files.is_locked(database, name))
-    return [live_process(known.get(name, {"name": name}), revision) for name in locked]
+    live = ProcessLocks(database).live()
+    return [live_process(known.get(name, {"name": name}), revision) for name in live]
 
 
 async def find_with_heartbeat(read: Callable[[], Awaitable[list[Fields]]]) -> list[Fields]:

@@ -1,7 +1,7 @@
 """The tables, for SQLite and Postgres alike. Times are Unix milliseconds, money is nano-dollars.
 
 The CHECK constraints hold for every program that writes. The migrations build the same tables by hand (a test
-compares the two) and add the triggers that make `entries` append-only. Two more tables are in credit_tables.py. A chat
+compares the two) and add the triggers that make `entries` append-only. A chat
 has two ids: `completion_id`, the id of its reply (chatcmpl-…), and `request_id`, the x-request-id of its HTTP request.
 """
 
@@ -15,6 +15,7 @@ from sqlalchemy import (
     Index,
     Integer,
     LargeBinary,
+    MetaData,
     Table,
     Text,
     false,
@@ -22,7 +23,14 @@ from sqlalchemy import (
     true,
 )
 
-from cadenza.store.credit_tables import metadata as metadata  # noqa: PLC0414 exported
+metadata = MetaData(
+    naming_convention={
+        "pk": "pk_%(table_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_name)s",
+        "ck": "ck_%(table_name)s_%(constraint_name)s",
+    }
+)
 
 accounts = Table(
     "accounts",
@@ -391,5 +399,30 @@ payment_events = Table(  # the provider's events that were acted on: each is act
     metadata,
     Column("id", Text, primary_key=True),
     Column("kind", Text, nullable=False),
+    Column("at", BigInteger, nullable=False),
+)
+
+debts = Table(  # credit that was to be taken back and was held or spent: later credit and ended holds pay it first
+    "debts",
+    metadata,
+    Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True),
+    Column("account_id", Text, ForeignKey("accounts.id"), nullable=False),
+    Column("source", Text, nullable=False),  # the refund, dispute or correction, which leaves one debt
+    Column("note", Text, nullable=False),
+    Column("amount_nano", BigInteger, nullable=False),
+    Column("left_nano", BigInteger, nullable=False),  # what is not paid yet
+    Column("created_at", BigInteger, nullable=False),
+    CheckConstraint("left_nano BETWEEN 0 AND amount_nano", name="left_is_part_of_amount"),
+    Index("ix_debts_account_id", "account_id", "id"),
+    Index("uq_debts_source", "source", unique=True),
+)
+
+command_references = Table(  # idempotent commands that were carried out
+    "command_references",
+    metadata,
+    Column("digest", LargeBinary(32), primary_key=True),  # of the reference and its user
+    Column("action", Text, nullable=False),  # like credit.grant
+    Column("arguments_digest", LargeBinary(32), nullable=False),  # a repetition has the same arguments
+    Column("subject", Text, nullable=False),  # the id of what it created
     Column("at", BigInteger, nullable=False),
 )

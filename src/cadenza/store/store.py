@@ -14,6 +14,7 @@ from typing import Any, Protocol, TypeVar
 
 from sqlalchemy import text
 
+from cadenza.store.process_locks import ProcessLocks
 from cadenza.store.statements import SelectByIds, Statement, Values
 
 CHANGE_NOTHING = Statement(text("UPDATE alembic_version SET version_num = version_num"))
@@ -96,6 +97,10 @@ class Store(Protocol):
     @property
     def write_advice(self) -> str:
         """What to check when the store takes no writes."""
+
+    @property
+    def process_locks(self) -> ProcessLocks | None:
+        """The lock files that show which processes are alive; None if processes write heartbeats instead."""
 
     @property
     def path(self) -> Path | None:

@@ -19,8 +19,8 @@ import msgspec
 from sqlalchemy import Table
 
 from cadenza.store import schema
-from cadenza.store.files import is_locked, lock_names
 from cadenza.store.live_processes import Fields, find_with_heartbeat
+from cadenza.store.process_locks import ProcessLocks
 from cadenza.store.store import WAIT_S, Row, StoreUnavailable
 
 LEFT_BEHIND = (schema.processes, schema.reserves, schema.marks, schema.cap_holds)  # of serving processes: there is none
@@ -94,7 +94,7 @@ def _check_source(database: Path, source: sqlite3.Connection) -> None:
 
 
 def _require_unused(database: Path, problem: str, advice: str = "stop it, and run this command again.") -> None:
-    if any(is_locked(database, name) for name in lock_names(database)):
+    if ProcessLocks(database).live():
         raise StoreUnavailable(problem, advice)
 
 

@@ -1,10 +1,9 @@
 """The protocol that every upstream implements: it opens a reply to an ask, or fails with a Fault of a known kind.
 
-A reply pushes each piece into a sink, synchronously, as soon as it arrives. Only this module classifies faults. A Fault
-carries no text from the upstream, so it cannot leak a name, a URL, a key or content.
+A reply pushes each piece into a sink, synchronously, as soon as it arrives. Only errors.py classifies faults.
+A Fault carries no text from the upstream, so it cannot leak a name, a URL, a key or content.
 """
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from types import MappingProxyType
@@ -16,7 +15,6 @@ from cadenza.core.records import Route, Usage
 from cadenza.core.tokens import output_room
 from cadenza.core.tool_calls import ToolCallPart
 
-RETRY_AFTER_S_MAX = 60.0
 EVENTS_PER_TOKEN = 2
 EVENTS_EXTRA = 256  # for events without a token
 BYTES_PER_TOKEN = 2048
@@ -39,7 +37,7 @@ class FaultKind(Enum):
 
 
 class Overflow(msgspec.Struct, frozen=True):
-    """A prompt that is too long for the model: the model's window and the prompt's tokens, where the upstream says."""
+    """A prompt that is too long for the model: the model's window and the prompt's tokens, if the upstream says."""
 
     window_tokens: int | None = None
     prompt_tokens: int | None = None
@@ -62,17 +60,6 @@ class Fault(Exception):
         self.overflow = overflow
 
 
-def classify_status(status: int, retry_after: bytes | None = None) -> Fault:
-    """The fault for a status other than 200."""
-    if status == 429:
-        return Fault(FaultKind.BUSY, status, _seconds(retry_after))
-    if status in {400, 413, 422}:
-        return Fault(FaultKind.REFUSED, status)
-    if status in {401, 403}:
-        return Fault(FaultKind.UNAUTHORIZED, status)
-    return Fault(FaultKind.FAILED, status, _seconds(retry_after) if status in {503, 529} else None)
-
-
 class NotCounted(AssertionError):
     """A request has more bytes than were counted: a field was forgotten. It is not sent."""
 
@@ -80,7 +67,7 @@ class NotCounted(AssertionError):
 class Ask(msgspec.Struct, frozen=True):
     """A request to an upstream: messages, tools and sampling fields as raw JSON.
 
-    `messages` has one leading system message. `separate` has each one of the client apart, if there are several.
+    `messages` has one leading system message. `separate` has each of the client's own, if there are several.
     `begun` is the start of an answer to continue. `on_asked` gets the route whose connection the request is handed to,
     and None when that route has failed.
     """
@@ -205,11 +192,3 @@ class Upstream(Protocol):
         """Send the ask and wait for the first piece; Fault if none comes."""
 
     async def probe(self) -> Probe: ...
-
-
-def _seconds(retry_after: bytes | None) -> float | None:
-    try:
-        wait_s = float(retry_after or b"")
-    except ValueError:
-        return None
-    return min(max(wait_s, 0.0), RETRY_AFTER_S_MAX) if math.isfinite(wait_s) else None

@@ -28,7 +28,7 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
     renames: Mapping[str, str] = {}  # fields of a request that it knows by another name
     has_full_top_p: bool = True  # whether it accepts a `top_p` of 1
     has_single_stop: bool = True  # whether it accepts a string as `stop`
-    adds: Mapping[str, Any] = {}  # fields of every request: they ask for zero retention, where there is a switch
+    adds: Mapping[str, Any] = {}  # fields of every request: they ask for zero retention, if the provider has a switch
 
     message_fields: frozenset[str] | None = None  # the only ones that it accepts, in calls too; None: ignores others
     has_nulls: bool = True  # whether it accepts null in fields of messages and tools
@@ -36,7 +36,7 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
     has_text_with_calls: bool = True  # whether it reads both of one message; else the text is left out
     has_parts: bool = True  # whether it takes text as an array of parts; else parts are joined
     reasoning: Literal["as_sent", "reasoning_content", "reasoning", "drop"] = "as_sent"  # of assistant messages
-    reasoning_filler: str | None = None  # for assistant messages without reasoning, where it insists
+    reasoning_filler: str | None = None  # for assistant messages without reasoning, if it requires some
     call_ids: str | None = None  # the pattern of the ids that it accepts; others are replaced, in calls and answers
 
     custom_tools: bool = False

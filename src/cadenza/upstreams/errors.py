@@ -3,12 +3,14 @@
 Of the words only numbers are kept. An error with unknown words is classified by its status alone.
 """
 
+import math
 import re
 
 import msgspec
 
-from cadenza.upstreams.base import Fault, FaultKind, Overflow, classify_status
+from cadenza.upstreams.base import Fault, FaultKind, Overflow
 
+RETRY_AFTER_S_MAX = 60.0
 ERROR_BYTES_MAX = 16 * 1024  # of an error body that are searched
 READ_STATUSES = frozenset({400, 403, 413, 422, 500})  # whose body is read
 TOKENS_MAX = 1 << 40
@@ -59,6 +61,17 @@ PROMPT = [
 ]
 
 
+def classify_status(status: int, retry_after: bytes | None = None) -> Fault:
+    """The fault for a status other than 200."""
+    if status == 429:
+        return Fault(FaultKind.BUSY, status, _seconds(retry_after))
+    if status in {400, 413, 422}:
+        return Fault(FaultKind.REFUSED, status)
+    if status in {401, 403}:
+        return Fault(FaultKind.UNAUTHORIZED, status)
+    return Fault(FaultKind.FAILED, status, _seconds(retry_after) if status in {503, 529} else None)
+
+
 def classify_error(status: int, retry_after: bytes | None, body: bytes) -> Fault:
     """The fault for a response whose status is an error."""
     text = body[:ERROR_BYTES_MAX].decode(errors="replace").lower()
@@ -94,3 +107,11 @@ def _first_number(patterns: list[re.Pattern[str]], text: str) -> int | None:
             number = int(found[1].replace(",", "")[:15])
             return number if 0 < number < TOKENS_MAX else None
     return None
+
+
+def _seconds(retry_after: bytes | None) -> float | None:
+    try:
+        wait_s = float(retry_after or b"")
+    except ValueError:
+        return None
+    return min(max(wait_s, 0.0), RETRY_AFTER_S_MAX) if math.isfinite(wait_s) else None

@@ -23,7 +23,7 @@ from cadenza.upstreams.stream import BEGINNING, ENDED, FINISHED, ReplyStream
 from cadenza.upstreams.writer import RequestWriter
 
 AFTER_FINISH_S = 5.0  # how long a finished reply may take to send its usage, which some upstreams never send
-TOKENS_PER_IDLE = 1024  # a non-streaming reply gets the idle timeout once for every so many tokens
+TOKENS_PER_IDLE = 1024  # a non-streaming reply gets the idle timeout once per this many tokens
 READ_TO_END_S = 0.1
 PROBE_S = 10.0
 PROBE_BYTES_MAX = 16 * 1024 * 1024

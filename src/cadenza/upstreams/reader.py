@@ -195,7 +195,7 @@ def _cached(given: dict[str, Any]) -> int:
 
 
 def _details(given: dict[str, Any]) -> dict[str, int] | None:
-    """The details of the completion. SGLang has its count of reasoning tokens beside them."""
+    """The details of the completion. SGLang has its count of reasoning tokens outside of them."""
     details = given.get("completion_tokens_details")
     if not isinstance(details, dict):
         if "reasoning_tokens" not in given:

@@ -22,7 +22,7 @@ PLAIN_TEXT = re.compile(rb'[^"\\\x00-\x1f]+')
 PLAIN_CONTENT = re.compile(r'[^"\\\x00-\x1f]+')
 
 
-class Phase(Enum):
+class StreamPhase(Enum):
     """See the module's table."""
 
     BEGINNING = auto()
@@ -31,7 +31,7 @@ class Phase(Enum):
     ENDED = auto()
 
 
-BEGINNING, ANSWERING, FINISHED, ENDED = Phase  # as names: Python 3.11 is slow to look up Phase.X
+BEGINNING, ANSWERING, FINISHED, ENDED = StreamPhase  # as names: Python 3.11 is slow to look up StreamPhase.X
 
 
 class ReplyStream:
@@ -122,7 +122,7 @@ class ChunkReader:
 
     def __init__(self, extras: Sequence[str] = EXTRAS) -> None:
         self._extras = extras  # the names of those to pass on
-        self._before = self._after = b""  # around the text of an event, as it stands on the wire
+        self._before = self._after = b""  # around the text of an event, as sent
         self._between = b""  # the end of one event and the start of the next
 
     def recognise(self, data: bytes) -> list[str] | None:

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from cadenza.core.shares import Allowance
+from cadenza.core.shares import SlotLease
 from cadenza.fleet.valkey.link import ValkeyTiming
 from cadenza.gateway.slots import Slots
 from tests.store.forked import Fork, forked
@@ -26,7 +26,7 @@ class OpenSlots(Slots):
 
     allowed = 0
 
-    def allow(self, allowance: Allowance) -> None:
+    def allow(self, allowance: SlotLease) -> None:
         self.allowed = allowance.limit
         super().allow(allowance)
 

@@ -3,7 +3,7 @@
 import re
 
 import msgspec
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cadenza.core.chat import (
@@ -56,7 +56,6 @@ def test_a_completion_has_every_field_of_the_schema() -> None:
     }
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.integers(0, 2**40), st.integers(0, 2**40), st.integers(0, 2**40))
 def test_the_total_is_the_sum_of_prompt_and_completion(prompt: int, completion: int, cached: int) -> None:
     """Cached tokens are part of the prompt and are always shown."""
@@ -87,7 +86,6 @@ def test_completion_ids_are_url_safe_and_unique() -> None:
     assert all(re.fullmatch(r"chatcmpl-[A-Za-z0-9_-]{24,}", one) for one in ids)
 
 
-@settings(max_examples=200, deadline=None)
 @given(times_ms, times_ms)
 def test_completion_ids_sort_by_time(one_ms: int, other_ms: int) -> None:
     """As text, a later id comes after an earlier one, for centuries, and all have one length."""

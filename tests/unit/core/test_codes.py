@@ -5,7 +5,7 @@ import re
 import zlib
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cadenza.core.codes import (
@@ -53,7 +53,6 @@ def test_the_checksum_is_crc32_in_base62() -> None:
     assert number == zlib.crc32(key[:-6].encode())
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.integers(0, len(KEY) - 1), st.one_of(st.sampled_from(KEY_ALPHABET), st.characters()))
 def test_a_changed_character_is_detected(place: int, character: str) -> None:
     """A key with any one character changed to any other is not well formed."""
@@ -62,7 +61,6 @@ def test_a_changed_character_is_detected(place: int, character: str) -> None:
     assert is_well_formed(changed.encode()) == (changed == key)
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.integers(7, len(KEY) - 2))
 def test_two_swapped_characters_are_detected(place: int) -> None:
     """A key with two different neighbouring characters swapped is not well formed."""
@@ -79,7 +77,6 @@ def test_another_length_or_prefix_is_not_a_key(text: str) -> None:
     assert not is_well_formed(text.encode())
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.text())
 def test_any_text_can_be_checked(text: str) -> None:
     """For any text the check returns False and raises nothing."""

@@ -2,7 +2,7 @@
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cadenza.core.errors import (
@@ -81,7 +81,6 @@ def test_429_says_when_to_retry_in_seconds_and_milliseconds(wait_s: float, secon
     assert error_headers(RateLimited("m", wait_s)) == [(b"retry-after", seconds), (b"retry-after-ms", milliseconds)]
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.floats(0, 1e6))
 def test_429_never_asks_for_a_retry_too_early(wait_s: float) -> None:
     """Both headers are rounded up from the wait, to a whole second and to a whole millisecond."""
@@ -91,7 +90,6 @@ def test_429_never_asks_for_a_retry_too_early(wait_s: float) -> None:
     assert milliseconds <= seconds * 1000 < milliseconds + 1000
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.text(), st.text())
 def test_the_error_object_has_one_shape(message: str, type_: str) -> None:
     """For any text the object is `error` with a message and a type, and nothing else."""

@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cadenza.core.money import AMOUNT_NANO_MAX, Price, format_dollars, parse_dollars, parse_price
@@ -19,14 +19,12 @@ nanos = st.integers(0, 100_000)
 prices = st.builds(Price, nanos, nanos, st.none() | nanos)
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.integers(0, AMOUNT_NANO_MAX))
 def test_a_formatted_amount_is_parsed_back(amount_nano: int) -> None:
     """Any amount, formatted as dollars and parsed again, is the same amount."""
     assert parse_dollars(format_dollars(amount_nano)) == amount_nano
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.integers())
 def test_dollars_have_two_to_nine_decimals(amount_nano: int) -> None:
     """An amount has a sign only if it is negative, no exponent, and no trailing zeros after the cents."""
@@ -201,14 +199,12 @@ def test_impossible_counts_are_never_charged(usage: Usage) -> None:
         MEZZO.charge(usage)
 
 
-@settings(max_examples=200, deadline=None)
 @given(prices, tokens, tokens, st.data())
 def test_a_charge_is_never_negative(price: Price, prompt: int, completion: int, data: st.DataObject) -> None:
     """For any price and any counts, a reply never adds credit to an account."""
     assert price.charge(Usage(prompt, completion, data.draw(st.integers(0, prompt)))) >= 0
 
 
-@settings(max_examples=200, deadline=None)
 @given(nanos, nanos, st.data())
 def test_a_quote_is_the_most_that_a_reply_can_cost(input_nano: int, output_nano: int, data: st.DataObject) -> None:
     """A reply within the quoted tokens never costs more than the quote; with all of them and no cache, exactly that."""
@@ -235,7 +231,6 @@ def test_how_much_output_a_credit_pays_for(price: Price, credit_nano: int, affor
     assert price.affordable(credit_nano, 1_000) == affordable
 
 
-@settings(max_examples=200, deadline=None)
 @given(prices, st.integers(0, 10**12), tokens)
 def test_the_affordable_output_is_the_most_that_the_credit_covers(price: Price, credit_nano: int, prompt: int) -> None:
     """Its quote is within the credit, and that of one more token is not, unless output is free."""

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cadenza.core.shares import WANTING_KEYS_MAX, WANTS_PER_KEY_MAX, WANTS_S, Allowance, Shares, Use
+from cadenza.core.shares import WANTING_KEYS_MAX, WANTS_PER_KEY_MAX, WANTS_S, Shares, SlotLease, Use
 
 GREEDY = "key_greedy"
 MODEST = "key_modest"
@@ -195,17 +195,17 @@ def test_keys_that_left_are_forgotten() -> None:
 def test_no_place_is_taken_after_the_end_of_an_allowance() -> None:
     """Until a new one comes."""
     shares = Shares(0)
-    shares.allow(Allowance(limit=4, ceiling=4, until_s=10.0))
+    shares.allow(SlotLease(limit=4, ceiling=4, until_s=10.0))
     assert shares.take("key_a", 9.9)
     assert not shares.take("key_a", 10.0)
-    shares.allow(Allowance(limit=4, ceiling=4, until_s=20.0))
+    shares.allow(SlotLease(limit=4, ceiling=4, until_s=20.0))
     assert shares.take("key_a", 10.0)
 
 
 def test_the_share_of_a_key_counts_keys_elsewhere() -> None:
     """It is a part of all places, also of those that are not here."""
     shares = Shares(0)
-    shares.allow(Allowance(limit=1, ceiling=12, keys_elsewhere=2))
+    shares.allow(SlotLease(limit=1, ceiling=12, keys_elsewhere=2))
     assert [shares.is_within_share("key_a", more) for more in (4, 5)] == [True, False]
     assert shares.take("key_b", 0.0)
     assert [shares.is_within_share("key_a", more) for more in (3, 4)] == [True, False]

@@ -5,7 +5,7 @@ import sys
 import time
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cadenza.core.records import Usage
@@ -21,7 +21,6 @@ counts = st.integers(0, 1 << 40)
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=200)
 
 
-@settings(max_examples=150, deadline=None)
 @given(texts)
 def test_never_more_tokens_than_bytes(text: str) -> None:
     """A text has at most as many tokens as UTF-8 bytes, none only if it is empty, and the same number each time."""
@@ -31,7 +30,6 @@ def test_never_more_tokens_than_bytes(text: str) -> None:
     assert TOKENIZER.count(text) == tokens
 
 
-@settings(max_examples=150, deadline=None)
 @given(texts, texts)
 def test_two_parts_count_about_as_much_as_the_whole(first: str, second: str) -> None:
     """Cut in two, a text has about as many tokens as whole, or more, and at most as many as bytes."""
@@ -111,7 +109,6 @@ def test_an_estimate_that_is_cut_is_still_an_estimate() -> None:
     assert believable(own, own.prompt_tokens, PROMPT_BYTES, LIMIT)[0] == Usage(17, LIMIT, estimated=True)
 
 
-@settings(max_examples=300, deadline=None)
 @given(counts, counts, st.data())
 def test_corrected_counts_are_within_their_bounds(prompt: int, completion: int, data: st.DataObject) -> None:
     """For any counts: nothing negative, nothing above a bound, and never more cached than prompt."""

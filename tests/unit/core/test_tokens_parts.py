@@ -4,7 +4,7 @@ import random
 from itertools import groupby
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from rs_bpe.bpe import openai
 
@@ -70,7 +70,6 @@ def test_counts_are_exact_around_the_size_of_a_part(chars: int) -> None:
     assert TOKENIZER.count(text) == whole(text)
 
 
-@settings(max_examples=120, deadline=None)
 @given(st.lists(st.text(st.characters(categories=["L", "N", "P"]), min_size=1, max_size=12), max_size=120))
 def test_words_between_spaces_have_the_tokenizers_own_count(said: list[str]) -> None:
     """Words shorter than a part, in any script and with digits and punctuation, are never cut."""
@@ -78,14 +77,12 @@ def test_words_between_spaces_have_the_tokenizers_own_count(said: list[str]) -> 
     assert TOKENIZER_OF_SMALL_PARTS.count(text) == whole(text)
 
 
-@settings(max_examples=120, deadline=None)
 @given(spaced)
 def test_any_text_with_spaces_is_counted_nearly_exactly(text: str) -> None:
     """Runs of white space, which may be longer than a part, cost at most a token for each part."""
     assert abs(TOKENIZER_OF_SMALL_PARTS.count(text) - whole(text)) <= len(text) // (SMALL // 2) + 1
 
 
-@settings(max_examples=120, deadline=None)
 @given(unspaced)
 def test_a_text_without_spaces_differs_by_a_token_for_each_cut(text: str) -> None:
     """Without a space a cut may go through a token, which changes the count by at most one."""
@@ -105,7 +102,6 @@ def test_a_long_run_of_spaces_is_counted(text: str) -> None:
     assert abs(TOKENIZER.count(text) - whole(text)) <= len(text) // PART_CHARS + 1
 
 
-@settings(max_examples=120, deadline=None)
 @given(st.text(st.characters(exclude_categories=["Cs"]), max_size=600))
 def test_every_text_is_counted(text: str) -> None:
     """Any text can be counted in parts, and none has more tokens than bytes."""
@@ -119,7 +115,6 @@ def test_a_run_of_one_character_has_the_tokenizers_own_count(unit: str, chars: i
     assert TOKENIZER.count(unit * chars) == whole(unit * chars)
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from("-=*/# \t\na>"), st.integers(1, 300)), max_size=12))
 def test_runs_within_a_text_cost_at_most_two_tokens_each(runs: list[tuple[str, int]]) -> None:
     """A long run is counted apart from what surrounds it, which changes the count by at most two tokens."""

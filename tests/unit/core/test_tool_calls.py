@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from msgspec import UNSET
 
@@ -149,7 +149,6 @@ def upstream_id_in(call_id: str) -> str:
     return "" if unwrap_id(call_id) == call_id else unwrap_id(call_id)
 
 
-@settings(max_examples=100, deadline=None)
 @given(replies())
 def test_calls_do_not_depend_on_how_their_parts_are_sent(
     reply: tuple[list[ModelCall], list[list[ToolCallPart]]],
@@ -161,7 +160,6 @@ def test_calls_do_not_depend_on_how_their_parts_are_sent(
     assert [upstream_id_in(call_id) for call_id, _, _ in calls] == [one.id for one in begun]
 
 
-@settings(max_examples=100, deadline=None)
 @given(replies())
 def test_id_and_name_are_on_the_first_delta_only(reply: tuple[list[ModelCall], list[list[ToolCallPart]]]) -> None:
     """Calls are numbered from 0 as they begin, and the first delta of each has its id and its name."""
@@ -176,7 +174,6 @@ def test_id_and_name_are_on_the_first_delta_only(reply: tuple[list[ModelCall], l
     assert all(delta.arguments for delta in deltas)
 
 
-@settings(max_examples=100, deadline=None)
 @given(replies())
 def test_whole_calls_are_their_joined_deltas(reply: tuple[list[ModelCall], list[list[ToolCallPart]]]) -> None:
     """A non-streaming reply has the same calls as a stream."""
@@ -284,7 +281,6 @@ def test_white_space_after_the_arguments_begins_no_new_call(upstream_id: str, is
     assert (name, json.loads(arguments)) == ("look", {"a": 1})
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     st.lists(
         st.lists(
@@ -338,7 +334,6 @@ def test_ids_of_usual_upstreams_stay_short(upstream_id: str) -> None:
     assert len(rest) < 4 or rest not in ours
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.text(min_size=1, max_size=UPSTREAM_ID_CHARS_MAX))
 def test_an_upstream_id_is_restored_from_ours(upstream_id: str) -> None:
     """Any upstream id that is wrapped can be unwrapped."""
@@ -364,14 +359,12 @@ def test_an_upstream_may_be_a_service_like_this_one(upstream_id: str) -> None:
     assert unwrap_id(unwrap_id(first)) == (upstream_id or first)
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.text(max_size=40) | st.text("abcXYZ019_-=+/é", max_size=60).map("call_{}".format))
 def test_foreign_ids_are_unchanged(foreign: str) -> None:
     """The upstream gets an id that was not made here as it is, whatever its text."""
     assert unwrap_id(foreign) == foreign
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.text("abc019", min_size=1, max_size=12), st.integers(0), st.sampled_from("abc019"))
 def test_a_damaged_id_counts_as_foreign(upstream_id: str, place: int, other: str) -> None:
     """An id of ours with one changed character is not unwrapped to another upstream id."""

@@ -16,7 +16,7 @@ from cadenza.core.money import Price
 from cadenza.core.records import SCOPES, Outcome, Principal
 from cadenza.fleet.presence import Presence
 from cadenza.http.headers import Headers
-from cadenza.ledger import audit, transaction
+from cadenza.ledger import audit, credit
 from cadenza.ledger.rules import Hold
 from cadenza.ledger.writer import USUAL_TIMING, LedgerTiming, LedgerWriter
 from cadenza.observe import Observer, make_log
@@ -131,7 +131,7 @@ async def open_funded_store(folder: Path, credit_nano: int) -> AsyncIterator[Fun
     async with open_store(folder) as store:
         secret = await add_account_and_key(store)
         if credit_nano:
-            await store.transact(lambda tx: transaction.grant(tx, ACCOUNT_ID, credit_nano, "", 1))
+            await store.transact(lambda tx: credit.grant(tx, ACCOUNT_ID, credit_nano, "", 1))
         yield FundedStore(store, secret)
         assert await audit.check(store) == []
 

@@ -4,7 +4,7 @@ import asyncio
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cadenza.core.errors import InvalidRequest
@@ -46,7 +46,6 @@ def test_the_room_is_the_window_less_prompt_and_margin(prompt_tokens: int, room_
     assert output_room(route(), prompt_tokens) == room_tokens
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.integers(1, 1_000_000), st.integers(0, 1_100_000))
 def test_the_room_never_exceeds_the_window(context_tokens: int, prompt_tokens: int) -> None:
     """Prompt and answer fit in the window, and a longer prompt never leaves more room."""
@@ -123,7 +122,6 @@ async def test_a_prompt_that_fits_no_route_is_refused_with_both_numbers() -> Non
 routes = st.builds(route, st.integers(1, 20_000), st.integers(OUTPUT_TOKENS_MIN, 20_000))
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.lists(routes, min_size=1, max_size=3), st.integers(60, 8_192), st.data())
 def test_a_prompt_that_was_not_counted_is_fitted_as_if_it_were(
     routes: list[Route], prompt_bytes: int, data: st.DataObject

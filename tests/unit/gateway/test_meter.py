@@ -5,7 +5,7 @@ import re
 import tracemalloc
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cadenza.core.records import OUTPUT_TOKENS_MAX, ReplyResult, Usage
@@ -78,7 +78,6 @@ words = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=9
 FRAGMENTS = ["one two three ", "\n\n", "wo", "rds of a ", "   ", "long", "est", " an", "swer, 12", "345 é", "🎼"]
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(st.one_of(words, st.sampled_from(FRAGMENTS)), min_size=1, max_size=40), st.integers(1, 2000), st.data())
 def test_the_count_is_that_of_the_whole_text(texts: list[str], times: int, data: st.DataObject) -> None:
     """However a text is split, however often it is counted in between and however long it is, its count is exact."""
@@ -140,7 +139,6 @@ async def test_the_upstreams_report_comes_before_our_own_count() -> None:
     assert result == ReplyResult(reported, None)
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.lists(st.builds(Usage, st.integers(0, 200), st.integers(0, LIMIT)), min_size=1, max_size=6))
 def test_the_last_report_counts(reported: list[Usage]) -> None:
     """Reports are cumulative: they are never summed."""

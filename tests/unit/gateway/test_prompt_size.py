@@ -4,7 +4,7 @@ import asyncio
 import json
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cadenza.gateway.validate import parse_chat
@@ -20,7 +20,6 @@ tools = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=200, deadline=None)
 @given(texts, st.lists(messages, min_size=1, max_size=5), st.lists(tools, max_size=1), st.booleans())
 def test_no_prompt_has_more_tokens_than_bytes(
     character: str, sent: list[Any], offered: list[Any], is_ascii: bool

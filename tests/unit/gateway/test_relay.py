@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cadenza.core.chat import FinishReason
@@ -143,7 +143,6 @@ async def test_a_piece_without_content_writes_nothing() -> None:
     assert len(stream.client.bodies) == 1
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=8), max_size=12))
 def test_a_stream_loses_no_text(texts: list[str]) -> None:
     """However the text is split into pieces, the client gets all of it in order."""
@@ -374,7 +373,6 @@ def test_the_first_chunk_has_the_role() -> None:
     assert decode(chunks().role()) == choice({"role": "assistant", "content": ""})
 
 
-@settings(max_examples=100, deadline=None)
 @given(texts)
 def test_a_content_chunk_holds_any_text(text: str) -> None:
     """For any text the chunk is one event of valid JSON that holds it unchanged."""
@@ -401,7 +399,6 @@ def test_the_usage_chunk_has_no_choices() -> None:
     }
 
 
-@settings(max_examples=100, deadline=None)
 @given(texts, st.integers(0, 2**53), st.text(max_size=9))
 def test_the_constant_part_of_a_chunk_is_valid_json(completion_id: str, created: int, class_id: str) -> None:
     """Any id, time and class can be spliced with a delta."""

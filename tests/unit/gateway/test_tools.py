@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cadenza.core.chat import ChatRequest
@@ -356,7 +356,6 @@ near_messages = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.lists(near_messages, max_size=3), st.just([tool()]) | st.lists(near_tools, max_size=2), near_choices)
 def test_any_tools_are_a_request_or_a_refusal(messages: Any, tools: Any, choice: Any) -> None:
     """Definitions, choices and histories of any shape are forwarded as valid JSON or refused with a 400."""

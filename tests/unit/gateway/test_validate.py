@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cadenza.core.chat import SAMPLING, ChatRequest
@@ -326,21 +326,18 @@ bodies = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.binary(max_size=60))
 def test_any_bytes_are_a_request_or_a_refusal(body: bytes) -> None:
     """No bytes raise anything but a 400."""
     check_any(body)
 
 
-@settings(max_examples=150, deadline=None)
 @given(json_values | bodies)
 def test_any_json_is_a_request_or_a_refusal(value: Any) -> None:
     """JSON of any structure, like a request or not, is accepted or refused."""
     check_any(msgspec.json.encode(value))
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     st.integers(0, 200), st.integers(0, 12), st.binary(max_size=6) | st.sampled_from([b"\\", b'"', b"[", b"}", b"9"])
 )

@@ -8,8 +8,8 @@ from ipaddress import IPv4Network, ip_address
 import pytest
 
 from cadenza.grounding.search.pages.addresses import Address, Network
+from cadenza.grounding.search.pages.client import FetchLimits
 from cadenza.grounding.search.pages.fetch import PageFetcher
-from cadenza.grounding.search.pages.limits import FetchLimits
 from cadenza.grounding.search.records import FetchFailed
 from tests.unit.http.peer import LOCALHOST, WAIT_S, Script, Visit
 

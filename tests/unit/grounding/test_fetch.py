@@ -12,8 +12,9 @@ import pytest
 import trustme
 import uvloop
 
+from cadenza.grounding.search.cache import CacheBounds
+from cadenza.grounding.search.pages.client import FetchLimits
 from cadenza.grounding.search.pages.fetch import PageFetcher
-from cadenza.grounding.search.pages.limits import FetchLimits, Kept
 from cadenza.grounding.search.records import FetchedPage, FetchFailed
 from tests.unit.grounding.fetch_site import (
     HOST,
@@ -313,8 +314,8 @@ async def test_a_page_is_kept_for_minutes(monkeypatch: pytest.MonkeyPatch) -> No
         assert await fetcher.fetch(f"http://{HOST}:{site.port}/") is not first
 
 
-@pytest.mark.parametrize("kept", [Kept(600.0, 2, 1000), Kept(600.0, 64, 5)])
-async def test_kept_pages_are_bounded(kept: Kept) -> None:
+@pytest.mark.parametrize("kept", [CacheBounds(600.0, 2, 1000), CacheBounds(600.0, 64, 5)])
+async def test_kept_pages_are_bounded(kept: CacheBounds) -> None:
     """Of more pages than may be kept, in number or bytes, the least recently used is dropped."""
     limits = msgspec.structs.replace(PATIENT, pages=kept)
     async with Peer(serving({f"/{name}": HI for name in "abc"})) as site, fetching(limits=limits) as fetcher:

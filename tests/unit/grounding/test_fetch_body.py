@@ -11,15 +11,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cadenza.grounding.search.pages.body import MEMBERS_MAX, SLICE_BYTES, Allowance, Body, HeldBytes
+from cadenza.grounding.search.pages.client import MEMBERS_MAX, SLICE_BYTES, BodyLimit, ByteBudget, PageBody
 from cadenza.grounding.search.records import FetchFailed
 from cadenza.http.client_connection import STOP
 
 MIB = 1024 * 1024
 
 
-def body_of(bytes_max: int = MIB, coding: bytes = b"gzip", *, cuts: bool = False, held: int = 64 * MIB) -> Body:
-    return Body(Allowance(bytes_max, cuts), coding, HeldBytes(held))
+def body_of(
+    bytes_max: int = MIB, coding: bytes = b"gzip", *, truncates: bool = False, held: int = 64 * MIB
+) -> PageBody:
+    return PageBody(BodyLimit(bytes_max, truncates), coding, ByteBudget(held))
 
 
 def split(data: bytes, places: list[int]) -> list[bytes]:
@@ -27,7 +29,7 @@ def split(data: bytes, places: list[int]) -> list[bytes]:
     return [data[start:end] for start, end in pairwise(ends)]
 
 
-def read(body: Body, *parts: bytes) -> bytes:
+def read(body: PageBody, *parts: bytes) -> bytes:
     for part in parts:
         must_stop = body.receive(part) == STOP
         assert must_stop == (body.has_pending or body.is_full)
@@ -36,7 +38,7 @@ def read(body: Body, *parts: bytes) -> bytes:
     return body.whole()
 
 
-def reason(body: Body, *parts: bytes) -> str:
+def reason(body: PageBody, *parts: bytes) -> str:
     with pytest.raises(FetchFailed) as failed:
         read(body, *parts)
     return failed.value.reason
@@ -130,16 +132,16 @@ def test_bytes_after_gzip() -> None:
 @pytest.mark.parametrize("coding", [b"", b"gzip"])
 def test_a_body_that_is_cut(coding: bytes) -> None:
     """Where a body may be cut, its reader stops at the bound."""
-    body = body_of(10, coding, cuts=True)
+    body = body_of(10, coding, truncates=True)
     sent = b"0123456789abcdef"
     assert body.receive(gzip.compress(sent) if coding else sent) == STOP
-    assert body.cut() == sent[:10]
+    assert body.truncated() == sent[:10]
 
 
 def test_all_bodies_together_are_bounded() -> None:
     """Bodies that arrive at the same time share a bound, and give back their part at their end."""
-    held = HeldBytes(10)
-    first, second = (Body(Allowance(100), b"", held) for _ in range(2))
+    held = ByteBudget(10)
+    first, second = (PageBody(BodyLimit(100), b"", held) for _ in range(2))
     first.receive(b"01234567")
     assert reason(second, b"0123") == "busy"
     first.close()

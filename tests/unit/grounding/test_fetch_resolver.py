@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cadenza.grounding.search.pages.resolver import LOOK_UPS_AT_ONCE, SystemResolver
+from cadenza.grounding.search.pages.addresses import LOOKUPS_AT_ONCE, SystemResolver
 from cadenza.grounding.search.records import FetchFailed
 from tests.unit.http.peer import WAIT_S, until
 
@@ -58,16 +58,16 @@ async def test_a_name_without_an_address(name_server: NameServer) -> None:
 async def test_name_servers_that_do_not_answer(name_server: NameServer) -> None:
     """Silent names hold a bounded number of threads, also after they were given up; then others are looked up again."""
     resolver = SystemResolver()
-    lookups = [asyncio.ensure_future(resolver(f"silent-{n}.example")) for n in range(LOOK_UPS_AT_ONCE + 5)]
-    await until(lambda: name_server.waiting == LOOK_UPS_AT_ONCE)
+    lookups = [asyncio.ensure_future(resolver(f"silent-{n}.example")) for n in range(LOOKUPS_AT_ONCE + 5)]
+    await until(lambda: name_server.waiting == LOOKUPS_AT_ONCE)
     for lookup in lookups:
         lookup.cancel()
     await asyncio.gather(*lookups, return_exceptions=True)
     later = asyncio.ensure_future(resolver("site.example"))
     await asyncio.sleep(0)
-    assert name_server.waiting == LOOK_UPS_AT_ONCE
+    assert name_server.waiting == LOOKUPS_AT_ONCE
     assert await asyncio.to_thread(int) == 0  # the threads of the loop are free
     assert not later.done()
     name_server.release.set()
     assert await later
-    assert name_server.waiting == LOOK_UPS_AT_ONCE
+    assert name_server.waiting == LOOKUPS_AT_ONCE

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cadenza.grounding.search.pages.target import URL_CHARS_MAX, Target, parse_target, redirect_target
+from cadenza.grounding.search.pages.addresses import URL_CHARS_MAX, Target, parse_target, redirect_target
 from cadenza.grounding.search.records import FetchFailed
 
 REFUSED = [

@@ -14,8 +14,8 @@ from cadenza.grounding.files.reader import DocumentReader, PageSent, ReaderLimit
 from cadenza.grounding.search.engines.local import LocalBounds, LocalEngine
 from cadenza.grounding.search.finder import Finder, fitting
 from cadenza.grounding.search.pages.addresses import Network
+from cadenza.grounding.search.pages.client import FetchLimits
 from cadenza.grounding.search.pages.fetch import PageFetcher
-from cadenza.grounding.search.pages.limits import FetchLimits
 from cadenza.grounding.search.records import EngineFailed, SearchRequest, SearchResult, Source, UnreadPage
 from cadenza.observe import Observer, make_log
 from tests.unit.grounding.engine_peer import engine_at, reply

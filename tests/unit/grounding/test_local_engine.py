@@ -11,8 +11,7 @@ import pytest
 
 from cadenza.grounding.files.records import Passage
 from cadenza.grounding.index.local_index import StoredFile, open_writer
-from cadenza.grounding.search.engines.local import LocalBounds, LocalEngine
-from cadenza.grounding.search.engines.local_topics import Topic, find_topics
+from cadenza.grounding.search.engines.local import LocalBounds, LocalEngine, Topic, find_topics
 from cadenza.grounding.search.finder import fitting
 from cadenza.grounding.search.records import EngineFailed, Hit, Source
 from tests.unit.grounding.indexed import HANDBOOK, NORDLYS, index, write

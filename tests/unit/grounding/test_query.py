@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cadenza.grounding.search.intent.query import make_query
-from cadenza.grounding.search.intent.words import WORD
+from cadenza.grounding.search.words import WORD
 
 TODAY = date(2026, 11, 16)
 PAGE = "A paragraph of a page that somebody pasted, about Diabetes and other things. " * 200

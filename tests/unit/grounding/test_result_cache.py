@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator
 import msgspec
 import pytest
 
-from cadenza.grounding.search.cache import CacheBounds, ResultCache
+from cadenza.core.bounded_cache import ExpiringCache
+from cadenza.grounding.search.cache import RESULT_BOUNDS, ResultCache
 from cadenza.grounding.search.records import EngineFailed, Hit
 from tests.unit.grounding.engine_peer import answer, asking, reply, result
 from tests.unit.grounding.scripted_engine import HITS, ScriptedEngine, SecondsClock, guarded
@@ -105,7 +106,7 @@ async def test_the_query_is_not_kept(cache: ResultCache, engine: ScriptedEngine)
     while waiting:
         each = waiting.pop()
         reachable.append(each)
-        if isinstance(each, dict | list | tuple | msgspec.Struct):
+        if isinstance(each, dict | list | tuple | msgspec.Struct | ExpiringCache):
             waiting += gc.get_referents(each)
     assert hashlib.sha256(f"scripted\0{5}\0{query}".encode()).digest() in reachable
     assert query not in [each for each in reachable if isinstance(each, str)]
@@ -113,7 +114,7 @@ async def test_the_query_is_not_kept(cache: ResultCache, engine: ScriptedEngine)
 
 async def test_number_of_entries_is_bounded(clock: SecondsClock, engine: ScriptedEngine) -> None:
     """The oldest entry makes room for a new one."""
-    cache = ResultCache(clock, CacheBounds(entries_max=3))
+    cache = ResultCache(clock, msgspec.structs.replace(RESULT_BOUNDS, entries_max=3))
     for query in "abcd":
         await cache.search(engine, query, 5)
     assert len(cache) == 3
@@ -126,7 +127,7 @@ async def test_number_of_entries_is_bounded(clock: SecondsClock, engine: Scripte
 
 async def test_bytes_are_bounded(clock: SecondsClock, engine: ScriptedEngine) -> None:
     """The cache never holds more bytes than it may, and results that are too large alone are not kept."""
-    bounds = CacheBounds(bytes_max=20_000)
+    bounds = msgspec.structs.replace(RESULT_BOUNDS, bytes_max=20_000)
     cache = ResultCache(clock, bounds)
     engine.hits = [Hit("https://a.example/", "T", "ü" * 3000)]
     for number in range(50):
@@ -142,7 +143,7 @@ async def test_bytes_are_bounded(clock: SecondsClock, engine: ScriptedEngine) ->
 
 async def test_old_results_go_by_themselves(clock: SecondsClock, engine: ScriptedEngine) -> None:
     """Nobody has to ask for old results to be dropped."""
-    cache = ResultCache(clock, CacheBounds(sweep_s=0.01))
+    cache = ResultCache(clock, msgspec.structs.replace(RESULT_BOUNDS, sweep_s=0.01))
     await cache.search(engine, "q", 5)
     clock.advance(300)
     await until(lambda: len(cache) == 0)
@@ -202,7 +203,7 @@ async def test_a_search_without_askers_is_still_kept(cache: ResultCache, engine:
 
 async def test_number_of_searches_is_bounded(clock: SecondsClock, engine: ScriptedEngine) -> None:
     """Beyond so many searches at once a further one fails at once; the same query still joins."""
-    cache = ResultCache(clock, CacheBounds(searches_max=2))
+    cache = ResultCache(clock, searches_max=2)
     engine.hold()
     askers = [asyncio.create_task(cache.search(engine, query, 5)) for query in "ab"]
     await until(lambda: len(engine.asked) == 2)

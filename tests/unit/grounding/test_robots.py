@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from protego import Protego
 
-from cadenza.grounding.search.pages.limits import Kept
+from cadenza.grounding.search.cache import CacheBounds
+from cadenza.grounding.search.pages.addresses import parse_target
 from cadenza.grounding.search.pages.robots import (
     AGENT,
     ALL_ALLOWED,
@@ -20,7 +21,6 @@ from cadenza.grounding.search.pages.robots import (
     is_allowed,
     rules_for_us,
 )
-from cadenza.grounding.search.pages.target import parse_target
 from cadenza.grounding.search.records import FetchFailed
 from tests.unit.grounding.fetch_site import HOST, OK, PATIENT, Names, failure, fetching, page, redirect, serving
 from tests.unit.http.peer import LOCALHOST, Peer, Script, Visit, refusing_port
@@ -209,7 +209,7 @@ async def test_the_rules_are_kept_for_minutes(monkeypatch: pytest.MonkeyPatch) -
 async def test_kept_rules_are_bounded() -> None:
     """The rules of a bounded number of sites are kept."""
     names = Names({f"{name}.example": [[LOCALHOST]] for name in "abc"})
-    limits = msgspec.structs.replace(PATIENT, robots=Kept(600.0, 2, 1000), pages=Kept(600.0, 0, 0))
+    limits = msgspec.structs.replace(PATIENT, robots=CacheBounds(600.0, 2, 1000), pages=CacheBounds(600.0, 0, 0))
     async with Peer(serving({"/": HI})) as site, fetching(names, limits) as fetcher:
         for name in "abcbca":
             await fetcher.fetch(f"http://{name}.example:{site.port}/")

@@ -41,7 +41,7 @@ async def replies_to(parts: list[bytes], count: int) -> list[Reply]:
         return [await client.reply() for _ in range(count)]
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(derandomize=True)
 @given(st.lists(requests(), min_size=1, max_size=6), st.data())
 def test_any_split_gives_the_same_replies(sent: list[tuple[str, bytes, str, list[int]]], data: st.DataObject) -> None:
     """Pipelined requests, split anywhere, are answered one by one in their order, each with its own body."""

@@ -4,7 +4,7 @@ import itertools
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cadenza.http.events import DONE, EVENT_BYTES_MAX, PING, EventReader, EventTooLarge, write_event
@@ -69,7 +69,6 @@ def split(sent: bytes, at: list[int]) -> list[bytes]:
     return [sent[start:end] for start, end in itertools.pairwise(edges)]
 
 
-@settings(max_examples=150, deadline=None)
 @given(sent_streams(), cuts)
 def test_any_split_gives_the_same_events(stream: tuple[bytes, list[bytes]], at: list[int]) -> None:
     """A stream has the same events if it is read at once, split anywhere, or a byte at a time."""
@@ -79,7 +78,6 @@ def test_any_split_gives_the_same_events(stream: tuple[bytes, list[bytes]], at: 
     assert read_all([bytes([byte]) for byte in sent]) == events
 
 
-@settings(max_examples=100, deadline=None)
 @given(one_line.filter(bool), st.sampled_from([b"", b"\n", b"\r", b"\r\n"]), cuts)
 def test_end_returns_an_unfinished_event_once(text: str, last: bytes, at: list[int]) -> None:
     """An event without its blank line is returned at the end of the stream, and only once."""
@@ -142,7 +140,6 @@ def test_an_event_as_large_as_the_limit_is_read() -> None:
     assert read_all([b"data: " + data, b"\n\n"]) == [data]
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.lists(st.dictionaries(st.text(max_size=5), st.text(max_size=20), max_size=3), max_size=4), cuts)
 def test_written_events_are_read_back(values: list[dict[str, str]], at: list[int]) -> None:
     """JSON of any text, written as events, is read back unchanged."""

@@ -2,21 +2,21 @@
 
 import asyncio
 
-from cadenza.ledger.backlog import Backlog, Waiting
+from cadenza.ledger.backlog import Backlog, Move
 from cadenza.store.store import StoreUnavailable
 from tests.store.moves import make_hold
 
 
-def add(backlog: Backlog, *accounts: str) -> list[Waiting]:
+def add(backlog: Backlog, *accounts: str) -> list[Move]:
     """Let a hold of each account wait."""
-    made = [Waiting(name, asyncio.get_running_loop().create_future(), hold=make_hold(name)) for name in accounts]
-    for waiting in made:
-        backlog.add(waiting)
+    made = [Move(name, asyncio.get_running_loop().create_future(), hold=make_hold(name)) for name in accounts]
+    for move in made:
+        backlog.add(move)
     return made
 
 
-def accounts_of(batch: list[Waiting]) -> str:
-    return "".join(waiting.account_id for waiting in batch)
+def accounts_of(batch: list[Move]) -> str:
+    return "".join(move.account_id for move in batch)
 
 
 async def test_an_account_whose_moves_do_not_fit_goes_to_the_end_of_the_queue() -> None:
@@ -67,7 +67,7 @@ async def test_a_hold_that_nobody_waits_for_is_not_put_back() -> None:
 async def test_a_move_is_late_by_the_looks_at_it() -> None:
     """One look counts once, also for a move that was put back while its batch is not done."""
     backlog = Backlog()
-    [waiting] = add(backlog, "a")
+    [move] = add(backlog, "a")
     batch = backlog.take(1)
     backlog.put_back(batch)
-    assert [backlog.late(2) for _ in range(3)] == [[], [], [waiting]]
+    assert [backlog.late(2) for _ in range(3)] == [[], [], [move]]

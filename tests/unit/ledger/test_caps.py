@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from cadenza.core.money import Price
 from cadenza.core.records import Cap, Outcome, Usage
-from cadenza.ledger.caps import NO_CAP_USE, CapShort, CapState, CapUse, month_of, span_of
+from cadenza.ledger.caps import NO_CAP_USE, CapState, CapStatus, CapUse, month_of, span_of
 from cadenza.ledger.charging import begin_caps, end_requests
 from cadenza.ledger.rules import (
     AMPLE_TIMES,
@@ -23,7 +23,6 @@ from cadenza.ledger.rules import (
     Insufficient,
     Known,
     LockedAccount,
-    OpenHold,
     Taken,
     take_hold,
 )
@@ -61,7 +60,8 @@ def rich() -> LockedAccount:
 
 
 def take(cap: CapState, hold: Hold, account: LockedAccount | None = None, *, is_final: bool = False) -> Taken:
-    return take_hold(account or rich(), hold, Known(caps={"k": cap}), Changes(), is_final=is_final)
+    wanted = msgspec.structs.replace(hold, is_final=is_final)
+    return take_hold(account or rich(), wanted, Known(caps={"k": cap}), Changes())
 
 
 def make_end(due_nano: int, completion_id: str = "r1", *, started_at: int = 1, is_capped: bool = True) -> End:
@@ -69,8 +69,8 @@ def make_end(due_nano: int, completion_id: str = "r1", *, started_at: int = 1, i
         request_id="req", completion_id=completion_id, endpoint="chat", status=200, duration_ms=1, ended_at=1,
         usage=Usage(0, 0),
     )  # fmt: skip
-    hold = OpenHold.of(make_hold(completion_id, started_at=started_at), WHOLE_NANO, is_capped=is_capped)
-    return End(outcome, hold, due_nano)
+    hold = make_hold(completion_id, started_at=started_at)
+    return End(outcome, hold, WHOLE_NANO, due_nano, is_capped=is_capped)
 
 
 def end(cap: CapState, *ends: End, use: CapUse = NO_CAP_USE) -> list[Ended]:
@@ -100,7 +100,7 @@ def test_a_hold_is_fitted_to_what_the_cap_leaves(
     answer = take(cap, make_hold())
     left_nano = max(0, limit_nano - spent_nano - held_nano)
     if tokens is None:
-        assert answer == Insufficient(left_nano, SHORT_NANO, CapShort(Cap(limit_nano), spent_nano))
+        assert answer == Insufficient(left_nano, SHORT_NANO, CapStatus(Cap(limit_nano), spent_nano, left_nano))
         assert (cap.held_nano, cap.mine_nano) == (held_nano, 0)
     else:
         amount_nano = 1000 + tokens * 30
@@ -121,7 +121,7 @@ def test_the_lower_of_credit_and_cap_decides() -> None:
     assert take(total(SHORT_NANO), make_hold(), poor) == SHORT
     assert take(total(SHORT_NANO), make_hold(), poor, is_final=True) == Insufficient(SHORT_NANO - 1, SHORT_NANO)
     refusal = take(total(SHORT_NANO - 2), make_hold(), poor)
-    assert refusal == Insufficient(SHORT_NANO - 2, SHORT_NANO, CapShort(Cap(SHORT_NANO - 2), 0))
+    assert refusal == Insufficient(SHORT_NANO - 2, SHORT_NANO, CapStatus(Cap(SHORT_NANO - 2), 0, SHORT_NANO - 2))
 
 
 def test_an_uncounted_prompt_needs_a_cap_for_256_of_it() -> None:

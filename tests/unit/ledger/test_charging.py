@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 
+from cadenza.core.money import Price
 from cadenza.core.records import Cap, Outcome, Usage
 from cadenza.ledger.caps import ALL_TIME, CapState
 from cadenza.ledger.charging import LOST_STATUS, end_requests
@@ -12,11 +13,11 @@ from cadenza.ledger.rules import (
     End,
     Ended,
     EndSource,
-    IdempotencyUse,
+    Hold,
     Known,
     LockedAccount,
-    OpenHold,
     Recorded,
+    Repeated,
 )
 
 DUE_NANO = 2000
@@ -24,7 +25,7 @@ HELD_NANO = 2500
 FREE_NANO = 10_000
 KEY = b"k" * 32
 NOTHING = Demand(kept_nano=0, in_use_nano=0, wanted_nano=0, usual_nano=0)
-HOLD = OpenHold("r1", "req", "a", "k", "forte", HELD_NANO, 100, 0, 10, 30, None, stream=True, started_at=1)
+HOLD = Hold("r1", "a", "k", "forte", 100, 50, Price(10, 30), stream=True, started_at=1)
 OUTCOME = Outcome(
     request_id="req",
     completion_id="r1",
@@ -43,8 +44,8 @@ def end_late(
     """End a request whose process was swept: it has no reserve any more."""
     account, changes = LockedAccount("a", FREE_NANO, 0, 0), Changes()
     outcome = OUTCOME if is_charged else msgspec.structs.replace(OUTCOME, usage=None)
-    hold, due_nano = HOLD._replace(idempotency_digest=digest), DUE_NANO if is_charged else 0
-    late = End(outcome, hold, due_nano, is_uncertain=True, is_late=True, source=source)
+    hold = msgspec.structs.replace(HOLD, idempotency_digest=digest)
+    late = End(outcome, hold, HELD_NANO, DUE_NANO if is_charged else 0, is_uncertain=True, is_late=True, source=source)
     [ended] = end_requests(account, NOTHING, [late], known, changes)
     return ended, account, changes
 
@@ -67,7 +68,7 @@ def test_an_end_that_the_store_has_is_corrected_repeated_or_lost(
     """Only what a sweep charged too much comes back, and nothing is charged again."""
     found, account, changes = end_late(Known(ended={"r1": recorded}))
     assert (found, account.balance_nano, changes.charges) == (ended, FREE_NANO + back_nano, [])
-    assert sum(one.amount_nano for one in changes.corrections) == back_nano
+    assert sum(one.corrected_nano for one in changes.corrections) == back_nano
 
 
 def test_a_sweep_never_corrects_what_a_request_was_charged() -> None:
@@ -91,13 +92,13 @@ def test_a_correction_is_taken_off_what_the_cap_has_spent() -> None:
 )
 def test_a_request_is_charged_only_while_its_key_is_its_own(used_by: str | None, is_lost: bool) -> None:
     """Otherwise nothing is charged, no key is kept, and the metering row shows an error."""
-    keys = {("a", KEY): IdempotencyUse(used_by, "req", is_open=False)} if used_by else {}
+    keys = {("a", KEY): Repeated(used_by, "req", is_open=False)} if used_by else {}
     found, account, changes = end_late(Known(keys=keys), digest=KEY)
     [charge] = changes.charges
     assert (found.is_lost, charge.has_entry, bool(changes.kept_keys)) == (is_lost, not is_lost, not is_lost)
     assert account.balance_nano == FREE_NANO - (0 if is_lost else DUE_NANO)
-    assert (charge.charged_nano + charge.short_nano, charge.source) == (DUE_NANO, "lost" if is_lost else "request")
-    assert charge.outcome.status == (LOST_STATUS if is_lost else 200)
+    assert (charge.charged_nano, charge.end.source) == ((0, "lost") if is_lost else (DUE_NANO, "request"))
+    assert charge.end.outcome.status == (LOST_STATUS if is_lost else 200)
 
 
 def test_a_request_that_is_not_charged_needs_no_key() -> None:
@@ -110,6 +111,6 @@ def test_only_a_late_end_asks_whether_its_api_key_was_revoked() -> None:
     """A request that runs when its key is revoked is charged; one that ends late may have begun after that."""
     assert end_late(Known(revoked_keys={"k"}))[0] == LOST
     account = LockedAccount("a", FREE_NANO, 0, 0)
-    in_time = End(OUTCOME, HOLD, DUE_NANO)
+    in_time = End(OUTCOME, HOLD, HELD_NANO, DUE_NANO)
     [ended] = end_requests(account, NOTHING, [in_time], Known(revoked_keys={"k"}), Changes())
     assert ended == Ended(DUE_NANO)

@@ -20,7 +20,6 @@ from cadenza.ledger.rules import (
     Hold,
     Known,
     LockedAccount,
-    OpenHold,
     grow,
     take_hold,
 )
@@ -228,32 +227,32 @@ class Process:
         self.account = LockedAccount("a", balance_nano, 0, 0)
         self.elsewhere_nano = 0
         self.known = Known()
-        self.open: list[OpenHold] = []
+        self.open: list[tuple[Hold, int]] = []  # with the amounts that are held
         self.ends: list[End] = []
         self.wanted: list[Hold] = []
-        self.taken: list[OpenHold] = []  # by the last batch
+        self.taken: list[tuple[Hold, int]] = []  # by the last batch
         self.numbers = itertools.count()
 
     @property
     def promised_nano(self) -> int:
         """What the requests in flight hold, and what is due and not charged yet."""
         due_nano = sum(end.due_nano for end in self.ends if end.hold.completion_id not in self.known.ended)
-        return sum(hold.amount_nano for hold in self.open) + due_nano
+        return sum(held_nano for _, held_nano in self.open) + due_nano
 
     def hold(self, amount_nano: int) -> None:
         hold = make_hold(amount_nano, f"r{next(self.numbers)}")
         held = self.reserves.hold(hold)
         if held:
-            self.open.append(OpenHold.of(hold, held.amount_nano))
+            self.open.append((hold, held.amount_nano))
         else:
             self.wanted.append(hold)
 
     def end(self, used_percent: int) -> None:
         if self.open:
-            hold = self.open.pop(0)
-            due_nano = hold.amount_nano * used_percent // 100
-            self.reserves.end("a", hold.amount_nano, due_nano)
-            self.ends.append(End(make_outcome(hold.completion_id), hold, due_nano))
+            hold, held_nano = self.open.pop(0)
+            due_nano = held_nano * used_percent // 100
+            self.reserves.end("a", held_nano, due_nano)
+            self.ends.append(End(make_outcome(hold.completion_id), hold, held_nano, due_nano))
 
     def build(self) -> Demand:
         charged_nano = sum(end.due_nano for end in self.ends if not end.is_uncertain)
@@ -264,10 +263,11 @@ class Process:
         changes = Changes()
         for ended in end_requests(self.account, demand, ends, self.known, changes):
             assert not ended.is_lost
-        answers = [(hold, take_hold(self.account, hold, self.known, changes, is_final=True)) for hold in wanted]
+        final = [msgspec.structs.replace(hold, is_final=True) for hold in wanted]
+        answers = [(hold, take_hold(self.account, hold, self.known, changes)) for hold in final]
         grow(self.account, demand)
-        self.taken = [OpenHold.of(hold, answer.amount_nano) for hold, answer in answers if isinstance(answer, Held)]
-        return [hold.amount_nano for hold in self.taken]
+        self.taken = [(hold, answer.amount_nano) for hold, answer in answers if isinstance(answer, Held)]
+        return [held_nano for _, held_nano in self.taken]
 
     def write(self, meanwhile: "list[tuple[str, int]]", fate: str) -> None:
         """Write a batch, with other steps while it is in flight. Its result may be unknown, or it may fail."""

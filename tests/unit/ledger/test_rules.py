@@ -20,11 +20,9 @@ from cadenza.ledger.rules import (
     Ended,
     Held,
     Hold,
-    IdempotencyUse,
     Insufficient,
     Known,
     LockedAccount,
-    OpenHold,
     Recorded,
     Repeated,
     Taken,
@@ -62,11 +60,11 @@ def make_end(due_nano: int, amount_nano: int = WHOLE_NANO, completion_id: str = 
         ended_at=1,
         usage=Usage(0, 0),
     )
-    return End(outcome, OpenHold.of(make_hold(completion_id), amount_nano), due_nano, **flags)  # type: ignore[arg-type]
+    return End(outcome, make_hold(completion_id), amount_nano, due_nano, **flags)  # type: ignore[arg-type]
 
 
 def take(account: LockedAccount, hold: Hold, *, is_final: bool = True) -> Taken:
-    return take_hold(account, hold, Known(), Changes(), is_final=is_final)
+    return take_hold(account, msgspec.structs.replace(hold, is_final=is_final), Known(), Changes())
 
 
 def end(account: LockedAccount, kept_nano: int, *ends: End, known: Known | None = None) -> list[Ended]:
@@ -137,14 +135,14 @@ def test_an_uncounted_hold_needs_256_times_its_amount(is_final: bool) -> None:
 def test_a_used_key_is_refused_with_the_ids_of_its_request() -> None:
     """In the same batch and from the store; a key that is open again may be used, once."""
     known, changes, account = Known(), Changes(), make_account(9 * WHOLE_NANO)
-    known.keys["a", b"o" * 32] = IdempotencyUse("old", "req-old", is_open=True)
-    known.keys["a", b"u" * 32] = IdempotencyUse("used", "req-used", is_open=False)
+    known.keys["a", b"o" * 32] = Repeated("old", "req-old", is_open=True)
+    known.keys["a", b"u" * 32] = Repeated("used", "req-used", is_open=False)
     keys = [b"o" * 32, b"o" * 32, b"u" * 32, KEY, KEY]
     holds = [
         msgspec.structs.replace(make_hold(f"r{number}"), idempotency_digest=key, request_id=f"req-r{number}")
         for number, key in enumerate(keys)
     ]
-    answers = [take_hold(account, hold, known, changes, is_final=True) for hold in holds]
+    answers = [take_hold(account, hold, known, changes) for hold in holds]
     assert [type(answer) for answer in answers] == [Held, Repeated, Repeated, Held, Repeated]
     assert (answers[1], answers[2]) == (Repeated("r0", "req-r0"), Repeated("used", "req-used"))
     assert answers[4] == Repeated("r3", "req-r3")
@@ -158,10 +156,10 @@ def test_a_key_is_kept_by_a_charge_and_freed_by_a_release() -> None:
     charged, released = make_end(0, completion_id="r1"), make_end(0, completion_id="r2")
     released = msgspec.structs.replace(released, outcome=msgspec.structs.replace(released.outcome, usage=None))
     keyed = [
-        msgspec.structs.replace(one, hold=one.hold._replace(idempotency_digest=KEY)) for one in (charged, released)
+        msgspec.structs.replace(one, hold=msgspec.structs.replace(one.hold, idempotency_digest=key))
+        for one, key in ((charged, KEY), (released, OTHER_KEY))
     ]
-    keyed[1] = msgspec.structs.replace(keyed[1], hold=keyed[1].hold._replace(idempotency_digest=OTHER_KEY))
-    known.keys = {("a", key): IdempotencyUse(name, "", is_open=False) for key, name in ((KEY, "r1"), (OTHER_KEY, "r2"))}
+    known.keys = {("a", key): Repeated(name, "", is_open=False) for key, name in ((KEY, "r1"), (OTHER_KEY, "r2"))}
     end_requests(account, NOTHING, keyed, known, changes)
     assert [hold.completion_id for hold in changes.kept_keys] == ["r1"]
     assert [hold.completion_id for hold in changes.freed_keys] == ["r2"]
@@ -314,7 +312,7 @@ class Ledger:
         account = LockedAccount("a", self.balance_nano, sum(self.reserves.values()), reserve_nano)
         ends = [self._end(holds.pop(0), move.used_tokens)] if holds else []
         in_use_nano = sum(holds)
-        spare_nano = max(0, reserve_nano - in_use_nano - sum(end.hold.amount_nano for end in ends))
+        spare_nano = max(0, reserve_nano - in_use_nano - sum(end.held_nano for end in ends))
         usual_nano = max([WHOLE_NANO, *holds])
         demand = Demand(
             in_use_nano + spare_nano * move.kept_share // 4, in_use_nano, move.wanted_times * usual_nano, usual_nano
@@ -324,7 +322,7 @@ class Ledger:
             assert not ended.is_lost
             self.charged_nano += ended.charged_nano
         for tokens in move.allowances:
-            answer = take_hold(account, make_hold(allowance_tokens=tokens), known, changes, is_final=True)
+            answer = take(account, make_hold(allowance_tokens=tokens))
             if isinstance(answer, Held):
                 holds.append(answer.amount_nano)
         grow(account, demand)

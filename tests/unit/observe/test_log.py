@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cadenza.observe.log import LINES_WAIT_S, format_time, loop_errors, make_log, places
@@ -65,7 +65,6 @@ def without_time(line: str) -> str:
     return line.partition('"timestamp":')[0]
 
 
-@settings(max_examples=60, deadline=None)
 @given(texts, st.dictionaries(names, values))
 def test_the_fast_path_writes_the_same_line(request_id: str, facts: dict[str, Any]) -> None:
     """For any facts the two lines are equal byte by byte up to the timestamp, which is the last field."""
@@ -92,7 +91,6 @@ def test_the_timestamp_of_a_line() -> None:
         assert before <= datetime.fromisoformat(timestamp) <= datetime.now(UTC)
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.integers(0, 4_000_000_000_000_000_000))
 def test_a_time_is_formatted_as_the_standard_library_does(now_ns: int) -> None:
     """For any time the text is the same, to the microsecond."""

@@ -128,7 +128,7 @@ class ScriptedRoutes:
             assert attempt
             attempt.note_fault(fault or Fault(FaultKind.FAILED, 500))
             attempt.end()
-        assert self.health(number).is_resting
+        assert self.health(number).is_open
 
     def fill(self, number: int, key_id: str = KEY) -> None:
         """Take every place of a route, also the one of the last resort."""

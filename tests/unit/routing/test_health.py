@@ -1,27 +1,13 @@
 """The health of a route: which faults make it rest or lower its ceiling, trials, and the last resort."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from cadenza.core.breaker import FAULTS_TO_OPEN, OPEN_S_MIN
-from cadenza.routing.health import (
-    FAILING_FAULTS,
-    FAILING_S,
+from cadenza.routing.ceiling import (
     FEW,
-    RECENT_WEIGHT,
-    RECOVER_S,
-    SLOW_FACTOR,
-    SLOW_S_MIN,
     STEP_DOWN,
-    STEP_DOWN_SLOW,
-    STEP_DOWN_SLOWEST,
-    STEP_UP,
-    Attempt,
-    Ceiling,
-    Pace,
-    RouteHealth,
 )
+from cadenza.routing.health import FAILING_FAULTS, FAILING_S, Attempt, RouteHealth
 from cadenza.upstreams.base import Fault, FaultKind
 
 KEY = "key_a"
@@ -35,8 +21,8 @@ class TimedRoute:
 
     def __init__(self) -> None:
         self.now_s = 1000.0
-        self.rests_s: list[float] = []  # as they were reported
-        self.health = RouteHealth(MOST, lambda: self.now_s, self.rests_s.append)
+        self.opened_for_s: list[float] = []  # as they were reported
+        self.health = RouteHealth(MOST, lambda: self.now_s, self.opened_for_s.append)
 
     def begin(self, *, is_last_resort: bool = False) -> Attempt:
         attempt = self.health.begin(KEY, is_last_resort=is_last_resort)
@@ -78,7 +64,7 @@ class TimedRoute:
         """Fail until the route rests, and wait until it may be tried."""
         self.fail(times=FAULTS_TO_OPEN)
         assert self.health.is_down
-        self.now_s += self.health.rest_s
+        self.now_s += self.health.open_s
 
 
 @pytest.mark.parametrize("kind", FAILURES)
@@ -86,10 +72,10 @@ def test_faults_in_a_row_make_a_route_rest(kind: FaultKind) -> None:
     """The fifth fault in a row, of any kind that is the route's own, begins a rest of OPEN_S_MIN."""
     route = TimedRoute()
     route.fail(Fault(kind), FAULTS_TO_OPEN - 1)
-    assert not route.health.is_resting
+    assert not route.health.is_open
     route.fail(Fault(kind))
     assert route.health.is_down
-    assert route.health.rest_s == pytest.approx(OPEN_S_MIN)
+    assert route.health.open_s == pytest.approx(OPEN_S_MIN)
     assert not route.takes_one
     route.now_s += OPEN_S_MIN
     assert route.takes_one
@@ -101,7 +87,7 @@ def test_an_answer_between_faults_resets_their_count() -> None:
     for _ in range(3):
         route.fail(times=FAULTS_TO_OPEN - 1)
         route.answer()
-    assert not route.health.is_resting
+    assert not route.health.is_open
 
 
 def test_replies_that_break_off_are_counted_separately() -> None:
@@ -109,7 +95,7 @@ def test_replies_that_break_off_are_counted_separately() -> None:
     route = TimedRoute()
     route.break_off(FAULTS_TO_OPEN - 1)
     route.fail(times=FAULTS_TO_OPEN - 1)
-    assert not route.health.is_resting
+    assert not route.health.is_open
     route.break_off()
     assert route.health.is_down
 
@@ -120,7 +106,7 @@ def test_a_whole_reply_resets_the_count_of_broken_ones() -> None:
     for _ in range(3):
         route.break_off(FAULTS_TO_OPEN - 1)
         route.answer()
-    assert not route.health.is_resting
+    assert not route.health.is_open
 
 
 def test_requests_that_failed_together_cause_one_rest() -> None:
@@ -130,14 +116,14 @@ def test_requests_that_failed_together_cause_one_rest() -> None:
     route.now_s += 5
     for attempt in together[:FAULTS_TO_OPEN]:
         attempt.note_fault(FAILED)
-    until_s = route.now_s + route.health.rest_s
+    until_s = route.now_s + route.health.open_s
     route.now_s += 0.5
     for attempt in together[FAULTS_TO_OPEN:-1]:
         attempt.note_fault(FAILED)
     together[-1].note_answer(is_stream=True)
-    assert route.now_s + route.health.rest_s == pytest.approx(until_s)
+    assert route.now_s + route.health.open_s == pytest.approx(until_s)
     assert not route.takes_one
-    assert len(route.rests_s) == 1
+    assert len(route.opened_for_s) == 1
 
 
 def test_a_refusal_changes_nothing() -> None:
@@ -145,7 +131,7 @@ def test_a_refusal_changes_nothing() -> None:
     route = TimedRoute()
     route.fail(times=FAULTS_TO_OPEN - 1)
     route.fail(Fault(FaultKind.REFUSED, 400), 100)
-    assert not route.health.is_resting
+    assert not route.health.is_open
     route.fail()
     assert route.health.is_down
 
@@ -155,7 +141,7 @@ def test_a_retry_after_is_honoured(kind: FaultKind, status: int) -> None:
     """One Retry-After makes a route rest for that time; the route is down only if the status was not 429."""
     route = TimedRoute()
     route.fail(Fault(kind, status, 7.0))
-    assert route.health.rest_s == pytest.approx(7.0)
+    assert route.health.open_s == pytest.approx(7.0)
     assert route.health.is_down == (kind is FaultKind.FAILED)
     route.now_s += 7.0
     assert route.takes_one
@@ -168,7 +154,7 @@ def test_429s_without_a_retry_after_lower_the_ceiling_first(retry_after_s: float
     attempts = [route.begin() for _ in range(50)]
     route.now_s += 0.1
     for place, attempt in enumerate(attempts):
-        assert route.health.is_resting == (place >= 5)
+        assert route.health.is_open == (place >= 5)
         attempt.note_fault(Fault(FaultKind.BUSY, 429, retry_after_s))
     assert route.health.limit < MOST
     assert not route.health.is_down
@@ -247,7 +233,7 @@ def test_a_resting_route_takes_one_request_at_a_time_as_the_last_resort() -> Non
     attempt = route.begin(is_last_resort=True)
     assert route.health.begin(KEY, is_last_resort=True) is None
     attempt.note_answer(is_stream=False)
-    assert not route.health.is_resting
+    assert not route.health.is_open
     assert route.takes_one
 
 
@@ -258,7 +244,7 @@ def test_a_last_resort_that_fails_doubles_the_rest() -> None:
     attempt = route.begin(is_last_resort=True)
     attempt.note_fault(FAILED)
     attempt.end()
-    assert route.health.rest_s == pytest.approx(2 * OPEN_S_MIN)
+    assert route.health.open_s == pytest.approx(2 * OPEN_S_MIN)
 
 
 def test_each_rest_is_reported_with_its_length() -> None:
@@ -266,9 +252,9 @@ def test_each_rest_is_reported_with_its_length() -> None:
     route = TimedRoute()
     route.rest()
     route.fail()
-    route.now_s += route.health.rest_s
+    route.now_s += route.health.open_s
     route.fail(Fault(FaultKind.BUSY, 429, 7.0))
-    assert route.rests_s == pytest.approx([OPEN_S_MIN, 2 * OPEN_S_MIN, 7.0])
+    assert route.opened_for_s == pytest.approx([OPEN_S_MIN, 2 * OPEN_S_MIN, 7.0])
 
 
 def test_a_reset_makes_a_route_usable_and_keeps_requests_in_flight_counted() -> None:
@@ -277,7 +263,7 @@ def test_a_reset_makes_a_route_usable_and_keeps_requests_in_flight_counted() -> 
     route.begin()
     route.fail(times=FAULTS_TO_OPEN)
     route.health.reset(7)
-    assert not route.health.is_resting
+    assert not route.health.is_open
     assert (route.health.in_flight, route.health.limit) == (1, 7)
     assert not route.begin().is_trial
 
@@ -291,7 +277,7 @@ def test_requests_sent_before_a_reset_do_not_make_a_route_rest() -> None:
     route.now_s += 1
     for attempt in old:
         attempt.note_fault(FAILED)
-    assert not route.health.is_resting
+    assert not route.health.is_open
 
 
 class QueueingRoute(TimedRoute):
@@ -337,7 +323,7 @@ def test_a_route_fails_after_three_faults_without_an_answer() -> None:
     route.fail(times=FAILING_FAULTS - 1)
     assert not route.health.is_failing
     route.fail()
-    assert (route.health.is_failing, route.health.is_resting) == (True, False)
+    assert (route.health.is_failing, route.health.is_open) == (True, False)
     route.answer()
     assert not route.health.is_failing
 
@@ -362,157 +348,6 @@ def test_a_half_open_route_still_fails() -> None:
     route = TimedRoute()
     route.fail(times=FAULTS_TO_OPEN)
     route.now_s += OPEN_S_MIN + 1
-    assert (route.health.is_resting, route.health.is_failing) == (False, True)
+    assert (route.health.is_open, route.health.is_failing) == (False, True)
     route.now_s += FAILING_S
     assert not route.health.is_failing
-
-
-def paced(usual_s: float, recent_s: float) -> Pace:
-    """A route that usually takes one time and recently, under load, took another."""
-    pace = Pace()
-    pace.note(usual_s)
-    pace.note(usual_s + (recent_s - usual_s) / RECENT_WEIGHT, is_loaded=True)
-    return pace
-
-
-def test_it_begins_at_its_maximum() -> None:
-    """Without a sign of overload a route is given all requests."""
-    assert Ceiling(MOST).limit(0.0) == MOST
-
-
-def test_it_falls_one_step_for_each_round_trip() -> None:
-    """A request sent before the last step down does not lower it again; one sent after it does."""
-    ceiling = Ceiling(MOST)
-    for _ in range(50):
-        ceiling.lower(50, started_s=9.0, now_s=10.0)
-    assert ceiling.limit(10.0) == int(50 * STEP_DOWN)
-    ceiling.lower(30, started_s=10.1, now_s=11.0)
-    assert ceiling.limit(11.0) == int(30 * STEP_DOWN)
-
-
-def test_a_few_requests_do_not_lower_it() -> None:
-    """A route that refuses fewer than FEW requests has another reason than their number."""
-    ceiling = Ceiling(MOST)
-    ceiling.lower(FEW - 1, started_s=1.0, now_s=2.0)
-    assert ceiling.limit(2.0) == MOST
-    ceiling.lower(FEW, started_s=1.0, now_s=2.0)
-    assert ceiling.limit(2.0) == int(FEW * STEP_DOWN)
-
-
-def test_answers_raise_it_while_it_is_in_demand() -> None:
-    """Each answer raises it by STEP_UP up to the maximum, if at least half of it is used."""
-    ceiling = Ceiling(MOST)
-    ceiling.lower(50, started_s=1.0, now_s=2.0)
-    for _ in range(100):
-        ceiling.raise_by_answer(in_flight=17)
-    assert ceiling.limit(3.0) == 35
-    for _ in range(50):
-        ceiling.raise_by_answer(in_flight=35)
-    assert ceiling.limit(3.0) == pytest.approx(35 + 50 * STEP_UP, abs=1)
-    for _ in range(10_000):
-        ceiling.raise_by_answer(in_flight=MOST)
-    assert ceiling.limit(3.0) == MOST
-
-
-def test_it_recovers_after_a_minute_without_a_sign_of_overload() -> None:
-    """RECOVER_S after the last step down it is at its maximum, even without requests in between."""
-    ceiling = Ceiling(MOST)
-    ceiling.lower(50, started_s=1.0, now_s=2.0)
-    assert ceiling.limit(2.0 + RECOVER_S) == 35
-    assert ceiling.limit(2.1 + RECOVER_S) == MOST
-
-
-def test_a_reset_returns_it_to_its_maximum_at_once() -> None:
-    """After a reset the ceiling is as new: also a request sent before the last step down can lower it."""
-    ceiling = Ceiling(MOST)
-    ceiling.lower(50, started_s=1.0, now_s=2.0)
-    ceiling.reset()
-    assert ceiling.limit(2.0) == MOST
-    ceiling.lower(50, started_s=1.0, now_s=2.0)
-    assert ceiling.limit(2.0) == 35
-
-
-def test_a_slow_route_is_lowered_one_step_at_a_time() -> None:
-    """After a step there is time for it to take effect, and slowness never lowers the ceiling below FEW."""
-    ceiling, pace = Ceiling(MOST), paced(usual_s=0.33, recent_s=1.0)
-    for now_s in (1.0, 1.1, 1.2):
-        ceiling.lower_to_pace(pace, now_s)
-    assert ceiling.limit(1.2) == int(MOST * STEP_DOWN_SLOW)
-    for number in range(100):
-        ceiling.lower_to_pace(pace, 3.0 + 2 * number)
-    assert ceiling.limit(203.0) == FEW
-
-
-@given(
-    most=st.integers(1, 300),
-    steps=st.lists(st.tuples(st.sampled_from(["overloaded", "slow", "answer"]), st.integers(1, 300))),
-)
-def test_it_stays_between_one_and_its_maximum(most: int, steps: list[tuple[str, int]]) -> None:
-    """After any sequence of events a route is given at least one request and at most its maximum."""
-    ceiling = Ceiling(most)
-    for number, (step, in_flight) in enumerate(steps):
-        now_s = float(number)
-        if step == "overloaded":
-            ceiling.lower(min(in_flight, ceiling.limit(now_s)), now_s - 0.5, now_s)
-        elif step == "slow":
-            ceiling.lower_to_pace(paced(usual_s=0.01, recent_s=0.5), now_s)
-        else:
-            ceiling.raise_by_answer(in_flight)
-        assert 1 <= ceiling.limit(now_s) <= most
-
-
-@pytest.mark.parametrize(("recent_s", "step"), [(3.1, STEP_DOWN_SLOW), (5.0, 0.6), (100.0, STEP_DOWN_SLOWEST)])
-def test_a_slower_pace_means_a_larger_step(recent_s: float, step: float) -> None:
-    """A route that is a little too slow loses little, one that is far too slow loses as much as half."""
-    assert paced(usual_s=1.0, recent_s=recent_s).step == pytest.approx(step)
-
-
-def test_a_pace_without_notes_is_not_slow() -> None:
-    """Before the first answer nothing is known, and the first answer is the usual one."""
-    pace = Pace()
-    assert not pace.is_slow
-    pace.note(30.0)
-    assert (pace.recent_s, pace.is_slow) == (30.0, False)
-
-
-def test_a_pace_is_slow_while_recent_answers_take_far_longer_than_usual() -> None:
-    """It is slow after 30 answers at six times the usual time, and no longer slow after 50 at the usual time."""
-    pace = Pace()
-    for _ in range(500):
-        pace.note(0.2)
-    assert not pace.is_slow
-    for took_s, times, is_slow in ((0.2 * SLOW_FACTOR * 2, 30, True), (0.2, 50, False)):
-        for _ in range(times):
-            pace.note(took_s)
-        assert pace.is_slow is is_slow
-
-
-def test_a_short_delay_is_not_slow() -> None:
-    """A delay of less than SLOW_S_MIN is noise, however many times longer than usual it is."""
-    pace = Pace()
-    for _ in range(500):
-        pace.note(0.001)
-    for _ in range(100):
-        pace.note(SLOW_S_MIN)
-    assert not pace.is_slow
-
-
-@pytest.mark.parametrize("is_loaded", [True, False])
-def test_slowness_becomes_usual_only_without_load(is_loaded: bool) -> None:
-    """A route that is always slow without load is not called slow; one that is slow under load stays slow."""
-    pace = Pace()
-    pace.note(0.2)
-    for _ in range(2000):
-        pace.note(1.2, is_loaded=is_loaded)
-    assert pace.is_slow is is_loaded
-
-
-def test_a_fast_answer_counts_also_under_load() -> None:
-    """An answer faster than usual lowers the usual time, so a slow first answer does not stay the measure."""
-    pace = Pace()
-    pace.note(10.0)
-    for _ in range(2000):
-        pace.note(0.5, is_loaded=True)
-    for _ in range(30):
-        pace.note(5.0, is_loaded=True)
-    assert pace.is_slow

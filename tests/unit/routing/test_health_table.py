@@ -70,6 +70,6 @@ def test_a_reset_reaches_every_route() -> None:
     observed = ObservedTable()
     observed.fail(Fault(FaultKind.BUSY, 429, 7.0))
     observed.table.reset(9)
-    assert not observed.table.of(LARGE).is_resting
+    assert not observed.table.of(LARGE).is_open
     assert observed.gauge("cadenza_route_limit") == 9
     assert observed.table.of(SMALL).limit == 9

@@ -1,7 +1,7 @@
 """ChunkReader: recognising an event without decoding it gives the same piece as decoding it."""
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cadenza.http.events import EventReader, write_event
@@ -48,7 +48,6 @@ def decode_read(data: bytes) -> list[Result] | None:
     return results if events.is_between else None
 
 
-@settings(max_examples=150, deadline=None)
 @given(event_lists)
 @example([encode(event({"content": text})) for text in ("Hi", 'o"}}]}', "")])
 def test_every_event_reads_the_same_after_any_other_event(events: list[bytes]) -> None:
@@ -58,7 +57,6 @@ def test_every_event_reads_the_same_after_any_other_event(events: list[bytes]) -
         assert read(reader, data) == decode(data)
 
 
-@settings(max_examples=100, deadline=None)
 @given(other_events(), text_events())
 def test_every_kind_of_event_reads_the_same_again(other: bytes, text: bytes) -> None:
     """An event that follows itself or an ordinary text event keeps its meaning."""
@@ -67,7 +65,6 @@ def test_every_kind_of_event_reads_the_same_again(other: bytes, text: bytes) -> 
         assert read(reader, data) == decode(data)
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.lists(ordinary_words, min_size=2, max_size=5))
 def test_similar_text_events_are_recognised(texts: list[str]) -> None:
     """Nothing is recognised before the first text event; after it, every similar event is, with its own text."""
@@ -135,7 +132,6 @@ def test_another_field_named_content_is_not_taken_for_the_text(content: bytes) -
         assert read(reader, data) == decode(data) == Piece("Hi", has_begun=True)
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.lists(reads(), min_size=1, max_size=6))
 @example([EVENT_IN_TWO_LINES, EVENT_IN_TWO_LINES.replace(b"\ndata: ", b"\n")])
 @example([HI_EVENT, HO_EVENT * 2])

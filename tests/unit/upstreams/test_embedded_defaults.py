@@ -11,7 +11,7 @@ import pytest
 
 from cadenza.core.records import Route
 from cadenza.upstreams.base import Ask, Collector
-from cadenza.upstreams.embedded.upstream import Model, ask_model
+from cadenza.upstreams.embedded.upstream import LoadedModel, ask_model
 from cadenza.upstreams.openai import OpenAIUpstream
 from tests.loopback import Good, LoopbackUpstream
 
@@ -34,7 +34,7 @@ async def sent(server: LoopbackUpstream, ask: Ask, *, knows_tools: bool = False)
     server.always(Good("{}"))
     endpoint = OpenAIUpstream(server.base_url)
     try:
-        reply = await ask_model(Model(endpoint, knows_tools), ROUTE, ask)
+        reply = await ask_model(LoadedModel(endpoint, knows_tools), ROUTE, ask)
         await reply.deliver(Collector())
         await reply.close()
     finally:

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from cadenza.upstreams.base import RETRY_AFTER_S_MAX, Fault, FaultKind, ReplyBounds, classify_status
+from cadenza.upstreams.base import Fault, FaultKind, ReplyBounds
+from cadenza.upstreams.errors import RETRY_AFTER_S_MAX, classify_status
 from tests.loopback import (
     Close,
     Cut,

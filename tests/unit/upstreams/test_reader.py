@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cadenza.core.records import Usage
@@ -311,14 +311,12 @@ documents = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.binary(max_size=60))
 def test_any_bytes_are_a_piece_or_a_fault(data: bytes) -> None:
     """Random bytes are a piece or a fault, never another exception."""
     check_result(data)
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.integers(0, 120), st.integers(0, 9), st.binary(max_size=6))
 def test_any_damaged_chunk_is_a_piece_or_a_fault(place: int, removed: int, added: bytes) -> None:
     """A valid chunk with some bytes removed and others inserted is a piece or a fault."""
@@ -326,7 +324,6 @@ def test_any_damaged_chunk_is_a_piece_or_a_fault(place: int, removed: int, added
     check_result(good[:place] + added + good[place + removed :])
 
 
-@settings(max_examples=200, deadline=None)
 @given(documents)
 @example({"choices": [{"index": [], "delta": {"content": "Hi"}}]})
 @example({"choices": [{"index": {"a": 1}, "message": {"content": "Hi"}}]})

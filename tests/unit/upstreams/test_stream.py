@@ -3,17 +3,17 @@
 import itertools
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cadenza.core.records import Usage
 from cadenza.http.events import DONE, EVENT_BYTES_MAX, EventReader, write_event
 from cadenza.upstreams.base import Fault, FaultKind, Piece, ReplyBounds
 from cadenza.upstreams.reader import read_chunk
-from cadenza.upstreams.stream import Phase, ReplyStream
+from cadenza.upstreams.stream import ReplyStream, StreamPhase
 from tests.unit.upstreams.event_strategies import encode, event, other_events, reads, text_events, texts
 
-Ending = tuple[Phase, FaultKind | None, int | None, bool]
+Ending = tuple[StreamPhase, FaultKind | None, int | None, bool]
 
 MANY = 1_000_000
 MANY_BYTES = 1 << 30
@@ -53,19 +53,19 @@ def decode_stream(data: bytes, events_max: int) -> tuple[list[Piece], Ending]:
             piece = read_chunk(event_data)
         except Fault as fault:
             return pieces, (
-                Phase.ENDED,
+                StreamPhase.ENDED,
                 None if is_finished else fault.kind,
                 None if is_finished else fault.status,
                 False,
             )
         if piece is None:
-            return pieces, (Phase.ENDED, None if is_finished else FaultKind.TRUNCATED, None, True)
+            return pieces, (StreamPhase.ENDED, None if is_finished else FaultKind.TRUNCATED, None, True)
         events_max -= len(piece.calls)
         if number >= events_max:
-            return pieces, (Phase.ENDED, None if is_finished else FaultKind.OVERLONG, None, False)
+            return pieces, (StreamPhase.ENDED, None if is_finished else FaultKind.OVERLONG, None, False)
         pieces.append(piece)
         is_finished = is_finished or piece.finish_reason is not None
-    return pieces, (Phase.ENDED, None if is_finished else FaultKind.TRUNCATED, None, False)
+    return pieces, (StreamPhase.ENDED, None if is_finished else FaultKind.TRUNCATED, None, False)
 
 
 @st.composite
@@ -95,7 +95,6 @@ def split_streams(draw: st.DrawFn) -> list[bytes]:
 limits = st.one_of(st.just(MANY), st.integers(0, 12))
 
 
-@settings(max_examples=200, deadline=None)
 @given(split_streams() | st.lists(reads(), max_size=6), limits)
 @example([ROLE, text_event("a"), text_event("b"), text_event("c"), FINISH, USAGE, DONE], MANY)
 @example([text_event("a"), text_event("b") + text_event("c")[:30], text_event("c")[30:], FINISH], MANY)
@@ -109,7 +108,6 @@ def test_any_split_gives_the_same_pieces_and_the_same_end(parts: list[bytes], ev
     assert (pieces, ending_of(stream)) == decode_stream(b"".join(parts), events_max)
 
 
-@settings(max_examples=50, deadline=None)
 @given(ordinary_streams())
 def test_single_bytes_give_the_same_pieces_and_the_same_end(events: list[bytes]) -> None:
     """A stream that arrives byte by byte equals one that arrives in one read and one that arrives event by event."""
@@ -143,24 +141,24 @@ def test_unusual_reads_after_a_recognised_event_lose_nothing(parts: list[bytes])
     assert stream.is_whole
 
 
-BEGINNINGS: dict[str, tuple[bytes, Phase]] = {
-    "a comment": (b": still here\n\n", Phase.BEGINNING),
-    "a role": (ROLE, Phase.BEGINNING),
-    "usage": (USAGE, Phase.BEGINNING),
-    "half an event": (text_event("Hi")[:-1], Phase.BEGINNING),
-    "text": (text_event("Hi"), Phase.ANSWERING),
-    "reasoning": (write_event(encode(event({"reasoning": "hm"}))), Phase.ANSWERING),
+BEGINNINGS: dict[str, tuple[bytes, StreamPhase]] = {
+    "a comment": (b": still here\n\n", StreamPhase.BEGINNING),
+    "a role": (ROLE, StreamPhase.BEGINNING),
+    "usage": (USAGE, StreamPhase.BEGINNING),
+    "half an event": (text_event("Hi")[:-1], StreamPhase.BEGINNING),
+    "text": (text_event("Hi"), StreamPhase.ANSWERING),
+    "reasoning": (write_event(encode(event({"reasoning": "hm"}))), StreamPhase.ANSWERING),
     "a tool call": (
         write_event(encode(event({"tool_calls": [{"index": 0, "function": {"name": "look"}}]}))),
-        Phase.ANSWERING,
+        StreamPhase.ANSWERING,
     ),
-    "a finish reason": (FINISH, Phase.FINISHED),
-    "text with a finish reason": (write_event(encode(event({"content": "Hi"}, finish="stop"))), Phase.FINISHED),
+    "a finish reason": (FINISH, StreamPhase.FINISHED),
+    "text with a finish reason": (write_event(encode(event({"content": "Hi"}, finish="stop"))), StreamPhase.FINISHED),
 }
 
 
 @pytest.mark.parametrize(("data", "phase"), BEGINNINGS.values(), ids=BEGINNINGS)
-def test_the_phase_after_a_first_read(data: bytes, phase: Phase) -> None:
+def test_the_phase_after_a_first_read(data: bytes, phase: StreamPhase) -> None:
     """Text, reasoning and tool calls begin an answer, a finish reason finishes it, and nothing else does."""
     _, stream = read_stream(data, ends=False)
     assert (stream.phase, stream.fault, stream.is_whole) == (phase, None, False)
@@ -186,7 +184,7 @@ def test_an_end_without_a_finish_reason_is_a_fault(
     pieces, stream = read_stream(*before, *parts, *ignored)
     assert "".join(piece.content for piece in pieces) == ("onetwo" if before else "")
     assert stream.fault is not None
-    assert (stream.phase, stream.fault.kind, stream.fault.status) == (Phase.ENDED, kind, status)
+    assert (stream.phase, stream.fault.kind, stream.fault.status) == (StreamPhase.ENDED, kind, status)
     assert not stream.is_whole
 
 

@@ -12,7 +12,7 @@ import msgspec
 from cadenza.cli.console import config_option, json_option, load_config, print_json, say
 
 if TYPE_CHECKING:
-    from cadenza.cli.doctor.check import Check
+    from cadenza.cli.doctor.installation import Check
 
 COLOURS = {"ok": "green", "warning": "yellow", "fault": "red"}
 STATE_WIDTH = 9
@@ -46,8 +46,8 @@ def doctor(
     system messages. They may cost a fraction of a cent for each model. What the provider does is printed, with the
     settings that it needs.
     """
-    from cadenza.cli.doctor.check import Check  # noqa: PLC0415 import time
-    from cadenza.cli.doctor.checks import examine, try_models  # noqa: PLC0415 import time
+    from cadenza.cli.doctor.installation import Check  # noqa: PLC0415 import time
+    from cadenza.cli.doctor.routes import examine, try_models  # noqa: PLC0415 import time
     from cadenza.config import ConfigError  # noqa: PLC0415 import time
     from cadenza.upstreams.trial.session import TrialLimits  # noqa: PLC0415 import time
 

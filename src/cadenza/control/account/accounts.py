@@ -16,13 +16,13 @@ from cadenza.control.money.idempotency import make_command
 from cadenza.control.sign_in.passwords import clean_password
 from cadenza.core.errors import ControlError
 from cadenza.core.money import format_dollars
-from cadenza.core.records import CLASSES, DEFAULT_CLASS
+from cadenza.core.records import CLASSES, COMMAND_LINE, DEFAULT_CLASS
 from cadenza.fleet.changes import make_change
-from cadenza.ledger import transaction
+from cadenza.ledger import credit
 from cadenza.store.store import Store, StoreRefused, Transaction
-from cadenza.store.tables import accounts, audit_events, links, operator_link, sessions
+from cadenza.store.tables import accounts, audit_events, links, sessions, site_secrets
 from cadenza.store.tables.accounts import Account, Preferences, Theme
-from cadenza.store.tables.audit_events import COMMAND_LINE, AuditEvent
+from cadenza.store.tables.audit_events import AuditEvent
 
 EMAIL_CHARS_MAX = 254
 NOTE_CHARS_MAX = 200
@@ -53,10 +53,8 @@ async def create_account(  # noqa: PLR0913, PLR0917 one command
     """Create an account from the command line, with its opening grant, in one transaction. Idempotent by reference."""
     normal = require_email(email)
     check_class(preferred_class)
-    if not 0 <= credit_nano < transaction.BALANCE_NANO_LIMIT:
-        raise ControlError(
-            f"Opening credit is from zero to less than {format_dollars(transaction.BALANCE_NANO_LIMIT)}."
-        )
+    if not 0 <= credit_nano < credit.BALANCE_NANO_LIMIT:
+        raise ControlError(f"Opening credit is from zero to less than {format_dollars(credit.BALANCE_NANO_LIMIT)}.")
     password_hash = await asyncio.to_thread(PasswordHasher().hash, clean_password(password, normal))
     new = NewAccount(normal, password_hash, credit_nano, preferred_class)
     command = make_command(COMMAND_LINE, "account.create", (normal, credit_nano), reference)
@@ -90,7 +88,7 @@ def add_account(tx: Transaction, new: NewAccount, by: str, now_ms: int) -> Accou
     )
     accounts.add(tx, account, new.password_hash)
     if new.credit_nano:
-        transaction.grant(tx, account.id, new.credit_nano, OPENING_NOTE, now_ms)
+        credit.grant(tx, account.id, new.credit_nano, OPENING_NOTE, now_ms)
     audit_events.add(tx, AuditEvent(now_ms, by, "account.create", account.id))
     if new.is_operator:
         audit_events.add(tx, AuditEvent(now_ms, by, "account.operator", account.id, detail="by the one-time link"))
@@ -107,7 +105,7 @@ async def set_operator(store: Store, email: str, by: str, now_ms: int, *, is_ope
             raise ControlError(f"{account.email} is the last operator. Make another account an operator first.")
         accounts.set_operator(tx, account.id, is_operator=is_operator)
         if is_operator:
-            operator_link.remove(tx)
+            site_secrets.remove_operator_link(tx)
 
     event = AuditEvent(now_ms, by, "account.operator" if is_operator else "account.ordinary")
     return await _change(store, email, event, change)

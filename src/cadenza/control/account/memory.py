@@ -9,10 +9,11 @@ import secrets
 import unicodedata
 
 from cadenza.core.errors import ControlError
+from cadenza.core.records import COMMAND_LINE
 from cadenza.fleet.changes import make_change
 from cadenza.store.store import Store, Transaction
 from cadenza.store.tables import audit_events, notes
-from cadenza.store.tables.audit_events import COMMAND_LINE, AuditEvent
+from cadenza.store.tables.audit_events import AuditEvent
 from cadenza.store.tables.notes import Note
 
 NOTES_MAX = 200

@@ -10,14 +10,14 @@ from cadenza.control.account.accounts import NOTE_CHARS_MAX, find_account, get_a
 from cadenza.control.money.idempotency import make_command
 from cadenza.core.errors import ControlError
 from cadenza.core.money import AMOUNT_NANO_MAX, format_dollars
+from cadenza.core.records import COMMAND_LINE
 from cadenza.fleet.changes import make_change
-from cadenza.ledger import credit
-from cadenza.ledger.credit import Money
-from cadenza.ledger.transaction import BALANCE_NANO_LIMIT
+from cadenza.ledger import credit, low_balances
+from cadenza.ledger.credit import BALANCE_NANO_LIMIT, Money
 from cadenza.store.store import Store, Transaction
 from cadenza.store.tables import audit_events
 from cadenza.store.tables.accounts import Account
-from cadenza.store.tables.audit_events import COMMAND_LINE, AuditEvent
+from cadenza.store.tables.audit_events import AuditEvent
 
 
 class Granted(msgspec.Struct, frozen=True):
@@ -104,7 +104,7 @@ async def set_low_balance(store: Store, account_id: str, below_nano: int, by: st
         raise ControlError("Write an amount of dollars from zero, like 1.00.")
 
     def change(tx: Transaction) -> None:
-        credit.notice_below(tx, account_id, below_nano)
+        low_balances.notice_below(tx, account_id, below_nano)
         audit_events.add(
             tx,
             AuditEvent(now_ms, by, "credit.notice", account_id, detail=f"below {format_dollars(below_nano)} dollars"),

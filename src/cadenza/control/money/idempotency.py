@@ -14,8 +14,8 @@ from typing import TypeVar
 import msgspec
 
 from cadenza.core.errors import ControlError
-from cadenza.ledger import references
-from cadenza.ledger.references import ReferenceUse
+from cadenza.ledger import credit
+from cadenza.ledger.credit import ReferenceUse
 from cadenza.store.store import StoreUnavailable, StoreUncertain, Transaction
 
 REFERENCE_CHARS_MAX = 200
@@ -69,7 +69,9 @@ class IdempotentCommand(msgspec.Struct, frozen=True):
     def claim(self, tx: Transaction, now_ms: int) -> Claim:
         """Store the reference, if it is new. ControlError if another command used it."""
         arguments_digest = hashlib.sha256(repr(self.arguments).encode()).digest()
-        earlier = references.add(tx, ReferenceUse(self.digest, self.action, arguments_digest, self.subject, now_ms))
+        earlier = credit.use_reference(
+            tx, ReferenceUse(self.digest, self.action, arguments_digest, self.subject, now_ms)
+        )
         if earlier and (earlier.action, earlier.arguments_digest) != (self.action, arguments_digest):
             raise ControlError(
                 f"The reference {self.reference!r} was used before for something else ({earlier.action}). "

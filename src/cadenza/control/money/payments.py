@@ -12,7 +12,7 @@ import msgspec
 from cadenza.core.errors import ControlError
 from cadenza.core.money import format_dollars
 from cadenza.fleet.changes import make_change
-from cadenza.ledger import credit, debts, payments
+from cadenza.ledger import credit, payments
 from cadenza.ledger.payments import Payment, PaymentIds, State
 from cadenza.store.store import Store, Transaction
 from cadenza.store.tables import audit_events
@@ -296,7 +296,7 @@ class _Change:
             return "out of order"
         credit.lock_money(self._tx, payment.account_id)
         taken_nano = -(credit.amount_of_source(self._tx, fact.dispute) or 0)
-        paid_nano, cancelled_nano = debts.cancel(self._tx, payment.account_id, fact.dispute) or (0, 0)
+        paid_nano, cancelled_nano = credit.cancel_debt(self._tx, payment.account_id, fact.dispute)
         taken_nano += paid_nano
         if taken_nano:
             note = "a disputed card payment stands"

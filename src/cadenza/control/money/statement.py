@@ -13,12 +13,12 @@ from cadenza.core.usage_report import (
     GroupBy,
     KeyUsage,
     Overview,
-    Pace,
     Report,
     Span,
+    SpendingRate,
     fill_days,
-    pace_days,
-    pace_of,
+    spending_days,
+    spending_rate,
 )
 from cadenza.ledger import audit, statement
 from cadenza.ledger.statement import Entry
@@ -112,12 +112,12 @@ async def usage_overview(store: Store, account_id: str, span: Span) -> Overview:
     return Overview(span, days, keys, keys_in_all)
 
 
-async def pace(store: Store, account_id: str, now_ms: int) -> Pace:
+async def pace(store: Store, account_id: str, now_ms: int) -> SpendingRate:
     """What the account spent a day, over the last 7 days, and until when its balance lasts."""
     balance_nano, created_at = await usage.balance(store, account_id)
-    days = pace_days(created_at, now_ms)
+    days = spending_days(created_at, now_ms)
     spent_nano = await usage.spent(store, account_id, Span(now_ms - days * DAY_MS, now_ms + 1))
-    return pace_of(spent_nano, days, balance_nano, now_ms)
+    return spending_rate(spent_nano, days, balance_nano, now_ms)
 
 
 async def check_ledger(store: Store) -> tuple[list[audit.Violation], audit.AuditCounts]:

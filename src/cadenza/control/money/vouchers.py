@@ -15,7 +15,7 @@ from cadenza.core.errors import ControlError
 from cadenza.core.money import format_dollars
 from cadenza.fleet.changes import make_change
 from cadenza.ledger import credit, vouchers
-from cadenza.ledger.transaction import BALANCE_NANO_LIMIT
+from cadenza.ledger.credit import BALANCE_NANO_LIMIT
 from cadenza.ledger.vouchers import ListedVoucher, Voucher
 from cadenza.store.store import Store, Transaction
 from cadenza.store.tables import audit_events

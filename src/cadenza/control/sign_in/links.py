@@ -9,7 +9,7 @@ import secrets
 
 from cadenza.control.account.accounts import find_account
 from cadenza.store.store import Store, Transaction
-from cadenza.store.tables import accounts, audit_events, links, operator_link
+from cadenza.store.tables import accounts, audit_events, links, site_secrets
 from cadenza.store.tables.audit_events import AuditEvent
 from cadenza.store.tables.links import Link, LinkKind
 
@@ -73,20 +73,20 @@ async def make_operator_link(store: Store, now_ms: int) -> str | None:
     def make(tx: Transaction) -> bool:
         if accounts.lock_first_operator(tx):
             return False
-        operator_link.replace(tx, link_digest(secret))
+        site_secrets.replace_operator_link(tx, link_digest(secret))
         return True
 
     return PATH + secret if await store.transact(make) else None
 
 
 async def is_operator_link(store: Store, secret: str, now_ms: int) -> bool:
-    return _is_in_time(secret, now_ms) and await operator_link.is_live(store, link_digest(secret))
+    return _is_in_time(secret, now_ms) and await site_secrets.is_operator_link(store, link_digest(secret))
 
 
 def take_operator_link(tx: Transaction, secret: str, now_ms: int) -> bool:
     """Use the link. False if it was used before, or there is an operator meanwhile."""
     has_operator = accounts.lock_first_operator(tx)
-    return _is_in_time(secret, now_ms) and operator_link.take(tx, link_digest(secret)) and not has_operator
+    return _is_in_time(secret, now_ms) and site_secrets.take_operator_link(tx, link_digest(secret)) and not has_operator
 
 
 def _is_in_time(secret: str, now_ms: int) -> bool:

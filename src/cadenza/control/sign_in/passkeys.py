@@ -35,10 +35,10 @@ from cadenza.control.sign_in.devices import Signer
 from cadenza.control.sign_in.second_factor import first_codes, forget_unused_codes
 from cadenza.core.errors import ControlError
 from cadenza.store.store import Store, StoreRefused, Transaction
-from cadenza.store.tables import accounts, audit_events, passkeys
+from cadenza.store.tables import accounts, audit_events, second_factors
 from cadenza.store.tables.accounts import Account
 from cadenza.store.tables.audit_events import AuditEvent
-from cadenza.store.tables.passkeys import Passkey
+from cadenza.store.tables.second_factors import Passkey
 
 TIMEOUT_MS = 5 * 60 * 1000
 SITE_NAME = "Cadenza"
@@ -169,7 +169,7 @@ class Passkeys:
 
     async def ask_to_add(self, site: RelyingParty, account: Account, cookie: str, now_ms: int) -> str:
         """What the browser needs to make a passkey, as JSON."""
-        known = await passkeys.list_for_account(self._store, account.id)
+        known = await second_factors.list_passkeys(self._store, account.id)
         if len(known) >= PASSKEYS_MAX:
             raise ControlError(f"An account has at most {PASSKEYS_MAX} passkeys. Remove one first.")
         challenge = await self._challenge("add", cookie, now_ms)
@@ -188,7 +188,7 @@ class Passkeys:
         passkey = Passkey(made[0], account.id, name, made[1], made[2], now_ms)
 
         def add(tx: Transaction) -> list[str]:
-            passkeys.add(tx, passkey)
+            second_factors.add_passkey(tx, passkey)
             audit_events.add(tx, AuditEvent(now_ms, account.email, "passkey.add", account.id, written_id(passkey.id)))
             return first_codes(tx, account.id)
 
@@ -199,7 +199,7 @@ class Passkeys:
 
     async def ask_to_sign_in(self, site: RelyingParty, cookie: str, account_id: str | None, now_ms: int) -> str:
         """What the browser needs to use a passkey, as JSON: one of this account, or any that it has for us."""
-        known = await passkeys.list_for_account(self._store, account_id) if account_id else []
+        known = await second_factors.list_passkeys(self._store, account_id) if account_id else []
         return _sign_in_options(site, await self._challenge("sign_in", cookie, now_ms), [one.id for one in known])
 
     async def check(
@@ -208,21 +208,23 @@ class Passkeys:
         """The account whose passkey signed the challenge. ControlError if there is none, or another one was asked."""
         try:
             challenge, asked_at = await self._answered("sign_in", cookie, credential, now_ms)
-            passkey = await passkeys.get(self._store, _credential_id(credential))
+            passkey = await second_factors.get_passkey(self._store, _credential_id(credential))
             if passkey is None or (account_id is not None and passkey.account_id != account_id):
                 raise PasskeyRefused
             count = await asyncio.to_thread(_check_sign_in, site, challenge, credential, passkey)
         except PasskeyRefused:
             raise ControlError(REFUSED) from None
         used_at = max(now_ms, asked_at)
-        is_first = await self._store.transact(lambda tx: passkeys.use(tx, passkey, asked_at, count, used_at))
+        is_first = await self._store.transact(
+            lambda tx: second_factors.use_passkey(tx, passkey, asked_at, count, used_at)
+        )
         account = await accounts.get(self._store, passkey.account_id)
         if not is_first or account is None:
             raise ControlError(REFUSED)
         return account
 
     async def list(self, account_id: str) -> list[PasskeyView]:
-        found = await passkeys.list_for_account(self._store, account_id)
+        found = await second_factors.list_passkeys(self._store, account_id)
         return [PasskeyView(written_id(one.id), one.name, one.created_at, one.last_used_at) for one in found]
 
     async def remove(self, account: Account, passkey_id: str, now_ms: int) -> bool:
@@ -230,7 +232,7 @@ class Passkeys:
         wanted = read_id(passkey_id)
 
         def remove(tx: Transaction) -> bool:
-            if not passkeys.remove(tx, account.id, wanted):
+            if not second_factors.remove_passkey(tx, account.id, wanted):
                 return False
             audit_events.add(tx, AuditEvent(now_ms, account.email, "passkey.remove", account.id, passkey_id))
             forget_unused_codes(tx, account.id)

@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cadenza.control.account.accounts import find_account
 from cadenza.core.errors import ControlError
 from cadenza.store.store import Store, Transaction
-from cadenza.store.tables import audit_events, passkeys, second_factors
+from cadenza.store.tables import audit_events, second_factors
 from cadenza.store.tables.accounts import Account
 from cadenza.store.tables.audit_events import AuditEvent
 from cadenza.store.tables.second_factors import Factors, Totp
@@ -252,7 +252,7 @@ async def remove_second_factors(store: Store, email: str, by: str, now_ms: int) 
         account = find_account(tx, email)
         second_factors.remove_totp(tx, account.id)
         second_factors.remove_codes(tx, account.id)
-        passkeys.remove_all(tx, account.id)
+        second_factors.remove_passkeys(tx, account.id)
         audit_events.add(tx, AuditEvent(now_ms, by, "second_factor.remove", account.id))
         return account
 

@@ -19,7 +19,7 @@ from cadenza.core.errors import ControlError
 from cadenza.ledger import audit
 from cadenza.store.address import open_store
 from cadenza.store.migrate import migrate, schema_state
-from cadenza.store.sqlite import backups
+from cadenza.store.sqlite import files
 from cadenza.store.sqlite.store import SqliteStore
 from cadenza.store.store import WAIT_S, Store
 from cadenza.store.transfer import Carried, transfer
@@ -42,10 +42,10 @@ async def back_up_store(store: Store, file: Path | None, now: datetime) -> Backu
         command = f"pg_dump --format=custom --file={shlex.quote(str(file or 'cadenza.dump'))} ADDRESS"
         raise ControlError(f"A Postgres store is copied by Postgres. Run, with the address as in [store]: {command}")
     database = store.path
-    copy = file or database.with_name(f"{database.stem}-{backups.format_moment(now)}{database.suffix}")
-    with _mapped_errors(copy), backups.new_copy(copy) as partial:
+    copy = file or database.with_name(f"{database.stem}-{files.format_moment(now)}{database.suffix}")
+    with _mapped_errors(copy), files.new_copy(copy) as partial:
         _check_space(database, copy.parent)
-        await asyncio.to_thread(backups.copy_snapshot, database, partial, WAIT_S)
+        await asyncio.to_thread(files.copy_snapshot, database, partial, WAIT_S)
         findings = await _check(partial, copy)
     return Backup(copy, copy.stat().st_size, findings)
 

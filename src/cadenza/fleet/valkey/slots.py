@@ -10,7 +10,7 @@ import math
 import secrets
 import time
 
-from cadenza.core.shares import Allowance
+from cadenza.core.shares import SlotLease
 from cadenza.fleet.shared import Borrower
 from cadenza.fleet.valkey.connection import PREFIX, Answer, ask
 from cadenza.fleet.valkey.link import Script, ValkeyLink, ValkeyTiming
@@ -151,9 +151,9 @@ class ValkeyLender:
     def _use_share(self) -> None:
         assert self._borrower
         self._until_s, self._limit = 0.0, self.share
-        self._borrower.allow(Allowance(self._limit, self._limit))
+        self._borrower.allow(SlotLease(self._limit, self._limit))
 
     def _allow(self) -> None:
         assert self._borrower
         until_s = self._until_s or math.inf
-        self._borrower.allow(Allowance(self._limit, self._ceiling, self._keys_elsewhere, until_s))
+        self._borrower.allow(SlotLease(self._limit, self._ceiling, self._keys_elsewhere, until_s))

@@ -16,11 +16,11 @@ from cadenza.core.sent import sent_bytes
 from cadenza.core.tokens import Tokenizer
 from cadenza.gateway.large.messages import TASKS, Counted, FileSpan, Parsed, Refused, Reply, Span
 from cadenza.gateway.tools import NOTHING
-from cadenza.gateway.validate import RAW_ITEMS, Body, check_body, decode_body
+from cadenza.gateway.validate import RAW_ITEMS, ChatBody, check_body, decode_body
 
 QUESTION_CHARS = 4096
 ESCAPE_BYTES = 6
-MODEL_CHARS_MAX = 256  # no class has so long a name
+MODEL_CHARS_MAX = 256  # no class name is longer
 TOO_LARGE = "The body takes too much memory to read: it has too many fields, messages or parts."
 
 FIELDS_MAX = 256  # of a message, a tool, its function, or a call
@@ -93,7 +93,7 @@ def _shortened(text: str) -> str:
     return text if len(text) <= 2 * QUESTION_CHARS else text[:QUESTION_CHARS] + "\n" + text[-QUESTION_CHARS:]
 
 
-def describe(body: bytearray, decoded: Body, chat: ChatRequest) -> Parsed:
+def describe(body: bytearray, decoded: ChatBody, chat: ChatRequest) -> Parsed:
     spans, sent = SpanFinder(body), RAW_ITEMS.decode(decoded.messages)
     messages = [
         span if forwarded == raw else spans.add(forwarded)
@@ -118,7 +118,7 @@ def describe(body: bytearray, decoded: Body, chat: ChatRequest) -> Parsed:
     )
 
 
-def check_field_numbers(body: Body) -> None:
+def check_field_numbers(body: ChatBody) -> None:
     for index, message in enumerate(RAW_ITEMS.decode(body.messages)):
         fields = _check(f"messages[{index}]", message)
         for number, call in enumerate(_items(fields.get("tool_calls"))):

@@ -1,23 +1,23 @@
 """The child process that reads documents, one after the other. Only reader.py starts it.
 
-It imports everything first, then gives up files: a parser that is taken over by a hostile file can open nothing. If a
-parser fails on a file, in whatever way, the file is unreadable, and the child goes on. Beyond its memory it refuses the
-file, or dies; beyond its CPU time it dies.
+It imports everything before it enters its sandbox: a parser that a hostile file has taken over cannot open files. If a
+parser fails on a file, in whatever way, the file is unreadable, and the child goes on. A file that needs too much
+memory is refused, or ends the child; a file that needs too much CPU time ends it.
 """
 
 import encodings
 import gc
 import importlib
 import pkgutil
-import re
 from collections.abc import Callable
+from urllib.parse import unquote_to_bytes
 
 import msgspec
 import rs_bpe.bpe  # noqa: F401 the tokenizer imports it when it is needed, which is too late
 
 from cadenza.children.confine import ChildLimits, allow_cpu, confine, enter_sandbox, read_limits, serve_tasks
+from cadenza.core.files import decode_base64, parse_data_url
 from cadenza.core.tokens import Tokenizer
-from cadenza.grounding.files.file_data import decode_file_data
 from cadenza.grounding.files.formats.read import read_document, read_page
 from cadenza.grounding.files.messages import (
     TASKS,
@@ -30,19 +30,16 @@ from cadenza.grounding.files.messages import (
     Reply,
     Task,
 )
-from cadenza.grounding.files.passages import split_sections
-from cadenza.grounding.files.records import Section, Unreadable
-from cadenza.grounding.files.select import rank_document
+from cadenza.grounding.files.passages import rank_document, split_sections
+from cadenza.grounding.files.records import PageText, Unreadable
 
-LABEL_CHARS_MAX = 120
-TITLE_CHARS_MAX = 300
-NOT_TEXT = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")  # control characters, halves of characters
 WINDOWS_ONLY = {"mbcs", "oem"}
 TOO_LARGE = "it takes too much memory to read"
-NO_TEXT = "it has no text"
+NOT_BASE64 = "its file_data is neither a data URL nor base64"
 FAULTY = "it is damaged, or has something in it that cannot be read here; save it again, or as PDF or plain text"
-ROOM = "cadenza.grounding.files."
+OUR_PARSERS = "cadenza.grounding.files."
 NAME_CHARS_MAX = 40
+_STRING = msgspec.json.Decoder(str)
 
 
 def main() -> None:
@@ -54,7 +51,7 @@ def main() -> None:
 
 
 def prepare(limits: ChildLimits) -> Callable[[bytearray, bytearray], bytes]:
-    """Import what Python itself would import later: a text may be in any encoding."""
+    """Import what Python would import later, when it is too late: a text may be in any encoding."""
     for module in pkgutil.iter_modules(encodings.__path__):
         if module.name not in WINDOWS_ONLY:
             importlib.import_module(f"encodings.{module.name}")
@@ -69,7 +66,7 @@ def prepare(limits: ChildLimits) -> Callable[[bytearray, bytearray], bytes]:
 
 
 def serve_task(task: Task, body: bytearray, tokenizer: Tokenizer) -> bytes:
-    """The reply to one task, as it is sent. Whatever a document makes a parser raise, the reply says so."""
+    """The encoded reply to one task. It is a reply too if a parser raises something unforeseen."""
     try:
         return msgspec.msgpack.encode(answer(task, body, tokenizer))
     except Unreadable as error:
@@ -81,45 +78,49 @@ def serve_task(task: Task, body: bytearray, tokenizer: Tokenizer) -> bytes:
 
 
 def fault_of(error: Exception) -> ParserFault:
-    """Where it was raised, or came up in our code, and its class; never its message, which may quote the document."""
+    """The innermost module of ours in the traceback, and the class; not the message, which may quote the document."""
     module, step = "", error.__traceback__
     while step:
         name = str(step.tb_frame.f_globals.get("__name__", ""))
-        module = name if name.startswith(ROOM) else module
+        module = name if name.startswith(OUR_PARSERS) else module
         step = step.tb_next
     return ParserFault(module.rpartition(".")[2][:NAME_CHARS_MAX], type(error).__name__[:NAME_CHARS_MAX])
 
 
 def answer(task: Task, body: bytearray, tokenizer: Tokenizer) -> Reply:
-    title = ""
-    if isinstance(task, PageTask):
-        page = read_page(task.url, task.content_type, bytes(body))
-        title, found = page.title, page.sections
-    elif isinstance(task, PassagesTask):
-        found = read_document(task.name, "", bytes(body))
-    else:
-        found = _read_sent_file(task, body)
-    sections = [cleaned for section in found if not (cleaned := _clean(section)).text.isspace() and cleaned.text]
-    if not sections:
-        raise Unreadable(NO_TEXT)
-    if isinstance(task, PassagesTask):
-        return Passages(list(split_sections(sections)))
-    title = _one_line(title, TITLE_CHARS_MAX)
-    return rank_document(title, sections, task.question, task.room, tokenizer.count)
+    match task:
+        case PassagesTask():
+            return Passages(list(split_sections(read_document(task.name, "", bytes(body)))))
+        case PageTask():
+            page = read_page(task.url, task.content_type, bytes(body))
+        case FileTask():
+            media_type, data = decode_file_data(body)
+            body.clear()  # the memory limit is near for the largest files
+            page = PageText("", read_document(task.name, media_type, data))
+    return rank_document(page.title, page.sections, task.question, task.budget, tokenizer.count)
 
 
-def _read_sent_file(task: FileTask, body: bytearray) -> list[Section]:
-    media_type, data = decode_file_data(body)
-    body.clear()  # a third of a gigabyte is soon reached
-    return read_document(task.name, media_type, data)
-
-
-def _clean(section: Section) -> Section:
-    return Section(_one_line(section.label, LABEL_CHARS_MAX), NOT_TEXT.sub("", section.text))
-
-
-def _one_line(text: str, chars_max: int) -> str:
-    return " ".join(NOT_TEXT.sub(" ", text).split())[:chars_max]
+def decode_file_data(json_string: bytes | bytearray) -> tuple[str, bytes]:
+    """The media type, if there is one, and the bytes of a `file_data`, as it stands in the client's JSON."""
+    try:
+        text = _STRING.decode(json_string)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise Unreadable("its file_data is not a JSON string") from None
+    try:
+        url = parse_data_url(text)
+    except ValueError:
+        raise Unreadable("its data URL has no comma") from None
+    payload = text[url.payload_start :] if url else text
+    try:
+        if url and not url.is_base64:
+            data = unquote_to_bytes(payload)
+        else:
+            data = decode_base64(unquote_to_bytes(payload) if url and "%" in payload else payload.encode("ascii"))
+    except ValueError:  # not ASCII, or not base64
+        raise Unreadable(NOT_BASE64) from None
+    if not data:
+        raise Unreadable("it is empty")
+    return url.media_type if url else "", data
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """The messages between the service and the child processes that read documents, as MessagePack.
 
-A task is one of the records below, and a body: the JSON string of a file, the bytes of a page, or those of a file. A
-hostile file may take over the child, so its replies are checked.
+A task is a record and a body: the `file_data` of a file as a JSON string, or the bytes of a page or a file. A hostile
+file may take over the child, so its replies are checked.
 """
 
 from typing import Annotated
@@ -10,11 +10,11 @@ import msgspec
 
 from cadenza.grounding.files.records import PartType, Passage, RankedDocument
 
-Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_]{0,40}\Z")]  # it is logged: no text of a document
+Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_]{0,40}\Z")]  # logged, so it must not be text of a document
 
 
-class Room(msgspec.Struct, frozen=True):
-    """How many tokens all documents of a request may take together, and how many each of them has for sure."""
+class TokenBudget(msgspec.Struct, frozen=True):
+    """How many tokens all documents of a request may take together, and how many each of them may take in any case."""
 
     tokens: int
     share_tokens: int
@@ -25,7 +25,7 @@ class FileTask(msgspec.Struct, frozen=True, tag=True):
 
     name: str
     question: str
-    room: Room
+    budget: TokenBudget
 
 
 class PageTask(msgspec.Struct, frozen=True, tag=True):
@@ -34,7 +34,7 @@ class PageTask(msgspec.Struct, frozen=True, tag=True):
     url: str
     content_type: str
     question: str
-    room: Room
+    budget: TokenBudget
 
 
 class PassagesTask(msgspec.Struct, frozen=True, tag=True):
@@ -50,7 +50,7 @@ class Passages(msgspec.Struct, frozen=True, tag=True):
 
 
 class ParserFault(msgspec.Struct, frozen=True):
-    """A fault of a parser: the module of ours that it came up in, and the class of the exception."""
+    """An exception of a parser: our module in which it was raised or passed, and its class."""
 
     module: Name
     error: Name
@@ -68,7 +68,7 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
 
 
 class BadReply(Exception):
-    """A reply that is none to its task, or whose parts do not fit together."""
+    """A reply of the wrong type for its task, or an inconsistent one."""
 
 
 Task = FileTask | PageTask | PassagesTask

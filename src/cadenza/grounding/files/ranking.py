@@ -25,24 +25,24 @@ STOP_WORDS = frozenset(
 
 
 def spaced(text: str) -> str:
-    """The text with blanks around every character that is a word of its own."""
+    """The text with blanks around every Chinese, Japanese or Korean character."""
     return UNSPACED.sub(r" \g<0> ", text) if UNSPACED.search(text) else text
 
 
 def words_of(question: str) -> list[str]:
-    """The words of a question that say what it is about, each once; all of its words if there are no others."""
+    """The words of a question without stop words, each once; all of its words if it has only stop words."""
     words = list(dict.fromkeys(WORD.findall(spaced(question).lower())))
     words = [word for word in words if word not in STOP_WORDS] or words
     return words if len(words) <= WORDS_MAX else words[: WORDS_MAX // 2] + words[-WORDS_MAX // 2 :]
 
 
 def match_expression(words: Sequence[str]) -> str:
-    """What FTS5 is asked for: any of the words. Quotes keep it from reading a word as an operator."""
+    """A query of FTS5 for any of the words. Quotes keep it from reading a word as an operator."""
     return " OR ".join(f'"{word}"' for word in words)
 
 
 def rank(texts: Sequence[str], question: str) -> list[int]:
-    """The indexes of the texts that have a word of the question, the best first."""
+    """The indexes of the texts that have a word of the question, the best match first."""
     words = words_of(question)
     if not words or not texts:
         return []
@@ -57,7 +57,7 @@ def rank(texts: Sequence[str], question: str) -> list[int]:
 
 
 def _indexed(texts: Sequence[str], words: Sequence[str]) -> Iterable[str]:
-    """The texts with blanks around those characters only that are asked for: the others need not be found."""
+    """The texts with blanks around those characters that the question has: others need not be found."""
     characters = [word for word in words if UNSPACED.fullmatch(word)]
     if not characters:
         return texts

@@ -1,8 +1,8 @@
-"""Reads files and web pages in confined child processes, and returns as much of them as there are tokens for.
+"""Reads files and web pages in sandboxed child processes, and returns as much of them as there are tokens for.
 
 Files and pages have a child each, so that a hostile file does not hold up web search. A child reads one document at a
-time, and owners take turns, by the CPU time that their documents took. A document that takes too much, or that a parser
-fails on, is unreadable; the first also ends the child. A hostile file may take over its child: what comes back is
+time, and owners take turns, by the CPU time that their documents took. A document is unreadable if a parser fails on it
+or if it takes too much time or memory, which also ends the child. A hostile file may take over its child: replies are
 checked, and the next owner gets a new child, so that it learns nothing of others.
 """
 
@@ -16,6 +16,7 @@ from cadenza.children.confine import ChildLimits
 from cadenza.children.lane import Lane, LaneSettings, Run
 from cadenza.children.process import Buffer, Died, TooHeavy
 from cadenza.children.turns import CpuBudget, OverBudget, QueueFull, TurnLimits
+from cadenza.core.files import clean_name
 from cadenza.grounding.files.messages import (
     BadReply,
     Failed,
@@ -24,13 +25,12 @@ from cadenza.grounding.files.messages import (
     Passages,
     PassagesTask,
     Reply,
-    Room,
     Task,
+    TokenBudget,
     decode_reply,
 )
-from cadenza.grounding.files.names import clean_name
 from cadenza.grounding.files.records import PartType, Passage, RankedDocument
-from cadenza.grounding.files.shares import Shown, share_out
+from cadenza.grounding.files.shown import Excerpt, share_out
 from cadenza.observe import Observer
 
 T = TypeVar("T", bound=Task)
@@ -53,7 +53,7 @@ class ReaderLimits(msgspec.Struct, frozen=True):
     page_cpu_s: int = 2  # a search waits for its pages for seconds only, and heavy pages would keep others from theirs
     task_s: float = 30.0  # by the clock
     turns: TurnLimits = TurnLimits(cpu=CpuBudget(burst_s=20.0))
-    turn_s: float = 2.0  # a request begins no further document in its turn; a new child takes a quarter of it
+    turn_s: float = 2.0  # after it, a request waits for its next turn; a new child takes a quarter of it
 
 
 class SentFile(msgspec.Struct, frozen=True):
@@ -64,7 +64,7 @@ class SentFile(msgspec.Struct, frozen=True):
 
 
 class FileText(msgspec.Struct, frozen=True):
-    """What the model sees of a file. `shown` says so by labels, `tokens` is the most that the text can have."""
+    """What the model sees of a file. `shown` names it by labels; `tokens` is an upper bound."""
 
     name: str
     text: str
@@ -74,7 +74,7 @@ class FileText(msgspec.Struct, frozen=True):
 
 
 class PageSent(msgspec.Struct, frozen=True):
-    """A web page as it came."""
+    """A web page as it was fetched."""
 
     url: str
     content_type: str
@@ -106,7 +106,7 @@ class UnreadableFile(Exception):
 
 
 class ReaderBusy(Exception):
-    """A document was not read, for a reason of ours. It may be tried again after `retry_s`.
+    """A document was not read, for a reason on our side. It may be tried again after `retry_s`.
 
     `reason` ends the sentence "The files were not read: …".
     """
@@ -131,9 +131,10 @@ class DocumentReader:
         self._has_warned = False
 
     async def read_files(self, owner: str, files: Sequence[SentFile], question: str, tokens_max: int) -> list[FileText]:
-        """The files, cut to so many tokens together. Raises UnreadableFile or ReaderBusy."""
-        room, names = _room(tokens_max, len(files)), [clean_name(file.name) for file in files]
-        tasks = [(FileTask(name, _bounded(question), room), file.data) for name, file in zip(names, files, strict=True)]
+        """The files, cut to `tokens_max` tokens together. Raises UnreadableFile or ReaderBusy."""
+        budget, asked = _budget(tokens_max, len(files)), _bounded(question)
+        names = [clean_name(file.name) for file in files]
+        tasks = [(FileTask(name, asked, budget), file.data) for name, file in zip(names, files, strict=True)]
         replies = await self._in_turns(self._files, owner, tasks, self._read_file)
         documents = [reply for reply in replies if isinstance(reply, RankedDocument)]
         return [
@@ -142,7 +143,7 @@ class DocumentReader:
         ]
 
     async def read_passages(self, owner: str, name: str, data: bytes) -> list[Passage]:
-        """All passages of a file, whose bytes these are. Raises UnreadableFile or ReaderBusy."""
+        """All passages of a file. Raises UnreadableFile or ReaderBusy."""
         [reply] = await self._in_turns(self._files, owner, [(PassagesTask(clean_name(name)), data)], self._read_file)
         assert isinstance(reply, Passages)
         return reply.passages
@@ -150,9 +151,9 @@ class DocumentReader:
     async def read_pages(
         self, owner: str, pages: Sequence[PageSent], question: str, tokens_max: int
     ) -> list[PageRead | None]:
-        """The pages, cut to so many tokens together; None for one that cannot be read. Raises ReaderBusy."""
-        room, asked = _room(tokens_max, len(pages)), _bounded(question)
-        tasks = [(PageTask(page.url, page.content_type, asked, room), page.data) for page in pages]
+        """The pages, cut to `tokens_max` tokens together; None for one that cannot be read. Raises ReaderBusy."""
+        budget, asked = _budget(tokens_max, len(pages)), _bounded(question)
+        tasks = [(PageTask(page.url, page.content_type, asked, budget), page.data) for page in pages]
         replies = await self._in_turns(self._pages, owner, tasks, self._read_page)
         documents = {place: reply for place, reply in enumerate(replies) if isinstance(reply, RankedDocument)}
         shown = dict(zip(documents, await _share_out(list(documents.values()), tokens_max), strict=True))
@@ -170,7 +171,7 @@ class DocumentReader:
     async def _in_turns(
         self, lane: Lane, owner: str, tasks: Sequence[tuple[T, Buffer]], read: Callable[[Run, T, Buffer], Awaitable[R]]
     ) -> list[R]:
-        """Read one document after the other. Others take turns in between, but rarely: each turn costs a new child."""
+        """Read the documents in as few turns as is fair to other owners: each turn costs a new child."""
         replies, clock = list[R](), asyncio.get_running_loop().time
         try:
             while len(replies) < len(tasks):
@@ -197,7 +198,7 @@ class DocumentReader:
         return reply
 
     async def _read_page(self, run: Run, task: PageTask, data: Buffer) -> Reply | None:
-        """None if it takes too much, or ends the child; the next page gets a new one."""
+        """None if it takes too much, or ends the child; the next page gets a new child."""
         try:
             return await self._read(run, task, data)
         except (TooHeavy, Died):
@@ -223,18 +224,18 @@ class DocumentReader:
             self._observer.log.warning("documents are read with limits, but the system does not filter system calls")
 
 
-async def _share_out(documents: Sequence[RankedDocument], tokens_max: int) -> list[Shown]:
-    """Many passages are put together off the event loop."""
+async def _share_out(documents: Sequence[RankedDocument], tokens_max: int) -> list[Excerpt]:
+    """In a thread if there are many passages."""
     if sum(len(document.passages) for document in documents) > INLINE_PASSAGES:
         return await asyncio.to_thread(share_out, documents, tokens_max)
     return share_out(documents, tokens_max)
 
 
-def _room(tokens_max: int, documents: int) -> Room:
-    return Room(tokens_max, tokens_max // max(documents, 1))
+def _budget(tokens_max: int, documents: int) -> TokenBudget:
+    return TokenBudget(tokens_max, tokens_max // max(documents, 1))
 
 
 def _bounded(question: str) -> str:
-    """Its beginning and its end: a long message has its question in one of them."""
+    """The beginning and the end of a long message: its question is in one of them."""
     half = QUESTION_CHARS_MAX // 2
     return question if len(question) <= QUESTION_CHARS_MAX else f"{question[:half]}\n{question[-half:]}"

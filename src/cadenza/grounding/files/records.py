@@ -1,4 +1,4 @@
-"""The records of this room."""
+"""The records of documents, on both sides of the process boundary."""
 
 from typing import Annotated, Literal
 
@@ -33,7 +33,7 @@ class PageText(msgspec.Struct, frozen=True):
 
 
 class RankedPassage(msgspec.Struct, frozen=True, array_like=True):
-    """A passage that may be shown, exactly as it stands in its section. Showing it takes at most so many tokens."""
+    """A passage that may be shown, exactly as it stands in its section. `tokens` is the most that it takes."""
 
     number: Count  # its place among all passages of the document
     section: Count
@@ -42,16 +42,16 @@ class RankedPassage(msgspec.Struct, frozen=True, array_like=True):
 
 
 class RankedDocument(msgspec.Struct, frozen=True, tag=True):
-    """A document as far as it may be shown: its passages, those that fit the question best first.
+    """The passages of a document that may be shown, the best first.
 
-    It has all of its passages if they take no more tokens than there are for all documents together; if so, `is_whole`.
+    `is_whole`: these are all of its passages, because they fit into the tokens of all documents together.
     """
 
     title: str
     labels: list[str]  # of all sections
     passage_counts: list[Count]  # of all sections
     passages: list[RankedPassage]
-    tokens: Count  # of all its passages, if it is whole
+    tokens: Count  # of all its passages if it is whole, else more than the tokens of all documents together
     is_whole: bool
 
 

@@ -1,4 +1,7 @@
-"""How the passages of a document are shown, and how it is said which of them are.
+"""What the model sees of the documents of a request. Runs in the service: it is fast, and counts no tokens.
+
+Every document has an equal share of the tokens. A document that needs less leaves the rest to the others, so a short
+one is shown whole beside a long one. Passages are shown in the order of the document:
 
 [page 3]        a heading for each section with a label
 […]             where passages are left out
@@ -16,12 +19,52 @@ SHOWN_CHARS_MAX = 300
 NUMBER = re.compile(r"\d{1,9}")
 
 
+class Excerpt(msgspec.Struct, frozen=True):
+    """What the model sees of a document. `shown` names it by labels; `tokens` is an upper bound."""
+
+    text: str
+    is_cut: bool
+    shown: str
+    tokens: int
+
+
+def share_out(documents: Sequence[RankedDocument], tokens_max: int) -> list[Excerpt]:
+    """The excerpt of each document, in the same order."""
+    shown, left = dict[int, Excerpt](), tokens_max
+    smallest_first = sorted(range(len(documents)), key=lambda index: documents[index].tokens)
+    for done, index in enumerate(smallest_first):
+        shown[index] = show(documents[index], left // (len(documents) - done))
+        left -= shown[index].tokens
+    return [shown[index] for index in range(len(documents))]
+
+
+def show(document: RankedDocument, tokens_max: int) -> Excerpt:
+    taken, left = list[RankedPassage](), tokens_max
+    for passage in document.passages:
+        if passage.tokens <= left:
+            taken.append(passage)
+            left -= passage.tokens
+        elif not taken:
+            return _show_beginning(document, passage, tokens_max)
+    is_cut = len(taken) < sum(document.passage_counts)
+    return Excerpt(render(document, taken), is_cut, describe(document, taken), tokens_max - left)
+
+
+def _show_beginning(document: RankedDocument, passage: RankedPassage, tokens_max: int) -> Excerpt:
+    """As much of the first passage as surely fits: a text has no more tokens than bytes."""
+    label = document.labels[passage.section]
+    text = f"{heading(label)}{passage.text}".encode()[: max(tokens_max, 0)].decode(errors="ignore")
+    return Excerpt(
+        text, is_cut=True, shown=f"the beginning of {label}" if label else "the beginning", tokens=tokens_max
+    )
+
+
 def heading(label: str) -> str:
     return f"[{label}]\n" if label else ""
 
 
 def render(document: RankedDocument, passages: Iterable[RankedPassage]) -> str:
-    """These passages, in the order of the document."""
+    """The passages in the order of the document."""
     parts, section, following = list[str](), -1, 0
     for passage in sorted(passages, key=lambda passage: passage.number):
         if passage.number != following:

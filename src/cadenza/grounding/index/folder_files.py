@@ -37,7 +37,7 @@ class FolderFile(msgspec.Struct, frozen=True):
     mtime_ns: int
 
 
-class Unread(msgspec.Struct, frozen=True):
+class UnreadEntry(msgspec.Struct, frozen=True):
     """A file or folder that could not be read. The reason ends a sentence: "it is encrypted"."""
 
     path: str
@@ -49,7 +49,7 @@ class FolderContent(msgspec.Struct, frozen=True):
 
     folder: Path
     files: tuple[FolderFile, ...]
-    unread: tuple[Unread, ...]
+    unread: tuple[UnreadEntry, ...]
 
 
 class TooManyFiles(Exception):
@@ -62,7 +62,7 @@ class FileChanged(Exception):
 
 def list_files(folder: Path, bounds: FolderBounds) -> FolderContent:
     """Walk the folder. OSError if it cannot be opened; a folder in it that cannot be opened is noted."""
-    found, unread, waiting = list[FolderFile](), list[Unread](), [""]
+    found, unread, waiting = list[FolderFile](), list[UnreadEntry](), [""]
     with _opened(str(folder), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) as root:
         while waiting:
             inside = waiting.pop()
@@ -70,11 +70,11 @@ def list_files(folder: Path, bounds: FolderBounds) -> FolderContent:
                 with _opened_beneath(root, inside, DIRECTORY) as opened:
                     entries = _entries(opened, inside)
             except OSError as error:
-                unread.append(Unread(inside, _reason(error)))
+                unread.append(UnreadEntry(inside, _reason(error)))
                 continue
             for path, info in entries:
                 if not _is_utf8(path):
-                    unread.append(Unread(path, "its name is not UTF-8"))
+                    unread.append(UnreadEntry(path, "its name is not UTF-8"))
                 elif stat.S_ISDIR(info.st_mode):
                     waiting.append(path)
                 else:

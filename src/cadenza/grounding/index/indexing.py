@@ -6,8 +6,9 @@ every run. A file that changes while it is read keeps its old text until the nex
 """
 
 import asyncio
+import contextlib
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol
 
@@ -22,12 +23,19 @@ from cadenza.grounding.index.folder_files import (
     FolderContent,
     FolderFile,
     TooManyFiles,
-    Unread,
+    UnreadEntry,
     list_files,
     read_file,
 )
-from cadenza.grounding.index.index_folders import is_indexed, usable_index
-from cadenza.grounding.index.local_index import FILE_PASSAGES_MAX, Folder, IndexWriter, StoredFile, open_writer
+from cadenza.grounding.index.local_index import (
+    FILE_PASSAGES_MAX,
+    Folder,
+    IndexUnusable,
+    IndexWriter,
+    StoredFile,
+    list_folders,
+    open_writer,
+)
 
 OWNER = "index"
 CHANGES = "it changed while it was read"
@@ -35,8 +43,8 @@ READER_FAILED = "the reader failed; the next run tries again"
 TOO_MANY_PASSAGES = "it is too long"
 
 
-class Reader(Protocol):
-    """What turns the bytes of a file into passages; `documents.reader.DocumentReader`."""
+class PassageReader(Protocol):
+    """What turns the bytes of a file into passages; `files.reader.DocumentReader`."""
 
     async def read_passages(self, owner: str, name: str, data: bytes) -> list[Passage]: ...
 
@@ -59,7 +67,7 @@ class Indexed(msgspec.Struct, frozen=True):
     removed: int
     passages: int
     size_bytes: int
-    unread: tuple[Unread, ...]
+    unread: tuple[UnreadEntry, ...]
 
 
 def look_at_folder(folder: Path, index: Path, bounds: FolderBounds | None = None) -> FolderContent:
@@ -77,7 +85,9 @@ def look_at_folder(folder: Path, index: Path, bounds: FolderBounds | None = None
         raise ControlError(f"The folder {folder} cannot be read: {error.strerror}.{_hint(folder, index)}") from None
 
 
-async def index_folder(index: Path, order: IndexOrder, reader: Reader, after_file: Callable[[], None]) -> Indexed:
+async def index_folder(
+    index: Path, order: IndexOrder, reader: PassageReader, after_file: Callable[[], None]
+) -> Indexed:
     """Index what is new or changed and remove what is gone. `after_file` is called for each file of the folder."""
     with usable_index(), open_writer(index) as writer:
         path = str(order.content.folder)
@@ -102,6 +112,36 @@ async def index_folder(index: Path, order: IndexOrder, reader: Reader, after_fil
     )
 
 
+def indexed_folders(index: Path) -> list[Folder]:
+    """The folders, oldest first. None where there is no index."""
+    with usable_index():
+        return list_folders(index)
+
+
+def is_indexed(index: Path, folder: Path) -> bool:
+    return str(folder.resolve()) in {one.path for one in indexed_folders(index)}
+
+
+def remove_folder(index: Path, folder: Path) -> Folder:
+    """Take a folder out of the index, whether it still exists or not, and return what it was."""
+    path = str(folder.resolve())
+    if not is_indexed(index, folder):
+        raise ControlError(f"{folder} is not in the index. Run 'cadenza index' to see which folders are.")
+    with usable_index(), open_writer(index) as writer:
+        [found] = [one for one in writer.folders() if one.path == path]
+        writer.remove_folder(found.id)
+    return found
+
+
+@contextlib.contextmanager
+def usable_index() -> Iterator[None]:
+    """Tell the person at the command line why the index cannot be used."""
+    try:
+        yield
+    except IndexUnusable as error:
+        raise ControlError(str(error)) from None
+
+
 def _hint(folder: Path, index: Path) -> str:
     """What to do about an indexed folder that is gone."""
     if folder.exists() or not is_indexed(index, folder):
@@ -122,9 +162,9 @@ def _size(index: Path) -> int:
 class _Run:
     """The work of one run over a folder, and its counts."""
 
-    def __init__(self, writer: IndexWriter, folder_id: int, order: IndexOrder, reader: Reader) -> None:
+    def __init__(self, writer: IndexWriter, folder_id: int, order: IndexOrder, reader: PassageReader) -> None:
         self.new = self.changed = self.removed = 0
-        self.unread = list[Unread]()
+        self.unread = list[UnreadEntry]()
         self._writer = writer
         self._folder_id = folder_id
         self._order = order
@@ -144,7 +184,7 @@ class _Run:
         except FileNotFoundError:
             self._remove(file.path)
         except FileChanged:
-            self.unread.append(Unread(file.path, CHANGES))
+            self.unread.append(UnreadEntry(file.path, CHANGES))
         except OSError as error:
             self._refuse(file, b"", (error.strerror or "it cannot be opened").lower())
         else:
@@ -174,7 +214,7 @@ class _Run:
             self._refuse(file, digest, error.reason)
             return
         except ReaderBusy:
-            self.unread.append(Unread(file.path, READER_FAILED))
+            self.unread.append(UnreadEntry(file.path, READER_FAILED))
             return
         if len(passages) > FILE_PASSAGES_MAX:
             self._refuse(file, digest, TOO_MANY_PASSAGES)
@@ -185,7 +225,7 @@ class _Run:
 
     def _refuse(self, file: FolderFile, digest: bytes, reason: str) -> None:
         self._writer.put_file(self._folder_id, _stored(file, digest, reason), [])
-        self.unread.append(Unread(file.path, reason))
+        self.unread.append(UnreadEntry(file.path, reason))
 
     def _remove(self, path: str) -> None:
         if path in self._stored:

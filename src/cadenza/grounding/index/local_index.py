@@ -6,20 +6,24 @@ an index, or made by a later version raises IndexUnusable and is never changed.
 """
 
 import contextlib
+import re
 import sqlite3
 import time
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path, PurePosixPath
 
 import msgspec
 
 from cadenza.grounding.files.ranking import TOKENIZER, match_expression, spaced
 from cadenza.grounding.files.records import Passage
-from cadenza.grounding.index.index_file import APPLICATION_ID, index_exists
-from cadenza.grounding.index.index_names import folder_names, words_of_path
-from cadenza.store import files
+from cadenza.store.process_locks import ProcessLocks
+from cadenza.store.sqlite.files import make_private_file
 from cadenza.store.store import WAIT_S
 
+APPLICATION_ID = 0x63647A69  # "cdzi", in the header of the file
+MAGIC = b"SQLite format 3\0"
+ID_AT = 68  # in the header of every SQLite file, with the highest byte first
+ID_BYTES = 4
 VERSION = 2
 READABLE = (1, 2)  # an index of schema 1 has fewer words in `passages.name`, until the next writer adds them
 PASSAGE_BITS = 20  # the rowid of a passage is the id of its file, followed by this many bits for its number
@@ -27,6 +31,8 @@ FILE_PASSAGES_MAX = (1 << PASSAGE_BITS) - 1
 PASSAGE_CHARS_MAX = 8000  # read from one passage, even if another program wrote it
 STEPS_PER_CHECK = 2000  # of SQLite's virtual machine, between two looks at the clock
 WRITER = "writer"
+ROOT_NAME = "root"  # of the folder "/", which has none
+WORD_STARTS = re.compile(r"(?<=[a-z])(?=[A-Z0-9])|(?<=[0-9])(?=[A-Za-z])")
 
 SCHEMA = (
     """CREATE TABLE folders (
@@ -94,7 +100,7 @@ class Term(msgspec.Struct, frozen=True):
     passages: int
 
 
-class Found(msgspec.Struct, frozen=True):
+class FoundPassage(msgspec.Struct, frozen=True):
     """A passage with a word of the question: the file and folder it is from, and the stems of the question in it.
 
     `folder` is a name that no other folder of the index has, and `path` is the path in it.
@@ -210,7 +216,7 @@ class IndexReader:
             stems.setdefault(stem, words[number])
         return [Term(word, stem, self._frequency(stem)) for stem, word in stems.items()]
 
-    def find(self, wanted: Sequence[Term], terms: Sequence[Term], count: int) -> list[Found]:
+    def find(self, wanted: Sequence[Term], terms: Sequence[Term], count: int) -> list[FoundPassage]:
         """Passages that have a wanted term, the best by BM25 first, with those of `terms` that each has."""
         rows = self._connection.execute(
             "SELECT files.id, folders.id, files.path, folders.url, passages.label,"
@@ -228,7 +234,7 @@ class IndexReader:
                 stems[number].add(stem)
         names = folder_names(self._connection.execute("SELECT id, path FROM folders ORDER BY id"))
         return [
-            Found(file_id, names[folder_id], path, url, label, text, frozenset(own))
+            FoundPassage(file_id, names[folder_id], path, url, label, text, frozenset(own))
             for (file_id, folder_id, path, url, label, text, _), own in zip(rows, stems, strict=True)
         ]
 
@@ -250,7 +256,7 @@ def open_writer(path: Path) -> Iterator[IndexWriter]:
         if index_exists(path):
             with contextlib.closing(_connect(path, "mode=ro")) as found:
                 _check_version(found, path)
-        files.make_private_file(path)
+        make_private_file(path)
         with contextlib.closing(sqlite3.connect(path, timeout=WAIT_S, isolation_level=None)) as connection:
             connection.create_function("words_of_path", 2, words_of_path, deterministic=True)
             with _transaction(connection):
@@ -270,6 +276,25 @@ def open_reader(path: Path, time_s: float) -> Iterator[IndexReader]:
         for statement in SCRATCH:
             connection.execute(statement)
         yield IndexReader(connection)
+
+
+def index_exists(path: Path) -> bool:
+    """Whether there is an index: one look at the file system. A file without content is none yet."""
+    try:
+        return path.stat().st_size > 0
+    except OSError:
+        return False
+
+
+def why_not_an_index(path: Path) -> str | None:
+    """Why this file cannot be an index, as the end of a sentence; None if it looks like one."""
+    try:
+        with path.open("rb") as file:
+            header = file.read(ID_AT + ID_BYTES)
+    except OSError as error:
+        return f"cannot be opened: {error.strerror}"
+    is_index = header.startswith(MAGIC) and int.from_bytes(header[ID_AT:]) == APPLICATION_ID
+    return None if is_index else "is not a search index"
 
 
 def list_folders(path: Path) -> list[Folder]:
@@ -346,13 +371,14 @@ def _check_version(connection: sqlite3.Connection, path: Path) -> None:
 @contextlib.contextmanager
 def _only_writer(path: Path) -> Iterator[None]:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    lock = files.lock_process(path, WRITER)
+    locks = ProcessLocks(path)
+    lock = locks.lock(WRITER)
     if lock is None:
         raise IndexUnusable(f"Another 'cadenza index' is writing to {path}. Try again when it has ended.")
     try:
         yield
     finally:
-        files.unlock_process(path, WRITER, lock)
+        locks.unlock(WRITER, lock)
 
 
 @contextlib.contextmanager
@@ -383,3 +409,33 @@ def _mapped_errors(path: Path) -> Iterator[None]:
         ) from None
     except OSError as error:
         raise IndexUnusable(f"The search index {path} cannot be opened: {error.strerror}.") from None
+
+
+def folder_names(folders: Iterable[tuple[int, str]]) -> dict[int, str]:
+    """A name for each folder, by id: the last part of its path. No two are the same, so the second has a number."""
+    names = dict[int, str]()
+    taken = set[str]()
+    for folder_id, path in folders:
+        name = unique = _last_part(path)
+        number = 1
+        while unique in taken:
+            number += 1
+            unique = f"{name}-{number}"
+        taken.add(unique)
+        names[folder_id] = unique
+    return names
+
+
+def words_of_path(folder: str, path: str) -> str:
+    """What is found of the name of a file: its folders and its name, without the ending; "TravelCosts2026" in parts."""
+    name = f"{_last_part(folder)}/{path.rpartition('.')[0] or path}"
+    return spaced(_with_parts(name.split("/")))
+
+
+def _last_part(folder: str) -> str:
+    return PurePosixPath(folder).name or ROOT_NAME
+
+
+def _with_parts(names: Sequence[str]) -> str:
+    parts = [WORD_STARTS.sub(" ", name) for name in names]
+    return " ".join([*names, *(part for name, part in zip(names, parts, strict=True) if part != name)])

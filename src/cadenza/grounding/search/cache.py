@@ -1,132 +1,127 @@
-"""Results of searches, kept in memory for a few minutes, and searches shared by the requests that ask for the same.
+"""Content that is kept in memory for a few minutes: pages, robots.txt rules, and the results of searches.
 
-The key is a digest of the engine, the count and the query: the query itself is not kept. A search that has begun goes
-on if its request is cancelled, because another one may wait for it; the time limit of the engine ends it.
+Keys are digests, so a query or an address is not kept. Requests for the same search share one. A search that has begun
+goes on if its request is cancelled, because another one may wait for it; the time limit of the engine ends it.
 """
 
 import asyncio
 import hashlib
 import sys
 from collections.abc import Callable
+from typing import Generic, TypeVar
 
 import msgspec
 
+from cadenza.core.bounded_cache import ExpiringCache
 from cadenza.grounding.search.engines.base import Engine
 from cadenza.grounding.search.records import EngineFailed, Hit
 
-ENTRY_BYTES = 500  # what an entry takes beside its hits, about
+V = TypeVar("V")
+
+ENTRY_BYTES = 500  # of an entry, beside its hits, about
+SEARCHES_MAX = 64  # at once
 
 
 class CacheBounds(msgspec.Struct, frozen=True):
-    """How much is kept, for how long, and how many searches run at once."""
+    """How much is kept, and for how long."""
 
-    entries_max: int = 500
-    bytes_max: int = 8 * 1024 * 1024
-    age_s_max: float = 300.0
-    sweep_s: float = 30.0  # how often old entries are dropped if nobody asks
-    searches_max: int = 64
-
-
-class _Entry(msgspec.Struct, frozen=True):
-    hits: tuple[Hit, ...]
-    size_bytes: int
-    until_s: float
+    age_s_max: float
+    entries_max: int
+    bytes_max: int
+    sweep_s: float = 30.0  # how often a timer drops what has expired, so that it does not stay until the next request
 
 
-class ResultCache:
-    """The results of any number of engines. The clock counts seconds and never goes back."""
+RESULT_BOUNDS = CacheBounds(300.0, 500, 8 * 1024 * 1024)
 
-    def __init__(self, clock: Callable[[], float], bounds: CacheBounds | None = None) -> None:
-        self._clock = clock
-        self._bounds = bounds or CacheBounds()
-        self._entries: dict[bytes, _Entry] = {}  # the oldest first
-        self._size_bytes = 0
-        self._searches: dict[bytes, asyncio.Task[tuple[Hit, ...]]] = {}
-        self._sweeping: asyncio.TimerHandle | None = None
+
+class ContentCache(Generic[V]):
+    """Values by the digests of their keys. The clock counts seconds and never goes back."""
+
+    def __init__(self, clock: Callable[[], float], bounds: CacheBounds) -> None:
+        self._entries = ExpiringCache[bytes, V](clock, bounds.entries_max, bounds.bytes_max, bounds.age_s_max)
+        self._sweep_s = bounds.sweep_s
+        self._timer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
         return len(self._entries)
 
     @property
     def size_bytes(self) -> int:
-        return self._size_bytes
+        return self._entries.size_bytes
+
+    def get(self, key: str) -> V | None:
+        return self._entries.get(digest(key))
+
+    def put(self, key: str, value: V, size_bytes: int) -> None:
+        self._entries.put(digest(key), value, size_bytes)
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(self._sweep_s, self._sweep)
+
+    def clear(self) -> None:
+        self._entries.clear()
+        if self._timer:
+            self._timer.cancel()
+            self._timer = None
+
+    def _sweep(self) -> None:
+        has_more = self._entries.drop_expired() is not None
+        self._timer = asyncio.get_running_loop().call_later(self._sweep_s, self._sweep) if has_more else None
+
+
+class ResultCache(ContentCache[tuple[Hit, ...]]):
+    """The results of any number of engines."""
+
+    def __init__(
+        self, clock: Callable[[], float], bounds: CacheBounds = RESULT_BOUNDS, searches_max: int = SEARCHES_MAX
+    ) -> None:
+        super().__init__(clock, bounds)
+        self._searches_max = searches_max
+        self._searches: dict[bytes, asyncio.Task[tuple[Hit, ...]]] = {}
 
     async def search(self, engine: Engine, query: str, count: int) -> list[Hit]:
-        """The hits that are kept, those of a search that runs already, or those of a new one."""
-        key = _digest(engine.name, query, count)
-        self._drop_old()
-        if entry := self._entries.get(key):
-            return list(entry.hits)
-        search = self._searches.get(key) or self._begin(key, engine, query, count)
+        """The hits in the cache, those of a search that runs already, or those of a new one."""
+        key = f"{engine.name}\0{count}\0{query}"
+        hits = self.get(key)
+        if hits is not None:
+            return list(hits)
+        search = self._searches.get(digest(key)) or self._begin(key, engine, query, count)
         try:
             return list(await asyncio.shield(search))
         except asyncio.CancelledError:
-            asker = asyncio.current_task()
-            if search.cancelled() and asker and not asker.cancelling():
+            waiting = asyncio.current_task()
+            if search.cancelled() and waiting and not waiting.cancelling():
                 raise EngineFailed("closed") from None
             raise
 
     async def close(self) -> None:
-        """Forget everything and end the searches that run."""
-        if self._sweeping:
-            self._sweeping.cancel()
-            self._sweeping = None
+        """Drop everything, and end the searches that run."""
         searches = list(self._searches.values())
         for search in searches:
             search.cancel()
         await asyncio.gather(*searches, return_exceptions=True)
-        self._entries.clear()
-        self._size_bytes = 0
+        self.clear()
 
-    def _begin(self, key: bytes, engine: Engine, query: str, count: int) -> asyncio.Task[tuple[Hit, ...]]:
-        if len(self._searches) >= self._bounds.searches_max:
+    def _begin(self, key: str, engine: Engine, query: str, count: int) -> asyncio.Task[tuple[Hit, ...]]:
+        if len(self._searches) >= self._searches_max:
             raise EngineFailed("crowded")
-        search = asyncio.create_task(self._run(key, engine, query, count))
-        self._searches[key] = search
-        search.add_done_callback(lambda ended: self._end(key, ended))
+
+        async def run() -> tuple[Hit, ...]:
+            hits = tuple(await engine.search(query, count))
+            self.put(key, hits, ENTRY_BYTES + sum(map(_measure, hits)))
+            return hits
+
+        def end(ended: asyncio.Task[tuple[Hit, ...]]) -> None:
+            del self._searches[digest(key)]
+            if not ended.cancelled():
+                ended.exception()  # so that asyncio does not report it if no request waits for it any more
+
+        search = self._searches[digest(key)] = asyncio.create_task(run())
+        search.add_done_callback(end)
         return search
 
-    async def _run(self, key: bytes, engine: Engine, query: str, count: int) -> tuple[Hit, ...]:
-        hits = tuple(await engine.search(query, count))
-        self._keep(key, hits)
-        return hits
 
-    def _end(self, key: bytes, search: asyncio.Task[tuple[Hit, ...]]) -> None:
-        del self._searches[key]
-        if not search.cancelled():
-            search.exception()  # so that asyncio does not report it if nobody waits any more
-
-    def _keep(self, key: bytes, hits: tuple[Hit, ...]) -> None:
-        bounds = self._bounds
-        size_bytes = ENTRY_BYTES + sum(map(_measure, hits))
-        if size_bytes > bounds.bytes_max:
-            return
-        while self._entries and (
-            len(self._entries) >= bounds.entries_max or self._size_bytes + size_bytes > bounds.bytes_max
-        ):
-            self._drop_oldest()
-        self._entries[key] = _Entry(hits, size_bytes, self._clock() + bounds.age_s_max)
-        self._size_bytes += size_bytes
-        if self._sweeping is None:
-            self._sweeping = asyncio.get_running_loop().call_later(bounds.sweep_s, self._sweep)
-
-    def _sweep(self) -> None:
-        self._drop_old()
-        again = bool(self._entries)
-        self._sweeping = asyncio.get_running_loop().call_later(self._bounds.sweep_s, self._sweep) if again else None
-
-    def _drop_old(self) -> None:
-        now_s = self._clock()
-        while self._entries and next(iter(self._entries.values())).until_s <= now_s:
-            self._drop_oldest()
-
-    def _drop_oldest(self) -> None:
-        entry = self._entries.pop(next(iter(self._entries)))
-        self._size_bytes -= entry.size_bytes
-
-
-def _digest(engine_name: str, query: str, count: int) -> bytes:
-    return hashlib.sha256(f"{engine_name}\0{count}\0{query}".encode(errors="surrogatepass")).digest()
+def digest(key: str) -> bytes:
+    return hashlib.sha256(key.encode(errors="surrogatepass")).digest()
 
 
 def _measure(hit: Hit) -> int:

@@ -1,27 +1,59 @@
-"""A connection to Postgres with bounded statements, and the transaction that synchronous work sees.
+"""Connections to Postgres with bounded statements, the pool that lends them, and the transaction that `work` sees.
 
-Each statement sets a deadline, and the pool closes a connection that passed it. A timer for each statement would cost
-10 µs of the 70 that a small one takes.
+Each statement sets a deadline, and the pool closes a connection that passed it: a timer for each statement would cost
+10 µs of the 70 that a small one takes. A connection in doubt is closed, never used again: after a timeout or a
+cancellation nobody knows to which statement its next answer belongs. If one connection got no answer, the idle ones are
+in doubt too.
 """
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+import functools
+from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple, TypeVar
 
 import asyncpg  # type: ignore[import-untyped]
+from sqlalchemy.dialects.postgresql import asyncpg as dialects
 from sqlalchemy.util import await_
 
-from cadenza.store.postgres.connect import Connection
-from cadenza.store.postgres.errors import DRIVER_ERRORS, CommitLost, ConnectionLost, has_failed
-from cadenza.store.postgres.statements import for_postgres
-from cadenza.store.postgres.watch import ANNOUNCE
-from cadenza.store.statements import SelectByIds, Statement, Values
+from cadenza.store.postgres.connection import Connection
+from cadenza.store.postgres.errors import (
+    DRIVER_ERRORS,
+    GOES_AWAY,
+    CommitLost,
+    ConnectionLost,
+    has_failed,
+    is_outdated,
+    sqlstate,
+)
+from cadenza.store.statements import PickValues, SelectByIds, Statement, Values, compile_for, pick_values
 from cadenza.store.store import Row
 
+DIALECT = dialects.dialect()  # type: ignore[no-untyped-call]
+STATEMENTS_MAX = 1024
+CHANNEL = "cadenza"  # of the announcements between processes
+ANNOUNCE = f"NOTIFY {CHANNEL}"
+CLOSE_S = 1.0
+LOOK_EVERY_S = 0.1
 LOST = (asyncpg.ConnectionDoesNotExistError, OSError)
 
+T = TypeVar("T")
 
-class Session:
+
+class PostgresStatement(NamedTuple):
+    """The text, and what puts named values into the order of its placeholders."""
+
+    text: str
+    pick: PickValues
+
+
+@functools.lru_cache(STATEMENTS_MAX)
+def for_postgres(statement: Statement) -> PostgresStatement:
+    compiled = compile_for(DIALECT, statement.postgres_core, statement.columns)
+    return PostgresStatement(str(compiled), pick_values(compiled))
+
+
+class PostgresSession:
     """One connection, for as long as it lives."""
 
     __slots__ = ("_connection", "_deadline_s", "_is_late", "_now_s")
@@ -120,7 +152,7 @@ class PostgresTransaction:
     __slots__ = ("_session", "_statement_s", "statements")
     combines_changes = True
 
-    def __init__(self, session: Session, statement_s: float) -> None:
+    def __init__(self, session: PostgresSession, statement_s: float) -> None:
         self._session = session
         self._statement_s = statement_s
         self.statements = 0
@@ -150,3 +182,105 @@ class PostgresTransaction:
 
     def overwrite_deleted(self) -> None:
         """Nothing to do: Postgres has no file that we could overwrite."""
+
+
+class PoolBusy(Exception):
+    """All connections were in use for too long."""
+
+
+class Pool:
+    """At most `connections_max` connections, lent in the order of asking. Closes those whose deadline has passed."""
+
+    def __init__(self, open_session: Callable[[], Awaitable[PostgresSession]], connections_max: int) -> None:
+        self._open_session = open_session
+        self._places = asyncio.Semaphore(connections_max)
+        self._idle: list[PostgresSession] = []
+        self._busy: set[PostgresSession] = set()
+        self._expired: set[PostgresSession] = set()  # busy ones that are closed afterwards
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def run(self, use: Callable[[PostgresSession], Awaitable[T]], wait_s: float) -> T:
+        """Run `use` with a connection. Wait up to `wait_s` for one; PoolBusy if there is none by then."""
+        session = await self._take(wait_s)
+        try:
+            return await use(session)
+        except Exception as error:
+            if _casts_doubt(error):
+                self.expire()
+            raise
+        except BaseException:
+            self._expired.add(session)
+            raise
+        finally:
+            self._give_back(session)
+
+    def expire(self) -> None:
+        """Close the idle connections now, and the busy ones as soon as they are given back."""
+        self._expired |= self._busy
+        while self._idle:
+            self._idle.pop().end()
+
+    async def close(self) -> None:
+        """Close all connections; the next use opens new ones."""
+        closing = [session.close(CLOSE_S) for session in self._idle]
+        self._idle.clear()
+        self.expire()
+        await asyncio.gather(*closing, return_exceptions=True)
+
+    async def _take(self, wait_s: float) -> PostgresSession:
+        if self._places.locked():
+            try:
+                await asyncio.wait_for(self._places.acquire(), wait_s)
+            except TimeoutError:
+                raise PoolBusy from None
+        else:
+            await self._places.acquire()
+        try:
+            session = self._find_idle() or await self._open_session()
+        except BaseException:
+            self._places.release()
+            raise
+        self._busy.add(session)
+        if self._timer is None:
+            self._look_later()
+        return session
+
+    def _find_idle(self) -> PostgresSession | None:
+        while self._idle:
+            session = self._idle.pop()
+            if not session.is_closed:
+                return session
+        return None
+
+    def _give_back(self, session: PostgresSession) -> None:
+        self._busy.discard(session)
+        if session.is_idle and session not in self._expired:
+            self._idle.append(session)
+        else:
+            self._expired.discard(session)
+            session.end()
+        self._places.release()
+
+    def _look_later(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(LOOK_EVERY_S, self._end_late, loop.time() + LOOK_EVERY_S)
+
+    def _end_late(self, due_s: float) -> None:
+        """If this process itself was held up, answers may have arrived that it has not read yet: look again later."""
+        now_s = asyncio.get_running_loop().time()
+        if now_s < due_s + LOOK_EVERY_S:
+            for session in self._busy:
+                session.end_if_late(now_s)
+        if self._busy:
+            self._look_later()
+        else:
+            self._timer = None
+
+
+def _casts_doubt(error: Exception) -> bool:
+    """Whether an error of one connection speaks against all: it is lost, takes no writes any more, or is outdated."""
+    if isinstance(error, ConnectionLost | asyncpg.InternalClientError) or is_outdated(error):
+        return True
+    if isinstance(error, asyncpg.InterfaceError):
+        return not isinstance(error, ValueError)  # or it is about a value
+    return sqlstate(error).startswith(GOES_AWAY)

@@ -15,15 +15,19 @@ import msgspec
 from sqlalchemy import text
 from sqlalchemy.util import greenlet_spawn
 
-from cadenza.store.postgres import watch
-from cadenza.store.postgres.connect import Connection, PostgresAddress, PostgresBounds, connect, set_up
+from cadenza.store.postgres.connection import (
+    Connection,
+    PostgresAddress,
+    PostgresBounds,
+    SessionShared,
+    check_session,
+    connect,
+    set_up,
+)
 from cadenza.store.postgres.errors import CONNECT_ERRORS, DRIVER_ERRORS, Translator, can_be_retried
-from cadenza.store.postgres.pool import Pool, PoolBusy
-from cadenza.store.postgres.pooler import SessionShared, check_session
-from cadenza.store.postgres.session import PostgresTransaction, Session
-from cadenza.store.postgres.watch import Listen
+from cadenza.store.postgres.session import CHANNEL, Pool, PoolBusy, PostgresSession, PostgresTransaction
 from cadenza.store.statements import Statement, Values
-from cadenza.store.store import REVISION_TABLES, Row, Transaction
+from cadenza.store.store import REVISION_TABLES, Row, StoreUnavailable, Transaction
 
 MIGRATION_LOCK = 0x6361_6465_6E7A_61  # the advisory lock that a migration holds
 MIGRATION_S = 3600.0
@@ -32,7 +36,13 @@ SESSION_ADVICE = "Connect to Postgres directly, or use session mode."
 PING = Statement(text("SELECT 1"))
 HAS_TABLE = Statement(text("SELECT to_regclass(:name) IS NOT NULL"))
 
+TEST_EVERY_S = 1.0
+TEST_S = 1.0
+RECONNECT_PAUSE_S = 0.25
+
 T = TypeVar("T")
+Listen = Callable[[Connection], Awaitable[None]]
+Connect = Callable[[Listen], Awaitable[Connection]]
 
 
 class PostgresStore:
@@ -42,6 +52,7 @@ class PostgresStore:
     writes_in_parallel = True
     write_advice = "check that Postgres runs, can be reached and is not read-only"
     path = None
+    process_locks = None
 
     def __init__(self, url: str, bounds: PostgresBounds | None = None) -> None:
         self._address = PostgresAddress(url)
@@ -73,8 +84,15 @@ class PostgresStore:
 
     @contextlib.asynccontextmanager
     async def watch(self, wake: Callable[[], None]) -> AsyncIterator[None]:
-        async with watch.watch(lambda listen: self._connect(self._bounds, listen), wake):
+        listener = Listener(lambda listen: self._connect(self._bounds, listen), wake)
+        await listener.connect()
+        keeping = asyncio.create_task(listener.keep_connected())
+        try:
             yield
+        finally:
+            keeping.cancel()
+            await asyncio.wait([keeping])
+            listener.disconnect()
 
     async def ping(self) -> None:
         await self.row(PING, {})
@@ -104,7 +122,7 @@ class PostgresStore:
             raise self._errors.translate(error) from None
         return None
 
-    async def _run(self, use: Callable[[Session], Awaitable[T]], wait_s: float) -> T:
+    async def _run(self, use: Callable[[PostgresSession], Awaitable[T]], wait_s: float) -> T:
         """Run `use` with a connection of the pool, once more if that can help, and make the driver's errors ours."""
         try:
             try:
@@ -118,7 +136,7 @@ class PostgresStore:
         except DRIVER_ERRORS as error:
             raise self._errors.translate(error) from None
 
-    async def _run_transaction(self, session: Session, work: Callable[[Transaction], T], begin: str) -> T:
+    async def _run_transaction(self, session: PostgresSession, work: Callable[[Transaction], T], begin: str) -> T:
         statement_s = self._bounds.statement_s
         await session.run(begin, timeout_s=statement_s)
         try:
@@ -129,14 +147,14 @@ class PostgresStore:
         await session.commit(self._bounds.commit_s)
         return done
 
-    async def _run_single(self, session: Session, work: Callable[[Transaction], T]) -> T:
+    async def _run_single(self, session: PostgresSession, work: Callable[[Transaction], T]) -> T:
         tx = PostgresTransaction(session, self._bounds.statement_s)
         done = await greenlet_spawn(work, tx)
         assert tx.statements <= 1, "more than one statement, and no transaction around them"
         return done
 
-    async def _open_session(self) -> Session:
-        return Session(await self._connect(self._bounds))
+    async def _open_session(self) -> PostgresSession:
+        return PostgresSession(await self._connect(self._bounds))
 
     async def _connect(self, bounds: PostgresBounds, listen: Listen | None = None) -> Connection:
         """Open a connection, ready for use, or raise StoreUnavailable."""
@@ -164,3 +182,54 @@ class PostgresStore:
             await check_session(connection, another, bounds.connect_s)
             self._is_checked = True
         await set_up(connection, bounds)
+
+
+class Listener:
+    """The connection that listens."""
+
+    def __init__(self, connect: Connect, wake: Callable[[], None]) -> None:
+        self._connect = connect
+        self._wake = wake
+        self._connection: Connection | None = None
+        self._lost = asyncio.Event()
+
+    async def connect(self) -> None:
+        self._connection = await self._connect(self._listen)
+
+    async def _listen(self, connection: Connection) -> None:
+        self._lost.clear()
+        connection.add_termination_listener(lambda _: self._lost.set())
+        await connection.add_listener(CHANNEL, lambda *_: self._wake())
+
+    def disconnect(self) -> None:
+        if self._connection is not None:
+            self._connection.terminate()
+            self._connection = None
+
+    async def keep_connected(self) -> None:
+        while True:
+            await self._wait_until_lost()
+            self.disconnect()
+            await self._connect_again()
+            self._wake()
+
+    async def _wait_until_lost(self) -> None:
+        while not self._lost.is_set():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._lost.wait(), TEST_EVERY_S)
+                return
+            try:
+                async with asyncio.timeout(TEST_S):
+                    assert self._connection
+                    await self._connection.execute("SELECT 1")
+            except CONNECT_ERRORS:
+                return
+
+    async def _connect_again(self) -> None:
+        while True:
+            try:
+                await self.connect()
+            except (StoreUnavailable, *CONNECT_ERRORS):
+                await asyncio.sleep(RECONNECT_PAUSE_S)
+            else:
+                return

@@ -16,8 +16,8 @@ from typing import TypeVar
 
 from sqlalchemy import text
 
-from cadenza.store import files
-from cadenza.store.sqlite import backups, watch, write_ahead_log
+from cadenza.store.process_locks import ProcessLocks
+from cadenza.store.sqlite import files, write_ahead_log
 from cadenza.store.statements import SelectByIds, Statement, Values
 from cadenza.store.store import (
     REVISION_TABLES,
@@ -30,6 +30,7 @@ from cadenza.store.store import (
 )
 
 LONG_READS_MAX = 4
+LOOK_EVERY_S = 0.02  # for commits of other connections: 0.6% of a core
 DURABLE = ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON")
 READ_ONLY = "query_only=ON"
 STRICT_TRIGGERS = "recursive_triggers=ON"  # so that INSERT OR REPLACE fires the triggers that refuse a delete
@@ -88,6 +89,7 @@ class SqliteStore:
 
     def __init__(self, path: Path, wait_s: float = WAIT_S) -> None:
         self.path = path
+        self.process_locks = ProcessLocks(path)
         self._wait_s = wait_s
         self._reader: sqlite3.Connection | None = None  # used on the event loop's thread only
         self._idle_readers: list[sqlite3.Connection] = []
@@ -123,7 +125,7 @@ class SqliteStore:
     async def watch(self, wake: Callable[[], None]) -> AsyncIterator[None]:
         with self._mapped_errors():
             connection = await asyncio.to_thread(self._open, READ_ONLY)
-        with contextlib.closing(connection), watch.watch(connection, wake):
+        with contextlib.closing(connection), _watching(connection, wake):
             yield
 
     async def ping(self) -> None:
@@ -225,7 +227,7 @@ class SqliteStore:
             """Copy a store that is about to change. Another process may have migrated it meanwhile."""
             if before not in {"", revision}:
                 with contextlib.closing(self._open(READ_ONLY)) as reader:
-                    copies.append(backups.back_up(reader, self.path, before))
+                    copies.append(files.back_up(reader, self.path, before))
 
         def connect() -> sqlite3.Connection:
             connection = self._open(STRICT_TRIGGERS)
@@ -287,3 +289,29 @@ def _rollback_on_error(connection: sqlite3.Connection) -> Iterator[None]:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise
+
+
+@contextlib.contextmanager
+def _watching(connection: sqlite3.Connection, wake: Callable[[], None]) -> Iterator[None]:
+    """For the block, call `wake` after each commit of another connection, which changes `PRAGMA data_version`.
+
+    The connection is used for nothing else, on the event loop's thread.
+    """
+    loop = asyncio.get_running_loop()
+    last = connection.execute("PRAGMA data_version").fetchone()
+    timer: asyncio.TimerHandle
+
+    def look() -> None:
+        nonlocal last, timer
+        timer = loop.call_later(LOOK_EVERY_S, look)
+        with contextlib.suppress(sqlite3.OperationalError):  # the file is locked: the next look sees the change
+            found = connection.execute("PRAGMA data_version").fetchone()
+            if found != last:
+                last = found
+                wake()
+
+    timer = loop.call_later(LOOK_EVERY_S, look)
+    try:
+        yield
+    finally:
+        timer.cancel()

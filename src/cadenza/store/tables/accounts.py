@@ -8,6 +8,7 @@ from sqlalchemy import Boolean, bindparam, func, insert, select, update
 from cadenza.store import schema
 from cadenza.store.statements import Statement
 from cadenza.store.store import Row, Store, Transaction
+from cadenza.store.tables import epochs
 
 Theme = Literal["system", "light", "dark"]
 
@@ -66,7 +67,6 @@ SET_PREFERENCES = Statement(
     .where(_OF_ID)
     .values({name: bindparam(f"new_{name}") for name in Preferences.__struct_fields__})
 )
-LOCK_FIRST = Statement(select(schema.epochs.c.number).where(schema.epochs.c.name == "changes").with_for_update())
 OPERATORS = Statement(select(schema.accounts.c.id).where(schema.accounts.c.is_operator).with_for_update())
 OLDEST_FIRST = Statement(select(*COLUMNS).order_by(schema.accounts.c.created_at, schema.accounts.c.id))
 COUNT = Statement(select(func.count()).select_from(schema.accounts))
@@ -144,7 +144,7 @@ def set_preferences(tx: Transaction, account_id: str, chosen: Preferences) -> No
 
 def lock_first_operator(tx: Transaction) -> bool:
     """Whether there is an operator. Another transaction that asks this waits until this one ends."""
-    tx.row(LOCK_FIRST, {})
+    tx.row(epochs.LOCK, {"of": epochs.CHANGES})
     return bool(lock_operators(tx))
 
 

@@ -7,11 +7,9 @@ from cadenza.store.schema import accounts, audit_events
 from cadenza.store.statements import Statement
 from cadenza.store.store import Store, Transaction
 
-COMMAND_LINE = "command line"
-
 
 class AuditEvent(msgspec.Struct, frozen=True):
-    """`actor` is the address of an account, or COMMAND_LINE; `event` is a noun and a verb, like key.revoke."""
+    """`actor` is the address of an account, or `command line`; `event` is a noun and a verb, like key.revoke."""
 
     at: int
     actor: str

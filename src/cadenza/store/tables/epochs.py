@@ -1,17 +1,27 @@
-"""Epochs: numbers that grow when every running process must read something again."""
+"""Epochs: counters that tell processes when to read something again.
 
-from sqlalchemy import bindparam, select, update
+A transaction that changes what other processes may have cached increments the epoch of it. A process that sees a new
+number drops its cache.
+"""
+
+from sqlalchemy import ScalarSelect, bindparam, literal_column, select, update
 
 from cadenza.store import schema
 from cadenza.store.statements import Statement
 from cadenza.store.store import Store, Transaction
 
 CLASSES = "classes"  # classes, routes, providers, characters, prices and limits: everything in the config file
-CHANGES = "changes"  # keys, accounts and classes: everything that a process may keep of them
-CURRENT = Statement(select(schema.epochs.c.number).where(schema.epochs.c.name == bindparam("of")))
-BEGIN_NEXT = Statement(
-    update(schema.epochs).where(schema.epochs.c.name == bindparam("of")).values(number=schema.epochs.c.number + 1)
-)
+CHANGES = "changes"  # keys, accounts and classes: everything that a process may cache of them
+_NAMED = schema.epochs.c.name == bindparam("of")
+CURRENT = Statement(select(schema.epochs.c.number).where(_NAMED))
+LOCK = Statement(select(schema.epochs.c.number).where(_NAMED).with_for_update())
+INCREMENT = Statement(update(schema.epochs).where(_NAMED).values(number=schema.epochs.c.number + 1))
+
+
+def number_of(name: str) -> "ScalarSelect[int]":
+    """The number of an epoch, as a part of another query."""
+    of_name = schema.epochs.c.name == literal_column(f"'{name}'")
+    return select(schema.epochs.c.number).where(of_name).scalar_subquery()
 
 
 async def current(store: Store, name: str) -> int:
@@ -21,7 +31,7 @@ async def current(store: Store, name: str) -> int:
 
 
 def begin_next(tx: Transaction, name: str) -> int:
-    tx.change(BEGIN_NEXT, {"of": name})
+    tx.change(INCREMENT, {"of": name})
     row = tx.row(CURRENT, {"of": name})
     assert row
     return int(row[0])

@@ -12,7 +12,7 @@ from cadenza.store import schema
 from cadenza.store.schema import accounts, audit_events, idempotency, keys, notes, usage
 from cadenza.store.statements import Statement
 from cadenza.store.store import Transaction
-from cadenza.store.tables import links, passkeys, second_factors, sessions
+from cadenza.store.tables import links, second_factors, sessions
 from cadenza.store.tables.accounts import Account
 
 ERASED_PREFIX = "erased------"
@@ -81,7 +81,7 @@ def erase(tx: Transaction, account: Account, now_ms: int) -> None:
     tx.change(REMOVE_LINKS, {"address": account.email})
     second_factors.remove_totp(tx, account.id)
     second_factors.remove_codes(tx, account.id)
-    passkeys.remove_all(tx, account.id)
+    second_factors.remove_passkeys(tx, account.id)
     tx.change(REMOVE_NOTES, {"account": account.id})
     tx.change(FORGET_REQUESTS, {"account": account.id})
     tx.change(FORGET_DIGESTS, {"account": account.id})

@@ -25,9 +25,10 @@ from sqlalchemy import (
 )
 
 from cadenza.core.records import SCOPES, Cap
-from cadenza.store.schema import accounts, caps, epochs, keys
+from cadenza.store.schema import accounts, caps, keys
 from cadenza.store.statements import Statement
 from cadenza.store.store import Row, Store, Transaction
+from cadenza.store.tables import epochs
 from cadenza.store.tables.accounts import lock_account
 
 KeyState = Literal["active", "revoked", "expired"]
@@ -139,8 +140,6 @@ COUNT_NEW = Statement(select(func.count()).where(*OF_OWNER, keys.c.created_at > 
 NEWEST = (2**62, "")
 OF_WEB = (keys.c.account_id == bindparam("account"), IS_WEB)
 WEB_DIGEST = Statement(select(keys.c.digest).where(*OF_WEB))
-CLASSES_EPOCH = select(epochs.c.number).where(epochs.c.name == literal_column("'classes'")).scalar_subquery()
-CHANGES_EPOCH = select(epochs.c.number).where(epochs.c.name == literal_column("'changes'")).scalar_subquery()
 NOT_OF_KEY: dict[str, ColumnElement[Any]] = {
     "preferred_class": accounts.c.preferred_class,
     "balance_nano": accounts.c.balance_nano,
@@ -148,14 +147,14 @@ NOT_OF_KEY: dict[str, ColumnElement[Any]] = {
     "uses_search": accounts.c.uses_search,
     "has_notes": and_(accounts.c.uses_memory, accounts.c.note_count > literal_column("0")),
     "revoked_at": func.coalesce(keys.c.revoked_at, accounts.c.suspended_at),
-    "classes_epoch": CLASSES_EPOCH,
+    "classes_epoch": epochs.number_of(epochs.CLASSES),
 }
 FOUND = select(
     *(NOT_OF_KEY[name].label(name) if name in NOT_OF_KEY else keys.c[name] for name in FoundKey._fields)
 ).join_from(keys, accounts)
 LOOK_UP = Statement(FOUND.where(keys.c.digest == bindparam("digest")))
 LOOK_UP_MANY = Statement(  # for Postgres only
-    FOUND.add_columns(keys.c.digest, CHANGES_EPOCH.label("changes_epoch")).where(
+    FOUND.add_columns(keys.c.digest, epochs.number_of(epochs.CHANGES).label("changes_epoch")).where(
         keys.c.digest == func.any(bindparam("digests", type_=ARRAY(LargeBinary)))
     )
 )

@@ -1,9 +1,9 @@
-"""The authenticator app of an account and its recovery codes. A code of either kind is accepted once."""
+"""The second factors of an account: authenticator app, recovery codes and passkeys. A code is accepted once."""
 
 from collections.abc import Sequence
 
 import msgspec
-from sqlalchemy import bindparam, delete, func, insert, select, update
+from sqlalchemy import bindparam, delete, func, insert, or_, select, update
 
 from cadenza.store.schema import passkeys, recovery_codes, totp
 from cadenza.store.statements import Statement
@@ -17,6 +17,18 @@ class Totp(msgspec.Struct, frozen=True):
     secret: bytes
     last_step: int
     confirmed_at: int | None
+
+
+class Passkey(msgspec.Struct, frozen=True):
+    """A passkey of an account. Its private part never leaves the authenticator."""
+
+    id: bytes
+    account_id: str
+    name: str
+    public_key: bytes
+    sign_count: int
+    created_at: int
+    last_used_at: int | None = None
 
 
 class Factors(msgspec.Struct, frozen=True):
@@ -33,12 +45,12 @@ class Factors(msgspec.Struct, frozen=True):
 
 _OF_ACCOUNT = totp.c.account_id == bindparam("account")
 _CODES_OF_ACCOUNT = recovery_codes.c.account_id == bindparam("account")
+_PASSKEYS_OF_ACCOUNT = passkeys.c.account_id == bindparam("account")
+_PASSKEY_OF_ID = passkeys.c.id == bindparam("passkey")
 COUNT_TOTP = (
     select(func.count()).select_from(totp).where(_OF_ACCOUNT, totp.c.confirmed_at.is_not(None)).scalar_subquery()
 )
-COUNT_PASSKEYS = (
-    select(func.count()).select_from(passkeys).where(passkeys.c.account_id == bindparam("account")).scalar_subquery()
-)
+COUNT_PASSKEYS = select(func.count()).select_from(passkeys).where(_PASSKEYS_OF_ACCOUNT).scalar_subquery()
 COUNT_CODES = select(func.count()).select_from(recovery_codes).where(_CODES_OF_ACCOUNT).scalar_subquery()
 FACTORS = Statement(select(COUNT_TOTP, COUNT_PASSKEYS, COUNT_CODES))
 INSERT_TOTP = Statement(insert(totp), *Totp.__struct_fields__)
@@ -53,6 +65,22 @@ USE_STEP = Statement(
 INSERT_CODE = Statement(insert(recovery_codes), "account_id", "digest")
 USE_CODE = Statement(delete(recovery_codes).where(_CODES_OF_ACCOUNT, recovery_codes.c.digest == bindparam("code")))
 REMOVE_CODES = Statement(delete(recovery_codes).where(_CODES_OF_ACCOUNT))
+PASSKEY_COLUMNS = [passkeys.c[name] for name in Passkey.__struct_fields__]
+INSERT_PASSKEY = Statement(insert(passkeys), *Passkey.__struct_fields__)
+FIND_PASSKEY = Statement(select(*PASSKEY_COLUMNS).where(_PASSKEY_OF_ID))
+LIST_PASSKEYS = Statement(
+    select(*PASSKEY_COLUMNS).where(_PASSKEYS_OF_ACCOUNT).order_by(passkeys.c.created_at, passkeys.c.id)
+)
+USE_PASSKEY = Statement(
+    update(passkeys)
+    .where(_PASSKEY_OF_ID, or_(passkeys.c.last_used_at.is_(None), passkeys.c.last_used_at < bindparam("asked_at")))
+    .values(last_used_at=bindparam("now"), sign_count=bindparam("count"))
+)
+RENAME_PASSKEY = Statement(
+    update(passkeys).where(_PASSKEYS_OF_ACCOUNT, _PASSKEY_OF_ID).values(name=bindparam("new_name"))
+)
+REMOVE_PASSKEY = Statement(delete(passkeys).where(_PASSKEYS_OF_ACCOUNT, _PASSKEY_OF_ID))
+REMOVE_PASSKEYS = Statement(delete(passkeys).where(_PASSKEYS_OF_ACCOUNT))
 
 
 async def get_factors(store: Store, account_id: str) -> Factors:
@@ -100,6 +128,37 @@ def use_code(tx: Transaction, account_id: str, digest: bytes) -> bool:
 
 def remove_codes(tx: Transaction, account_id: str) -> None:
     tx.change(REMOVE_CODES, {"account": account_id})
+
+
+def add_passkey(tx: Transaction, passkey: Passkey) -> None:
+    tx.change(INSERT_PASSKEY, msgspec.structs.asdict(passkey))
+
+
+async def get_passkey(store: Store, passkey_id: bytes) -> Passkey | None:
+    row = await store.row(FIND_PASSKEY, {"passkey": passkey_id})
+    return None if row is None else Passkey(*row)
+
+
+async def list_passkeys(store: Store, account_id: str) -> list[Passkey]:
+    return [Passkey(*row) for row in await store.rows(LIST_PASSKEYS, {"account": account_id})]
+
+
+def use_passkey(tx: Transaction, passkey: Passkey, asked_at: int, sign_count: int, now_ms: int) -> bool:
+    """Note a use. False if the challenge of `asked_at` is not newer than the last use: it was answered before."""
+    values = {"passkey": passkey.id, "asked_at": asked_at, "now": now_ms, "count": sign_count}
+    return tx.change(USE_PASSKEY, values) == 1
+
+
+def rename_passkey(tx: Transaction, account_id: str, passkey_id: bytes, name: str) -> bool:
+    return tx.change(RENAME_PASSKEY, {"account": account_id, "passkey": passkey_id, "new_name": name}) == 1
+
+
+def remove_passkey(tx: Transaction, account_id: str, passkey_id: bytes) -> bool:
+    return tx.change(REMOVE_PASSKEY, {"account": account_id, "passkey": passkey_id}) == 1
+
+
+def remove_passkeys(tx: Transaction, account_id: str) -> int:
+    return tx.change(REMOVE_PASSKEYS, {"account": account_id})
 
 
 def _factors(row: Row | None) -> Factors:

@@ -28,7 +28,7 @@ from cadenza.upstreams.openai import OpenAIUpstream
 SLOTS = 2
 BACKOFF_S_MIN = 0.5
 BACKOFF_S_MAX = 30.0
-STEADY_S = 60.0  # after so long a life of the child the backoff starts again at its minimum
+STEADY_S = 60.0  # a child that lived this long resets the backoff
 STOP_S = 5.0
 CHILD_VARIABLES = {"PATH", "HOME", "TMPDIR", "TZ", "LANG", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH"}
 
@@ -42,7 +42,7 @@ STDERR_BYTES = 2000  # the end of llama.cpp's messages, kept for the log if the 
 SAMPLING = {"temperature": msgspec.Raw(b"0.2"), "top_p": msgspec.Raw(b"0.9")}
 
 
-class Model(msgspec.Struct, frozen=True):
+class LoadedModel(msgspec.Struct, frozen=True):
     """A loaded model: the endpoint of its server, and whether its chat template has a form for tools."""
 
     endpoint: OpenAIUpstream
@@ -56,7 +56,7 @@ class EmbeddedUpstream:
         self._log = log
         self._context_tokens = context_tokens
         self._model_path = model_path or bundled_model()
-        self._model: Model | None = None  # None while it loads
+        self._model: LoadedModel | None = None  # None while it loads
         self._loaded = asyncio.Event()
         self._supervisor: asyncio.Task[None] | None = None
 
@@ -77,7 +77,7 @@ class EmbeddedUpstream:
             return Probe(reachable=False, detail=f"there is no model file at {self._model_path}")
         return Probe(reachable=True, detail=f"runs {self._model_path.name} on this machine")
 
-    async def _wait_for_model(self, timeout_s: float) -> Model:
+    async def _wait_for_model(self, timeout_s: float) -> LoadedModel:
         try:
             async with asyncio.timeout(timeout_s):
                 await self._loaded.wait()
@@ -132,12 +132,12 @@ class EmbeddedUpstream:
             return
         ready = msgspec.json.decode(line, type=Ready)
         endpoint = OpenAIUpstream(f"{ready.url}/v1", key, DIALECTS["llamacpp"])
-        self._model = Model(endpoint, ready.knows_tools)
+        self._model = LoadedModel(endpoint, ready.knows_tools)
         self._loaded.set()
         self._log.info("the embedded model is ready", model=self._model_path.name, threads=threads)
 
 
-async def ask_model(model: Model, route: Route, ask: Ask) -> OpenReply:
+async def ask_model(model: LoadedModel, route: Route, ask: Ask) -> OpenReply:
     """Send the ask, with defaults for the fields that the request does not set."""
     ask = msgspec.structs.replace(ask, sampling=SAMPLING | ask.sampling, stream=True)
     if ask.tools and not model.knows_tools:
@@ -212,7 +212,7 @@ def _folders(membership: str, mounted: Path) -> Iterator[Path]:
 
 
 def _quota(folder: Path) -> float | None:
-    """From `cpu.max` (v2) or the two files of v1; None where there is no limit, which is written as `max` or -1."""
+    """From `cpu.max` (v2) or the two files of v1; None if there is no limit, which is written as `max` or -1."""
     numbers = _read(folder / "cpu.max").split()
     numbers = numbers or [_read(folder / f"cpu.cfs_{name}_us").strip() for name in ("quota", "period")]
     if len(numbers) != 2 or not all(number.isdecimal() and int(number) for number in numbers):

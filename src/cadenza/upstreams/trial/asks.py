@@ -80,7 +80,7 @@ def calling(choice: object, *, stream: bool = False, parallel: bool | None = Non
 
 
 def tool_turn(content: Content = "null", call_id: str = CALL_ID) -> Ask:
-    """The turn after a call: the call, which has no content beside it, and its result."""
+    """The turn after a call: the call, without content, and its result."""
     call = {"id": call_id, "type": "function", "function": {"name": FUNCTION, "arguments": '{"city":"Oslo"}'}}
     given: dict[Content, dict[str, object]] = {"null": {"content": None}, "empty": {"content": ""}, "omit": {}}
     messages = [

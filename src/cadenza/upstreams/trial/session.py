@@ -1,7 +1,7 @@
 """What the steps of a trial share: a way to send a request, what was learned so far, and the findings in plain words.
 
 A request that is refused, fails or breaks off is an answer. Silence and 429 raise the Fault, which ends the trial:
-the next request would not fare better, and the time of a trial must stay bounded. No text of the upstream, no address
+the next request would fail too, and the time of a trial must stay bounded. No text of the upstream, no address
 and no key is ever in a finding.
 """
 
@@ -125,7 +125,7 @@ class Trial:
         self.findings.append(TrialFinding(tried, state, found, setting, advice))
 
     def leave_out(self, *fields: str) -> str:
-        """Do not send these fields from now on, as they are refused. The setting that does the same."""
+        """Stop sending these fields, which are refused. Return the setting that does the same."""
         self.needs = msgspec.structs.replace(self.needs, refused_fields=self.needs.refused_fields.union(fields))
         self.route = msgspec.structs.replace(self.route, omit=(*self.route.omit, *fields))
         return omit_setting(self.route)

@@ -4,7 +4,7 @@ import msgspec
 from starlette.responses import Response
 
 from cadenza.core.rates import Rate
-from cadenza.ledger.replies import find_cost
+from cadenza.ledger.statement import find_reply_cost
 from cadenza.web.chat.grounding import chat_switch, offer_of
 from cadenza.web.chat.relay import ChatCost
 from cadenza.web.errors import BadForm, Missing
@@ -101,7 +101,7 @@ async def render(visit: Visit, order: RenderOrder) -> RenderedTexts:
 
 async def cost(visit: Visit) -> ChatCost:
     """What a reply cost that was stopped: its stream could not say it."""
-    found = await find_cost(visit.store, visit.account.id, visit.path_param("completion_id"))
+    found = await find_reply_cost(visit.store, visit.account.id, visit.path_param("completion_id"))
     if found is None:
         raise Missing("There is no such reply, or it has not ended yet.")
     return to_record(ChatCost, found)

@@ -170,7 +170,7 @@ def _model_load(health: RouteHealth, route: Route, classes: list[str], samples: 
         model=route.model,
         classes=classes,
         state=state,
-        rest_s=round(health.rest_s, 1),
+        rest_s=round(health.open_s, 1),
         in_flight=samples.total("cadenza_route_in_flight", **place) or health.in_flight,
         ceiling=samples.total("cadenza_route_limit", **place) or health.limit,
         last_fault=_last_fault(samples.latest("cadenza_route_last_fault_timestamp_seconds", **place)),

@@ -20,12 +20,13 @@ from cadenza.control.money.credit import give_credit
 from cadenza.control.sign_in.links import find_link, print_link
 from cadenza.control.sign_in.sessions import begin_session, find_session
 from cadenza.core.errors import ControlError
-from cadenza.ledger.transaction import BALANCE_NANO_LIMIT
+from cadenza.core.records import COMMAND_LINE
+from cadenza.ledger.credit import BALANCE_NANO_LIMIT
 from cadenza.store.schema import accounts, entries
 from cadenza.store.statements import Statement
 from cadenza.store.store import Store
 from cadenza.store.tables.accounts import Account
-from cadenza.store.tables.audit_events import COMMAND_LINE, list_newest
+from cadenza.store.tables.audit_events import list_newest
 from tests.passwords import cheap_hash
 
 NOW_MS = 1_800_000_000_000

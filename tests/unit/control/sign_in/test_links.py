@@ -9,9 +9,9 @@ from cadenza.control.sign_in.links import LIFETIME_MS, make_operator_link
 from cadenza.control.sign_in.passwords import PasswordWork
 from cadenza.control.sign_in.sign_up import SignUpChoice, find_invitation, join
 from cadenza.core.errors import ControlError
+from cadenza.core.records import COMMAND_LINE
 from cadenza.store.store import Store
 from cadenza.store.tables.accounts import Account
-from cadenza.store.tables.audit_events import COMMAND_LINE
 
 NOW_MS = 1_800_000_000_000
 PASSWORD = "correct horse battery staple"

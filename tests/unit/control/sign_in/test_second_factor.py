@@ -21,9 +21,9 @@ from cadenza.control.sign_in.second_factor import (
     use_second_factor,
 )
 from cadenza.core.errors import ControlError
+from cadenza.core.records import COMMAND_LINE
 from cadenza.store.store import Store
 from cadenza.store.tables.accounts import Account
-from cadenza.store.tables.audit_events import COMMAND_LINE
 from tests.passwords import cheap_hash
 
 NOW_MS = 1_800_000_000_000

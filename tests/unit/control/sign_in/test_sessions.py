@@ -16,9 +16,9 @@ from cadenza.control.sign_in.sessions import (
     list_sessions,
     rotate_session,
 )
+from cadenza.core.records import COMMAND_LINE
 from cadenza.store.store import Store
 from cadenza.store.tables.accounts import Account
-from cadenza.store.tables.audit_events import COMMAND_LINE
 from cadenza.store.tables.sessions import Stage
 from tests.passwords import cheap_hash
 

@@ -20,10 +20,10 @@ from cadenza.control.sign_in.sign_in import (
 )
 from cadenza.control.sign_in.throttle import Throttled
 from cadenza.core.errors import ControlError
+from cadenza.core.records import COMMAND_LINE
 from cadenza.fleet.shared import MemoryRates
 from cadenza.store.store import Store
 from cadenza.store.tables.accounts import Account
-from cadenza.store.tables.audit_events import COMMAND_LINE
 from cadenza.store.tables.sessions import Session
 from tests.passwords import cheap_hash
 

@@ -4,9 +4,9 @@ import random
 from collections.abc import Sequence
 
 from cadenza.core.tokens import Tokenizer
-from cadenza.grounding.files.messages import Room
+from cadenza.grounding.files.messages import TokenBudget
+from cadenza.grounding.files.passages import rank_document
 from cadenza.grounding.files.records import RankedDocument, Section
-from cadenza.grounding.files.select import rank_document
 
 TOKENIZER = Tokenizer()
 WORDS = [
@@ -26,4 +26,4 @@ def pages(count: int, words: int = 120) -> list[Section]:
 
 
 def ranked(sections: Sequence[Section], question: str, tokens_max: int, documents: int = 1) -> RankedDocument:
-    return rank_document("", sections, question, Room(tokens_max, tokens_max // documents), TOKENIZER.count)
+    return rank_document("", sections, question, TokenBudget(tokens_max, tokens_max // documents), TOKENIZER.count)

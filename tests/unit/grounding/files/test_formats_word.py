@@ -3,7 +3,7 @@
 import docx
 import pytest
 
-from cadenza.grounding.files.formats.numbering import show_count
+from cadenza.grounding.files.formats.office_text import show_count
 from cadenza.grounding.files.formats.read import read_document
 from tests.unit.grounding.files import made_files as made
 

@@ -14,12 +14,12 @@ from cadenza.grounding.files.messages import (
     ParserFault,
     Passages,
     PassagesTask,
-    Room,
+    TokenBudget,
     decode_reply,
 )
 from cadenza.grounding.files.records import Passage, RankedDocument, RankedPassage
 
-TASK = FileTask("a.txt", "", Room(10, 10))
+TASK = FileTask("a.txt", "", TokenBudget(10, 10))
 FIELDS: dict[str, Any] = {
     "title": "",
     "labels": ["page 1"],

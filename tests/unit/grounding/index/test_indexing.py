@@ -7,7 +7,7 @@ import pytest
 from cadenza.core.errors import ControlError
 from cadenza.grounding.files.reader import ReaderBusy
 from cadenza.grounding.files.records import Passage
-from cadenza.grounding.index.folder_files import FolderBounds, FolderContent, Unread
+from cadenza.grounding.index.folder_files import FolderBounds, FolderContent, UnreadEntry
 from cadenza.grounding.index.indexing import Indexed, IndexOrder, index_folder, look_at_folder
 from cadenza.grounding.index.local_index import open_reader
 
@@ -102,7 +102,7 @@ async def test_files_of_a_folder_that_cannot_be_opened_stay(docs: Path) -> None:
     """A folder that could not be opened this time is listed, and its files are not taken for deleted."""
     await run(look(docs))
     content = look(docs)
-    closed = FolderContent(content.folder, content.files[:1], (Unread("sub", "permission denied"),))
+    closed = FolderContent(content.folder, content.files[:1], (UnreadEntry("sub", "permission denied"),))
     done = await run(closed)
     assert (done.files, done.removed, len(done.unread)) == (2, 0, 1)
 

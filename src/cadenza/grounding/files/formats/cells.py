@@ -7,7 +7,8 @@ from enum import Enum
 
 import msgspec
 
-from cadenza.grounding.files.formats.xml_events import Attributes, local
+from cadenza.grounding.files.formats.package import Attributes, XmlReader, local
+from cadenza.grounding.files.formats.text import parse_count
 
 FIRST_DAY_1900 = datetime(1899, 12, 30)  # noqa: DTZ001 a spreadsheet knows no time zones
 FIRST_DAY_1904 = datetime(1904, 1, 1)  # noqa: DTZ001
@@ -52,7 +53,7 @@ BUILT_IN = {
 }
 
 
-class CellFormats:
+class CellFormats(XmlReader):
     """The formats of a workbook. It takes the events of its styles."""
 
     def __init__(self, *, counts_from_1904: bool) -> None:
@@ -62,7 +63,7 @@ class CellFormats:
         self._is_in_cells = False
 
     def find(self, style: str) -> CellFormat:
-        index = int(style) if style.isascii() and style.isdigit() and len(style) < 10 else -1
+        index = parse_count(style, -1)
         return self._formats[index] if 0 <= index < len(self._formats) else PLAIN
 
     def start(self, tag: str, attributes: Attributes) -> None:
@@ -77,13 +78,8 @@ class CellFormats:
         if tag == "cellXfs":
             self._is_in_cells = False
 
-    def text(self, data: str) -> None:
-        pass
-
     def _by_id(self, id_: str) -> CellFormat:
-        if id_ in self._own:
-            return self._own[id_]
-        return BUILT_IN.get(int(id_), PLAIN) if id_.isascii() and id_.isdigit() and len(id_) < 10 else PLAIN
+        return self._own.get(id_) or BUILT_IN.get(parse_count(id_, -1), PLAIN)
 
 
 def parse_format(code: str) -> CellFormat:

@@ -1,35 +1,34 @@
 """Guesses the encoding of text that is not UTF-8: the one in which its bytes are the least surprising.
 
-Each language in an encoding is a way to write the bytes down, and takes so many bits: a frequent letter few, a rare one
-more, one that the language does not have many. The way that takes the fewest bits is the guess. Only the first 16 KiB
-from the first byte beyond ASCII are looked at, so the time is bounded: 20 ms.
+For each language in an encoding, the bytes cost a number of bits: a frequent letter few, a rare one more, a letter that
+the language does not have many. The encoding with the fewest bits is the guess. Only the first 16 KiB from the first
+byte beyond ASCII are looked at, which bounds the time: 20 ms.
 """
 
 import math
 import re
 from collections import Counter
 from collections.abc import Iterator
+from enum import Enum
 from functools import cache
 
 import msgspec
-
-from cadenza.grounding.files.formats.languages import LANGUAGES, Writing
 
 SAMPLE_BYTES = 16 * 1024
 BEFORE_BYTES = 100  # of the line of the first byte beyond ASCII
 BEYOND_ASCII = re.compile(rb"[\x80-\xff]")
 
-# in bits
-COMMON = 13.5  # a character that the language has, but not in its list
-STRANGE = 18.0  # of the thousands of characters that an encoding has
-STRANGE_LETTER = 13.0  # of the 128 that an encoding has
-NO_TEXT = 15.0  # not a character, beside being strange
+# costs in bits
+COMMON = 13.5  # a character that is common in the encoding, but not in the list of the language
+STRANGE = 18.0  # any other character of an encoding with thousands
+STRANGE_LETTER = 13.0  # any other character of an encoding with 128
+NO_TEXT = 15.0  # in addition, if it is not a character
 MIXED = 4.0  # a letter beside an ASCII letter, in a language that is not written with these
 DOUBLE = 2.5  # two letters beyond ASCII side by side, in a language that has few
 INNER_CAPITAL = 6.0
-INNER_SIGN = 5.0  # the other encodings have letters in the place of these signs
+INNER_SIGN = 5.0  # a sign inside a word: other encodings have a letter in its place
 PER_BYTE_MAX = 7.5  # text takes 4 to 6, other data 8 and more
-SHORT_TEXT = 16.0  # a few characters may take so much more
+SHORT_TEXT = 16.0  # in addition: a few characters say little
 RANK_SHIFT = 2
 
 ASCII_BITS = (
@@ -54,8 +53,134 @@ SIDE_BY_SIDE = re.compile(rf"{LETTER}(?={LETTER})")
 NOT_TEXT = re.compile("[\x80-\x9f\ufffd\ue000-\uf8ff]")
 
 
+class Writing(Enum):
+    """Letters beyond ASCII are used among ASCII letters, instead of them, or are characters by the thousand."""
+
+    LATIN = "latin"
+    ALPHABET = "alphabet"
+    CHARACTERS = "characters"
+
+
+class Language(msgspec.Struct, frozen=True):
+    """Letters in one encoding. `prior_bits` is less for what is more common."""
+
+    codec: str
+    prior_bits: float
+    writing: Writing
+    letters: str
+
+
+def _with_capitals(letters: str, others: str) -> str:
+    return letters + letters.upper() + others
+
+
+# The letters of languages beyond ASCII, roughly the most frequent first; for Chinese, Japanese and Korean, the
+# characters that a list, a form or a letter is likely to have. The order need not be exact: the cost of a letter is the
+# logarithm of its rank.
+JAPANESE = (
+    "のにはをたがでとしるいれなーンりす、。ルストっらてこさあもかきイクラリけうまよめドアロそせシジタッフプマレテコく"
+    "みつどえおわちじメムグニデカサキィオウブだばべ「」・日年月人一大中本国会者事出上分生行自的時間地方名見同学部社前"
+    "手定内体業高合対理新場立力金員最動下作長入連関全問小市物数書発回使用性主実明代気今通水不開目度来後話法意表現車家"
+    "何調特知持平成政民工経済記必要利相先式文語解制計予品東京所有別化取加空在報重道外私子思機世無二三十四五六七八九百"
+    "千万円受付登録変更削除確認保存画面設情件選択検索番号住氏称電郵便商単価量額税込抜備考担当顧客様請求注庫納期支払曜"
+    "火木土朝昼夜昨秒週半初値例接続送信管権限許可禁止始終了次左右追編集複製移戻字列型白効正誤真偽言葉英版条規約個護針"
+    "質答教育研究技術造販売株締役課係男女齢歳県区町村丁室ァゥェォャュョヵヶパピペポバビベボガギゲゴザズゼゾダヂヅハヒ"
+    "ヘホナヌネノミモヤユヨワヲヴぁぃぅぇぉゃゅょぎぐげござぜぞぢづびぶぼぱぴぷぺぽねぬひふへほむやゆろ（）！？：；『"
+    "』【】〜～／％＆＋－＝｜…‥〒々〆屋食店料駅山川海花春夏秋冬風雨天井田林森石橋口門野原島北南西都府阪神奈横浜古福"
+    "岡広佐藤鈴渡辺伊吉松清阿斎"
+)
+CHINESE = (
+    "的一是在不了有和人这中大为上个国我以要他时来用们生到作地于出就分对成会可主发年动同工也能下过子说产种面而方后多定"
+    "行学法所民得经十三之进着等部度家电力里如水化高自二理起小物现实加量都两体制机当使点从业本去把性好应开它合还因由其"
+    "些然前外天政四日那社义事平形相全表间样与关各重新线内数正心反你明看原又么利比或但质气第向道命此变条只没结解问意建"
+    "月公无系军很情者最立代想已通并提直题党程展五果料象员革位入常文总次品式活设及管特件长求老头基资边流路级少图山统接"
+    "知较将组见计别她手角期根论运农指几九区强放决西被干做必战先回则任取据处队南给色光门即保治北造百规热领七海口东导器"
+    "压志世金增争济阶油思术极交受联什认六共权收证改清己美再采转更单风切打白教速花带安场身车例真务具万每目至达走积示议"
+    "声报斗完类八离华名确才科张信马节话米整空元况今集温传土许步群广石记需段研界拉林律叫且究观越织装影算低持音众书布复"
+    "容儿须际商非验连断深难近矿千周委素技备半办青省列习响约支般史感劳便团往酸历市克何除消构府称太准精值号率族维划选标"
+    "写存候毛亲快效斯院查江型眼王按格养易置派层片始却专状育厂京识适属圆包火住调满县局照参红细引听该铁价严，。、：；（"
+    "）！？“”‘’《》—…·【】￥％姓址额注编客户订司邮箱城份税态密码登录册退删添修搜索询显隐藏载链错误警告功失败请"
+    "输择返帮助语言默限创星昨龄男女岁银账卡付款费购买卖库仓货递"
+)
+TRADITIONAL = (
+    "的一是在不了有和人這中大為上個國我以要他時來用們生到作地於出就分對成會可主發年動同工也能下過子說產種面而方後多定"
+    "行學法所民得經十三之進著等部度家電力裡如水化高自二理起小物現實加量都兩體制機當使點從業本去把性好應開它合還因由其"
+    "些然前外天政四日那社義事平形相全表間樣與關各重新線內數正心反你明看原又麼利比或但質氣第向道命此變條只沒結解問意建"
+    "月公無系軍很情者最立代想已通並提直題黨程展五果料象員革位入常文總次品式活設及管特件長求老頭基資邊流路級少圖山統接"
+    "知較將組見計別她手角期根論運農指幾九區強放決西被幹做必戰先回則任取據處隊南給色光門即保治北造百規熱領七海口東導器"
+    "壓志世金增爭濟階油思術極交受聯什認六共權收證改清己美再採轉更單風切打白教速花帶安場身車例真務具萬每目至達走積示議"
+    "聲報鬥完類八離華名確才科張信馬節話米整空元況今集溫傳土許步群廣石記需段研界拉林律叫且究觀越織裝影算低持音眾書布復"
+    "容兒須際商非驗連斷深難近礦千周委素技備半辦青省列習響約支般史感勞便團往酸歷市克何除消構府稱太準精值號率族維劃選標"
+    "寫存候毛親快效斯院查江型眼王按格養易置派層片始卻專狀育廠京識適屬圓包火住調滿縣局照參紅細引聽該鐵價嚴，。、：；（"
+    "）！？「」『』《》—…·【】￥％姓址額註編客戶訂司郵箱城稅態密碼登冊刪修儲搜尋詢顯隱藏載檔案錯誤警告功失敗請輸擇"
+    "返語言預限星昨齡男女歲帳銀卡付款費購買賣庫倉貨遞欄"
+)
+KOREAN = (
+    "이다는에의하을가고지한사로를은리기어자대나시인일도그아있정스수해서제보부상들만주었전장라과것적중구원게비여조유동"
+    "성물국소관오공실생계우안발위면경신선방화내명세문분회체연무년월입미개모트당드출니마치진습말할않행용작건식통본까양"
+    "현력했등불음바단터던복심재결각으업설야달교며때술거살민간외형품러타프크되노데합영역반처약날록규집매후호버려임운권"
+    "산포요금레질져차목편감태법없될된강남북초점배종피증별확변환코카디메직름람울싶같많또너번취저삭추검색짜량격액객율류"
+    "밀웃탈퇴택언토늘녀좌판창송값열키올른필뷰팀총글씨왔줄못좋뒤앞왼쪽흰빨파란녹책읽쓰듣밥길땅"
+)
+
+CYRILLIC_SIGNS = "№«»—–\xa0…“”„’"
+RUSSIAN = _with_capitals("оеаинтсрвлкмдпуяыьгзбчйхжшюцщэфъё", CYRILLIC_SIGNS)
+UKRAINIAN = _with_capitals("оаинтевірсукдлпмзяьбгйчхжцїшющєфґ", CYRILLIC_SIGNS)
+BULGARIAN = _with_capitals("аеионтрсвлкдпмзуъгбчящжйхцшюфь", CYRILLIC_SIGNS)
+GREEK = "αοιετσνηρκυπλμωςδγχθφβάέίόήύώξζψΑΟΙΕΤΣΝΗΡΚΥΠΛΜΩΔΓΧΘΦΒΞΖΨΆΈΊΌΉΎΏϊΐϋΰ«»’·–€“”…\xa0"
+HEBREW = "יוהלאתבמרשנדכעחפקםגטסצזןךףץ–“”₪’…\xa0"
+ARABIC = "اليمنترومبعدةسفهكقحجىأشصطخذإضغثظءئآؤ،؟ًٌٍَُِّْپچگژ«»–“”…\xa0"
+THAI = "านรกเอ่้มงลยิัตวีดสทบปคจหุะแูพขไใำ์ชโผ็ศฟซถธณษภฐญๆฉฎฏฆฌฒฑฬฮ฿–“”…\xa0"
+ENGLISH = "’“”–—…£é°©€®•·½×±µ§«»\xa0™üöèëïàñçáíóâêôäåøßÉ¼¾²³º‘¢"
+FRENCH = _with_capitals("éèàêçâôîûùëïœ", "\xa0’«»–…°€“”—")
+GERMAN = _with_capitals("äüö", "ß„“–…€°§\xa0é’")
+SPANISH = _with_capitals("óíáéñú", "ü¿¡º–“”«»…€\xa0’ªç")
+PORTUGUESE = _with_capitals("ãçáéíóõêúâàô", "ºª–“”…€\xa0’ü")
+ITALIAN = _with_capitals("àèéùòì", "’“”«»…€°–\xa0")
+CATALAN = _with_capitals("óàéèçíòúïü", "·’«»–…\xa0“”")
+ALBANIAN = _with_capitals("ëç", "“”’–…\xa0")
+SWEDISH = _with_capitals("äöåé", "–”…\xa0’“§€")  # Finnish too
+DANISH = _with_capitals("øåæéü", "–”…\xa0’“«»§€")  # Norwegian too
+ICELANDIC = _with_capitals("íáðóúéöýþæ", "„“–…\xa0’€")
+ESTONIAN = _with_capitals("äõüö", "„”–…\xa0’“«»€")
+POLISH = _with_capitals("ąęłóśżćńź", "„”–…\xa0’")
+CZECH = _with_capitals("íáéěšřčžýůúňťďóľäôĺŕ", "„“–…\xa0’")
+HUNGARIAN = _with_capitals("áéíóöőúüű", "„”–…\xa0’»«")
+CROATIAN = _with_capitals("čšžćđ", "„“–…\xa0’”")
+ROMANIAN = _with_capitals("ăîâşţ", "„”–…\xa0’")
+TURKISH = "ıüşğçöİŞÇÖÜĞâîû’“”–…\xa0"
+LITHUANIAN = _with_capitals("ėšįųąčžęū", "„“–\xa0…’")
+LATVIAN = _with_capitals("āēīšņļūžķģč", "„“–\xa0…’")
+
+LANGUAGES = (
+    Language("cp1252", 0, Writing.LATIN, ENGLISH),
+    *(Language("cp1252", 1, Writing.LATIN, one) for one in (FRENCH, GERMAN, SPANISH)),
+    *(Language("cp1252", 2, Writing.LATIN, one) for one in (PORTUGUESE, ITALIAN)),
+    *(Language("cp1252", 2, Writing.LATIN, one) for one in (SWEDISH, DANISH, ICELANDIC, ESTONIAN, CATALAN, ALBANIAN)),
+    *(Language("cp1250", 4, Writing.LATIN, one) for one in (POLISH, CZECH, HUNGARIAN, CROATIAN, ROMANIAN)),
+    *(Language("iso8859-2", 7, Writing.LATIN, one) for one in (POLISH, CZECH, HUNGARIAN)),
+    Language("cp1254", 3, Writing.LATIN, TURKISH),
+    *(Language("cp1257", 6, Writing.LATIN, one) for one in (LITHUANIAN, LATVIAN, ESTONIAN)),
+    Language("cp1251", 4, Writing.ALPHABET, RUSSIAN),
+    Language("cp1251", 5, Writing.ALPHABET, UKRAINIAN),
+    Language("cp1251", 5, Writing.ALPHABET, BULGARIAN),
+    Language("koi8-r", 7, Writing.ALPHABET, RUSSIAN),
+    Language("koi8-u", 9, Writing.ALPHABET, UKRAINIAN),
+    Language("cp866", 8, Writing.ALPHABET, RUSSIAN),
+    Language("cp1253", 5, Writing.ALPHABET, GREEK),
+    Language("cp1255", 5, Writing.ALPHABET, HEBREW),
+    Language("cp1256", 5, Writing.ALPHABET, ARABIC),
+    Language("cp874", 7, Writing.ALPHABET, THAI),
+    Language("cp932", 4, Writing.CHARACTERS, JAPANESE),
+    Language("euc_jp", 7, Writing.CHARACTERS, JAPANESE),
+    Language("gb18030", 4, Writing.CHARACTERS, CHINESE),
+    Language("cp950", 4, Writing.CHARACTERS, TRADITIONAL),
+    Language("cp949", 4, Writing.CHARACTERS, KOREAN),
+)
+
+
 class Candidate(msgspec.Struct, frozen=True):
-    """An encoding, and for each of its languages what it costs to suppose it and what each character costs."""
+    """An encoding, and for each of its languages the prior cost and the cost of each character, in bits."""
 
     codec: str
     writing: Writing
@@ -118,7 +243,7 @@ def _common_characters(codec: str) -> set[str]:
 
 @cache
 def _unlikely(writing: Writing) -> list[tuple[re.Pattern[str], float]]:
-    """What is rare in a writing, and what each costs."""
+    """Patterns that are rare in a way of writing, and the cost of each match."""
     if writing is Writing.CHARACTERS:
         return [(BESIDE_ASCII, MIXED)]
     beyond = [chr(code) for code in range(0x80, 0x530)]

@@ -3,10 +3,8 @@
 import re
 from collections.abc import Callable, Iterator
 
-from cadenza.grounding.files.formats.blocks import ListItem, join_blocks
 from cadenza.grounding.files.formats.html_tree import Element
-from cadenza.grounding.files.formats.tables import table_lines
-from cadenza.grounding.files.formats.text import words
+from cadenza.grounding.files.formats.text import ListItem, join_blocks, parse_count, table_lines, words
 
 HIDDEN = words("""
     audio button canvas dialog embed head iframe input link map math meta noscript object option param script select
@@ -180,7 +178,7 @@ def parts_of(element: Element, tag: str) -> Iterator[Element]:
 def _span(cell: Element) -> int:
     """How many columns a cell takes."""
     said = cell.attributes().get("colspan", "") if cell.says("colspan") else ""
-    return max(1, min(int(said), SPAN_MAX)) if said.isascii() and said.isdigit() and len(said) < 6 else 1
+    return max(1, min(parse_count(said), SPAN_MAX))
 
 
 def _rows(element: Element) -> Iterator[Element]:

@@ -15,7 +15,7 @@ from email.message import Message
 
 import msgspec
 
-from cadenza.grounding.files.formats.limits import Allowance
+from cadenza.grounding.files.formats.source import ReadBudget, SourceFile
 from cadenza.grounding.files.formats.text import OFTEN_WRONG, clean, decode, known_charset
 from cadenza.grounding.files.formats.web_page import decode_html, html_text
 from cadenza.grounding.files.records import Section, Unreadable
@@ -33,20 +33,30 @@ ENCODED_WORDS = re.compile(rf"{ENCODED}(?:\s+{ENCODED})*")
 HEADER_CHARS_MAX = 2_000
 NAME_CHARS_MAX = 120
 PARTS_MAX = 1_000
+MAIL_HEADER = re.compile(
+    rb"(?:from|to|cc|date|subject|sender|reply-to|received|return-path|delivered-to|message-id|mime-version|content-type|"
+    rb"dkim-signature|arc-[\w-]+|x-[\w-]+):[ \t]",
+    re.IGNORECASE,
+)
 HEAD_END = re.compile(rb"\r?\n\r?\n")
 HEAD_BYTES_MAX = 128 * 1024  # parsing takes time that grows faster than the headers
 FAULTS = (RecursionError, ValueError, LookupError, TypeError, AttributeError, email.errors.MessageError)
-ReadFile = Callable[[str, str, bytes, Allowance], list[Section]]
+ReadFile = Callable[[SourceFile], list[Section]]
 
 
-def read_mail(data: bytes, allowance: Allowance, read_file: ReadFile) -> list[Section]:
-    head_end = HEAD_END.search(data)
-    if (head_end.start() if head_end else len(data)) > HEAD_BYTES_MAX:
+def is_mail(file: SourceFile) -> bool:
+    is_said = file.name.endswith(".eml") or file.media_type == "message/rfc822"
+    return is_said and MAIL_HEADER.search(file.start) is not None
+
+
+def read_mail(file: SourceFile, read_file: ReadFile) -> list[Section]:
+    """`read_file` reads the attachments."""
+    head_end = HEAD_END.search(file.data)
+    if (head_end.start() if head_end else len(file.data)) > HEAD_BYTES_MAX:
         raise Unreadable("it is an e-mail with too many headers")
     try:
-        return _read_message(
-            email.parser.BytesParser(policy=email.policy.compat32).parsebytes(data), allowance, read_file
-        )
+        message = email.parser.BytesParser(policy=email.policy.compat32).parsebytes(file.data)
+        return _read_message(message, file.budget, read_file)
     except FAULTS:
         raise Unreadable("it is a damaged e-mail") from None
 
@@ -58,17 +68,17 @@ class _Attachment(msgspec.Struct, frozen=True):
     sections: list[Section]
 
 
-def _read_message(message: Message, allowance: Allowance, read_file: ReadFile) -> list[Section]:
+def _read_message(message: Message, budget: ReadBudget, read_file: ReadFile) -> list[Section]:
     parts = list(_parts(message))
     if len(parts) > PARTS_MAX:
         raise Unreadable(f"it is an e-mail with more than {PARTS_MAX:,} parts")
-    body = _body(message, allowance)
+    body = _body(message, budget)
     attached, names = list[_Attachment](), Counter[str]()
     for part in filter(_is_attachment, parts):
         name = _name(part)
         names[name] += 1
         unique = name if names[name] == 1 else f"{name} ({names[name]})"
-        attached.append(_attachment(unique, part, allowance, read_file))
+        attached.append(_attachment(unique, part, budget, read_file))
     head = [f"{name}: {text}" for name in HEADERS if (text := _header(message, name))]
     head += [f"Attachments: {', '.join(one.line for one in attached)}"] if attached else []
     return [Section("", "\n".join(head) + f"\n\n{body}"), *(section for one in attached for section in one.sections)]
@@ -91,36 +101,36 @@ def _is_attachment(part: Message) -> bool:
     return part.get_content_disposition() == "attachment" or not is_body
 
 
-def _body(part: Message, allowance: Allowance) -> str:
+def _body(part: Message, budget: ReadBudget) -> str:
     """The texts of an e-mail. Of several forms of one text it is the plain one, else the last, which is the richest."""
     if part.get_content_maintype() == "multipart" and part.is_multipart():
         inner = [one for one in part.get_payload() if isinstance(one, Message)]
         if part.get_content_type() != "multipart/alternative":
-            return "\n\n".join(filter(None, (_body(one, allowance) for one in inner)))
+            return "\n\n".join(filter(None, (_body(one, budget) for one in inner)))
         inner.sort(key=lambda one: one.get_content_type() == "text/plain")
-        return next(filter(None, (_body(one, allowance) for one in reversed(inner))), "")
+        return next(filter(None, (_body(one, budget) for one in reversed(inner))), "")
     if _is_attachment(part):
         return ""
     if part.get_content_type() == "text/html":
-        return html_text(decode_html(_bytes(part), _charset(part)), allowance)
+        return html_text(decode_html(_bytes(part), _charset(part)), budget)
     text = clean(decode(_bytes(part), known_charset(_charset(part)))).strip()
-    allowance.take_chars(len(text))
+    budget.take_chars(len(text))
     return text
 
 
-def _attachment(name: str, part: Message, allowance: Allowance, read_file: ReadFile) -> _Attachment:
+def _attachment(name: str, part: Message, budget: ReadBudget, read_file: ReadFile) -> _Attachment:
     """What can be read of an attachment."""
     data = _bytes(part)
     size = _size(len(data))
-    if not allowance.take_attachment():
+    if not budget.take_attachment():
         return _Attachment(f"{name} ({size}, not read: too many attachments)", [])
-    allowance.enter()
+    budget.enter_attachment()
     try:
-        found = read_file(name, part.get_content_type(), data, allowance)
+        found = read_file(SourceFile(name, part.get_content_type(), data, budget))
     except Unreadable as error:
         return _Attachment(f"{name} ({size}, not read: {error.reason.partition(';')[0]})", [])
     finally:
-        allowance.leave()
+        budget.leave_attachment()
     label = f"attachment {name}"
     sections = [Section(f"{label}, {one.label}" if one.label else label, one.text) for one in found]
     return _Attachment(f"{name} ({size})", sections)

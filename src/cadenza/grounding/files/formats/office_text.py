@@ -1,16 +1,18 @@
 """The text of a Word part or a slide: paragraphs, lists, headings and tables, as Markdown.
 
 Both formats have elements with the same names for these: p, r, t, tbl, tr, tc. Text that was deleted with changes
-tracked, hidden text, field codes and the fallback copies of shapes are left out.
+tracked, hidden text, field codes and the fallback copies of shapes are left out. Word shows numbers before the items of
+lists, clauses and headings; a file has only the rules for them, so they are counted here.
 """
 
+import re
 from collections.abc import Callable
 
-from cadenza.grounding.files.formats.blocks import ListItem, join_blocks
-from cadenza.grounding.files.formats.limits import Allowance
-from cadenza.grounding.files.formats.numbering import BULLET, Numbering
-from cadenza.grounding.files.formats.tables import table_lines
-from cadenza.grounding.files.formats.xml_events import Attributes, local
+import msgspec
+
+from cadenza.grounding.files.formats.package import Attributes, XmlReader, local
+from cadenza.grounding.files.formats.source import ReadBudget
+from cadenza.grounding.files.formats.text import ListItem, join_blocks, parse_count, table_lines
 
 LEFT_OUT = frozenset({"Fallback", "moveFrom", "del", "tabs", "tabLst", "instrText", "delText"})
 LITERAL = {"tab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "-", "ptab": "\t"}
@@ -19,6 +21,97 @@ HEADINGS_MAX = 6
 SPAN_MAX = 64
 PARAGRAPH_COST = 6  # characters that a paragraph is counted for beside its text, because it takes memory
 Start = Callable[[Attributes], None]
+LEVELS = 9
+TEXT_CHARS_MAX = 40
+PLACE = re.compile("%([1-9])")
+ROMAN = (
+    *((1000, "m"), (900, "cm"), (500, "d"), (400, "cd"), (100, "c"), (90, "xc"), (50, "l"), (40, "xl")),
+    *((10, "x"), (9, "ix"), (5, "v"), (4, "iv"), (1, "i")),
+)
+ROMAN_MAX = 3_999
+LETTERS_MAX = 26 * 20
+BULLET = "-"
+
+
+class Level(msgspec.Struct):
+    """How one level of a list is numbered: `%1.%2` with the numbers of the first two levels."""
+
+    form: str = "decimal"
+    text: str = ""
+    start: int = 1
+
+
+class _List(msgspec.Struct):
+    """The levels of a list, and which numbers it has reached."""
+
+    levels: dict[int, Level] = {}
+    reached: dict[int, int] = {}
+
+
+class Numbering(XmlReader):
+    """Takes the events of the part with the rules, then counts the paragraphs of the document."""
+
+    def __init__(self) -> None:
+        self._kinds: dict[str, _List] = {}  # by the ids of their definitions
+        self._lists: dict[str, _List] = {}  # by the ids that paragraphs have
+        self._kind = _List()
+        self._id = ""
+        self._level = Level()
+
+    def start(self, tag: str, attributes: Attributes) -> None:
+        value = local(attributes, "val")
+        if tag == "abstractNum":
+            self._kind = self._kinds.setdefault(local(attributes, "abstractNumId"), _List())
+        elif tag == "num":
+            self._id = local(attributes, "numId")
+        elif tag == "abstractNumId":
+            self._kind = self._lists[self._id] = self._kinds.get(value, _List())
+        elif tag == "lvlOverride":  # such a list begins anew
+            self._kind = self._lists[self._id] = _List(dict(self._kind.levels))
+            self._select(local(attributes, "ilvl"))
+        elif tag == "lvl":
+            self._select(local(attributes, "ilvl"))
+        elif tag in {"start", "startOverride"}:
+            self._level.start = parse_count(value, 1)
+        elif tag == "numFmt":
+            self._level.form = value
+        elif tag == "lvlText":
+            self._level.text = value[:TEXT_CHARS_MAX]
+
+    def next_number(self, id_: str, level: int) -> str:
+        """What stands before the next paragraph of a list: a number, or `-`."""
+        one = self._lists.get(id_)
+        if one is None or level not in one.levels:
+            return BULLET
+        own = one.levels[level]
+        one.reached[level] = one.reached.get(level, own.start - 1) + 1
+        for deeper in range(level + 1, LEVELS):
+            one.reached.pop(deeper, None)
+        if own.form in {"bullet", "none"}:
+            return BULLET if own.form == "bullet" else own.text.strip()
+        return PLACE.sub(lambda found: self._shown(one, int(found[1]) - 1, own), own.text).strip() or BULLET
+
+    def _select(self, level: str) -> None:
+        number = int(level) if level in set("012345678") else LEVELS - 1
+        before = self._kind.levels.get(number, Level())
+        self._level = self._kind.levels[number] = Level(before.form, before.text, before.start)
+
+    def _shown(self, one: _List, level: int, own: Level) -> str:
+        known = one.levels.get(level, own)
+        return show_count(one.reached.get(level, known.start), known.form)
+
+
+def show_count(count: int, form: str) -> str:
+    if form in {"lowerLetter", "upperLetter"} and 0 < count <= LETTERS_MAX:
+        letters = chr(ord("a") + (count - 1) % 26) * ((count - 1) // 26 + 1)
+        return letters if form == "lowerLetter" else letters.upper()
+    if form in {"lowerRoman", "upperRoman"} and 0 < count <= ROMAN_MAX:
+        roman = ""
+        for value, letters in ROMAN:
+            roman += letters * (count // value)
+            count %= value
+        return roman if form == "lowerRoman" else roman.upper()
+    return f"{count:02}" if form == "decimalZero" else str(count)
 
 
 class Styles:
@@ -65,12 +158,12 @@ class _Table:
         self.cell, self.span = [], 1
 
 
-class OfficeText:
+class OfficeText(XmlReader):
     """Takes the events of one part."""
 
-    def __init__(self, allowance: Allowance, styles: Styles | None = None, numbering: Numbering | None = None) -> None:
+    def __init__(self, budget: ReadBudget, styles: Styles | None = None, numbering: Numbering | None = None) -> None:
         self.blocks: list[str] = []
-        self._allowance = allowance
+        self._budget = budget
         self._styles = styles or Styles()
         self._paragraphs: list[_Paragraph] = []  # more than one: a text box inside a paragraph
         self._tables: list[_Table] = []  # more than one: a table inside a cell
@@ -87,7 +180,7 @@ class OfficeText:
             "pStyle": self._style,
             "outlineLvl": self._outline,
             "numPr": lambda _: self._list_item(0),
-            "ilvl": lambda attributes: self._list_item(number_of(local(attributes, "val"))),
+            "ilvl": lambda attributes: self._list_item(parse_count(local(attributes, "val"))),
             "numId": self._list_id,
             "ph": self._placeholder,
             "tbl": lambda _: self._tables.append(_Table()),
@@ -142,11 +235,11 @@ class OfficeText:
 
     def _add(self, text: str) -> None:
         if self._paragraphs:
-            self._allowance.take_chars(len(text))
+            self._budget.take_chars(len(text))
             self._paragraphs[-1].pieces.append(text)
 
     def _start_paragraph(self) -> None:
-        self._allowance.take_chars(PARAGRAPH_COST)
+        self._budget.take_chars(PARAGRAPH_COST)
         paragraph = _Paragraph()
         paragraph.heading = self._next_heading
         self._paragraphs.append(paragraph)
@@ -175,7 +268,7 @@ class OfficeText:
             paragraph.list_id = self._styles.list_ids.get(style, "")
 
     def _outline(self, attributes: Attributes) -> None:
-        level = number_of(local(attributes, "val"))
+        level = parse_count(local(attributes, "val"))
         if self._paragraphs and level < HEADINGS_MAX:
             self._paragraphs[-1].heading = level + 1
 
@@ -195,12 +288,8 @@ class OfficeText:
 
     def _span(self, attributes: Attributes) -> None:
         if self._tables:
-            self._tables[-1].span = max(1, min(number_of(local(attributes, "val")), SPAN_MAX))
+            self._tables[-1].span = max(1, min(parse_count(local(attributes, "val")), SPAN_MAX))
 
     def _picture(self, attributes: Attributes) -> None:
         if described := " ".join(attributes.get("descr", "").split()):
             self._add(f"[picture: {described}]")
-
-
-def number_of(text: str) -> int:
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0

@@ -1,9 +1,8 @@
 """OpenDocument (ODT, ODS, ODP) to text: paragraphs, headings and tables; sheets and slides keep their names."""
 
-from cadenza.grounding.files.formats.archive import Archive
-from cadenza.grounding.files.formats.limits import Allowance
-from cadenza.grounding.files.formats.tables import table_lines
-from cadenza.grounding.files.formats.xml_events import Attributes, local, read_xml
+from cadenza.grounding.files.formats.package import Attributes, XmlReader, local, read_xml
+from cadenza.grounding.files.formats.source import ReadBudget, SourceFile
+from cadenza.grounding.files.formats.text import parse_count, table_lines
 from cadenza.grounding.files.records import IS_LOCKED, Section, Unreadable
 
 LEFT_OUT = frozenset({"tracked-changes", "annotation", "forms", "sequence-decls", "automatic-styles", "note-citation"})
@@ -12,12 +11,12 @@ REPEATED_MAX = 64
 MANIFEST = "META-INF/manifest.xml"
 
 
-class _Content:
+class _Content(XmlReader):
     """Takes the events of content.xml."""
 
-    def __init__(self, allowance: Allowance) -> None:
+    def __init__(self, budget: ReadBudget) -> None:
         self.sections: list[Section] = []
-        self._allowance = allowance
+        self._budget = budget
         self._label = ""
         self._blocks: list[str] = []
         self._paragraphs: list[list[str]] = []
@@ -43,8 +42,7 @@ class _Content:
         elif tag == "table-row" and self._tables == 1:
             self._rows.append([])
         elif tag in {"table-cell", "covered-table-cell"} and self._tables == 1:
-            repeated = local(attributes, "number-columns-repeated")
-            self._repeated = min(int(repeated), REPEATED_MAX) if repeated.isdigit() and len(repeated) < 8 else 1
+            self._repeated = min(parse_count(local(attributes, "number-columns-repeated"), 1), REPEATED_MAX)
             self._cell = []
         elif tag == "page":
             self.end_section()
@@ -65,13 +63,13 @@ class _Content:
 
     def text(self, data: str) -> None:
         if self._paragraphs and not self._left_out:
-            self._allowance.take_chars(len(data))
+            self._budget.take_chars(len(data))
             self._paragraphs[-1].append(data)
 
     def end_section(self) -> None:
         if self._blocks:
             if self._label:
-                self._allowance.take_pages(1, f"{self._label.split()[0]}s")
+                self._budget.take_pages(1, f"{self._label.split()[0]}s")
             self.sections.append(Section(self._label, "\n\n".join(self._blocks)))
         self._blocks = []
 
@@ -87,7 +85,7 @@ class _Content:
     def _end_cell(self) -> None:
         if self._rows:
             text = " / ".join(self._cell)
-            self._allowance.take_chars(self._repeated * (len(text) + 1))
+            self._budget.take_chars(self._repeated * (len(text) + 1))
             self._rows[-1] += [text] * self._repeated
         self._cell = []
 
@@ -113,11 +111,16 @@ class _Sheets(_Content):
             self.end_section()
 
 
-def read_open_document(archive: Archive, allowance: Allowance) -> list[Section]:
+def is_open_document(file: SourceFile) -> bool:
+    return file.zip is not None and file.zip.has("mimetype") and file.zip.has("content.xml")
+
+
+def read_open_document(file: SourceFile) -> list[Section]:
+    archive, budget = file.archive, file.budget
     if archive.has(MANIFEST) and b"encryption-data" in archive.read(MANIFEST):
         raise Unreadable(IS_LOCKED)
     is_sheets = b"spreadsheet" in archive.read("mimetype")[:100]
-    content = _Sheets(allowance) if is_sheets else _Content(allowance)
+    content = _Sheets(budget) if is_sheets else _Content(budget)
     read_xml(archive.stream("content.xml"), content)
     content.end_section()
     return content.sections

@@ -8,9 +8,10 @@ import ctypes
 import pypdfium2
 from pypdfium2 import raw as pdfium
 
-from cadenza.grounding.files.formats.limits import Allowance
+from cadenza.grounding.files.formats.source import ReadBudget, SourceFile
 from cadenza.grounding.files.records import IS_LOCKED, Section, Unreadable
 
+SIGNATURE = b"%PDF-"
 PASSWORD = 4  # FPDF_ERR_PASSWORD
 SECURITY = 5
 FIELD = pdfium.FPDF_ANNOT_WIDGET
@@ -37,16 +38,23 @@ DAMAGED = "[this page is damaged and cannot be read]"
 NOTHING = frozenset({"", SCANNED, DAMAGED})
 
 
-def read_pdf(data: bytes, allowance: Allowance) -> list[Section]:
+def is_pdf(file: SourceFile) -> bool:
+    """By its signature; a file that is said to be a PDF may begin with other bytes."""
+    is_said = file.name.endswith(".pdf") or file.media_type == "application/pdf"
+    return file.start.lstrip().startswith(SIGNATURE) or (is_said and SIGNATURE in file.start)
+
+
+def read_pdf(file: SourceFile) -> list[Section]:
+    budget = file.budget
     try:
-        document = pypdfium2.PdfDocument(data)
+        document = pypdfium2.PdfDocument(file.data)
     except pypdfium2.PdfiumError as error:
         is_encrypted = getattr(error, "err_code", None) in {PASSWORD, SECURITY}
         raise Unreadable(IS_LOCKED if is_encrypted else "it is a damaged or incomplete PDF; save it again") from None
     try:
         pages = len(document)
-        allowance.take_pages(pages, "pages")
-        texts = [_page(document, index, allowance) for index in range(pages)]
+        budget.take_pages(pages, "pages")
+        texts = [_page(document, index, budget) for index in range(pages)]
     finally:
         document.close()
     if all(text in NOTHING for text in texts):
@@ -54,7 +62,7 @@ def read_pdf(data: bytes, allowance: Allowance) -> list[Section]:
     return [Section(f"page {number}", text) for number, text in enumerate(texts, 1)]
 
 
-def _page(document: pypdfium2.PdfDocument, index: int, allowance: Allowance) -> str:
+def _page(document: pypdfium2.PdfDocument, index: int, budget: ReadBudget) -> str:
     """The text of a page, or why it has none; nothing for a page that is blank."""
     try:
         page = document[index]
@@ -63,11 +71,11 @@ def _page(document: pypdfium2.PdfDocument, index: int, allowance: Allowance) -> 
     try:
         text_page = page.get_textpage()
         try:
-            allowance.take_chars(text_page.count_chars())
+            budget.take_chars(text_page.count_chars())
             text: str = text_page.get_text_bounded(errors="replace")
         finally:
             text_page.close()
-        annotated = _annotations(page, allowance)
+        annotated = _annotations(page, budget)
         is_blank = pdfium.FPDFPage_CountObjects(page) <= 0
     except pypdfium2.PdfiumError:
         return DAMAGED
@@ -76,17 +84,17 @@ def _page(document: pypdfium2.PdfDocument, index: int, allowance: Allowance) -> 
     return "\n\n".join(filter(None, (text.strip() or ("" if is_blank else SCANNED), annotated)))
 
 
-def _annotations(page: pypdfium2.PdfPage, allowance: Allowance) -> str:
+def _annotations(page: pypdfium2.PdfPage, budget: ReadBudget) -> str:
     """The fields of a form that are filled, and the notes."""
     count = pdfium.FPDFPage_GetAnnotCount(page)
     if count <= 0:
         return ""
-    allowance.take_chars(ANNOTATION_COST * count)
-    lines = [_annotation(page, index, allowance) for index in range(count)]
+    budget.take_chars(ANNOTATION_COST * count)
+    lines = [_annotation(page, index, budget) for index in range(count)]
     return "\n".join(filter(None, lines))
 
 
-def _annotation(page: pypdfium2.PdfPage, index: int, allowance: Allowance) -> str:
+def _annotation(page: pypdfium2.PdfPage, index: int, budget: ReadBudget) -> str:
     annotation = pdfium.FPDFPage_GetAnnot(page, index)
     if not annotation:
         return ""
@@ -95,22 +103,22 @@ def _annotation(page: pypdfium2.PdfPage, index: int, allowance: Allowance) -> st
         if (kind != FIELD and kind not in NOTES) or pdfium.FPDFAnnot_GetFlags(annotation) & UNSEEN:
             return ""
         if kind != FIELD:
-            text = _value(annotation, b"Contents", allowance)
+            text = _value(annotation, b"Contents", budget)
             return f"[note: {text}]" if text else ""
-        value = _value(annotation, b"V", allowance)
-        name = _value(annotation, b"TU", allowance) or _value(annotation, b"T", allowance) or "without a name"
+        value = _value(annotation, b"V", budget)
+        name = _value(annotation, b"TU", budget) or _value(annotation, b"T", budget) or "without a name"
         return f"[field {name}: {value}]" if value and value != "Off" else ""
     finally:
         pdfium.FPDFPage_CloseAnnot(annotation)
 
 
-def _value(annotation: object, key: bytes, allowance: Allowance) -> str:
+def _value(annotation: object, key: bytes, budget: ReadBudget) -> str:
     """A text of an annotation on one line."""
     buffer = (ctypes.c_ushort * (VALUE_BYTES // 2))()
     length = pdfium.FPDFAnnot_GetStringValue(annotation, key, buffer, VALUE_BYTES)
     if length <= 2:
         return ""
-    allowance.take_chars(length // 2)
+    budget.take_chars(length // 2)
     if length > VALUE_BYTES:
         buffer = (ctypes.c_ushort * (length // 2))()
         pdfium.FPDFAnnot_GetStringValue(annotation, key, buffer, length)

@@ -1,103 +1,138 @@
-"""The face of the formats: bytes to sections of text.
+"""The bytes of a file or web page to sections of text: the table of formats.
 
-What a file is, its bytes say; its name and media type decide only between kinds of text. Sections that have no text are
-left out. A fault of a parser that is not one of the expected ones is not caught here, but by the child.
+The bytes decide what a file is. Its name and its media type only choose between text formats. Every other fault that a
+parser raises is caught by the child, not here.
 """
 
 from collections.abc import Callable
+from typing import NamedTuple
 
-import msgspec
-
-from cadenza.grounding.files.formats.archive import Archive
-from cadenza.grounding.files.formats.book import read_book
-from cadenza.grounding.files.formats.kinds import Kind, kind_of, office_kind
-from cadenza.grounding.files.formats.limits import Allowance, FormatLimits
-from cadenza.grounding.files.formats.mail import read_mail
-from cadenza.grounding.files.formats.open_document import read_open_document
-from cadenza.grounding.files.formats.package import Package
-from cadenza.grounding.files.formats.pdf import read_pdf
-from cadenza.grounding.files.formats.sheets import read_sheets
-from cadenza.grounding.files.formats.slides import read_slides
-from cadenza.grounding.files.formats.text import clean, decode, decode_file, known_charset
-from cadenza.grounding.files.formats.web_page import decode_html, html_file, main_text
-from cadenza.grounding.files.formats.word import read_word
-from cadenza.grounding.files.records import PageText, Section, Unreadable
+from cadenza.core.files import FileType
+from cadenza.grounding.files.formats.epub import is_epub, read_epub
+from cadenza.grounding.files.formats.mail import is_mail, read_mail
+from cadenza.grounding.files.formats.open_document import is_open_document, read_open_document
+from cadenza.grounding.files.formats.pdf import is_pdf, read_pdf
+from cadenza.grounding.files.formats.sheets import is_sheets, read_sheets
+from cadenza.grounding.files.formats.slides import is_slides, read_slides
+from cadenza.grounding.files.formats.source import FormatLimits, ReadBudget, SourceFile
+from cadenza.grounding.files.formats.text import clean, is_json, read_json, read_text
+from cadenza.grounding.files.formats.web_page import is_html, read_html, read_main_text
+from cadenza.grounding.files.formats.word import is_word, read_word
+from cadenza.grounding.files.records import IS_LOCKED, PageText, PartType, Section, Unreadable
 
 DEFAULT_LIMITS = FormatLimits()
 NO_TEXT = "it has no text"
-LONG_LINE_CHARS = 2_000
-OFFICE: dict[str, Callable[[Package, Allowance], list[Section]]] = {
-    "word": read_word,
-    "sheets": read_sheets,
-    "slides": read_slides,
+LABEL_CHARS_MAX = 120
+TITLE_CHARS_MAX = 300
+ENCRYPTED_PACKAGE = "EncryptedPackage".encode("utf-16-le")
+IMAGE = "it is {} image; save its text as PDF, DOCX or plain text"
+ARCHIVE = "it is {} archive; unpack it and use the files in it"
+
+
+class NotReadable(NamedTuple):
+    """Why files of a type are not read, and the content part in which a model may take them as they are."""
+
+    reason: str
+    part_type: PartType | None = None
+
+
+AUDIO = NotReadable("it is an audio file; save what is said as text", "input_audio")
+VIDEO = NotReadable("it is a video file; save what is said as text")
+NOT_READABLE = {
+    FileType.OLE: NotReadable("it is in an old format of Office or Outlook; save it as DOCX, XLSX, PPTX, EML or PDF"),
+    FileType.RTF: NotReadable("it is RTF, which cannot be read; save it as DOCX or PDF"),
+    FileType.PNG: NotReadable(IMAGE.format("a PNG"), "image_url"),
+    FileType.JPEG: NotReadable(IMAGE.format("a JPEG"), "image_url"),
+    FileType.GIF: NotReadable(IMAGE.format("a GIF"), "image_url"),
+    FileType.WEBP: NotReadable(IMAGE.format("a WebP"), "image_url"),
+    FileType.TIFF: NotReadable(IMAGE.format("a TIFF")),
+    FileType.HEIC: NotReadable(IMAGE.format("a HEIC")),
+    FileType.AVIF: NotReadable(IMAGE.format("an AVIF")),
+    **dict.fromkeys((FileType.MP3, FileType.OGG, FileType.FLAC, FileType.WAV, FileType.M4A), AUDIO),
+    **dict.fromkeys((FileType.MP4, FileType.AVI, FileType.MATROSKA), VIDEO),
+    FileType.ZIP: NotReadable(ARCHIVE.format("a ZIP")),
+    FileType.GZIP: NotReadable(ARCHIVE.format("a gzip")),
+    FileType.BZIP2: NotReadable(ARCHIVE.format("a bzip2")),
+    FileType.XZ: NotReadable(ARCHIVE.format("an xz")),
+    FileType.ZSTD: NotReadable(ARCHIVE.format("a zstd")),
+    FileType.SEVEN_ZIP: NotReadable(ARCHIVE.format("a 7z")),
+    FileType.RAR: NotReadable(ARCHIVE.format("a RAR")),
+    FileType.PROGRAM: NotReadable("it is a program; only documents and text are read"),
+    FileType.SQLITE: NotReadable("it is a database; export what you need as CSV"),
 }
 
 
+class Format(NamedTuple):
+    """A format: its name, how a file is recognised as one, and its reader."""
+
+    name: str
+    matches: Callable[[SourceFile], bool]
+    read: Callable[[SourceFile], list[Section]]
+
+
 def read_document(name: str, media_type: str, data: bytes, limits: FormatLimits = DEFAULT_LIMITS) -> list[Section]:
-    return _read(name, media_type, data, Allowance(limits))
+    return _read(SourceFile(name, media_type, data, ReadBudget(limits)))
 
 
 def read_page(url: str, content_type: str, data: bytes, limits: FormatLimits = DEFAULT_LIMITS) -> PageText:
-    allowance = Allowance(limits)
+    """Of a page in HTML, the main text. Other files are read like a document."""
     media_type, _, parameters = content_type.partition(";")
-    charset = _charset(parameters)
-    kind = kind_of(url.partition("#")[0].partition("?")[0], media_type or "text/html", data)
-    if kind is Kind.HTML:
-        title, text = main_text(decode_html(data, charset), allowance)
-        return PageText(clean(title), _kept([Section("", text)]))
-    if kind in {Kind.TEXT, Kind.JSON} and charset and (codec := known_charset(charset)):
-        return PageText("", _kept([Section("", _text(decode(data, codec), kind, allowance))]))
-    return PageText("", _read(url, media_type, data, allowance))
+    path = url.partition("#")[0].partition("?")[0]
+    file = SourceFile(path, media_type or "text/html", data, ReadBudget(limits), _charset(parameters))
+    if find_format(file) is not HTML:
+        return PageText("", _read(file))
+    page = read_main_text(file)
+    return PageText(_one_line(page.title, TITLE_CHARS_MAX), _with_text(page.sections))
 
 
-def _read(name: str, media_type: str, data: bytes, allowance: Allowance) -> list[Section]:
-    if not data:
+def find_format(file: SourceFile) -> Format:
+    return next(one for one in FORMATS if one.matches(file))
+
+
+def _read(file: SourceFile) -> list[Section]:
+    if not file.data:
         raise Unreadable("it is empty")
-    kind = kind_of(name, media_type, data)
-    if kind is Kind.ZIP:
-        return _kept(_read_archive(data, allowance))
-    if kind is Kind.PDF:
-        return _kept(read_pdf(data, allowance))
-    if kind is Kind.MAIL:
-        return _kept(read_mail(data, allowance, _read))
-    if kind is Kind.HTML:
-        return _kept([Section("", html_file(decode_html(data), allowance))])
-    return _kept([Section("", _text(decode_file(data), kind, allowance))])
+    return _with_text(find_format(file).read(file))
 
 
-def _read_archive(data: bytes, allowance: Allowance) -> list[Section]:
-    archive = Archive(data, allowance)
-    kind = office_kind(archive)
-    if kind == "book":
-        return read_book(archive, allowance)
-    if kind == "open":
-        return read_open_document(archive, allowance)
-    return OFFICE[kind](Package(archive), allowance)
+def _read_mail(file: SourceFile) -> list[Section]:
+    return read_mail(file, _read)
 
 
-def _text(text: str, kind: Kind, allowance: Allowance) -> str:
-    allowance.take_chars(len(text))
-    if kind is Kind.JSON and len(text) > LONG_LINE_CHARS and "\n" not in text.strip():
-        return _indented(text, allowance)
-    return text
+def _refuse(file: SourceFile) -> list[Section]:
+    assert file.type
+    if file.type is FileType.OLE and ENCRYPTED_PACKAGE in file.data:
+        raise Unreadable(IS_LOCKED)
+    raise Unreadable(*NOT_READABLE[file.type])
 
 
-def _indented(text: str, allowance: Allowance) -> str:
-    """JSON that is all on one line gets lines, so that it can be split into passages."""
-    try:
-        formatted = msgspec.json.format(text, indent=1)
-    except (msgspec.DecodeError, RecursionError, UnicodeError):
-        return text
-    allowance.take_chars(max(0, len(formatted) - len(text)))
-    return formatted
+HTML = Format("HTML", is_html, read_html)
+FORMATS = (  # the first that matches
+    Format("PDF", is_pdf, read_pdf),
+    Format("DOCX", is_word, read_word),
+    Format("XLSX", is_sheets, read_sheets),
+    Format("PPTX", is_slides, read_slides),
+    Format("OpenDocument", is_open_document, read_open_document),
+    Format("EPUB", is_epub, read_epub),
+    Format("not readable", lambda file: file.type in NOT_READABLE, _refuse),
+    HTML,
+    Format("EML", is_mail, _read_mail),
+    Format("JSON", is_json, read_json),
+    Format("text", lambda _: True, read_text),
+)
 
 
-def _kept(sections: list[Section]) -> list[Section]:
-    cleaned = (Section(clean(one.label).replace("\n", " "), clean(one.text).strip("\n")) for one in sections)
+def _with_text(sections: list[Section]) -> list[Section]:
+    """The sections that have text, cleaned."""
+    cleaned = (Section(_one_line(one.label, LABEL_CHARS_MAX), clean(one.text).strip("\n")) for one in sections)
     kept = [one for one in cleaned if one.text.strip()]
     if not kept:
         raise Unreadable(NO_TEXT)
     return kept
+
+
+def _one_line(text: str, chars_max: int) -> str:
+    return " ".join(clean(text).split())[:chars_max]
 
 
 def _charset(parameters: str) -> str:

@@ -9,11 +9,17 @@ import re
 from bisect import bisect_left
 
 from cadenza.grounding.files.formats.cells import CellFormats, column_letters, column_of, show_number, unescaped
-from cadenza.grounding.files.formats.limits import Allowance
-from cadenza.grounding.files.formats.package import Package, relation_id
-from cadenza.grounding.files.formats.tables import table_lines
-from cadenza.grounding.files.formats.xml_events import Attributes, local
-from cadenza.grounding.files.records import Section
+from cadenza.grounding.files.formats.package import (
+    Attributes,
+    Package,
+    XmlReader,
+    is_office_package,
+    local,
+    relation_id,
+)
+from cadenza.grounding.files.formats.source import ReadBudget, SourceFile
+from cadenza.grounding.files.formats.text import parse_count, table_lines
+from cadenza.grounding.files.records import Section, Unreadable
 
 MAIN_PART = "xl/workbook.xml"
 NAME_CHARS_MAX = 64
@@ -22,7 +28,7 @@ MERGED = re.compile(r"([A-Za-z]{1,3})([0-9]{1,7}):[A-Za-z]{1,3}([0-9]{1,7})")
 CELL_COST = 12  # characters that a cell is counted for beside its text, because it takes memory
 
 
-class _Workbook:
+class _Workbook(XmlReader):
     """The sheets by name and relationship, and from which day dates are counted."""
 
     def __init__(self) -> None:
@@ -37,19 +43,13 @@ class _Workbook:
         elif tag == "workbookPr":
             self.counts_from_1904 = local(attributes, "date1904") in {"1", "true"}
 
-    def end(self, tag: str) -> None:
-        pass
 
-    def text(self, data: str) -> None:
-        pass
-
-
-class _Strings:
+class _Strings(XmlReader):
     """The shared strings. Phonetic readings are left out."""
 
-    def __init__(self, allowance: Allowance) -> None:
+    def __init__(self, budget: ReadBudget) -> None:
         self.found: list[str] = []
-        self._allowance = allowance
+        self._budget = budget
         self._pieces: list[str] = []
         self._phonetic = 0
         self._is_text = False
@@ -66,12 +66,12 @@ class _Strings:
         if tag == "rPh":
             self._phonetic -= 1
         elif tag == "si":
-            self._allowance.take_chars(CELL_COST)
+            self._budget.take_chars(CELL_COST)
             self.found.append(unescaped("".join(self._pieces)))
 
     def text(self, data: str) -> None:
         if self._is_text:
-            self._allowance.take_chars(len(data))
+            self._budget.take_chars(len(data))
             self._pieces.append(data)
 
 
@@ -85,14 +85,14 @@ class _Row:
         self.cells: dict[int, str] = {}
 
 
-class _Sheet:
+class _Sheet(XmlReader):
     """The cells of one sheet."""
 
-    def __init__(self, strings: list[str], formats: CellFormats, allowance: Allowance) -> None:
+    def __init__(self, strings: list[str], formats: CellFormats, budget: ReadBudget) -> None:
         self.rows: list[_Row] = []  # those with a value
         self._strings = strings
         self._formats = formats
-        self._allowance = allowance
+        self._budget = budget
         self._row = _Row(0)
         self._kind = ""
         self._style = ""
@@ -126,13 +126,12 @@ class _Sheet:
 
     def text(self, data: str) -> None:
         if self._part in self._parts:
-            self._allowance.take_chars(len(data))
+            self._budget.take_chars(len(data))
             self._parts[self._part] += data
 
     def _row_number(self, said: str) -> int:
         """A row without a number, or with one that is too low, follows the one before it."""
-        number = int(said) if said.isascii() and said.isdigit() and len(said) < 10 else 0
-        return max(number, self._row.number + 1)
+        return max(parse_count(said), self._row.number + 1)
 
     def _merge(self, column: int, first: int, last: int) -> None:
         """Show a value in the merged cells of its column. Merged cells come after all rows."""
@@ -143,7 +142,7 @@ class _Sheet:
         for row in self.rows[index + 1 :] if text else ():
             if row.number > last:
                 break
-            self._allowance.take_chars(CELL_COST + len(text))
+            self._budget.take_chars(CELL_COST + len(text))
             row.cells.setdefault(column, text)
 
     def _column_of(self, reference: str) -> int:
@@ -156,13 +155,13 @@ class _Sheet:
     def _end_cell(self) -> None:
         text = self._shown()
         if text:
-            self._allowance.take_chars(CELL_COST + (len(text) if self._kind == "s" else 0))
+            self._budget.take_chars(CELL_COST + (len(text) if self._kind == "s" else 0))
             self._row.cells[self._column] = text
 
     def _shown(self) -> str:
         value, inline, formula = self._parts.values()
         if self._kind == "s":
-            index = int(value) if value.isascii() and value.isdigit() and len(value) < 10 else -1
+            index = parse_count(value, -1)
             return self._strings[index] if 0 <= index < len(self._strings) else ""
         if self._kind == "inlineStr":
             return unescaped(inline or value)
@@ -175,11 +174,18 @@ class _Sheet:
         return show_number(value, self._formats.find(self._style), self._formats.first_day)
 
 
-def read_sheets(package: Package, allowance: Allowance) -> list[Section]:
-    main = package.main_part(MAIN_PART)
-    workbook, strings = _Workbook(), _Strings(allowance)
+def is_sheets(file: SourceFile) -> bool:
+    return is_office_package(file, "xl/", "workbook.xml")
+
+
+def read_sheets(file: SourceFile) -> list[Section]:
+    if file.archive.has("xl/workbook.bin"):
+        raise Unreadable("it is a binary workbook (XLSB); save it as XLSX")
+    package, budget = Package(file, MAIN_PART), file.budget
+    main = package.main_part
+    workbook, strings = _Workbook(), _Strings(budget)
     package.read(main, workbook)
-    allowance.take_pages(len(workbook.sheets), "sheets")
+    budget.take_pages(len(workbook.sheets), "sheets")
     formats = CellFormats(counts_from_1904=workbook.counts_from_1904)
     for part in package.related(main, "styles"):
         package.read(part, formats)
@@ -189,19 +195,19 @@ def read_sheets(package: Package, allowance: Allowance) -> list[Section]:
     for name, id_ in workbook.sheets:
         relation = relations.get(id_)
         if relation and relation.kind == "worksheet" and package.archive.has(relation.target):
-            sheet = _Sheet(strings.found, formats, allowance)
+            sheet = _Sheet(strings.found, formats, budget)
             package.read(relation.target, sheet)
-            sections.append(Section(f"sheet {name}", _table(sheet.rows, allowance)))
+            sections.append(Section(f"sheet {name}", _table(sheet.rows, budget)))
     return sections
 
 
-def _table(rows: list[_Row], allowance: Allowance) -> str:
+def _table(rows: list[_Row], budget: ReadBudget) -> str:
     """The cells as a table of the columns that have a value, with the letters of these and the numbers of the rows."""
     columns = {column: index for index, column in enumerate(sorted({one for row in rows for one in row.cells}), 1)}
     lines = [["", *map(column_letters, columns)]] if rows else []
     for row in rows:
         cells = [""] * (max(columns[column] for column in row.cells) + 1)
-        allowance.take_chars(len(cells))  # a few values far apart make long rows of empty cells
+        budget.take_chars(len(cells))  # a few values far apart make long rows of empty cells
         cells[0] = str(row.number)
         for column, text in row.cells.items():
             cells[columns[column]] = text

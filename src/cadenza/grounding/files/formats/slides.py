@@ -6,16 +6,13 @@ bottom, after the title.
 
 from enum import IntEnum
 
-from cadenza.grounding.files.formats.blocks import join_blocks
-from cadenza.grounding.files.formats.limits import Allowance
-from cadenza.grounding.files.formats.office_text import SHAPES, OfficeText, number_of
-from cadenza.grounding.files.formats.package import Package, relation_id
-from cadenza.grounding.files.formats.xml_events import Attributes
+from cadenza.grounding.files.formats.office_text import SHAPES, OfficeText
+from cadenza.grounding.files.formats.package import Attributes, Package, XmlReader, is_office_package, relation_id
+from cadenza.grounding.files.formats.source import ReadBudget, SourceFile
+from cadenza.grounding.files.formats.text import join_blocks, parse_count
 from cadenza.grounding.files.records import Section
 
 MAIN_PART = "ppt/presentation.xml"
-
-
 GROUPS_MAX = 20  # groups inside each other; deeper ones are taken as a part of the deepest allowed one
 LINE_EMU = 228_600  # a quarter of an inch: shapes whose tops are as near are read from left to right
 MARGINS = frozenset({"ftr", "dt", "sldNum", "hdr"})
@@ -58,8 +55,8 @@ class _Shape:
 class _Slide(OfficeText):
     """Takes the events of a slide. Outside of shapes there is no text."""
 
-    def __init__(self, allowance: Allowance) -> None:
-        super().__init__(allowance)
+    def __init__(self, budget: ReadBudget) -> None:
+        super().__init__(budget)
         self.is_hidden = False
         self._shapes = [_Shape()]
         self._too_deep = 0
@@ -107,10 +104,10 @@ class _Slide(OfficeText):
 
     def _level(self, attributes: Attributes) -> None:
         if attributes.get("lvl", "0") != "0":
-            self._list_item(number_of(attributes["lvl"]))
+            self._list_item(parse_count(attributes["lvl"]))
 
 
-class _Order:
+class _Order(XmlReader):
     """The slides, as ids of relationships, in their order."""
 
     def __init__(self) -> None:
@@ -120,29 +117,26 @@ class _Order:
         if tag == "sldId":
             self.ids.append(relation_id(attributes))
 
-    def end(self, tag: str) -> None:
-        pass
 
-    def text(self, data: str) -> None:
-        pass
+def is_slides(file: SourceFile) -> bool:
+    return is_office_package(file, "ppt/", "presentation.xml")
 
 
-def read_slides(package: Package, allowance: Allowance) -> list[Section]:
-    main = package.main_part(MAIN_PART)
-    order = _Order()
-    package.read(main, order)
-    allowance.take_pages(len(order.ids), "slides")
-    relations = package.relations(main)
+def read_slides(file: SourceFile) -> list[Section]:
+    package, budget, order = Package(file, MAIN_PART), file.budget, _Order()
+    package.read(package.main_part, order)
+    budget.take_pages(len(order.ids), "slides")
+    relations = package.relations(package.main_part)
     parts = [relations[id_].target for id_ in order.ids if id_ in relations]
-    return [_slide(package, part, number, allowance) for number, part in enumerate(parts, 1)]
+    return [_slide(package, part, number, budget) for number, part in enumerate(parts, 1)]
 
 
-def _slide(package: Package, part: str, number: int, allowance: Allowance) -> Section:
-    slide = _Slide(allowance)
+def _slide(package: Package, part: str, number: int, budget: ReadBudget) -> Section:
+    slide = _Slide(budget)
     package.read(part, slide)
     texts = [slide.result]
-    texts += [_text(package, diagram, allowance) for diagram in package.related(part, "diagramData")]
-    notes = [_text(package, notes, allowance) for notes in package.related(part, "notesSlide")]
+    texts += [_text(package, diagram, budget) for diagram in package.related(part, "diagramData")]
+    notes = [_text(package, notes, budget) for notes in package.related(part, "notesSlide")]
     texts += [f"Notes: {text}" for text in notes if text]
     return Section(f"slide {number}{' (hidden)' * slide.is_hidden}", "\n\n".join(filter(None, texts)))
 
@@ -153,7 +147,7 @@ def _emu(text: str) -> int:
     return int(text) if digits.isascii() and digits.isdigit() and len(digits) < 15 else 0
 
 
-def _text(package: Package, part: str, allowance: Allowance) -> str:
-    text = OfficeText(allowance)
+def _text(package: Package, part: str, budget: ReadBudget) -> str:
+    text = OfficeText(budget)
     package.read(part, text)
     return text.result

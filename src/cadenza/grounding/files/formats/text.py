@@ -1,10 +1,14 @@
-"""Bytes to text: encodings, and the removal of characters that no reader should see."""
+"""Bytes to text: encodings, unwanted characters, and the Markdown that all readers make. Text and JSON files."""
 
 import codecs
 import re
+from collections.abc import Iterable, Iterator, Sequence
+
+import msgspec
 
 from cadenza.grounding.files.formats.charsets import guess_charset
-from cadenza.grounding.files.records import Unreadable
+from cadenza.grounding.files.formats.source import ReadBudget, SourceFile
+from cadenza.grounding.files.records import Section, Unreadable
 
 
 def words(text: str) -> frozenset[str]:
@@ -33,6 +37,8 @@ BINARY_SHARE_MAX = 0.001
 GOOD_PER_BAD = 3  # characters beyond ASCII in a text with errors
 OFTEN_WRONG = "cp1252"  # text that is said to have this charset, and is valid UTF-8, is UTF-8
 NOT_TEXT = "it is not text, and not a file of a kind that can be read"
+JSON_NAMES = (".json", ".geojson", ".ipynb")
+LONG_LINE_CHARS = 2_000
 
 
 def clean(text: str) -> str:
@@ -53,7 +59,7 @@ def known_charset(name: str) -> str | None:
 
 
 def decode(data: bytes, charset: str | None = None) -> str:
-    """The text of the bytes. `charset` is a codec that somebody said it has. Unreadable if the bytes are not text."""
+    """`charset` is the codec that the sender named. Unreadable if the bytes are not text."""
     for mark, codec in BOMS:
         if data.startswith(mark):
             return data.decode(codec, "replace")
@@ -75,7 +81,7 @@ def decode(data: bytes, charset: str | None = None) -> str:
 
 
 def decode_file(data: bytes) -> str:
-    """The text of a file whose encoding nobody has said."""
+    """The text of a file whose encoding is not known."""
     if not data.startswith(tuple(mark for mark, _ in BOMS)):
         _refuse_binary(data)
     return decode(data)
@@ -89,3 +95,67 @@ def _refuse_binary(data: bytes) -> None:
 def _has_few_errors(text: str) -> bool:
     beyond_ascii = len(text) - len(text.encode("ascii", "ignore"))
     return beyond_ascii > (1 + GOOD_PER_BAD) * text.count("\ufffd")
+
+
+def is_json(file: SourceFile) -> bool:
+    return file.name.endswith(JSON_NAMES) or file.media_type == "application/json"
+
+
+def read_text(file: SourceFile) -> list[Section]:
+    codec = known_charset(file.charset)
+    text = decode(file.data, codec) if codec else decode_file(file.data)
+    file.budget.take_chars(len(text))
+    return [Section("", text)]
+
+
+def read_json(file: SourceFile) -> list[Section]:
+    """JSON that is all on one line gets lines, so that it can be split into passages."""
+    [section] = read_text(file)
+    if len(section.text) > LONG_LINE_CHARS and "\n" not in section.text.strip():
+        return [Section("", _indented(section.text, file.budget))]
+    return [section]
+
+
+def _indented(json_text: str, budget: ReadBudget) -> str:
+    try:
+        formatted = msgspec.json.format(json_text, indent=1)
+    except (msgspec.DecodeError, RecursionError, UnicodeError):
+        return json_text
+    budget.take_chars(max(0, len(formatted) - len(json_text)))
+    return formatted
+
+
+class ListItem(str):
+    """A block that is an item of a list."""
+
+    __slots__ = ()
+
+
+def join_blocks(blocks: Iterable[str]) -> str:
+    """Paragraphs, headings and tables, with an empty line between them; items of lists follow without one."""
+    pieces, is_item = list[str](), False
+    for block in blocks:
+        was_item, is_item = is_item, isinstance(block, ListItem)
+        pieces += ("\n" if was_item and is_item else "\n\n", block)
+    return "".join(pieces[1:])
+
+
+def table_lines(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """The rows as a Markdown table whose first row is its head. Empty rows are left out."""
+    width = max(map(len, rows), default=0)
+    is_first = True
+    for row in rows:
+        cells = [" ".join(cell.split()).replace("|", "\\|") for cell in row]
+        if not any(cells):
+            continue
+        if is_first:
+            cells += [""] * (width - len(cells))
+        yield f"| {' | '.join(cells)} |"
+        if is_first:
+            yield f"|{' --- |' * width}"
+            is_first = False
+
+
+def parse_count(text: str, default: int = 0) -> int:
+    """A number as a file has it in an attribute; `default` if it is not a number, or unreasonably large."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else default

@@ -1,10 +1,8 @@
 """DOCX to text: the body, then footnotes, comments, and what the headers and footers of its pages say."""
 
-from cadenza.grounding.files.formats.limits import Allowance
-from cadenza.grounding.files.formats.numbering import Numbering
-from cadenza.grounding.files.formats.office_text import HEADINGS_MAX, OfficeText, Styles
-from cadenza.grounding.files.formats.package import Package
-from cadenza.grounding.files.formats.xml_events import Attributes, local
+from cadenza.grounding.files.formats.office_text import HEADINGS_MAX, Numbering, OfficeText, Styles
+from cadenza.grounding.files.formats.package import Attributes, Package, XmlReader, is_office_package, local
+from cadenza.grounding.files.formats.source import ReadBudget, SourceFile
 from cadenza.grounding.files.records import Section
 
 MAIN_PART = "word/document.xml"
@@ -13,7 +11,7 @@ DIGITS = frozenset("0123456789")
 SEPARATORS = {"separator", "continuationSeparator", "continuationNotice"}
 
 
-class _Styles(Styles):
+class _Styles(Styles, XmlReader):
     """Takes the events of the styles. Their ids are in the writer's language, their names are not."""
 
     def __init__(self) -> None:
@@ -40,9 +38,6 @@ class _Styles(Styles):
         if tag == "style":
             self._style = ""
 
-    def text(self, data: str) -> None:
-        pass
-
 
 class _Notes(OfficeText):
     """Footnotes, endnotes or comments: each begins with its number, or with the name of its author."""
@@ -60,31 +55,36 @@ class _Notes(OfficeText):
         return "\n".join(self.blocks).replace(":\n", ": ")
 
 
-def read_word(package: Package, allowance: Allowance) -> list[Section]:
-    main = package.main_part(MAIN_PART)
+def is_word(file: SourceFile) -> bool:
+    return is_office_package(file, "word/", "document.xml")
+
+
+def read_word(file: SourceFile) -> list[Section]:
+    package, budget = Package(file, MAIN_PART), file.budget
+    main = package.main_part
     styles = _Styles()
     for part in package.related(main, "styles"):
         package.read(part, styles)
     numbering = Numbering()
     for part in package.related(main, "numbering"):
         package.read(part, numbering)
-    body = OfficeText(allowance, styles, numbering)
+    body = OfficeText(budget, styles, numbering)
     package.read(main, body)
     sections = [Section("", body.result)]
     for kind, label in NOTES:
         for part in package.related(main, kind):
-            notes = _Notes(allowance)
+            notes = _Notes(budget)
             package.read(part, notes)
             sections.append(Section(label, notes.result))
-    return [*sections, Section("headers and footers", _margins(package, main, allowance))]
+    return [*sections, Section("headers and footers", _margins(package, main, budget))]
 
 
-def _margins(package: Package, main: str, allowance: Allowance) -> str:
+def _margins(package: Package, main: str, budget: ReadBudget) -> str:
     """What stands above and below the text of the pages, each line once."""
     found: dict[str, None] = {}
     for kind in ("header", "footer"):
         for part in package.related(main, kind):
-            text = OfficeText(allowance)
+            text = OfficeText(budget)
             package.read(part, text)
             found |= dict.fromkeys(text.blocks)
     return "\n".join(found)

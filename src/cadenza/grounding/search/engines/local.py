@@ -1,12 +1,15 @@
 """The engine that answers from documents on this machine: `cadenza index FOLDER` makes its index.
 
-It is asked for every message, so it must know when it has nothing to say: a passage counts only if it has
-enough of what the question is about. That is the share of the question's words in the passage, where a rare word
-weighs more, and a word that is nowhere in the index counts against. Without an index there are no hits.
+It is asked for every message, so it must find out when its documents have nothing to say. A passage counts only if it
+has enough of what the question is about: the share of the question's words in it, where a rare word weighs more, and a
+word that is nowhere in the index counts against. Without an index there are no hits.
 """
 
 import asyncio
 import math
+import re
+import string
+import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
@@ -15,14 +18,54 @@ from urllib.parse import quote
 
 import msgspec
 
-from cadenza.grounding.index.index_file import index_exists
-from cadenza.grounding.index.local_index import Found, IndexReader, IndexUnusable, Term, open_reader
-from cadenza.grounding.search.engines.local_topics import Topic, find_topics
+from cadenza.grounding.files.ranking import STOP_WORDS, words_of
+from cadenza.grounding.index.local_index import (
+    FoundPassage,
+    IndexReader,
+    IndexUnusable,
+    Term,
+    index_exists,
+    open_reader,
+)
 from cadenza.grounding.search.records import EngineFailed, Hit
+from cadenza.grounding.search.words import LIVE_WORDS, SOFT_WORDS, TASK_WORDS, WEAK_WORDS
 
 LOCAL = "local:"
 TITLE_CHARS_MAX = 120
 MORE_PASSAGES = 20
+QUESTION_CHARS_MAX = 4000
+PARTS_MAX = 3
+PART_WORDS_MIN = 2
+EMPTY_WORDS = STOP_WORDS | WEAK_WORDS | TASK_WORDS | frozenset(string.ascii_lowercase)
+LANGUAGES = "arabic|chinese|danish|dutch|english|finnish|french|german|italian|japanese|norwegian|polish|portuguese"
+PHRASES = re.compile(  # these words are empty only together
+    rf"\bgood (?:morning|afternoon|evening|night|day)\b|\bin(?:to)? (?:{LANGUAGES}|russian|spanish|swedish|turkish)\b",
+    re.IGNORECASE,
+)
+ENDINGS = "csv|docx?|eml|html?|json|md|pdf|pptx?|rst|rtf|tsv|txt|xlsx?|xml|ya?ml"
+FILE_NAME = re.compile(rf"(?<![\w.-])([\w.-]*\w)\.(?:{ENDINGS})\b", re.IGNORECASE)
+CLAUSE_OPENERS = "who|whom|what|when|where|which|why|how|can|do|does|is|are"
+NEXT_PART = re.compile(rf"[?!;\n]+|\.\s|[,.] (?:and|or|but) |\b(?:and|or) (?=(?:{CLAUSE_OPENERS})\b)", re.IGNORECASE)
+
+
+class Topic(msgspec.Struct, frozen=True):
+    """What a question, or a part of it, is about. `words` must be in a passage, for the most part; `soft` may be.
+
+    With `files`, the question names files, in small letters, and passages of these are meant; `words` then rank them.
+    """
+
+    words: tuple[str, ...]
+    soft: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+
+    @property
+    def is_live(self) -> bool:
+        """Whether it is the weather or the news: a document that mentions them knows nothing of today's.
+
+        Not if other words are the larger part, or if the question is about a document, a rule or the like.
+        """
+        live = sum(word in LIVE_WORDS for word in self.words)
+        return not self.soft and live * 2 >= len(self.words)
 
 
 class LocalBounds(msgspec.Struct, frozen=True):
@@ -75,7 +118,7 @@ class LocalEngine:
         return [_hit(one) for one in _choose(found, count, self._bounds.per_file)]
 
 
-def _find(index: IndexReader, topics: Sequence[Topic], bounds: LocalBounds) -> list[Found]:
+def _find(index: IndexReader, topics: Sequence[Topic], bounds: LocalBounds) -> list[FoundPassage]:
     """The passages of the files that the question names, if there are such files; else those that fit its topics."""
     for topic in topics:
         if topic.files and (found := passages_of_files(index, topic, bounds)):
@@ -83,7 +126,7 @@ def _find(index: IndexReader, topics: Sequence[Topic], bounds: LocalBounds) -> l
     return _merged([best_passages(index, topic, bounds) for topic in topics if not topic.files])
 
 
-def passages_of_files(index: IndexReader, topic: Topic, bounds: LocalBounds) -> list[Found]:
+def passages_of_files(index: IndexReader, topic: Topic, bounds: LocalBounds) -> list[FoundPassage]:
     """The passages of the named files, those with the most words first."""
     terms = [term for term in index.terms(topic.words) if term.passages]
     if not terms:
@@ -94,7 +137,7 @@ def passages_of_files(index: IndexReader, topic: Topic, bounds: LocalBounds) -> 
     return sorted(found, key=lambda one: -sum(weights[stem] for stem in one.stems))
 
 
-def best_passages(index: IndexReader, topic: Topic, bounds: LocalBounds) -> list[Found]:
+def best_passages(index: IndexReader, topic: Topic, bounds: LocalBounds) -> list[FoundPassage]:
     """The passages that have enough of the words, the best first."""
     terms = index.terms(topic.words)
     stems = {term.stem for term in terms}
@@ -137,7 +180,7 @@ def _needed(terms: Sequence[Term], weights: dict[str, float], enough: float) -> 
     return needed
 
 
-def _merged(found: Sequence[Sequence[Found]]) -> list[Found]:
+def _merged(found: Sequence[Sequence[FoundPassage]]) -> list[FoundPassage]:
     """The passages for the whole question, then in turn those for each of its parts; each once."""
     if not found:
         return []
@@ -146,17 +189,17 @@ def _merged(found: Sequence[Sequence[Found]]) -> list[Found]:
     return list({(one.file_id, one.label, one.text): one for one in (*whole, *in_turn)}.values())
 
 
-def _choose(found: Sequence[Found], count: int, per_file: int) -> list[Found]:
+def _choose(found: Sequence[FoundPassage], count: int, per_file: int) -> list[FoundPassage]:
     """The best passages; those beyond `per_file` of one file come last."""
     seen = Counter[int]()
-    first, rest = list[Found](), list[Found]()
+    first, rest = list[FoundPassage](), list[FoundPassage]()
     for one in found:
         seen[one.file_id] += 1
         (first if seen[one.file_id] <= per_file else rest).append(one)
     return [*first, *rest][:count]
 
 
-def _hit(found: Found) -> Hit:
+def _hit(found: FoundPassage) -> Hit:
     """The title says which file it is, and so does the address, if the folder is not published elsewhere."""
     name = f"{found.folder}/{found.path}"
     title = name if len(name) <= TITLE_CHARS_MAX else f"…{name[1 - TITLE_CHARS_MAX :]}"
@@ -169,3 +212,30 @@ def _fragment(label: str) -> Iterator[str]:
     kind, _, value = label.partition(" ")
     if kind:
         yield f"#{quote(kind, safe='')}={quote(value, safe='')}" if value else f"#{quote(kind, safe='')}"
+
+
+def find_topics(query: str) -> Iterator[Topic]:
+    """The topic of the question and, if it has a few parts, those of its parts: two files may have the answers.
+
+    The files that the question names come first.
+    """
+    text = PHRASES.sub(" ", unicodedata.normalize("NFC", query[:QUESTION_CHARS_MAX]))
+    files = tuple(dict.fromkeys(found[0].lower() for found in FILE_NAME.finditer(text)))
+    names = " ".join(FILE_NAME.findall(text))
+    text = FILE_NAME.sub(r"\1", text)  # the endings are not in the index
+    whole = _topic(text)
+    if files:
+        yield Topic(tuple(dict.fromkeys((*words_of(names), *whole.words, *whole.soft))), files=files)
+    if not whole.words or (whole.is_live and not files):
+        return
+    yield whole
+    parts = [part for part in map(_topic, NEXT_PART.split(text)) if part.words]
+    if 1 < len(parts) <= PARTS_MAX:
+        yield from (part for part in parts if len(part.words) >= PART_WORDS_MIN)
+
+
+def _topic(text: str) -> Topic:
+    """Where there are soft words only, they are the topic."""
+    words = [word for word in words_of(text) if word not in EMPTY_WORDS]
+    topic = tuple(word for word in words if word not in SOFT_WORDS)
+    return Topic(topic, tuple(word for word in words if word in SOFT_WORDS)) if topic else Topic(tuple(words))

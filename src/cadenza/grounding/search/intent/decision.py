@@ -11,12 +11,16 @@ from itertools import chain
 
 import msgspec
 
-from cadenza.grounding.search.intent.follow_ups import is_follow_up
-from cadenza.grounding.search.intent.question import Question, find_question
-from cadenza.grounding.search.intent.said import asks_to_search, forbids_search
+from cadenza.grounding.search.intent.question import Question, find_question, is_follow_up
 from cadenza.grounding.search.intent.scorer import score
-from cadenza.grounding.search.intent.words import split_words
 from cadenza.grounding.search.pages.addresses import Network
+from cadenza.grounding.search.words import (
+    SEARCH_REFUSALS,
+    SEARCH_REQUESTS,
+    UNSPACED_SEARCH_REFUSALS,
+    UNSPACED_SEARCH_REQUESTS,
+    split_words,
+)
 
 LOOK_BACK = 4  # messages before the last one that a follow-up may refer to
 
@@ -32,23 +36,23 @@ class Decision(msgspec.Struct, frozen=True):
     urls: tuple[str, ...] = ()
 
 
-def decide(asked: Sequence[str], today: date, loopback: Sequence[Network] = ()) -> Decision:
-    """`asked` are the last user messages, oldest first; the last one is the question.
+def decide(texts: Sequence[str], today: date, loopback: Sequence[Network] = ()) -> Decision:
+    """`texts` are the last user messages, oldest first; the last one is the question.
 
     Addresses of this machine count only within the networks of `loopback`.
     """
     find = partial(find_question, loopback=loopback)
-    question = find(asked[-1] if asked else "")
+    question = find(texts[-1] if texts else "")
     words = split_words(question.text)
-    if forbids_search(question.text, words):
+    if _says(question.text, words, SEARCH_REFUSALS, UNSPACED_SEARCH_REFUSALS):
         return Decision(needs_web=False, reason="forbidden")
     if question.urls:
         return Decision(needs_web=True, reason="url", urls=question.urls)
     if not words:
         return Decision(needs_web=False, reason="none")
-    if asks_to_search(question.text, words):
+    if _says(question.text, words, SEARCH_REQUESTS, UNSPACED_SEARCH_REQUESTS):
         return Decision(needs_web=True, reason="asked")
-    earlier = asked[-2 : -2 - LOOK_BACK : -1]
+    earlier = texts[-2 : -2 - LOOK_BACK : -1]
     needs_web = score(chain([question], map(find, earlier)), today) > 0
     urls = _first_urls(map(find, earlier)) if needs_web and is_follow_up(words) else ()
     return Decision(needs_web, "follow_up" if urls else "score", urls)
@@ -56,3 +60,11 @@ def decide(asked: Sequence[str], today: date, loopback: Sequence[Network] = ()) 
 
 def _first_urls(questions: Iterable[Question]) -> tuple[str, ...]:
     return next((question.urls for question in questions if question.urls), ())
+
+
+def _says(text: str, words: Sequence[str], phrases: Iterable[str], unspaced: Iterable[str]) -> bool:
+    """Whether the text, whose words these are, has one of the phrases."""
+    joined = f" {' '.join(words)} "
+    if any(phrase in joined for phrase in phrases):
+        return True
+    return not text.isascii() and any(phrase in text for phrase in unspaced)

@@ -8,11 +8,28 @@ import re
 from collections.abc import Iterable, Sequence
 from datetime import date
 
-from cadenza.grounding.search.intent.fillers import LITTLE_WORDS, PREFIXES, SUFFIXES, UNSPACED
-from cadenza.grounding.search.intent.follow_ups import POINTERS, is_follow_up, points_back
-from cadenza.grounding.search.intent.question import OPENINGS, WINDOW_CHARS, find_question, is_question
-from cadenza.grounding.search.intent.word_set import word_set
-from cadenza.grounding.search.intent.words import ARTICLES, WORD, split_words
+from cadenza.grounding.search.intent.question import (
+    WINDOW_CHARS,
+    find_question,
+    is_follow_up,
+    is_question,
+    points_back,
+)
+from cadenza.grounding.search.words import (
+    ARTICLES,
+    DAYS,
+    FILLER_PREFIXES,
+    FILLER_SUFFIXES,
+    FUNCTION_WORDS,
+    MANNER_WORDS,
+    OPENINGS,
+    PRONOUNS,
+    QUESTION_WORDS,
+    UNSPACED_FILLERS,
+    WHY_WORDS,
+    WORD,
+    split_words,
+)
 
 CHARS_MAX = 200
 WORDS_MAX = 24
@@ -21,33 +38,29 @@ NAMES_MAX = 3  # taken over from the rest of a message
 SUBJECT_WORDS_MAX = 8
 SHORT_WORDS = 3
 SENTENCE_WORDS = 14  # a longer question that points back is about its own message
-ASKING = word_set(
-    """
-    who when where why how which wer wann wo warum wie qui quand où pourquoi comment quién cuándo dónde
-    """
-)
+ASKING_WORDS = QUESTION_WORDS | WHY_WORDS | MANNER_WORDS
 SENTENCE_END = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])|\n+")
 NAME = re.compile(r"\"[^\"]{2,60}\"|(?<![^\W_])[A-ZÀ-Þ0-9][\w'’.+-]*(?: [A-ZÀ-Þ0-9][\w'’+-]*){0,4}")
 PLACE = re.compile(r"(in|of|for|at|from|to|on|near|with|für|von|en|de|à)", re.IGNORECASE)
-DAYS = word_set("today tonight tomorrow yesterday now heute morgen gestern aujourd'hui demain hoy mañana ayer")
 YEAR = re.compile(r"(?:19|20)\d\d")
 UNSAFE = re.compile(
     r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ud800-\udfff\ufeff\\|*~^<>(){}\[\]`;]+"
 )
 OPERATOR = re.compile(r"(?<=[A-Za-z]):(?=\S)")
 LEADING_SIGNS = "-+!:&=@#/?.,–—：，、。"
+PHRASE_WORDS_MAX = max(map(len, FILLER_PREFIXES | FILLER_SUFFIXES))
 TRAILING_SIGNS = "?!.,:;？！。，：-+&="
 
 
-def make_query(asked: Sequence[str], today: date) -> str:
-    """`asked` are the last user messages, oldest first; the last one is the question."""
-    if not asked:
+def make_query(texts: Sequence[str], today: date) -> str:
+    """`texts` are the last user messages, oldest first; the last one is the question."""
+    if not texts:
         return ""
-    tokens = _own_tokens(asked[-1])
-    if len(asked) > 1 and (not _has_content(tokens) or _needs_subject(asked[-1], tokens)):
-        tokens = _with_subject(tokens, asked[-1 - LOOK_BACK : -1])
+    tokens = _own_tokens(texts[-1])
+    if len(texts) > 1 and (not _has_content(tokens) or _needs_subject(texts[-1], tokens)):
+        tokens = _with_subject(tokens, texts[-1 - LOOK_BACK : -1])
     query = _bounded(_dated(tokens, today))
-    return query or _bounded(_any_words(asked[-1]))
+    return query or _bounded(_any_words(texts[-1]))
 
 
 def _any_words(message: str) -> list[str]:
@@ -57,7 +70,7 @@ def _any_words(message: str) -> list[str]:
 
 def _needs_subject(message: str, tokens: list[str]) -> bool:
     words = split_words(find_question(message).text)
-    if len(words) <= SHORT_WORDS and not _names(" ".join(tokens)) and words[:1] and words[0] in ASKING:
+    if len(words) <= SHORT_WORDS and not _names(" ".join(tokens)) and words[:1] and words[0] in ASKING_WORDS:
         return True  # "who scored?", "why?"
     if not is_follow_up(words) and not (points_back(words) and len(words) <= SENTENCE_WORDS):
         return False
@@ -90,14 +103,6 @@ def _chosen(sentences: list[str]) -> list[str]:
     return next(([sentence] for sentence in sentences if is_question(sentence)), sentences[:1])
 
 
-def _phrases(listed: str) -> frozenset[tuple[str, ...]]:
-    return frozenset(tuple(phrase.split()) for phrase in listed.split(","))
-
-
-PREFIX_PHRASES, SUFFIX_PHRASES = _phrases(PREFIXES), _phrases(SUFFIXES)
-PHRASE_WORDS_MAX = max(len(phrase) for phrase in PREFIX_PHRASES | SUFFIX_PHRASES)
-
-
 def _without_filler(tokens: list[str]) -> list[str]:
     if len(tokens) <= 2 and not "".join(tokens).isascii():
         tokens = _without_unspaced_filler(tokens)
@@ -112,7 +117,7 @@ def _prefix_length(tokens: list[str]) -> int:
     """How many words at the beginning are filler; articles between them count as filler too."""
     places = [place for place, token in enumerate(tokens[: 2 * PHRASE_WORDS_MAX]) if _plain(token) not in ARTICLES]
     words = [_plain(tokens[place]) for place in places[:PHRASE_WORDS_MAX]]
-    longest = next((n for n in range(len(words), 0, -1) if tuple(words[:n]) in PREFIX_PHRASES), 0)
+    longest = next((n for n in range(len(words), 0, -1) if tuple(words[:n]) in FILLER_PREFIXES), 0)
     if longest:
         return places[longest - 1] + 1
     return places[0] if places else 0
@@ -121,13 +126,13 @@ def _prefix_length(tokens: list[str]) -> int:
 def _suffix_length(tokens: list[str]) -> int:
     places = [place for place, token in enumerate(tokens) if _plain(token) not in ARTICLES][-PHRASE_WORDS_MAX:]
     words = [_plain(tokens[place]) for place in places]
-    longest = next((n for n in range(len(words), 0, -1) if tuple(words[-n:]) in SUFFIX_PHRASES), 0)
+    longest = next((n for n in range(len(words), 0, -1) if tuple(words[-n:]) in FILLER_SUFFIXES), 0)
     return len(tokens) - places[-longest] if longest else 0
 
 
 def _without_unspaced_filler(tokens: list[str]) -> list[str]:
     text = " ".join(tokens)
-    for filler in UNSPACED.split():
+    for filler in UNSPACED_FILLERS:
         text = text.replace(filler, " ")
     return text.split() or tokens
 
@@ -137,7 +142,7 @@ def _plain(token: str) -> str:
 
 
 def _has_content(tokens: Iterable[str]) -> bool:
-    return any(plain and plain not in LITTLE_WORDS for plain in map(_plain, tokens))
+    return any(plain and plain not in FUNCTION_WORDS for plain in map(_plain, tokens))
 
 
 def _names(text: str) -> list[str]:
@@ -147,7 +152,7 @@ def _names(text: str) -> list[str]:
 
 
 def _is_little(name: str) -> bool:
-    return _plain(name) in LITTLE_WORDS or _plain(name) in OPENINGS or (_plain(name),) in PREFIX_PHRASES
+    return _plain(name) in FUNCTION_WORDS or _plain(name) in OPENINGS or (_plain(name),) in FILLER_PREFIXES
 
 
 def _names_in(sentences: Iterable[str], known: Sequence[str]) -> list[str]:
@@ -171,8 +176,8 @@ def _with_subject(tokens: list[str], earlier: Sequence[str]) -> list[str]:
             break
     if not _has_content(tokens):
         return before or tokens
-    if _plain(tokens[0]) in ASKING or any(_plain(token) in POINTERS for token in tokens):
-        kept = [token for token in tokens if _plain(token) not in POINTERS]
+    if _plain(tokens[0]) in ASKING_WORDS or any(_plain(token) in PRONOUNS for token in tokens):
+        kept = [token for token in tokens if _plain(token) not in PRONOUNS]
         return kept + _subject(before, kept)
     return _replaced(before, tokens)
 
@@ -181,7 +186,7 @@ def _merged(messages: Sequence[str], tokens: list[str]) -> list[str]:
     """A question with the follow-ups after it, each put into the place of what it replaces."""
     for message in messages[1:]:
         own = _own_tokens(message)
-        if _has_content(own) and not any(_plain(token) in POINTERS for token in own):
+        if _has_content(own) and not any(_plain(token) in PRONOUNS for token in own):
             tokens = _replaced(tokens, own)
     return tokens
 

@@ -1,16 +1,29 @@
-"""Finds the part of a message in which the person speaks: not the code, the quotes or the page that was pasted with it.
+"""The part of a message in which the person speaks, and the web addresses in it that the person wants read.
 
-Of a long message only the beginning and the end are looked at: a question about a pasted text is before it or after it.
+Code, quoted lines and pasted pages are left out. Of a long message only the beginning and the end are looked at: a
+question about a pasted text is before it or after it. Addresses inside code are left out. So are those of this machine:
+they are mostly part of a developer's text, unless the operator allows them to be read.
 """
 
 import re
 from collections.abc import Sequence
+from ipaddress import ip_address
+from urllib.parse import urlsplit
 
 import msgspec
 
-from cadenza.grounding.search.intent.urls import find_urls, without_urls
-from cadenza.grounding.search.intent.word_set import word_set
 from cadenza.grounding.search.pages.addresses import Network
+from cadenza.grounding.search.words import (
+    FOLLOW_UP_OPENERS,
+    OPENINGS,
+    PRONOUNS,
+    QUESTION_MARKS,
+    QUESTION_WORDS,
+    SINCE_WORDS,
+    UNSPACED_FOLLOW_UP_OPENERS,
+    UNSPACED_QUESTION,
+    WHY_WORDS,
+)
 
 WINDOW_CHARS = 3000  # at each end of a message
 SHORT_CHARS = 700  # a message up to here is read whole
@@ -19,19 +32,20 @@ FENCE = "```"
 SENTENCE_END = re.compile(r"[.!?](?=\s)|[。！？\n]")
 QUOTATION = re.compile(r"[\"“][^\"”\n]{12,}[\"”]|(?<!\w)'[^'\n]{12,}'(?!\w)")
 CODE_SIGN = re.compile(r"\(\)|\);|=>|[{;]$|</|==", re.MULTILINE)
-UNSPACED_QUESTION = re.compile(r"多少|什么|哪|几点|怎么|谁|吗|呢|何時|何で|誰|どこ|いつ|いくら|ですか|ますか")
-QUESTION_MARKS = ("?", "？")
-OPENINGS = word_set(
-    """
-    what whats what's who whos who's when whens when's where where's which why how how's whose is are do does did
-    has have can could will would should any best was were tell give show list find search look google compare
-    summarise summarize explain translate rewrite write make turn extract proofread check describe fix convert use
-    here wer wann wo wie welche welcher welches warum wieso ist sind gibt hat kann erkläre fasse übersetze such
-    suche qui que quoi quel quelle quels quelles quand où comment combien pourquoi est-ce résume traduis cherche
-    explique qué quién quiénes cuándo dónde cómo cuánto cuánta cuál cuáles hay resume traduce busca explica
-    """
-)
 FIRST_WORD = re.compile(r"[^\W\d_][^\s,:;.!?]*")
+FOLLOW_UP_WORDS_MAX = 10
+SHORT_WORDS = 3  # "since when?", "who scored?"
+SHORT_QUESTION_WORDS = QUESTION_WORDS | SINCE_WORDS
+DOMAIN = r"(?:[a-z0-9-]{1,63}\.){1,4}(?:com|org|net|io|ai|dev|edu|gov|info|eu|uk|de|fr|es|it|nl|ch|at|jp|cn|ca)/"
+REST = r"[^\s<>\"`|\\^{}\u3000-\u303f\uff00-\uff0f]+"
+URL = re.compile(rf"(?:https?://|(?<![\w.@/-])(?:www\.|{DOMAIN})){REST}", re.IGNORECASE)
+URLS_MAX = 20
+URL_CHARS_MAX = 2000
+URL_CLOSING = {")": "(", "]": "["}
+COMMANDS = ("curl ", "wget ", "git clone ", "fetch(", "pip install ", "docker ")
+LOCALHOST = ("127.0.0.1", "::1")
+URL_TRAILING_MARKS = ".,;:!?'*_~…"
+QUOTES = "\"'`"
 
 
 class Question(msgspec.Struct, frozen=True):
@@ -108,3 +122,92 @@ def _first_sentences(text: str) -> str:
 def _last_sentences(text: str) -> str:
     ends = [match.end() for match in SENTENCE_END.finditer(text) if text[match.end() :].strip()]
     return text[ends[-min(2, len(ends))] :].strip() if ends else text
+
+
+def is_follow_up(words: Sequence[str]) -> bool:
+    """Whether a message continues the one before: "and in Spain?", "what about its price?". See `split_words`."""
+    if not 0 < len(words) <= FOLLOW_UP_WORDS_MAX:
+        return False
+    if any(tuple(words[: len(opener)]) == opener for opener in FOLLOW_UP_OPENERS):
+        return True
+    if words[0].startswith(UNSPACED_FOLLOW_UP_OPENERS):
+        return True
+    is_short = len(words) <= SHORT_WORDS and words[0] in SHORT_QUESTION_WORDS
+    return words[0] not in WHY_WORDS and (points_back(words) or is_short)
+
+
+def points_back(words: Sequence[str]) -> bool:
+    return not PRONOUNS.isdisjoint(words)
+
+
+def find_urls(text: str, edge_chars: int | None = None, loopback: Sequence[Network] = ()) -> tuple[str, ...]:
+    """The addresses in a text, or only those within so many characters of its beginning or its end.
+
+    `loopback` are the networks of this machine that may be read.
+    """
+    if not _may_have_urls(text):
+        return ()
+    found = dict[str, None]()
+    for match in URL.finditer(text):
+        if edge_chars is not None and edge_chars <= match.start() and match.end() <= len(text) - edge_chars:
+            continue
+        if not _is_in_code(text, match.start()) and (url := _cleaned(match.group(), loopback)) is not None:
+            found[url] = None
+            if len(found) == URLS_MAX:
+                break
+    return tuple(found)
+
+
+def without_urls(text: str) -> str:
+    return URL.sub(" ", text) if _may_have_urls(text) else text
+
+
+def _may_have_urls(text: str) -> bool:
+    return "/" in text or "www." in text.lower()
+
+
+def _is_in_code(text: str, start: int) -> bool:
+    """Whether a command, an assignment or a call stands before the address on its line."""
+    before = text[max(start - 200, 0) : start].rpartition("\n")[2]
+    if before.endswith("`") or (before[-1:] in QUOTES and before[-2:-1] in "(=[{:" and before[-2:-1]):
+        return True
+    return any(command in before for command in COMMANDS)
+
+
+def _cleaned(raw: str, loopback: Sequence[Network]) -> str | None:
+    if len(raw) > URL_CHARS_MAX:
+        return None
+    url = _without_trailing_marks(raw)
+    if not url.lower().startswith(("http://", "https://")):
+        url = f"https://{url}"
+    try:
+        parts = urlsplit(url)
+        host, _port = parts.hostname, parts.port
+    except ValueError:
+        return None
+    if not host or "@" in parts.netloc or (_is_loopback(host) and not _is_allowed(host, loopback)):
+        return None
+    return url
+
+
+def _is_loopback(host: str) -> bool:
+    return host == "localhost" or host.startswith("127.") or host == "::1"
+
+
+def _is_allowed(host: str, networks: Sequence[Network]) -> bool:
+    try:
+        addresses = [ip_address(one) for one in (LOCALHOST if host == "localhost" else (host,))]
+    except ValueError:  # only the beginning is that of an address
+        return False
+    return any(address in network for address in addresses for network in networks)
+
+
+def _without_trailing_marks(url: str) -> str:
+    """Without the marks of the sentence around it. A closing bracket stays if the address has the opening one."""
+    unopened = {closing: url.count(closing) - url.count(opening) for closing, opening in URL_CLOSING.items()}
+    end = len(url)
+    while end and (url[end - 1] in URL_TRAILING_MARKS or unopened.get(url[end - 1], 0) > 0):
+        if url[end - 1] in unopened:
+            unopened[url[end - 1]] -= 1
+        end -= 1
+    return url[:end]

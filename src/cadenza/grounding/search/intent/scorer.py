@@ -14,10 +14,10 @@ from importlib.resources import files
 from itertools import pairwise
 
 from cadenza.grounding.search.intent.question import Question, without_quotations
+from cadenza.grounding.search.words import UNSPACED_CHARS
 
-# A character of Japanese or Chinese is a word of its own: these languages have no spaces.
-UNSPACED = "\u3040-\u30ff\u3400-\u9fff"
-TOKEN = re.compile(rf"[{UNSPACED}]|\d[\d.,:]*|[^\W\d_{UNSPACED}]+(?:['-][^\W\d_{UNSPACED}]+)*|[?？:=+%$€£]")
+LETTER = rf"[^\W\d_{UNSPACED_CHARS}]"
+TOKEN = re.compile(rf"[{UNSPACED_CHARS}]|\d[\d.,:]*|{LETTER}+(?:['-]{LETTER}+)*|[?？:=+%$€£]")
 NAME = re.compile(r"(?<=[a-z,] )[A-Z]\w")
 STEM_CHARS = 7  # of each word
 FEW_FEATURES = 10  # of a message

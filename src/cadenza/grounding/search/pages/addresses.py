@@ -1,12 +1,22 @@
-"""Which addresses may be reached on behalf of a stranger: those that belong to the public internet, on the ports of the
-web, and the networks that the operator allows.
+"""Where a page is fetched from: its URL, the addresses of its host, and whether they may be reached.
 
-Everything that is not known to be public is refused. An IPv6 address that carries an IPv4 address is public only if
-both are. See IANA's registries of special-purpose addresses.
+A URL is parsed by strict rules: what programs could read differently is refused. Only addresses of the public internet
+are reached, on the ports of the web, and the networks that the operator allows. What is not known to be public is
+refused. An IPv6 address that carries an IPv4 address is public only if both are. See IANA's registries of
+special-purpose addresses.
 """
 
-from collections.abc import Sequence
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
+import asyncio
+import contextlib
+import re
+import socket
+import threading
+from collections.abc import Awaitable, Callable, Sequence
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
+from urllib.parse import quote, urljoin, urlsplit
+
+import idna
+import msgspec
 
 from cadenza.grounding.search.records import FetchFailed
 
@@ -67,6 +77,90 @@ GUARDED: tuple[Network, ...] = (
     IPv6Network("ff00::/8"),
 )
 
+URL_CHARS_MAX = 4096
+HOST_CHARS_MAX = 253
+PORTS = {"http": 80, "https": 443}
+CONTROL = re.compile(r"[\x00-\x1f\x7f\\]")  # the backslash is a slash to browsers
+HOST = re.compile(r"(?:(?!-)[a-z0-9_-]{1,63}(?<!-)\.)*(?!-)[a-z0-9_-]{1,63}(?<!-)")
+NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
+KEPT = "%/:@!$&'()*+,;=~?"  # characters that stand for themselves in a path or query
+
+Resolve = Callable[[str], Awaitable[Sequence[Address]]]
+
+LOOKUPS_AT_ONCE = 64  # one that is never answered holds its slot for longer than its page is waited for
+
+
+class Target(msgspec.Struct, frozen=True):
+    """Where a page is. `literal` is set where the host is an address; otherwise it is a name in ASCII."""
+
+    scheme: str
+    host: str
+    port: int
+    path: str  # with the query, as it is sent
+    literal: Address | None = None
+
+    @property
+    def authority(self) -> str:
+        """The Host header."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == PORTS[self.scheme] else f"{host}:{self.port}"
+
+    @property
+    def origin(self) -> str:
+        return f"{self.scheme}://{self.authority}"
+
+    @property
+    def url(self) -> str:
+        return f"{self.origin}{self.path}"
+
+
+def parse_target(url: str) -> Target:
+    """FetchFailed if the URL is not one of a web page, or has credentials."""
+    if len(url) > URL_CHARS_MAX or CONTROL.search(url):
+        raise FetchFailed("refused")
+    try:
+        parts = urlsplit(url)
+        if parts.scheme not in PORTS or not parts.hostname or "@" in parts.netloc:
+            raise FetchFailed("refused")
+        host, literal = _ipv6(parts.hostname) if "[" in parts.netloc else _host(parts.hostname)
+        port = PORTS[parts.scheme] if parts.port is None else parts.port
+        query = f"?{parts.query}" if parts.query else ""
+        path = quote((parts.path or "/") + query, safe=KEPT)
+    except ValueError:  # brackets, a port that is not a number, characters that have no encoding
+        raise FetchFailed("refused") from None
+    return Target(parts.scheme, host, port, path, literal)
+
+
+def redirect_target(target: Target, location: bytes) -> Target:
+    """Where a redirect leads; FetchFailed if it must not be followed."""
+    try:
+        led_to = parse_target(urljoin(target.url, location.decode()))
+    except ValueError:
+        raise FetchFailed("refused") from None
+    if target.scheme == "https" and led_to.scheme == "http":
+        raise FetchFailed("downgrade")
+    return led_to
+
+
+def _ipv6(given: str) -> tuple[str, Address]:
+    address = IPv6Address(given)
+    if address.scope_id:
+        raise ValueError
+    return str(address), address
+
+
+def _host(given: str) -> tuple[str, Address | None]:
+    """The host in ASCII and, where it is one, the address. ValueError if it is neither a name nor an address."""
+    if len(given) > HOST_CHARS_MAX:
+        raise ValueError
+    host = given if given.isascii() else idna.encode(given, uts46=True).decode()
+    host = host.lower().removesuffix(".")
+    if len(host) > HOST_CHARS_MAX or not HOST.fullmatch(host):
+        raise ValueError
+    if NUMBER.fullmatch(host.rpartition(".")[2]):  # never a domain: other notations of IPv4 end here
+        return host, IPv4Address(host)
+    return host, None
+
 
 class AddressRules:
     """The public internet, and the networks that the operator allows, on any port."""
@@ -115,3 +209,43 @@ def _is_within(network: Network, block: Network | None) -> bool:
     if block is None:
         return True
     return network.version == block.version and network[0] in block and network[-1] in block
+
+
+class SystemResolver:
+    """Host names to addresses, by the system's resolver, in threads of its own, a bounded number at a time.
+
+    A name server that never answers holds a thread for as long as the system waits. With the threads of the event loop,
+    a stranger could so delay the names of upstreams. The threads are daemons: they do not delay the end of the process.
+    """
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._free = asyncio.Semaphore(LOOKUPS_AT_ONCE)
+
+    async def __call__(self, host: str) -> Sequence[Address]:
+        """All addresses of the host; FetchFailed if there are none."""
+        await self._free.acquire()
+        found: asyncio.Future[Sequence[Address]] = self._loop.create_future()
+        thread = threading.Thread(target=self._look_up, args=(host, found), name="page-names", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # no more threads
+            self._free.release()
+            raise FetchFailed("busy") from None
+        addresses = await found
+        if not addresses:
+            raise FetchFailed("unresolved")
+        return addresses
+
+    def _look_up(self, host: str, found: asyncio.Future[Sequence[Address]]) -> None:
+        addresses: list[Address] = []
+        with contextlib.suppress(OSError, ValueError):
+            answers = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+            addresses = [ip_address(answer[4][0]) for answer in answers]
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(self._finish, found, addresses)
+
+    def _finish(self, found: asyncio.Future[Sequence[Address]], addresses: Sequence[Address]) -> None:
+        self._free.release()
+        if not found.done():
+            found.set_result(addresses)

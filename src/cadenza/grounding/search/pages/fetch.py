@@ -1,20 +1,20 @@
 """Fetches the web pages that strangers name: within its limits, by the site's robots.txt, and never from a private
 address. See docs/decisions/0022.
 
-Every failure is FetchFailed with one of these words:
+Every failure is FetchFailed with one of these reasons:
 
     refused      not the URL of a web page, or one with credentials
     private      the host has an address that is not public
     port         a port other than 80 and 443
     unresolved   the host has no address
     unreachable  no connection could be made
-    tls          the certificate or the handshake is not good
-    broken       what came is not HTTP, not gzip, or broke off
-    status       an answer other than 200
+    tls          the certificate or the handshake failed
+    broken       the response is not HTTP, not gzip, or incomplete
+    status       a status other than 200
     type         a content type that is not text, JSON, XML or PDF
-    encoding     a content encoding that was not asked for
+    encoding     a content encoding that was not accepted
     too_large    more bytes than a page may have
-    timeout      the time of the page is up
+    timeout      the time limit of the page is over
     redirects    too many redirects, or a loop
     downgrade    a redirect from https to http
     robots       the site's robots.txt does not allow it
@@ -27,15 +27,24 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from weakref import WeakValueDictionary
 
-from cadenza.grounding.search.pages.addresses import AddressRules, Network
-from cadenza.grounding.search.pages.body import Allowance
-from cadenza.grounding.search.pages.limits import FetchLimits
-from cadenza.grounding.search.pages.page_client import Answer, Headers, PageClient
-from cadenza.grounding.search.pages.recent import Recent
-from cadenza.grounding.search.pages.redirects import get_following
-from cadenza.grounding.search.pages.resolver import Resolve, SystemResolver
+from cadenza.grounding.search.cache import ContentCache
+from cadenza.grounding.search.pages.addresses import (
+    AddressRules,
+    Network,
+    Resolve,
+    SystemResolver,
+    Target,
+    parse_target,
+)
+from cadenza.grounding.search.pages.client import (
+    BodyLimit,
+    FetchLimits,
+    Headers,
+    PageClient,
+    PageResponse,
+    get_following,
+)
 from cadenza.grounding.search.pages.robots import Robots
-from cadenza.grounding.search.pages.target import Target, parse_target
 from cadenza.grounding.search.records import FetchedPage, FetchFailed
 
 USER_AGENT = f"Cadenza/{version('cadenza')} (reads pages that a user asks about)"
@@ -43,10 +52,10 @@ PDF = "application/pdf"
 
 
 class PageFetcher:
-    """Fetches pages. Lately fetched ones are kept in memory, by the digest of their URL.
+    """Fetches pages, and caches them for minutes.
 
-    A page takes room as long as its caller has it: while its text waits to be read, no further one takes its place.
-    `loopback` are the networks of this machine that the operator allows.
+    A page counts for the byte budget until its caller drops it, so also while its text waits to be read. `loopback` are
+    the networks of this machine that the operator allows.
     """
 
     def __init__(
@@ -61,8 +70,8 @@ class PageFetcher:
         rules = AddressRules(allow_networks)
         self._client = PageClient(self._limits, rules, resolve or SystemResolver(), user_agent)
         self._robots = Robots(self._client, self._limits)
-        self._pages: Recent[FetchedPage] = Recent(self._limits.pages)
-        self._places: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()  # by owner
+        self._pages = ContentCache[FetchedPage](asyncio.get_running_loop().time, self._limits.pages)
+        self._slots: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()  # by owner
         self._is_closed = False
 
     async def fetch(self, url: str, owner: str = "") -> FetchedPage:
@@ -70,15 +79,15 @@ class PageFetcher:
         target = parse_target(url)
         if page := self._pages.get(target.url):
             return page
-        place = self._places.setdefault(owner, asyncio.Semaphore(self._limits.at_once_per_owner))
+        slot = self._slots.setdefault(owner, asyncio.Semaphore(self._limits.at_once_per_owner))
         try:
-            async with asyncio.timeout(self._limits.page_s), place:
+            async with asyncio.timeout(self._limits.page_s), slot:
                 return await self._fetch(target)
         except TimeoutError:
             raise FetchFailed("timeout") from None
 
     async def close(self) -> None:
-        """Forget all pages. Those that are being fetched end with their callers."""
+        """Drop all pages. Fetches that run end with their callers."""
         self._is_closed = True
         self._pages.clear()
         self._robots.clear()
@@ -86,24 +95,24 @@ class PageFetcher:
     async def _fetch(self, target: Target) -> FetchedPage:
         if self._is_closed:
             raise FetchFailed("closed")
-        found_at, answer = await get_following(
+        found_at, response = await get_following(
             self._client, target, self._admit, self._limits.redirects, self._robots.check
         )
-        page = FetchedPage(found_at.url, _content_type(answer.headers), answer.body)
-        self._client.held.hold_for(page, len(page.body))
-        if _may_be_kept(answer) and not self._is_closed:
+        page = FetchedPage(found_at.url, _content_type(response.headers), response.body)
+        self._client.budget.reserve_for(page, len(page.body))
+        if _may_be_cached(response) and not self._is_closed:
             self._pages.put(target.url, page, len(page.body))
         return page
 
-    def _admit(self, status: int, headers: Headers) -> Allowance:
+    def _admit(self, status: int, headers: Headers) -> BodyLimit:
         if status != 200:
             raise FetchFailed("status")
         media_type = _content_type(headers).partition(";")[0].strip().lower()
         if media_type == PDF:
-            return Allowance(self._limits.pdf_bytes)
+            return BodyLimit(self._limits.pdf_bytes)
         if not _is_text(media_type):
             raise FetchFailed("type")
-        return Allowance(self._limits.page_bytes)
+        return BodyLimit(self._limits.page_bytes)
 
 
 def _content_type(headers: Headers) -> str:
@@ -117,5 +126,5 @@ def _is_text(media_type: str) -> bool:
     return kind == "application" and (name in {"json", "xml"} or name.endswith(("+json", "+xml")))
 
 
-def _may_be_kept(answer: Answer) -> bool:
-    return b"no-store" not in answer.headers.get(b"cache-control", b"").lower()
+def _may_be_cached(response: PageResponse) -> bool:
+    return b"no-store" not in response.headers.get(b"cache-control", b"").lower()

@@ -1,8 +1,8 @@
 """Whether a site's robots.txt lets us read a page, as RFC 9309 says.
 
 A site without the file (4xx) allows everything. A site that does not answer, or answers with an error of its own,
-allows nothing, and so does a file with more lines or rules than we read. Rules are kept in memory for minutes. One file
-at a time is worked on, in a thread: several threads would keep the event loop from the interpreter's lock.
+allows nothing, and so does a file with more lines or rules than we read. Rules are cached for minutes. One file at a
+time is parsed, in a thread: several threads would keep the event loop from the interpreter's lock.
 """
 
 import asyncio
@@ -13,15 +13,19 @@ from weakref import WeakValueDictionary
 import msgspec
 from protego import Protego
 
-from cadenza.grounding.search.pages.body import NOTHING, Allowance
-from cadenza.grounding.search.pages.limits import FetchLimits
-from cadenza.grounding.search.pages.page_client import Headers, PageClient
-from cadenza.grounding.search.pages.recent import Recent
-from cadenza.grounding.search.pages.redirects import get_following
-from cadenza.grounding.search.pages.target import Target
+from cadenza.grounding.search.cache import ContentCache
+from cadenza.grounding.search.pages.addresses import Target
+from cadenza.grounding.search.pages.client import (
+    NOTHING,
+    BodyLimit,
+    FetchLimits,
+    Headers,
+    PageClient,
+    get_following,
+)
 from cadenza.grounding.search.records import FetchFailed
 
-AGENT = "Cadenza"  # how a robots.txt names us
+AGENT = "Cadenza"  # our name in a robots.txt
 FILE_BYTES_MAX = 500 * 1024
 LINES_MAX = 10_000  # that are not empty
 RULES_CHARS_MAX = 64 * 1024  # for us; the parser takes up to a second for all that 500 KiB can hold
@@ -32,13 +36,13 @@ NONE_ALLOWED = "user-agent: *\ndisallow: /\n"
 LINE_END = re.compile(r"[\r\n]+")
 AGENT_LINE = re.compile(r"user[-\s]*agent\s*:?\s*([^/\s]*)", re.IGNORECASE)
 RULE_LINE = re.compile(r"[a-z]{0,6}l[ao]w\b", re.IGNORECASE)  # allow and disallow, and how they are misspelled
-OF_ALL_LINE = re.compile(r"site-?maps?\b|host\b", re.IGNORECASE)  # belongs to no group
-SEPARATOR = "allow:"  # a rule that says nothing, but ends a list of agents
+GLOBAL_LINE = re.compile(r"site-?maps?\b|host\b", re.IGNORECASE)  # belongs to no group
+SEPARATOR = "allow:"  # a rule without effect, which ends a list of agents
 # How the pattern of a rule begins, as far as its characters stand for themselves.
 BEGINNING = re.compile(r"[a-z]+:\s*(/(?!/)[a-zA-Z0-9_.~/=-]*)", re.IGNORECASE)
 
-# Failures that say nothing of the file, because the page would fail in the same way.
-OF_THE_HOST = {"private", "port", "unresolved", "unreachable", "tls", "busy"}
+# Failures of the host, not of the file: the page would fail in the same way.
+HOST_FAILURES = {"private", "port", "unresolved", "unreachable", "tls", "busy"}
 
 
 class Robots:
@@ -47,13 +51,13 @@ class Robots:
     def __init__(self, client: PageClient, limits: FetchLimits) -> None:
         self._client = client
         self._redirects_max = limits.redirects
-        self._rules: Recent[str] = Recent(limits.robots)
-        self._asking: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._rules = ContentCache[str](asyncio.get_running_loop().time, limits.robots)
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._turn = asyncio.Lock()
 
     async def check(self, target: Target) -> None:
         """FetchFailed if the site does not let us read the page."""
-        lock = self._asking.setdefault(target.origin, asyncio.Lock())
+        lock = self._locks.setdefault(target.origin, asyncio.Lock())
         async with lock:  # several pages of one site ask for its rules once
             rules = self._rules.get(target.origin)
             if rules is None:
@@ -71,20 +75,20 @@ class Robots:
     async def _fetch_rules(self, target: Target) -> str:
         file = msgspec.structs.replace(target, path="/robots.txt")
         try:
-            _, answer = await get_following(self._client, file, _admit, self._redirects_max)
+            _, response = await get_following(self._client, file, _admit, self._redirects_max)
         except FetchFailed as failure:
-            if failure.reason in OF_THE_HOST:
+            if failure.reason in HOST_FAILURES:
                 raise
             return NONE_ALLOWED
-        if answer.status == 200:
+        if response.status == 200:
             async with self._turn:
-                return await asyncio.to_thread(rules_for_us, answer.body)
-        return ALL_ALLOWED if answer.status < 500 else NONE_ALLOWED
+                return await asyncio.to_thread(rules_for_us, response.body)
+        return ALL_ALLOWED if response.status < 500 else NONE_ALLOWED
 
 
-def _admit(status: int, _headers: Headers) -> Allowance:
+def _admit(status: int, _headers: Headers) -> BodyLimit:
     if status == 200:
-        return Allowance(FILE_BYTES_MAX, cuts=True)
+        return BodyLimit(FILE_BYTES_MAX, truncates=True)
     if 400 <= status <= 599:
         return NOTHING
     raise FetchFailed("status")
@@ -108,7 +112,7 @@ def rules_for_us(file: bytes) -> str:
             is_in_agents = True
             if names_us:
                 kept.append(f"user-agent: {agent[1]}")
-        elif (":" in text or RULE_LINE.match(text)) and not OF_ALL_LINE.match(text):
+        elif (":" in text or RULE_LINE.match(text)) and not GLOBAL_LINE.match(text):
             is_in_agents = False
             if is_for_us:
                 kept.append(text if RULE_LINE.match(text) else SEPARATOR)

@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cadenza.web.chat.markdown.messages import TASK_CHARS_MAX, Rendered, RenderTask, plain_html
@@ -107,7 +107,6 @@ def test_parts_look_like_the_whole(name: str) -> None:
         assert run.source == source
 
 
-@settings(max_examples=200)
 @given(st.lists(st.sampled_from(LINES), max_size=14), st.integers(0, 14))
 def test_any_lines_look_like_the_whole(lines: list[str], count: int) -> None:
     """What is complete after any number of lines is the same whatever follows, however the lines are nested."""

@@ -1,0 +1,199 @@
+"""What `cadenza doctor` checks without a provider: secrets, store, shared state, region, keys, metrics and search.
+
+The store is neither created nor migrated. The one write to it changes nothing.
+"""
+
+import os
+import shutil
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from cadenza.app import search_settings
+from cadenza.cli.index import index_problem
+from cadenza.config import Settings, missing_secrets
+from cadenza.config.load import SECRET_KEY_ENV
+from cadenza.config.settings import SearchSettings, ServerSettings
+from cadenza.core.errors import ControlError
+from cadenza.fleet.shared import MEMORY
+from cadenza.grounding.index.indexing import indexed_folders
+from cadenza.grounding.index.local_index import index_exists
+from cadenza.grounding.search.engines.build import build_web_engine, probe
+from cadenza.http.headers import is_local
+from cadenza.store.address import open_store
+from cadenza.store.migrate import schema_state
+from cadenza.store.store import Store, StoreUnavailable, check_write
+
+FREE_BYTES_MIN = 16 * 1024 * 1024  # a new store takes less than one; its write-ahead log may grow to this
+VALKEY_VERSION_MIN = 7
+VALKEY_ADVICE = {
+    "WRONGPASS": "Check user and password in shared_state.url.",
+    "NOAUTH": "Put user and password into shared_state.url.",
+    "NOPERM": "Let this user run scripts, publish and subscribe, and write keys that begin with {cadenza}:.",
+    "READONLY": "Point shared_state.url to the primary: this one is a replica.",
+}
+
+
+class Check(msgspec.Struct, frozen=True):
+    """One thing that was checked: its state, what was found, and what to do if it is not well."""
+
+    check: str
+    state: Literal["ok", "warning", "fault"]
+    found: str
+    todo: str = ""
+
+    @property
+    def heading(self) -> str:
+        """What it is printed under, if not at the top."""
+        return ""
+
+
+async def check_installation(settings: Settings) -> list[Check]:
+    source = str(settings.source) if settings.source else "the built-in embedded default"
+    return [
+        Check("config", "ok", source),
+        *(Check("secrets", "fault", missing, "Set it, then start again.") for missing in missing_secrets(settings)),
+        await check_store(settings.store.url),
+        await check_shared_state(settings.shared_state.url),
+        check_region(settings.store.region),
+        check_site_key(settings),
+        check_metrics(settings.server),
+        await check_search(settings),
+    ]
+
+
+async def check_store(url: str) -> Check:
+    store = open_store(url)
+    try:
+        if store.path is not None and not store.path.exists():
+            return _check_place(store.path)
+        return await _check_existing(store)
+    except StoreUnavailable as error:
+        return _fault(error.problem, error.advice)
+    except OSError as error:
+        return _fault(f"{error.filename or store.path} cannot be used: {error.strerror}", "Check its owner and mode.")
+    finally:
+        await store.close()
+
+
+async def _check_existing(store: Store) -> Check:
+    found = await schema_state(store)
+    if found.state == "ahead":
+        todo = "Run the newer version of Cadenza that migrated it."
+        return _fault(f"its schema, {found.revision}, is newer than this program", todo)
+    if damage := await store.find_damage():
+        todo = "Stop the service, keep the file, and put a backup in its place."
+        return _fault(f"{store.path} is damaged: {damage}", todo)
+    if found.state != "empty":
+        await check_write(store)
+    if found.is_usable:
+        return Check("store", "ok", f"takes writes; schema {found.revision} ({found.state})")
+    if store.is_shared_by_machines:
+        return _fault(f"reachable, but its schema is {found.state}", "Run 'cadenza migrate'.")
+    todo = "The next start migrates it, after a copy."
+    return Check("store", "ok", f"reachable; schema {found.revision} ({found.state})", todo)
+
+
+def _check_place(path: Path) -> Check:
+    """Whether the first start can create the store: the nearest folder that exists must take files."""
+    folder = next(parent for parent in path.parents if parent.exists())
+    if not folder.is_dir():
+        return _fault(f"{folder} is not a folder", "Move it away, or give the store another path in [store].")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        todo = "Let this user write there, or give the store another path in [store]."
+        return _fault(f"this user cannot write to the folder {folder}", todo)
+    if shutil.disk_usage(folder).free < FREE_BYTES_MIN:
+        return _fault(f"the disk of {folder} is full", "Free space on it.")
+    return Check("store", "ok", f"{path} does not exist yet", "The first start creates it.")
+
+
+def _fault(found: str, todo: str) -> Check:
+    return Check("store", "fault", found, todo or "The service refuses requests while its store is down.")
+
+
+async def check_shared_state(url: str) -> Check:
+    if url == MEMORY:
+        return Check("shared", "ok", "rates and slots are counted in each process")
+    from cadenza.fleet.valkey.connection import ValkeyUnreachable, probe  # noqa: PLC0415 needs hiredis
+
+    try:
+        found = await probe(url)
+    except ValkeyUnreachable as reason:
+        known = (todo for code, todo in VALKEY_ADVICE.items() if code in str(reason))
+        return Check("shared", "fault", str(reason), next(known, "Check shared_state.url, and that Valkey is up."))
+    name = f"{found.server} {'.'.join(map(str, found.version))}"
+    if found.version < (VALKEY_VERSION_MIN,):
+        return Check("shared", "fault", f"{name} is too old", "Use any Valkey, or Redis 7 or later.")
+    if found.is_cluster:
+        return Check("shared", "fault", f"{name} is a cluster", "Use a single server, with a replica if you like.")
+    return Check("shared", "ok", f"{name} answers in {found.trip_s * 1000:.1f} ms")
+
+
+def check_region(region: str | None) -> Check:
+    if region is None:
+        return Check(
+            "region", "ok", "not stated. To show where account data and counters are stored, set [store] region."
+        )
+    return Check("region", "ok", f"account data and counters are stored in '{region}', as the config says")
+
+
+def check_site_key(settings: Settings) -> Check:
+    """The key that encrypts the secrets of authenticator apps. Beside SQLite, the service makes one."""
+    if settings.platform.secret_key:
+        return Check("site key", "ok", "from the environment")
+    if settings.store.url.startswith("sqlite:"):
+        return Check("site key", "ok", "in a file beside the store, which the first authenticator app creates")
+    todo = (
+        f"Set {settings.platform.secret_key_env or SECRET_KEY_ENV} to 32 random characters or more, on every machine."
+    )
+    return Check("site key", "warning", "not set: the secrets of authenticator apps are stored unencrypted", todo)
+
+
+def check_metrics(server: ServerSettings) -> Check:
+    """A token protects /metrics. Without one it is open to this machine, and so to a proxy here that adds no header."""
+    if server.metrics_token_env:
+        return Check("metrics", "ok", f"open with the token in {server.metrics_token_env}")
+    if is_local(server.host, []):
+        return Check("metrics", "ok", "open to programs on this machine")
+    todo = "Set metrics_token_env in [server]: behind a proxy on this machine, anyone may pass for a local program."
+    return Check("metrics", "warning", f"the service listens on {server.host}, and /metrics has no token", todo)
+
+
+async def check_search(settings: Settings) -> Check:
+    search = settings.grounding.search
+    if search.engine == "off":
+        return Check("search", "ok", "turned off in the config: [grounding] has search = false")
+    if search.api_key_env and not search.api_key:
+        return Check("search", "warning", f"{search.engine} was not asked: its key is not set")
+    if search.engine == "local":
+        return check_index(search)
+    engine = build_web_engine(search_settings(search))
+    try:
+        found = await probe(engine)
+    finally:
+        await engine.close()
+    return Check("search", "ok" if found.works else "fault", found.detail)
+
+
+def check_index(search: SearchSettings) -> Check:
+    """Open the index, and say how much is in it."""
+    if problem := index_problem(search):
+        return Check("search", "fault", *problem)
+    if not index_exists(search.index):
+        return Check("search", "ok", "off: there is no engine, and no index of local documents")
+    try:
+        folders = indexed_folders(search.index)
+    except ControlError as error:
+        return Check("search", "fault", f"local: {error}")
+    documents = sum(folder.files - folder.unreadable for folder in folders)
+    if not documents:
+        return Check(
+            "search", "warning", f"local: there are no documents in {search.index}", "Run 'cadenza index FOLDER'."
+        )
+    passages = sum(folder.passages for folder in folders)
+    counts = ", ".join(
+        f"{number:,} {noun}{'' if number == 1 else 's'}"
+        for number, noun in ((len(folders), "folder"), (documents, "document"), (passages, "passage"))
+    )
+    return Check("search", "ok", f"local: {counts} in {search.index}")

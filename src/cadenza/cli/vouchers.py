@@ -1,0 +1,81 @@
+"""cadenza voucher create | list | revoke."""
+
+import click
+
+from cadenza.cli.console import (
+    AmountCommand,
+    config_option,
+    json_option,
+    load_config,
+    now_ms,
+    print_list,
+    read_store,
+    reference_option,
+    say,
+    with_store,
+)
+from cadenza.core.formats import rfc3339_or_none
+from cadenza.core.money import format_dollars, parse_dollars
+from cadenza.core.records import COMMAND_LINE
+
+COLUMNS = ("prefix", "amount", "state", "created_at", "expires_at", "redeemed_at", "redeemed_by", "note", "id")
+
+
+@click.group()
+def vouchers() -> None:
+    """Vouchers: codes that give credit once."""
+
+
+@vouchers.command(cls=AmountCommand)
+@click.argument("amount")
+@click.option("--count", metavar="NUMBER", type=int, default=1, show_default=True, help="How many vouchers to make.")
+@click.option("--expires", metavar="DAYS", type=int, show_default="never", help="After how many days they expire.")
+@click.option("--note", metavar="TEXT", default="", help="What they are for. Only operators see it.")
+@reference_option
+@config_option
+def create(amount: str, count: int, expires: int | None, note: str, reference: str, config: str | None) -> None:
+    """Make vouchers of AMOUNT dollars and print their codes, one a line. A code is shown only this once."""
+    from cadenza.control.money.vouchers import VoucherOrder, create_vouchers  # noqa: PLC0415 import time
+
+    order = VoucherOrder(parse_dollars(amount), count, expires, note, reference)
+    made = with_store(load_config(config), lambda store: create_vouchers(store, order, COMMAND_LINE, now_ms()))
+    for code, _ in made:
+        click.echo(code)
+    until = f"until {rfc3339_or_none(made[0][1].expires_at)}" if expires else "until they are used"
+    say(f"Made {len(made)} of {format_dollars(order.amount_nano)} dollars, good {until}. Only their hashes are stored.")
+
+
+@vouchers.command("list")
+@json_option
+@config_option
+def list_(as_json: bool, config: str | None) -> None:
+    """List the vouchers, without their codes."""
+    from cadenza.control.money.vouchers import list_vouchers  # noqa: PLC0415 import time
+
+    now = now_ms()
+    rows = [
+        {
+            "id": one.voucher.id,
+            "prefix": one.voucher.prefix,
+            "amount": format_dollars(one.voucher.amount_nano),
+            "state": one.voucher.state(now),
+            "note": one.voucher.note,
+            "created_at": rfc3339_or_none(one.voucher.created_at),
+            "expires_at": rfc3339_or_none(one.voucher.expires_at),
+            "redeemed_at": rfc3339_or_none(one.voucher.redeemed_at),
+            "redeemed_by": one.redeemed_by,
+        }
+        for one in read_store(load_config(config), list_vouchers)
+    ]
+    print_list(rows, COLUMNS, as_json=as_json)
+
+
+@vouchers.command()
+@click.argument("voucher", metavar="PREFIX_OR_ID")
+@config_option
+def revoke(voucher: str, config: str | None) -> None:
+    """Make an unused voucher expire now. Name it by its id, its first characters or its code."""
+    from cadenza.control.money.vouchers import revoke_voucher  # noqa: PLC0415 import time
+
+    done = with_store(load_config(config), lambda store: revoke_voucher(store, voucher, COMMAND_LINE, now_ms()))
+    say(f"The voucher {done.prefix} ({done.id}) of {format_dollars(done.amount_nano)} dollars has expired.")

@@ -1,0 +1,315 @@
+"""One GET to a host that a stranger named, and the redirects that it answers with.
+
+The name is resolved once, every address is checked, and the connection goes to a checked address. TLS and the Host
+header keep the name. There are no cookies, credentials, referrers, proxies or kept connections. However an exchange
+ends, its connection is closed. A proxy of the environment is not used, because it would resolve the name again, by
+itself. Each redirect is a new request: its URL, name and addresses are checked like those of the first.
+
+The body is bounded in bytes, both as sent and decompressed. It is decompressed in slices, so that a compression bomb
+does not hold up the event loop.
+"""
+
+import asyncio
+import math
+import socket
+import ssl
+import weakref
+import zlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+
+import msgspec
+
+from cadenza.grounding.search.cache import CacheBounds
+from cadenza.grounding.search.pages.addresses import (
+    Address,
+    AddressRules,
+    Resolve,
+    Target,
+    plain_address,
+    redirect_target,
+)
+from cadenza.grounding.search.records import FetchFailed
+from cadenza.http.client_connection import STOP, Broken, ClientConnection, GuardedConnection
+
+MIB = 1024 * 1024
+GZIP_WINDOW = 31  # how zlib is told to expect the header and checksum of gzip
+SLICE_BYTES = 64 * 1024  # of decompressed output; several pages may be decompressed in one turn of the event loop
+MEMBERS_MAX = 64  # of one gzip body
+IDENTITY = {b"", b"identity"}
+GZIP = {b"gzip", b"x-gzip"}
+ADDRESSES_TRIED = 3
+Headers = Mapping[bytes, bytes]
+
+FIELDS = (
+    "accept: text/html,application/xhtml+xml,application/pdf,text/*;q=0.9,application/json;q=0.8,*/*;q=0.1\r\n"
+    "accept-encoding: gzip, identity\r\n"
+    "connection: close\r\n"
+)
+REDIRECTS = {301, 302, 303, 307, 308}
+CheckTarget = Callable[[Target], Awaitable[None]]  # FetchFailed if the target must not be fetched
+
+
+class FetchLimits(msgspec.Struct, frozen=True):
+    """The limits of one page, and of all pages that one process fetches at a time."""
+
+    connect_s: float = 1.5  # to one address, with the TLS handshake
+    page_s: float = 4.0  # for everything: waiting, robots.txt, redirects and the body
+    page_bytes: int = 2 * MIB  # of a body, decompressed
+    pdf_bytes: int = 8 * MIB
+    redirects: int = 5
+    at_once: int = 32  # in the whole process
+    at_once_per_host: int = 4
+    at_once_per_owner: int = 8  # pages, each with its redirects: slow pages of one account leave room for others
+    held_bytes: int = 64 * MIB  # of all pages in memory: arriving, waiting to be read, and cached
+    pages: CacheBounds = CacheBounds(age_s_max=600.0, entries_max=64, bytes_max=16 * MIB)
+    robots: CacheBounds = CacheBounds(age_s_max=600.0, entries_max=256, bytes_max=4 * MIB)
+
+
+class BodyLimit(msgspec.Struct, frozen=True):
+    """How much of a body is read. A longer one is refused, or truncated if `truncates`."""
+
+    bytes_max: int
+    truncates: bool = False
+
+
+NOTHING = BodyLimit(0, truncates=True)
+Admit = Callable[[int, Headers], BodyLimit]  # by the status and headers; FetchFailed if the response is of no use
+
+
+class ByteBudget:
+    """Bounds the bytes of all bodies that are arriving and of all pages that are still in use, together."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._free = bytes_max
+
+    def reserve(self, count: int) -> None:
+        if count > self._free:
+            raise FetchFailed("busy")
+        self._free -= count
+
+    def release(self, count: int) -> None:
+        self._free += count
+
+    def reserve_for(self, owner: object, count: int) -> None:
+        """Reserve `count` bytes until `owner` is garbage-collected."""
+        self.reserve(count)
+        weakref.finalize(owner, self.release, count).atexit = False
+
+
+class Gunzip:
+    """Decompresses gzip, which may have several members. Bytes after the last member are ignored."""
+
+    def __init__(self) -> None:
+        self._stream = zlib.decompressobj(GZIP_WINDOW)
+        self._members = 0
+        self._is_over = False
+
+    def decode(self, data: bytes, bytes_max: int) -> tuple[bytes, bytes]:
+        """At most `bytes_max` bytes, and the data that was not needed for them."""
+        decoded = bytearray()
+        while data and len(decoded) < bytes_max and not self._is_over:
+            try:
+                decoded += self._stream.decompress(data, bytes_max - len(decoded))
+            except zlib.error:
+                if not self._members:
+                    raise FetchFailed("broken") from None
+                self._is_over = True
+            data = self._stream.unconsumed_tail
+            if self._stream.eof:
+                data = self._begin_member()
+        return bytes(decoded), b"" if self._is_over else data
+
+    @property
+    def is_whole(self) -> bool:
+        return self._members > 0
+
+    def _begin_member(self) -> bytes:
+        rest = self._stream.unused_data
+        self._members += 1
+        if self._members >= MEMBERS_MAX:
+            raise FetchFailed("broken")
+        self._stream = zlib.decompressobj(GZIP_WINDOW)
+        return rest
+
+
+class PageBody:
+    """Receives the parts of one body."""
+
+    def __init__(self, limit: BodyLimit, coding: bytes, budget: ByteBudget) -> None:
+        coding = coding.strip().lower()
+        if coding not in IDENTITY | GZIP:
+            raise FetchFailed("encoding")
+        self._limit = limit
+        self._gunzip = Gunzip() if coding in GZIP else None
+        self._budget = budget
+        self._sent_bytes = 0
+        self._pending = b""  # not decompressed yet
+        self._data = bytearray()
+        self.is_full = False
+
+    def receive(self, part: bytes) -> float:
+        """The receiver of a connection: no deadline for the next part, or STOP if it is full or has more to decode."""
+        assert not self._pending
+        self._sent_bytes += len(part)
+        self._pending = part
+        self.decode_slice()
+        return STOP if self._pending or self.is_full else math.inf
+
+    @property
+    def has_pending(self) -> bool:
+        """Whether `decode_slice` must be called before the next part is received."""
+        return bool(self._pending)
+
+    def decode_slice(self) -> None:
+        room = self._limit.bytes_max - len(self._data)
+        decoded, rest = self._pending, b""
+        if self._gunzip:
+            decoded, rest = self._gunzip.decode(self._pending, min(room + 1, SLICE_BYTES))
+        self.is_full = len(decoded) > room or self._sent_bytes > self._limit.bytes_max
+        if self.is_full and not self._limit.truncates:
+            raise FetchFailed("too_large")
+        self._pending = b"" if self.is_full else rest
+        decoded = decoded[:room]
+        self._budget.reserve(len(decoded))
+        self._data += decoded
+
+    def whole(self) -> bytes:
+        """The complete body."""
+        if self._gunzip and not self._gunzip.is_whole:
+            raise FetchFailed("broken")
+        return bytes(self._data)
+
+    def truncated(self) -> bytes:
+        return bytes(self._data)
+
+    def close(self) -> None:
+        self._budget.release(len(self._data))
+        self._data = bytearray()
+
+
+class PageResponse(msgspec.Struct, frozen=True):
+    """The response of a host, with as much of its body as was wanted."""
+
+    status: int
+    headers: Headers
+    body: bytes
+
+
+class PageClient:
+    """Makes the requests, a bounded number at once in all and for each host."""
+
+    def __init__(self, limits: FetchLimits, rules: AddressRules, resolve: Resolve, user_agent: str) -> None:
+        self._limits = limits
+        self._rules = rules
+        self._resolve = resolve
+        self._fields = f"user-agent: {user_agent}\r\n{FIELDS}"
+        self._slots = asyncio.Semaphore(limits.at_once)
+        self._slots_of_hosts: weakref.WeakValueDictionary[str, asyncio.Semaphore] = weakref.WeakValueDictionary()
+        self.budget = ByteBudget(limits.held_bytes)
+        self._tls: ssl.SSLContext | None = None
+
+    async def get(self, target: Target, admit: Admit) -> PageResponse:
+        """FetchFailed if there is no response, or none that is admitted."""
+        async with self._slot(target.host):
+            connection = await self._connect(target, await self._checked_addresses(target))
+            try:
+                await connection.send(self._request(target))
+                limit = admit(connection.status, connection.headers)
+                return PageResponse(connection.status, connection.headers, await self._read(connection, limit))
+            except Broken:
+                raise FetchFailed("broken") from None
+            finally:
+                connection.abort()
+
+    @asynccontextmanager
+    async def _slot(self, host: str) -> AsyncIterator[None]:
+        of_host = self._slots_of_hosts.setdefault(host, asyncio.Semaphore(self._limits.at_once_per_host))
+        async with of_host, self._slots:
+            yield
+
+    async def _checked_addresses(self, target: Target) -> Sequence[Address]:
+        """All addresses of the host. If one of them may not be reached, none is."""
+        found = [target.literal] if target.literal else await self._resolve(target.host)
+        addresses = list(dict.fromkeys(map(plain_address, found)))
+        if not addresses:
+            raise FetchFailed("unresolved")
+        for address in addresses:
+            self._rules.check(address, target.port)
+        return addresses
+
+    async def _connect(self, target: Target, addresses: Sequence[Address]) -> ClientConnection:
+        tls = await self._tls_context() if target.scheme == "https" else None
+        loop = asyncio.get_running_loop()
+        for address in addresses[:ADDRESSES_TRIED]:
+            try:
+                async with asyncio.timeout(self._limits.connect_s):
+                    _, connection = await loop.create_connection(
+                        GuardedConnection,
+                        str(address),
+                        target.port,
+                        ssl=tls,
+                        server_hostname=target.host if tls else None,
+                        flags=socket.AI_NUMERICHOST,  # it is an address: nothing is resolved here
+                    )
+                    return connection
+            except ssl.SSLError:
+                raise FetchFailed("tls") from None
+            except OSError:  # the next address may be up
+                continue
+        raise FetchFailed("unreachable")
+
+    async def _tls_context(self) -> ssl.SSLContext:
+        if self._tls is None:  # the certificates of the system take tens of milliseconds to load
+            self._tls = await asyncio.to_thread(_load_tls)
+        return self._tls
+
+    def _request(self, target: Target) -> bytes:
+        return f"GET {target.path} HTTP/1.1\r\nhost: {target.authority}\r\n{self._fields}\r\n".encode()
+
+    async def _read(self, connection: ClientConnection, limit: BodyLimit) -> bytes:
+        if not limit.bytes_max:
+            return b""
+        length = connection.headers.get(b"content-length", b"0")
+        if int(length) > limit.bytes_max and not limit.truncates:
+            raise FetchFailed("too_large")
+        body = PageBody(limit, connection.headers.get(b"content-encoding", b""), self.budget)
+        try:
+            while await connection.receive(body.receive):
+                while body.has_pending:
+                    await asyncio.sleep(0)
+                    body.decode_slice()
+                if body.is_full:
+                    return body.truncated()
+            return body.whole()
+        finally:
+            body.close()
+
+
+def _load_tls() -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    context.set_alpn_protocols(["http/1.1"])
+    return context
+
+
+async def get_following(
+    client: PageClient, target: Target, admit: Admit, redirects_max: int, check: CheckTarget | None = None
+) -> tuple[Target, PageResponse]:
+    """The first response that is not a redirect, and where it came from. A redirect loop is refused at once."""
+
+    def admit_redirects(status: int, headers: Headers) -> BodyLimit:
+        return NOTHING if status in REDIRECTS and b"location" in headers else admit(status, headers)
+
+    seen = set[str]()
+    for _ in range(redirects_max + 1):
+        if target.url in seen:
+            break
+        seen.add(target.url)
+        if check:
+            await check(target)
+        response = await client.get(target, admit_redirects)
+        location = response.headers.get(b"location")
+        if response.status not in REDIRECTS or location is None:
+            return target, response
+        target = redirect_target(target, location)
+    raise FetchFailed("redirects")

@@ -1,0 +1,231 @@
+"""The rows that a batch of the ledger writes. Entries and metering rows have everything to recompute a charge.
+
+SQLite runs one statement for each kind of row, and Postgres one for all of them. A reserve is changed only if it is
+still as it was read; otherwise nothing is written and the batch is retried. On Postgres every batch is fenced: it is
+refused if the row of its process in `processes` is fenced or gone, because another process sweeps it or has swept it.
+That row is read after the accounts were locked, while a sweep fences the process first and then locks its accounts.
+On SQLite a live process cannot be swept.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+from sqlalchemy import and_, bindparam, delete, insert, text, update
+
+from cadenza.core.records import Usage
+from cadenza.ledger.rules import Charge, LockedAccount
+from cadenza.store.schema import accounts, entries, reserves, usage
+from cadenza.store.statements import Statement
+from cadenza.store.store import StoreRefused, Transaction
+
+Row = Mapping[str, Any]
+
+NO_USAGE = Usage(0, 0)
+CORRECTED = "This reply was charged while it still ran, and cost less in the end."
+ENTRY_COLUMNS = ("account_id", "kind", "amount_nano", "completion_id", "note", "created_at")
+USAGE_COLUMNS = tuple(usage.c.keys())
+RESERVE_COLUMNS = ("account_id", "process", "amount_nano", "has_spare")
+_IDENTITY = {"completion_id", "request_id", "account_id", "key_id", "class_id", "stream", "started_at"}
+CORRECTED_COLUMNS = [name for name in USAGE_COLUMNS if name not in {*_IDENTITY, "idempotency_digest"}]
+ADD_ENTRY = Statement(insert(entries), *ENTRY_COLUMNS)
+ADD_SOURCED_ENTRY = Statement(insert(entries), *ENTRY_COLUMNS, "source")
+ADD_USAGE = Statement(insert(usage), *USAGE_COLUMNS)
+CORRECT_USAGE = Statement(
+    update(usage)
+    .where(usage.c.completion_id == bindparam("completion"))
+    .values({name: bindparam(f"new_{name}") for name in CORRECTED_COLUMNS})
+)
+ADD_RESERVE = Statement(insert(reserves), *RESERVE_COLUMNS)
+_AS_READ = (
+    reserves.c.account_id == bindparam("account"),
+    reserves.c.process == bindparam("of"),
+    reserves.c.amount_nano == bindparam("before"),
+)
+CHANGE_RESERVE = Statement(
+    update(reserves)
+    .where(*_AS_READ)
+    .values(
+        amount_nano=bindparam("after"),
+        has_spare=bindparam("spare"),
+        is_asked=and_(reserves.c.is_asked, bindparam("spare")),  # until the spare part is given back
+    )
+)
+DROP_RESERVE = Statement(delete(reserves).where(*_AS_READ))
+MOVE = Statement(
+    update(accounts)
+    .where(accounts.c.id == bindparam("account"))
+    .values(
+        balance_nano=accounts.c.balance_nano + bindparam("paid"),
+        held_nano=accounts.c.held_nano + bindparam("more"),
+    )
+)
+
+
+class BatchRows(msgspec.Struct):
+    """The rows of a batch. Those of accounts and reserves have the names of the statements' parameters."""
+
+    process: str
+    is_fenced: bool = True
+    entries: list[Row] = []
+    usage: list[Row] = []
+    accounts: list[Row] = []
+    new_reserves: list[Row] = []
+    changed_reserves: list[Row] = []
+    dropped_reserves: list[Row] = []
+
+    def add_account(self, before: LockedAccount, after: LockedAccount, *, has_spare: bool) -> None:
+        """Add what changed of an account and of its reserve. Paid debts are written elsewhere."""
+        paid_nano = after.balance_nano - before.balance_nano + before.debt_nano - after.debt_nano
+        more_nano = after.reserve_nano - before.reserve_nano
+        if paid_nano or more_nano:
+            self.accounts.append({"account": after.id, "paid": paid_nano, "more": more_nano})
+        if before.has_reserve:
+            row = {"account": after.id, "of": self.process, "before": before.reserve_nano}
+            if after.reserve_nano:
+                self.changed_reserves.append({**row, "after": after.reserve_nano, "spare": has_spare})
+            else:
+                self.dropped_reserves.append(row)
+        elif after.reserve_nano:
+            values = (after.id, self.process, after.reserve_nano, has_spare)
+            self.new_reserves.append(dict(zip(RESERVE_COLUMNS, values, strict=True)))
+
+    def write(self, tx: Transaction) -> None:
+        count, is_alive = self._write_at_once(tx) if tx.combines_changes else self._write_each(tx)
+        if self.is_fenced and not is_alive:
+            raise StoreRefused("The store refused a batch: its process was swept.")
+        if count != len(self.changed_reserves) + len(self.dropped_reserves):
+            raise StoreRefused("The store refused a change: a reserve is not as it was read.")
+        change_each(tx, ADD_RESERVE, self.new_reserves)
+
+    def _write_each(self, tx: Transaction) -> tuple[int, bool]:
+        change_each(tx, ADD_ENTRY, self.entries)
+        change_each(tx, ADD_USAGE, self.usage)
+        change_each(tx, MOVE, self.accounts)
+        changed = sum([tx.change(CHANGE_RESERVE, row) for row in self.changed_reserves])
+        return changed + sum([tx.change(DROP_RESERVE, row) for row in self.dropped_reserves]), True
+
+    def _write_at_once(self, tx: Transaction) -> tuple[int, bool]:
+        written = (self.entries, self.usage, self.accounts, self.changed_reserves, self.dropped_reserves)
+        values: dict[str, Any] = {"process": self.process}
+        for (prefix, columns), rows in zip(_ARRAYS.items(), written, strict=True):
+            values |= {f"{prefix}_{column}": [row[column] for row in rows] for column in columns}
+        row = tx.row(WRITE, values)
+        assert row
+        return int(row[0]), bool(row[1])
+
+
+def change_each(tx: Transaction, statement: Statement, rows: Sequence[Row]) -> None:
+    """Run the statement once for each row. Without rows, a round trip is saved."""
+    if rows:
+        tx.change_each(statement, rows)
+
+
+def write_corrections(tx: Transaction, corrections: Sequence[Charge]) -> None:
+    """Give back what sweeps charged too much, by an entry for each. The metering row then has the final cost.
+
+    The database accepts one correction of a request by its late end.
+    """
+    for charge in corrections:
+        completion_id, row = charge.end.hold.completion_id, usage_row(charge)
+        if charge.corrected_nano:
+            entry = entry_row(
+                charge.end.hold.account_id,
+                "correction",
+                charge.corrected_nano,
+                charge.end.outcome.ended_at,
+                completion_id=completion_id,
+                note=CORRECTED,
+            )
+            tx.change(ADD_SOURCED_ENTRY, {**entry, "source": f"late-end:{completion_id}"})
+        new = {f"new_{name}": row[name] for name in CORRECTED_COLUMNS}
+        tx.change(CORRECT_USAGE, {"completion": completion_id, **new})
+
+
+def entry_row(
+    account_id: str, kind: str, amount_nano: int, now_ms: int, *, completion_id: str | None = None, note: str = ""
+) -> dict[str, Any]:
+    return {
+        "account_id": account_id,
+        "kind": kind,
+        "amount_nano": amount_nano,
+        "completion_id": completion_id,
+        "note": note,
+        "created_at": now_ms,
+    }
+
+
+def charge_row(charge: Charge) -> dict[str, Any]:
+    hold, ended_at = charge.end.hold, charge.end.outcome.ended_at
+    return entry_row(hold.account_id, "charge", -charge.charged_nano, ended_at, completion_id=hold.completion_id)
+
+
+def usage_row(charge: Charge) -> dict[str, Any]:
+    end, hold, outcome, price = charge.end, charge.end.hold, charge.end.outcome, charge.end.hold.price
+    counted = outcome.usage or NO_USAGE
+    return {
+        "completion_id": hold.completion_id,
+        "request_id": hold.request_id,
+        "account_id": hold.account_id,
+        "key_id": hold.key_id,
+        "class_id": hold.class_id,
+        "provider": outcome.provider,
+        "model": outcome.model,
+        "prompt_tokens": counted.prompt_tokens,
+        "cached_tokens": counted.cached_tokens,
+        "completion_tokens": counted.completion_tokens,
+        "cost_nano": charge.charged_nano,
+        "estimated": counted.estimated,
+        "status": outcome.status,
+        "stream": hold.stream,
+        "started_at": hold.started_at,
+        "first_byte_ms": outcome.first_byte_ms,
+        "duration_ms": outcome.duration_ms,
+        "input_nano": price.input_nano,
+        "output_nano": price.output_nano,
+        "cached_input_nano": price.cached_input_nano,
+        "held_nano": None if end.source == "sweep" else end.held_nano,
+        "short_nano": end.due_nano - charge.charged_nano,
+        "source": end.source,
+        "idempotency_digest": hold.idempotency_digest,
+    }
+
+
+_KINDS = {"INTEGER": "integer", "BIGINT": "bigint", "BOOLEAN": "boolean", "TEXT": "text", "BLOB": "bytea"}
+_ARRAYS = {  # the arrays that Postgres is given: the prefix of their names, and their columns with types
+    "e": {name: _KINDS[str(entries.c[name].type)] for name in ENTRY_COLUMNS},
+    "u": {name: _KINDS[str(usage.c[name].type)] for name in USAGE_COLUMNS},
+    "a": {"account": "text", "paid": "bigint", "more": "bigint"},
+    "r": {"account": "text", "before": "bigint", "after": "bigint", "spare": "boolean"},
+    "d": {"account": "text", "before": "bigint"},
+}
+
+
+def _unnest(prefix: str) -> str:
+    arrays = ", ".join(f"CAST(:{prefix}_{name} AS {kind}[])" for name, kind in _ARRAYS[prefix].items())
+    return f"unnest({arrays})"
+
+
+WRITE = Statement(  # for Postgres only
+    text(f"""
+    WITH added_entries AS (
+        INSERT INTO entries ({", ".join(ENTRY_COLUMNS)}) SELECT * FROM {_unnest("e")}
+    ), added_usage AS (
+        INSERT INTO usage ({", ".join(USAGE_COLUMNS)}) SELECT * FROM {_unnest("u")}
+    ), moved AS (
+        UPDATE accounts SET balance_nano = balance_nano + m.paid, held_nano = held_nano + m.more
+        FROM {_unnest("a")} AS m (account, paid, more) WHERE accounts.id = m.account
+    ), changed AS (
+        UPDATE reserves SET amount_nano = m.after, has_spare = m.spare, is_asked = is_asked AND m.spare
+        FROM {_unnest("r")} AS m (account, before, after, spare)
+        WHERE reserves.account_id = m.account AND reserves.process = :process AND reserves.amount_nano = m.before
+        RETURNING 1
+    ), dropped AS (
+        DELETE FROM reserves USING {_unnest("d")} AS m (account, before)
+        WHERE reserves.account_id = m.account AND reserves.process = :process AND reserves.amount_nano = m.before
+        RETURNING 1
+    ), alive AS (
+        SELECT name FROM processes WHERE name = :process AND beats >= 0 FOR KEY SHARE
+    )
+    SELECT (SELECT COUNT(*) FROM changed) + (SELECT COUNT(*) FROM dropped), EXISTS (SELECT FROM alive)""")  # noqa: S608 our own names
+)
