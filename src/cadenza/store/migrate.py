@@ -1,7 +1,7 @@
-"""The state of the schema, and bringing it to the newest revision. Alembic loads only when there is work for it.
+"""The state of the schema, and its migration to the newest revision. Alembic is imported only when it is needed.
 
-A store has two revisions. That of its schema is in `schema_revision`. `alembic_version` has the oldest program that may
-use it: a migration that only adds leaves it as it is, and so the release before can be started on the new schema.
+A store has two revisions. `schema_revision` has that of its schema. `alembic_version` has the oldest program that may
+use it: a migration that only adds does not change it, so the release before can be started on the new schema.
 """
 
 from collections.abc import Callable
@@ -31,7 +31,7 @@ class SchemaState(msgspec.Struct, frozen=True):
 
     | state | the schema |
     |---|---|
-    | `empty` | is not there |
+    | `empty` | does not exist |
     | `behind` | must be migrated |
     | `current` | is that of this program |
     | `newer` | is that of a later program, and this one may use it |
@@ -61,9 +61,9 @@ async def schema_state(store: Store) -> SchemaState:
 
 
 async def migrate(store: Store, on_backup: Callable[[Path], None] | None = None) -> str:
-    """Bring the schema to the newest revision and return it. `on_backup` is told where the copy of the store is.
+    """Bring the schema to the newest revision and return it. `on_backup` gets the path of the copy of the store.
 
-    A schema that is newer stays as it is. StoreUnavailable, and no change, while a process runs that would break.
+    A newer schema is not changed. StoreUnavailable, without a change, while a process runs that would break.
     """
     found = await schema_state(store)
     if found.state == "ahead":

@@ -1,9 +1,9 @@
 """A store in one SQLite file, through the driver of the standard library.
 
-A small statement takes microseconds, less than handing it to a thread, so it runs on the event loop's thread.
-Whatever may wait runs in a thread: long reads, a lock that another process holds, and the disk at COMMIT. There is
-one write connection, used by one transaction at a time. A transaction that has begun always runs to its end, even if
-its caller is cancelled. The driver's own transaction control is off (`isolation_level=None`).
+A small statement takes microseconds, less than handing it to a thread, so it runs on the event loop's thread. Whatever
+may wait runs in a worker thread: long reads, a lock that another process holds, and the disk at COMMIT. There is one
+write connection, used by one transaction at a time. A transaction always runs to its end, even if its caller is
+cancelled. The driver's own transaction control is off (`isolation_level=None`).
 """
 
 import asyncio
@@ -139,7 +139,7 @@ class SqliteStore:
         return await write_ahead_log.empty_log(self.path)
 
     async def close(self) -> None:
-        """Wait for what runs; the next use opens the store again."""
+        """Wait for running statements, and close all connections. The next use opens the store again."""
         async with self._turn:
             threads = (self._write_thread, self._read_threads)
             self._write_thread = self._read_threads = None
@@ -190,7 +190,7 @@ class SqliteStore:
             return done
 
     def _begin_now(self) -> bool:
-        """Begin a transaction without waiting. False where another process holds the lock or nothing is open yet."""
+        """Begin a transaction without waiting. False if another process holds the lock, or nothing is open yet."""
         if self._writer is None:
             return False
         try:
@@ -249,7 +249,7 @@ class SqliteStore:
         return await asyncio.get_running_loop().run_in_executor(self._write_thread, work)
 
     def _open(self, *pragmas: str) -> sqlite3.Connection:
-        """Open a connection that, from then on, does not wait for locks."""
+        """Open a connection. Its statements do not wait for locks."""
         try:
             files.make_private_file(self.path)
         except OSError as error:
@@ -265,7 +265,7 @@ class SqliteStore:
 
     @contextlib.contextmanager
     def _mapped_errors(self) -> Iterator[None]:
-        """Turn the driver's errors into ours. A ProgrammingError is a bug of ours and passes through."""
+        """Translate the driver's errors. A ProgrammingError is a bug of ours and is not translated."""
         try:
             yield
         except sqlite3.IntegrityError as error:
@@ -282,7 +282,7 @@ class SqliteStore:
 
 @contextlib.contextmanager
 def _rollback_on_error(connection: sqlite3.Connection) -> Iterator[None]:
-    """Leave no transaction open. After some errors SQLite has rolled back already."""
+    """Leave no transaction open. After some errors SQLite has already rolled back."""
     try:
         yield
     except BaseException:
