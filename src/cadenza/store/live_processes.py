@@ -26,6 +26,7 @@ LAST_UNDESCRIBED = "0007"
 DESCRIPTION = ("version", "revision", "host", "pid")  # the columns in which a process describes itself
 
 Fields = Mapping[str, Any]  # a row of `processes`, with the columns that its schema has
+ReadRows = Callable[[], Awaitable[list[Fields]]]
 
 
 class LiveProcess(msgspec.Struct, frozen=True):
@@ -64,11 +65,17 @@ def find_locked(database: Path, rows: Iterable[Fields], revision: str) -> list[L
     return [live_process(known.get(name, {"name": name}), revision) for name in live]
 
 
-async def find_with_heartbeat(read: Callable[[], Awaitable[list[Fields]]]) -> list[Fields]:
-    """The rows of a Postgres store whose heartbeat counters rise while this function watches them.
+async def find_live(read: ReadRows, lock: Callable[[], Awaitable[object]]) -> list[Fields]:
+    """The rows of the live processes of a Postgres store. If there is none, `lock` locks out those that start now."""
+    known = {row["name"] for row in await read()}
+    if found := await find_with_heartbeat(read):
+        return found
+    await lock()
+    return [row for row in await read() if row["name"] not in known]
 
-    Without rows it returns at once.
-    """
+
+async def find_with_heartbeat(read: ReadRows) -> list[Fields]:
+    """The rows whose heartbeat counters change while this function watches them. Without rows it returns at once."""
     before = {row["name"]: row["beats"] for row in await read()}
     moved: dict[str, Fields] = {}
     loop = asyncio.get_running_loop()

@@ -9,8 +9,20 @@ from pathlib import Path
 from typing import Literal
 
 import msgspec
+from sqlalchemy import text
 
-from cadenza.store.store import OLDEST_PROGRAM, Store, StoreUnavailable, Transaction
+from cadenza.store.statements import Statement
+from cadenza.store.store import REVISION_TABLE, Store, StoreUnavailable, Transaction
+
+HAS_TABLE = Statement(
+    text("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = :name"),
+    postgres=text("SELECT 1 WHERE to_regclass(:name) IS NOT NULL"),
+)
+OLDEST_PROGRAM = Statement(text("SELECT version_num FROM alembic_version"))
+REVISION_TABLES = {  # the revision of the schema is in the first of these tables that exists
+    REVISION_TABLE: Statement(text(f"SELECT version_num FROM {REVISION_TABLE}")),  # noqa: S608 our own name
+    "alembic_version": OLDEST_PROGRAM,  # up to 0007 it was both
+}
 
 REVISIONS = (
     "0001",
@@ -47,9 +59,17 @@ class SchemaState(msgspec.Struct, frozen=True):
         return self.state in {"current", "newer"}
 
 
+async def read_revision(store: Store) -> str | None:
+    """The revision of the schema; None if there is no schema."""
+    for table, statement in REVISION_TABLES.items():
+        if await store.row(HAS_TABLE, {"name": table}) and (found := await store.row(statement, {})):
+            return str(found[0])
+    return None
+
+
 async def schema_state(store: Store) -> SchemaState:
     head = REVISIONS[-1]
-    revision = await store.revision()
+    revision = await read_revision(store)
     if revision is None:
         return SchemaState("empty", None, head)
     if revision == head:

@@ -32,6 +32,12 @@ metadata = MetaData(
     }
 )
 
+
+def _index_where(condition: str, name: str, *columns: str, unique: bool = False) -> Index:
+    """An index of the rows that meet a condition."""
+    return Index(name, *columns, unique=unique, sqlite_where=text(condition), postgresql_where=text(condition))
+
+
 accounts = Table(
     "accounts",
     metadata,
@@ -101,20 +107,8 @@ entries = Table(
     CheckConstraint("kind <> 'charge' OR amount_nano <= 0", name="charge_is_not_positive"),
     CheckConstraint("kind <> 'charge' OR completion_id IS NOT NULL", name="charge_has_request"),
     Index("ix_entries_account_id", "account_id", "id"),
-    Index(
-        "uq_entries_charge",
-        "completion_id",
-        unique=True,
-        sqlite_where=text("kind = 'charge'"),
-        postgresql_where=text("kind = 'charge'"),
-    ),
-    Index(
-        "uq_entries_source",
-        "source",
-        unique=True,
-        sqlite_where=text("source IS NOT NULL"),
-        postgresql_where=text("source IS NOT NULL"),
-    ),
+    _index_where("kind = 'charge'", "uq_entries_charge", "completion_id", unique=True),
+    _index_where("source IS NOT NULL", "uq_entries_source", "source", unique=True),
 )
 
 processes = Table(  # the serving processes: live ones, and dead ones that were not swept yet
@@ -182,13 +176,7 @@ holds = Table(  # holds of an older release, which wrote one for each request; n
     CheckConstraint("(state = 'open') = (ended_at IS NULL)", name="ended_has_a_time"),
     CheckConstraint("amount_nano >= 0", name="amount_is_not_negative"),
     CheckConstraint("prompt_tokens >= 0 AND delivered_tokens >= 0", name="tokens_are_not_negative"),
-    Index(
-        "ix_holds_open",
-        "account_id",
-        "owner",
-        sqlite_where=text("state = 'open'"),
-        postgresql_where=text("state = 'open'"),
-    ),
+    _index_where("state = 'open'", "ix_holds_open", "account_id", "owner"),
 )
 
 idempotency = Table(

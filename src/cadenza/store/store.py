@@ -18,12 +18,7 @@ from cadenza.store.process_locks import ProcessLocks
 from cadenza.store.statements import SelectByIds, Statement, Values
 
 CHANGE_NOTHING = Statement(text("UPDATE alembic_version SET version_num = version_num"))
-OLDEST_PROGRAM = Statement(text("SELECT version_num FROM alembic_version"))
 REVISION_TABLE = "schema_revision"  # Alembic writes it
-REVISION_TABLES = {  # the revision of the schema is in the first of these tables that exists
-    REVISION_TABLE: Statement(text(f"SELECT version_num FROM {REVISION_TABLE}")),  # noqa: S608 our own name
-    "alembic_version": OLDEST_PROGRAM,  # up to 0007 it was both
-}
 WAIT_S = 10.0  # how long SQLite waits for a lock
 
 T = TypeVar("T")
@@ -148,9 +143,6 @@ class Store(Protocol):
         """Remove deleted data from the write-ahead log of a SQLite store. False if it is in use: try again later."""
 
     async def close(self) -> None: ...
-
-    async def revision(self) -> str | None:
-        """Return the revision of the schema; None if there is no schema."""
 
     async def upgrade(self, revision: str = "head") -> Path | None:
         """Migrate the schema under a lock: of several processes that start together, one migrates.

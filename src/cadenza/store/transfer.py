@@ -19,7 +19,7 @@ import msgspec
 from sqlalchemy import Table
 
 from cadenza.store import schema
-from cadenza.store.live_processes import Fields, find_with_heartbeat
+from cadenza.store.live_processes import Fields, find_live
 from cadenza.store.process_locks import ProcessLocks
 from cadenza.store.store import WAIT_S, Row, StoreUnavailable
 
@@ -109,12 +109,8 @@ async def _lock_target(target: Connection) -> None:
     async def read() -> list[Fields]:
         return [dict(row) for row in await target.fetch("SELECT * FROM processes")]
 
-    known = {row["name"] for row in await read()}
-    services = await find_with_heartbeat(read)
-    await target.execute("LOCK TABLE accounts IN SHARE ROW EXCLUSIVE MODE")
-    await target.execute("LOCK TABLE processes IN SHARE MODE")
-    services += [row for row in await read() if row["name"] not in known]
-    if services:
+    lock = "LOCK TABLE accounts IN SHARE ROW EXCLUSIVE MODE; LOCK TABLE processes IN SHARE MODE"
+    if services := await find_live(read, lambda: target.execute(lock)):
         names = ", ".join(sorted({row["name"] for row in services}))
         raise StoreUnavailable(
             f"Nothing was carried over, because a service runs on the target ({names}):",

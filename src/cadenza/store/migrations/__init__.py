@@ -97,10 +97,8 @@ async def refuse_live(connection: AsyncConnection, found: str, needed: str) -> N
         rows = await connection.run_sync(_rows, PROCESSES)
         return [row for row in rows if live_processes.known_revision(row, found) < needed]
 
-    known = {row["name"] for row in await read()}
-    refuse(await live_processes.find_with_heartbeat(read))
-    await connection.execute(text("LOCK TABLE processes IN SHARE MODE"))
-    refuse([row for row in await read() if row["name"] not in known])
+    lock = text("LOCK TABLE processes IN SHARE MODE")
+    refuse(await live_processes.find_live(read, lambda: connection.execute(lock)))
 
 
 def pending(connection: Connection, revision: str) -> tuple[str, str | None]:

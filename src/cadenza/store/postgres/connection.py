@@ -13,7 +13,7 @@ import socket
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
-from urllib.parse import SplitResult, parse_qs, urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 import asyncpg  # type: ignore[import-untyped]
 import msgspec
@@ -70,10 +70,8 @@ class PostgresAddress:
     @property
     def host_urls(self) -> list[str]:
         """One address for each host."""
-        if len(self._hosts) == 1:
-            return [self._parts.geturl()]
-        login = self._parts.netloc.rpartition("@")
-        return [_with_host(self._parts, f"{login[0]}{login[1]}{host}") for host in self._hosts]
+        login, at, _ = self._parts.netloc.rpartition("@")
+        return [self._parts._replace(netloc=f"{login}{at}{host}").geturl() for host in self._hosts]
 
     @property
     def target(self) -> str | None:
@@ -147,10 +145,6 @@ def _bound_socket(connection: Connection, bounds: PostgresBounds) -> None:
         found.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, CHECK_PEER_EVERY_S)
         found.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, bounds.dead_peer_s)
         found.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, bounds.dead_peer_s * 1000)
-
-
-def _with_host(parts: SplitResult, netloc: str) -> str:
-    return parts._replace(netloc=netloc).geturl()
 
 
 def _in_ms(seconds: float) -> str:

@@ -27,14 +27,13 @@ from cadenza.store.postgres.connection import (
 from cadenza.store.postgres.errors import CONNECT_ERRORS, DRIVER_ERRORS, Translator, can_be_retried
 from cadenza.store.postgres.session import CHANNEL, Pool, PoolBusy, PostgresSession, PostgresTransaction
 from cadenza.store.statements import Statement, Values
-from cadenza.store.store import REVISION_TABLES, Row, StoreUnavailable, Transaction
+from cadenza.store.store import Row, StoreUnavailable, Transaction
 
 MIGRATION_LOCK = 0x6361_6465_6E7A_61  # the advisory lock that a migration holds
 MIGRATION_S = 3600.0
 NO_SESSION = "it is a pooler in transaction mode, and Cadenza needs a session"
 SESSION_ADVICE = "Connect to Postgres directly, or use session mode."
 PING = Statement(text("SELECT 1"))
-HAS_TABLE = Statement(text("SELECT to_regclass(:name) IS NOT NULL"))
 TEST_EVERY_S = 1.0  # whether the connection that listens still works
 TEST_S = 1.0
 RECONNECT_PAUSE_S = 0.25
@@ -104,12 +103,6 @@ class PostgresStore:
 
     async def close(self) -> None:
         await self._pool.close()
-
-    async def revision(self) -> str | None:
-        for table, statement in REVISION_TABLES.items():
-            if await self.row(HAS_TABLE, {"name": table}) == (True,) and (found := await self.row(statement, {})):
-                return str(found[0])
-        return None
 
     async def upgrade(self, revision: str = "head") -> Path | None:
         from cadenza.store.migrations import upgrade_postgres  # noqa: PLC0415 slow to import, and rarely needed

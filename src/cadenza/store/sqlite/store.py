@@ -20,7 +20,6 @@ from cadenza.store.process_locks import ProcessLocks
 from cadenza.store.sqlite import files, write_ahead_log
 from cadenza.store.statements import SelectByIds, Statement, Values
 from cadenza.store.store import (
-    REVISION_TABLES,
     WAIT_S,
     Row,
     StoreRefused,
@@ -37,7 +36,6 @@ STRICT_TRIGGERS = "recursive_triggers=ON"  # so that INSERT OR REPLACE fires the
 BUSY = ("cache_size=-8192", "wal_autocheckpoint=4000")  # 8 MB of cache; checkpoints every 16 MB save 3%
 PING = Statement(text("PRAGMA schema_version"))
 QUICK_CHECK = Statement(text("PRAGMA quick_check(1)"))
-HAS_TABLE = Statement(text("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = :name"))
 ADVICE = {
     "not a database": "Another file is in its place: move it away, or give the store another path.",
     "malformed": "The file is damaged: stop the service, keep the file, and put a backup in its place.",
@@ -151,12 +149,6 @@ class SqliteStore:
                     connection.close()
             self._reader = self._writer = None
             self._idle_readers.clear()
-
-    async def revision(self) -> str | None:
-        for table, statement in REVISION_TABLES.items():
-            if await self.row(HAS_TABLE, {"name": table}) and (found := await self.row(statement, {})):
-                return str(found[0])
-        return None
 
     async def upgrade(self, revision: str = "head") -> Path | None:
         with self._mapped_errors():
