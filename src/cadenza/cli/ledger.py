@@ -20,34 +20,10 @@ from cadenza.cli.console import (
 )
 from cadenza.core.formats import escape_formula, rfc3339_or_none
 from cadenza.core.money import format_dollars
+from cadenza.ledger import EXPORT_FIELDS
 
 if TYPE_CHECKING:
     from cadenza.store.store import Store
-
-FIELDS = (
-    "id",
-    "created_at",
-    "account",
-    "kind",
-    "amount",
-    "amount_nano",
-    "completion_id",
-    "request_id",
-    "class",
-    "prompt_tokens",
-    "cached_tokens",
-    "completion_tokens",
-    "estimated",
-    "note",
-    "provider",
-    "model",
-    "key_id",
-    "input_nano",
-    "output_nano",
-    "cached_input_nano",
-    "short_nano",
-    "source",
-)
 
 
 @click.group()
@@ -97,7 +73,7 @@ def export(account: str | None, form: str, config: str | None) -> None:
 async def _export(store: "Store", account: str | None, form: str) -> None:
     from cadenza.control.money.statement import export_ledger  # noqa: PLC0415 import time
 
-    table = csv.DictWriter(sys.stdout, FIELDS, lineterminator="\n")
+    table = csv.DictWriter(sys.stdout, EXPORT_FIELDS, lineterminator="\n")
     entries = await export_ledger(store, account)
     if form == "csv":
         table.writeheader()
@@ -112,10 +88,9 @@ async def _export(store: "Store", account: str | None, form: str) -> None:
 def _row(entry: dict[str, Any]) -> dict[str, Any]:
     estimated = entry["estimated"]
     return {
-        **{name: entry.get(name) for name in FIELDS},
+        **entry,
         "created_at": rfc3339_or_none(entry["created_at"]),
-        "amount": format_dollars(entry["amount_nano"]),
-        "class": entry["class_id"],
+        "amount": format_dollars(entry["amount"]),
         "estimated": None if estimated is None else bool(estimated),
     }
 

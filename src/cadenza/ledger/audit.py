@@ -1,4 +1,4 @@
-"""Checks the ledger on the live store, and exports it. One statement finds everything, so it sees one moment."""
+"""Checks the ledger on the live store, and exports it. The check is one statement, so it sees one snapshot."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -7,6 +7,7 @@ import msgspec
 from sqlalchemy import TextClause, text
 
 from cadenza.core.records import OUTPUT_TOKENS_MAX
+from cadenza.ledger import EXPORT_FIELDS
 from cadenza.ledger.rules import IDEMPOTENCY_MS
 from cadenza.store.statements import Statement
 from cadenza.store.store import Store
@@ -99,12 +100,10 @@ MONTHS = {
     "sqlite": "CAST(strftime('%Y%m', u.started_at / 1000, 'unixepoch') AS INTEGER)",
     "postgres": "CAST(to_char(to_timestamp(u.started_at / 1000) AT TIME ZONE 'UTC', 'YYYYMM') AS INTEGER)",
 }
-
-
 PRICED = """(
     (u.prompt_tokens - u.cached_tokens) * u.input_nano + u.cached_tokens * COALESCE(u.cached_input_nano, u.input_nano)
     + u.completion_tokens * u.output_nano)"""
-# Without `max_tokens` the longest answer is held in part only, and an upstream may count a prompt as twice as long.
+# Without `max_tokens` only a part of the longest answer is held, and an upstream may count twice as many prompt tokens.
 HIGHEST = f"(2 * u.held_nano + {OUTPUT_TOKENS_MAX} * (u.input_nano + u.output_nano))"
 
 
@@ -129,34 +128,11 @@ COUNTS = Statement(
     (SELECT COUNT(*) FROM reserves) + (SELECT COUNT(*) FROM holds WHERE state = 'open'),
     (SELECT COUNT(*) FROM usage WHERE input_nano IS NULL)""")
 )
-EXPORT_FIELDS = (
-    "id",
-    "created_at",
-    "account",
-    "kind",
-    "amount_nano",
-    "completion_id",
-    "request_id",
-    "note",
-    "class_id",
-    "prompt_tokens",
-    "cached_tokens",
-    "completion_tokens",
-    "estimated",
-    "provider",
-    "model",
-    "key_id",
-    "input_nano",
-    "output_nano",
-    "cached_input_nano",
-    "short_nano",
-    "source",
-)
 EXPORT = Statement(
     text("""
-    SELECT e.id, e.created_at, a.email, e.kind, e.amount_nano, e.completion_id, u.request_id, e.note,
-    u.class_id, u.prompt_tokens, u.cached_tokens, u.completion_tokens, u.estimated, u.provider, u.model, u.key_id,
-    u.input_nano, u.output_nano, u.cached_input_nano, u.short_nano, COALESCE(e.source, u.source)
+    SELECT e.id, e.created_at, a.email, e.kind, e.amount_nano, e.amount_nano, e.completion_id, u.request_id,
+    u.class_id, u.prompt_tokens, u.cached_tokens, u.completion_tokens, u.estimated, e.note, u.provider, u.model,
+    u.key_id, u.input_nano, u.output_nano, u.cached_input_nano, u.short_nano, COALESCE(e.source, u.source)
     FROM entries e JOIN accounts a ON a.id = e.account_id LEFT JOIN usage u ON u.completion_id = e.completion_id
     WHERE e.id > :after AND (CAST(:email AS TEXT) IS NULL OR a.email = :email) ORDER BY e.id LIMIT :page""")
 )
@@ -194,7 +170,7 @@ async def count(store: Store) -> AuditCounts:
 
 
 async def export(store: Store, email: str | None) -> AsyncIterator[dict[str, Any]]:
-    """Yield the entries of one account, or of all, oldest first. At most one page is in memory."""
+    """Yield the entries of one account, or of all, oldest first, by EXPORT_FIELDS. At most one page is in memory."""
     after = 0
     while rows := await store.rows(EXPORT, {"email": email, "after": after, "page": PAGE}, is_long=True):
         for row in rows:

@@ -35,12 +35,13 @@ _READ = select(
     _held(cap_holds.c.process == bindparam("process")),
 )
 READ = SelectByIds(_READ, caps.c.key_id)
-_SPENT = select(func.coalesce(func.sum(usage.c.cost_nano), 0)).where(
-    usage.c.account_id == bindparam("account"), usage.c.key_id == bindparam("key")
-)
-SPENT = Statement(_SPENT)
-SPENT_BETWEEN = Statement(
-    _SPENT.where(usage.c.started_at >= bindparam("first"), usage.c.started_at < bindparam("next"))
+SPENT = Statement(
+    select(func.coalesce(func.sum(usage.c.cost_nano), 0)).where(
+        usage.c.account_id == bindparam("account"),
+        usage.c.key_id == bindparam("key"),
+        usage.c.started_at >= bindparam("first"),
+        usage.c.started_at < bindparam("next"),
+    )
 )
 HELD = Statement(
     select(func.coalesce(func.sum(cap_holds.c.amount_nano), 0)).where(cap_holds.c.key_id == bindparam("key"))
@@ -145,11 +146,8 @@ async def find_cap(store: Store, key_id: str, now_ms: int) -> CapStatus | None:
 
 def _spent(tx: Transaction, account_id: str, key_id: str, month: int) -> int:
     """What the requests of a key that started in this month have cost, or all of its requests."""
-    values = {"account": account_id, "key": key_id}
-    if not month:
-        return _number(tx.row(SPENT, values))
-    first, next_ = span_of(month)
-    return _number(tx.row(SPENT_BETWEEN, {**values, "first": first, "next": next_}))
+    first_ms, next_ms = span_of(month)
+    return _number(tx.row(SPENT, {"account": account_id, "key": key_id, "first": first_ms, "next": next_ms}))
 
 
 def _number(row: Row | None) -> int:

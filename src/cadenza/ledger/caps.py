@@ -44,8 +44,8 @@ class CapState(msgspec.Struct):
     excused_nano: int  # what may be spent beyond the limit, by requests that were running when it was set
     held_nano: int  # for running requests, in all processes
     mine_nano: int  # the part of it in this process
-    other_months_nano: dict[int, int] = msgspec.field(default_factory=dict)  # spent in other months of this batch
-    ending_nano: dict[str, int] = msgspec.field(default_factory=dict)  # held for requests that end now
+    other_months_nano: dict[int, int] = {}  # spent in other months of this batch
+    ending_nano: dict[str, int] = {}  # held for requests that end now
 
     def begin(self, kept_nano: int, ending_nano: Mapping[str, int]) -> None:
         """Hold what this process needs for its requests. Those that end now get no more than it held before."""
@@ -108,7 +108,9 @@ def month_of(period: Period, at_ms: int) -> int:
 
 
 def span_of(month: int) -> tuple[int, int]:
-    """The first millisecond of a month, and of the month after it."""
+    """The first millisecond of a month, and of the month after it; all of time for ALL_TIME."""
+    if month == ALL_TIME:
+        return 0, 2**62
     year, number = divmod(month, 100)
     begins = (datetime(year, number, 1, tzinfo=UTC), datetime(year + number // 12, number % 12 + 1, 1, tzinfo=UTC))
     first_ms, next_ms = ((begin - EPOCH) // timedelta(milliseconds=1) for begin in begins)

@@ -11,7 +11,7 @@ the requests whose holds were taken under the old name end late.
 import asyncio
 import enum
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import msgspec
 from sqlalchemy import bindparam, select
@@ -212,10 +212,13 @@ class Committer:
             self._backlog.set_aside(batch[0].account_id)
             self._backlog.put_back(batch)
             return True
-        groups = [*by_account.values()]
+        return await self._commit_each([*by_account.values()], mode)
+
+    async def _commit_each(self, groups: list[list[Move]], mode: BatchMode) -> bool:
+        """Write each group in its own transaction, until the store does not take one."""
         for number, group in enumerate(groups, start=1):
             if not await self._commit(group, mode):
-                self._backlog.put_back([move for rest in groups[number:] for move in rest])
+                self._put_back([move for rest in groups[number:] for move in rest])
                 return False
         return True
 
@@ -325,13 +328,16 @@ class Committer:
         else:
             self._backlog.fail_holds(error)
 
-    def _put_back(self, batch: Iterable[Move]) -> None:
-        """The result of a batch is unknown: its ends may have been written."""
-        uncertain = [*batch]
-        for move in uncertain:
+    def _put_back(self, batch: list[Move]) -> None:
+        """Queue moves again whose batch may have been written."""
+        self._make_uncertain(batch)
+        self._backlog.put_back(batch)
+
+    @staticmethod
+    def _make_uncertain(batch: list[Move]) -> None:
+        for move in batch:
             if move.end:
                 move.end = msgspec.structs.replace(move.end, is_uncertain=True)
-        self._backlog.put_back(uncertain)
 
     async def _commit_apart(self, batch: list[Move], process: str, error: Exception, mode: BatchMode) -> bool:
         """Write each move of a refused batch by itself. If this process was swept, it registers again first.
@@ -348,13 +354,8 @@ class Committer:
                 self._put_back(batch)
                 return True
         if len(batch) > 1 or (batch[0].end and not batch[0].end.is_uncertain):
-            for number, move in enumerate(batch, start=1):
-                if move.end:
-                    move.end = msgspec.structs.replace(move.end, is_uncertain=True)
-                if not await self._commit([move], mode):
-                    self._put_back(batch[number:])
-                    return False
-            return True
+            self._make_uncertain(batch)
+            return await self._commit_each([[move] for move in batch], mode)
         self._give_up(batch[0], error)
         return True
 

@@ -26,17 +26,8 @@ CORRECTED = "This reply was charged while it still ran, and cost less in the end
 ENTRY_COLUMNS = ("account_id", "kind", "amount_nano", "completion_id", "note", "created_at")
 USAGE_COLUMNS = tuple(usage.c.keys())
 RESERVE_COLUMNS = ("account_id", "process", "amount_nano", "has_spare")
-FIXED_COLUMNS = {  # of a metering row that is corrected
-    "completion_id",
-    "request_id",
-    "account_id",
-    "key_id",
-    "class_id",
-    "stream",
-    "started_at",
-    "idempotency_digest",
-}
-CORRECTED_COLUMNS = [name for name in USAGE_COLUMNS if name not in FIXED_COLUMNS]
+_IDENTITY = {"completion_id", "request_id", "account_id", "key_id", "class_id", "stream", "started_at"}
+CORRECTED_COLUMNS = [name for name in USAGE_COLUMNS if name not in {*_IDENTITY, "idempotency_digest"}]
 ADD_ENTRY = Statement(insert(entries), *ENTRY_COLUMNS)
 ADD_SOURCED_ENTRY = Statement(insert(entries), *ENTRY_COLUMNS, "source")
 ADD_USAGE = Statement(insert(usage), *USAGE_COLUMNS)
@@ -76,12 +67,12 @@ class BatchRows(msgspec.Struct):
 
     process: str
     is_fenced: bool = True
-    entries: list[Row] = msgspec.field(default_factory=list)
-    usage: list[Row] = msgspec.field(default_factory=list)
-    accounts: list[Row] = msgspec.field(default_factory=list)
-    new_reserves: list[Row] = msgspec.field(default_factory=list)
-    changed_reserves: list[Row] = msgspec.field(default_factory=list)
-    dropped_reserves: list[Row] = msgspec.field(default_factory=list)
+    entries: list[Row] = []
+    usage: list[Row] = []
+    accounts: list[Row] = []
+    new_reserves: list[Row] = []
+    changed_reserves: list[Row] = []
+    dropped_reserves: list[Row] = []
 
     def add_account(self, before: LockedAccount, after: LockedAccount, *, has_spare: bool) -> None:
         """Add what changed of an account and of its reserve. Paid debts are written elsewhere."""

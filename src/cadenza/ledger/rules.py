@@ -86,6 +86,7 @@ class Repeated(msgspec.Struct, frozen=True):
 
     completion_id: str
     request_id: str
+    is_open: bool = False  # the key may be used again all the same
 
 
 class Short(msgspec.Struct, frozen=True):
@@ -161,14 +162,6 @@ class Demand(msgspec.Struct, frozen=True):
     usual_nano: int  # the hold of a usual request
 
 
-class IdempotencyUse(msgspec.Struct, frozen=True):
-    """The request that used an idempotency key, and whether the key may be used again."""
-
-    completion_id: str
-    request_id: str
-    is_open: bool
-
-
 class Recorded(msgspec.Struct, frozen=True):
     """The end of a request as the store has it. Sweeps of the release before wrote no source."""
 
@@ -179,21 +172,21 @@ class Recorded(msgspec.Struct, frozen=True):
 class Known(msgspec.Struct):
     """What the store knows about the requests of a batch."""
 
-    ended: dict[str, Recorded] = msgspec.field(default_factory=dict)  # by completion id
-    revoked_keys: set[str] = msgspec.field(default_factory=set)  # the ids of the revoked API keys of late ends
-    keys: dict[tuple[str, bytes], IdempotencyUse] = msgspec.field(default_factory=dict)  # by account id and digest
-    caps: dict[str, CapState] = msgspec.field(default_factory=dict)  # by key id
+    ended: dict[str, Recorded] = {}  # by completion id
+    revoked_keys: set[str] = set()  # the ids of the revoked API keys of late ends
+    keys: dict[tuple[str, bytes], Repeated] = {}  # by account id and digest
+    caps: dict[str, CapState] = {}  # by key id
 
 
 class Changes(msgspec.Struct):
     """What a batch changes in the store, besides the accounts and reserves themselves."""
 
-    charges: list[Charge] = msgspec.field(default_factory=list)
-    corrections: list[Charge] = msgspec.field(default_factory=list)
-    new_keys: list[Hold] = msgspec.field(default_factory=list)
-    kept_keys: list[Hold] = msgspec.field(default_factory=list)  # idempotency keys of charged requests
-    freed_keys: list[Hold] = msgspec.field(default_factory=list)  # idempotency keys of requests that were not charged
-    unmarked: list[str] = msgspec.field(default_factory=list)
+    charges: list[Charge] = []
+    corrections: list[Charge] = []
+    new_keys: list[Hold] = []
+    kept_keys: list[Hold] = []  # idempotency keys of charged requests
+    freed_keys: list[Hold] = []  # idempotency keys of requests that were not charged
+    unmarked: list[str] = []
 
 
 def broken_off(hold: Hold, status: int, now_ms: int, usage: Usage | None = None) -> Outcome:
@@ -217,8 +210,9 @@ def take_hold(account: LockedAccount, hold: Hold, known: Known, changes: Changes
 
     The allowance is fitted to the account's credit only if the hold is final, and to a cap at once.
     """
-    if repeated := _used_key(hold, known):
-        return repeated
+    digest = hold.idempotency_digest
+    if digest and (used := known.keys.get((hold.account_id, digest))) and not used.is_open:
+        return used
     least_tokens = min(OUTPUT_TOKENS_MIN, hold.allowance_tokens)
     if account.debt_nano:
         least_nano = hold.price.quote(hold.prompt_tokens, least_tokens)
@@ -233,9 +227,9 @@ def take_hold(account: LockedAccount, hold: Hold, known: Known, changes: Changes
             return Insufficient(payable_nano, hold.price.quote(hold.prompt_tokens, least_tokens), cap)
         amount_nano = hold.price.quote(hold.prompt_tokens, allowance_tokens)
     resize(account, account.reserve_nano + amount_nano)
-    if digest := hold.idempotency_digest:
+    if digest:
         changes.new_keys.append(hold)
-        known.keys[hold.account_id, digest] = IdempotencyUse(hold.completion_id, hold.request_id, is_open=False)
+        known.keys[hold.account_id, digest] = Repeated(hold.completion_id, hold.request_id)
     if held_of := known.caps.get(hold.key_id):
         held_of.hold(amount_nano)
     return Held(amount_nano, allowance_tokens, payable_nano - amount_nano, held_of is not None)
@@ -277,8 +271,3 @@ def _payable(account: LockedAccount, hold: Hold, known: Known) -> tuple[int, Cap
     if left_nano > account.free_nano:
         return account.free_nano, None
     return left_nano, CapStatus(cap.cap, cap.spent_in(hold.started_at), left_nano)
-
-
-def _used_key(hold: Hold, known: Known) -> Repeated | None:
-    used = known.keys.get((hold.account_id, hold.idempotency_digest)) if hold.idempotency_digest else None
-    return None if used is None or used.is_open else Repeated(used.completion_id, used.request_id)

@@ -36,20 +36,7 @@ LOCK_S = 0.1  # how long a transaction waits for a row that is locked, though it
 FORGET_EVERY_S = 60.0
 INTERRUPTED_STATUS = 500
 NOTHING_WANTED = Demand(kept_nano=0, in_use_nano=0, wanted_nano=0, usual_nano=0)
-HOLD_COLUMNS = (
-    "completion_id",
-    "account_id",
-    "key_id",
-    "class_id",
-    "request_id",
-    "stream",
-    "started_at",
-    "prompt_tokens",
-    "delivered_tokens",
-    "input_nano",
-    "output_nano",
-    "cached_input_nano",
-)
+HOLD_COLUMNS = [column.name for column in marks.c if column.name != "process"]
 
 LEFT_MARKS = Statement(select(marks.c.account_id, marks.c.completion_id).where(marks.c.process == bindparam("of")))
 LEFT_KEYS = Statement(

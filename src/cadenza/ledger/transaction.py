@@ -25,7 +25,6 @@ from cadenza.ledger.rules import (
     Ended,
     Held,
     Hold,
-    IdempotencyUse,
     Known,
     LockedAccount,
     Recorded,
@@ -163,7 +162,7 @@ def _read_known(tx: Transaction, moves: Sequence[AccountMoves]) -> Known:
     # Holds come after ends: whether a key may be used again depends on when the new request started.
     for hold in [*[end.hold for end in ends], *[hold for move in moves for hold in move.holds]]:
         if hold.idempotency_digest and (found := tx.row(READ_KEY, _key_of(hold))):
-            known.keys[hold.account_id, hold.idempotency_digest] = _idempotency_use(found, hold.started_at)
+            known.keys[hold.account_id, hold.idempotency_digest] = _key_use(found, hold.started_at)
     return known
 
 
@@ -206,15 +205,15 @@ def forget_old_keys(tx: Transaction, now_ms: int) -> None:
 async def find_repeated(store: Store, account_id: str, digest: bytes, now_ms: int) -> Repeated | None:
     """The request that used an idempotency key: a look before any work is done. The hold asks again, and decides."""
     found = await store.row(READ_KEY, {"account": account_id, "key": digest})
-    use = _idempotency_use(found, now_ms) if found else None
-    return Repeated(use.completion_id, use.request_id) if use and not use.is_open else None
+    used = _key_use(found, now_ms) if found else None
+    return None if used is None or used.is_open else used
 
 
-def _idempotency_use(found: Row, now_ms: int) -> IdempotencyUse:
+def _key_use(found: Row, now_ms: int) -> Repeated:
     """A key may be used again after 24 hours, and if the request that used it was not charged."""
     completion_id, request_id, created_at, state = found
     is_open = state == "released" or created_at <= now_ms - IDEMPOTENCY_MS
-    return IdempotencyUse(completion_id, request_id, is_open=is_open)
+    return Repeated(completion_id, request_id, is_open)
 
 
 def _write_keys(tx: Transaction, process: str, changes: Changes) -> None:

@@ -14,10 +14,10 @@ from cadenza.ledger.rules import (
     Ended,
     EndSource,
     Hold,
-    IdempotencyUse,
     Known,
     LockedAccount,
     Recorded,
+    Repeated,
 )
 
 DUE_NANO = 2000
@@ -92,7 +92,7 @@ def test_a_correction_is_taken_off_what_the_cap_has_spent() -> None:
 )
 def test_a_request_is_charged_only_while_its_key_is_its_own(used_by: str | None, is_lost: bool) -> None:
     """Otherwise nothing is charged, no key is kept, and the metering row shows an error."""
-    keys = {("a", KEY): IdempotencyUse(used_by, "req", is_open=False)} if used_by else {}
+    keys = {("a", KEY): Repeated(used_by, "req", is_open=False)} if used_by else {}
     found, account, changes = end_late(Known(keys=keys), digest=KEY)
     [charge] = changes.charges
     assert (found.is_lost, charge.has_entry, bool(changes.kept_keys)) == (is_lost, not is_lost, not is_lost)

@@ -20,7 +20,6 @@ from cadenza.ledger.rules import (
     Ended,
     Held,
     Hold,
-    IdempotencyUse,
     Insufficient,
     Known,
     LockedAccount,
@@ -136,8 +135,8 @@ def test_an_uncounted_hold_needs_256_times_its_amount(is_final: bool) -> None:
 def test_a_used_key_is_refused_with_the_ids_of_its_request() -> None:
     """In the same batch and from the store; a key that is open again may be used, once."""
     known, changes, account = Known(), Changes(), make_account(9 * WHOLE_NANO)
-    known.keys["a", b"o" * 32] = IdempotencyUse("old", "req-old", is_open=True)
-    known.keys["a", b"u" * 32] = IdempotencyUse("used", "req-used", is_open=False)
+    known.keys["a", b"o" * 32] = Repeated("old", "req-old", is_open=True)
+    known.keys["a", b"u" * 32] = Repeated("used", "req-used", is_open=False)
     keys = [b"o" * 32, b"o" * 32, b"u" * 32, KEY, KEY]
     holds = [
         msgspec.structs.replace(make_hold(f"r{number}"), idempotency_digest=key, request_id=f"req-r{number}")
@@ -160,7 +159,7 @@ def test_a_key_is_kept_by_a_charge_and_freed_by_a_release() -> None:
         msgspec.structs.replace(one, hold=msgspec.structs.replace(one.hold, idempotency_digest=key))
         for one, key in ((charged, KEY), (released, OTHER_KEY))
     ]
-    known.keys = {("a", key): IdempotencyUse(name, "", is_open=False) for key, name in ((KEY, "r1"), (OTHER_KEY, "r2"))}
+    known.keys = {("a", key): Repeated(name, "", is_open=False) for key, name in ((KEY, "r1"), (OTHER_KEY, "r2"))}
     end_requests(account, NOTHING, keyed, known, changes)
     assert [hold.completion_id for hold in changes.kept_keys] == ["r1"]
     assert [hold.completion_id for hold in changes.freed_keys] == ["r2"]
