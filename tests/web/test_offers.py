@@ -46,7 +46,7 @@ def test_an_index_appears(bare: Service) -> None:
     index = bare.folder / "data" / "index.db"
     index.touch()
     try:
-        offer = "Whether replies may use what a search of the documents of this service finds."
+        offer = "Replies may use what a search of the documents of this service finds."
         wait_until(lambda: offer in visitor.get("/settings").words, "the index being seen")
         assert "Web search" not in visitor.get("/settings").words
         assert 'id="grounding" checked>Search</label>' in visitor.get("/chat").text

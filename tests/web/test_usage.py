@@ -40,7 +40,7 @@ def test_the_page_without_usage_says_so(visitor: Visitor) -> None:
     seen = visitor.get("/usage")
     assert "Nothing was used in this time" in seen.words
     assert 'class="chart"' not in seen.text
-    assert "no end" in seen.words
+    assert "no date" in seen.words
 
 
 @pytest.mark.usefixtures("far_from_midnight")

@@ -14,7 +14,7 @@ from cadenza.core.formats import rfc3339_or_none
 
 if TYPE_CHECKING:
     from cadenza.config.settings import SearchSettings
-    from cadenza.grounding.index.indexing import Indexed, IndexOrder
+    from cadenza.grounding.index.indexing import Indexed, IndexTask
 
 COLUMNS = ("folder", "url", "files", "unreadable", "passages", "indexed_at")
 SMALLEST_MB = 0.1
@@ -84,8 +84,7 @@ def _checked_url(url: str | None) -> str | None:
 
 def _list(path: Path, *, as_json: bool, must_exist: bool) -> None:
     from cadenza.core.errors import ControlError  # noqa: PLC0415 import time
-    from cadenza.grounding.index.indexing import indexed_folders  # noqa: PLC0415 import time
-    from cadenza.grounding.index.local_index import index_exists  # noqa: PLC0415 import time
+    from cadenza.grounding.index.local_index import index_exists, list_folders  # noqa: PLC0415 import time
 
     if not index_exists(path):
         missing = f"There is no index at {path}. 'cadenza index FOLDER' makes one."
@@ -104,7 +103,7 @@ def _list(path: Path, *, as_json: bool, must_exist: bool) -> None:
             "passages": folder.passages,
             "indexed_at": rfc3339_or_none(folder.indexed_at),
         }
-        for folder in indexed_folders(path)
+        for folder in list_folders(path)
     ]
     print_list(rows, COLUMNS, as_json=as_json)
 
@@ -117,12 +116,12 @@ def _remove(path: Path, folder: Path) -> None:
 
 
 def _update(path: Path, folder: Path, url: str | None) -> None:
-    from cadenza.grounding.index.indexing import IndexOrder, look_at_folder  # noqa: PLC0415 import time
+    from cadenza.grounding.index.indexing import IndexTask, scan_folder  # noqa: PLC0415 import time
 
-    content = look_at_folder(folder, path)
+    content = scan_folder(folder, path)
     try:
         with _progress(len(content.files)) as after_file:
-            indexed = _run(path, IndexOrder(content, url, now_ms()), after_file)
+            indexed = _run(path, IndexTask(content, url, now_ms()), after_file)
     except KeyboardInterrupt:
         say("Stopped. What was indexed so far is in the index; the next run goes on from there.")
         sys.exit(INTERRUPTED)
@@ -134,7 +133,7 @@ def _update(path: Path, folder: Path, url: str | None) -> None:
     )
 
 
-def _run(path: Path, order: "IndexOrder", after_file: Callable[[], None]) -> "Indexed":
+def _run(path: Path, task: "IndexTask", after_file: Callable[[], None]) -> "Indexed":
     import asyncio  # noqa: PLC0415 import time
 
     from cadenza.grounding.files.reader import DocumentReader  # noqa: PLC0415 import time
@@ -143,7 +142,7 @@ def _run(path: Path, order: "IndexOrder", after_file: Callable[[], None]) -> "In
 
     async def run(reader: DocumentReader) -> "Indexed":
         try:
-            return await index_folder(path, order, reader, after_file)
+            return await index_folder(path, task, reader, after_file)
         finally:
             await reader.stop()
 

@@ -5,27 +5,25 @@ A relay is the sink of the reply. `run` returns when the reply has ended and eve
 arrives, and the upstream is read no faster than the client reads.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import chain
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 from msgspec import UNSET
 
-from cadenza.core.chat import Choice, Completion, FinishReason, ReplyMessage, assemble_calls, usage_object
+from cadenza.core.chat import Choice, Completion, ReplyMessage, assemble_calls, usage_object
 from cadenza.core.money import Price
-from cadenza.core.records import ReplyResult, Usage
+from cadenza.core.records import ReplyResult
 from cadenza.core.tool_calls import ToolCallDelta, ToolCallNormalizer
 from cadenza.gateway.answers import Answers, error_event
+from cadenza.gateway.chunks import Chunks, Events
 from cadenza.gateway.meter import UsageMeter
 from cadenza.grounding.answer import GroundedStream, ground_whole
 from cadenza.grounding.search.records import Source
-from cadenza.http.events import DONE, write_event
+from cadenza.http.events import DONE
 from cadenza.http.exchange import Exchange
 from cadenza.upstreams.base import Fault, OpenReply, Piece
-
-_ENCODE = msgspec.json.Encoder().encode
-CONTENT_TAIL = b'},"finish_reason":null}]}\n\n'
 
 
 class ReplyHead(msgspec.Struct, frozen=True):
@@ -202,73 +200,3 @@ def text_of_extras(extras: Mapping[str, Any]) -> str:
 def text_of_calls(deltas: list[ToolCallDelta]) -> str:
     """The text of tool calls that counts as output: names and arguments."""
     return "".join(delta.name + delta.arguments for delta in deltas)
-
-
-class Events(Protocol):
-    """Encodes what happens in a streamed reply: the bytes that the client is sent."""
-
-    def role(self) -> bytes:
-        """The reply begins."""
-
-    def content(self, text: str, /) -> bytes: ...
-
-    def call(self, delta: ToolCallDelta, /) -> bytes: ...
-
-    def extras(self, extras: Mapping[str, Any], /) -> bytes:
-        """A refusal or reasoning."""
-
-    def annotations(self, annotations: Sequence[Mapping[str, Any]], /) -> bytes:
-        """The sources of the reply."""
-
-    def finish(self, reason: FinishReason, /) -> bytes: ...
-
-    def usage(self, usage: Usage, /) -> bytes: ...
-
-
-class Chunks:
-    """Encodes the events of one stream. All of them have the same `id`, `created` and `model`.
-
-    The bytes around the delta are encoded once per stream; for each event only the delta is encoded.
-    """
-
-    def __init__(self, completion_id: str, created: int, class_id: str) -> None:
-        head = msgspec.json.encode(
-            {"id": completion_id, "object": "chat.completion.chunk", "created": created, "model": class_id}
-        )
-        self._head = head[:-1] + b',"choices":['
-        self._content_head = b"data: " + self._head + b'{"index":0,"delta":{"content":'
-
-    def role(self) -> bytes:
-        return self._choice(b'{"role":"assistant","content":""}', b"null")
-
-    def content(self, text: str) -> bytes:
-        return self._content_head + _ENCODE(text) + CONTENT_TAIL
-
-    def call(self, delta: ToolCallDelta) -> bytes:
-        """One delta per chunk: some clients read only the first element of `tool_calls`."""
-        return self._choice(msgspec.json.encode({"tool_calls": [call_object(delta)]}), b"null")
-
-    def extras(self, extras: Mapping[str, Any]) -> bytes:
-        """A refusal or reasoning."""
-        return self._choice(_ENCODE(extras), b"null")
-
-    def annotations(self, annotations: Sequence[Mapping[str, Any]]) -> bytes:
-        return self._choice(_ENCODE({"annotations": annotations}), b"null")
-
-    def finish(self, reason: FinishReason) -> bytes:
-        return self._choice(b"{}", b'"' + reason.encode() + b'"')
-
-    def usage(self, usage: Usage) -> bytes:
-        return write_event(self._head + b'],"usage":' + msgspec.json.encode(usage_object(usage)) + b"}")
-
-    def _choice(self, delta: bytes, finish: bytes) -> bytes:
-        return write_event(self._head + b'{"index":0,"delta":' + delta + b',"finish_reason":' + finish + b"}]}")
-
-
-def call_object(delta: ToolCallDelta) -> dict[str, Any]:
-    text = {"input" if delta.type == "custom" else "arguments": delta.arguments}
-    extra = {"extra_content": delta.extra_content} if delta.extra_content else {}
-    if not delta.id:
-        return {"index": delta.index, delta.type: text, **extra}
-    head = {"index": delta.index, "id": delta.id, "type": delta.type}
-    return {**head, delta.type: {"name": delta.name, **text}, **extra}

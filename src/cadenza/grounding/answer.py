@@ -52,34 +52,15 @@ BACKTICKS = re.compile("`*")
 MARKER_CHAR = re.compile(r"[0-9 ,;^–-]")
 MARKER = re.compile(r"\^?[0-9]{1,4}(?: ?[,;–-] ?\^?[0-9]{1,4})*(?:†.*)?")
 NUMBERS = re.compile(r"([0-9]{1,4})(?: ?[–-] ?([0-9]{1,4}))?")
-VARIABLE = re.compile(r"[a-z][0-9]*|[a-z]{2,}[A-Z][a-z]\w*|\w*[_$]\w*", re.ASCII)  # a, x2, itemList, row_2
-ARRAY_NAMES = frozenset(
-    [
-        "arr",
-        "array",
-        "arrays",
-        "args",
-        "argv",
-        "data",
-        "items",
-        "list",
-        "lst",
-        "matrix",
-        "vec",
-        "row",
-        "rows",
-        "values",
-        "result",
-        "results",
-    ]
-)
+ARRAYS = "(?i:arrays?|arr|args|argv|data|items|list|lst|matrix|vec|rows?|values|results?)"
+VARIABLE = re.compile(rf"[a-z][0-9]*|[a-z]{{2,}}[A-Z][a-z]\w*|\w*[_$]\w*|{ARRAYS}", re.ASCII)  # x2, itemList, row_2
 
 
 class TagRemover:
-    """Takes an answer piece by piece. The end of a piece that may be the beginning of a tag is kept for the next.
+    """Removes tags from an answer piece by piece. The end of a piece that may begin a tag is kept for the next.
 
-    The line break before a tag goes too, so one at the end of a piece is kept. Where an answer is split makes no
-    difference to what is removed.
+    The line break before a tag is removed too, so one at the end of a piece is kept. The result does not depend on
+    where an answer is split.
     """
 
     def __init__(self, ids: Sequence[str]) -> None:
@@ -87,7 +68,7 @@ class TagRemover:
         self._kept = ""
 
     def take(self, text: str) -> str:
-        """What can be sent."""
+        """The text that can be sent now."""
         text, self._kept = self._kept + text, ""
         if len(text) > PIECE_CHARS_MAX:
             return text
@@ -98,19 +79,19 @@ class TagRemover:
         return text
 
     def end(self) -> str:
-        """What was kept, unless it is a tag that was cut."""
+        """The text that was kept, unless it is a tag cut off by the end of the answer."""
         kept, self._kept = self._kept, ""
         return "" if CUT_TAG.fullmatch(kept) else kept
 
     def _begin_of_tag(self, text: str) -> int:
-        """Where the end of the text begins that more text can make a tag of, with the line break before it."""
+        """The start of an unfinished tag at the end of the text, with the line break before it; else its length."""
         begin = text.rfind("<")
         if begin < 0 or not self._may_be_tag(text[begin : begin + TAG_CHARS_MAX + 1]):
             begin = len(text)
         return begin - 1 if text.endswith("\n", 0, begin) else begin
 
     def _may_be_tag(self, text: str) -> bool:
-        """Whether more text can make a tag of it."""
+        """Whether this is the beginning of a tag of this request."""
         if len(text) > TAG_CHARS_MAX or ">" in text or "\n" in text:
             return False
         for start in STARTS:
@@ -123,7 +104,7 @@ class TagRemover:
 
 
 class GroundedStream:
-    """An answer that streams."""
+    """The answer of a stream."""
 
     def __init__(self, fence_ids: Sequence[str], sources: Sequence[Source]) -> None:
         self._tags = TagRemover(fence_ids)
@@ -131,11 +112,11 @@ class GroundedStream:
         self._citations = CitationFinder() if sources else None
 
     def take(self, text: str) -> str:
-        """What can be sent."""
+        """The text that can be sent now."""
         return self._found(self._tags.take(text))
 
     def end(self) -> str:
-        """What was kept back."""
+        """The text that was kept."""
         return self._found(self._tags.end())
 
     def annotations(self) -> list[dict[str, Any]]:
@@ -150,7 +131,7 @@ class GroundedStream:
 async def ground_whole(
     content: str, fence_ids: Sequence[str], sources: Sequence[Source]
 ) -> tuple[str, list[dict[str, Any]]]:
-    """An answer that came whole, and its annotations. Other requests can run in between."""
+    """The answer of a reply that is not a stream, and its annotations. Other requests can run in between."""
     remover, pieces = TagRemover(fence_ids), list[str]()
     for start in range(0, len(content), PIECE_CHARS_MAX // 4):
         pieces.append(remover.take(content[start : start + PIECE_CHARS_MAX // 4]))
@@ -160,7 +141,7 @@ async def ground_whole(
 
 
 class Mark(msgspec.Struct, frozen=True):
-    """A marker in the answer, and the first and last number of each range in it."""
+    """A citation marker in the answer, and the first and last number of each range in it."""
 
     ranges: tuple[tuple[int, int], ...]
     start: int
@@ -168,16 +149,16 @@ class Mark(msgspec.Struct, frozen=True):
 
 
 class CitationFinder:
-    """Takes an answer piece by piece. Where the pieces are split makes no difference."""
+    """Takes an answer piece by piece. The result does not depend on where it is split."""
 
     def __init__(self) -> None:
         self._length = 0  # of the answer so far
         self._steps_left = STEPS_MAX
         self._marks: list[Mark] = []
-        self._doubtful: list[Mark] = []  # in inline code that may turn out to be none
+        self._doubtful: list[Mark] = []  # in inline code, if it is closed on its line
         self._code = 0  # backticks that opened the code, 0 outside of code
         self._run = 0  # backticks just before
-        self._marker = ""  # what was read of a marker, with its bracket
+        self._marker = ""  # the part of a marker so far, with its bracket
         self._is_index = False  # whether this marker is the index of an array
         self._index_end = -1  # where the last index ended
         self._before = ""  # the last characters of the piece before
@@ -210,7 +191,7 @@ class CitationFinder:
         return self._marks if is_closed else self._marks + self._doubtful
 
     def _read(self, text: str, place: int) -> int:
-        """Reads on from a place up to the next one that matters."""
+        """Read from a place to the next one that changes the state."""
         if self._run:
             if text[place] == "`":
                 return self._add_backticks(text, place)
@@ -254,7 +235,7 @@ class CitationFinder:
             self._doubtful = []
 
     def _extend(self, char: str, end: int) -> bool:
-        """Adds a character to the marker. False if it cannot be part of one."""
+        """Add a character to the marker. False if it cannot be part of one."""
         if char == CLOSING[self._marker[0]]:
             self._end_marker(end)
             return True
@@ -290,7 +271,7 @@ def _last_word(text: str) -> str:
 
 def _is_variable(word: str) -> bool:
     owner, _, name = word.rpartition(".")
-    return owner in ("self", "this") or name.lower() in ARRAY_NAMES or VARIABLE.fullmatch(name) is not None
+    return owner in ("self", "this") or VARIABLE.fullmatch(name) is not None
 
 
 def _ranges(content: str) -> Iterator[tuple[int, int]]:
@@ -311,7 +292,7 @@ def _annotation(source: Source, start: int, end: int) -> dict[str, Any]:
 
 
 async def find_citations(content: str, sources: Sequence[Source]) -> list[dict[str, Any]]:
-    """The annotations of an answer that came whole. Other requests can run between its slices."""
+    """The annotations of a complete answer. Other requests can run between its slices."""
     finder = CitationFinder()
     for start in range(0, len(content), SLICE_CHARS):
         finder.take(content[start : start + SLICE_CHARS])

@@ -1,8 +1,8 @@
 """Charges the web searches and model decisions of grounding, each as a charge of its own beside that of the chat.
 
 Each is held and settled by the ledger like a chat: it counts for the cap of the key and is charged exactly once. The
-engine or the model is asked after the hold, so a client that leaves meanwhile pays too. What fails costs nothing.
-With an idempotency key, each is charged once for all requests with that key: they may all reach it before one of them
+engine or the model is asked after the hold, so a client that disconnects meanwhile pays too. A failure costs nothing.
+With an idempotency key, each is charged once for all requests with that key: several may search before one of them
 holds credit for the chat and the others are refused.
 """
 
@@ -29,15 +29,15 @@ FAILED_STATUS = 502
 
 
 class NotAffordable(Exception):
-    """The account or the cap of its key cannot pay for it."""
+    """The credit of the account, or the cap of its key, is too low."""
 
 
 class AlreadyCharged(Exception):
-    """A request with the same idempotency key was charged for it, or is about to be."""
+    """Another request with the same idempotency key was charged for it, or is about to be."""
 
 
-class Extra(msgspec.Struct):
-    """What is charged beside a chat. The charged block sets the provider, the model and the usage; None is free."""
+class ChargedWork(msgspec.Struct):
+    """What the charged block did: it sets the provider, the model and the usage. Without a usage it is free."""
 
     usage: Usage | None
     provider: str = ""
@@ -47,7 +47,7 @@ class Extra(msgspec.Struct):
 class Charges:
     """The charges beside one chat request, and their sum. `request_id` is that of the chat.
 
-    Under the same `secret`, the same thing is charged once. It must not be stored: a digest of a query is made with it.
+    The same work is charged once under the same `secret`. It keys the digest of a query, so it must not be stored.
     """
 
     def __init__(
@@ -61,10 +61,10 @@ class Charges:
         self.charged_nano = 0
 
     @contextlib.asynccontextmanager
-    async def charge(self, class_id: str, price: Price, at_most: Usage, what: str) -> AsyncIterator[Extra]:
+    async def charge(self, class_id: str, price: Price, at_most: Usage, what: str) -> AsyncIterator[ChargedWork]:
         """Charge the block, unless it fails; NotAffordable or AlreadyCharged before it begins.
 
-        `what` is asked: the same under the same secret is charged once.
+        `what` identifies the work: the query of a search, or the prompt of a decision.
         """
         now_ms, started_s = time.time_ns() // 1_000_000, time.perf_counter()
         hold = self._hold(class_id, price, at_most, what, now_ms)
@@ -73,17 +73,17 @@ class Charges:
             raise AlreadyCharged
         if not isinstance(answer, Held):
             raise NotAffordable
-        extra, status, is_charged = Extra(at_most), 200, True
+        work, status, is_charged = ChargedWork(at_most), 200, True
         try:
-            yield extra
+            yield work
         except (EngineFailed, CadenzaError, TimeoutError):
             status, is_charged = FAILED_STATUS, False
             raise
-        except BaseException:  # the client left
+        except BaseException:  # the client disconnected
             status = DISCONNECTED_STATUS
             raise
         finally:
-            used = extra.usage if is_charged else None
+            used = work.usage if is_charged else None
             self.charged_nano += price.charge(used) if used else 0
             outcome = Outcome(
                 request_id=hold.request_id,
@@ -95,8 +95,8 @@ class Charges:
                 account_id=hold.account_id,
                 completion_id=hold.completion_id,
                 class_id=class_id,
-                provider=extra.provider,
-                model=extra.model,
+                provider=work.provider,
+                model=work.model,
                 usage=used,
             )
             self._ledger.end(outcome)
@@ -130,7 +130,7 @@ class SearchTerms(msgspec.Struct, frozen=True):
 
 
 class SearchCharge:
-    """Counts and charges the searches of one request. EngineFailed says why a search must not be made."""
+    """Counts and charges the searches of one request. EngineFailed if one must not be made."""
 
     def __init__(self, charges: Charges, rates: Rates, account_id: str, terms: SearchTerms) -> None:
         self._charges = charges
@@ -141,7 +141,7 @@ class SearchCharge:
     @contextlib.asynccontextmanager
     async def __call__(self, query: str) -> AsyncIterator[None]:
         terms = self._terms
-        name = f"searches:{terms.per_day}:{self._account_id}"  # another limit counts anew: both spans are a day
+        name = f"searches:{terms.per_day}:{self._account_id}"  # a changed limit starts a new count
         ticket = await self._rates.take(name, Rate(terms.per_day / DAY_S, terms.per_day))
         if not ticket.is_granted:
             raise EngineFailed("per_day")

@@ -1,7 +1,7 @@
 """Memory: picks the notes of an account that fit a question, within a limit of tokens. One indexed read.
 
-All notes are given where they fit. Otherwise the best ones are, by rank, and then the newest ones as long as there is
-room. Notes are content: neither they nor the question are logged or kept.
+If all notes fit, all are given; otherwise the best by rank, and then the newest as long as there is room. Notes are
+content: neither they nor the question are logged or kept.
 """
 
 import asyncio
@@ -11,15 +11,16 @@ from cadenza.grounding.files.ranking import rank
 from cadenza.store.store import Store
 from cadenza.store.tables import notes
 
-NOTE_OVERHEAD_TOKENS = 4  # what sets a note apart from the next one
+NOTE_OVERHEAD_TOKENS = 4  # of the list item
 INLINE_CHARS = 4 * 1024  # more text is ranked off the event loop
-QUESTION_CHARS_MAX = 4000  # that are ranked by
+QUESTION_CHARS_MAX = 4000  # used for ranking
 
 
 async def recall(store: Store, account_id: str, question: str, tokens_max: int) -> list[str]:
-    """The texts of the notes to give with a question: oldest first if it is all of them, else the best first."""
+    """The notes to give with a question: all of them, oldest first, or the best first."""
     texts = await notes.texts_of(store, account_id)
-    if sum(len(text.encode()) + NOTE_OVERHEAD_TOKENS for text in texts) <= tokens_max:  # a token is a byte or more
+    # A text has no more tokens than bytes.
+    if sum(len(text.encode()) + NOTE_OVERHEAD_TOKENS for text in texts) <= tokens_max:
         return texts
     if sum(map(len, texts)) <= INLINE_CHARS:
         return _pick(texts, question, tokens_max)
@@ -27,7 +28,7 @@ async def recall(store: Store, account_id: str, question: str, tokens_max: int) 
 
 
 def _pick(texts: list[str], question: str, tokens_max: int) -> list[str]:
-    """All notes or, where they do not fit, by rank and then by age. Of notes that rank alike, the newer comes first."""
+    """All notes or, if they do not fit, by rank and then by age. Of notes of equal rank, the newer comes first."""
     newest_first = texts[::-1]
     costs = [estimate_tokens(note) + NOTE_OVERHEAD_TOKENS for note in newest_first]
     if sum(costs) <= tokens_max:

@@ -65,22 +65,22 @@ class ModelDecision:
         served, answer = self._served, Collector()
         at_most = Usage(await prompt.exact(), DECISION_TOKENS, estimated=True)
         what = messages[-1]["content"]
-        async with self._charges.charge(served.plan.class_id, served.price, at_most, what) as extra:
-            extra.usage = None
+        async with self._charges.charge(served.plan.class_id, served.price, at_most, what) as work:
+            work.usage = None
 
             def note_asked(route: Route | None) -> None:
-                extra.usage = msgspec.structs.replace(at_most, completion_tokens=0) if route else None
+                work.usage = msgspec.structs.replace(at_most, completion_tokens=0) if route else None
 
             def routed(route: Route) -> None:
-                extra.provider, extra.model = route.provider, route.model
+                work.provider, work.model = route.provider, route.model
 
             ask = Ask(raw, SAMPLING, DECISION_TOKENS, stream=False, prompt_tokens=size_bytes, on_asked=note_asked)
             wanted = Dispatch(served.plan, ask, prompt, self._upstreams, self._charges.key_id, self._charges.request_id)
             async with asyncio.timeout(limit_s), open_reply(self._dispatcher, wanted, routed) as reply:
                 await reply.deliver(answer)
-            extra.usage = at_most
+            work.usage = at_most
             if reported := answer.usage:
-                extra.usage, _ = believable(reported, at_most.prompt_tokens, prompt.believable_tokens, DECISION_TOKENS)
+                work.usage, _ = believable(reported, at_most.prompt_tokens, prompt.believable_tokens, DECISION_TOKENS)
         return answer.text
 
 

@@ -1,7 +1,7 @@
 """The site as an ASGI application: its routes, who may use them, its headers, and the one place that shows errors.
 
 Imported when the first visitor comes, and not before. Every reply forbids framing, foreign content and inline scripts.
-Requests of one network are limited, so that pages cannot take the time of the API.
+Requests are rate-limited by client network, so that pages cannot starve the API.
 """
 
 import contextlib
@@ -43,7 +43,7 @@ from cadenza.web.settings import SiteParts
 from cadenza.web.site_map import ROUTES
 from cadenza.web.visit import SAFE_METHODS, Visit, WebContext
 
-PAGE_RATE = Rate(50.0, 300)  # of one network, which may be that of a whole office
+PAGE_RATE = Rate(50.0, 300)  # for each client network, which may be a whole office
 HEADERS = {
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -106,7 +106,7 @@ def _build_application(context: WebContext) -> Starlette:
         return found
 
     async def document(request: Request) -> Response:
-        """For pages of other sites too: tools that show or try an API are such pages."""
+        """Pages of other sites may read it too, for tools that show or try an API."""
         visit = Visit(request, context)
         await _check_rate(visit)
         is_compressed = "gzip" in request.headers.get("accept-encoding", "")
@@ -130,9 +130,9 @@ def _build_application(context: WebContext) -> Starlette:
 
 
 class SecurityHeaders:
-    """Adds the headers of every reply. Under https, browsers are told to stay with https.
+    """Middleware that adds the security headers to every reply.
 
-    Whether it is https is known by the site's own address, or from a trusted proxy.
+    HSTS is sent if the site's own URL has https, or if a trusted proxy says that the client used it.
     """
 
     def __init__(self, app: ASGIApp, context: WebContext) -> None:
@@ -245,7 +245,7 @@ async def _show_error(context: WebContext, request: Request, error: Exception) -
 
 
 async def _visit_of_error(context: WebContext, request: Request, error: PageError) -> Visit:
-    """The visit in which the error happened. At an address without a page, the session is looked up for the menu."""
+    """The visit in which the error happened. For an unknown path, the session is looked up for the menu."""
     visit: Visit | None = getattr(request.state, "visit", None)
     if visit is None and isinstance(error, Missing):
         with contextlib.suppress(PageError, StoreUnavailable):

@@ -1,8 +1,8 @@
 """Charts as SVG, drawn on the server, and numbers as people read them.
 
-Positions across are percentages, so a chart fills its column and its text keeps its size on every screen. The style
+Horizontal positions are percentages, so a chart fills its column and its text keeps its size on every screen. The style
 sheet has the colour of each series (--series-1 and so on); hatching tells them apart without colour. A chart of many
-bars is most of a page, so each bar is as few characters as possible.
+bars is most of the bytes of a page, so each bar is as few characters as possible.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +20,7 @@ STEPS_MAX = 4
 DAY_LABELS_MAX = 5
 BAR_SHARE = 0.72  # of the width of a day
 COLOURS = {1: "#0f8f83", 2: "#7c5ce0", 3: "#cf6a12", 4: "#4f7a5b"}  # where the style sheet has none
-SIGNS = {  # drawn over the colour of a series
+HATCHING = {  # drawn over the colour of a series
     1: Markup(""),
     2: Markup('<path d="M-1 7L7 -1M-1 1L1 -1M5 7L7 5" stroke="var(--surface, #fff)" stroke-width="1.4"/>'),
     3: Markup('<circle cx="3" cy="3" r="1.2" fill="var(--surface, #fff)"/>'),
@@ -50,13 +50,13 @@ class Bars(msgspec.Struct, frozen=True):
 
 
 def stacked_bars(bars: Bars) -> Markup:
-    """The chart. Each bar tells its values when it is pointed at; a table must give them to those who cannot."""
+    """The chart. A bar shows its values on hover; the page also needs a table, for people who cannot hover."""
     totals = [sum(values) for values in zip(*(one.values for one in bars.series), strict=True)]
     step, top = scale(max(totals, default=0))
     height = HEAD_PX + PLOT_PX + FOOT_PX
     body = Markup("").join(
         [
-            Markup("<defs>{}</defs>").format(Markup("").join(map(_pattern, SIGNS))),
+            Markup("<defs>{}</defs>").format(Markup("").join(map(_pattern, HATCHING))),
             *_value_axis(step, top, bars.show),
             Markup(
                 '<svg class="plot" x="{}%" y="0" width="{}%" height="{}" overflow="visible" fill="transparent">'
@@ -72,7 +72,7 @@ def stacked_bars(bars: Bars) -> Markup:
 
 
 def swatch(number: int) -> Markup:
-    """The sign of a series in a legend."""
+    """The symbol of a series in a legend."""
     return Markup('<svg class="swatch" width="14" height="14" aria-hidden="true">{}</svg>').format(
         _filled(number, Markup('width="14" height="14" rx="3"'))
     )
@@ -87,7 +87,7 @@ def share_bar(part: int, whole: int, number: int = 1) -> Markup:
 
 
 def scale(largest: int) -> tuple[int, int]:
-    """The distance of the lines behind the bars (1, 2 or 5 times a power of ten), and the value of the highest."""
+    """The spacing of the grid lines (1, 2 or 5 times a power of ten), and the value of the top one."""
     step = 1
     while step * STEPS_MAX < largest:
         step = step * 5 // 2 if str(step).startswith("2") else step * 2
@@ -140,14 +140,14 @@ def _all_bars(bars: Bars, totals: list[int], top: int) -> Iterator[Markup]:
         yield Markup('<g class="bar-of-day"><title>{}</title>').format("\n".join(lines))
         yield Markup('<rect x="{}%" width="{}%" height="{}"/>').format(
             round(index * day_width, 2), round(day_width, 2), HEAD_PX + PLOT_PX
-        )  # can be pointed at, but not seen
+        )  # invisible: it shows the tooltip
         across = Markup('x="{}%" width="{}%"').format(x, width)
         yield from _stack([(one.number, one.values[index]) for one in bars.series], top, across)
         yield Markup("</g>")
 
 
 def _stack(layers: Sequence[tuple[int, int]], top: int, across: Markup) -> Iterator[Markup]:
-    """One bar, with a thin gap between its layers. Nothing is a thin line."""
+    """One bar, with a thin gap between its layers. A day without values is a thin line."""
     reached = 0
     if not any(value for _, value in layers):
         yield Markup('<rect class="zero" {} y="{}" height="1" fill="currentColor" fill-opacity=".35"/>').format(
@@ -175,11 +175,11 @@ def _pattern(number: int) -> Markup:
     return Markup(
         '<pattern id="s{}" width="6" height="6" patternUnits="userSpaceOnUse">'
         '<rect width="6" height="6" fill="var(--series-{}, {})"/>{}</pattern>'
-    ).format(number, number, COLOURS[number], SIGNS[number])
+    ).format(number, number, COLOURS[number], HATCHING[number])
 
 
 def _filled(number: int, place: Markup) -> Markup:
-    """A rectangle in the colour and with the sign of a series. The patterns are in the chart of the same page."""
+    """A rectangle in the colour and with the hatching of a series. The patterns are in the chart of the same page."""
     return Markup('<rect fill="url(#s{})" {}/>').format(number, place)
 
 

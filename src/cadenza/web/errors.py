@@ -1,4 +1,4 @@
-"""The errors of pages and of /platform/api, and how those of the packages below become one of them."""
+"""The errors of pages and of /platform/api. Those of other packages are translated in one place."""
 
 from starlette.exceptions import HTTPException
 
@@ -27,7 +27,7 @@ class PageError(Exception):
 
 
 class BadForm(PageError):
-    """What was sent cannot be read."""
+    """The form, body or query is not valid."""
 
 
 class NotSignedIn(PageError):

@@ -78,7 +78,7 @@ class HostNames:
 class Probes:
     """Probes and metrics. `ready` returns why the service is not ready, or None.
 
-    With a `metrics_token` it opens the metrics, from everywhere; without one, they are open to this machine only.
+    With a `metrics_token`, the metrics need it and are open to all networks; without one, only to this machine.
     `render_metrics` renders those of all workers where there are several.
     """
 
@@ -132,7 +132,7 @@ class Probes:
     def _check_host(self, exchange: Exchange) -> None:
         """421 for a foreign host name.
 
-        A proxy passes on the name that it was asked by, and no page elsewhere knows the token of the metrics.
+        A trusted proxy may name any host: it passes on what the client used. A token protects the metrics by itself.
         """
         request = exchange.request
         is_guarded = exchange.is_forwarded or (request.path == "/metrics" and self._metrics_token)

@@ -1,7 +1,7 @@
 """Renders templates, and serves style sheets, scripts and pictures.
 
 Templates escape everything; what one marks as safe was made by our own code. Static files are read once, and served
-under an address that changes with their content.
+under a URL that changes with their content.
 """
 
 import gzip
@@ -31,7 +31,7 @@ MEDIA_TYPES = {
 }
 FOREVER = "public, max-age=31536000, immutable"
 LARGE_STEP_NANO = 100_000
-SMALL_STEP_NANO = 1_000  # a thousandth of a thousandth of a dollar
+SMALL_STEP_NANO = 1_000  # a micro-dollar
 NOTES = {
     "signed-out": "You are signed out.",
     "saved": "Saved.",
@@ -90,7 +90,7 @@ class Assets:
         return f"/static/{self._version}/{name}"
 
     def respond(self, version: str, name: str, accepted: str) -> Response | None:
-        """None where there is no such file. A file of another version is sent too, but not kept."""
+        """None for an unknown file. Under the URL of another version, the current file is sent uncached."""
         asset = self._assets.get(name)
         if asset is None:
             return None
@@ -118,19 +118,19 @@ class Renderer:
         return HTMLResponse(self.part(template, values))
 
     def part(self, template: str, values: dict[str, Any]) -> str:
-        """A part of a page, which is the same for all visitors."""
+        """The text of a template, a whole page or a part of one."""
         return self._environment.get_template(template).render(values)
 
 
 def redirect(path: str, note: str = "") -> RedirectResponse:
-    """After a form: see this page. The note is one of NOTES, never text from a request."""
+    """Redirect to a page after a form. The note is one of NOTES, never text from a request."""
     assert not note or note in NOTES
     assert path.startswith("/") and not path.startswith("//"), "only to our own pages"  # noqa: PT018
     return RedirectResponse(f"{path}?note={note}" if note else path, 303)
 
 
 def dollars(amount_nano: int) -> str:
-    """For people: never more than there is, with at least two decimals, and at most four of a dollar and more."""
+    """Rounded down, for people: at least two decimals, and at most four from a dollar on."""
     step_nano = LARGE_STEP_NANO if abs(amount_nano) >= NANO_PER_DOLLAR else SMALL_STEP_NANO
     whole, _, decimals = format_dollars(amount_nano // step_nano * step_nano).partition(".")
     return f"{int(whole):,}.{decimals}" if whole.lstrip("-") != "0" else f"{whole}.{decimals}"

@@ -9,12 +9,14 @@ is made from the table. Everything below /operator is for operators.
 import inspect
 from collections.abc import Awaitable, Callable
 from enum import Enum, auto
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from starlette.responses import Response
 
 from cadenza.core.errors import ControlError
+from cadenza.core.formats import rfc3339
+from cadenza.core.money import format_dollars
 from cadenza.web.errors import Missing, NotConfirmed, NotSignedIn, PageError, to_page_error
 from cadenza.web.render import redirect
 from cadenza.web.visit import Visit
@@ -22,6 +24,7 @@ from cadenza.web.visit import Visit
 JSON = "application/json"
 NOT_IN_FORMS = (Missing, NotConfirmed, NotSignedIn)  # errors with a page of their own
 
+T = TypeVar("T", bound=msgspec.Struct)
 ServePage = Callable[[Visit], Awaitable[Response]]
 Serve = Callable[..., Awaitable[Any]]
 
@@ -37,7 +40,8 @@ class Access(Enum):
 class Page(msgspec.Struct, frozen=True):
     """A page, or a form that a page sends. A path may have parameters: /keys/{key_id}.
 
-    With `proof_page`, it needs the password or a passkey within the last minutes; afterwards the browser goes there.
+    With `proof_page`, the password or a passkey must have been given within the last 15 minutes. If not, the visitor is
+    asked for it, and continues at that page.
     """
 
     method: str
@@ -55,7 +59,7 @@ class ApiEndpoint(msgspec.Struct, frozen=True):
     summary: str
     serve: Serve
     access: Access
-    takes: type[msgspec.Struct] | None = None  # the body; for a GET, the parameters of the address
+    takes: type[msgspec.Struct] | None = None  # the body; for a GET, the query parameters
     returns: Any = None
     media_type: str = JSON  # of the reply; another one is described without a schema
     needs_proof: bool = False
@@ -78,7 +82,7 @@ def post(path: str, serve: ServePage, access: Access | None = None, proof_page: 
 
 def form(  # noqa: PLR0913 a declaration, whose parts are named
     path: str,
-    act: Serve,
+    action: Serve,
     page: str,
     note: str = "",
     *,
@@ -88,17 +92,17 @@ def form(  # noqa: PLR0913 a declaration, whose parts are named
     access: Access | None = None,
     needs_proof: bool = False,
 ) -> Page:
-    """A form of `page`. It calls `act`, then leads back to the page with a note, or to what `then` returns.
+    """A form of `page`. It calls `action`, then leads back to the page with a note, or to what `then` returns.
 
     `then` gets the visit, the decoded form and the result. `on_error` shows the page again with a message and what was
     typed; without it, errors have a page of their own.
     """
-    kind = takes or _body_type(act)
+    kind = takes or _body_type(action)
 
     async def serve(visit: Visit) -> Response:
         given = await visit.form(kind or Button)
         try:
-            result = await (act(visit, given) if kind else act(visit))
+            result = await (action(visit, given) if kind else action(visit))
         except (ControlError, PageError) as error:
             found = to_page_error(error)
             if on_error is None or isinstance(found, NOT_IN_FORMS):
@@ -130,6 +134,24 @@ def endpoint(  # noqa: PLR0913 a declaration, whose parts are named
     return ApiEndpoint(
         method, path, summary, serve, access or _usual_access(path), takes, returned, media_type, needs_proof
     )
+
+
+def to_record(kind: type[T], source: object, **given: object) -> T:
+    """Make the record that an endpoint returns: fields by name from `source`, unless they are given.
+
+    A time (`at`, `created_at`, …) becomes RFC 3339; an amount `x` is read from `x_nano` and becomes dollars.
+    """
+    found = {name: _field(source, name) for name in kind.__struct_fields__ if name not in given}
+    return kind(**{name: value for name, value in found.items() if value is not msgspec.UNSET}, **given)
+
+
+def _field(source: object, name: str) -> object:
+    """UNSET for a field that the source does not have: its default remains."""
+    if hasattr(source, f"{name}_nano"):
+        return format_dollars(getattr(source, f"{name}_nano"))
+    value: object = getattr(source, name, msgspec.UNSET)
+    is_time = name == "at" or name.endswith("_at")
+    return rfc3339(value) if is_time and isinstance(value, int) else value
 
 
 def _usual_access(path: str) -> Access:

@@ -1,4 +1,4 @@
-"""The settings of the site, and what the composition root hands to it. Importing this imports no page."""
+"""The settings of the site, and what the composition root passes to it. Imports no page and no web framework."""
 
 from collections.abc import Awaitable, Callable
 from typing import Literal

@@ -1,7 +1,7 @@
 """One request for a page or for /platform/api: who asks, the token that its forms carry, and what it sent.
 
-The session is in a cookie that scripts cannot read. Before sign-in there is an anonymous cookie, which only ties the
-CSRF token of a form to the browser that got the form.
+The session secret is in a cookie that scripts cannot read. Before sign-in there is an anonymous cookie, which only
+binds the CSRF token of a form to the browser that got the form.
 """
 
 import time
@@ -31,7 +31,7 @@ from cadenza.web.operator.ledger_check import LedgerCheck
 from cadenza.web.render import NOTES, Assets, Renderer
 from cadenza.web.settings import ReadMetrics, SiteSettings
 
-CHANGE_RATE = Rate(1.0, 120)  # forms and changing requests of one account
+CHANGE_RATE = Rate(1.0, 120)  # forms and changing requests, for each account
 CSRF_FIELD = "csrf"
 FORM = "application/x-www-form-urlencoded"
 SAFE_METHODS = ("GET", "HEAD")
@@ -103,12 +103,12 @@ class Visit:
 
     @property
     def address(self) -> str:
-        """The client's address, as a trusted proxy tells it."""
+        """The client's IP address; behind a trusted proxy, the one that the proxy reports."""
         return self.request.client.host if self.request.client else ""
 
     @property
     def base_url(self) -> str:
-        """The address of the site, without a slash at its end."""
+        """The URL of the site, without a trailing slash."""
         return self.context.settings.base_url or f"{self.request.url.scheme}://{self.request.url.netloc}"
 
     @property
@@ -139,7 +139,7 @@ class Visit:
             await self.limit("changes", CHANGE_RATE, "Too many changes at once. Try again in a moment.")
 
     def page(self, template: str, **values: object) -> HTMLResponse:
-        """Render a template, which also knows the visit, its account and the note of a redirect."""
+        """Render a template. It also gets the visit, its account and the note of a redirect."""
         account = self.account if self.is_signed_in else None
         note = NOTES.get(self.request.query_params.get("note", ""))
         return self.context.renderer.page(template, {"visit": self, "account": account, "note": note, **values})
@@ -170,7 +170,7 @@ class Visit:
             raise BadForm("The body is nested too deeply.") from None
 
     def query(self, kind: type[T]) -> T:
-        """The parameters of the address, checked. Unknown ones are ignored; an empty one counts as absent."""
+        """The query parameters, checked. Unknown ones are ignored; an empty one counts as absent."""
         names = {field.encode_name for field in msgspec.structs.fields(kind)}
         given = self.request.query_params
         return _convert({name: given[name] for name in names if given.get(name)}, kind)

@@ -13,7 +13,8 @@ from cadenza.core.chat import new_completion_id
 from cadenza.core.errors import CadenzaError, InsufficientCredit, RequestRepeated, UpstreamFailed
 from cadenza.core.money import Price
 from cadenza.core.records import Cap, ReplyResult, Usage
-from cadenza.gateway.billing import Quote, allowance, check_not_repeated, idempotency_digest
+from cadenza.gateway.billing import Quote, allowance
+from cadenza.gateway.credit_errors import check_not_repeated, idempotency_digest
 from cadenza.ledger import cap_rows
 from cadenza.ledger.rules import Held
 from cadenza.store.schema import reserves, usage

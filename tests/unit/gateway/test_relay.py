@@ -13,8 +13,9 @@ from cadenza.core.money import Price
 from cadenza.core.records import ReplyResult, Usage
 from cadenza.core.tool_calls import ToolCallDelta, ToolCallPart
 from cadenza.gateway.answers import Answers
+from cadenza.gateway.chunks import Chunks
 from cadenza.gateway.meter import UsageMeter
-from cadenza.gateway.relay import Chunks, ReplyHead, StreamRelay, WholeRelay
+from cadenza.gateway.relay import ReplyHead, StreamRelay, WholeRelay
 from cadenza.http.events import DONE, EventReader
 from cadenza.upstreams.base import Fault, FaultKind, Piece
 from tests.unit.gateway.client import WAIT_S, Client, let_tasks_run

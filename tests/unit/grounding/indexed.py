@@ -4,7 +4,7 @@ import time
 from pathlib import Path
 
 from cadenza.grounding.files.reader import DocumentReader
-from cadenza.grounding.index.indexing import Indexed, IndexOrder, index_folder, look_at_folder
+from cadenza.grounding.index.indexing import Indexed, IndexTask, index_folder, scan_folder
 from cadenza.observe import Observer, make_log
 
 HANDBOOK = Path(__file__).parent / "handbook"
@@ -14,9 +14,9 @@ NORDLYS = Path(__file__).parent / "nordlys"
 async def index(path: Path, folder: Path, url: str | None = None) -> Indexed:
     """Bring the index at `path` up to date with the folder."""
     reader = DocumentReader(Observer(make_log()))
-    order = IndexOrder(look_at_folder(folder, path), url, time.time_ns() // 1_000_000)
+    task = IndexTask(scan_folder(folder, path), url, time.time_ns() // 1_000_000)
     try:
-        return await index_folder(path, order, reader, lambda: None)
+        return await index_folder(path, task, reader, lambda: None)
     finally:
         await reader.stop()
 

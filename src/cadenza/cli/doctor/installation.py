@@ -10,15 +10,14 @@ from typing import Literal
 
 import msgspec
 
-from cadenza.app import search_settings
+from cadenza.app import search_options
 from cadenza.cli.index import index_problem
-from cadenza.config import Settings, missing_secrets
+from cadenza.config import Settings
 from cadenza.config.load import SECRET_KEY_ENV
 from cadenza.config.settings import SearchSettings, ServerSettings
 from cadenza.core.errors import ControlError
 from cadenza.fleet.shared import MEMORY
-from cadenza.grounding.index.indexing import indexed_folders
-from cadenza.grounding.index.local_index import index_exists
+from cadenza.grounding.index.local_index import index_exists, list_folders
 from cadenza.grounding.search.engines.build import build_web_engine, probe
 from cadenza.http.headers import is_local
 from cadenza.store.address import open_store
@@ -53,7 +52,7 @@ async def check_installation(settings: Settings) -> list[Check]:
     source = str(settings.source) if settings.source else "the built-in embedded default"
     return [
         Check("config", "ok", source),
-        *(Check("secrets", "fault", missing, "Set it, then start again.") for missing in missing_secrets(settings)),
+        *(Check("secrets", "fault", missing, "Set it, then start again.") for missing in settings.missing_secrets),
         await check_store(settings.store.url),
         await check_shared_state(settings.shared_state.url),
         check_region(settings.store.region),
@@ -168,7 +167,7 @@ async def check_search(settings: Settings) -> Check:
         return Check("search", "warning", f"{search.engine} was not asked: its key is not set")
     if search.engine == "local":
         return check_index(search)
-    engine = build_web_engine(search_settings(search))
+    engine = build_web_engine(search_options(search))
     try:
         found = await probe(engine)
     finally:
@@ -183,7 +182,7 @@ def check_index(search: SearchSettings) -> Check:
     if not index_exists(search.index):
         return Check("search", "ok", "off: there is no engine, and no index of local documents")
     try:
-        folders = indexed_folders(search.index)
+        folders = list_folders(search.index)
     except ControlError as error:
         return Check("search", "fault", f"local: {error}")
     documents = sum(folder.files - folder.unreadable for folder in folders)

@@ -1,7 +1,7 @@
-"""The files of a folder that is indexed: which there are, and their bytes.
+"""The files of an indexed folder, and their bytes.
 
 Hidden files and folders and symbolic links are left out, and nothing outside the folder is ever opened, even if a part
-of a path becomes a link while it is read. A file that changes meanwhile is not used.
+of a path becomes a link while it is read. A file that changes while it is read is not used.
 """
 
 import contextlib
@@ -19,9 +19,10 @@ FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a pipe in p
 
 
 class FolderBounds(msgspec.Struct, frozen=True):
-    """The largest file that is read, the most files of a folder, and how long a file must be older than its reading.
+    """The largest file that is read, and the most files of a folder.
 
-    A file that changed within `settled_s` may change again with the same size and time: it is compared by its digest.
+    A file that changed less than `settled_s` ago may change again with the same size and time, so the next run compares
+    its digest.
     """
 
     file_bytes_max: int = 32 * MIB
@@ -45,7 +46,7 @@ class UnreadEntry(msgspec.Struct, frozen=True):
 
 
 class FolderContent(msgspec.Struct, frozen=True):
-    """What is in a folder: its files, sorted by path, and the folders and names that cannot be read."""
+    """The files in a folder, sorted by path, and the folders and names in it that cannot be read."""
 
     folder: Path
     files: tuple[FolderFile, ...]
@@ -61,7 +62,7 @@ class FileChanged(Exception):
 
 
 def list_files(folder: Path, bounds: FolderBounds) -> FolderContent:
-    """Walk the folder. OSError if it cannot be opened; a folder in it that cannot be opened is noted."""
+    """Walk the folder. OSError if it cannot be opened; folders in it that cannot be opened are listed as unread."""
     found, unread, waiting = list[FolderFile](), list[UnreadEntry](), [""]
     with _opened(str(folder), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) as root:
         while waiting:
@@ -85,7 +86,7 @@ def list_files(folder: Path, bounds: FolderBounds) -> FolderContent:
 
 
 def read_file(folder: Path, path: str, bounds: FolderBounds) -> tuple[FolderFile, bytes]:
-    """The bytes of a file, and its size and time as it was read. FileChanged if it changed meanwhile."""
+    """A file's bytes, and its size and time. FileChanged if it changed while it was read."""
     with (
         _opened(str(folder), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) as root,
         _opened_beneath(root, path, FILE) as opened,
@@ -103,7 +104,7 @@ def read_file(folder: Path, path: str, bounds: FolderBounds) -> tuple[FolderFile
 
 
 def _entries(opened: int, inside: str) -> list[tuple[str, os.stat_result]]:
-    """The files and folders of an open folder that count, with their paths."""
+    """The files and folders to index in an open folder, with their paths."""
     found = list[tuple[str, os.stat_result]]()
     with os.scandir(opened) as entries:
         for entry in entries:

@@ -6,9 +6,8 @@ every run. A file that changes while it is read keeps its old text until the nex
 """
 
 import asyncio
-import contextlib
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
@@ -30,7 +29,6 @@ from cadenza.grounding.index.folder_files import (
 from cadenza.grounding.index.local_index import (
     FILE_PASSAGES_MAX,
     Folder,
-    IndexUnusable,
     IndexWriter,
     StoredFile,
     list_folders,
@@ -44,13 +42,13 @@ TOO_MANY_PASSAGES = "it is too long"
 
 
 class PassageReader(Protocol):
-    """What turns the bytes of a file into passages; `files.reader.DocumentReader`."""
+    """Turns the bytes of a file into passages: `files.reader.DocumentReader`."""
 
     async def read_passages(self, owner: str, name: str, data: bytes) -> list[Passage]: ...
 
 
-class IndexOrder(msgspec.Struct, frozen=True):
-    """What to index: the content of a folder, and where its files are published (None: as before)."""
+class IndexTask(msgspec.Struct, frozen=True):
+    """The content of a folder to index, and where its files are published (None: as before)."""
 
     content: FolderContent
     url: str | None
@@ -59,7 +57,7 @@ class IndexOrder(msgspec.Struct, frozen=True):
 
 
 class Indexed(msgspec.Struct, frozen=True):
-    """What a run did, and what the folder then has in the index. `removed` are files that could be searched."""
+    """What a run did, and what the folder then has in the index. `removed` does not count unreadable files."""
 
     files: int
     new: int
@@ -70,8 +68,8 @@ class Indexed(msgspec.Struct, frozen=True):
     unread: tuple[UnreadEntry, ...]
 
 
-def look_at_folder(folder: Path, index: Path, bounds: FolderBounds | None = None) -> FolderContent:
-    """List the files to index, without those of the index. ControlError if the folder cannot be read."""
+def scan_folder(folder: Path, index: Path, bounds: FolderBounds | None = None) -> FolderContent:
+    """The files to index, without the index itself. ControlError if the folder cannot be read."""
     bounds = bounds or FolderBounds()
     try:
         path = folder.resolve(strict=True)
@@ -85,21 +83,19 @@ def look_at_folder(folder: Path, index: Path, bounds: FolderBounds | None = None
         raise ControlError(f"The folder {folder} cannot be read: {error.strerror}.{_hint(folder, index)}") from None
 
 
-async def index_folder(
-    index: Path, order: IndexOrder, reader: PassageReader, after_file: Callable[[], None]
-) -> Indexed:
-    """Index what is new or changed and remove what is gone. `after_file` is called for each file of the folder."""
-    with usable_index(), open_writer(index) as writer:
-        path = str(order.content.folder)
+async def index_folder(index: Path, task: IndexTask, reader: PassageReader, after_file: Callable[[], None]) -> Indexed:
+    """Index new and changed files and remove deleted ones. `after_file` is called for each file of the folder."""
+    with open_writer(index) as writer:
+        path = str(task.content.folder)
         _refuse_overlap(writer.folders(), path)
-        folder_id = writer.put_folder(path, order.url, order.now_ms)
-        run = _Run(writer, folder_id, order, reader)
-        for file in order.content.files:
+        folder_id = writer.put_folder(path, task.url, task.now_ms)
+        run = _Run(writer, folder_id, task, reader)
+        for file in task.content.files:
             await run.update(file)
             after_file()
             await asyncio.sleep(0)  # Ctrl-C is seen here, even if no file needs the reader
         run.remove_missing()
-        run.note_unread()
+        run.store_unread()
         [folder] = [folder for folder in writer.folders() if folder.id == folder_id]
     return Indexed(
         files=folder.files - folder.unreadable,
@@ -107,67 +103,52 @@ async def index_folder(
         changed=run.changed,
         removed=run.removed,
         passages=folder.passages,
-        size_bytes=_size(index),
-        unread=(*order.content.unread, *run.unread),
+        size_bytes=_size_bytes(index),
+        unread=(*task.content.unread, *run.unread),
     )
 
 
-def indexed_folders(index: Path) -> list[Folder]:
-    """The folders, oldest first. None where there is no index."""
-    with usable_index():
-        return list_folders(index)
-
-
 def is_indexed(index: Path, folder: Path) -> bool:
-    return str(folder.resolve()) in {one.path for one in indexed_folders(index)}
+    return str(folder.resolve()) in {one.path for one in list_folders(index)}
 
 
 def remove_folder(index: Path, folder: Path) -> Folder:
-    """Take a folder out of the index, whether it still exists or not, and return what it was."""
+    """Take a folder out of the index, and return what it was. It may be deleted already."""
     path = str(folder.resolve())
     if not is_indexed(index, folder):
         raise ControlError(f"{folder} is not in the index. Run 'cadenza index' to see which folders are.")
-    with usable_index(), open_writer(index) as writer:
+    with open_writer(index) as writer:
         [found] = [one for one in writer.folders() if one.path == path]
         writer.remove_folder(found.id)
     return found
 
 
-@contextlib.contextmanager
-def usable_index() -> Iterator[None]:
-    """Tell the person at the command line why the index cannot be used."""
-    try:
-        yield
-    except IndexUnusable as error:
-        raise ControlError(str(error)) from None
+def _size_bytes(index: Path) -> int:
+    return index.stat().st_size
 
 
 def _hint(folder: Path, index: Path) -> str:
-    """What to do about an indexed folder that is gone."""
+    """What to do about an indexed folder that was deleted."""
     if folder.exists() or not is_indexed(index, folder):
         return ""
     return f" It is in the index; to take it out, run 'cadenza index {folder} --remove'."
 
 
 def _without_index(content: FolderContent, index: str) -> FolderContent:
-    """The files, without the index and what SQLite and the lock of the writer have beside it."""
+    """The files, without the index, its lock and SQLite's files beside it."""
     files = tuple(file for file in content.files if not f"{content.folder}/{file.path}".startswith(index))
     return FolderContent(content.folder, files, content.unread)
 
 
-def _size(index: Path) -> int:
-    return index.stat().st_size
-
-
 class _Run:
-    """The work of one run over a folder, and its counts."""
+    """One run over a folder, and its counts."""
 
-    def __init__(self, writer: IndexWriter, folder_id: int, order: IndexOrder, reader: PassageReader) -> None:
+    def __init__(self, writer: IndexWriter, folder_id: int, task: IndexTask, reader: PassageReader) -> None:
         self.new = self.changed = self.removed = 0
         self.unread = list[UnreadEntry]()
         self._writer = writer
         self._folder_id = folder_id
-        self._order = order
+        self._task = task
         self._reader = reader
         self._stored = writer.files(folder_id)
 
@@ -175,12 +156,12 @@ class _Run:
         stored = self._stored.get(file.path)
         if stored and not stored.error and (stored.size, stored.mtime_ns) == (file.size, file.mtime_ns):
             return
-        bytes_max = self._order.bounds.file_bytes_max
+        bytes_max = self._task.bounds.file_bytes_max
         if file.size > bytes_max:
             self._refuse(file, b"", f"it is larger than {bytes_max / 2**20:g} MiB")
             return
         try:
-            read, data = read_file(self._order.content.folder, file.path, self._order.bounds)
+            read, data = read_file(self._task.content.folder, file.path, self._task.bounds)
         except FileNotFoundError:
             self._remove(file.path)
         except FileChanged:
@@ -191,16 +172,16 @@ class _Run:
             await self._index(self._settled(read), data)
 
     def remove_missing(self) -> None:
-        """Remove the files that are gone. Those in a folder that could not be opened may be there still."""
-        present = {file.path for file in self._order.content.files}
-        closed = tuple(f"{one.path}/" if one.path else "" for one in self._order.content.unread)
+        """Remove deleted files. Those in a folder that could not be opened may still exist."""
+        present = {file.path for file in self._task.content.files}
+        closed = tuple(f"{one.path}/" if one.path else "" for one in self._task.content.unread)
         for path in self._stored.keys() - present:
             if not path.startswith(closed):
                 self._remove(path)
 
-    def note_unread(self) -> None:
+    def store_unread(self) -> None:
         """Store the names and folders that cannot be read, so that the list of folders counts them."""
-        for one in self._order.content.unread:
+        for one in self._task.content.unread:
             self._writer.put_file(self._folder_id, StoredFile(_noted_path(one.path), 0, 0, b"", one.reason), [])
 
     async def _index(self, file: FolderFile, data: bytes) -> None:
@@ -233,13 +214,13 @@ class _Run:
             self.removed += not self._stored[path].error
 
     def _settled(self, file: FolderFile) -> FolderFile:
-        """The file; without its time if that is so young that the file may change again and keep it."""
-        young_ns = self._order.now_ms * 1_000_000 - round(self._order.bounds.settled_s * 1e9)
-        return FolderFile(file.path, file.size, 0) if file.mtime_ns > young_ns else file
+        """The file; without its time if it is so recent that the file may change again and keep it."""
+        recent_ns = self._task.now_ms * 1_000_000 - round(self._task.bounds.settled_s * 1e9)
+        return FolderFile(file.path, file.size, 0) if file.mtime_ns > recent_ns else file
 
 
 def _noted_path(path: str) -> str:
-    """A path in UTF-8 that no file can have: those of files do not begin with a slash."""
+    """A path in UTF-8 that no file can have: a file's path does not begin with a slash."""
     return "/" + path.encode(errors="backslashreplace").decode()
 
 

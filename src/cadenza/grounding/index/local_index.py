@@ -1,8 +1,8 @@
 """The index of the local search engine: one SQLite file with a full-text table, and the only SQL about it.
 
 One process writes at a time, and each file of a folder is one transaction, so a reader sees a file whole or not at all.
-A reader opens the file read-only, sees one moment of it, and keeps the question in memory. A file that is damaged, not
-an index, or made by a later version raises IndexUnusable and is never changed.
+A reader opens the file read-only, sees one snapshot of it, and keeps the question in memory. A file that is damaged,
+not an index, or made by a later version raises IndexUnusable and is never changed.
 """
 
 import contextlib
@@ -14,6 +14,7 @@ from pathlib import Path, PurePosixPath
 
 import msgspec
 
+from cadenza.core.errors import ControlError
 from cadenza.grounding.files.ranking import TOKENIZER, match_expression, spaced
 from cadenza.grounding.files.records import Passage
 from cadenza.store.process_locks import ProcessLocks
@@ -22,14 +23,14 @@ from cadenza.store.store import WAIT_S
 
 APPLICATION_ID = 0x63647A69  # "cdzi", in the header of the file
 MAGIC = b"SQLite format 3\0"
-ID_AT = 68  # in the header of every SQLite file, with the highest byte first
+ID_AT = 68  # in the header of every SQLite file, big-endian
 ID_BYTES = 4
 VERSION = 2
 READABLE = (1, 2)  # an index of schema 1 has fewer words in `passages.name`, until the next writer adds them
 PASSAGE_BITS = 20  # the rowid of a passage is the id of its file, followed by this many bits for its number
 FILE_PASSAGES_MAX = (1 << PASSAGE_BITS) - 1
 PASSAGE_CHARS_MAX = 8000  # read from one passage, even if another program wrote it
-STEPS_PER_CHECK = 2000  # of SQLite's virtual machine, between two looks at the clock
+STEPS_PER_CHECK = 2000  # of SQLite's virtual machine, between two checks of the time limit
 WRITER = "writer"
 ROOT_NAME = "root"  # of the folder "/", which has none
 WORD_STARTS = re.compile(r"(?<=[a-z])(?=[A-Z0-9])|(?<=[0-9])(?=[A-Za-z])")
@@ -57,7 +58,7 @@ FROM_1 = (
     "ALTER TABLE files DROP COLUMN title",
     f"PRAGMA user_version = {VERSION}",
 )
-SCRATCH = (  # of one look at the index: in memory, with the question in it
+SCRATCH = (  # temporary tables of one reader, with the question in them: in memory
     "PRAGMA temp_store = MEMORY",
     "BEGIN",
     "CREATE VIRTUAL TABLE temp.vocabulary USING fts5vocab (main, passages, row)",
@@ -66,8 +67,8 @@ SCRATCH = (  # of one look at the index: in memory, with the question in it
 )
 
 
-class IndexUnusable(Exception):
-    """The index cannot be used. The message is a sentence for the operator."""
+class IndexUnusable(ControlError):
+    """The index cannot be used. The message tells the operator why."""
 
 
 class Folder(msgspec.Struct, frozen=True):
@@ -83,7 +84,7 @@ class Folder(msgspec.Struct, frozen=True):
 
 
 class StoredFile(msgspec.Struct, frozen=True):
-    """A file as it was when it was indexed. `error` says why it cannot be read; it is empty otherwise."""
+    """A file as it was indexed. `error` says why it cannot be read, if it cannot."""
 
     path: str
     size: int
@@ -101,9 +102,9 @@ class Term(msgspec.Struct, frozen=True):
 
 
 class FoundPassage(msgspec.Struct, frozen=True):
-    """A passage with a word of the question: the file and folder it is from, and the stems of the question in it.
+    """A passage with a word of the question, its file, and the stems of the question in it.
 
-    `folder` is a name that no other folder of the index has, and `path` is the path in it.
+    `folder` is the unique name of the folder in the index, and `path` is the path in it.
     """
 
     file_id: int
@@ -116,7 +117,7 @@ class FoundPassage(msgspec.Struct, frozen=True):
 
 
 class IndexWriter:
-    """The only writer of an index, until `open_writer` ends."""
+    """The only writer of an index."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
@@ -125,7 +126,7 @@ class IndexWriter:
         return _folders(self._connection)
 
     def put_folder(self, path: str, url: str | None, now_ms: int) -> int:
-        """Note that this folder is indexed now, and return its id. Without a `url` it keeps the one it has."""
+        """Add or update a folder, and return its id. Without a `url` it keeps the one it has."""
         with self._transaction():
             self._connection.execute(
                 "INSERT INTO folders (path, url, indexed_at) VALUES (?1, ifnull(?2, ''), ?3)"
@@ -163,7 +164,7 @@ class IndexWriter:
             )
 
     def touch_file(self, folder_id: int, file: StoredFile) -> None:
-        """Note size and time of a file whose content is the same."""
+        """Update size and time of a file whose content is the same."""
         with self._transaction():
             self._connection.execute(
                 "UPDATE files SET size = ?, mtime_ns = ? WHERE folder_id = ? AND path = ?",
@@ -176,7 +177,7 @@ class IndexWriter:
             self._connection.execute("DELETE FROM files WHERE folder_id = ? AND path = ?", (folder_id, path))
 
     def remove_folder(self, folder_id: int) -> None:
-        """Remove a folder. Afterwards its text is nowhere in the index file."""
+        """Remove a folder, and erase its text from the index file."""
         for path in self.files(folder_id):
             self.remove_file(folder_id, path)
         with self._transaction():
@@ -199,13 +200,12 @@ class IndexWriter:
 
 
 class IndexReader:
-    """One moment of the index, and the words of one question."""
+    """A snapshot of the index, for one question."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
 
     def passages(self) -> int:
-        """The number of all passages."""
         [(count,)] = self._connection.execute("SELECT ifnull(sum(passage_count), 0) FROM files")
         return int(count)
 
@@ -227,10 +227,10 @@ class IndexReader:
             " WHERE passages MATCH ?3 ORDER BY passages.rank LIMIT ?4",
             (PASSAGE_CHARS_MAX, PASSAGE_BITS, match_expression([term.word for term in wanted]), count),
         ).fetchall()
-        asked = {term.stem for term in terms}
+        wanted_stems = {term.stem for term in terms}
         stems = [set[str]() for _ in rows]
         for number, stem in self._stems([row[6] for row in rows]):
-            if stem in asked:
+            if stem in wanted_stems:
                 stems[number].add(stem)
         names = folder_names(self._connection.execute("SELECT id, path FROM folders ORDER BY id"))
         return [
@@ -251,7 +251,7 @@ class IndexReader:
 
 @contextlib.contextmanager
 def open_writer(path: Path) -> Iterator[IndexWriter]:
-    """Open the index to write, and make it where there is none. Another writer is a reason for IndexUnusable."""
+    """Open the index to write, or make it. IndexUnusable if another process writes."""
     with _mapped_errors(path), _only_writer(path):
         if index_exists(path):
             with contextlib.closing(_connect(path, "mode=ro")) as found:
@@ -269,7 +269,7 @@ def open_writer(path: Path) -> Iterator[IndexWriter]:
 
 @contextlib.contextmanager
 def open_reader(path: Path, time_s: float) -> Iterator[IndexReader]:
-    """Open the index to read. Nothing in it or beside it changes. TimeoutError if the work takes longer than time_s."""
+    """Open the index to read. No file is changed. TimeoutError if the work takes longer than time_s."""
     deadline_s = time.monotonic() + time_s
     with _mapped_errors(path), contextlib.closing(_connect_beside_writer(path)) as connection:
         connection.set_progress_handler(lambda: time.monotonic() > deadline_s, STEPS_PER_CHECK)
@@ -279,7 +279,7 @@ def open_reader(path: Path, time_s: float) -> Iterator[IndexReader]:
 
 
 def index_exists(path: Path) -> bool:
-    """Whether there is an index: one look at the file system. A file without content is none yet."""
+    """Whether there is an index. An empty file is none yet."""
     try:
         return path.stat().st_size > 0
     except OSError:
@@ -298,7 +298,7 @@ def why_not_an_index(path: Path) -> str | None:
 
 
 def list_folders(path: Path) -> list[Folder]:
-    """The folders of an index, oldest first. None where there is no index; nothing is created."""
+    """The folders of an index, oldest first; none if there is no index."""
     if not index_exists(path):
         return []
     with _mapped_errors(path), contextlib.closing(_connect_beside_writer(path)) as connection:
@@ -321,10 +321,10 @@ def _passage_row(rowid: int, name: str, passage: Passage) -> tuple[int, str, str
 
 
 def _connect_beside_writer(path: Path) -> sqlite3.Connection:
-    """A connection that only reads, and has checked that this is an index.
+    """A read-only connection to what is an index.
 
-    SQLite coordinates with a writer through files beside the index. Where they are missing and cannot be made, the
-    folder is read-only and nobody writes.
+    SQLite coordinates with a writer through files beside the index. If they are missing and cannot be made, the folder
+    is read-only and there is no writer.
     """
     connection = _connect(path, "mode=ro")
     try:
@@ -352,7 +352,7 @@ def _version(connection: sqlite3.Connection) -> int:
 
 
 def _steps_from(version: int) -> tuple[str, ...]:
-    """What makes an index of this version, none or an older one."""
+    """The statements that bring an index of this version, or an empty file, to the current one."""
     return {0: SCHEMA, 1: FROM_1}.get(version, ())
 
 
@@ -395,7 +395,7 @@ def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _mapped_errors(path: Path) -> Iterator[None]:
-    """Turn the errors of the driver and of the file system into one sentence. It never quotes a value."""
+    """Turn errors of the driver and of the file system into IndexUnusable. Its message never quotes a value."""
     try:
         yield
     except sqlite3.ProgrammingError:
@@ -412,7 +412,7 @@ def _mapped_errors(path: Path) -> Iterator[None]:
 
 
 def folder_names(folders: Iterable[tuple[int, str]]) -> dict[int, str]:
-    """A name for each folder, by id: the last part of its path. No two are the same, so the second has a number."""
+    """A unique name for each folder, by id: the last part of its path, with a number if another one has it."""
     names = dict[int, str]()
     taken = set[str]()
     for folder_id, path in folders:
@@ -427,7 +427,7 @@ def folder_names(folders: Iterable[tuple[int, str]]) -> dict[int, str]:
 
 
 def words_of_path(folder: str, path: str) -> str:
-    """What is found of the name of a file: its folders and its name, without the ending; "TravelCosts2026" in parts."""
+    """The searchable words of a file's path, without its ending; "TravelCosts2026" as it is, and in parts."""
     name = f"{_last_part(folder)}/{path.rpartition('.')[0] or path}"
     return spaced(_with_parts(name.split("/")))
 

@@ -1,3 +1,3 @@
-"""Automatic web search: `intent/` says whether a message needs it and what to ask, `engines/` finds results, `pages/`
-reads pages, and `finder` puts them together. Queries and results are content: memory only, for minutes at most.
+"""Automatic web search: `intent/` decides whether a message needs it and writes the query, `engines/` find results,
+`pages/` fetches pages, and `finder` joins them. Queries and results are content: in memory only, for minutes at most.
 """

@@ -30,8 +30,7 @@ from cadenza.core.money import format_dollars, parse_dollars
 from cadenza.core.rates import Rate
 from cadenza.core.records import PERIODS, SCOPES, Cap, Period
 from cadenza.web.errors import BadForm
-from cadenza.web.records import to_record
-from cadenza.web.routes import Routes, endpoint, form, get
+from cadenza.web.routes import Routes, endpoint, form, get, to_record
 from cadenza.web.visit import Visit
 
 CHANGE_RATE = Rate(1.0, 60)  # changes of the keys of one account
@@ -51,7 +50,7 @@ Expiry = Literal["30", "90", "365", "never"]
 
 
 class LimitFields(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The fields of a key that can be changed later, as typed. An empty rate or cap means none of its own."""
+    """The fields of a key that can be changed later, as typed. Empty: the key has no rate or cap of its own."""
 
     name: str = ""
     rate: str = ""
@@ -90,7 +89,7 @@ class CapBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class NewKeyBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A key to create. No scopes means all of them; no rate, burst or cap means none of its own.
+    """A key to create. No scopes means all of them; without a rate, burst or cap the key has none of its own.
 
     A reference makes it idempotent: a repetition creates no second key, and cannot show the first one again.
     """
@@ -114,7 +113,7 @@ class KeyChangeBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class CapObject(msgspec.Struct, frozen=True):
-    """A spend cap, and what is spent of it in its period."""
+    """A spend cap, and what was spent in the current period."""
 
     limit: str
     period: Period

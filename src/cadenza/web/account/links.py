@@ -1,7 +1,7 @@
-"""The pages behind links: reset a password, verify an address, take a new address. And asking for a reset.
+"""The pages that links open: reset a password, verify an e-mail address, change it; and the request for a reset link.
 
-Opening a link changes nothing; the button on its page does. With e-mail, asking for a reset gets the same reply for
-every address, at once.
+Opening a link changes nothing; pressing the button on its page does. A reset request gets the same reply at once for
+every address, so that it does not tell which addresses have an account.
 """
 
 import msgspec
@@ -119,7 +119,7 @@ async def use_new_address_by_form(visit: Visit) -> None:
 
 
 async def limit_mail(visit: Visit) -> None:
-    """Limits how many e-mails one network asks for."""
+    """429 for a network that asks for too many e-mails."""
     limits = network_limits("mail:network", visit.address, MAIL_RATE)
     await throttle.take(visit.context.rates, limits, "Too many e-mails were asked for. Try again in a few minutes.")
 

@@ -15,8 +15,7 @@ from cadenza.control.account.memory import (
 )
 from cadenza.core.rates import Rate
 from cadenza.web.chat.grounding import offer_of
-from cadenza.web.records import to_record
-from cadenza.web.routes import Routes, endpoint, form, get
+from cadenza.web.routes import Routes, endpoint, form, get, to_record
 from cadenza.web.visit import Visit
 
 PAGE = "/settings/memory"

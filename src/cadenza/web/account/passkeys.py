@@ -13,8 +13,7 @@ from cadenza.store.tables.accounts import Account
 from cadenza.web.account.second_factor import Codes, with_codes
 from cadenza.web.account.sessions import SECURITY_PAGE, SignInStatus, relying_party, renew_session, start_session
 from cadenza.web.errors import Missing
-from cadenza.web.records import to_record
-from cadenza.web.routes import JSON, Access, Routes, endpoint, form
+from cadenza.web.routes import JSON, Access, Routes, endpoint, form, to_record
 from cadenza.web.visit import Visit
 
 
@@ -47,13 +46,13 @@ class PasskeyList(msgspec.Struct, frozen=True):
     object: str = "list"
 
 
-async def ask(visit: Visit) -> Response:
+async def start_sign_in(visit: Visit) -> Response:
     """A challenge for any passkey of this site or, if the visitor is known, for one of that account."""
     account_id = visit.signed_in.account.id if visit.signed_in else None
     site = relying_party(visit)
     options = await visit.context.passkeys.ask_to_sign_in(site, visit.cookie, account_id, visit.now_ms)
     if visit.signed_in is None:
-        visit.set_session_cookie(visit.cookie)  # the challenge is tied to it
+        visit.set_session_cookie(visit.cookie)  # the challenge is bound to it
     return Response(options, media_type=JSON)
 
 
@@ -70,7 +69,7 @@ async def prove(visit: Visit, given: UsePasskey) -> SignInStatus:
     return await renew_session(visit, is_proof=True)
 
 
-async def ask_to_add(visit: Visit) -> Response:
+async def start_adding(visit: Visit) -> Response:
     options = await visit.context.passkeys.ask_to_add(relying_party(visit), visit.account, visit.cookie, visit.now_ms)
     return Response(options, media_type=JSON)
 
@@ -100,10 +99,10 @@ async def _check(visit: Visit, given: UsePasskey, account_id: str | None) -> Acc
 
 ROUTES: Routes = (
     form(SECURITY_PAGE + "/passkeys/{passkey_id}/remove", remove, SECURITY_PAGE, "passkey-removed", needs_proof=True),
-    endpoint("POST", "/passkeys/ask", "Ask for a challenge, to sign in with a passkey.", ask, Access.ANYONE),
+    endpoint("POST", "/passkeys/ask", "Ask for a challenge, to sign in with a passkey.", start_sign_in, Access.ANYONE),
     endpoint("POST", "/sign-in/passkey", "Sign in with a passkey.", sign_in, Access.ANYONE),
     endpoint("POST", "/proof/passkey", "Use a passkey, for changes that need a recent proof.", prove),
-    endpoint("POST", "/passkeys/ask-to-add", "Ask for a challenge, to add a passkey.", ask_to_add, needs_proof=True),
+    endpoint("POST", "/passkeys/ask-to-add", "Ask for a challenge, to add a passkey.", start_adding, needs_proof=True),
     endpoint("POST", "/passkeys", "Add a passkey.", add, needs_proof=True),
     endpoint("GET", "/passkeys", "List the passkeys.", list_passkeys),
     endpoint("DELETE", "/passkeys/{passkey_id}", "Remove a passkey.", remove, needs_proof=True),

@@ -8,8 +8,7 @@ from cadenza.control.account.accounts import choose, preferences_of
 from cadenza.core.records import CLASSES
 from cadenza.store.tables.accounts import Preferences, Theme
 from cadenza.web.chat.grounding import offer_of
-from cadenza.web.records import to_record
-from cadenza.web.routes import Routes, endpoint, form, get
+from cadenza.web.routes import Routes, endpoint, form, get, to_record
 from cadenza.web.visit import Visit
 
 RENAMED = {"preferred_class": "class", "uses_search": "web_search", "uses_memory": "memory"}

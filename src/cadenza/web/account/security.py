@@ -13,9 +13,8 @@ from cadenza.core.formats import rfc3339
 from cadenza.web.account.links import NO_MAIL, EmailAddress, limit_mail
 from cadenza.web.account.sessions import SECURITY_PAGE, SignInStatus, renew_session, use_secret
 from cadenza.web.errors import Missing
-from cadenza.web.records import to_record
 from cadenza.web.render import redirect
-from cadenza.web.routes import Routes, endpoint, form, get
+from cadenza.web.routes import Routes, endpoint, form, get, to_record
 from cadenza.web.visit import Visit
 
 
@@ -37,7 +36,7 @@ class SessionRecord(msgspec.Struct, frozen=True):
 
 
 class SessionList(msgspec.Struct, frozen=True):
-    """The browsers that are signed in, the last used first."""
+    """The browsers that are signed in, most recently used first."""
 
     data: list[SessionRecord]
     object: str = "list"
@@ -50,7 +49,7 @@ class AddressStep(msgspec.Struct, frozen=True):
 
 
 async def security_page(visit: Visit, error: str = "", typed: PasswordChange | EmailAddress | None = None) -> Response:
-    """With an error, the form that was typed is open."""
+    """With an error, the form at fault is open."""
     context, account = visit.context, visit.account
     is_email = isinstance(typed, EmailAddress)
     return visit.page(

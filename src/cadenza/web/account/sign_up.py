@@ -20,10 +20,10 @@ from cadenza.web.render import redirect
 from cadenza.web.routes import JSON, Access, Routes, endpoint, form, get
 from cadenza.web.visit import Visit
 
-SIGN_UP_RATE = Rate(1 / 300, 10)  # of one network
+SIGN_UP_RATE = Rate(1 / 300, 10)  # for each client network
 ALL_SIGN_UPS = Rate(0.5, 300)
 HOUR_S = 3600
-CREDIT_RATE = Rate(10 / HOUR_S, 10)  # accounts of one network that get the opening credit
+CREDIT_RATE = Rate(10 / HOUR_S, 10)  # accounts that get the opening credit, for each client network
 CLOSED = "Sign-up is closed here. Ask the operator of this service for an account."
 DEAD_OPERATOR_LINK = (
     "This link was used before, has expired, or was replaced by a later start of the service. If you have an account, "
@@ -41,14 +41,14 @@ class SignUpForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class JoinForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the reader of an invitation chooses."""
+    """What an invited person chooses."""
 
     password: str
     email: str = ""
 
 
 class JoinRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The secret of an invitation, and what its reader chooses. The address is needed if the invitation names none."""
+    """The secret of an invitation, and what the invited person chooses: the address only if the invitation has none."""
 
     secret: str
     password: str
@@ -102,7 +102,7 @@ async def api_join(visit: Visit, given: JoinRequest) -> Response:
 
 
 async def _sign_up(visit: Visit, form: SignUpForm) -> Account | None:
-    """The new account; None if a link was sent, or would have been if the address had no account."""
+    """The new account, or None with e-mail: a link is sent, unless the address has an account already."""
     settings, context = visit.context.settings, visit.context
     if settings.sign_up != "open":
         raise ControlError(INVITED_ONLY if settings.sign_up == "invite" else CLOSED)

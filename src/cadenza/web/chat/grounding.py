@@ -1,4 +1,4 @@
-"""What this service can add to a question, and what an account lets it add: for the pages that tell people so."""
+"""Whether search, memory and attachments are offered by the service and used by the account, for the pages."""
 
 from typing import Literal
 
@@ -8,23 +8,23 @@ from cadenza.gateway.gateway import Gateway
 from cadenza.grounding.charges import SearchTerms
 from cadenza.store.tables.accounts import Account
 
-IMAGE_TYPES = "image/png,image/jpeg,image/webp,image/gif"  # that go to the model itself
+IMAGE_TYPES = "image/png,image/jpeg,image/webp,image/gif"  # sent to the model as they are
 VISION, FILES = frozenset({"vision"}), frozenset({"files"})
 
 
 class Offer(msgspec.Struct, frozen=True):
-    """What the service has, whatever an account has turned off."""
+    """What the service offers, whether or not an account uses it."""
 
     memory: bool
     search: Literal["web", "documents"] | None
-    is_search_off: bool  # by the config; otherwise there may be nothing to search yet
+    is_search_off: bool  # by the config; if False and `search` is None, there is nothing to search yet
     files: bool  # read here, or taken by the model of a class
     image_classes: tuple[str, ...]  # whose models take images
     search_terms: SearchTerms | None = None  # of a search of the web
 
     @property
     def accept(self) -> str:
-        """The types that a visitor can attach, as a file field has them: empty for all."""
+        """The `accept` attribute of the file input. Empty: all types."""
         return "" if self.files else IMAGE_TYPES
 
 

@@ -8,11 +8,10 @@ from cadenza.ledger.statement import find_reply_cost
 from cadenza.web.chat.grounding import chat_switch, offer_of
 from cadenza.web.chat.relay import ChatCost
 from cadenza.web.errors import BadForm, Missing
-from cadenza.web.records import to_record
-from cadenza.web.routes import Routes, endpoint, get
+from cadenza.web.routes import Routes, endpoint, get, to_record
 from cadenza.web.visit import Visit
 
-RENDER_RATE = Rate(2.0, 40)  # of one account
+RENDER_RATE = Rate(2.0, 40)  # for each account
 TEXTS_MAX = 100
 SUGGESTIONS = (
     "Explain photosynthesis in one sentence.",
@@ -72,7 +71,7 @@ class RenderedTexts(msgspec.Struct, frozen=True):
 
 
 async def chat_page(visit: Visit) -> Response:
-    """The page has what the service and the account offer; its script fills it from the browser's own storage."""
+    """The page. Its script fills in the conversations from the browser's storage."""
     context = visit.context
     context.markdown.prepare(visit.account.id)
     ids = context.gateway.snapshot.catalogue.ids
@@ -100,7 +99,7 @@ async def render(visit: Visit, order: RenderOrder) -> RenderedTexts:
 
 
 async def cost(visit: Visit) -> ChatCost:
-    """What a reply cost that was stopped: its stream could not say it."""
+    """What a stopped reply cost: its stream ended before the usage event."""
     found = await find_reply_cost(visit.store, visit.account.id, visit.path_param("completion_id"))
     if found is None:
         raise Missing("There is no such reply, or it has not ended yet.")

@@ -1,9 +1,9 @@
 """Sends a reply to the chat page: its text as it arrives, and the HTML of its blocks once they are complete.
 
-Events, each with a `type`: `start` (id, class), `text`, `block` (html, and how many UTF-16 units of the text it stands
-for), `reasoning`, `refusal`, `call`, `sources` (numbers, titles, addresses, and whether they are cited), `finish`
-(reason) and `usage` (tokens, cost). [DONE] follows, or an error object. While blocks are being rendered, the upstream
-is not read: nothing piles up.
+Events, each with a `type`: `start` (id, class), `text`, `block` (html, and how many UTF-16 units of the text it
+replaces), `reasoning`, `refusal`, `call`, `sources` (numbers, titles, addresses, and whether they are cited), `finish`
+(reason) and `usage` (tokens, cost). [DONE] follows, or an error object. The upstream is not read while blocks are
+being rendered (backpressure).
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,8 +16,9 @@ from cadenza.core.money import format_dollars
 from cadenza.core.records import ReplyResult, Usage
 from cadenza.core.tool_calls import ToolCallDelta
 from cadenza.gateway.answers import Answers
+from cadenza.gateway.chunks import call_object
 from cadenza.gateway.meter import UsageMeter
-from cadenza.gateway.relay import ReplyHead, StreamRelay, call_object
+from cadenza.gateway.relay import ReplyHead, StreamRelay
 from cadenza.http.events import write_event
 from cadenza.http.exchange import STREAMING, Exchange
 from cadenza.upstreams.base import OpenReply
@@ -62,7 +63,7 @@ class ChatEvents:
     def annotations(self, annotations: Sequence[Mapping[str, Any]]) -> bytes:
         """The sources that the reply cites, each with its number; if it cites none, all that the model was given.
 
-        A marker has characters, so an annotation without any stands for a source that is not cited.
+        An annotation that covers no characters stands for a source that is not cited.
         """
         is_cited = any(one["url_citation"]["start_index"] < one["url_citation"]["end_index"] for one in annotations)
         listed = {(one["url_citation"]["url"], one["url_citation"]["title"]) for one in annotations}

@@ -1,8 +1,8 @@
 """The chat of the web application: POST /platform/api/chat, served by the gateway like any other chat request.
 
-A session stands in for a key: it leads to a key that the web application has for the account, so rates, slots, holds,
-charges, metering and the log are those of the API. The reply is a stream of our own events, with Markdown rendered
-block by block. A sign-out or a suspension refuses the next request. Imports nothing that the pages need.
+The session cookie replaces the API key: every account has a key for the web chat, so rates, slots, holds, charges,
+metering and the log are the same as for the API. The reply is a stream of our own events, with Markdown rendered block
+by block. After a sign-out or a suspension the next request is refused. Imports no page and no web framework.
 """
 
 import time
@@ -67,7 +67,7 @@ class WebChat:
             raise in_plain_words(error) from None
 
     async def _identify(self, gateway: Gateway, exchange: Exchange) -> Caller:
-        """The key of the session's account; 401 without a live session, 403 if the request is not of our own pages."""
+        """The key of the session's account; 401 without a live session, 403 if one of our own pages did not send it."""
         secret = self._secret(exchange)
         if not secret or secret.startswith(ANONYMOUS):
             raise Unauthenticated(NOT_SIGNED_IN)
@@ -98,7 +98,7 @@ class WebChat:
 
 
 async def _find(gateway: Gateway, exchange: Exchange, secret: str, now_ms: int) -> SignedIn:
-    """The live session of a cookie. An address that guesses cookies is limited like one that guesses keys."""
+    """Look up the session of a cookie. A client that guesses cookies is rate-limited like one that guesses keys."""
     digest, unknown = digest_of(secret), gateway.unknown_keys
     if not unknown.is_live(digest):
         try:

@@ -1,4 +1,4 @@
-"""Makes the one OpenAPI document: openapi.json describes /v1 and the probes, the tables of routes /platform/api.
+"""Builds the OpenAPI document: openapi.json describes /v1 and the probes, the route tables describe /platform/api.
 
 A type of a table that has the name of a schema of /v1 is renamed, so that neither replaces the other.
 """
@@ -82,7 +82,7 @@ def build_document(routes: Iterable[Page | ApiEndpoint]) -> ApiDocument:
 
 
 def _complete_types(value: object) -> None:
-    """Say what generators do not infer: an enum has strings, one without null, and an integer has 64 bits, not 32."""
+    """Add what client generators do not infer: the type of an enum, and that an integer has 64 bits."""
     if isinstance(value, dict):
         if "enum" in value and "type" not in value:
             words = [word for word in value["enum"] if word is not None]
@@ -104,7 +104,7 @@ def _listed(value: object) -> list[Any]:
 
 
 def _read_document() -> str:
-    """The part that is written by hand, with the version of this program."""
+    """The handwritten part, with the version of this program."""
     text = files("cadenza.web.docs").joinpath("openapi.json").read_text(encoding="utf-8")
     return text.replace("{version}", version("cadenza"))
 

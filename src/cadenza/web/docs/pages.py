@@ -1,4 +1,4 @@
-"""The docs in the product: how to begin, classes with prices and state, limits, errors, the reference and a console.
+"""The docs of the site: how to start, classes with prices and state, limits, errors, the reference and a console.
 
 Everybody may read them. Providers and models behind the classes are not named.
 """
@@ -126,7 +126,7 @@ def read_status(gateway: Gateway) -> ServiceStatus:
 
 
 def is_usable(gateway: Gateway, served: ServedClass) -> bool:
-    """Whether a route of the class can be expected to answer."""
+    """Whether any route of the class is not failing."""
     return any(not gateway.dispatcher.health.of(route).is_failing for route in served.plan.routes)
 
 

@@ -1,7 +1,6 @@
 """The OpenAPI document as it is sent, and the reference in /docs, which is made from it and kept as HTML.
 
-Both are made when the site is built, so a visit costs no more than a small page: only the address of the service is
-put in.
+Both are made when the site is built; only the URL of the service is filled in for a request.
 """
 
 import gzip
@@ -26,7 +25,7 @@ ADDRESSES = 8  # whose compressed documents are kept
 
 
 class ApiDocument:
-    """The document, and its bytes with an address of the service as its server."""
+    """The document, and its bytes with the URL of the service as its server."""
 
     def __init__(self, value: dict[str, Any]) -> None:
         self.value = value

@@ -1,6 +1,6 @@
-"""Credit: the balance, what is held, the pace, vouchers, and when to tell that it runs low.
+"""Credit: the balance, what is held, the pace of spending, vouchers, and the low-balance notice.
 
-Guesses of voucher codes are limited for each account and each network; a code that is right does not count.
+Guesses of voucher codes are rate-limited by account and by network; a correct code does not count.
 """
 
 import msgspec
@@ -15,8 +15,7 @@ from cadenza.core.money import format_dollars, parse_dollars
 from cadenza.core.networks import network_of
 from cadenza.core.rates import Rate
 from cadenza.web.errors import BadForm, TooMany
-from cadenza.web.records import to_record
-from cadenza.web.routes import Routes, endpoint, form, get
+from cadenza.web.routes import Routes, endpoint, form, get, to_record
 from cadenza.web.visit import Visit
 
 ACCOUNT_GUESSES = Rate(1 / 60, 10)
@@ -33,7 +32,7 @@ class VoucherForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class NoticeForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The balance, in dollars, below which the owner is told. Zero: never."""
+    """The balance, in dollars, below which the owner gets a notice. Zero: never."""
 
     amount: str
 
@@ -57,7 +56,7 @@ class CreditView(msgspec.Struct, frozen=True):
 
 
 class RedeemedView(msgspec.Struct, frozen=True):
-    """What a voucher added, and the balance since."""
+    """What a voucher added, and the new balance."""
 
     amount: str
     balance: str

@@ -21,11 +21,10 @@ from cadenza.control.money.payments import (
 from cadenza.core.rates import Rate
 from cadenza.web.errors import Missing, PageError
 from cadenza.web.money.credit import credit_page, read_dollars
-from cadenza.web.records import to_record
-from cadenza.web.routes import Access, Routes, endpoint, form, post
+from cadenza.web.routes import Access, Routes, endpoint, form, post, to_record
 from cadenza.web.visit import Visit
 
-STARTS = Rate(1 / 60, 5)  # of one account
+STARTS = Rate(1 / 60, 5)  # for each account
 
 
 class PaymentForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -1,4 +1,4 @@
-"""The statement: every entry of the account, by pages, and as a file, which is streamed."""
+"""The statement: every entry of the account, page by page, and as a streamed CSV or JSON file."""
 
 import csv
 import io
@@ -11,11 +11,10 @@ from cadenza.control.money.statement import describe_entry, export_statement, re
 from cadenza.core.formats import escape_formula
 from cadenza.core.rates import Rate
 from cadenza.ledger.statement import Entry
-from cadenza.web.records import to_record
-from cadenza.web.routes import Routes, endpoint, get
+from cadenza.web.routes import Routes, endpoint, get, to_record
 from cadenza.web.visit import Visit
 
-EXPORTS = Rate(1 / 30, 6)  # of one account
+EXPORTS = Rate(1 / 30, 6)  # for each account
 CHUNK_ENTRIES = 200
 CURSOR_CHARS_MAX = 60
 

@@ -1,6 +1,6 @@
-"""Usage: the page with its charts, the report as JSON, and both as a file for spreadsheets.
+"""Usage: the page with its charts, and the report as JSON and CSV.
 
-A report reads every metering row of its span, so how often an account asks for one is limited.
+A report reads every metering row of its span, so reports are rate-limited by account.
 """
 
 import csv
@@ -35,7 +35,7 @@ from cadenza.web.errors import BadForm
 from cadenza.web.routes import Routes, endpoint, get
 from cadenza.web.visit import Visit
 
-REPORT_RATE = Rate(2.0, 30)  # of one account
+REPORT_RATE = Rate(2.0, 30)  # for each account
 RANGE_NAMES: dict[Range, str] = {"7": "7 days", "30": "30 days", "90": "90 days", "month": "This month"}
 CSV_COUNTERS = ("requests", "prompt_tokens", "cached_tokens", "completion_tokens", "cost")
 SERIES = {name: number for number, name in enumerate((*CLASSES, SEARCH), 1)}
@@ -57,7 +57,7 @@ MEASURES = {
 
 
 class UsageCounters(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Counters of a day, a model or a key: one of the three is there. The totals have none."""
+    """Counters of a day, a model or a key: one of the three fields is set. The totals have none."""
 
     requests: int
     prompt_tokens: int

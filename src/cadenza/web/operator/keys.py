@@ -1,6 +1,6 @@
 """Keys for operators: find one of any account, and revoke it.
 
-A key is looked for by a POST, because an operator may paste a leaked key, and no secret belongs in an address.
+The search is a POST, because an operator may paste a leaked key, and a URL must not contain a secret.
 """
 
 import msgspec
@@ -64,7 +64,7 @@ def _after_revoke(_visit: Visit, typed: RevokeForm, key: KeySummary) -> Response
 
 
 def _safe(text: str) -> str:
-    """What was typed; if it looks like a key, only its prefix."""
+    """What was typed; only the prefix if it looks like a key."""
     return display_prefix(text.strip()) if text.strip().startswith(KEY_PREFIX) else text
 
 

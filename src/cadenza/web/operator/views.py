@@ -9,7 +9,7 @@ from cadenza.core.formats import rfc3339
 from cadenza.core.money import format_dollars
 from cadenza.store.tables.accounts import Account
 from cadenza.store.tables.audit_events import WrittenAuditEvent
-from cadenza.web.records import to_record
+from cadenza.web.routes import to_record
 
 
 class OperatorAccount(msgspec.Struct, frozen=True):

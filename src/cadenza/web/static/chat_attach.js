@@ -6,7 +6,7 @@ import { BYTES_MAX, FILES_MAX, IMAGES } from "./chat_files.js";
 const UNITS = ["B", "kB", "MB", "GB"];
 const THUMBNAIL_PX = 48;
 
-export function sizeText(bytes) {
+function sizeText(bytes) {
   let unit = 0;
   for (; bytes >= 999.5 && unit < UNITS.length - 1; unit += 1) bytes /= 1000;
   return `${unit && bytes < 9.95 ? bytes.toFixed(1) : Math.round(bytes)} ${UNITS[unit]}`;

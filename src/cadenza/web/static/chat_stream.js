@@ -7,7 +7,7 @@ const COST_TRIES = 6;
 const headers = () => ({ "content-type": "application/json", "x-cadenza-csrf": document.body.dataset.csrf });
 
 // What the service says when it refuses, with its status, how long to wait, and whether the same request fails again.
-export class Refused extends Error {
+class Refused extends Error {
   constructor(message, status, waitS = 0, isFinal = false) {
     super(message);
     Object.assign(this, { status, waitS, isFinal });

@@ -3,7 +3,7 @@ import { localTime } from "./page.js";
 
 const EVERY_MS = 2000;
 const RATE_SPAN = 15; // readings: rates are over the last half minute
-const BADGES = { usable: "good", failing: "bad", trial: "warn", resting: "bad" };
+const BADGES = { usable: "good", failing: "bad", half_open: "warn", circuit_open: "bad" };
 const readings = [];
 
 function show(name, text) {
@@ -51,7 +51,8 @@ function showModel(place, model) {
   document.querySelector(`[data-model="${place}/last_fault"]`).textContent = faultText(model.last_fault);
   const badge = document.querySelector(`[data-model="${place}/state"]`);
   badge.className = `badge ${BADGES[model.state]}`;
-  badge.textContent = model.rest_s ? `${model.state} ${model.rest_s} s` : model.state;
+  const state = model.state.replace("_", " ");
+  badge.textContent = model.open_s ? `${state} ${model.open_s} s` : state;
 }
 
 function showLoad(load) {
@@ -61,7 +62,7 @@ function showLoad(load) {
   show("faults", listed(load.faults, "none"));
   showRates(load);
   load.models.forEach((model, index) => showModel(index, model));
-  show("age", load.is_draining ? "The service drains: new requests are refused." : "Live");
+  show("age", load.is_draining ? "The service is shutting down: new requests are refused." : "Live");
 }
 
 async function refresh() {

@@ -11,7 +11,7 @@ export function localTime(at) {
   return `${at.getDate()} ${MONTHS[at.getMonth()]} ${at.getFullYear()}, ${clock}`;
 }
 
-export function showLocalTimes(root = document) {
+function showLocalTimes(root = document) {
   for (const time of root.querySelectorAll("time[datetime]")) {
     const at = new Date(time.dateTime);
     if (Number.isNaN(at.valueOf())) continue;
@@ -21,7 +21,7 @@ export function showLocalTimes(root = document) {
 }
 
 // Says a short text to screen readers.
-export function announce(text) {
+function announce(text) {
   const region = document.getElementById("announcements") ?? document.body.appendChild(document.createElement("p"));
   region.id = "announcements";
   region.className = "hidden-visually";
@@ -56,7 +56,7 @@ const CLICKS = [
 ];
 
 // One listener for all, so that parts which a script adds later work too.
-export function followClicks() {
+function followClicks() {
   document.addEventListener("click", (event) => {
     for (const [selector, act] of CLICKS) {
       const found = event.target.closest?.(selector);
@@ -66,7 +66,7 @@ export function followClicks() {
 }
 
 // A form, or the button that sends it, may carry a question: data-confirm="Revoke this key?"
-export function confirmForms() {
+function confirmForms() {
   document.addEventListener("submit", (event) => {
     const question = event.submitter?.dataset.confirm ?? event.target.dataset.confirm;
     if (question && !confirm(question)) event.preventDefault();
@@ -74,21 +74,21 @@ export function confirmForms() {
 }
 
 // A choice of the theme shows at once; it is kept when its form is sent.
-export function previewTheme() {
+function previewTheme() {
   document.addEventListener("change", (event) => {
     if (event.target.name === "theme") document.documentElement.dataset.theme = event.target.value;
   });
 }
 
 // What scrolls sideways can be reached and scrolled by keyboard.
-export function focusScrollers(root = document) {
+function focusScrollers(root = document) {
   for (const part of root.querySelectorAll(".scroll, pre")) {
     if (part.scrollWidth > part.clientWidth) part.tabIndex = 0;
   }
 }
 
 // On a phone a table of three columns and more becomes a list, in which each cell says its column.
-export function labelCells(root = document) {
+function labelCells(root = document) {
   for (const table of root.querySelectorAll(".scroll > table:not(.score)")) {
     const columns = [...table.querySelectorAll("thead tr > *")].map((head) => head.textContent.trim());
     table.classList.toggle("fold", columns.length > 2);

@@ -8,7 +8,7 @@ from cadenza.core.errors import ControlError
 from cadenza.grounding.files.reader import ReaderBusy
 from cadenza.grounding.files.records import Passage
 from cadenza.grounding.index.folder_files import FolderBounds, FolderContent, UnreadEntry
-from cadenza.grounding.index.indexing import Indexed, IndexOrder, index_folder, look_at_folder
+from cadenza.grounding.index.indexing import Indexed, IndexTask, index_folder, scan_folder
 from cadenza.grounding.index.local_index import open_reader
 
 LATE_MS = 10**13  # long after the files were written
@@ -37,12 +37,12 @@ def docs(tmp_path: Path) -> Path:
 
 
 def look(docs: Path) -> FolderContent:
-    return look_at_folder(docs, docs.with_name("index.db"))
+    return scan_folder(docs, docs.with_name("index.db"))
 
 
 async def run(content: FolderContent, failures: int = 0) -> Indexed:
-    order, index = IndexOrder(content, None, LATE_MS), content.folder.with_name("index.db")
-    return await index_folder(index, order, LineReader(failures), lambda: None)
+    task, index = IndexTask(content, None, LATE_MS), content.folder.with_name("index.db")
+    return await index_folder(index, task, LineReader(failures), lambda: None)
 
 
 def passages_with(docs: Path, word: str) -> int:
@@ -78,8 +78,8 @@ async def test_only_files_that_could_be_searched_count_as_removed(docs: Path) ->
     small = FolderBounds(file_bytes_max=50)
 
     async def run_small() -> Indexed:
-        order = IndexOrder(look(docs), None, LATE_MS, small)
-        return await index_folder(docs.with_name("index.db"), order, LineReader(), lambda: None)
+        task = IndexTask(look(docs), None, LATE_MS, small)
+        return await index_folder(docs.with_name("index.db"), task, LineReader(), lambda: None)
 
     assert len((await run_small()).unread) == 1
     for name in ("huge.md", "a.md"):
@@ -110,4 +110,4 @@ async def test_files_of_a_folder_that_cannot_be_opened_stay(docs: Path) -> None:
 def test_a_folder_with_too_many_files_is_refused(docs: Path) -> None:
     """The sentence names the limit."""
     with pytest.raises(ControlError, match="has more than 1 files"):
-        look_at_folder(docs, docs.with_name("index.db"), FolderBounds(files_max=1))
+        scan_folder(docs, docs.with_name("index.db"), FolderBounds(files_max=1))

@@ -38,7 +38,7 @@ PARTS_MAX = 3
 PART_WORDS_MIN = 2
 EMPTY_WORDS = STOP_WORDS | WEAK_WORDS | TASK_WORDS | frozenset(string.ascii_lowercase)
 LANGUAGES = "arabic|chinese|danish|dutch|english|finnish|french|german|italian|japanese|norwegian|polish|portuguese"
-PHRASES = re.compile(  # these words are empty only together
+PHRASES = re.compile(  # these words say nothing only together
     rf"\bgood (?:morning|afternoon|evening|night|day)\b|\bin(?:to)? (?:{LANGUAGES}|russian|spanish|swedish|turkish)\b",
     re.IGNORECASE,
 )
@@ -49,9 +49,9 @@ NEXT_PART = re.compile(rf"[?!;\n]+|\.\s|[,.] (?:and|or|but) |\b(?:and|or) (?=(?:
 
 
 class Topic(msgspec.Struct, frozen=True):
-    """What a question, or a part of it, is about. `words` must be in a passage, for the most part; `soft` may be.
+    """What a question, or a part of it, is about. A passage must have most of `words`; `soft` words only rank it.
 
-    With `files`, the question names files, in small letters, and passages of these are meant; `words` then rank them.
+    `files` are the files that the question names, in lower case: then only their passages count, ranked by `words`.
     """
 
     words: tuple[str, ...]
@@ -60,16 +60,16 @@ class Topic(msgspec.Struct, frozen=True):
 
     @property
     def is_live(self) -> bool:
-        """Whether it is the weather or the news: a document that mentions them knows nothing of today's.
+        """Whether it is about today's weather or news, which no document has.
 
-        Not if other words are the larger part, or if the question is about a document, a rule or the like.
+        Not if most words are others, or if the question is about a document, a rule or the like.
         """
         live = sum(word in LIVE_WORDS for word in self.words)
         return not self.soft and live * 2 >= len(self.words)
 
 
 class LocalBounds(msgspec.Struct, frozen=True):
-    """When a passage counts, and what one search may cost.
+    """When a passage counts, and the limits of one search.
 
     `share_min` and `words_min` were chosen by the experiment in docs/grounding/local-search.md.
     """
@@ -83,7 +83,7 @@ class LocalBounds(msgspec.Struct, frozen=True):
 
 
 class LocalEngine:
-    """Searches the index at `path`. Each search opens it anew, so it sees every change at once."""
+    """Searches the index at `path`. Each search opens it again, so it sees every change."""
 
     name = "local"
 
@@ -119,7 +119,7 @@ class LocalEngine:
 
 
 def _find(index: IndexReader, topics: Sequence[Topic], bounds: LocalBounds) -> list[FoundPassage]:
-    """The passages of the files that the question names, if there are such files; else those that fit its topics."""
+    """The passages of the files that the question names, if the index has them; else those that fit its topics."""
     for topic in topics:
         if topic.files and (found := passages_of_files(index, topic, bounds)):
             return found
@@ -138,7 +138,7 @@ def passages_of_files(index: IndexReader, topic: Topic, bounds: LocalBounds) -> 
 
 
 def best_passages(index: IndexReader, topic: Topic, bounds: LocalBounds) -> list[FoundPassage]:
-    """The passages that have enough of the words, the best first."""
+    """The passages with enough of the words, the best first."""
     terms = index.terms(topic.words)
     stems = {term.stem for term in terms}
     soft = [term for term in index.terms(topic.soft) if term.stem not in stems]
@@ -159,16 +159,16 @@ def best_passages(index: IndexReader, topic: Topic, bounds: LocalBounds) -> list
 
 
 def _weights(terms: Sequence[Term], passages: int) -> dict[str, float]:
-    """The inverse document frequency of each stem, as if the index had a few passages more.
+    """The inverse document frequency of each stem, smoothed by some more passages.
 
-    In a small index a word that occurs nowhere would otherwise outweigh all the words that do.
+    In a small index, a word that occurs nowhere would otherwise outweigh all others.
     """
     count = passages + MORE_PASSAGES
     return {term.stem: math.log(1 + (count - term.passages + 0.5) / (term.passages + 0.5)) for term in terms}
 
 
 def _needed(terms: Sequence[Term], weights: dict[str, float], enough: float) -> list[Term]:
-    """The rarest words: a passage with none of them cannot have enough. None if all known words are not enough."""
+    """The rarest words: a passage with none of them cannot have enough. None if even all words are not enough."""
     known = sorted((term for term in terms if term.passages), key=lambda term: term.passages)
     left = sum(weights[term.stem] for term in known)
     needed = list[Term]()
@@ -181,7 +181,7 @@ def _needed(terms: Sequence[Term], weights: dict[str, float], enough: float) -> 
 
 
 def _merged(found: Sequence[Sequence[FoundPassage]]) -> list[FoundPassage]:
-    """The passages for the whole question, then in turn those for each of its parts; each once."""
+    """The passages for the whole question, then those for its parts, alternating; each once."""
     if not found:
         return []
     whole, *parts = found
@@ -200,7 +200,7 @@ def _choose(found: Sequence[FoundPassage], count: int, per_file: int) -> list[Fo
 
 
 def _hit(found: FoundPassage) -> Hit:
-    """The title says which file it is, and so does the address, if the folder is not published elsewhere."""
+    """The title is the path of the file; so is the address, unless the folder is published at a URL."""
     name = f"{found.folder}/{found.path}"
     title = name if len(name) <= TITLE_CHARS_MAX else f"…{name[1 - TITLE_CHARS_MAX :]}"
     url = f"{found.base_url}{quote(found.path)}" if found.base_url else f"{LOCAL}{quote(name)}"
@@ -208,16 +208,16 @@ def _hit(found: FoundPassage) -> Hit:
 
 
 def _fragment(label: str) -> Iterator[str]:
-    """Where in the file: "page 3" becomes #page=3, which viewers of PDF files understand."""
+    """The place in the file: "page 3" becomes #page=3, which PDF viewers understand."""
     kind, _, value = label.partition(" ")
     if kind:
         yield f"#{quote(kind, safe='')}={quote(value, safe='')}" if value else f"#{quote(kind, safe='')}"
 
 
 def find_topics(query: str) -> Iterator[Topic]:
-    """The topic of the question and, if it has a few parts, those of its parts: two files may have the answers.
+    """The topic of the question and, if it has a few parts, those of its parts: their answers may be in several files.
 
-    The files that the question names come first.
+    A topic with the files that the question names comes first.
     """
     text = PHRASES.sub(" ", unicodedata.normalize("NFC", query[:QUESTION_CHARS_MAX]))
     files = tuple(dict.fromkeys(found[0].lower() for found in FILE_NAME.finditer(text)))
@@ -235,7 +235,7 @@ def find_topics(query: str) -> Iterator[Topic]:
 
 
 def _topic(text: str) -> Topic:
-    """Where there are soft words only, they are the topic."""
+    """If there are only soft words, they are the topic."""
     words = [word for word in words_of(text) if word not in EMPTY_WORDS]
     topic = tuple(word for word in words if word not in SOFT_WORDS)
     return Topic(topic, tuple(word for word in words if word in SOFT_WORDS)) if topic else Topic(tuple(words))

@@ -1,1 +1,1 @@
-"""What a message wants of the web: `decision` says whether it needs it, `query` what to ask. Pure."""
+"""What a message wants of the web: `decision` says whether it needs a search, `query` what to search for. Pure."""

@@ -26,9 +26,9 @@ LOOK_BACK = 4  # messages before the last one that a follow-up may refer to
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """What was decided, and why: "none" (no words), "forbidden", "url", "asked", "follow_up" or "score".
+    """Whether to search, and why: "none" (no words), "forbidden", "url", "asked", "follow_up" or "score".
 
-    `urls` are the addresses that the person wants read; those of a follow-up are in a message before.
+    `urls` are the addresses that the person wants read; those of a follow-up are in an earlier message.
     """
 
     needs_web: bool

@@ -1,7 +1,7 @@
 """Makes the query of a search engine from a conversation.
 
 Pure. A query is one bounded line, and is never empty if the last message has words. A follow-up takes its subject from
-the messages before. A query has no operators of an engine: what the client wrote is text, not a command.
+earlier messages. A query has no operators of an engine: what the client wrote is text, not a command.
 """
 
 import re
@@ -34,10 +34,10 @@ from cadenza.grounding.search.words import (
 CHARS_MAX = 200
 WORDS_MAX = 24
 LOOK_BACK = 4  # messages before the last one
-NAMES_MAX = 3  # taken over from the rest of a message
+NAMES_MAX = 3  # taken from the other sentences of a message
 SUBJECT_WORDS_MAX = 8
 SHORT_WORDS = 3
-SENTENCE_WORDS = 14  # a longer question that points back is about its own message
+SENTENCE_WORDS = 14  # a pronoun in a longer question refers to its own message
 ASKING_WORDS = QUESTION_WORDS | WHY_WORDS | MANNER_WORDS
 SENTENCE_END = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])|\n+")
 NAME = re.compile(r"\"[^\"]{2,60}\"|(?<![^\W_])[A-ZÀ-Þ0-9][\w'’.+-]*(?: [A-ZÀ-Þ0-9][\w'’+-]*){0,4}")
@@ -78,7 +78,7 @@ def _needs_subject(message: str, tokens: list[str]) -> bool:
 
 
 def _own_tokens(message: str) -> list[str]:
-    """The words of the question in a message, as they are written, without filler."""
+    """The words of the question in a message, as written, without filler."""
     text = find_question(message).text
     sentences = [
         sentence for sentence in SENTENCE_END.split(text.replace("“", '"').replace("”", '"')) if sentence.strip()
@@ -94,7 +94,7 @@ def _own_tokens(message: str) -> list[str]:
 
 
 def _chosen(sentences: list[str]) -> list[str]:
-    """The sentences that ask. In a short message without a question they are all of it."""
+    """The sentences that ask; in a short message without a question, all of them."""
     questions = [sentence for sentence in sentences if sentence.rstrip().endswith(("?", "？"))]
     if questions:
         return questions if sum(len(question.split()) for question in questions) <= WORDS_MAX else questions[-1:]
@@ -146,7 +146,7 @@ def _has_content(tokens: Iterable[str]) -> bool:
 
 
 def _names(text: str) -> list[str]:
-    """Names and quoted phrases. The word that opens a sentence is none if it is an ordinary opening."""
+    """Names and quoted phrases, without ordinary words that open a sentence."""
     found = (match.group().rstrip(TRAILING_SIGNS) for match in NAME.finditer(text))
     return [name for name in found if len(name) > 1 and not name.isdecimal() and not _is_little(name)]
 
@@ -156,7 +156,7 @@ def _is_little(name: str) -> bool:
 
 
 def _names_in(sentences: Iterable[str], known: Sequence[str]) -> list[str]:
-    """Names in the other sentences of a message: what its question is about. A first word has a capital anyway."""
+    """Names in the other sentences of a message: what its question is about. The first word always has a capital."""
     have = {_plain(token) for token in known}
     names = [
         name for sentence in sentences for name in _names(sentence) if " " in name or not sentence.startswith(name)
@@ -167,7 +167,7 @@ def _names_in(sentences: Iterable[str], known: Sequence[str]) -> list[str]:
 
 
 def _with_subject(tokens: list[str], earlier: Sequence[str]) -> list[str]:
-    """The words of a follow-up together with the subject that it leaves out."""
+    """The words of a follow-up, with the subject that it leaves out."""
     before = list[str]()
     for place in range(len(earlier) - 1, -1, -1):
         before = _own_tokens(earlier[place])
@@ -183,7 +183,7 @@ def _with_subject(tokens: list[str], earlier: Sequence[str]) -> list[str]:
 
 
 def _merged(messages: Sequence[str], tokens: list[str]) -> list[str]:
-    """A question with the follow-ups after it, each put into the place of what it replaces."""
+    """A question with its follow-ups, each in the place of what it replaces."""
     for message in messages[1:]:
         own = _own_tokens(message)
         if _has_content(own) and not any(_plain(token) in PRONOUNS for token in own):
@@ -222,7 +222,7 @@ def _replaced(before: list[str], tokens: list[str]) -> list[str]:
 
 
 def _dated(tokens: list[str], today: date) -> list[str]:
-    """With "this year" and the like as numbers."""
+    """With "this year", "last year" and "this month" as dates."""
     years = {"this": today.year, "last": today.year - 1, "next": today.year + 1}
     found = list[str]()
     for token in tokens:
@@ -236,7 +236,7 @@ def _dated(tokens: list[str], today: date) -> list[str]:
 
 
 def _bounded(tokens: Sequence[str]) -> str:
-    """One line of at most 24 words and 200 characters, without operators, its quotes balanced."""
+    """One line of at most 24 words and 200 characters, without operators, with balanced quotes."""
     text = OPERATOR.sub(" ", UNSAFE.sub(" ", " ".join(tokens)))
     words = list[str]()
     left = CHARS_MAX

@@ -49,7 +49,7 @@ QUOTES = "\"'`"
 
 
 class Question(msgspec.Struct, frozen=True):
-    """What the person says, without web addresses, the addresses in it, and whether code came with it."""
+    """What the person says, without web addresses; the addresses; and whether the message has code."""
 
     text: str
     urls: tuple[str, ...]
@@ -57,7 +57,7 @@ class Question(msgspec.Struct, frozen=True):
 
 
 def find_question(message: str, loopback: Sequence[Network] = ()) -> Question:
-    """`loopback` are the networks of this machine that may be read: addresses in others are left out."""
+    """`loopback` are the networks of this machine that may be read: other addresses of it are left out."""
     head, tail = _ends(message)
     spoken, has_code = _without_code(head)
     if tail:
@@ -82,7 +82,7 @@ def is_question(text: str) -> bool:
 
 
 def without_quotations(text: str) -> str:
-    """A text without the sentences that it quotes: they are talked about, not said."""
+    """A text without the sentences that it quotes."""
     return QUOTATION.sub(" ", text) if '"' in text or "'" in text or "“" in text else text
 
 
@@ -105,7 +105,7 @@ def _without_quotes(text: str) -> str:
 
 
 def _spoken_end(text: str) -> str:
-    """The end of a long text that asks something: the first sentences or the last ones, or both if neither does."""
+    """The sentences of a long text that ask: the first or the last ones, or both if neither do."""
     head, tail = text[:PART_CHARS], text[-PART_CHARS:]
     first = _first_sentences(head.rsplit(None, 1)[0])  # without the word that was cut
     last = _last_sentences(tail.split(None, 1)[-1])
@@ -141,7 +141,7 @@ def points_back(words: Sequence[str]) -> bool:
 
 
 def find_urls(text: str, edge_chars: int | None = None, loopback: Sequence[Network] = ()) -> tuple[str, ...]:
-    """The addresses in a text, or only those within so many characters of its beginning or its end.
+    """The addresses in a text, or only those within `edge_chars` of its beginning or its end.
 
     `loopback` are the networks of this machine that may be read.
     """
@@ -197,13 +197,13 @@ def _is_loopback(host: str) -> bool:
 def _is_allowed(host: str, networks: Sequence[Network]) -> bool:
     try:
         addresses = [ip_address(one) for one in (LOCALHOST if host == "localhost" else (host,))]
-    except ValueError:  # only the beginning is that of an address
+    except ValueError:  # it only begins like an address
         return False
     return any(address in network for address in addresses for network in networks)
 
 
 def _without_trailing_marks(url: str) -> str:
-    """Without the marks of the sentence around it. A closing bracket stays if the address has the opening one."""
+    """Without the punctuation of the sentence. A closing bracket stays if the address has the opening one."""
     unopened = {closing: url.count(closing) - url.count(opening) for closing, opening in URL_CLOSING.items()}
     end = len(url)
     while end and (url[end - 1] in URL_TRAILING_MARKS or unopened.get(url[end - 1], 0) > 0):

@@ -2,7 +2,8 @@
 
 Each word has a weight, and the score is their sum. The weights are in `weights.txt`, which
 `python -m bench.search_decision` makes from labelled messages; they are read with the first score. A short message may
-continue the one before ("and in Spain?"), so the words of that one count half.
+continue the one before ("and in Spain?"), so the words of that one count half. A character of Japanese or Chinese is a
+word of its own.
 """
 
 import functools
@@ -27,7 +28,7 @@ FOLLOW_UP_SHARE = 0.5
 
 
 def score(questions: Iterable[Question], today: date) -> float:
-    """`questions` are the messages of the person, the last one first."""
+    """`questions` are the user's messages, the last one first."""
     weights = read_weights()
     return sum(weights.get(feature, 0.0) * count for feature, count in find_features(questions, today).items())
 

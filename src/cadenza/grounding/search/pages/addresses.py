@@ -44,7 +44,7 @@ NOT_PUBLIC_V4 = (
     IPv4Network("240.0.0.0/4"),  # reserved, and broadcast
 )
 
-UNICAST_V6 = IPv6Network("2000::/3")  # all that is given out; the rest is private, reserved or a form of IPv4
+UNICAST_V6 = IPv6Network("2000::/3")  # all that is assigned; other blocks are private, reserved or a form of IPv4
 NOT_PUBLIC_V6 = (
     IPv6Network("2001::/23"),  # protocols, among them Teredo
     IPv6Network("2001:db8::/32"),  # documentation
@@ -61,7 +61,7 @@ CARRIES_V4 = (
 
 ISATAP = {0x00005EFE, 0x02005EFE}  # the third quarter of an address that ends with an IPv4 address
 
-# Allowed only by a network that lies within the block: 0.0.0.0/0 does not allow loopback.
+# Allowed only by a network within the block: 0.0.0.0/0 does not allow loopback.
 GUARDED: tuple[Network, ...] = (
     IPv4Network("0.0.0.0/8"),
     IPv4Network("100.100.100.200/32"),  # metadata of Alibaba Cloud
@@ -83,7 +83,7 @@ PORTS = {"http": 80, "https": 443}
 CONTROL = re.compile(r"[\x00-\x1f\x7f\\]")  # the backslash is a slash to browsers
 HOST = re.compile(r"(?:(?!-)[a-z0-9_-]{1,63}(?<!-)\.)*(?!-)[a-z0-9_-]{1,63}(?<!-)")
 NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
-KEPT = "%/:@!$&'()*+,;=~?"  # characters that stand for themselves in a path or query
+UNQUOTED = "%/:@!$&'()*+,;=~?"  # characters that a path or query has unquoted
 
 Resolve = Callable[[str], Awaitable[Sequence[Address]]]
 
@@ -91,7 +91,7 @@ LOOKUPS_AT_ONCE = 64  # one that is never answered holds its slot for longer tha
 
 
 class Target(msgspec.Struct, frozen=True):
-    """Where a page is. `literal` is set where the host is an address; otherwise it is a name in ASCII."""
+    """The URL of a page. The host is a name in ASCII or, if `literal` is set, an address."""
 
     scheme: str
     host: str
@@ -125,14 +125,14 @@ def parse_target(url: str) -> Target:
         host, literal = _ipv6(parts.hostname) if "[" in parts.netloc else _host(parts.hostname)
         port = PORTS[parts.scheme] if parts.port is None else parts.port
         query = f"?{parts.query}" if parts.query else ""
-        path = quote((parts.path or "/") + query, safe=KEPT)
+        path = quote((parts.path or "/") + query, safe=UNQUOTED)
     except ValueError:  # brackets, a port that is not a number, characters that have no encoding
         raise FetchFailed("refused") from None
     return Target(parts.scheme, host, port, path, literal)
 
 
 def redirect_target(target: Target, location: bytes) -> Target:
-    """Where a redirect leads; FetchFailed if it must not be followed."""
+    """The target of a redirect; FetchFailed if it must not be followed."""
     try:
         led_to = parse_target(urljoin(target.url, location.decode()))
     except ValueError:
