@@ -21,7 +21,7 @@ import uvloop
 from cadenza.app import WORKERS_FOLDER, App
 from cadenza.cli.console import now_ms, say_backup
 from cadenza.cli.index import index_problem
-from cadenza.config import ConfigError, Settings, missing_secrets
+from cadenza.config import Settings
 from cadenza.config.settings import GroundingSettings
 from cadenza.control.account.accounts import create_account, list_accounts
 from cadenza.control.keys import KeyOrder, create_key
@@ -60,8 +60,7 @@ class Prepared(msgspec.Struct, frozen=True):
 
 
 def run_service(settings: Settings, host: str, port: int) -> None:
-    if missing := missing_secrets(settings):
-        raise ConfigError(missing, settings.source)
+    settings.require_secrets()
     protect_memory()
     listener = _bind(host, port)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is a service that can reload

@@ -1,4 +1,4 @@
-"""Checks the ledger on the live store, and exports it. One statement finds everything, so it sees one moment."""
+"""Checks the ledger on the live store, and exports it. The check is one statement, so it sees one snapshot."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -100,12 +100,10 @@ MONTHS = {
     "sqlite": "CAST(strftime('%Y%m', u.started_at / 1000, 'unixepoch') AS INTEGER)",
     "postgres": "CAST(to_char(to_timestamp(u.started_at / 1000) AT TIME ZONE 'UTC', 'YYYYMM') AS INTEGER)",
 }
-
-
 PRICED = """(
     (u.prompt_tokens - u.cached_tokens) * u.input_nano + u.cached_tokens * COALESCE(u.cached_input_nano, u.input_nano)
     + u.completion_tokens * u.output_nano)"""
-# Without `max_tokens` the longest answer is held in part only, and an upstream may count a prompt as twice as long.
+# Without `max_tokens` only a part of the longest answer is held, and an upstream may count twice as many prompt tokens.
 HIGHEST = f"(2 * u.held_nano + {OUTPUT_TOKENS_MAX} * (u.input_nano + u.output_nano))"
 
 

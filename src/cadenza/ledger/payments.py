@@ -1,4 +1,4 @@
-"""Payments by card, and the events of their provider that were acted on: each is acted on once."""
+"""Payments by card, and the provider's events that were handled: each is handled once."""
 
 from typing import Literal
 
@@ -9,7 +9,7 @@ from cadenza.store.schema import payments
 from cadenza.store.statements import Statement
 from cadenza.store.store import Row, Store, Transaction
 
-State = Literal["open", "paid", "returned", "disputed", "expired"]
+PaymentState = Literal["open", "paid", "returned", "disputed", "expired"]
 SHOWN = 20
 
 
@@ -23,13 +23,13 @@ class Payment(msgspec.Struct, frozen=True):
     reference: str | None
     amount_nano: int
     returned_nano: int
-    state: State
+    state: PaymentState
     created_at: int
     changed_at: int
 
 
 class PaymentIds(msgspec.Struct, frozen=True):
-    """What names a payment: our id, or an id of the provider. An empty one names nothing."""
+    """What identifies a payment: our id, or an id of the provider. Empty ids match nothing."""
 
     provider: str
     id: str = ""
@@ -39,7 +39,7 @@ class PaymentIds(msgspec.Struct, frozen=True):
 
 COLUMNS = [payments.c[name] for name in Payment.__struct_fields__]
 INSERT = Statement(insert(payments), *Payment.__struct_fields__)
-_IS_NAMED = (
+_HAS_ID = (
     payments.c.provider == bindparam("of"),
     or_(
         payments.c.id == bindparam("payment"),
@@ -47,9 +47,9 @@ _IS_NAMED = (
         payments.c.reference == bindparam("intent"),
     ),
 )
-READ = Statement(select(*COLUMNS).where(*_IS_NAMED))
+READ = Statement(select(*COLUMNS).where(*_HAS_ID))
 # An update that changes nothing locks the row on both databases until the transaction ends.
-LOCK = Statement(update(payments).where(*_IS_NAMED).values(changed_at=payments.c.changed_at).returning(*COLUMNS))
+LOCK = Statement(update(payments).where(*_HAS_ID).values(changed_at=payments.c.changed_at).returning(*COLUMNS))
 CHANGE = Statement(
     update(payments)
     .where(payments.c.id == bindparam("payment"))
@@ -74,17 +74,17 @@ def add(tx: Transaction, payment: Payment) -> None:
     tx.change(INSERT, msgspec.structs.asdict(payment))
 
 
-def lock(tx: Transaction, names: PaymentIds) -> Payment | None:
-    """Lock and return the payment with one of these names."""
-    return _only(tx.rows(LOCK, _values(names)))
+def lock(tx: Transaction, ids: PaymentIds) -> Payment | None:
+    """Lock and return the payment with one of these ids."""
+    return _only(tx.rows(LOCK, _values(ids)))
 
 
-async def find(store: Store, names: PaymentIds) -> Payment | None:
-    return _only(await store.rows(READ, _values(names)))
+async def find(store: Store, ids: PaymentIds) -> Payment | None:
+    return _only(await store.rows(READ, _values(ids)))
 
 
-def _values(names: PaymentIds) -> dict[str, str]:
-    values = {"of": names.provider, "payment": names.id, "session": names.checkout, "intent": names.reference}
+def _values(ids: PaymentIds) -> dict[str, str]:
+    values = {"of": ids.provider, "payment": ids.id, "session": ids.checkout, "intent": ids.reference}
     return {name: value or "-" for name, value in values.items()}
 
 
@@ -105,7 +105,7 @@ def change(tx: Transaction, payment: Payment) -> None:
 
 
 def note_event(tx: Transaction, event_id: str, kind: str, now_ms: int) -> bool:
-    """Whether this event is new. A second transaction with the same event waits for the first."""
+    """Note an event of the provider. False if it was noted before; a transaction with the same event is waited for."""
     return tx.change(ADD_EVENT, {"event": event_id, "kind": kind, "now": now_ms}) == 1
 
 
@@ -114,6 +114,6 @@ async def list_newest(store: Store, account_id: str) -> list[Payment]:
 
 
 async def count_open(store: Store, account_id: str, since_ms: int) -> int:
-    """How many payments were begun since then and have not ended."""
+    """How many payments were begun after `since_ms` and are still open."""
     [(count,)] = await store.rows(COUNT_OPEN, {"account": account_id, "since": since_ms})
     return int(count)

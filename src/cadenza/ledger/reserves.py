@@ -23,7 +23,6 @@ PEAK_TIMES = 2  # and this many times the recent peak of requests in flight
 class Reserve(msgspec.Struct):
     """What this process has reserved of one account."""
 
-    account_id: str
     amount_nano: int = 0
     in_use_nano: int = 0  # for requests in flight, and for charges that are not written yet
     requests: int = 0  # in flight
@@ -44,16 +43,11 @@ class Reserve(msgspec.Struct):
         self.usual_nano = max(self.usual_nano, amount_nano)
         self.used_s = now_s
 
-    def fade(self) -> None:
+    def decay(self) -> None:
         """Let the recent peaks decay within seconds."""
         self.peak = max(self.requests, self.peak // 2)
         average_nano = self.in_use_nano // self.requests if self.requests else 0
         self.usual_nano = max(average_nano, self.usual_nano - self.usual_nano // 4)
-
-    def end(self, amount_nano: int, due_nano: int) -> None:
-        """End a request. What is due stays in use until it is charged."""
-        self.in_use_nano += due_nano - amount_nano
-        self.requests -= 1
 
     def demand(self, now_s: float, charged_nano: int, new: Sequence[Hold]) -> Demand:
         """What to keep and to ask for in a batch that charges `charged_nano` and takes these holds.
@@ -156,13 +150,16 @@ class Reserves:
         return Held(amount_nano, hold.allowance_tokens, reserve.free_nano + reserve.spare_nano)
 
     def end(self, account_id: str, amount_nano: int, due_nano: int) -> None:
-        self._reserves[account_id].end(amount_nano, due_nano)
+        """End a request. What is due stays in use until it is charged."""
+        reserve = self._reserves[account_id]
+        reserve.in_use_nano += due_nano - amount_nano
+        reserve.requests -= 1
 
     def demand(self, account_id: str, charged_nano: int, new: Sequence[Hold]) -> Demand:
         """See `Reserve.demand`."""
         reserve = self._reserves.get(account_id)
         if reserve is None:
-            reserve = self._reserves[account_id] = Reserve(account_id, used_s=self._clock_s())
+            reserve = self._reserves[account_id] = Reserve(used_s=self._clock_s())
         return reserve.demand(self._clock_s(), charged_nano, new)
 
     def written(self, account: LockedAccount, taken_nano: Sequence[int]) -> None:
@@ -184,16 +181,17 @@ class Reserves:
         """Let recent peaks decay, and return the accounts whose reserves are idle."""
         now_s = self._clock_s()
         for reserve in self._reserves.values():
-            reserve.fade()
+            reserve.decay()
         return [account_id for account_id, reserve in self._reserves.items() if reserve.is_idle(now_s)]
 
-    def close(self) -> None:
-        """Keep no more than the requests in flight need, until the end."""
+    def close(self) -> list[str]:
+        """Keep no more than the requests in flight need, until the end. Return the accounts of all reserves."""
         for reserve in self._reserves.values():
             reserve.exact_until_s = math.inf
-
-    def account_ids(self) -> list[str]:
         return [*self._reserves]
+
+    def __contains__(self, account_id: object) -> bool:
+        return account_id in self._reserves
 
     def lose(self) -> None:
         """Another process took this one for dead and freed all its reserves. Requests continue without."""

@@ -1,7 +1,7 @@
 """What the owner of an account sees of its money: its entries, and the cost of a reply of the web chat.
 
 The entries of an account are numbered in the order in which they changed its balance, because each is written under the
-lock of the account. So the balance after an entry never changes, and a page can go on from the one before it.
+lock of the account. So the balance after an entry never changes, and a page can continue from the one before it.
 """
 
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""Vouchers: codes that give credit once. The store has a code's digest and the part of it that may be shown."""
+"""Vouchers: codes that give credit once. The store has the digest of a code, and the prefix that may be shown."""
 
 from typing import Literal
 
@@ -10,7 +10,7 @@ from cadenza.store.schema import vouchers
 from cadenza.store.statements import Statement
 from cadenza.store.store import Row, Store, Transaction
 
-State = Literal["unused", "redeemed", "expired"]
+VoucherState = Literal["unused", "redeemed", "expired"]
 
 
 class Voucher(msgspec.Struct, frozen=True):
@@ -25,7 +25,7 @@ class Voucher(msgspec.Struct, frozen=True):
     redeemed_at: int | None = None
     redeemed_by: str | None = None  # the id of an account
 
-    def state(self, now_ms: int) -> State:
+    def state(self, now_ms: int) -> VoucherState:
         if self.redeemed_at is not None:
             return "redeemed"
         return "expired" if self.expires_at is not None and self.expires_at <= now_ms else "unused"
@@ -86,7 +86,7 @@ def find_by_id_or_prefix(tx: Transaction, text: str) -> list[Voucher]:
 
 
 def revoke(tx: Transaction, voucher_id: str, now_ms: int) -> bool:
-    """Whether it was unused until now."""
+    """Let an unused voucher expire. False if it was used or had expired."""
     return tx.change(REVOKE, {"voucher": voucher_id, "now": now_ms}) == 1
 
 

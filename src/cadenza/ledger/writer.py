@@ -55,7 +55,7 @@ class LedgerWriter:
         self._observer = observer
         self._timing = timing
         self._reserves = Reserves()
-        self._committer = Committer(store, observer, presence, self._reserves, self._lose, timing.retry_s)
+        self._committer = Committer(store, observer, presence, self._reserves, self._on_swept, timing.retry_s)
         self._open: dict[str, tuple[Hold, Held, str]] = {}  # with the name of this process when it was taken
         self._marks = Marks(store, timing.mark_after_s)
         self._sweeper = Sweeper(store, presence, observer)
@@ -84,8 +84,7 @@ class LedgerWriter:
         writing, *others = self._tasks
         for task in others:
             task.cancel()
-        self._reserves.close()
-        for account_id in self._reserves.account_ids():
+        for account_id in self._reserves.close():
             self._committer.resize(account_id)
         self._committer.stop()
         await asyncio.gather(writing, *others, return_exceptions=True)
@@ -112,13 +111,10 @@ class LedgerWriter:
             answer = await self._take_once(hold)
             if not isinstance(answer, Short):
                 return answer
-            is_final = False
-            try:
+            with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._timing.ask_s):
                     await wake.wait()
-            except TimeoutError:
-                is_final = True
-            if is_final or time.monotonic() >= until_s:
+            if not wake.is_set() or time.monotonic() >= until_s:
                 hold = msgspec.structs.replace(hold, is_final=True)
 
     async def _take_once(self, hold: Hold) -> Taken:
@@ -177,7 +173,7 @@ class LedgerWriter:
             await self._committer.rejoin_if_swept(self._presence.name)
         await self._sweeper.sweep()
 
-    def _lose(self) -> None:
+    def _on_swept(self) -> None:
         """Another process took this one for dead and swept it. Requests continue, and end late."""
         self._observer.log.warning("this process was taken for dead and begins again", requests=len(self._open))
         self._reserves.lose()
@@ -214,7 +210,7 @@ class LedgerWriter:
         """Give back reserves that the store has for this process and the process does not know, after a failover."""
         rows = await self._store.rows(RESERVED, {"me": self._presence.name})
         found = await self._store.rows(HOLDS_OF_PROCESS, {"process": self._presence.name})
-        unknown = {account_id for (account_id,) in rows} - {*self._reserves.account_ids()}
+        unknown = {account_id for (account_id,) in rows if account_id not in self._reserves}
         for account_id in unknown.union(self._reserves.caps.doubtful(found)):
             self._committer.resize(account_id)
 

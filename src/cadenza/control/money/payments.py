@@ -13,7 +13,7 @@ from cadenza.core.errors import ControlError
 from cadenza.core.money import format_dollars
 from cadenza.fleet.changes import make_change
 from cadenza.ledger import credit, payments
-from cadenza.ledger.payments import Payment, PaymentIds, State
+from cadenza.ledger.payments import Payment, PaymentIds, PaymentState
 from cadenza.store.store import Store, Transaction
 from cadenza.store.tables import audit_events
 from cadenza.store.tables.audit_events import AuditEvent
@@ -270,7 +270,7 @@ class _Change:
             return "out of order"
         if payment.state not in ("open", "expired"):
             self._take(more_nano, "refund of a card payment", event_id)
-        state: State = payment.state
+        state: PaymentState = payment.state
         if state == "paid" and returned_nano == payment.amount_nano:
             state = "returned"
         self._write(state, returned_nano)
@@ -336,7 +336,7 @@ class _Change:
             owed = format_dollars(taken.owed_nano)
             self._log("payment.debt", f"{owed} of {format_dollars(amount_nano)} dollars are a debt of the account")
 
-    def _write(self, state: State, returned_nano: int | None = None) -> None:
+    def _write(self, state: PaymentState, returned_nano: int | None = None) -> None:
         payment = self._payment
         returned_nano = payment.returned_nano if returned_nano is None else returned_nano
         payments.change(

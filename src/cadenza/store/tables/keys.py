@@ -1,4 +1,4 @@
-"""Keys: stored by digest, found with one indexed read, revoked for good. `changes.make_change` runs what changes them.
+"""Keys: stored by digest, found with one indexed read. Revoking is final. `changes.make_change` runs their changes.
 
 Empty scopes in the table mean all scopes; a record always names the scopes. The web application has a key of its own
 for each account that uses it: nobody knows it, and it is not found by prefix or id.
@@ -65,18 +65,18 @@ class KeyRecord(msgspec.Struct, frozen=True):
     expires_at: int | None
     revoked_at: int | None
     last_used_at: int | None
-    requests_per_second: float | None  # None: the rate of every other key
+    requests_per_second: float | None  # None: the default rate
     burst: int | None
     origin: KeyOrigin = "owner"
     cap: Cap | None = None
     cap_month: int = 0
-    cap_spent_nano: int = 0  # in that month, or in all where it is 0
+    cap_spent_nano: int = 0  # in that month, or in all time if it is 0
 
 
 class FoundKey(NamedTuple):
     """What a request needs to know about its key and its account, and the epoch of the classes, in one read.
 
-    A found key may be kept for a while. Its balance can only be too high then, because more credit is a change.
+    A found key may be cached. Its balance can then only be too high, because added credit clears the caches.
     """
 
     id: str
@@ -96,7 +96,7 @@ class FoundKey(NamedTuple):
 
 
 class FoundKeys(NamedTuple):
-    """The keys that one query found, and the epoch of the changes that it saw; None where it found no key."""
+    """The keys that one query found, and the epoch of changes that it saw; None if it found no key."""
 
     epoch: int | None
     by_digest: dict[bytes, FoundKey]
@@ -236,7 +236,7 @@ async def list_page(store: Store, account_id: str, before: str, count: int, acti
 
 
 async def touch(store: Store, last_used_ms: Mapping[str, int]) -> None:
-    """Write when each key was last used, never moving a time back. In the order of ids, so that no two deadlock."""
+    """Write when each key was last used; times only move forward. Ordered by id, so that no two writers deadlock."""
     uses = [{"key": key_id, "used": used} for key_id, used in sorted(last_used_ms.items())]
     if uses:
         await store.transact(lambda tx: tx.change_each(TOUCH, uses), is_brief=len(uses) < BRIEF_USES)
@@ -279,7 +279,7 @@ def count(tx: Transaction, account_id: str, now_ms: int, since_ms: int) -> tuple
 
 
 def revoke(tx: Transaction, key_id: str, now_ms: int) -> bool:
-    """Revoke a key, unless it is revoked already: the first time stands."""
+    """Revoke a key. False if it is already revoked: the time of the first revocation stays."""
     return tx.change(REVOKE, {"key": key_id, "now": now_ms}) == 1
 
 

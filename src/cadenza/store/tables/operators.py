@@ -13,7 +13,7 @@ from cadenza.store.tables.keys import scopes_of
 from cadenza.store.tables.usage import PROMPT_TOKENS
 
 ESCAPE = "\\"
-FAULT_STATUS = 500  # and above: the request failed, and neither the client nor its credit is the reason
+FAULT_STATUS = 500  # and above: the service or the upstream failed
 
 
 class Totals(msgspec.Struct, frozen=True):
@@ -49,7 +49,7 @@ class OwnedKey(msgspec.Struct, frozen=True):
     expires_at: int | None
     revoked_at: int | None
     last_used_at: int | None
-    origin: str  # 'web': of the web application, nobody knows it
+    origin: str  # 'web': the key of the web application, which nobody knows
     email: str
 
 
@@ -107,7 +107,7 @@ KEY_BY_DIGEST = Statement(_KEYS.where(keys.c.digest == bindparam("digest")))
 
 
 async def search(store: Store, part: str, after: str, count: int) -> list[Account]:
-    """Accounts whose address has this part, in the order of their addresses, after the last that was seen."""
+    """Accounts whose address contains `part`, ordered by address, from the one after `after` on."""
     escaped = "".join(ESCAPE + letter if letter in f"%_{ESCAPE}" else letter for letter in part)
     values = {"after": after, "pattern": f"%{escaped}%", "count": count}
     return [read_account(row) for row in await store.rows(SEARCH, values)]
