@@ -20,6 +20,7 @@ USAGE_DAYS = 30
 ACCOUNTS_PAGE = 50
 KEYS_SHOWN = 100
 AUDIT_EVENTS_SHOWN = 10
+PAGE = 50
 
 
 class ServiceOverview(msgspec.Struct, frozen=True):
@@ -130,9 +131,6 @@ def _summary(key: KeyRecord, now_ms: int) -> KeySummary:
         last_used_at=key.last_used_at,
         is_web=key.origin == "web",
     )
-
-
-PAGE = 50
 
 
 async def list_audit_events(
