@@ -11,7 +11,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from cadenza.control.email.messages import Mailer, EmailText
+from cadenza.control.email.messages import EmailText, Mailer
 from cadenza.control.money.payments import PaymentProvider
 from cadenza.control.sign_in.passkeys import Passkeys
 from cadenza.control.sign_in.sessions import SignedIn
