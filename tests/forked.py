@@ -131,7 +131,8 @@ def _settle_in(order: dict[str, Any], out: int) -> None:
 
 
 if __name__ == "__main__":
-    from cadenza.cli import main, start  # noqa: F401 what a start imports
+    from cadenza.cli import main, start  # noqa: F401 what a start imports, and the first page
     from cadenza.server import server, workers  # noqa: F401
+    from cadenza.web import application  # noqa: F401
 
     fork_on_demand(main)

@@ -11,8 +11,8 @@ from cadenza.store.store import Store
 from cadenza.store.tables import accounts, audit_events, epochs, operators
 from cadenza.store.tables.accounts import Account
 from cadenza.store.tables.audit_events import NEWEST, WrittenAuditEvent
-from cadenza.store.tables.keys import KeyState
-from cadenza.store.tables.operators import ClassUse, OwnedKey, Totals
+from cadenza.store.tables.keys import KeyRecord, KeyState, state_of
+from cadenza.store.tables.operators import ClassUse, Totals
 from cadenza.store.tables.usage import report
 
 DAY_MS = 24 * 60 * 60 * 1000
@@ -20,6 +20,7 @@ USAGE_DAYS = 30
 ACCOUNTS_PAGE = 50
 KEYS_SHOWN = 100
 AUDIT_EVENTS_SHOWN = 10
+PAGE = 50
 
 
 class ServiceOverview(msgspec.Struct, frozen=True):
@@ -116,8 +117,7 @@ def _is_plain(text: str) -> bool:
     return text.isascii() and text.isprintable()
 
 
-def _summary(key: OwnedKey, now_ms: int) -> KeySummary:
-    is_expired = key.expires_at is not None and now_ms >= key.expires_at
+def _summary(key: KeyRecord, now_ms: int) -> KeySummary:
     return KeySummary(
         id=key.id,
         account_id=key.account_id,
@@ -125,15 +125,12 @@ def _summary(key: OwnedKey, now_ms: int) -> KeySummary:
         name=key.name,
         prefix=key.prefix,
         scopes=tuple(scope for scope in SCOPES if scope in key.scopes),
-        state="revoked" if key.revoked_at is not None else "expired" if is_expired else "active",
+        state=state_of(key, now_ms),
         created_at=key.created_at,
         expires_at=key.expires_at,
         last_used_at=key.last_used_at,
         is_web=key.origin == "web",
     )
-
-
-PAGE = 50
 
 
 async def list_audit_events(
