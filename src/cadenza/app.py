@@ -186,8 +186,7 @@ class App:
         revocations = RevocationWatch(
             gateway.in_flight, gateway.key_cache, self._presence, lambda: gateway.snapshot.limits, self._log
         )
-        await revocations.start()
-        stack.push_async_callback(revocations.stop)
+        stack.push_async_callback(stop_task, asyncio.create_task(revocations.run()))
         stack.push_async_callback(self._stop_upstreams)
         for upstream in self.gateway.snapshot.upstreams.values():
             await upstream.start()
