@@ -76,10 +76,11 @@ class Run:
     def feed(self, *pieces: str) -> str:
         """The HTML of what is complete after these pieces."""
         before = len(self.parts)
-        for piece in pieces:
-            self.stream.feed(piece)
-            if self.stream.is_due:
-                self.parts += asyncio.run(self.stream.render())
+        with asyncio.Runner() as runner:
+            for piece in pieces:
+                self.stream.feed(piece)
+                if self.stream.is_due:
+                    self.parts += runner.run(self.stream.render())
         return "".join(part.html for part in self.parts[before:])
 
     def end(self) -> str:
