@@ -24,7 +24,7 @@ NOTICE_RATE = Rate(1 / 60, 10)  # notices of one kind to one address
 IGNORE = "If you did not ask for this, ignore this e-mail: nothing has changed."
 
 
-class Message(msgspec.Struct, frozen=True):
+class EmailText(msgspec.Struct, frozen=True):
     """A kind of e-mail. `{detail}` in its text stands for a link, an amount or a name."""
 
     subject: str
@@ -36,64 +36,64 @@ class Message(msgspec.Struct, frozen=True):
         return Email(address, self.subject, text)
 
 
-INVITATION = Message(
+INVITATION = EmailText(
     "Your account at Cadenza",
     "to finish signing up, open this link and choose a password:\n\n{detail}",
     f"It works once, within 7 days.\n{IGNORE}",
 )
-HAS_ACCOUNT = Message(
+HAS_ACCOUNT = EmailText(
     "You have an account at Cadenza already",
     "somebody, probably you, tried to sign up with this address. It has an account already.\n\n"
     "Sign in: {detail}/sign-in\nForgotten your password? {detail}/reset",
     IGNORE,
 )
-RESET = Message(
+RESET = EmailText(
     "Reset your password at Cadenza",
     "to choose a new password, open this link:\n\n{detail}",
     f"It works once, within an hour.\n{IGNORE}",
 )
-VERIFY = Message(
+VERIFY = EmailText(
     "Verify your e-mail address",
     "to verify that this address is yours, open this link:\n\n{detail}",
     f"It works once, within 3 days.\n{IGNORE}",
 )
-NEW_ADDRESS = Message(
+NEW_ADDRESS = EmailText(
     "Your new e-mail address at Cadenza",
     "to use this address for your account, open this link where you are signed in:\n\n{detail}",
     f"It works once, within a day.\n{IGNORE}",
 )
-NEW_ADDRESS_ASKED = Message(
+NEW_ADDRESS_ASKED = EmailText(
     "Somebody asked for a new e-mail address",
     "somebody who is signed in to your account asked to change its e-mail address. It changes when the link that was "
     "sent to the new address is opened.",
     "If that was not you, change your password now: that signs out everybody else and stops the change.",
 )
-CREDIT_ADDED = Message(
+CREDIT_ADDED = EmailText(
     "Credit was added to your account", "an operator added {detail} dollars of credit to your account.", ASK
 )
-CREDIT_TAKEN = Message(
+CREDIT_TAKEN = EmailText(
     "Credit of your account was taken back", "an operator took back {detail} dollars of credit of your account.", ASK
 )
-SUSPENDED = Message(
+SUSPENDED = EmailText(
     "Your account was suspended", "an operator suspended your account: its keys are refused, and so is sign-in.", ASK
 )
-RESUMED = Message("Your account is not suspended any more", "an operator ended the suspension of your account.", ASK)
-ROLE_GIVEN = Message("Your account is an operator's now", "an operator made your account an operator's.", ASK)
-ROLE_TAKEN = Message("Your account is an ordinary one now", "your account is not an operator's any more.", ASK)
-KEY_CREATED = Message("A new key for your account", "the key {detail} was created for your account.")
-APP_ADDED = Message("An authenticator app was added", "an authenticator app was added to your account.")
-APP_REMOVED = Message("An authenticator app was removed", "the authenticator app of your account was removed.")
-CODES_RENEWED = Message(
+RESUMED = EmailText("Your account is not suspended any more", "an operator ended the suspension of your account.", ASK)
+ROLE_GIVEN = EmailText("Your account is an operator's now", "an operator made your account an operator's.", ASK)
+ROLE_TAKEN = EmailText("Your account is an ordinary one now", "your account is not an operator's any more.", ASK)
+KEY_CREATED = EmailText("A new key for your account", "the key {detail} was created for your account.")
+APP_ADDED = EmailText("An authenticator app was added", "an authenticator app was added to your account.")
+APP_REMOVED = EmailText("An authenticator app was removed", "the authenticator app of your account was removed.")
+CODES_RENEWED = EmailText(
     "Your recovery codes were replaced", "the recovery codes of your account were replaced. The old ones do not work."
 )
-PASSKEY_ADDED = Message("A passkey was added", "a passkey was added to your account.")
-PASSKEY_REMOVED = Message("A passkey was removed", "a passkey of your account was removed.")
-PASSWORD_CHANGED = Message(
+PASSKEY_ADDED = EmailText("A passkey was added", "a passkey was added to your account.")
+PASSKEY_REMOVED = EmailText("A passkey was removed", "a passkey of your account was removed.")
+PASSWORD_CHANGED = EmailText(
     "Your password at Cadenza was changed",
     "the password of your account was changed, and all other browsers were signed out.",
     "If that was not you, reset your password and tell the operator of this service.",
 )
-EMAIL_CHANGED = Message(
+EMAIL_CHANGED = EmailText(
     "Your e-mail address at Cadenza was changed", "your account at Cadenza has another e-mail address now.", ASK
 )
 
@@ -151,7 +151,7 @@ class Mailer:
         self._outbox.post(write)
         self._outbox.post(write_notice)
 
-    def send_notice(self, to: str, notice: Message, detail: str = "") -> None:
+    def send_notice(self, to: str, notice: EmailText, detail: str = "") -> None:
         """Notify the owner of a change. Each kind of notice to an address has its own rate limit."""
 
         async def write() -> Email | None:
