@@ -20,7 +20,7 @@ CUSTOM_TOOLS = frozenset({"custom_tools"})
 _RAW_FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
-class ChatMessage(msgspec.Struct):
+class SentMessage(msgspec.Struct):
     """The fields of a message that are looked at."""
 
     role: str
@@ -32,7 +32,7 @@ class ChatMessage(msgspec.Struct):
     annotations: msgspec.Raw = NOTHING  # of our own replies
 
 
-def check_messages(messages: list[ChatMessage]) -> list[str]:
+def check_messages(messages: list[SentMessage]) -> list[str]:
     """Check the messages and return their texts. Each tool call must have an answer."""
     _check_numbers(messages)
     texts = [_check_message(index, message) for index, message in enumerate(messages)]
@@ -44,7 +44,7 @@ def check_messages(messages: list[ChatMessage]) -> list[str]:
     return texts
 
 
-def _check_numbers(messages: list[ChatMessage]) -> None:
+def _check_numbers(messages: list[SentMessage]) -> None:
     parts = calls = 0
     for message in messages:
         if type(message.content) is list:
@@ -57,7 +57,7 @@ def _check_numbers(messages: list[ChatMessage]) -> None:
         raise InvalidRequest(f"messages: they have {calls} tool calls together; at most {CALLS_MAX} are allowed.")
 
 
-def _check_message(index: int, message: ChatMessage) -> str:
+def _check_message(index: int, message: SentMessage) -> str:
     """Check a message and return its text."""
     is_plain = message.role in PLAIN_ROLES and isinstance(message.content, str)
     if is_plain and not message.tool_calls and message.function_call is NOTHING:
@@ -83,7 +83,7 @@ def _check_message(index: int, message: ChatMessage) -> str:
     )
 
 
-def _text_of_calls(message: ChatMessage) -> str:
+def _text_of_calls(message: SentMessage) -> str:
     return "".join([call.text for call in message.tool_calls or ()])
 
 
@@ -91,18 +91,18 @@ def is_truthy(raw: msgspec.Raw | None) -> bool:
     return raw is not None and raw is not NOTHING and bytes(memoryview(raw)[:6]) not in FALSY
 
 
-def has_custom_tools(messages: list[ChatMessage], tools: Sequence[ToolFields]) -> bool:
+def has_custom_tools(messages: list[SentMessage], tools: Sequence[ToolFields]) -> bool:
     calls = (call for message in messages for call in message.tool_calls or ())
     return any(tool.type == "custom" for tool in tools) or any(call.type == "custom" for call in calls)
 
 
-def find_attached_parts(messages: list[ChatMessage], forwarded: list[msgspec.Raw], *, reads_files: bool) -> Attached:
+def find_attached_parts(messages: list[SentMessage], forwarded: list[msgspec.Raw], *, reads_files: bool) -> Attached:
     """Files are found in the messages as they are forwarded: that is where their text is put."""
     contents = [(index, one.content) for index, one in enumerate(messages) if isinstance(one.content, list)]
     return find_attached(forwarded, contents, reads_files=reads_files)
 
 
-def to_upstream(message: ChatMessage, raw: msgspec.Raw) -> msgspec.Raw:
+def to_upstream(message: SentMessage, raw: msgspec.Raw) -> msgspec.Raw:
     """The message without what upstreams do not accept.
 
     That is the role `developer`, refusals as parts of the content, empty `tool_calls`, our call ids and annotations.
@@ -132,7 +132,7 @@ def _without_annotations(raw: msgspec.Raw) -> msgspec.Raw:
     return msgspec.Raw(msgspec.json.encode(fields))
 
 
-def _with_text(message: ChatMessage, raw: msgspec.Raw) -> msgspec.Raw:
+def _with_text(message: SentMessage, raw: msgspec.Raw) -> msgspec.Raw:
     """The message with the text of its parts as its content."""
     parts = message.content if isinstance(message.content, list) else []
     text = "".join([part.text or part.refusal or "" for part in parts])

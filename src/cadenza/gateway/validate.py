@@ -16,7 +16,7 @@ from cadenza.core.records import CONTEXT_TOKENS_MAX, OUTPUT_TOKENS_MAX
 from cadenza.gateway.extra_fields import read_extra_fields
 from cadenza.gateway.messages import (
     CUSTOM_TOOLS,
-    ChatMessage,
+    SentMessage,
     check_messages,
     find_attached_parts,
     has_custom_tools,
@@ -75,7 +75,7 @@ class OpenChatBody(ChatBody, forbid_unknown_fields=False):
 
 _BODY, _OPEN_BODY = msgspec.json.Decoder(ChatBody), msgspec.json.Decoder(OpenChatBody)
 _KNOWN = frozenset(ChatBody.__struct_fields__)
-_MESSAGES = msgspec.json.Decoder(list[ChatMessage] | None)
+_MESSAGES = msgspec.json.Decoder(list[SentMessage] | None)
 _TOOLS = msgspec.json.Decoder(list[ToolFields] | None)
 _NUMBER = msgspec.json.Decoder(float | None)
 RAW_ITEMS = msgspec.json.Decoder(list[msgspec.Raw])
@@ -208,7 +208,7 @@ def _messages_hint(extra: Fields) -> str:
     return "messages: must be an array of at least one message."
 
 
-def _plain_texts(messages: list[ChatMessage]) -> list[str] | None:
+def _plain_texts(messages: list[SentMessage]) -> list[str] | None:
     """The texts, if each message is a role and a text: the usual case, with nothing more to check or to change."""
     if len(messages) > MESSAGES_MAX:
         raise InvalidRequest(f"messages: {len(messages)} were sent; at most {MESSAGES_MAX} are allowed.")
@@ -224,7 +224,7 @@ def _plain_texts(messages: list[ChatMessage]) -> list[str] | None:
     return texts
 
 
-def _count_leading_system(messages: list[ChatMessage]) -> int:
+def _count_leading_system(messages: list[SentMessage]) -> int:
     for number, message in enumerate(messages):
         if message.role not in SYSTEM_ROLES:
             return number
