@@ -11,13 +11,13 @@ import hashlib
 import secrets
 
 from cadenza.control.account.accounts import find_account
+from cadenza.core.usage_report import DAY_MS
 from cadenza.store.store import Store, Transaction
 from cadenza.store.tables import accounts, audit_events, links, site_secrets
 from cadenza.store.tables.audit_events import AuditEvent
 from cadenza.store.tables.links import Link, LinkKind
 
 HOUR_MS = 60 * 60 * 1000
-DAY_MS = 24 * HOUR_MS
 LIFETIMES_MS: dict[LinkKind, int] = {
     "verify": 3 * DAY_MS,
     "reset": HOUR_MS,

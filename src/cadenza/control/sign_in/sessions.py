@@ -9,14 +9,13 @@ import secrets
 
 import msgspec
 
+from cadenza.core.usage_report import DAY_MS
 from cadenza.store.store import Store, Transaction
 from cadenza.store.tables import audit_events, sessions
 from cadenza.store.tables.accounts import Account
 from cadenza.store.tables.audit_events import AuditEvent
 from cadenza.store.tables.sessions import Session, Stage
 
-HOUR_MS = 60 * 60 * 1000
-DAY_MS = 24 * HOUR_MS
 IDLE_MS = 7 * DAY_MS
 LONGEST_MS = 30 * DAY_MS
 HALF_MS = 10 * 60 * 1000  # for the second factor

@@ -5,11 +5,12 @@ import asyncio
 import pytest
 
 from cadenza.control.account.accounts import NewAccount, add_account, set_operator
-from cadenza.control.sign_in.links import DAY_MS, make_operator_link
+from cadenza.control.sign_in.links import make_operator_link
 from cadenza.control.sign_in.passwords import PasswordWork
 from cadenza.control.sign_in.sign_up import SignUpChoice, find_invitation, join
 from cadenza.core.errors import ControlError
 from cadenza.core.records import COMMAND_LINE
+from cadenza.core.usage_report import DAY_MS
 from cadenza.store.store import Store
 from cadenza.store.tables.accounts import Account
 
